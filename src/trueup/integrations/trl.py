@@ -99,7 +99,8 @@ def _scored(trainer: object, args: tuple[object, ...], found: Mapping[str, objec
         last = np.maximum((arrays["responses"] != PADDING).sum(axis=1) - 1, 0)
         arrays["scores"][np.arange(rows), last] = scores
     arrays["group"] = (first + np.arange(rows)) // trainer.num_generations  # type: ignore[attr-defined]
-    write_batch(run, step, arrays, _batch_settings(trainer), dtypes)
+    part = trainer.accelerator.process_index  # type: ignore[attr-defined]
+    write_batch(run, step, arrays, _batch_settings(trainer), dtypes, part=part)
     names = ("rollout_log_probs", "old_log_probs", "response_mask", "responses")
     tokens = {name: arrays[name] for name in names if name in arrays}
     if len(tokens) == len(names):  # of vLLM; a rollout by the model itself has no log-probs of its own

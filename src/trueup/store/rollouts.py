@@ -1,8 +1,10 @@
 """Records of reinforcement learning beside the steps of a trace: ``rl/step_NNNNNN/``.
 
-``batch.npz`` holds a step's batch, token by token, as the trainer has it before the update. Each call of a
-loss has a file of its own: ``actor-0001-*.npz`` is one microbatch of the second mini-batch. A file is what
-``numpy.savez`` writes; ``settings`` and ``numbers`` in it are JSON (docs/rl.md).
+``batch.npz`` holds a step's batch, token by token, as the trainer has it before the update;
+``batch-0001.npz`` what another process has of it. Each call of a loss has a file of its own:
+``actor-0001-*.npz`` is one
+microbatch of the second mini-batch. A file is what ``numpy.savez`` writes; ``settings`` and ``numbers`` in it
+are JSON (docs/rl.md).
 """
 
 from __future__ import annotations
@@ -11,8 +13,8 @@ import json
 import os
 import time
 import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,7 @@ FOLDER = "rl"
 BATCH = "batch.npz"
 PADDING = -1
 """a token id that is none: of ``prompts`` before the prompt, of ``responses`` after the response"""
+IDS = ("prompts", "responses")
 _JSON = ("settings", "numbers", "dtypes")
 Setting = str | float | int | bool | None
 
@@ -60,9 +63,12 @@ def write_batch(
     arrays: Mapping[str, Array],
     settings: Mapping[str, Setting] | None = None,
     dtypes: Mapping[str, str] | None = None,
+    *,
+    part: int = 0,
 ) -> None:
-    """Write a step's batch below a run, in one rename."""
-    _write(_folder(run, step) / BATCH, arrays, settings=settings or {}, numbers={}, dtypes=dtypes or {})
+    """Write a step's batch below a run, or a process's ``part`` of it, in one rename."""
+    file = _folder(run, step) / (f"batch-{part:04d}.npz" if part else BATCH)
+    _write(file, arrays, settings=settings or {}, numbers={}, dtypes=dtypes or {})
 
 
 def write_loss(
@@ -108,15 +114,32 @@ def read_rollouts(run: Path) -> dict[int, RLStep]:
     """
     found = {}
     for folder in sorted((run / FOLDER).glob("step_*")):
-        batch = folder / BATCH
-        losses = sorted(file for file in folder.glob("[!.]*.npz") if file.name != BATCH)
+        files = sorted(folder.glob("[!.]*.npz"))
+        parts = [_read(file) for file in files if file.name.startswith("batch")]
+        losses = [_read(file) for file in files if not file.name.startswith("batch")]
         step = int(folder.name.partition("_")[2])
-        found[step] = RLStep(
-            step=step,
-            batch=_read(batch) if batch.is_file() else None,
-            losses=tuple(map(_read, losses)),
-        )
+        found[step] = RLStep(step=step, batch=_whole(parts) if parts else None, losses=tuple(losses))
     return found
+
+
+def _whole(parts: Sequence[RLRecord]) -> RLRecord:
+    return replace(parts[0], arrays=stacked(parts), number=0, role="trainer")
+
+
+def stacked(parts: Sequence[RLRecord]) -> dict[str, Array]:
+    """The rows of several records under one another, padded to one width; arrays that all of them have."""
+    names = [name for name in parts[0].arrays if all(name in one.arrays for one in parts)]
+    return {name: _stacked([one.arrays[name] for one in parts], name) for name in names}
+
+
+def _stacked(parts: Sequence[Array], name: str) -> Array:
+    width = max((part.shape[1] for part in parts if part.ndim > 1), default=0)
+    fill = PADDING if name in IDS else 0
+    wide = [
+        part if part.ndim < 2 else np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=fill)
+        for part in parts
+    ]
+    return np.concatenate(wide)
 
 
 def _read(path: Path) -> RLRecord:

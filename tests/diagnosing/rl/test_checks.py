@@ -118,6 +118,8 @@ def test_records_are_read_as_they_were_written(tmp_path) -> None:
         2,
         {"loss": 0.5},
     )
+    write_batch(tmp_path, 3, held.arrays, held.settings, part=1)
+    assert len(read_rollouts(tmp_path)[3].batch.arrays["responses"]) == 2 * ROWS
     (tmp_path / "rl/step_000003" / BATCH).write_bytes(b"PK no archive")
     with pytest.raises(TraceError, match="record of an RL step"):
         read_rollouts(tmp_path)

@@ -12,10 +12,8 @@ from trueup.diagnosing.rl.formulas import NARROW, Rounding, exact
 from trueup.diagnosing.rl.thresholds import DOUBT, DRIFT, DRIFTED, ENOUGH, MODEL
 from trueup.matching.same_rows import places
 from trueup.numerics.dtypes import DTYPES
-from trueup.store.rollouts import PADDING, RLRecord
+from trueup.store.rollouts import IDS, PADDING, RLRecord, stacked
 from trueup.types.arrays import Array, Bools, Floats, Ints
-
-IDS = ("prompts", "responses")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,8 +27,7 @@ class Table:
     @classmethod
     def of(cls, records: Sequence[RLRecord]) -> Table:
         """The rows of several records under one another; arrays that all of them have."""
-        names = [name for name in records[0].arrays if all(name in one.arrays for one in records)]
-        arrays = {name: _stacked([one.arrays[name] for one in records], name) for name in names}
+        arrays = stacked(records)
         dtypes = {name: records[0].dtypes.get(name, str(array.dtype)) for name, array in arrays.items()}
         return cls(arrays=arrays, dtypes=dtypes)
 
@@ -88,16 +85,6 @@ class Table:
     def taken(self, rows: Ints) -> Table:
         """Some rows, in another order."""
         return Table(arrays={name: array[rows] for name, array in self.arrays.items()}, dtypes=self.dtypes)
-
-
-def _stacked(parts: Sequence[Array], name: str) -> Array:
-    width = max((part.shape[1] for part in parts if part.ndim > 1), default=0)
-    fill = PADDING if name in IDS else 0
-    wide = [
-        part if part.ndim < 2 else np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=fill)
-        for part in parts
-    ]
-    return np.concatenate(wide)
 
 
 def _ids(row: Array) -> bytes:
