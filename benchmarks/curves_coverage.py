@@ -58,8 +58,8 @@ def _page(given: argparse.Namespace) -> Iterator[str]:
     yield (
         "\nWhere the run is about a hundred memories of the noise long or more (AR(1) 0.97: 33 steps, 0.99: "
         "100), it covers 92 to 99 times in 100 and is 1.7 times as wide at most. In a shorter one a trend "
-        "under noise of long memory cannot be told from a random walk: the interval is wide enough for both, and "
-        "a random walk that looks like a trend is missed once in eight."
+        "under noise of long memory cannot be told from a random walk: the interval is wide enough for both, "
+        "and a random walk that looks like a trend is missed once in eight."
     )
     for num in given.steps:
         yield f"\n{num:,} steps:\n"

@@ -160,14 +160,9 @@ class _Merging:
         members = [_member(source, self._read) for source in sources]
         placed = _placed(self._layout, sources[0], phase, slot)
         several = len({member.coordinate.get(BATCH, 0) for member in members}) > 1
-        if phase == "backward" and (call, slot) in self._of_no_sample:
-            placed = Placed({**placed.placements, BATCH: Partial()}, placed.split)
-        elif phase == "forward" and several and self._is_of_no_sample(members):
-            placed = Placed({**placed.placements, BATCH: Replicate()}, placed.split)
-            self._of_no_sample.add((call, slot))
-        elif several and (self._lie_second(members) if phase == "forward" else (call, slot) in self._second):
-            placed = Placed({**placed.placements, BATCH: Shard(1)}, placed.split)
-            self._second.add((call, slot))
+        batch = self._along_batch(key, members, several=several)
+        if batch is not None:
+            placed = Placed({**placed.placements, BATCH: batch}, placed.split)
         elif phase == "forward" and isinstance(call.above, int) and len(members[0].part.shape) == 2:
             self._batch = self._batch or members[0].part.shape
         node, copies = assembled(members, placed, self._layout)
@@ -177,6 +172,25 @@ class _Merging:
         if all(member.part.stored for member in members):
             self.nodes[len(self.summaries) - 1] = node
         return copies
+
+    def _along_batch(
+        self, key: RecordKey, members: Sequence[Member], *, several: bool
+    ) -> Partial | Replicate | Shard | None:
+        """How microbatches hold a tensor that has no row a sample, or not along its first dimension."""
+        tensor = key.call, key.slot
+        if key.phase == "backward":
+            if tensor in self._of_no_sample:
+                return Partial()
+            return Shard(1) if several and tensor in self._second else None
+        if key.phase != "forward" or not several:
+            return None
+        if self._is_of_no_sample(members):
+            self._of_no_sample.add(tensor)
+            return Replicate()
+        if self._lie_second(members):
+            self._second.add(tensor)
+            return Shard(1)
+        return None
 
     def _is_of_no_sample(self, members: Sequence[Member]) -> bool:
         """Whether a tensor has one entry a token and none a row, and is the same in all microbatches."""

@@ -71,16 +71,8 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
         compared.append(fqn)
         gaps: dict[str, Gap] = {}
         if (fqn in target) != (other in reference):
-            held = ["stepped" if there else "not_held" for there in (fqn in target, other in reference)]
-            gaps["moved"] = Gap(key="moved", target=held[0], reference=held[1], declared=True)
-            sides = (target.get(fqn) or copies[0].get(fqn), reference.get(other) or copies[1].get(other))
-            if None not in sides:
-                dtypes = [one.after_dtype or one.dtype or "" for one in sides if one is not None]
-                del gaps["moved"]
-                if dtypes[0] != dtypes[1]:
-                    gaps["updated_dtype"] = Gap(
-                        key="updated_dtype", target=dtypes[0], reference=dtypes[1], declared=True
-                    )
+            stand_ins = copies[0].get(fqn), copies[1].get(other)
+            gaps = _held_gap((target.get(fqn), reference.get(other)), stand_ins)
         else:
             for one in setting_gaps(says[0].get(fqn, {}), says[1].get(other, {})):
                 values = {"target": one.target_text, "reference": one.reference_text}
@@ -91,6 +83,21 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
         if gaps:
             found[fqn] = gaps
     return found, compared
+
+
+def _held_gap(
+    held: tuple[Update | None, Update | None], stand_ins: tuple[Update | None, Update | None]
+) -> dict[str, Gap]:
+    """What tells apart a parameter that only one side's optimizer holds; a copy may stand for it."""
+    target, reference = (one or other for one, other in zip(held, stand_ins, strict=True))
+    if target is None or reference is None:
+        words = ["not_held" if one is None else "stepped" for one in held]
+        return {"moved": Gap(key="moved", target=words[0], reference=words[1], declared=True)}
+    dtypes = [one.after_dtype or one.dtype or "" for one in (target, reference)]
+    if dtypes[0] == dtypes[1]:
+        return {}
+    key = "updated_dtype"
+    return {key: Gap(key=key, target=dtypes[0], reference=dtypes[1], declared=True)}
 
 
 def _stands_for(book: StepView, updates: dict[str, Update], names: list[str]) -> dict[str, Update]:
