@@ -77,10 +77,10 @@ def _inputs(state: str) -> Callable[[Facts], str]:
 
 def _code_differs(facts: Facts) -> str:
     sides = [
-        facts.fill(f"{{{side}_at}} ({side}): " + (f'"{{{side}}}"' if facts[side] else "no such statement"))
+        (f'"{facts[side]}"' if facts[side] else "no such statement") + f" ({side}, {facts[f'{side}_at']})"
         for side in ("target", "reference")
     ]
-    return facts.fill("the code of {function} differs, ") + "; ".join(sides)
+    return facts.fill("the code of {function} differs: ") + ", ".join(sides)
 
 
 def _code_of_one_side(facts: Facts) -> str:
