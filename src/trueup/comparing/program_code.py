@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from trueup.store.code import Called, ProgramCode, ProgramFunction, code_of
+from trueup.store.code import Called, ProgramCode, ProgramFunction, Roots, code_of
 from trueup.store.reader import TraceSource
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.reason import Reason, reason
@@ -78,12 +78,10 @@ class CodeBook:
     def _outside(self, phase: str) -> list[_Pair]:
         """The optimizer's step, and the functions above the model's call, innermost first."""
         roles = [_Pair(key, one, self.reference.roles.get(key)) for key, one in self.target.roles.items()]
-        frames = [_Pair(key, one, self.reference.frames.get(key)) for key, one in self.target.frames.items()]
-        frames += [
-            _Pair(key, None, one)
-            for key, one in self.reference.frames.items()
-            if key not in self.target.frames
-        ]
+        target, reference = self.target.frames, self.reference.frames
+        frames = [_Pair(key, one, reference[key]) for key, one in target.items() if key in reference]
+        frames += [_Pair(key, target[key], None) for key in _inside(target, reference)]
+        frames += [_Pair(key, None, reference[key]) for key in _inside(reference, target)]
         return [*roles, *frames] if phase in ("optimizer", "param") else [*frames, *roles]
 
     def _walked(self, begins: list[_Pair]) -> Iterator[Reason]:
@@ -145,6 +143,10 @@ class Near:
     is_own: bool
     """it is the code of the place itself, not of what is around it"""
 
+    def beside(self, evidence: tuple[Reason, ...], *, known: bool) -> tuple[Reason, ...]:
+        """Evidence with what differs in the code: behind a cause that is known, else ahead of all."""
+        return (*evidence, *self.reasons) if known else (*self.reasons, *evidence)
+
     def headline(self, headline: Reason) -> Reason:
         """The headline of a difference without a known cause, with the code that differs at its place."""
         first = self.reasons[0] if self.is_own else None
@@ -161,6 +163,13 @@ class _Pair:
     name: str
     target: Called | None
     reference: Called | None
+
+
+def _inside(frames: Roots, others: Roots) -> list[str]:
+    """Functions on one side's stack alone, below one that is on both: what starts a program is no part."""
+    names = list(frames)
+    outermost = max((at for at, name in enumerate(names) if name in others), default=-1)
+    return [name for name in names[: outermost + 1] if name not in others]
 
 
 def code_book(target: TraceSource, reference: TraceSource, rank: int = 0) -> CodeBook | None:

@@ -295,7 +295,7 @@ class _Work:
             near = book.near(verdict.owner, verdict.phase)
             known = verdict.headline.code is not VerdictCode.FIRST_DIVERGENCE
             headline = verdict.headline if known else near.headline(verdict.headline)
-            return replace(verdict, headline=headline, evidence=(*near.reasons, *verdict.evidence))
+            return replace(verdict, headline=headline, evidence=near.beside(verdict.evidence, known=known))
         if found := book.anywhere():
             self.ledger.notes.append(reason(NoteCode.CODE_DIFFERS, *found))
         return verdict

@@ -356,7 +356,7 @@ def _beside_code(finding: Finding, book: CodeBook) -> Finding:
     )
     known = finding.stage is Stage.DATA or any(kind.rank.is_named for kind in finding.kinds[:1])
     headline = finding.headline if known else near.headline(finding.headline)
-    return replace(finding, headline=headline, evidence=(*near.reasons, *finding.evidence))
+    return replace(finding, headline=headline, evidence=near.beside(finding.evidence, known=known))
 
 
 _NOT_IN_CODE = (Stage.CONFIG, Stage.WEIGHTS, Stage.RESUME, Stage.LONG_RUN)
