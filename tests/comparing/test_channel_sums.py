@@ -68,3 +68,24 @@ def test_sums_one_after_another_are_off_by_the_root_of_their_number(terms: int, 
     steep = float(x.square().mean().sqrt() / x.std())
     error = float((found.double() - exact).norm() / exact.norm()) / 2**-24
     assert error <= terms**0.5 * steep
+
+
+def test_a_norm_that_is_given_the_reference_s_tensors_may_be_off_by_its_own_sums(tmp_path: Path) -> None:
+    """As in a replay: of every call what it sums itself, nothing of those before."""
+    from trueup.comparing.metrics import measure
+    from trueup.comparing.pairing import StepPair
+    from trueup.comparing.rows import rows_from_match
+    from trueup.comparing.tolerance import rounding_bound
+    from trueup.matching import match_step
+    from trueup.store import Trace
+
+    trace = Trace(trained(tmp_path / "run", size=64))
+    pair = StepPair(step=0, rank=0, reference_step=0, reference_rank=0)
+    tables = trace.read(pair.step, pair.rank)
+    rows = rows_from_match(tables, tables, match_step(tables, tables))
+    bounds = [rounding_bound(rows, measure(rows), 1.0, alone=alone).relative for alone in (False, True)]
+    names = [rows.match.words.name[code] for code in rows.of_call("name").tolist()]
+    of_norm = [name == "bn" for name in names] & rows.phase_is("forward") & rows.slot_starts("output")
+    later = [name == "last" for name in names] & rows.phase_is("forward") & rows.slot_starts("output")
+    assert (bounds[1][of_norm] > 2 * bounds[0][of_norm]).all()
+    assert (bounds[1][later] == bounds[0][later]).all()

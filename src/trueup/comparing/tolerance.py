@@ -97,9 +97,10 @@ def rounding_bound(
     *,
     least: float = 0.0,
     products: DeviceProducts | None = None,
+    alone: bool = False,
 ) -> Bound:
     """The bound without what is inherited. ``least``: a unit roundoff that all is computed with at least;
-    ``products``: what a GPU rounds beyond dtypes."""
+    ``products``: what a GPU rounds beyond dtypes; ``alone``: every call is given the reference's tensors."""
     inside = unseen(rows)
     u, own = _running_roundoff(rows, precision, inside)
     u = np.where(np.isnan(u), u, np.maximum(u, least))
@@ -115,7 +116,7 @@ def rounding_bound(
         wide = np.where(products.partial, u, wide)
     summed_rows, vector = _summed_rows(rows)
     length = np.where(settled | (summed_rows > 0), 0.0, _dot_lengths(rows) / LENGTH_PER_ROUNDING)
-    unvaried = _channel_sums(rows, metrics, wide)
+    unvaried = _channel_sums(rows, metrics, wide, alone=alone)
     walk = (u**2 + wide**2 * length) * (1.0 + depth) + np.where(
         vector, u, wide
     ) ** 2 * summed_rows / ROWS_PER_ROUNDING
@@ -298,8 +299,9 @@ def _dot_lengths(rows: Rows) -> Floats:
     return np.asarray(longest[half.call])
 
 
-def _channel_sums(rows: Rows, metrics: Metrics, roundoff: Floats) -> Floats:
-    """What norms over samples and places leave in their own and all later records: each sums a channel's n
+def _channel_sums(rows: Rows, metrics: Metrics, roundoff: Floats, *, alone: bool = False) -> Floats:
+    """What norms over samples and places leave in their own records and, unless each is judged alone, in all
+    later ones: each sums a channel's n
     values, in one memory format block by block, in the other one after another, which is off by
     roundoff sqrt(n / CHANNEL_PER_ROUNDING) times the rms of what it is given over its spread.
     tests/comparing/test_channel_sums.py measures it."""
@@ -316,6 +318,8 @@ def _channel_sums(rows: Rows, metrics: Metrics, roundoff: Floats) -> Floats:
         steep = np.nan_to_num(square / spread, posinf=0.0)
     terms = places[half.shape] / CHANNEL_PER_ROUNDING * steep
     of_call = _largest_by_call(half, inputs, terms)
+    if alone:
+        return np.asarray(np.nan_to_num(roundoff) * np.sqrt(of_call[half.call]))
     starts = inputs | ((of_call[half.call] > 0) & (metrics.difference != 0) & ~metrics.bits_equal)
     first = np.zeros(len(rows))
     at = np.flatnonzero(starts & ~inputs)

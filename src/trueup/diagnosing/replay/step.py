@@ -77,7 +77,8 @@ class ReplayedStep:
         )
         sides = (self.target.source.manifest, self.reference.source.manifest)
         products = device_products(self._rows, *sides)
-        return rounding_bound(self._rows, alone, factor_of(self._rows, 1.0), products=products).absolute
+        factor = factor_of(self._rows, 1.0)
+        return rounding_bound(self._rows, alone, factor, products=products, alone=True).absolute
 
     @cached_property
     def _loss_bounds(self) -> dict[int, float]:
