@@ -69,7 +69,8 @@ def precision_rows(rows: Rows, rank: int) -> pl.DataFrame:
 
 
 def precision_noted(table: pl.DataFrame) -> list[Reason]:
-    """A note where calls compute in other dtypes: how many, and the first, of a weight before others."""
+    """A note where calls compute in other dtypes: how many, and the first, of a weight before others, and of
+    modules the innermost: what is around it hands its dtype on."""
     both = (
         (pl.col(f"target_{p}_dtypes") != pl.col(f"reference_{p}_dtypes"))
         & (pl.col(f"target_{p}_dtypes") != "")
@@ -80,10 +81,14 @@ def precision_noted(table: pl.DataFrame) -> list[Reason]:
     if not len(apart):
         return []
     of_weights = apart.filter(pl.col("note_code").is_in([code.value for code in _OF_WEIGHTS]))
-    row = (of_weights if len(of_weights) else apart).row(0, named=True)
-    where = " · ".join(word for word in (row["module"], row["name"]) if word) or "the root module"
+    names = apart["name"].to_list()
+    inmost = [bool(name) and not any(other.startswith(f"{name}.") for other in names) for name in names]
+    row = next(one for one in (of_weights, apart.filter(pl.Series(inmost)), apart) if len(one)).row(
+        0, named=True
+    )
+    where = " · ".join(dict.fromkeys(word for word in (row["module"], row["name"]) if word))
     note = reason_from_json(json.loads(row["note_facts"]))
-    return [reason(NoteCode.DTYPES_DIFFER, note, calls=len(apart), site=where)]
+    return [reason(NoteCode.DTYPES_DIFFER, note, calls=len(apart), site=where or "the root module")]
 
 
 def _paired_calls(rows: Rows) -> pl.DataFrame:

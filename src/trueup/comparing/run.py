@@ -262,7 +262,8 @@ class _Work:
         for name, side in (("target", self.target), ("reference", self.reference)):
             self.layouts += [of_side(name, note) for note in notes_of(side)]
         ledger.notes += self.layouts
-        ledger.notes[:0] = precision_noted(pl.concat(self.precision))
+        dtypes = precision_noted(pl.concat(self.precision))
+        ledger.notes[:0] = dtypes
         arbitrated = None if self.arbiter is None else ledger.arbitrated(str(self.arbiter.path))
         if arbitrated is not None:
             ledger.notes.append(arbitrated.sentence)
@@ -271,7 +272,7 @@ class _Work:
             target=Side(path=str(self.target.path), manifest=manifests[0]),
             reference=Side(path=str(self.reference.path), manifest=manifests[1]),
             options=self.options.to_json(),
-            verdict=self._with_code(verdict_from(ledger, scalars, self._runs(pairs))),
+            verdict=self._with_code(verdict_from(ledger, scalars, self._runs(pairs)), dtypes),
             firsts={name: first.row for name, first in ledger.firsts.items()},
             counts=ledger.totals(),
             bracketed=ledger.not_bracketed == 0,
@@ -286,8 +287,14 @@ class _Work:
             notes=list(dict.fromkeys(ledger.notes)),
         )
 
-    def _with_code(self, verdict: Verdict) -> Verdict:
-        """The verdict with what differs in the programs' code at its place; where the runs agree, a note."""
+    def _with_code(self, verdict: Verdict, dtypes: Sequence[Reason]) -> Verdict:
+        """The verdict with what differs in the programs' code at its place; where the runs agree, a note.
+
+        Where it is open, what computes in other dtypes is said first.
+        """
+        if verdict.headline.code is VerdictCode.NOT_BRACKETED:
+            self.ledger.notes[:] = [note for note in self.ledger.notes if note not in dtypes]
+            return replace(verdict, evidence=(*dtypes, *verdict.evidence))
         book = code_book(self.target, self.reference, verdict.rank or 0)
         if book is None:
             return verdict
