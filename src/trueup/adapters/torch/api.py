@@ -233,7 +233,8 @@ def _name_or_none(engine: Engine, func: Any) -> str | None:
 def _name(func: Any) -> str | None:
     """Documented name of a torch function; None when it is no site."""
     try:
-        name = resolve_name(func) or f"{func.__module__}.{func.__qualname__}"
+        known = resolve_name(func) or resolve_name(getattr(func, "__wrapped__", func))  # ours around torch's
+        name = known or f"{func.__module__}.{func.__qualname__}"
     except AttributeError:
         name = str(func)
     for inner in _PLACES:
