@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -77,3 +78,48 @@ def test_a_person_is_told(
 def test_a_quick_disk_is_not_called_slow(tmp_path: Path) -> None:
     captured(tmp_path / "run", task="tensor")
     assert not Trace(tmp_path / "run").rank_facts(0)["limits"]
+
+
+class Stuck:
+    """Takes no more after so many writes, until it is released."""
+
+    def __init__(self, after: int) -> None:
+        self.left, self.released, self._write = after, threading.Event(), tensors._write_all
+
+    def __call__(self, file: Any, data: Any) -> None:
+        self.left -= 1
+        if self.left < 0:
+            self.released.wait(30)
+        self._write(file, data)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("after", [1, 20, 60])
+def test_a_disk_that_takes_nothing_any_more_does_not_stop_the_program(
+    after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    disk = Stuck(after)
+    monkeypatch.setattr(tensors, "_write_all", disk)
+    monkeypatch.setattr(tensors, "WAITING_BYTES", 500)
+    monkeypatch.setattr(tensors, "STUCK_SECONDS", 0.2)
+    start = time.monotonic()
+    assert same(captured(tmp_path / "run", task="tensor"))
+    assert time.monotonic() - start < 20
+    disk.released.set()
+    assert "taken no values for" in capsys.readouterr().err
+
+
+@pytest.mark.torch
+def test_a_ring_that_gets_nothing_back_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trueup.adapters.torch.device.values import Ring
+
+    monkeypatch.setattr(tensors, "STUCK_SECONDS", 0.05)
+    ring = Ring(256)
+    first, empty, second = ring.take(100), ring.take(0), ring.take(64)
+    assert len({first, empty, second}) == 3
+    with pytest.raises(OSError, match="taken no values"):
+        ring.take(64)
+    ring.give(second)
+    ring.give(empty)
+    ring.give(first)
+    assert ring.take(256) == 0

@@ -40,6 +40,7 @@ _MAX_FAILURES = 50
 _SLOW_SECONDS = 1.0
 """of a run, that a person should know the program has waited for the disk"""
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE, errno.ENODEV}
+_DISK |= {errno.ETIMEDOUT}
 """errors after which no more can be written"""
 
 FROM_OUTSIDE = "TRUEUP_CAPTURE"

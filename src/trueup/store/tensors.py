@@ -7,6 +7,7 @@ go from the training program's memory to the page cache in one copy and no chunk
 
 from __future__ import annotations
 
+import errno
 import json
 import queue
 import struct
@@ -30,6 +31,8 @@ HEADER_BYTES = 8 + _HEADER_ROOM_BYTES
 _CHUNK_BYTES = 1 << 29
 WAITING_BYTES = 1 << 28
 """bytes in host memory that are not on disk yet; the program waits while there are more"""
+STUCK_SECONDS = 120.0
+"""without a byte taken, after which the disk is given up: a program must not wait for ever"""
 PROGRESS_SECONDS = 10.0
 """between two lines about a step that takes long to write"""
 
@@ -189,9 +192,8 @@ class _Drain:
         """Append a copy to the file; returns how many seconds it waited for room."""
         start = time.monotonic()
         with self._room:
-            self._room.wait_for(
-                lambda: not self._waiting_bytes or self._waiting_bytes + data.nbytes <= WAITING_BYTES
-            )
+            while self._waiting_bytes and self._waiting_bytes + data.nbytes > WAITING_BYTES:
+                await_disk(self._room)
         waited, kept = time.monotonic() - start, memoryview(bytes(data))
         self._write_later(kept.nbytes, lambda: kept, lambda: None)
         return waited
@@ -215,7 +217,7 @@ class _Drain:
                 with self._room:
                     self._waiting_bytes -= num_bytes
                     self._written_bytes += num_bytes
-                    self._room.notify()
+                    self._room.notify_all()
 
         self._put(work, release)
 
@@ -239,6 +241,9 @@ class _Drain:
         """
         if self._thread is not None:
             self._queue.put(None)
+            with self._room:
+                while self._waiting_bytes:
+                    await_disk(self._room)
             self._thread.join()
             self._thread = None
         self._raise()
@@ -274,6 +279,17 @@ class _Drain:
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+def await_disk(room: threading.Condition) -> None:
+    """Wait until it is told that something was written.
+
+    Raises:
+        OSError: nothing was for ``STUCK_SECONDS``.
+    """
+    if not room.wait(STUCK_SECONDS):
+        reason = f"the disk has taken no values for {STUCK_SECONDS:.0f} s; expected: the trace's disk answers"
+        raise TimeoutError(errno.ETIMEDOUT, reason)
 
 
 def _write_all(file: IO[bytes], data: bytes | memoryview) -> None:

@@ -3,7 +3,7 @@
 Each piece is copied into a buffer on the device by the stream that runs the program, so it is what the tensor
 held at that moment whatever is written or freed afterwards; a stream of its own takes it from there to the
 host while the program goes on. Nothing waits, but for room in the ring: a disk that is slower than the
-program slows it.
+program slows it, one that takes nothing any more does not stop it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from trueup.adapters.torch.device.launching import pinned_bytes, wait_for
 from trueup.adapters.torch.memory import numpy_of, ours
+from trueup.store.tensors import await_disk
 from trueup.types.pieces import Piece
 
 PIECE_BYTES = 1 << 23
@@ -42,15 +43,17 @@ class Ring:
         self.waited_seconds = 0.0
 
     def take(self, num_bytes: int) -> int:
-        """Where so many bytes begin; waits until they are free."""
-        size = -(-num_bytes // _ALIGNED) * _ALIGNED
+        """Where so many bytes begin; waits until they are free.
+
+        Raises:
+            OSError: nothing was given back for ``STUCK_SECONDS``.
+        """
+        size = max(1, -(-num_bytes // _ALIGNED)) * _ALIGNED
         with self._room:
-            if self._place(size) is None:
-                begin = time.monotonic()
-                self._room.wait_for(lambda: self._place(size) is not None)
-                self.waited_seconds += time.monotonic() - begin
-            start = self._place(size)
-            assert start is not None
+            begin = time.monotonic()
+            while (start := self._place(size)) is None:
+                await_disk(self._room)
+            self.waited_seconds += time.monotonic() - begin
             self._taken.append([start, start + size, 0])
             self._head = start + size
         return start
