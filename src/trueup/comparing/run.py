@@ -229,7 +229,7 @@ class _Work:
         """The pairs of a step; of two implementations through what is known of their weights."""
         if self.across is None and self.options.mapping is None:
             match = match_step(target, reference)
-            if match.bridge is None:
+            if match.bridge is None and not self._regrouped(match, target, reference, pair):
                 return self._transposed(match, target, reference, pair)
         if self.across is None:
             from trueup.comparing.implementations import Implementations  # two runs of one program do without
@@ -237,6 +237,12 @@ class _Work:
             self.across = Implementations(self.target, self.reference, self.options.mapping)
             self.ledger.notes.append(reason(NoteCode.ACROSS_IMPLEMENTATIONS, factor=ACROSS))
         return self.across.match(target, reference, pair)
+
+    def _regrouped(self, match: StepMatch, target: StepTables, reference: StepTables, pair: StepPair) -> bool:
+        from trueup.matching.bridge import are_regrouped  # two runs of one program do without
+
+        ranks = pair.rank, pair.reference_rank
+        return are_regrouped(match, (self.target, self.reference), (target, reference), ranks)
 
     def _noise(self, rows: Rows, pair: StepPair) -> StepNoise | None:
         """The profile's columns for this step; a note where it has none."""

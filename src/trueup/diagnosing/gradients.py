@@ -15,10 +15,11 @@ import numpy as np
 
 from trueup.capture.launch import launch
 from trueup.capture.options import CaptureOptions
-from trueup.diagnosing.translated import TranslatedView, bridge_between, reference_book
+from trueup.diagnosing.translated import TranslatedView, reference_book
 from trueup.errors import ConfigError, TraceError
 from trueup.importers.npy import read_array
 from trueup.matching import match_step
+from trueup.matching.bridge import bridge_between
 from trueup.store import StepView, TraceSource, step_view
 from trueup.store.view import ACCUMULATED, CLIPPED, WEIGHT
 from trueup.types.arrays import Array

@@ -10,9 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from trueup.errors import ConfigError
-from trueup.matching.bridge import Bridge, build_bridge
-from trueup.matching.mapping import NameMap
-from trueup.matching.step import match_step
+from trueup.matching.bridge import Bridge
 from trueup.numerics._native import summarise_array
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
 from trueup.store import StepView, TraceSource, step_view
@@ -22,20 +20,6 @@ from trueup.types.trace import ParameterFacts, RankFacts, SummaryRow
 from trueup.weights.plan import Entry, made
 
 _COMPUTED = set(SUMMARY_DTYPE.names or ()) - {"sketch"}
-
-
-def bridge_between(
-    target: TraceSource,
-    reference: TraceSource,
-    steps: tuple[int, int],
-    ranks: tuple[int, int],
-    given: NameMap | None = None,
-) -> Bridge | None:
-    """What is known of two implementations; None where names alone pair them and none are given."""
-    tables = target.read(steps[0], ranks[0]), reference.read(steps[1], ranks[1])
-    if given is None and match_step(*tables).bridge is None:
-        return None
-    return build_bridge(target, reference, tables, rank=ranks[0], reference_rank=ranks[1], given=given)
 
 
 def translated_facts(facts: RankFacts, bridge: Bridge) -> RankFacts:

@@ -18,7 +18,9 @@ import polars as pl
 from trueup.errors import ConfigError
 from trueup.matching.mapping import NameMap
 from trueup.matching.modules import ModulePairs, pair_modules
+from trueup.matching.step import StepMatch, match_step
 from trueup.matching.weights import Atom, Inferred, TraceWeights, WeightTable, infer
+from trueup.matching.weights.content import content_classes, pieces_by_sum
 from trueup.store import StepTables, TraceSource
 
 
@@ -80,6 +82,61 @@ def build_bridge(
         map_path=None if given is None else given.path,
         uneven=frozenset(_uneven(weights, *first)),
     )
+
+
+def bridge_between(
+    target: TraceSource,
+    reference: TraceSource,
+    steps: tuple[int, int],
+    ranks: tuple[int, int],
+    given: NameMap | None = None,
+) -> Bridge | None:
+    """What is known of two implementations; None where names alone pair them and none are given."""
+    tables = target.read(steps[0], ranks[0]), reference.read(steps[1], ranks[1])
+    if given is None:
+        match = match_step(*tables)
+        if match.bridge is None and not are_regrouped(match, (target, reference), tables, ranks):
+            return None
+    return build_bridge(target, reference, tables, rank=ranks[0], reference_rank=ranks[1], given=given)
+
+
+def are_regrouped(
+    match: StepMatch,
+    traces: tuple[TraceSource, TraceSource],
+    tables: tuple[StepTables, StepTables],
+    ranks: tuple[int, int],
+) -> bool:
+    """Whether weights that names do not pair hold the same values on both sides in other pieces: queries,
+    keys and values in one projection, experts in one stack, a matrix turned round."""
+    left, right = _left_over(match)
+    if not left or not right:
+        return False
+    target, reference = (
+        TraceWeights(trace, rank=rank, tables=of)
+        for trace, rank, of in zip(traces, ranks, tables, strict=True)
+    )
+    here = [name for name in target.names() if name in left]
+    there = [name for name in reference.names() if name in right]
+    turned = any(
+        target.facts(one).shape != reference.facts(other).shape
+        for group in content_classes(target, reference, here, there)
+        for one, other in zip(*group, strict=True)
+    )
+    return turned or any(pieces_by_sum(target, reference, here, there))
+
+
+def _left_over(match: StepMatch) -> tuple[set[str], set[str]]:
+    """Names of weights without a counterpart of the same name and shape."""
+    kind = match.words.kind.index("parameter") if "parameter" in match.words.kind else -2
+    sides = (match.target, match.calls.reference_of), (match.reference, match.calls.target_of)
+    names = []
+    for side, partner in sides:
+        other = match.reference if side is match.target else match.target
+        calls = np.flatnonzero(side.kind == kind)
+        paired = calls[partner[calls] >= 0]
+        same = paired[side.shapes[paired] == other.shapes[partner[paired]]]
+        names.append({match.words.name[code] for code in side.plain[np.setdiff1d(calls, same)].tolist()})
+    return names[0], names[1]
 
 
 def _check_weights(given: NameMap | None, target: WeightTable, reference: WeightTable) -> None:

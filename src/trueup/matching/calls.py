@@ -134,7 +134,8 @@ def _parameters_in_order(target: Side, reference: Side, words: Words, pairs: Cal
     def sequence(side: Side, calls: Codes) -> Sequence:
         token = mix(last[side.plain[calls]], side.shapes[calls].view(np.int64))
         nothing = np.full(len(calls), -1, np.int64)
-        return Sequence(exact=token, family=token, shapes=token, details=token, kind=nothing, type=nothing)
+        shapes = side.shapes[calls]
+        return Sequence(exact=token, family=token, shapes=shapes, details=token, kind=nothing, type=nothing)
 
     found = align(sequence(target, left), sequence(reference, right))
     order = [k for k, name in enumerate(found.passes) if name == "aligned"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from trueup.errors import NothingCompared
 from trueup.matching.across.sites import site_of
-from trueup.matching.bridge import Bridge, build_bridge
+from trueup.matching.bridge import Bridge, bridge_between
 from trueup.matching.calls import PASSES
 from trueup.matching.mapping import VERSION, NameMap
 from trueup.matching.step import StepMatch, match_step
@@ -116,11 +116,8 @@ def match_traces(
         raise NothingCompared(f"{target.path} and {reference.path} have no step in common to be matched on")
     rank = min(target.steps()[common[0]]), min(reference.steps()[common[0]])
     tables = target.read(common[0], rank[0]), reference.read(common[0], rank[1])
-    match = match_step(*tables)
-    if match.bridge is not None or given is not None:
-        bridge = build_bridge(target, reference, tables, rank=rank[0], reference_rank=rank[1], given=given)
-        match = match_step(*tables, bridge)
-    return report_of(match)
+    bridge = bridge_between(target, reference, (common[0], common[0]), rank, given)
+    return report_of(match_step(*tables, bridge))
 
 
 def report_of(match: StepMatch) -> MatchReport:

@@ -24,10 +24,10 @@ from trueup.diagnosing.thresholds import (
     MOST_BY_REPLAY,
     TRACE_BIAS_Z,
 )
-from trueup.diagnosing.translated import bridge_between, reference_book, translated_facts
+from trueup.diagnosing.translated import reference_book, translated_facts
 from trueup.diagnosing.update_rule import Update, updates
 from trueup.diagnosing.whose import Ranked
-from trueup.matching.bridge import Bridge
+from trueup.matching.bridge import Bridge, bridge_between
 from trueup.matching.mapping import NameMap
 from trueup.merging.sides import mesh_of
 from trueup.merging.trace import MergedTrace
