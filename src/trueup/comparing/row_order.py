@@ -18,27 +18,14 @@ from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.thresholds import IN_PLACE
 from trueup.matching.layouts import UNORDERED, Layout, Shape, Steps
-from trueup.matching.same_rows import places
+from trueup.matching.same_rows import Given, Span, num_rows, places, row_keys, spans_of, width_of
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
 from trueup.types.arrays import Array, Bools
 from trueup.weights.plan import Permute, Reshape, Slice
 
 PADDED = "padded otherwise, where only stored values would tell"
-Given = dict[str, Array]
-"""slot -> what the model was given, (rows, ...), in the dtype that stores it"""
 Place = tuple[TraceSource, int, int]
-Keyed = tuple[list[bytes], list["Span"]]
-"""what tells each row apart, and where it stands"""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
-    """Where one row stands on one side: its place in the batch, and its tokens from ``start`` to ``stop``."""
-
-    row: int
-    start: int
-    stop: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +97,8 @@ def _shapes(rows: Rows, row: int) -> tuple[Shape, Shape]:
 def _elsewhere(rows: Rows, metrics: Metrics) -> Bools:
     """Pairs that are not what they are in place, weights apart."""
     t, r = rows.target, rows.reference
-    chosen = rows.paired & rows.phase_is("forward", "backward", "loss") & (rows.layout < 0)
+    repeated = np.array([bool(layout.repeated) for layout in rows.layouts] + [True])
+    chosen = rows.paired & rows.phase_is("forward", "backward", "loss") & repeated[rows.layout]
     chosen &= (t.summary >= 0) & (r.summary >= 0) & (t.numel > 1) & (r.numel > 1)
     weights = [half.summary[rows.phase_is("param") & (half.summary >= 0)] for half in (t, r)]
     chosen &= ~np.isin(t.summary, weights[0]) & ~np.isin(r.summary, weights[1])
@@ -125,7 +113,7 @@ def _elsewhere(rows: Rows, metrics: Metrics) -> Bools:
 def _given(rows: Rows, half: Half, given: Bools, place: Place) -> Given | None:
     """Every input of the model by slot; None where some were not kept, or have other numbers of rows."""
     source, step, rank = place
-    found: Given = {}
+    found: dict[str, Array] = {}
     for row in np.flatnonzero(given).tolist():
         kept = half.tables.summary_row(int(half.summary[row])) if half.summary[row] >= 0 else None
         stored = None if kept is None else source.tensor(step, rank, kept)
@@ -135,56 +123,24 @@ def _given(rows: Rows, half: Half, given: Bools, place: Place) -> Given | None:
         if not stored.shape:  # a number is of no row
             continue
         found[slot] = stored.data.view(np.dtype(DTYPES[stored.dtype].storage)).reshape(stored.shape)
-    return found if len({len(values) for values in found.values()}) == 1 else None
+    return found if found and num_rows(found) is not None else None
 
 
 def _laid(target: Given | None, reference: Given | None) -> tuple[Laid, Laid] | None:
     """None where the rows are not the same, or stand where they stood."""
-    if target is None or reference is None or target.keys() != reference.keys():
+    if target is None or reference is None:
         return None
-    widths = _width(target), _width(reference)
+    widths = width_of(target), width_of(reference)
     for mask in (False, True):
-        held = _rows(target, widths[0], without_padding=mask)
-        other = _rows(reference, widths[1], without_padding=mask)
-        found = _found(held, other)
-        if found is not None:
-            if found == other[1] and widths[0] == widths[1]:
+        spans = [spans_of(given, without_padding=mask) for given in (target, reference)]
+        keys = [row_keys(given, of) for given, of in zip((target, reference), spans, strict=True)]
+        at = places(*keys)
+        found = [spans[0][place] for place in at if place is not None]
+        if len(found) == len(spans[0]) == len(spans[1]):
+            if found == spans[1] and widths[0] == widths[1]:
                 return None
-            return Laid(width=widths[0], spans=tuple(found)), Laid(width=widths[1], spans=tuple(other[1]))
+            return Laid(width=widths[0], spans=tuple(found)), Laid(width=widths[1], spans=tuple(spans[1]))
     return None
-
-
-def _found(held: Keyed, other: Keyed) -> list[Span] | None:
-    """Where each of the other side's rows stands here; None where one is not there."""
-    found = [held[1][place] for place in places(held[0], other[0]) if place is not None]
-    return found if len(found) == len(other[0]) == len(held[0]) else None
-
-
-def _width(given: Given) -> int:
-    """Tokens of a row: those of its mask, else of any input with more than one dimension."""
-    mask = _mask(given)
-    if mask is not None:
-        return int(mask.shape[1])
-    return next((int(values.shape[1]) for values in given.values() if values.ndim > 1), 1)
-
-
-def _mask(given: Given) -> Array | None:
-    return next((values for slot, values in given.items() if "mask" in slot and values.ndim == 2), None)
-
-
-def _rows(given: Given, width: int, *, without_padding: bool) -> Keyed:
-    """What tells rows apart, and where each stands."""
-    keys, spans = [], []
-    mask = _mask(given) if without_padding else None
-    for row in range(len(next(iter(given.values())))):
-        start, stop = 0, width
-        if mask is not None and mask[row].any():
-            seen = np.flatnonzero(mask[row])
-            start, stop = int(seen[0]), int(seen[-1]) + 1
-        cut = (v[row][start:stop] if v.ndim > 1 and v.shape[1] == width else v[row] for v in given.values())
-        keys.append(b"|".join(np.ascontiguousarray(one).tobytes() for one in cut))
-        spans.append(Span(row=row, start=start, stop=stop))
-    return keys, spans
 
 
 # -- what brings a tensor to the reference's rows ------------------------------------------
@@ -206,12 +162,16 @@ def _parts(shape: Shape, laid: Laid, is_padded: bool) -> tuple[Steps, ...] | Non
     if shape[0] != num and len(shape) > 1 and shape[1] == num:
         turned = (Permute(dims=(1, 0, *range(2, len(shape)))),)
         shape = (shape[1], shape[0], *shape[2:])
-    if shape[0] == num * laid.width and num * laid.width != num:
-        return tuple(
-            (*turned, Slice(dim=0, start=s.row * laid.width + s.start, stop=s.row * laid.width + s.stop))
-            for s in laid.spans
-        )
-    if shape[0] != num or shape == (num, num):
+    for width in (laid.width, laid.width - 1):  # one fewer: tokens against the ones that come next
+        if shape[0] == num * width and num * width > num:
+            begin = [span.row * width for span in laid.spans]
+            short = laid.width - width
+            return tuple(
+                (*turned, Slice(dim=0, start=at + span.start, stop=at + span.stop - short))
+                for at, span in zip(begin, laid.spans, strict=True)
+            )
+    shared = shape[0] == 1 and num > 1 and laid.width in shape[1:]  # positions, angles: of all rows
+    if (shape[0] != num and not shared) or shape == (num, num):
         return None
     tokens = [dim for dim in range(1, len(shape)) if shape[dim] == laid.width]
     if len(tokens) > 1 and (len(shape), tokens) != (4, [2, 3]):
@@ -220,7 +180,8 @@ def _parts(shape: Shape, laid: Laid, is_padded: bool) -> tuple[Steps, ...] | Non
         tokens = tokens[:1]
     found = []
     for span in laid.spans:
-        steps: Steps = (*turned, Slice(dim=0, start=span.row, stop=span.row + 1))
+        row = 0 if shared else span.row
+        steps: Steps = (*turned, Slice(dim=0, start=row, stop=row + 1))
         if is_padded:
             held = [span.stop - span.start if dim in tokens else size for dim, size in enumerate(shape)]
             cuts = (Slice(dim=dim, start=span.start, stop=span.stop) for dim in tokens)

@@ -1,9 +1,28 @@
-"""Rows found again by what they hold, in whatever order they stand."""
+"""Rows of a batch found again by what they hold, in whatever order they stand and however they are padded."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trueup.types.arrays import Array
+
+Given = Mapping[str, Array]
+"""slot -> what the model was given, (rows, ...), or (1, ...) where it is the same for all rows"""
+MASK, POSITION = "mask", "position"
+"""parts of slots' names"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Where one row stands on one side: its place in the batch, and its tokens from ``start`` to ``stop``."""
+
+    row: int
+    start: int
+    stop: int
 
 
 def places(held: Sequence[bytes], wanted: Sequence[bytes]) -> list[int | None]:
@@ -17,3 +36,63 @@ def places(held: Sequence[bytes], wanted: Sequence[bytes]) -> list[int | None]:
     for place, key in enumerate(held):
         free[key].append(place)
     return [free[key].popleft() if free[key] else None for key in wanted]
+
+
+def num_rows(given: Given) -> int | None:
+    """Rows of the batch; None where the inputs do not have the same number."""
+    sizes = {len(values) for values in given.values()}
+    most = max(sizes, default=0)
+    return most if sizes <= {1, most} else None
+
+
+def width_of(given: Given) -> int:
+    """Tokens of a row: those of its mask, else of any input with more than one dimension."""
+    mask = _mask(given)
+    if mask is not None:
+        return int(mask.shape[1])
+    return next((int(values.shape[1]) for values in given.values() if values.ndim > 1), 1)
+
+
+def spans_of(given: Given, *, without_padding: bool) -> list[Span]:
+    """Where each row stands, with or without what its mask hides at either end."""
+    num, width = num_rows(given) or 0, width_of(given)
+    mask = _mask(given) if without_padding else None
+    spans = []
+    for row in range(num):
+        seen = np.flatnonzero(mask[row % len(mask)]) if mask is not None else np.array([], np.int64)
+        start, stop = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, width)
+        spans.append(Span(row=row, start=start, stop=stop))
+    return spans
+
+
+def row_keys(given: Given, spans: Sequence[Span]) -> list[bytes]:
+    """What each row is given between the ends of its span.
+
+    What a model takes by itself where it is given nothing is left out: a mask that hides nothing, positions
+    that count from 0.
+    """
+    width = width_of(given)
+    rows: list[list[bytes]] = [[] for _ in spans]
+    for slot, values in sorted(given.items()):
+        cut = [_cut(values, span, width) for span in spans]
+        if not _is_default(slot, values, cut):
+            for row, part in zip(rows, cut, strict=True):
+                row.append(slot.encode() + b"=" + np.ascontiguousarray(part).tobytes())
+    return [b"|".join(row) for row in rows]
+
+
+def _mask(given: Given) -> Array | None:
+    return next((values for slot, values in given.items() if MASK in slot and values.ndim == 2), None)
+
+
+def _cut(values: Array, span: Span, width: int) -> Array:
+    held: Array = values[span.row % len(values)]
+    return held[span.start : span.stop] if values.ndim > 1 and values.shape[1] == width else held
+
+
+def _is_default(slot: str, values: Array, cut: Sequence[Array]) -> bool:
+    if values.ndim != 2 or values.dtype.kind not in "iub":
+        return False
+    if MASK in slot:
+        return all(bool((part == 1).all()) for part in cut)
+    return POSITION in slot and all(np.array_equal(part, np.arange(len(part))) for part in cut)

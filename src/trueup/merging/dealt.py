@@ -6,9 +6,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trueup.matching.same_rows import MASK, num_rows, row_keys, spans_of
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepView, Trace, TraceSource, step_view
 from trueup.store.given import root_inputs, whole_numbers
+from trueup.types.arrays import Ints
 
 Rows = frozenset[bytes]
 
@@ -68,13 +70,18 @@ def _is_the_same(sources: Sequence[TraceSource], step: int) -> bool:
 
 
 def _rows(view: StepView) -> dict[int, set[bytes]]:
-    """Microbatch -> its rows: those of the first input of token ids of each call."""
+    """Microbatch -> its rows: those of the first input of token ids of each call, without their padding."""
     found: dict[int, set[bytes]] = {}
-    seen: set[int] = set()
-    for microbatch, _, record in root_inputs(view):
+    calls: dict[int, dict[str, Ints]] = {}
+    of_call: dict[int, int] = {}
+    for microbatch, slot, record in root_inputs(view):
         ids = whole_numbers(view, record)
-        if ids is None or ids.ndim != 2 or view.record_call[record] in seen:
-            continue
-        seen.add(view.record_call[record])
-        found.setdefault(microbatch, set()).update(row.tobytes() for row in ids)
+        if ids is not None and ids.ndim == 2:
+            calls.setdefault(view.record_call[record], {})[slot] = ids
+            of_call[view.record_call[record]] = microbatch
+    for call, given in calls.items():
+        tokens = next((slot for slot in given if MASK not in slot), None)
+        if tokens is not None and num_rows(given) is not None:
+            spans = spans_of(given, without_padding=True)
+            found.setdefault(of_call[call], set()).update(row_keys({"": given[tokens]}, spans))
     return found

@@ -15,6 +15,9 @@ from trueup.types.finding import Basis, Finding, Kind, Stage
 from trueup.types.reason import Reason
 from trueup.types.trace import ScalarLine
 
+_BESIDE_TOKENS = ("mask", "position", "type")
+"""in names of inputs that stand beside token ids"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
@@ -33,6 +36,8 @@ class Batch:
     given: dict[tuple[str, str], int | None]
     """microbatch (and call, where it is not the first) and slot of all that the outermost calls were given ->
     digest"""
+    looked_up: dict[int, int]
+    """digest of ids that an embedding looks up -> its number of rows"""
     loss_inside: bool
     """the outermost call returns the loss: what the loss is made with, that call was given, or made"""
 
@@ -53,6 +58,7 @@ class Batch:
             digest=line.get("batch_digest"),
             packed=bool(line.get("packed")),
             given={place: book.digest(r) for place, r in given.items()},
+            looked_up=embedded(book),
             loss_inside=root_returns_loss(book),
         )
 
@@ -63,8 +69,14 @@ class Batch:
         return known and self.given == other.given and self.loss_inside and other.loss_inside
 
     def tokens_of(self, microbatch: int) -> Ints | None:
-        """The token ids of one microbatch: its first input of whole numbers."""
-        return next((v for n, v in self.ids.items() if n.startswith(f"microbatch {microbatch},")), None)
+        """The token ids of one microbatch: of its inputs of whole numbers the one that is looked up in the
+        largest table, else the first; one that is called a mask, a position or a type only where there is no
+        other."""
+        place = f"microbatch {microbatch}"
+        held = {slot: ids for name, ids in self.ids.items() for at, slot in [name.split(", ")] if at == place}
+        plain = [slot for slot in held if not any(word in slot for word in _BESIDE_TOKENS)] or list(held)
+        rows = [self.looked_up.get(self.given.get((place, slot)) or 0, 0) for slot in plain]
+        return held[plain[rows.index(max(rows))]] if plain else None
 
 
 def _given(book: StepView) -> Iterator[tuple[str, str, int]]:

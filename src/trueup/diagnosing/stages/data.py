@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -22,6 +22,7 @@ from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.whose import of_ranks
+from trueup.matching.same_rows import Span, num_rows, row_keys, spans_of, width_of
 from trueup.store import StepView
 from trueup.types.arrays import Ints
 from trueup.types.codes import BatchCode as Batches
@@ -100,45 +101,52 @@ def _same_rows(context: Context) -> Reason | None:
             if sides[0] is None or sides[1] is None or Counter(sides[0][1]) != Counter(sides[1][1]):
                 return None
             num += len(sides[0][1])
-            is_laid_otherwise |= sides[0] != sides[1]
+            is_laid_otherwise |= sides[0] != sides[1] or not _same_inputs(*batches)
     is_laid_otherwise |= any(
         one.code is NoteCode.ROWS_LAID_OTHERWISE for one in context.comparison.content.notes
     )
     return reason(Stages.SAME_ROWS_REGROUPED, num=num) if is_laid_otherwise and num else None
 
 
+def _same_inputs(target: Batch, reference: Batch) -> bool:
+    shared = target.ids.keys() & reference.ids.keys()
+    return all(np.array_equal(target.ids[name], reference.ids[name]) for name in shared)
+
+
 def _rows_of(batch: Batch, *, labelled: bool) -> tuple[list[int], list[bytes]] | None:
-    """Rows of each call, and what each row is given, maybe with its labels; None where inputs have other
-    numbers of rows."""
+    """Rows of each call, and what each row is given without its padding, maybe with its labels; None where
+    inputs have other numbers of rows."""
     given: dict[str, dict[str, Ints]] = {}
     for name, ids in batch.ids.items():
         microbatch, slot = name.split(", ")
         given.setdefault(microbatch, {})[slot] = ids
-    for number, labels in batch.labels.items() if labelled else ():
-        held = given.get(f"microbatch {number}", {})
-        num = len(next(iter(held.values()), ()))
-        places = np.array_equal(labels, np.arange(labels.size))  # a contrastive loss counts the rows
-        if num and labels.size % num == 0 and not places:
-            held["labels"] = labels.reshape(num, -1)
-    counts, rows = [], []
-    for held in given.values():
-        sizes = {len(ids) for ids in held.values()}
-        if len(sizes) != 1:
+    counts, rows = list[int](), list[bytes]()
+    for place, held in given.items():
+        if num_rows(held) is None:
             return None
-        counts.append(sizes.pop())
-        rows += [_row(held, at) for at in range(counts[-1])]
+        spans = spans_of(held, without_padding=True)
+        of_call = row_keys(held, spans)
+        labels = batch.labels.get(int(place.removeprefix("microbatch "))) if labelled else None
+        if labels is not None and labels.size % len(spans) == 0:
+            counted = _labels_of(labels.reshape(len(spans), -1), spans, width_of(held), batch.ignore_index)
+            of_call = [b"|".join(both) for both in zip(of_call, counted, strict=True)]
+        counts.append(len(spans))
+        rows += of_call
     return counts, rows
 
 
-def _row(held: dict[str, Ints], at: int) -> bytes:
-    """What one row is given, without its padding where a mask tells of it."""
-    mask = next((ids[at] for slot, ids in held.items() if "mask" in slot and ids[at].any()), None)
-    seen = slice(None) if mask is None else slice(int(mask.argmax()), len(mask) - int(mask[::-1].argmax()))
-    cut = (
-        ids[at][seen] if mask is not None and ids.shape[1] == len(mask) else ids[at]
-        for _, ids in sorted(held.items())
-    )
-    return b"|".join(row.tobytes() for row in cut)
+def _labels_of(labels: Ints, spans: Sequence[Span], width: int, ignored: int) -> list[bytes]:
+    """Labels of each row, without those of its padding where none of them counts."""
+    if np.array_equal(labels.ravel(), np.arange(labels.size)):  # a contrastive loss counts the rows
+        return [b""] * len(spans)
+    short = width - labels.shape[1]  # a program that shifts labels by itself has one fewer
+    found = []
+    for span in spans:
+        row, start, stop = labels[span.row], span.start, span.stop - short
+        outside = np.concatenate([row[:start], row[stop:]])
+        cut = short in (0, 1) and bool((outside == ignored).all())
+        found.append((row[start:stop] if cut else row).tobytes())
+    return found
 
 
 def _whose(findings: list[Finding], context: Context, at: int) -> list[Finding]:
