@@ -21,15 +21,32 @@ from trueup.store import TraceSource
 from trueup.types.arrays import Bools
 
 
-def loss_scales(target: TraceSource, reference: TraceSource, pair: StepPair) -> tuple[float, float]:
-    """Target's and reference's loss scale in a step; 1 and 1 where either is not known."""
+def loss_scales(
+    rows: Rows, target: TraceSource, reference: TraceSource, pair: StepPair
+) -> tuple[float, float]:
+    """Target's and reference's loss scale in a step; 1 and 1 where they are not known.
+
+    Where one run alone has a scaler, the other's scale is 1, unless its gradients say that it scales by hand.
+    """
     sides = ((target, pair.rank, pair.step), (reference, pair.reference_rank, pair.reference_step))
     scales = [
         next((line.get("loss_scale") for line in source.scalars(rank) if line.get("step") == step), None)
         for source, rank, step in sides
     ]
-    one, other = (float(scale) if isinstance(scale, (int, float)) else 0.0 for scale in scales)
+    one, other = (float(scale) if isinstance(scale, (int, float)) else 1.0 for scale in scales)
+    if None in scales and not _fits(rows, one / other if one > 0 < other else np.nan):
+        return 1.0, 1.0
     return (one, other) if one > 0 and other > 0 else (1.0, 1.0)
+
+
+def _fits(rows: Rows, ratio: float) -> bool:
+    """Whether gradients are nearer to this ratio than to none: the middle one, by its logarithm."""
+    chosen = rows.paired & _scaled(rows)
+    lengths = rows.target.statistics["l2_norm"][chosen], rows.reference.statistics["l2_norm"][chosen]
+    with np.errstate(all="ignore"):
+        logs = np.log(lengths[0] / lengths[1])
+    logs = logs[np.isfinite(logs)]
+    return bool(len(logs) and abs(np.median(logs) - np.log(ratio)) < abs(np.median(logs)))
 
 
 def in_one_scale(rows: Rows, metrics: Metrics, ratio: float) -> Metrics:

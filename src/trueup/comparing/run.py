@@ -164,7 +164,7 @@ class _Work:
         if not self.seen:
             self.tied = _tied(self.target, pair.rank)
         rounding = self._rounding(rows, metrics, pair)
-        scales = loss_scales(self.target, self.reference, pair)
+        scales = loss_scales(rows, self.target, self.reference, pair)
         if scales[0] != scales[1]:
             metrics = in_one_scale(rows, metrics, scales[0] / scales[1])
             self.ledger.notes.append(

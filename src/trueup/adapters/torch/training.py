@@ -168,7 +168,7 @@ class Training:
 
     def loss(self, loss: Tensor) -> None:
         """``backward`` was called on this; a scaled loss counts with what it was before scaling."""
-        scaled, self._scaled = self._scaled, None
+        graph, (scaled, self._scaled) = loss, (self._scaled, None)
         if scaled is not None and scaled[0] is loss:
             loss = scaled[1]
         if loss.numel() != 1:
@@ -176,7 +176,7 @@ class Training:
         sink = self.engine.sink
         sink.scalar("losses", loss.detach().clone(), per_microbatch=True)
         if sink.active:
-            labels, told = labels_of(loss) if sink.options.with_labels else ([], {})
+            labels, told = labels_of(graph) if sink.options.with_labels else ([], {})
             arguments = json.dumps(told) if told else None
             call = self.engine.add_call("loss", "loss", None, "train", None, arguments=arguments)
             for slot, tensor in labels:
