@@ -653,6 +653,10 @@ PHRASES = {
     S.GIVEN_COUNTER: clause(
         "the reference's gradients were supplied: differences before the optimizer do not matter"
     ),
+    S.ALIKE_OPTIMIZERS: clause(
+        "the optimizers are {target} (target) and {reference} (reference); both made the same updates",
+        {"target": "FusedAdam", "reference": "AdamW"},
+    ),
     S.MEASURED_COUNTER: clause(
         "measured from each run's own gradients, weights and moments: earlier differences do not matter"
     ),

@@ -54,13 +54,11 @@ def _essential(rows: Rows) -> Bools:
         there = partner[half.call[alone]]
         call_paired[alone] = (there >= 0) & ~opaque(other)[there]
     of_matched = rows.phase_is("backward") & call_paired & ~_of_unmatched_tensor(rows)
-    counted = np.zeros(len(rows), bool)
     if match.bridge is not None:
         # of other code, what hands a tensor on may hold a gradient here and none there
         of_matched &= rows.kind_is("module")
-        counted = rows.phase_is("optimizer") & rows.slot_is(STEP_COUNTER)
     # what a loss was made with is found in the graph, which other code need not show
-    counted = counted | (rows.phase_is("loss") & ~rows.slot_is("value"))
+    counted = (rows.phase_is("loss") & ~rows.slot_is("value")) | rows.slot_is(STEP_COUNTER)
     return np.asarray((rows.phase_is(*_ESSENTIAL) & ~counted) | of_matched)
 
 

@@ -57,7 +57,7 @@ class OptimizerStage:
         """Compare constants measured from each run's own update, and what each optimizer says of itself."""
         given = context.given is not None and context.given_step is not None
         gaps, names = gaps_of(context)
-        gaps = _beside_dtype(context, gaps)
+        gaps, alike = _beside_name(context, _beside_dtype(context, gaps))
         findings = [
             *stepping_findings(context),
             *_findings(gaps, names, context, given=given),
@@ -66,7 +66,7 @@ class OptimizerStage:
         ]
         if not any("moved" in found for found in gaps.values()):
             findings += handover_findings(context)
-        said = list(_measured_said(context))
+        said = [*alike, *_measured_said(context)]
         agreement = _given_agreement(context) if given else None
         if agreement is not None:
             said.insert(0, agreement)
@@ -100,6 +100,26 @@ def _beside_dtype(context: Context, gaps: dict[str, dict[str, Gap]]) -> dict[str
         for fqn, of in gaps.items()
     }
     return {fqn: of for fqn, of in left.items() if of}
+
+
+def _beside_name(
+    context: Context, gaps: dict[str, dict[str, Gap]]
+) -> tuple[dict[str, dict[str, Gap]], list[Reason]]:
+    """Without optimizers that differ by their names alone: in the first step many rules are one (a moment is
+    the gradient, bias is corrected in full), so that two steps must have made the same updates and moments,
+    in float32, where rounding hides little."""
+    classes = {(gap.target, gap.reference) for of in gaps.values() for gap in of.values()}
+    if not gaps or any(key != "class" for of in gaps.values() for key in of) or len(classes) > 1:
+        return gaps, []
+    rows = context.rows.filter((pl.col("phase").cast(pl.String) == "optimizer") & is_compared())
+    updates = rows.filter(pl.col("slot").cast(pl.String) == UPDATED[1])
+    book = context.pair()[0]
+    exact = all(book.dtype(book.parameter(fqn, *WEIGHT)) in ("float32", "float64") for fqn in gaps)
+    steps = updates.group_by("step").len()["len"].to_list()
+    if not exact or len(steps) < 2 or min(steps) < len(gaps) or not rows.filter(is_beyond()).is_empty():
+        return gaps, []
+    target, reference = classes.pop()
+    return {}, [reason(Stages.ALIKE_OPTIMIZERS, target=target, reference=reference)]
 
 
 def _outcome(

@@ -121,6 +121,7 @@ class StagesCode(Code):
     GIVEN_DIFFER = "optimizer.given_gradients_differ"
     GIVEN_COUNTER = "optimizer.gradients_were_given"
     MEASURED_COUNTER = "optimizer.measured_from_own_gradients"
+    ALIKE_OPTIMIZERS = "optimizer.other_name_alone"
     UNNAMED = "optimizer.other_updates"
     NO_UPDATE = "optimizer.no_update_recorded"
     NOT_TOLD = "optimizer.gradients_or_optimizer"
