@@ -32,11 +32,12 @@ class Model(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.emb, self.pos = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(TOKENS + 4, WIDTH)
+        self.emb, self.pos = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(16, WIDTH)
         self.norm, self.qkv = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 3 * WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY)
 
-    def forward(self, ids: Tensor, mask: Tensor, positions: Tensor, labels: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, mask: Tensor, labels: Tensor, positions: Tensor | None = None) -> Tensor:
+        positions = torch.arange(ids.shape[1])[None] if positions is None else positions
         x = self.emb(ids) + self.pos(positions)
         q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
         causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
@@ -133,10 +134,55 @@ def positions_of_padding(step: int) -> list[Batch]:
     return [{**batch, "positions": torch.arange(TOKENS).expand(len(LENGTHS), -1).clone()}]
 
 
+def by_default(step: int) -> list[Batch]:
+    """Positions are the model's own."""
+    batch = rows(step)
+    del batch["positions"]
+    return [batch]
+
+
+def by_default_longer(step: int) -> list[Batch]:
+    """The same, every row padded to a multiple of eight."""
+    more = 16 - TOKENS
+    fill = {"ids": 0, "mask": 0, "labels": -100}
+    return [{k: F.pad(v, (0, more), value=fill[k]) for k, v in batch.items()} for batch in by_default(step)]
+
+
+def by_default_on_the_left(step: int) -> list[Batch]:
+    """A fault: padding on the left, and the model's own positions count it."""
+    batch = left(rows(step))
+    del batch["positions"]
+    return [batch]
+
+
+def padding_seen(step: int) -> list[Batch]:
+    """A fault: padding on the left, which the mask shows."""
+    batch = left(rows(step))
+    return [{**batch, "mask": torch.ones_like(batch["mask"])}]
+
+
+def padding_counted(step: int) -> list[Batch]:
+    """A fault: longer rows, whose padding has labels."""
+    (batch,) = by_default_longer(step)
+    return [{**batch, "labels": batch["labels"].masked_fill(batch["mask"] == 0, 0)}]
+
+
+def trimmed_in_two(step: int) -> list[Batch]:
+    """Each microbatch as wide as its longest row."""
+    found = []
+    for batch in in_two(step):
+        width = int(batch["mask"].sum(1).max())
+        found.append({name: values[:, :width].clone() for name, values in batch.items()})
+    return found
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("clean")
-    return {batches.__name__: trained(folder / batches.__name__, batches) for batches in (whole, in_two)}
+    return {
+        batches.__name__: trained(folder / batches.__name__, batches)
+        for batches in (whole, in_two, by_default)
+    }
 
 
 def is_noted(comparison: Comparison) -> bool:
@@ -184,3 +230,27 @@ def test_a_fault_behind_rows_in_another_order_is_found_where_it_is(
 def test_a_loss_of_another_size_differs_in_any_order(runs: dict[str, Path], tmp_path: Path) -> None:
     comparison = compare(trained(tmp_path / "run", turned, factor=1.01), runs["whole"])
     assert (comparison.exit_code, comparison.verdict.phase) == (1, "loss")
+
+
+def test_positions_that_count_from_0_are_those_of_the_model(runs: dict[str, Path], tmp_path: Path) -> None:
+    """Also where they are given row by row on one side, since rows are padded on the left there."""
+    for batches in (on_the_left, by_default_longer):
+        run = trained(tmp_path / batches.__name__, batches)
+        comparison = compare(run, runs["by_default"])
+        assert comparison.verdict.outcome is Outcome.AGREE, comparison.verdict
+        assert diagnose(run, runs["by_default"], output=tmp_path / "out").outcome is Outcome.AGREE
+
+
+@pytest.mark.parametrize("batches", [by_default_on_the_left, padding_seen, padding_counted])
+def test_padding_that_counts_differs(batches: Batches, runs: dict[str, Path], tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", batches)
+    assert compare(run, runs["by_default"]).exit_code == 1
+    assert diagnose(run, runs["by_default"], output=tmp_path / "out").exit_code == 1
+
+
+def test_microbatches_of_other_widths_are_no_fault(runs: dict[str, Path], tmp_path: Path) -> None:
+    """What they compute is not put together; their gradients are."""
+    run = trained(tmp_path / "run", trimmed_in_two)
+    comparison = compare(run, runs["whole"])
+    assert comparison.verdict.outcome is not Outcome.DIFFER
+    assert diagnose(run, runs["whole"], output=tmp_path / "out").outcome is not Outcome.DIFFER

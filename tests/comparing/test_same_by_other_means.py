@@ -20,6 +20,7 @@ from tests.comparing.traces import Recorder  # noqa: E402
 from trueup.comparing.rules import judge_step  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
+from trueup.store import Trace, step_view  # noqa: E402
 from trueup.types.codes import NoteCode, RecordCode  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
@@ -57,6 +58,7 @@ def trained(
     mask: Tensor = SEEN,
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
     wrong: float = 1.0,
+    by_hand: float | None = None,
 ) -> Path:
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -66,7 +68,11 @@ def trained(
     scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
     with trueup.Tracer(folder, level="L0", steps="0-1", task="tensor"):
         for _ in range(2):
-            scaler.scale(model(X, mask)).backward()
+            loss = scaler.scale(model(X, mask))
+            (loss if by_hand is None else loss * by_hand).backward()
+            if by_hand is not None:
+                for weight in model.parameters():
+                    weight.grad = None if weight.grad is None else weight.grad / by_hand
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
@@ -96,6 +102,32 @@ def test_another_loss_scale_is_the_same_training(scale: float, scaled: Path, tmp
 def test_a_wrong_gradient_under_another_loss_scale_differs(scaled: Path, tmp_path: Path) -> None:
     comparison = compare(trained(tmp_path / "run", scale=64.0, wrong=1.001), scaled)
     assert (comparison.exit_code, comparison.verdict.owner) == (1, "inner")
+
+
+def test_a_run_without_a_scaler_has_the_scale_1(scaled: Path, plain: Path, tmp_path: Path) -> None:
+    for target, reference in ((scaled, plain), (plain, scaled)):
+        assert compare(target, reference).exit_code == 0
+        assert diagnose(target, reference, output=tmp_path / "out").outcome is Outcome.AGREE
+
+
+def test_a_scale_that_is_not_taken_out_differs(plain: Path, tmp_path: Path) -> None:
+    """Its twin: the loss is multiplied by hand and nothing divides."""
+    wrong = trained(tmp_path / "run", loss=lambda logits, labels: 64.0 * cross_entropy(logits, labels))
+    assert compare(wrong, plain).exit_code == 1
+
+
+def test_one_side_scales_by_hand(scaled: Path, tmp_path: Path) -> None:
+    """Gradients of one size, though one run alone has a scaler: nothing is taken out of them."""
+    comparison = compare(trained(tmp_path / "run", by_hand=1024.0), scaled)
+    assert comparison.verdict.phase == "loss"  # the loss that backward was called on
+    assert not [n for n in comparison.content.notes if n.code is NoteCode.LOSS_SCALES_DIFFER]
+
+
+def test_labels_behind_a_scaled_loss_are_recorded(scaled: Path, plain: Path) -> None:
+    for run in (scaled, plain):
+        view = step_view(Trace(run), 0, 0)
+        labels = [view.slot[i] for i, phase in enumerate(view.phase) if phase == "loss"]
+        assert labels == ["labels", "value"]
 
 
 def test_a_mask_of_pairs_is_the_mask_of_tokens(plain: Path, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.gradients import VALUES, build_gradient_plan  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.diagnosing.translated import TranslatedView, translated_facts  # noqa: E402
+from trueup.matching.bridge import bridge_between  # noqa: E402
 from trueup.store import StepView, Trace, step_view  # noqa: E402
 from trueup.store.layout import rank_file  # noqa: E402
 from trueup.store.view import ACCUMULATED, CLIPPED, UPDATED, WEIGHT  # noqa: E402

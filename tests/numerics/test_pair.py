@@ -167,3 +167,14 @@ def test_without_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = compare_pair(a, b, rtol=0.1)
     for field in PairMetrics.__dataclass_fields__:
         assert getattr(fast, field) == pytest.approx(getattr(slow, field), rel=1e-12)
+
+
+@pytest.mark.parametrize("factor", [1 / 65536, 1 / 1024, 0.999999, 1.0, 1024.0, 65536.0])
+def test_residual_of_a_multiple_is_lost_in_no_scale(factor: float) -> None:
+    rng = np.random.default_rng(1)
+    y = rng.normal(size=5000).astype(np.float32)
+    exact = compare_pair((y * np.float32(factor)).astype(np.float32), y)
+    assert exact.residual is not None
+    assert exact.residual < 1e-7
+    beside = compare_pair((y * np.float32(factor) * (1 + 1e-5 * rng.normal(size=5000))).astype(np.float32), y)
+    assert beside.residual == pytest.approx(1e-5, rel=0.05)

@@ -212,13 +212,16 @@ def _adam(step: OptimizerStep, first: Floats, second: Floats) -> StepFit:
     decay = None if coupled else _decay(fit)
     if decay is not None:
         constants["weight_decay"] = decay
+    unknown = 0.0  # decay of weights that are all alike, such as a new norm's, is no other than a rate
+    if decay is None and not coupled:
+        unknown = float(settings.get("weight_decay", 0.0)) * float(np.sqrt(np.mean(np.square(p))))
     measured = fit_eps(
         moved,
         *directions[corrected is not False],
         p,
         fit.rate.value,
         0.0 if decay is None else decay.value,
-        noise,
+        noise + abs(fit.rate.value) * unknown,
     )
     if measured is not None:
         constants["eps"] = measured

@@ -202,8 +202,11 @@ def metrics_from_sums(sums: NDArray[np.void], *, same_dtype: bool, is_complex: b
     scale = ab / bb if bb > 0 else None
     residual = None
     if scale is not None and aa > 0:
-        # ||a - s b||^2 = ||a - b||^2 - (1 - s)^2 ||b||^2, exact where s is near 1; aa - s ab cancels there
-        residual = float(np.sqrt(max(dd - (1 - scale) ** 2 * bb, 0.0) / aa))
+        # ||a - s b||^2 = ||a - b||^2 - (1 - s)^2 ||b||^2 = ||a||^2 - s <a, b>: where less is taken away, less
+        # is lost; the first is exact where s is near 1, the second where s is small
+        taken = (1 - scale) ** 2 * bb
+        rest = dd - taken if taken < scale * ab else aa - scale * ab
+        residual = float(np.sqrt(max(rest, 0.0) / aa))
     return PairMetrics(
         numel=get["numel"],
         num_compared=compared,

@@ -33,7 +33,7 @@ from trueup.merging.sides import mesh_of
 from trueup.merging.trace import MergedTrace
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView, TraceSource
-from trueup.types.codes import EvidenceCode, VerdictCode
+from trueup.types.codes import EvidenceCode, NoteCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, Kind, Origin, Stage
 from trueup.types.layout import Layout
@@ -195,11 +195,8 @@ class Context:
 
     @cached_property
     def loss_scales_differ(self) -> bool:
-        """Whether the losses of the first step were multiplied by other factors before backward."""
-        step, other = self.steps[0]
-        target = scalar_line(self.target, self.ranks[0], step).get("loss_scale")
-        reference = scalar_line(self.reference, self.ranks[0], other).get("loss_scale")
-        return target is not None and reference is not None and bool(target != reference)
+        """Whether the losses were multiplied by other factors before backward."""
+        return any(note.code is NoteCode.LOSS_SCALES_DIFFER for note in self.comparison.content.notes)
 
     @cached_property
     def precision(self) -> Verdict | None:

@@ -103,9 +103,11 @@ class ReductionStage:
 
 def _is_of_others(origin: Origin, context: Context) -> bool:
     """Whether another stage is to say it: of a parameter in no optimizer, of weights on their way back from
-    one, of what such weights make of a later step."""
+    one, of what such weights make of a later step. A replay that is given gradients of another loss scale
+    clips what no run clips."""
     hands_back = origin.phase == "collective" and "gather" in origin.site
-    return hands_back or context.follows_weights(origin) or _held_by_none(origin, context)
+    other_scale = context.by_replay and context.loss_scales_differ and origin.slot == CLIPPED[1]
+    return hands_back or other_scale or context.follows_weights(origin) or _held_by_none(origin, context)
 
 
 def _held_by_none(origin: Origin, context: Context) -> bool:
