@@ -26,6 +26,7 @@ from trueup.comparing.rules import (
     inherited_bound,
     inputs_bound,
     local_bound,
+    logged_loss,
     lone_rounding,
     mean_of_tokens,
     no_evidence,
@@ -70,6 +71,7 @@ RULES: tuple[Rule, ...] = (
     handed_on.RULE,
     # where it starts
     origin.RULE,
+    logged_loss.RULE,
     finer_dtype.RULE,
     clipped.RULE,
     lone_rounding.RULE,
