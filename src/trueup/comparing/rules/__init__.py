@@ -38,6 +38,7 @@ from trueup.comparing.rules import (
     regrouped,
     rounded_indices,
     uncounted_labels,
+    unread_views,
     widened,
     within_bound,
 )
@@ -66,6 +67,7 @@ RULES: tuple[Rule, ...] = (
     regrouped.RULE,
     reduced_later.RULE,
     uncounted_labels.RULE,
+    unread_views.RULE,
     # what it follows from
     widened.RULE,
     handed_on.RULE,
