@@ -116,7 +116,7 @@ def reserved_in_a_hook(model: Model, x: Tensor) -> Tensor:
         return x
     part = flat.narrow(0, 4, 24)
     part.copy_(x.detach().flatten())
-    return x + part.view(4, 6)
+    return x + flat.narrow(0, 4, 24).view(4, 6)
 
 
 BENIGN = (

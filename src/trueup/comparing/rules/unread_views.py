@@ -2,10 +2,9 @@
 
 A view computes nothing: it shows a part of memory, also one that is about to be written, by the program or by
 a collective that is under way. What is in it is then what was left there, of the step before or of nobody. A
-copy of it says no more. Whatever reads it is recorded with it, and is
-judged there. So where nothing of one run's step takes the content of a view but other views whose results
-nothing takes, nothing follows from what it shows. (Of one run: zeros that were left there are found elsewhere
-as well.)
+copy of it says no more. Whatever computes with it is recorded with it, and is judged there. So where no other
+record of one run's step has the content that a view shows, nothing follows from it; and what a view is given
+counts as far as it is shown. (Of one run: zeros that were left there are found elsewhere as well.)
 """
 
 from __future__ import annotations
@@ -52,23 +51,24 @@ def of_views(rows: Rows) -> Bools:
 
 
 def _is_read(rows: Rows, half: Half, views: Bools) -> Bools:
-    """Rows of views whose content something else of this side has as well, or whose result is read; where no
-    digest tells contents apart, all."""
+    """Rows of views whose content a record that is of no view has as well, of results also through further
+    views; all that have no digest."""
     content = contents(half)
-    known = half.column("digest").is_not_null().to_numpy()
-    of_content = np.zeros(int(content.max(initial=0)) + 2, bool)
-    of_content[content[~views & (half.record >= 0)]] = True
-    of_content[-1] = False
     given = views & rows.slot_starts("input") & (content >= 0)
     shown = views & rows.slot_starts("output")
+    directly = np.zeros(int(content.max(initial=0)) + 2, bool)
+    directly[content[~views & (content >= 0)]] = True
+    passed_on = directly.copy()
     while True:
         call = np.zeros(half.side.num_calls + 1, bool)
-        call[half.call[shown & of_content[content]]] = True
+        call[half.call[shown & passed_on[content]]] = True
         call[-1] = False
-        more = given & call[half.call] & ~of_content[content]
+        more = given & call[half.call] & ~passed_on[content]
         if not more.any():
-            return np.asarray(of_content[content] | ~known)
-        of_content[content[more]] = True
+            break
+        passed_on[content[more]] = True
+    known = half.column("digest").is_not_null().to_numpy()
+    return np.asarray(np.where(shown, passed_on[content], directly[content]) | ~known)
 
 
 RULE = Rule(
