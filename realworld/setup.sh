@@ -10,7 +10,8 @@ packages() {
     case $1 in
         light) echo "transformers accelerate peft trl lightning megatron-core torch_geometric" ;;
         heavy) echo "transformers accelerate deepspeed diffusers" ;;
-        *) echo "setup.sh: expected one of: light, heavy (got '$1')" >&2; exit 2 ;;
+        titan) echo "torchtitan timm" ;;
+        *) echo "setup.sh: expected one of: light, heavy, titan (got '$1')" >&2; exit 2 ;;
     esac
 }
 

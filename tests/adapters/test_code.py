@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import json
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -158,3 +159,29 @@ def test_properties_do_not_run() -> None:
     found = collected(("", Lazy()))
     assert not ran
     assert found["functions"][named(found, "Model.forward")[6]["helped"]][0].endswith("Lazy.helped")
+
+
+class Pretender:
+    """Says that it is a word, as lazy objects and mocks with a spec do."""
+
+    __class__ = str  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        raise AssertionError("the program's object was asked")
+
+
+PRETENDER: Any = Pretender()
+
+
+def tagged(x: float) -> object:
+    return plain(x), PRETENDER
+
+
+def test_a_stand_in_for_a_word_is_no_word() -> None:
+    model = Model()
+    model.forward = tagged  # type: ignore[method-assign, assignment]
+    found = collected(("a", model))
+    assert isinstance(PRETENDER, str)
+    assert named(found, "tagged")[5] == {}
+    assert "plain" in named(found, "tagged")[6]
+    json.dumps(found)

@@ -15,7 +15,7 @@ import trueup
 from tests.diagnosing import diagnosed as runs
 from tests.diagnosing.diagnosed import REFERENCE, capture, diagnosed, facts_of
 from trueup.diagnosing.diagnosis import Diagnosis, read_diagnosis
-from trueup.diagnosing.gradients import build_gradient_plan, export_gradients
+from trueup.diagnosing.gradients import VALUES, build_gradient_plan, export_gradients
 from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.stages import STAGES, StageOutcome, StageStatus
 from trueup.errors import ConfigError, TraceError
@@ -190,6 +190,42 @@ def test_a_mask_the_model_was_given_and_does_not_use_is_no_fault_of_the_data(
     assert found.verdict.stage is (Stage.FORWARD if given_alike else Stage.DATA), found.headline
     said = next(o for o in found.stages if o.stage is Stage.DATA)
     assert any(one.code is BatchCode.SAME_INPUTS for one in said.evidence) is given_alike
+
+
+class Featured(torch.nn.Module):
+    """Ids and features of one batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.of_features = torch.nn.Embedding(16, 8), torch.nn.Linear(4, 8)
+
+    def forward(self, ids: torch.Tensor, features: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = (self.embed(ids) + self.of_features(features)).square().mean()
+        return result
+
+
+def train_on(folder: Path, features: torch.Tensor) -> Path:
+    torch.manual_seed(0)
+    model, ids = Featured(), torch.arange(12).reshape(3, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with trueup.Tracer(folder, level="L0", steps="0", store_values_of=VALUES):
+        model(ids, features).backward()
+        optimizer.step()
+    return folder
+
+
+def test_equal_ids_beside_other_features_are_no_equal_batch(tmp_path: Path) -> None:
+    features = torch.randn(3, 4, 4, generator=torch.Generator().manual_seed(1))
+    trusted = train_on(tmp_path / "reference", features)
+    other, rounded = features.clone(), features * (1 + 1e-7)
+    other[1, 2, 3] += 0.5
+    wrong = diagnose(train_on(tmp_path / "other", other), trusted, output=tmp_path / "out")
+    assert wrong.verdict is not None
+    assert (wrong.verdict.stage, wrong.verdict.headline.place("name")) == (Stage.DATA, "1")
+    assert status_of(wrong, Stage.DATA) is StageStatus.FAILED
+    near = diagnose(train_on(tmp_path / "rounded", rounded), trusted, output=tmp_path / "near")
+    assert not near.findings
+    assert status_of(near, Stage.DATA) is StageStatus.PASSED
 
 
 def test_a_repeat_agrees_and_passes_every_stage(tmp_path: Path, reference: Trace) -> None:

@@ -12,6 +12,8 @@ A record may differ from its counterpart by
   equal: rounding errors add up like a random walk, but only from where the runs begin to round differently.
   What one run computes out of sight (a compiled model) counts with all that the other run shows in it, its
   calls and its dtypes.
+  A record that is computed from bit-equal values alone is held to what it can have been rounded to since
+  (computed_in.py).
 - length: longest dot product the call can hold: the larger of the last two dimensions of its tensors, summed
   in an accumulator of roundoff v = min(u, 2^-24).
 - rows: for a parameter's gradient, the rows it is summed over (then without length); w = v for a matrix, u
@@ -32,6 +34,7 @@ from enum import Enum
 import numpy as np
 
 from trueup.comparing.common_form import FLAGS
+from trueup.comparing.computed_in import computed_in
 from trueup.comparing.device_products import DeviceProducts
 from trueup.comparing.gradient_work import after_backward
 from trueup.comparing.metrics import Metrics
@@ -103,6 +106,9 @@ def rounding_bound(
     ``products``: what a GPU rounds beyond dtypes; ``alone``: every call is given the reference's tensors."""
     inside = unseen(rows)
     u, own = _running_roundoff(rows, precision, inside)
+    known = computed_in(rows, metrics)
+    if precision is Precision.SHARED:
+        u = np.minimum(u, known.roundoff)  # NaN stays: not floating
     u = np.where(np.isnan(u), u, np.maximum(u, least))
     if products is not None:
         u = np.where(np.isnan(u), u, np.maximum(u, products.roundoff))
@@ -120,6 +126,7 @@ def rounding_bound(
     walk = (u**2 + wide**2 * length) * (1.0 + depth) + np.where(
         vector, u, wide
     ) ** 2 * summed_rows / ROWS_PER_ROUNDING
+    walk = walk + wide**2 * known.numbers / ROWS_PER_ROUNDING
     walk = walk + unvaried**2
     relative = factor * k * _implementations(rows) * np.sqrt(np.where(settled, own**2, walk))
     scale = operand_scale(rows, metrics)

@@ -20,10 +20,13 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "bool")
 
 
 def embedded(view: StepView) -> dict[int, int]:
-    """Digest of ids that an embedding looks up -> its number of rows."""
+    """Digest of ids that an embedding looks up -> its number of rows. A weight that is empty while it is not
+    used (ZeRO-3 keeps parts elsewhere) tells of none."""
     integers = view.frame_of("forward").filter(pl.col("dtype").is_in(INTEGERS), pl.col("slot") == "input.0")
     tables = {
-        p["fqn"]: p["shape"] for p in view.facts.get("parameters") or [] if not is_part(p.get("parallel"))
+        p["fqn"]: p["shape"]
+        for p in view.facts.get("parameters") or []
+        if not is_part(p.get("parallel")) and 0 not in p["shape"]
     }
     found: dict[int, int] = {}
     for row in integers.filter(pl.col("kind") == "module").iter_rows(named=True):
@@ -32,7 +35,7 @@ def embedded(view: StepView) -> dict[int, int]:
     weights = view.frame_of("forward", "input.1").filter(pl.col("name") == _EMBEDDING)
     rows = dict(zip(weights["call"], weights["shape"].to_list(), strict=True))
     for row in integers.filter(pl.col("name") == _EMBEDDING).iter_rows(named=True):
-        if row["call"] in rows:
+        if row["call"] in rows and rows[row["call"]][0]:
             found.setdefault(row["digest"], int(rows[row["call"]][0]))
     return found
 

@@ -106,7 +106,21 @@ def into_out(model: Model, x: Tensor) -> Tensor:
     return x + room[:, :6]
 
 
+def reserved_in_a_hook(model: Model, x: Tensor) -> Tensor:
+    """As DeepSpeed's buckets: reserved while backward runs, where no call is seen, and shown before it is
+    written."""
+    flat = model.buffer
+    if x.requires_grad:
+        x.register_hook(lambda gradient: setattr(model, "buffer", model.reserved(32)))
+    if flat is None:
+        return x
+    part = flat.narrow(0, 4, 24)
+    part.copy_(x.detach().flatten())
+    return x + flat.narrow(0, 4, 24).view(4, 6)
+
+
 BENIGN = (
+    reserved_in_a_hook,
     scores_into_a_buffer,
     pieces_put_together,
     written_twice,
@@ -165,3 +179,50 @@ def test_memory_that_was_written_out_of_sight_is_recorded_when_it_is_computed_wi
     assert comparison.exit_code == 1
     assert comparison.verdict.where is not None
     assert "relu" in comparison.verdict.where
+
+
+def shown_from(start: int) -> Work:
+    def work(model: Model, x: Tensor) -> Tensor:
+        return x + F.relu(x.detach().flatten().repeat(2).narrow(0, start, 24).view(4, 6))
+
+    return work
+
+
+def test_a_view_of_something_else_that_is_read_is_a_difference(tmp_path: Path) -> None:
+    runs = [trained(tmp_path / str(start), shown_from(start), 0x11) for start in (1, 0)]
+    verdict = compare(*runs).verdict
+    assert verdict.exit_code == 1
+    assert "narrow" in (verdict.where or "")
+
+
+def gathered(folder: str, garbage: int, factor: float) -> None:
+    """In every process: memory that a collective under way will fill is shown before it is waited for."""
+    import torch.distributed as dist
+
+    def work(model: Model, x: Tensor) -> Tensor:
+        flat = model.reserved(48)
+        part = x.detach().flatten() * factor
+        handle = dist.all_gather_into_tensor(flat, part, async_op=True)
+        shown = flat.narrow(0, 24, 24).view(4, 6).to(flat.device)
+        handle.wait()
+        return x + F.relu(shown)
+
+    trained(Path(folder), work, garbage)
+
+
+@pytest.mark.distributed
+@pytest.mark.xdist_group("worlds")
+def test_what_a_collective_is_to_fill_means_nothing_before(tmp_path: Path) -> None:
+    from tests.trainer.worlds import world
+
+    place = "tests.adapters.torch.test_uninitialised:gathered"
+    for name, garbage, factor in (("a", 0x11, 2.0), ("b", 0x43, 2.0), ("other", 0x11, 2.01)):
+        world(2).run(place, str(tmp_path / name), garbage, factor)
+    same = compare(tmp_path / "a", tmp_path / "b")
+    assert same.exit_code == 0, same.verdict
+    rows = [row for table in same.tables for row in table.to_pylist()]
+    shown = [row for row in rows if row["name"] == "torch.Tensor.narrow"]
+    assert {row["status"] for row in shown} == {"undecided"}
+    read = [row for row in rows if row["name"].endswith("relu") and row["phase"] == "forward"]
+    assert {row["status"] for row in read} == {"equal"}
+    assert compare(tmp_path / "other", tmp_path / "a").exit_code == 1

@@ -85,14 +85,14 @@ def _wrap(name: str, original: Callable[..., object]) -> Callable[..., object]:
         if not (engine.sink.active and engine.collectives_on):
             _forget(engine)
             result = original(*args, **kwargs)
-            _wrote(engine, qualified, args, kwargs)
+            _wrote(engine, qualified, args, kwargs, awaited=result is not None)
             return result
         _thread.inside = True
         try:
             call = _record(engine, qualified, "input", args, kwargs, None)
             result = original(*args, **kwargs)
             _forget(engine)
-            _wrote(engine, qualified, args, kwargs)
+            _wrote(engine, qualified, args, kwargs, awaited=result is not None)
             if result is None:
                 _record(engine, qualified, "output", args, kwargs, call)
         finally:
@@ -166,7 +166,9 @@ def _forget(engine: Engine) -> None:
         engine.failed("a collective", error)
 
 
-def _wrote(engine: Engine, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
+def _wrote(
+    engine: Engine, name: str, args: tuple[object, ...], kwargs: dict[str, object], *, awaited: bool = False
+) -> None:
     """A collective has filled what it only writes, or will have when it is awaited."""
     try:
         memory = engine.uninitialised
@@ -176,7 +178,7 @@ def _wrote(engine: Engine, name: str, args: tuple[object, ...], kwargs: dict[str
         with quiet():
             for where, tensor in split_call(args, kwargs)[0]:
                 if where.split(".")[1] in filled:
-                    memory.written(tensor)
+                    (memory.awaited if awaited else memory.written)(tensor)
     except Exception as error:
         engine.failed(name, error)
 

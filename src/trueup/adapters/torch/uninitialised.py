@@ -5,7 +5,7 @@ captured steps and between them. Until then the values of every tensor in it who
 written are left out, as argument and as result (a view of it, a copy of such a view). A call that computes
 with memory of which no write was seen shows that something wrote it out of sight (a kernel of the program's
 own): it is followed no longer. Where only a part was written, the rest is taken for padding, and goes on
-meaning nothing.
+meaning nothing. What a collective under way is to write has been written when a call computes with it.
 """
 
 from __future__ import annotations
@@ -55,22 +55,26 @@ class _Room:
     """in order, none touching another"""
     counted: int = 0
     """bytes written at places that are not known"""
+    awaited: Runs = field(default_factory=lambda: np.empty((0, 2), np.int64))
+    """what collectives under way will have written when the program waits for them"""
 
     def holds(self, tensor: Tensor) -> bool:
         """Whether some element of the tensor was not written."""
-        runs = _runs_of(tensor)
-        if runs is None:
-            return True
-        at = np.searchsorted(self.written[:, 0], runs[:, 0], "right") - 1
-        inside = (at >= 0) & (runs[:, 1] <= self.written[at, 1]) if len(self.written) else at >= 0
-        return not inside.all()
+        return not _inside(_runs_of(tensor), self.written)
+
+    def receives(self, tensor: Tensor) -> bool:
+        """Whether collectives under way write what of the tensor was not written."""
+        return len(self.awaited) > 0 and _inside(_runs_of(tensor), self._joined_with(self.awaited))
 
     def write(self, tensor: Tensor) -> None:
         runs = _runs_of(tensor)
         if runs is None:
             self.counted += tensor.numel() * tensor.element_size()
         else:
-            self.written = _joined(np.concatenate([self.written, runs]))
+            self.written = self._joined_with(runs)
+
+    def _joined_with(self, runs: Runs) -> Runs:
+        return _joined(np.concatenate([self.written, runs]))
 
     @property
     def is_full(self) -> bool:
@@ -111,6 +115,9 @@ class Uninitialised:
         if room is None or not room.holds(tensor):
             return False
         unread = name in _SHAPE_ONLY or (first and name in _NOT_COMPUTING)
+        if not unread and room.receives(tensor):  # it has been waited for
+            self.written(tensor)
+            return False
         if unread or not room.is_untouched:
             return True
         self._forget(tensor)
@@ -139,6 +146,12 @@ class Uninitialised:
             room.write(tensor)
             if room.is_full:
                 self._forget(tensor)
+
+    def awaited(self, tensor: Tensor) -> None:
+        """A collective under way will write all of a tensor's elements."""
+        room, runs = self._room(tensor), _runs_of(tensor)
+        if room is not None and runs is not None:
+            room.awaited = _joined(np.concatenate([room.awaited, runs]))
 
     def _write(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         for target in _tensors(kwargs.get("out")):
@@ -209,6 +222,15 @@ def _runs_of(tensor: Tensor) -> Runs | None:
         starts = (starts[:, None] + np.arange(extent, dtype=np.int64) * stride).ravel()
     starts.sort()
     return np.stack([starts * size, (starts + length) * size], axis=1)
+
+
+def _inside(runs: Runs | None, known: Runs) -> bool:
+    """Whether all runs lie in known ones, which do not touch one another."""
+    if runs is None:
+        return False
+    at = np.searchsorted(known[:, 0], runs[:, 0], "right") - 1
+    inside = (at >= 0) & (runs[:, 1] <= known[at, 1]) if len(known) else at >= 0
+    return bool(inside.all())
 
 
 def _joined(runs: Runs) -> Runs:

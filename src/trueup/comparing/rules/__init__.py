@@ -26,6 +26,7 @@ from trueup.comparing.rules import (
     inherited_bound,
     inputs_bound,
     local_bound,
+    logged_loss,
     lone_rounding,
     mean_of_tokens,
     no_evidence,
@@ -37,6 +38,7 @@ from trueup.comparing.rules import (
     regrouped,
     rounded_indices,
     uncounted_labels,
+    unread_views,
     widened,
     within_bound,
 )
@@ -65,11 +67,13 @@ RULES: tuple[Rule, ...] = (
     regrouped.RULE,
     reduced_later.RULE,
     uncounted_labels.RULE,
+    unread_views.RULE,
     # what it follows from
     widened.RULE,
     handed_on.RULE,
     # where it starts
     origin.RULE,
+    logged_loss.RULE,
     finer_dtype.RULE,
     clipped.RULE,
     lone_rounding.RULE,

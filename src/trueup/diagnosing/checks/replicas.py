@@ -23,6 +23,10 @@ _WORDS = {
 }
 
 
+_COLUMNS = ("name", "slot", "digest", "shape", "placement", "l2_norm")
+"""others may be of one rank alone"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Difference:
     step: int
@@ -81,7 +85,7 @@ def _differences(run: CheckedRun, step: int, ranks: list[int]) -> tuple[int, lis
         wanted = pl.col("phase").is_in(["param", "param_grad", "optimizer"]) & pl.col("slot").is_in([*_WORDS])
         rows = view.frame.filter(wanted & pl.col("digest").is_not_null())
         rows = rows.group_by("name", "slot", maintain_order=True).last()
-        frames.append(rows.with_columns(rank=pl.lit(rank)))
+        frames.append(rows.select(*_COLUMNS, rank=pl.lit(rank)))
     together = (
         pl.concat(frames, how="vertical")
         .group_by("name", "slot", maintain_order=True)

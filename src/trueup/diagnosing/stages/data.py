@@ -26,7 +26,7 @@ from trueup.matching.same_rows import Span, num_rows, row_keys, spans_of, width_
 from trueup.store import StepView
 from trueup.types.arrays import Ints
 from trueup.types.codes import BatchCode as Batches
-from trueup.types.codes import EvidenceCode, NoteCode, RecordCode
+from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import EvidenceRank, Finding, Stage
@@ -62,6 +62,7 @@ class DataStage:
                 elif context.layout.wide_axes:
                     findings = _of_batch_axis(findings, context, at)
                 break
+        findings = findings or _beyond_ids(context)
         own, other = (Batch.of(book) for book in context.pair())
         said += [reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one) for one in _lacking(own, other)]
         texts = texts_shown(own, other, context.tokenizer)
@@ -362,6 +363,29 @@ def _divisors(target: Batch, reference: Batch) -> list[Reason]:
             both = parts if len(parts) == len(named) else []
             return [reason(Stages.LOSS_DIVIDED, *both, **numbers, tokens=one.counted)]
     return []
+
+
+def _beyond_ids(context: Context) -> list[Finding]:
+    """The input of the model that is no ids (features, latents, pixels) where the comparison saw the runs
+    diverge first: equal ids beside it do not make the batches equal."""
+    verdict = context.comparison.verdict
+    headline = verdict.headline
+    numbers = [step for step, _ in context.steps]
+    if headline.code is not VerdictCode.DATA_DIFFERS or verdict.step not in numbers:
+        return []
+    at = numbers.index(verdict.step)
+    book = context.pair(at, verdict.rank if verdict.rank in context.ranks else None)[0]
+    said = reason(Stages.INPUT_DIFFERS, name=headline.place("name"))
+    return [
+        data_finding(
+            headline=said,
+            site=f"batch of step {book.step}, input.{headline.place('name')}",
+            book=book,
+            kinds=(kind_named("wrong_data", EvidenceRank.MOST, said),),
+            evidence=verdict.evidence,
+            next_note=reason(Stages.SAME_BATCH_FIRST),
+        )
+    ]
 
 
 def _lacking(target: Batch, reference: Batch) -> list[dict[str, str]]:

@@ -44,8 +44,12 @@ class WeightsStage:
         extra = (reason(Weights.UNMATCHED, num=len(lone), names=lone),) if lone else ()
         ties = ties_that_differ(context)
         if apart or ties:
-            findings = (*_findings(apart, target, whose), *(_tie_finding(*tie, target) for tie in ties))
-            findings = (*_drawn_after(context, target, reference, apart), *findings)
+            shapes = _shapes(context)
+            findings = (
+                *_findings(apart, target, shapes, whose),
+                *(_tie_finding(*tie, target) for tie in ties),
+            )
+            findings = (*_drawn_after(context, target, reference, apart, len(shapes)), *findings)
             return outcome(
                 status=StageStatus.FAILED,
                 said=findings[0].headline,
@@ -73,11 +77,19 @@ def _rank_of(change: Change) -> EvidenceRank:
     return EvidenceRank.SOME if change.name == "unknown" else EvidenceRank.FITTED
 
 
+def _shapes(context: Context) -> dict[str, Sequence[int]]:
+    """Of the parameters of all ranks: those of a pipeline's stages are others."""
+    books = [context.pair(0, rank)[0] for rank in context.ranks]
+    return {fqn: book.shape(book.parameter(fqn, *WEIGHT)) or () for book in books for fqn in book.parameters}
+
+
 def _findings(
-    apart: Sequence[tuple[str, str, Change]], target: StepView, whose: dict[str, Whose]
+    apart: Sequence[tuple[str, str, Change]],
+    target: StepView,
+    shapes: Mapping[str, Sequence[int]],
+    whose: dict[str, Whose],
 ) -> tuple[Finding, ...]:
     """One finding a way of differing, most parameters first."""
-    shapes = {fqn: target.shape(target.parameter(fqn, *WEIGHT)) or () for fqn in target.parameters}
     groups: dict[str | Reason, list[tuple[str, str, Change]]] = {}
     for entry in apart:
         change = entry[2]
@@ -121,7 +133,11 @@ def _finding(
 
 
 def _drawn_after(
-    context: Context, target: StepView, reference: StepView, apart: Sequence[tuple[str, str, Change]]
+    context: Context,
+    target: StepView,
+    reference: StepView,
+    apart: Sequence[tuple[str, str, Change]],
+    total: int,
 ) -> list[Finding]:
     """A parameter that one run lacks, before all that differ: for it later draws are others."""
     if not apart or context.bridge is not None:
@@ -133,7 +149,7 @@ def _drawn_after(
     )
     for side, book, paired, differ in sides:
         order = {name: place for place, name in enumerate(book.parameters)}
-        first = min(order[name] for name in differ)
+        first = min((order[name] for name in differ if name in order), default=0)  # other ranks have others
         found += [(order[name], name, side) for name in order if name not in paired and order[name] < first]
     if not found:
         return []
@@ -153,7 +169,7 @@ def _drawn_after(
             rank=target.rank,
             kinds=(kind,),
             basis=Basis.RECORDED,
-            evidence=(later, reason(Weights.NUM_DIFFERENT, num=len(apart), total=len(target.parameters))),
+            evidence=(later, reason(Weights.NUM_DIFFERENT, num=len(apart), total=total)),
             causes=kind.causes,
             next_note=reason(Weights.BUILD_BOTH, parameter=name),
         )

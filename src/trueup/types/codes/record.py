@@ -54,5 +54,6 @@ class RecordCode(Code):
     COPY_DIFFERS = "record.copy_differs"
     PARTS_NOT_MERGED = "record.parts_not_merged"
     MEAN_OF_TOKENS = "record.mean_of_tokens"
+    NOT_READ = "record.not_read"
     ONE_ROUNDING = "record.one_rounding"
     COMMON_FACTOR = "record.common_factor"

@@ -1,0 +1,80 @@
+"""Memory that a view shows and nothing reads is no difference of the run.
+
+A view computes nothing: it shows a part of memory, also one that is about to be written, by the program or by
+a collective that is under way. What is in it is then what was left there, of the step before or of nobody. A
+copy of it says no more. Whatever computes with it is recorded with it, and is judged there. So where no other
+record of one run's step has the content that a view shows, nothing follows from it; and what a view is given
+counts as far as it is shown. (Of one run: zeros that were left there are found elsewhere as well.)
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trueup.comparing.inflow import contents
+from trueup.comparing.judgement import DIFFERENT, Judgement
+from trueup.comparing.metrics import Metrics
+from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.types.arrays import Bools
+from trueup.types.codes import RecordCode
+from trueup.types.reason import Reason
+from trueup.types.status import Status
+
+VIEWS = frozenset(
+    [
+        *("__getitem__", "T", "as_strided", "chunk", "clone", "contiguous", "detach", "diagonal", "expand"),
+        *("expand_as", "flatten", "mT", "movedim", "narrow", "permute", "reshape", "select", "split"),
+        *("split_with_sizes", "squeeze", "swapaxes", "swapdims", "t", "tensor_split", "to", "transpose"),
+        *("unbind", "unflatten", "unfold", "unsqueeze", "view", "view_as"),
+    ]
+)
+"""last parts of names of functions that only show memory, or copy it as it is"""
+
+
+def _unread(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
+    rows = context.rows
+    views = of_views(rows)
+    differ = views & rows.paired & (judgement.status == DIFFERENT)
+    if not differ.any():
+        return judgement
+    unread = differ & ~(_is_read(rows, rows.target, views) & _is_read(rows, rows.reference, views))
+    return judgement.at(
+        unread, status=Status.UNDECIDED.code, bracketable=True, why=Reason(RecordCode.NOT_READ)
+    )
+
+
+def of_views(rows: Rows) -> Bools:
+    """Rows of the forward of functions that compute nothing."""
+    words = np.array([word.rpartition(".")[2] in VIEWS for word in rows.match.words.name] + [False])
+    return np.asarray(rows.kind_is("api") & rows.phase_is("forward") & words[rows.of_call("name")])
+
+
+def _is_read(rows: Rows, half: Half, views: Bools) -> Bools:
+    """Rows of views whose content a record that is of no view has as well, of results also through further
+    views; all that have no digest."""
+    content = contents(half)
+    given = views & rows.slot_starts("input") & (content >= 0)
+    shown = views & rows.slot_starts("output")
+    directly = np.zeros(int(content.max(initial=0)) + 2, bool)
+    directly[content[~views & (content >= 0)]] = True
+    passed_on = directly.copy()
+    while True:
+        call = np.zeros(half.side.num_calls + 1, bool)
+        call[half.call[shown & passed_on[content]]] = True
+        call[-1] = False
+        more = given & call[half.call] & ~passed_on[content]
+        if not more.any():
+            break
+        passed_on[content[more]] = True
+    known = half.column("digest").is_not_null().to_numpy()
+    return np.asarray(np.where(shown, passed_on[content], directly[content]) | ~known)
+
+
+RULE = Rule(
+    apply=_unread,
+    codes=(RecordCode.NOT_READ,),
+    statuses=(Status.UNDECIDED,),
+    place="after all that say that a record differs; before what it follows from, and where that starts",
+    note="0017-received-is-not-made",
+)

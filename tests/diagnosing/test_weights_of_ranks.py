@@ -1,0 +1,44 @@
+"""Weights that differ where each process holds others, as the stages of a pipeline do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trueup.diagnosing.pipeline import diagnose
+from trueup.types.codes import WeightsCode
+from trueup.types.finding import Stage
+
+pytestmark = [pytest.mark.torch, pytest.mark.distributed, pytest.mark.xdist_group("worlds")]
+
+
+def captured(seed: int, folder: str) -> None:
+    """In every process: a step of a model whose modules are named by the process."""
+    from collections import OrderedDict
+
+    import torch
+    import torch.distributed as dist
+
+    import trueup
+
+    rank = dist.get_rank()
+    torch.manual_seed(seed)
+    blocks = [(f"block{2 * rank + at}", torch.nn.Linear(8, 8)) for at in range(2)]
+    model = torch.nn.Sequential(OrderedDict(blocks))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with trueup.Tracer(folder, level="L0", steps="0"):
+        model(torch.full((2, 8), 1.0)).square().mean().backward()
+        optimizer.step()
+
+
+def test_every_process_counts_its_own_weights(tmp_path: Path) -> None:
+    from tests.trainer.worlds import world
+
+    for name, seed in (("target", 1), ("reference", 0)):
+        world(2).run("tests.diagnosing.test_weights_of_ranks:captured", seed, str(tmp_path / name))
+    found = diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out")
+    first = found.findings[0]
+    assert (first.stage, found.outcome.exit_code) == (Stage.WEIGHTS, 1)
+    counted = next(one for one in first.evidence if one.code is WeightsCode.NUM_DIFFERENT)
+    assert counted.number("num") == counted.number("total") == 8
