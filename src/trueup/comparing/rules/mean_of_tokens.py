@@ -2,7 +2,8 @@
 
 A coarse dtype that came before it excuses nothing: the difference was made after the logits. There each
 token's part may be rounded by the coarsest dtype in use, u; the mean over T tokens then differs by u over the
-root of T, times a number of the order of one.
+root of T, times a number of the order of one. Each run rounds its loss to the dtype that holds it, w: means
+that are close then lie up to one unit in the last place further apart, 2 w.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def _mean(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judge
         return judgement
     tokens = float((rows.reference.numel / lasts[rows.reference.shape])[made[-1]])
     coarsest = float(np.nanmax(unit_roundoffs(words.dtype)[rows.reference.dtype[before]]))
-    tolerance = MEAN_ROUNDINGS * coarsest / np.sqrt(max(tokens, 1.0))
+    own = float(unit_roundoffs(words.dtype)[rows.reference.dtype[row]])
+    tolerance = MEAN_ROUNDINGS * coarsest / np.sqrt(max(tokens, 1.0)) + 2 * own
     error = float(metrics.difference[row] / metrics.norm[row])
     if coarsest <= FLOAT32 or not error > tolerance:
         return judgement
