@@ -159,7 +159,8 @@ def _parts(shape: Shape, laid: Laid, is_padded: bool) -> tuple[Steps, ...] | Non
     """Each row of a tensor without its padding; None where its rows are not known."""
     num = len(laid.spans)
     turned: Steps = ()
-    if shape[0] != num and len(shape) > 1 and shape[1] == num:
+    flat = shape[0] in (num * laid.width, num * (laid.width - 1))
+    if shape[0] != num and not flat and len(shape) > 1 and shape[1] == num:
         turned = (Permute(dims=(1, 0, *range(2, len(shape)))),)
         shape = (shape[1], shape[0], *shape[2:])
     for width in (laid.width, laid.width - 1):  # one fewer: tokens against the ones that come next

@@ -34,7 +34,7 @@ class MergedTrace:
         self, source: TraceSource, layout: Layout, fold: int = 1, functions: Functions = Functions.ALL
     ) -> None:
         self.path, self.layout, self.manifest = source.path, layout, source.manifest
-        self._source, self._fold, self._functions = source, fold, functions
+        self._source, self.fold, self._functions = source, fold, functions
         self._held: tuple[int, MergedStep] | None = None
         self.notes: dict[Reason, None] = {}
 
@@ -69,7 +69,7 @@ class MergedTrace:
                 f"{len(self._source.steps().get(step, []))} have it"
             )
         ranks = [
-            RankStep(StepView(self._source, self._source.read(step, rank)), self.layout, self._fold)
+            RankStep(StepView(self._source, self._source.read(step, rank)), self.layout, self.fold)
             for rank in range(self.layout.size)
         ]
 
@@ -124,7 +124,7 @@ class MergedTrace:
     def scalars(self, rank: int) -> list[ScalarLine]:
         """Those of the whole run."""
         lines = [self._source.scalars(number) for number in range(self.layout.size)]
-        return merged_scalars(lines, self.layout, self._fold)
+        return merged_scalars(lines, self.layout, self.fold)
 
     def rank_facts(self, rank: int) -> RankFacts:
         """Those of rank 0, with the parameters of all."""

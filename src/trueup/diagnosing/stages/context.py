@@ -258,6 +258,14 @@ class Context:
         return target, reference
 
     @property
+    def additions(self) -> tuple[int, int]:
+        """How many gradients of microbatches a rank adds up on either side, also where they are compared as
+        one."""
+        counts = zip((self.target, self.reference), self.microbatches, strict=True)
+        of = [(num or 1) * (one.fold if isinstance(one, MergedTrace) else 1) for one, num in counts]
+        return of[0], of[1]
+
+    @property
     def by_replay(self) -> bool:
         """Whether the origins were found with the reference's own values put in."""
         return self.replayed is not None

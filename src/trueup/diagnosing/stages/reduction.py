@@ -11,6 +11,7 @@ from functools import partial
 import polars as pl
 
 from trueup.diagnosing.ledger import Summing, handovers, summings
+from trueup.diagnosing.optimizer_fit import roundoff_of
 from trueup.diagnosing.stages.clipping import clipping_findings, clipping_of, loss_scale_findings
 from trueup.diagnosing.stages.clipping_ranks import clipping_over_ranks
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
@@ -134,7 +135,9 @@ def _summed(
     for fqn, own in target.items():
         other = reference.get(context.matched.get(fqn, fqn))
         left = at > 0 and book.parameter(fqn, *CLIPPED) is None  # in no optimizer: nothing clears it
-        if other is not None and not left and fqn not in later and _differs(own, other, part):
+        if other is None or left or fqn in later:
+            continue
+        if _differs(own, other, part) and own.residual > _of_additions(fqn, book, context, at):
             key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor))
             apart.setdefault(key, []).append(fqn)
     if not apart:
@@ -146,6 +149,20 @@ def _summed(
         return [], [reason(Stages.SUMMED_ALIKE, step=step, part=part[1], ways=kinds, numbers=numbers)]
     groups = sorted(apart.items(), key=lambda item: -len(item[1]))
     return [_summing_finding(names, target, reference, context, book, part) for _, names in groups[:4]], []
+
+
+def _of_additions(fqn: str, book: StepView, context: Context, at: int) -> float:
+    """What adding up the target's microbatches rounds in the dtype that holds the gradient on both sides: no
+    coarser dtype, where the reference adds up fewer."""
+    target, reference = context.additions
+    other = context.book(context.reference, context.steps[at][1], book.rank)
+    dtypes = {
+        one.dtype(one.parameter(name, *ACCUMULATED))
+        for one, name in ((book, fqn), (other, context.matched.get(fqn, fqn)))
+    }
+    if target <= reference or len(dtypes) > 1:
+        return 0.0
+    return (target - 1) * roundoff_of(dtypes.pop())
 
 
 def _reduced_later(context: Context, at: int) -> set[str]:
