@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ class Gated(nn.Module):
         self.gate_proj, self.up_proj = (nn.Linear(WIDTH, INNER, bias=False) for _ in range(2))
         self.down_proj = nn.Linear(INNER, WIDTH, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -45,7 +46,7 @@ class Fused(nn.Module):
             self.gate_up.weight.copy_(torch.cat([whole.gate_proj.weight, whole.up_proj.weight]))
         self.swapped = swapped
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         gate, up = self.gate_up(x).chunk(2, -1)
         return self.down_proj(F.silu(up) * gate if self.swapped else F.silu(gate) * up)
 
@@ -57,7 +58,7 @@ class Turned(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(whole.weight.detach().t().clone())
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         return x @ self.weight
 
 
@@ -67,7 +68,7 @@ class Layer(nn.Module):
         self.norm_in, self.mix = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH)
         self.norm, self.mlp = nn.LayerNorm(WIDTH), Gated()
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Any:
         x = x + self.mix(self.norm_in(x))
         return x + self.mlp(self.norm(x))
 
@@ -75,12 +76,13 @@ class Layer(nn.Module):
 def trained(folder: Path, kind: str = "plain") -> Path:
     torch.manual_seed(7 if kind == "other weights" else 0)
     torch.set_num_threads(1)
-    model = nn.Sequential(*(Layer() for _ in range(LAYERS)))
-    for layer in model:
+    layers: list[Any] = [Layer() for _ in range(LAYERS)]
+    model = nn.Sequential(*layers)
+    for layer in layers:
         if kind in ("fused", "swapped", "other weights"):
-            layer.mlp = Fused(layer.mlp, swapped=kind == "swapped")  # type: ignore[assignment]
+            layer.mlp = Fused(layer.mlp, swapped=kind == "swapped")
         elif kind == "turned":
-            layer.mlp.gate_proj = Turned(layer.mlp.gate_proj)  # type: ignore[assignment]
+            layer.mlp.gate_proj = Turned(layer.mlp.gate_proj)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     with trueup.Tracer(folder, level="L0", steps="0-1", task="tensor"):
         for _ in range(2):

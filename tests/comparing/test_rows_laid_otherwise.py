@@ -17,7 +17,7 @@ import trueup  # noqa: E402
 from trueup.comparing.result import Comparison  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
-from trueup.types.codes import NoteCode  # noqa: E402
+from trueup.types.codes import NoteCode, StagesCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
@@ -249,8 +249,17 @@ def test_padding_that_counts_differs(batches: Batches, runs: dict[str, Path], tm
 
 
 def test_microbatches_of_other_widths_are_no_fault(runs: dict[str, Path], tmp_path: Path) -> None:
-    """What they compute is not put together; their gradients are."""
+    """What they compute is not put together; their losses and gradients are."""
     run = trained(tmp_path / "run", trimmed_in_two)
-    comparison = compare(run, runs["whole"])
-    assert comparison.verdict.outcome is not Outcome.DIFFER
-    assert diagnose(run, runs["whole"], output=tmp_path / "out").outcome is not Outcome.DIFFER
+    assert compare(run, runs["whole"]).verdict.outcome is Outcome.AGREE
+    diagnosis = diagnose(run, runs["whole"], output=tmp_path / "out")
+    assert diagnosis.outcome is Outcome.AGREE
+    data = next(stage for stage in diagnosis.stages if stage.stage is Stage.DATA)
+    assert data.said.code is StagesCode.BATCH_IN_PARTS
+
+
+def test_a_wrong_gradient_in_microbatches_of_other_widths_differs(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    run = trained(tmp_path / "run", trimmed_in_two, bias=1e-3)
+    assert compare(run, runs["whole"]).exit_code == 1

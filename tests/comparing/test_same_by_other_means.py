@@ -68,8 +68,8 @@ def trained(
     scaler = torch.amp.GradScaler("cpu", init_scale=scale or 1.0, enabled=scale is not None)
     with trueup.Tracer(folder, level="L0", steps="0-1", task="tensor"):
         for _ in range(2):
-            loss = scaler.scale(model(X, mask))
-            (loss if by_hand is None else loss * by_hand).backward()
+            scaled = scaler.scale(model(X, mask))
+            (scaled if by_hand is None else scaled * by_hand).backward()
             if by_hand is not None:
                 for weight in model.parameters():
                     weight.grad = None if weight.grad is None else weight.grad / by_hand

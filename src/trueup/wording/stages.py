@@ -505,6 +505,9 @@ PHRASES = {
     ),
     S.SAMPLER_CAUSE: clause("the sampler does not use the rank: every rank reads the same shard"),
     S.GIVE_RANK: clause("give the sampler its rank and the number of ranks"),
+    S.BATCH_IN_PARTS: clause(
+        "the batch was not put together: its microbatches, or ranks, hold rows of other widths"
+    ),
     S.NO_BATCH: clause("neither run recorded a batch of integers, nor a digest of one"),
     S.SAME_BATCHES: clause("Both runs have the same batches"),
     S.SAME_IDS: clause(

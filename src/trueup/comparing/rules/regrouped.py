@@ -5,7 +5,9 @@ given as many in both, is not one computation: its results cannot be held agains
 made of these alone. What they amount to can: where all that leaves the model (its output, the loss, gradients
 of weights, updates) agrees in this step, by evidence that shows every difference, such calls are left without
 a verdict. Where something does not agree, they are judged like all others, so that the place of a fault is
-not hidden. An input of another size of a module whose outputs agree is such a record too.
+not hidden. An input of another size of a module whose outputs agree is such a record too, and so is what
+holds padding that the other run does not have, where its rows are not known (tokens sent to experts) or its
+microbatches are padded to other widths and cannot be put together.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 
 from trueup.comparing.judgement import DIFFERENT, EQUAL, UNDECIDED, WITHIN, Judgement
 from trueup.comparing.metrics import NONE, STATISTICS, Metrics
+from trueup.comparing.row_order import PADDED
 from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.types.arrays import Bools
@@ -29,6 +32,7 @@ def _regrouped(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     inner |= rows.paired & rows.phase_is("loss") & ~rows.slot_is("value")
     other_form = _in_another_form(rows, metrics, judgement)
     recut = inner & ((_of_other_size(rows) & _as_many_in_all(rows)) | _of_repeated(rows)) | other_form
+    recut |= _padded_otherwise(rows, metrics)
     if not recut.any() or not _agrees_outside(rows, metrics, judgement, inner):
         return judgement
     recut |= _made_of(context, recut, inner & (judgement.status == DIFFERENT))
@@ -65,6 +69,18 @@ def _in_another_form(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bool
     bad[rows.target.call[outputs & ~agrees]] = True
     labels = rows.paired & rows.phase_is("loss") & ~rows.slot_is("value") & _of_other_size(rows)
     return np.asarray((inputs & (good & ~bad)[rows.target.call]) | (labels & (metrics.evidence == NONE)))
+
+
+def _padded_otherwise(rows: Rows, metrics: Metrics) -> Bools:
+    """Records without evidence, since one side's padding cannot be taken out."""
+    unknown = np.array([layout.label == PADDED for layout in rows.layouts] + [False])[rows.layout]
+    unknown &= rows.paired & (metrics.evidence == NONE)
+    for half in (rows.target, rows.reference):
+        reasons = half.tables.reasons
+        apart = [row for row, why in reasons.items() if why.code is RecordCode.PARTS_NOT_MERGED]
+        unknown |= rows.paired & (half.summary < 0) & np.isin(half.record, np.array(apart, np.int64))
+    result = rows.phase_is("loss") & rows.slot_is("value")
+    return np.asarray(unknown & rows.phase_is("forward", "backward", "loss") & ~result)
 
 
 def _of_repeated(rows: Rows) -> Bools:

@@ -24,6 +24,7 @@ from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.whose import of_ranks
 from trueup.matching.same_rows import Span, num_rows, row_keys, spans_of, width_of
 from trueup.store import StepView
+from trueup.store.given import root_inputs
 from trueup.types.arrays import Ints
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
@@ -67,7 +68,18 @@ class DataStage:
         said += [reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one) for one in _lacking(own, other)]
         texts = texts_shown(own, other, context.tokenizer)
         details = {"texts": texts} if texts else {}
+        if not compared and any(map(_is_in_parts, context.pair())):
+            said.insert(0, reason(Stages.BATCH_IN_PARTS))
         return _outcome(_one_each(findings), list(dict.fromkeys(said)), compared, details)
+
+
+_NOT_COMPARED = (Stages.PACKED_OTHERWISE, Stages.BATCH_IN_PARTS)
+
+
+def _is_in_parts(book: StepView) -> bool:
+    """Whether inputs of the model lack a summary, since their parts do not fit together."""
+    codes = {why.code for _, _, row in root_inputs(book) if (why := book.tables.reason_of(row)) is not None}
+    return RecordCode.PARTS_NOT_MERGED in codes
 
 
 def _same_stream(context: Context) -> Reason | None:
@@ -258,7 +270,7 @@ def _outcome(
             confirmed=True,
         )
     if not compared:
-        why = next((one for one in said if one.code is Stages.PACKED_OTHERWISE), reason(Stages.NO_BATCH))
+        why = next((one for one in said if one.code in _NOT_COMPARED), reason(Stages.NO_BATCH))
         return outcome(status=StageStatus.UNDECIDED, said=why)
     apart = any(one.code is EvidenceCode.INPUT_OF_ONE_SIDE for one in said)
     head = reason(Stages.SAME_SHARED if apart else Stages.SAME_BATCHES)

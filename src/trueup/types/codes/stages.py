@@ -76,6 +76,7 @@ class StagesCode(Code):
     SAMPLER_CAUSE = "data.sampler_without_rank"
     GIVE_RANK = "data.give_rank"
     NO_BATCH = "data.no_batch"
+    BATCH_IN_PARTS = "data.batch_in_parts"
     SAME_BATCHES = "data.same_batches"
     SAME_IDS = "data.same_ids"
     SAME_DIGESTS = "data.same_digests"
