@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trueup.matching.same_rows import MASK, num_rows, row_keys, spans_of
@@ -11,6 +10,7 @@ from trueup.merging.trace import MergedTrace
 from trueup.store import StepView, Trace, TraceSource, step_view
 from trueup.store.given import root_inputs, whole_numbers
 from trueup.types.arrays import Ints
+from trueup.types.layout import Layout
 
 Rows = frozenset[bytes]
 
@@ -19,28 +19,29 @@ Rows = frozenset[bytes]
 class Dealt:
     """The rows of one step of one run."""
 
-    to_ranks: tuple[Rows, ...]
-    """to each process that is given any"""
-    to_microbatches: tuple[Rows, ...]
-    """to each microbatch, of all processes together"""
+    parts: Mapping[tuple[int, int], Rows]
+    """rank and microbatch -> its rows"""
 
     @classmethod
     def of(cls, source: TraceSource, step: int) -> Dealt:
         """Read from the ids that were kept: nothing where none were."""
-        ranks, microbatches = [], defaultdict[int, set[bytes]](set)
-        for rank in source.steps().get(step, []):
-            held = _rows(step_view(source, step, rank))
-            if held:
-                ranks.append(frozenset().union(*held.values()))
-            for microbatch, rows in held.items():
-                microbatches[microbatch] |= rows
-        ordered = (frozenset(microbatches[number]) for number in sorted(microbatches))
-        return cls(to_ranks=tuple(ranks), to_microbatches=tuple(ordered))
+        ranks = source.steps().get(step, [])
+        held = {rank: _rows(step_view(source, step, rank)) for rank in ranks}
+        return cls(parts={(rank, m): frozenset(rows) for rank, of in held.items() for m, rows in of.items()})
 
-    def folded(self, number: int) -> tuple[Rows, ...]:
-        """Rows of so many microbatches at a time."""
-        whole = self.to_microbatches
-        return tuple(frozenset().union(*whole[at : at + number]) for at in range(0, len(whole), number))
+    @property
+    def whole(self) -> Rows:
+        """All rows of the step."""
+        return frozenset().union(*self.parts.values())
+
+    def folded(self, layout: Layout, number: int) -> tuple[Rows, ...]:
+        """Rows of so many microbatches at a time, those of all ranks counted as ``Layout.batch`` counts
+        them."""
+        of: dict[int, Rows] = {}
+        for (rank, microbatch), rows in self.parts.items():
+            at = microbatch * layout.num_batches + layout.batch_index(layout.coordinate(rank))
+            of[at // number] = of.get(at // number, frozenset()) | rows
+        return tuple(of[at] for at in sorted(of))
 
 
 def dealt_otherwise(sources: Sequence[TraceSource]) -> tuple[Dealt, Dealt] | None:
@@ -52,10 +53,7 @@ def dealt_otherwise(sources: Sequence[TraceSource]) -> tuple[Dealt, Dealt] | Non
     if step is None or _is_the_same(sources, step):
         return None
     target, reference = (Dealt.of(source, step) for source in sources)
-    whole = [frozenset().union(*one.to_microbatches) for one in (target, reference)]
-    if not whole[0] or whole[0] != whole[1]:
-        return None
-    if target == reference:
+    if not target.whole or target.whole != reference.whole or target == reference:
         return None
     return target, reference
 

@@ -56,10 +56,11 @@ class Inferred:
     """placement -> tensors"""
     unknown: list[str] = field(default_factory=list)
     """tensors no placement explains"""
+    code: MergingCode = MergingCode.LAYOUT_INFERRED
 
     def notes(self) -> list[Reason]:
         """For a reader."""
-        notes = [reason(MergingCode.LAYOUT_INFERRED, **dict(self.counts.most_common()))]
+        notes = [reason(self.code, **dict(self.counts.most_common()))]
         if self.unknown:
             examples, number = self.unknown[:_MOST_NAMED], len(self.unknown)
             notes.append(reason(MergingCode.NO_PLACEMENT_FITS, tensors=number, examples=examples))
@@ -156,6 +157,45 @@ def _of_microbatches(views: Sequence[StepView], one: RankStep) -> Inferred | Non
         counts=Counter(str(one) for one in decided.values() if one is not None),
         unknown=[f"{slot.name} {slot.phase} {slot.slot}" for slot, one in decided.items() if one is None],
     )
+
+
+def replicas(source: TraceSource, step: int) -> Inferred | None:
+    """The layout of a run whose ranks hold the same weights and read other rows: data parallel. None where
+    it is not plainly that.
+
+    Each rank's loss is the mean over its own rows: its gradients are terms of a mean over ranks. What is the
+    same on all ranks after backward was reduced within it.
+    """
+    ranks = source.steps().get(step, [])
+    mesh = Layout(mesh={DATA: len(ranks)}, batch=(DATA,), source="inferred")
+    if len(ranks) < 2 or ranks != list(range(len(ranks))):
+        return None
+    views = [RankStep(step_view(source, step, rank), mesh, 1) for rank in ranks]
+    by_key, placed = _by_key(views), _say_their_place(views[0])
+    rows: list[Row] = [Row("*", {DATA: Partial(mean=True)}, "local", "param_grad")]
+    counts: Counter[str] = Counter()
+    for key, (slot, summaries) in by_key.items():
+        if slot.kind != "parameter" or slot.slot == "local" or slot.name in placed:
+            continue
+        same = len(summaries) == len(ranks) and all(alike(summaries[0], one) for one in summaries[1:])
+        if not same and (key.phase, key.slot) == ("param", "value"):
+            return None
+        if not same and slot.slot == "accumulated":
+            rows.append(Row(slot.name, {DATA: Partial(mean=True)}, slot.slot, slot.phase))
+        counts["same" if same else "apart"] += 1
+    divided = [Row("*", {DATA: Shard(0, divided=True)}, phase=phase) for phase in ("backward", "loss")]
+    layout = replace(mesh, parameters=tuple(rows), tensors=tuple(divided))
+    return Inferred(layout=layout, counts=counts, code=MergingCode.REPLICAS)
+
+
+def _say_their_place(rank: RankStep) -> set[str]:
+    """Parameters that are distributed tensors, or parts of flat ones."""
+    rows = zip(rank.view.record_call, rank.view.content, strict=True)
+    return {
+        rank.view.name[call]
+        for call, row in rows
+        if row is not None and rank.view.kind[call] == "parameter" and rank.own(call, row) is not None
+    }
 
 
 def _weights_of(

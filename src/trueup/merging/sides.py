@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -12,10 +12,10 @@ import polars as pl
 
 from trueup.errors import ConfigError
 from trueup.merging.dealt import dealt_otherwise
-from trueup.merging.infer import AXIS, infer
+from trueup.merging.infer import AXIS, infer, replicas
 from trueup.merging.trace import MergedTrace, microbatches_of
 from trueup.merging.tree import Functions
-from trueup.store import Trace, TraceSource
+from trueup.store import StepTables, Trace, TraceSource
 from trueup.types.codes import MergingCode
 from trueup.types.layout import BATCH, Layout, Row, layout_from_plain
 from trueup.types.placement import Invariant, Partial, Replicate, Unknown
@@ -107,11 +107,13 @@ def as_wholes(
         one, inferred = _inferred(target, reference, "target")
     elif other is None and one is not None and one.size == 1:
         other, inferred = _inferred(reference, target, "reference")
+    dealt = dealt_otherwise(sides)
+    if one is None and other is None and (dealt is not None or merge) and world_size(target) > 1:
+        one, other, inferred = _data_parallel(target, reference)
     if one is None or other is None:
         return _as_they_are(target, reference, merge=merge)
     same = one.to_plain() == other.to_plain()
     both = ((target, one), (reference, other))
-    dealt = dealt_otherwise(sides)
     by_rank = same or one.size == other.size == 1
     if not merge and by_rank and dealt is None and not _cut_otherwise(both):
         return Sides(*sides)
@@ -124,7 +126,7 @@ def as_wholes(
     counts = [microbatches_of(side, layout, min(side.steps())) for side, layout in both]
     common = math.gcd(*counts)
     folds = [count // common for count in counts]
-    if dealt is not None and dealt[0].folded(folds[0]) != dealt[1].folded(folds[1]):
+    if dealt is not None and dealt[0].folded(one, folds[0]) != dealt[1].folded(other, folds[1]):
         folds = counts
     placed = _with_numbers_placed(both) if max(folds) > 1 else [layout for _, layout in both]
     functions = _functions(one, other)
@@ -188,7 +190,8 @@ def _with_numbers_placed(both: Sequence[tuple[TraceSource, Layout]]) -> list[Lay
     common = min(set(both[0][0].steps()) & set(both[1][0].steps()), default=None)
     if common is None:
         return [layout for _, layout in both]
-    if any(layout.size > 1 for _, layout in both):
+    sizes = {layout.size for _, layout in both}
+    if len(sizes) > 1 or any(layout.num_batches < layout.size for _, layout in both):
         return [_with_numbers_unknown(side, layout, common) for side, layout in both]
     target, reference = (_numbers(side, common) for side, _ in both)
     rows = []
@@ -219,8 +222,16 @@ def _with_numbers_unknown(trace: TraceSource, layout: Layout, step: int) -> Layo
 
 
 def _numbers(trace: TraceSource, step: int) -> dict[tuple[str, str, str], list[float]]:
-    """Call, phase and slot of each floating number of a step -> what it is in every microbatch."""
-    tables = trace.read(step, 0)
+    """Call, phase and slot of each floating number of a step -> what it is in every microbatch of every
+    rank."""
+    found: dict[tuple[str, str, str], list[float]] = {}
+    for rank in trace.steps()[step]:
+        for place, mean in _numbers_of(trace.read(step, rank)):
+            found.setdefault(place, []).append(mean)
+    return found
+
+
+def _numbers_of(tables: StepTables) -> Iterator[tuple[tuple[str, str, str], float]]:
     text = [pl.col(name).cast(pl.String) for name in ("name", "kind")]
     calls = tables.calls.select(*text).with_row_index("call").filter(pl.col("kind").is_in(["module", "loss"]))
     numbers = tables.summaries.filter(
@@ -235,10 +246,8 @@ def _numbers(trace: TraceSource, step: int) -> dict[tuple[str, str, str], list[f
         .join(numbers, on="summary", maintain_order="left")
         .drop_nulls("mean")
     )
-    found: dict[tuple[str, str, str], list[float]] = {}
     for name, phase, slot, mean in held.select("name", "phase", "slot", "mean").iter_rows():
-        found.setdefault((name or "", phase, slot), []).append(mean)
-    return found
+        yield (name or "", phase, slot), mean
 
 
 def of_side(side: str, note: Reason) -> Reason:
@@ -271,6 +280,22 @@ def _inferred(parts: TraceSource, whole: TraceSource, name: str) -> tuple[Layout
         return None, []
     found = infer(parts, whole, common[0], common[0])
     return found.layout, [of_side(name, note) for note in found.notes()]
+
+
+def _data_parallel(
+    target: TraceSource, reference: TraceSource
+) -> tuple[Layout | None, Layout | None, list[Reason]]:
+    """The layouts of two runs whose ranks hold the same weights, where both are plainly that."""
+    common = min(set(target.steps()) & set(reference.steps()), default=None)
+    found = [None if common is None else replicas(side, common) for side in (target, reference)]
+    if found[0] is None or found[1] is None:
+        return None, None, []
+    notes = [
+        of_side(name, note)
+        for name, one in zip(("target", "reference"), (found[0], found[1]), strict=True)
+        for note in one.notes()
+    ]
+    return found[0].layout, found[1].layout, notes
 
 
 def _as_they_are(target: TraceSource, reference: TraceSource, *, merge: bool | None) -> Sides:

@@ -69,6 +69,10 @@ PHRASES = {
         samples=({"side": "target", "found": 1, "expected": 2},),
     ),
     Is.LAYOUT_INFERRED: Phrase(sentence=_inferred, samples=({"shard(0)": 12, "invariant": 3},)),
+    Is.REPLICAS: Phrase(
+        sentence="taken for data parallel: ranks hold the same weights and read other rows",
+        samples=({"same": 12, "apart": 3},),
+    ),
     Is.NO_PLACEMENT_FITS: Phrase(
         sentence="{tensors:count tensor} left out, because no placement fits: {examples:list}",
         samples=({"tensors": 1, "examples": ("norm forward output.0",)},),

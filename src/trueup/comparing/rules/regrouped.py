@@ -7,7 +7,8 @@ of weights, updates) agrees in this step, by evidence that shows every differenc
 a verdict. Where something does not agree, they are judged like all others, so that the place of a fault is
 not hidden. An input of another size of a module whose outputs agree is such a record too, and so is what
 holds padding that the other run does not have, where its rows are not known (tokens sent to experts) or its
-microbatches are padded to other widths and cannot be put together.
+microbatches are padded to other widths and cannot be put together; and what ranks exchange packed in another
+order.
 """
 
 from __future__ import annotations
@@ -30,9 +31,11 @@ def _regrouped(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     inside = (rows.of_call("parent") >= 0) | rows.kind_is("api") | _of_recut_models(rows)
     inner = rows.paired & rows.phase_is("forward", "backward") & inside
     inner |= rows.paired & rows.phase_is("loss") & ~rows.slot_is("value")
+    repacked = _repacked(context)
+    inner |= repacked
     other_form = _in_another_form(rows, metrics, judgement)
     recut = inner & ((_of_other_size(rows) & _as_many_in_all(rows)) | _of_repeated(rows)) | other_form
-    recut |= _padded_otherwise(rows, metrics)
+    recut |= _padded_otherwise(rows, metrics) | repacked
     if not recut.any() or not _agrees_outside(rows, metrics, judgement, inner):
         return judgement
     recut |= _made_of(context, recut, inner & (judgement.status == DIFFERENT))
@@ -41,6 +44,18 @@ def _regrouped(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     judged = judgement.at(differing, status=UNDECIDED, score=np.nan, why=why)
     left = recut & (judged.status == UNDECIDED)
     return judged.at(left | _of_these_calls(rows, recut), bracketable=True)
+
+
+def _repacked(context: StepContext) -> Bools:
+    """Exchanged buffers of the same size, norm and extremes as far as rounding tells: the same elements, as a
+    rule, in another order."""
+    rows = context.rows
+    same = rows.paired & rows.phase_is("collective") & (rows.target.numel == rows.reference.numel)
+    for name in ("l2_norm", "minimum", "maximum"):
+        t, r = rows.target.statistics[name], rows.reference.statistics[name]
+        with np.errstate(invalid="ignore"):
+            same &= np.abs(t - r) <= context.rounding.relative * np.fmax(np.abs(t), np.abs(r))
+    return np.asarray(same & (rows.reference.numel > 1))
 
 
 def _of_recut_models(rows: Rows) -> Bools:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from trueup.diagnosing.batches import relation, rows_found
 from trueup.diagnosing.evidence.run import run_facts
+from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.kinds.loss_divisor import named_divisor
 from trueup.diagnosing.kinds.thresholds import NEAR_ONE
 from trueup.diagnosing.stages.batch import Batch, data_finding
@@ -115,9 +116,13 @@ def _same_rows(context: Context) -> Reason | None:
                 return None
             num += len(sides[0][1])
             is_laid_otherwise |= sides[0] != sides[1] or not _same_inputs(*batches)
-    is_laid_otherwise |= any(
-        one.code is NoteCode.ROWS_LAID_OTHERWISE for one in context.comparison.content.notes
-    )
+    seen = any(one.code is NoteCode.ROWS_LAID_OTHERWISE for one in context.comparison.content.notes)
+    if seen and not num:  # rows of other than whole numbers, which the comparison has found again
+        num = sum(
+            scalar_line(book.source, book.rank, book.step).get("batch_size") or 0
+            for book in context.pair()[:1]
+        )
+    is_laid_otherwise |= seen
     return reason(Stages.SAME_ROWS_REGROUPED, num=num) if is_laid_otherwise and num else None
 
 

@@ -24,6 +24,7 @@ class MergingCode(Code):
     WHOLE_TENSORS = "merging.whole_tensors"
     RANKS_MISSING = "merging.ranks_missing"
     LAYOUT_INFERRED = "merging.layout_inferred"
+    REPLICAS = "merging.replicas"
     NO_PLACEMENT_FITS = "merging.no_placement_fits"
     GRADIENTS_LEFT_OUT = "merging.gradients_left_out"
     FUNCTIONS_LEFT_OUT = "merging.functions_left_out"
