@@ -1,4 +1,4 @@
-"""Data-parallel runs that do not say their layout and deal out the same rows otherwise: one training, or not."""
+"""Data-parallel runs that deal out the same rows otherwise: one training, or not."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import pytest
 from tests.store.test_trouble import captured, same
 from trueup.capture import session
 from trueup.store import Trace, tensors
+from trueup.types import pieces
 
 
 class Slow:
@@ -101,7 +102,7 @@ def test_a_disk_that_takes_nothing_any_more_does_not_stop_the_program(
     disk = Stuck(after)
     monkeypatch.setattr(tensors, "_write_all", disk)
     monkeypatch.setattr(tensors, "WAITING_BYTES", 500)
-    monkeypatch.setattr(tensors, "STUCK_SECONDS", 0.2)
+    monkeypatch.setattr(pieces, "STUCK_SECONDS", 0.2)
     start = time.monotonic()
     assert same(captured(tmp_path / "run", task="tensor"))
     assert time.monotonic() - start < 20
@@ -113,7 +114,7 @@ def test_a_disk_that_takes_nothing_any_more_does_not_stop_the_program(
 def test_a_ring_that_gets_nothing_back_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     from trueup.adapters.torch.device.values import Ring
 
-    monkeypatch.setattr(tensors, "STUCK_SECONDS", 0.05)
+    monkeypatch.setattr(pieces, "STUCK_SECONDS", 0.05)
     ring = Ring(256)
     first, empty, second = ring.take(100), ring.take(0), ring.take(64)
     assert len({first, empty, second}) == 3

@@ -59,6 +59,8 @@ class Ledger:
     lacking: First | None = None
     """the first weight that one run alone has"""
     num_origins: int = 0
+    not_traced: set[int] = field(default_factory=set)
+    """ranks whose first step that differs shows no origin"""
     arbitration: Counter[str] = field(default_factory=Counter)
     arbitration_first: dict[str, str] = field(default_factory=dict)
     evidence: Counter[str] = field(default_factory=Counter)
@@ -150,9 +152,14 @@ class Ledger:
             self.firsts[name] = first_of_rows(pair, rows, judgement, table, row)
 
     def _add_origin(self, pair: StepPair, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
-        """Keep the likeliest origin so far."""
+        """Keep the likeliest origin so far. What exceeds in a step without any follows from what could not
+        be compared there; no later step is where it starts."""
         at = np.flatnonzero(judgement.attribution.status == ORIGIN)
         self.num_origins += len(at)
+        if not len(at) and (judgement.status == DIFFERENT).any() and self.origin is None:
+            self.not_traced.add(pair.rank)
+        if pair.rank in self.not_traced:
+            return
         best: tuple[tuple[bool, int, int], int] | None = None
         for row in at.tolist():
             score = score_of_origin(**{name: table[name][row].as_py() for name in _SCORED})

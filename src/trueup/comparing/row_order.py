@@ -18,9 +18,9 @@ from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.thresholds import IN_PLACE
 from trueup.matching.layouts import UNORDERED, Layout, Shape, Steps
-from trueup.matching.same_rows import Given, Span, num_rows, places, row_keys, spans_of, width_of
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
+from trueup.store.same_rows import Given, Span, num_rows, places, row_keys, spans_of, width_of
 from trueup.types.arrays import Array, Bools
 from trueup.weights.plan import Permute, Reshape, Slice
 
@@ -158,27 +158,20 @@ def _layout(target: Shape, reference: Shape, laid: Laid, other: Laid) -> Layout:
 def _parts(shape: Shape, laid: Laid, is_padded: bool) -> tuple[Steps, ...] | None:
     """Each row of a tensor without its padding; None where its rows are not known."""
     num = len(laid.spans)
+    flat = _of_tokens(shape, laid)
+    if flat is not None:
+        return flat
     turned: Steps = ()
-    flat = shape[0] in (num * laid.width, num * (laid.width - 1))
-    if shape[0] != num and not flat and len(shape) > 1 and shape[1] == num:
+    if shape[0] != num and len(shape) > 1 and shape[1] == num:
         turned = (Permute(dims=(1, 0, *range(2, len(shape)))),)
         shape = (shape[1], shape[0], *shape[2:])
-    for width in (laid.width, laid.width - 1):  # one fewer: tokens against the ones that come next
-        if shape[0] == num * width and num * width > num:
-            begin = [span.row * width for span in laid.spans]
-            short = laid.width - width
-            return tuple(
-                (*turned, Slice(dim=0, start=at + span.start, stop=at + span.stop - short))
-                for at, span in zip(begin, laid.spans, strict=True)
-            )
+        flat = _of_tokens(shape, laid, turned)
+        if flat is not None:
+            return flat
     shared = shape[0] == 1 and num > 1 and laid.width in shape[1:]  # positions, angles: of all rows
-    if (shape[0] != num and not shared) or shape == (num, num):
+    tokens = _token_dims(shape, laid.width, is_padded)
+    if (shape[0] != num and not shared) or shape == (num, num) or tokens is None:
         return None
-    tokens = [dim for dim in range(1, len(shape)) if shape[dim] == laid.width]
-    if len(tokens) > 1 and (len(shape), tokens) != (4, [2, 3]):
-        if len(shape) != 3 and is_padded:
-            return None  # which of them are tokens is not known
-        tokens = tokens[:1]
     found = []
     for span in laid.spans:
         row = 0 if shared else span.row
@@ -189,3 +182,24 @@ def _parts(shape: Shape, laid: Laid, is_padded: bool) -> tuple[Steps, ...] | Non
             steps = (*steps, *cuts, Reshape(shape=(prod(held[1:]),)))
         found.append(steps)
     return tuple(found)
+
+
+def _of_tokens(shape: Shape, laid: Laid, turned: Steps = ()) -> tuple[Steps, ...] | None:
+    """Where the first dim counts the tokens of all rows, or those that have a next one; else None."""
+    num = len(laid.spans)
+    for width in (laid.width, laid.width - 1):
+        if shape[0] == num * width > num:
+            begin, short = [span.row * width for span in laid.spans], laid.width - width
+            return tuple(
+                (*turned, Slice(dim=0, start=at + span.start, stop=at + span.stop - short))
+                for at, span in zip(begin, laid.spans, strict=True)
+            )
+    return None
+
+
+def _token_dims(shape: Shape, width: int, is_padded: bool) -> list[int] | None:
+    """Dims that count the tokens of a row: both of attention scores; None where it is not known which."""
+    tokens = [dim for dim in range(1, len(shape)) if shape[dim] == width]
+    if len(tokens) > 1 and (len(shape), tokens) != (4, [2, 3]):
+        return None if len(shape) != 3 and is_padded else tokens[:1]
+    return tokens

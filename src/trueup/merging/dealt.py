@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trueup.matching.same_rows import MASK, num_rows, row_keys, spans_of
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepView, Trace, TraceSource, step_view
 from trueup.store.given import root_inputs, whole_numbers
+from trueup.store.same_rows import MASK, num_rows, row_keys, spans_of
 from trueup.types.arrays import Ints
 from trueup.types.layout import Layout
 

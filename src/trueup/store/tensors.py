@@ -7,7 +7,6 @@ go from the training program's memory to the page cache in one copy and no chunk
 
 from __future__ import annotations
 
-import errno
 import json
 import queue
 import struct
@@ -23,7 +22,7 @@ from trueup.errors import TraceError
 from trueup.store.files import refuse_irregular
 from trueup.store.layout import chunk_name
 from trueup.types.arrays import Bytes
-from trueup.types.pieces import Piece, Pieces
+from trueup.types.pieces import Piece, Pieces, await_disk
 
 _HEADER_ROOM_BYTES = 1 << 18
 HEADER_BYTES = 8 + _HEADER_ROOM_BYTES
@@ -31,8 +30,6 @@ HEADER_BYTES = 8 + _HEADER_ROOM_BYTES
 _CHUNK_BYTES = 1 << 29
 WAITING_BYTES = 1 << 28
 """bytes in host memory that are not on disk yet; the program waits while there are more"""
-STUCK_SECONDS = 120.0
-"""without a byte taken, after which the disk is given up: a program must not wait for ever"""
 PROGRESS_SECONDS = 10.0
 """between two lines about a step that takes long to write"""
 
@@ -279,17 +276,6 @@ class _Drain:
     def _raise(self) -> None:
         if self._error is not None:
             raise self._error
-
-
-def await_disk(room: threading.Condition) -> None:
-    """Wait until it is told that something was written.
-
-    Raises:
-        OSError: nothing was for ``STUCK_SECONDS``.
-    """
-    if not room.wait(STUCK_SECONDS):
-        reason = f"the disk has taken no values for {STUCK_SECONDS:.0f} s; expected: the trace's disk answers"
-        raise TimeoutError(errno.ETIMEDOUT, reason)
 
 
 def _write_all(file: IO[bytes], data: bytes | memoryview) -> None:

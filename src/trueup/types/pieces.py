@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 from collections.abc import Iterator
 from typing import Protocol
+
+STUCK_SECONDS = 120.0
+"""without a byte taken, after which the disk is given up: a program must not wait for ever"""
+
+
+def await_disk(room: threading.Condition) -> None:
+    """Wait until it is told that something was written.
+
+    Raises:
+        OSError: nothing was for ``STUCK_SECONDS``.
+    """
+    if not room.wait(STUCK_SECONDS):
+        reason = f"the disk has taken no values for {STUCK_SECONDS:.0f} s; expected: the trace's disk answers"
+        raise TimeoutError(errno.ETIMEDOUT, reason)
 
 
 class Piece(Protocol):

@@ -10,9 +10,9 @@ import numpy as np
 
 from trueup.diagnosing.rl.formulas import NARROW, Rounding, exact
 from trueup.diagnosing.rl.thresholds import DOUBT, DRIFT, DRIFTED, ENOUGH, MODEL
-from trueup.matching.same_rows import places
 from trueup.numerics.dtypes import DTYPES
 from trueup.store.rollouts import IDS, PADDING, RLRecord, stacked
+from trueup.store.same_rows import places
 from trueup.types.arrays import Array, Bools, Floats, Ints
 
 

@@ -23,9 +23,9 @@ from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.whose import of_ranks
-from trueup.matching.same_rows import Span, num_rows, row_keys, spans_of, width_of
 from trueup.store import StepView
 from trueup.store.given import root_inputs
+from trueup.store.same_rows import Span, num_rows, row_keys, spans_of, width_of
 from trueup.types.arrays import Ints
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode

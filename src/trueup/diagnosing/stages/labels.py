@@ -63,7 +63,7 @@ def _label_finding(
     if actual.outside and not expected.outside:
         outside = reason(Batches.NUM_OUTSIDE, num=actual.outside)
         return _finding(target, microbatch, Batches.OUTSIDE, "wrong_data", outside)
-    if actual.shift != expected.shift:
+    if None not in (actual.shift, expected.shift) and actual.shift != expected.shift:
         shifts = reason(Batches.SHIFTS, target=actual.shift, reference=expected.shift)
         headline = _SHIFTS.get((actual.shift, expected.shift), Batches.SHIFT_DIFFERS)
         return _finding(target, microbatch, headline, "shifted_by_one", shifts)

@@ -20,8 +20,7 @@ from torch import Tensor
 
 from trueup.adapters.torch.device.launching import pinned_bytes, wait_for
 from trueup.adapters.torch.memory import numpy_of, ours
-from trueup.store.tensors import await_disk
-from trueup.types.pieces import Piece
+from trueup.types.pieces import Piece, await_disk
 
 PIECE_BYTES = 1 << 23
 NUM_BUFFERS = 4
