@@ -1,4 +1,4 @@
-"""Environment variables and package versions: `env`, an .env file, `pip freeze`, `pip list`, or lines of them."""
+"""Environment variables and package versions: `env`, an .env file, `pip freeze`, `pip list`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WORDS = re.compile(rf"\s*([A-Za-z][\w.\- ]*?)(?:[ _\-]version)?\s*[:=]?\s+{_VER
 def looks_like(text: str) -> bool:
     """Whether most lines are a variable or a version, and the others free text: no key of another form.
 
-    Lines of columns are versions where one of them names a package that some field reads: `learning_rate 0.001` is none.
+    Lines of columns are versions where one names a package that some field reads: `lr 0.001` is none.
     """
     lines = [line for _, line in _lines(text) if line.strip() and not _IGNORED.match(line)]
     read = {line: _read(line) for line in lines}

@@ -38,6 +38,8 @@ class Health:
     """its mean loss from there on"""
     fell: float | None = None
     """how far its loss fell before"""
+    broke_as: tuple[str, str] | None = None
+    """the column that is not finite first, and what it is: NaN or infinite"""
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
@@ -92,6 +94,7 @@ def health(
     bad: NDArray[np.bool_],
     overflow: NDArray[np.bool_],
     plateau: Plateau | None = None,
+    broke_as: tuple[str, str] | None = None,
 ) -> Health:
     """Put together what was found."""
     return Health(
@@ -102,6 +105,7 @@ def health(
         plateau_from=None if plateau is None else plateau.step,
         plateau_level=None if plateau is None else plateau.level,
         fell=None if plateau is None else plateau.fell,
+        broke_as=broke_as,
     )
 
 

@@ -92,7 +92,7 @@ def onset(
         if found is not None and _is_before(raw, index, found.index):
             index, earliest = found.index, found.earliest
         shape = _shape(raw, index)
-    before, after, growth = _sizes(y, index, shape)
+    before, after, growth = _sizes(_each_side(difference, index), index, shape)
     return Onset(
         index=index,
         step=int(steps[index]),
@@ -143,6 +143,12 @@ def _shape(y: Floats, index: int) -> str:
         if (soon.mean() - begin.mean()) * math.copysign(1.0, moved) > JUMP_SHARE * abs(moved)
         else "slope"
     )
+
+
+def _each_side(difference: Floats, index: int) -> Floats:
+    """The steps before and after a change without what stands out among them: a jump is no outlier."""
+    sides = (difference[:index], difference[index:])
+    return np.concatenate([_filled(side, outliers(side)) for side in sides if len(side)])
 
 
 def _sizes(y: Floats, index: int, shape: str) -> tuple[float, float, float]:
