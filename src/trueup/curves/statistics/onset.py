@@ -170,7 +170,7 @@ def _scale(rest: Memory, num: int) -> float:
 def _filled(values: Floats, bad: Bools) -> Floats:
     """Outliers replaced by the line between their neighbours."""
     if not bad.any() or bad.all():
-        return np.nan_to_num(values)
+        return np.nan_to_num(values, posinf=0.0, neginf=0.0)
     where = np.arange(len(values))
     return np.where(bad, np.interp(where, where[~bad], values[~bad]), values)
 
