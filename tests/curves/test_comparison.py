@@ -452,6 +452,32 @@ def test_a_gap_from_early_on_is_not_called_late() -> None:
     assert compare_curves(ramp, references, ASSUMED).judgement.headline.code is CurvesCode.LATE
 
 
+@pytest.mark.parametrize("period", [150.0, 377.0])
+def test_a_difference_that_swings_around_zero_has_no_onset(period: float) -> None:
+    """Within 1 % of the loss on the mean, and centred: it did not begin to grow anywhere."""
+    target, references = runs(num_steps=2400)
+    swing = 0.05 * np.sin(2 * np.pi * np.arange(2400) / period)
+    found = compare_curves(moved(target, swing), references, ASSUMED)
+    assert found.judgement.case == "aligned"
+    grows = moved(target, swing + 0.2 * np.clip((np.arange(2400) - 1200) / 600, 0, 1))
+    assert compare_curves(grows, references, ASSUMED).judgement.case == "late_difference"
+
+
+@pytest.mark.parametrize(("num", "gap"), [(2, 0.3), (3, -0.2), (5, 0.9)])
+def test_two_steps_tell_the_update_from_the_forward_pass(num: int, gap: float) -> None:
+    target, references = runs(num_steps=2000)
+    first = target.frame["loss"].to_numpy()[0] - references[0].frame["loss"].to_numpy()[0]
+    moves = np.where(np.arange(2000) > 0, gap, -first)
+    steps = Options(last=int(target.frame["step"][num - 1]), assumed=frozenset(ASSUMABLE))
+    found = compare_curves(moved(target, moves), references, steps)
+    assert (found.judgement.case, found.judgement.outcome.value) == ("second_step_gap", "differ")
+    assert found.judgement.headline.number("step") == target.frame["step"][1]
+    forward = compare_curves(moved(target, 0.5), references, steps)
+    assert forward.judgement.case == "first_step_gap"
+    same = compare_curves(target, references, steps)
+    assert same.judgement.headline.parts[0].code is CurvesCode.WITHIN_STANDARD, "too few to fluctuate"
+
+
 def test_the_tallest_of_a_wide_scatter_is_no_spike() -> None:
     """Every step is off by a tenth of the loss: once in some thousand one is off by a third of it."""
     target, references = runs(num_steps=2400)

@@ -136,6 +136,7 @@ def judge(evidence: Evidence) -> Judgement:
 _DIFFERING = {
     "not_finite",
     "first_step_gap",
+    "second_step_gap",
     "does_not_converge",
     "plateau_too_high",
     "loss_diffusion",
@@ -268,6 +269,10 @@ def _apart(target: float, reference: float) -> float:
 def _of_standard(e: Evidence, names: set[str], failed: Sequence[Criterion]) -> _Case:
     """What the criteria alone say."""
     if "mean_loss" in names:
+        left = None if e.envelope is None else e.envelope.first_exceedance
+        if left is not None and not _is_known(e.centre):
+            advice = (*_OPTIMIZER_ADVICE, reason(Curves.DIAGNOSE_FIRST_STEP))
+            return _Case("second_step_gap", reason(Curves.SECOND_LOSS, step=left), left, advice)
         advice = (reason(Curves.REPEAT_REFERENCE), reason(Curves.FREEZE_WEIGHTS))
         centred = e.centre is None or e.centre.is_centred
         return _Case("fluctuation", reason(Curves.FLUCTUATES if centred else Curves.SCATTERS), None, advice)
@@ -340,11 +345,16 @@ def _aligned(e: Evidence) -> Reason:
     c = e.centre
     if c is not None and c.mean == c.standard_error == 0 and not c.num_outliers:
         return reason(Curves.IDENTICAL)
-    if c is None or c.is_centred:
+    if _is_known(c) and c is not None and c.is_centred:
         return reason(Curves.CENTRED)
-    if e.envelope is not None and _explained(e, c.mean) and _beyond(e, c.mean):
+    if c is not None and e.envelope is not None and _explained(e, c.mean) and _beyond(e, c.mean):
         return reason(Curves.WITHIN_REPEATS)
     return reason(Curves.WITHIN_STANDARD)
+
+
+def _is_known(centre: Centre | None) -> bool:
+    """Whether there are steps enough to say around what a difference fluctuates."""
+    return centre is not None and not math.isnan(centre.standard_error)
 
 
 def _beyond(e: Evidence, gap: float) -> bool:

@@ -82,7 +82,7 @@ _STUCK = {"step": 700, "level": 4.2, "gap": 1.7, "reference": 2.5}
 def _late_gap(facts: Facts) -> str:
     return (
         f"last fifth of the steps: {signed(facts['gap'])} ± {absolute(facts['standard_error'])} "
-        f"({percent(facts['relative'])}), {facts['trend']}"
+        f"({percent(abs(facts['relative']))}), {facts['trend']}"
     )
 
 
@@ -217,6 +217,10 @@ PHRASES = {
             f"{signed(facts['gap'])} ({percent(abs(facts['relative']))})"
         ),
         samples=({"gap": -0.02, "relative": -0.01, "step": 3000},),
+    ),
+    Curves.SECOND_LOSS: Phrase(
+        sentence="The first loss agrees, from step {step} on the loss differs: the update is not the same",
+        samples=({"step": 2},),
     ),
     Curves.EARLY_GAP: Phrase(
         sentence=lambda facts: (

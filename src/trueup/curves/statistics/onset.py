@@ -17,6 +17,7 @@ from trueup.curves.thresholds import (
     ONSET_AWAY,
     ONSET_EDGE,
     ONSET_FEWEST,
+    ONSET_GROWTH,
     ONSET_LEVEL,
     ONSET_NOTHING,
     ONSET_TAKEN,
@@ -53,8 +54,8 @@ class Onset:
 
     @property
     def grows(self) -> bool:
-        """Whether the difference becomes larger in size after it."""
-        return abs(self.after) > abs(self.before)
+        """Whether the difference becomes much larger in size after it."""
+        return abs(self.before) < ONSET_GROWTH * abs(self.after)
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
