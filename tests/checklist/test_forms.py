@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.checklist.guided import MEGATRON, MINDFORMERS
+from tests.checklist.guided import HF, MEGATRON, MINDFORMERS
 from trueup.checklist import check
 from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.fields import canonical, fields
@@ -282,3 +282,15 @@ def test_a_complete_log_against_a_file_that_leaves_the_data_set_s_masks_out(
 def test_the_older_name_of_the_data_set_s_seed(tmp_path: Path) -> None:
     side = _side(tmp_path, "a.yaml", MINDFORMERS.replace("config: {seed: 1234", "config: {random_seed: 91"))
     assert side.values["data_order_seed"].value == 91
+
+
+def test_label_smoothing_of_one_side_is_another_loss(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(HF)
+    (tmp_path / "b.sh").write_text(MEGATRON)
+    found = check([str(tmp_path / "a.json")], [str(tmp_path / "b.sh")])
+    assert "label_smoothing" not in [row.key for row in found.rows]
+    (tmp_path / "a.json").write_text(
+        HF.replace('"bf16": true', '"bf16": true, "label_smoothing_factor": 0.1')
+    )
+    found = check([str(tmp_path / "a.json")], [str(tmp_path / "b.sh")])
+    assert "label_smoothing" in [row.key for row in found.rows if row.matters]
