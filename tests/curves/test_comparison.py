@@ -508,6 +508,11 @@ def test_a_loss_that_stays_up_is_a_case_of_its_own() -> None:
     assert found.judgement.case == "plateau_too_high"
     assert found.judgement.step is not None
     assert abs(found.judgement.step - 600) < 100
+    wavers = loss[0] - 0.6 * np.exp(-(((at - 60) / 40) ** 2)) + noise
+    found = compare_curves(
+        changed(target, loss=pl.Series(np.where(at < 3, loss, wavers))), references, ASSUMED
+    )
+    assert found.judgement.case == "does_not_converge", "it falls a little, and rises again"
     slower = changed(target, loss=pl.Series(2 + 8 * (1 + at / 100) ** -0.35))
     assert compare_curves(slower, references, ASSUMED).evidence.target_health.plateau_from is None
 

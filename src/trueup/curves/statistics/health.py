@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from trueup.curves.statistics.envelope import moving_mean
 from trueup.curves.thresholds import (
+    CONVERGED,
     PLATEAU_FEWEST,
     PLATEAU_SHARE,
     PROGRESS,
@@ -114,7 +115,7 @@ def plateau(loss: Floats, other: Floats, steps: NDArray[np.int64]) -> Plateau | 
 
     From the step found on the loss, averaged over a fiftieth of the steps, falls by less than a
     hundredth, and by less than a quarter of what the other run loses, which is more than a hundredth.
-    A loss that has risen by more than a hundredth before it has not stopped falling: it has diverged.
+    A loss that has fallen and risen again by more than a hundredth has not stopped falling: it has diverged.
     """
     num = len(loss)
     known = np.isfinite(loss) & np.isfinite(other)
@@ -130,7 +131,9 @@ def plateau(loss: Floats, other: Floats, steps: NDArray[np.int64]) -> Plateau | 
     stalled = (others > PROGRESS * np.abs(theirs[begins])) & (lost < PLATEAU_SHARE * others)
     stalled &= lost < PROGRESS * np.abs(mine[begins])
     stalled &= (mine[-1] > theirs[-1]) & (mine[-1] - mine[begins] < PLATEAU_SHARE * others)
-    stalled &= mine[begins] - np.minimum.accumulate(mine)[begins] < PROGRESS * np.abs(mine[begins])
+    deepest = np.minimum.accumulate(mine)[begins]
+    never_fell = mine[0] - deepest < CONVERGED * (theirs[0] - theirs[-1])
+    stalled &= never_fell | (mine[begins] - deepest < PROGRESS * np.abs(mine[begins]))
     if not stalled.any():
         return None
     at = int(begins[np.flatnonzero(stalled)[0]])
