@@ -33,6 +33,7 @@ is checked is in `examples/guide`: a MindFormers configuration that violates man
 `trueup check TARGET REFERENCE` looks at every row at once ([check.md](check.md)). The verdict has two parts:
 whether both describe the same training, and whether the guide's recommendations are followed. Here the rows
 are asked one by one, with `--only`; `--all` shows a row on which both sides agree.
+[guide-rows.md](guide-rows.md) names the test that proves each row.
 
 ```console
 $ trueup check {WITH_ENVIRONMENT}

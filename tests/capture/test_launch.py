@@ -17,6 +17,7 @@ from tests.warm import COLD
 from trueup.capture.launch import environment_from_options, folder, is_first
 from trueup.capture.launch.command import check_command
 from trueup.capture.launch.outcome import CaptureOutcome, outcome_from_folder, sentences
+from trueup.capture.launch.process import run_command
 from trueup.capture.options import CaptureOptions, StepSet
 from trueup.errors import ConfigError
 from trueup.store import Trace
@@ -549,3 +550,14 @@ def test_an_empty_or_missing_folder_is_an_outcome_too(tmp_path: Path) -> None:
     write(tmp_path / "scalars" / "rank_00000.jsonl", '{"step": 4}\n{"st')
     write(tmp_path / "ranks" / "rank_00000.json", "{")
     assert outcome_from_folder(tmp_path).num_steps_run == 5
+
+
+@pytest.mark.parametrize(("then", "status"), [("exit 3", 3), ("exec sleep 60", 0)])
+def test_a_program_that_fails_on_its_last_step_has_failed(then: str, status: int, tmp_path: Path) -> None:
+    """Its last step is written on the way out: it is not ended by us, and its own status counts."""
+    written = tmp_path / "step"
+    line = f"sleep 0.3; touch {written}; {then}"
+    found = run_command(
+        ["sh", "-c", line], program="/bin/sh", environment=dict(os.environ), enough=written.exists
+    )
+    assert found == status

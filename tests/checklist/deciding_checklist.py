@@ -49,6 +49,24 @@ def padded_rows(share: float) -> object:
     return found([[10, 11 + at % 5, *([9] * 6 if at < rows else [30 + at])] for at in range(100)]).padding
 
 
+@decides("checklist.ends_a_row", margin=0.1)
+def ends_a_row(times: float) -> object:
+    """Padded rows whose last id before the padding is in their text too; none where it is there too often."""
+    more = round(100 * (times - 1))
+    rows = [
+        [7 if at * 5 + k < more else 100 + k for k in range(5)]
+        + [20 + at % 7] * (at % 3)
+        + [7]
+        + [0] * (8 - at % 3)
+        for at in range(100)
+    ]
+    with TemporaryDirectory() as folder:
+        place = Path(folder) / "step_0" / "rank_0"
+        place.mkdir(parents=True)
+        np.save(place / "tokens.npy", np.array(rows))
+        return ids_of(Path(folder)).end
+
+
 @decides("checklist.unknown_share", margin=0.1)
 def unknown_share(share: float) -> object:
     ids = [0] * round(10_000 * share)

@@ -247,6 +247,7 @@ VIOLATIONS: tuple[tuple[str, str, str, str], ...] = (
     ("hf", "adam_eps", "1e-08", "1e-05"),
     ("hf", "clip_grad", '"max_grad_norm": 1.0', '"max_grad_norm": 5.0'),
     ("hf", "optimizer_parallel", '"bf16": true', '"bf16": true, "fsdp": "full_shard"'),
+    ("hf", "embedding_noise", '"bf16": true', '"bf16": true, "neftune_noise_alpha": 5'),
     ("hf_model", "vocab_size", "32000", "32003"),
     ("hf_model", "aux_loss_factor", '"router_aux_loss_coef": 0.0', '"router_aux_loss_coef": 0.02'),
     ("hf_model", "attention_dropout", '"attention_dropout": 0.0', '"attention_dropout": 0.1'),

@@ -84,7 +84,8 @@ ROWS: dict[str, dict[str, str]] = {
         "learning_rate_type": "lr_schedule",
         "warmup_steps": "warmup_steps",
         "adam-eps": "adam_eps",
-        "dropout": "hidden_dropout attention_dropout embedding_dropout lora_dropout router_jitter",
+        "dropout": "hidden_dropout attention_dropout embedding_dropout embedding_noise lora_dropout "
+        "router_jitter",
     },
     "randomness": {
         "HCCL_DETERMINISTIC": "hccl_deterministic",
@@ -105,6 +106,7 @@ RECOMMENDED: dict[str, tuple[Any, Any]] = {
     "attention_dropout": (0.0, 0.1),
     "embedding_dropout": (0.0, 0.1),
     "lora_dropout": (0.0, 0.05),
+    "embedding_noise": (0.0, 5.0),
     "vocab_size": (32000, 32001),
     "aux_loss_factor": (0.0, 0.01),
     "router_version": ("topkrouterv2", "topkrouterv1"),

@@ -96,6 +96,29 @@ def test_padding(pad: int, is_other: bool, tmp_path: Path) -> None:
     assert set(_keys(found)) <= {"pad_token_id"}
 
 
+@pytest.mark.parametrize(("end", "is_other"), [(2, False), (77, True)])
+def test_padded_rows_end_with_the_end_of_a_document(end: int, is_other: bool, tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    rows = [[1, *random.integers(100, 900, 8 + at % 9).tolist(), end] for at in range(24)]
+    padded = [[*row, *[0] * (26 - len(row))] for row in rows]
+    found = _keys(check([_config(tmp_path)], data=[_batches(tmp_path, padded)]))
+    assert ("eos_token_id" in found) is is_other
+    assert set(found) <= {"eos_token_id"}
+    if is_other:
+        assert found["eos_token_id"].value == end
+
+
+def test_a_line_break_before_the_padding_is_no_end(tmp_path: Path) -> None:
+    """Conversations end with an end of turn and a line break, which is all over the text as well."""
+    random = np.random.default_rng(6)
+    rows = [
+        [*random.integers(100, 900, 5).tolist(), 10, 200 + at, 10, *range(300, 304 + at % 5), 2, 10]
+        for at in range(24)
+    ]
+    padded = [[*row, *[0] * (26 - len(row))] for row in rows]
+    assert "eos_token_id" not in _keys(check([_config(tmp_path)], data=[_batches(tmp_path, padded)]))
+
+
 def test_packed_rows_have_no_end_to_judge_by(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     rows = random.integers(3, 900, (4, 32)).tolist()

@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.checklist.guided import MEGATRON, MINDFORMERS
+from tests.checklist.guided import HF, MEGATRON, MINDFORMERS
 from trueup.checklist import check
 from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.fields import canonical, fields
 from trueup.checklist.judging import Status
-from trueup.checklist.readers import read_side
+from trueup.checklist.readers import environment, read_side
 
 LOG = "------------ arguments ------------\n{}------- end of arguments -------\n"
 HEAD = "  num_layers ......... 4\n  hidden_size ........ 512\n  num_attention_heads . 8\n"
+MASKS = ("reset_attention_mask", "reset_position_ids", "eod_mask_loss")
 WINDOWS = {
     "log tuple": (LOG.format(HEAD + "  window_size ........ (1024, 0)\n"), 1024),
     "log list": (LOG.format(HEAD + "  window_size ........ [512, 0]\n"), 512),
@@ -207,3 +208,89 @@ def test_how_a_variable_is_set_is_its_own_spelling(tmp_path: Path) -> None:
     found = {one.key: dict(one.how) for one in check([str(tmp_path / "env.sh")]).unmet}
     assert found["overflow_mode"]["target"] == "export MS_ASCEND_CHECK_OVERFLOW_MODE=INFNAN_MODE"
     assert found["hccl_deterministic"]["target"] == "export HCCL_DETERMINISTIC=true"
+
+
+VERSIONS: dict[str, tuple[str, str, str]] = {
+    "pip list": (
+        "Package      Version\n------------ -------\nmindformers  1.3.2\nmindspore    2.4.10\nnumpy 1.26.4\n",
+        "mindspore_version",
+        "2.4.10",
+    ),
+    "conda list": (
+        "# packages in environment:\n# Name Version Build\ntorch 2.6.0 pypi_0 pypi\npip 24.0 py311_0\n",
+        "torch_version",
+        "2.6.0",
+    ),
+    "by hand": (
+        "CANN version: 8.1.RC1\nAscend driver 25.0.RC1\nMindSpore 2.6.0\n",
+        "cann_version",
+        "8.1.RC1",
+    ),
+    "the driver by hand": ("CANN: 8.1.RC1\nAscend driver 25.0.RC1\n", "driver_version", "25.0.RC1"),
+    "beside variables": (
+        "HCCL_DETERMINISTIC=true\nMS_ASCEND_CHECK_OVERFLOW_MODE=INFNAN_MODE\nCANN version: 8.0.RC3\n",
+        "cann_version",
+        "8.0.RC3",
+    ),
+    "joined by semicolons": (
+        "export ASCEND_LAUNCH_BLOCKING=1; export PYTHONHASHSEED=11;\nexport HCCL_DETERMINISTIC=true;\n",
+        "hash_seed",
+        "11",
+    ),
+    "joined by an and": ("export PYTHONHASHSEED=3 && export HCCL_DETERMINISTIC=true\n", "hash_seed", "3"),
+}
+
+
+@pytest.mark.parametrize("form", VERSIONS)
+def test_versions_and_variables_as_tools_and_people_write_them(form: str, tmp_path: Path) -> None:
+    text, field, value = VERSIONS[form]
+    side = _side(tmp_path, "nameless.txt", text)
+    assert side.values[field].value == value
+    assert not side.unreadable
+
+
+@pytest.mark.parametrize(
+    "text", ["learning_rate 0.001\nn_layers 4.5\n", "num_layers: 4\nhidden_size: 8\nnum_attention_heads: 2\n"]
+)
+def test_columns_without_a_package_are_no_versions(text: str) -> None:
+    assert not environment.looks_like(text)
+
+
+@pytest.mark.parametrize(
+    ("line", "key"),
+    [
+        ("reset_attention_mask: True", "reset_attention_mask"),
+        ("reset_position_ids: True", "reset_position_ids"),
+        ("eod_mask_loss: True", "eod_mask_loss"),
+    ],
+)
+def test_a_complete_log_against_a_file_that_leaves_the_data_set_s_masks_out(
+    line: str, key: str, tmp_path: Path
+) -> None:
+    """Megatron's log states every argument; a MindFormers file that does not is at its default."""
+    log = LOG.format(HEAD + "".join(f"  {name} ..... False\n" for name in MASKS))
+    (tmp_path / "log").write_text(log)
+    text = MINDFORMERS
+    (tmp_path / "a.yaml").write_text(text)
+    found = check([str(tmp_path / "a.yaml")], [str(tmp_path / "log")])
+    assert {row.key for row in found.undecided} & set(MASKS) == set()
+    (tmp_path / "a.yaml").write_text(text.replace("config: {", f"config: {{{line}, "))
+    found = check([str(tmp_path / "a.yaml")], [str(tmp_path / "log")])
+    assert key in [row.key for row in found.rows if row.matters]
+
+
+def test_the_older_name_of_the_data_set_s_seed(tmp_path: Path) -> None:
+    side = _side(tmp_path, "a.yaml", MINDFORMERS.replace("config: {seed: 1234", "config: {random_seed: 91"))
+    assert side.values["data_order_seed"].value == 91
+
+
+def test_label_smoothing_of_one_side_is_another_loss(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(HF)
+    (tmp_path / "b.sh").write_text(MEGATRON)
+    found = check([str(tmp_path / "a.json")], [str(tmp_path / "b.sh")])
+    assert "label_smoothing" not in [row.key for row in found.rows]
+    (tmp_path / "a.json").write_text(
+        HF.replace('"bf16": true', '"bf16": true, "label_smoothing_factor": 0.1')
+    )
+    found = check([str(tmp_path / "a.json")], [str(tmp_path / "b.sh")])
+    assert "label_smoothing" in [row.key for row in found.rows if row.matters]

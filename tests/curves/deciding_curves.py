@@ -524,6 +524,11 @@ def onset_away(share: float) -> object:
     return _is_before(np.repeat([0.0, share, 1.0], 100), 100, 200)
 
 
+@decides("curves.onset_growth")
+def onset_growth(share: float) -> object:
+    return replace(change(), before=share, after=1.0).grows
+
+
 @decides("curves.jump_share")
 def jump_share(share: float) -> object:
     return _shape(np.repeat([0.0, share, 1.0], 100), 100)

@@ -381,6 +381,120 @@ def test_a_nan_is_the_headline_and_the_rest_is_of_the_steps_before() -> None:
     assert not {CurvesCode.ONSET, CurvesCode.LEAVES_BAND} & set(codes)
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "from_step", "what"),
+    [
+        ("loss", np.nan, 1400, ("loss", "NaN")),
+        ("loss", np.inf, 1400, ("loss", "infinite")),
+        ("grad_norm", np.nan, 700, ("gradient norm", "NaN")),
+        ("loss", np.nan, 0, ("loss", "NaN")),
+        ("loss", np.inf, 0, ("loss", "infinite")),
+    ],
+)
+def test_what_is_not_finite_is_named(
+    column: str, value: float, from_step: int, what: tuple[str, str]
+) -> None:
+    """Also from the very first step on; infinity is no spike, and does not hide how steps are numbered."""
+    target, references = runs(num_steps=2000)
+    values = target.frame[column].to_numpy().copy()
+    values[from_step:] = value
+    found = compare_curves(changed(target, **{column: pl.Series(values)}), references, ASSUMED)
+    headline = found.judgement.headline
+    assert headline.code is CurvesCode.NOT_FINITE
+    assert (headline.facts["column"], headline.facts["what"]) == what
+    assert headline.number("step") == target.frame["step"][from_step]
+    assert CurvesCode.SPIKES_TARGET not in [one.code for one in found.judgement.remarks]
+    assert from_step == 0 or found.alignments[0].basis == "found"
+
+
+def test_a_loss_that_was_not_logged_at_first_is_not_nan() -> None:
+    target, references = runs(num_steps=2000)
+    late = changed(target, loss=pl.Series([None] * 100 + target.frame["loss"].to_list()[100:]))
+    found = compare_curves(late, references, ASSUMED)
+    assert found.judgement.headline.code is not CurvesCode.NOT_FINITE
+
+
+@pytest.mark.parametrize("length", [1, 15])
+@pytest.mark.parametrize("at", [700, 1333])
+def test_sizes_of_a_jump_are_each_side_s_own(at: int, length: int) -> None:
+    """What rises within some steps is no outlier of what was before it."""
+    target, references = runs(num_steps=2400)
+    steps = np.arange(2400)
+    found = compare_curves(
+        moved(target, 0.9 * -np.expm1(-np.clip(steps - at + 1, 0, None) / length)), references, ASSUMED
+    )
+    headline = found.judgement.headline
+    assert headline.code is CurvesCode.JUMP
+    assert abs(headline.number("before")) < 0.002
+    assert headline.number("after") == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize("at", [700, 1333])
+def test_a_loss_that_rises_and_falls_on_beside_the_other_has_no_plateau(at: int) -> None:
+    target, references = runs(num_steps=2400)
+    rise = 0.9 * -np.expm1(-np.clip(np.arange(2400) - at + 1, 0, None) / 40)
+    found = compare_curves(moved(target, rise), references, ASSUMED)
+    assert found.judgement.case in ("loss_diffusion", "late_difference")
+    assert found.evidence.target_health.plateau_from is None
+
+
+def test_a_gap_from_early_on_is_not_called_late() -> None:
+    """A loss that hardly falls from step 41 on: the gap is 165 % and was there nearly from the start."""
+    target, references = runs(num_steps=2400)
+    at = np.arange(2400)
+    noise = 0.02 * np.random.default_rng(2).standard_normal(2400)
+    loss = target.frame["loss"].to_numpy()
+    slow = np.where(at < 40, loss, loss[39] - 0.0002 * (at - 40) + noise)
+    found = compare_curves(changed(target, loss=pl.Series(slow)), references, ASSUMED)
+    assert found.judgement.outcome.value == "differ"
+    assert found.judgement.headline.code is not CurvesCode.LATE
+    ramp = moved(target, 0.1 * np.clip((at - 900) / 800, 0, 1))
+    assert compare_curves(ramp, references, ASSUMED).judgement.headline.code is CurvesCode.LATE
+
+
+@pytest.mark.parametrize("period", [150.0, 377.0])
+def test_a_difference_that_swings_around_zero_has_no_onset(period: float) -> None:
+    """Within 1 % of the loss on the mean, and centred: it did not begin to grow anywhere."""
+    target, references = runs(num_steps=2400)
+    swing = 0.05 * np.sin(2 * np.pi * np.arange(2400) / period)
+    found = compare_curves(moved(target, swing), references, ASSUMED)
+    assert found.judgement.case == "aligned"
+    grows = moved(target, swing + 0.2 * np.clip((np.arange(2400) - 1200) / 600, 0, 1))
+    assert compare_curves(grows, references, ASSUMED).judgement.case == "late_difference"
+
+
+@pytest.mark.parametrize(("num", "gap"), [(2, 0.3), (3, -0.2), (5, 0.9)])
+def test_two_steps_tell_the_update_from_the_forward_pass(num: int, gap: float) -> None:
+    target, references = runs(num_steps=2000)
+    first = target.frame["loss"].to_numpy()[0] - references[0].frame["loss"].to_numpy()[0]
+    moves = np.where(np.arange(2000) > 0, gap, -first)
+    steps = Options(last=int(target.frame["step"][num - 1]), assumed=frozenset(ASSUMABLE))
+    found = compare_curves(moved(target, moves), references, steps)
+    assert (found.judgement.case, found.judgement.outcome.value) == ("second_step_gap", "differ")
+    assert found.judgement.headline.number("step") == target.frame["step"][1]
+    forward = compare_curves(moved(target, 0.5), references, steps)
+    assert forward.judgement.case == "first_step_gap"
+    same = compare_curves(target, references, steps)
+    assert same.judgement.headline.parts[0].code is CurvesCode.WITHIN_STANDARD, "too few to fluctuate"
+
+
+def test_the_tallest_of_a_wide_scatter_is_no_spike() -> None:
+    """Every step is off by a tenth of the loss: once in some thousand one is off by a third of it."""
+    target, references = runs(num_steps=2400)
+    level = np.full(2400, 3.0)
+    scatter = 0.25 * np.random.default_rng(4).standard_normal(2400)
+    scatter[0] = 0.0
+    quiet = [changed(one, loss=pl.Series(level)) for one in references]
+    found = compare_curves(changed(target, loss=pl.Series(level + scatter)), quiet, ASSUMED)
+    assert np.abs(scatter).max() > 0.2 * 3.0
+    assert found.evidence.excursions is None
+    tall = scatter.copy()
+    tall[1200] = 2.5
+    found = compare_curves(changed(target, loss=pl.Series(level + tall)), quiet, ASSUMED)
+    assert found.evidence.excursions is not None
+    assert found.evidence.excursions.steps == (1201,)
+
+
 def test_a_loss_that_stays_up_is_a_case_of_its_own() -> None:
     at = np.arange(3000)
     target, references = runs()
@@ -394,6 +508,11 @@ def test_a_loss_that_stays_up_is_a_case_of_its_own() -> None:
     assert found.judgement.case == "plateau_too_high"
     assert found.judgement.step is not None
     assert abs(found.judgement.step - 600) < 100
+    wavers = loss[0] - 0.6 * np.exp(-(((at - 60) / 40) ** 2)) + noise
+    found = compare_curves(
+        changed(target, loss=pl.Series(np.where(at < 3, loss, wavers))), references, ASSUMED
+    )
+    assert found.judgement.case == "does_not_converge", "it falls a little, and rises again"
     slower = changed(target, loss=pl.Series(2 + 8 * (1 + at / 100) ** -0.35))
     assert compare_curves(slower, references, ASSUMED).evidence.target_health.plateau_from is None
 

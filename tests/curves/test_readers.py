@@ -168,6 +168,17 @@ def test_local_norms_of_the_training_wrapper(curve: Curve, tmp_path: Path) -> No
     assert norms["local_norm"].to_list() == pytest.approx([at + 1 for at in range(40)])
 
 
+@pytest.mark.parametrize("form", ["({})", "[{}]"])
+@pytest.mark.parametrize("size", ["norm_size:  17", "norm_size:\n17", "norm_size: (4096, 64)"])
+def test_local_norms_printed_as_tensors(curve: Curve, tmp_path: Path, form: str, size: str) -> None:
+    squares = [2.25, 0.0625, 81.0]
+    shown = ", ".join(f"Tensor(shape=[], dtype=Float32, value= {one:g})" for one in squares)
+    (tmp_path / "log").write_text(f"{size}\nlocal_norm:\n{form.format(shown)}\n" + logs.mindformers(curve))
+    norms = read_curve(tmp_path / "log").local_norms
+    assert norms is not None
+    assert norms["local_norm"].to_list() == pytest.approx([1.5, 0.25, 9.0])
+
+
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [3, 4, 0, 2, 1]])
 def test_the_embeddings_local_norm_is_a_finding(curve: Curve, tmp_path: Path, order: list[int]) -> None:
     """Megatron's optimizer may have its weights in another order than MindFormers."""

@@ -60,10 +60,14 @@ def test_sentences_of_version_1_and_unknown_codes_are_kept_as_given() -> None:
 
 
 def test_text_stands_beside_the_reason() -> None:
-    late = reason(CurvesCode.NOT_FINITE, step=3)
+    late = reason(CurvesCode.NOT_FINITE, step=3, column="loss", what="NaN")
     plain = document({"headline": late, "evidence": (late, given("seen")), "next": late, "n": [1, 2]})
     assert plain["headline"] == text(late)
-    assert plain["headline_reason"] == {"code": "curves.not_finite", "numbers": {"step": 3}, "places": {}}
+    assert plain["headline_reason"] == {
+        "code": "curves.not_finite",
+        "numbers": {"step": 3},
+        "places": {"column": "loss", "what": "NaN"},
+    }
     assert plain["evidence"] == [text(late), "seen"]
     assert [one["code"] for one in plain["evidence_reasons"]] == ["curves.not_finite", "given.text"]
     assert (plain["next"], plain["next_note"]) == (None, text(late))

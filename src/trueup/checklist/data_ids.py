@@ -18,6 +18,7 @@ from trueup.checklist.judging import Cell
 from trueup.checklist.recommendations import Unmet
 from trueup.checklist.rules import Severity
 from trueup.checklist.thresholds import (
+    ENDS_A_ROW,
     FEWEST_DOCUMENTS,
     PADDED_ROWS,
     PADDING_RUN,
@@ -91,17 +92,21 @@ def _summed(path: str, rows: Sequence[Array], *, are_documents: bool) -> DataIds
     if not rows:
         raise ConfigError(f"--data {path}: it holds no token ids")
     values, counts = np.unique(np.concatenate([row.ravel() for row in rows]), return_counts=True)
-    lengths = {len(row) for row in rows}
-    ends = are_documents and len(lengths) > 1
+    padding = _padding(rows)
+    found = dict(zip(values.tolist(), counts.tolist(), strict=True))
+    ends = are_documents and len({len(row) for row in rows}) > 1
+    end = _shared([int(row[-1]) for row in rows]) if ends else None
+    if not are_documents and padding is not None:
+        end = _end_of_padded(rows, padding, found)
     return DataIds(
         path=path,
         num_ids=int(counts.sum()),
         least=int(values[0]),
         largest=int(values[-1]),
-        counts=dict(zip(values.tolist(), counts.tolist(), strict=True)),
+        counts=found,
         start=_shared([int(row[0]) for row in rows]) if ends else None,
-        end=_shared([int(row[-1]) for row in rows]) if ends else None,
-        padding=_padding(rows),
+        end=end,
+        padding=padding,
     )
 
 
@@ -119,6 +124,16 @@ def _padding(rows: Sequence[Array]) -> int | None:
     if len(filled) < PADDED_ROWS * len(rows) or len(set(filled)) != 1:
         return None
     return filled[0]
+
+
+def _end_of_padded(rows: Sequence[Array], padding: int, counts: Mapping[int, int]) -> int | None:
+    """The id that stands before the padding of nearly all rows, and nearly nowhere else.
+
+    Conversations end with a line break after their end: it is in the text as well, and is no special id.
+    """
+    filled = [row for row in rows if row[-1] == padding and _run(row) >= PADDING_RUN]
+    end = _shared([int(row[-1 - _run(row)]) for row in filled])
+    return end if end is not None and counts[end] <= ENDS_A_ROW * len(rows) else None
 
 
 def _run(row: Array) -> int:

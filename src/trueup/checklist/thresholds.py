@@ -25,6 +25,12 @@ PADDED_ROWS = chosen(
     "of rows",
     "rows of documents of many lengths are mostly padded; a row of text that ends in a run is an exception",
 )
+ENDS_A_ROW = chosen(
+    "checklist.ends_a_row",
+    2.0,
+    "times a row",
+    "an end of documents comes once a row, or once a turn of two; a line break comes many times",
+)
 UNKNOWN_SHARE = chosen(
     "checklist.unknown_share",
     0.01,

@@ -8,6 +8,7 @@ from trueup.comparing.first import First
 from trueup.store import TraceSource
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.reason import reason
+from trueup.types.site import shown_name
 
 Attributes = Mapping[str, Mapping[str, object]]
 """module -> name -> value"""
@@ -33,7 +34,7 @@ def explain_by_attributes(origin: First, target: Attributes, reference: Attribut
     ]
     if not apart:
         return
-    where = origin.owner or "(root)"
+    where = shown_name(origin.owner)
     parts = [reason(EvidenceCode.ARGUMENT_DIFFERS, **one) for one in apart]
     origin.arguments.append(reason(EvidenceCode.ARGUMENTS_DIFFER, *parts, site=where))
     of_module = origin.row.kind == "module" and origin.row.name == origin.owner

@@ -14,6 +14,7 @@ from trueup.matching.arguments import ArgumentPair, arguments_apart
 from trueup.matching.codes import Codes
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.reason import Reason, reason
+from trueup.types.site import shown_name
 
 MAX_HINTS = 4
 
@@ -157,5 +158,5 @@ def _name(rows: Rows, call: int) -> str:
     owners, vocabulary = owner_codes(side, words)
     name, owner = words.name[side.name[call]], int(owners[call])
     if owner < 0 or vocabulary[owner] == name or name.startswith(vocabulary[owner] + "."):
-        return name or "(root)"
-    return f"{vocabulary[owner] or '(root)'} · {name}"
+        return shown_name(name)
+    return f"{shown_name(vocabulary[owner])} · {shown_name(name)}"

@@ -85,8 +85,7 @@ def site_column(rows: Rows, half: Half) -> pl.Series:
         }
     )
     module, parameter = pl.col("kind") == "module", pl.col("kind") == "parameter"
-    owner = pl.when(pl.col("owner") == "").then(pl.lit("(root)")).otherwise(pl.col("owner"))
-    name = pl.when(pl.col("name") == "").then(pl.lit("(root)")).otherwise(pl.col("name"))
+    owner, name = _shown("owner"), _shown("name")
     ordinal = pl.when(pl.col("ordinal") > 0).then(pl.format("[{}]", "ordinal")).otherwise(pl.lit(""))
     mode = (
         pl.when(pl.col("mode").is_in(["eval", "recompute"]))
@@ -109,6 +108,13 @@ def site_column(rows: Rows, half: Half) -> pl.Series:
         {"site": labels.gather(at), "slot": pl.Series(slot.tolist(), dtype=pl.String), "there": present}
     )
     return frame.select(pl.when("there").then(pl.col("site") + " · " + pl.col("slot")).alias("s"))["s"]
+
+
+def _shown(column: str) -> pl.Expr:
+    """As :func:`~trueup.types.site.shown_name`."""
+    name = pl.col(column)
+    blank = pl.when(name.str.strip_chars() == "").then(pl.format("'{}'", name)).otherwise(name)
+    return pl.when(name == "").then(pl.lit("(root)")).otherwise(blank)
 
 
 def _words(codes: Codes, vocabulary: list[str]) -> pl.Series:

@@ -139,7 +139,9 @@ def _begins(target: Curve, reference: Curve, offset: int) -> tuple[_Part, _Part]
         steps = curve.frame[STEP].to_numpy()
         at = int(np.searchsorted(steps, first))
         values = curve.frame[column].slice(at, _LOOKED_AT).cast(float).fill_null(float("nan"))
-        parts.append((steps[at : at + _LOOKED_AT], values.to_numpy()))
+        known = values.to_numpy()
+        known = np.where(np.isfinite(known), known, np.nan)
+        parts.append((steps[at : at + _LOOKED_AT], known))
     return parts[0], parts[1]
 
 

@@ -56,6 +56,7 @@ def commands(
         return _around(at, run, _captured_before(judgement, target, at))
     if case in (
         "first_step_gap",
+        "second_step_gap",
         "local_norm",
         "does_not_converge",
         "plateau_too_high",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -149,7 +149,7 @@ def compare_curves(
     alignments = tuple(align(target, reference, offset=options.offset) for reference in references)
     paired = _cut(pair(target, references, alignments, shared), options)
     first = compare_local_norms(target, references[0], int(paired.steps[0]), alignments[0].offset, first=True)
-    evidence, found_band = _evidence(paired, target, references, options, first)
+    evidence, found_band = _evidence(paired, target, references, options, first, alignments[0].offset)
     judgement = judge(evidence)
     trace = options.target_trace or target.trace
     at = judgement.step if judgement.step is not None else int(paired.steps[0])
@@ -204,6 +204,7 @@ def _evidence(
     references: Sequence[Curve],
     options: Options,
     norms: LocalNorms | None,
+    offset: int,
 ) -> tuple[Evidence, Band | None]:
     column = (
         LOSS
@@ -266,8 +267,16 @@ def _evidence(
         norm_spikes=_spikes(paired, GRAD_NORM),
         rates=found_rates,
         frozen=still,
-        target_health=_health(paired.target, paired.references.sides[0], steps, still is None),
-        reference_health=_health(paired.references.sides[0], paired.target, steps, still is None),
+        target_health=_health(
+            paired.target, paired.references.sides[0], steps, target.broken_steps(), trains=still is None
+        ),
+        reference_health=_health(
+            paired.references.sides[0],
+            paired.target,
+            steps,
+            {column: at + offset for column, at in references[0].broken_steps().items()},
+            trains=still is None,
+        ),
         limit_abs=limit_abs,
         limit_rel=limit_rel,
         level=float(level.mean()) if len(level) else math.nan,
@@ -337,21 +346,29 @@ def _frozen(paired: Paired) -> Frozen | None:
     )
 
 
-def _health(side: Side, other: Side, steps: Ints, trains: bool) -> Health:
+def _health(side: Side, other: Side, steps: Ints, broken: Mapping[str, Ints], *, trains: bool) -> Health:
+    """``broken``: steps that logged NaN or infinity; what is missing before the first number is none."""
     bad = np.zeros(len(steps), bool)
-    for column in (LOSS, GRAD_NORM):
+    broke_as = None
+    for column in (GRAD_NORM, LOSS):
         values = side.get(column)
-        if values is not None and np.isfinite(values).any():
-            first = int(np.argmax(np.isfinite(values)))
-            wrong = ~np.isfinite(values)
-            wrong[:first] = False
+        if values is not None:
+            known = np.isfinite(values)
+            first = int(np.argmax(known)) if known.any() else len(steps)
+            wrong = ~known
+            wrong[:first] &= np.isin(steps[:first], broken.get(column, ()))
+            if not wrong.any():
+                continue
             bad |= wrong
+            at = int(np.argmax(bad))
+            if wrong[at]:
+                broke_as = (column, "NaN" if np.isnan(values[at]) else "infinite")
     overflow = overflows(side.get(LOSS_SCALE), side.get(SKIPPED))
     target, reference = side.get(LOSS), other.get(LOSS)
     flat = (
         plateau(target, reference, steps) if trains and target is not None and reference is not None else None
     )
-    return health(steps=steps, bad=bad, overflow=overflow, plateau=flat)
+    return health(steps=steps, bad=bad, overflow=overflow, plateau=flat, broke_as=broke_as)
 
 
 def _notes(

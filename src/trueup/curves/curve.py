@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from trueup.curves.columns import STEP, STEP_SECONDS
-from trueup.types.arrays import Floats
+from trueup.curves.columns import GRAD_NORM, LOSS, STEP, STEP_SECONDS
+from trueup.types.arrays import Floats, Ints
 from trueup.types.reason import Reason
 
 _ENOUGH = 10_000
@@ -82,6 +82,15 @@ class Curve:
         logged = self.frame[column].cast(pl.Float64)
         values: Floats = (logged.fill_null(float("nan")) if logged.null_count() else logged).to_numpy()
         return values
+
+    def broken_steps(self) -> dict[str, Ints]:
+        """Of loss and gradient norm the steps that logged NaN or infinity; a missing number is none."""
+        found = {}
+        for column in (LOSS, GRAD_NORM):
+            if column in self.frame.columns:
+                known = self.frame[column].cast(pl.Float64).fill_null(0.0).to_numpy()
+                found[column] = self.frame[STEP].to_numpy()[~np.isfinite(known)]
+        return found
 
     def to_json(self) -> dict[str, object]:
         """Where it comes from and what was done to it."""

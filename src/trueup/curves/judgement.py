@@ -136,6 +136,7 @@ def judge(evidence: Evidence) -> Judgement:
 _DIFFERING = {
     "not_finite",
     "first_step_gap",
+    "second_step_gap",
     "does_not_converge",
     "plateau_too_high",
     "loss_diffusion",
@@ -143,6 +144,7 @@ _DIFFERING = {
     "steady_offset",
     "learning_rates_differ",
 }
+_COLUMNS = {"grad_norm": "gradient norm"}
 _STUCK = {"does_not_converge", "plateau_too_high"}
 FINDINGS = {"spike", "local_norm"}
 """cases that do not reject a run, and do not let it be accepted before somebody looked"""
@@ -159,7 +161,9 @@ def _case(e: Evidence, failed: Sequence[Criterion]) -> _Case:
     if e.target_health.num_not_finite > e.reference_health.num_not_finite:
         at = e.target_health.not_finite[0]
         advice: tuple[Reason, ...] = (reason(Curves.OVERFLOW_CHECK), *_DATA_ADVICE[:2])
-        return _Case("not_finite", reason(Curves.NOT_FINITE, step=at), at, advice)
+        column, what = e.target_health.broke_as or ("loss", "NaN")
+        said = reason(Curves.NOT_FINITE, step=at, column=_COLUMNS.get(column, column), what=what)
+        return _Case("not_finite", said, at, advice)
     if e.frozen is not None:
         return _of_frozen(e, e.frozen, failed)
     if "first_loss" in names:
@@ -265,6 +269,10 @@ def _apart(target: float, reference: float) -> float:
 def _of_standard(e: Evidence, names: set[str], failed: Sequence[Criterion]) -> _Case:
     """What the criteria alone say."""
     if "mean_loss" in names:
+        left = None if e.envelope is None else e.envelope.first_exceedance
+        if left is not None and not _is_known(e.centre):
+            advice = (*_OPTIMIZER_ADVICE, reason(Curves.DIAGNOSE_FIRST_STEP))
+            return _Case("second_step_gap", reason(Curves.SECOND_LOSS, step=left), left, advice)
         advice = (reason(Curves.REPEAT_REFERENCE), reason(Curves.FREEZE_WEIGHTS))
         centred = e.centre is None or e.centre.is_centred
         return _Case("fluctuation", reason(Curves.FLUCTUATES if centred else Curves.SCATTERS), None, advice)
@@ -286,12 +294,14 @@ def _diverged(e: Evidence, onset: Onset) -> _Case:
         return _Case(
             "late_difference", reason(Curves.GROWS, shape=onset.shape, **facts), onset.step, _late_advice(e)
         )
-    return _Case("late_difference", _late_headline(e, onset.step), onset.step, _late_advice(e))
+    early = onset.index < EARLY * e.num_steps
+    return _Case("late_difference", _late_headline(e, onset.step, early=early), onset.step, _late_advice(e))
 
 
-def _late_headline(e: Evidence, step: int) -> Reason:
+def _late_headline(e: Evidence, step: int, *, early: bool = False) -> Reason:
     assert e.late is not None
-    return reason(Curves.LATE, gap=e.late.gap, relative=e.late.relative_gap, step=step)
+    code = Curves.EARLY_GAP if early else Curves.LATE
+    return reason(code, gap=e.late.gap, relative=e.late.relative_gap, step=step)
 
 
 def _late_advice(e: Evidence) -> tuple[Reason, ...]:
@@ -335,11 +345,16 @@ def _aligned(e: Evidence) -> Reason:
     c = e.centre
     if c is not None and c.mean == c.standard_error == 0 and not c.num_outliers:
         return reason(Curves.IDENTICAL)
-    if c is None or c.is_centred:
+    if _is_known(c) and c is not None and c.is_centred:
         return reason(Curves.CENTRED)
-    if e.envelope is not None and _explained(e, c.mean) and _beyond(e, c.mean):
+    if c is not None and e.envelope is not None and _explained(e, c.mean) and _beyond(e, c.mean):
         return reason(Curves.WITHIN_REPEATS)
     return reason(Curves.WITHIN_STANDARD)
+
+
+def _is_known(centre: Centre | None) -> bool:
+    """Whether there are steps enough to say around what a difference fluctuates."""
+    return centre is not None and not math.isnan(centre.standard_error)
 
 
 def _beyond(e: Evidence, gap: float) -> bool:
@@ -356,7 +371,9 @@ def _explained(e: Evidence, gap: float) -> bool:
 def _failed(c: Criterion) -> Reason:
     """A criterion not met; one that is not for the losses that are missing says so."""
     if c.note is not None and c.note.code is CriterionCode.LOST_LOSSES:
-        return reason(Curves.FAILED_BY_LOST, c.title, c.value, c.note, criterion=c.key)
+        apart = dict(c.numbers)["abs"]
+        known = apart is not None and math.isfinite(apart)
+        return reason(Curves.FAILED_BY_LOST, c.title, c.value, c.note, criterion=c.key, known=known)
     return _criterion(c)
 
 

@@ -221,6 +221,12 @@ ONSET_AWAY = chosen(
 JUMP_SHARE = chosen(
     "curves.jump_share", 0.7, "of the final difference", "a change most of which is made at once is a jump"
 )
+ONSET_GROWTH = chosen(
+    "curves.onset_growth",
+    0.5,
+    "of the difference after it",
+    "what was half as large before has not begun there: it fluctuates, or was there from the start",
+)
 EARLY = chosen("curves.early", 0.1, "of the steps", "a difference that begins there was there from the start")
 SPIKE_AT_ONSET = chosen(
     "curves.spike_at_onset", 5, "steps", "the onset of a divergence is known to about that"

@@ -187,7 +187,16 @@ def _closing(checklist: Checklist, reports: Sequence[Path], *, everything: bool)
         fact("note", *(Span(note, tone=Tone.WARN) for note in notes)),
         fact("not judged", *_not_judged(checklist), limit=None if everything else _MOST_NOT_JUDGED),
         fact("unread", Span(listed, Look.QUIET) if listed else ""),
-        fact("by hand", *(_by_hand(row) for row in checklist.rows if row.status is Status.BY_HAND)),
+        fact(
+            "by hand",
+            *(
+                line
+                for row in checklist.rows
+                if row.status is Status.BY_HAND
+                for line in _by_hand(row)
+                if line != Span("", Look.COMMAND)
+            ),
+        ),
         fact("reports", ", ".join(map(str, reports))),
     ]
     return facts(rows, on=On.SCREEN)
@@ -208,11 +217,9 @@ def _text(value: object) -> str:
     return "not set" if value is None else plain(elide(str(value), _LONGEST_VALUE))
 
 
-def _by_hand(row: Demand) -> Line:
-    return (
-        said(row.reason) if row.reason is not None else "",
-        Span(f"  {plain(row.advice)}" if row.advice else "", Look.COMMAND),
-    )
+def _by_hand(row: Demand) -> tuple[str, Span]:
+    """What a person does, and the command that helps."""
+    return said(row.reason) if row.reason is not None else "", Span(plain(row.advice), Look.COMMAND)
 
 
 def _sources(checklist: Checklist) -> Facts:
@@ -226,7 +233,8 @@ def _sources(checklist: Checklist) -> Facts:
 
 
 def _open(checklist: Checklist) -> Section:
-    tasks: list[Line] = [_by_hand(row) for row in checklist.rows if row.status is Status.BY_HAND]
+    by_hand = [_by_hand(row) for row in checklist.rows if row.status is Status.BY_HAND]
+    tasks: list[Line] = [(what, "  " if command.text else "", command) for what, command in by_hand]
     checked = [r.key for r in checklist.rows if r.status is Status.NOT_CONFIGURABLE and r.advice]
     if checked:
         sentence = (

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 from trueup.checklist.both_sides import BothReduced
 from trueup.checklist.prepare import Reduced
 from trueup.reporting.checklist_rows import shown
@@ -68,14 +71,14 @@ def both_reduced_report(result: BothReduced) -> Document:
     rows = [
         Row(
             cells=(
-                f"{at}",
+                _number(one.files, at),
                 pair.name,
                 "the same training" if not pair.differs else ", ".join(pair.differs),
             ),
             mark=Mark("✓", "aligned", Tone.GOOD) if not pair.differs else Mark("✗", "not aligned", Tone.BAD),
             loud=bool(pair.differs),
         )
-        for at, pair in enumerate(result.pairs)
+        for at, (pair, one) in enumerate(zip(result.pairs, result.sides["target"].rungs, strict=True))
     ]
     columns = (Column(title="step"), Column(title="name", grow=True), Column(title="both sides", grow=True))
     ladder = len(result.pairs) > 1
@@ -103,6 +106,12 @@ def both_reduced_report(result: BothReduced) -> Document:
     )
 
 
+def _number(files: Sequence[Path], at: int) -> str:
+    """The number of a rung's folder, which is the same on both sides; steps that change nothing have none."""
+    number = files[0].parent.name.partition("_")[0] if files else ""
+    return f"{int(number)}" if number.isdigit() else f"{at}"
+
+
 def _changes(result: Reduced) -> Table:
     rows = [
         Row(
@@ -125,7 +134,7 @@ def _changes(result: Reduced) -> Table:
 
 def _rungs(result: Reduced) -> Table:
     rows = [
-        Row(cells=(f"{at}", rung.name, ", ".join(rung.adds), f"{rung.files[0].parent.name}/"))
+        Row(cells=(_number(rung.files, at), rung.name, ", ".join(rung.adds), f"{rung.files[0].parent.name}/"))
         for at, rung in enumerate(result.rungs)
     ]
     columns = (

@@ -153,7 +153,7 @@ def shown(value: object, *, longest: int = 160) -> str:
     if isinstance(value, float):
         return number_text(value)
     if isinstance(value, list):
-        value = ", ".join(str(item) for item in value)
+        value = ", ".join(str(item) for item in value) or "none"
     text = plain(value)
     return text if len(text) <= longest else f"{text[: longest // 2 - 1]}…{text[-longest // 2 :]}"
 

@@ -35,3 +35,10 @@ class Mode(str, Enum):
     """without gradients: an evaluation, a teacher, a log-probability pass"""
     RECOMPUTE = "recompute"
     """inside backward: activation checkpointing running a forward again"""
+
+
+def shown_name(name: str) -> str:
+    """The name of a module or call as a person sees it: the root is called so, a blank one is quoted."""
+    if not name:
+        return "(root)"
+    return name if name.strip() else f"'{name}'"

@@ -82,7 +82,7 @@ _STUCK = {"step": 700, "level": 4.2, "gap": 1.7, "reference": 2.5}
 def _late_gap(facts: Facts) -> str:
     return (
         f"last fifth of the steps: {signed(facts['gap'])} ± {absolute(facts['standard_error'])} "
-        f"({percent(facts['relative'])}), {facts['trend']}"
+        f"({percent(abs(facts['relative']))}), {facts['trend']}"
     )
 
 
@@ -138,7 +138,8 @@ _ALIGNED = {"offset": 1, "basis": "found", "correlation": 0.93, "runner_up": 0.1
 
 PHRASES = {
     Curves.NOT_FINITE: Phrase(
-        sentence="The target's loss or gradient norm is not finite from step {step}", samples=({"step": 12},)
+        sentence="The target's {column} is {what} from step {step}",
+        samples=({"column": "loss", "what": "NaN", "step": 12},),
     ),
     Curves.FROZEN_DIFFERS: Phrase(
         sentence=_frozen_differs,
@@ -217,6 +218,17 @@ PHRASES = {
         ),
         samples=({"gap": -0.02, "relative": -0.01, "step": 3000},),
     ),
+    Curves.SECOND_LOSS: Phrase(
+        sentence="The first loss agrees, from step {step} on the loss differs: the update is not the same",
+        samples=({"step": 2},),
+    ),
+    Curves.EARLY_GAP: Phrase(
+        sentence=lambda facts: (
+            f"The loss differs from step {facts['step']} on, by {signed(facts['gap'])} "
+            f"({percent(abs(facts['relative']))}) at the end"
+        ),
+        samples=({"gap": 5.4, "relative": 1.65, "step": 43},),
+    ),
     Curves.OFFSET: Phrase(
         sentence=lambda facts: (
             f"The target's loss is {'higher' if facts['mean'] > 0 else 'lower'} by a steady "
@@ -248,9 +260,16 @@ PHRASES = {
         samples=({"criterion": "first_loss", "parts": FIRST_LOSS},),
     ),
     Curves.FAILED_BY_LOST: Phrase(
-        sentence="{parts[0]}: {parts[2]}; over the finite part {parts[1]}",
-        samples=(
-            {"criterion": "mean_loss", "parts": (*FIRST_LOSS[:2], reason(Criteria.LOST_LOSSES, num=12))},
+        sentence=lambda facts: facts.fill(
+            "{parts[0]}: {parts[2]}" + ("; over the finite part {parts[1]}" if facts["known"] else "")
+        ),
+        samples=tuple(
+            {
+                "criterion": "mean_loss",
+                "parts": (*FIRST_LOSS[:2], reason(Criteria.LOST_LOSSES, num=12)),
+                "known": known,
+            }
+            for known in (True, False)
         ),
     ),
     Curves.MEAN: Phrase(

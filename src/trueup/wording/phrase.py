@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trueup.types.reason import Reason
+from trueup.types.site import shown_name
 
 Template = str | Callable[["Facts"], str]
 SHOWN = 4
@@ -40,16 +41,22 @@ class Facts:
     parts: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Any:
-        value = self.reason.facts[name]
+        value = _named(self.reason.facts[name])
         return UNKNOWN if value is None else value
 
     def get(self, name: str) -> Any:
         """A fact, None where it is not there."""
-        return self.reason.facts.get(name)
+        return _named(self.reason.facts.get(name))
 
     def fill(self, template: str, **more: object) -> str:
         """A template string filled with these facts."""
-        return _FORMATTER.vformat(template, (), {**self.reason.facts, **more, "parts": self.parts})
+        facts = {name: _named(value) for name, value in self.reason.facts.items()}
+        return _FORMATTER.vformat(template, (), {**facts, **more, "parts": self.parts})
+
+
+def _named(value: Any) -> Any:
+    """A fact; a name of nothing but blanks is quoted, an empty one stays empty."""
+    return shown_name(value) if isinstance(value, str) and value.isspace() else value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

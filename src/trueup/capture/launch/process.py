@@ -14,6 +14,8 @@ from trueup.errors import ConfigError
 _FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
 _PATIENCE_SECONDS = 1.0
 _SHELL = "/bin/sh"
+_ENDING_SECONDS = 0.5
+"""between the last step written on the way out and the end"""
 _GRACE_SECONDS = 30.0
 """between asking a command to end and ending it"""
 
@@ -41,11 +43,22 @@ def run_command(
         while child.poll() is None:
             _wait_and_forward(child, waited)
             if enough is not None and child.poll() is None and enough():
+                if _ended_by_itself(child):
+                    break  # what it wrote last it wrote on its way out: its own status counts
                 _end(child)
                 return 0
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def _ended_by_itself(child: subprocess.Popen[bytes]) -> bool:
+    """Whether it is ending anyway: a program that fails writes its last step when it ends."""
+    try:
+        child.wait(_ENDING_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -16,10 +16,14 @@ _NORM = re.compile(
 )
 
 
-_LIST = re.compile(rb"norm_size: ([^\n]*?)\s*\n?[^\n\[]*local_norm:\s*(\[[^\]]*\])", re.IGNORECASE)
+_LIST = re.compile(
+    rb"norm_size:[ \t]*\n?([^\n]*?)\s*\n?[^\n\[]*local_norm:\s*(\[[^\]]*\]|\([^)]*\))", re.IGNORECASE
+)
 """what the training wrapper returns with ``local_norm: True``: sums of squares in the weights' order"""
 _LINE = re.compile(rb"Epoch:\[ *(\d+)/ *\d+\], step:\[ *(\d+)/ *(\d+)\]", re.IGNORECASE)
 _NUMBER = re.compile(rb"[-+]?(?:nan|inf|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(?=[\s,\])]|$)", re.IGNORECASE)
+_TENSOR = re.compile(rb"Tensor\(shape=\[[\d, ]*\],\s*dtype=\w+,\s*value=\s*\[?([^\[\]()]*)\]?\)")
+"""one number of a list, as MindSpore shows a tensor"""
 _SHORTENED = b"..."
 """what a list of more than a thousand numbers is printed with, in place of those in the middle"""
 
@@ -31,7 +35,7 @@ def _global_step(frame: pl.DataFrame) -> pl.DataFrame:
 def local_norms(data: bytes) -> pl.DataFrame | None:
     """Lines ``Epoch:[...], step:[...] local_norm/NAME: VALUE``, L2 norms; else lists ``norm_size: ...``,
     ``local_norm:`` and the sums of squares, before the line of their step."""
-    if mentions(data, b"norm_size: "):
+    if mentions(data, b"norm_size:"):
         return _listed(data)
     if not mentions(data, b"local_norm/"):
         return None
@@ -46,6 +50,7 @@ def local_norms(data: bytes) -> pl.DataFrame | None:
 
 def _listed(data: bytes) -> pl.DataFrame:
     rows: list[tuple[int, int, None, float]] = []
+    data = _TENSOR.sub(rb"\1", data) if mentions(data, b"Tensor(shape=") else data
     for match in _LIST.finditer(data):
         line = _LINE.search(data, match.end())
         if line is None or _SHORTENED in match.group(2):

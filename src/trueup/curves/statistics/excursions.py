@@ -8,7 +8,7 @@ import numpy as np
 
 from trueup.curves.statistics.envelope import window_of
 from trueup.curves.statistics.noise import robust_scale
-from trueup.curves.thresholds import EXCURSION_AGAIN, EXCURSION_HEIGHT, TAIL_SIGMAS
+from trueup.curves.thresholds import EXCURSION_AGAIN, EXCURSION_HEIGHT, SPIKE_SIGMAS, TAIL_SIGMAS
 from trueup.types.arrays import Bools, Floats, Ints
 
 _LISTED, _PARTS = 20, 10
@@ -52,7 +52,7 @@ class Excursions:
 def excursions(
     difference: Floats, reference: Floats, steps: Ints, num_references: int
 ) -> tuple[Excursions | None, Bools]:
-    """The excursions upwards that end, and which steps belong to them.
+    """The excursions upwards that end, beyond a share of the loss and the scatter, and their steps.
 
     ``num_references``: what one of them does alone shows as so small a part of it in their mean.
     """
@@ -64,6 +64,7 @@ def excursions(
     above, below = (np.where(known, difference - level, 0.0) for level in (high, low))
     end = int(np.flatnonzero(known)[-1]) + 1
     limit = EXCURSION_HEIGHT * np.abs(np.where(known, reference, np.inf))
+    limit = np.maximum(limit, SPIKE_SIGMAS * robust_scale(difference - (high + low) / 2))
     spread = TAIL_SIGMAS * robust_scale(difference)
     found = []
     for first, last in _stretches(above > limit, window_of(len(above))):

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from trueup.curves.statistics.envelope import moving_mean
 from trueup.curves.thresholds import (
+    CONVERGED,
     PLATEAU_FEWEST,
     PLATEAU_SHARE,
     PROGRESS,
@@ -38,6 +39,8 @@ class Health:
     """its mean loss from there on"""
     fell: float | None = None
     """how far its loss fell before"""
+    broke_as: tuple[str, str] | None = None
+    """the column that is not finite first, and what it is: NaN or infinite"""
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
@@ -92,6 +95,7 @@ def health(
     bad: NDArray[np.bool_],
     overflow: NDArray[np.bool_],
     plateau: Plateau | None = None,
+    broke_as: tuple[str, str] | None = None,
 ) -> Health:
     """Put together what was found."""
     return Health(
@@ -102,6 +106,7 @@ def health(
         plateau_from=None if plateau is None else plateau.step,
         plateau_level=None if plateau is None else plateau.level,
         fell=None if plateau is None else plateau.fell,
+        broke_as=broke_as,
     )
 
 
@@ -110,6 +115,7 @@ def plateau(loss: Floats, other: Floats, steps: NDArray[np.int64]) -> Plateau | 
 
     From the step found on the loss, averaged over a fiftieth of the steps, falls by less than a
     hundredth, and by less than a quarter of what the other run loses, which is more than a hundredth.
+    A loss that has fallen and risen again by more than a hundredth has not stopped falling: it has diverged.
     """
     num = len(loss)
     known = np.isfinite(loss) & np.isfinite(other)
@@ -125,6 +131,9 @@ def plateau(loss: Floats, other: Floats, steps: NDArray[np.int64]) -> Plateau | 
     stalled = (others > PROGRESS * np.abs(theirs[begins])) & (lost < PLATEAU_SHARE * others)
     stalled &= lost < PROGRESS * np.abs(mine[begins])
     stalled &= (mine[-1] > theirs[-1]) & (mine[-1] - mine[begins] < PLATEAU_SHARE * others)
+    deepest = np.minimum.accumulate(mine)[begins]
+    never_fell = mine[0] - deepest < CONVERGED * (theirs[0] - theirs[-1])
+    stalled &= never_fell | (mine[begins] - deepest < PROGRESS * np.abs(mine[begins]))
     if not stalled.any():
         return None
     at = int(begins[np.flatnonzero(stalled)[0]])

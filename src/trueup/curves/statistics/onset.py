@@ -17,6 +17,7 @@ from trueup.curves.thresholds import (
     ONSET_AWAY,
     ONSET_EDGE,
     ONSET_FEWEST,
+    ONSET_GROWTH,
     ONSET_LEVEL,
     ONSET_NOTHING,
     ONSET_TAKEN,
@@ -53,8 +54,8 @@ class Onset:
 
     @property
     def grows(self) -> bool:
-        """Whether the difference becomes larger in size after it."""
-        return abs(self.after) > abs(self.before)
+        """Whether the difference becomes much larger in size after it."""
+        return abs(self.before) < ONSET_GROWTH * abs(self.after)
 
     def to_json(self) -> dict[str, object]:
         """Plain values."""
@@ -92,7 +93,7 @@ def onset(
         if found is not None and _is_before(raw, index, found.index):
             index, earliest = found.index, found.earliest
         shape = _shape(raw, index)
-    before, after, growth = _sizes(y, index, shape)
+    before, after, growth = _sizes(_each_side(difference, index), index, shape)
     return Onset(
         index=index,
         step=int(steps[index]),
@@ -145,6 +146,12 @@ def _shape(y: Floats, index: int) -> str:
     )
 
 
+def _each_side(difference: Floats, index: int) -> Floats:
+    """The steps before and after a change without what stands out among them: a jump is no outlier."""
+    sides = (difference[:index], difference[index:])
+    return np.concatenate([_filled(side, outliers(side)) for side in sides if len(side)])
+
+
 def _sizes(y: Floats, index: int, shape: str) -> tuple[float, float, float]:
     """Mean before, mean after (of a slope: at the end), and mean growth a step."""
     before = float(y[:index].mean()) if index else float(y[0])
@@ -164,7 +171,7 @@ def _scale(rest: Memory, num: int) -> float:
 def _filled(values: Floats, bad: Bools) -> Floats:
     """Outliers replaced by the line between their neighbours."""
     if not bad.any() or bad.all():
-        return np.nan_to_num(values)
+        return np.nan_to_num(values, posinf=0.0, neginf=0.0)
     where = np.arange(len(values))
     return np.where(bad, np.interp(where, where[~bad], values[~bad]), values)
 

@@ -81,8 +81,8 @@ def spikes(target: Floats, reference: Floats, steps: NDArray[np.int64]) -> Spike
 
 
 def _begins(height: Floats) -> NDArray[np.int64]:
-    """Where spikes begin: steps above six sigmas close to each other are one."""
-    above = np.flatnonzero(height > SPIKE_SIGMAS)
+    """Where spikes begin: steps above six sigmas close to each other are one; an infinite loss is none."""
+    above = np.flatnonzero((height > SPIKE_SIGMAS) & np.isfinite(height))
     return above[np.concatenate([[True], np.diff(above) > SPIKE_BESIDE + 1])] if len(above) else above
 
 

@@ -14,6 +14,7 @@ from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView, TraceSource
 from trueup.types.arrays import Array
 from trueup.types.reason import Reason
+from trueup.types.site import shown_name
 from trueup.types.trace import ParameterFacts, RankFacts, ScalarLine, SummaryRow
 
 _KEPT_STEPS = 4
@@ -21,9 +22,9 @@ _KEPT_STEPS = 4
 
 def site_of(row: Mapping[str, Any]) -> str:
     """``layers.0.attn · torch.matmul[1] · output.0`` of one row of ``StepView.frame``."""
-    name = row["name"] or "(root)"
+    name = shown_name(row["name"] or "")
     if row["kind"] in ("api", "collective") and row["module"] is not None:
-        name = f"{row['module'] or '(root)'} · {name}"
+        name = f"{shown_name(row['module'] or '')} · {name}"
     ordinal = f"[{row['ordinal']}]" if row["ordinal"] else ""
     mode = f" ({row['mode']})" if row["mode"] in ("eval", "recompute") else ""
     words = {"backward": "gradient of ", "param_grad": "gradient ", "optimizer": "after update "}

@@ -10,6 +10,7 @@ from trueup.diagnosing.evidence.facts import NUMBERS, Known
 from trueup.numerics.summary import SKETCH_SIZE
 from trueup.store import StepView
 from trueup.types.arrays import Array
+from trueup.types.site import shown_name
 
 
 def known_tensor(view: StepView, record: int, name: str | None = None) -> Known | None:
@@ -25,7 +26,7 @@ def known_tensor(view: StepView, record: int, name: str | None = None) -> Known 
         return None if found is None else found[1]
 
     return Known(
-        name or (f"{view.name[call] or '(root)'}, {slot}" if call >= 0 else slot),
+        name or (f"{shown_name(view.name[call])}, {slot}" if call >= 0 else slot),
         dtype=str(row["dtype"]),
         shape=tuple(row["shape"] or ()),
         statistics={number: cast("float | None", row.get(number)) for number in NUMBERS},

@@ -10,13 +10,14 @@ from trueup.diagnosing.replay.judge import Difference
 from trueup.diagnosing.replay.step import OUTSIDE, ReplayedStep
 from trueup.types.codes import ReplayCode
 from trueup.types.reason import Reason, reason
+from trueup.types.site import shown_name
 
 MAX_REASONS = 8
 
 
 def site_of(owner: str, where: str) -> str:
     """``layers.0.attn, torch.matmul[1], output.0``."""
-    return f"{owner or '(root)'}, {where}"
+    return f"{shown_name(owner)}, {where}"
 
 
 def place_of(step: ReplayedStep, found: Difference | Absent) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from trueup.matching.tree import Side, Words
+from trueup.types.site import shown_name
 
 
 def site_of(side: Side, words: Words, call: int) -> str:
@@ -13,13 +14,13 @@ def site_of(side: Side, words: Words, call: int) -> str:
     A module, or a weight, is its name.
     """
     kind = words.kind[side.kind[call]]
-    name = words.name[side.name[call]] or "(root)"
+    name = shown_name(words.name[side.name[call]])
     if kind in ("module", "parameter"):
         return name
     ordinal = f"[{side.ordinal[call]}]" if side.ordinal[call] > 0 else ""
     if side.parent[call] < 0:
         return name + ordinal
-    return f"{words.name[side.name[side.parent[call]]] or '(root)'} · {name}{ordinal}"
+    return f"{shown_name(words.name[side.name[side.parent[call]]])} · {name}{ordinal}"
 
 
 def sites_of(side: Side, words: Words) -> dict[str, list[int]]:

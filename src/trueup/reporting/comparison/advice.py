@@ -35,6 +35,7 @@ from trueup.reporting.formatting import count, number, plain, ratio, short_frame
 from trueup.types.codes import SuspectCode
 from trueup.types.reason import Reason, reason
 from trueup.types.result import ResultRow
+from trueup.types.site import shown_name
 from trueup.types.status import Outcome
 from trueup.wording import advice, headline
 
@@ -225,7 +226,9 @@ def _precision(result: ComparisonResult) -> Section:
 
 def _precision_line(row: Mapping[str, object]) -> str:
     name = short_site(str(row["name"] if row["name"] != row["module"] else row["type"]))
-    return f"{row['module'] or '(root)'} · {name} ({row['role']}): {row['note'] or 'dtypes differ'}"
+    return (
+        f"{shown_name(str(row['module'] or ''))} · {name} ({row['role']}): {row['note'] or 'dtypes differ'}"
+    )
 
 
 def _unmatched(result: ComparisonResult) -> Section:

@@ -23,6 +23,7 @@ from trueup.reporting.formatting import plain
 from trueup.types.codes import NextCode
 from trueup.types.reason import Json, Reason, read_reason, read_reasons, reason
 from trueup.types.result import CountsDocument, DepthDocument, ResultDocument, ResultRow, SideDocument
+from trueup.types.site import shown_name
 from trueup.types.verdict import Verdict, verdict_from_json
 from trueup.wording import command, text
 
@@ -168,8 +169,8 @@ class ComparisonResult:
         return tuple(
             UnmatchedGroup(
                 side=str(one["side"]),
-                module=str(one["module"] or "(root)"),
-                name=str(one["name"] or "(root)"),
+                module=shown_name(str(one["module"] or "")),
+                name=shown_name(str(one["name"] or "")),
                 count=int(one["count"]),
                 reason=read_reason(one, "reason"),
             )

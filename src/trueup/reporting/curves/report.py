@@ -228,7 +228,7 @@ def _span_of(curve: Curve) -> str:
 
 def _criteria(criteria: Sequence[Criterion], on: On) -> Table:
     columns = (
-        Column(title="criterion", grow=True, width=34, even=True),
+        Column(title="criterion", grow=True, width=30, even=True),
         Column(title="measured", fit=True, width=30),
         Column(title="expected", grow=True, below=True, width=44),
         Column(title="source", width=40, on=_FILED),

@@ -11,6 +11,7 @@ from trueup.reporting.diagnosis.drawing import MAX_FLAGS
 from trueup.reporting.diagnosis.model import Point, block_of, points_of, score_text, tone_of
 from trueup.reporting.render.plots import svg
 from trueup.types.finding import Stage
+from trueup.types.site import shown_name
 
 Scale = Callable[[float], float]
 
@@ -84,7 +85,7 @@ def _band(points: Sequence[Point], x: Scale, y: Scale, left: float, right: float
 
 
 def _dot(point: Point, x: float, y: float) -> str:
-    words = f"{point.module or '(root)'} ({point.type}): {score_text(point.score)}"
+    words = f"{shown_name(point.module)} ({point.type}): {score_text(point.score)}"
     if point.error:
         words += f", relative error {point.error:.3g}"
     title = f"<title>{escape(words)}</title>"

@@ -16,6 +16,8 @@ class CurvesCode(Code):
     JUMP = "curves.diverges_at_step"
     GROWS = "curves.difference_grows"
     LATE = "curves.late_difference"
+    SECOND_LOSS = "curves.second_loss_differs"
+    EARLY_GAP = "curves.early_difference"
     OFFSET = "curves.steady_offset"
     FLUCTUATES = "curves.fluctuates"
     SCATTERS = "curves.scatters"
