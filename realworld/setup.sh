@@ -10,7 +10,7 @@ packages() {
     case $1 in
         light) echo "transformers accelerate peft trl lightning megatron-core torch_geometric" ;;
         heavy) echo "transformers accelerate deepspeed diffusers" ;;
-        titan) echo "torchtitan timm" ;;
+        titan) echo "torchtitan triton timm" ;; # torchtitan imports triton and does not name it
         *) echo "setup.sh: expected one of: light, heavy, titan (got '$1')" >&2; exit 2 ;;
     esac
 }
