@@ -36,7 +36,7 @@ model.use_remove_padding=True +model.override_config.attn_implementation=sdpa
 model.enable_gradient_checkpointing=False engine=fsdp engine.strategy=fsdp2 engine.use_torch_compile=False
 optim.lr=1e-3 trainer.device=cpu trainer.logger=[console] trainer.total_epochs=1 trainer.test_freq=-1
 trainer.save_freq=-1 trainer.resume_mode=disable trainer.project_name=toy trainer.experiment_name=sft
-""".split()
+"""
 
 
 def write_inputs(folder: str, seed: int, *, wrong: bool) -> None:
@@ -74,7 +74,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_inputs(folder, args.seed, wrong=args.fault == "data")
         given = [
-            *SETTINGS,
+            *SETTINGS.split(),
             f"data.train_files={folder}/sft.parquet",
             f"model.path={folder}/model",
             f"trainer.default_local_dir={folder}/checkpoints",
