@@ -18,7 +18,7 @@ for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("M
 os.environ.setdefault("MASTER_PORT", str(20000 + os.getpid() % 20000))
 torch._utils._get_available_device_type = lambda: "cpu"  # where there is none, torchtitan takes "cuda"
 
-from outcome import Outcome, arguments, halve_gradient  # noqa: E402
+from outcome import Outcome, arguments, halve_gradient_in  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torch.distributed.fsdp import FSDPModule  # noqa: E402
 from torchtitan.components.loss import cross_entropy_loss  # noqa: E402
@@ -121,7 +121,7 @@ def main() -> None:
         if args.fault == "forward":
             model.layers["1"].ffn_norm.eps = 1e-2
         if args.fault == "backward":
-            halve_gradient(model.layers["0"].feed_forward.w2.weight)
+            halve_gradient_in(model.layers["0"].feed_forward.w2)
         batches = trainer.batch_generator(trainer.dataloader)
         for _ in range(args.steps):
             trainer.step += 1

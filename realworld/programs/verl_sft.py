@@ -24,7 +24,7 @@ import pandas as pd  # noqa: E402
 import tiny  # noqa: E402
 import torch  # noqa: E402
 from hydra import compose, initialize_config_module  # noqa: E402
-from outcome import Outcome, arguments, halve_gradient  # noqa: E402
+from outcome import Outcome, arguments, halve_gradient_in  # noqa: E402
 from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: E402
 from verl.trainer import sft_trainer  # noqa: E402
 from verl.utils.distributed import initialize_global_process_group  # noqa: E402
@@ -89,7 +89,7 @@ def main() -> None:
         if args.fault == "forward":
             layers[1].post_attention_layernorm.variance_epsilon = 1e-2
         if args.fault == "backward":
-            halve_gradient(layers[0].mlp.down_proj.weight)
+            halve_gradient_in(layers[0].mlp.down_proj)
         if args.fault == "loss":
             usual = trainer.loss_fn
 
