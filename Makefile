@@ -44,7 +44,7 @@ zoo: $(DEV_STAMP)
 	@$(BIN)/python bugzoo/zoo.py
 
 realworld: $(DEV_STAMP)
-	@bash realworld/setup.sh light heavy
+	@bash realworld/setup.sh light heavy titan verl
 	@$(BIN)/python -m realworld.run $(PROGRAMS)
 
 rl: $(DEV_STAMP)

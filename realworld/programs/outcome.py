@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 FAULTS = ("none", "data", "forward", "loss", "backward", "optimizer")
 FAULT = "REALWORLD_FAULT"
@@ -63,3 +63,15 @@ class Outcome:
 def halve_gradient(weight: Tensor) -> None:
     """A fault of the backward pass: one weight gets 0.9 of its gradient."""
     weight.register_hook(lambda gradient: gradient * 0.9)
+
+
+def halve_gradient_in(module: nn.Module) -> None:
+    """The same where another tensor stands for the weight while it is computed with, as FSDP2's."""
+    planted: set[int] = set()
+
+    def plant(module: nn.Module, given: object) -> None:
+        if id(module.weight) not in planted:
+            planted.add(id(module.weight))
+            halve_gradient(module.weight)
+
+    module.register_forward_pre_hook(plant)

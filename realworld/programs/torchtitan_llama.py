@@ -18,8 +18,9 @@ for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("M
 os.environ.setdefault("MASTER_PORT", str(20000 + os.getpid() % 20000))
 torch._utils._get_available_device_type = lambda: "cpu"  # where there is none, torchtitan takes "cuda"
 
-from outcome import Outcome, arguments, halve_gradient  # noqa: E402
+from outcome import Outcome, arguments, halve_gradient_in  # noqa: E402
 from torch import Tensor  # noqa: E402
+from torch.distributed.fsdp import FSDPModule  # noqa: E402
 from torchtitan.components.loss import cross_entropy_loss  # noqa: E402
 from torchtitan.components.lr_scheduler import build_lr_schedulers  # noqa: E402
 from torchtitan.components.optimizer import build_optimizers  # noqa: E402
@@ -114,10 +115,13 @@ def main() -> None:
         config.job.dump_folder = folder
         trainer = Trainer(config)
         model = trainer.model_parts[0]
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_force_sum_reduction_for_comms(True)  # gloo cannot scale in a reduction
         if args.fault == "forward":
             model.layers["1"].ffn_norm.eps = 1e-2
         if args.fault == "backward":
-            halve_gradient(model.layers["0"].feed_forward.w2.weight)
+            halve_gradient_in(model.layers["0"].feed_forward.w2)
         batches = trainer.batch_generator(trainer.dataloader)
         for _ in range(args.steps):
             trainer.step += 1

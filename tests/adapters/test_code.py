@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import json
+import os
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -173,15 +174,18 @@ class Pretender:
 PRETENDER: Any = Pretender()
 
 
+OF_PROCESS, OF_PROGRAM = os.getpid(), -os.getpid()
+
+
 def tagged(x: float) -> object:
-    return plain(x), PRETENDER
+    return plain(x), PRETENDER, OF_PROCESS, OF_PROGRAM
 
 
-def test_a_stand_in_for_a_word_is_no_word() -> None:
+def test_a_stand_in_for_a_word_and_the_number_of_the_process_are_no_values() -> None:
     model = Model()
     model.forward = tagged  # type: ignore[method-assign, assignment]
     found = collected(("a", model))
     assert isinstance(PRETENDER, str)
-    assert named(found, "tagged")[5] == {}
+    assert named(found, "tagged")[5] == {"OF_PROGRAM": OF_PROGRAM}
     assert "plain" in named(found, "tagged")[6]
     json.dumps(found)

@@ -463,8 +463,8 @@ def _is_module(value: object) -> bool:
 def _is_plain(value: object) -> bool:
     """A number, a dtype, a word, some of them: no path, and no text. A stand-in that names another class as
     its own (a mock with a spec, a lazy object) is none of that class."""
-    if value.__class__ is not type(value):
-        return False
+    if value.__class__ is not type(value) or (type(value) is int and value == os.getpid()):
+        return False  # a process has another number in every run
     if isinstance(value, (tuple, list, set, frozenset)):
         return len(value) <= _MOST and all(isinstance(one, _SCALARS) and _is_plain(one) for one in value)
     if isinstance(value, str):

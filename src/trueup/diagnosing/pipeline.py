@@ -20,7 +20,7 @@ from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.gradients import run_gradient_replay
 from trueup.diagnosing.replay import ReplayNoise
 from trueup.diagnosing.replay import origins as replay_origins
-from trueup.diagnosing.rl.outcomes import diagnosis_of_records, same_sequences, stage_outcomes
+from trueup.diagnosing.rl.outcomes import diagnosis_of_records, generated, same_sequences, stage_outcomes
 from trueup.diagnosing.rl.walk import RLComparison, compare_rollouts
 from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
 from trueup.diagnosing.stages.config import configurations, settled
@@ -270,10 +270,13 @@ def _walk(
     fault, what modules show follows from it, else modules say more of what a model gave."""
     of_rl = stage_outcomes(rollouts) if rollouts is not None else ()
     known = any(one.confirmed and one.status is StageStatus.FAILED for one in of_rl)
+    apart = None if rollouts is None else rollouts.generated_apart
     at = 0
     for stage in stages:
         context.earlier.append(stage.check(context))
         if stage.stage is Stage.DATA:
+            if apart is not None:
+                context.earlier[-1] = generated(context.earlier[-1], apart)
             at = len(context.earlier)
             context.earlier += of_rl if known else ()
     if not known:

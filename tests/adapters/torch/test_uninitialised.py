@@ -226,3 +226,24 @@ def test_what_a_collective_is_to_fill_means_nothing_before(tmp_path: Path) -> No
     read = [row for row in rows if row["name"].endswith("relu") and row["phase"] == "forward"]
     assert {row["status"] for row in read} == {"equal"}
     assert compare(tmp_path / "other", tmp_path / "a").exit_code == 1
+
+
+def written_as_lists(model: Model, x: Tensor) -> Tensor:
+    """As FSDP2 does: several pieces of memory are written by one call, by a list and by ``out``."""
+    flat = [model.reserved(12) for _ in range(2)]
+    torch._foreach_copy_(flat, list(x.detach().flatten().split(12)))
+    parts = [model.reserved(2, 6) for _ in range(2)]
+    torch.split_with_sizes_copy(x.detach(), [2, 2], 0, out=parts)
+    return x + torch.cat(parts) + torch.cat(flat).view(4, 6)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_memory_that_one_call_writes_as_a_list_is_not_what_it_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    """Also where it was reserved out of sight."""
+    if not seen:
+        monkeypatch.setattr("trueup.adapters.torch.uninitialised.Uninitialised.made", lambda *_: None)
+    runs = [trained(tmp_path / str(garbage), written_as_lists, garbage) for garbage in (0x11, 0x43)]
+    comparison = compare(*runs)
+    assert comparison.exit_code == 0, comparison.verdict

@@ -13,10 +13,13 @@ from rl.faults import BENIGN, FAULTS, GRPO, judged, run_once
 from rl.loop import Trainer
 
 from trueup.diagnosing.pipeline import diagnose
-from trueup.diagnosing.rl.walk import compare_rollouts
-from trueup.diagnosing.stages.protocol import StageStatus
-from trueup.types.codes import RLCode
-from trueup.types.finding import Stage
+from trueup.diagnosing.rl.outcomes import generated
+from trueup.diagnosing.rl.walk import RLComparison, compare_rollouts
+from trueup.diagnosing.stages.naming import kind_named
+from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.types.codes import RLCode, StagesCode
+from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
+from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
 
 pytestmark = pytest.mark.torch
@@ -88,3 +91,36 @@ def test_a_diagnosis_of_records_alone(place, tmp_path) -> None:
     statuses = {one.stage: one.status for one in found.stages}
     assert statuses[Stage.ADVANTAGES] is StageStatus.PASSED
     assert (tmp_path / "diagnosis.json").exists()
+
+
+def test_tokens_that_the_runs_generated_are_no_fault_of_the_data(place) -> None:
+    """From the same prompts; where the prompts differ too, the batches stay a fault of the data."""
+    folder, references = place
+    held = run_once(folder, GRPO, references)
+    apart = compare_rollouts(Trainer(folder / "generated", replace(GRPO, seed=5)).run(), held)
+    assert apart is not None
+    assert apart.generated_apart is not None
+    assert apart.generated_apart.code is RLCode.ROLLOUTS
+    batches = data_outcome(reason(StagesCode.BATCH, relation="other", labels=False))
+    said = generated(batches, apart.generated_apart)
+    assert (said.status, said.findings) == (StageStatus.CONSEQUENCE, ())
+    mask = data_outcome(reason(StagesCode.SAME_SHARD))
+    assert generated(mask, apart.generated_apart) is mask
+    prompts = replace(apart.checks[0], quantity="prompts", status=StageStatus.FAILED)
+    assert RLComparison(checks=(prompts, *apart.checks)).generated_apart is None
+
+
+def data_outcome(headline: Reason) -> StageOutcome:
+    kind = kind_named("wrong_data", EvidenceRank.STATED, headline)
+    finding = Finding(
+        stage=Stage.DATA,
+        headline=headline,
+        module="",
+        site="batch of step 1",
+        basis=Basis.RECORDED,
+        kinds=(kind,),
+    )
+    title = reason(StagesCode.TITLE, key="data")
+    return StageOutcome(
+        stage=Stage.DATA, title=title, status=StageStatus.FAILED, said=headline, findings=(finding,)
+    )

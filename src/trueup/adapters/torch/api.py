@@ -22,11 +22,13 @@ from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.trees import split_call, split_result
 from trueup.adapters.torch.uninitialised import (
     NOT_READ,
+    ONLY_WRITING,
     OVERWRITING,
     REASON,
     RESERVING,
     RULES,
     SETITEM,
+    is_only_written,
     without_beta,
 )
 
@@ -156,8 +158,9 @@ def _captured(
             if kept:
                 if engine.inputs_on and engine.forward_on:
                     read = tensors[1:] if name in OVERWRITING else tensors
+                    writes = name in ONLY_WRITING or (kwargs is not None and "out" in kwargs)
                     for where, tensor in read:
-                        if where == "input.out":
+                        if writes and is_only_written(name, where):
                             continue
                         if kwargs and "beta" in kwargs and where in _FIRST and without_beta(name, kwargs):
                             engine.without_values(call, "forward", where, tensor, NOT_READ)

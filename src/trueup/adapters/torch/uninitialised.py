@@ -34,6 +34,8 @@ _VIEWS = frozenset(RULES["views"])
 _SHAPE_ONLY = frozenset(RULES["shape_only"])
 _WRITING_PLACES = frozenset(RULES["writing_places"])
 _OVERWRITING_LISTS = frozenset(RULES["overwriting_lists"])
+_ONLY_WRITTEN: dict[str, dict[str, str]] = RULES["only_written"]  # type: ignore[assignment]
+ONLY_WRITING = frozenset({*_ONLY_WRITTEN, *_OVERWRITING_LISTS})
 _WITH_BETA = frozenset(RULES["with_beta"])
 _NOT_COMPUTING = _VIEWS | _WRITING_PLACES | {SETITEM}
 _MOST_RUNS = 1 << 16
@@ -135,6 +137,9 @@ class Uninitialised:
             self.made(results)
         elif self.left:
             self._write(name, args, kwargs)
+            for where, tensor in results:
+                if name in _ONLY_WRITTEN and where == _ONLY_WRITTEN[name]["result"]:
+                    self.written(tensor)
             if name in _VIEWS and args and isinstance(args[0], Tensor) and self.holds(args[0]):
                 # what had to be copied to have the new shape means as little
                 self.made([one for one in results if self._room(one[1]) is None])
@@ -198,6 +203,15 @@ class Uninitialised:
 
     def _forget(self, tensor: Tensor) -> None:
         self.left.pop(storage_ptr(storage_of(tensor)), None)
+
+
+def is_only_written(name: str, where: str) -> bool:
+    """Whether a call of this name writes an argument, ``out`` or one of ``ONLY_WRITING``, without reading it:
+    what it holds before means nothing."""
+    _, argument, *inside = where.split(".")
+    if argument == "out" or (name in _ONLY_WRITTEN and argument == _ONLY_WRITTEN[name]["argument"]):
+        return True
+    return argument == "0" and bool(inside) and name in _OVERWRITING_LISTS
 
 
 def without_beta(name: str, kwargs: dict[str, object]) -> bool:

@@ -16,6 +16,7 @@ from trueup.comparing.judgement import DIFFERENT, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.matching.codes import Codes
 from trueup.types.arrays import Bools
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason
@@ -44,31 +45,40 @@ def _unread(context: StepContext, metrics: Metrics, judgement: Judgement) -> Jud
     )
 
 
+def is_view(name: str) -> bool:
+    """Whether a function of this name computes nothing."""
+    return name.rpartition(".")[2] in VIEWS
+
+
 def of_views(rows: Rows) -> Bools:
     """Rows of the forward of functions that compute nothing."""
-    words = np.array([word.rpartition(".")[2] in VIEWS for word in rows.match.words.name] + [False])
+    words = np.array([is_view(word) for word in rows.match.words.name] + [False])
     return np.asarray(rows.kind_is("api") & rows.phase_is("forward") & words[rows.of_call("name")])
 
 
 def _is_read(rows: Rows, half: Half, views: Bools) -> Bools:
-    """Rows of views whose content a record that is of no view has as well, of results also through further
-    views; all that have no digest."""
-    content = contents(half)
-    given = views & rows.slot_starts("input") & (content >= 0)
-    shown = views & rows.slot_starts("output")
+    known = half.column("digest").is_not_null().to_numpy()
+    inputs = rows.slot_starts("input")
+    return is_read(np.where(known, contents(half), -1), half.call, views & inputs, views & ~inputs)
+
+
+def is_read(content: Codes, call: Codes, given: Bools, shown: Bools) -> Bools:
+    """Records whose content one that no view is given, or shows, has as well; of what views show also through
+    further views. ``content``: equal numbers for equal content, -1 where it is not known, which counts as
+    read; ``call``: a number for each call, -1 for none; ``given``, ``shown``: what views are given, and
+    show."""
     directly = np.zeros(int(content.max(initial=0)) + 2, bool)
-    directly[content[~views & (content >= 0)]] = True
+    directly[content[~(given | shown) & (content >= 0)]] = True
     passed_on = directly.copy()
     while True:
-        call = np.zeros(half.side.num_calls + 1, bool)
-        call[half.call[shown & passed_on[content]]] = True
-        call[-1] = False
-        more = given & call[half.call] & ~passed_on[content]
+        calls = np.zeros(int(call.max(initial=0)) + 2, bool)
+        calls[call[shown & passed_on[content]]] = True
+        calls[-1] = False
+        more = given & (content >= 0) & calls[call] & ~passed_on[content]
         if not more.any():
             break
         passed_on[content[more]] = True
-    known = half.column("digest").is_not_null().to_numpy()
-    return np.asarray(np.where(shown, passed_on[content], directly[content]) | ~known)
+    return np.asarray(np.where(given, directly[content], passed_on[content]) | (content < 0))
 
 
 RULE = Rule(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import yaml
 
+from trueup.comparing.rules.unread_views import is_read, is_view
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun, place_of, site_of
+from trueup.types.arrays import Bools
 from trueup.types.codes import CheckCode as Code
 from trueup.types.codes import code_from
 from trueup.types.reason import Reason, reason
@@ -62,7 +65,7 @@ def _joined(run: CheckedRun, step: int, rank: int) -> pl.DataFrame:
 
 def _without_unread(joined: pl.DataFrame, apart: pl.DataFrame) -> pl.DataFrame:
     """What differs, but for arguments of functions whose results do not: of a buffer that a program reserves
-    and uses in part, nobody has read the rest."""
+    and uses in part, nobody has read the rest; and for views that nothing reads."""
     function = (pl.col("kind") == "api") & (pl.col("phase") == "forward")
     outputs = joined.filter(function & pl.col("slot").str.starts_with("output"))
     same = outputs.group_by("call").agg(
@@ -70,7 +73,20 @@ def _without_unread(joined: pl.DataFrame, apart: pl.DataFrame) -> pl.DataFrame:
     )
     calls = same.filter("same")["call"]
     unread = function & pl.col("slot").str.starts_with("input") & pl.col("call").is_in(calls.implode())
-    return apart.filter(~unread)
+    read = _read(joined, "digest") & _read(joined, "digest_again")
+    shown = joined.filter(pl.Series(~read))["record"]
+    return apart.filter(~unread & ~pl.col("record").is_in(shown.implode()))
+
+
+def _read(joined: pl.DataFrame, digest: str) -> Bools:
+    """Records whose content is read in one of the two runs (``unread_views``)."""
+    functions = joined["kind"].cast(pl.String).eq("api") & joined["phase"].cast(pl.String).eq("forward")
+    names = joined["name"].cast(pl.String)
+    views = functions.to_numpy() & np.array([is_view(name or "") for name in names], bool)
+    inputs = joined["slot"].cast(pl.String).str.starts_with("input").to_numpy()
+    content = joined[digest].rank("dense").fill_null(0).to_numpy().astype(np.int64) - 1
+    call = joined["call"].fill_null(-1).to_numpy().astype(np.int64)
+    return is_read(content, call, views & inputs, views & ~inputs)
 
 
 def _differing(

@@ -36,6 +36,8 @@ def loss_bounds(book: StepView, given: set[int]) -> dict[int, float]:
         if summary is None or value is None or value.size != 1 or microbatch not in labels:
             continue
         number = float(value.ravel()[0])
+        counted = float((labels[microbatch] != of_loss.ignore_index).sum())
+        parts = float(len(values))
         for logits, numbers in _logits(book, microbatch, labels[microbatch].size, given):
             loss = reproduced(
                 number,
@@ -43,11 +45,13 @@ def loss_bounds(book: StepView, given: set[int]) -> dict[int, float]:
                 labels[microbatch],
                 ignore_index=of_loss.ignore_index,
                 masks=[masks[microbatch]] if microbatch in masks else [],
-                numbers=[*numbers, float(len(values))],
+                numbers=[*numbers, parts, parts * counted],
             )
             if loss is not None:
                 own = abs(loss.loss - number) / abs(number)
                 found[summary] = allowed_error(own, labels[microbatch].size)
+                undivided = _before_accumulation(book, microbatch, number, len(values))
+                found |= dict.fromkeys(undivided, found[summary])
                 break
     return found
 
@@ -56,6 +60,17 @@ def allowed_error(own: float, tokens: int) -> float:
     """The relative error that a target's loss may have, by the reference's own; never less than a sum over
     tokens in float32 makes."""
     return max(LOSS_TIMES * own, FLOAT32 * (LOSS_ROUNDINGS + math.sqrt(tokens)))
+
+
+def _before_accumulation(book: StepView, microbatch: int, loss: float, microbatches: int) -> Iterator[int]:
+    """Summaries of numbers that calls returned and that, divided by the number of microbatches, are the
+    loss."""
+    for _, slot, record in around_loss(book, microbatch):
+        summary, value = book.content[record], book.value(record)
+        if slot.startswith("input") or summary is None or value is None or value.size != 1:
+            continue
+        if np.float32(np.float32(value.ravel()[0]) / np.float32(microbatches)) == np.float32(loss):
+            yield summary
 
 
 def _logits(

@@ -12,7 +12,7 @@ from trueup.diagnosing.rl.walk import RL_STAGES, RLComparison
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.types.codes import RLCode, StagesCode
 from trueup.types.finding import Basis, Finding, Stage
-from trueup.types.reason import reason
+from trueup.types.reason import Reason, reason
 
 _WORST = (StageStatus.FAILED, StageStatus.CONSEQUENCE, StageStatus.UNDECIDED, StageStatus.PASSED)
 
@@ -44,15 +44,23 @@ def diagnosis_of_records(
 def same_sequences(outcome: StageOutcome) -> StageOutcome:
     """Batches that differ though both runs train on the same sequences hold them in another order, or in
     other mini-batches: no fault."""
+    return _without_batches(outcome, StageStatus.PASSED, reason(RLCode.SAME_SEQUENCES))
+
+
+def generated(outcome: StageOutcome, said: Reason) -> StageOutcome:
+    """Batches that differ though both runs were given the same prompts hold what the runs generated: other
+    tokens there follow from the models or from their draws, and are no fault of the data."""
+    return _without_batches(outcome, StageStatus.CONSEQUENCE, said)
+
+
+def _without_batches(outcome: StageOutcome, status: StageStatus, said: Reason) -> StageOutcome:
     batches = (StagesCode.BATCH,)
     if outcome.stage is not Stage.DATA or not any(one.headline.has(*batches) for one in outcome.findings):
         return outcome
     kept = tuple(one for one in outcome.findings if not one.headline.has(*batches))
     if kept:
         return replace(outcome, findings=kept, said=kept[0].headline)
-    said = reason(RLCode.SAME_SEQUENCES)
-    evidence = (outcome.said, *outcome.evidence)
-    return replace(outcome, status=StageStatus.PASSED, said=said, evidence=evidence, findings=())
+    return replace(outcome, status=status, said=said, evidence=(outcome.said, *outcome.evidence), findings=())
 
 
 def _outcomes(checks: Sequence[Check], failed: Sequence[Check]) -> Iterator[StageOutcome]:

@@ -66,6 +66,15 @@ class RLComparison:
         return bool(tokens) and all(one.passed for one in tokens)
 
     @property
+    def generated_apart(self) -> Reason | None:
+        """How the sequences differ where the prompts do not: the runs themselves generated the difference."""
+        prompts = [one for one in self.checks if one.quantity == "prompts"]
+        apart = [one for one in self.checks if one.quantity == "responses" and not one.passed]
+        if not prompts or not apart or not all(one.passed for one in prompts):
+            return None
+        return apart[0].said
+
+    @property
     def headline(self) -> Reason:
         """What is concluded of all of it."""
         if self.failed:
