@@ -66,9 +66,9 @@ class TrainingConfig(Section):
     resume_training: bool = False
     load_checkpoint: Path | None = None
     """a checkpoint, or a folder of them: the latest; default with resume_training: those of output_dir"""
-    ckpt_format: Literal["ckpt", "safetensors"] = "ckpt"
-    """ckpt is torch's distributed checkpoint; safetensors is read on either framework, and is what MindSpore
-    always writes"""
+    ckpt_format: Literal["ckpt", "safetensors", "torch_dist"] = "ckpt"
+    """ckpt (MindSpore's files) and safetensors are written and read on both frameworks; torch_dist is torch's
+    distributed checkpoint, for PyTorch alone"""
     keep_checkpoint_max: Positive = 5
     async_save: bool = True
     """train on while a checkpoint is written, from a copy in the CPU's memory; not a key of the original"""

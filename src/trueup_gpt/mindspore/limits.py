@@ -33,5 +33,7 @@ def _problems(config: Config, device: str | None) -> Iterator[str]:
         yield "dropout with tensor parallelism needs PyTorch; set hidden_dropout and attention_dropout to 0"
     if model.use_flash_attention:
         yield "use_flash_attention is PyTorch's fused attention; leave it out with MindSpore"
+    if config.training.ckpt_format == "torch_dist":
+        yield "ckpt_format torch_dist is PyTorch's; ckpt and safetensors are possible with MindSpore"
     if model.torch_compile:
         yield "torch_compile needs PyTorch; leave it out with MindSpore"
