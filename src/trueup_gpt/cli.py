@@ -142,7 +142,7 @@ def _with_mindspore(
     if os.environ.get("MS_ROLE") == "MS_SCHED":
         return schedule(device)
     if world_size > 1 and "MS_ROLE" not in os.environ:
-        return launch(world_size, _words(), config.training.output_dir, quiet=quiet)
+        return launch(world_size, ["-m", "trueup_gpt", *_words()], config.training.output_dir, quiet=quiet)
     return _run(config, Framework.MINDSPORE, device, quiet=quiet)
 
 

@@ -33,7 +33,7 @@ def place_in_world(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def launch(num_processes: int, words: Sequence[str], output: Path, *, quiet: bool) -> int:
-    """Run ``python -m trueup_gpt WORDS`` in each of them by msrun; says what the first of them says.
+    """Run ``python WORDS`` in each of them by msrun; says what the first of them says.
 
     Returns:
         0, or what a process that failed ended with, after its errors and the names of the logs.
@@ -52,7 +52,7 @@ def launch(num_processes: int, words: Sequence[str], output: Path, *, quiet: boo
         f"--log_dir={folder}",
         "--join=True",
         "--cluster_time_out=300",
-        *("python", "-m", "trueup_gpt", *words),
+        *("python", *words),
     ]
     environment = os.environ | {"PATH": _path(), STOP: str(folder / "stop")}
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))

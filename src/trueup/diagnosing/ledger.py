@@ -59,8 +59,9 @@ def summings(books: Sequence[StepView], at: int, before: StepView | None, mesh: 
 def _summing(fqn: str, books: Sequence[StepView], at: int, before: StepView | None, mesh: Layout) -> Summing:
     own = books[at]
     total = own.sketch(own.parameter(fqn, *ACCUMULATED))
-    if total is None:
-        return Summing(fqn=fqn, way="none", factor=0.0, residual=0.0)
+    if total is None:  # a framework that gives gradients back shows no sum, only what the optimizer got
+        way = "none" if own.parameter(fqn, *CLIPPED) is None else "unknown"
+        return Summing(fqn=fqn, way=way, factor=0.0, residual=0.0)
     local = [_local(book, fqn) for book in books]
     target = local[at]
     if target is None:
@@ -156,14 +157,15 @@ def _carried(fqn: str, total: Floats, parts: list[Floats], before: StepView) -> 
 def handovers(
     books: Sequence[StepView], at: int, clipped_by: float | None, mesh: Layout
 ) -> dict[str, Summing]:
-    """How each gradient the optimizer of rank ``books[at]`` got came from the accumulated ones: this rank's,
-    or those of several ranks, where a program reduces after backward. The factor of clipping is taken out;
-    where it is not known, the factor that all gradients have in common."""
+    """How each gradient the optimizer of rank ``books[at]`` got came from the accumulated ones (where no sum
+    was recorded, the local ones of all microbatches): this rank's, or those of several ranks, where a program
+    reduces after backward. The factor of clipping is taken out; where it is not known, the factor that all
+    gradients have in common."""
     own = books[at]
     fits: dict[str, list[Summing]] = {}
     for fqn in own.parameters_with(*CLIPPED):
         total = own.sketch(own.parameter(fqn, *CLIPPED))
-        parts = [book.sketch(book.parameter(fqn, *ACCUMULATED)) for book in books]
+        parts = [_accumulated(book, fqn) for book in books]
         if total is None or parts[at] is None or not np.any(total):
             continue
         fits[fqn] = _fits(fqn, total, _ways(books, at, parts, mesh))
@@ -174,6 +176,11 @@ def handovers(
     if common is None:
         common = float(np.median([abs(s.factor) for s in best.values()])) if best else 1.0
     return {fqn: _without(s, fits[fqn], common or 1.0) for fqn, s in best.items()}
+
+
+def _accumulated(book: StepView, fqn: str) -> Floats | None:
+    recorded = book.parameter(fqn, *ACCUMULATED)
+    return _local(book, fqn) if recorded is None else book.sketch(recorded)
 
 
 def _best(fits: Sequence[Summing]) -> Summing:
