@@ -29,6 +29,8 @@ class TrainingConfig(Section):
     seed: Positive = 42
     """not given in the original: any"""
     output_dir: Path = Path("./output")
+    device_target: Literal["CPU", "GPU", "Ascend"] | None = None
+    """default: the one that is there; --device and TRUEUP_DEVICE go before it; not a key of the original"""
     training_iters: Count = 0
     epochs: Positive | None = None
     """in place of training_iters"""
