@@ -113,8 +113,7 @@ def judged(traces: Traces, target: str, reference: str, level: str) -> dict[str,
     found: dict[str, Any] = {"compare": compared, "diagnose": diagnosed}
     if compared or diagnosed:
         found["said"] = json.loads(said).get("headline"), json.loads(cause).get("headline")
-    counts = json.loads(said).get("summary", {}).get("counts", {})
-    return found | {"records": counts.get("compared")}
+    return found | {"records": json.loads(said).get("counts", {}).get("compared")}
 
 
 def pairs(chosen: tuple[tuple[str, str], ...], folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -177,7 +176,7 @@ def pair_row(name: str, found: dict[str, Any]) -> Row:
     """A pair's line."""
     agree = found["compare"] == found["diagnose"] == 0
     said = f"compare {found['compare']}, diagnose {found['diagnose']}"
-    note = f"{found['records']} records" if agree else str(found["said"])
+    note = f"{found['records'] or 'all'} records compared agree" if agree else str(found["said"])
     return Row(what=name, bar="exit 0", trueup=said, met=agree, note=note)
 
 
