@@ -227,10 +227,23 @@ def masters_rounded(trainer: MindSporeTrainer) -> None:
     trainer.replace(pieces.Copies, "publish", rounded)
 
 
-@plant("ms-not-unscaled")
-def not_unscaled(trainer: MindSporeTrainer) -> None:
-    """Gradients keep the loss scale when they are clipped and used."""
-    trainer.replace(step, "scale_gradients", lambda pieces, factor: None)
+@plant("ms-masters-not-published")
+def masters_not_published(trainer: MindSporeTrainer) -> None:
+    """The float16 weights are never rounded from the updated float32 copies."""
+    trainer.replace(pieces.Copies, "publish", lambda engine: None)
+
+
+@plant("ms-clipped-before-unscaled")
+def clipped_before_unscaled(trainer: MindSporeTrainer) -> None:
+    """Gradients are clipped with the loss scale in them, and divided by it afterwards."""
+    scale, clip = step.scale_gradients, step.clip_gradients
+    trainer.replace(step, "scale_gradients", lambda given, factor: None)
+
+    def clipped(given: Sequence[pieces.Piece], *rest: Any) -> None:
+        clip(given, *rest)
+        scale(given, 1.0 / trainer.session.step.scale.value)
+
+    trainer.replace(step, "clip_gradients", clipped)
 
 
 # -- no faults

@@ -245,7 +245,7 @@ def clipping(book: StepView, *, loss_scale: float | None, reported: float | None
     """None where the run recorded no gradient both before and after."""
     scale = loss_scale or 1.0
     pairs = [
-        (fqn, book.parameter(fqn, *ACCUMULATED), book.parameter(fqn, *CLIPPED)) for fqn in book.parameters
+        (fqn, _measured(book, fqn, ACCUMULATED), _measured(book, fqn, CLIPPED)) for fqn in book.parameters
     ]
     norms = [(f, book.norm(a) or 0.0, book.norm(c) or 0.0, a, c) for f, a, c in pairs if a is not None]
     before = float(np.sqrt(sum(n[1] ** 2 for n in norms))) / scale
@@ -262,11 +262,21 @@ def clipping(book: StepView, *, loss_scale: float | None, reported: float | None
     way, uneven = way_of(factors, common)
     if uneven and limit is not None:
         way = "value"
-    if way == "norm":  # a parameter in no optimizer is clipped too, and seen by nobody
+    if common and any(a is None and c is not None for _, a, c in pairs):
+        # not every gradient was recorded before: what the optimizer got tells the norm of all
+        after = float(np.sqrt(sum((book.norm(c) or 0.0) ** 2 for *_, c in pairs if c is not None)))
+        before = after / abs(common)
+    elif way == "norm":  # a parameter in no optimizer is clipped too, and seen by nobody
         after = common * before
     return Clipping(
         way=way, norm=before, clipped_norm=after, factor=common, limit=limit, reported=reported, uneven=uneven
     )
+
+
+def _measured(book: StepView, fqn: str, slot: tuple[str, str]) -> int | None:
+    """A gradient whose norm is known: of terms of several ranks it may not be."""
+    record = book.parameter(fqn, *slot)
+    return None if book.norm(record) is None else record
 
 
 def way_of(factors: Mapping[str, float], common: float) -> tuple[str, tuple[tuple[str, float], ...]]:

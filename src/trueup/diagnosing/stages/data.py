@@ -288,10 +288,9 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
             reason(Stages.PACKED_OTHERWISE, step=step, side="target" if target.packed else "reference")
         )
     elif not shared and None not in (target.digest, reference.digest):
-        if target.digest != reference.digest and not _agree_within_rounding(target, reference, context):
-            findings.append(_digest_finding(target, reference))
-        else:
-            said.append(reason(Stages.SAME_DIGESTS, step=step, rank=rank))
+        same = target.digest == reference.digest or _agree_within_rounding(target, reference, context)
+        findings += [] if same else [_digest_finding(target, reference)]
+        said += [reason(Stages.SAME_DIGESTS, step=step, rank=rank)] if same else []
     if not findings:
         more, words = compared_labels(target, reference, rank if len(context.ranks) > 1 else None)
         more = [] if _labels_count_nowhere(context, step) else more
