@@ -71,7 +71,7 @@ def command(*words: str, threads: int = 1, allowed: tuple[int, ...] = (0,)) -> t
     )
     if done.returncode not in allowed:
         sys.exit(f"{' '.join(words)} ended with {done.returncode}:\n{(done.stdout + done.stderr)[-3000:]}")
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout or done.stderr
 
 
 def training(framework: str, output: Path, num_processes: int, *changes: str) -> list[str]:
@@ -110,10 +110,20 @@ def judged(traces: Traces, target: str, reference: str, level: str) -> dict[str,
     diagnosed, cause = command(
         "trueup", "diagnose", *words, "-o", str(out), "--no-html", "--json", allowed=asked
     )
+    documents = [_document(one) for one in (said, cause)]
     found: dict[str, Any] = {"compare": compared, "diagnose": diagnosed}
     if compared or diagnosed:
-        found["said"] = json.loads(said).get("headline"), json.loads(cause).get("headline")
-    return found | {"records": json.loads(said).get("counts", {}).get("compared")}
+        found["said"] = [one.get("headline") for one in documents]
+    return found | {"records": documents[0].get("counts", {}).get("compared")}
+
+
+def _document(said: str) -> dict[str, Any]:
+    """What a command printed; an error as its headline."""
+    try:
+        document: dict[str, Any] = json.loads(said)
+    except ValueError:
+        return {"headline": " ".join(said.split())[:200]}
+    return document
 
 
 def pairs(chosen: tuple[tuple[str, str], ...], folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
