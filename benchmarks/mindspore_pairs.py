@@ -5,7 +5,7 @@ a map: the same layout, one process against a layout, and two different layouts.
 configuration on MindSpore, judged by PyTorch and a repeat of it whose sums have another order
 (``trueup curves``).
 
-    python benchmarks/mindspore_pairs.py [--only pairs|steps]    (the other part stays as it is)
+    python benchmarks/mindspore_pairs.py [--only L0|mix|steps]    (the other parts stay as they are)
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from mindspore_step_time import interpreter
 from processes import ROOT
-from results import FOLDER, Results, Row, heading, parser, version_in
+from results import FOLDER, Results, Row, heading, line, parser, version_in
 
 HALVES = ("dataset_config.batch_size=4", "dataset_config.micro_batch_num=2")
 """two microbatches of four rows"""
@@ -126,13 +126,14 @@ def _document(said: str) -> dict[str, Any]:
     return document
 
 
-def pairs(chosen: tuple[tuple[str, str], ...], folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Every pair at both levels."""
+def pairs(
+    chosen: tuple[tuple[str, str], ...], level: str, folder: Path
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every pair at one level."""
     traces = Traces(folder)
-    for level in LEVELS:
-        for target, reference in chosen:
-            name = f"{level}: {target} on MindSpore, {reference} on PyTorch"
-            yield name, judged(traces, target, reference, level)
+    for target, reference in chosen:
+        name = f"{level}: {target} on MindSpore, {reference} on PyTorch"
+        yield name, judged(traces, target, reference, level)
 
 
 def long_run(folder: Path, steps: int) -> dict[str, Any]:
@@ -173,7 +174,9 @@ def long_run(folder: Path, steps: int) -> dict[str, Any]:
         "mean difference of losses": apart(losses["mindspore"], losses["pytorch"]),
         "of the repeat": apart(losses["pytorch, two threads"], losses["pytorch"]),
         "mean loss of the last 100 steps": last,
-        "losses": {name: [round(one, 6) for one in values] for name, values in losses.items()},
+        "losses of every 20th step": {
+            name: [round(one, 6) for one in values[::20]] for name, values in losses.items()
+        },
     }
 
 
@@ -205,9 +208,8 @@ def steps_row(found: dict[str, Any]) -> Row:
 def main() -> None:
     """Capture, compare, diagnose; train; show and save."""
     options = parser(__doc__)
-    options.add_argument(
-        "--only", choices=("pairs", "steps"), help="the other part stays as it is in the results"
-    )
+    parts = (*LEVELS, "steps")
+    options.add_argument("--only", choices=parts, help="the other parts stay as they are in the results")
     args = options.parse_args()
     if not interpreter().exists():
         sys.exit("there is no environment with MindSpore; try: make mindspore")
@@ -221,21 +223,27 @@ def main() -> None:
     )
     before = FOLDER / "mindspore_pairs.json"
     kept = json.loads(before.read_text())["raw"] if args.only and before.exists() else {}
-    results.raw = {"pairs": kept.get("pairs", {}), "steps": kept.get("steps", {})}
+    results.raw = {part: kept.get(part, {}) for part in parts}
     print(heading())
     with tempfile.TemporaryDirectory() as folder:
-        if args.only != "steps":
-            results.raw["pairs"] = {}
-            for name, found in pairs(QUICK if args.quick else PAIRS, Path(folder)):
-                results.raw["pairs"][name] = found
-                results.add(pair_row(name, found))
-        else:
-            results.rows = [pair_row(name, found) for name, found in results.raw["pairs"].items()]
-        if args.only != "pairs":
-            results.raw["steps"] = long_run(Path(folder), 20 if args.quick else LONG)
-    if results.raw["steps"]:
-        results.add(steps_row(results.raw["steps"]))
-    results.save(quick=args.quick)
+        for part in parts if args.only is None else (args.only,):
+            if part == "steps":
+                results.raw[part] = long_run(Path(folder), 20 if args.quick else LONG)
+                print(line(steps_row(results.raw[part])), flush=True)
+                continue
+            results.raw[part] = {}
+            for name, found in pairs(QUICK if args.quick else PAIRS, part, Path(folder)):
+                results.raw[part][name] = found
+                print(line(pair_row(name, found)), flush=True)
+                _save(results, quick=args.quick)
+    _save(results, quick=args.quick)
+
+
+def _save(results: Results, *, quick: bool) -> None:
+    """All that is known, in the order of the parts."""
+    results.rows = [pair_row(name, found) for level in LEVELS for name, found in results.raw[level].items()]
+    results.rows += [steps_row(results.raw["steps"])] if results.raw["steps"] else []
+    results.save(quick=quick)
 
 
 if __name__ == "__main__":
