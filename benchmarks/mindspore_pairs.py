@@ -143,30 +143,19 @@ def long_run(folder: Path, steps: int) -> dict[str, Any]:
     files: dict[str, Path] = {}
     for name, (framework, threads) in runs.items():
         output = folder / name.replace(", ", "_").replace(" ", "_")
+        files[name] = output / "metrics.jsonl"
         words = training(
             framework, output, 1, f"training_config.training_iters={steps}", "training_config.log_interval=1"
         )
-        command(*words, threads=threads)
-        files[name] = output / "metrics.jsonl"
-        rows = [json.loads(line) for line in files[name].read_text().splitlines()]
+        if not files[name].exists():
+            command(*words, threads=threads)
+        rows = [json.loads(one) for one in files[name].read_text().splitlines()]
         losses[name] = [row["loss"] for row in rows]
     target, reference, repeat = files.values()
-    status, said = command(
-        *(
-            "trueup",
-            "curves",
-            str(target),
-            "--reference",
-            str(reference),
-            str(repeat),
-            "--assume",
-            "all",
-            "--json",
-        ),
-        allowed=(0, 1, 2),
-    )
+    judged_by = ("--reference", str(reference), str(repeat), "--assume", "all", "--json")
+    status, said = command("trueup", "curves", str(target), *judged_by, allowed=(0, 1, 2))
     last = {name: statistics.fmean(one[-100:]) for name, one in losses.items()}
-    document = json.loads(said)
+    document = _document(said)
     return {
         "steps": steps,
         "status": status,
@@ -210,6 +199,7 @@ def main() -> None:
     options = parser(__doc__)
     parts = (*LEVELS, "steps")
     options.add_argument("--only", choices=parts, help="the other parts stay as they are in the results")
+    options.add_argument("--keep", type=Path, metavar="DIR", help="for runs; those that are there count")
     args = options.parse_args()
     if not interpreter().exists():
         sys.exit("there is no environment with MindSpore; try: make mindspore")
@@ -225,14 +215,15 @@ def main() -> None:
     kept = json.loads(before.read_text())["raw"] if args.only and before.exists() else {}
     results.raw = {part: kept.get(part, {}) for part in parts}
     print(heading())
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = args.keep or Path(temporary)
         for part in parts if args.only is None else (args.only,):
             if part == "steps":
-                results.raw[part] = long_run(Path(folder), 20 if args.quick else LONG)
+                results.raw[part] = long_run(folder, 20 if args.quick else LONG)
                 print(line(steps_row(results.raw[part])), flush=True)
                 continue
             results.raw[part] = {}
-            for name, found in pairs(QUICK if args.quick else PAIRS, part, Path(folder)):
+            for name, found in pairs(QUICK if args.quick else PAIRS, part, folder):
                 results.raw[part][name] = found
                 print(line(pair_row(name, found)), flush=True)
                 _save(results, quick=args.quick)
