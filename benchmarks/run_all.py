@@ -30,6 +30,9 @@ NAMES = [
     "checklist",
     "train_throughput",
     "layouts",
+    "mindspore_layouts",
+    "mindspore_pairs",
+    "mindspore_throughput",
 ]
 PAGE = ROOT / "docs" / "benchmarks.md"
 WHY = ROOT / "benchmarks" / "missed.yaml"

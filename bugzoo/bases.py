@@ -14,6 +14,7 @@ from bugzoo.models.settings import ModelConfig
 
 HERE = Path(__file__).resolve().parent
 EXAMPLE = HERE.parent / "examples" / "migration" / "pytorch_gpt.py"
+HALF = HERE / "half" / "train.py"
 MINDSPORE = HERE.parent / ".venv-mindspore" / "bin" / "python"
 
 
@@ -47,8 +48,16 @@ class Base:
     max_norm: float = 0.5
     ported: bool = False
     """the reference is the example's PyTorch program, the target its port to MindSpore (``port/train.py``)"""
+    framework: str = "pytorch"
+    """of the program that entries are planted in; with ``mindspore`` the reference trainer's other half, and
+    the reference is still PyTorch"""
     resumes_at: int = 0
     """step of the checkpoint it starts from"""
+
+    @property
+    def is_on_mindspore(self) -> bool:
+        """Whether entries are planted in a program on MindSpore."""
+        return self.ported or self.framework == "mindspore"
 
     @property
     def alone(self) -> Base | None:
@@ -71,9 +80,12 @@ def bases() -> dict[str, Base]:
 
 def command(base: Base, *options: str, python: str = sys.executable) -> list[str]:
     """The command line that trains a base: plain Python, or torchrun's module for several processes. Of a
-    ported one the original, or with an entry (``--fault NAME``, ``--benign NAME`` first) the port."""
+    ported one the original, or with an entry (``--fault NAME``, ``--benign NAME`` first) the port; so of one
+    on MindSpore."""
+    entry = options[:1] in (("--fault",), ("--benign",))
+    if entry and base.framework == "mindspore":
+        return [str(MINDSPORE), str(HALF), "--base", base.name, *options]
     if base.ported:
-        entry = options[:1] in (("--fault",), ("--benign",))
         return [str(MINDSPORE), str(HERE / "port" / "train.py" if entry else EXAMPLE), *options]
     alone = ["--alone"] if base.is_alone else []
     script = [str(HERE / "train.py"), "--base", base.name, *alone, *options]

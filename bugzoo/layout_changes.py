@@ -9,17 +9,15 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from bugzoo.reference_trainer import ReferenceTrainer
+from bugzoo.replacing import Replacing
 from trueup import Placement
 from trueup_gpt.config import Config
 from trueup_gpt.parallel.layout import Call, Layout, layout_for
-from trueup_gpt.torch import session
-from trueup_gpt.torch.parallel import apply, stages
-from trueup_gpt.torch.parallel.mesh import Mesh
 
 
-def change_table(trainer: ReferenceTrainer, change: Callable[[Layout, Config], Layout]) -> None:
+def change_table(trainer: Replacing, change: Callable[[Layout, Config], Layout]) -> None:
     """Act on another table than the one declared."""
+    stages = trainer.part("parallel.stages")
     traced = stages.traced_layout
 
     def declared(config: Config, layout: Layout, *rest: Any) -> Any:
@@ -29,7 +27,7 @@ def change_table(trainer: ReferenceTrainer, change: Callable[[Layout, Config], L
     trainer.replace(stages, "traced_layout", declared)
 
 
-def place(trainer: ReferenceTrainer, pattern: str, axis: str, placement: Placement) -> None:
+def place(trainer: Replacing, pattern: str, axis: str, placement: Placement) -> None:
     """One row of parameters is taken to be placed otherwise along one axis."""
 
     def change(layout: Layout, _: Config) -> Layout:
@@ -40,7 +38,7 @@ def place(trainer: ReferenceTrainer, pattern: str, axis: str, placement: Placeme
 
 
 def change_call(
-    trainer: ReferenceTrainer,
+    trainer: Replacing,
     pattern: str,
     change: Callable[[Call], Call | None],
     *,
@@ -64,11 +62,12 @@ def change_call(
     change_table(trainer, changed)
 
 
-def before_wrapping(trainer: ReferenceTrainer, pattern: str, act: Callable[[Any], None]) -> None:
+def before_wrapping(trainer: Replacing, pattern: str, act: Callable[[Any], None]) -> None:
     """Change the owner of a call before its tensors are moved at its border."""
+    apply = trainer.part("parallel.apply")
     wrap = apply._wrap
 
-    def wrapped(owner: Any, name: str, call: Call, mesh: Mesh) -> None:
+    def wrapped(owner: Any, name: str, call: Call, mesh: Any) -> None:
         if call.pattern == pattern:
             act(owner)
         wrap(owner, name, call, mesh)
@@ -76,11 +75,12 @@ def before_wrapping(trainer: ReferenceTrainer, pattern: str, act: Callable[[Any]
     trainer.replace(apply, "_wrap", wrapped)
 
 
-def when_built(trainer: ReferenceTrainer, act: Callable[[stages.Parallel], None]) -> None:
+def when_built(trainer: Replacing, act: Callable[[Any], None]) -> None:
     """Change this process's part of the model as soon as it is there."""
+    session = trainer.part("session")
     build = session.build
 
-    def built(*args: Any, **kwargs: Any) -> stages.Parallel:
+    def built(*args: Any, **kwargs: Any) -> Any:
         parallel = build(*args, **kwargs)
         act(parallel)
         return parallel
@@ -88,15 +88,16 @@ def when_built(trainer: ReferenceTrainer, act: Callable[[stages.Parallel], None]
     trainer.replace(session, "build", built)
 
 
-def reducing(trainer: ReferenceTrainer, act: Callable[[stages.Parallel], None], *, first: bool) -> None:
+def reducing(trainer: Replacing, act: Callable[[Any], None], *, first: bool) -> None:
     """Do something to the gradients before they are reduced, or after."""
-    reduce = stages.Parallel.reduce_gradients
+    parallels = trainer.part("parallel.stages").Parallel
+    reduce = parallels.reduce_gradients
 
-    def reduced(parallel: stages.Parallel) -> None:
+    def reduced(parallel: Any, *gradients: Any) -> None:
         if first:
             act(parallel)
-        reduce(parallel)
+        reduce(parallel, *gradients)
         if not first:
             act(parallel)
 
-    trainer.replace(stages.Parallel, "reduce_gradients", reduced)
+    trainer.replace(parallels, "reduce_gradients", reduced)

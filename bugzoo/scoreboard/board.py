@@ -176,7 +176,7 @@ def _groups(faults: list[Row]) -> list[tuple[str, list[Row]]]:
         (TUNING, lambda entry: entry.part == TUNING),
         (HELD_OUT, lambda entry: entry.part == HELD_OUT),
     ]
-    wanted.append(("MindSpore against PyTorch", lambda entry: bases()[entry.base].ported))
+    wanted.append(("MindSpore against PyTorch", lambda entry: bases()[entry.base].is_on_mindspore))
     wanted.append(("several processes", lambda entry: bases()[entry.base].ranks > 1))
     for precision in ("fp32", "bf16", "fp16"):
         wanted.append((precision, partial(_is_one, precision=precision)))

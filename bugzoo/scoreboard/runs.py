@@ -198,7 +198,7 @@ class Runs:
             if name not in self._other_references:
                 program = self.program(name)
                 made = OtherReference(losses=curves.losses(program), msprobe=None)
-                if msprobe.home() is not None and not program.base.ported:
+                if msprobe.home() is not None and not program.base.is_on_mindspore:
                     made.msprobe = _new(self._folder / "msprobe" / name)
                     msprobe.capture(program, made.msprobe)
                 self._other_references[name] = made

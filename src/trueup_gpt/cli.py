@@ -132,17 +132,17 @@ def _with_mindspore(
     from trueup_gpt.launching import launch, place_in_world, schedule
     from trueup_gpt.mindspore.limits import check_supported
 
+    os.environ.setdefault("GLOG_v", "3")  # MindSpore's own warnings are many
     _, world_size = place_in_world(os.environ)
     world_size = max(world_size, nproc or 1)
     check_combinations(config, world_size)
     check_supported(config, device)
     if synchronous:
         os.environ["ASCEND_LAUNCH_BLOCKING"] = "1"
-    os.environ.setdefault("GLOG_v", "3")  # MindSpore's own warnings are many
     if os.environ.get("MS_ROLE") == "MS_SCHED":
         return schedule(device)
     if world_size > 1 and "MS_ROLE" not in os.environ:
-        return launch(world_size, _words(), config.training.output_dir, quiet=quiet)
+        return launch(world_size, ["-m", "trueup_gpt", *_words()], config.training.output_dir, quiet=quiet)
     return _run(config, Framework.MINDSPORE, device, quiet=quiet)
 
 

@@ -19,6 +19,8 @@ LOGS = "msrun_log"
 """folder in ``output_dir``"""
 STOP = "TRUEUP_STOP"
 """environment of a process that was launched here: the file that asks it to end"""
+HCCL = {"HCCL_BUFFSIZE": "200", "HCCL_EXEC_TIMEOUT": "600"}
+"""of Ascend devices, where it is not set: MB of the buffer two share, seconds one waits for another"""
 _LAST_WORDS_SECONDS = 5.0
 """how long the scheduler may still run once a process has failed"""
 
@@ -33,7 +35,7 @@ def place_in_world(environment: Mapping[str, str]) -> tuple[int, int]:
 
 
 def launch(num_processes: int, words: Sequence[str], output: Path, *, quiet: bool) -> int:
-    """Run ``python -m trueup_gpt WORDS`` in each of them by msrun; says what the first of them says.
+    """Run ``python WORDS`` in each of them by msrun; says what the first of them says.
 
     Returns:
         0, or what a process that failed ended with, after its errors and the names of the logs.
@@ -52,9 +54,11 @@ def launch(num_processes: int, words: Sequence[str], output: Path, *, quiet: boo
         f"--log_dir={folder}",
         "--join=True",
         "--cluster_time_out=300",
-        *("python", "-m", "trueup_gpt", *words),
+        *("python", *words),
     ]
     environment = os.environ | {"PATH": _path(), STOP: str(folder / "stop")}
+    for name, value in HCCL.items():
+        environment.setdefault(name, value)
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
     with (folder / "msrun.log").open("w") as log, _forwarded(folder):
         running = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)

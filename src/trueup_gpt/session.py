@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
+
 from trueup.errors import ConfigError
 from trueup_gpt.config import Config
 from trueup_gpt.data import Source
 from trueup_gpt.data.source import Portion
 from trueup_gpt.parallel.mesh import DATA, Mesh
+
+_DEVICES = {"CPU": "cpu", "GPU": "cuda", "Ascend": "npu"}
+
+
+def device_of(config: Config, given: str | None) -> str | None:
+    """The device that the caller, TRUEUP_DEVICE or the configuration asks for; None: the one there is."""
+    target = config.training.device_target
+    return given or os.environ.get("TRUEUP_DEVICE") or (_DEVICES[target] if target else None)
 
 
 def portion_of(config: Config, mesh: Mesh, step: int) -> Portion:

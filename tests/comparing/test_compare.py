@@ -191,6 +191,32 @@ def test_other_calls_between_agreeing_ones_are_the_same_mathematics(tmp_path: Pa
     assert facts(result.verdict.evidence, EvidenceCode.SAME_MATHEMATICS) == {"records": 1}
 
 
+def _followed(folder: Path, *later: Recorder) -> Comparison:
+    """A step after whose updates the target alone calls something, and the target's steps after that one."""
+    first = network()
+    first.api(None, "torch.distributed.all_gather", np.ones(3, np.float32))
+    first.write(folder / "target", step=0)
+    network().write(folder / "reference", step=0)
+    for number, recorder in enumerate(later, start=1):
+        recorder.write(folder / "target", step=number)
+        network().write(folder / "reference", step=number)
+    return compare(folder / "target", folder / "reference")
+
+
+def test_calls_after_the_update_are_judged_by_the_next_step(tmp_path: Path) -> None:
+    """What they left is what it begins with: without one, or where it differs, they may not agree."""
+    result = _followed(tmp_path / "one", network())
+    assert (result.exit_code, result.summary["bracketed"]) == (0, True)
+    again = network()
+    again.api(None, "torch.distributed.all_gather", np.ones(3, np.float32))
+    result = _followed(tmp_path / "again", again)  # of the last step too: it is the same program
+    assert (result.exit_code, result.summary["bracketed"]) == (0, True)
+    result = _followed(tmp_path / "alone")
+    assert (result.exit_code, result.summary["bracketed"]) == (2, False)
+    result = _followed(tmp_path / "apart", network(scaled("param.1", 1.01)))
+    assert (result.exit_code, result.summary["bracketed"]) == (1, False)
+
+
 @pytest.mark.parametrize("alike", [False, True])
 def test_a_phase_of_one_trace_alone_is_not_said_to_agree(tmp_path: Path, alike: bool) -> None:
     """The target's trace ends with the loss: as it was asked to, or although it was asked for as much."""

@@ -24,6 +24,8 @@ SAVERS: dict[str, tuple[int, dict[str, Any]]] = {
     "pp2": (2, {PP: 2}),
     "z3 tp2": (4, {TP: 2, "zero_level": "z3"}),
 }
+FORMATS = {"tp2 sp": "safetensors", "z1": "torch_dist", "z3 tp2": "torch_dist"}
+"""the other savers write the default's"""
 LOADERS: dict[str, tuple[int, dict[str, Any]]] = {
     "one": (1, {}),
     "tp2 z1 of four": (4, {TP: 2, "zero_level": "z1"}),
@@ -42,7 +44,7 @@ def _plain(parallel: dict[str, Any], folder: Path, dtype: str = "float64") -> di
 def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(saver: str, tmp_path: Path) -> None:
     """In its own layout with the same bits, in any other within rounding."""
     size, parallel = SAVERS[saver]
-    plain = _plain(parallel, tmp_path / "half")
+    plain = with_training(_plain(parallel, tmp_path / "half"), ckpt_format=FORMATS.get(saver, "ckpt"))
     whole = run(_plain(parallel, tmp_path / "whole"), size)
     first = run(with_training(plain, training_iters=HALF, save_interval=HALF), size)
     second = run(with_training(plain, resume_training=True), size)
@@ -54,6 +56,19 @@ def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(saver: str, tmp_path: Pa
         assert np.allclose(resumed.losses, whole.losses[HALF:], rtol=0, atol=1e-10), name
         for fqn, values in whole.weights.items():
             assert np.allclose(resumed.weights[fqn], values, rtol=0, atol=1e-10), (name, fqn)
+
+
+@pytest.mark.parametrize("parallel", [{"zero_level": "z3"}, {TP: 2, "zero_level": "z1"}], ids=str)
+def test_what_fsdp_and_zero1_cut_is_written_in_files_of_either_framework(
+    parallel: dict[str, Any], tmp_path: Path
+) -> None:
+    size = 4 if TP in parallel else 2
+    whole = run(_plain(parallel, tmp_path / "whole"), size)
+    half = with_training(_plain(parallel, tmp_path / "half"), training_iters=HALF, save_interval=HALF)
+    run(half, size)
+    assert len(list((tmp_path / "half").glob("checkpoints/*/part_*.ckpt"))) == size
+    resumed = run(_resuming({}, tmp_path / "one", tmp_path / "half"), 1)
+    assert np.allclose(resumed.losses, whole.losses[HALF:], rtol=0, atol=1e-10)
 
 
 def _resuming(parallel: dict[str, Any], folder: Path, source: Path) -> dict[str, Any]:
@@ -79,7 +94,8 @@ def test_masters_random_streams_and_scale_are_resumed(tmp_path: Path) -> None:
 )
 def test_parts_saved_wrongly_are_seen(name: str, size: int, parallel: dict[str, Any], tmp_path: Path) -> None:
     """As if they were wholes; or FSDP2's in the order of ranks, though tp has cut the same dim before."""
-    plain = with_training(_plain(parallel, tmp_path), training_iters=1, save_interval=1)
+    keys = {"training_iters": 1, "save_interval": 1, "ckpt_format": "torch_dist"}
+    plain = with_training(_plain(parallel, tmp_path), **keys)
     weights = world(size).run("tests.trainer.breakages:missaved", plain, name)
     whole = merged([(f, s, o, None, None, v) for part in weights for f, s, o, v in part])
     found = run(with_training(_resuming({}, tmp_path / "other", tmp_path), training_iters=1), 1).weights

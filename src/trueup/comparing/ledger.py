@@ -30,7 +30,7 @@ from trueup.comparing.origins import likelihood, score_of_origin, why_origin
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.precision_gap import PrecisionGap
 from trueup.comparing.rows import Rows
-from trueup.comparing.rules.one_sided import bracketed
+from trueup.comparing.rules.one_sided import awaiting, bracketed
 from trueup.types.codes import EvidenceCode, MergingCode, NoteCode, RecordCode
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Status
@@ -70,6 +70,10 @@ class Ledger:
     """(side, phase) -> unmatched records"""
     not_bracketed: int = 0
     not_bracketed_examples: list[Reason] = field(default_factory=list)
+    awaiting: dict[int, list[Reason]] = field(default_factory=dict)
+    """rank -> the records after all that was compared of its last step"""
+    followed_well: set[int] = field(default_factory=set)
+    """ranks of which such records of an earlier step led to a step that agrees"""
     firsts: dict[str, First] = field(default_factory=dict)
     tree: ModuleTree = field(default_factory=ModuleTree)
     depth: list[DepthPoint] = field(default_factory=list)
@@ -112,18 +116,17 @@ class Ledger:
         self.pairs += 1
 
     def _add_open(self, pair: StepPair, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
+        self._settle(pair.rank, agrees=not (judgement.status == DIFFERENT).any())
         open_ = np.isin(judgement.status, (UNMATCHED, UNDECIDED))
         neither = (rows.target.summary < 0) & (rows.reference.summary < 0)
         open_ &= ~(rows.paired & neither & rows.phase_is("collective"))  # memory that awaits what is received
         if not open_.any():
             return
-        inside = bracketed(rows, judgement)
-        outside = np.flatnonzero(open_ & ~inside)
-        self.not_bracketed += len(outside)
-        for row in outside[: _MOST_EXAMPLES - len(self.not_bracketed_examples)].tolist():
-            why, site = judgement.reasons.get(row), table["site"][row].as_py()
-            parts = () if why is None else (why,)
-            self.not_bracketed_examples.append(reason(EvidenceCode.NOT_BRACKETED, *parts, site=site))
+        open_ &= ~bracketed(rows, judgement)
+        last = awaiting(rows, judgement)
+        outside, later = np.flatnonzero(open_ & ~last), np.flatnonzero(open_ & last)
+        self._not_bracketed([_open(row, judgement, table) for row in outside.tolist()])
+        self.awaiting[pair.rank] = [_open(row, judgement, table) for row in later.tolist()]
         one_sided = np.flatnonzero(judgement.status == UNMATCHED)
         if len(one_sided):
             part = table.select(["module", "name"]).take(pa.array(one_sided)).to_pydict()
@@ -139,6 +142,24 @@ class Ledger:
             ]
             if weights and (self.lacking is None or pair.step < self.lacking.step):
                 self.lacking = first_of_rows(pair, rows, judgement, table, weights[0])
+
+    def _not_bracketed(self, records: list[Reason]) -> None:
+        self.not_bracketed += len(records)
+        self.not_bracketed_examples += records[: _MOST_EXAMPLES - len(self.not_bracketed_examples)]
+
+    def _settle(self, rank: int, *, agrees: bool) -> None:
+        """The step after records that awaited it."""
+        records = self.awaiting.pop(rank, [])
+        if agrees and records:
+            self.followed_well.add(rank)
+        elif not agrees:
+            self._not_bracketed(records)
+
+    def finish(self) -> None:
+        """No step follows: what an earlier step's records led to, those of the last one do."""
+        for rank, records in self.awaiting.items():
+            self._not_bracketed([] if rank in self.followed_well else records)
+        self.awaiting = {}
 
     def _add_firsts(self, pair: StepPair, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
         exceeding = np.flatnonzero(judgement.status == DIFFERENT)
@@ -262,3 +283,11 @@ def _rel_diff(target: float, reference: float) -> float:
     if reference:
         return abs(target - reference) / reference
     return 0.0 if target == reference else float("inf")
+
+
+def _open(row: int, judgement: Judgement, table: pa.Table) -> Reason:
+    """A record without a verdict that is not known to agree."""
+    why = judgement.reasons.get(row)
+    return reason(
+        EvidenceCode.NOT_BRACKETED, *(() if why is None else (why,)), site=table["site"][row].as_py()
+    )

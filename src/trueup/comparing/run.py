@@ -263,6 +263,7 @@ class _Work:
     def content(self, pairs: list[StepPair]) -> Content:
         """What result.json holds."""
         ledger, scalars = self.ledger, self._scalars(pairs)
+        ledger.finish()
         for history in self.histories.values():
             ledger.notes += history.notes
         for name, side in (("target", self.target), ("reference", self.reference)):

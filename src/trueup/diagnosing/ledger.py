@@ -59,8 +59,9 @@ def summings(books: Sequence[StepView], at: int, before: StepView | None, mesh: 
 def _summing(fqn: str, books: Sequence[StepView], at: int, before: StepView | None, mesh: Layout) -> Summing:
     own = books[at]
     total = own.sketch(own.parameter(fqn, *ACCUMULATED))
-    if total is None:
-        return Summing(fqn=fqn, way="none", factor=0.0, residual=0.0)
+    if total is None:  # a framework that gives gradients back shows no sum, only what the optimizer got
+        way = "none" if own.parameter(fqn, *CLIPPED) is None else "unknown"
+        return Summing(fqn=fqn, way=way, factor=0.0, residual=0.0)
     local = [_local(book, fqn) for book in books]
     target = local[at]
     if target is None:
@@ -156,14 +157,15 @@ def _carried(fqn: str, total: Floats, parts: list[Floats], before: StepView) -> 
 def handovers(
     books: Sequence[StepView], at: int, clipped_by: float | None, mesh: Layout
 ) -> dict[str, Summing]:
-    """How each gradient the optimizer of rank ``books[at]`` got came from the accumulated ones: this rank's,
-    or those of several ranks, where a program reduces after backward. The factor of clipping is taken out;
-    where it is not known, the factor that all gradients have in common."""
+    """How each gradient the optimizer of rank ``books[at]`` got came from the accumulated ones (where no sum
+    was recorded, the local ones of all microbatches): this rank's, or those of several ranks, where a program
+    reduces after backward. The factor of clipping is taken out; where it is not known, the factor that all
+    gradients have in common."""
     own = books[at]
     fits: dict[str, list[Summing]] = {}
     for fqn in own.parameters_with(*CLIPPED):
         total = own.sketch(own.parameter(fqn, *CLIPPED))
-        parts = [book.sketch(book.parameter(fqn, *ACCUMULATED)) for book in books]
+        parts = [_accumulated(book, fqn) for book in books]
         if total is None or parts[at] is None or not np.any(total):
             continue
         fits[fqn] = _fits(fqn, total, _ways(books, at, parts, mesh))
@@ -174,6 +176,11 @@ def handovers(
     if common is None:
         common = float(np.median([abs(s.factor) for s in best.values()])) if best else 1.0
     return {fqn: _without(s, fits[fqn], common or 1.0) for fqn, s in best.items()}
+
+
+def _accumulated(book: StepView, fqn: str) -> Floats | None:
+    recorded = book.parameter(fqn, *ACCUMULATED)
+    return _local(book, fqn) if recorded is None else book.sketch(recorded)
 
 
 def _best(fits: Sequence[Summing]) -> Summing:
@@ -238,7 +245,7 @@ def clipping(book: StepView, *, loss_scale: float | None, reported: float | None
     """None where the run recorded no gradient both before and after."""
     scale = loss_scale or 1.0
     pairs = [
-        (fqn, book.parameter(fqn, *ACCUMULATED), book.parameter(fqn, *CLIPPED)) for fqn in book.parameters
+        (fqn, _measured(book, fqn, ACCUMULATED), _measured(book, fqn, CLIPPED)) for fqn in book.parameters
     ]
     norms = [(f, book.norm(a) or 0.0, book.norm(c) or 0.0, a, c) for f, a, c in pairs if a is not None]
     before = float(np.sqrt(sum(n[1] ** 2 for n in norms))) / scale
@@ -255,11 +262,21 @@ def clipping(book: StepView, *, loss_scale: float | None, reported: float | None
     way, uneven = way_of(factors, common)
     if uneven and limit is not None:
         way = "value"
-    if way == "norm":  # a parameter in no optimizer is clipped too, and seen by nobody
+    if common and any(a is None and c is not None for _, a, c in pairs):
+        # not every gradient was recorded before: what the optimizer got tells the norm of all
+        after = float(np.sqrt(sum((book.norm(c) or 0.0) ** 2 for *_, c in pairs if c is not None)))
+        before = after / abs(common)
+    elif way == "norm":  # a parameter in no optimizer is clipped too, and seen by nobody
         after = common * before
     return Clipping(
         way=way, norm=before, clipped_norm=after, factor=common, limit=limit, reported=reported, uneven=uneven
     )
+
+
+def _measured(book: StepView, fqn: str, slot: tuple[str, str]) -> int | None:
+    """A gradient whose norm is known: of terms of several ranks it may not be."""
+    record = book.parameter(fqn, *slot)
+    return None if book.norm(record) is None else record
 
 
 def way_of(factors: Mapping[str, float], common: float) -> tuple[str, tuple[tuple[str, float], ...]]:

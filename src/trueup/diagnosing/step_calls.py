@@ -9,6 +9,8 @@ from typing import Any
 import polars as pl
 
 from trueup.store import StepView
+from trueup.types.layout import layout_from_plain
+from trueup.types.placement import Shard
 from trueup.types.trace import reduction_word
 
 _EMBEDDING = "torch.nn.functional.embedding"
@@ -30,14 +32,31 @@ def embedded(view: StepView) -> dict[int, int]:
     }
     found: dict[int, int] = {}
     for row in integers.filter(pl.col("kind") == "module").iter_rows(named=True):
-        if f"{row['name']}.weight" in tables:
-            found.setdefault(row["digest"], int(tables[f"{row['name']}.weight"][0]))
+        weight = f"{row['name']}.weight"
+        if weight in tables and (num := _whole_rows(view, weight, int(tables[weight][0]))) is not None:
+            found.setdefault(row["digest"], num)
     weights = view.frame_of("forward", "input.1").filter(pl.col("name") == _EMBEDDING)
     rows = dict(zip(weights["call"], weights["shape"].to_list(), strict=True))
     for row in integers.filter(pl.col("name") == _EMBEDDING).iter_rows(named=True):
         if row["call"] in rows and rows[row["call"]][0]:
             found.setdefault(row["digest"], int(rows[row["call"]][0]))
     return found
+
+
+def _whole_rows(view: StepView, weight: str, held: int) -> int | None:
+    """Rows of the whole weight, of which the declared layout may give a process a part; None: it does not say
+    how many there are."""
+    plain = view.source.manifest.get("layout")
+    if not plain:
+        return held
+    layout = layout_from_plain(plain)
+    placed = layout.of_parameter(weight, "param", "value").placements.items()
+    cut = [
+        one
+        for axis, one in placed
+        if isinstance(one, Shard) and one.dim == 0 and layout.mesh.get(axis, 1) > 1
+    ]
+    return held if not cut else cut[0].total
 
 
 def is_part(told: Mapping[str, int] | None) -> bool:

@@ -24,6 +24,15 @@ from trueup.matching.weights.content import content_classes, pieces_by_sum
 from trueup.store import StepTables, TraceSource
 
 
+@dataclass(frozen=True, slots=True)
+class PieceOf:
+    """Elements ``start`` to ``stop`` of a flattened weight."""
+
+    weight: str
+    start: int
+    stop: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bridge:
     """Weights and modules of the target with those of the reference."""
@@ -39,6 +48,8 @@ class Bridge:
     """the file in which a person paired them"""
     uneven: frozenset[str] = frozenset()
     """target weights of another size than their one counterpart"""
+    pieces: tuple[Mapping[str, PieceOf], Mapping[str, PieceOf]] = field(default_factory=lambda: ({}, {}))
+    """of either side: what an optimizer holds that is a part of a weight"""
 
     def padded(self, atom: Atom) -> bool:
         """Whether one of the two holds padding besides."""
@@ -81,6 +92,7 @@ def build_bridge(
         calls={} if given is None else given.calls,
         map_path=None if given is None else given.path,
         uneven=frozenset(_uneven(weights, *first)),
+        pieces=(_pieces(target, rank), _pieces(reference, reference_rank)),
     )
 
 
@@ -137,6 +149,16 @@ def _left_over(match: StepMatch) -> tuple[set[str], set[str]]:
         same = paired[side.shapes[paired] == other.shapes[partner[paired]]]
         names.append({match.words.name[code] for code in side.plain[np.setdiff1d(calls, same)].tolist()})
     return names[0], names[1]
+
+
+def _pieces(trace: TraceSource | None, rank: int) -> dict[str, PieceOf]:
+    """By the names the optimizers of one rank have for them."""
+    optimizers = [] if trace is None else trace.rank_facts(rank).get("optimizers") or []
+    return {
+        name: PieceOf(weight=piece["name"], start=piece["flat"][0], stop=piece["flat"][1])
+        for optimizer in optimizers
+        for name, piece in (optimizer.get("pieces") or {}).items()
+    }
 
 
 def _check_weights(given: NameMap | None, target: WeightTable, reference: WeightTable) -> None:

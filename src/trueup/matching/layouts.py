@@ -65,8 +65,12 @@ def _joined(values: Values, parts: tuple[Steps, ...]) -> Values:
 
 def layout_of_entry(entry: Entry, shapes: Mapping[str, Shape]) -> Layout | None:
     """Of a weight made of one other; None where it is that weight as it stands."""
-    plain = len(entry.pieces) == 1 and not entry.pieces[0].steps and not entry.steps and not entry.padding
-    return None if plain else next(iter(pieces_of_entry(entry, shapes).values()))
+    return None if is_plain(entry) else next(iter(pieces_of_entry(entry, shapes).values()))
+
+
+def is_plain(entry: Entry) -> bool:
+    """Whether a weight is one other as it stands."""
+    return len(entry.pieces) == 1 and not entry.pieces[0].steps and not entry.steps and not entry.padding
 
 
 def pieces_of_entry(entry: Entry, shapes: Mapping[str, Shape]) -> dict[str, Layout]:

@@ -29,6 +29,8 @@ class TrainingConfig(Section):
     seed: Positive = 42
     """not given in the original: any"""
     output_dir: Path = Path("./output")
+    device_target: Literal["CPU", "GPU", "Ascend"] | None = None
+    """default: the one that is there; --device and TRUEUP_DEVICE go before it; not a key of the original"""
     training_iters: Count = 0
     epochs: Positive | None = None
     """in place of training_iters"""
@@ -66,9 +68,9 @@ class TrainingConfig(Section):
     resume_training: bool = False
     load_checkpoint: Path | None = None
     """a checkpoint, or a folder of them: the latest; default with resume_training: those of output_dir"""
-    ckpt_format: Literal["ckpt", "safetensors"] = "ckpt"
-    """ckpt is torch's distributed checkpoint; safetensors is read on either framework, and is what MindSpore
-    always writes"""
+    ckpt_format: Literal["ckpt", "safetensors", "torch_dist"] = "ckpt"
+    """ckpt (MindSpore's files) and safetensors are written and read on both frameworks; torch_dist is torch's
+    distributed checkpoint, for PyTorch alone"""
     keep_checkpoint_max: Positive = 5
     async_save: bool = True
     """train on while a checkpoint is written, from a copy in the CPU's memory; not a key of the original"""

@@ -1,4 +1,4 @@
-"""Checkpoints in safetensors: whole tensors to a reader of any layout; see ``trueup_gpt.saved``."""
+"""Checkpoints: whole tensors to a reader of any layout. See ``trueup_gpt.saved`` and ``trueup_gpt.parts``."""
 
 from __future__ import annotations
 
@@ -16,20 +16,16 @@ from trueup_gpt.mindspore.parallel.collectives import all_reduce
 from trueup_gpt.mindspore.parallel.pieces import Piece
 from trueup_gpt.mindspore.session import Session
 from trueup_gpt.parallel.mesh import AXES
+from trueup_gpt.parts import PartReader, PartWriter, boxes_of_part, is_in_parts
 from trueup_gpt.saved import (
+    BEST,
     RUN_FILE,
-    PartReader,
     RunFacts,
-    begin_folder,
-    boxes_of_part,
     check_model,
     checkpoint_name,
     find_checkpoint,
-    is_in_parts,
-    name_folder,
     remove_old,
     run_facts,
-    write_part,
 )
 
 
@@ -38,40 +34,43 @@ class Checkpoints:
 
     def __init__(self, session: Session, said: Callable[[str], None] = lambda message: None) -> None:
         self._session, self._said = session, said
-        self.folder = session.config.training.output_dir / "checkpoints"
+        training, mesh = session.config.training, session.mesh
+        self.folder = training.output_dir / "checkpoints"
         self.best: float | None = None
         """of the validations so far, kept over a resumption"""
+        self._writer = PartWriter(
+            self.folder,
+            suffix=training.ckpt_format,
+            rank=mesh.rank,
+            num_processes=mesh.size(*AXES),
+            background=training.async_save,
+            barrier=self._barrier,
+            on_whole=self._whole,
+        )
 
     def save(self, *, best: bool = False) -> Path:
-        """Write one, under its step's number or as the best."""
-        session, training = self._session, self._session.config.training
-        path = self.folder / checkpoint_name(training.prefix, session.step.number, best=best)
-        if session.mesh.rank == 0:
-            begin_folder(path, self._facts())
-        self._barrier()
+        """Begin one, under its step's number or as the best; a process that ends must ``wait`` for it."""
+        session = self._session
+        name = checkpoint_name(session.config.training.prefix, session.step.number, best=best)
         parts: dict[str, list[tuple[tuple[int, ...], Array]]] = {}
-        for name, piece, parameter in self._state():
+        for key, piece, parameter in self._state():
             if not any(session.mesh.coordinate(axis) for axis in piece.copies):
-                values = parameter.asnumpy()
+                values = _array(parameter)
                 alike = values.shape == piece.parameter.shape
-                boxes = (
-                    boxes_of_part(piece.place, values, piece.flat)
-                    if alike
-                    else [((0,) * values.ndim, values)]
-                )
-                parts[name] = list(boxes)
+                whole = [((0,) * values.ndim, values)]
+                parts[key] = list(boxes_of_part(piece.place, values, piece.flat)) if alike else whole
         random = mindspore.get_rng_state().asnumpy()
         parts[self._random] = [((0,) * random.ndim, random)]
-        write_part(path.with_name(f".{path.name}"), session.mesh.rank, parts)
-        self._barrier()
-        if session.mesh.rank == 0:
-            name_folder(path)
-            remove_old(self.folder, training.prefix, training.keep_checkpoint_max)
-            self._said(f"saved {path}" + (", the best so far" if best else ""))
-        return path
+        return self._writer.begin(parts, self._facts(), name)
 
     def wait(self) -> None:
-        """Nothing is under way when ``save`` returns."""
+        """Until the last one is whole."""
+        self._writer.wait()
+
+    def _whole(self, path: Path) -> None:
+        training = self._session.config.training
+        remove_old(self.folder, training.prefix, training.keep_checkpoint_max)
+        self._said(f"saved {path}" + (", the best so far" if path.name.endswith(BEST) else ""))
 
     def resume(self) -> Path | None:
         """Load what the configuration names: weights, optimizer, random streams, place in the data.
@@ -88,21 +87,21 @@ class Checkpoints:
         if not is_in_parts(path):
             raise ConfigError(
                 f"{path} is a distributed checkpoint of PyTorch: write it with training_config.ckpt_format "
-                "safetensors, or resume with --framework pytorch"
+                "ckpt or safetensors, or resume with --framework pytorch"
             )
         facts: RunFacts = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))
         check_model(path, facts, session.config)
-        with PartReader(path) as reader:
-            optimizer = training.resume_training and not training.no_load_optim
-            self._load(reader, optimizer=optimizer)
-            if optimizer:
-                session.step.optimizer.loaded(facts["step"])
-            if training.resume_training:
-                session.step.number = 0 if training.new_dataset else facts["step"]
-                session.step.scale.load_state_dict(facts["loss_scale"])
-                self.best = facts.get("best")
-                if not training.no_load_rng and facts["num_processes"] == session.mesh.size(*AXES):
-                    self._load_random(reader)
+        reader = PartReader(path)
+        optimizer = training.resume_training and not training.no_load_optim
+        self._load(reader, optimizer=optimizer)
+        if optimizer:
+            session.step.optimizer.loaded(facts["step"])
+        if training.resume_training:
+            session.step.number = 0 if training.new_dataset else facts["step"]
+            session.step.scale.load_state_dict(facts["loss_scale"])
+            self.best = facts.get("best")
+            if not training.no_load_rng and facts["num_processes"] == session.mesh.size(*AXES):
+                self._load_random(reader)
         return path
 
     def _load(self, reader: PartReader, *, optimizer: bool) -> None:
@@ -163,6 +162,12 @@ class Checkpoints:
         mesh = self._session.mesh
         if mesh.size(*AXES) > 1:
             all_reduce(Tensor([0], mindspore.int32), mesh.group(*AXES)).asnumpy()
+
+
+def _array(parameter: Parameter) -> Array:
+    """Its values; bfloat16 is written as float32, which holds it exactly."""
+    half = parameter.dtype == mindspore.bfloat16
+    return (parameter.astype(mindspore.float32) if half else parameter).asnumpy()
 
 
 def _assign(parameter: Parameter, values: Array) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from trueup.errors import ConfigError
 from trueup_gpt.config import Config
+from trueup_gpt.session import device_of
 
 
 def check_supported(config: Config, device: str | None = None) -> None:
@@ -21,10 +22,10 @@ def check_supported(config: Config, device: str | None = None) -> None:
 
 def _problems(config: Config, device: str | None) -> Iterator[str]:
     model, parallel = config.model, config.parallel
-    on_cpu = device == "cpu"
-    for key in ("params_dtype", "compute_dtype", "softmax_compute_dtype", "residual_connection_dtype"):
-        if getattr(model, key) == "bfloat16" and on_cpu:
-            yield f"{key} bfloat16: no such kernels in MindSpore on a CPU; float32 and float16 are possible"
+    keys = ("params_dtype", "compute_dtype", "softmax_compute_dtype", "residual_connection_dtype")
+    half = next((key for key in keys if getattr(model, key) == "bfloat16"), None)
+    if half is not None and _is_cpu(config, device):
+        yield f"{half} bfloat16: no such kernels in MindSpore on a CPU; float32 and float16 are possible"
     if parallel.zero_level in ("z2", "z3"):
         yield f"zero_level {parallel.zero_level} is FSDP2 of PyTorch; z1 is possible with MindSpore"
     if parallel.pipeline_schedule == "zbv":
@@ -33,5 +34,14 @@ def _problems(config: Config, device: str | None) -> Iterator[str]:
         yield "dropout with tensor parallelism needs PyTorch; set hidden_dropout and attention_dropout to 0"
     if model.use_flash_attention:
         yield "use_flash_attention is PyTorch's fused attention; leave it out with MindSpore"
+    if config.training.ckpt_format == "torch_dist":
+        yield "ckpt_format torch_dist is PyTorch's; ckpt and safetensors are possible with MindSpore"
     if model.torch_compile:
         yield "torch_compile needs PyTorch; leave it out with MindSpore"
+
+
+def _is_cpu(config: Config, device: str | None) -> bool:
+    """Whether it would run on one: as asked, else as MindSpore finds, which takes its import."""
+    from trueup_gpt.mindspore.parallel.mesh import device_type
+
+    return (device_of(config, device) or device_type()) == "cpu"

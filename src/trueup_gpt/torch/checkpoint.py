@@ -1,17 +1,12 @@
-"""Checkpoints by torch's distributed checkpoint, or in safetensors: whole tensors to a reader of any layout.
+"""Checkpoints: whole tensors to a reader of any layout. See ``trueup_gpt.saved`` and ``trueup_gpt.parts``.
 
-    output_dir/checkpoints/network_00000010/
-        run.json         step, scale of the loss, configuration, layout table
-        *.distcp         ``model.FQN``, ``optimizer.FQN.STATE``, ``master.FQN``, ``random.RANK``;
-                         with ``ckpt_format: safetensors`` the files of ``trueup_gpt.saved``
-
-A folder gets its name when it is whole, so that none is ever half there. Each process writes the boxes it
-holds, and reads those it needs.
+With ``ckpt_format: torch_dist`` the tensors, by the same names, are in torch's distributed checkpoint.
 """
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
 from typing import cast
@@ -26,20 +21,17 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from trueup import Invariant, Replicate
 from trueup.errors import ConfigError
 from trueup.types.arrays import Array
+from trueup_gpt.parallel.mesh import AXES
+from trueup_gpt.parts import PartReader, PartWriter, is_in_parts
 from trueup_gpt.saved import (
     BEST,
     RUN_FILE,
-    PartReader,
     RunFacts,
-    begin_folder,
     check_model,
     checkpoint_name,
     find_checkpoint,
-    is_in_parts,
-    name_folder,
     remove_old,
     run_facts,
-    write_part,
 )
 from trueup_gpt.torch.boxes import Boxes, LoadPlanner, boxes_of
 from trueup_gpt.torch.hugging_face import HuggingFaceWeights, check_exchangeable, is_hugging_face
@@ -58,35 +50,34 @@ class Checkpoints:
         self.folder = training.output_dir / "checkpoints"
         self.best: float | None = None
         """of the validations so far, kept over a resumption"""
-        self._writer = Writer(
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # one process is fine
+        distributed = training.ckpt_format == "torch_dist"
+        self._writer = self._distributed_writer() if distributed else self._part_writer()
+
+    def _part_writer(self) -> PartWriter:
+        training, mesh = self._session.config.training, self._session.mesh
+        return PartWriter(
             self.folder,
-            first=session.mesh.rank == 0,
+            suffix=training.ckpt_format,
+            rank=mesh.rank,
+            num_processes=mesh.size(*AXES),
             background=training.async_save,
+            barrier=barrier,
             on_whole=self._whole,
         )
 
+    def _distributed_writer(self) -> Writer:
+        background, first = self._session.config.training.async_save, self._session.mesh.rank == 0
+        return Writer(self.folder, first=first, background=background, on_whole=self._whole)
+
     def save(self, *, best: bool = False) -> Path:
         """Begin one, under its step's number or as the best; a process that ends must ``wait`` for it."""
-        training = self._session.config.training
-        name = checkpoint_name(training.prefix, self._session.step.number, best=best)
-        if training.ckpt_format == "safetensors":
-            return self._save_parts(self.folder / name)
-        return self._writer.begin(self._state(), self._facts(), name)
-
-    def _save_parts(self, path: Path) -> Path:
-        """In safetensors, before training continues."""
-        rank = self._session.mesh.rank
-        if rank == 0:
-            begin_folder(path, self._facts())
-        barrier()
-        held = {name: value for name, value in self._state().items() if self._is_first(name)}
-        write_part(path.with_name(f".{path.name}"), rank, {name: _arrays(held[name]) for name in held})
-        barrier()
-        if rank == 0:
-            name_folder(path)
-            self._whole(path)
-        barrier()
-        return path
+        name = checkpoint_name(self._session.config.training.prefix, self._session.step.number, best=best)
+        state, facts = self._state(), self._facts()
+        if isinstance(self._writer, Writer):
+            return self._writer.begin(state, facts, name)
+        held = {name: _arrays(value) for name, value in state.items() if self._is_first(name)}
+        return self._writer.begin(held, facts, name)
 
     def _is_first(self, name: str) -> bool:
         """Whether this is the first of the processes that hold the same; FSDP2's parts differ."""
@@ -238,15 +229,15 @@ def _array(tensor: Tensor) -> Array:
 def _names(folder: Path) -> Container[str]:
     """What a checkpoint of either format holds."""
     if is_in_parts(folder):
-        with PartReader(folder) as reader:
-            return reader.names
+        return PartReader(folder).names
     return FileSystemReader(folder).read_metadata().state_dict_metadata
 
 
 def _read(state: Mapping[str, object], folder: Path) -> None:
     """Into the tensors of ``state``."""
     if is_in_parts(folder):
-        with PartReader(folder) as reader, torch.no_grad():
+        reader = PartReader(folder)
+        with torch.no_grad():
             for name, value in state.items():
                 if isinstance(value, Boxes):
                     for box in value.boxes:

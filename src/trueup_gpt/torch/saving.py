@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
@@ -63,7 +62,6 @@ class Writer:
         self._on_whole = on_whole
         self._group: dist.ProcessGroup | None = None
         self._whole: Future[object] | None = None
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # one process is fine
 
     def begin(self, state: dict[str, object], facts: Mapping[str, object], name: str) -> Path:
         """Start writing ``state`` as the folder ``name``; what is there under that name is replaced."""

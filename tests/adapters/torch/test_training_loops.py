@@ -46,6 +46,32 @@ def test_tied_parameters_have_one_call_and_two_names(tmp_path: Path) -> None:
     assert run.one("emb.weight", "param_grad", "local")
 
 
+class _Named(nn.Module):
+    """Two inputs by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, *, x: Tensor, scale: Tensor) -> Tensor:
+        return (self.linear(x) * scale).sum()
+
+
+def test_a_batch_is_the_same_in_any_order_of_its_names(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x, y = _Named(), torch.randn(2, 4), torch.randn(2, 4)
+    given: list[dict[str, Tensor]] = [
+        {"x": x, "scale": y},
+        {"scale": y, "x": x},
+        {"x": y, "scale": x},
+    ]
+    digests = []
+    for number, one in enumerate(given):
+        run = capture(tmp_path / str(number), lambda one=one: model(**one).backward(), level="L0")
+        digests.append(run.trace.scalars(0)[0]["batch_digest"])
+    assert digests[0] == digests[1] != digests[2]
+
+
 def test_two_optimizers_share_a_step(tmp_path: Path) -> None:
     model = GPT(TINY)
     rest = [p for n, p in model.named_parameters() if not n.startswith("emb")]

@@ -81,10 +81,17 @@ def reference(plain: dict[str, Any], steps: int = STEPS) -> Run:
     return _alone(json.dumps(alone, sort_keys=True), steps)
 
 
-def in_world(size: int, cases: dict[str, dict[str, Any]], folder: Path) -> dict[str, Run | str]:
+def in_world(
+    size: int,
+    cases: dict[str, dict[str, Any]],
+    folder: Path,
+    *,
+    steps: int = STEPS,
+    seconds: float = SECONDS,
+) -> dict[str, Run | str]:
     """Each case in ``size`` processes that msrun starts once for all of them; an error in place of a run."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "cases.json").write_text(json.dumps(cases))
+    (folder / "cases.json").write_text(json.dumps({"steps": steps, "cases": cases}))
     command = [
         str(Path(COLD).with_name("msrun")),
         f"--worker_num={size}",
@@ -102,7 +109,7 @@ def in_world(size: int, cases: dict[str, dict[str, Any]], folder: Path) -> dict[
     }
     with (folder / "msrun.log").open("w") as log:
         subprocess.run(
-            command, env=environment, stdout=log, stderr=log, timeout=SECONDS, check=False, cwd=Path.cwd()
+            command, env=environment, stdout=log, stderr=log, timeout=seconds, check=False, cwd=Path.cwd()
         )
     found: dict[str, Run | str] = {}
     for name in cases:

@@ -25,7 +25,6 @@ def _config(folder: Path, steps: int, *, resume: bool = False, **sections: Any) 
         "output_dir": str(folder),
         "save_interval": 2,
         "resume_training": resume,
-        "ckpt_format": "safetensors",
         "tensorboard": False,
         **sections.pop("training", {}),
     }
@@ -59,6 +58,7 @@ CASES: dict[str, dict[str, Any]] = {
     "SGD": {"optimizer": {"optimizer_type": "SGD", "momentum": 0.9}},
     "Came": {"optimizer": {"optimizer_type": "Came", "betas": [0.9, 0.999, 0.9999], "eps": [1e-30, 1e-16]}},
     "experts": {"moe": MOE},
+    "safetensors": {"training": {"ckpt_format": "safetensors"}},
     "a scaled loss": {"training": {"loss_scale_value": 1024.0, "loss_scale_window": 3}},
 }
 
@@ -99,7 +99,7 @@ def test_a_run_of_torch_continues_here_and_back(name: str, tmp_path: Path) -> No
 
 
 def test_a_distributed_checkpoint_of_torch_is_refused_with_what_would_do(tmp_path: Path) -> None:
-    config = _config(tmp_path, 2, training={"ckpt_format": "ckpt"})
+    config = _config(tmp_path, 2, training={"ckpt_format": "torch_dist"})
     _on_torch(config)
     with pytest.raises(ConfigError, match="ckpt_format"):
         _here(_config(tmp_path, 4, resume=True))
@@ -107,8 +107,8 @@ def test_a_distributed_checkpoint_of_torch_is_refused_with_what_would_do(tmp_pat
 
 def test_a_checkpoint_without_a_part_names_what_it_lacks(tmp_path: Path) -> None:
     _here(_config(tmp_path, 2))
-    part = next(tmp_path.glob("checkpoints/*/part_0.safetensors"))
-    part.rename(part.with_name("part_0.safetensors.away"))
+    part = next(tmp_path.glob("checkpoints/*/part_0.ckpt"))
+    part.rename(part.with_name("part_0.away"))
     (part.with_name("part_1.safetensors")).write_bytes(_empty())
     with pytest.raises(ConfigError, match=r"model\.word_embeddings\.weight"):
         _here(_config(tmp_path, 4, resume=True))

@@ -20,9 +20,10 @@ def main(folder: Path) -> None:
     from tests.trainer.mindspore.runs import train
 
     rank, _ = place_in_world(os.environ)
-    for name, plain in json.loads((folder / "cases.json").read_text()).items():
+    given = json.loads((folder / "cases.json").read_text())
+    for name, plain in given["cases"].items():
         try:
-            found: object = train(plain)
+            found: object = train(plain, given["steps"])
         except Exception:
             found = traceback.format_exc()
         (folder / f"{name}.{rank}.pickle").write_bytes(pickle.dumps(found))

@@ -108,7 +108,8 @@ class Training:
             return
         first = next((t for t in tensors if not t.is_floating_point()), tensors[0])
         samples = tensors[0].shape[0] if tensors[0].ndim else 1
-        digest = self.engine.summariser.digest(tensors)
+        ordered = split_call(args, dict(sorted(kwargs.items())))[0]  # another program's order is another
+        digest = self.engine.summariser.digest([tensor for _, tensor in ordered])
         self.engine.sink.batch(tokens=int(first.size), samples=int(samples), digest=digest)
 
     def loss(self, outputs: Any, args: tuple[object, ...] = ()) -> None:

@@ -122,12 +122,13 @@ class Training:
                     tensor._backward_hooks = None
 
     def _note_batch(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
-        tensors = [t for _, t in split_call(args, kwargs)[0] if t.layout is torch.strided and not t.is_nested]
+        tensors = _plain_tensors(args, kwargs)
         if not tensors:
             return
         first = next((t for t in tensors if not t.is_floating_point()), tensors[0])
         samples = int(tensors[0].shape[0]) if tensors[0].ndim else 1
-        digest = self.engine.summariser.digest(tensors)
+        ordered = dict(sorted(kwargs.items()))  # another program's order is another
+        digest = self.engine.summariser.digest(_plain_tensors(args, ordered))
         packed = _num_packed(kwargs.get("position_ids"), first) if samples == 1 else None
         self.engine.sink.batch(
             tokens=first.numel(), samples=samples if packed is None else packed, digest=digest
@@ -297,6 +298,11 @@ class Training:
         self._recorded = set()
         self._scaled = None
         self.buffers.end_step()
+
+
+def _plain_tensors(args: tuple[object, ...], kwargs: dict[str, object]) -> list[Tensor]:
+    """Of a call, without those that have no digest."""
+    return [t for _, t in split_call(args, kwargs)[0] if t.layout is torch.strided and not t.is_nested]
 
 
 def _settings(group: dict[str, Any]) -> dict[str, object]:

@@ -196,15 +196,29 @@ def _passed_through(rows: Rows) -> Bools:
 def bracketed(rows: Rows, judgement: Judgement) -> Bools:
     """For each row without a verdict: whether the nearest compared rows before and after it agree; the one
     after what enters before all else, the one before what one trace alone was to hold."""
+    left, right, is_last = _neighbours(rows, judgement)
+    return np.asarray(judgement.bracketable & left & (right | (is_last & of_capture(rows))))
+
+
+def awaiting(rows: Rows, judgement: Judgement) -> Bools:
+    """Rows after the last compared one of a step, which agrees: the next step tells whether they did, since
+    what they left is what it begins with (a program that gathers its weights after the update)."""
+    left, _, is_last = _neighbours(rows, judgement)
+    return np.asarray(judgement.bracketable & left & is_last & ~of_capture(rows))
+
+
+def _neighbours(rows: Rows, judgement: Judgement) -> tuple[Bools, Bools, Bools]:
+    """For each row: whether the nearest compared row before it agrees, and that after it, and whether none
+    follows."""
     compared = (judgement.status != UNMATCHED) & (judgement.status != UNDECIDED)
     agree = (judgement.status == EQUAL) | (judgement.status == WITHIN)
     index = np.arange(len(rows))
     before = np.maximum.accumulate(np.where(compared, index, -1))
     after = np.minimum.accumulate(np.where(compared, index, len(rows))[::-1])[::-1]
     left = agree[np.maximum(before, 0)] | (before < 0)
-    last = (after == len(rows)) & of_capture(rows)
-    right = (agree[np.minimum(after, len(rows) - 1)] & (after < len(rows))) | last
-    return np.asarray(judgement.bracketable & left & right)
+    is_last = after == len(rows)
+    right = agree[np.minimum(after, len(rows) - 1)] & ~is_last
+    return left, right, is_last
 
 
 RULE = Rule(

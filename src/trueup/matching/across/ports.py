@@ -17,7 +17,7 @@ MOVING = frozenset(
     [
         *("view", "transpose", "clone", "to", "getitem", "split", "unsqueeze", "squeeze", "expand", "cat"),
         *("stack", "unbind", "tile", "repeat", "repeat_interleave", "roll", "pad", "identity", "dropout"),
-        *("depend", "view_as_real", "view_as_complex"),
+        *("depend", "view_as_real", "view_as_complex", "gather", "index_select"),
     ]
 )
 """Families that hand values on (dropout too where its rate is 0)."""

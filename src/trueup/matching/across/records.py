@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from trueup.matching.across.ports import Port, PortPairs, Ports
 from trueup.matching.across.tensors import distances
-from trueup.matching.bridge import Bridge
+from trueup.matching.bridge import Bridge, PieceOf
 from trueup.matching.calls import PASSES, CallPairs
 from trueup.matching.codes import Codes
-from trueup.matching.layouts import UNORDERED, Layout, layout_of_entry, pieces_of_entry
+from trueup.matching.layouts import UNORDERED, Layout, is_plain, layout_of_entry, pieces_of_entry
 from trueup.store import StepTables
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason
@@ -119,7 +120,10 @@ def _of_other_calls(target: Ports, records: dict[Place, int], calls: CallPairs, 
 
 def _of_weights(target: Ports, reference: Ports, bridge: Bridge, out: Paired) -> None:
     """Layouts of whole weights, and pairs of the pieces of fused ones."""
-    of_target, of_reference = _of_parameters(target), _of_parameters(reference)
+    of_target, of_reference = (
+        _of_parameters(ports, pieces)
+        for ports, pieces in zip((target, reference), bridge.pieces, strict=True)
+    )
     position = {row: at for at, row in enumerate(out.target)}
     form = _FormOf(target, bridge)
     _of_unordered(of_target, of_reference, bridge, out, position, form)
@@ -130,7 +134,7 @@ def _of_weights(target: Ports, reference: Ports, bridge: Bridge, out: Paired) ->
             shaped = form.is_weights(row, entry.target)
             if row in position and layout is not None and shaped:
                 out.layouts[position[row]] = layout
-            elif row not in position:
+            elif row not in position and (len(place) == _WHOLE or is_plain(entry)):
                 pieces = pieces_of_entry(entry, bridge.shapes).items()
                 for source, piece in pieces:
                     partner = of_reference.get(source, {}).get(place)
@@ -167,6 +171,8 @@ def _of_unordered(
         layout = Layout(label=UNORDERED, whole=same_size, known=False)
         for name in atom.targets:
             for place, row in of_target.get(name, {}).items():
+                if len(place) > _WHOLE:
+                    continue
                 shaped = form.is_weights(row, name)
                 if row in position and shaped:
                     out.layouts[position[row]] = layout
@@ -176,18 +182,27 @@ def _of_unordered(
                         out.add(row, partner, ("weights", atom.confidence), layout if shaped else None)
 
 
-WeightPlace = tuple[int, int, int, int]
-"""phase, slot, microbatch, occurrence"""
+_WHOLE = 5
+"""length of the place of a whole weight's record"""
+WeightPlace = tuple[int, ...]
+"""phase, slot, microbatch, occurrence of the call, and of such a record at it; of a piece which elements"""
 
 
-def _of_parameters(ports: Ports) -> dict[str, dict[WeightPlace, int]]:
-    """Weight -> (phase, slot, microbatch, occurrence) -> its record."""
+def _of_parameters(ports: Ports, pieces: Mapping[str, PieceOf]) -> dict[str, dict[WeightPlace, int]]:
+    """Weight -> place -> its record. A pipeline's gradients of several microbatches arrive in one of them."""
     side, words = ports.side, ports.words
     code = words.kind.index("parameter") if "parameter" in words.kind else -2
     out: dict[str, dict[WeightPlace, int]] = defaultdict(dict)
     rows: Codes = np.flatnonzero(side.kind[side.record_call] == code)
+    seen: Counter[tuple[int, ...]] = Counter()
     for row in rows.tolist():
         call = int(side.record_call[row])
         place = (int(side.record_phase[row]), int(side.record_slot[row]), int(side.record_microbatch[row]))
-        out[words.name[side.name[call]]].setdefault((*place, int(side.ordinal[call])), row)
+        key = (call, *place)
+        seen[key] += 1
+        name = words.name[side.name[call]]
+        at: WeightPlace = (*place, int(side.ordinal[call]), seen[key])
+        if (piece := pieces.get(name)) is not None:
+            name, at = piece.weight, (*place, 0, seen[key], piece.start, piece.stop)
+        out[name].setdefault(at, row)
     return out

@@ -15,6 +15,7 @@ from trueup_gpt.config import Config
 from trueup_gpt.launching import place_in_world
 from trueup_gpt.parallel import mesh as shared
 from trueup_gpt.parallel.mesh import AXES, GROUPS, mesh_sizes
+from trueup_gpt.session import device_of
 
 _TARGETS = {"cpu": "CPU", "npu": "Ascend"}
 _BACKENDS = {"cpu": "mccl", "npu": "hccl"}
@@ -47,9 +48,13 @@ class Mesh(shared.Mesh):
         return self.groups[self.axes(axes)]
 
 
-def _device(kind: str | None) -> str:
+def device_type() -> str:
+    """``npu`` where MindSpore sees an Ascend device, else ``cpu``."""
+    return "npu" if _has_ascend() else "cpu"
+
+
+def _device(kind: str) -> str:
     """This process's device, made MindSpore's target."""
-    kind = kind or os.environ.get("TRUEUP_DEVICE") or ("npu" if _has_ascend() else "cpu")
     if kind not in _TARGETS:
         raise ConfigError(
             f"device {kind!r}: expected one of {', '.join(_TARGETS)} with --framework mindspore"
@@ -78,7 +83,7 @@ def start_mesh(config: Config, device: str | None = None) -> Mesh:
     """
     rank, world_size = place_in_world(os.environ)
     sizes = mesh_sizes(config, world_size)
-    mesh = Mesh(sizes, rank, _device(device))
+    mesh = Mesh(sizes, rank, _device(device_of(config, device) or device_type()))
     if world_size > 1:
         if not GlobalComm.INITED:
             init(_BACKENDS[mesh.device])

@@ -101,7 +101,7 @@ def _exchanged(x: Tensor, sent: Sequence[int], received: Sequence[int], group: G
         for size, end in zip(sent, ends, strict=True)
     ]
     arrived = exchange(parts, [(size, *x.shape[1:]) for size in received], group)
-    return mint.cat([one for one in arrived if one.shape[0]], 0)
+    return mint.cat(arrived, 0)
 
 
 def exchanged_tokens(cell: nn.Cell, inner: Function, mesh: Mesh, axis: str) -> Function:
@@ -115,10 +115,15 @@ def exchanged_tokens(cell: nn.Cell, inner: Function, mesh: Mesh, axis: str) -> F
         sent, received = to_each.asnumpy().sum(1).tolist(), from_each.sum(1).tolist()
         arrived_MH = _AllToAll.apply(x_MH, sent, received, group)
         order = _by_expert(from_each)
-        y_MH = inner(ops.gather(arrived_MH, Tensor(order), 0), Tensor(from_each.sum(0)))
-        return _AllToAll.apply(ops.gather(y_MH, Tensor(np.argsort(order)), 0), received, sent, group)
+        y_MH = inner(_in_order(arrived_MH, order), Tensor(from_each.sum(0)))
+        return _AllToAll.apply(_in_order(y_MH, np.argsort(order)), received, sent, group)
 
     return construct
+
+
+def _in_order(x_MH: Tensor, order: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Tensor:
+    """The rows in an order. With no rows a gather has no gradient in MindSpore 2.10."""
+    return ops.gather(x_MH, Tensor(order), 0) if len(order) else x_MH
 
 
 def _by_expert(

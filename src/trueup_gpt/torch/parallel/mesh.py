@@ -15,6 +15,7 @@ from trueup.errors import ConfigError
 from trueup_gpt.config import Config
 from trueup_gpt.parallel import mesh as shared
 from trueup_gpt.parallel.mesh import AXES, GROUPS, mesh_sizes
+from trueup_gpt.session import device_of
 
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "npu": "hccl"}
 _TIMEOUT = timedelta(minutes=30)
@@ -34,10 +35,7 @@ class Mesh(shared.Mesh):
 
 
 def device_type() -> str:
-    """``cuda``, ``npu`` where torch_npu is installed, else ``cpu``; TRUEUP_DEVICE chooses another."""
-    chosen = os.environ.get("TRUEUP_DEVICE")
-    if chosen:
-        return chosen
+    """``cuda``, ``npu`` where torch_npu is installed, else ``cpu``."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return "cpu" if accelerator is None else accelerator.type
 
@@ -68,7 +66,7 @@ def start_mesh(config: Config, device: str | None = None) -> Mesh:
     """
     world_size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     sizes = mesh_sizes(config, world_size)
-    place = _device(device or device_type())
+    place = _device(device_of(config, device) or device_type())
     mesh = Mesh(sizes, rank, place)
     if world_size > 1:
         if not dist.is_initialized():

@@ -1,0 +1,64 @@
+"""One process of ``test_half``: trains every base on MindSpore, as it is and with each of its entries."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from bugzoo.bases import Base, bases
+from bugzoo.entries import entries, planted_by
+
+from trueup_gpt.launching import place_in_world, schedule, told_to_launcher
+
+STEPS = 2
+
+
+def trained(base: Base, name: str | None) -> list[dict[str, Any]]:
+    """Loss, norm and a digest of weights and gradients of every step."""
+    from bugzoo.half.trainer import MindSporeTrainer
+
+    trainer = MindSporeTrainer(base)
+    if name is not None:
+        planted_by(name)(trainer, **entries()[name].arguments)
+    try:
+        return [_step(trainer) for _ in range(STEPS)]
+    finally:
+        trainer.close()
+
+
+def _step(trainer: Any) -> dict[str, Any]:
+    result, parallel = trainer.step(), trainer.session.parallel
+    held = [one.asnumpy().tobytes() for one in parallel.parameters.values()]
+    for piece in parallel.engine.pieces:
+        held += [piece.parameter.asnumpy().tobytes(), piece.gradient.asnumpy().tobytes()]
+    digest = hashlib.sha256(b"".join(held)).hexdigest()
+    return {"loss": result.loss, "norm": result.grad_norm, "digest": digest}
+
+
+def main(folder: Path) -> None:
+    """Every base in turn; an error ends all."""
+    if os.environ.get("MS_ROLE") == "MS_SCHED":
+        schedule("cpu")
+        return
+    from bugzoo.half import changes  # noqa: F401
+
+    rank, _ = place_in_world(os.environ)
+    found: dict[str, Any] = {}
+    try:
+        for base in (one for one in bases().values() if one.framework == "mindspore"):
+            found[base.name] = trained(base, None)
+            for name in (name for name, entry in entries().items() if entry.base == base.name):
+                found[name] = trained(base, name)
+    except Exception:
+        told_to_launcher(rank, traceback.format_exc())
+        sys.exit(1)
+    (folder / f"found_{rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
