@@ -313,16 +313,25 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
         said.append(
             reason(Stages.PACKED_OTHERWISE, step=step, side="target" if target.packed else "reference")
         )
-    elif not shared and None not in (target.digest, reference.digest):
-        same = target.digest == reference.digest or _agree_within_rounding(target, reference, context)
-        findings += [] if same else [_digest_finding(target, reference)]
-        said += [reason(Stages.SAME_DIGESTS, step=step, rank=rank)] if same else []
+    elif not shared:
+        more, words = _of_digests(target, reference, context)
+        findings += more
+        said += words
     if not findings:
         more, words = compared_labels(target, reference, rank if len(context.ranks) > 1 else None)
         more = [] if _labels_count_nowhere(context, step) else more
         findings += more
         said += words
     return findings, said
+
+
+def _of_digests(target: Batch, reference: Batch, context: Context) -> tuple[list[Finding], list[Reason]]:
+    """What digests say where no ids were stored."""
+    if None in (target.digest, reference.digest):
+        return [], []
+    if target.digest != reference.digest and not _agree_within_rounding(target, reference, context):
+        return [_digest_finding(target, reference)], []
+    return [], [reason(Stages.SAME_DIGESTS, step=target.book.step, rank=target.book.rank)]
 
 
 def _agree_within_rounding(target: Batch, reference: Batch, context: Context) -> bool:
