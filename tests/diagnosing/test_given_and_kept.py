@@ -15,7 +15,7 @@ from tests.adapters.torch.reading import capture
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.run import compare
 from trueup.diagnosing.pipeline import diagnose
-from trueup.diagnosing.stages.data import _row
+from trueup.store.same_rows import row_keys, spans_of
 from trueup.types.codes import EvidenceCode, StagesCode, VerdictCode
 from trueup.types.codes.kinds import KindReason
 from trueup.types.finding import Finding, Stage
@@ -268,4 +268,5 @@ def test_gradients_cleared_before_the_update(tmp_path: Path) -> None:
 def test_a_row_is_what_it_is_without_its_padding(ids: list[int], mask: list[int], same: bool) -> None:
     given = {"input.input_ids": np.array([ids]), "input.attention_mask": np.array([mask])}
     trimmed = {"input.input_ids": np.array([[5, 6]]), "input.attention_mask": np.array([[1, 1]])}
-    assert (_row(given, 0) == _row(trimmed, 0)) is same
+    keys = [row_keys(one, spans_of(one, without_padding=True)) for one in (given, trimmed)]
+    assert (keys[0] == keys[1]) is same

@@ -25,7 +25,7 @@ from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.whose import of_ranks
 from trueup.store import StepView
 from trueup.store.given import root_inputs
-from trueup.store.same_rows import Span, num_rows, row_keys, spans_of, width_of
+from trueup.store.same_rows import MASK, Span, num_rows, row_keys, spans_of, width_of
 from trueup.types.arrays import Ints
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
@@ -329,9 +329,11 @@ def _of_digests(target: Batch, reference: Batch, context: Context) -> tuple[list
     """What digests say where no ids were stored."""
     if None in (target.digest, reference.digest):
         return [], []
-    if target.digest != reference.digest and not _agree_within_rounding(target, reference, context):
-        return [_digest_finding(target, reference)], []
-    return [], [reason(Stages.SAME_DIGESTS, step=target.book.step, rank=target.book.rank)]
+    if target.digest == reference.digest:
+        return [], [reason(Stages.SAME_DIGESTS, step=target.book.step, rank=target.book.rank)]
+    if _agree_within_rounding(target, reference, context):
+        return [], []
+    return [_digest_finding(target, reference)], []
 
 
 def _agree_within_rounding(target: Batch, reference: Batch, context: Context) -> bool:
@@ -409,11 +411,15 @@ def _beyond_ids(context: Context) -> list[Finding]:
         return []
     at = numbers.index(verdict.step)
     book = context.pair(at, verdict.rank if verdict.rank in context.ranks else None)[0]
-    said = reason(Stages.INPUT_DIFFERS, name=headline.place("name"))
+    name = headline.place("name")
+    dims = {slot: len(book.shape(row) or ()) for _, slot, row in root_inputs(book)}
+    if dims.get(f"input.{name}", 0) < 2 or MASK in str(name):  # a count, a mask: what it means says more
+        return []
+    said = reason(Stages.INPUT_DIFFERS, name=name)
     return [
         data_finding(
             headline=said,
-            site=f"batch of step {book.step}, input.{headline.place('name')}",
+            site=f"batch of step {book.step}, input.{name}",
             book=book,
             kinds=(kind_named("wrong_data", EvidenceRank.MOST, said),),
             evidence=verdict.evidence,
