@@ -141,6 +141,11 @@ def _parameters_in_order(target: Side, reference: Side, words: Words, pairs: Cal
     order = [k for k, name in enumerate(found.passes) if name == "aligned"]
     t, r = left[np.array(found.target, np.int64)[order]], right[np.array(found.reference, np.int64)[order]]
     pairs.add(t, r, PASS_CODE["renamed"], 0.6)
+    rest = left[pairs.reference_of[left] < 0], right[pairs.target_of[right] < 0]
+    if np.array_equal(
+        target.shapes[rest[0]], reference.shapes[rest[1]]
+    ):  # other names, the same shapes in order
+        pairs.add(*rest, PASS_CODE["renamed"], 0.6)
 
 
 CASCADE: tuple[CallPass, ...] = (parameters_by_name, tree_descent, wrappers, parameters_by_module)
