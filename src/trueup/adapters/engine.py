@@ -312,6 +312,24 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         self.failed(slot, error)
         return f"the summary failed: {type(error).__name__}: {error}"
 
+    def renamed(self, names: dict[str, str]) -> None:
+        """In the calls of the step so far too: it shows a part under one name."""
+        if not self.sink.active:
+            return
+        with self.lock:
+            calls = self.sink.recorder.calls
+            for call in range(len(calls)):
+                name = names.get(calls.cell(call, "name"))
+                if name is not None and calls.cell(call, "kind") in ("module", "parameter"):
+                    calls.put(call, "name", name)
+            counts = self._counts_at_top()
+            self._global_counts = {names.get(name, name): num for name, num in self._global_counts.items()}
+            for key, num in list(counts.items()):
+                mode, _, name = key.partition(":")
+                if name in names:
+                    counts[f"{mode}:{names[name]}"] = num
+                    del counts[key]
+
     def parameter_call(self, parameter: TensorT, name: str) -> int:
         """The call row that stands for a parameter in this step."""
         call = self._parameter_calls.get(id(parameter))

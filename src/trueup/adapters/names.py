@@ -159,6 +159,8 @@ class NamedModules(Generic[ModuleT, TensorT]):
     def _add_root(self, module: ModuleT) -> str:
         kind = self.class_of(module)
         inside = {id(m) for _, m in self.modules_below(module)}
+        parts = {n for r, n in self.roots if id(r()) in inside}
+        before = self._names_below(module) if parts else {}
         self.roots = [(r, n) for r, n in self.roots if id(r()) not in inside]
         main = "" not in (n for _, n in self.roots) and self.has_parameters(module)
         same = sum(n == kind or n.startswith(f"{kind}#") for _, n in self.roots)
@@ -166,7 +168,20 @@ class NamedModules(Generic[ModuleT, TensorT]):
         self.roots.append((weakref.ref(module), name))
         self._named_in_step.add(id(module))
         self._name_tree(module, name)
+        if before:
+            now = self._names_below(module)
+            self.renamed({old: now[one] for one, old in before.items() if old != now[one]})
         return name
+
+    def _names_below(self, module: ModuleT) -> dict[int, str]:
+        """Identity of the modules and parameters below that have a name -> it."""
+        found = {id(m): n for _, m in self.modules_below(module) if (n := self._known_name(m)) is not None}
+        parameters = (id(parameter) for _, parameter in self.parameters_below(module))
+        return found | {one: self.parameter_names[one] for one in parameters if one in self.parameter_names}
+
+    def renamed(self, names: dict[str, str]) -> None:
+        """A model begins of which parts were called before it, as models of their own: from the name that a
+        part had to the one it has."""
 
     def tree_of(self, root: ModuleT) -> object:
         """What a root was made of when it was last named: the same object while nothing below has changed."""

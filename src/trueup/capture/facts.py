@@ -80,12 +80,16 @@ def scalar_line(
 
     losses = [item(v) for v in noted.get("losses", [])]
     known = [v for v in losses if v is not None]
-    digests = [item(d) for d in noted.get("_digests", [])]
+    batches = noted.get("_batches", [])
+    digests = [item(digest) for *_, digest in batches]
     line: dict[str, Any] = {"step": step, "rank": rank, "time": time.time()}
     line["loss"] = sum(known) / len(known) if known else None
     line["losses"] = losses
     line["microbatches"] = microbatches
     line["batch_digest"] = _combined(digests)
+    if batches:
+        line["tokens"] = item(sum(tokens for _, tokens, _, _ in batches))
+        line["batch_size"] = item(sum(samples for _, _, samples, _ in batches))
     for name, value in noted.items():
         if not name.startswith("_") and name != "losses":
             line[name] = item(value) if not isinstance(value, (dict, list, bool, str)) else value

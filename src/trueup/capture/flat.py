@@ -44,6 +44,10 @@ class FlatRows(Generic[Row]):
         """One cell: cheaper than its row, for what runs at every tensor."""
         return self._cells[row * len(self.columns) + self._at[column]]
 
+    def put(self, row: int, column: str, value: object) -> None:
+        """Another value in one cell."""
+        self._cells[row * len(self.columns) + self._at[column]] = value
+
     def __iter__(self) -> Iterator[tuple[object, ...]]:
         return zip(*self.by_column().values(), strict=True)
 

@@ -308,11 +308,17 @@ class Session:
         else:
             self._scalars[name] = value
 
-    def batch(self, *, tokens: int, samples: object, digest: object) -> None:
-        """Note the inputs of one training forward of the root; ``samples`` may be a tensor."""
-        self._scalars["tokens"] = self._scalars.get("tokens", 0) + tokens
-        self._scalars["batch_size"] = self._scalars.get("batch_size", 0) + samples
-        self._scalars.setdefault("_digests", []).append(digest)
+    def batch(self, *, of: int = 0, tokens: int, samples: object, digest: object) -> None:
+        """Note the inputs of one training forward of the root ``of``; ``samples`` may be a tensor."""
+        self._scalars.setdefault("_batches", []).append((of, tokens, samples, digest))
+
+    def batches_of(self) -> set[int]:
+        """The roots whose inputs were noted in this step."""
+        return {batch[0] for batch in self._scalars.get("_batches", ())}
+
+    def no_batches(self, of: set[int]) -> None:
+        """These roots are parts of another: what they were given is no batch."""
+        self._scalars["_batches"] = [one for one in self._scalars["_batches"] if one[0] not in of]
 
     def failed(self, site: str, error: BaseException) -> None:
         """Note an error of capture's own; the first of a session is also printed on standard error.

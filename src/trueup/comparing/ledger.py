@@ -68,6 +68,9 @@ class Ledger:
     """(side, module, name, reason) -> unmatched records"""
     one_sided: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(side, phase) -> unmatched records"""
+    inside: int = 0
+    """rows that differ inside the model and come out nowhere"""
+    inside_at: str | None = None
     not_bracketed: int = 0
     not_bracketed_examples: list[Reason] = field(default_factory=list)
     awaiting: dict[int, list[Reason]] = field(default_factory=dict)
@@ -104,6 +107,7 @@ class Ledger:
         for code, count in enumerate(np.bincount(metrics.evidence[rows.paired], minlength=NONE + 1).tolist()):
             if count:
                 self.evidence[EVIDENCE[code]] += count
+        self._add_inside(judgement, table)
         self._add_open(pair, rows, judgement, table)
         self._add_firsts(pair, rows, judgement, table)
         self._add_origin(pair, rows, judgement, table)
@@ -142,6 +146,12 @@ class Ledger:
             ]
             if weights and (self.lacking is None or pair.step < self.lacking.step):
                 self.lacking = first_of_rows(pair, rows, judgement, table, weights[0])
+
+    def _add_inside(self, judgement: Judgement, table: pa.Table) -> None:
+        inside = [at for at, why in judgement.reasons.items() if why.code is RecordCode.WITHOUT_EFFECT]
+        if inside and self.inside_at is None:
+            self.inside_at = str(table["site"][min(inside)].as_py())
+        self.inside += len(inside)
 
     def _not_bracketed(self, records: list[Reason]) -> None:
         self.not_bracketed += len(records)

@@ -84,7 +84,7 @@ def declared(facts: Mapping[str, object]) -> dict[str, dict[str, Setting]]:
 def setting_gaps(target: Settings, reference: Settings) -> Iterator[SettingGap]:
     """Settings that both of two parameters' groups declare, and that differ. Two spellings of one number,
     one of them in float32, are equal."""
-    first, second = _flat(target), _flat(reference)
+    first, second = flat(target), flat(reference)
     for key, value in first.items():
         if key in second and key not in NO_EFFECT and not _same(value, second[key]):
             yield SettingGap(key=key, target=value, reference=second[key])
@@ -114,8 +114,8 @@ def update_rule_gaps(
 
 def _of_all(settings: Mapping[str, Settings]) -> Settings:
     """The settings that have one value for all parameters."""
-    flat = [_flat(of) for of in settings.values()]
-    return {k: v for k, v in flat[0].items() if all(k in one and _same(one[k], v) for one in flat)}
+    every = [flat(of) for of in settings.values()]
+    return {k: v for k, v in every[0].items() if all(k in one and _same(one[k], v) for one in every)}
 
 
 def _text(value: Setting) -> str:
@@ -128,7 +128,7 @@ def _same(target: Setting, reference: Setting) -> bool:
     return bool(target == reference)
 
 
-def _flat(settings: Settings) -> dict[str, Setting]:
+def flat(settings: Settings) -> dict[str, Setting]:
     flat: dict[str, Setting] = {}
     for key, value in settings.items():
         if key == "betas" and isinstance(value, (list, tuple)) and len(value) == 2:

@@ -42,6 +42,13 @@ UNCOUNTED = derived(
     "of a row's share of the gradient's norm",
     "a label that counts changes the gradient of n rows by at least 1 / sqrt(n) of its norm: a tenth of that",
 )
+UNFELT = derived(
+    "comparing.unfelt",
+    100.0,
+    "times the tolerance of weight gradients",
+    "what goes into a product with a weight is a factor of its gradient, so a use of it leaves all of the "
+    "difference there, and one path of a hundred alike a hundredth",
+)
 BUFFER_APART = chosen(
     "comparing.buffer_apart",
     0.01,

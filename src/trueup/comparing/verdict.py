@@ -457,10 +457,16 @@ def _agree(ledger: Ledger, captured: tuple[Reason, ...]) -> Verdict:
     total = sum(ledger.counts.values())
     equal = sum(count for (_, status), count in ledger.counts.items() if status is Status.EQUAL)
     rest = NextCode.CAPTURE_SAME_OPTIONS if captured and ledger.compared < total else NextCode.NOTHING
+    evidence = _agreeing(equal, ledger.compared, total - ledger.inside, captured)
+    headline = Reason(_agreement(equal, ledger.compared, total))
+    if ledger.inside:
+        headline = reason(VerdictCode.AGREE_BUT_INSIDE, num=ledger.inside)
+        told = {"num": ledger.inside, "site": ledger.inside_at}
+        evidence.insert(0, reason(EvidenceCode.WITHOUT_EFFECT, **told))
     return Verdict(
         outcome=Outcome.AGREE,
-        headline=Reason(_agreement(equal, ledger.compared, total)),
-        evidence=tuple(_agreeing(equal, ledger.compared, total, captured)),
+        headline=headline,
+        evidence=tuple(evidence),
         next=Reason(rest),
     )
 

@@ -11,13 +11,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.batches.labels import MAX_SHIFT, agreement, shift_of
-from trueup.diagnosing.thresholds import BATCH_SHARE, MAPPED_MOST, MAPPED_SHARE, ROW_CHANCE, STREAM_FEWEST
-from trueup.types.arrays import Ints
+from trueup.diagnosing.kinds.permutations import along, described, equal_layout, layouts, same_numbers
+from trueup.diagnosing.thresholds import (
+    BATCH_SHARE,
+    MAPPED_MOST,
+    MAPPED_SHARE,
+    ROW_CHANCE,
+    SCALED_ROUNDINGS,
+    STREAM_FEWEST,
+)
+from trueup.types.arrays import Floats, Ints
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.reason import Reason, reason
 
 _NUM_LISTED = 6
 """rows or positions that a reason names; the rest is counted"""
+_FEWEST_VALUES = 4
+"""numbers of which two (a scale and an offset) say nothing yet"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +35,7 @@ class Relation:
     """How one batch came to differ from another."""
 
     name: str
-    """``same order shape shift padding packing other_rows mapped_ids other``"""
+    """``same order offset shape shift padding packing other_rows mapped_ids other``"""
     evidence: Reason
 
 
@@ -38,12 +48,60 @@ def relation(target: Ints, reference: Ints) -> Relation:
     """
     if target.shape == reference.shape and np.array_equal(target, reference):
         return Relation(name="same", evidence=reason(Batches.SAME))
-    for look in (_order, _padding, _shift, _packing, _shape, _mapped, _some_rows):
+    for look in (_order, _offset, _padding, _shift, _packing, _shape, _mapped, _some_rows):
         found = look(target, reference)
         if found is not None:
             return found
     different = float(np.mean(target != reference))
     return Relation(name="other", evidence=reason(Batches.OTHER, share=different))
+
+
+def value_relation(target: Floats, reference: Floats, rounding: float) -> Reason | None:
+    """How an input of the model that is no ids (pixels, latents, features) came from the reference's.
+
+    The same numbers in another order along a dimension, or in another layout, or each scaled and shifted;
+    None where neither. ``rounding``: unit roundoff of the coarser side.
+    """
+    if target.size != reference.size or target.size < _FEWEST_VALUES:
+        return None
+    if not (np.isfinite(target).all() and np.isfinite(reference).all()):
+        return None
+    if same_numbers(target, reference, rounding):
+        if target.shape == reference.shape:
+            for dim in range(target.ndim):
+                order = along(target, reference, dim, rounding)
+                if order is not None:
+                    return reason(Batches.MOVED, described(order), dim=dim)
+        for named, values in layouts(reference, target.shape):
+            if equal_layout(target, values, rounding):
+                return reason(Batches.LAID_OUT, named)
+        return Reason(Batches.SAME_NUMBERS)
+    return _scaled(target.ravel(), reference.ravel(), rounding) if target.shape == reference.shape else None
+
+
+def _scaled(target: Floats, reference: Floats, rounding: float) -> Reason | None:
+    """``target = scale * reference + offset`` but for rounding."""
+    spread = reference - reference.mean()
+    if not spread.any():
+        return None
+    scale = float(np.dot(target - target.mean(), spread) / np.dot(spread, spread))
+    offset = float(target.mean() - scale * reference.mean())
+    size = max(np.abs(target).max(), np.abs(scale * reference).max(), abs(offset))
+    if scale == 0 or np.abs(target - scale * reference - offset).max() > SCALED_ROUNDINGS * rounding * size:
+        return None
+    if abs(offset) <= SCALED_ROUNDINGS * rounding * size:
+        offset = 0.0
+    return reason(Batches.SCALED, scale=scale, offset=offset)
+
+
+def _offset(target: Ints, reference: Ints) -> Relation | None:
+    """Every number is the reference's and the same number more."""
+    if target.shape != reference.shape or target.size < _FEWEST_VALUES or not np.ptp(reference):
+        return None
+    apart = target - reference
+    if np.ptp(apart):
+        return None
+    return Relation(name="offset", evidence=reason(Batches.OFFSET, offset=int(apart.flat[0])))
 
 
 def _order(target: Ints, reference: Ints) -> Relation | None:

@@ -238,6 +238,15 @@ class Clipping:
     """the norm as the program's own clipping returned it"""
     uneven: tuple[tuple[str, float], ...]
     """parameters whose factor is not the common one"""
+    largest: float | None = None
+    """the largest magnitude of any element before, loss scale taken out"""
+
+    @property
+    def reports_largest(self) -> bool:
+        """Whether the program's norm is the largest element: clipping by the infinity norm."""
+        if None in (self.reported, self.largest) or not self.largest:
+            return False
+        return abs((self.reported or 0.0) / self.largest - 1) <= AT_TOP and self.largest < self.norm
 
 
 # In one piece: one measurement: later numbers are made of earlier ones, and any may be missing.
@@ -269,8 +278,21 @@ def clipping(book: StepView, *, loss_scale: float | None, reported: float | None
     elif way == "norm":  # a parameter in no optimizer is clipped too, and seen by nobody
         after = common * before
     return Clipping(
-        way=way, norm=before, clipped_norm=after, factor=common, limit=limit, reported=reported, uneven=uneven
+        way=way,
+        norm=before,
+        clipped_norm=after,
+        factor=common,
+        limit=limit,
+        reported=reported,
+        uneven=uneven,
+        largest=max((_largest(book, a) for *_, a, _ in norms), default=0.0) / scale or None,
     )
+
+
+def _largest(book: StepView, record: int | None) -> float:
+    """Largest magnitude of any element."""
+    row = book.summary(record)
+    return 0.0 if row is None else max(abs(row["minimum"] or 0.0), abs(row["maximum"] or 0.0))
 
 
 def _measured(book: StepView, fqn: str, slot: tuple[str, str]) -> int | None:
@@ -308,11 +330,7 @@ def _proportion(book: StepView, accumulated: int | None, clipped: int | None) ->
 
 def _value_limit(book: StepView, records: list[int | None]) -> float | None:
     """The magnitude that many elements share exactly, as when each is cut at one value."""
-    most = [
-        max(abs(row["minimum"] or 0.0), abs(row["maximum"] or 0.0))
-        for r in records
-        if (row := book.summary(r))
-    ]
+    most = [_largest(book, record) for record in records if book.summary(record)]
     top = max(most, default=0.0)
     at_top = sum(abs(m - top) <= AT_TOP * top for m in most)
     return top if top and at_top >= max(2, len(most) // 4) else None

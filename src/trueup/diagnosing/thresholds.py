@@ -280,6 +280,12 @@ STALE_CHANGE = chosen(
 BATCH_SHARE = chosen(
     "diagnosing.batch_share", 0.98, "of the tokens", "packed sequences break a shift at their seams"
 )
+SCALED_ROUNDINGS = derived(
+    "diagnosing.scaled_roundings",
+    4.0,
+    "roundings of the largest value",
+    "a product and a sum round once each, on either side",
+)
 STREAM_FEWEST = chosen(
     "diagnosing.stream_fewest", 16, "tokens", "short streams agree by chance where padding repeats"
 )

@@ -97,7 +97,10 @@ def _by_kind(
     target: Side, reference: Side, words: Words, left: Codes, right: Codes, call_t: Codes, call_r: Codes
 ) -> tuple[Codes, Codes]:
     """The only input (or output) of a shape and dtype that is left on both sides of a call; of several, those
-    that one side gives by name and the other by position, in their order."""
+    that one side gives by name and the other by position, in their order.
+
+    Whole numbers of different names are different arguments: labels are no token ids.
+    """
     if not len(left) or not len(right):
         return left[:0], right[:0]
     heads = sorted({word.partition(".")[0] for word in words.slot})
@@ -128,4 +131,15 @@ def _by_kind(
     fits = (count_t == count_r) & ((count_t == 1) | turned)
     at_t, at_r = np.flatnonzero(fits[of_t]), np.flatnonzero(fits[of_r])
     i, j = _join(_numbered(keys_t[at_t]), _numbered(keys_r[at_r]))
-    return left[at_t[i]], right[at_r[j]]
+    rows_t, rows_r = left[at_t[i]], right[at_r[j]]
+    apart = named_t[at_t[i]] & named_r[at_r[j]] & _whole(target, words, rows_t)
+    return rows_t[~apart], rows_r[~apart]
+
+
+def _whole(side: Side, words: Words, rows: Codes) -> NDArray[np.bool_]:
+    """Whether records are of whole numbers, masks among them."""
+    kinds = np.array([word.startswith(("int", "uint", "bool")) for word in words.dtype] + [False])
+    if not len(side.summary_dtype):
+        return np.zeros(len(rows), bool)
+    summary = side.record_summary[rows]
+    return np.asarray(kinds[side.summary_dtype[np.maximum(summary, 0)]] & (summary >= 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trueup.types.codes import BatchCode as B
+from trueup.types.codes.kinds import OrderCode
 from trueup.types.reason import reason
 from trueup.wording.phrase import Facts, clause, count, heading
 
@@ -52,6 +53,13 @@ def _mapped(facts: Facts) -> str:
     pairs = zip(facts["target"], facts["reference"], facts["counts"], strict=True)
     shown = "; ".join(f"{a} (target), {b} (reference), {count(int(n), 'place')}" for a, b, n in pairs)
     return f"some ids are replaced wherever they occur: {shown}"
+
+
+def _scaled(facts: Facts) -> str:
+    scale, offset = facts["scale"], facts["offset"]
+    times = "" if abs(scale - 1) < 1e-6 else f"{scale:.6g} times "
+    more = f" {'plus' if offset > 0 else 'minus'} {abs(offset):.6g}" if offset else ""
+    return f"every number is {times}the reference's{more}"
 
 
 def _some_rows(facts: Facts) -> str:
@@ -123,6 +131,20 @@ PHRASES = {
         "order",
         {"share": 0.97},
     ),
+    B.OFFSET: clause(
+        lambda facts: (
+            f"every number is the reference's {'plus' if facts['offset'] > 0 else 'minus'} "
+            f"{abs(facts['offset'])}"
+        ),
+        {"offset": 1},
+        {"offset": -3},
+    ),
+    B.MOVED: clause(
+        "the same numbers, dimension {dim} {parts[0]}", {"dim": 1, "parts": (reason(OrderCode.REVERSED),)}
+    ),
+    B.LAID_OUT: clause("the same numbers, {parts[0]}", {"parts": (reason(OrderCode.REVERSED),)}),
+    B.SAME_NUMBERS: clause("the same numbers in a different order"),
+    B.SCALED: clause(_scaled, {"scale": 2.0, "offset": -1.0}, {"scale": 255.0, "offset": 0.0}),
     B.LABELS_AGREE: clause(
         _agree,
         {**_AT, "microbatch": 0, "shift": 1, "counted": 0.9},

@@ -63,6 +63,10 @@ PHRASES = {
         "Clipping factor differs for the same gradients: {target:.6g} (target), {reference:.6g} (reference)",
         _VALUES,
     ),
+    C.NORM_TYPE: heading(
+        "Norm type differs: the {side} alone clips by the largest element, {norm:.4g}",
+        {"side": "target", "norm": 4.69},
+    ),
     C.REPORTED_NORM: heading(
         "Reported gradient norm is {target:.4g} (target), {reference:.4g} (reference) times the actual norm",
         _VALUES,

@@ -346,6 +346,11 @@ PHRASES = {
         "agree: the same mathematics by different calls",
         samples=({"records": 1}, {"records": 12}),
     ),
+    Is.WITHOUT_EFFECT: Phrase(
+        sentence="{num:count record} inside the model beyond tolerance, {site} first; the loss and the "
+        "gradients of all weights agree: the same mathematics in another form",
+        samples=({"num": 60, "site": "layers.0.mlp · input.0"},),
+    ),
     Is.WITHOUT_COUNTERPART: Phrase(
         sentence="{records:,} of {total:count record} have no counterpart, or one of a different shape",
         samples=({"records": 900, "total": 1000},),

@@ -176,6 +176,7 @@ def _lower(text: str) -> str:
 
 _BATCHES = {
     "order": "The batch holds the same rows in a different order",
+    "offset": "Every id of the batch is larger or smaller by one constant",
     "shift": "The token ids are shifted relative to the reference",
     "padding": "The batch is padded differently",
     "packing": "The tokens are packed into rows differently",
@@ -440,6 +441,7 @@ PHRASES = {
     S.WEIGHTS_DIFFER_FROM: clause("the weights differ from step {step} on", {"step": 1}),
     S.WEIGHT_DIFFERS: clause("{parameter} differs at the start", {"parameter": "a.weight"}),
     S.OTHER_DTYPE: clause("the runs compute in different dtypes"),
+    S.INSIDE_ALONE: clause("the loss and the gradients of all weights agree"),
     S.LOSS_SCALE_DIFFERS: clause("the loss scale differs"),
     S.BATCH_DIFFERS: clause("the batch differs"),
     S.LOSS_VALUES: clause(
@@ -554,7 +556,7 @@ PHRASES = {
         {"side": "target", "step": 0},
     ),
     S.DIGESTS: clause(
-        "digest {target} (target), {reference} (reference); the ids themselves were not stored",
+        "digest {target} (target), {reference} (reference)",
         {"target": "0a1b", "reference": "ffee"},
     ),
     S.OUT_OF_VOCABULARY: clause(

@@ -245,6 +245,9 @@ PHRASES = {
         headline=_nothing_of,
         samples=({"phases": ("forward", "backward")},),
     ),
+    Is.AGREE_BUT_INSIDE: _headline(
+        "The runs agree, with {num:count record} inside the model in another form", {"num": 60}
+    ),
     Is.BIT_IDENTICAL: _headline("The runs are bit-identical"),
     Is.COMPARED_IS_BIT_IDENTICAL: _headline("All compared records are bit-identical"),
     Is.AGREE: _headline("The runs agree within rounding"),

@@ -115,6 +115,13 @@ PHRASES = {
         "Parameter {parameter} exists only in the {side}; later initial weights differ",
         {"parameter": "layers.0.bias", "side": "target"},
     ),
+    W.ONLY_IN: heading(
+        "{num:count parameter} only in the {side} ({parameter}, …); initial weights differ",
+        {"num": 6, "side": "reference", "parameter": "layers.0.q_proj.bias"},
+    ),
+    W.NAMES: clause(
+        "only in the {side}: {names:list}", {"side": "reference", "names": ("layers.0.q_proj.bias",)}
+    ),
     W.DRAWN_AFTER: clause(
         "{first} is the first weight after {parameter} that differs",
         {"parameter": "layers.0.bias", "first": "layers.1.weight"},

@@ -123,7 +123,7 @@ class Training:
 
     def _note_batch(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         tensors = _plain_tensors(args, kwargs)
-        if not tensors:
+        if not tensors or self._is_part(module):
             return
         first = next((t for t in tensors if not t.is_floating_point()), tensors[0])
         samples = int(tensors[0].shape[0]) if tensors[0].ndim else 1
@@ -131,13 +131,29 @@ class Training:
         digest = self.engine.summariser.digest(_plain_tensors(args, ordered))
         packed = _num_packed(kwargs.get("position_ids"), first) if samples == 1 else None
         self.engine.sink.batch(
-            tokens=first.numel(), samples=samples if packed is None else packed, digest=digest
+            of=id(module), tokens=first.numel(), samples=samples if packed is None else packed, digest=digest
         )
         if packed is not None:
             self.engine.sink.scalar("packed", True)
         replicas = self._replicas(module)
         if replicas is not None:
             self.engine.sink.scalar("data_parallel_size", replicas)
+
+    def _is_part(self, module: nn.Module) -> bool:
+        """Whether a root is a part of one that had its batch in this step; parts of this one that were called
+        before it (an embedding, by the program itself) had none."""
+        sink = self.engine.sink
+        others = sink.batches_of() - {id(module)}
+        if not others:
+            return False
+        sink.no_batches(others & {id(inner) for inner in module.modules()})
+        wholes = (reference() for reference, _ in self.engine.roots)
+        return any(
+            module is inner
+            for whole in wholes
+            if whole is not None and whole is not module and id(whole) in others
+            for inner in whole.modules()
+        )
 
     def _replicas(self, module: nn.Module) -> int | None:
         """How many ranks read other samples, where that can be told: DDP, FSDP, or one process alone."""

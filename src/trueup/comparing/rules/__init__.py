@@ -41,6 +41,7 @@ from trueup.comparing.rules import (
     unread_views,
     widened,
     within_bound,
+    without_effect,
 )
 from trueup.comparing.rules.rule import Needs, Rule, StepContext
 
@@ -80,6 +81,8 @@ RULES: tuple[Rule, ...] = (
     absent_gradient.RULE,
     common_factor_origin.RULE,
     followed.RULE,
+    # whether anything comes of it
+    without_effect.RULE,
 )
 """In this order; each says why it stands where it stands (``Rule.place``)."""
 

@@ -44,8 +44,8 @@ class Batch:
     @classmethod
     def of(cls, book: StepView) -> Batch:
         """Read from one step's records."""
-        given = {(place, s): r for place, s, r in _given(book)}
-        ids = {f"{p}, {s}": v for (p, s), r in given.items() if (v := whole_numbers(book, r)) is not None}
+        records = {(place, s): r for place, s, r in given(book)}
+        ids = {f"{p}, {s}": v for (p, s), r in records.items() if (v := whole_numbers(book, r)) is not None}
         of_loss = LossInputs.of(book)
         line = next((s for s in book.source.scalars(book.rank) if s.get("step") == book.step), ScalarLine())
         return cls(
@@ -57,7 +57,7 @@ class Batch:
             vocab_size=_vocabulary(book),
             digest=line.get("batch_digest"),
             packed=bool(line.get("packed")),
-            given={place: book.digest(r) for place, r in given.items()},
+            given={place: book.digest(r) for place, r in records.items()},
             looked_up=embedded(book),
             loss_inside=root_returns_loss(book),
         )
@@ -79,7 +79,7 @@ class Batch:
         return held[plain[rows.index(max(rows))]] if plain else None
 
 
-def _given(book: StepView) -> Iterator[tuple[str, str, int]]:
+def given(book: StepView) -> Iterator[tuple[str, str, int]]:
     """Place, slot and record of the inputs of the outermost calls."""
     calls: dict[int, list[int]] = {}
     for microbatch, slot, record in root_inputs(book):

@@ -15,7 +15,7 @@ from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.thresholds import CLIP_EXACT, CLIP_NEAR, SAME_FACTOR, SAME_NORM
 from trueup.diagnosing.whose import axis_of_factor, axis_of_factors, of_ranks
 from trueup.merging.trace import MergedTrace
-from trueup.store import TraceSource
+from trueup.store import StepView, TraceSource
 from trueup.store.view import ACCUMULATED, CLIPPED
 from trueup.types.codes import ClippingCode as Clip
 from trueup.types.codes import StagesCode as Stages
@@ -224,15 +224,34 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
     ordered = sorted(factors.values())
     common = ordered[len(ordered) // 2]
     way, uneven = way_of(factors, common)
+    own = sum(
+        (book.norm(book.parameter(f, *ACCUMULATED)) or 0.0) ** 2
+        for f in book.parameters
+        if f not in context.matched
+    )
+    scale = line.get("loss_scale") or 1.0
+    norm = math.hypot(reference.norm * _share_given(book, theirs, context), math.sqrt(own) / scale)
     return Clipping(
         way=way,
-        norm=reference.norm,
-        clipped_norm=common * reference.norm if way == "norm" else math.sqrt(after),
+        norm=norm,
+        clipped_norm=common * norm if way == "norm" else math.sqrt(after),
         factor=common,
         limit=None,
         reported=line.get("grad_norm"),
         uneven=uneven,
+        largest=reference.largest,
     )
+
+
+def _share_given(book: StepView, reference: StepView, context: Context) -> float:
+    """Of the norm of the reference's gradients that of those which the target has a parameter for."""
+    have = {context.matched[fqn] for fqn in book.parameters if fqn in context.matched}
+    squares = {
+        other: (reference.norm(reference.parameter(other, *ACCUMULATED)) or 0.0) ** 2
+        for other in reference.parameters
+    }
+    every = sum(squares.values())
+    return math.sqrt(sum(squares[other] for other in have if other in squares) / every) if every else 1.0
 
 
 def _clipping_difference(own: Clipping, other: Clipping) -> Difference | None:
@@ -301,6 +320,10 @@ def _norm_difference(own: Clipping, other: Clipping) -> Difference | None:
     target, reference = own.reported / own.norm, other.reported / other.norm
     if abs(target / reference - 1) <= CLIP_NEAR:
         return None
+    if own.reports_largest != other.reports_largest:
+        side = "target" if own.reports_largest else "reference"
+        largest = reason(Clip.NORM_TYPE, side=side, norm=(own if side == "target" else other).reported)
+        return "wrong_optimizer_setting", largest, largest
     differs = reason(Clip.REPORTED_NORM, target=target, reference=reference)
     return "wrong_scale", differs, differs
 

@@ -33,7 +33,7 @@ from trueup.merging.sides import mesh_of
 from trueup.merging.trace import MergedTrace
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView, TraceSource
-from trueup.types.codes import EvidenceCode, NoteCode, VerdictCode
+from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, Kind, Origin, Stage
 from trueup.types.layout import Layout
@@ -101,6 +101,22 @@ class Context:
     def mesh(self) -> Layout:
         """The target's processes along the axes it declares; where it declares none, along one, ``world``."""
         return mesh_of(self.target)
+
+    def with_ties(self, parameters: list[str]) -> list[str]:
+        """Parameters of the target, and all names of the same tensors."""
+        table = self.facts(self.target).get("parameters") or []
+        return [*parameters, *(one["fqn"] for one in table if one.get("tied_to") in parameters)]
+
+    @cached_property
+    def without_effect(self) -> frozenset[tuple[str, str]]:
+        """Module and phase of what differs inside the model and comes out nowhere, as the comparison saw.
+
+        Also the module around it, whose code gives a part what it takes.
+        """
+        at = self.rows.filter(pl.col("reason_code").cast(pl.String) == RecordCode.WITHOUT_EFFECT.value)
+        pairs = at.select(pl.col("module", "phase").cast(pl.String)).unique().rows()
+        around = [(module.rpartition(".")[0], phase) for module, phase in pairs]
+        return frozenset([*pairs, *around])
 
     @property
     def layout(self) -> Layout:

@@ -11,18 +11,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trueup.diagnosing.batches import relation, rows_found
+from trueup.diagnosing.batches import relation, rows_found, value_relation
 from trueup.diagnosing.evidence.run import run_facts
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.kinds.loss_divisor import named_divisor
 from trueup.diagnosing.kinds.thresholds import NEAR_ONE
-from trueup.diagnosing.stages.batch import Batch, data_finding
+from trueup.diagnosing.stages.batch import Batch, data_finding, given
 from trueup.diagnosing.stages.context import Context, is_beyond, is_compared
 from trueup.diagnosing.stages.labels import compared_labels
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.whose import of_ranks
+from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView
 from trueup.store.given import root_inputs
 from trueup.store.same_rows import MASK, Span, num_rows, row_keys, spans_of, width_of
@@ -333,7 +334,56 @@ def _of_digests(target: Batch, reference: Batch, context: Context) -> tuple[list
         return [], [reason(Stages.SAME_DIGESTS, step=target.book.step, rank=target.book.rank)]
     if _agree_within_rounding(target, reference, context):
         return [], []
-    return [_digest_finding(target, reference)], []
+    return _inputs_apart(target, reference), []
+
+
+def _inputs_apart(target: Batch, reference: Batch) -> list[Finding]:
+    """The inputs of the model whose bits differ, with what became of them; nothing where the two models are
+    given other inputs, of which digests say nothing."""
+    if target.given.keys() != reference.given.keys():
+        return []
+    books = target.book, reference.book
+    findings = []
+    for (place, slot), digest in target.given.items():
+        if digest == reference.given[place, slot] or MASK in slot:
+            continue
+        said = _value_relation(books, place, slot)
+        told = reason(Stages.DIGESTS, target=str(target.digest), reference=str(reference.digest))
+        kept = any(
+            book.raw(row) is not None for book in books for _, name, row in given(book) if name == slot
+        )
+        findings.append(_input_finding(target.book, slot, said, (said or told,), is_kept=kept))
+    return findings
+
+
+def _value_relation(books: tuple[StepView, StepView], place: str, slot: str) -> Reason | None:
+    """What became of an input of the model that is no whole numbers, where both traces hold its values."""
+    rows = [
+        next((row for at, name, row in given(book) if (at, name) == (place, slot)), None) for book in books
+    ]
+    held = [book.raw(row) for book, row in zip(books, rows, strict=True)]
+    values = [book.value(row) for book, row in zip(books, rows, strict=True)]
+    if any(one is None or DTYPES[one[0]].kind != "float" for one in held):
+        return None
+    rounding = max(DTYPES[one[0]].eps for one in held if one is not None) / 2
+    own, other = values
+    return None if own is None or other is None else value_relation(own, other, rounding)
+
+
+def _input_finding(
+    book: StepView, slot: str, said: Reason | None, evidence: tuple[Reason, ...], *, is_kept: bool = True
+) -> Finding:
+    name = slot.partition(".")[2]
+    headline = reason(Stages.INPUT_DIFFERS, name=name)
+    rank = EvidenceRank.MOST if said is None else EvidenceRank.EVERY_ELEMENT
+    return data_finding(
+        headline=headline,
+        site=f"batch of step {book.step}, {slot}",
+        book=book,
+        kinds=(kind_named("wrong_data", rank, said or headline),),
+        evidence=evidence,
+        next_note=reason(Stages.SAME_BATCH_FIRST if is_kept else Stages.CAPTURE_IDS),
+    )
 
 
 def _agree_within_rounding(target: Batch, reference: Batch, context: Context) -> bool:
@@ -415,17 +465,10 @@ def _beyond_ids(context: Context) -> list[Finding]:
     dims = {slot: len(book.shape(row) or ()) for _, slot, row in root_inputs(book)}
     if dims.get(f"input.{name}", 0) < 2 or MASK in str(name):  # a count, a mask: what it means says more
         return []
-    said = reason(Stages.INPUT_DIFFERS, name=name)
-    return [
-        data_finding(
-            headline=said,
-            site=f"batch of step {book.step}, input.{name}",
-            book=book,
-            kinds=(kind_named("wrong_data", EvidenceRank.MOST, said),),
-            evidence=verdict.evidence,
-            next_note=reason(Stages.SAME_BATCH_FIRST),
-        )
-    ]
+    books = context.pair(at, verdict.rank if verdict.rank in context.ranks else None)
+    said = _value_relation(books, "microbatch 0", f"input.{name}")
+    evidence = (*([] if said is None else [said]), *verdict.evidence)
+    return [_input_finding(book, f"input.{name}", said, evidence)]
 
 
 def _lacking(target: Batch, reference: Batch) -> list[dict[str, str]]:
@@ -502,18 +545,6 @@ def _batch_headline(relation: str, where: str) -> Reason:
     if not labels and not slot.isdigit() and slot not in _TOKENS:
         return reason(Stages.INPUT_DIFFERS, name=slot)
     return reason(Stages.BATCH, relation=relation, labels=labels)
-
-
-def _digest_finding(target: Batch, reference: Batch) -> Finding:
-    said = reason(Stages.DIGESTS, target=str(target.digest), reference=str(reference.digest))
-    return data_finding(
-        headline=reason(Stages.BATCH, relation="other"),
-        site=f"batch of step {target.book.step}",
-        book=target.book,
-        kinds=(kind_named("wrong_data", EvidenceRank.MOST, said),),
-        evidence=(said,),
-        next_note=reason(Stages.CAPTURE_IDS),
-    )
 
 
 def _outside(batch: Batch, name: str) -> NDArray[np.bool_]:

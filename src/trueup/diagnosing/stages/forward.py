@@ -194,12 +194,14 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
     weights = context.outcome_of(Stage.WEIGHTS)
     if weights is not None and weights.status is StageStatus.FAILED:
         apart = weights.details.get("apart")
-        for fqn in apart if isinstance(apart, list) else ():
+        for fqn in context.with_ties(apart) if isinstance(apart, list) else ():
             if fqn.rpartition(".")[0] == origin.module or _uses_elsewhere(fqn, origin):
                 return reason(Stages.WEIGHT_DIFFERS, parameter=fqn)
     scale_seen = origin.stage is Stage.LOSS or (origin.module == "" and origin.phase == "backward")
     if scale_seen and context.loss_scales_differ:
         return reason(Stages.LOSS_SCALE_DIFFERS)
+    if (origin.module, origin.phase) in context.without_effect:
+        return reason(Stages.INSIDE_ALONE)
     if context.explained_by_dtype(origin):
         return reason(Stages.OTHER_DTYPE)
     data = context.outcome_of(Stage.DATA)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trueup.comparing.optimizer_settings import declared, setting_gaps
+from trueup.comparing.optimizer_settings import declared, flat, setting_gaps
 from trueup.diagnosing.optimizer_fit import Measured
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
@@ -74,11 +74,16 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
             stand_ins = copies[0].get(fqn), copies[1].get(other)
             gaps = _held_gap((target.get(fqn), reference.get(other)), stand_ins)
         else:
-            for one in setting_gaps(says[0].get(fqn, {}), says[1].get(other, {})):
+            own, others = says[0].get(fqn, {}), says[1].get(other, {})
+            for one in setting_gaps(own, others):
                 values = {"target": one.target_text, "reference": one.reference_text}
                 gaps[one.key] = Gap(key=one.key, **values, declared=True)
+            # A constant is measured as if all others were alike: beside one that is not, what both declare
+            # alike is alike.
+            alike = flat(own).keys() & flat(others).keys() if gaps else set()
             for gap in _measured_gaps(target[fqn], reference[other]):
-                gaps.setdefault(gap.key, gap)
+                if gap.key not in alike:
+                    gaps.setdefault(gap.key, gap)
             _drop_contradicted(gaps, target[fqn], reference[other])
         if gaps:
             found[fqn] = gaps

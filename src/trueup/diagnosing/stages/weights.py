@@ -152,7 +152,7 @@ def _drawn_after(
         first = min((order[name] for name in differ if name in order), default=0)  # other ranks have others
         found += [(order[name], name, side) for name in order if name not in paired and order[name] < first]
     if not found:
-        return []
+        return _built_otherwise(context, target, reference, apart, total)
     _, name, side = min(found)
     lacks = "reference" if side == "target" else "target"
     later = reason(Weights.DRAWN_AFTER, parameter=name, first=apart[0][0])
@@ -172,6 +172,48 @@ def _drawn_after(
             evidence=(later, reason(Weights.NUM_DIFFERENT, num=len(apart), total=total)),
             causes=kind.causes,
             next_note=reason(Weights.BUILD_BOTH, parameter=name),
+        )
+    ]
+
+
+def _built_otherwise(
+    context: Context,
+    target: StepView,
+    reference: StepView,
+    apart: Sequence[tuple[str, str, Change]],
+    total: int,
+) -> list[Finding]:
+    """Parameters that one run alone has, where most others are other draws: a model that is built otherwise
+    draws other numbers, also for weights that are made before."""
+    sides = (
+        ("target", target, set(context.matched)),
+        ("reference", reference, set(context.matched.values())),
+    )
+    lone = [(side, [n for n in book.parameters if n not in paired]) for side, book, paired in sides]
+    lone = [(side, names) for side, names in lone if names]
+    drawn = sum(change.name == "other_draw" for *_, change in apart)
+    if len(lone) != 1 or drawn * 2 < len(apart):
+        return []
+    ((side, names),) = lone
+    lacks = "reference" if side == "target" else "target"
+    apart_said = reason(Weights.NUM_DIFFERENT, num=len(apart), total=total)
+    cause = reason(Weights.BUILT_WITHOUT, side=lacks, parameter=names[0])
+    headline = reason(Weights.ONLY_IN, side=side, num=len(names), parameter=names[0])
+    kind = kind_named("missing_or_extra_term", EvidenceRank.STATED, headline, causes=(cause,))
+    return [
+        Finding(
+            stage=Stage.WEIGHTS,
+            headline=headline,
+            module=names[0].rpartition(".")[0],
+            site=f"{names[0]} · value",
+            phase="param",
+            step=target.step,
+            rank=target.rank,
+            kinds=(kind,),
+            basis=Basis.RECORDED,
+            evidence=(reason(Weights.NAMES, side=side, names=names), apart_said),
+            causes=kind.causes,
+            next_note=reason(Weights.BUILD_BOTH, parameter=names[0]),
         )
     ]
 

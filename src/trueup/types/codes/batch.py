@@ -16,6 +16,11 @@ class BatchCode(Code):
     MAPPED_IDS = "batch.ids_mapped"
     SOME_ROWS = "batch.some_rows_differ"
     OTHER = "batch.unrelated"
+    OFFSET = "batch.offset"
+    MOVED = "batch.values_moved"
+    LAID_OUT = "batch.values_laid_out"
+    SAME_NUMBERS = "batch.same_numbers"
+    SCALED = "batch.values_scaled"
 
     LABELS_AGREE = "labels.agree"
     SAME_INPUTS = "labels.models_got_same_batch"

@@ -26,6 +26,7 @@ class ClippingCode(Code):
     SCALED_BY_RANKS = "clipping.scaled_by_number_of_ranks"
     FACTOR_DIFFERS = "clipping.factor_differs"
     REPORTED_NORM = "clipping.reported_norm_differs"
+    NORM_TYPE = "clipping.norm_type_differs"
     LIMIT_CAUSE = "clipping.cause.limit"
     NORM_CAUSE = "clipping.cause.norm"
     SUM_CAUSE = "clipping.cause.sum_over_ranks"

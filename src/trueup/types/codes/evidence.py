@@ -54,6 +54,7 @@ class EvidenceCode(Code):
     PHASES_NOT_COMPARED = "evidence.phases_not_compared"
     CAPTURE_DIFFERS = "evidence.capture_differs"
     SAME_MATHEMATICS = "evidence.same_mathematics"
+    WITHOUT_EFFECT = "evidence.without_effect"
     WITHOUT_COUNTERPART = "evidence.without_counterpart"
     FIRST_OF_COMPARED = "evidence.first_of_compared"
     NOT_BRACKETED = "evidence.not_bracketed"

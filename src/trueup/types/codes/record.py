@@ -38,6 +38,7 @@ class RecordCode(Code):
     SHAPE_DIFFERS = "record.shape_differs"
     REGROUPED = "record.regrouped"
     UNCOUNTED_LABELS = "record.uncounted_labels"
+    WITHOUT_EFFECT = "record.without_effect"
     REDUCED_LATER = "record.reduced_later"
     NO_COMMON_EVIDENCE = "record.no_common_evidence"
     NOTHING_FINITE = "record.nothing_finite"

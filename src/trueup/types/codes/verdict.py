@@ -39,6 +39,7 @@ class VerdictCode(Code):
     NOT_BRACKETED = "verdict.not_bracketed"
     NOTHING_COMPARED_OF = "verdict.nothing_compared_of"
     # the runs agree
+    AGREE_BUT_INSIDE = "verdict.agree_but_inside"
     BIT_IDENTICAL = "verdict.bit_identical"
     COMPARED_IS_BIT_IDENTICAL = "verdict.compared_is_bit_identical"
     AGREE = "verdict.agree"

@@ -36,6 +36,8 @@ class WeightsCode(Code):
     NUM_DIFFERENT = "weights.num_different"
     SAME_WEIGHTS = "weights.load_same"
     ONE_SIDED = "weights.parameter_on_one_side"
+    ONLY_IN = "weights.parameters_of_one_side"
+    NAMES = "weights.names_of_one_side"
     DRAWN_AFTER = "weights.drawn_after"
     BUILT_WITHOUT = "weights.cause.built_without"
     BUILD_BOTH = "weights.build_both"

@@ -1,0 +1,73 @@
+"""What differs inside the model and comes out nowhere: the same computation in another form.
+
+A tensor inside the model acts on the training through the loss and the gradients of weights alone. A program
+may scale before a product or after it, run a recurrent layer over packed rows or over padded ones, fill
+masked scores with another number: what stands between differs by as much as there is of it, and the loss and
+every gradient agree to rounding. A difference of relative size d that the training felt would reach them by
+its share in them. Where it is ``UNFELT`` times what the gradients of weights may differ by, and every one of
+them agrees, that share is below 1 / ``UNFELT`` in each: less than any use of the tensor leaves, since what
+goes into a product with a weight is a factor of that weight's gradient. Smaller differences are left as
+they are: rounding could hide what comes of them. What cannot be compared at all, since one run gives an
+expert all tokens and the other its own, is settled in the same way where a difference of its whole size would
+have been felt.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trueup.comparing.judgement import DIFFERENT, EQUAL, ORIGIN, UNDECIDED, UNMATCHED, WITHIN, Judgement
+from trueup.comparing.metrics import STATISTICS, Metrics
+from trueup.comparing.rows import Rows
+from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.comparing.thresholds import UNFELT
+from trueup.types.arrays import Bools
+from trueup.types.codes import RecordCode
+from trueup.types.reason import Reason
+from trueup.types.status import Status
+
+
+def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
+    rows, status = context.rows, judgement.status
+    inside = _inside(rows)
+    differ = status == DIFFERENT
+    left = inside & ~judgement.bracketable & ((status == UNDECIDED) | (status == UNMATCHED))
+    if not (differ | left).any() or (differ & ~inside).any():
+        return judgement
+    felt = _felt(rows, metrics, judgement)
+    if felt is None or felt * UNFELT > 1:
+        return judgement
+    judgement = judgement.at(left, bracketable=True)
+    begins = judgement.attribution.status == ORIGIN
+    if not begins.any() or not (metrics.rel_l2[begins] >= UNFELT * felt).all():
+        return judgement
+    why = Reason(RecordCode.WITHOUT_EFFECT)
+    found = judgement.at(differ, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
+    return found.attributed(differ, UNDECIDED)
+
+
+def _felt(rows: Rows, metrics: Metrics, judgement: Judgement) -> float | None:
+    """Relative difference of the gradient of a weight, the median of all, that would show; None where one of
+    them differs, or the loss does, or not all is known of them."""
+    grads, losses = rows.phase_is("param_grad"), rows.phase_is("loss") & rows.slot_is("value")
+    agrees = (judgement.status == EQUAL) | (judgement.status == WITHIN)
+    if not grads.any() or not losses.any() or not agrees[grads | losses].all():
+        return None
+    if not (metrics.evidence[grads] < STATISTICS).all():
+        return None
+    bounds = np.where(judgement.status == EQUAL, 0.0, judgement.tolerance)[grads]
+    return float(np.median(np.nan_to_num(bounds, nan=np.inf)))
+
+
+def _inside(rows: Rows) -> Bools:
+    """Records of what modules and functions are given and make, forward and backward."""
+    return np.asarray(rows.phase_is("forward", "backward") & rows.kind_is("module", "api"))
+
+
+RULE = Rule(
+    apply=_without_effect,
+    codes=(RecordCode.WITHOUT_EFFECT,),
+    statuses=(Status.UNDECIDED,),
+    place="last: it asks where what differs begins, and whether anything but the inside of the model differs",
+    note="0038-what-comes-out-nowhere",
+)
