@@ -12,7 +12,9 @@ from trueup.types.site import shown_name
 
 Attributes = Mapping[str, Mapping[str, object]]
 """module -> name -> value"""
-_USED_IN = ("forward", "loss", "backward")
+_USED_IN = ("forward", "loss", "backward", "param_grad")
+INITIAL = ("padding_idx",)
+"""attributes that initial weights depend on: an embedding's row of padding is 0"""
 
 
 def attributes_of(trace: TraceSource) -> Attributes:
@@ -24,13 +26,14 @@ def attributes_of(trace: TraceSource) -> Attributes:
 def explain_by_attributes(origin: First, target: Attributes, reference: Attributes) -> None:
     """Note in ``origin`` the attributes of its module that differ; the first becomes its headline unless a
     call has an argument that differs."""
-    if origin.owner is None or origin.row.phase not in _USED_IN:
+    phase = origin.row.phase
+    if origin.owner is None or phase not in (*_USED_IN, "param"):
         return
     ours, others = target.get(origin.owner, {}), reference.get(origin.owner, {})
     apart = [
         {"name": name, "target": str(value), "reference": str(others[name])}
         for name, value in ours.items()
-        if name in others and value != others[name]
+        if name in others and value != others[name] and (phase != "param" or name in INITIAL)
     ]
     if not apart:
         return

@@ -18,9 +18,10 @@ from trueup.comparing.owner import (
 )
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.record_row import RecordRow
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import Half, Rows
 from trueup.comparing.sites import module_column
 from trueup.matching.codes import Codes
+from trueup.store.same_rows import MASK
 from trueup.types.arrays import Bools
 from trueup.types.codes import EvidenceCode
 from trueup.types.reason import Reason, reason
@@ -166,10 +167,23 @@ def _inputs_of_one_side(rows: Rows, row: int) -> list[Reason]:
         at &= ~_of_other_loss(rows)
         if rows.reference.numel[row] > 1:  # a single number, a count say, is what a loss is made with
             at &= half.numel != 1
-        for name in dict.fromkeys(rows.match.words.slot[code] for code in rows.slot[at].tolist()):
-            short = name.partition(".")[2]
-            found.append(reason(EvidenceCode.INPUT_OF_ONE_SIDE, side=side, name=short))
+        names = [rows.match.words.slot[code].partition(".")[2] for code in rows.slot[at].tolist()]
+        masks = _masks_given(rows, side, half, inputs)
+        if len(masks) == 1:  # what a module inside gets by place, or as a mask, was made of it
+            names = [masks[0] if name.isdecimal() or MASK in name else name for name in names]
+        found += [
+            reason(EvidenceCode.INPUT_OF_ONE_SIDE, side=side, name=name) for name in dict.fromkeys(names)
+        ]
     return found
+
+
+def _masks_given(rows: Rows, side: str, half: Half, inputs: Bools) -> list[str]:
+    """Masks that one run alone gives the model itself, by name."""
+    match = rows.match
+    parent = (match.target if side == "target" else match.reference).parent
+    at = inputs & (half.record >= 0) & (parent[half.call] < 0)
+    names = [match.words.slot[code].partition(".")[2] for code in rows.slot[at].tolist()]
+    return [name for name in dict.fromkeys(names) if MASK in name]
 
 
 def _of_other_loss(rows: Rows) -> Bools:

@@ -81,4 +81,9 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.TERM_MISSING: "result of {place} lacks the term {term}",
     KindReason.TERM_EXTRA: "result of {place} has the extra term {term}",
     KindReason.SCALED: _scaled,
+    KindReason.ABSOLUTE_ERROR: "{place} is an absolute error (L1) in the {side} alone",
+    KindReason.LIMITED_ERROR: "{place} limits each error (Huber, smooth L1) in the {side} alone",
+    KindReason.STEP_LEFT_OUT: "a step of the computation is skipped in {place}",
+    KindReason.ACTIVATION_OF_ONE_SIDE: "the {side} alone applies {function} in {place}",
+    KindReason.DROPPED_ON_ONE_SIDE: "the {side} alone applies dropout in {place} (p = {rate:.4g})",
 }

@@ -14,7 +14,7 @@ from trueup.types.codes.kinds import (
     PlacesCode,
     SettingReason,
 )
-from trueup.types.finding import KindCode
+from trueup.types.finding import EvidenceRank, Kind, KindCode
 from trueup.types.reason import reason
 from trueup.wording.phrase import Facts, Phrase, Template, count, percent
 
@@ -47,6 +47,11 @@ def kind_name(kind: KindCode | str) -> str:
         return NAMES[KindCode(kind)]
     except ValueError:
         return str(kind).replace("_", " ")
+
+
+def kind_word(kind: Kind) -> str:
+    """What a finding's kind is called; where no kind was recognised, that."""
+    return "not recognised" if kind.rank is EvidenceRank.BY_ELIMINATION else kind_name(kind.name)
 
 
 _GRADIENTS = {
@@ -457,6 +462,20 @@ PHRASES: dict[KindReason, Phrase] = {
         "{subject} is what the reference has as {place}: the following computation is skipped",
         {"place": "layers.0.norm, output.0"},
     ),
+    KindReason.ACTIVATION_OF_ONE_SIDE: _say(
+        "every element of {subject} is {function} of the other side's: the {side} alone applies it",
+        {"side": "reference", "function": "silu"},
+    ),
+    KindReason.ABSOLUTE_ERROR: _say(
+        "the gradients that the loss sends back have the other side's signs and one size in the {side}: an "
+        "absolute error (L1)",
+        {"side": "target"},
+    ),
+    KindReason.LIMITED_ERROR: _say(
+        "the gradients that the loss sends back are the other side's up to a factor, cut at one size in the "
+        "{side}: an error that is limited (Huber, smooth L1)",
+        {"side": "target"},
+    ),
     KindReason.NOTHING_ELSE: _say(
         "{subject} differs by {rel_l2} (relative l2), and no scale, sign, shift, order, mask or "
         "rounding maps "
@@ -595,6 +614,11 @@ PHRASES: dict[KindReason, Phrase] = {
         "({target} only in the "
         "target, {reference} only in the reference); the others agree",
         {"rate": 0.1, "target": 40, "reference": 43},
+    ),
+    KindReason.DROPPED_ON_ONE_SIDE: _say(
+        "{num:count element} of {subject} are 0 in the {side} alone, the others are multiplied by 1 / (1 - "
+        "{rate:.4g}): dropout with p = {rate:.4g}",
+        {"side": "target", "rate": 0.1, "num": 410},
     ),
     KindReason.RATES_AGREE: _say(
         "{call} draws random numbers; its rates of zeros agree: {target:percent} (target), "

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -106,9 +107,10 @@ def name_kinds(evidence: Evidence, rules: tuple[KindRule, ...] = RULES) -> tuple
                 found.append(((one.rank.place, share, place), kind))
         if not found:
             last = missing_or_extra_term.by_elimination(evidence)
-            return (
-                () if last is None else (missing_or_extra_term.RULE.kind(last, phase=evidence.origin.phase),)
-            )
+            if last is None:
+                return ()
+            kind = missing_or_extra_term.RULE.kind(last, phase=evidence.origin.phase)
+            return (replace(kind, causes=()),)  # nothing is known of a cause
     return tuple(kind for _, kind in sorted(found, key=lambda entry: entry[0]))
 
 

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from trueup.diagnosing.cross_entropy import CrossEntropy, reproduced
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.rule import Found, said, said_of_whole
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import (
+    CLOSE_ROUNDINGS,
+    DRAWN_VALUES,
+    FINEST_ROUNDOFF,
     LEAST_OF_SPREAD,
+    MIN_NUMBERS,
     MOST_OF_SPREAD,
     SMOOTHING_APART,
     SOLVED_Z,
     Z_LOSS_APART,
 )
 from trueup.numerics.dtypes import DTYPES
-from trueup.types.arrays import Ints
+from trueup.types.arrays import Floats, Ints
 from trueup.types.codes.kinds import KindReason
 from trueup.types.finding import EvidenceRank, KindCode, Stage
 
@@ -27,7 +33,7 @@ _IGNORED = -100
 
 def criterion_fault(evidence: Evidence) -> Solved | None:
     """How the target's loss differs from the reference's, where it is a known function of the same logits."""
-    return _other_form(evidence) or _in_other_dtype(evidence)
+    return _other_form(evidence) or _other_error(evidence) or _in_other_dtype(evidence)
 
 
 _Coefficient = tuple[float, float]
@@ -50,6 +56,49 @@ def _other_form(evidence: Evidence) -> Solved | None:
         if _differ(*added, least=Z_LOSS_APART):
             return _solved(evidence, KindCode.MISSING_OR_EXTRA_TERM, KindReason.Z_LOSS, *added)
     return None
+
+
+def _other_error(evidence: Evidence) -> Solved | None:
+    """An absolute error, or one that is limited (Huber, smooth L1), on one side: what it sends back has the
+    other side's signs, and one size: everywhere, or wherever the other side's is larger."""
+    if evidence.origin.stage is not Stage.LOSS:
+        return None
+    for microbatch, t in evidence.target_run.sent_back.items():
+        r = evidence.reference_run.sent_back.get(microbatch)
+        if r is None or r.shape != t.shape or r.size < DRAWN_VALUES:
+            continue
+        near = CLOSE_ROUNDINGS * FINEST_ROUNDOFF
+        for side, limited, other in (("target", t.ravel(), r.ravel()), ("reference", r.ravel(), t.ravel())):
+            code = _limited(limited, other, near)
+            if code is not None:
+                sentence = said(evidence, code, side=side)
+                found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+                return Solved(kind=KindCode.MISSING_OR_EXTRA_TERM, found=found)
+    return None
+
+
+def _limited(limited: Floats, other: Floats, near: float) -> KindReason | None:
+    """How a gradient is another one of the same signs, cut at one size."""
+    size, live = np.abs(limited), other != 0
+    top = float(size.max(initial=0.0))
+    at_top = size >= top * (1 - near)
+    if not top or not (np.sign(limited)[live] == np.sign(other)[live]).all():
+        return None
+    if int(at_top.sum()) < MIN_NUMBERS or _alike(np.abs(other)[at_top], near):  # one size on both sides
+        return None
+    below = live & ~at_top
+    if not below.any():
+        return KindReason.ABSOLUTE_ERROR
+    ratios = limited[below] / other[below]
+    if int(below.sum()) < MIN_NUMBERS or not _alike(ratios, near):
+        return None
+    held = np.abs(other)[at_top] * float(np.median(ratios)) >= top * (1 - near)
+    return KindReason.LIMITED_ERROR if held.all() else None
+
+
+def _alike(numbers: Floats, near: float) -> bool:
+    middle = float(np.median(numbers))
+    return bool((np.abs(numbers - middle) <= near * abs(middle)).all())
 
 
 def _differ(target: _Coefficient, reference: _Coefficient, *, least: float) -> bool:

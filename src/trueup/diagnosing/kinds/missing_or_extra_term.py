@@ -8,11 +8,13 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Known, Vectors
 from trueup.diagnosing.evidence.vectors import length
-from trueup.diagnosing.kinds.fitting import at_most, explained, fit, rank_of
+from trueup.diagnosing.kinds.fitting import at_most, explained, fit, rank_of, roundoff_of
+from trueup.diagnosing.kinds.functions import ACTIVATIONS
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
     ALIKE_COSINE,
+    APPLIED_ROUNDINGS,
     FACTOR_NEAR_ONE,
     MIN_NUMBERS,
     MOST_SHARE,
@@ -138,6 +140,31 @@ def _skipped(evidence: Evidence) -> Found | None:
     return None
 
 
+def _activation_of_one_side(evidence: Evidence) -> Found | None:
+    """One side's values are an activation function of the other's, element by element."""
+    t, r, vectors = evidence.target_values, evidence.reference_values, _comparable(evidence)
+    if (
+        t is None
+        or r is None
+        or vectors is None
+        or t.size < MIN_NUMBERS
+        or evidence.origin.phase != "forward"
+    ):
+        return None
+    if not (np.isfinite(t).all() and np.isfinite(r).all()):
+        return None
+    rounding = roundoff_of(evidence)
+    for side, applied, plain in (("target", t, r), ("reference", r, t)):
+        if not (plain < 0).any():  # of positive numbers relu is the identity
+            continue
+        for name, function in ACTIVATIONS.items():
+            slack = APPLIED_ROUNDINGS * rounding * np.maximum(np.abs(plain), np.abs(applied))
+            if (np.abs(function(plain) - applied) <= slack).all():
+                sentence = said(evidence, KindReason.ACTIVATION_OF_ONE_SIDE, side=side, function=name)
+                return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+    return None
+
+
 # -- the same vector in every row ------------------------------------------
 
 
@@ -228,7 +255,7 @@ def by_elimination(evidence: Evidence) -> Found | None:
 RULE = KindRule(
     code=KindCode.MISSING_OR_EXTRA_TERM,
     family=KindClass.MODEL,
-    looks=(solved(KindCode.MISSING_OR_EXTRA_TERM), _skipped, _broadcast, _term),
+    looks=(solved(KindCode.MISSING_OR_EXTRA_TERM), _activation_of_one_side, _skipped, _broadcast, _term),
     causes=(CauseCode.TERM_LEFT_OUT, CauseCode.STEP_OF_COMPUTATION),
     advice=AdviceCode.COMPARE_TERMS,
     place="last of those that explain every element: nearly any other kind adds a term, and says which",

@@ -36,6 +36,33 @@ def _dropout(evidence: Evidence) -> Found | None:
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
 
 
+def _dropout_of_one_side(evidence: Evidence) -> Found | None:
+    """Some elements of one side are 0 and all others are the other side's times 1 / (1 - p), with as many
+    zeros as a chance of p gives. A mask alone scales nothing."""
+    t, r = evidence.target_values, evidence.reference_values
+    if t is None or r is None or t.shape != r.shape or t.size < DRAWN_VALUES:
+        return None
+    for side, dropped, whole in (("target", t, r), ("reference", r, t)):
+        live = whole != 0
+        zeros = live & (dropped == 0)
+        kept = live & ~zeros
+        num, total = int(zeros.sum()), int(live.sum())
+        if num < MIN_NUMBERS or int(kept.sum()) < MIN_NUMBERS or ((dropped != 0) & ~live).any():
+            continue
+        factor = float(np.median(dropped[kept] / whole[kept]))
+        rate = 1.0 - 1.0 / factor if factor > 1 else 0.0
+        spread = CHANCE_Z * np.sqrt(total * rate * (1 - rate))
+        if rate <= 0 or abs(num - rate * total) > spread:
+            continue
+        if float(close(dropped[kept], factor * whole[kept], roundoff_of(evidence)).mean()) < FULL_SHARE:
+            continue
+        sentence = said(evidence, KindReason.DROPPED_ON_ONE_SIDE, side=side, rate=rate, num=num)
+        return Found(
+            rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.DROPOUT_ON_ONE_SIDE,)
+        )
+    return None
+
+
 def _dropout_statistics(evidence: Evidence) -> Found | None:
     """A random function whose zeros are as many, give or take chance."""
     t, r = evidence.target, evidence.reference
@@ -127,7 +154,7 @@ def _draws(evidence: Evidence) -> Found | None:
 RULE = KindRule(
     code=KindCode.RANDOMNESS,
     family=KindClass.MODEL,
-    looks=(_dropout, _one_stream, _recomputed, _draws),
+    looks=(_dropout, _dropout_of_one_side, _one_stream, _recomputed, _draws),
     causes=(CauseCode.OTHER_SEED, CauseCode.STATE_NOT_RESTORED, CauseCode.SHARED_STREAM),
     advice=AdviceCode.SEED_ALIKE,
     place="zeros at other places look like a mask; that they are as many says that they were drawn",

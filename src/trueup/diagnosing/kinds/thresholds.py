@@ -260,6 +260,12 @@ DROPOUT_SCALE = derived(
     "relative",
     "1 / (1 - p) against a rate counted in 32 elements, whose standard error at p = 0.1 is 0.05, four times",
 )
+APPLIED_ROUNDINGS = derived(
+    "kinds.applied_roundings",
+    8.0,
+    "roundings of the larger of argument and result",
+    "an activation function is made of up to eight operations",
+)
 DRAWN_VALUES = derived("kinds.drawn_values", 32, "elements", "a rate of 0.1 is seen at all in 32 elements")
 LEAST_OF_SPREAD = derived(
     "kinds.least_of_spread",

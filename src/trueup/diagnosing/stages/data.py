@@ -376,11 +376,14 @@ def _input_finding(
     name = slot.partition(".")[2]
     headline = reason(Stages.INPUT_DIFFERS, name=name)
     rank = EvidenceRank.MOST if said is None else EvidenceRank.EVERY_ELEMENT
+    kind = kind_named("wrong_data", rank, said or headline)
+    if said is not None:
+        kind = replace(kind, causes=(Reason(CauseCode.PREPROCESSING),))
     return data_finding(
         headline=headline,
         site=f"batch of step {book.step}, {slot}",
         book=book,
-        kinds=(kind_named("wrong_data", rank, said or headline),),
+        kinds=(kind,),
         evidence=evidence,
         next_note=reason(Stages.SAME_BATCH_FIRST if is_kept else Stages.CAPTURE_IDS),
     )

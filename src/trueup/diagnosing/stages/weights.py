@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
+from trueup.comparing.attributes import INITIAL
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -49,6 +51,7 @@ class WeightsStage:
                 *_findings(apart, target, shapes, whose),
                 *(_tie_finding(*tie, target) for tie in ties),
             )
+            findings = tuple(_by_setting(one, context, target) for one in findings)
             findings = (*_drawn_after(context, target, reference, apart, len(shapes)), *findings)
             return outcome(
                 status=StageStatus.FAILED,
@@ -130,6 +133,30 @@ def _finding(
         axis=ranks.axis,
         ranks=ranks.ranks,
     )
+
+
+def _by_setting(finding: Finding, context: Context, book: StepView) -> Finding:
+    """The finding, led by a setting of its module that initial weights depend on."""
+    module = finding.module or ""
+    settings = [
+        (context.facts(s).get("settings") or {}).get(module, {}) for s in (context.target, context.reference)
+    ]
+    for name in INITIAL:
+        own, other = (one.get(name) for one in settings)
+        if own != other and all(name in one for one in settings):
+            sides = {"target": str(own), "reference": str(other)}
+            setting = reason(
+                Stages.SETTING_DIFFERS, module=module, type=context.type_of(module), name=name, **sides
+            )
+            kind = kind_named("constant_argument", EvidenceRank.STATED, setting)
+            return replace(
+                finding,
+                headline=setting,
+                kinds=(kind, *finding.kinds),
+                causes=kind.causes,
+                evidence=(finding.headline, *finding.evidence),
+            )
+    return finding
 
 
 def _drawn_after(

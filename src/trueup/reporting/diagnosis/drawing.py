@@ -22,7 +22,7 @@ from trueup.reporting.diagnosis.model import (
 from trueup.reporting.formatting import elide
 from trueup.reporting.render.plots import svg
 from trueup.types.finding import Finding, Stage
-from trueup.wording.kinds import kind_name
+from trueup.wording.kinds import kind_word
 
 WIDTH = 1120.0
 LEFT = 122.0
@@ -253,7 +253,7 @@ def _inner(x: float, finding: Finding, layout: _Layout) -> list[str]:
 
 
 def _flag_label(finding: Finding) -> str:
-    kind = f", {kind_name(finding.kinds[0].name)}" if finding.kinds else ""
+    kind = f", {kind_word(finding.kinds[0])}" if finding.kinds else ""
     return f"origin: {finding.module or finding.site or finding.stage.value}{kind}"
 
 

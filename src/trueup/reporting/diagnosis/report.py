@@ -44,7 +44,7 @@ from trueup.reporting.document import (
 )
 from trueup.reporting.formatting import as_sentence, plain, short_site
 from trueup.types.finding import Finding
-from trueup.wording.kinds import kind_name
+from trueup.wording.kinds import kind_word
 from trueup.wording.stages import STAGE_TITLES
 
 _MARKS = {
@@ -136,7 +136,7 @@ def _tiles(diagnosis: Diagnosis) -> Facts:
     kind = finding.kinds[0] if finding.kinds else None
     rows = [
         fact("Location", site, note=coordinates(finding)),
-        fact("Kind of fault", kind_name(kind.name), note=FAMILIES[kind.family]) if kind else None,
+        fact("Kind of fault", kind_word(kind), note=FAMILIES[kind.family]) if kind else None,
         sure,
         _loss(diagnosis.losses),
     ]
@@ -158,7 +158,7 @@ def _verdict_facts(finding: Finding) -> list[Fact | None]:
     return [
         fact("location", site, coordinates(finding), fit=True),
         source_fact(sources(finding)),
-        fact("kind", Span(kind_name(kind.name), Look.STRONG), note=FAMILIES[kind.family]) if kind else None,
+        fact("kind", Span(kind_word(kind), Look.STRONG), note=FAMILIES[kind.family]) if kind else None,
         fact("confidence", str(finding.confidence), note=BASES[finding.basis]),
         fact("evidence", *map(said, finding.evidence), limit=_NUM_EVIDENCE),
         fact("preceding", *map(said, finding.counter_evidence), limit=_NUM_PRECEDING),
@@ -224,10 +224,10 @@ def _finding(finding: Finding, at: int) -> Section:
     parts = [
         short_site(finding.site) if finding.site else "",
         coordinates(finding),
-        f"{kind_name(kinds[0].name)} ({kinds[0].confidence})" if kinds else "",
+        f"{kind_word(kinds[0])} ({kinds[0].confidence})" if kinds else "",
         f"place {finding.confidence}, {BASES[finding.basis]}",
     ]
-    others = [f"{kind_name(k.name)} ({k.confidence}): {said(k.sentence)}" for k in kinds[1 : 1 + _NUM_OTHERS]]
+    others = [f"{kind_word(k)} ({k.confidence}): {said(k.sentence)}" for k in kinds[1 : 1 + _NUM_OTHERS]]
     evidence = dict.fromkeys(map(said, finding.evidence))
     causes = [said(cause) for cause in finding.causes[:_CAUSES_OF_FINDING]]
     return Section(
