@@ -94,7 +94,7 @@ def _held_gap(
         words = ["not_held" if one is None else "stepped" for one in held]
         return {"moved": Gap(key="moved", target=words[0], reference=words[1], declared=True)}
     dtypes = [one.after_dtype or one.dtype or "" for one in (target, reference)]
-    if dtypes[0] == dtypes[1]:
+    if dtypes[0] == dtypes[1] or "" in dtypes:  # what a trace lacks is no other dtype
         return {}
     key = "updated_dtype"
     return {key: Gap(key=key, target=dtypes[0], reference=dtypes[1], declared=True)}
