@@ -75,12 +75,12 @@ def test_what_an_optimizer_holds_besides_are_no_copies(runs: Path) -> None:
     assert [one.code for one in said] == [Stages.MOVED]
 
 
-def _stepped(dtype: str | None) -> Update:
-    return Update(fqn="w", moved=True, dtype=None, after_dtype=dtype, state_dtypes={}, count=None)
+def _stepped(dtype: str | None, weight: str | None = None) -> Update:
+    return Update(fqn="w", moved=True, dtype=weight, after_dtype=dtype, state_dtypes={}, count=None)
 
 
 def test_a_dtype_that_no_trace_has_is_no_other_dtype() -> None:
     """A weight's copy on one side, on the other a weight whose values were not recorded."""
     copy = _stepped("float32")
-    assert _held_gap((None, _stepped(None)), (copy, None)) == {}
+    assert _held_gap((None, _stepped(None, "float16")), (copy, None)) == {}
     assert set(_held_gap((None, _stepped("float16")), (copy, None))) == {"updated_dtype"}
