@@ -191,7 +191,7 @@ def parts_not_gathered(trainer: MindSporeTrainer) -> None:
 
 @plant("ms-averaged-again")
 def averaged_again(trainer: MindSporeTrainer) -> None:
-    """Gradients of norms are averaged over data-parallel processes though every loss has its share already."""
+    """Gradients of norms are averaged over data-parallel processes, though losses have their share."""
 
     def average(parallel: stages.Parallel) -> None:
         for piece in parallel.engine.pieces:
