@@ -191,11 +191,11 @@ def parts_not_gathered(trainer: MindSporeTrainer) -> None:
 
 @plant("ms-averaged-again")
 def averaged_again(trainer: MindSporeTrainer) -> None:
-    """Gradients are averaged over data-parallel processes though every loss has its share already."""
+    """Gradients of norms are averaged over data-parallel processes, though losses have their share."""
 
     def average(parallel: stages.Parallel) -> None:
         for piece in parallel.engine.pieces:
-            if piece.gradient is not None:
+            if "norm" in piece.fqn and piece.gradient is not None:
                 piece.gradient = piece.gradient / parallel.mesh.size("edp", "ep")
 
     reducing(trainer, average, first=False)

@@ -13,15 +13,16 @@ import torch
 
 import trueup
 from tests.diagnosing import diagnosed as runs
-from tests.diagnosing.diagnosed import REFERENCE, capture, diagnosed, facts_of
+from tests.diagnosing.diagnosed import REFERENCE, capture, clipped, diagnosed, facts_of
 from trueup.diagnosing.diagnosis import Diagnosis, read_diagnosis
 from trueup.diagnosing.gradients import VALUES, build_gradient_plan, export_gradients
 from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.stages import STAGES, StageOutcome, StageStatus
+from trueup.diagnosing.stages.optimizer import same_gradients
 from trueup.errors import ConfigError, TraceError
 from trueup.reporting.diagnosis import diagnosis_report
 from trueup.reporting.render import write
-from trueup.store import Trace, step_view
+from trueup.store import Trace, layout, step_view
 from trueup.store.view import CLIPPED, UPDATED
 from trueup.types.codes import BatchCode, StagesCode, WeightsCode
 from trueup.types.confidence import Word
@@ -341,6 +342,47 @@ def test_given_gradients_reach_the_optimizer_bit_for_bit(tmp_path: Path, referen
     for slot in (CLIPPED, UPDATED):
         digests = [[b.digest(b.parameter(n, *slot)) for n in b.parameters] for b in books]
         assert digests[0] == digests[1] != digests[2]
+
+
+def _of_given(found: Diagnosis) -> list[StagesCode]:
+    """What the optimizer's stage says of the reference's gradients."""
+    codes = (StagesCode.GIVEN_SAME, StagesCode.GIVEN_DIFFER)
+    (stage,) = (one for one in found.stages if one.stage is Stage.OPTIMIZER)
+    return [one.code for one in stage.evidence if one.code in codes]
+
+
+@pytest.mark.parametrize(("added", "said"), [(0.0, [StagesCode.GIVEN_SAME]), (0.1, [])])
+def test_a_program_that_adds_to_what_it_was_given_is_not_said_to_update_otherwise(
+    tmp_path: Path, reference: Trace, added: float, said: list[StagesCode]
+) -> None:
+    """As one that sums the given gradient with those of earlier microbatches: the optimizer got another."""
+
+    def summed(model: Any, step: int) -> None:
+        for number, weight in enumerate(model.parameters()):
+            weight.grad += added * weight.grad.roll(number + 1, 0)
+        clipped(0.5)(model, step)
+
+    program = {**REFERENCE, "change": runs.attention_scale, "before_step": summed}
+    assert _of_given(diagnosed(tmp_path, reference, program, gradients=True)) == said
+
+
+def test_a_program_that_kept_its_own_gradients_was_given_none(tmp_path: Path, reference: Trace) -> None:
+    program = {**REFERENCE, "change": runs.attention_scale}
+    capture(tmp_path / "target", program)
+    again = capture(tmp_path / "given", program)
+    path = layout.rank_file(again.path, 0)
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps(facts | {"given_gradients": {"replaced": [], "free": []}}))
+    found = diagnose(tmp_path / "target", reference.path, output=tmp_path / "out", gradients=again.path)
+    assert _of_given(found) == []
+    (stage,) = (one for one in found.stages if one.stage is Stage.OPTIMIZER)
+    assert stage.findings == ()
+
+
+@pytest.mark.parametrize(("factor", "same"), [(1.0, True), (1 + 9e-5, True), (1 + 2e-4, False), (0.5, False)])
+def test_gradients_that_clipping_has_rounded_are_the_same(factor: float, same: bool) -> None:
+    gradient = np.random.default_rng(0).standard_normal(10_000)
+    assert same_gradients(factor * gradient, gradient) is same
 
 
 def test_gradient_files_are_written_and_read_in_the_optimizers_order(

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from trueup.diagnosing.pipeline import diagnose
+from trueup.diagnosing.stages.gaps import _held_gap
+from trueup.diagnosing.update_rule import Update
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Stage
 from trueup.types.reason import Reason
@@ -71,3 +73,14 @@ def test_which_of_the_two_is_updated(target: str, reference: str, runs: Path) ->
 def test_what_an_optimizer_holds_besides_are_no_copies(runs: Path) -> None:
     said = said_of_the_optimizer(runs, "something else", "weights")
     assert [one.code for one in said] == [Stages.MOVED]
+
+
+def _stepped(dtype: str | None, weight: str | None = None) -> Update:
+    return Update(fqn="w", moved=True, dtype=weight, after_dtype=dtype, state_dtypes={}, count=None)
+
+
+def test_a_dtype_that_no_trace_has_is_no_other_dtype() -> None:
+    """A weight's copy on one side, on the other a weight whose values were not recorded."""
+    copy = _stepped("float32")
+    assert _held_gap((None, _stepped(None, "float16")), (copy, None)) == {}
+    assert set(_held_gap((None, _stepped("float16")), (copy, None))) == {"updated_dtype"}

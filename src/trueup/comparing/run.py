@@ -43,7 +43,7 @@ from trueup.comparing.scalars import ScalarPair, compare_scalars
 from trueup.comparing.stacks import StackBook
 from trueup.comparing.table import ResultWriter, table_from_rows
 from trueup.comparing.thresholds import ACROSS, FACTORS, NOISE_TIMES
-from trueup.comparing.tolerance import Bound, factor_of, rounding_bound
+from trueup.comparing.tolerance import Bound, are_of_two_frameworks, factor_of, rounding_bound
 from trueup.comparing.values import read_values
 from trueup.comparing.verdict import Runs, verdict_from
 from trueup.comparing.whole import with_whole_statistics
@@ -177,7 +177,7 @@ class _Work:
             inflow=Inflow(rows, tied=self.tied),
             history=history,
             step=pair.step,
-            factor=factor_of(rows, self.options.tolerance_factor),
+            factor=self._factor(rows),
         )
         judgement = judge_step(context, metrics)
         metrics = replace(metrics, difference=judgement.difference)
@@ -202,9 +202,14 @@ class _Work:
         rows = in_common_form(with_whole_statistics(rows))
         return with_joined_parts(rows, self.target, self.reference, pair)
 
+    def _factor(self, rows: Rows) -> float:
+        """Of all tolerances of a step."""
+        sides = self.target.manifest, self.reference.manifest
+        return factor_of(rows, self.options.tolerance_factor, *sides)
+
     def _rounding(self, rows: Rows, metrics: Metrics, pair: StepPair) -> Bound:
         """What rounding explains; ``metrics`` then holds what stored values tell."""
-        factor, sides = factor_of(rows, self.options.tolerance_factor), (self.target, self.reference)
+        factor, sides = self._factor(rows), (self.target, self.reference)
         products = device_products(rows, self.target.manifest, self.reference.manifest)
         bound = rounding_bound(rows, metrics, factor, products=products)
         if read_values(rows, metrics, bound.relative, *sides, pair, self.options):
@@ -275,6 +280,8 @@ class _Work:
         if arbitrated is not None:
             ledger.notes.append(arbitrated.sentence)
         manifests = self.target.manifest, self.reference.manifest
+        if self.across is None and are_of_two_frameworks(*manifests):
+            ledger.notes.append(reason(NoteCode.ACROSS_FRAMEWORKS, factor=ACROSS))
         return Content(
             target=Side(path=str(self.target.path), manifest=manifests[0]),
             reference=Side(path=str(self.reference.path), manifest=manifests[1]),

@@ -54,6 +54,7 @@ from trueup.comparing.unseen import Unseen, unseen
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.arrays import Bools, Floats
+from trueup.types.trace import Manifest
 
 PRODUCTS = ("matmul", "bmm", "baddbmm", "rmatmul")
 """Functions that multiply two activations."""
@@ -77,9 +78,15 @@ _NORMS_OVER_SAMPLES = ("BatchNorm", "GroupNorm", "InstanceNorm")
 _NORM_FUNCTIONS = ("batch_norm", "group_norm", "instance_norm")
 
 
-def factor_of(rows: Rows, factor: float) -> float:
-    """The factor of all tolerances of a step, where ``factor`` was asked for."""
-    return factor * (1.0 if rows.match.bridge is None else ACROSS)
+def factor_of(rows: Rows, factor: float, *sides: Manifest) -> float:
+    """The factor of all tolerances of a step, where ``factor`` was asked for: ACROSS of two implementations,
+    which other names of modules tell, and other frameworks, whose kernels make another exp and log."""
+    return factor * (ACROSS if rows.match.bridge is not None or are_of_two_frameworks(*sides) else 1.0)
+
+
+def are_of_two_frameworks(*sides: Manifest) -> bool:
+    """Whether both say what they ran on, and not the same."""
+    return len({side.get("framework") for side in sides} - {None}) > 1
 
 
 class Precision(Enum):

@@ -118,7 +118,9 @@ def _update(fqn: str, book: StepView, before: StepView | None, settings: dict[st
         moved=book.digest(at) is None or book.digest(at) != book.digest(after),
         dtype=book.dtype(at),
         after_dtype=precision_of(book, after),
-        state_dtypes={name: precision_of(book, record) for name, record in state.items()},
+        state_dtypes={
+            name: dtype for name, record in state.items() if (dtype := precision_of(book, record)) is not None
+        },
         count=None if count is None else float(count.ravel()[0]),
     )
     start, end, gradient = book.sample(at), book.sample(after), book.sample(book.parameter(fqn, *CLIPPED))
@@ -155,11 +157,12 @@ def _update(fqn: str, book: StepView, before: StepView | None, settings: dict[st
     return replace(update, **{f.name: getattr(fitted, f.name) for f in fields(fitted)})
 
 
-def precision_of(book: StepView, record: int | None) -> str:
-    """The dtype its values need: bfloat16 where each float32 of it would survive that cast."""
+def precision_of(book: StepView, record: int | None) -> str | None:
+    """The dtype its values need: bfloat16 where each float32 of it would survive that cast. None where the
+    trace does not hold the record."""
     found = book.raw(record)
     if found is None or found[0] != "float32" or found[1].size < PRECISION_FEWEST:
-        return str(book.dtype(record))
+        return book.dtype(record)
     flat = found[1].reshape(-1)
     bits = np.ascontiguousarray(flat[:: max(1, flat.size // 4096)]).view(np.uint32)
     bits = bits[bits << np.uint32(1) != 0]

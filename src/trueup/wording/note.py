@@ -138,6 +138,10 @@ PHRASES = {
         " tolerances are {factor:g} times those of two runs of one program",
         samples=({"factor": 2.0},),
     ),
+    Is.ACROSS_FRAMEWORKS: Phrase(
+        sentence="two frameworks: tolerances are {factor:g} times those of two runs of one program",
+        samples=({"factor": 2.0},),
+    ),
     Is.MANIFESTS_DIFFER: Phrase(
         sentence="{name}: {target} (target) vs {reference} (reference)",
         samples=({"name": "framework_version", "target": "2.12", "reference": "2.13"},),

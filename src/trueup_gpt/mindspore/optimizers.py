@@ -14,7 +14,8 @@ from trueup_gpt.mindspore.model.numbers import number
 from trueup_gpt.optimize import Group
 
 Groups = list[Group[Parameter]]
-Settings = dict[str, float]
+_divide = ops.RealDiv()
+"""The bits of ``/``, which takes four times as long on a CPU (MindSpore 2.10)."""
 
 
 class Optimizer(optim.Optimizer):
@@ -105,11 +106,11 @@ class Adam(Optimizer):
             gradient = gradient + values * number(decay, values)
         mean_now = mean + (gradient - mean) * number(1.0 - first, mean)
         square_now = square * number(second, mean) + gradient * gradient * number(1.0 - second, mean)
-        root = mint.sqrt(square_now) / number(math.sqrt(1.0 - second**self.number), mean)
+        root = _divide(mint.sqrt(square_now), number(math.sqrt(1.0 - second**self.number), mean))
         ops.assign(mean, mean_now)
         ops.assign(square, square_now)
         step = number(rate / (1.0 - first**self.number), mean)
-        ops.assign(parameter, values - mean_now / (root + number(self.eps, mean)) * step)
+        ops.assign(parameter, values - _divide(mean_now, root + number(self.eps, mean)) * step)
 
 
 class AdamW(Adam):

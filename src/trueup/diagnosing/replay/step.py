@@ -77,7 +77,7 @@ class ReplayedStep:
         )
         sides = (self.target.source.manifest, self.reference.source.manifest)
         products = device_products(self._rows, *sides)
-        factor = factor_of(self._rows, 1.0)
+        factor = factor_of(self._rows, 1.0, *sides)
         return rounding_bound(self._rows, alone, factor, products=products, alone=True).absolute
 
     @cached_property

@@ -160,8 +160,12 @@ class Context:
 
     @cached_property
     def given_step(self) -> int | None:
-        """First step of the gradient replay."""
-        return None if self.given is None else min(self.given.steps(), default=None)
+        """First step of the gradient replay; None where the program kept all its own gradients, as one does
+        that sums over microbatches by itself."""
+        if self.given is None:
+            return None
+        facts = self.given.rank_facts(self.ranks[0]).get("given_gradients")
+        return None if facts is not None and not facts["replaced"] else min(self.given.steps(), default=None)
 
     @cached_property
     def matched(self) -> dict[str, str]:

@@ -98,11 +98,11 @@ def _held_gap(
     if target is None or reference is None:
         words = ["not_held" if one is None else "stepped" for one in held]
         return {"moved": Gap(key="moved", target=words[0], reference=words[1], declared=True)}
-    dtypes = [one.after_dtype or one.dtype or "" for one in (target, reference)]
-    if dtypes[0] == dtypes[1]:
+    after, other = target.after_dtype, reference.after_dtype
+    if after is None or other is None or after == other:  # what a trace lacks is no other dtype
         return {}
     key = "updated_dtype"
-    return {key: Gap(key=key, target=dtypes[0], reference=dtypes[1], declared=True)}
+    return {key: Gap(key=key, target=after, reference=other, declared=True)}
 
 
 def _stands_for(book: StepView, updates: dict[str, Update], names: list[str]) -> dict[str, Update]:

@@ -24,7 +24,7 @@ from trueup.diagnosing.stages.schedule import (
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.thresholds import DECAY_ZERO, UPDATE_APART, UPDATE_ROUNDINGS, UPDATE_SHARE
 from trueup.store import StepView
-from trueup.store.view import UPDATED, WEIGHT
+from trueup.store.view import CLIPPED, UPDATED, WEIGHT
 from trueup.types.arrays import Floats
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
@@ -314,7 +314,7 @@ def mine_is_measured(context: Context) -> bool:
 
 def _given_agreement(context: Context) -> Reason | None:
     """Whether the updates with the reference's gradients are the reference's: ``GIVEN_SAME``, else
-    ``GIVEN_DIFFER``."""
+    ``GIVEN_DIFFER``. None where no optimizer got such a gradient, or no update can be told."""
     if context.given is None or context.given_step is None:
         return None
     rank = context.ranks[0]
@@ -323,14 +323,13 @@ def _given_agreement(context: Context) -> Reason | None:
     equal, near, apart = 0, 0, []
     for fqn, other in context.matched.items():
         a, b = book.parameter(fqn, *UPDATED), reference.parameter(other, *UPDATED)
-        if a is None or b is None:
+        if a is None or b is None or not _got_the_reference_s(book, reference, fqn, other):
             continue
         if book.digest(a) is not None and book.digest(a) == reference.digest(b):
             equal += 1
-        elif _near(book, reference, fqn, other):
-            near += 1
-        else:
-            apart.append(fqn)
+        elif (is_near := _near(book, reference, fqn, other)) is not None:
+            near += is_near
+            apart += [] if is_near else [fqn]
     if not equal + near + len(apart):
         return None
     total = equal + near + len(apart)
@@ -339,14 +338,34 @@ def _given_agreement(context: Context) -> Reason | None:
     return reason(Stages.GIVEN_SAME, total=total, equal=equal, within=near)
 
 
-def _near(book: StepView, reference: StepView, fqn: str, other: str) -> bool:
-    """Updates that differ by rounding alone: of the weight they are added to, and of the few sums in them."""
+def _got_the_reference_s(book: StepView, reference: StepView, fqn: str, other: str) -> bool:
+    """Whether the optimizer got the reference's gradient: a program may add to what it was given (sums over
+    microbatches, or over ranks after backward), clip it otherwise, or keep its own."""
+    a, b = book.parameter(fqn, *CLIPPED), reference.parameter(other, *CLIPPED)
+    if a is None or b is None:
+        return True  # nothing was recorded on the way
+    if book.digest(a) is not None and book.digest(a) == reference.digest(b):
+        return True
+    got, expected = book.value(a), reference.value(b)
+    if got is None or expected is None or got.shape != expected.shape:
+        return False
+    return same_gradients(got, expected)
+
+
+def same_gradients(got: Floats, expected: Floats) -> bool:
+    """Whether element by element they differ by no more than updates may: clipping's factor is rounded."""
+    return bool((abs(got - expected) <= UPDATE_APART * abs(expected)).mean() > UPDATE_SHARE)
+
+
+def _near(book: StepView, reference: StepView, fqn: str, other: str) -> bool | None:
+    """Whether updates differ by rounding alone: of the weight they are added to, and of the few sums in them.
+    None where a value is not known, as of a piece before its update."""
     from trueup.diagnosing.optimizer_fit import roundoff_of
 
     a, b = book.value(book.parameter(fqn, *UPDATED)), reference.value(reference.parameter(other, *UPDATED))
     p = reference.value(reference.parameter(other, *WEIGHT))
     if a is None or b is None or p is None or a.shape != b.shape:
-        return False
+        return None
     return near_updates(a, b, p, roundoff_of(book.dtype(book.parameter(fqn, *UPDATED))))
 
 

@@ -13,6 +13,7 @@ class NoteCode(Code):
     LOSS_SCALES_DIFFER = "note.loss_scales_differ"
     ROWS_LAID_OTHERWISE = "note.rows_laid_otherwise"
     ACROSS_IMPLEMENTATIONS = "note.across_implementations"
+    ACROSS_FRAMEWORKS = "note.across_frameworks"
     MANIFESTS_DIFFER = "note.manifests_differ"
     CAPTURE_FAILED = "note.capture_failed"
     CAPTURE_DISABLED = "note.capture_disabled"

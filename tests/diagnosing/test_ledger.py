@@ -1,0 +1,103 @@
+"""What became of gradients where a framework gives them back: no sum of the microbatches is recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.comparing.traces import Recorder
+from trueup.diagnosing.ledger import clipping, handovers, summings
+from trueup.store import StepView
+from trueup.types.layout import Layout
+
+Floats = NDArray[np.float32]
+ALONE = Layout(mesh={"dp": 1})
+HALVES = [np.random.default_rng(seed).standard_normal((16, 16)).astype(np.float32) for seed in (1, 2)]
+OTHER = np.random.default_rng(3).standard_normal((16, 16)).astype(np.float32)
+
+
+@contextmanager
+def step(gradients: Mapping[str, Mapping[str, list[Floats]]]) -> Iterator[StepView]:
+    """A step of parameters with their gradients by slot."""
+    out = Recorder()
+    for name, slots in gradients.items():
+        call = out.call("parameter", name)
+        for slot, arrays in slots.items():
+            for array in arrays:
+                out.record(call, "param_grad", slot, array)
+    with TemporaryDirectory() as folder:
+        trace = out.write(Path(folder) / "run", values=True)
+        yield StepView(trace, trace.read(0, 0))
+
+
+def got(*clipped: Floats) -> dict[str, dict[str, list[Floats]]]:
+    return {"w": {"local": HALVES, "clipped": list(clipped)}}
+
+
+def test_what_the_optimizer_got_is_the_sum_of_all_microbatches() -> None:
+    with step(got(np.float32(0.5) * (HALVES[0] + HALVES[1]))) as own:
+        found = handovers([own], 0, 0.5, ALONE)["w"]
+    assert found.way == "own"
+    assert found.factor == pytest.approx(1.0, rel=1e-5)
+    assert found.residual < 1e-5
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_microbatch_that_does_not_reach_the_optimizer_is_seen(lost: int) -> None:
+    with step(got(HALVES[lost])) as own:
+        assert handovers([own], 0, 1.0, ALONE)["w"].residual > 0.5
+
+
+def test_a_sum_that_is_not_recorded_is_unknown_and_a_gradient_that_goes_nowhere_is_missing() -> None:
+    with step(got(HALVES[0] + HALVES[1])) as own:
+        assert summings([own], 0, None, ALONE)["w"].way == "unknown"
+    with step({"w": {"local": HALVES}}) as own:
+        assert summings([own], 0, None, ALONE)["w"].way == "none"
+    with step({"w": {"local": HALVES, "accumulated": [HALVES[0] + HALVES[1]]}}) as own:
+        assert summings([own], 0, None, ALONE)["w"].way == "own"
+
+
+def clipped(*names: str, factor: float) -> dict[str, dict[str, list[Floats]]]:
+    """Two parameters whose gradients were scaled; ``names`` recorded their sum before."""
+    arrays = {"w": HALVES[0], "v": OTHER}
+    return {
+        name: {
+            **({"accumulated": [array]} if name in names else {}),
+            "clipped": [np.float32(factor) * array],
+        }
+        for name, array in arrays.items()
+    }
+
+
+@pytest.mark.parametrize("names", [("w", "v"), ("w",), ("v",)])
+def test_the_norm_is_that_of_all_gradients_also_where_some_were_not_recorded(names: tuple[str, ...]) -> None:
+    whole = float(np.sqrt(np.sum(HALVES[0] ** 2.0) + np.sum(OTHER**2.0)))
+    with step(clipped(*names, factor=0.25)) as own:
+        found = clipping(own, loss_scale=None, reported=None)
+    assert found is not None
+    assert found.way == "norm"
+    assert found.factor == pytest.approx(0.25, rel=1e-5)
+    assert found.norm == pytest.approx(whole, rel=1e-5)
+    assert found.clipped_norm == pytest.approx(0.25 * whole, rel=1e-5)
+
+
+def test_a_parameter_that_no_optimizer_has_counts_as_it_was() -> None:
+    """Clipped with the rest and seen by nobody: its norm before is known."""
+    gradients = clipped("w", "v", factor=0.25)
+    del gradients["v"]["clipped"]
+    with step(gradients) as own:
+        found = clipping(own, loss_scale=None, reported=None)
+    assert found is not None
+    whole = float(np.sqrt(np.sum(HALVES[0] ** 2.0) + np.sum(OTHER**2.0)))
+    assert found.norm == pytest.approx(whole, rel=1e-5)
+
+
+def test_a_step_without_any_sum_tells_no_clipping() -> None:
+    with step(clipped(factor=0.25)) as own:
+        assert clipping(own, loss_scale=None, reported=None) is None
