@@ -757,3 +757,26 @@ def uncounted(share: float) -> object:
 
     judgement = judge_step(*step(make))
     return RecordCode.UNCOUNTED_LABELS in {why.code for why in judgement.reasons.values()}
+
+
+@decides("comparing.unfelt", margin=0.1)
+def unfelt(times: float) -> object:
+    """A tensor inside the model that differs so many times as much as a gradient of a weight may."""
+
+    def make(out: Recorder, target: bool) -> None:
+        rng, factor = np.random.default_rng(0), 1.0 + target * make.apart
+        root = out.call("module", "", type_="Net")
+        inner = out.call("module", "inner", parent=root, type_="Linear")
+        out.record(inner, "forward", "input.0", (factor * rng.standard_normal((16, 8))).astype(np.float32))
+        out.record(root, "forward", "output.0", rng.standard_normal((16, 8)).astype(np.float32))
+        out.record(out.call("loss", "loss"), "loss", "value", np.array(1, np.float32))
+        weight = out.call("parameter", "inner.weight")
+        grad = rng.standard_normal((8, 8)) * (1 + target * 1e-8)
+        out.record(weight, "param_grad", "local", (grad * (1 + target * 2.0**-23)).astype(np.float32))
+
+    make.apart = 0.0
+    context, metrics = step(make)
+    bound = float(judge_step(context, metrics).tolerance[-1])
+    make.apart = times * bound
+    judgement = judge_step(*step(make))
+    return RecordCode.WITHOUT_EFFECT in {why.code for why in judgement.reasons.values()}

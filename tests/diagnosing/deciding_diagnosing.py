@@ -15,7 +15,7 @@ from tests.comparing.rules.judging import step_of
 from tests.comparing.traces import Recorder
 from tests.deciding import decides
 from tests.diagnosing.deciding_kinds import unit
-from trueup.diagnosing.batches import _mapped, _packing, rows_found, shift_holds
+from trueup.diagnosing.batches import _mapped, _packing, rows_found, shift_holds, value_relation
 from trueup.diagnosing.cross_entropy import reproduced
 from trueup.diagnosing.ledger import Clipping, Summing, _best, _proportion, _value_limit, clipping, way_of
 from trueup.diagnosing.loss_form import loss_form
@@ -558,6 +558,15 @@ def batch_share(share: float) -> object:
 def stream_fewest(tokens: float) -> object:
     row = np.arange(int(tokens)).reshape(1, -1)
     return _packing(row + 1, row) is None
+
+
+@decides("diagnosing.scaled_roundings", margin=0.05)
+def scaled_roundings(roundings: float) -> object:
+    """Pixels, twice as large and one less, of which one is off by so many roundings of the largest, 2."""
+    pixels = np.linspace(0.0, 1.0, 64)
+    target = 2 * pixels - 1
+    target[32] += roundings * 2.0**-23
+    return value_relation(target, pixels, 2.0**-24) is None
 
 
 @decides("diagnosing.row_chance")

@@ -441,6 +441,15 @@ def nearly(share: float) -> object:
     return constants._drops(x, np.where(first(share, 1000), 1.0, 1.5), 0.0)
 
 
+@decides("kinds.applied_roundings", margin=0.1)
+def applied_roundings(roundings: float) -> object:
+    """The reference applies silu, the target does not; one result is off by so many roundings."""
+    plain = torch.linspace(-1.0, 1.0, 65)
+    applied = torch.nn.functional.silu(plain.double())
+    applied[0] += roundings * 2.0**-24
+    return missing_or_extra_term._activation_of_one_side(case(plain, applied.float())) is None
+
+
 @decides("kinds.drawn_values")
 def drawn_values(elements: float) -> object:
     t, r = np.ones(int(elements)), np.ones(int(elements))

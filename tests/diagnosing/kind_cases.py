@@ -488,6 +488,41 @@ def another_dropout_mask() -> Evidence:
 
 
 @true("randomness")
+def dropout_in_the_target_alone() -> Evidence:
+    return case(dropped(0.1, 1), X)
+
+
+@true("randomness")
+def dropout_in_the_reference_alone() -> Evidence:
+    return case(X, dropped(0.25, 1))
+
+
+@near("randomness")
+def zeros_that_nothing_makes_up_for() -> Evidence:
+    return case(torch.where(dropped(0.1, 1) == 0, torch.zeros(()), X), X)
+
+
+@near("randomness")
+def more_zeros_than_the_scale_tells() -> Evidence:
+    return case(torch.where(dropped(0.4, 1) == 0, torch.zeros(()), X / 0.9), X)
+
+
+@true("missing_or_extra_term")
+def an_activation_left_out() -> Evidence:
+    return case(X, F.silu(X))
+
+
+@true("missing_or_extra_term")
+def an_activation_too_many() -> Evidence:
+    return case(F.gelu(X), X)
+
+
+@near("missing_or_extra_term", instead="wrong_scale")
+def positive_numbers_scaled() -> Evidence:
+    return case(0.5 * X.abs(), X.abs())
+
+
+@true("randomness")
 def another_initialisation() -> Evidence:
     return case(0.02 * normal(64, 64, seed=61), 0.02 * normal(64, 64, seed=62), phase="param", slot="value")
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trueup.diagnosing.batches import label_facts, relation, rows_found
+from trueup.diagnosing.batches import label_facts, relation, rows_found, value_relation
 from trueup.diagnosing.stages.weight_change import change_of
+from trueup.types.codes import BatchCode as Batches
 
 IDS = np.random.default_rng(0).integers(5, 500, (4, 32))
 PAD = 0
@@ -43,11 +44,48 @@ def with_ids(old: int, new: int) -> Any:
         (with_ids(1, 2), with_ids(1, 1), "mapped_ids"),
         (np.vstack([IDS[:3], IDS[:1] + 1]), IDS, "some_rows"),
         (IDS[:2], IDS, "packing"),
-        (IDS + 1, IDS, "other"),
+        (IDS + 1, IDS, "offset"),
+        (IDS + 1 + (IDS.max() == IDS), IDS, "other"),
     ],
 )
 def test_how_a_batch_differs_is_named(target: Any, reference: Any, name: str) -> None:
     assert relation(target, reference).name == name
+
+
+PIXELS = np.random.default_rng(4).standard_normal((4, 3, 6, 5)).astype(np.float32).astype(np.float64)
+
+
+def noisy(sigma: float) -> Any:
+    return PIXELS + sigma * np.random.default_rng(5).standard_normal(PIXELS.shape)
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        (PIXELS[:, ::-1], Batches.MOVED),
+        (PIXELS[:, :, :, [1, 2, 3, 4, 0]], Batches.MOVED),
+        (PIXELS.transpose(0, 1, 3, 2), Batches.LAID_OUT),
+        (PIXELS.reshape(4, 3, 5, 6), Batches.SHAPE),
+        (np.random.default_rng(6).permutation(PIXELS.ravel()).reshape(PIXELS.shape), Batches.SAME_NUMBERS),
+        (2 * PIXELS - 1, Batches.SCALED),
+        (PIXELS + 0.5, Batches.SCALED),
+        (255 * PIXELS, Batches.SCALED),
+        (noisy(1e-4), None),
+        (PIXELS**3, None),
+        (np.abs(PIXELS), None),
+        (PIXELS[:, :2], None),
+    ],
+)
+def test_what_became_of_pixels_is_named(target: Any, code: Batches | None) -> None:
+    found = value_relation(target, PIXELS, 2.0**-24)
+    assert (None if found is None else found.code) is code
+
+
+def test_a_scale_and_an_offset_are_given() -> None:
+    found = value_relation((PIXELS - 0.485) / 0.229, PIXELS, 2.0**-24)
+    assert found is not None
+    assert found.number("scale") == pytest.approx(1 / 0.229)
+    assert found.number("offset") == pytest.approx(-0.485 / 0.229)
 
 
 @settings(max_examples=50, deadline=None)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trueup.batches.labels import MAX_SHIFT, agreement, shift_of
 from trueup.diagnosing.kinds.permutations import along, described, equal_layout, layouts, same_numbers
+from trueup.diagnosing.kinds.thresholds import MIN_NUMBERS
 from trueup.diagnosing.thresholds import (
     BATCH_SHARE,
     MAPPED_MOST,
@@ -26,8 +27,6 @@ from trueup.types.reason import Reason, reason
 
 _NUM_LISTED = 6
 """rows or positions that a reason names; the rest is counted"""
-_FEWEST_VALUES = 4
-"""numbers of which two (a scale and an offset) say nothing yet"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,10 +61,13 @@ def value_relation(target: Floats, reference: Floats, rounding: float) -> Reason
     The same numbers in another order along a dimension, or in another layout, or each scaled and shifted;
     None where neither. ``rounding``: unit roundoff of the coarser side.
     """
-    if target.size != reference.size or target.size < _FEWEST_VALUES:
+    if target.size != reference.size or target.size < MIN_NUMBERS:
         return None
     if not (np.isfinite(target).all() and np.isfinite(reference).all()):
         return None
+    if target.shape != reference.shape and np.array_equal(target.ravel(), reference.ravel()):
+        shapes = {"target": str(list(target.shape)), "reference": str(list(reference.shape))}
+        return reason(Batches.SHAPE, **shapes, shared=0)
     if same_numbers(target, reference, rounding):
         if target.shape == reference.shape:
             for dim in range(target.ndim):
@@ -96,7 +98,7 @@ def _scaled(target: Floats, reference: Floats, rounding: float) -> Reason | None
 
 def _offset(target: Ints, reference: Ints) -> Relation | None:
     """Every number is the reference's and the same number more."""
-    if target.shape != reference.shape or target.size < _FEWEST_VALUES or not np.ptp(reference):
+    if target.shape != reference.shape or target.size < MIN_NUMBERS or not np.ptp(reference):
         return None
     apart = target - reference
     if np.ptp(apart):

@@ -143,13 +143,9 @@ def _skipped(evidence: Evidence) -> Found | None:
 def _activation_of_one_side(evidence: Evidence) -> Found | None:
     """One side's values are an activation function of the other's, element by element."""
     t, r, vectors = evidence.target_values, evidence.reference_values, _comparable(evidence)
-    if (
-        t is None
-        or r is None
-        or vectors is None
-        or t.size < MIN_NUMBERS
-        or evidence.origin.phase != "forward"
-    ):
+    if t is None or r is None or vectors is None or evidence.origin.phase != "forward":
+        return None
+    if t.size < MIN_NUMBERS or t.shape != r.shape:
         return None
     if not (np.isfinite(t).all() and np.isfinite(r).all()):
         return None

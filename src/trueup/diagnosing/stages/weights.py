@@ -138,16 +138,14 @@ def _finding(
 def _by_setting(finding: Finding, context: Context, book: StepView) -> Finding:
     """The finding, led by a setting of its module that initial weights depend on."""
     module = finding.module or ""
-    settings = [
-        (context.facts(s).get("settings") or {}).get(module, {}) for s in (context.target, context.reference)
-    ]
+    facts = [context.facts(source) for source in (context.target, context.reference)]
+    settings = [(of.get("settings") or {}).get(module, {}) for of in facts]
     for name in INITIAL:
         own, other = (one.get(name) for one in settings)
         if own != other and all(name in one for one in settings):
             sides = {"target": str(own), "reference": str(other)}
-            setting = reason(
-                Stages.SETTING_DIFFERS, module=module, type=context.type_of(module), name=name, **sides
-            )
+            sides |= {"module": module, "type": context.type_of(module)}
+            setting = reason(Stages.SETTING_DIFFERS, name=name, **sides)
             kind = kind_named("constant_argument", EvidenceRank.STATED, setting)
             return replace(
                 finding,
