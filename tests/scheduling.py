@@ -42,10 +42,13 @@ def _groups(file: str) -> dict[str, str]:
     found = dict[str, str]()
     for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef):
-            found |= {node.name: name for one in node.decorator_list for name in _named(one)}
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            if node.targets[0].id == "pytestmark":
-                found |= {"": name for name in _named(node.value)}
+            name, marks = node.name, node.decorator_list
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
+            name, marks = "", [node.value]
+        else:
+            continue
+        for group in (one for mark in marks for one in _named(mark)):
+            found[name] = group
     return found
 
 

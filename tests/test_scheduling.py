@@ -1,4 +1,4 @@
-"""Tests that share something run in one worker: pytest-xdist's own groups no longer did so, and nothing said it."""
+"""Tests that share something run in one worker: xdist's own groups no longer did so, and nothing said it."""
 
 from __future__ import annotations
 
