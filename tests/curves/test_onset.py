@@ -153,3 +153,14 @@ def test_an_onset_of_no_slope_is_named_neither_early_nor_late(shape: str, coeffi
     errors = named(shape, 100, coefficient, cases=10)
     assert abs(float(np.median(errors))) < 0.005
     assert near(errors) >= 0.8
+
+
+def test_the_stated_interval_holds_an_onset_that_is_not_seen() -> None:
+    """Growth from no slope to ten times its noise, under memory: unsure by percent of the run, and so said."""
+    held, wide = [], []
+    for values, begin, _ in drawings("square", 10, 0.9, cases=12):
+        one, room = found(values), len(values) / 400
+        held.append(one.earliest - room <= begin <= one.latest + room)
+        wide.append((one.latest - one.earliest) / len(values))
+    assert np.mean(held) >= 0.75
+    assert np.median(wide) > 0.02
