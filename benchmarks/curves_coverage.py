@@ -69,8 +69,9 @@ def _page(given: argparse.Namespace) -> Iterator[str]:
     yield (
         "\nWhere noise remembers a tenth of the run (0.99), even that one is two to three times as wide as "
         "one who knows the noise: the steps do not say whether it is noise that comes back or a walk. "
-        "Where it remembers a thirtieth (0.97), that one is narrow because five shapes are few; `trueup curves` "
-        " weighs thousands, and a trend of unknown shape under such noise looks to it like a walk: its "
+        "Where it remembers a thirtieth (0.97), that one is narrow because five shapes are few; "
+        "`trueup curves` weighs thousands, and a trend of unknown shape under "
+        "such noise looks to it like a walk: its "
         "intervals are wide there. A trend under a walk is covered less often than by that one, for the same "
         "reason."
     )

@@ -156,7 +156,7 @@ def test_an_onset_of_no_slope_is_named_neither_early_nor_late(shape: str, coeffi
 
 
 def test_the_stated_interval_holds_an_onset_that_is_not_seen() -> None:
-    """Growth from no slope to ten times its noise, under memory: unsure by percent of the run, and so said."""
+    """Growth from no slope to ten times its noise, under memory: unsure by percent, and so said."""
     held, wide = [], []
     for values, begin, _ in drawings("square", 10, 0.9, cases=12):
         one, room = found(values), len(values) / 400
