@@ -61,7 +61,7 @@ class Check:
 
 def _pytest(python: str, *words: str) -> int:
     cores = os.cpu_count() or 1  # one worker more: tests wait for the programs they start
-    workers = ["-n", str(min(cores, 8) + 1), "--dist", "loadgroup", "--no-loadscope-reorder"]
+    workers = ["-n", str(min(cores, 8) + 1)]
     command = [python, "-m", "pytest", *(workers if cores > 1 else []), "--durations=10", *words]
     compiled = Path(tempfile.gettempdir()) / "trueup-inductor"  # a minute of g++, if nothing was kept
     with tempfile.TemporaryDirectory(prefix="trueup-tests-", dir=_memory()) as folder:

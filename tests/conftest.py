@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.scheduling import ByFile, unit_of
 from tests.warm import COLD, OF_TRUEUP, WARM, warm_python
 
 # Tests run side by side: a thread for each core in each of them would wait for the others' most of the time.
@@ -53,12 +56,17 @@ LONG = {"slow", "distributed", "browser", "msprobe"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A file's tests run in one worker, where what they share is made once; those with long ones begin."""
-    long = {item.path for item in items if LONG & {mark.name for mark in item.iter_markers()}}
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    items.sort(key=lambda item: item.path not in long)
+    """Those that share something run one after the other; those with most that is long begin."""
+    long = Counter(
+        unit_of(item.nodeid) for item in items if LONG & {mark.name for mark in item.iter_markers()}
+    )
+    items.sort(key=lambda item: -long[unit_of(item.nodeid)])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A file's tests run in one worker, where what they share is made once."""
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True)

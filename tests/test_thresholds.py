@@ -142,11 +142,17 @@ ALLOWED: dict[str, set[float | str]] = {
         *(0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.1, 1.6),
         "_NOTHING",
         1e-300,
-        0.99,
+        *(0.95, 0.99),
         4.0,
         "_HALVED",
     }
     | {"_PLACES"},  # where a search looks; against a division by 0
+    "curves/statistics/growing.py": {
+        *("_BLOCKS", "_IN_A_BLOCK", "_FEWEST", "_LENGTHS", "_FINER", "_ROUNDS", "_SMOOTHED"),  # cost time
+        *("_PARAMETERS", "_LONGEST", "_UNLIKELY", "_NOTHING", 2.5, 10.0, 1e-300),
+        *(0.75, 1.25, 1.5, 3.0, 4.0, 5.0),  # powers and rates: a family, none chosen
+        *(0.05, 0.95),  # the interval that is stated
+    },
     "curves/statistics/excursions.py": {"_LISTED"},  # shown
     "curves/statistics/memories.py": {0.3, 0.6, 1.5, 2.2, 3.3, 5.0, 7.5, 11.0, 16.0, 24.0, 40.0, 9600.0, 25.0}
     | {10.0, 3.0, 6.0, 12.0, 8.0, 18.0, 28.0},  # a grid of memories and shapes

@@ -13,7 +13,7 @@ from tests.deciding import decides
 from trueup.curves.aligning import Alignment, _correlation, _is_found, _stands_alone
 from trueup.curves.comparison import _rises, decimals
 from trueup.curves.curve import Curve
-from trueup.curves.judgement import Evidence, _diverged, _of_plateau, _of_training, _to_one_side
+from trueup.curves.judgement import Evidence, _diverged, _is_vague, _of_plateau, _of_training, _to_one_side
 from trueup.curves.local_norms import compare_local_norms
 from trueup.curves.pairing import Paired, References, Side
 from trueup.curves.simulating import autoregressive
@@ -31,6 +31,7 @@ from trueup.curves.statistics.departing import _far, _fits, _gone, _is_seen, dep
 from trueup.curves.statistics.envelope import band_spread, window_of
 from trueup.curves.statistics.excursions import Excursion, Excursions, excursions
 from trueup.curves.statistics.frozen import _outlying
+from trueup.curves.statistics.growing import _is_bend
 from trueup.curves.statistics.health import Health, overflows, plateau, rates
 from trueup.curves.statistics.late import Late, _slope, late
 from trueup.curves.statistics.noise import Memory, _coefficient, memory, outliers, robust_scale
@@ -317,6 +318,7 @@ def change(index: int = 500, shape: str = "jump", chance: float = 0.0) -> Onset:
         index=index,
         step=index,
         earliest=index,
+        latest=index,
         shape=shape,
         before=0.0,
         after=1.0,
@@ -517,6 +519,17 @@ def bend_seen(sigmas: float) -> object:
 def bend_sigmas(sigmas: float) -> object:
     noise = np.where(np.arange(100) % 2, 1.0, -1.0)
     return _far(np.append(noise, np.full(400, sigmas * 1.4826)), 100, 1)
+
+
+@decides("curves.growth_length")
+def growth_length(share: float) -> object:
+    return _is_bend(share, 1.0)
+
+
+@decides("curves.onset_told")
+def onset_told(share: float) -> object:
+    wide = 10**9  # steps are whole numbers
+    return _is_vague(replace(change(), earliest=0, latest=round(share * wide)), wide)
 
 
 @decides("curves.onset_away")

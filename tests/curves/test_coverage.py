@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from trueup.curves.simulating import autoregressive
 from trueup.curves.statistics import memories, trend
-from trueup.curves.statistics.trend import trended
+from trueup.curves.statistics.trend import Trended, trended
 from trueup.types.arrays import Floats
 
 
@@ -27,8 +28,23 @@ def systematic(shape: str, num: int, random: np.random.Generator) -> Floats:
     }[shape]
 
 
+Interval = Callable[[Floats], Trended | None]
+
+
+def ours(values: Floats) -> Trended | None:
+    """As ``trueup curves`` weighs trend and memory."""
+    return trended(values, np.ones(len(values), bool))
+
+
 def covered(
-    shape: str, coefficient: float, *, num: int = 2000, sigma: float = 0.02, cases: int = 80, seed: int = 0
+    shape: str,
+    coefficient: float,
+    *,
+    num: int = 2000,
+    sigma: float = 0.02,
+    cases: int = 80,
+    seed: int = 0,
+    interval: Interval = ours,
 ) -> tuple[float, float]:
     """Share of 95 % intervals that cover the truth, and their median width over that of one who knows it all:
     the shape and the noise. A coefficient of 1 is a random walk."""
@@ -43,7 +59,7 @@ def covered(
             noise = autoregressive(num, coefficient, sigma, random)
             lags = np.arange(1, num)
             error = sigma * math.sqrt((1 + 2 * ((1 - lags / num) * coefficient**lags).sum()) / num)
-        found = trended(truth + noise, np.ones(num, bool))
+        found = interval(truth + noise)
         assert found is not None
         reach = found.reach(0.05)
         hits += abs(noise.mean()) <= reach

@@ -295,7 +295,7 @@ def _no_later(found: Onset | None, left: int | None, steps: Ints) -> Onset | Non
     if found is None or left is None or not found.is_sure or not found.grows or found.step <= left:
         return found
     index = int(np.searchsorted(steps, left))
-    return replace(found, index=index, step=left, earliest=min(found.earliest, left))
+    return replace(found, index=index, step=left, earliest=min(found.earliest, left), latest=left)
 
 
 def _known_until(difference: Floats) -> int:

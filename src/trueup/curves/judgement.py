@@ -22,6 +22,7 @@ from trueup.curves.thresholds import (
     LATE_LEVEL,
     MEAN_ABS,
     MEAN_REL,
+    ONSET_TOLD,
     PLATEAU_HIGH,
     SPIKE_AT_ONSET,
     SYSTEMATIC,
@@ -382,6 +383,11 @@ def _criterion(c: Criterion, code: Code = Curves.FAILED) -> Reason:
     return reason(code, c.title, c.value, c.threshold, *note, criterion=c.key)
 
 
+def _is_vague(found: Onset, num_steps: int) -> bool:
+    """Whether the steps do not tell the onset to a hundredth of the run."""
+    return found.latest - found.earliest > ONSET_TOLD * num_steps
+
+
 def _reasons(e: Evidence, case: str) -> Iterator[Reason]:
     """Of a loss that is not finite only what was before it."""
     c, o, v = e.centre, e.onset, e.envelope
@@ -390,7 +396,8 @@ def _reasons(e: Evidence, case: str) -> Iterator[Reason]:
         yield _mean(c, e.target_health.num_not_finite)
     if o is not None and diverged:
         facts = {"step": o.step, "before": o.before, "after": o.after}
-        yield reason(Curves.ONSET, shape=o.shape, earliest=o.earliest, **facts)
+        vague = {"latest": o.latest} if _is_vague(o, e.num_steps) else {}
+        yield reason(Curves.ONSET, shape=o.shape, earliest=o.earliest, **facts, **vague)
     if case == "not_finite":
         return
     if e.late is not None and e.late.p_value < LATE_LEVEL:

@@ -212,6 +212,18 @@ BEND_SIGMAS = chosen(
     _SIGMAS,
     "far beyond what is needed to see a bend, near enough to be still one",
 )
+GROWTH_LENGTH = chosen(
+    "curves.growth_length",
+    0.03,
+    "of the steps",
+    "twelve of the blocks that laws are fitted by; what grows up in less is a bend, seen step by step",
+)
+ONSET_TOLD = chosen(
+    "curves.onset_told",
+    0.01,
+    "of the steps",
+    "what an onset is expected to be named within; where its 90 % interval is wider, the interval is said",
+)
 ONSET_AWAY = chosen(
     "curves.onset_away",
     0.2,

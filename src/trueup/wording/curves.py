@@ -29,8 +29,11 @@ def _jump(facts: Facts) -> str:
 
 def _onset(facts: Facts) -> str:
     jump = facts["shape"] == "jump"
+    where = "a jump" if jump else "start of a slope"
+    if (latest := facts.get("latest")) is not None:
+        where += f", 90 % interval {facts['earliest']} to {latest}"
     return (
-        f"the difference changes at step {facts['step']} ({'a jump' if jump else 'start of a slope'}): "
+        f"the difference changes at step {facts['step']} ({where}): "
         f"{signed(facts['before'])} before, {signed(facts['after'])} {'after' if jump else 'at the end'}"
     )
 
@@ -204,7 +207,13 @@ PHRASES = {
     Curves.LEARNING_RATES: Phrase(
         sentence="The learning rates differ from step {step} and the losses diverge", samples=({"step": 12},)
     ),
-    Curves.JUMP: Phrase(sentence=_jump, samples=(_DIVERGENCE, {**_DIVERGENCE, "shape": "slope"})),
+    Curves.JUMP: Phrase(
+        sentence=_jump,
+        samples=(
+            _DIVERGENCE,
+            {**_DIVERGENCE, "shape": "slope"},
+        ),
+    ),
     Curves.GROWS: Phrase(
         sentence=lambda facts: (
             f"The loss difference grows from step {facts['step']}, to {signed(facts['after'])} at the end"
@@ -286,7 +295,14 @@ PHRASES = {
         ),
         samples=({**_INTERVAL, "num": 2000},),
     ),
-    Curves.ONSET: Phrase(sentence=_onset, samples=(_DIVERGENCE, {**_DIVERGENCE, "shape": "slope"})),
+    Curves.ONSET: Phrase(
+        sentence=_onset,
+        samples=(
+            _DIVERGENCE,
+            {**_DIVERGENCE, "shape": "slope"},
+            {**_DIVERGENCE, "shape": "slope", "latest": 480},
+        ),
+    ),
     Curves.LATE_GAP: Phrase(
         sentence=_late_gap,
         samples=({"gap": 0.02, "standard_error": 0.001, "relative": 0.01, "trend": "growing"},),

@@ -40,6 +40,8 @@ class Departure:
     """the likeliest: as likely too early as too late"""
     earliest: int
     """before which it is with a chance of one in twenty"""
+    latest: int
+    """after which it is with a chance of one in twenty"""
     gone: int
     """from where on every mean over some steps is far from the early level"""
 
@@ -83,8 +85,10 @@ def _bend(values: Floats, gone: int, window: int) -> Departure:
         places, chances, misfit = _fitted(values, gone, end)
         if found is None or _fits(misfit):
             share = np.cumsum(chances) / chances.sum()
-            index, earliest = (int(places[np.searchsorted(share, at)]) for at in (0.5, 0.05))
-            found = Departure(index=index, earliest=earliest, gone=gone)
+            earliest, index, latest = (
+                int(places[min(int(np.searchsorted(share, at)), len(places) - 1)]) for at in (0.05, 0.5, 0.95)
+            )
+            found = Departure(index=index, earliest=earliest, latest=latest, gone=gone)
         if end == last:
             return found
         ahead *= 2

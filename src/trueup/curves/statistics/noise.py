@@ -17,7 +17,7 @@ from trueup.curves.thresholds import (
     TAIL_SIGMAS,
     TAIL_STEPS,
 )
-from trueup.types.arrays import Floats
+from trueup.types.arrays import Bools, Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,23 +45,23 @@ def robust_scale(values: Floats) -> float:
     return float(NORMAL_MAD * np.median(np.abs(finite - np.median(finite))))
 
 
-def outliers(values: Floats) -> NDArray[np.bool_]:
+def outliers(values: Floats, window: int = SPIKE_WINDOW) -> NDArray[np.bool_]:
     """Steps that stand out by six sigmas from the steps around them, or are not finite.
 
-    Local: what a slow change of the mean moves is none. Blocks of 128 steps have each their median; the scale
-    is that of the whole series around them.
+    Local: what a slow change of the mean moves is none. Blocks of ``window`` steps have
+    each their median; the scale is that of the whole series around them.
     """
     num = len(values)
     finite = np.isfinite(values)
-    padded = np.full(-(-num // SPIKE_WINDOW) * SPIKE_WINDOW, np.nan)
+    padded = np.full(-(-num // window) * window, np.nan)
     padded[:num] = np.where(finite, values, np.nan)
-    blocks = padded.reshape(-1, SPIKE_WINDOW)
+    blocks = padded.reshape(-1, window)
     medians = np.median(blocks, axis=1)
     for at in np.flatnonzero(np.isnan(medians)):
         some = blocks[at][np.isfinite(blocks[at])]
         medians[at] = np.median(some) if len(some) else np.nan
     known = np.isfinite(medians)
-    centres = (np.arange(len(blocks)) + 0.5) * SPIKE_WINDOW
+    centres = (np.arange(len(blocks)) + 0.5) * window
     if known.sum() == 0:
         return ~finite
     local = np.interp(np.arange(num), centres[known], medians[known])
@@ -78,6 +78,14 @@ def outliers(values: Floats) -> NDArray[np.bool_]:
     for _ in range(TAIL_STEPS):
         out[1:] |= out[:-1] & (tail[1:] > 0)
     return out
+
+
+def filled(values: Floats, bad: Bools) -> Floats:
+    """Outliers replaced by the line between their neighbours."""
+    if not bad.any() or bad.all():
+        return np.nan_to_num(values, posinf=0.0, neginf=0.0)
+    where = np.arange(len(values))
+    return np.where(bad, np.interp(where, where[~bad], values[~bad]), values)
 
 
 def memory(values: Floats, good: NDArray[np.bool_]) -> Memory:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from trueup.curves.statistics.departing import departure
 from trueup.curves.statistics.envelope import window_of
-from trueup.curves.statistics.noise import Memory, memory, outliers
+from trueup.curves.statistics.growing import growth
+from trueup.curves.statistics.noise import Memory, filled, memory, outliers
 from trueup.curves.statistics.trend import Trended
 from trueup.curves.thresholds import (
     JUMP_SHARE,
@@ -22,7 +23,7 @@ from trueup.curves.thresholds import (
     ONSET_NOTHING,
     ONSET_TAKEN,
 )
-from trueup.types.arrays import Bools, Floats, Ints
+from trueup.types.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class Onset:
     step: int
     earliest: int
     """the step before which it did not change, but for a chance of one in twenty"""
+    latest: int
+    """the step after which it did not begin to change, but for a chance of one in twenty"""
     shape: str
     """``jump`` or ``slope``"""
     before: float
@@ -69,14 +72,15 @@ def onset(
 
     A least-squares change over all steps and both shapes says whether there is one: by the CUSUM of the
     difference against a Brownian bridge, scaled by the long-run variance of what is left when the fit is
-    taken away, or by ``noise``. Where it is sure, :mod:`~trueup.curves.statistics.departing` says where.
+    taken away, or by ``noise``. Where it is sure, :mod:`~trueup.curves.statistics.departing` says where, or
+    :mod:`~trueup.curves.statistics.growing` of a slope that one law describes from end to end.
     ``bad``: the outliers, where they are known already.
     """
     num = len(difference)
     if num < ONSET_FEWEST:
         return None
     bad = outliers(difference) if bad is None else bad
-    y = _filled(difference, bad)
+    y = filled(difference, bad)
     centred = y - y.mean()
     total = np.cumsum(centred)
     index, shape, fit = _fit(y, centred, total)
@@ -86,22 +90,26 @@ def onset(
     statistic = excursion / scale if scale else (math.inf if excursion > 0 else 0.0)
     p_value = _kolmogorov(statistic)
     has_trend = noise is not None and noise.is_sure
-    earliest = index
+    earliest = latest = index
     if p_value < ONSET_LEVEL or has_trend:
-        raw = _filled(difference, ~np.isfinite(difference))
-        found = departure(raw, index)
-        if found is not None and _is_before(raw, index, found.index):
-            index, earliest = found.index, found.earliest
+        raw = filled(difference, ~np.isfinite(difference))
+        bend = departure(raw, index)
+        if bend is not None and _is_before(raw, index, bend.index):
+            index, earliest, latest = bend.index, bend.earliest, bend.latest
         shape = _shape(raw, index)
-    before, after, growth = _sizes(_each_side(difference, index), index, shape)
+        slow = growth(raw) if shape == "slope" else None
+        if slow is not None:
+            index, earliest, latest = slow.index, slow.earliest, slow.latest
+    before, after, per_step = _sizes(_each_side(difference, index), index, shape)
     return Onset(
         index=index,
         step=int(steps[index]),
         earliest=int(steps[earliest]),
+        latest=int(steps[latest]),
         shape=shape,
         before=before,
         after=after,
-        per_step=growth,
+        per_step=per_step,
         statistic=statistic,
         p_value=p_value,
         has_trend=has_trend,
@@ -149,7 +157,7 @@ def _shape(y: Floats, index: int) -> str:
 def _each_side(difference: Floats, index: int) -> Floats:
     """The steps before and after a change without what stands out among them: a jump is no outlier."""
     sides = (difference[:index], difference[index:])
-    return np.concatenate([_filled(side, outliers(side)) for side in sides if len(side)])
+    return np.concatenate([filled(side, outliers(side)) for side in sides if len(side)])
 
 
 def _sizes(y: Floats, index: int, shape: str) -> tuple[float, float, float]:
@@ -166,14 +174,6 @@ def _scale(rest: Memory, num: int) -> float:
     """How far the noise that is left takes the cumulated difference of ``num`` steps."""
     taken = 1 + ONSET_TAKEN / rest.freedom(num)
     return math.sqrt(taken * rest.long_run_variance * num) if rest.long_run_variance > 0 else 0.0
-
-
-def _filled(values: Floats, bad: Bools) -> Floats:
-    """Outliers replaced by the line between their neighbours."""
-    if not bad.any() or bad.all():
-        return np.nan_to_num(values, posinf=0.0, neginf=0.0)
-    where = np.arange(len(values))
-    return np.where(bad, np.interp(where, where[~bad], values[~bad]), values)
 
 
 def _slopes(centred: Floats, at: Ints) -> tuple[Floats, Floats, Floats]:
