@@ -258,3 +258,43 @@ def test_a_gradient_of_what_the_model_returns_comes_from_outside(
     )
     found = origins(replayed.path, known.path)
     assert [(one.module, one.stage) for one in found[:1]] == [(module, stage)], found
+
+
+class Part(nn.Module):
+    """Two layers with a factor between them."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.first, self.second, self.factor = nn.Linear(16, 16), nn.Linear(16, 16), factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(x)) * self.factor)
+
+
+@pytest.mark.parametrize(
+    ("factor", "halved", "expected"),
+    [
+        (1.05, False, [("part", Stage.FORWARD)]),  # its weights' gradients follow
+        (1.0, True, [("part.first", Stage.BACKWARD)]),  # what it returned agrees: the gradient is a fault
+    ],
+)
+def test_a_module_that_shows_nothing_of_its_inside_is_one_place(
+    factor: float, halved: bool, expected: list[tuple[str, Stage]], tmp_path: Path
+) -> None:
+    def train(factor: float, halved: bool) -> Callable[[], None]:
+        def make() -> nn.Module:
+            torch.manual_seed(0)
+            model = nn.Sequential()
+            model.add_module("part", Part(factor))
+            model.add_module("head", nn.Linear(16, 4))
+            model.part.compile(backend="eager")
+            if halved:
+                model.part.first.weight.register_hook(lambda gradient: gradient * 0.9)
+            return model
+
+        given = torch.randn(32, 16, generator=torch.Generator().manual_seed(1))
+        return loop(make, lambda model, _: model(given).square().mean())
+
+    replay(tmp_path, train(1.0, False), train(factor, halved))
+    found = origins(tmp_path / "replay", tmp_path / "reference")
+    assert [(one.module, one.stage) for one in found] == expected

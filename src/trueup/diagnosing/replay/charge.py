@@ -245,8 +245,11 @@ def _follows_from_absence(step: ReplayedStep, one: Difference, missing: list[Abs
 
 def _without_consequences(charges: list[Charge]) -> list[Charge]:
     """Leave out what another charge explains, here or on another rank: accumulated gradients by local ones,
-    clipped ones by accumulated ones, everything after a module's weights differ by those weights."""
+    clipped ones by accumulated ones, everything after a module's weights differ by those weights. Gradients
+    of weights inside a module that shows nothing of its inside (a compiled one) follow from what it returned:
+    they are made from values that no replay could put right."""
     kept = []
+    closed = {c.owner for c in charges if c.stage is Stage.FORWARD and _is_closed(c)}
     local = {c.step.target.name[c.found.call] for c in charges if _is(c, "param_grad", "local")}
     summed = {c.step.target.name[c.found.call] for c in charges if _is(c, "param_grad", "accumulated")}
     first = min((c.step.step for c in charges), default=0)
@@ -258,8 +261,19 @@ def _without_consequences(charges: list[Charge]) -> list[Charge]:
             continue
         if charge.stage is Stage.WEIGHTS and charge.step.step > first:
             continue
+        of_weight = (
+            charge.step.target.kind[charge.found.call] == "parameter" and charge.stage is not Stage.WEIGHTS
+        )
+        if of_weight and any(not owner or f"{name}.".startswith(f"{owner}.") for owner in closed):
+            continue
         kept.append(charge)
     return kept
+
+
+def _is_closed(charge: Charge) -> bool:
+    """Whether the module that is charged shows nothing of its inside in the call that is."""
+    view, call = charge.step.target, charge.found.call
+    return view.kind[call] == "module" and view.name[call] == charge.owner and bool(view.opaque[call])
 
 
 def _tied_to_owners(charges: list[Charge]) -> list[Charge]:
