@@ -217,6 +217,8 @@ class ComparisonResult:
         """Name and rank -> its value at every step."""
         named: dict[tuple[str, int], list[ScalarStep]] = {}
         for row in self.summary.get("scalars") or []:
+            if not {"step", "name"} <= row.keys():
+                continue  # damaged: of no step
             one = ScalarStep(
                 step=int(row["step"]),
                 target=row.get("target"),
