@@ -313,12 +313,12 @@ def _number(node: ast.expr, scope: Scope) -> Any:
     return value
 
 
-def _product(first: Any, second: Any) -> Any:
+def _product(first: object, second: object) -> object:
     """A product, or a list repeated, of no more items than any model has layers."""
     for items, times in ((first, second), (second, first)):
         if isinstance(items, list) and isinstance(times, int) and len(items) * times > _MOST_ITEMS:
             raise ValueError(f"a list of {len(items) * times} items; expected at most {_MOST_ITEMS}")
-    return first * second
+    return operator.mul(first, second)
 
 
 def _element(value: Any, index: Any) -> Any:

@@ -7,7 +7,6 @@ FSDP2 makes the tensor of a whole weight at its first all-gather and keeps it, t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -29,7 +28,7 @@ def whole_weights(root: nn.Module) -> Iterator[tuple[Tensor, Tensor]]:
                     yield sharded, whole
 
 
-def _groups(state: Any) -> list[Any]:
+def _groups(state: object) -> list[object]:
     """Parts of a module's weights that are gathered together; older versions know one alone."""
     groups = getattr(state, "_fsdp_param_groups", None)
     if groups is None:

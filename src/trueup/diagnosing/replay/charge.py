@@ -261,13 +261,17 @@ def _without_consequences(charges: list[Charge]) -> list[Charge]:
             continue
         if charge.stage is Stage.WEIGHTS and charge.step.step > first:
             continue
-        of_weight = (
-            charge.step.target.kind[charge.found.call] == "parameter" and charge.stage is not Stage.WEIGHTS
-        )
-        if of_weight and any(not owner or f"{name}.".startswith(f"{owner}.") for owner in closed):
-            continue
-        kept.append(charge)
+        if not _is_inside(charge, closed):
+            kept.append(charge)
     return kept
+
+
+def _is_inside(charge: Charge, closed: set[str]) -> bool:
+    """Whether it is a gradient of a weight inside one of these modules."""
+    view, call = charge.step.target, charge.found.call
+    if view.kind[call] != "parameter" or charge.stage is Stage.WEIGHTS:
+        return False
+    return any(not owner or view.name[call].startswith(f"{owner}.") for owner in closed)
 
 
 def _is_closed(charge: Charge) -> bool:
