@@ -16,6 +16,7 @@ from tests.diagnosing.replaying import replay
 from tests.models import gpt
 from trueup.diagnosing.replay import origins
 from trueup.types.codes import ReplayCode
+from trueup.types.finding import Stage
 from trueup.types.reason import reason
 
 pytestmark = [
@@ -193,3 +194,107 @@ def test_a_missing_upcast_is_told_by_the_others_of_its_kind(
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_no_fault_no_origin(model: str, tmp_path: Path) -> None:
     assert charged(tmp_path, model, []) == []
+
+
+class Halved(torch.autograd.Function):
+    """Gives what it is given, and back 0.9 of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        return gradients[0] * 0.9
+
+
+class Headed(nn.Module):
+    """Returns what its last part returned; the root's own code may stand between them."""
+
+    def __init__(self, *, halved: bool = False, auxiliary: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Linear(16, 16), nn.Linear(16, 8)
+        self.halved, self.auxiliary = halved, auxiliary
+
+    def forward(self, x: torch.Tensor) -> Any:
+        out = self.head(torch.tanh(self.body(x)))
+        if self.halved:
+            out = Halved.apply(out)
+        return (out, 1e-3 * out.square().mean()) if self.auxiliary else out
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("auxiliary", "factor", "halved", "module", "stage"),
+    [
+        (False, 1.01, False, "", Stage.LOSS),  # what reaches the only output comes from outside
+        (False, 1.0, True, "", Stage.BACKWARD),  # other code of the root before it returns the same values
+        (True, 1.01, False, "", Stage.LOSS),  # the root sends a gradient of its own too: two are outside it
+    ],
+)
+def test_a_gradient_of_what_the_model_returns_comes_from_outside(
+    auxiliary: bool,
+    factor: float,
+    halved: bool,
+    module: str,
+    stage: Stage,
+    dtype: torch.dtype,
+    tmp_path: Path,
+) -> None:
+    def loss(scale: float) -> Callable[[Any, int], Any]:
+        def of(model: Any, step: int) -> Any:
+            given = torch.randn(64, 16, generator=torch.Generator().manual_seed(step))
+            out = model(given.to(dtype))
+            out, more = out if auxiliary else (out, 0.0)
+            return (nn.functional.cross_entropy(out.float(), torch.arange(64) % 8) + more) * scale
+
+        return of
+
+    replayed, known, _ = replay(
+        tmp_path,
+        loop(lambda: Headed(auxiliary=auxiliary).to(dtype), loss(1.0)),
+        loop(lambda: Headed(auxiliary=auxiliary, halved=halved).to(dtype), loss(factor)),
+    )
+    found = origins(replayed.path, known.path)
+    assert [(one.module, one.stage) for one in found[:1]] == [(module, stage)], found
+
+
+class Part(nn.Module):
+    """Two layers with a factor between them."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__()
+        self.first, self.second, self.factor = nn.Linear(16, 16), nn.Linear(16, 16), factor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.tanh(self.first(x)) * self.factor)
+
+
+@pytest.mark.parametrize(
+    ("factor", "halved", "expected"),
+    [
+        (1.05, False, [("part", Stage.FORWARD)]),  # its weights' gradients follow
+        (1.0, True, [("part.first", Stage.BACKWARD)]),  # what it returned agrees: the gradient is a fault
+    ],
+)
+def test_a_module_that_shows_nothing_of_its_inside_is_one_place(
+    factor: float, halved: bool, expected: list[tuple[str, Stage]], tmp_path: Path
+) -> None:
+    def train(factor: float, halved: bool) -> Callable[[], None]:
+        def make() -> nn.Module:
+            torch.manual_seed(0)
+            model = nn.Sequential()
+            model.add_module("part", Part(factor))
+            model.add_module("head", nn.Linear(16, 4))
+            model.part.compile(backend="eager")
+            if halved:
+                model.part.first.weight.register_hook(lambda gradient: gradient * 0.9)
+            return model
+
+        given = torch.randn(32, 16, generator=torch.Generator().manual_seed(1))
+        return loop(make, lambda model, _: model(given).square().mean())
+
+    replay(tmp_path, train(1.0, False), train(factor, halved))
+    found = origins(tmp_path / "replay", tmp_path / "reference")
+    assert [(one.module, one.stage) for one in found] == expected

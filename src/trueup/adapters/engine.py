@@ -338,6 +338,10 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
             self._parameter_calls[id(parameter)] = call
         return call
 
+    def call_of_parameter(self, identity: int) -> int | None:
+        """The call row of a parameter that this step has recorded, be it in its module just now or not."""
+        return self._parameter_calls.get(identity)
+
     def flush_gradients(self) -> None:
         """What has not come of gradients under way will not come."""
         for sums in list(self.unfinished.values()):

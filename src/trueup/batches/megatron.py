@@ -10,7 +10,7 @@ import numpy as np
 
 from trueup.batches.indexed_dataset import IndexedDataset, prefix_of, write_indexed_dataset
 from trueup.batches.labels import IGNORE_INDEX, moved
-from trueup.batches.sidecar import SIDECAR, VERSION, Sidecar, read_sidecar, wrong
+from trueup.batches.sidecar import SIDECAR, VERSION, Sidecar, place_from, read_sidecar, wrong
 from trueup.batches.source import ATTENTION_MASK, LABELS, LOSS_MASK, TOKENS, Arrays, Place
 from trueup.errors import ConfigError, TraceError
 from trueup.types.arrays import Array, Dtype
@@ -32,7 +32,7 @@ class ExportedDataset:
             self._with_labels = bool(known["labels"])
             self._rows: dict[Place, list[_Row]] = {}
             for number, (step, microbatch, rank, labelled) in enumerate(known["rows"]):
-                self._rows.setdefault(Place(step, microbatch, rank), []).append((number, bool(labelled)))
+                self._rows.setdefault(place_from(step, microbatch, rank), []).append((number, bool(labelled)))
         except (KeyError, TypeError, ValueError) as error:
             raise wrong(folder, error) from error
         named = sum(map(len, self._rows.values()))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from trueup.batches.labels import IGNORE_INDEX
-from trueup.batches.sidecar import SIDECAR, VERSION, Piece, Sidecar, read_sidecar, wrong
+from trueup.batches.sidecar import SIDECAR, VERSION, Piece, Sidecar, place_from, read_sidecar, wrong
 from trueup.batches.source import LABELS, TOKENS, Arrays, Place, is_whole
 from trueup.errors import ConfigError, TraceError
 from trueup.importers.npy import read_array
@@ -106,7 +106,7 @@ def _as_told(keys: list[_Key], known: Sidecar, path: Path) -> dict[Place, list[_
             for rank in ranks:
                 if (folder, rank) not in there:
                     raise TraceError(f"{path}: step_{folder}/rank_{rank} is missing, which {SIDECAR} names")
-                found.setdefault(Place(step, microbatch, rank), []).append((folder, rank))
+                found.setdefault(place_from(step, microbatch, rank), []).append((folder, rank))
     except (KeyError, TypeError, AttributeError) as error:
         raise wrong(path, error) from error
     return found

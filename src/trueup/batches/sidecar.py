@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TypedDict, cast
 
+from trueup.batches.source import Place
 from trueup.errors import TraceError
 
 SIDECAR = "batches.json"
@@ -55,6 +56,18 @@ def read_sidecar(folder: Path, *, kind: str) -> Sidecar | None:
         said = known.get("version") if isinstance(known, dict) else None
         raise TraceError(f"{file} is of version {said!r}, this trueup reads {VERSION}")
     return cast(Sidecar, known) if known.get("kind") == kind else None
+
+
+def place_from(step: object, microbatch: object, rank: object) -> Place:
+    """Whose a row is, as a file says it.
+
+    Raises:
+        TypeError: one of them is no whole number.
+    """
+    for one in (step, microbatch, rank):
+        if not isinstance(one, int):
+            raise TypeError(f"{one!r} is no whole number")
+    return Place(*cast(tuple[int, int, int], (step, microbatch, rank)))
 
 
 def wrong(folder: Path, error: Exception) -> TraceError:

@@ -15,11 +15,12 @@ from trueup.errors import ConfigError
 _BINARY: dict[type[ast.operator], Callable[[object, object], object]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
+    ast.Mult: lambda first, second: _product(first, second),
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
 }
+_MOST_ITEMS = 1_000_000
 _COMPARE: dict[type[ast.cmpop], Callable[..., bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
@@ -310,6 +311,14 @@ def _number(node: ast.expr, scope: Scope) -> Any:
     if isinstance(value, str):
         raise TypeError(f"{value!r} is not a number")
     return value
+
+
+def _product(first: object, second: object) -> object:
+    """A product, or a list repeated, of no more items than any model has layers."""
+    for items, times in ((first, second), (second, first)):
+        if isinstance(items, list) and isinstance(times, int) and len(items) * times > _MOST_ITEMS:
+            raise ValueError(f"a list of {len(items) * times} items; expected at most {_MOST_ITEMS}")
+    return operator.mul(first, second)
 
 
 def _element(value: Any, index: Any) -> Any:

@@ -8,7 +8,7 @@ this rule.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from trueup.comparing.thresholds import ROUNDED_SETTING
@@ -133,11 +133,20 @@ def flat(settings: Settings) -> dict[str, Setting]:
     for key, value in settings.items():
         if key == "betas" and isinstance(value, (list, tuple)) and len(value) == 2:
             flat |= {"beta1": value[0], "beta2": value[1]}
-        elif not _are_names(value):
+        elif _is_setting(value) and not _are_names(value):
             flat[key] = tuple(value) if isinstance(value, list) else value
     if not flat.get("momentum", True):  # without momentum these two have no effect
         flat.pop("nesterov", None), flat.pop("dampening", None)
     return flat
+
+
+def _is_setting(value: object) -> bool:
+    """Whether it is plain, or a list of plain values: what capture writes of a group."""
+    return all(not isinstance(one, (list, tuple, dict)) for one in _items(value))
+
+
+def _items(value: object) -> Iterable[object]:
+    return value if isinstance(value, (list, tuple)) else (value,)
 
 
 def _are_names(value: object) -> bool:

@@ -159,11 +159,20 @@ def _side(curve: Curve, grid: NDArray[np.int64], offset: int, coarse: Curve | No
         values = curve.values(name)
         if values is None:
             continue
+        values = _within_float32(values)
         if coarse is not None and coarse is not curve and name in _MEANS and curve.interval < coarse.interval:
             columns[name] = _means(steps, values, grid, coarse.interval)
         else:
             columns[name] = values if there is None else np.where(there, values[at], np.nan)
     return Side(columns=columns)
+
+
+def _within_float32(values: Floats) -> Floats:
+    """The same, infinite beyond what float32 holds: no training computes such a loss; squares overflow."""
+    largest = float(np.finfo(np.float32).max)
+    with np.errstate(invalid="ignore"):
+        beyond = np.abs(values) > largest
+    return np.where(beyond, np.copysign(np.inf, values), values) if beyond.any() else values
 
 
 def _means(steps: Array, values: Floats, grid: NDArray[np.int64], interval: int) -> Floats:

@@ -14,6 +14,7 @@ from itertools import combinations
 import numpy as np
 
 from trueup.diagnosing.thresholds import AT_TOP, CLIP_EXACT, CLIP_NEAR, SUM_CHANGED, SUM_HOLDS, SUM_UNLIKE
+from trueup.diagnosing.whole_gradients import is_piece, sketch_of_whole
 from trueup.store import StepView
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL
 from trueup.types.arrays import Floats
@@ -39,6 +40,8 @@ class Summing:
     """every way that explains it, with its factor: where ranks read the same data several do"""
     microbatches: tuple[int, ...] = ()
     """of ``partly``: those that are summed over ranks"""
+    in_pieces: bool = False
+    """all ranks hold a piece each: it is told of all of them at once"""
 
     @property
     def key(self) -> str:
@@ -46,21 +49,41 @@ class Summing:
         return f"{self.way} {' '.join(self.over)}".strip()
 
 
-def summings(books: Sequence[StepView], at: int, before: StepView | None, mesh: Layout) -> dict[str, Summing]:
-    """One entry a parameter of rank ``books[at]``; ``before`` is that rank's step before."""
+def summings(
+    books: Sequence[StepView], at: int, before: Sequence[StepView] | None, mesh: Layout
+) -> dict[str, Summing]:
+    """One entry a parameter of rank ``books[at]``; ``before`` is the step before of the same ranks.
+
+    A gradient that lies in pieces on all ranks has its entry at the first of them.
+    """
     own = books[at]
-    return {
-        fqn: _summing(fqn, books, at, before, mesh)
-        for fqn in own.parameters
-        if own.parameter(fqn, *LOCAL) is not None
-    }
+    found = {}
+    for fqn in own.parameters:
+        in_pieces = _in_pieces(own, fqn, ACCUMULATED)
+        if own.parameter(fqn, *LOCAL) is not None and (at == 0 or not in_pieces):
+            found[fqn] = replace(_summing(fqn, books, at, before, mesh), in_pieces=in_pieces)
+    return found
 
 
-def _summing(fqn: str, books: Sequence[StepView], at: int, before: StepView | None, mesh: Layout) -> Summing:
+def _in_pieces(own: StepView, fqn: str, slot: tuple[str, str]) -> bool:
+    return is_piece(own, own.parameter(fqn, *slot), own.parameter(fqn, *LOCAL))
+
+
+def _total(books: Sequence[StepView], at: int, fqn: str, slot: tuple[str, str]) -> Floats | None:
+    """The sketch of a gradient after backward, comparable with the whole one that backward gave."""
+    if _in_pieces(books[at], fqn, slot):
+        return sketch_of_whole(books, fqn, slot)
+    return books[at].sketch(books[at].parameter(fqn, *slot))
+
+
+def _summing(
+    fqn: str, books: Sequence[StepView], at: int, before: Sequence[StepView] | None, mesh: Layout
+) -> Summing:
     own = books[at]
-    total = own.sketch(own.parameter(fqn, *ACCUMULATED))
+    total = _total(books, at, fqn, ACCUMULATED)
     if total is None:  # a framework that gives gradients back shows no sum, only what the optimizer got
-        way = "none" if own.parameter(fqn, *CLIPPED) is None else "unknown"
+        seen = own.parameter(fqn, *CLIPPED) is not None or own.parameter(fqn, *ACCUMULATED) is not None
+        way = "unknown" if seen else "none"
         return Summing(fqn=fqn, way=way, factor=0.0, residual=0.0)
     local = [_local(book, fqn) for book in books]
     target = local[at]
@@ -77,7 +100,7 @@ def _summing(fqn: str, books: Sequence[StepView], at: int, before: StepView | No
     if partly is not None:
         return partly
     if best.residual > SUM_HOLDS and before is not None:
-        carried = _carried(fqn, total, [part for *_, part in ways], before)
+        carried = _carried(fqn, total, [part for *_, part in ways], before, at)
         if carried is not None:
             return carried
     return best
@@ -140,11 +163,13 @@ def _fit(fqn: str, way: tuple[str, tuple[str, ...]], total: Floats, part: Floats
     return Summing(fqn=fqn, way=way[0], over=way[1], factor=factor, residual=residual)
 
 
-def _carried(fqn: str, total: Floats, parts: list[Floats], before: StepView) -> Summing | None:
+def _carried(
+    fqn: str, total: Floats, parts: list[Floats], before: Sequence[StepView], at: int
+) -> Summing | None:
     """Whether what the step before left in the gradient explains it."""
     norm = float(np.linalg.norm(total))
     for slot in (CLIPPED, ACCUMULATED):
-        old = before.sketch(before.parameter(fqn, *slot))
+        old = _total(before, at, fqn, slot)
         for part in parts:
             if old is None or not norm:
                 continue
@@ -164,8 +189,10 @@ def handovers(
     own = books[at]
     fits: dict[str, list[Summing]] = {}
     for fqn in own.parameters_with(*CLIPPED):
-        total = own.sketch(own.parameter(fqn, *CLIPPED))
         parts = [_accumulated(book, fqn) for book in books]
+        total = own.sketch(own.parameter(fqn, *CLIPPED))
+        if own.parameter(fqn, *ACCUMULATED) is None and _in_pieces(own, fqn, CLIPPED):
+            total = sketch_of_whole(books, fqn, CLIPPED) if at == 0 else None
         if total is None or parts[at] is None or not np.any(total):
             continue
         fits[fqn] = _fits(fqn, total, _ways(books, at, parts, mesh))

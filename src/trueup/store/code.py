@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -88,5 +89,5 @@ def code_of(source: TraceSource, rank: int) -> ProgramCode | None:
             frames=roots["frame"],
             roles=roots["role"],
         )
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError):
         return None

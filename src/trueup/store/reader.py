@@ -297,8 +297,25 @@ def _read_manifest(path: Path) -> Manifest:
     return checked(manifest, Manifest, str(file))
 
 
+_ALWAYS = ("call", "kind", "name", "ordinal", "mode")
+"""what every call has"""
+
+
 def _refuse_outside(folder: Path, frames: Mapping[str, pl.DataFrame]) -> None:
-    """Numbers that point from one table into another point to rows that are there."""
+    """Numbers that point from one table into another point to rows that are there; nothing lacks a name."""
+    for table, columns in (("records", ("call", "phase", "slot")), ("calls", _ALWAYS)):
+        for column in columns:
+            if lacking := frames[table][column].null_count():
+                raise TraceError(
+                    f"{folder / table}.parquet: {lacking} rows without {column}; the step is damaged, "
+                    "leave it out with --steps"
+                )
+    calls = frames["calls"]
+    if not (calls["call"] == pl.int_range(calls.height, eager=True)).all():
+        raise TraceError(
+            f"{folder / 'calls'}.parquet: the calls are not numbered from 0; the step is damaged, "
+            "leave it out with --steps"
+        )
     for table, column, other in (
         ("records", "call", "calls"),
         ("records", "summary", "summaries"),

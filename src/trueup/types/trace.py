@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from typing_extensions import TypedDict  # pydantic reads typing's from Python 3.12 on
+from typing_extensions import Required, TypedDict  # pydantic reads typing's from Python 3.12 on
 
 
 class OfTheProgram(TypedDict, total=False):
@@ -67,7 +67,7 @@ class Manifest(TypedDict, total=False):
 class ParameterFacts(TypedDict, total=False):
     """One row of ``parameters``."""
 
-    fqn: str
+    fqn: Required[str]
     shape: Sequence[int]
     dtype: str
     numel: int

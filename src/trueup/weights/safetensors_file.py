@@ -97,7 +97,7 @@ def _located(path: Path, name: str, entry: Any, base: int, size: int) -> Located
     try:
         shape = tuple(int(length) for length in entry["shape"])
         begin, end = (base + int(offset) for offset in entry["data_offsets"])
-        code = entry["dtype"]
+        code = str(entry["dtype"])
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise WeightsError(f"{path}: the header's entry of {name} is damaged: {error!r}") from error
     if code not in _NAME_OF:

@@ -14,7 +14,9 @@ import pytest
 import torch
 
 from tests.adapters.torch.reading import Captured
-from trueup.store import Trace
+from trueup.diagnosing.ledger import summings
+from trueup.merging.sides import mesh_of
+from trueup.store import Trace, step_view
 
 pytestmark = [pytest.mark.torch, pytest.mark.distributed]
 
@@ -203,3 +205,24 @@ def test_fully_sharded(level: str, tmp_path: Path) -> None:
                 "offset": [32 * rank, 0],
             }
         assert captured.one("layers.0.mlp.up", "backward", "output.0")
+
+
+@pytest.mark.parametrize("with_values", [True, False])
+def test_whole_gradients_are_seen_before_they_are_reduced(tmp_path: Path, with_values: bool) -> None:
+    """Each rank's own gradient of a whole weight; the shards are their mean, which their values tell."""
+    run("fsdp", tmp_path, None, "off")
+    options = {"level": "L0", "steps": "all"} | ({"task": "tensor"} if with_values else {})
+    path = run("fsdp", tmp_path, options, "on")
+    assert_same_bits(tmp_path, "on", "off")
+    local = [Captured(path, 1, rank).one("layers.0.mlp.up.weight", "param_grad", "local") for rank in (0, 1)]
+    assert [one["summary"]["shape"] for one in local] == [[64, 16]] * 2
+    assert local[0]["summary"]["digest"] != local[1]["summary"]["digest"]
+    trace = Trace(path)
+    books = [step_view(trace, 1, rank) for rank in (0, 1)]
+    found = [summings(books, at, None, mesh_of(trace)) for at in (0, 1)]
+    assert len(found[0]) == len(books[0].parameters)
+    assert found[1] == {}  # told of both ranks at once
+    for one in found[0].values():
+        assert one.in_pieces
+        assert one.way == ("ranks" if with_values else "unknown")
+        assert not with_values or (one.factor == pytest.approx(0.5) and one.residual < 1e-6)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ from trueup.adapters.torch.labels import labels_of
 from trueup.adapters.torch.memory import in_transform
 from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.trees import split_call
+from trueup.adapters.torch.whole_weights import whole_weights
 
 if TYPE_CHECKING:
     from trueup.adapters.torch.engine import Engine
@@ -47,6 +49,8 @@ class Training:
         self._hooked: dict[int, RemovableHandle] = {}
         self._parameters: dict[int, tuple[ParameterReference[Tensor], str]] = {}
         self._recorded: set[int] = set()
+        self._sharded_roots: dict[int, Callable[[], nn.Module | None]] = {}
+        """models of this step whose weights are distributed tensors"""
         self._watched: ParameterReference[Tensor] | None = None
         self._scaled: tuple[Tensor, Tensor] | None = None
         """what a gradient scaler returned, until its backward, and the loss it scaled"""
@@ -78,7 +82,7 @@ class Training:
         measures = engine.measures
         if measures is not None:
             measures.root(module, training=True)
-        hooked = engine.gradients_on or (measures is not None and measures.wanted.local_gradients)
+        hooked = self._hooks_gradients()
         try:
             self._note_batch(module, args, kwargs)
             if engine.sink.active:
@@ -98,10 +102,30 @@ class Training:
                 engine.tensor(engine.parameter_call(parameter, fqn), "param", "value", parameter)
             elif measures is None or not measures.wanted.local_gradients:
                 continue
-            if hooked and parameter.requires_grad and not self._is_hooked(parameter):
-                self._hooked[id(parameter)] = parameter.register_hook(
-                    functools.partial(self._arrived, fqn, id(parameter))
-                )
+            if hooked:
+                self._hook(parameter, fqn, parameter)
+                if hasattr(parameter, "_local_tensor"):
+                    self._sharded_roots[id(module)] = weakref.ref(module)
+
+    def _hooks_gradients(self) -> bool:
+        """Whether each backward's own gradients of weights are asked for."""
+        measures = self.engine.measures
+        return self.engine.gradients_on or (measures is not None and measures.wanted.local_gradients)
+
+    def _hook(self, parameter: Tensor, fqn: str, at: Tensor) -> None:
+        """Take note of what arrives ``at`` a tensor as this parameter's gradient."""
+        if at.requires_grad and not self._is_hooked(at):
+            self._hooked[id(at)] = at.register_hook(functools.partial(self._arrived, fqn, id(parameter)))
+
+    def before_backward(self) -> None:
+        """A backward begins: the gradients of sharded weights will arrive at the whole ones."""
+        try:
+            roots = [root for one in self._sharded_roots.values() if (root := one()) is not None]
+            for sharded, whole in (pair for root in roots for pair in whole_weights(root)):
+                if (known := self._parameters.get(id(sharded))) is not None:
+                    self._hook(sharded, known[1], whole)
+        except Exception as error:
+            self.engine.failed("whole weights", error)
 
     def _is_hooked(self, parameter: Tensor) -> bool:
         """Whether it has our hook, and is not another tensor in the place of one that had."""
@@ -177,9 +201,13 @@ class Training:
             with quiet():
                 if watched and engine.measures is not None:
                     engine.measures.local_gradient(fqn, gradient)
-                parameter = self._parameters[identity][0]()
-                if parameter is not None and engine.sink.active and engine.gradients_on:
-                    engine.tensor(engine.parameter_call(parameter, fqn), "param_grad", "local", gradient)
+                if not (engine.sink.active and engine.gradients_on):
+                    return
+                call, parameter = engine.call_of_parameter(identity), self._parameters[identity][0]()
+                if call is None and parameter is not None:
+                    call = engine.parameter_call(parameter, fqn)
+                if call is not None:
+                    engine.tensor(call, "param_grad", "local", gradient)
         except Exception as error:
             engine.failed(f"gradient of {fqn}", error)
 
@@ -312,6 +340,7 @@ class Training:
     def end_step(self) -> None:
         """The step under way is over."""
         self._recorded = set()
+        self._sharded_roots = {}
         self._scaled = None
         self.buffers.end_step()
 
@@ -386,6 +415,7 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
                 tensors = args[0] if args else kwargs.get("tensors")
                 first = tensors if isinstance(tensors, Tensor) else next(iter(tensors or ()), None)
                 engine.sink.backward_begins()
+                training.before_backward()
                 if first is not None:
                     training.loss(first)
                 watch = engine.watch_collectives()

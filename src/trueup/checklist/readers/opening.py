@@ -143,8 +143,20 @@ def _file(path: Path) -> list[Document]:
     if recipe.looks_like(content):
         return recipe.documents(content, name)
     if (lines := command_line.flags_of_file(content)) is not None:
-        words = [(word, f"{name}:{number}") for number, line in lines for word in shlex.split(line)]
+        words = [(w, f"{name}:{number}") for number, line in lines for w in _words(line, f"{name}:{number}")]
         return _with_named(command_line.from_words(words, path=name, kind="shell"), path.parent)
     if (bare := log.bare_arguments(content)) is not None:
         return [log.document(bare, name)]
     return [mappings.document(content, name)]
+
+
+def _words(line: str, place: str) -> list[str]:
+    """As a shell takes them apart.
+
+    Raises:
+        ConfigError: a quotation has no end.
+    """
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise ConfigError(f"{place}: {error} in {line!r}") from error

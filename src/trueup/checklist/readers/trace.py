@@ -89,5 +89,7 @@ def _scalars(folder: Path) -> dict[str, object]:
             content = json.loads(stream.readline())
     except ValueError:  # UnicodeDecodeError is one
         return {}
+    if not isinstance(content, dict):
+        return {}
     kept = ("batch_size", "microbatches", "global_batch_size", "loss_scale")
     return {key: content[key] for key in kept if content.get(key)}

@@ -1,9 +1,7 @@
-"""A loss whose logits, and all that was made before them, are bit-identical.
+"""Losses whose logits, and all that was made before them, are bit-identical.
 
-A coarse dtype that came before it excuses nothing: the difference was made after the logits. There each
-token's part may be rounded by the coarsest dtype in use, u; the mean over T tokens then differs by u over the
-root of T, times a number of the order of one. Each run rounds its loss to the dtype that holds it, w: means
-that are close then lie up to one unit in the last place further apart, 2 w.
+A coarse dtype that came before them excuses nothing: the difference was made after the logits, where
+``comparing.mean_loss`` knows what rounding makes.
 """
 
 from __future__ import annotations
@@ -11,41 +9,71 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.comparing.judgement import DIFFERENT, WITHIN, Judgement
+from trueup.comparing.mean_loss import Losses
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rules.rule import Rule, StepContext
-from trueup.comparing.thresholds import FLOAT32, MEAN_ROUNDINGS
+from trueup.comparing.thresholds import FLOAT32
 from trueup.numerics.dtypes import unit_roundoffs
+from trueup.types.arrays import Bools, Ints
 from trueup.types.codes import RecordCode
 from trueup.types.reason import reason
 from trueup.types.status import Status
 
 
 def _mean(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
-    rows, words = context.rows, context.rows.match.words
+    rows = context.rows
     floating = context.floating(metrics)
     outputs = floating & rows.phase_is("forward") & rows.slot_starts("output")
     single = (outputs | rows.phase_is("loss")) & floating & (rows.reference.numel == 1)
-    at = np.flatnonzero(single & (judgement.status == WITHIN) & (metrics.difference > 0))
-    if not len(at):
+    apart = np.flatnonzero(single & (judgement.status == WITHIN) & (metrics.difference > 0))
+    if not len(apart):
         return judgement
-    row = int(at[0])
-    before = floating & rows.phase_is("param", "forward", "loss") & (np.arange(len(rows)) < row)
-    if not metrics.bits_equal[before].all() or rows.target.dtype[row] != rows.reference.dtype[row]:
+    first = int(apart[0])
+    alike = single & (rows.phase == rows.phase[first]) & (rows.slot == rows.slot[first])
+    alike &= rows.of_call("name") == rows.of_call("name")[first]
+    made = outputs & (rows.reference.numel > 1)
+    before = floating & rows.phase_is("param", "forward", "loss")
+    before &= ~(single & (np.arange(len(rows)) >= first))  # losses, and what is made of them
+    at = _from_equals(np.flatnonzero(alike), before, made, metrics)
+    if not len(at) or at[0] > first or (rows.target.dtype[at] != rows.reference.dtype[at]).any():
         return judgement
-    lasts = np.array([shape[-1] if shape else 1 for shape in words.shape] + [1], float)
-    made = np.flatnonzero(outputs & before & (rows.reference.numel > 1))
-    if not len(made):
+    losses = _losses(context, at, before, np.flatnonzero(made))
+    error = metrics.difference[at] / metrics.norm[at]
+    beyond = error > losses.tolerance
+    if losses.coarsest <= FLOAT32 or not losses.error > losses.tolerance:
         return judgement
-    tokens = float((rows.reference.numel / lasts[rows.reference.shape])[made[-1]])
-    coarsest = float(np.nanmax(unit_roundoffs(words.dtype)[rows.reference.dtype[before]]))
-    own = float(unit_roundoffs(words.dtype)[rows.reference.dtype[row]])
-    tolerance = MEAN_ROUNDINGS * coarsest / np.sqrt(max(tokens, 1.0)) + 2 * own
-    error = float(metrics.difference[row] / metrics.norm[row])
-    if coarsest <= FLOAT32 or not error > tolerance:
-        return judgement
-    why = reason(RecordCode.MEAN_OF_TOKENS, tokens=tokens, dtype=_name(words.dtype, coarsest))
+    dtype = _name(rows.match.words.dtype, losses.coarsest)
+    why = reason(RecordCode.MEAN_OF_TOKENS, tokens=float(losses.tokens.sum()), dtype=dtype)
     return judgement.at(
-        np.array([row]), status=DIFFERENT, tolerance=tolerance, score=error / tolerance, why=why
+        at[beyond],
+        status=DIFFERENT,
+        tolerance=losses.tolerance,
+        score=error[beyond] / losses.tolerance,
+        why=why,
+    )
+
+
+def _from_equals(losses: Ints, before: Bools, made: Bools, metrics: Metrics) -> Ints:
+    """Those of the losses before which everything is bit-identical, and something was made."""
+    known = np.concatenate([[False], np.cumsum(before & ~metrics.bits_equal) > 0])
+    seen = np.concatenate([[0], np.cumsum(made)])
+    return losses[~known[losses] & (seen[losses] > 0)]
+
+
+def _losses(context: StepContext, at: Ints, before: Bools, made: Ints) -> Losses:
+    rows, words = context.rows, context.rows.match.words
+    lasts = np.array([shape[-1] if shape else 1 for shape in words.shape] + [1], float)
+    logits = made[np.searchsorted(made, at) - 1]
+    statistics = rows.reference.statistics
+    largest = np.fmax(np.abs(statistics["minimum"]), np.abs(statistics["maximum"]))[logits]
+    roundoffs = unit_roundoffs(words.dtype)[rows.reference.dtype]
+    return Losses(
+        target=rows.target.statistics["mean"][at],
+        reference=statistics["mean"][at],
+        tokens=(rows.reference.numel / lasts[rows.reference.shape])[logits],
+        largest=np.nan_to_num(largest),
+        coarsest=float(np.nanmax(roundoffs[before & (np.arange(len(rows)) < at[0])])),
+        own=float(roundoffs[at[0]]),
     )
 
 

@@ -141,7 +141,7 @@ def _of_other_phases(rows: Rows) -> Bools:
 def _seen_later(rows: Rows) -> Bools:
     """Gradients whose later forms both traces hold: accumulated after local, clipped, the update.
 
-    FSDP2 shows no gradient of a single backward, a zero-bubble schedule none that is accumulated. Where
+    Some show no gradient of a single backward, a zero-bubble schedule none that is accumulated. Where
     nothing later is held either, how it was summed and reduced would go unseen.
     """
     stages = np.array([_PASSED_ON.get(word, -1) for word in rows.match.words.slot] + [-1])[rows.slot]

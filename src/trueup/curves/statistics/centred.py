@@ -101,6 +101,10 @@ def _unknown(values: Floats, num_outliers: int) -> Centre:
 
 def _runs(values: Floats) -> tuple[int, float, float]:
     """Wald and Wolfowitz: runs of one sign around zero, among means of blocks that forget each other."""
+    largest = float(np.abs(values).max(initial=0.0))
+    values = (
+        values / largest if largest > 0 else values
+    )  # runs and memory are of signs and shapes: no overflow
     x = values - values.mean()
     power = float(x @ x)
     rho = min(max(float(x[1:] @ x[:-1]) / power if power else 0.0, 0.0), 0.9999)

@@ -195,7 +195,7 @@ def _call(view: StepView | None, fqn: str) -> int | None:
 
 def _entry(view: StepView, fqn: str) -> Listed:
     table = view.facts.get("parameters") or []
-    return next((p for p in table if isinstance(p, dict) and p.get("fqn") == fqn), Listed())
+    return next((p for p in table if isinstance(p, dict) and p.get("fqn") == fqn), Listed(fqn=fqn))
 
 
 def _grouped(view: StepView, fqn: str) -> bool | None:

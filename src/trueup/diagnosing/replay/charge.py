@@ -15,10 +15,12 @@ from pathlib import Path
 from trueup.diagnosing.replay.absent import Absent, absent_gradients
 from trueup.diagnosing.replay.alone import lone_ones
 from trueup.diagnosing.replay.judge import Difference, differences
+from trueup.diagnosing.replay.mean_losses import held_to_their_mean
 from trueup.diagnosing.replay.noise import ReplayNoise
 from trueup.diagnosing.replay.plan import PLAN, read_plan
 from trueup.diagnosing.replay.step import OUTSIDE, ReplayedStep
 from trueup.diagnosing.replay.words import evidence_of, place_of, site_of, sources_of
+from trueup.diagnosing.thresholds import BIAS_Z
 from trueup.errors import TraceError
 from trueup.store import StepView, Trace
 from trueup.types.codes import LeftFree, ReplayCode
@@ -123,7 +125,13 @@ def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
         if one.charged
     ]
     missing = [one for one in absent if one.lacking == "target"]
-    for one in lone_ones(step, differences(step, noise), lambda one: _owner_of(step, one)[0]):
+    known = held_to_their_mean(step, differences(step, noise))
+    losses = {
+        step.target.microbatch[one.call]: one
+        for one in known
+        if step.target.kind[one.call] == "loss" and one.slot == "value" and one.score > 1
+    }
+    for one in lone_ones(step, known, lambda one: _owner_of(step, one)[0]):
         if one.score <= 1 or one.left_free in _NOT_CHARGED:
             continue
         if one.phase == "param_grad" and _ran_free(step, step.target.name[one.call]):
@@ -131,8 +139,20 @@ def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
         if one.phase == "backward" and _follows_from_absence(step, one, missing):
             continue
         owner, stage = _owner_of(step, one)
+        if stage is Stage.BACKWARD and _is_of_loss(step, one, losses.get(step.target.microbatch[one.call])):
+            owner, stage = OUTSIDE, Stage.LOSS
         found.append(Charge(owner=owner, stage=stage, step=step, found=one))
     return found
+
+
+def _is_of_loss(step: ReplayedStep, one: Difference, loss: Difference | None) -> bool:
+    """Whether a gradient has the factor of its loss: rounding scatters and makes no common factor. They
+    are one within as many standard errors of the gradient's as set it apart from 1."""
+    if loss is None or loss.scale is None or one.scale is None or not (one.biased and one.bias_z):
+        return False
+    rounded = sum(step.roundoff(record) or 0.0 for record in (one.record, loss.record))
+    error = abs(one.scale - 1) / abs(one.bias_z)
+    return abs(one.scale - loss.scale) <= BIAS_Z * error + rounded
 
 
 def _outside_stage(owner: str, stage: Stage) -> Stage:
@@ -153,10 +173,31 @@ def _owner_of(step: ReplayedStep, one: Difference) -> tuple[str, Stage]:
     passed_on = forward and not inward and _is_passed_on(step, one)
     if kind == "module" and inward != forward and not passed_on:
         return step.target.name[one.call], Stage.FORWARD if forward else Stage.BACKWARD
-    owner = step.module_around(one.call)
+    sender = one.call if forward or inward else _last_to_return(step, one)
+    owner = step.module_around(sender)
     if owner == OUTSIDE:
         return owner, Stage.DATA if forward and kind == "module" else Stage.LOSS
     return owner, Stage.FORWARD if forward else Stage.BACKWARD
+
+
+def _last_to_return(step: ReplayedStep, one: Difference) -> int:
+    """The outermost call that returned the tensor whose gradient this is, and no other that got a gradient:
+    all of it came from around that call.
+
+    The hooks of one tensor are called innermost first, and the first puts the reference's gradient there for
+    those that follow. Of two tensors of one content, as around a function that changes gradients alone, the
+    outer one's gradient comes first.
+    """
+    view, call = step.target, one.call
+    here = view.record(call, "forward", one.slot)
+    content = None if here is None else view.content[here]
+    for around in view.enclosing(call):
+        sent = [r for r in view.records(around, "backward") if view.slot[r].startswith("output")]
+        returned = view.record(around, "forward", view.slot[sent[0]]) if len(sent) == 1 else None
+        if returned is None or content is None or view.content[returned] != content or sent[0] < one.record:
+            break
+        call = around
+    return call
 
 
 def _is_passed_on(step: ReplayedStep, one: Difference) -> bool:
@@ -204,8 +245,11 @@ def _follows_from_absence(step: ReplayedStep, one: Difference, missing: list[Abs
 
 def _without_consequences(charges: list[Charge]) -> list[Charge]:
     """Leave out what another charge explains, here or on another rank: accumulated gradients by local ones,
-    clipped ones by accumulated ones, everything after a module's weights differ by those weights."""
+    clipped ones by accumulated ones, everything after a module's weights differ by those weights. Gradients
+    of weights inside a module that shows nothing of its inside (a compiled one) follow from what it returned:
+    they are made from values that no replay could put right."""
     kept = []
+    closed = {c.owner for c in charges if c.stage is Stage.FORWARD and _is_closed(c)}
     local = {c.step.target.name[c.found.call] for c in charges if _is(c, "param_grad", "local")}
     summed = {c.step.target.name[c.found.call] for c in charges if _is(c, "param_grad", "accumulated")}
     first = min((c.step.step for c in charges), default=0)
@@ -217,8 +261,23 @@ def _without_consequences(charges: list[Charge]) -> list[Charge]:
             continue
         if charge.stage is Stage.WEIGHTS and charge.step.step > first:
             continue
-        kept.append(charge)
+        if not _is_inside(charge, closed):
+            kept.append(charge)
     return kept
+
+
+def _is_inside(charge: Charge, closed: set[str]) -> bool:
+    """Whether it is a gradient of a weight inside one of these modules."""
+    view, call = charge.step.target, charge.found.call
+    if view.kind[call] != "parameter" or charge.stage is Stage.WEIGHTS:
+        return False
+    return any(not owner or view.name[call].startswith(f"{owner}.") for owner in closed)
+
+
+def _is_closed(charge: Charge) -> bool:
+    """Whether the module that is charged shows nothing of its inside in the call that is."""
+    view, call = charge.step.target, charge.found.call
+    return view.kind[call] == "module" and view.name[call] == charge.owner and bool(view.opaque[call])
 
 
 def _tied_to_owners(charges: list[Charge]) -> list[Charge]:

@@ -14,6 +14,7 @@ from trueup.diagnosing.stages.gaps import Gap, gaps_of, sides_of
 from trueup.diagnosing.stages.handed_back import stale_findings
 from trueup.diagnosing.stages.handover import handover_findings
 from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
+from trueup.diagnosing.stages.one_setting import one_a_setting
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.schedule import (
     moment_findings,
@@ -71,9 +72,11 @@ class OptimizerStage:
         if agreement is not None:
             said.insert(0, agreement)
         if not findings and context.failed_before() is None and not mine_is_measured(context):
-            findings = [
-                finding_from_origin(origin, context) for origin in context.origins_of(Stage.OPTIMIZER)
-            ]
+            located = [finding_from_origin(origin, context) for origin in context.origins_of(Stage.OPTIMIZER)]
+            book = context.pair()[0]
+            names = book.parameters_with(*UPDATED)
+            shapes = {fqn: list(book.shape(book.parameter(fqn, *UPDATED)) or ()) for fqn in names}
+            findings = one_a_setting(located, shapes)
         if not findings and context.failed_before() is None:
             findings = stale_findings(context)
         alone = all(o.stage not in (Stage.WEIGHTS, Stage.REDUCTION) for o in context.earlier if o.findings)

@@ -189,7 +189,7 @@ def _summings(
             books, ranks.index(rank), clip.factor if clip is not None and known else None, mesh_of(source)
         )
     earlier = context.steps[at - 1][source is context.reference] if at else None
-    before = None if earlier is None else context.book(source, earlier, rank)
+    before = None if earlier is None else [context.book(source, earlier, r) for r in ranks]
     return summings(books, ranks.index(rank), before, mesh_of(source)) if rank in ranks else {}
 
 
@@ -237,7 +237,7 @@ def _summing_finding(
         site=f"{names[0]} · gradient {part[1]}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
         phase="param_grad",
         step=book.step,
-        rank=book.rank,
+        rank=None if own.in_pieces else book.rank,
         axis=_axis_of(own, other, context.layout),
         kinds=(kind_named(kind, EvidenceRank.EVERY_ELEMENT, said),),
         basis=Basis.RECORDED,

@@ -59,7 +59,7 @@ class TraceWeights:
         known = {} if trace is None else trace.rank_facts(rank)
         listed = {str(p["fqn"]): p for p in known.get("parameters") or []}
         self._listed = listed or {
-            name: {"shape": row["shape"], "dtype": row["dtype"]}
+            name: {"fqn": name, "shape": row["shape"], "dtype": row["dtype"]}
             for name, row in ({} if self._tables is None else _updated(self._tables) | self._rows).items()
         }
         self._order = _in_order_of_use(list(self._listed), self._tables)

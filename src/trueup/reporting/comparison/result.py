@@ -160,7 +160,7 @@ class ComparisonResult:
         """Counts per status of each phase, phases in execution order."""
         known = self.summary.get("by_phase") or self.counts.get("by_phase") or {}
         ordered = [phase for phase in PHASE_ORDER if phase in known]
-        return {phase: known[phase] for phase in dict.fromkeys([*ordered, *known])}
+        return {phase: _counts(known[phase]) for phase in dict.fromkeys([*ordered, *known])}
 
     @cached_property
     def unmatched(self) -> tuple[UnmatchedGroup, ...]:
@@ -217,6 +217,8 @@ class ComparisonResult:
         """Name and rank -> its value at every step."""
         named: dict[tuple[str, int], list[ScalarStep]] = {}
         for row in self.summary.get("scalars") or []:
+            if not {"step", "name"} <= row.keys():
+                continue  # damaged: of no step
             one = ScalarStep(
                 step=int(row["step"]),
                 target=row.get("target"),
@@ -354,6 +356,12 @@ def damage_named(source: object) -> Iterator[None]:
         raise TraceError(
             f"{source}: {tables} cannot be read ({' '.join(str(error).split())}). Run the comparison again."
         ) from error
+
+
+def _counts(plain: object) -> dict[str, int]:
+    """Numbers by status, without what is none."""
+    known = plain if isinstance(plain, Mapping) else {}
+    return {str(status): count for status, count in known.items() if type(count) is int and count >= 0}
 
 
 def _document(folder: Path) -> ResultDocument:

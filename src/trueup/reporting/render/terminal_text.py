@@ -59,6 +59,8 @@ def bars(values: Floats, width: int, *, zero: bool = False) -> Text:
     if not len(values):
         return Text("")
     known = np.where(np.isfinite(values), values, np.nan)
+    largest = np.abs(known[~np.isnan(known)]).max(initial=0.0)
+    known = known / largest if largest > 0 else known  # bars are relative: no sum of them overflows
     pieces = np.array_split(known, min(width, len(values)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)  # a piece without any number
