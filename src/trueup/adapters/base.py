@@ -73,6 +73,9 @@ class Table(Protocol[RowT]):
     def cell(self, row: int, column: str) -> Any:
         """One cell: cheaper than its row."""
 
+    def put(self, row: int, column: str, value: object) -> None:
+        """Another value in one cell."""
+
     def __iter__(self) -> Iterator[tuple[Any, ...]]: ...
 
 
@@ -168,8 +171,14 @@ class Sink(Protocol):
     def scalar(self, name: str, value: object, *, per_microbatch: bool = False) -> None:
         """Note a scalar of this step; tensors are brought to the host when the step ends."""
 
-    def batch(self, *, tokens: int, samples: object, digest: object) -> None:
-        """Note the inputs of one training forward of the root; ``samples`` may be a tensor."""
+    def batch(self, *, of: int = 0, tokens: int, samples: object, digest: object) -> None:
+        """Note the inputs of one training forward of the root ``of``; ``samples`` may be a tensor."""
+
+    def batches_of(self) -> set[int]:
+        """The roots whose inputs were noted in this step."""
+
+    def no_batches(self, of: set[int]) -> None:
+        """These roots are parts of another: what they were given is no batch."""
 
     def failed(self, site: str, error: BaseException) -> None:
         """Capture failed: noted once, training continues."""

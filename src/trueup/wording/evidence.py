@@ -347,7 +347,7 @@ PHRASES = {
         samples=({"records": 1}, {"records": 12}),
     ),
     Is.WITHOUT_EFFECT: Phrase(
-        sentence="{num:count record} inside the model beyond tolerance, {site} first; the loss and the "
+        sentence="{num:count record} inside the model exceed their tolerance, {site} first; the loss and the "
         "gradients of all weights agree: the same mathematics in another form",
         samples=({"num": 60, "site": "layers.0.mlp · input.0"},),
     ),
