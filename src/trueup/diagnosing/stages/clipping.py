@@ -15,7 +15,7 @@ from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.thresholds import CLIP_EXACT, CLIP_NEAR, SAME_FACTOR, SAME_NORM
 from trueup.diagnosing.whose import axis_of_factor, axis_of_factors, of_ranks
 from trueup.merging.trace import MergedTrace
-from trueup.store import StepView, TraceSource
+from trueup.store import TraceSource
 from trueup.store.view import ACCUMULATED, CLIPPED
 from trueup.types.codes import ClippingCode as Clip
 from trueup.types.codes import StagesCode as Stages
@@ -81,7 +81,13 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
             given = None  # some gradients are reduced in between, on the way that a free run takes
         own = given or own
         difference = _averaged(own, other, context.layout) or _clipping_difference(own, other)
-        if difference is not None and difference[1].code is Clip.NORM_DIFFERS and _one_norm_of_all(context):
+        if (
+            difference is not None
+            and difference[1].code is Clip.NORM_DIFFERS
+            and (
+                _one_norm_of_all(context) or (len(context.ranks) > 1 and not _same_parameters(context, rank))
+            )
+        ):
             difference = None
         if difference is not None:
             made = _finding(difference, own, other, context, rank, given=given is not None)
@@ -203,8 +209,8 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
         return None
     book = context.book(context.given, context.given_step, rank)
     theirs = context.book(context.reference, context.steps[0][1], rank)
-    if frozen_on_one_side(context):
-        return None  # a frozen weight can be given no gradient
+    if frozen_on_one_side(context) or not _same_parameters(context, rank):
+        return None  # a frozen weight, or one that the reference lacks, can be given no gradient
     line = scalar_line(context.given, rank, context.given_step)
     factors = {}
     after = 0.0
@@ -224,17 +230,10 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
     ordered = sorted(factors.values())
     common = ordered[len(ordered) // 2]
     way, uneven = way_of(factors, common)
-    own = sum(
-        (book.norm(book.parameter(f, *ACCUMULATED)) or 0.0) ** 2
-        for f in book.parameters
-        if f not in context.matched
-    )
-    scale = line.get("loss_scale") or 1.0
-    norm = math.hypot(reference.norm * _share_given(book, theirs, context), math.sqrt(own) / scale)
     return Clipping(
         way=way,
-        norm=norm,
-        clipped_norm=common * norm if way == "norm" else math.sqrt(after),
+        norm=reference.norm,
+        clipped_norm=common * reference.norm if way == "norm" else math.sqrt(after),
         factor=common,
         limit=None,
         reported=line.get("grad_norm"),
@@ -243,15 +242,13 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
     )
 
 
-def _share_given(book: StepView, reference: StepView, context: Context) -> float:
-    """Of the norm of the reference's gradients that of those which the target has a parameter for."""
-    have = {context.matched[fqn] for fqn in book.parameters if fqn in context.matched}
-    squares = {
-        other: (reference.norm(reference.parameter(other, *ACCUMULATED)) or 0.0) ** 2
-        for other in reference.parameters
-    }
-    every = sum(squares.values())
-    return math.sqrt(sum(squares[other] for other in have if other in squares) / every) if every else 1.0
+def _same_parameters(context: Context, rank: int) -> bool:
+    """Whether every gradient of one run has a counterpart in the other: a norm is of all of them."""
+    own, other = (
+        {fqn for fqn in book.parameters if book.parameter(fqn, *ACCUMULATED) is not None}
+        for book in context.pair(0, rank)
+    )
+    return {context.matched.get(fqn) for fqn in own} == other
 
 
 def _clipping_difference(own: Clipping, other: Clipping) -> Difference | None:

@@ -95,6 +95,8 @@ def _judged(
     if beyond.is_empty():
         exact = rows.filter(pl.col("status") == "equal").height == rows.height
         said = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
+        if {phase for _, phase in context.without_effect} & set(rows["phase"].cast(pl.String)):
+            said = reason(Stages.INSIDE_ALONE)
         return outcome(status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True)
     before = context.failed_before()
     if stage.stage is Stage.BACKWARD and context.loss_scales_differ:
