@@ -44,8 +44,9 @@ class Model(nn.Module):
         self.first = nn.Linear(8, 8, bias=without != "first.bias")
         self.inner, self.scale = Inner(without != "inner.mix.bias"), nn.Parameter(torch.ones(()))
 
-    def forward(self, pixels: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        return self.scale * self.inner(self.first(pixels), attention_mask)
+    def forward(self, pixels: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        hidden = self.first(pixels)
+        return self.scale * self.inner(hidden, attention_mask), hidden.square().mean()
 
 
 def trained(folder: Path, **other: Any) -> Path:
@@ -59,8 +60,8 @@ def trained(folder: Path, **other: Any) -> Path:
     with trueup.Tracer(folder, level="L0", steps="0-1", store_values_of=KEPT):
         for _ in range(2):
             given = {"attention_mask": SEEN} if other.get("mask", True) else {}
-            made = model(other.get("pixels", PIXELS), **given)
-            other.get("loss", F.mse_loss)(made, WANTED).backward()
+            made, size = model(other.get("pixels", PIXELS), **given)
+            (other.get("loss", F.mse_loss)(made, WANTED) + other.get("weight", 0.01) * size).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 0.01, norm_type=other.get("norm_type", 2.0))
             optimizer.step()
             optimizer.zero_grad()
@@ -156,3 +157,27 @@ def test_the_error_that_a_loss_is_made_of(loss: Any, code: object, reference: Pa
         if code is not None
         else not {KindReason.ABSOLUTE_ERROR, KindReason.LIMITED_ERROR} & {*told}
     )
+
+
+@pytest.mark.parametrize(("weight", "named"), [(0.0, True), (0.0101, True), (0.01, False)])
+def test_the_weight_of_another_output_in_the_loss(
+    weight: float, named: bool, reference: Path, tmp_path: Path
+) -> None:
+    findings = diagnosed(reference, tmp_path, weight=weight).findings
+    told = [kind.sentence for finding in findings for kind in finding.kinds]
+    (found,) = [one for one in told if one.code is KindReason.OUTPUT_WEIGHED][:1] or [None]
+    assert (found is not None) is named
+    if found is not None:
+        assert found.place("output") == "output.1"
+        assert (found.number("target"), found.number("reference")) == pytest.approx((weight, 0.01))
+
+
+def test_a_scaled_loss_is_no_other_weight(reference: Path, tmp_path: Path) -> None:
+    """Twin: all that the loss sends back is scaled."""
+    other = {"loss": lambda made, wanted: 1.5 * F.mse_loss(made, wanted), "weight": 0.015}
+    told = [
+        kind.sentence.code
+        for finding in diagnosed(reference, tmp_path, **other).findings
+        for kind in finding.kinds
+    ]
+    assert KindReason.OUTPUT_WEIGHED not in told

@@ -81,6 +81,8 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.TERM_MISSING: "result of {place} lacks the term {term}",
     KindReason.TERM_EXTRA: "result of {place} has the extra term {term}",
     KindReason.SCALED: _scaled,
+    KindReason.OUTPUT_WEIGHED: "weight of the model's {output} in the loss differs: {target:.4g} (target), "
+    "{reference:.4g} (reference)",
     KindReason.ABSOLUTE_ERROR: "{place} is an absolute error (L1) in the {side} alone",
     KindReason.LIMITED_ERROR: "{place} limits each error (Huber, smooth L1) in the {side} alone",
     KindReason.STEP_LEFT_OUT: "a step of the computation is skipped in {place}",

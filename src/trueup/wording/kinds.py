@@ -466,6 +466,11 @@ PHRASES: dict[KindReason, Phrase] = {
         "every element of {subject} is {function} of the other side's: the {side} alone applies it",
         {"side": "reference", "function": "silu"},
     ),
+    KindReason.OUTPUT_WEIGHED: _say(
+        "the loss changes by {target:.6g} (target), {reference:.6g} (reference) per unit of the model's "
+        "{output}; what it sends back to the first output agrees",
+        {"output": "output.1", "target": 0.1, "reference": 0.01},
+    ),
     KindReason.ABSOLUTE_ERROR: _say(
         "the gradients that the loss sends back have the other side's signs and one size in the {side}: an "
         "absolute error (L1)",

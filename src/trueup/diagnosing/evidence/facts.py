@@ -310,6 +310,10 @@ class RunFacts:
     """of every microbatch whose labels were kept"""
     sent_back: Mapping[int, Floats] = field(default_factory=dict)
     """microbatch -> gradient that its loss sends back to the model's first output, where values were kept"""
+    sent_as_reference: frozenset[int] = frozenset()
+    """microbatches at which a replay saw that this gradient is the reference's, bit for bit"""
+    weighed: Mapping[tuple[int, str], float] = field(default_factory=dict)
+    """microbatch and slot -> derivative of its loss by an output of the model that is one number"""
     reduction: str | None = None
     """of the function that made the loss: ``none``, ``mean``, ``sum``; None where no one knows"""
     skipped: bool | None = None

@@ -50,6 +50,8 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         loss=_number(line.get("loss")),
         losses={} if view is None else _losses(view, _number(line.get("loss_scale")) or 1.0),
         sent_back={} if view is None else _sent_back(view),
+        sent_as_reference=frozenset() if view is None else _sent_as_reference(view),
+        weighed={} if view is None else _weighed(view),
         reduction=None if view is None else reduction_of(loss_arguments(view)),
         skipped=line.get("skipped") if isinstance(line.get("skipped"), bool) else None,
         batch_digest=line.get("batch_digest"),
@@ -110,7 +112,17 @@ def _losses(view: StepView, scale: float) -> dict[int, LossFacts]:
 
 def _sent_back(view: StepView) -> dict[int, Floats]:
     """Of the first output with rows of the outermost module, in every microbatch."""
-    found: dict[int, Floats] = {}
+    values = {microbatch: view.value(record) for microbatch, record in _first_sent(view)}
+    return {microbatch: value for microbatch, value in values.items() if value is not None}
+
+
+def _sent_as_reference(view: StepView) -> frozenset[int]:
+    return frozenset(at for at, record in _first_sent(view) if record in view.holding_reference)
+
+
+def _first_sent(view: StepView) -> list[tuple[int, int]]:
+    """Microbatch and record of the gradient of the first output with rows."""
+    found: dict[int, int] = {}
     sent = view.frame_of("backward").filter(
         pl.col("slot").cast(pl.String).str.starts_with("output"),
         pl.col("shape").list.len() > 1,
@@ -120,9 +132,26 @@ def _sent_back(view: StepView) -> dict[int, Floats]:
         call, microbatch = int(row["call"]), int(row["microbatch"])
         if view.parent[call] >= 0 or view.kind[call] != "module" or microbatch in found:
             continue
+        record = view.record(call, "backward", row["slot"])
+        if record is not None:
+            found[microbatch] = record
+    return list(found.items())
+
+
+def _weighed(view: StepView) -> dict[tuple[int, str], float]:
+    """Derivatives of the loss by single numbers that the outermost module returns; 0 where none came back to
+    one that the others' graph holds."""
+    found: dict[tuple[int, str], float] = {}
+    made = view.frame_of("forward").filter(
+        pl.col("slot").cast(pl.String).str.starts_with("output"), pl.col("numel") == 1
+    )
+    for row in made.iter_rows(named=True):
+        call = int(row["call"])
+        if view.parent[call] >= 0 or view.kind[call] != "module" or view.mode[call] != "train":
+            continue
         values = view.value(view.record(call, "backward", row["slot"]))
         if values is not None:
-            found[microbatch] = values
+            found[int(row["microbatch"]), str(row["slot"])] = float(values.ravel()[0])
     return found
 
 

@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from trueup.diagnosing.cross_entropy import CrossEntropy, reproduced
-from trueup.diagnosing.evidence import Evidence
+from trueup.diagnosing.evidence import Evidence, RunFacts
+from trueup.diagnosing.kinds.fitting import close
 from trueup.diagnosing.kinds.rule import Found, said, said_of_whole
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import (
@@ -33,7 +34,8 @@ _IGNORED = -100
 
 def criterion_fault(evidence: Evidence) -> Solved | None:
     """How the target's loss differs from the reference's, where it is a known function of the same logits."""
-    return _other_form(evidence) or _other_error(evidence) or _in_other_dtype(evidence)
+    looks = (_other_form, _outputs_weighed, _other_error, _in_other_dtype)
+    return next((found for look in looks if (found := look(evidence)) is not None), None)
 
 
 _Coefficient = tuple[float, float]
@@ -56,6 +58,33 @@ def _other_form(evidence: Evidence) -> Solved | None:
         if _differ(*added, least=Z_LOSS_APART):
             return _solved(evidence, KindCode.MISSING_OR_EXTRA_TERM, KindReason.Z_LOSS, *added)
     return None
+
+
+def _outputs_weighed(evidence: Evidence) -> Solved | None:
+    """A number that the model returns, such as a balance loss, counts in the loss with another weight: the
+    loss's derivative by it is another one, while what it sends back to the model's first output agrees."""
+    if evidence.origin.stage is not Stage.LOSS:
+        return None
+    own, other = evidence.target_run, evidence.reference_run
+    near = CLOSE_ROUNDINGS * FINEST_ROUNDOFF
+    for (microbatch, slot), weight in own.weighed.items():
+        wanted = other.weighed.get((microbatch, slot))
+        if wanted is None or not _sent_alike(own, other, microbatch):
+            continue
+        if abs(weight - wanted) <= near * max(abs(weight), abs(wanted)):
+            continue
+        sides = {"target": weight, "reference": wanted}
+        sentence = said_of_whole(evidence, KindReason.OUTPUT_WEIGHED, output=slot, **sides)
+        found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+        return Solved(kind=KindCode.CONSTANT_ARGUMENT, found=found)
+    return None
+
+
+def _sent_alike(own: RunFacts, other: RunFacts, microbatch: int) -> bool:
+    sent, expected = own.sent_back.get(microbatch), other.sent_back.get(microbatch)
+    if sent is None or expected is None:
+        return microbatch in own.sent_as_reference
+    return sent.shape == expected.shape and bool(close(sent, expected, FINEST_ROUNDOFF).all())
 
 
 def _other_error(evidence: Evidence) -> Solved | None:

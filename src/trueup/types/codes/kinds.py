@@ -66,6 +66,7 @@ class KindReason(Code):
     TERM_EXTRA = "kind.term_extra"
     OFFSET = "kind.offset"
     STEP_LEFT_OUT = "kind.step_left_out"
+    OUTPUT_WEIGHED = "kind.output_weighed"
     ABSOLUTE_ERROR = "kind.absolute_error"
     LIMITED_ERROR = "kind.limited_error"
     ACTIVATION_OF_ONE_SIDE = "kind.activation_of_one_side"
