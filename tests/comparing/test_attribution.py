@@ -68,7 +68,9 @@ def test_independent_errors_are_all_origins(tmp_path: Path) -> None:
 
 
 def test_more_than_what_came_in_explains_is_an_origin_too(tmp_path: Path) -> None:
-    result = compared(tmp_path, network(scaled_at(out_0=1.001, in_1=1.001, linear_1=1.5)), network())
+    result = compared(
+        tmp_path, network(scaled_at(out_0=1.001, in_1=1.001, linear_1=1.5), loss=False), network(loss=False)
+    )
     found = statuses(result)
     assert found["layers.0 · output.0"] == "origin"
     assert found["layers.1 · input.0"] == "propagated"

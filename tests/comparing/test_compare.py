@@ -88,7 +88,8 @@ def test_a_trace_agrees_with_itself(
 def test_one_percent_is_named_at_its_site(
     tmp_path: Path, site: str, phase: str, owner: str | None, shown: str
 ) -> None:
-    result = compared(tmp_path, network(scaled(site, 1.01)), network())
+    given = {"loss": site == "loss"}
+    result = compared(tmp_path, network(scaled(site, 1.01), **given), network(**given))
     verdict = result.summary["verdict"]
     assert (result.exit_code, verdict["phase"], verdict["owner"], verdict["where"]) == (
         1,
@@ -110,7 +111,8 @@ def test_rounding_is_within_noise(tmp_path: Path) -> None:
     result = compared(tmp_path, network(rounding), network())
     assert result.exit_code == 0
     assert result.summary["counts"]["within_noise"] > 0
-    assert compared(tmp_path / "strict", network(rounding), network(), tolerance_factor=1e-3).exit_code == 1
+    strict = network(rounding, loss=False), network(loss=False)
+    assert compared(tmp_path / "strict", *strict, tolerance_factor=1e-3).exit_code == 1
 
 
 def test_differences_are_symmetric(tmp_path: Path) -> None:
@@ -169,7 +171,8 @@ def test_another_shape_is_undecided(tmp_path: Path) -> None:
     def turned(site: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return array.T.copy() if site == "out.1" else array
 
-    result = compared(tmp_path, network(turned), network())
+    assert compared(tmp_path / "agrees", network(turned), network()).exit_code == 0
+    result = compared(tmp_path, network(turned, loss=False), network(loss=False))
     assert result.exit_code == 2
     shapes = reason(RecordCode.SHAPE_DIFFERS, target="[8, 4]", reference="[4, 8]")
     assert reason_of_row(row(result, "layers.1 · output.0")) == shapes
@@ -269,9 +272,9 @@ def test_stored_values_are_read(tmp_path: Path) -> None:
 
 def test_several_steps_are_written_and_read_back(tmp_path: Path) -> None:
     for name, change in (("target", scaled("out.2", 1.01)), ("reference", unchanged)):
-        network().write(tmp_path / name, step=0)
-        network(change).write(tmp_path / name, step=1)
-    network().write(tmp_path / "target", step=2)
+        network(loss=False).write(tmp_path / name, step=0)
+        network(change, loss=False).write(tmp_path / name, step=1)
+    network(loss=False).write(tmp_path / "target", step=2)
     written = compare(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out")
     text = (tmp_path / "out" / "result.json").read_text()
     summary = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))

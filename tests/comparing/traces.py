@@ -107,9 +107,15 @@ def scaled(name: str, factor: float) -> Change:
 
 
 def network(
-    change: Change = unchanged, *, layers: int = 3, want: int = EVERYTHING, prefix: str = ""
+    change: Change = unchanged,
+    *,
+    layers: int = 3,
+    want: int = EVERYTHING,
+    prefix: str = "",
+    loss: bool = True,
 ) -> Recorder:
-    """A step of a small network, from weights to update. Nothing is propagated."""
+    """A step of a small network, from weights to update. Nothing is propagated, so that where the ``loss`` is
+    shown nothing comes of a change inside."""
     out = Recorder(want=want)
     generator = np.random.default_rng(0)
 
@@ -132,8 +138,9 @@ def network(
         out.api(modules[layer], "torch.nn.functional.linear", draw(f"linear.{layer}", 4, 8))
         out.record(modules[layer], "forward", "output.0", draw(f"out.{layer}", 4, 8))
     out.record(inner, "forward", "output.0", draw("output", 4, 8))
-    loss = out.call("loss", "loss")
-    out.record(loss, "loss", "value", draw("loss"))
+    value = draw("loss")
+    if loss:
+        out.record(out.call("loss", "loss"), "loss", "value", value)
     for layer in reversed(range(layers)):
         out.record(modules[layer], "backward", "output.0", draw(f"gout.{layer}", 4, 8))
         out.record(modules[layer], "backward", "input.0", draw(f"gin.{layer}", 4, 8))

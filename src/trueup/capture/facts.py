@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, cast
@@ -81,20 +81,14 @@ def scalar_line(
     losses = [item(v) for v in noted.get("losses", [])]
     known = [v for v in losses if v is not None]
     batches = noted.get("_batches", [])
-    digests = [item(digest) for *_, digest in batches]
     line: dict[str, Any] = {"step": step, "rank": rank, "time": time.time()}
     line["loss"] = sum(known) / len(known) if known else None
     line["losses"] = losses
     line["microbatches"] = microbatches
-    line["batch_digest"] = _combined(digests)
-    if batches:
-        line["tokens"] = item(sum(tokens for _, tokens, _, _ in batches))
-        line["batch_size"] = item(sum(samples for _, _, samples, _ in batches))
+    line |= _of_batches(batches, item)
     for name, value in noted.items():
         if not name.startswith("_") and name != "losses":
             line[name] = item(value) if not isinstance(value, (dict, list, bool, str)) else value
-    if isinstance(line.get("batch_size"), float):  # counted on a device
-        line["batch_size"] = int(line["batch_size"])
     if "_buffers" in noted:
         names, norms = noted["_buffers"]
         line["buffers"] = dict(zip(names, norms.tolist(), strict=True))
@@ -107,6 +101,18 @@ def scalar_line(
     replicas = line.pop("data_parallel_size", None)
     line["global_batch_size"] = None if replicas is None else int(replicas) * line.get("batch_size", 0)
     return cast(ScalarLine, line)
+
+
+def _of_batches(
+    batches: Sequence[tuple[int, int, int, object]], item: Callable[[object], float | None]
+) -> dict[str, object]:
+    """What the roots were given: a digest, tokens and samples, which may have been counted on a device."""
+    found: dict[str, object] = {"batch_digest": _combined([item(digest) for *_, digest in batches])}
+    if batches:
+        found["tokens"] = item(sum(tokens for _, tokens, _, _ in batches))
+        samples = item(sum(samples for _, _, samples, _ in batches))
+        found["batch_size"] = int(samples) if isinstance(samples, float) else samples
+    return found
 
 
 def _combined(digests: list[float | None]) -> str | None:

@@ -178,6 +178,7 @@ class _Work:
             history=history,
             step=pair.step,
             factor=self._factor(rows),
+            is_merged=any(isinstance(side, MergedTrace) for side in (self.target, self.reference)),
         )
         judgement = judge_step(context, metrics)
         metrics = replace(metrics, difference=judgement.difference)

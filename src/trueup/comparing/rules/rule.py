@@ -44,6 +44,8 @@ class StepContext:
     step: int
     factor: float
     """of all tolerances"""
+    is_merged: bool = False
+    """several ranks were put together"""
 
     @property
     def offers(self) -> Needs:

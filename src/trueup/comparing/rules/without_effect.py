@@ -9,7 +9,8 @@ them agrees, that share is below 1 / ``UNFELT`` in each: less than any use of th
 goes into a product with a weight is a factor of that weight's gradient. Smaller differences are left as
 they are: rounding could hide what comes of them. What cannot be compared at all, since one run gives an
 expert all tokens and the other its own, is settled in the same way where a difference of its whole size would
-have been felt.
+have been felt. NaN and infinity are left as they are, and what several ranks make together, which also shows
+how it was put together.
 """
 
 from __future__ import annotations
@@ -32,14 +33,18 @@ def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement
     inside = _inside(rows)
     differ = status == DIFFERENT
     left = inside & ~judgement.bracketable & ((status == UNDECIDED) | (status == UNMATCHED))
-    if not (differ | left).any() or (differ & ~inside).any():
+    if context.is_merged or not (differ | left).any() or (differ & ~inside).any():
         return judgement
     felt = _felt(rows, metrics, judgement)
     if felt is None or felt * UNFELT > 1:
         return judgement
     judgement = judgement.at(left, bracketable=True)
     begins = judgement.attribution.status == ORIGIN
-    if not begins.any() or not (metrics.rel_l2[begins] >= UNFELT * felt).all():
+    whys = [judgement.reasons.get(row) for row in np.flatnonzero(differ).tolist()]
+    if any(why is not None and why.code is RecordCode.NOT_FINITE for why in whys):
+        return judgement
+    gaps = metrics.rel_l2[begins]
+    if not len(gaps) or not (gaps >= UNFELT * felt).all():
         return judgement
     why = Reason(RecordCode.WITHOUT_EFFECT)
     found = judgement.at(differ, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
@@ -60,8 +65,12 @@ def _felt(rows: Rows, metrics: Metrics, judgement: Judgement) -> float | None:
 
 
 def _inside(rows: Rows) -> Bools:
-    """Records of what modules and functions are given and make, forward and backward."""
-    return np.asarray(rows.phase_is("forward", "backward") & rows.kind_is("module", "api"))
+    """Records of what modules, and functions inside of them, are given and make, forward and backward."""
+    within = np.zeros(len(rows), bool)
+    for half, side in ((rows.target, rows.match.target), (rows.reference, rows.match.reference)):
+        within |= (half.record >= 0) & (side.parent[half.call] >= 0)
+    within |= rows.kind_is("module")
+    return np.asarray(rows.phase_is("forward", "backward") & rows.kind_is("module", "api") & within)
 
 
 RULE = Rule(
