@@ -111,6 +111,8 @@ def test_a_bad_array_is_named(tmp_path: Path, name: str, content: Any, message: 
     [
         ({"version": 2}, "of version 2"),
         ({"pieces": [{"folder": 0}]}, "not what trueup wrote"),
+        ({"ignore_index": float("inf")}, "inf is no whole number"),
+        ({"ignore_index": "none"}, "'none' is no whole number"),
         ({"pieces": [{"folder": 7, "step": 0, "microbatch": 0, "ranks": [0]}]}, "step_7/rank_0 is missing"),
     ],
 )

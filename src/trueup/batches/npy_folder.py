@@ -13,8 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from trueup.batches.labels import IGNORE_INDEX
-from trueup.batches.sidecar import SIDECAR, VERSION, Piece, Sidecar, place_from, read_sidecar, wrong
+from trueup.batches.sidecar import (
+    SIDECAR,
+    VERSION,
+    Piece,
+    Sidecar,
+    ignore_index_of,
+    place_from,
+    read_sidecar,
+    wrong,
+)
 from trueup.batches.source import LABELS, TOKENS, Arrays, Place, is_whole
 from trueup.errors import ConfigError, TraceError
 from trueup.importers.npy import read_array
@@ -31,7 +39,7 @@ class NpyFolder:
     def __init__(self, path: Path, *, num_microbatches: int | None = None) -> None:
         self.path = path
         known = read_sidecar(path, kind="batches")
-        self.ignore_index = IGNORE_INDEX if known is None else int(known.get("ignore_index", IGNORE_INDEX))
+        self.ignore_index = ignore_index_of(known or {}, path)
         keys = sorted(_folders(path))
         if not keys:
             raise TraceError(f"{path} holds no step_N/rank_R folder of recorded batches")

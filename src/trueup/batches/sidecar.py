@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict, cast
 
+from trueup.batches.labels import IGNORE_INDEX
 from trueup.batches.source import Place
 from trueup.errors import TraceError
 
@@ -68,6 +70,18 @@ def place_from(step: object, microbatch: object, rank: object) -> Place:
         if not isinstance(one, int):
             raise TypeError(f"{one!r} is no whole number")
     return Place(*cast(tuple[int, int, int], (step, microbatch, rank)))
+
+
+def ignore_index_of(said: Mapping[str, object], folder: Path) -> int:
+    """The label that does not count, as a file says it, else -100.
+
+    Raises:
+        TraceError: it is no whole number.
+    """
+    found = said.get("ignore_index", IGNORE_INDEX)
+    if not isinstance(found, int):
+        raise wrong(folder, TypeError(f"{found!r} is no whole number"))
+    return found
 
 
 def wrong(folder: Path, error: Exception) -> TraceError:
