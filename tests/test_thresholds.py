@@ -72,6 +72,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "comparing/grounds.py": {"_NUM_AHEAD"},  # rows shown
     "comparing/layouts.py": {"SAMPLES"},  # values read: costs time
     "comparing/ledger.py": {"MAX_GROUPS", "_MOST_EXAMPLES"},  # shown
+    "comparing/losses/cross_entropy.py": {"MAX_LOGITS", 12.0},  # costs time; variance of an even distribution
     "comparing/metrics.py": {"_BLOCK"},  # costs memory
     "comparing/noise.py": {"SCHEMA_VERSION"},
     "comparing/owner.py": {"MAX_HINTS"},  # shown
@@ -87,14 +88,12 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/rl/loss_checks.py": {0.2, 3.0},  # verl's defaults
     "diagnosing/around.py": {"_BESIDE"},  # shown
     "diagnosing/batches.py": {"_NUM_LISTED"},  # shown
-    "diagnosing/cross_entropy.py": {"MAX_LOGITS", 12.0},  # costs time; the variance of an even distribution
     "diagnosing/diagnosis.py": {"SCHEMA_VERSION"},
     "diagnosing/ledger.py": {1e-12},  # against a division by 0
     "diagnosing/loss_form.py": {"MAX_NUMBERS"},  # costs time
     "diagnosing/parity.py": {"_MAX_PLACES"},  # shown
     "diagnosing/pipeline.py": {"MAX_POINTS"},  # drawn
     "diagnosing/replay/charge.py": {1e300},  # infinities, sorted
-    "diagnosing/replay/exact_loss.py": {"_IGNORE"},  # PyTorch's ignore_index
     "diagnosing/replay/outcome.py": {"SCHEMA_VERSION"},
     "diagnosing/replay/plan.py": {"VERSION"},
     "diagnosing/replay/words.py": {"MAX_REASONS"},  # shown

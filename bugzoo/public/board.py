@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,6 +16,7 @@ from bugzoo.scoreboard.answers import Answer, from_compare, from_diagnose
 Raw = dict[str, Any]
 HERE = Path(__file__).resolve().parent
 RESULTS, BLIND_COUNTS = HERE / "results.json", HERE / "blind.json"
+OF_ROOT = ("loss", "(root)")
 CAUSES = (MISLEADING, NOTHING, HALF, YES)
 HEAD = """Mistakes that people reported in public, in model families and of kinds that no rule was made for
 (`bugzoo/public`; what was said of each is in `bugzoo/public/results.json`). Each is run through `capture
@@ -46,8 +47,10 @@ class PublicRow:
 
     @property
     def compared(self) -> Answer:
-        """What ``compare`` says."""
-        return from_compare(self.raw["compare"], seconds=self.raw["compare_seconds"])
+        """What ``compare`` says; the loss, and what the whole model is given and gives, are the root's."""
+        said = from_compare(self.raw["compare"], seconds=self.raw["compare_seconds"])
+        named = [replace(one, site="" if one.site in OF_ROOT else one.site) for one in said.named]
+        return replace(said, named=named)
 
     @property
     def cause(self) -> CauseJudged:

@@ -23,6 +23,8 @@ from trueup.comparing.grounds import _norms
 from trueup.comparing.history import History, cancelled_part, inherited, update_spread
 from trueup.comparing.judgement import AMPLIFIED, DIFFERENT, ORIGIN, WITHIN, Judgement
 from trueup.comparing.layouts import _nearest
+from trueup.comparing.losses.cross_entropy import reproduced
+from trueup.comparing.losses.exact import allowed_error
 from trueup.comparing.metrics import SKETCH, VALUES, Metrics, measure, sum_roundoff
 from trueup.comparing.noise import StepNoise
 from trueup.comparing.optimizer_settings import setting_gaps
@@ -780,3 +782,23 @@ def unfelt(times: float) -> object:
     make.apart = times * bound
     judgement = judge_step(*step(make))
     return RecordCode.WITHOUT_EFFECT in {why.code for why in judgement.reasons.values()}
+
+
+# -- losses ------------------------------------------
+
+
+@decides("comparing.reproduced")
+def loss_reproduced(relative: float) -> object:
+    logits, labels = np.eye(8), np.arange(8)
+    loss = math.log(math.e + 7) - 1
+    return reproduced(loss * (1 + relative), logits, labels, ignore_index=-100) is None
+
+
+@decides("comparing.loss_times")
+def loss_times(times: float) -> object:
+    return times * 1e-3 <= allowed_error(1e-3, 1)
+
+
+@decides("comparing.loss_roundings", beside=(0, 1))
+def loss_roundings(roundings: float) -> object:
+    return FLOAT32 * (roundings + 10) <= allowed_error(0.0, 100)

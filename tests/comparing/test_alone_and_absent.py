@@ -119,6 +119,20 @@ def test_where_one_run_recorded_hardly_any_gradient_none_is_missing(tmp_path: Pa
     assert origins(compared(tmp_path, weights(without="bcd"), weights())) == []
 
 
+@pytest.mark.parametrize(("what_became", "named"), [("of none", []), ("of a", ["d"]), ("of all", [])])
+def test_most_gradients_are_absent_only_where_what_became_of_them_is_too(
+    what_became: str, named: list[str], tmp_path: Path
+) -> None:
+    """Adapters below a checkpoint that cuts the graph: the head alone is trained."""
+    target, reference = weights(without="bcd"), weights()
+    if what_became != "of none":
+        for side, names in ((target, "a" if what_became == "of a" else "abcd"), (reference, "abcd")):
+            for name in names:
+                call = side.step.calls["name"].index(f"{name}.weight")
+                side.record(call, "param_grad", "accumulated", np.full(16, ord(name), np.float32))
+    assert origins(compared(tmp_path, target, reference)) == [f"{n}.weight · gradient local" for n in named]
+
+
 def passed_on(slots: Sequence[str], *, updated: bool = False) -> Recorder:
     """Two weights with what became of their gradients, and maybe the update."""
     out = Recorder()

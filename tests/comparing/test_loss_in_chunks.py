@@ -13,8 +13,8 @@ from torch import Tensor
 
 from tests.diagnosing.checks.trainings import Training, capture
 from trueup.batches.trace_batches import TraceBatches
+from trueup.comparing.losses.inputs import LossInputs
 from trueup.comparing.run import compare
-from trueup.diagnosing.loss_inputs import LossInputs
 from trueup.importers import open_trace
 from trueup.store import step_view
 from trueup.types.codes import RecordCode

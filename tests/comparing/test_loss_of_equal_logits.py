@@ -39,14 +39,16 @@ class Model(nn.Module):
         return F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")
 
 
-def train(folder: Path, loss_of: Callable[[Tensor, Tensor], Tensor], *, level: str, per_token: bool) -> Path:
+def train(
+    folder: Path, loss_of: Callable[[Tensor, Tensor], Tensor], *, level: str, per_token: bool, task: str
+) -> Path:
     """One step."""
     torch.manual_seed(0)
     model = Model(per_token=per_token)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     draw = torch.Generator().manual_seed(1)
     ids, labels = (torch.randint(VOCABULARY, (ROWS, LENGTH), generator=draw) for _ in range(2))
-    with trueup.Tracer(folder, level=level, steps="0"):
+    with trueup.Tracer(folder, level=level, task=task, steps="0"):
         loss_of(model(ids, labels), labels).backward()
         optimizer.step()
     return folder
@@ -78,9 +80,11 @@ def of_rounded_parts(given: Tensor, labels: Tensor) -> Tensor:
     return -parts.gather(1, labels.flatten()[:, None]).float().mean()
 
 
-def verdict(tmp_path: Path, target: Loss, reference: Loss, *, level: str, per_token: bool) -> Verdict:
+def verdict(
+    tmp_path: Path, target: Loss, reference: Loss, *, level: str, per_token: bool, task: str = "statistics"
+) -> Verdict:
     paths = [
-        train(tmp_path / name, loss_of, level=level, per_token=per_token)  # type: ignore[arg-type]
+        train(tmp_path / name, loss_of, level=level, per_token=per_token, task=task)  # type: ignore[arg-type]
         for name, loss_of in (("target", target), ("reference", reference))
     ]
     return compare(*paths).verdict
@@ -110,6 +114,43 @@ def test_functions_show_what_the_loss_of_coarse_logits_is_computed_in(tmp_path: 
 def test_out_of_sight_the_loss_of_coarse_logits_may_be_computed_as_they_are(tmp_path: Path) -> None:
     found = verdict(tmp_path, of_rounded_parts, of_logits, level="L0", per_token=False)  # type: ignore[arg-type]
     assert found.outcome is not Outcome.DIFFER
+
+
+def in_chunks(given: Tensor, labels: Tensor) -> Tensor:
+    """The same mean, row by row, the last row first."""
+    rows = [
+        F.cross_entropy(one.float(), own, reduction="sum") for one, own in zip(given, labels, strict=True)
+    ]
+    return torch.stack(rows[::-1]).sum() / labels.numel()
+
+
+def smoothed(given: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(given.float().flatten(0, 1), labels.flatten(), label_smoothing=0.1)
+
+
+def of_rounded_parts_summed_otherwise(given: Tensor, labels: Tensor) -> Tensor:
+    parts = F.log_softmax(given, dim=-1).flatten(0, 1).gather(1, labels.flatten()[:, None])
+    return -parts.float().mean().to(torch.bfloat16).float()
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "differs"),
+    [
+        (of_rounded_parts, of_logits, True),
+        (of_logits_larger, of_logits, True),
+        (in_chunks, of_logits, False),
+        (of_rounded_parts_summed_otherwise, of_rounded_parts, False),
+        (smoothed, smoothed, False),
+    ],
+)
+def test_with_values_the_loss_of_the_same_logits_is_held_to_the_exact_one(
+    tmp_path: Path, target: Loss, reference: Loss, differs: bool
+) -> None:
+    """A reference that is not what float64 gives sets no bound."""
+    found = verdict(tmp_path, target, reference, level="L0", per_token=False, task="tensor")
+    assert (found.outcome is Outcome.DIFFER) is differs
+    if differs:
+        assert (found.phase, found.where) == ("loss", "loss · value")
 
 
 # -- the logged loss ------------------------------------------

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trueup.comparing.mean_loss import Losses
+from trueup.comparing.losses.mean import Losses
 from trueup.numerics.dtypes import unit_roundoffs
 
 BFLOAT16 = float(unit_roundoffs(["bfloat16"])[0])

@@ -16,7 +16,6 @@ from tests.comparing.traces import Recorder
 from tests.deciding import decides
 from tests.diagnosing.deciding_kinds import unit
 from trueup.diagnosing.batches import _mapped, _packing, rows_found, shift_holds, value_relation
-from trueup.diagnosing.cross_entropy import reproduced
 from trueup.diagnosing.ledger import Clipping, Summing, _best, _proportion, _value_limit, clipping, way_of
 from trueup.diagnosing.loss_form import loss_form
 from trueup.diagnosing.noise_fold import _same_beginning
@@ -31,7 +30,6 @@ from trueup.diagnosing.optimizer_fit import (
 )
 from trueup.diagnosing.pipeline import against_agreement, far_later
 from trueup.diagnosing.replay.alone import lone_score
-from trueup.diagnosing.replay.exact_loss import allowed_error
 from trueup.diagnosing.replay.judge import allowed_bias, allowed_size, least_scale
 from trueup.diagnosing.replay.noise import SiteNoise
 from trueup.diagnosing.stages.clipping import _averaged, _clipping_difference, _factor_difference
@@ -237,13 +235,6 @@ def update_share(share: float) -> object:
 # -- losses ------------------------------------------
 
 
-@decides("diagnosing.reproduced")
-def loss_reproduced(relative: float) -> object:
-    logits, labels = np.eye(8), np.arange(8)
-    loss = math.log(math.e + 7) - 1
-    return reproduced(loss * (1 + relative), logits, labels, ignore_index=-100) is None
-
-
 @decides("diagnosing.loss_form_residual")
 def loss_form_residual(share: float) -> object:
     """The gradient of a cross-entropy, and as much noise of that length."""
@@ -254,16 +245,6 @@ def loss_form_residual(share: float) -> object:
     noise = generator.normal(size=gradient.shape)
     noise *= share * np.linalg.norm(gradient) / np.linalg.norm(noise)
     return loss_form(logits, labels, gradient + noise, np.ones(64, bool), roundoff=FLOAT32) is None
-
-
-@decides("diagnosing.loss_times")
-def loss_times(times: float) -> object:
-    return times * 1e-3 <= allowed_error(1e-3, 1)
-
-
-@decides("diagnosing.loss_roundings", beside=(0, 1))
-def loss_roundings(roundings: float) -> object:
-    return FLOAT32 * (roundings + 10) <= allowed_error(0.0, 100)
 
 
 # -- replays ------------------------------------------

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import trueup
+from trueup.comparing.losses.exact import loss_bounds
 from trueup.diagnosing.gradients import VALUES
-from trueup.diagnosing.replay.exact_loss import loss_bounds
 from trueup.store import StepView, Trace
 
 pytestmark = pytest.mark.torch

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from trueup.comparing.run import compare
 from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.stages.gaps import _held_gap
 from trueup.diagnosing.update_rule import Update
 from trueup.types.codes import StagesCode as Stages
+from trueup.types.codes import VerdictCode
 from trueup.types.finding import Stage
 from trueup.types.reason import Reason
 
@@ -68,6 +70,27 @@ def test_which_of_the_two_is_updated(target: str, reference: str, runs: Path) ->
     dtypes = {"weights": "bfloat16", "copies": "float32"}
     assert (said.code, said.place("key")) == (Stages.SETTING, "updated_dtype")
     assert (said.place("target"), said.place("reference")) == (dtypes[target], dtypes[reference])
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "code"),
+    [
+        ("weights", "copies", VerdictCode.UPDATES_COPIES),
+        ("copies", "weights", VerdictCode.UPDATES_COPIES),
+        ("copies", "copies", VerdictCode.BIT_IDENTICAL),
+    ],
+)
+def test_compare_says_so_too(target: str, reference: str, code: VerdictCode, runs: Path) -> None:
+    verdict = compare(runs / target, runs / reference).verdict
+    assert verdict.headline.code is code
+    if code is VerdictCode.UPDATES_COPIES:
+        assert verdict.headline.place("side") == ("target" if target == "copies" else "reference")
+        assert verdict.evidence[0].number("num") == 4
+
+
+def test_other_tensors_that_an_optimizer_updates_are_no_copies(runs: Path) -> None:
+    found = compare(runs / "something else", runs / "weights").verdict
+    assert found.headline.code is not VerdictCode.UPDATES_COPIES
 
 
 def test_what_an_optimizer_holds_besides_are_no_copies(runs: Path) -> None:

@@ -1,10 +1,21 @@
-"""Plain attributes of modules, such as ``eps``: where those of an origin's module differ, they cause it."""
+"""Plain attributes of modules, such as ``eps``: where those of an origin's module differ, they cause it.
+
+A coarse dtype hides what a constant changes. Where a module is given the same bits in both runs, makes others
+of them within rounding, and holds another constant, that is a difference of the runs as a declared setting of
+the optimizer is (docs/decisions/0039-what-a-coarse-dtype-hides.md).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
+import numpy as np
+
 from trueup.comparing.first import First
+from trueup.comparing.metrics import Metrics
+from trueup.comparing.rows import Rows
+from trueup.comparing.thresholds import ROUNDED_SETTING
 from trueup.store import TraceSource
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.reason import reason
@@ -50,3 +61,38 @@ def explain_by_attributes(origin: First, target: Attributes, reference: Attribut
         target=apart[0]["target"],
         reference=apart[0]["reference"],
     )
+
+
+def module_of_other_constant(
+    rows: Rows, metrics: Metrics, target: Attributes, reference: Attributes
+) -> int | None:
+    """The first output of a module that holds another constant, and in training makes other bits of bit-equal
+    inputs and weights, while all that is called inside it makes the same; None where there is none."""
+    apart = {
+        module
+        for module in target.keys() & reference.keys()
+        if any(_are_other_constants(v, reference[module].get(k)) for k, v in target[module].items())
+    }
+    if not apart:
+        return None
+    words, call, parents = rows.match.words.name, rows.target.call, rows.match.target.parent
+    unlike = ~rows.paired | ~metrics.bits_equal
+    forward, num = rows.phase_is("forward") & (call >= 0), rows.match.target.num_calls
+    given = np.zeros(num, bool)
+    given[call[forward & rows.slot_starts("input") & ~unlike]] = True
+    given[call[forward & rows.slot_starts("input") & unlike]] = False
+    makes_others = np.zeros(num, bool)
+    makes_others[call[forward & rows.slot_starts("output") & rows.paired & unlike]] = True
+    inside = parents[makes_others]
+    makes_others[inside[inside >= 0]] = False
+    changed = np.maximum.accumulate(rows.phase_is("param") & unlike)
+    at = forward & rows.slot_starts("output") & rows.kind_is("module") & rows.mode_is("train") & ~changed
+    at &= rows.paired & unlike & (given & makes_others)[np.maximum(call, 0)]
+    names = rows.of_call("name")
+    return next((row for row in np.flatnonzero(at).tolist() if words[names[row]] in apart), None)
+
+
+def _are_other_constants(target: object, reference: object) -> bool:
+    if not isinstance(target, float) or not isinstance(reference, float):
+        return False
+    return not math.isclose(target, reference, rel_tol=ROUNDED_SETTING)

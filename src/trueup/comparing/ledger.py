@@ -31,6 +31,7 @@ from trueup.comparing.pairing import StepPair
 from trueup.comparing.precision_gap import PrecisionGap
 from trueup.comparing.rows import Rows
 from trueup.comparing.rules.one_sided import awaiting, bracketed
+from trueup.comparing.updated_copies import UpdatedCopies
 from trueup.types.codes import EvidenceCode, MergingCode, NoteCode, RecordCode
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Status
@@ -56,6 +57,10 @@ class Ledger:
     """the likeliest origin"""
     precision: PrecisionGap | None = None
     """what one run computes in another dtype in the first compared step; of the first rank that shows it"""
+    other_constant: First | None = None
+    """of the first compared step: what a module with another constant makes of the same, within rounding"""
+    copies: UpdatedCopies | None = None
+    """that one side's optimizer updates in place of weights, in the first compared step"""
     lacking: First | None = None
     """the first weight that one run alone has"""
     num_origins: int = 0
@@ -68,6 +73,8 @@ class Ledger:
     """(side, module, name, reason) -> unmatched records"""
     one_sided: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(side, phase) -> unmatched records"""
+    apart: Reason | None = None
+    """the first record of the first compared step that is not bit-identical, where all before it are"""
     inside: int = 0
     """rows that differ inside the model and come out nowhere"""
     inside_at: str | None = None
@@ -114,6 +121,7 @@ class Ledger:
         self.tree.add(rows, judgement, first=self.pairs == 0)
         self._add_limits(pair, rows, judgement)
         if self.pairs == 0:
+            self._add_apart(judgement, table)
             self._add_depth(pair, rows, judgement, table)
             self._add_local_norms(rows, metrics)
         self._add_requires_grad(pair, table)
@@ -146,6 +154,17 @@ class Ledger:
             ]
             if weights and (self.lacking is None or pair.step < self.lacking.step):
                 self.lacking = first_of_rows(pair, rows, judgement, table, weights[0])
+
+    def _add_apart(self, judgement: Judgement, table: pa.Table) -> None:
+        compared = np.flatnonzero(np.isin(judgement.status, (EQUAL, WITHIN, DIFFERENT)))
+        equal = int(np.argmax(judgement.status[compared] != EQUAL)) if len(compared) else 0
+        if not equal:
+            return
+        row = int(compared[equal])
+        site, rel_l2, tolerance = (table[name][row].as_py() for name in ("site", "rel_l2", "tolerance"))
+        if rel_l2 is not None and tolerance is not None:
+            facts = {"rel_l2": rel_l2, "tolerance": tolerance}
+            self.apart = reason(EvidenceCode.FIRST_APART, site=site, equal=equal, **facts)
 
     def _add_inside(self, judgement: Judgement, table: pa.Table) -> None:
         inside = [at for at, why in judgement.reasons.items() if why.code is RecordCode.WITHOUT_EFFECT]

@@ -6,6 +6,9 @@ and no agreement either. The dtypes of the two are compared as numbers are:
 - The first record that differs by more than the *finer* of the two precisions explains is looked for. Where
   both runs round to bfloat16 anyway, and one of them keeps an intermediate result in float32, there is none:
   nothing is said.
+- What one call makes of bit-equal tensors rounds nothing that came before: where one of its outputs has
+  another dtype, the others are held to the finer one, and integers among them to equality (a router in
+  bfloat16 that chooses other experts).
 - It is laid on the dtype where it, or its module, computes in another one on either side, and the *coarser*
   precision explains it. A fault elsewhere, or a larger one, stays what it is; so does a tensor of another
   dtype that nothing was made of.
@@ -21,6 +24,7 @@ pair shows it: then the coarsest dtype that either side has inside one module.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +38,7 @@ from trueup.comparing.precision import is_cast, role_of
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.rules.rule import StepContext
 from trueup.comparing.sites import charged_column
+from trueup.comparing.thresholds import FINER
 from trueup.comparing.tolerance import Precision, rounding_bound
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import unit_roundoffs
@@ -134,6 +139,7 @@ def gap_of_step(
     if not shown.any():
         return None
     finer = _exceeds(context, metrics, judgement, Precision.FINER)
+    finer |= _made_otherwise(context, metrics, judgement, roundoff, shown)
     coarser = _exceeds(context, metrics, judgement, Precision.COARSER, least)
     beyond = np.flatnonzero(finer)
     if not (finer & ~shown).any() or coarser[beyond[0]] or not _is_of_module(rows, shown, int(beyond[0])):
@@ -212,6 +218,27 @@ def _exceeds(
     return np.asarray(rows.paired & (difference > np.nan_to_num(allowed, nan=np.inf)))
 
 
+def _made_otherwise(
+    context: StepContext, metrics: Metrics, judgement: Judgement, roundoff: list[Floats], shown: Bools
+) -> Bools:
+    """Outputs in one dtype that differ by more than it rounds, of calls given bit-equal tensors that make
+    another output in two dtypes."""
+    rows, call = context.rows, context.rows.target.call
+    forward, outputs = rows.phase_is("forward"), rows.slot_starts("output")
+    apart = ~rows.paired | ~metrics.bits_equal
+    given = np.zeros(rows.match.target.num_calls + 1, bool)
+    given[call[forward & rows.slot_starts("input") & ~apart]] = True
+    given[call[forward & rows.slot_starts("input") & apart]] = False
+    made_in_two = np.zeros_like(given)
+    made_in_two[call[shown & outputs]] = True
+    differing_weight = np.maximum.accumulate(rows.phase_is("param") & apart)
+    own = np.fmin(*roundoff)
+    error = np.nan_to_num(judgement.attribution.error)
+    beyond = np.where(np.isnan(own), apart, error > FINER * np.nan_to_num(own))
+    here = (call >= 0) & forward & outputs & rows.paired & ~shown & ~differing_weight
+    return np.asarray(here & beyond & (given & made_in_two)[call])
+
+
 def _is_of_module(rows: Rows, shown: Bools, row: int) -> bool:
     """Whether a row has another dtype, or the module charged with it computes in one before it.
 
@@ -257,15 +284,22 @@ def _computing(rows: Rows, shown: Bools) -> tuple[tuple[str, ...], tuple[str, ..
     )
     if not (at & (own >= 0)).any():  # casts within modules, of which no call is recorded: by their weights
         at = shown & rows.phase_is("param")
-    charged = dict.fromkeys(modules[code] for code in own[at & (own >= 0)].tolist())
+    charged = _innermost(dict.fromkeys(modules[code] for code in own[at & (own >= 0)].tolist()))
     classes = Counter(words.type[known[name]] for name in charged if known.get(name, -1) >= 0)
     roles = {name: role_of("api", name, None) for name in functions}
     likely = sorted(functions, key=lambda name: (roles[name] not in _WEIGHTED, -functions[name]))
     return tuple(likely), tuple(f"{name} ({num})" for name, num in classes.most_common())
 
 
+def _innermost(modules: Iterable[str]) -> list[str]:
+    """Those that hold no other: what is around one hands its output on."""
+    names = list(modules)
+    return [one for one in names if not any(o != one and (not one or o.startswith(f"{one}.")) for o in names)]
+
+
 def _handed_on(rows: Rows) -> Bools:
-    """Outputs of a function that hold what its input holds, or a part of it: views, transposes, splits."""
+    """Outputs of a call that hold what its input holds, and of a function a part of it: views, transposes,
+    splits."""
     half, held = rows.target, rows.target.statistics
     inputs = rows.phase_is("forward") & rows.slot_starts("input") & (half.call >= 0) & ~np.isnan(half.numel)
     at = np.flatnonzero(inputs)
@@ -276,7 +310,8 @@ def _handed_on(rows: Rows) -> Bools:
     same = (half.numel == half.numel[of]) & (held["minimum"] == held["minimum"][of])
     same &= (held["maximum"] == held["maximum"][of]) & (held["mean"] == held["mean"][of])
     inside = (held["minimum"] >= held["minimum"][of]) & (held["maximum"] <= held["maximum"][of])
-    return np.asarray((of >= 0) & (same | (inside & (half.numel < half.numel[of]))))
+    inside &= rows.kind_is("api") & (half.numel < half.numel[of])
+    return np.asarray((of >= 0) & (same | inside))
 
 
 def _autocast(rows: Rows, shown: Bools, roundoff: list[Floats]) -> str | None:

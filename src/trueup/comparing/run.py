@@ -14,19 +14,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trueup.comparing import arbiter as arbiters
-from trueup.comparing.attributes import attributes_of
+from trueup.comparing.attributes import attributes_of, module_of_other_constant
 from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.common_form import in_common_form
 from trueup.comparing.content import Content, Side, Tolerance
 from trueup.comparing.device_products import device_products
+from trueup.comparing.first import first_of_rows
 from trueup.comparing.history import History, observe, remember
 from trueup.comparing.inflow import Inflow
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.label_parts import with_joined_parts
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.loss_scale import in_one_scale, loss_scales
+from trueup.comparing.losses.exact import with_exact_losses
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
 from trueup.comparing.optimizer_settings import Setting, declared, update_rule_gaps
@@ -44,6 +46,7 @@ from trueup.comparing.stacks import StackBook
 from trueup.comparing.table import ResultWriter, table_from_rows
 from trueup.comparing.thresholds import ACROSS, FACTORS, NOISE_TIMES
 from trueup.comparing.tolerance import Bound, are_of_two_frameworks, factor_of, rounding_bound
+from trueup.comparing.updated_copies import updated_copies
 from trueup.comparing.values import read_values
 from trueup.comparing.verdict import Runs, verdict_from
 from trueup.comparing.whole import with_whole_statistics
@@ -193,6 +196,11 @@ class _Work:
             gap = self.ledger.precision
             tf32 = tf32_side(self.target.manifest, self.reference.manifest)
             self.ledger.precision = gap or gap_of_step(pair, context, metrics, judgement, table, tf32)
+            self.ledger.copies = self.ledger.copies or updated_copies(rows)
+            attributes = attributes_of(self.target), attributes_of(self.reference)
+            row = module_of_other_constant(rows, metrics, *attributes)
+            if row is not None and self.ledger.other_constant is None:
+                self.ledger.other_constant = first_of_rows(pair, rows, judgement, table, row)
         self.seen.append(_described(rows, pair))
         return table
 
@@ -215,6 +223,7 @@ class _Work:
         bound = rounding_bound(rows, metrics, factor, products=products)
         if read_values(rows, metrics, bound.relative, *sides, pair, self.options):
             bound = rounding_bound(rows, metrics, factor, products=products)
+        bound = with_exact_losses(bound, rows, metrics, self.reference, pair)
         if rows.match.bridge is None:
             return bound
         return with_rounded_coefficients(bound, rows, sides, pair.rank)

@@ -396,3 +396,21 @@ MODEL_SHAPES = chosen(
     "half of them of another shape: another size of the model",
 )
 MODEL_FEWEST = chosen("comparing.model_fewest", 4, "modules and parameters", "a share of three says nothing")
+
+# -- losses ------------------------------------------
+
+REPRODUCED = chosen(
+    "comparing.reproduced",
+    64 * FLOAT32,
+    "relative difference",
+    "64 roundings of float32, a 512th of one of bfloat16: by chance once in 130,000 ways of dividing",
+)
+LOSS_TIMES = chosen(
+    "comparing.loss_times", 4.0, "times the reference's own error", "the target may be less lucky by as much"
+)
+LOSS_ROUNDINGS = derived(
+    "comparing.loss_roundings",
+    8,
+    "unit roundoffs",
+    "beside sqrt(tokens) of the sum: exp, log and a division",
+)

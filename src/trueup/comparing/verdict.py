@@ -24,6 +24,7 @@ from trueup.comparing.thresholds import (
     REST_OF_DIFFERENCE,
     SOME_DOUBT,
 )
+from trueup.comparing.updated_copies import UpdatedCopies
 from trueup.matching.thresholds import SURE
 from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
 from trueup.types.confidence import Confidence, Question, Word, confidence_of
@@ -71,13 +72,16 @@ class Runs:
 def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
     """The conclusion over all that was compared."""
     first = min(ledger.firsts.values(), key=lambda f: (f.step, f.order), default=None)
-    lacking, origin = ledger.lacking, ledger.origin
+    lacking, origin, constant = ledger.lacking, ledger.origin, ledger.other_constant
     if lacking is not None and origin is not None and _is_drawn_after(origin, lacking):
         verdict = _lacking(lacking, origin, ledger, scalars, runs)
     elif ledger.origin is not None:
         explain_by_attributes(ledger.origin, *runs.attributes)
         explain_by_buffers(ledger.origin, runs.buffers)
         verdict = _differ(ledger.origin, ledger, scalars, runs)
+    elif constant is not None:
+        explain_by_attributes(constant, *runs.attributes)
+        verdict = replace(_differ(constant, ledger, scalars, runs), confidence=in_words(Word.CERTAIN))
     elif first is not None:
         verdict = _grown(first, ledger, scalars, runs)
     else:
@@ -133,6 +137,8 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
         return _scalars_differ(apart, ledger)
     if runs.update_rule_gaps:
         return _optimizers_differ(runs.update_rule_gaps, ledger)
+    if ledger.copies is not None:
+        return _other_weights_updated(ledger.copies, ledger)
     if runs.buffers.written:
         return _buffers_differ(ledger, runs)
     if runs.buffers.in_other_dtypes:
@@ -412,6 +418,24 @@ def _optimizers_differ(gaps: Sequence[SharedGap], ledger: Ledger) -> Verdict:
     )
 
 
+def _other_weights_updated(copies: UpdatedCopies, ledger: Ledger) -> Verdict:
+    """Nothing that one optimizer updates has a counterpart: one of them updates copies in a finer dtype."""
+    dtypes = {"target": copies.target, "reference": copies.reference}
+    of = copies.weights
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=reason(VerdictCode.UPDATES_COPIES, side=copies.side, **dtypes),
+        where=f"optimizer · {of[0]}",
+        phase="optimizer",
+        confidence=in_words(Word.CERTAIN),
+        evidence=(
+            reason(EvidenceCode.UPDATES_COPIES, side=copies.side, parameters=of, num=len(of), **dtypes),
+        ),
+        before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
+        next=Reason(NextCode.ALIGN_PRECISION),
+    )
+
+
 def _gap_reasons(gaps: Sequence[SharedGap]) -> list[Reason]:
     code = EvidenceCode.OPTIMIZER_SETTING_DIFFERS
     return [reason(code, **gap.values, parameters=gap.parameters, num=len(gap.parameters)) for gap in gaps]
@@ -463,6 +487,8 @@ def _agree(ledger: Ledger, captured: tuple[Reason, ...]) -> Verdict:
         headline = reason(VerdictCode.AGREE_BUT_INSIDE, num=ledger.inside)
         told = {"num": ledger.inside, "site": ledger.inside_at}
         evidence.insert(0, reason(EvidenceCode.WITHOUT_EFFECT, **told))
+    elif ledger.apart is not None:
+        evidence.append(ledger.apart)
     return Verdict(
         outcome=Outcome.AGREE,
         headline=headline,

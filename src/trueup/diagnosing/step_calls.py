@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 import polars as pl
 
 from trueup.store import StepView
 from trueup.types.layout import layout_from_plain
 from trueup.types.placement import Shard
-from trueup.types.trace import reduction_word
 
 _EMBEDDING = "torch.nn.functional.embedding"
 Exchange = tuple[str, tuple[int, ...]]
@@ -65,64 +63,6 @@ def is_part(told: Mapping[str, int] | None) -> bool:
     It marks them also where one rank has all. Its layer then looks ids up that it has shifted and masked.
     """
     return told is not None and told.get("partition_dim") == 0
-
-
-def loss_records(view: StepView, slot: str) -> list[tuple[int, int]]:
-    """(microbatch, record) of a slot of the loss calls."""
-    losses = set(view.calls_of_kind("loss"))
-    return [
-        (view.record_microbatch[record], record)
-        for record, call in enumerate(view.record_call)
-        if call in losses and view.slot[record].partition(".")[0] == slot
-    ]
-
-
-def loss_arguments(view: StepView) -> Mapping[str, Any]:
-    """What the first loss call with any was given besides tensors."""
-    return next((told for call in view.calls_of_kind("loss") if (told := view.arguments(call))), {})
-
-
-def reduction_of(arguments: Mapping[str, Any]) -> str | None:
-    """How a loss function sums: ``none``, ``mean`` or ``sum``; None where it was not told."""
-    told = arguments.get("reduction")
-    return None if told is None else str(reduction_word(told))
-
-
-def criteria(view: StepView) -> set[str]:
-    """Modules other than the root that return the loss."""
-    return _returning_loss(view) - {""}
-
-
-def root_returns_loss(view: StepView) -> bool:
-    """Whether the outermost module does."""
-    return "" in _returning_loss(view)
-
-
-def _returning_loss(view: StepView) -> set[str]:
-    losses = {view.content[record] for _, record in loss_records(view, "value")} - {None}
-    return {
-        view.name[call]
-        for record, call in enumerate(view.record_call)
-        if view.content[record] in losses
-        and view.kind[call] == "module"
-        and view.phase[record] == "forward"
-        and view.slot[record].startswith("output")
-    }
-
-
-def around_loss(view: StepView, microbatch: int) -> list[tuple[str, str, int]]:
-    """(module, slot, record) of the inputs of modules that return the loss, and of the inputs and outputs of
-    the root, in one microbatch."""
-    chosen = _returning_loss(view) | {""}
-    return [
-        (view.name[call], view.slot[record], record)
-        for record, call in enumerate(view.record_call)
-        if view.phase[record] == "forward"
-        and view.kind[call] == "module"
-        and view.mode[call] == "train"
-        and view.record_microbatch[record] == microbatch
-        and view.name[call] in chosen
-    ]
 
 
 def exchanges(view: StepView, module: str) -> Counter[Exchange]:

@@ -103,24 +103,6 @@ UPDATE_SHARE = chosen(
     "diagnosing.update_share", 0.999, "of the elements", "one in a thousand may have a moment near 0"
 )
 
-# -- losses ------------------------------------------
-
-REPRODUCED = chosen(
-    "diagnosing.reproduced",
-    64 * FLOAT32,
-    _RELATIVE,
-    "64 roundings of float32, a 512th of one of bfloat16: by chance once in 130,000 ways of dividing",
-)
-LOSS_TIMES = chosen(
-    "diagnosing.loss_times", 4.0, "times the reference's own error", "the target may be less lucky by as much"
-)
-LOSS_ROUNDINGS = derived(
-    "diagnosing.loss_roundings",
-    8,
-    "unit roundoffs",
-    "beside sqrt(tokens) of the sum: exp, log and a division",
-)
-
 # -- replays ------------------------------------------
 
 NOISE_FACTOR = chosen(

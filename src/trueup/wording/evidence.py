@@ -141,6 +141,19 @@ PHRASES = {
             {"name": "eps", "target": "1e-05", "reference": "1e-08", "parameters": ("a", "b"), "num": 2},
         ),
     ),
+    Is.UPDATES_COPIES: Phrase(
+        sentence="the {side}'s optimizer updates copies of {num:count weight}, the other run's the weights "
+        "themselves, in {target} (target) and {reference} (reference); neither's has a counterpart",
+        samples=(
+            {
+                "side": "reference",
+                "target": "bfloat16",
+                "reference": "float32",
+                "parameters": ("a", "b"),
+                "num": 2,
+            },
+        ),
+    ),
     Is.PARAMETERS_ABSENT: Phrase(
         sentence=_absent,
         samples=(
@@ -358,6 +371,11 @@ PHRASES = {
     Is.FIRST_OF_COMPARED: Phrase(
         sentence="first difference among the compared records: {site} ({phase})",
         samples=({"site": "loss · value", "phase": "loss"},),
+    ),
+    Is.FIRST_APART: Phrase(
+        sentence="the first to differ is {site}, after {equal:count bit-identical record}: relative "
+        "difference {rel_l2:.2g}, tolerance {tolerance:.2g}",
+        samples=({"site": "layers.0.norm · output.0", "equal": 12, "rel_l2": 1.6e-3, "tolerance": 8e-3},),
     ),
     Is.NOT_BRACKETED: Phrase(
         sentence="{site}: {parts[0]}",

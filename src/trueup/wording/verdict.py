@@ -194,6 +194,11 @@ PHRASES = {
         "{parameter}",
         {"name": "eps", "target": "1e-05", "reference": "1e-08", "parameter": "emb.weight"},
     ),
+    Is.UPDATES_COPIES: _headline(
+        "Only the {side}'s optimizer updates copies of the weights: {target} (target), "
+        "{reference} (reference)",
+        {"side": "reference", "target": "bfloat16", "reference": "float32"},
+    ),
     Is.COMPUTES_IN: _headline(
         _computes_in,
         {

@@ -1,7 +1,8 @@
 """A weight's own gradient that one run alone has: frozen, detached, or left out of the loss.
 
 The first such weight in backward's order is an origin, unless more than half of the weights are such: then
-the two were captured otherwise.
+the two were captured otherwise. Not so where one run lacks what became of the gradient too, of which both
+show that of another weight: those weights were not trained there, however many they are.
 """
 
 from __future__ import annotations
@@ -24,11 +25,21 @@ def _first_absent(context: StepContext, metrics: Metrics, judgement: Judgement) 
     rows = context.rows
     local = rows.phase_is("param_grad") & rows.slot_starts(LOCAL) & _known_on_both(rows)
     at = np.flatnonzero(local & (judgement.status == UNMATCHED))
-    if not len(at) or 2 * len(at) > int(local.sum()):
+    in_doubt = at[~_lacks_what_became(rows, judgement)[at]]
+    if not len(at) or 2 * len(in_doubt) > int(local.sum()):
         return judgement
     lacking = "reference" if rows.target.record[at[0]] >= 0 else "target"
     why = reason(RecordCode.GRADIENT_ABSENT, side=lacking)
     return judgement.at(at[:1], score=np.inf, why=why).attributed(at[:1], ORIGIN)
+
+
+def _lacks_what_became(rows: Rows, judgement: Judgement) -> Bools:
+    """Rows of weights whose gradient one run lacks after backward too, where both have another's then."""
+    later = rows.phase_is("param_grad") & ~rows.slot_starts(LOCAL)
+    lacking = np.zeros(rows.num_weights + 1, bool)
+    if (later & rows.paired).any():
+        lacking[rows.weight[later & (judgement.status == UNMATCHED)]] = True
+    return np.asarray(lacking[rows.weight])
 
 
 def _known_on_both(rows: Rows) -> Bools:

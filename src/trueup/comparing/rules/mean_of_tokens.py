@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.comparing.judgement import DIFFERENT, WITHIN, Judgement
-from trueup.comparing.mean_loss import Losses
+from trueup.comparing.losses.mean import Losses
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.comparing.thresholds import FLOAT32

@@ -12,10 +12,11 @@ import numpy as np
 import polars as pl
 
 from trueup.batches.labels import whole_labels
+from trueup.comparing.losses.calls import reduction_of
 from trueup.diagnosing.checks.alignment import first_loss_problem, labelled_padding, shift_of_labels
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun, place_of
-from trueup.diagnosing.step_calls import INTEGERS, embedded, reduction_of
+from trueup.diagnosing.step_calls import INTEGERS, embedded
 from trueup.store import StepView
 from trueup.types.arrays import Array
 from trueup.types.codes import CheckCode as Code

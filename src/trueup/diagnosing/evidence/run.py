@@ -10,10 +10,10 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
+from trueup.comparing.losses.calls import loss_arguments, loss_records, reduction_of
+from trueup.comparing.losses.inputs import LossInputs
 from trueup.diagnosing.evidence.facts import LossFacts, RunFacts
 from trueup.diagnosing.loss_form import LossForm, loss_form
-from trueup.diagnosing.loss_inputs import LossInputs
-from trueup.diagnosing.step_calls import loss_arguments, loss_records, reduction_of
 from trueup.numerics.ulp import unit_roundoff
 from trueup.store import StepView, TraceSource, view_if_there
 from trueup.store.given import root_inputs

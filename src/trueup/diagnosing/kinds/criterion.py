@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from trueup.diagnosing.cross_entropy import CrossEntropy, reproduced
+from trueup.comparing.losses.cross_entropy import CrossEntropy, reproduced
 from trueup.diagnosing.evidence import Evidence, RunFacts
 from trueup.diagnosing.kinds.fitting import close
 from trueup.diagnosing.kinds.rule import Found, said, said_of_whole

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from trueup.comparing.mean_loss import Losses
+from trueup.comparing.losses.mean import Losses
 from trueup.comparing.thresholds import FLOAT32
 from trueup.diagnosing.replay.judge import Difference
 from trueup.diagnosing.replay.step import ReplayedStep

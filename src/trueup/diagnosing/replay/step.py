@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from trueup.comparing.common_form import in_common_form
 from trueup.comparing.device_products import device_products
+from trueup.comparing.losses.exact import loss_bounds
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Rows, rows_from_match
 from trueup.comparing.tolerance import factor_of, rounding_bound
-from trueup.diagnosing.replay.exact_loss import loss_bounds
 from trueup.diagnosing.replay.pairs import replayed_step
 from trueup.diagnosing.replay.plan import plan_rows
 from trueup.diagnosing.replay.plan_step import StepPlan

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trueup.diagnosing.loss_inputs import LossInputs
-from trueup.diagnosing.step_calls import embedded, root_returns_loss
+from trueup.comparing.losses.calls import root_returns_loss
+from trueup.comparing.losses.inputs import LossInputs
+from trueup.diagnosing.step_calls import embedded
 from trueup.store import StepView
 from trueup.store.given import root_inputs, whole_numbers
 from trueup.types.arrays import Ints

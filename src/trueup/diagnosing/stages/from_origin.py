@@ -6,10 +6,11 @@ import math
 from dataclasses import replace
 
 from trueup.comparing.buffers import buffer_gaps
+from trueup.comparing.losses.calls import criteria
 from trueup.diagnosing.stages.context import Context, basis_of
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.whose import whose
-from trueup.diagnosing.step_calls import criteria, exchanges
+from trueup.diagnosing.step_calls import exchanges
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
 from trueup.types.codes import KindReason

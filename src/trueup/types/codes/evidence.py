@@ -9,6 +9,9 @@ class EvidenceCode(Code):
     # causes
     SETTING_DIFFERS = "evidence.setting_differs"
     OPTIMIZER_SETTING_DIFFERS = "evidence.optimizer_setting_differs"
+    UPDATES_COPIES = "evidence.updates_copies"
+    """``parameters``, ``num``: weights of which ``side`` updates copies; ``target``, ``reference``: dtypes of
+    what is updated"""
     PARAMETERS_ABSENT = "evidence.parameters_absent"
     INPUT_OF_ONE_SIDE = "evidence.input_of_one_side"
     BUFFER_DIFFERS = "evidence.buffer_differs"
@@ -57,6 +60,8 @@ class EvidenceCode(Code):
     WITHOUT_EFFECT = "evidence.without_effect"
     WITHOUT_COUNTERPART = "evidence.without_counterpart"
     FIRST_OF_COMPARED = "evidence.first_of_compared"
+    FIRST_APART = "evidence.first_apart"
+    """of runs that agree: the first record that is not bit-identical, after ``equal`` that are"""
     NOT_BRACKETED = "evidence.not_bracketed"
     # preceding records
     PRECEDING_NONE = "evidence.preceding_none"

@@ -28,6 +28,8 @@ class VerdictCode(Code):
     """``target``, ``reference``: the rates of ``step``; ``parameter``: the first whose update differs"""
     UPDATE_SETTING_DIFFERS = "verdict.update_setting_differs"
     """``name``, ``target``, ``reference`` of the setting; ``parameter``: the first whose update differs"""
+    UPDATES_COPIES = "verdict.updates_copies"
+    """``side`` updates copies of the weights; ``target``, ``reference``: dtypes of what is updated"""
     COMPUTES_IN = "verdict.computes_in"
     """``target``, ``reference``: dtypes; ``functions``: what computes in them; ``weights``: whether they are
     stored in them too; ``autocast``: the side that uses it, empty where neither is seen to"""

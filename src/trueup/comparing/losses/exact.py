@@ -1,23 +1,28 @@
 """How far the reference's own loss is from the exact one, where that can be worked out again.
 
 A loss is one number in float32, even with activations in a coarser dtype: what rounding of bfloat16 explains
-would hide a cross-entropy in bfloat16. Given the reference's logits, the target's loss is held to the
-exactness that the reference's shows.
+would hide a cross-entropy in bfloat16. Given the reference's logits, in a replay or because both runs came to
+the same bits, the target's loss is held to the exactness that the reference's shows.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from trueup.diagnosing.cross_entropy import reproduced
-from trueup.diagnosing.loss_inputs import LossInputs
-from trueup.diagnosing.step_calls import around_loss, loss_records
-from trueup.diagnosing.thresholds import FLOAT32, LOSS_ROUNDINGS, LOSS_TIMES
+from trueup.comparing.losses.calls import around_loss, loss_records
+from trueup.comparing.losses.cross_entropy import reproduced
+from trueup.comparing.losses.inputs import LossInputs
+from trueup.comparing.metrics import Metrics
+from trueup.comparing.pairing import StepPair
+from trueup.comparing.rows import Rows
+from trueup.comparing.thresholds import FLOAT32, LOSS_ROUNDINGS, LOSS_TIMES
+from trueup.comparing.tolerance import Bound
 from trueup.numerics.dtypes import DTYPES
-from trueup.store import StepView
+from trueup.store import StepView, TraceSource, step_view
 from trueup.types.arrays import Floats
 
 
@@ -54,6 +59,26 @@ def loss_bounds(book: StepView, given: set[int]) -> dict[int, float]:
                 found |= dict.fromkeys(undivided, found[summary])
                 break
     return found
+
+
+def with_exact_losses(
+    bound: Bound, rows: Rows, metrics: Metrics, reference: TraceSource, pair: StepPair
+) -> Bound:
+    """The bound, no wider than that exactness where both runs make a loss of the same bits."""
+    same = rows.paired & metrics.bits_equal
+    if not (rows.phase_is("loss") & rows.slot_is("value") & rows.paired & ~same).any():
+        return bound
+    view = step_view(reference, pair.reference_step, pair.reference_rank)
+    allowed = loss_bounds(view, set(rows.reference.record[same].tolist()))
+    made = rows.paired & ~same & rows.phase_is("loss", "forward") & ~rows.slot_starts("input")
+    at = np.flatnonzero(made & np.isin(rows.reference.summary, list(allowed)))
+    if not len(at):
+        return bound
+    relative, absolute = bound.relative.copy(), bound.absolute.copy()
+    exact = np.array([allowed[one] for one in rows.reference.summary[at].tolist()])
+    relative[at] = np.fmin(relative[at], exact)
+    absolute[at] = np.fmin(absolute[at], exact * metrics.norm[at])
+    return replace(bound, relative=relative, absolute=absolute)
 
 
 def allowed_error(own: float, tokens: int) -> float:

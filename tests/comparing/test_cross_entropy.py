@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tests.diagnosing.cases import case, normal, pair, tells
 from tests.diagnosing.diagnosed import Program, capture, diagnosed
-from trueup.diagnosing.cross_entropy import reproduced
+from trueup.comparing.losses.cross_entropy import reproduced
 from trueup.diagnosing.evidence import Surroundings
 from trueup.diagnosing.kinds import name_kinds
 from trueup.diagnosing.optimizer_fit import fit_update

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trueup.diagnosing.thresholds import REPRODUCED
+from trueup.comparing.thresholds import REPRODUCED
 from trueup.types.arrays import Floats, Ints
 
 MAX_LOGITS = 1 << 24

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trueup.batches.labels import IGNORE_INDEX, join, rows_of_parts
-from trueup.diagnosing.step_calls import loss_arguments, loss_records
+from trueup.comparing.losses.calls import loss_arguments, loss_records
 from trueup.store import StepView
 from trueup.store.given import root_inputs, whole_numbers
 from trueup.types.arrays import Array, Floats, Ints

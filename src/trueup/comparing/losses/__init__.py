@@ -1,0 +1,1 @@
+"""What losses were made with, how exact they are, and how far they may lie apart."""
