@@ -452,9 +452,11 @@ def same_norm(relative: float) -> object:
 def at_top(relative: float) -> object:
     out = Recorder()
     for name, size in (("a", 1.0), ("b", 1 - relative)):
-        of_gradient(out, out.call("parameter", name), "clipped", np.array([size, 0.5]))
+        call = out.call("parameter", name)
+        of_gradient(out, call, "accumulated", np.array([2.0, 0.5]))
+        of_gradient(out, call, "clipped", np.array([size, 0.5]))
     with viewed(out) as step:
-        return _value_limit(step, [0, 1])
+        return _value_limit(step, [(0, 1), (2, 3)], 1.0)
 
 
 # -- weights ------------------------------------------

@@ -290,13 +290,13 @@ def clipping(book: StepView, *, loss_scale: float | None, reported: float | None
     if not norms or not before:
         return None
     fits = {f: _proportion(book, a, c) for f, n, _, a, c in norms if n > 0}
-    limit = _value_limit(book, [c for *_, c in norms])
+    limit = _value_limit(book, [(a, c) for *_, a, c in norms], scale)
     if limit is None and np.median([residual for _, residual in fits.values()]) > SUM_UNLIKE * SUM_HOLDS:
         return _reduced_later(after, reported)
     factors = {f: factor * scale for f, (factor, _) in fits.items()}
     common = float(np.median(list(factors.values()))) if factors else 1.0
     way, uneven = way_of(factors, common)
-    if uneven and limit is not None:
+    if limit is not None:
         way = "value"
     if common and any(a is None and c is not None for _, a, c in pairs):
         # not every gradient was recorded before: what the optimizer got tells the norm of all
@@ -355,9 +355,14 @@ def _proportion(book: StepView, accumulated: int | None, clipped: int | None) ->
     return ((after or 0.0) / before if before else 1.0), 0.0
 
 
-def _value_limit(book: StepView, records: list[int | None]) -> float | None:
-    """The magnitude that many elements share exactly, as when each is cut at one value."""
-    most = [_largest(book, record) for record in records if book.summary(record)]
-    top = max(most, default=0.0)
-    at_top = sum(abs(m - top) <= AT_TOP * top for m in most)
-    return top if top and at_top >= max(2, len(most) // 4) else None
+def _value_limit(
+    book: StepView, gradients: list[tuple[int | None, int | None]], scale: float
+) -> float | None:
+    """The magnitude that each element was cut at: the largest of every gradient that had a larger one before,
+    loss scale taken out, and of which no other had."""
+    most = [(_largest(book, before) / scale, _largest(book, after)) for before, after in gradients]
+    cut = [after for before, after in most if after < before * (1 - AT_TOP)]
+    top = max(cut, default=0.0)
+    left = [before for before, after in most if after >= before * (1 - AT_TOP)]
+    alike = all(top - after <= AT_TOP * top for after in cut) and max(left, default=0.0) <= top * (1 + AT_TOP)
+    return top if top and len(cut) > 1 and alike else None

@@ -260,6 +260,7 @@ _SETTINGS = {
     "state": "dtype of the optimizer state",
     "moved": "update",
     "count": "step count",
+    "updates": "number of updates per step",
 }
 
 

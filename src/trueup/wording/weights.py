@@ -9,6 +9,8 @@ from trueup.wording.phrase import Facts, clause, count, heading
 _WAYS = {
     "transposed": "transposed",
     "permuted": "different order",
+    "exchanged": "exchanged with each other",
+    "of_another": "another weight's values",
     "negated": "opposite sign",
     "rounded": "rounded to coarser dtype",
     "zero": "zero",
@@ -76,6 +78,7 @@ PHRASES = {
     W.SHAPE: clause(
         "shape {target} (target), {reference} (reference)", {"target": "[4, 2]", "reference": "[4, 3]"}
     ),
+    W.OF_ANOTHER: clause("the reference's {parameter}, bit for bit", {"parameter": "layers.0.up.weight"}),
     W.ZERO: clause("zero everywhere, as if never loaded or initialized"),
     W.NEGATED: clause("the reference's values with the opposite sign"),
     W.SCALED: clause("{factor:.6g} times the reference's values", {"factor": 1.5}),

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.arguments import argument_differences, is_mask
-from trueup.diagnosing.kinds.fitting import close, roundoff_of
+from trueup.diagnosing.kinds.fitting import close, fit, length, roundoff_of
 from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
@@ -54,7 +54,7 @@ def _hidden(evidence: Evidence) -> Found | None:
     t, r = both
     a, b = _masked_of_both(evidence, t, r)
     apart = (a != b) & ~_rounded_away(evidence, t, r)
-    if not apart.any():
+    if not apart.any() or not _rest_is_kept(evidence, t, r, a | b):
         return None
     where = _pattern(apart) or _pattern_beside(apart, a & b)
     if where is None and _is_mask(evidence, t, r):
@@ -74,6 +74,15 @@ def _hidden(evidence: Evidence) -> Found | None:
     if known.is_floating and not infinite and evidence.origin.phase in ("backward", "param_grad"):
         rank = EvidenceRank.CONSISTENT  # zeros of a gradient have many reasons
     return Found(rank=rank, sentence=sentence)
+
+
+def _rest_is_kept(evidence: Evidence, target: Floats, reference: Floats, hidden: Bools) -> bool:
+    """Whether what neither hides has one factor, of a weight's gradient: a mask changes nothing else."""
+    shown = ~hidden
+    if evidence.origin.phase != "param_grad" or not shown.any():
+        return True
+    found = fit(target[shown], reference[shown])
+    return found is not None and found.residual <= HARDLY * length((target - reference).ravel())
 
 
 def _rounded_away(evidence: Evidence, target: Floats, reference: Floats) -> Bools:

@@ -79,7 +79,7 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
         given = None if other.way == "later" else _given_clipping(context, other, rank)
         if given is not None and given.way != other.way and "each" in (given.way, other.way):
             given = None  # some gradients are reduced in between, on the way that a free run takes
-        own = given or own
+        own = own if own.way == "value" else given or own
         difference = _averaged(own, other, context.layout) or _clipping_difference(own, other)
         if (
             difference is not None
@@ -167,7 +167,7 @@ def _finding(
     causes = Clip.LIMIT_CAUSE, Clip.NORM_CAUSE
     module, site = None, "gradient clipping"
     few = [fqn for fqn, _ in own.uneven]
-    if few and not other.uneven and 2 * len(few) < len(context.matched):
+    if few and "value" not in (own.way, other.way) and not other.uneven and 2 * len(few) < len(context.matched):
         kind, causes = "missing_or_extra_term", (Clip.SUM_CAUSE, Clip.SOME_SCALED_CAUSE)
         book = context.book(context.target, context.steps[0][0], rank)
         every = context.matched

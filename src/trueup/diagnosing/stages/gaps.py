@@ -22,8 +22,8 @@ class Gap:
     """One constant that differs for one parameter."""
 
     key: str
-    """a setting, or ``moved`` (by the update), ``count`` (of steps), ``dtype``, ``state``, ``updated_dtype``
-    (of what the optimizer updates: the weights, or copies of them)"""
+    """a setting, or ``moved`` (by the update), ``count`` (of steps), ``updates`` (a step), ``dtype``,
+    ``state``, ``updated_dtype`` (of what the optimizer updates: the weights, or copies of them)"""
     target: str
     """a value; of ``moved`` one of ``stepped not_held changed unchanged``"""
     reference: str
@@ -65,6 +65,7 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
             strict=True,
         )
     ]
+    later = sides_of(context, 1) if len(context.steps) > 1 else None
     for fqn, other in context.matched.items():
         if fqn in frozen or (other not in reference and fqn not in target):
             continue
@@ -85,9 +86,29 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
                 if gap.key not in alike:
                     gaps.setdefault(gap.key, gap)
             _drop_contradicted(gaps, target[fqn], reference[other])
+            if "count" in gaps and (updates := _updates_a_step(later, fqn, other, target, reference)):
+                gaps["updates"] = updates
+                del gaps["count"]
         if gaps:
             found[fqn] = gaps
     return found, compared
+
+
+def _updates_a_step(
+    later: tuple[dict[str, Update], dict[str, Update]] | None,
+    fqn: str,
+    other: str,
+    target: dict[str, Update],
+    reference: dict[str, Update],
+) -> Gap | None:
+    """Step counts that rise by another number each step: no state was lost, the update is made more often."""
+    if later is None or fqn not in later[0] or other not in later[1]:
+        return None
+    counts = [(target[fqn].count, later[0][fqn].count), (reference[other].count, later[1][other].count)]
+    rises = [after - before for before, after in counts if before is not None and after is not None]
+    if len(rises) < len(counts) or rises[0] == rises[1] or min(rises) <= 0:
+        return None
+    return Gap(key="updates", target=f"{rises[0]:g}", reference=f"{rises[1]:g}", declared=False)
 
 
 def _held_gap(
@@ -189,6 +210,13 @@ def _drop_contradicted(gaps: dict[str, Gap], target: Update, reference: Update) 
         del gaps["eps"]
     if "bias_correction" in gaps and "eps" in gaps and not gaps["eps"].declared:
         del gaps["eps"]
+    if (
+        "moved" in gaps
+        and "lr" in gaps
+        and gaps["lr"].declared
+        and "0" in (gaps["lr"].target, gaps["lr"].reference)
+    ):
+        del gaps["moved"]  # a learning rate of 0 moves nothing
     residuals = target.residual or 0.0, reference.residual or 0.0
     if max(residuals) > IMPRECISE_FIT:
         for key in [k for k in ("lr", "weight_decay", "eps") if k in gaps and not gaps[k].declared]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -44,6 +44,16 @@ _ORDER = (
     "beta2",
     "eps",
 )
+
+
+_OF_NO_RULE = ("moved", "count", "updated_dtype", "dtype", "state", "updates")
+"""what is seen whatever the update rule"""
+_UPDATE_RULES = (
+    ("Adam", "AdamW", "FusedAdam"),
+    *((name,) for name in ("NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "Adafactor", "SGD", "ASGD")),
+    *((name,) for name in ("RMSprop", "Rprop", "LBFGS", "Muon", "Lion", "LAMB", "Lamb")),
+)
+"""classes of optimizers by what they do"""
 
 
 class OptimizerStage:
@@ -170,18 +180,33 @@ def _findings(
         for gap in found.values():
             groups.setdefault(gap.key, {}).setdefault((gap.target, gap.reference), []).append(fqn)
     order = {key: place for place, key in enumerate(_ORDER)}
+    if any(_are_other_rules(*sides) for sides in groups.get("class", {})):
+        order["class"] = -1  # constants are measured as those of Adam, which they then need not be
+        groups = {key: of for key, of in groups.items() if _is_declared(key, of, gaps) or key in _OF_NO_RULE}
     out = []
     for key, values in sorted(groups.items(), key=lambda item: (order.get(item[0], 99), item[0])):
         members = sorted(values.items(), key=lambda item: -len(item[1]))
         declared_too = any(gaps[fqn][key].declared for _, found in members for fqn in found)
         out.append(_finding(key, members, shapes, book, context, given=given, stated=declared_too))
-    return _without_doubles(out)
+    return out if order["class"] < 0 else _without_doubles(out)
 
 
 def _without_doubles(findings: list[Finding]) -> list[Finding]:
     """Another class of optimizer is told by what it does, where that was seen."""
     told = [f for f in findings if f.site != "optimizer"]
     return told or findings
+
+
+def _are_other_rules(target: str, reference: str) -> bool:
+    """Whether both classes are known by name, and their update rules are not one rule with other settings."""
+    rules = {name: rule for rule, names in enumerate(_UPDATE_RULES) for name in names}
+    return target in rules and reference in rules and rules[target] != rules[reference]
+
+
+def _is_declared(
+    key: str, values: Mapping[tuple[str, str], list[str]], gaps: dict[str, dict[str, Gap]]
+) -> bool:
+    return any(gaps[fqn][key].declared for found in values.values() for fqn in found)
 
 
 def _finding(

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 import polars as pl
 
 from trueup.diagnosing.ledger import Summing, handovers, summings
@@ -20,6 +21,7 @@ from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.thresholds import (
+    AT_TOP,
     ROUNDED_LEAST,
     ROUNDED_TIMES,
     SAME_FACTOR,
@@ -184,6 +186,8 @@ def _summings(
     books = [context.book(source, step, r) for r in ranks]
     if rank in ranks and part is CLIPPED:
         clip = clipping_of(context, source, step, rank)
+        if clip is not None and clip.way == "value":
+            return {}  # of its elements, not of its sum
         known = clip is not None and clip.way == "later" and clip.reported is not None
         return handovers(
             books, ranks.index(rank), clip.factor if clip is not None and known else None, mesh_of(source)
@@ -228,7 +232,7 @@ def _summing_finding(
     own, other = target[names[0]], reference[context.matched.get(names[0], names[0])]
     shapes = {f: list(book.shape(book.parameter(f, *ACCUMULATED)) or ()) for f in target}
     who = described(names, shapes)
-    kind, headline = _named(own, other, who)
+    kind, headline = _named(own, other, who, in_places=_is_changed_in_places(names[0], own, book, part))
     said = _sums(names[0], own, other)
     return Finding(
         stage=Stage.REDUCTION,
@@ -258,7 +262,20 @@ def _axis_of(own: Summing, other: Summing, mesh: Layout) -> str | None:
     return axis_of_factor(factor, mesh, first=own.over)
 
 
-def _named(own: Summing, other: Summing, who: str) -> tuple[str, Reason]:
+def _is_changed_in_places(fqn: str, own: Summing, book: StepView, part: tuple[str, str]) -> bool:
+    """Whether most elements are what they were before the optimizer got them, times one factor: a coarser dtype
+    rounds nearly all of them."""
+    if part is not CLIPPED or own.way != "own":
+        return False
+    before, after = (book.value(book.parameter(fqn, *slot)) for slot in (ACCUMULATED, CLIPPED))
+    if before is None or after is None or before.shape != after.shape or not np.any(before):
+        return False
+    there = before != 0
+    factors = after[there] / before[there]
+    return bool(np.mean(np.abs(factors - np.median(factors)) <= AT_TOP * np.abs(np.median(factors))) > 0.5)
+
+
+def _named(own: Summing, other: Summing, who: str, *, in_places: bool) -> tuple[str, Reason]:
     if own.way == "carried":
         return "missing_zero_grad", reason(Stages.CARRIED, parameters=who)
     if own.way == "partly":
@@ -271,7 +288,7 @@ def _named(own: Summing, other: Summing, who: str) -> tuple[str, Reason]:
         return "missing_all_reduce", reason(Stages.NOT_REDUCED, parameters=who, axes=lacking)
     if own.way == "last":
         return "missing_or_extra_term", reason(Stages.LAST_ONLY, parameters=who)
-    if _is_rounded(own, other):
+    if _is_rounded(own, other) and not in_places:
         return "dtype_or_rounding", reason(Stages.ROUNDED, parameters=who)
     if own.key == other.key and own.residual < SUM_CHANGED:
         factor = own.factor / other.factor if other.factor else math.inf

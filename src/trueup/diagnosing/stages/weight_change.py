@@ -25,7 +25,7 @@ class Change:
     """How one weight came to differ."""
 
     name: str
-    """``transposed permuted scaled negated rounded part other_draw zero`` and so on"""
+    """``transposed permuted exchanged scaled negated rounded part other_draw zero`` and so on"""
     kind: str
     evidence: Reason
 

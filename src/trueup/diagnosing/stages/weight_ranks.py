@@ -57,7 +57,26 @@ def sorted_out(
             found.rounded[fqn] = dtypes
         else:
             found.apart.append((fqn, other, change))
+    found.apart = [_of_another(one, target, reference) for one in found.apart]
     return found
+
+
+def _of_another(one: Apart, target: StepView, reference: StepView) -> Apart:
+    """The same, or that the weight holds bit for bit what one other weight of the reference holds."""
+    fqn, other, _ = one
+    digest = target.digest(target.parameter(fqn, *WEIGHT))
+    held = [
+        name for name in reference.parameters if reference.digest(reference.parameter(name, *WEIGHT)) == digest
+    ]
+    if len(held) != 1 or held[0] == other:
+        return one
+    back = next((n for n in target.parameters if n == held[0]), None)
+    mutual = back is not None and target.digest(target.parameter(back, *WEIGHT)) == reference.digest(
+        reference.parameter(other, *WEIGHT)
+    )
+    name = "exchanged" if mutual else "of_another"
+    held_by = reason(Weights.OF_ANOTHER, parameter=held[0])
+    return fqn, other, Change(name=name, kind="transposed_or_permuted", evidence=held_by)
 
 
 @dataclass(frozen=True, slots=True)

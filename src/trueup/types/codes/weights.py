@@ -25,6 +25,7 @@ class WeightsCode(Code):
     SCALED = "weights.scaled"
     REORDERED = "weights.rows_reordered"
     REARRANGED = "weights.rearranged"
+    OF_ANOTHER = "weights.of_another"
     PART = "weights.some_rows_differ"
     ROUNDED = "weights.rounded"
     NEAR = "weights.near"
