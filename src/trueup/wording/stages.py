@@ -512,6 +512,9 @@ PHRASES = {
         "the batch was not put together: its microbatches, or ranks, hold rows of other widths"
     ),
     S.NO_BATCH: clause("neither run recorded a batch of integers, nor a digest of one"),
+    S.BATCH_IN_OTHER_FORM: clause(
+        "The batches hold the same in another form: the loss and the gradient of every weight agree"
+    ),
     S.SAME_BATCHES: clause("Both runs have the same batches"),
     S.SAME_IDS: clause(
         "step {step}, rank {rank}: {ids:count id} in {inputs:count input} are the same, row by row",

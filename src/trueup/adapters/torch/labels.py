@@ -1,4 +1,8 @@
-"""The labels a loss was made with, read from the autograd graph right behind it: nothing is wrapped."""
+"""The labels a loss was made with, read from the autograd graph right behind it: nothing is wrapped.
+
+What is gathered by an index is the logarithm of a probability where the index is a label: it is gathered from
+a log-softmax, or from logits whose log-sum-exp is taken too. Other indices pick experts, or the last token.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,10 @@ MAX_NODES = 256
 
 _LABELS = {"NllLossBackward0": "target", "NllLoss2DBackward0": "target", "GatherBackward0": "index"}
 """node -> what it keeps of its labels"""
+_GATHERED = "GatherBackward0"
 _NUMBERS = ("ignore_index", "reduction")
+_MOST_VIEWS = 8
+"""casts and views between a log-softmax and what gathers from it"""
 
 
 def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]]:
@@ -21,7 +28,7 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
     Labels that the program keeps packed (offloaded, checkpointed) are left alone: unpacking them would run
     its code.
     """
-    labels: list[tuple[int, Tensor]] = []
+    labels: list[tuple[Node, Tensor]] = []
     factors: list[Tensor] = []
     told: dict[str, object] = {}
     seen: set[Node] = set()
@@ -35,17 +42,42 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
         if kept is not None:
             found = _kept(node, kept)
             if found is not None and not found.is_floating_point():
-                labels.append((node._sequence_nr(), found))
+                labels.append((node, found))
                 told |= {name: _told(node, name) for name in _NUMBERS if hasattr(node, f"_saved_{name}")}
-                continue
+                if node.name() != _GATHERED:
+                    continue
         if node.name() == "MulBackward0":
             factors += [t for t in (_kept(node, "self"), _kept(node, "other")) if t is not None]
         todo += [after for after, _ in node.next_functions]
     # a loss in chunks: as the program used them, not as the graph is walked
-    ordered = [label for _, label in sorted(labels, key=lambda numbered: numbered[0])]
+    normalised = {one for node in seen if node.name().startswith("Logsumexp") for one in _made_of(node)}
+    labels = [(node, label) for node, label in labels if _is_of_probabilities(node, normalised)]
+    ordered = [label for _, label in sorted(labels, key=lambda one: one[0]._sequence_nr())]
     sizes = {label.numel() for label in ordered}
     masks = [t for t in factors if not t.requires_grad and t.numel() in sizes and t.numel() > 1]
     return [*_slots("labels", ordered), *_slots("mask", masks)], told
+
+
+def _is_of_probabilities(node: Node, normalised: set[Node]) -> bool:
+    """Whether what a node picks by its labels are logarithms of probabilities."""
+    if node.name() != _GATHERED:
+        return True
+    made = _made_of(node)
+    return any("LogSoftmax" in one.name() for one in made) or not normalised.isdisjoint(made)
+
+
+def _made_of(node: Node) -> list[Node]:
+    """What its tensor was made of: the node before it, and those before that by one input each."""
+    found: list[Node] = []
+    while node.next_functions and len(found) < _MOST_VIEWS:
+        before = node.next_functions[0][0]
+        if before is None:
+            break
+        found.append(before)
+        if len([one for one, _ in before.next_functions if one is not None]) != 1:
+            break
+        node = before
+    return found
 
 
 def _kept(node: Node, name: str) -> Tensor | None:

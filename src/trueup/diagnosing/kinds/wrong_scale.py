@@ -19,6 +19,7 @@ from trueup.diagnosing.kinds.thresholds import (
     FACTOR_ERRORS,
     FAR_ROUNDINGS,
     FLOAT32_ROUNDOFF,
+    FULL_SHARE,
     MIN_NUMBERS,
     SUMMED_ROUNDINGS,
     USUAL_FACTORS,
@@ -50,8 +51,8 @@ def _scaled(evidence: Evidence) -> Found | None:
     rank = rank_of(share, None if vectors.num_values == 1 else vectors)
     single = vectors.num_values == 1
     alike = single and not labels and sends_back_alike(evidence, 1.0 + found.factor)
-    if rank is None or (single and not labels and not alike):
-        return None
+    if rank is None or (not labels and not alike and (single or share < FULL_SHARE)):
+        return None  # a factor that leaves much over, and that nothing of the run equals, is a likeness
     if single:
         rank = EvidenceRank.FITTED if alike else EvidenceRank.CONSISTENT
     return _found(evidence, 1.0 + found.factor, labels, rank, share)

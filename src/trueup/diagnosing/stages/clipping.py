@@ -166,8 +166,8 @@ def _finding(
     kind, headline, evidence = difference
     causes = Clip.LIMIT_CAUSE, Clip.NORM_CAUSE
     module, site = None, "gradient clipping"
-    few = [fqn for fqn, _ in own.uneven]
-    if few and "value" not in (own.way, other.way) and not other.uneven and 2 * len(few) < len(context.matched):
+    few = [] if "value" in (own.way, other.way) else [fqn for fqn, _ in own.uneven]
+    if few and not other.uneven and 2 * len(few) < len(context.matched):
         kind, causes = "missing_or_extra_term", (Clip.SUM_CAUSE, Clip.SOME_SCALED_CAUSE)
         book = context.book(context.target, context.steps[0][0], rank)
         every = context.matched

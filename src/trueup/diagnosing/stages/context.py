@@ -38,6 +38,7 @@ from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, Kind, Origin, Stage
 from trueup.types.layout import Layout
 from trueup.types.reason import Reason, reason
+from trueup.types.status import Outcome, Status
 from trueup.types.trace import RankFacts
 from trueup.types.verdict import Verdict
 
@@ -117,6 +118,20 @@ class Context:
         pairs = at.select(pl.col("module", "phase").cast(pl.String)).unique().rows()
         around = [(module.rpartition(".")[0], phase) for module, phase in pairs]
         return frozenset([*pairs, *around])
+
+    @cached_property
+    def felt(self) -> float | None:
+        """The relative difference in the gradient of a weight, the median of all, that would have shown; None
+        where the runs do not agree, or losses and gradients were not compared."""
+        loss = (pl.col("phase") == "loss") & (pl.col("slot") == "value")
+        made = self.rows.filter((pl.col("phase") == "param_grad") | loss)
+        status = made["status"]
+        agree = status.is_in([Status.EQUAL.value, Status.WITHIN_NOISE.value]).all()
+        if self.comparison.verdict.outcome is not Outcome.AGREE or not agree or made["phase"].n_unique() < 2:
+            return None
+        equal = pl.col("status") == Status.EQUAL.value
+        bounds = made.select(pl.when(equal).then(0.0).otherwise(pl.col("tolerance").fill_null(float("inf"))))
+        return float(bounds.to_series().median() or 0.0)
 
     @property
     def layout(self) -> Layout:

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from trueup.comparing.thresholds import UNFELT
 from trueup.diagnosing.batches import relation, rows_found, value_relation
 from trueup.diagnosing.evidence.run import run_facts
 from trueup.diagnosing.gradients import scalar_line
@@ -66,6 +67,8 @@ class DataStage:
                     findings = _of_batch_axis(findings, context, at)
                 break
         findings = findings or _beyond_ids(context)
+        if findings and _comes_out_nowhere(context):
+            said, findings = [reason(Stages.BATCH_IN_OTHER_FORM), *said], []
         own, other = (Batch.of(book) for book in context.pair())
         said += [reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one) for one in _lacking(own, other)]
         texts = texts_shown(own, other, context.tokenizer)
@@ -73,6 +76,22 @@ class DataStage:
         if not compared and any(map(_is_in_parts, context.pair())):
             said.insert(0, reason(Stages.BATCH_IN_PARTS))
         return _outcome(_one_each(findings), list(dict.fromkeys(said)), compared, details)
+
+
+def _comes_out_nowhere(context: Context) -> bool:
+    """Whether loss and gradients agree, so closely that the share of the batches that differs would have been
+    felt in them (docs/decisions/0038-what-comes-out-nowhere.md): they hold the same in another form."""
+    if context.felt is None:
+        return False
+    shares = list[float]()
+    for at in range(min(len(context.steps), 2)):
+        for rank in context.ranks:
+            own, other = (Batch.of(book).ids for book in context.pair(at, rank))
+            for name in own.keys() & other.keys():
+                same_shape = own[name].shape == other[name].shape
+                shares.append(float((own[name] != other[name]).mean()) if same_shape else 1.0)
+    apart = [share for share in shares if share]
+    return bool(apart) and min(apart) >= UNFELT * context.felt
 
 
 _NOT_COMPARED = (Stages.PACKED_OTHERWISE, Stages.BATCH_IN_PARTS)
@@ -280,6 +299,7 @@ def _outcome(
         return outcome(status=StageStatus.UNDECIDED, said=why)
     apart = any(one.code is EvidenceCode.INPUT_OF_ONE_SIDE for one in said)
     head = reason(Stages.SAME_SHARED if apart else Stages.SAME_BATCHES)
+    head = next((one for one in said if one.code is Stages.BATCH_IN_OTHER_FORM), head)
     return outcome(status=StageStatus.PASSED, said=head, evidence=tuple(said), confirmed=True)
 
 

@@ -263,8 +263,8 @@ def _axis_of(own: Summing, other: Summing, mesh: Layout) -> str | None:
 
 
 def _is_changed_in_places(fqn: str, own: Summing, book: StepView, part: tuple[str, str]) -> bool:
-    """Whether most elements are what they were before the optimizer got them, times one factor: a coarser dtype
-    rounds nearly all of them."""
+    """Whether most elements are what they were before the optimizer got them, times one factor: a coarser
+    dtype rounds nearly all of them."""
     if part is not CLIPPED or own.way != "own":
         return False
     before, after = (book.value(book.parameter(fqn, *slot)) for slot in (ACCUMULATED, CLIPPED))

@@ -64,19 +64,18 @@ def sorted_out(
 def _of_another(one: Apart, target: StepView, reference: StepView) -> Apart:
     """The same, or that the weight holds bit for bit what one other weight of the reference holds."""
     fqn, other, _ = one
-    digest = target.digest(target.parameter(fqn, *WEIGHT))
-    held = [
-        name for name in reference.parameters if reference.digest(reference.parameter(name, *WEIGHT)) == digest
-    ]
+    own, theirs = _digest(target, fqn), _digest(reference, other)
+    held = [name for name in reference.parameters if _digest(reference, name) == own]
     if len(held) != 1 or held[0] == other:
         return one
-    back = next((n for n in target.parameters if n == held[0]), None)
-    mutual = back is not None and target.digest(target.parameter(back, *WEIGHT)) == reference.digest(
-        reference.parameter(other, *WEIGHT)
-    )
-    name = "exchanged" if mutual else "of_another"
+    mutual = held[0] in target.parameters and _digest(target, held[0]) == theirs
     held_by = reason(Weights.OF_ANOTHER, parameter=held[0])
+    name = "exchanged" if mutual else "of_another"
     return fqn, other, Change(name=name, kind="transposed_or_permuted", evidence=held_by)
+
+
+def _digest(book: StepView, fqn: str) -> int | None:
+    return book.digest(book.parameter(fqn, *WEIGHT))
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,7 @@ class StagesCode(Code):
     GIVE_RANK = "data.give_rank"
     NO_BATCH = "data.no_batch"
     BATCH_IN_PARTS = "data.batch_in_parts"
+    BATCH_IN_OTHER_FORM = "data.in_another_form"
     SAME_BATCHES = "data.same_batches"
     SAME_IDS = "data.same_ids"
     SAME_DIGESTS = "data.same_digests"
