@@ -394,6 +394,10 @@ PHRASES = {
         },
         {"module": "", "type": "", "name": "scale", "target": "2", "reference": "1"},
     ),
+    S.SETTING_ALSO_IN: clause(
+        "the same in {num:count other module}: {modules:list}",
+        {"num": 2, "modules": ("layers.1.norm", "norm")},
+    ),
     S.LOSS_DIVISOR: Phrase(
         sentence="Loss divisor differs: {parts[0]} (target), {parts[1]} (reference)",
         headline="Loss divisor differs: {parts[0]} (target), {parts[1]} (reference)",

@@ -34,6 +34,12 @@ def _part(facts: Facts) -> str:
     return f"different rows: {facts['num']} of {count(facts['total'], 'row')} ({rows})"
 
 
+def _only_in(facts: Facts) -> str:
+    names = facts["parameter"] if facts["num"] == 1 else f"{facts['parameter']}, …"
+    text = f"{count(facts['num'], 'parameter')} only in the {facts['side']} ({names})"
+    return f"{text}; initial weights differ" if facts["drawn_otherwise"] else text
+
+
 def _tie(facts: Facts) -> str:
     sides = (
         f"{f'tied to {facts[side]}' if facts[side] else 'not tied'} ({side})"
@@ -119,8 +125,9 @@ PHRASES = {
         {"parameter": "layers.0.bias", "side": "target"},
     ),
     W.ONLY_IN: heading(
-        "{num:count parameter} only in the {side} ({parameter}, …); initial weights differ",
-        {"num": 6, "side": "reference", "parameter": "layers.0.q_proj.bias"},
+        _only_in,
+        {"num": 6, "side": "reference", "parameter": "layers.0.q_proj.bias", "drawn_otherwise": True},
+        {"num": 1, "side": "target", "parameter": "layers.0.q_proj.bias", "drawn_otherwise": False},
     ),
     W.NAMES: clause(
         "only in the {side}: {names:list}", {"side": "reference", "names": ("layers.0.q_proj.bias",)}

@@ -185,7 +185,22 @@ def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
         else:
             also = reason(Stages.ALSO_AT, site=finding.site or "", phase=finding.phase or "")
             first[finding.module] = replace(known, evidence=(*known.evidence, also))
-    return tuple(first.values())
+    return _one_a_setting(tuple(first.values()))
+
+
+def _one_a_setting(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """One finding where modules of one class hold another value of one setting."""
+    groups: dict[object, list[Finding]] = {}
+    for finding in findings:
+        said = finding.headline
+        same = tuple(said.place(key) for key in ("type", "name", "target", "reference"))
+        groups.setdefault(same if said.code is Stages.SETTING_DIFFERS else id(finding), []).append(finding)
+    found = []
+    for first, *others in groups.values():
+        modules = tuple(str(one.module) for one in others)
+        also = (reason(Stages.SETTING_ALSO_IN, num=len(modules), modules=modules),) if modules else ()
+        found.append(replace(first, evidence=(*first.evidence[:1], *also, *first.evidence[1:])))
+    return tuple(found)
 
 
 def explained_by(origin: Origin, context: Context) -> Reason | None:

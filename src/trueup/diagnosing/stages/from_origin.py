@@ -13,7 +13,7 @@ from trueup.diagnosing.stages.whose import whose
 from trueup.diagnosing.step_calls import exchanges
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
-from trueup.types.codes import KindReason
+from trueup.types.codes import EvidenceCode, KindReason, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import EvidenceRank, Finding, Kind, Origin, Stage
 from trueup.types.reason import Reason, reason
@@ -23,6 +23,9 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     """The finding, with the kinds the rules name for it."""
     settings = settings_that_differ(origin.module, context)
     kinds = _with_settings(_with_exchange(context.kinds_of(origin), origin, context), settings)
+    buffers = _buffers_of_other_content(origin, context)
+    if buffers and not (kinds and kinds[0].rank.is_named):
+        kinds = (kind_named("constant_argument", EvidenceRank.STATED, buffers[0]), *kinds)
     best = kinds[0] if kinds else None
     attributed = origin
     origin = replace(
@@ -31,10 +34,16 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         reference_source=_with_code(origin.reference_source, context.reference, context),
     )
     causes = tuple(dict.fromkeys([*settings, *(best.causes if best else ())]))
-    evidence = [*((best.sentence,) if best else ()), *settings, *_norms_of(origin, context), *origin.evidence]
+    evidence = [
+        *((best.sentence,) if best else ()),
+        *settings,
+        *buffers,
+        *_norms_of(origin, context),
+        *origin.evidence,
+    ]
     finding = Finding(
         stage=_stage_of(origin, context),
-        headline=_headline(origin, best, settings),
+        headline=_headline(origin, best, settings, buffers),
         module=origin.module,
         site=origin.site,
         phase=origin.phase,
@@ -130,10 +139,14 @@ def _with_code(source: str | None, trace: TraceSource, context: Context) -> str 
     return next((frame for frames in stacks for frame in frames if frame.startswith(wanted)), source)
 
 
-def _headline(origin: Origin, kind: Kind | None, settings: dict[Reason, str]) -> Reason:
+def _headline(
+    origin: Origin, kind: Kind | None, settings: dict[Reason, str], buffers: tuple[Reason, ...]
+) -> Reason:
     """The cause where it is known, else what differs."""
     if settings:
         return next(iter(settings))
+    if buffers and kind is not None and kind.sentence == buffers[0]:
+        return reason(VerdictCode.BUFFER_DIFFERS, **dict(buffers[0].places))
     if kind is not None and kind.sentence.code is KindReason.LOSS_DIVISORS:
         return reason(Stages.LOSS_DIVISOR, *kind.sentence.parts)
     place = {"module": origin.module, "stage": origin.stage.value}
@@ -178,6 +191,25 @@ def _buffers_in_other_dtypes(module: str, context: Context) -> dict[str, tuple[s
         and target["dtype"] != reference["dtype"]
         and (name := fqn.rpartition(".")[2])
     }
+
+
+def _buffers_of_other_content(origin: Origin, context: Context) -> tuple[Reason, ...]:
+    """Buffers of one dtype that the module had with other contents from the start."""
+    if origin.phase not in ("forward", "loss", "backward"):
+        return ()
+    initial = buffer_gaps(context.target, context.reference, {}).initial
+    names = [fqn.rpartition(".") for fqn, pair in initial.items() if pair[0]["dtype"] == pair[1]["dtype"]]
+    return tuple(
+        reason(
+            EvidenceCode.BUFFER_DIFFERS,
+            name=name,
+            module=module,
+            target=initial[f"{module}.{name}" if module else name][0]["dtype"],
+            reference=initial[f"{module}.{name}" if module else name][1]["dtype"],
+        )
+        for module, _, name in names
+        if module == origin.module
+    )
 
 
 def _kind_of_setting(*values: object) -> str:

@@ -13,7 +13,7 @@ from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.weight_change import Change
 from trueup.diagnosing.stages.weight_ranks import Whose, cut_along, over_ranks, sorted_out
 from trueup.store import StepView
-from trueup.store.view import WEIGHT
+from trueup.store.view import LOCAL, WEIGHT
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes import WeightsCode as Weights
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
@@ -45,14 +45,15 @@ class WeightsStage:
         lone = [f for f in target.parameters if f not in context.matched]
         extra = (reason(Weights.UNMATCHED, num=len(lone), names=lone),) if lone else ()
         ties = ties_that_differ(context)
-        if apart or ties:
+        trained = [] if apart else _trained_in_one(context, target, reference)
+        if apart or ties or trained:
             shapes = _shapes(context)
             findings = (
                 *_findings(apart, target, shapes, whose),
                 *(_tie_finding(*tie, target) for tie in ties),
             )
             findings = tuple(_by_setting(one, context, target) for one in findings)
-            findings = (*_drawn_after(context, target, reference, apart, len(shapes)), *findings)
+            findings = (*_drawn_after(context, target, reference, apart, len(shapes)), *trained, *findings)
             return outcome(
                 status=StageStatus.FAILED,
                 said=findings[0].headline,
@@ -220,27 +221,46 @@ def _built_otherwise(
     if len(lone) != 1 or drawn * 2 < len(apart):
         return []
     ((side, names),) = lone
-    lacks = "reference" if side == "target" else "target"
-    apart_said = reason(Weights.NUM_DIFFERENT, num=len(apart), total=total)
-    cause = reason(Weights.BUILT_WITHOUT, side=lacks, parameter=names[0])
-    headline = reason(Weights.ONLY_IN, side=side, num=len(names), parameter=names[0])
-    kind = kind_named("missing_or_extra_term", EvidenceRank.STATED, headline, causes=(cause,))
-    return [
-        Finding(
-            stage=Stage.WEIGHTS,
-            headline=headline,
-            module=names[0].rpartition(".")[0],
-            site=f"{names[0]} · value",
-            phase="param",
-            step=target.step,
-            rank=target.rank,
-            kinds=(kind,),
-            basis=Basis.RECORDED,
-            evidence=(reason(Weights.NAMES, side=side, names=names), apart_said),
-            causes=kind.causes,
-            next_note=reason(Weights.BUILD_BOTH, parameter=names[0]),
-        )
+    return [_only_in(side, names, target, (reason(Weights.NUM_DIFFERENT, num=len(apart), total=total),))]
+
+
+def _trained_in_one(context: Context, target: StepView, reference: StepView) -> list[Finding]:
+    """Parameters that one run alone has and trains, where the runs do not agree: a layer more or less."""
+    if context.bridge is not None or context.felt is not None:
+        return []
+    sides = (
+        ("target", target, set(context.matched)),
+        ("reference", reference, set(context.matched.values())),
+    )
+    lone = [
+        (side, [n for n in book.parameters if n not in paired and book.parameter(n, *LOCAL) is not None])
+        for side, book, paired in sides
     ]
+    lone = [(side, names) for side, names in lone if names]
+    return [_only_in(*lone[0], target, ())] if len(lone) == 1 else []
+
+
+def _only_in(side: str, names: list[str], book: StepView, evidence: tuple[Reason, ...]) -> Finding:
+    lacks = "reference" if side == "target" else "target"
+    cause = reason(Weights.BUILT_WITHOUT, side=lacks, parameter=names[0])
+    headline = reason(
+        Weights.ONLY_IN, side=side, num=len(names), parameter=names[0], drawn_otherwise=bool(evidence)
+    )
+    kind = kind_named("missing_or_extra_term", EvidenceRank.STATED, headline, causes=(cause,))
+    return Finding(
+        stage=Stage.WEIGHTS,
+        headline=headline,
+        module=names[0].rpartition(".")[0],
+        site=f"{names[0]} · value",
+        phase="param",
+        step=book.step,
+        rank=book.rank,
+        kinds=(kind,),
+        basis=Basis.RECORDED,
+        evidence=(reason(Weights.NAMES, side=side, names=names), *evidence),
+        causes=kind.causes,
+        next_note=reason(Weights.BUILD_BOTH, parameter=names[0]),
+    )
 
 
 def _module_of(names: Sequence[str], shapes: Mapping[str, object]) -> str:

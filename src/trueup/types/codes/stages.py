@@ -26,6 +26,7 @@ class StagesCode(Code):
     COUNTS = "stage.record_counts"
 
     # origins of forward, loss and backward
+    SETTING_ALSO_IN = "forward.setting_also_in"
     SETTING_DIFFERS = "origin.setting_differs"
     LOSS_DIVISOR = "origin.loss_divisor"
     OF_KIND = "origin.of_kind"
