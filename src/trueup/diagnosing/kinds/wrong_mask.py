@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.diagnosing.evidence import Evidence
+from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.arguments import argument_differences, is_mask
-from trueup.diagnosing.kinds.fitting import close, fit, length, roundoff_of
+from trueup.diagnosing.kinds.fitting import close, fit, roundoff_of
 from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from trueup.comparing.optimizer_settings import declared
@@ -131,7 +132,7 @@ class Context:
             return None
         equal = pl.col("status") == Status.EQUAL.value
         bounds = made.select(pl.when(equal).then(0.0).otherwise(pl.col("tolerance").fill_null(float("inf"))))
-        return float(bounds.to_series().median() or 0.0)
+        return float(np.median(bounds.to_series().to_numpy()))
 
     @property
     def layout(self) -> Layout:

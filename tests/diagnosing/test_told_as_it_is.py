@@ -1,0 +1,302 @@
+"""What a diagnosis says of changes that look like others: each beside the one it must not be taken for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+import torch.nn.functional as F  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+import trueup  # noqa: E402
+from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
+from trueup.diagnosing.ledger import clipping  # noqa: E402
+from trueup.diagnosing.pipeline import diagnose  # noqa: E402
+from trueup.diagnosing.stages.forward import _one_a_setting  # noqa: E402
+from trueup.importers import open_trace  # noqa: E402
+from trueup.store import step_view  # noqa: E402
+from trueup.types.codes import ClippingCode, StagesCode, VerdictCode, WeightsCode  # noqa: E402
+from trueup.types.finding import Basis, Finding, KindCode, Stage  # noqa: E402
+from trueup.types.reason import reason  # noqa: E402
+from trueup.types.status import Outcome  # noqa: E402
+
+KEPT = frozenset({"module", "parameter", "labels", "configuration"})
+ROWS, WORDS, WIDTH = 6, 40, 16
+Change = Callable[["Run"], None]
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.up, self.gate = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.turn = nn.Buffer(torch.linspace(0.5, 1.5, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x)
+        return (self.up(x) * F.silu(self.gate(x))) * self.turn
+
+
+class Net(nn.Module):
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 5)
+        self.blocks = nn.ModuleList(Block() for _ in range(blocks))
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.add_(torch.randn_like(parameter) * 0.05)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.words(ids)
+        for block in self.blocks:
+            x = x + block(x)
+        made: Tensor = self.head(x)
+        return made
+
+
+class Run:
+    """One program; changes replace its parts."""
+
+    num_blocks, num_updates = 2, 1
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        torch.set_num_threads(1)
+
+    def model(self) -> Net:
+        return Net(self.num_blocks)
+
+    def optimizer(self, model: Net) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def loss(self, model: Net, ids: Tensor, wanted: Tensor) -> Tensor:
+        return F.cross_entropy(model(ids).flatten(0, 1), wanted.flatten())
+
+    def clip(self, model: Net) -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+
+    def train(self, folder: Path) -> Path:
+        model = self.model()
+        optimizer = self.optimizer(model)
+        with trueup.Tracer(folder, level="L0", steps="0-1", store_values_of=KEPT):
+            for step in range(2):
+                draw = torch.Generator().manual_seed(step)
+                ids, wanted = (torch.randint(most, (ROWS, 8), generator=draw) for most in (WORDS, 5))
+                self.loss(model, ids, wanted).backward()
+                self.clip(model)
+                for _ in range(self.num_updates):
+                    optimizer.step()
+                optimizer.zero_grad()
+        return folder
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Run().train(tmp_path_factory.mktemp("reference") / "run")
+
+
+@contextmanager
+def changed(folder: Path, reference: Path, **parts: object) -> Iterator[Diagnosis]:
+    run = type("Changed", (Run,), parts)()
+    yield diagnose(run.train(folder / "run"), reference, output=folder / "out")
+
+
+def lead(folder: Path, reference: Path, **parts: object) -> Finding:
+    with changed(folder, reference, **parts) as diagnosis:
+        return diagnosis.findings[0]
+
+
+# -- weights ------------------------------------------
+
+
+def exchanged(self: Run) -> Net:
+    model = Net(self.num_blocks)
+    for block in model.blocks:
+        block.up, block.gate = block.gate, block.up
+    return model
+
+
+def drawn_anew(self: Run) -> Net:
+    model = Net(self.num_blocks)
+    for block in model.blocks:
+        block.up = nn.Linear(WIDTH, WIDTH)
+    return model
+
+
+def test_weights_exchanged_are_no_other_draw(reference: Path, tmp_path: Path) -> None:
+    found = lead(tmp_path / "a", reference, model=exchanged)
+    assert (found.headline.code, found.headline.place("way")) == (WeightsCode.DIFFER, "exchanged")
+    found = lead(tmp_path / "b", reference, model=drawn_anew)
+    assert found.headline.place("way") in ("other_draw", "other_init")
+
+
+def test_a_block_that_one_model_lacks(reference: Path, tmp_path: Path) -> None:
+    def shorter(self: Run) -> Net:
+        model = Net(2)
+        del model.blocks[1]
+        return model
+
+    found = lead(tmp_path, reference, model=shorter)
+    assert (found.headline.code, found.headline.place("side")) == (WeightsCode.ONLY_IN, "reference")
+    assert (found.headline.number("num"), found.headline.number("drawn_otherwise")) == (6, False)
+
+
+def test_a_buffer_of_other_values(reference: Path, tmp_path: Path) -> None:
+    def turned(self: Run) -> Net:
+        model = Net(self.num_blocks)
+        model.blocks[1].turn.sqrt_()
+        return model
+
+    found = lead(tmp_path, reference, model=turned)
+    assert (found.headline.code, found.headline.place("name")) == (VerdictCode.BUFFER_DIFFERS, "turn")
+    assert found.module == "blocks.1"
+
+
+def test_one_setting_of_several_modules_is_one_finding() -> None:
+    findings = tuple(
+        Finding(
+            stage=Stage.FORWARD,
+            headline=reason(
+                StagesCode.SETTING_DIFFERS,
+                module=module,
+                type="LayerNorm",
+                name="eps",
+                target=eps,
+                reference="1e-05",
+            ),
+            module=module,
+            site=module,
+            phase="forward",
+            step=0,
+            rank=0,
+            basis=Basis.RECORDED,
+        )
+        for module, eps in (("a", "0.001"), ("b", "0.001"), ("c", "0.1"), ("d", "0.001"))
+    )
+    first, other = _one_a_setting(findings)
+    assert (first.module, other.module) == ("a", "c")
+    assert reason(StagesCode.SETTING_ALSO_IN, num=2, modules=("b", "d")) in first.evidence
+    assert not other.evidence
+
+
+# -- gradients ------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [0.02, 0.005])
+def test_clipping_by_value_is_no_rounding(limit: float, reference: Path, tmp_path: Path) -> None:
+    def by_value(self: Run, model: Net) -> None:
+        nn.utils.clip_grad_value_(model.parameters(), limit)
+
+    found = lead(tmp_path, reference, clip=by_value)
+    assert found.headline.code is ClippingCode.METHOD_DIFFERS
+    clip = clipping(step_view(open_trace(tmp_path / "run"), 0, 0), loss_scale=None, reported=None)
+    assert clip is not None
+    assert (clip.way, clip.limit) == ("value", pytest.approx(limit))
+
+
+def test_clipping_by_norm_is_not_by_value(reference: Path) -> None:
+    clip = clipping(step_view(open_trace(reference), 0, 0), loss_scale=None, reported=None)
+    assert clip is not None
+    assert (clip.way, clip.limit) == ("norm", None)
+
+
+def test_noise_on_gradients_is_no_mask(reference: Path, tmp_path: Path) -> None:
+    """Rows of words that do not occur have no gradient in the reference."""
+
+    def noisy(self: Run, model: Net) -> None:
+        for parameter in model.parameters():
+            parameter.grad.add_(torch.randn_like(parameter) * 1e-3)
+        Run.clip(self, model)
+
+    with changed(tmp_path, reference, clip=noisy) as diagnosis:
+        kinds = {kind.name for one in diagnosis.findings for kind in one.kinds[:1]}
+    assert KindCode.WRONG_MASK.value not in kinds
+
+
+# -- the optimizer ------------------------------------------
+
+
+@pytest.mark.parametrize("rule", [torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adagrad])
+def test_another_update_rule_is_told_by_its_name(
+    rule: Callable[..., torch.optim.Optimizer], reference: Path, tmp_path: Path
+) -> None:
+    found = lead(tmp_path, reference, optimizer=lambda self, model: rule(model.parameters(), lr=0.01))
+    assert (found.headline.code, found.headline.place("key")) == (StagesCode.SETTING, "class")
+
+
+def test_one_rule_of_two_names_is_told_by_its_settings(reference: Path, tmp_path: Path) -> None:
+    def coupled(self: Run, model: Net) -> torch.optim.Optimizer:
+        return torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=0.01)
+
+    assert lead(tmp_path, reference, optimizer=coupled).headline.place("key") != "class"
+
+
+def test_two_updates_a_step_lose_no_state(reference: Path, tmp_path: Path) -> None:
+    found = lead(tmp_path, reference, num_updates=2)
+    assert found.headline.place("key") == "updates"
+    assert (found.headline.place("target"), found.headline.place("reference")) == ("2", "1")
+
+
+def test_a_learning_rate_of_zero_goes_before_what_it_does_not_move(reference: Path, tmp_path: Path) -> None:
+    found = lead(tmp_path, reference, optimizer=lambda self, m: torch.optim.AdamW(m.parameters(), lr=0.0))
+    assert found.headline.place("key") == "lr"
+
+
+# -- data ------------------------------------------
+
+
+def test_rows_in_another_order_and_pairs_in_one_call_are_the_same_batch(
+    reference: Path, tmp_path: Path
+) -> None:
+    def in_two_calls(self: Run, model: Net, ids: Tensor, wanted: Tensor) -> Tensor:
+        made = torch.cat([model(part) for part in ids.chunk(2)])
+        return F.cross_entropy(made.flatten(0, 1), wanted.flatten())
+
+    with changed(tmp_path, reference, loss=in_two_calls) as diagnosis:
+        assert diagnosis.outcome is Outcome.AGREE
+
+
+def test_one_other_word_is_another_batch(reference: Path, tmp_path: Path) -> None:
+    def other(self: Run, model: Net, ids: Tensor, wanted: Tensor) -> Tensor:
+        ids = ids.clone()
+        ids[0, 0] = (ids[0, 0] + 1) % WORDS
+        return Run.loss(self, model, ids, wanted)
+
+    with changed(tmp_path, reference, loss=other) as diagnosis:
+        assert diagnosis.findings[0].stage.value == "data"
+
+
+# -- labels ------------------------------------------
+
+
+def picked(loss: Callable[[Tensor, Tensor], Tensor], folder: Path) -> list[str]:
+    """Slots of the loss call of a program."""
+    linear = nn.Linear(4, 7)
+    x, index = torch.randn(5, 4), torch.arange(5) % 7
+    with trueup.Tracer(folder, level="L0", steps="0", store_values_of=["labels"]):
+        loss(linear(x), index).backward()
+        torch.optim.SGD(linear.parameters(), lr=0.1).step()
+    view = step_view(open_trace(folder), 0, 0)
+    return [view.slot[row] for row, phase in enumerate(view.phase) if phase == "loss"]
+
+
+@pytest.mark.parametrize(
+    ("loss", "labelled"),
+    [
+        (lambda made, index: -made.log_softmax(-1).gather(1, index[:, None]).mean(), True),
+        (lambda made, index: (made.logsumexp(-1) - made.gather(1, index[:, None])[:, 0]).mean(), True),
+        (lambda made, index: -(made / 2).float().log_softmax(-1).gather(1, index[:, None]).sum(), True),
+        (lambda made, index: F.softplus(made.gather(1, index[:, None])).mean(), False),
+        (lambda made, index: (made.softmax(-1).gather(1, index[:, None]) * made[:, :1]).mean(), False),
+    ],
+    ids=["log-softmax", "log-sum-exp", "scaled logits", "last token", "router"],
+)
+def test_an_index_is_a_label_where_it_picks_a_probability(
+    loss: Callable[[Tensor, Tensor], Tensor], labelled: bool, tmp_path: Path
+) -> None:
+    assert ("labels" in picked(loss, tmp_path / "run")) is labelled
