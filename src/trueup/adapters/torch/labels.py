@@ -38,32 +38,40 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
         if node is None or node in seen:
             continue
         seen.add(node)
-        kept = _LABELS.get(node.name())
-        if kept is not None:
-            found = _kept(node, kept)
-            if found is not None and not found.is_floating_point():
-                labels.append((node, found))
-                told |= {name: _told(node, name) for name in _NUMBERS if hasattr(node, f"_saved_{name}")}
-                if node.name() != _GATHERED:
-                    continue
+        found = _picks_by(node)
+        if found is not None:
+            labels.append((node, found))
+            told |= {name: _told(node, name) for name in _NUMBERS if hasattr(node, f"_saved_{name}")}
+            if node.name() != _GATHERED:
+                continue
         if node.name() == "MulBackward0":
             factors += [t for t in (_kept(node, "self"), _kept(node, "other")) if t is not None]
         todo += [after for after, _ in node.next_functions]
-    # a loss in chunks: as the program used them, not as the graph is walked
-    normalised = {one for node in seen if node.name().startswith("Logsumexp") for one in _made_of(node)}
-    labels = [(node, label) for node, label in labels if _is_of_probabilities(node, normalised)]
-    ordered = [label for _, label in sorted(labels, key=lambda one: one[0]._sequence_nr())]
+    ordered = _of_probabilities(labels, seen)
     sizes = {label.numel() for label in ordered}
     masks = [t for t in factors if not t.requires_grad and t.numel() in sizes and t.numel() > 1]
     return [*_slots("labels", ordered), *_slots("mask", masks)], told
 
 
-def _is_of_probabilities(node: Node, normalised: set[Node]) -> bool:
-    """Whether what a node picks by its labels are logarithms of probabilities."""
-    if node.name() != _GATHERED:
-        return True
-    made = _made_of(node)
-    return any("LogSoftmax" in one.name() for one in made) or not normalised.isdisjoint(made)
+def _picks_by(node: Node) -> Tensor | None:
+    """The whole numbers that a node picks elements by."""
+    kept = _LABELS.get(node.name())
+    found = None if kept is None else _kept(node, kept)
+    return None if found is None or found.is_floating_point() else found
+
+
+def _of_probabilities(labels: list[tuple[Node, Tensor]], seen: set[Node]) -> list[Tensor]:
+    """Those that pick logarithms of probabilities; a loss in chunks as the program used them, not as the graph
+    is walked."""
+    normalised = {one for node in seen if node.name().startswith("Logsumexp") for one in _made_of(node)}
+    ordered = sorted(labels, key=lambda one: one[0]._sequence_nr())
+    return [
+        label
+        for node, label in ordered
+        if node.name() != _GATHERED
+        or any("LogSoftmax" in one.name() for one in _made_of(node))
+        or not normalised.isdisjoint(_made_of(node))
+    ]
 
 
 def _made_of(node: Node) -> list[Node]:
