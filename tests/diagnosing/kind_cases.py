@@ -265,6 +265,24 @@ def upcast_left_out() -> Evidence:
     return case(noisy.bfloat16(), X.bfloat16(), surroundings=Surroundings(module="norm", neighbours=calls))
 
 
+def with_copies_rounded(*dtypes: str) -> Evidence:
+    """An update of weights that were rounded to bfloat16 before it, on a CPU: four roundings to tf32."""
+    run = RunFacts(on_cpu=True, dtypes=frozenset(dtypes))
+    update = 0.01 * normal(32, 32, seed=36)
+    runs = {"target_run": run, "reference_run": run}
+    return case(SQUARE.bfloat16().float() + update, SQUARE + update, **runs, **UPDATE)
+
+
+@true("dtype_or_rounding")
+def copies_rounded_where_weights_are_in_bfloat16() -> Evidence:
+    return with_copies_rounded("float32", "bfloat16")
+
+
+@near("dtype_or_rounding")
+def copies_rounded_where_nothing_is_in_bfloat16() -> Evidence:
+    return with_copies_rounded("float32")
+
+
 @near("dtype_or_rounding")
 def far_beyond_rounding() -> Evidence:
     return case(X * (1 + 0.4 * normal(4, 16, 32, seed=34)), X)

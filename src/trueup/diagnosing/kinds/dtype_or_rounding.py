@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, NeighbourCall, Vectors
@@ -139,8 +141,10 @@ def _size(evidence: Evidence) -> Found | None:
     vectors = evidence.vectors
     if vectors is None or vectors.num_values < FEW_NUMBERS or not vectors.rel > 0:
         return None
-    dtype = dtype_of_error(vectors.rel) if _is_floating_case(evidence) else None
-    if dtype is None or not _is_possible(evidence, dtype):
+    if not _is_floating_case(evidence):
+        return None
+    dtype = dtype_of_error(vectors.rel, partial(_is_possible, evidence))
+    if dtype is None:
         return None
     bias = fit(vectors.target - vectors.reference, vectors.reference)
     small = ROUNDOFF[dtype] / 2 if dtype == "float32" else vectors.rel * BIAS_OF_ERROR
