@@ -77,8 +77,8 @@ def _inside(rows: Rows) -> Bools:
 
 
 def _of_the_batch(rows: Rows) -> Bools:
-    """Whole numbers that the program gives the model, ids and positions: they are data, whatever comes of them.
-    A mask may be filled with another number and hide the same."""
+    """Whole numbers that the program gives the model, ids and positions: they are data, whatever comes of
+    them. A mask may be filled with another number and hide the same."""
     words = rows.match.words
     masks = np.array([MASK in word for word in words.slot] + [False])[rows.slot]
     whole = np.isnan(unit_roundoffs(words.dtype))[rows.reference.dtype]

@@ -163,13 +163,15 @@ def _size(evidence: Evidence) -> Found | None:
 
 
 def _is_possible(evidence: Evidence, dtype: str) -> bool:
-    """Whether anything may have computed in the dtype: a record of either run is in it; no CPU has tf32."""
+    """Whether anything may have computed in the dtype: a record of either run is in it, or the code that
+    differs at the place names it on one side alone; no CPU has tf32."""
     runs = evidence.target_run, evidence.reference_run
     if dtype.startswith("float8"):
         return _uses_float8(evidence)
     if dtype == "tf32":
         return not all(run.on_cpu for run in runs)
-    return dtype == "float32" or any(dtype in run.dtypes or not run.dtypes for run in runs)
+    held = dtype == "float32" or any(dtype in run.dtypes or not run.dtypes for run in runs)
+    return held or dtype in evidence.dtypes_in_code
 
 
 def _uses_float8(evidence: Evidence) -> bool:
