@@ -77,8 +77,10 @@ def captured(base: str, entry: str | None, folder: str) -> None:
     from bugzoo.trainer import make_trainer
 
     import trueup
+    from trueup.capture.declared import withdraw_layout
 
     torch.set_num_threads(1)
+    withdraw_layout()  # by the program before in this process
     trainer = make_trainer(bases()[base])
     try:
         if entry is not None:
