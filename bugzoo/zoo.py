@@ -9,7 +9,8 @@ Whether a change of trueup's code changes an answer: ``zoo.py --keep DIR`` once,
 (an hour; 15 GB), then ``zoo.py --judge DIR`` with the code as it is. That compares and diagnoses the kept
 runs again, starts no program (minutes) and prints every fact that is not in ``frozen.json``: outcome, exit
 status, stage, place, kinds, axis and ranks of each finding, and the status, score and tolerance of every
-record (as a digest). ``--judge DIR --freeze`` writes ``frozen.json``: an intended change is a diff of it.
+record (as a digest). ``--judge DIR --freeze`` writes ``frozen.json``: an intended change is a diff of it;
+``--judge DIR --documents DOCUMENTS --rescore`` puts the answers on the board.
 """
 
 from __future__ import annotations
@@ -72,6 +73,9 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--freeze", action="store_true", help="with --judge: these answers are right")
     parser.add_argument("--documents", type=Path, metavar="DIR", help="with --judge: keep the JSON documents")
+    parser.add_argument(
+        "--rescore", action="store_true", help="with --judge and --documents: put these answers on the board"
+    )
     parser.add_argument("--board", type=Path, default=HERE / "SCOREBOARD.md")
     return parser
 
@@ -90,7 +94,11 @@ def main() -> int:
         some = entries().keys() if given.sample is None else sample(given.sample)
         chosen = [entry for entry in in_order(chosen) if entry.name in some]
         chosen_kept = kept(given.judge, chosen)
-        return judge_all(chosen_kept, jobs=given.jobs, freeze=given.freeze, documents=given.documents)
+        status = judge_all(chosen_kept, jobs=given.jobs, freeze=given.freeze, documents=given.documents)
+        if given.rescore and given.documents is not None:
+            raw = json.loads(given.board.with_name("scoreboard.json").read_text(encoding="utf-8"))
+            write_board(given.board, [frozen.on_board(one, given.documents) for one in raw])
+        return status
     what = What(replay=not given.passive, noise=not given.no_noise)
     ask_others = not given.no_others
     if ask_others and msprobe.home() is None:

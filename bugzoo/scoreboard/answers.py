@@ -54,7 +54,7 @@ class Answer:
         return cls(**{**plain, "named": [Named(**named) for named in plain["named"]]})
 
 
-def from_compare(document: dict[str, Any], *, seconds: float) -> Answer:
+def from_compare(document: dict[str, Any], *, seconds: float | None) -> Answer:
     """The verdict of ``trueup compare --json``; a batch that differs in its step puts it in the data."""
     verdict = document["verdict"]
     named = []
@@ -86,7 +86,7 @@ def _stage_from(phase: str | None, where: str) -> str | None:
     return _STAGE_OF_PHASE.get(phase or "")
 
 
-def from_diagnose(document: dict[str, Any], *, seconds: float) -> Answer:
+def from_diagnose(document: dict[str, Any], *, seconds: float | None) -> Answer:
     """The findings of ``trueup diagnose --json``."""
     named = [
         Named(

@@ -137,6 +137,11 @@ def _not_run(rows: list[Row]) -> list[str]:
     without = sum(row.raw.get("noise") != "measured" for row in rows)
     if without:
         said.append(f"- no noise profile for {without} of {len(rows)} entries")
+    again = sum(bool(row.raw.get("is_judged_again")) for row in rows)
+    if again:
+        said.append(
+            f"- answers to {again} of {len(rows)} entries are of kept runs judged again; seconds are older"
+        )
     unasked = sum("curves" not in row.raw for row in rows)
     if unasked:
         said.append(f"- msprobe and loss curves: no answer for {unasked} of {len(rows)} entries")

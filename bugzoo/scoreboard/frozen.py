@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bugzoo.scoreboard import facts
+from bugzoo.scoreboard.answers import FAILED, Answer, from_compare, from_diagnose
 from bugzoo.scoreboard.keeping import Kept
 from bugzoo.scoreboard.runs import ACROSS, PASSIVE, REPLAY, SKETCHES, VALUES
 from bugzoo.scoreboard.runs import write as write_answer
@@ -52,6 +53,21 @@ def judge_kept(one: Kept, documents: Path | None = None) -> tuple[str, Answers]:
     if documents is not None:
         write_answer(documents / f"{one.entry.name}.json", printed)
     return one.entry.name, answers
+
+
+def on_board(raw: dict[str, Any], documents: Path) -> dict[str, Any]:
+    """What the board holds of an entry, with the answers that were read from kept runs; how long a command
+    took stays what it was when the program ran."""
+    path = documents / f"{raw['entry']}.json"
+    if not path.exists():
+        return raw
+    answers = dict(raw.get("answers", {}))
+    for mode, document in json.loads(path.read_text(encoding="utf-8")).items():
+        read_answer = from_compare if mode in (VALUES, SKETCHES) else from_diagnose
+        seconds = answers.get(mode, {}).get("seconds")
+        answer = Answer(state=FAILED) if document is None else read_answer(document, seconds=seconds)
+        answers[mode] = answer.to_json()
+    return raw | {"answers": answers, "is_judged_again": True}
 
 
 def compare(target: Path, reference: Path, printed: dict[str, Any], mode: str) -> dict[str, Any]:

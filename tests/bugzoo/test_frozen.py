@@ -9,6 +9,7 @@ import pytest
 from bugzoo.bases import bases
 from bugzoo.entries import entries
 from bugzoo.scoreboard import facts, frozen
+from bugzoo.scoreboard.board import Row
 from bugzoo.scoreboard.keeping import SAMPLE, Kept, in_order, kept, sample
 from bugzoo.scoreboard.runs import ACROSS, COMPLETE, MODES, PASSIVE, REPLAY, SKETCHES, VALUES, Runs, What
 
@@ -124,8 +125,20 @@ def test_kept_runs_are_judged_in_every_way_the_commands_are_asked(tmp_path: Path
     for name, source in (("values", "reference"), ("sketches", "reference.calls"), ("alone", "reference")):
         (tmp_path / "clean" / name).symlink_to(inputs / source)
     one = Kept(entry=entry, folder=tmp_path / "entry", reference=tmp_path / "clean")
-    name, answers = frozen.judge_kept(one)
+    name, answers = frozen.judge_kept(one, tmp_path / "documents")
     assert name == entry.name
+    before = {"entry": name, "seconds": 9.5, "answers": {VALUES: {"seconds": 1.5}}}
+    row = Row(entry=entry, raw=frozen.on_board(before, tmp_path / "documents"))
+    on_board = row.answer(VALUES), row.answer(REPLAY)
+    assert [(one and one.outcome, one and one.seconds) for one in on_board] == [
+        ("differ", 1.5),
+        ("differ", None),
+    ]
+    assert on_board[1] is not None
+    assert on_board[1].named[0].site == "layers.1.ln1"
+    assert row.raw["seconds"] == 9.5
+    other = {"entry": "another"}
+    assert frozen.on_board(other, tmp_path / "documents") is other
     assert tuple(answers) == MODES
     assert answers[ACROSS] == answers[PASSIVE]
     assert answers[VALUES]["rows"] != answers[SKETCHES]["rows"]

@@ -202,3 +202,31 @@ def test_gradients_clipped_by_a_norm_follow_from_every_gradient(tmp_path: Path, 
     made = {site for site, status in found.items() if status == "origin"}
     after = {f"{name}.weight · gradient clipped" for name in "abc"}
     assert made == (after if clip_differs else {"c.weight · gradient accumulated"})
+
+
+def two_steps(folder: Path, *, grown: float, later: float = 1.0, unpaired: bool = False) -> Path:
+    """One module in two steps: the rounding that comes in grows beyond its bound in the first, and the second
+    has a factor of its own."""
+    array = np.random.default_rng(0).standard_normal((8, 32)).astype(np.float32)
+    for step, (entered, made) in enumerate(((grown / 2, grown), (0.0, later - 1.0))):
+        out = Recorder()
+        call = out.call("module", "a", type_="Linear")
+        out.record(call, "forward", "input.0", (array * np.float64(1 + entered)).astype(np.float32))
+        out.record(call, "forward", "output.0", (array * np.float64(1 + made)).astype(np.float32))
+        if unpaired and step == 0:
+            out.record(out.call("module", "b"), "forward", "output.0", array)
+        out.write(folder, step=step)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("later", "unpaired", "status", "step"),
+    [(1.01, False, "origin", 1), (1.01, True, "amplified", 0), (1.0, False, "amplified", 0)],
+)
+def test_a_step_after_noise_that_grew_may_have_an_error_of_its_own(
+    later: float, unpaired: bool, status: str, step: int, tmp_path: Path
+) -> None:
+    target = two_steps(tmp_path / "target", grown=4e-7, later=later, unpaired=unpaired)
+    result = compare(target, two_steps(tmp_path / "reference", grown=0.0))
+    beyond = result.frame().filter(pl.col("step") == step, pl.col("score") > 1)
+    assert (result.verdict.step, beyond["status"].to_list()) == (step, [status])

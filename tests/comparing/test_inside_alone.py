@@ -144,3 +144,34 @@ def test_a_row_of_padding_is_named(reference: Path, tmp_path: Path) -> None:
         StagesCode.SETTING_DIFFERS,
         "padding_idx",
     )
+
+
+class Placed(nn.Module):
+    """Sees of its positions how far apart they are, and of its mask what is 0."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(30, 16), nn.Linear(16, 30)
+
+    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        apart = (positions - positions[:, :1])[..., None] / 9
+        return self.head(torch.tanh(self.embedding(ids) + apart) * (mask != 0)[..., None])
+
+
+def placed(folder: Path, *, begins: int = 0, seen: int = 1) -> Path:
+    torch.manual_seed(0)
+    model = Placed()
+    with trueup.Tracer(folder, level="L0", steps="0", store_values_of=VALUES):
+        positions = (torch.arange(9) + begins).expand(4, 9)
+        logits = model(ids=IDS, positions=positions, mask=SEEN.long() * seen)
+        F.cross_entropy(logits.flatten(0, 1), LABELS.flatten()).backward()
+        torch.optim.SGD(model.parameters(), lr=0.01).step()
+    return folder
+
+
+def test_what_the_model_is_given_is_not_inside_of_it(tmp_path: Path) -> None:
+    """Positions are data, whatever comes of them; a twin: a mask with another number hides the same."""
+    clean = placed(tmp_path / "clean")
+    verdict = compare(placed(tmp_path / "positions", begins=5), clean).verdict
+    assert (verdict.outcome, verdict.where, verdict.step) == (Outcome.DIFFER, "(root) · input.positions", 0)
+    assert compare(placed(tmp_path / "mask", seen=2), clean).exit_code == 0

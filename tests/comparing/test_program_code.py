@@ -69,11 +69,15 @@ def side(folder: Path, *, model: str = MODEL, helpers: str = HELPERS, after: str
     return folder
 
 
-def differences(target: Path, reference: Path) -> tuple[Reason, ...]:
+def book_of(target: Path, reference: Path) -> CodeBook:
     sources = [SimpleNamespace(path=path, steps=lambda: {0: [0]}) for path in (target, reference)]
     book = code_book(*cast("list[Any]", sources))
     assert isinstance(book, CodeBook)
-    return book.near("layer", "forward").reasons
+    return book
+
+
+def differences(target: Path, reference: Path) -> tuple[Reason, ...]:
+    return book_of(target, reference).near("layer", "forward").reasons
 
 
 @pytest.fixture
@@ -111,6 +115,27 @@ def test_other_statements_of_a_function_that_is_called(tmp_path: Path, reference
         "return value / 2",
     )
     assert str(found.place("target_at")).endswith("helpers.py:2")
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "dtypes"),
+    [
+        ("value.bfloat16() / 2", "value / 2", {"bfloat16"}),
+        ("value.to(torch.float16) / 2", "value.to(torch.float32) / 2", {"float16", "float32"}),
+        ("value.to(torch.float16) / 3", "value.to(torch.float16) / 2", set()),
+        ("value / 3", "value / 2", set()),
+    ],
+)
+def test_dtypes_that_one_side_s_code_names(
+    target: str, reference: str, dtypes: set[str], tmp_path: Path
+) -> None:
+    sides = [
+        side(tmp_path / name, helpers=f"import torch\ndef normalised(value):\n    return {text}\n")
+        for name, text in (("target", target), ("reference", reference))
+    ]
+    assert book_of(*sides).near("layer", "forward").dtypes == dtypes
+    assert book_of(*reversed(sides)).near("layer", "forward").dtypes == dtypes
+    assert not book_of(*sides).near(None, "optimizer").dtypes  # another place
 
 
 def test_another_value_of_a_constant(tmp_path: Path, reference: Path) -> None:

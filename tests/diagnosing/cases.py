@@ -80,7 +80,7 @@ def case(
     """Evidence about two tensors; ``kept``: what the runs kept of them, values, sketch or statistics."""
     parts = {
         n: given.pop(n)
-        for n in ("elsewhere", "parameter", "target_run", "reference_run", "repeat")
+        for n in ("elsewhere", "parameter", "target_run", "reference_run", "repeat", "dtypes_in_code")
         if n in given
     }
     extra = {n: given.pop(n) for n in ("requires_grad",) if n in given}

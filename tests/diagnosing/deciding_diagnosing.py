@@ -247,6 +247,29 @@ def loss_form_residual(share: float) -> object:
     return loss_form(logits, labels, gradient + noise, np.ones(64, bool), roundoff=FLOAT32) is None
 
 
+def left_by(terms: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """What least squares over the terms leaves."""
+    return values - terms.T @ np.linalg.lstsq(terms.T, values, rcond=None)[0]
+
+
+@decides("diagnosing.loss_form_better")
+def loss_form_better(share: float) -> object:
+    """The gradient of logits over a temperature, and noise that is so much of what the other form leaves."""
+    generator = np.random.default_rng(0)
+    logits, labels = 0.1 * generator.normal(size=(64, 16)), generator.integers(0, 16, 64)
+    one_hot = np.eye(16)[labels]
+    sums = [np.exp(logits / temperature).sum(axis=1, keepdims=True) for temperature in (0.5, 1.0)]
+    divided = (np.exp(logits / 0.5) / sums[0] - one_hot).ravel()
+    p = np.exp(logits) / sums[1]
+    terms = [one.ravel() for one in (p - one_hot, one_hot - 1 / 16, np.log(sums[1]) * p)]
+    noise = left_by(np.stack([*terms, divided]), generator.normal(size=divided.shape))
+    other = left_by(np.stack(terms), divided)
+    noise *= share / np.sqrt(1 - share**2) * np.linalg.norm(other) / np.linalg.norm(noise)
+    gradient = (divided + noise).reshape(logits.shape)
+    found = loss_form(logits, labels, gradient, np.ones(64, bool), roundoff=FLOAT32)
+    return found is not None and found.temperature == 1.0
+
+
 # -- replays ------------------------------------------
 
 

@@ -322,8 +322,9 @@ def surprise(steepest: float) -> object:
     )
 
 
-def forms(target: float, reference: float) -> object:
-    """What is solved of two losses whose labels are smoothed, and that have a z-loss, by so much."""
+def forms(target: float, reference: float, temperature: float = 1.0) -> object:
+    """What is solved of two losses whose labels are smoothed, and that have a z-loss, by so much, of
+    logits over a temperature."""
     runs = [
         RunFacts(
             losses={
@@ -333,11 +334,18 @@ def forms(target: float, reference: float) -> object:
                     positions=2,
                     rows=1,
                     steepest=None,
-                    form=LossForm(divisor=2.0, smoothing=s, smoothing_error=0.0, z_loss=z, z_loss_error=0.0),
+                    form=LossForm(
+                        divisor=2.0,
+                        smoothing=s,
+                        smoothing_error=0.0,
+                        z_loss=z,
+                        z_loss_error=0.0,
+                        temperature=t,
+                    ),
                 )
             }
         )
-        for s, z in ((target, reference), (0.0, 0.0))
+        for s, z, t in ((target, reference, temperature), (0.0, 0.0, 1.0))
     ]
     about = arrays(R, N).origin
     evidence = Evidence(
@@ -347,6 +355,11 @@ def forms(target: float, reference: float) -> object:
         reference_run=lambda: runs[1],
     )
     return criterion.criterion_fault(evidence) is None
+
+
+@decides("kinds.temperature_apart")
+def temperature_apart(apart: float) -> object:
+    return forms(0.0, 0.0, 1.0 + apart)
 
 
 @decides("kinds.smoothing_apart")

@@ -265,6 +265,45 @@ def upcast_left_out() -> Evidence:
     return case(noisy.bfloat16(), X.bfloat16(), surroundings=Surroundings(module="norm", neighbours=calls))
 
 
+def with_copies_rounded(*dtypes: str) -> Evidence:
+    """An update of weights that were rounded to bfloat16 before it, on a CPU: four roundings to tf32."""
+    run = RunFacts(on_cpu=True, dtypes=frozenset(dtypes))
+    update = 0.01 * normal(32, 32, seed=36)
+    runs = {"target_run": run, "reference_run": run}
+    return case(SQUARE.bfloat16().float() + update, SQUARE + update, **runs, **UPDATE)
+
+
+@true("dtype_or_rounding")
+def copies_rounded_where_weights_are_in_bfloat16() -> Evidence:
+    return with_copies_rounded("float32", "bfloat16")
+
+
+@near("dtype_or_rounding")
+def copies_rounded_where_nothing_is_in_bfloat16() -> Evidence:
+    return with_copies_rounded("float32")
+
+
+def factors_of_rows_off(*named: str) -> Evidence:
+    """Each row of a sum of two has its factors rounded: what is rounded is in no record."""
+    a, b = normal(256, 32, seed=37), normal(256, 32, seed=38)
+    weights = torch.softmax(normal(256, 2, seed=39), 1)
+    low = weights.bfloat16().float()
+    sums = [w[:, :1] * a + w[:, 1:] * b for w in (low, weights)]
+    run = RunFacts(on_cpu=True, dtypes=frozenset({"float32"}))
+    runs = {"target_run": run, "reference_run": run}
+    return case(*sums, **runs, dtypes_in_code=frozenset(named))
+
+
+@true("dtype_or_rounding")
+def factors_rounded_as_the_code_says() -> Evidence:
+    return factors_of_rows_off("bfloat16", "float32")
+
+
+@near("dtype_or_rounding")
+def factors_off_and_no_code_that_says_so() -> Evidence:
+    return factors_of_rows_off()
+
+
 @near("dtype_or_rounding")
 def far_beyond_rounding() -> Evidence:
     return case(X * (1 + 0.4 * normal(4, 16, 32, seed=34)), X)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bugzoo.models.gpt import loss_of
 
 import trueup
 from tests.diagnosing import diagnosed as runs
@@ -137,6 +138,24 @@ def test_what_the_runs_own_numbers_tell(
     assert failed == [stage], found.headline
     assert Stage.CONFIG not in {f.stage for f in found.findings}
     assert len({f.headline for f in found.findings}) == len(found.findings)
+
+
+@pytest.mark.parametrize(("times", "code"), [(0.0, StagesCode.LAST_ONLY), (1.0, None)])
+def test_gradients_that_are_cleared_between_microbatches_are_one_finding(
+    times: float, code: StagesCode | None, tmp_path: Path
+) -> None:
+    """The sum is exactly the last gradient: nothing is left over that rounding could have made."""
+
+    def kept(model: torch.nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        for weight in model.parameters():
+            if weight.grad is not None:
+                weight.grad.mul_(times)
+        return loss_of(model, ids, labels)
+
+    both = {"optimizer": runs.adam(), "microbatches": 2}
+    trusted = capture(tmp_path / "reference", both)
+    found = diagnosed(tmp_path / "cleared", trusted, {**both, "loss": kept})
+    assert [one.headline.code for one in found.findings] == ([] if code is None else [code])
 
 
 def test_a_working_copy_of_before_the_update_is_stale(tmp_path: Path) -> None:

@@ -96,6 +96,24 @@ def test_an_input_of_one_side_comes_first(tmp_path: Path) -> None:
     assert (findings[0].stage, findings[0].headline.code) == (Stage.DATA, StagesCode.INPUT_OF_ONE_SIDE)
 
 
+def scaled(step: Step) -> Step:
+    """The same, with what the embedding returns times 1.01."""
+
+    def again(model: Model, ids: Tensor, at: int) -> Tensor:
+        with model.embed.register_forward_hook(lambda module, given, made: made * 1.01):
+            return step(model, ids, at)
+
+    return again
+
+
+@pytest.mark.parametrize(("step", "is_cause"), [(moved, True), (spelt_out, False)])
+def test_a_default_that_is_spelt_out_is_no_cause(step: Step, is_cause: bool, tmp_path: Path) -> None:
+    verdict, findings = both(tmp_path, trained(scaled(step)), trained(plain))
+    assert verdict.owner == "embed"
+    assert (verdict.headline.code is VerdictCode.INPUT_OF_ONE_SIDE) is is_cause
+    assert (findings[0].stage is Stage.DATA) is is_cause
+
+
 def test_a_default_that_is_spelt_out_is_no_finding(tmp_path: Path) -> None:
     verdict, findings = both(tmp_path, trained(spelt_out), trained(plain))
     assert verdict.outcome is Outcome.AGREE

@@ -252,3 +252,35 @@ def test_the_kind_of_the_architecture_page_works(tmp_path: Path, monkeypatch: py
     near = X.clamp(-1, 1)
     near[0, 0, 0] += 0.5
     assert all(one.sentence.number("bound") is None for one in name_kinds(case(near, X), (rule, *RULES)))
+
+
+def table(function: str, change: str) -> torch.Tensor:
+    """Cosines or sines by position and frequency, each twice, with something done to them on the way."""
+    frequencies = 10000.0 ** (-torch.arange(16) / 16)
+    if change in ("bfloat16", "float16"):
+        frequencies = frequencies.to(getattr(torch, change)).float()
+    if change == "scaled":
+        frequencies = frequencies * 1.002
+    angles = torch.arange(48)[:, None] * torch.cat([frequencies, frequencies])
+    if change == "angles":
+        angles = angles.bfloat16().float()
+    return getattr(torch, function)(angles)[None]
+
+
+@pytest.mark.parametrize("function", ["cos", "sin"])
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ("bfloat16", (KindReason.FREQUENCIES_ROUNDED, "bfloat16")),
+        ("float16", (KindReason.FREQUENCIES_ROUNDED, "float16")),
+        ("angles", (KindReason.ANGLES_ROUNDED, "bfloat16")),
+        ("scaled", None),
+    ],
+)
+def test_a_rotary_table_tells_what_was_rounded(
+    function: str, change: str, expected: tuple[KindReason, str] | None
+) -> None:
+    kinds = name_kinds(case(table(function, change), table(function, "")))
+    codes = (KindReason.FREQUENCIES_ROUNDED, KindReason.ANGLES_ROUNDED)
+    found = [(one.sentence.code, one.sentence.place("dtype")) for one in kinds if one.sentence.code in codes]
+    assert found == ([] if expected is None else [expected])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -12,13 +14,21 @@ pytestmark = pytest.mark.torch
 
 
 def form(
-    *, smoothing: float = 0.0, z_loss: float = 0.0, times: float = 1.0, dtype: str = "float32"
+    *,
+    smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    times: float = 1.0,
+    dtype: str = "float32",
+    temperature: float = 1.0,
+    size: float = 3.0,
+    cap: float | None = None,
 ) -> LossForm | None:
     generator = torch.Generator().manual_seed(0)
-    logits = (3 * torch.randn(96, 50, generator=generator)).to(getattr(torch, dtype)).requires_grad_()
+    logits = (size * torch.randn(96, 50, generator=generator)).to(getattr(torch, dtype)).requires_grad_()
     labels = torch.randint(0, 50, (96,), generator=generator)
     labels[::7] = -100
-    loss = F.cross_entropy(logits.float(), labels, label_smoothing=smoothing)
+    shown = logits.float() / temperature if cap is None else cap * torch.tanh(logits.float() / cap)
+    loss = F.cross_entropy(shown, labels, label_smoothing=smoothing)
     if z_loss:
         loss = loss + z_loss * logits.float()[labels != -100].logsumexp(-1).square().mean()
     (times * loss).backward()
@@ -38,6 +48,33 @@ def test_smoothing_z_loss_and_divisor_are_recovered(smoothing: float, z_loss: fl
     assert found.z_loss == pytest.approx(z_loss, abs=1e-6)
     assert abs(found.smoothing - smoothing) < 6 * found.smoothing_error
     assert abs(found.z_loss - z_loss) < 6 * found.z_loss_error
+
+
+@pytest.mark.parametrize(
+    ("temperature", "size"), [(0.9, 0.2), (0.7, 3.0), (1.1, 1.0), (2.0, 3.0), (1.05, 0.2)]
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_temperature_is_recovered(temperature: float, size: float, dtype: str) -> None:
+    found = form(temperature=temperature, size=size, dtype=dtype)
+    assert found is not None
+    exact = dtype == "float32"
+    if exact or abs(temperature - 1) * size > 0.1:  # else the roundings of bfloat16 hide it
+        assert found.temperature == pytest.approx(temperature, rel=1e-5 if exact else 2e-3)
+        assert found.divisor == pytest.approx(82, rel=1e-4 if exact else 1e-2)
+        assert abs(found.temperature - temperature) < 6 * found.temperature_error
+        assert found.smoothing == found.z_loss == 0
+
+
+@pytest.mark.parametrize("changed", [{}, {"smoothing": 0.1}, {"z_loss": 1e-2}, {"dtype": "bfloat16"}])
+@pytest.mark.parametrize("size", [0.2, 3.0])
+def test_other_forms_have_no_temperature(changed: dict[str, Any], size: float) -> None:
+    found = form(**changed, size=size)
+    assert found is not None
+    assert found.temperature == 1.0
+
+
+def test_capped_logits_have_no_temperature() -> None:
+    assert form(cap=3.0) is None
 
 
 def test_in_bfloat16_the_errors_say_how_little_is_known() -> None:

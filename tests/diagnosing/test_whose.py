@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -75,8 +77,10 @@ def captured(base: str, entry: str | None, folder: str) -> None:
     from bugzoo.trainer import make_trainer
 
     import trueup
+    from trueup.capture.declared import withdraw_layout
 
     torch.set_num_threads(1)
+    withdraw_layout()  # by the program before in this process
     trainer = make_trainer(bases()[base])
     try:
         if entry is not None:
@@ -90,32 +94,37 @@ def captured(base: str, entry: str | None, folder: str) -> None:
 
 
 CASES = {
-    "own-tokens-counted": ("forward", "cp", ()),
-    "positions-of-own-part": ("data", "cp", ()),
-    "repeat-context": None,
+    "own-tokens-counted": ("trainer-context", ("forward", "cp", ())),
+    "positions-of-own-part": ("trainer-context", ("data", "cp", ())),
+    "repeat-context": ("trainer-context", None),
+    "norm-of-own-shards": ("gpt-fsdp", ("reduction", "world", ())),
 }
 
 
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def references(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     from tests.trainer.worlds import world
 
-    folder = tmp_path_factory.mktemp("reference") / "run"
-    world(2).run("tests.diagnosing.test_whose:captured", "trainer-context", None, str(folder))
-    return folder
+    @cache
+    def made(base: str) -> Path:
+        folder = tmp_path_factory.mktemp("reference") / base
+        world(2).run("tests.diagnosing.test_whose:captured", base, None, str(folder))
+        return folder
+
+    return made
 
 
 @pytest.mark.torch
 @pytest.mark.distributed
 @pytest.mark.xdist_group("worlds")
 @pytest.mark.parametrize("name", CASES)
-def test_two_processes_are_diagnosed(name: str, reference: Path, tmp_path: Path) -> None:
+def test_two_processes_are_diagnosed(name: str, references: Callable[[str], Path], tmp_path: Path) -> None:
     from tests.trainer.worlds import world
     from trueup.diagnosing.pipeline import diagnose
 
-    world(2).run("tests.diagnosing.test_whose:captured", "trainer-context", name, str(tmp_path / "run"))
-    found = diagnose(tmp_path / "run", reference, output=tmp_path / "out", noise=False)
-    expected = CASES[name]
+    base, expected = CASES[name]
+    world(2).run("tests.diagnosing.test_whose:captured", base, name, str(tmp_path / "run"))
+    found = diagnose(tmp_path / "run", references(base), output=tmp_path / "out", noise=False)
     if expected is None:
         assert found.outcome.value == "agree", found.headline
     else:

@@ -21,7 +21,7 @@ from trueup.comparing.record_row import RecordRow
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.sites import module_column
 from trueup.matching.codes import Codes
-from trueup.store.same_rows import MASK
+from trueup.store.same_rows import MASK, POSITION
 from trueup.types.arrays import Bools
 from trueup.types.codes import EvidenceCode
 from trueup.types.reason import Reason, reason
@@ -164,7 +164,7 @@ def _inputs_of_one_side(rows: Rows, row: int) -> list[Reason]:
     found = []
     for side, half, own in zip(("target", "reference"), (rows.target, rows.reference), around, strict=True):
         at = inputs & (half.record >= 0) & np.isin(half.call, [call for call in own if call >= 0])
-        at &= ~_of_other_loss(rows)
+        at &= ~_of_other_loss(rows) & ~_counting_positions(rows, half)
         if rows.reference.numel[row] > 1:  # a single number, a count say, is what a loss is made with
             at &= half.numel != 1
         names = [rows.match.words.slot[code].partition(".")[2] for code in rows.slot[at].tolist()]
@@ -175,6 +175,18 @@ def _inputs_of_one_side(rows: Rows, row: int) -> list[Reason]:
             reason(EvidenceCode.INPUT_OF_ONE_SIDE, side=side, name=name) for name in dict.fromkeys(names)
         ]
     return found
+
+
+def _counting_positions(rows: Rows, half: Half) -> Bools:
+    """Positions that count from 0 along the last dim: what a model takes by itself where it is given none."""
+    words = rows.match.words
+    named = np.array([POSITION in word for word in words.slot] + [False])[rows.slot]
+    widths = np.array([shape[-1] if shape else 1 for shape in words.shape] + [1], float)[half.shape]
+    held, times = half.statistics, np.nan_to_num(half.numel) / widths
+    counting = (held["minimum"] == 0) & (held["maximum"] == widths - 1)
+    counting &= np.isclose(held["mean"], (widths - 1) / 2)
+    squares = times * (widths - 1) * widths * (2 * widths - 1) / 6
+    return np.asarray(named & counting & np.isclose(held["l2_norm"] ** 2, squares))
 
 
 def _masks_given(rows: Rows, side: str, half: Half, inputs: Bools) -> list[str]:

@@ -65,7 +65,7 @@ class Ledger:
     """the first weight that one run alone has"""
     num_origins: int = 0
     not_traced: set[int] = field(default_factory=set)
-    """ranks whose first step that differs shows no origin"""
+    """ranks whose first step that differs shows no origin, and records that could not be compared"""
     arbitration: Counter[str] = field(default_factory=Counter)
     arbitration_first: dict[str, str] = field(default_factory=dict)
     evidence: Counter[str] = field(default_factory=Counter)
@@ -202,11 +202,13 @@ class Ledger:
             self.firsts[name] = first_of_rows(pair, rows, judgement, table, row)
 
     def _add_origin(self, pair: StepPair, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
-        """Keep the likeliest origin so far. What exceeds in a step without any follows from what could not
-        be compared there; no later step is where it starts."""
+        """Keep the likeliest origin so far. What exceeds in a step without any may follow from what could
+        not be compared there; then no later step is where it starts. Where all was compared, noise grew, and
+        a later step may show an error of its own."""
         at = np.flatnonzero(judgement.attribution.status == ORIGIN)
         self.num_origins += len(at)
-        if not len(at) and (judgement.status == DIFFERENT).any() and self.origin is None:
+        untraced = not len(at) and (judgement.status == DIFFERENT).any() and self.origin is None
+        if untraced and np.isin(judgement.status, (UNMATCHED, UNDECIDED)).any():
             self.not_traced.add(pair.rank)
         if pair.rank in self.not_traced:
             return

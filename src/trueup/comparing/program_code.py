@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from trueup.numerics.dtypes import DTYPES
 from trueup.store.code import Called, ProgramCode, ProgramFunction, Roots, code_of
 from trueup.store.reader import TraceSource
 from trueup.types.codes import EvidenceCode, VerdictCode
@@ -26,6 +28,7 @@ SHOWN = 3
 _LINES = 4
 """statements of a function that are shown of a side"""
 _WIDTH = 160
+_WORD = re.compile(r"\w+")
 _LOSS_AND_MORE = ("loss", "optimizer", "scalar", "param", "collective")
 
 
@@ -146,6 +149,16 @@ class Near:
     def beside(self, evidence: tuple[Reason, ...], *, known: bool) -> tuple[Reason, ...]:
         """Evidence with what differs in the code: behind a cause that is known, else ahead of all."""
         return (*evidence, *self.reasons) if known else (*self.reasons, *evidence)
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """Dtypes that the code of the place itself names on one side alone."""
+        sides: dict[str, set[str]] = {"target": set(), "reference": set()}
+        for one in self.reasons if self.is_own else ():
+            for side, named in sides.items():
+                text = one.place("text") if one.place("side") == side else one.place(side)
+                named.update(_WORD.findall(str(text)))
+        return frozenset((sides["target"] ^ sides["reference"]) & DTYPES.keys())
 
     def headline(self, headline: Reason) -> Reason:
         """The headline of a difference without a known cause, with the code that differs at its place."""

@@ -6,6 +6,10 @@ z-loss of coefficient c, over d; its gradient is linear in 1 / d, s / d and c / 
     dL/dz = (p - y) / d + s (y - 1 / V) / d + 2 c logsumexp(z) p / d
 
 Least squares over all tokens that count gives the three, and how well each is known.
+
+It may also be one of logits over a temperature t: (softmax(z / t) - y) / (t d). Of
+words that are not the label its logarithm is linear in z, with a slope of 1 / t. Small logits tell the two
+apart badly: it has a temperature where that leaves by far less of the gradient.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trueup.diagnosing.thresholds import LOSS_FORM_RESIDUAL
+from trueup.diagnosing.thresholds import LOSS_FORM_BETTER, LOSS_FORM_RESIDUAL
 from trueup.types.arrays import Bools, Floats, Ints
 
 MAX_NUMBERS = 1 << 22
@@ -30,6 +34,8 @@ class LossForm:
     smoothing_error: float
     z_loss: float
     z_loss_error: float
+    temperature: float = 1.0
+    temperature_error: float = 0.0
 
 
 def loss_form(
@@ -49,23 +55,64 @@ def loss_form(
     z, g, y = logits[rows], gradient[rows], labels[rows]
     if len(rows) < 2 or z.shape[1] < 3 or not (np.isfinite(z).all() and np.isfinite(g).all()):
         return None
-    largest = z.max(axis=1, keepdims=True)
-    total = np.exp(z - largest).sum(axis=1, keepdims=True)
-    p = np.exp(z - largest) / total
+    p, log_total = _softmax(z)
     one_hot = np.zeros_like(p)
     one_hot[np.arange(len(y)), y] = 1.0
     terms = np.stack(
         [
             (p - one_hot).ravel(),
             (one_hot - 1.0 / p.shape[1]).ravel(),
-            (2 * (largest + np.log(total)) * p).ravel(),
+            (2 * log_total * p).ravel(),
         ]
     )
-    return _solved(terms, g.ravel(), roundoff)
+    plain, divided = _solved(terms, g.ravel(), roundoff), _of_temperature(z, g, one_hot, roundoff)
+    if plain is None or divided is None:
+        return next((form for form, _ in filter(None, (plain, divided))), None)
+    return divided[0] if divided[1] < LOSS_FORM_BETTER * plain[1] else plain[0]
 
 
-def _solved(terms: Floats, gradient: Floats, roundoff: float) -> LossForm | None:
-    """Normal equations scaled to unit diagonal; errors follow from the residual, at least from rounding."""
+def _softmax(z: Floats) -> tuple[Floats, Floats]:
+    """softmax(z) and logsumexp(z) of every row."""
+    largest = z.max(axis=1, keepdims=True)
+    total = np.exp(z - largest).sum(axis=1, keepdims=True)
+    return np.exp(z - largest) / total, largest + np.log(total)
+
+
+def _of_temperature(z: Floats, g: Floats, one_hot: Floats, roundoff: float) -> tuple[LossForm, float] | None:
+    """The form, and what it leaves of the gradient; None where that is of no such loss.
+
+    Least squares of log g over z, per token about its own means, weighted with g: words of tiny gradients may
+    have underflowed.
+    """
+    w = np.where((one_hot == 0) & (g > 0), g, 0.0)
+    total = np.where(w.sum(axis=1, keepdims=True) > 0, w.sum(axis=1, keepdims=True), 1.0)
+    sides = (z, np.log(g, out=np.zeros_like(g), where=w > 0))
+    x, y = (values - (values * w).sum(axis=1, keepdims=True) / total for values in sides)
+    square = float((w * x * x).sum())
+    slope = float((w * x * y).sum()) / square if square > 0 else 0.0
+    if slope <= 0:
+        return None
+    made = (_softmax(z * slope)[0] - one_hot).ravel()
+    a = float(made @ g.ravel()) / float(made @ made)
+    left, length = float(np.linalg.norm(g.ravel() - a * made)), float(np.linalg.norm(g))
+    if a <= 0 or left > LOSS_FORM_RESIDUAL * length:
+        return None
+    apart = np.where(w > 0, np.maximum(np.abs(y - slope * x), roundoff), 0.0)
+    form = LossForm(
+        divisor=slope / a,
+        smoothing=0.0,
+        smoothing_error=0.0,
+        z_loss=0.0,
+        z_loss_error=0.0,
+        temperature=1 / slope,
+        temperature_error=float(np.linalg.norm(w * x * apart)) / square / slope**2 + roundoff / slope,
+    )
+    return form, left / length
+
+
+def _solved(terms: Floats, gradient: Floats, roundoff: float) -> tuple[LossForm, float] | None:
+    """The form without a temperature, and what it leaves of the gradient: normal equations scaled to unit
+    diagonal; errors follow from the residual, at least from rounding."""
     sizes = np.linalg.norm(terms, axis=1)
     length = float(np.linalg.norm(gradient))
     if not (sizes > 0).all() or length == 0:
@@ -80,10 +127,11 @@ def _solved(terms: Floats, gradient: Floats, roundoff: float) -> LossForm | None
     if a <= 0 or left > LOSS_FORM_RESIDUAL * length:
         return None
     errors = np.sqrt(np.maximum(np.diag(inverse), 0.0)) * max(left, roundoff * length) / sizes
-    return LossForm(
+    form = LossForm(
         divisor=float(1 / a),
         smoothing=float(b / a),
         smoothing_error=float(np.hypot(errors[1], errors[0] * b / a) / a),
         z_loss=float(c / a),
         z_loss_error=float(np.hypot(errors[2], errors[0] * c / a) / a),
     )
+    return form, left / length

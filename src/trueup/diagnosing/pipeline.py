@@ -222,10 +222,17 @@ class _Work:
             kept = against_agreement(by_replay) if _agree_as_measured(comparison) else by_replay
             found = _merged(kept, passive)
         shown = replayed if replayed is not None else target
+        book = code_book(target, reference)
+
+        def dtypes_in_code(origin: Origin) -> frozenset[str]:
+            module = None if origin.stage in _OUTSIDE else origin.module
+            return frozenset() if book is None else book.near(module, origin.phase).dtypes
 
         def evidence_of(origin: Origin) -> Evidence:
             source = target if origin in passive else shown
-            return Evidence.from_origin(origin, source, reference, free=target)
+            return Evidence.from_origin(
+                origin, source, reference, free=target, dtypes_in_code=lambda: dtypes_in_code(origin)
+            )
 
         return Context(
             target=target,

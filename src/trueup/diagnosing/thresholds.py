@@ -51,6 +51,12 @@ LOSS_FORM_RESIDUAL = chosen(
     "of the gradient",
     "five roundings to bfloat16, in which logits and gradient may be kept; another function leaves more",
 )
+LOSS_FORM_BETTER = chosen(
+    "diagnosing.loss_form_better",
+    0.25,
+    "of what another form leaves",
+    "what is left is at most a quarter: of roundings alone both leave the same",
+)
 EPS_FEWEST = chosen(
     "diagnosing.eps_fewest", 8, "elements", "eps is a median over them: three of eight may be off"
 )

@@ -55,6 +55,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.DROPOUT_RATE: "dropout rate differs in {place}: {target:percent} (target), "
     "{reference:percent} (reference)",
     KindReason.LABEL_SMOOTHING: _fitted("label smoothing"),
+    KindReason.LOGIT_TEMPERATURE: _fitted("temperature of the logits"),
     KindReason.Z_LOSS: _fitted("z-loss coefficient"),
     KindReason.ACTIVATION: _both("activation"),
     KindReason.ROTARY_THETA: _fitted("rotary theta"),
@@ -76,6 +77,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.NO_MASK: "no causal mask in {place}",
     KindReason.CAUSAL_MASK_ADDED: "causal mask in {place}; the reference has none",
     KindReason.KEY_HEADS_ALTERNATE: "{place} assigns query heads to key heads alternately",
+    KindReason.FREQUENCIES_ROUNDED: "rotary frequencies of {place} rounded to {dtype}",
     KindReason.SOFTMAX_ROUNDED: "softmax of {place} computed in {dtype}",
     KindReason.COSINES_ROUNDED: "cosines and sines of {place} computed in {dtype}",
     KindReason.TERM_MISSING: "result of {place} lacks the term {term}",

@@ -334,6 +334,7 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.ROTATED_BACKWARD: _say("rotary embedding rotates in the opposite direction"),
     KindReason.POSITIONS_SHIFTED: _say("rotary positions are {shift:+d} from the reference's", {"shift": 1}),
+    KindReason.FREQUENCIES_ROUNDED: _say("rotary frequencies (inv_freq) are rounded to {dtype}", _DTYPE),
     KindReason.ANGLES_ROUNDED: _say("rotary angles are rounded to {dtype} before cos and sin", _DTYPE),
     # attention, computed again
     KindReason.SEES_SUCCESSOR: _say(_computed_again("each token attending to its successor as well")),
@@ -414,6 +415,10 @@ PHRASES: dict[KindReason, Phrase] = {
         {"factor": 2.0, "parts": (reason(FactorCode.NUMBER, number=2),)},
         {"factor": 1.002},
         part=True,
+    ),
+    KindReason.LOGIT_TEMPERATURE: _say(
+        _fitted("temperature that divides the logits (from their gradient)"),
+        {"target": 0.9, "reference": 1.0},
     ),
     KindReason.LABEL_SMOOTHING: _say(
         _fitted("label smoothing (from the gradient of the logits)"), {"target": 0.1, "reference": 0.0}

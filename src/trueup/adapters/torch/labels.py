@@ -61,8 +61,8 @@ def _picks_by(node: Node) -> Tensor | None:
 
 
 def _of_probabilities(labels: list[tuple[Node, Tensor]], seen: set[Node]) -> list[Tensor]:
-    """Those that pick logarithms of probabilities; a loss in chunks as the program used them, not as the graph
-    is walked."""
+    """Those that pick logarithms of probabilities; of a loss in chunks as the program used them, not as the
+    graph is walked."""
     normalised = {one for node in seen if node.name().startswith("Logsumexp") for one in _made_of(node)}
     ordered = sorted(labels, key=lambda one: one[0]._sequence_nr())
     return [

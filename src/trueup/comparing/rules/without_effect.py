@@ -9,8 +9,8 @@ them agrees, that share is below 1 / ``UNFELT`` in each: less than any use of th
 goes into a product with a weight is a factor of that weight's gradient. Smaller differences are left as
 they are: rounding could hide what comes of them. What cannot be compared at all, since one run gives an
 expert all tokens and the other its own, is settled in the same way where a difference of its whole size would
-have been felt. NaN and infinity are left as they are, and what several ranks make together, which also shows
-how it was put together.
+have been felt. What the program gives the model is data, not inside of it. NaN and infinity are left as they
+are, and what several ranks make together, which also shows how it was put together.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from trueup.comparing.metrics import STATISTICS, Metrics
 from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.comparing.thresholds import UNFELT
+from trueup.numerics.dtypes import unit_roundoffs
+from trueup.store.same_rows import MASK
 from trueup.types.arrays import Bools
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason
@@ -70,7 +72,18 @@ def _inside(rows: Rows) -> Bools:
     for half, side in ((rows.target, rows.match.target), (rows.reference, rows.match.reference)):
         within |= (half.record >= 0) & (side.parent[half.call] >= 0)
     within |= rows.kind_is("module")
-    return np.asarray(rows.phase_is("forward", "backward") & rows.kind_is("module", "api") & within)
+    within &= rows.phase_is("forward", "backward") & rows.kind_is("module", "api")
+    return np.asarray(within & ~_of_the_batch(rows))
+
+
+def _of_the_batch(rows: Rows) -> Bools:
+    """Whole numbers that the program gives the model, ids and positions: they are data, whatever comes of
+    them. A mask may be filled with another number and hide the same."""
+    words = rows.match.words
+    masks = np.array([MASK in word for word in words.slot] + [False])[rows.slot]
+    whole = np.isnan(unit_roundoffs(words.dtype))[rows.reference.dtype]
+    given = rows.paired & rows.kind_is("module") & rows.phase_is("forward") & rows.slot_starts("input")
+    return np.asarray(given & (rows.of_call("parent") < 0) & whole & ~masks)
 
 
 RULE = Rule(

@@ -67,6 +67,7 @@ class Evidence:
         repeat: Callable[[], float | None] = lambda: None,
         requires_grad: tuple[bool | None, bool | None] = (None, None),
         reasons: tuple[str | None, str | None] = (None, None),
+        dtypes_in_code: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         self.origin = origin
         self.pair = pair
@@ -76,6 +77,7 @@ class Evidence:
         """why a side has no summary, or what is special about it"""
         self._surroundings, self._elsewhere, self._parameter = surroundings, elsewhere, parameter
         self._target_run, self._reference_run, self._repeat = target_run, reference_run, repeat
+        self._dtypes_in_code = dtypes_in_code
         self._remembered: dict[object, object] = {}
 
     @classmethod
@@ -86,9 +88,11 @@ class Evidence:
         reference: TraceSource,
         *,
         free: TraceSource | None = None,
+        dtypes_in_code: Callable[[], frozenset[str]] = frozenset,
     ) -> Evidence:
         """What two traces hold about an origin; the target's may be a free run or a replay of it, beside
-        which the ``free`` run tells the form of its losses.
+        which the ``free`` run tells the form of its losses. ``dtypes_in_code``: those that the program's code
+        names at the origin on one side alone.
 
         Raises:
             TraceError: the origin's step is not in a trace.
@@ -109,6 +113,7 @@ class Evidence:
             repeat=lambda: repeat_noise(place),
             requires_grad=place.requires_grad(),
             reasons=place.reasons(),
+            dtypes_in_code=dtypes_in_code,
         )
 
     # -- the tensor ------------------------------------------
@@ -215,6 +220,11 @@ class Evidence:
     def repeat(self) -> float | None:
         """Relative difference of the reference from its own repeat here, from the noise profile."""
         return self._repeat()
+
+    @cached_property
+    def dtypes_in_code(self) -> frozenset[str]:
+        """Those that the code of the place names on one side alone."""
+        return self._dtypes_in_code()
 
     def remembered(self, work_out: Callable[[Evidence], Result]) -> Result:
         """What several rules ask for: worked out once."""

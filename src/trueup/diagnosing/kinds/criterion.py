@@ -20,6 +20,7 @@ from trueup.diagnosing.kinds.thresholds import (
     MOST_OF_SPREAD,
     SMOOTHING_APART,
     SOLVED_Z,
+    TEMPERATURE_APART,
     Z_LOSS_APART,
 )
 from trueup.numerics.dtypes import DTYPES
@@ -43,7 +44,8 @@ _Coefficient = tuple[float, float]
 
 
 def _other_form(evidence: Evidence) -> Solved | None:
-    """Smoothed labels, or a z-loss, on one side: the gradients of both sides' logits say so."""
+    """Logits over a temperature, smoothed labels, or a z-loss, on one side: the gradients of both sides'
+    logits say so."""
     if evidence.origin.stage is not Stage.LOSS:
         return None
     for microbatch, target in evidence.target_run.losses.items():
@@ -51,6 +53,9 @@ def _other_form(evidence: Evidence) -> Solved | None:
         if reference is None or target.form is None or reference.form is None:
             continue
         t, r = target.form, reference.form
+        divided = (t.temperature, t.temperature_error), (r.temperature, r.temperature_error)
+        if _differ(*divided, least=TEMPERATURE_APART):
+            return _solved(evidence, KindCode.CONSTANT_ARGUMENT, KindReason.LOGIT_TEMPERATURE, *divided)
         smoothed = (t.smoothing, t.smoothing_error), (r.smoothing, r.smoothing_error)
         if _differ(*smoothed, least=SMOOTHING_APART):
             return _solved(evidence, KindCode.CONSTANT_ARGUMENT, KindReason.LABEL_SMOOTHING, *smoothed)

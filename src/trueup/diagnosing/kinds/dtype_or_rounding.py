@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, NeighbourCall, Vectors
@@ -139,8 +141,10 @@ def _size(evidence: Evidence) -> Found | None:
     vectors = evidence.vectors
     if vectors is None or vectors.num_values < FEW_NUMBERS or not vectors.rel > 0:
         return None
-    dtype = dtype_of_error(vectors.rel) if _is_floating_case(evidence) else None
-    if dtype is None or not _is_possible(evidence, dtype):
+    if not _is_floating_case(evidence):
+        return None
+    dtype = dtype_of_error(vectors.rel, partial(_is_possible, evidence))
+    if dtype is None:
         return None
     bias = fit(vectors.target - vectors.reference, vectors.reference)
     small = ROUNDOFF[dtype] / 2 if dtype == "float32" else vectors.rel * BIAS_OF_ERROR
@@ -159,13 +163,15 @@ def _size(evidence: Evidence) -> Found | None:
 
 
 def _is_possible(evidence: Evidence, dtype: str) -> bool:
-    """Whether anything may have computed in the dtype: a record of either run is in it; no CPU has tf32."""
+    """Whether anything may have computed in the dtype: a record of either run is in it, or the code that
+    differs at the place names it on one side alone; no CPU has tf32."""
     runs = evidence.target_run, evidence.reference_run
     if dtype.startswith("float8"):
         return _uses_float8(evidence)
     if dtype == "tf32":
         return not all(run.on_cpu for run in runs)
-    return dtype == "float32" or any(dtype in run.dtypes or not run.dtypes for run in runs)
+    held = dtype == "float32" or any(dtype in run.dtypes or not run.dtypes for run in runs)
+    return held or dtype in evidence.dtypes_in_code
 
 
 def _uses_float8(evidence: Evidence) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from trueup.diagnosing.kinds.thresholds import (
@@ -54,9 +56,10 @@ def on_grid(values: Floats, dtype: str) -> Bools:
     return np.asarray(exact & ((narrow.view(np.uint32) & mask) == 0))
 
 
-def dtype_of_error(relative: float) -> str | None:
-    """The finest dtype whose rounding leaves a relative l2 error of this size; None where none does."""
-    for name in reversed(COARSE):
+def dtype_of_error(relative: float, is_possible: Callable[[str], bool] = lambda dtype: True) -> str | None:
+    """The finest possible dtype whose rounding leaves a relative l2 error of this size; None where none does.
+    Sizes overlap: one rounding to bfloat16 is as large as four to tf32, in which no CPU computes."""
+    for name in filter(is_possible, reversed(COARSE)):
         most = MOST_OF_ROUNDOFF_FLOAT32 if name == "float32" else MOST_OF_ROUNDOFF
         if LEAST_OF_ROUNDOFF * ROUNDOFF[name] <= relative <= most * ROUNDOFF[name]:
             return name

@@ -172,8 +172,35 @@ def _table(evidence: Evidence) -> Solved | None:
     t, r = evidence.target_values, evidence.reference_values
     if t is None or r is None or t.shape != r.shape or t.ndim < 2 or t.shape[-2] < 3 or t.shape[-1] < 4:
         return None
-    thetas = [_theta_of_table(v.reshape(-1, *v.shape[-2:])[0], evidence.roundoff) for v in (t, r)]
-    return _other_theta(evidence, *thetas)
+    target, reference = (v.reshape(-1, *v.shape[-2:])[0] for v in (t, r))
+    theta = _theta_of_table(reference, evidence.roundoff)
+    coarse = None if theta is None else _coarse_table(evidence, target, reference, theta)
+    return coarse or _other_theta(evidence, _theta_of_table(target, evidence.roundoff), theta)
+
+
+def _coarse_table(evidence: Evidence, t: Floats, r: Floats, theta: float) -> Solved | None:
+    """Frequencies, or the angles made of them, rounded to bfloat16 or float16."""
+    function = np.cos if np.abs(r[0] - 1).max() < TABLE_ERROR else np.sin
+    num, width = _num_frequencies(r[1]), r.shape[-1]
+    frequencies = np.tile(theta ** (-np.arange(num) / num), width // num)
+    places, other = np.arange(len(r))[:, None], np.abs(r - t).mean()
+    if np.abs(function(places * frequencies) - r).mean() >= CHANGE_LEAVES * other:
+        return None
+    for name in ("bfloat16", "float16"):
+        low = {
+            KindReason.FREQUENCIES_ROUNDED: places * rounded_to(frequencies, name),
+            KindReason.ANGLES_ROUNDED: rounded_to(places * frequencies, name),
+        }
+        for code, angles in low.items():
+            if np.abs(function(angles) - t).mean() < CHANGE_LEAVES * other:
+                return _solved(evidence, KindCode.DTYPE_OR_ROUNDING, code, dtype=name)
+    return None
+
+
+def _num_frequencies(row: Floats) -> int:
+    """Of a row of a table, which may hold each twice."""
+    half = len(row) // 2
+    return half if np.array_equal(row[:half], row[half:]) else len(row)
 
 
 def _theta_of_table(table: Floats, roundoff: float) -> float | None:
@@ -191,6 +218,5 @@ def _theta_of_table(table: Floats, roundoff: float) -> float | None:
         error = roundoff * np.abs(table[1]) / np.maximum(np.abs(np.cos(angles)), _TINY)
     else:
         return None
-    half = len(angles) // 2
-    kept = slice(half if np.array_equal(table[1][:half], table[1][half:]) else None)
+    kept = slice(_num_frequencies(table[1]))
     return _theta(angles[kept], error[kept])

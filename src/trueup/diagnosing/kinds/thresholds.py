@@ -82,6 +82,12 @@ Z_LOSS_APART = chosen(
     "coefficient",
     "a tenth of the least coefficient in use, 1e-5; what the fit leaves in float32 is well below it",
 )
+TEMPERATURE_APART = chosen(
+    "kinds.temperature_apart",
+    1e-2,
+    "temperature",
+    "a tenth of the least that samplers are set by; below it the gradient fits one without a temperature",
+)
 
 # -- roundings ------------------------------------------
 

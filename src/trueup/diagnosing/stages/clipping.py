@@ -97,9 +97,10 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
         agree.append(_both(own, other))
     if not found:
         return [], agree[:1]
+    sides = [{rank: factors[side] for rank, (_, factors) in found.items()} for side in (0, 1)]
     own_norms = _norms_of_own_parts(context) if len(found) == len(context.ranks) else None
     if own_norms is not None:
-        return [own_norms], []
+        return [replace(own_norms, axis=axis_of_factors(sides[0], sides[1], context.mesh))], []
     first, factors = next(iter(found.values()))
     if first.kinds[0].name == "wrong_scale" and len(found) == len(context.ranks):
         axis = axis_of_factor(factors[0] / factors[1], context.layout, near=CLIP_EXACT)
@@ -109,8 +110,7 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
     if isinstance(context.target, MergedTrace):
         books = parts_of(context.target, context.steps[0][0])
         return [replace(first, axis=first.axis or axis_of_norm(ratio, books, context.layout))], []
-    target, reference = ({rank: factors[side] for rank, (_, factors) in found.items()} for side in (0, 1))
-    return [replace(first, axis=first.axis or axis_of_factors(target, reference, context.mesh))], []
+    return [replace(first, axis=first.axis or axis_of_factors(sides[0], sides[1], context.mesh))], []
 
 
 def _norms_of_own_parts(context: Context) -> Finding | None:

@@ -312,7 +312,7 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
     step, rank = target.book.step, target.book.rank
     findings: list[Finding] = []
     said: list[Reason] = []
-    shared = [name for name in target.ids if name in reference.ids]
+    shared = sorted((name for name in target.ids if name in reference.ids), key=_is_of_labels)
     for name in shared:
         ids, other = target.ids[name], reference.ids[name]
         outside = _outside(target, name)
@@ -326,7 +326,8 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
         found = relation(ids, other)
         if found.name != "same":
             elsewhere = _elsewhere(ids, name, reference, context)
-            findings.append(_batch_finding(found.name, found.evidence, elsewhere, name, target.book))
+            finding = _batch_finding(found.name, found.evidence, elsewhere, name, target.book)
+            findings.append(_with_rows(finding, findings))
     if shared and not findings:
         tokens = sum(target.ids[name].size for name in shared)
         said.append(reason(Stages.SAME_IDS, step=step, rank=rank, ids=tokens, inputs=len(shared)))
@@ -344,6 +345,19 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
         findings += more
         said += words
     return findings, said
+
+
+def _with_rows(finding: Finding, findings: Sequence[Finding]) -> Finding:
+    """Labels of which the same is said as of the token ids came with them: one finding."""
+    headline = finding.headline
+    if headline.code is not Stages.BATCH:
+        return finding
+    rows = reason(Stages.BATCH, relation=headline.place("relation"), labels=False)
+    return replace(finding, headline=rows) if any(one.headline == rows for one in findings) else finding
+
+
+def _is_of_labels(name: str) -> bool:
+    return "label" in name.rpartition(".")[2]
 
 
 def _of_digests(target: Batch, reference: Batch, context: Context) -> tuple[list[Finding], list[Reason]]:
@@ -564,7 +578,7 @@ def _batch_headline(relation: str, where: str) -> Reason:
     """What became of the token ids, or of the labels; of other inputs (types of tokens, positions, masks)
     that they differ."""
     slot = where.rpartition(".")[2]
-    labels = "label" in slot
+    labels = _is_of_labels(where)
     if not labels and not slot.isdigit() and slot not in _TOKENS:
         return reason(Stages.INPUT_DIFFERS, name=slot)
     return reason(Stages.BATCH, relation=relation, labels=labels)

@@ -139,7 +139,8 @@ def _summed(
         left = at > 0 and book.parameter(fqn, *CLIPPED) is None  # in no optimizer: nothing clears it
         if other is None or left or fqn in later:
             continue
-        if _differs(own, other, part) and own.residual > _of_additions(fqn, book, context, at):
+        rounds = _is_same_sum(own, other) and own.residual <= _of_additions(fqn, book, context, at)
+        if _differs(own, other, part) and not rounds:
             key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor))
             apart.setdefault(key, []).append(fqn)
     if not apart:
@@ -200,20 +201,34 @@ def _summings(
 def _differs(own: Summing, other: Summing, part: tuple[str, str]) -> bool:
     if "unknown" in (own.way, other.way):
         return False
-    shared = dict(other.holding)
-    if any(
-        way in shared and abs(factor - shared[way]) <= SAME_FACTOR * abs(shared[way])
-        for way, factor in own.holding
-    ):
+    if _share_a_way(own, other):
         return _is_rounded(own, other)
     linear = max(own.residual, other.residual) < SUM_EXPLAINED
     if part is CLIPPED and not linear:
         return False  # clipping of single values or parameters, which is told by itself
     if own.key != other.key:
         return linear or bool({"carried", "none", "partly"} & {own.way, other.way})
-    if abs(own.factor - other.factor) > SAME_FACTOR * max(abs(other.factor), 1e-9):
+    if not _have_same_factor(own, other):
         return True
     return own.residual > max(SUM_WORSE * other.residual, SUM_CHANGED) or _is_rounded(own, other)
+
+
+def _share_a_way(own: Summing, other: Summing) -> bool:
+    """Whether one way, with one factor, explains both."""
+    shared = dict(other.holding)
+    return any(
+        way in shared and abs(factor - shared[way]) <= SAME_FACTOR * abs(shared[way])
+        for way, factor in own.holding
+    )
+
+
+def _have_same_factor(own: Summing, other: Summing) -> bool:
+    return abs(own.factor - other.factor) <= SAME_FACTOR * max(abs(other.factor), 1e-9)
+
+
+def _is_same_sum(own: Summing, other: Summing) -> bool:
+    """Whether both are sums of the same gradients, so that only rounding can set them apart."""
+    return _share_a_way(own, other) or (own.key == other.key and _have_same_factor(own, other))
 
 
 def _is_rounded(own: Summing, other: Summing) -> bool:
