@@ -18,7 +18,7 @@ CALLS = (  # parent kind name type ordinal microbatch mode opaque stack argument
     (None, "module", "", "Net", 0, 0, "train", False, None, None, 0),
     (0, "module", "a", "Linear", 0, 0, "train", False, 0, None, 1),
     (1, "api", "torch.mul", None, 0, 0, "train", False, None, '{"other": 2}', 2),
-    (0, "api", "torch.mul", None, 0, 0, "train", False, 1, "no json", 3),
+    (0, "api", "torch.mul", None, 0, 0, "train", False, 1, None, 3),
     (None, "module", "", "Net", 0, 1, "train", False, None, None, 4),
     (4, "module", "a", "Linear", 0, 1, "train", False, None, None, 5),
     (None, "parameter", "a.weight", None, 0, None, "train", False, None, None, 6),

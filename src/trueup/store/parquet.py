@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
@@ -18,6 +20,19 @@ PARQUET_ERRORS = (
     ValueError,
 )
 """What reading a damaged file raises."""
+
+
+@contextmanager
+def damage_named(table: object, *, remedy: str) -> Iterator[None]:
+    """Around code that reads lazily: damage that shows then is an error that names the table.
+
+    Raises:
+        TraceError: a part cannot be read.
+    """
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        raise TraceError(f"{table} cannot be read ({' '.join(str(error).split())}); {remedy}") from error
 
 
 def frame_from_parquet(path: Path, *, remedy: str) -> pl.DataFrame:

@@ -114,13 +114,21 @@ class Failure(TypedDict):
     error: str
 
 
+class LeftFreeDocument(TypedDict):
+    """Places that a replay did not replace, for one reason."""
+
+    reason: object
+    count: int
+    examples: Sequence[str]
+
+
 class Replayed(TypedDict, total=False):
     """What a replay put in place of the program's values."""
 
     plan: str
     equal: int
     replaced: int
-    free: Sequence[Mapping[str, object]]
+    free: Sequence[LeftFreeDocument]
 
 
 class RankFacts(TypedDict, total=False):
@@ -155,6 +163,31 @@ class RankFacts(TypedDict, total=False):
     given_gradients: Mapping[str, object]
     compiled: Mapping[str, object]
     """``regions``, ``graph_breaks`` and ``recompiles`` of torch.compile, where they were asked for"""
+
+
+class ArgumentsCell(TypedDict, total=False):
+    """``arguments`` of a call, as far as a slot of it has one kind of value."""
+
+    ignore_index: int
+    """of a loss"""
+
+
+class CutCell(TypedDict, total=False):
+    """``placement`` of a tensor whose rank has a part of it."""
+
+    whole: Required[Sequence[int]]
+    where: Required[Sequence[Sequence[Sequence[int]]]]
+
+
+class DistributedCell(TypedDict, total=False):
+    """``placement`` of a tensor that itself says which part it is."""
+
+    mesh: Required[Mapping[str, int]]
+    placements: Required[Sequence[str]]
+    global_shape: Required[Sequence[int]]
+    offset: Required[Sequence[int]]
+    whole: Sequence[int]
+    where: Sequence[Sequence[Sequence[int]]]
 
 
 class ScalarLine(TypedDict, total=False):
