@@ -43,6 +43,19 @@ def number_from_json(value: object) -> float | None:
         return None
 
 
+def number_from_hex(text: str | None) -> int | None:
+    """A digest as files hold it; None where it is none.
+
+    Example:
+        >>> number_from_hex("ff"), number_from_hex("f-f"), number_from_hex(None)
+        (255, None, None)
+    """
+    try:
+        return int(text or "", 16)
+    except ValueError:
+        return None
+
+
 @runtime_checkable
 class Plain(Protocol):
     """A value with a JSON form of its own."""
