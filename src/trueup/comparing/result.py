@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trueup.store.parquet import frame_from_parquet
+from trueup.store.parquet import frame_from_parquet, lazy_from_parquet
 from trueup.types.result import ResultDocument
 from trueup.types.verdict import Verdict
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from trueup.comparing.content import Content
+
+
+_AGAIN = "run the comparison again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +76,7 @@ class Comparison:
     def frame(self) -> pl.DataFrame:
         """All rows (docs/result-format.md, result.parquet)."""
         if self.output is not None:
-            return frame_from_parquet(self.output / "result.parquet", remedy="run the comparison again")
+            return frame_from_parquet(self.output / "result.parquet", remedy=_AGAIN)
         import pyarrow as pa
 
         return _frame(pa.concat_tables(self.tables).unify_dictionaries())
@@ -81,17 +84,15 @@ class Comparison:
     @property
     def records(self) -> pl.LazyFrame:
         """The same, read when needed."""
-        import polars as pl
-
-        return self.frame().lazy() if self.output is None else pl.scan_parquet(self.output / "result.parquet")
+        if self.output is None:
+            return self.frame().lazy()
+        return lazy_from_parquet(self.output / "result.parquet", remedy=_AGAIN)
 
     @property
     def precision(self) -> pl.LazyFrame:
         """Dtypes side by side (docs/result-format.md, precision.parquet)."""
-        import polars as pl
-
         if self.output is not None:
-            return pl.scan_parquet(self.output / "precision.parquet")
+            return lazy_from_parquet(self.output / "precision.parquet", remedy=_AGAIN)
         return _frame(self.precision_table).lazy()
 
 

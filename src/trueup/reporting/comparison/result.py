@@ -375,8 +375,8 @@ def _of_folder(folder: Path, summary: ResultDocument) -> ComparisonResult:
     return ComparisonResult(
         summary=cast(ResultDocument, _readable(summary)),
         folder=folder,
-        records=pl.scan_parquet(folder / "result.parquet", glob=False),
-        precision=pl.scan_parquet(folder / "precision.parquet", glob=False),
+        records=parquet.lazy_from_parquet(folder / "result.parquet", remedy=AGAIN),
+        precision=parquet.lazy_from_parquet(folder / "precision.parquet", remedy=AGAIN),
     )
 
 
