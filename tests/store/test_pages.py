@@ -20,7 +20,7 @@ from trueup.store.pages import DamagedPage, refuse_damaged_pages
 def table(rows: int) -> pa.Table:
     """Every kind of column of a trace, with nulls."""
     numbers = range(rows)
-    words = pa.array([None if n % 3 == 0 else f"word {n % 5}" for n in numbers])
+    words = pa.array([None if n % 3 == 0 else f"word {n % 5}" for n in numbers], pa.string())
     return pa.table(
         {
             "whole": pa.array([None if n % 4 == 0 else n for n in numbers], pa.int64()),
@@ -62,6 +62,13 @@ def test_what_polars_writes_is_accepted(rows: int, compression: str) -> None:
     frame = pl.from_arrow(table(rows))
     assert isinstance(frame, pl.DataFrame)
     frame.write_parquet(file, compression=compression, data_page_size=64, row_group_size=50)  # type: ignore[arg-type]
+    refuse_damaged_pages(file)
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_table_of_no_rows_is_accepted(rows: int) -> None:
+    file = io.BytesIO()
+    pq.write_table(table(rows), file, compression="zstd")
     refuse_damaged_pages(file)
 
 

@@ -40,6 +40,8 @@ def refuse_damaged_pages(source: Path | io.BytesIO) -> None:
     with _bytes_of(source) as data:
         for group in map(metadata.row_group, range(metadata.num_row_groups)):
             for column in map(group.column, range(group.num_columns)):
+                if not column.num_values:  # arrow then names no place
+                    continue
                 begin = column.data_page_offset
                 if column.has_dictionary_page and column.dictionary_page_offset:
                     begin = min(begin, column.dictionary_page_offset)
