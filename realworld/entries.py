@@ -21,14 +21,16 @@ SCRIPTS = HERE / "programs"
 class Fault:
     """What a planted fault should be called."""
 
-    stages: list[str]
-    """values of ``trueup.types.Stage`` that are right"""
+    compare: str
+    """value of ``trueup.types.Stage`` that ``trueup compare`` should say"""
+    diagnose: str
+    """the same of ``trueup diagnose``"""
     sites: list[str] | None = None
     """patterns of module or weight names that are right; None: the stage alone says where"""
 
-    def is_named(self, named: Named) -> bool:
-        """Whether a finding names it."""
-        if named.stage not in self.stages:
+    def is_named(self, named: Named, stage: str) -> bool:
+        """Whether a finding names it, at this stage."""
+        if named.stage != stage:
             return False
         if self.sites is None or named.site is None:
             return self.sites is None

@@ -132,10 +132,10 @@ class Trial:
         said: dict[str, Any] = {}
         compared = self._try(target, self.runner.compare, target, REFERENCE)
         if compared is not None:
-            said["compare"] = _judged(compared[0], fault)
+            said["compare"] = _judged(compared[0], fault, fault.compare)
         answer = self._try(target, self.runner.diagnose, target, REFERENCE, fault=name, replay=replay)
         if answer is not None:
-            said["diagnose"] = _judged(answer, fault)
+            said["diagnose"] = _judged(answer, fault, fault.diagnose)
         self.results["faults"][name] = said
 
 
@@ -153,9 +153,9 @@ def _told(answer: Answer) -> dict[str, Any]:
     return said | ({"note": answer.note} if answer.note else {})
 
 
-def _judged(answer: Answer, fault: Fault) -> dict[str, Any]:
+def _judged(answer: Answer, fault: Fault, stage: str) -> dict[str, Any]:
     first = answer.named[0] if answer.named else None
-    return _told(answer) | {"right": first is not None and fault.is_named(first)}
+    return _told(answer) | {"right": first is not None and fault.is_named(first, stage)}
 
 
 def versions(program: Program) -> dict[str, str]:

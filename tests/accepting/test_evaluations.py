@@ -128,8 +128,12 @@ def test_the_old_form_and_the_newest_file_of_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{", "no JSON that can be read"),
-        ("[]", "no task under `results`"),
+        ("{", "no JSON of lm-evaluation-harness"),
+        ("[" * 100_000, "no JSON of lm-evaluation-harness"),
+        ("[]", "no JSON of lm-evaluation-harness"),
+        ('{"results": {"arc": 0.4}}', r"results\.arc: "),
+        ('{"results": {"arc": {"acc": 1}}, "group_subtasks": {"arc": 3}}', r"group_subtasks\.arc"),
+        ('{"results": {"arc": {"acc": 1}}, "higher_is_better": 1}', "higher_is_better: "),
         ('{"results": {}}', "no task under `results`"),
         ('{"results": {"arc": {"alias": "arc", "acc,none": NaN}}}', "none of its 1 tasks has a metric"),
     ],

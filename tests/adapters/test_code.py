@@ -148,6 +148,36 @@ def test_attributes_and_what_it_sets_are_no_globals_and_no_values() -> None:
     assert named(found, "Counter.forward")[5] == {}
 
 
+LIMITS = [1, 2]
+
+
+class Outcome:
+    """Keeps what a run came to in lists; bounds and betas are what it is made with."""
+
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+        self.counts = [0, 0]
+        self.seen: set[int] = set()
+        self.betas = [0.9, 0.95]
+        self.bounds: list[int] = []
+        self.bounds.extend(LIMITS)
+
+    def forward(self, x: float) -> float:
+        self.losses.append(x * self.betas[0])
+        self.counts[0] = len(self.losses)
+        for one in self.bounds:
+            self.seen.add(one)
+        return x * self.betas[1]
+
+
+def test_lists_that_a_run_fills_are_no_values_and_those_it_reads_are() -> None:
+    outcome = Outcome()
+    outcome.forward(1.0)
+    found = collected(("", outcome), frames=[])
+    values = named(found, "Outcome.forward")[5]
+    assert values == {"betas": "[0.9, 0.95]", "bounds": "[1, 2]"}
+
+
 def test_properties_do_not_run() -> None:
     ran = []
 

@@ -136,7 +136,7 @@ def test_what_is_no_profile_is_refused(tmp_path: Path) -> None:
     good = facts.read_text()
     with pytest.raises(TraceError, match="no noise profile in"):
         NoiseProfile.read(tmp_path / "target")
-    for text, said in (("{", "cannot be read"), (json.dumps({"schema_version": 0}), "version 0")):
+    for text, said in (("{", "is not JSON"), (json.dumps({"schema_version": 0}), "version 0")):
         facts.write_text(text)
         with pytest.raises(TraceError, match=said):
             compare(tmp_path / "target", reference)

@@ -72,6 +72,32 @@ def test_facts_without_optimizers() -> None:
     assert declared({"parameters": [{"fqn": "a", "optimizer_group": [2, 0]}], "optimizers": []}) == {}
 
 
+def _facts(*optimizers: dict[str, Any], **places: list[int]) -> dict[str, Any]:
+    """Facts of a rank: optimizers of one group each, and the group of each named parameter."""
+    return {
+        "optimizers": [
+            {"class": one["class"], "groups": [{k: v for k, v in one.items() if k != "class"}]}
+            for one in optimizers
+        ],
+        "parameters": [{"fqn": fqn, "optimizer_group": place or None} for fqn, place in places.items()],
+    }
+
+
+def test_what_an_optimizer_updates_in_place_of_parameters_has_its_group_s_settings() -> None:
+    found = declared(_facts({**BASE, "num_params": 2}, a=[], b=[]))
+    assert found == {"AdamW.group0.0": BASE, "AdamW.group0.1": BASE}
+
+
+def test_a_group_of_named_parameters_has_no_other_names() -> None:
+    assert declared(_facts({**BASE, "num_params": 2}, a=[0, 0], b=[])) == {"a": BASE}
+    assert declared(_facts(BASE, a=[])) == {}, "nothing says how many it holds"
+
+
+def test_a_name_that_two_optimizers_share_has_no_settings() -> None:
+    other = {**BASE, "eps": 1e-5, "num_params": 2}
+    assert list(declared(_facts({**BASE, "num_params": 1}, other))) == ["AdamW.group0.1"]
+
+
 def run(folder: Path, name: str, **settings: Any) -> Path:
     """Two bfloat16 steps of a linear layer, whose weights are too coarse to show a small setting."""
     torch = pytest.importorskip("torch")
@@ -152,5 +178,44 @@ def wide(folder: Path, name: str, dtype: str, **settings: Any) -> Path:
             model(batch).float().pow(2).sum().backward()
             optimizer.step()
             optimizer.zero_grad()
+            tracer.step()
+    return folder / name
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("betas", "exit_code"), [((0.9, 0.95), 1), ((0.9, 0.999), 0)], ids=str)
+def test_a_flat_copy_of_the_weights_as_zero_updates_it(
+    betas: tuple[float, float], exit_code: int, tmp_path: Path
+) -> None:
+    """No parameter of the model is in an optimizer: its settings are those of what it holds."""
+    result = compare(flat_copy(tmp_path, "target", betas), flat_copy(tmp_path, "reference", (0.9, 0.999)))
+    assert result.exit_code == exit_code
+    if exit_code:
+        verdict = result.verdict
+        assert verdict.headline.code in (
+            VerdictCode.OPTIMIZER_SETTING_DIFFERS,
+            VerdictCode.UPDATE_SETTING_DIFFERS,
+        )
+        assert verdict.headline.place("name") == "beta2"
+
+
+def flat_copy(folder: Path, name: str, betas: tuple[float, float]) -> Path:
+    """Two steps of a layer in bfloat16 whose optimizer holds one flat copy of the weights in float32."""
+    torch = pytest.importorskip("torch")
+    from trueup import Tracer
+
+    torch.manual_seed(0)
+    model = torch.nn.Linear(16, 16, bias=False, dtype=torch.bfloat16)
+    master = torch.nn.Parameter(model.weight.detach().float().reshape(-1))
+    optimizer = torch.optim.AdamW([master], lr=3e-2, betas=betas)
+    batches = torch.randn(2, 4, 16, dtype=torch.bfloat16)
+    with Tracer(folder / name, level="L0", steps="0-1") as tracer:
+        for batch in batches:
+            model(batch).float().pow(2).sum().backward()
+            master.grad = model.weight.grad.detach().float().reshape(-1)
+            optimizer.step()
+            with torch.no_grad():
+                model.weight.copy_(master.reshape(16, 16))
+            model.weight.grad = None
             tracer.step()
     return folder / name

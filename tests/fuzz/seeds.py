@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import subprocess
 import sys
@@ -16,15 +17,28 @@ import numpy as np
 import polars as pl
 from rich.console import Console
 
+from tests.diagnosing.rl.records import batch, with_losses
+from tests.importers.test_api_stack import write as write_api_stack
+from tests.mismatch.batches import sampled
 from trueup import reporting
+from trueup.accepting.evaluation import read_evaluation
 from trueup.batches.recorded import RecordedBatches
 from trueup.capture.request import CaptureRequest, capture_options
 from trueup.cli.app import run
+from trueup.comparing.noise import SCHEMA, NoiseProfile
+from trueup.comparing.origins import origins
 from trueup.comparing.result import open_comparison
+from trueup.diagnosing.diagnosis import read_diagnosis
+from trueup.diagnosing.replay.plan import build_plan, read_plan
 from trueup.errors import TrueupError
 from trueup.merging.layout_file import read_layout
+from trueup.monitoring.alarms import Subject
+from trueup.monitoring.events import alarm_from_subjects
 from trueup.monitoring.settings_file import read_settings
+from trueup.store import Trace, layout
+from trueup.store.rollouts import write_batch, write_loss
 from trueup.types.option import Given
+from trueup.wording import document
 
 _TESTS = Path(__file__).resolve().parent.parent
 _FIXTURES = _TESTS / "fixtures"
@@ -84,7 +98,7 @@ def _function(read: Callable[[], object]) -> Callable[[], int]:
 
 def make_seeds(folder: Path) -> list[Seed]:
     """All of them, below ``folder``."""
-    makers = (_weights, _logs, _configurations, _trace, _dumps, _batches)
+    makers = (_weights, _logs, _configurations, _trace, _results, _dumps, _batches, _tokens)
     return [seed for maker in makers for seed in maker(folder)]
 
 
@@ -213,26 +227,10 @@ def _configurations(folder: Path) -> Iterator[Seed]:
 def _trace(folder: Path) -> Iterator[Seed]:
     root = folder / "trace"
     root.mkdir()
-    (root / "train.py").write_text(_PROGRAM)
-    run_, copy, out, map_ = root / "run", root / "copy", root / "out", root / "map.yaml"
-    words = [
-        "capture",
-        "-o",
-        run_,
-        "--level",
-        "mix",
-        "--task",
-        "tensor",
-        "--monitor",
-        "--steps",
-        "0,1",
-        "--quiet",
-    ]
-    program = [sys.executable, "-m", "trueup", *map(str, words), "--", sys.executable, str(root / "train.py")]
-    subprocess.run(program, check=True, capture_output=True, cwd=root)
+    run_, copy, map_ = _captured(root / "run", _PROGRAM), root / "copy", root / "map.yaml"
+    _alarm(run_)
     shutil.copytree(run_, copy)
     run(["match", str(run_), str(copy), "-o", str(map_)])
-    run(["compare", str(run_), str(copy), "-o", str(out), "--quiet"])
     files = _files_of(run_)
     plain = tuple(path for path in files if path.suffix == ".json" or path.suffix == ".jsonl")
     for words in (
@@ -253,9 +251,68 @@ def _trace(folder: Path) -> Iterator[Seed]:
     yield Seed(
         reader="map.yaml", files=(map_,), read=_command("compare", run_, copy, "--map", map_, "--quiet")
     )
+
+
+def _captured(output: Path, program: str) -> Path:
+    script = output.with_suffix(".py")
+    script.write_text(program)
+    words = [
+        "capture",
+        "-o",
+        str(output),
+        "--level",
+        "mix",
+        "--task",
+        "tensor",
+        "--monitor",
+        "--steps",
+        "0,1",
+    ]
+    command = [sys.executable, "-m", "trueup", *words, "--quiet", "--", sys.executable, str(script)]
+    subprocess.run(command, check=True, capture_output=True, cwd=output.parent)
+    return output
+
+
+def _alarm(run_: Path) -> None:
+    """What a monitor leaves that gave one."""
+    subjects = [Subject(name="loss", value=9.0, threshold=3.0)]
+    alarm = alarm_from_subjects("loss_spike", subjects, step=1, rank=0)
+    file = layout.event_file(run_, alarm.step, alarm.rule, alarm.rank)
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(
+        json.dumps({"version": 1, "time": 1.0, **document(alarm), "captured_step": 2, "rerun": "again"})
+    )
+
+
+def _results(folder: Path) -> Iterator[Seed]:
+    """What commands leave and others read, of two runs that differ."""
+    root = folder / "trace"
+    run_, out, plan = root / "run", root / "out", root / "plan"
+    other = _captured(root / "other", _PROGRAM.replace("lr=1e-2", "lr=1e-2, eps=1e-3"))
+    run(["compare", str(run_), str(other), "-o", str(out), "--quiet"])
     results = tuple(path for path in _files_of(out) if path.suffix in (".json", ".parquet"))
     yield Seed(reader="result", files=results, read=_function(lambda: _shown(out)))
-    yield Seed(reader="comparison", files=results, read=_function(lambda: open_comparison(out).frame()))
+    yield Seed(
+        reader="result:reports", files=results, read=_function(lambda: _reported(out, root / "reports"))
+    )
+    yield Seed(reader="result:frame", files=results, read=_function(lambda: open_comparison(out).frame()))
+    yield Seed(reader="result:origins", files=results, read=_function(lambda: origins(out)))
+    run(["diagnose", str(run_), str(other), "-o", str(root / "diagnosis"), "--no-html", "--quiet"])
+    diagnosis = (root / "diagnosis" / "diagnosis.json",)
+    yield Seed(
+        reader="diagnosis", files=diagnosis, read=_function(lambda: read_diagnosis(diagnosis[0].parent))
+    )
+    build_plan(Trace(run_), Trace(other), plan)
+    yield Seed(reader="plan", files=(plan / "plan.json",), read=_function(lambda: read_plan(plan)))
+    table = pl.DataFrame({name: [None] for name in SCHEMA}, schema=SCHEMA)
+    noise = NoiseProfile(table=table, facts={"schema_version": 1, "num_repeats": 2}, path=other).write(other)
+    yield Seed(
+        reader="noise", files=_files_of(noise), read=_function(lambda: NoiseProfile.read(noise).summary())
+    )
+
+
+def _reported(result: Path, output: Path) -> None:
+    reporting.write_reports(result, output=output, formats=set(reporting.FORMATS))
 
 
 def _exported(trace: Path, destination: Path, form: str) -> Callable[[], int]:
@@ -304,3 +361,35 @@ def _batches(folder: Path) -> Iterator[Seed]:
 def _read_all(recording: Path) -> None:
     for _ in RecordedBatches.open(recording):
         pass
+
+
+def _tokens(folder: Path) -> Iterator[Seed]:
+    """What reinforcement learning, evaluations and older tools leave."""
+    root = folder / "tokens"
+    for name in ("target", "reference"):
+        held = with_losses(batch(), batch().batch.arrays["old_log_probs"], numbers={"loss": 0.5})  # type: ignore[union-attr]
+        assert held.batch is not None
+        write_batch(root / name, 1, held.batch.arrays, held.batch.settings)
+        write_loss(root / name, 1, held.losses[0].arrays, held.batch.settings, held.losses[0].numbers)
+    target = root / "target"
+    words = ("compare", target, root / "reference", "--quiet")
+    yield Seed(reader="rollouts", files=_files_of(target), read=_command(*words))
+    np.savez(root / "tokens.npz", **sampled(rows=4, length=8))
+    plain = {"model": {"vocab": {"a": 0, "1": 1, "!": 2}}, "added_tokens": [{"id": 2, "content": "!"}]}
+    (root / "tokenizer.json").write_text(json.dumps(plain))
+    files = (root / "tokens.npz", root / "tokenizer.json")
+    read = _command("mismatch", root / "tokens.npz", "--tokenizer", root)
+    yield Seed(reader="mismatch", files=files, read=read)
+    scores = {
+        "results": {"arc": {"acc,none": 0.5, "acc_stderr,none": 0.01}, "mmlu": {"acc,none": 0.4}},
+        "group_subtasks": {"mmlu": ["arc"], "arc": []},
+        "higher_is_better": {"arc": {"acc": True}},
+        "n-samples": {"arc": {"original": 9, "effective": 9}},
+        "versions": {"arc": 1.0},
+        "config": {"model": "hf", "limit": None},
+    }
+    evaluation = root / "results.json"
+    evaluation.write_text(json.dumps(scores))
+    yield Seed(reader="evaluation", files=(evaluation,), read=_function(lambda: read_evaluation(evaluation)))
+    listed = write_api_stack(root / "rank0" / "api_stack_dump.pkl")
+    yield Seed(reader="api_stack", files=(listed,), read=_command("inspect", listed, "--step", "0"))

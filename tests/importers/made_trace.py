@@ -126,5 +126,9 @@ def small_model(
     made.tensor(weight, "param_grad", "accumulated", draw(10, 4))
     made.tensor(weight, "param_grad", "clipped", draw(10, 4))
     made.tensor(weight, "optimizer", "param", draw(10, 4))
-    parameters = [{"fqn": "emb.weight", "tied_to": None}, {"fqn": "head.weight", "tied_to": "emb.weight"}]
+    plain = {"shape": [10, 4], "dtype": "float32", "requires_grad": True}
+    parameters = [
+        {"fqn": "emb.weight", "tied_to": None, **plain},
+        {"fqn": "head.weight", "tied_to": "emb.weight", **plain},
+    ]
     return made.write(root, parameters=parameters, **options)

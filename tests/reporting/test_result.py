@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +36,33 @@ def test_a_damaged_document_is_a_trace_error(tmp_path: Path) -> None:
     (folder / "result.json").write_text('{"verdict": ')
     with pytest.raises(TraceError, match="not JSON"):
         read_result(folder)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "said"),
+    [
+        (("scalars", 0, "step"), math.nan, "scalars.0.step: Input should be a valid integer"),
+        (("scalars", 0, "step"), "2", "scalars.0.step: Input should be a valid integer"),
+        (("verdict", "outcome"), "agreed", "verdict.outcome: Input should be"),
+        (("counts", "compared"), [], "counts.compared: Input should be a valid integer"),
+        (("verdict", "headline_reason"), {"code": "verdict.data_differs"}, "KeyError"),
+        (("verdict", "before_reason"), {"code": "given.text", "numbers": {"n": "x"}}, "ValueError"),
+        (("notes_reasons",), 3, "TypeError"),
+    ],
+)
+def test_a_value_of_another_type_is_a_trace_error(
+    tmp_path: Path, at: tuple[Any, ...], value: object, said: str
+) -> None:
+    folder = write_result(tmp_path, layers=1)
+    file = folder / "result.json"
+    document = holder = json.loads(file.read_text())
+    for key in at[:-1]:
+        holder = holder[key]
+    holder[at[-1]] = value
+    file.write_text(json.dumps(document))
+    for read in (read_result, open_comparison):
+        with pytest.raises(TraceError, match=rf"result\.json.*{said}.*Run the comparison again"):
+            read(folder)
 
 
 def with_verdict(small: Path, **verdict: object) -> ComparisonResult:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
+from typing_extensions import Required, TypedDict
 
 from tests.comparing.traces import network
 from trueup.errors import TraceError
 from trueup.store import RunWriter, Trace, layout
+from trueup.store.checked import document_from_file
 
 
 @pytest.fixture
@@ -109,3 +113,75 @@ def test_a_path_that_is_no_utf8_is_read(whole: Path) -> None:
     odd = whole.rename(Path(os.fsdecode(os.fsencode(whole.parent) + b"/nu\xfftf")))
     assert Trace(odd).read(0, 0).records.height > 0
     read_all(odd)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "cell", "said"),
+    [
+        ("calls", "arguments", '{"input.dim": 1', "is no JSON"),
+        ("calls", "arguments", "[1]", "valid dictionary"),
+        ("calls", "arguments", '{"ignore_index": "text"}', "ignore_index: Input should be a valid integer"),
+        ("calls", "arguments", '{"ignore_index": NaN}', "ignore_index: Input should be a valid integer"),
+        ("calls", "arguments", '{"ignore_index": -1, "input.dim": [1, null]}', None),
+        ("summaries", "placement", "{}", "whole: Field required"),
+        ("summaries", "placement", '{"whole": [4], "where": [[[0, 2]]]}', None),
+        ("summaries", "placement", '{"whole": [4], "where": [0, 2]}', "where.0: Input should be"),
+        ("summaries", "placement", '{"global_shape": [4], "offset": [0]}', "mesh: Field required"),
+        (
+            *("summaries", "placement"),
+            '{"global_shape": [4], "offset": [0], "mesh": {"dp": 2}, "placements": ["S(0)"]}',
+            None,
+        ),
+    ],
+)
+def test_a_cell_that_capture_does_not_write_is_named(
+    whole: Path, table: str, column: str, cell: str, said: str | None
+) -> None:
+    file = layout.rank_dir(whole, 0, 0) / f"{table}.parquet"
+    frame = pl.read_parquet(file)
+    cells = [cell, *[None] * (frame.height - 1)]
+    frame.with_columns(pl.Series(column, cells, pl.Categorical)).write_parquet(file)
+    if said is None:
+        read_all(whole)
+        return
+    with pytest.raises(TraceError, match=f"{table}\\.parquet, {column}: .*{re.escape(said)}.*--steps"):
+        read_all(whole)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "is not there. Do it again"),
+        ("{", "is not JSON"),
+        ("[" * 100_000, "is not JSON"),
+        ("[]", "holds a JSON array"),
+        ('{"version": 2, "num": 1}', "is of version 2, this trueup reads 1. Do it again"),
+        ('{"version": 1}', "num: Field required"),
+        ('{"version": 1, "num": NaN}', "num: Input should be a valid integer"),
+        ('{"version": 1, "num": "1"}', "num: Input should be a valid integer"),
+        ('{"version": 1, "num": 1.0}', "num: Input should be a valid integer"),
+        ('{"version": 1, "num": 1, "share": 1' + "0" * 400 + "}", "share: Input should be a valid number"),
+    ],
+)
+def test_a_damaged_document_is_named(tmp_path: Path, content: str | None, said: str) -> None:
+    file = tmp_path / "numbers.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(TraceError, match=f"numbers\\.json.*{re.escape(said)}"):
+        document_from_file(file, Numbers, version="version", versions=(1,), remedy="Do it again")
+
+
+def test_a_document_is_what_was_written(tmp_path: Path) -> None:
+    held = {"version": 1, "num": 1, "share": 2, "later": [1]}
+    (tmp_path / "numbers.json").write_text(json.dumps(held))
+    found = document_from_file(
+        tmp_path / "numbers.json", Numbers, version="version", versions=(1,), remedy=""
+    )
+    assert found == held
+
+
+class Numbers(TypedDict, total=False):
+    """A document of two numbers."""
+
+    num: Required[int]
+    share: float

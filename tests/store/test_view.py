@@ -18,7 +18,7 @@ CALLS = (  # parent kind name type ordinal microbatch mode opaque stack argument
     (None, "module", "", "Net", 0, 0, "train", False, None, None, 0),
     (0, "module", "a", "Linear", 0, 0, "train", False, 0, None, 1),
     (1, "api", "torch.mul", None, 0, 0, "train", False, None, '{"other": 2}', 2),
-    (0, "api", "torch.mul", None, 0, 0, "train", False, 1, "no json", 3),
+    (0, "api", "torch.mul", None, 0, 0, "train", False, 1, None, 3),
     (None, "module", "", "Net", 0, 1, "train", False, None, None, 4),
     (4, "module", "a", "Linear", 0, 1, "train", False, None, None, 5),
     (None, "parameter", "a.weight", None, 0, None, "train", False, None, None, 6),
@@ -53,7 +53,8 @@ def view(tmp_path: Path) -> StepView:
     columns.stacks = {0: ["net.py:5 forward | a(x)", "train.py:1"], 1: ["net.py:6 forward | x * y"]}
     writer = RunWriter(tmp_path, rank=0)
     writer.begin_run({"run_id": "1"})
-    writer.write_rank({"parameters": [{"fqn": "a.weight"}]})
+    facts = {"fqn": "a.weight", "shape": [2, 2], "dtype": "float32", "requires_grad": True}
+    writer.write_rank({"parameters": [facts]})
     place = writer.chunks(3).write("0", "float32", (2, 2), VALUES[0].data)
     columns.summary_tensor[0] = place, "0"
     writer.finish_step(3, columns)

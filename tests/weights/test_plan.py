@@ -146,7 +146,7 @@ def test_a_plan_that_does_not_fit_is_refused_before_a_value_is_read() -> None:
     assert "t is to be made of halv, which memory does not have; did you mean half?" in refusal(
         one("t", "halv")
     )
-    assert "the plan makes t twice" in refusal(one("t", "a"), one("t", "b"))
+    assert "the plan makes 't' twice" in refusal(one("t", "a"), one("t", "b"))
     assert "t: 2 pieces and no word" in refusal(one("t", "a", "b"))
     assert "t: cannot stack (2, 3), (4, 3)" in refusal(one("t", "a", "b", join="stack"))
     assert "t: cannot concatenate" in refusal(one("t", "a", "b", join="concat", dim=1))

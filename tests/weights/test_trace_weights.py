@@ -63,7 +63,8 @@ def test_what_ranks_hold_parts_of_is_left_out(tmp_path: Path) -> None:
 
 
 def test_a_shard_that_says_so_is_left_out_though_it_is_alone(tmp_path: Path) -> None:
-    write(tmp_path, part=ONES, whole=TWOS, placement=json.dumps({"global_shape": [4, 3]}))
+    shard = {"global_shape": [4, 3], "offset": [0, 0], "mesh": {"dp": 2}, "placements": ["S(0)"]}
+    write(tmp_path, part=ONES, whole=TWOS, placement=json.dumps(shard))
     weights = open_weights(tmp_path)
     assert list(weights.table) == ["whole"]
     assert weights.remarks == ("part is left out: rank 0 holds a shard of it",)

@@ -14,8 +14,10 @@ from rich.text import Text
 
 from trueup.types.codes import Code
 from trueup.types.codes.base import all_codes
+from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason, reason
 from trueup.wording import advice, command, headline, phrase_of, phrases, text
+from trueup.wording.cause_headlines import cause_headline
 from trueup.wording.phrase import absolute, count, listed, percent, times
 
 _PLURAL = re.compile(r"(?<![\d.,])1 (?!is\b|was\b|has\b|across\b)[a-z]+[^s\W]s\b")
@@ -101,3 +103,20 @@ def test_absolute_values_are_decimals(value: float | None, words: str) -> None:
 )
 def test_relative_values_are_percents(value: float | None, words: str) -> None:
     assert percent(value) == words
+
+
+@pytest.mark.parametrize(
+    ("phase", "slot", "what"),
+    [
+        ("forward", "output.0", "Result"),
+        ("loss", "value", "Result"),
+        ("backward", "output.log_probs", "Gradient"),
+        ("param_grad", "local", "Gradient"),
+        ("optimizer", "param", "Update"),
+        ("param", "value", "Weight"),
+    ],
+)
+def test_a_headline_names_what_is_scaled(phase: str, slot: str, what: str) -> None:
+    """The loss of a pair of answers is ln 2 whatever beta is; the gradient it sends back is not."""
+    said = reason(KindReason.SCALED, factor=2.0, origin_phase=phase, origin_slot=slot)
+    assert cause_headline(said, (), "the loss") == f"{what} of the loss is 2 times the reference's"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
 
-from trueup.errors import ConfigError
+from typing_extensions import TypedDict  # pydantic reads typing's from Python 3.12 on
+
+from trueup.errors import ConfigError, TraceError
+from trueup.store.checked import object_from_cell
+from trueup.types.plain import number_from_json
 
 _LOWER = ("perplexity", "bits_per_byte", "ter", "brier_score", "loss", "wer", "edit_distance")
 """metrics that are better when smaller, where the file does not say"""
@@ -21,13 +23,13 @@ _Harness = TypedDict(
     "_Harness",
     {
         "results": "Mapping[str, Mapping[str, object]]",
-        "group_subtasks": "Mapping[str, list[str]]",
-        "higher_is_better": "Mapping[str, Mapping[str, bool]]",
-        "n-samples": "Mapping[str, Mapping[str, object]]",
-        "n-shot": "Mapping[str, object]",
-        "versions": "Mapping[str, object]",
-        "task_hashes": "Mapping[str, object]",
-        "config": "Mapping[str, object]",
+        "group_subtasks": "Mapping[str, list[str] | None] | None",
+        "higher_is_better": "Mapping[str, Mapping[str, bool | None] | None] | None",
+        "n-samples": "Mapping[str, object] | None",
+        "n-shot": "Mapping[str, object] | None",
+        "versions": "Mapping[str, object] | None",
+        "task_hashes": "Mapping[str, object] | None",
+        "config": "Mapping[str, object] | None",
         "chat_template_sha": object,
         "model_name": object,
     },
@@ -74,11 +76,12 @@ def read_evaluation(path: Path) -> Evaluation:
     """
     file = _file(path)
     try:
-        content: _Harness = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: no JSON that can be read: {error}") from error
-    results = content.get("results") if isinstance(content, dict) else None
-    if not isinstance(results, Mapping) or not results:
+        text = file.read_text(encoding="utf-8")
+        content = object_from_cell(text, _Harness, str(file), remedy="evaluate again")
+    except (OSError, ValueError, TraceError) as error:
+        raise ConfigError(f"{file}: no JSON of lm-evaluation-harness that can be read: {error}") from error
+    results = content.get("results")
+    if not results:
         raise ConfigError(f"{file}: no results of lm-evaluation-harness: it has no task under `results`")
     summed = _summed_up(content, results)
     scores = {
@@ -115,7 +118,7 @@ def _summed_up(content: _Harness, results: Mapping[str, Mapping[str, object]]) -
         name for name in groups if groups[name] and any(_scores(name, results.get(name) or {}, content))
     }
     below: set[str] = set()
-    todo = [task for name in scored for task in groups[name]]
+    todo = [task for name in scored for task in groups[name] or []]
     while todo:
         task = todo.pop()
         if task not in below:
@@ -149,9 +152,8 @@ def _scores(task: str, found: Mapping[str, object], content: _Harness) -> list[S
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        return None
-    return float(value)
+    number = number_from_json(value)
+    return number if number is not None and math.isfinite(number) else None
 
 
 def _settings(content: _Harness, task: str) -> dict[str, object]:

@@ -423,23 +423,46 @@ def _names(code: CodeType) -> tuple[str, ...]:
 
 
 _EXTENDED = dis.opmap["EXTENDED_ARG"]
+_NOTHING = (_EXTENDED, dis.opmap.get("CACHE", -1))
+"""instructions that do nothing by themselves"""
 _STORES = {dis.opmap[name] for name in ("STORE_ATTR", "STORE_GLOBAL", "STORE_NAME")}
 _LOADS = {dis.opmap["LOAD_GLOBAL"]: int(sys.version_info >= (3, 11)), dis.opmap["LOAD_NAME"]: 0}
 """instruction -> bits of its argument below the name's number"""
+_MEMBERS = {dis.opmap["LOAD_ATTR"]: int(sys.version_info >= (3, 12)), dis.opmap.get("LOAD_METHOD", -1): 0}
+"""the same, of the attribute of what was loaded before"""
+_OF_ITEMS = {dis.opmap[name] for name in ("STORE_SUBSCR", "DELETE_SUBSCR")}
+_CHANGING = (
+    *("add", "append", "clear", "discard", "extend", "insert", "intersection_update"),
+    *("pop", "remove", "reverse", "sort", "update"),
+)
+"""methods that change a list or a set"""
 
 
 def _used(code: CodeType) -> tuple[set[str], set[str]]:
-    """Names of globals that a function reads, and of attributes and globals that it sets."""
+    """Names of globals that a function reads, and of attributes and globals that it sets or changes in place:
+    ``self.seen = []``, ``self.seen.append(x)``, ``self.seen[at] = x``."""
     read: set[str] = set()
     written: set[str] = set()
     instructions, above = code.co_code, 0
+    before: tuple[str | None, str | None] = (None, None)
+    """names that the last two instructions loaded"""
     for at in range(0, len(instructions), 2):
         instruction, argument = instructions[at], instructions[at + 1] | above << 8
         above = argument if instruction == _EXTENDED else 0
+        name = None
         if instruction in _STORES:
             written.add(code.co_names[argument])
         elif instruction in _LOADS:
-            read.add(code.co_names[argument >> _LOADS[instruction]])
+            name = code.co_names[argument >> _LOADS[instruction]]
+            read.add(name)
+        elif instruction in _MEMBERS:
+            name = code.co_names[argument >> _MEMBERS[instruction]]
+            if name in _CHANGING and before[1] is not None:
+                written.add(before[1])
+        elif instruction in _OF_ITEMS and before[0] is not None:
+            written.add(before[0])
+        if instruction not in _NOTHING:
+            before = before[1], name
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             inner = _used(constant)

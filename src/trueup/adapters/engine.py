@@ -32,6 +32,7 @@ from trueup.adapters.reentrant import Reentrant
 from trueup.adapters.stacks import Stacks
 from trueup.numerics.rows import Rows
 from trueup.types.layout import Layout
+from trueup.types.trace import Root
 
 
 class Frame:
@@ -290,12 +291,10 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
 
         return self.summariser.row(tensor, phase, slot, kind, place)
 
-    def root_types(self) -> list[dict[str, str]]:
+    def root_types(self) -> list[Root]:
         """Name and class of every root that lives."""
         living = ((reference(), name) for reference, name in self.roots)
-        return [
-            {"name": name, "type": self.class_of(module)} for module, name in living if module is not None
-        ]
+        return [Root(name=name, type=self.class_of(module)) for module, name in living if module is not None]
 
     def without_values(self, call: int, phase: str, slot: str, tensor: TensorT, reason: str) -> None:
         """Append one row of records for a tensor whose values mean nothing."""

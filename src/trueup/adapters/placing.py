@@ -13,6 +13,7 @@ from typing import Any
 
 from trueup.types.layout import BATCH, Layout, Placed, bare_name
 from trueup.types.placement import Segments, Shard, place, within
+from trueup.types.trace import Root
 
 Box = tuple[tuple[slice, ...], tuple[int, ...]]
 """which part of the local tensor, and where it starts in the whole"""
@@ -45,7 +46,7 @@ class Placing:
         roots: gives ``name`` and ``type`` of the roots known so far.
     """
 
-    def __init__(self, layout: Layout, rank: int, roots: Callable[[], Sequence[Mapping[str, str]]]) -> None:
+    def __init__(self, layout: Layout, rank: int, roots: Callable[[], Sequence[Root]]) -> None:
         self._layout, self._roots = layout, roots
         self._coordinate = layout.coordinate(rank)
         self._names: dict[str, str] = {}

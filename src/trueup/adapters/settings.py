@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 
 _PLAIN = (bool, int, float, str)
@@ -68,8 +69,8 @@ class Settings:
             return False
         if value is None:  # a soft cap that is off, against one of 20.0
             return True
-        if isinstance(value, str):
-            return len(value) <= _LONGEST
+        if isinstance(value, str):  # where a file lies is another place on every machine
+            return len(value) <= _LONGEST and not os.path.isabs(value)
         if isinstance(value, (tuple, list)):
             return len(value) <= 16 and all(isinstance(item, _PLAIN) for item in value)
         return isinstance(value, self._plain)

@@ -10,9 +10,10 @@ import numpy as np
 
 from trueup.batches.indexed_dataset import IndexedDataset, prefix_of, write_indexed_dataset
 from trueup.batches.labels import IGNORE_INDEX, moved
-from trueup.batches.sidecar import SIDECAR, VERSION, Sidecar, place_from, read_sidecar, wrong
+from trueup.batches.sidecar import AGAIN, SIDECAR, VERSION, Sidecar, read_sidecar
 from trueup.batches.source import ATTENTION_MASK, LABELS, LOSS_MASK, TOKENS, Arrays, Place
 from trueup.errors import ConfigError, TraceError
+from trueup.store.checked import as_written
 from trueup.types.arrays import Array, Dtype
 
 NAME = "batches_text_document"
@@ -27,14 +28,12 @@ class ExportedDataset:
     def __init__(self, folder: Path, known: Sidecar) -> None:
         self.path = folder
         self.ignore_index = IGNORE_INDEX
-        try:
-            self._data = IndexedDataset(folder / str(known["prefix"]))
-            self._with_labels = bool(known["labels"])
-            self._rows: dict[Place, list[_Row]] = {}
+        self._rows: dict[Place, list[_Row]] = {}
+        with as_written(folder / SIDECAR, remedy=AGAIN):
+            self._data = IndexedDataset(folder / known["prefix"])
+            self._with_labels = known["labels"]
             for number, (step, microbatch, rank, labelled) in enumerate(known["rows"]):
-                self._rows.setdefault(place_from(step, microbatch, rank), []).append((number, bool(labelled)))
-        except (KeyError, TypeError, ValueError) as error:
-            raise wrong(folder, error) from error
+                self._rows.setdefault(Place(step, microbatch, rank), []).append((number, bool(labelled)))
         named = sum(map(len, self._rows.values()))
         if named != len(self._data):
             raise TraceError(f"{folder} holds {len(self._data)} sequences, {SIDECAR} names {named}")
@@ -173,7 +172,7 @@ def write_megatron(folder: Path, batches: Iterable[tuple[Place, Arrays]], *, fac
     rows: list[list[int]] = []
     labelled: set[bool] = set()
     for place, arrays in sorted(batches, key=lambda one: one[0]):
-        labels = _next_tokens(place, arrays, int(facts.get("ignore_index", IGNORE_INDEX)))
+        labels = _next_tokens(place, arrays, facts.get("ignore_index", IGNORE_INDEX))
         labelled.add(labels is not None)
         for at, tokens in enumerate(arrays[TOKENS]):
             last = None if labels is None else labels[at]

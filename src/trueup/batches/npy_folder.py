@@ -13,19 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from trueup.batches.sidecar import (
-    SIDECAR,
-    VERSION,
-    Piece,
-    Sidecar,
-    ignore_index_of,
-    place_from,
-    read_sidecar,
-    wrong,
-)
+from trueup.batches.labels import IGNORE_INDEX
+from trueup.batches.sidecar import AGAIN, SIDECAR, VERSION, Piece, Sidecar, read_sidecar
 from trueup.batches.source import LABELS, TOKENS, Arrays, Place, is_whole
 from trueup.errors import ConfigError, TraceError
 from trueup.importers.npy import read_array
+from trueup.store.checked import as_written
 from trueup.types.arrays import Array
 
 _STEP, _RANK = re.compile(r"step_(\d+)$"), re.compile(r"rank_(\d+)$")
@@ -39,7 +32,7 @@ class NpyFolder:
     def __init__(self, path: Path, *, num_microbatches: int | None = None) -> None:
         self.path = path
         known = read_sidecar(path, kind="batches")
-        self.ignore_index = ignore_index_of(known or {}, path)
+        self.ignore_index = (known or {}).get("ignore_index", IGNORE_INDEX)
         keys = sorted(_folders(path))
         if not keys:
             raise TraceError(f"{path} holds no step_N/rank_R folder of recorded batches")
@@ -106,17 +99,15 @@ def _in_turn(keys: list[_Key], num_microbatches: int, path: Path) -> dict[Place,
 def _as_told(keys: list[_Key], known: Sidecar, path: Path) -> dict[Place, list[_Key]]:
     found: dict[Place, list[_Key]] = {}
     there = set(keys)
-    try:
+    with as_written(path / SIDECAR, remedy=AGAIN):
         pieces = sorted(
             (p["step"], p["microbatch"], p.get("row", 0), p["folder"], p["ranks"]) for p in known["pieces"]
         )
-        for step, microbatch, _, folder, ranks in pieces:
-            for rank in ranks:
-                if (folder, rank) not in there:
-                    raise TraceError(f"{path}: step_{folder}/rank_{rank} is missing, which {SIDECAR} names")
-                found.setdefault(place_from(step, microbatch, rank), []).append((folder, rank))
-    except (KeyError, TypeError, AttributeError) as error:
-        raise wrong(path, error) from error
+    for step, microbatch, _, folder, ranks in pieces:
+        for rank in ranks:
+            if (folder, rank) not in there:
+                raise TraceError(f"{path}: step_{folder}/rank_{rank} is missing, which {SIDECAR} names")
+            found.setdefault(Place(step, microbatch, rank), []).append((folder, rank))
     return found
 
 

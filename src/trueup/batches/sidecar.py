@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict, cast
 
-from trueup.batches.labels import IGNORE_INDEX
-from trueup.batches.source import Place
-from trueup.errors import TraceError
+from typing_extensions import Required, TypedDict  # pydantic reads typing's from Python 3.12 on
+
+from trueup.store.checked import document_from_file
 
 SIDECAR = "batches.json"
 VERSION = 1
+AGAIN = "Export the batches again"
 
 
 class Piece(TypedDict, total=False):
     """A folder of arrays, and whose it is."""
 
-    folder: int
-    step: int
-    microbatch: int
+    folder: Required[int]
+    step: Required[int]
+    microbatch: Required[int]
     row: int
-    ranks: list[int]
+    ranks: Required[list[int]]
 
 
 class Sidecar(TypedDict, total=False):
@@ -37,7 +36,7 @@ class Sidecar(TypedDict, total=False):
     pieces: list[Piece]
     prefix: str
     labels: bool
-    rows: list[tuple[int, int, int, int]]
+    rows: list[Sequence[int]]
     """step, microbatch, rank and whether the last token is a label, of each sequence"""
 
 
@@ -45,45 +44,10 @@ def read_sidecar(folder: Path, *, kind: str) -> Sidecar | None:
     """What ``batches.json`` says, None where there is none or it speaks of another kind.
 
     Raises:
-        TraceError: it cannot be read, or is of another version.
+        TraceError: it cannot be read, is of another version, or has a value of another type.
     """
     file = folder / SIDECAR
     if not file.is_file():
         return None
-    try:
-        known = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TraceError(f"{file} cannot be read: {error}") from error
-    if not isinstance(known, dict) or known.get("version") != VERSION:
-        said = known.get("version") if isinstance(known, dict) else None
-        raise TraceError(f"{file} is of version {said!r}, this trueup reads {VERSION}")
-    return cast(Sidecar, known) if known.get("kind") == kind else None
-
-
-def place_from(step: object, microbatch: object, rank: object) -> Place:
-    """Whose a row is, as a file says it.
-
-    Raises:
-        TypeError: one of them is no whole number.
-    """
-    for one in (step, microbatch, rank):
-        if not isinstance(one, int):
-            raise TypeError(f"{one!r} is no whole number")
-    return Place(*cast(tuple[int, int, int], (step, microbatch, rank)))
-
-
-def ignore_index_of(said: Mapping[str, object], folder: Path) -> int:
-    """The label that does not count, as a file says it, else -100.
-
-    Raises:
-        TraceError: it is no whole number.
-    """
-    found = said.get("ignore_index", IGNORE_INDEX)
-    if not isinstance(found, int):
-        raise wrong(folder, TypeError(f"{found!r} is no whole number"))
-    return found
-
-
-def wrong(folder: Path, error: Exception) -> TraceError:
-    """The error for a file whose content is not what trueup writes."""
-    return TraceError(f"{folder / SIDECAR} is not what trueup wrote ({type(error).__name__}: {error})")
+    known = document_from_file(file, Sidecar, version="version", versions=(VERSION,), remedy=AGAIN)
+    return known if known.get("kind") == kind else None

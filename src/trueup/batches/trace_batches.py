@@ -154,7 +154,7 @@ class TraceBatches:
 
     def _note_loss(self, found: _Found, row: _Row) -> None:
         told = json.loads(row["arguments"] or "{}")
-        self.ignore_index = int(told.get("ignore_index", self.ignore_index))
+        self.ignore_index = told.get("ignore_index", self.ignore_index)
         of_word = {"labels": found.labels, "mask": found.masks}.get(row["slot"].partition(".")[0])
         if of_word is not None and row["tensor"] is not None:
             of_word.append(row)

@@ -11,15 +11,16 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict
 
 import numpy as np
 import polars as pl
+from typing_extensions import TypedDict  # pydantic reads typing's from Python 3.12 on
 
 from trueup.comparing.rows import Rows
 from trueup.errors import TraceError
 from trueup.store import StepTables
-from trueup.store.parquet import frame_from_parquet
+from trueup.store.checked import document_from_file
+from trueup.store.parquet import damage_named, frame_from_parquet
 from trueup.store.places import places
 from trueup.types.arrays import Floats, Ints
 from trueup.types.codes import NoteCode
@@ -28,6 +29,7 @@ from trueup.types.reason import Reason, reason
 SCHEMA_VERSION = 1
 FOLDER = "noise"
 TABLE, FACTS = "profile.parquet", "profile.json"
+_AGAIN = "measure it again with trueup noise, or compare with --no-noise"
 KEY = ("place", "phase", "slot", "microbatch")
 MEASURES = ("repeat", "perturbed", "gain", "bias")
 SCHEMA: Mapping[str, type[pl.DataType]] = {
@@ -193,25 +195,15 @@ def _folder(path: Path) -> Path:
 
 
 def _read_facts(folder: Path) -> NoiseFacts:
-    again = "measure it again with trueup noise, or compare with --no-noise"
-    try:
-        facts: NoiseFacts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise TraceError(f"{folder} has no {FACTS}: measuring it was broken off; {again}") from None
-    except (OSError, ValueError) as error:
-        raise TraceError(f"{folder / FACTS} cannot be read ({error}); {again}") from error
-    version = facts.get("schema_version") if isinstance(facts, dict) else None
-    if version != SCHEMA_VERSION:
-        raise TraceError(
-            f"{folder / FACTS} is of version {version!r}, this trueup reads {SCHEMA_VERSION}; {again}"
-        )
-    return facts
+    if not (folder / FACTS).exists():
+        raise TraceError(f"{folder} has no {FACTS}: measuring it was broken off; {_AGAIN}")
+    return document_from_file(folder / FACTS, NoiseFacts, versions=(SCHEMA_VERSION,), remedy=_AGAIN)
 
 
 def _read_table(path: Path) -> pl.DataFrame:
-    again = "measure it again with trueup noise, or compare with --no-noise"
-    frame = frame_from_parquet(path, remedy=again)
+    frame = frame_from_parquet(path, remedy=_AGAIN)
     missing = [name for name in SCHEMA if name not in frame.columns]
     if missing:
-        raise TraceError(f"{path} lacks the columns {missing}: it is no noise profile of version 1; {again}")
-    return frame.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
+        raise TraceError(f"{path} lacks the columns {missing}: it is no noise profile of version 1; {_AGAIN}")
+    with damage_named(path, remedy=_AGAIN):
+        return frame.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())

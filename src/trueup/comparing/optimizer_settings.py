@@ -69,16 +69,29 @@ def declared(facts: Mapping[str, object]) -> dict[str, dict[str, Setting]]:
     optimizers, parameters = facts.get("optimizers") or [], facts.get("parameters") or []
     assert isinstance(optimizers, Sequence)
     assert isinstance(parameters, Sequence)
-    settings: dict[str, dict[str, Setting]] = {}
-    for entry in parameters:
-        place = entry.get("optimizer_group")
-        if not place or len(place) != 2 or place[0] not in range(len(optimizers)):
-            continue
-        if place[1] in range(len(optimizers[place[0]]["groups"])):
-            group = dict(optimizers[place[0]]["groups"][place[1]])
-            group.pop("num_params", None)
-            settings[entry["fqn"]] = {"class": optimizers[place[0]]["class"], **group}
+    groups = {
+        (o, g): {"class": optimizer["class"], **group}
+        for o, optimizer in enumerate(optimizers)
+        for g, group in enumerate(optimizer["groups"])
+    }
+    places = {entry["fqn"]: tuple(entry.get("optimizer_group") or ()) for entry in parameters}
+    settings = {fqn: dict(groups[place]) for fqn, place in places.items() if place in groups}
+    unnamed = {place: group for place, group in groups.items() if place not in places.values()}
+    settings |= _of_unnamed(unnamed)
+    for of in settings.values():
+        of.pop("num_params", None)
     return settings
+
+
+def _of_unnamed(groups: Mapping[tuple[int, int], Settings]) -> dict[str, dict[str, Setting]]:
+    """Of what optimizers update in place of the model's parameters (ZeRO's flat partitions), by the names
+    that capture gives it; none of a name that two optimizers of one class share."""
+    found: dict[str, list[Settings]] = {}
+    for (_, number), group in groups.items():
+        num = group.get("num_params")
+        for at in range(num if isinstance(num, int) else 0):
+            found.setdefault(f"{group['class']}.group{number}.{at}", []).append(group)
+    return {name: dict(of[0]) for name, of in found.items() if len(of) == 1}
 
 
 def setting_gaps(target: Settings, reference: Settings) -> Iterator[SettingGap]:

@@ -14,6 +14,9 @@ from trueup.comparing.other_ranks import without_other_ranks
 from trueup.comparing.record_row import RecordRow
 from trueup.comparing.result import open_comparison
 from trueup.comparing.thresholds import CLEAR_ORIGIN
+from trueup.comparing.written import AGAIN
+from trueup.store.checked import as_written
+from trueup.store.parquet import damage_named
 from trueup.types.codes import EvidenceCode
 from trueup.types.finding import Basis, Origin, Stage
 from trueup.types.reason import Reason, reason
@@ -32,13 +35,16 @@ def origins(result: Path) -> list[Origin]:
         ['layers.2.ln1']
     """
     comparison = open_comparison(result)
-    found = comparison.records.filter(pl.col("status").cast(pl.String) == "origin").collect()
-    found = without_other_ranks(found, comparison.records)
+    table = result / "result.parquet"
+    with damage_named(table, remedy=AGAIN):
+        found = comparison.records.filter(pl.col("status").cast(pl.String) == "origin").collect()
+        found = without_other_ranks(found, comparison.records)
+        slots = comparison.records.select(pl.col("slot").cast(pl.String).unique()).collect()["slot"]
     basis = Basis.NOISE if comparison.content.tolerance.is_measured else Basis.BOUND
     stacks = comparison.content.stacks
-    slots = comparison.records.select(pl.col("slot").cast(pl.String).unique()).collect()["slot"]
     has_local = "local" in slots.to_list()
-    rows = map(RecordRow.from_columns, found.iter_rows(named=True))
+    with as_written(table, remedy=AGAIN):
+        rows = [RecordRow.from_columns(row) for row in found.iter_rows(named=True)]
     made = [_origin(row, basis, stacks, has_local=has_local) for row in rows]
     shown: dict[tuple[Stage, str, int], set[int]] = {}
     for origin in made:

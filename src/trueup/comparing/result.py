@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trueup.store.parquet import frame_from_parquet
+from trueup.store.parquet import frame_from_parquet, lazy_from_parquet
 from trueup.types.result import ResultDocument
 from trueup.types.verdict import Verdict
 
@@ -21,10 +21,8 @@ if TYPE_CHECKING:
 
     from trueup.comparing.content import Content
 
-_READ = (1, 2)
 
-
-_AGAIN = "make the comparison again"
+_AGAIN = "run the comparison again"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +50,13 @@ class Comparison:
     def content(self) -> Content:
         """``summary`` as values."""
         from trueup.comparing.content import content_from_json
+        from trueup.comparing.written import AGAIN
+        from trueup.store.checked import as_written
 
-        return self.made or content_from_json(self.summary)
+        if self.made is not None:
+            return self.made
+        with as_written("result.json" if self.output is None else self.output / "result.json", remedy=AGAIN):
+            return content_from_json(self.summary)
 
     @property
     def verdict(self) -> Verdict:
@@ -72,7 +75,6 @@ class Comparison:
 
     def frame(self) -> pl.DataFrame:
         """All rows (docs/result-format.md, result.parquet)."""
-
         if self.output is not None:
             return frame_from_parquet(self.output / "result.parquet", remedy=_AGAIN)
         import pyarrow as pa
@@ -82,17 +84,15 @@ class Comparison:
     @property
     def records(self) -> pl.LazyFrame:
         """The same, read when needed."""
-        import polars as pl
-
-        return self.frame().lazy() if self.output is None else pl.scan_parquet(self.output / "result.parquet")
+        if self.output is None:
+            return self.frame().lazy()
+        return lazy_from_parquet(self.output / "result.parquet", remedy=_AGAIN)
 
     @property
     def precision(self) -> pl.LazyFrame:
         """Dtypes side by side (docs/result-format.md, precision.parquet)."""
-        import polars as pl
-
         if self.output is not None:
-            return pl.scan_parquet(self.output / "precision.parquet")
+            return lazy_from_parquet(self.output / "precision.parquet", remedy=_AGAIN)
         return _frame(self.precision_table).lazy()
 
 
@@ -100,18 +100,11 @@ def open_comparison(folder: Path) -> Comparison:
     """A comparison written before, from its three files alone.
 
     Raises:
-        TraceError: no result.json there, or not of this version.
+        TraceError: no result.json there, damaged, or not of this version.
     """
-    from trueup.errors import TraceError
+    from trueup.comparing.written import read_document
 
-    try:
-        document = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TraceError(f"{folder} holds no readable result.json: {error}") from error
-    version = document.get("schema_version") if isinstance(document, dict) else None
-    if version not in _READ:
-        raise TraceError(f"{folder / 'result.json'} has schema version {version}; expected one of: 1, 2")
-    return Comparison(summary=document, output=folder)
+    return Comparison(summary=read_document(folder), output=folder)
 
 
 def comparison_of(content: Content, **files: Any) -> Comparison:

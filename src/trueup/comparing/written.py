@@ -1,19 +1,26 @@
-"""How conclusions are written: their text beside their codes, in tables and in result.json."""
+"""How conclusions are written and read: their text beside their codes, in tables and in result.json."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from trueup.store.checked import as_written, document_from_file
 from trueup.types.reason import Json, Reason, given, reason_from_json
-from trueup.wording import document, text
+from trueup.types.result import ResultDocument
+from trueup.wording import document, refuse_unreadable, text
 
-__all__ = ["document", "note_columns", "reason_columns", "reason_of_row"]
+__all__ = ["AGAIN", "document", "note_columns", "read_document", "reason_columns", "reason_of_row"]
+
+AGAIN = "Run the comparison again"
+_READ = (1, 2)
+"""versions of result.json"""
 
 
 @dataclass(slots=True)
@@ -71,6 +78,19 @@ def reason_of_row(row: Mapping[str, object]) -> Reason | None:
     if facts is not None:
         return reason_from_json(json.loads(str(facts)))
     return given(str(row["reason"])) if row.get("reason") else None
+
+
+def read_document(folder: Path) -> ResultDocument:
+    """The result.json of a result folder.
+
+    Raises:
+        TraceError: it is not there, damaged, or of another version.
+    """
+    path = folder / "result.json"
+    found = document_from_file(path, ResultDocument, versions=_READ, remedy=AGAIN)
+    with as_written(path, remedy=AGAIN):
+        refuse_unreadable(found)
+    return found
 
 
 def _facts(one: Reason) -> str:

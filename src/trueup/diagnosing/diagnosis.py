@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trueup.comparing.result import plain
 from trueup.diagnosing.stages.protocol import StageOutcome
-from trueup.errors import TraceError
+from trueup.store.checked import document_from_file
 from trueup.types.confidence import Confidence
 from trueup.types.finding import Finding
 from trueup.types.reason import Reason
@@ -125,12 +125,6 @@ def read_diagnosis(folder: Path) -> dict[str, object]:
     Raises:
         TraceError: there is none, or it is not of this version.
     """
-    try:
-        document: dict[str, object] = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TraceError(f"{folder} holds no readable {FILE}: {error}") from error
-    if document.get("schema_version") not in READABLE:
-        raise TraceError(
-            f"{folder / FILE} has version {document.get('schema_version')}; expected one of: 1, 2"
-        )
-    return document
+    return document_from_file(
+        folder / FILE, dict[str, object], versions=READABLE, remedy="Make the diagnosis again"
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,7 +15,7 @@ from trueup.merging.summary import STATISTICS, Summary
 from trueup.numerics.summary import SKETCH_SIZE
 from trueup.store import StepTables, StepView
 from trueup.types.layout import Layout, bare_name
-from trueup.types.trace import Piece, SummaryRow
+from trueup.types.trace import Piece, Root, SummaryRow
 
 
 class CallKey(NamedTuple):
@@ -109,7 +108,7 @@ class RankStep:
                 key = CallKey(above.key, mode, kind, bare, ordinal)
                 self.calls.append(Call(key, bare, above.microbatch, above.position, above.stage))
 
-    def _is_stage(self, root: Mapping[str, str]) -> bool:
+    def _is_stage(self, root: Root) -> bool:
         main = next((one["type"] for one in self._roots if one["name"] == ""), None)
         return root["type"] == main
 

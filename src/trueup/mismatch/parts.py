@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from typing_extensions import Required, TypedDict  # pydantic reads typing's from Python 3.12 on
 
-from trueup.errors import ConfigError
+from trueup.errors import ConfigError, TraceError
 from trueup.mismatch.tokens import Tokens
+from trueup.store.checked import object_from_cell
 from trueup.types.arrays import Bools, Floats, Ints
 
 _MOST_PARTS = 24
@@ -98,25 +99,43 @@ def _part(tokens: Tokens, keep: Bools, name: str, first: int) -> Part:
     )
 
 
+class _Model(TypedDict):
+    vocab: Mapping[str, int] | Sequence[Sequence[object]]
+    """of a Unigram tokenizer a list of words with their scores"""
+
+
+class _Added(TypedDict):
+    id: int
+
+
+class _TokenizerFile(TypedDict, total=False):
+    """``tokenizer.json``, as far as it is read here."""
+
+    model: Required[_Model]
+    added_tokens: Sequence[_Added]
+
+
 def _kinds(tokenizer: Path, size: int) -> Ints:
     """Class of each token id, by the text of a Hugging Face tokenizer."""
     file = tokenizer / "tokenizer.json"
     try:
-        plain = json.loads(file.read_text(encoding="utf-8"))
+        text = file.read_text(encoding="utf-8")
+        plain = object_from_cell(text, _TokenizerFile, str(file), remedy="give the folder of a tokenizer")
         vocabulary = plain["model"]["vocab"]
-        special = [int(one["id"]) for one in plain.get("added_tokens", [])]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        words = (
+            vocabulary
+            if isinstance(vocabulary, Mapping)
+            else {str(word[0]): number for number, word in enumerate(vocabulary)}
+        )
+    except (OSError, ValueError, TraceError, IndexError) as error:
         raise ConfigError(
             f"{file}: expected the tokenizer.json of a Hugging Face tokenizer ({error})"
         ) from error
-    pairs = (
-        vocabulary.items() if isinstance(vocabulary, dict) else ((w[0], i) for i, w in enumerate(vocabulary))
-    )
     kinds = np.full(size, _CLASSES.index("other script"), np.int64)
-    for word, number in pairs:
-        if int(number) < size:
-            kinds[int(number)] = _CLASSES.index(_kind(str(word)))
-    kinds[[number for number in special if number < size]] = 0
+    for word, number in words.items():
+        if 0 <= number < size:
+            kinds[number] = _CLASSES.index(_kind(word))
+    kinds[[one["id"] for one in plain.get("added_tokens", []) if 0 <= one["id"] < size]] = 0
     return kinds
 
 

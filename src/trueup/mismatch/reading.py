@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from trueup.errors import ConfigError
 from trueup.mismatch.tokens import Tokens
 from trueup.numerics.dtypes import DTYPES
+from trueup.store.npz import NPZ_ERRORS
 from trueup.types.arrays import Array, Bools, Ints
 
 NAMES = {
@@ -80,7 +80,7 @@ def opened(path: Path) -> np.lib.npyio.NpzFile:
     """
     try:
         archive = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    except NPZ_ERRORS as error:
         raise ConfigError(f"{path}: expected a numpy archive ({SUFFIX}): {error}") from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise ConfigError(f"{path}: expected an archive of named arrays: numpy.savez(file, name=array)")
@@ -130,7 +130,7 @@ def _array(archive: np.lib.npyio.NpzFile, path: Path, key: str) -> Array | None:
 def _loaded(archive: np.lib.npyio.NpzFile, path: Path, name: str) -> Array:
     try:
         array: Array = archive[name]
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    except NPZ_ERRORS as error:
         raise ConfigError(f"{path}: {name} cannot be read: {error}") from error
     if array.dtype.name not in DTYPES or DTYPES[array.dtype.name].kind == "complex":
         raise ConfigError(f"{path}: {name}: expected real numbers (got {array.dtype})")

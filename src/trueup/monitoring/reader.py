@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Required, TypedDict  # pydantic reads typing's from Python 3.12 on
 
 from trueup.errors import ConfigError, TraceError
+from trueup.monitoring.events import VERSION
 from trueup.store import layout
+from trueup.store.checked import document_from_file
+from trueup.store.reader import scalar_line
 from trueup.store.series import Series, SeriesReader
+from trueup.types.plain import number_from_json
 from trueup.types.trace import ScalarLine
 
 NUMBERS = ("loss", "grad_norm", "learning_rate", "loss_scale", "update_ratio", "weight_norm", "step_seconds")
@@ -26,7 +30,7 @@ class MonitoredRun:
 
     root: Path
     rank: int
-    lines: list[dict[str, object]] = field(default_factory=list)
+    lines: list[ScalarLine] = field(default_factory=list)
     """scalars, one a step, in the order written"""
     _at: int = 0
 
@@ -49,7 +53,7 @@ class MonitoredRun:
             raise TraceError(f"{path} cannot be read: {error.strerror or error}") from error
         end = data.rfind(b"\n") + 1
         self._at += end
-        new = [entry for line in data[:end].splitlines() if (entry := _object(line)) is not None]
+        new = [entry for line in data[:end].splitlines() if (entry := _line(line, path)) is not None]
         self.lines += new
         return bool(new)
 
@@ -80,13 +84,13 @@ class AlarmDocument(TypedDict, total=False):
 
     version: int
     time: float
-    rule: str
-    step: int
-    rank: int
-    sentence: str
+    rule: Required[str]
+    step: Required[int]
+    rank: Required[int]
+    sentence: Required[str]
     subjects: list[dict[str, object]]
     num_subjects: int
-    advice: str
+    advice: Required[str]
     captured_step: int | None
     rerun: str
     before: list[ScalarLine]
@@ -124,13 +128,10 @@ def read_alarms(root: Path) -> list[AlarmDocument]:
     paths = sorted(path for path in folder.glob("*.json") if layout.parse_event_file(path.name))
     found: list[AlarmDocument] = []
     for path in paths:
-        try:
-            entry = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(entry, dict):
-            found.append(cast("AlarmDocument", {**entry, "file": str(path)}))
-    return sorted(found, key=lambda entry: (entry.get("step", 0), entry.get("time", 0)))
+        with suppress(TraceError):
+            entry = document_from_file(path, AlarmDocument, version="version", versions=(VERSION,), remedy="")
+            found.append({**entry, "file": str(path)})
+    return sorted(found, key=lambda entry: (entry["step"], entry.get("time", 0)))
 
 
 def merged_alarms(alarms: list[AlarmDocument]) -> list[AlarmDocument]:
@@ -153,24 +154,22 @@ def alarm_sentences(root: Path, *, most: int = 5) -> list[str]:
     return lines
 
 
-def _object(line: bytes) -> dict[str, object] | None:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        return None
-    return entry if isinstance(entry, dict) and "step" in entry else None
+def _line(line: bytes, path: Path) -> ScalarLine | None:
+    with suppress(TraceError):
+        return scalar_line(line.decode("utf-8", "replace"), str(path))
+    return None
 
 
 def _number(value: object) -> float:
     if isinstance(value, list):
-        known = [one for one in value if isinstance(one, (int, float))]
-        return max(known) if known else math.nan
-    return float(value) if isinstance(value, (int, float)) else math.nan
+        return max((known for one in value if (known := number_from_json(one)) is not None), default=math.nan)
+    known = number_from_json(value)
+    return math.nan if known is None else known
 
 
 def state_of(run: MonitoredRun) -> Mapping[str, object]:
     """What is known now, as plain values: the last of every number, and the alarms."""
-    last = run.lines[-1] if run.lines else {}
+    last: Mapping[str, object] = run.lines[-1] if run.lines else {}
     return {
         "run": str(run.root),
         "rank": run.rank,

@@ -80,11 +80,7 @@ class CallTree:
     def arguments(self, call: int) -> Mapping[str, Json]:
         """The same, slot -> value; empty where there is none."""
         text = self.arguments_text[call]
-        try:
-            found = json.loads(text) if text else {}
-        except ValueError:
-            return {}
-        return found if isinstance(found, dict) else {}
+        return json.loads(text) if text else {}
 
     def shown(self, call: int) -> str:
         """Name as a person reads it: ``torch.matmul[1]``."""

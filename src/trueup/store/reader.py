@@ -13,7 +13,7 @@ import polars as pl
 from trueup.errors import TraceError
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import layout, schema
-from trueup.store.checked import checked
+from trueup.store.checked import checked, object_from_cell
 from trueup.store.files import object_from_json, refuse_irregular, text_from_file
 from trueup.store.gaps import Gap
 from trueup.store.left_free import code_of_cell
@@ -22,7 +22,15 @@ from trueup.store.tensors import ChunkReader
 from trueup.store.visible import with_visible_norms
 from trueup.types.arrays import Bytes
 from trueup.types.reason import Reason, given
-from trueup.types.trace import Manifest, RankFacts, ScalarLine, SummaryRow
+from trueup.types.trace import (
+    ArgumentsCell,
+    CutCell,
+    DistributedCell,
+    Manifest,
+    RankFacts,
+    ScalarLine,
+    SummaryRow,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,6 +151,7 @@ class Trace:
             )
         frames = {name: _read_table(folder / f"{name}.parquet", name) for name in schema.TABLES}
         _refuse_outside(folder, frames)
+        _refuse_cells(folder, frames)
         frames["summaries"] = frames["summaries"].with_row_index("summary").cast({"summary": pl.Int32})
         return StepTables(step=step, rank=rank, **frames)  # type: ignore[arg-type]
 
@@ -179,7 +188,7 @@ class Trace:
             folder = layout.rank_dir(self.path, step, rank)
             raise TraceError(
                 f"{folder}: tensor {name} of chunk {chunk} has {data.size} bytes, expected {dtype} "
-                f"{list(shape)}; the step is damaged, leave it out with --steps"
+                f"{list(shape)}; {_LEAVE_OUT}"
             )
         return StoredTensor(dtype=dtype, shape=shape, data=data)
 
@@ -252,7 +261,7 @@ class Trace:
         for number, line in enumerate(text.split("\n"), 1):
             if not line.strip():
                 continue
-            found = _scalar_line(line, f"{path}, line {number},")
+            found = scalar_line(line, f"{path}, line {number},")
             if found is not None:
                 lines.append(found)
             else:
@@ -260,14 +269,18 @@ class Trace:
         return lines, garbage
 
 
-def _scalar_line(line: str, where: str) -> ScalarLine | None:
-    """One line of scalars; None where it is no JSON or names no step."""
+def scalar_line(line: str, where: str) -> ScalarLine | None:
+    """One line of scalars; None where it is no JSON, names no step, or has a value of another type.
+
+    Raises:
+        TraceError: it is JSON of another kind than an object.
+    """
     try:
         found = object_from_json(line, where)
     except ValueError:
         return None
     try:
-        return checked(found, ScalarLine, where) if type(found.get("step")) is int else None
+        return checked(found, ScalarLine, where) if "step" in found else None
     except TraceError:
         return None
 
@@ -297,6 +310,7 @@ def _read_manifest(path: Path) -> Manifest:
     return checked(manifest, Manifest, str(file))
 
 
+_LEAVE_OUT = "the step is damaged, leave it out with --steps"
 _ALWAYS = ("call", "kind", "name", "ordinal", "mode")
 """what every call has"""
 
@@ -306,16 +320,10 @@ def _refuse_outside(folder: Path, frames: Mapping[str, pl.DataFrame]) -> None:
     for table, columns in (("records", ("call", "phase", "slot")), ("calls", _ALWAYS)):
         for column in columns:
             if lacking := frames[table][column].null_count():
-                raise TraceError(
-                    f"{folder / table}.parquet: {lacking} rows without {column}; the step is damaged, "
-                    "leave it out with --steps"
-                )
+                raise TraceError(f"{folder / table}.parquet: {lacking} rows without {column}; {_LEAVE_OUT}")
     calls = frames["calls"]
     if not (calls["call"] == pl.int_range(calls.height, eager=True)).all():
-        raise TraceError(
-            f"{folder / 'calls'}.parquet: the calls are not numbered from 0; the step is damaged, "
-            "leave it out with --steps"
-        )
+        raise TraceError(f"{folder / 'calls'}.parquet: the calls are not numbered from 0; {_LEAVE_OUT}")
     for table, column, other in (
         ("records", "call", "calls"),
         ("records", "summary", "summaries"),
@@ -325,8 +333,21 @@ def _refuse_outside(folder: Path, frames: Mapping[str, pl.DataFrame]) -> None:
         if len(held) and not 0 <= held.min() <= held.max() < frames[other].height:
             raise TraceError(
                 f"{folder / table}.parquet: {column} {held.min()} to {held.max()}, but {other}.parquet has "
-                f"{frames[other].height} rows; the step is damaged, leave it out with --steps"
+                f"{frames[other].height} rows; {_LEAVE_OUT}"
             )
+
+
+def _refuse_cells(folder: Path, frames: Mapping[str, pl.DataFrame]) -> None:
+    """Cells that hold JSON hold what capture writes there."""
+    for text in _distinct(frames["calls"]["arguments"]):
+        object_from_cell(text, ArgumentsCell, f"{folder / 'calls.parquet'}, arguments", remedy=_LEAVE_OUT)
+    for text in _distinct(frames["summaries"]["placement"]):
+        kind = DistributedCell if "global_shape" in text else CutCell
+        object_from_cell(text, kind, f"{folder / 'summaries.parquet'}, placement", remedy=_LEAVE_OUT)
+
+
+def _distinct(column: pl.Series) -> list[str]:
+    return list(map(str, column.unique().drop_nulls().to_list()))
 
 
 def _read_table(path: Path, name: str) -> pl.DataFrame:
@@ -334,7 +355,7 @@ def _read_table(path: Path, name: str) -> pl.DataFrame:
 
 
 def _frame(path: Path) -> pl.DataFrame:
-    return frame_from_parquet(path, remedy="the step is damaged, leave it out with --steps")
+    return frame_from_parquet(path, remedy=_LEAVE_OUT)
 
 
 def _checked(frame: pl.DataFrame, path: Path, name: str, wanted: pa.Schema) -> pl.DataFrame:

@@ -12,14 +12,16 @@ from __future__ import annotations
 import json
 import os
 import time
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from typing_extensions import TypedDict  # pydantic reads typing's from Python 3.12 on
 
 from trueup.errors import TraceError
+from trueup.store.checked import as_written, checked
+from trueup.store.npz import NPZ_ERRORS
 from trueup.types.arrays import Array
 
 FOLDER = "rl"
@@ -29,6 +31,14 @@ PADDING = -1
 IDS = ("prompts", "responses")
 _JSON = ("settings", "numbers", "dtypes")
 Setting = str | float | int | bool | None
+
+
+class _Told(TypedDict, total=False):
+    """What a file holds as JSON."""
+
+    settings: Mapping[str, Setting]
+    numbers: Mapping[str, float]
+    dtypes: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +128,9 @@ def read_rollouts(run: Path) -> dict[int, RLStep]:
         parts = [_read(file) for file in files if file.name.startswith("batch")]
         losses = [_read(file) for file in files if not file.name.startswith("batch")]
         step = int(folder.name.partition("_")[2])
-        found[step] = RLStep(step=step, batch=_whole(parts) if parts else None, losses=tuple(losses))
+        with as_written(folder, remedy="Record the step again"):
+            batch = _whole(parts) if parts else None
+        found[step] = RLStep(step=step, batch=batch, losses=tuple(losses))
     return found
 
 
@@ -147,15 +159,21 @@ def _read(path: Path) -> RLRecord:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files if name not in _JSON}
             texts = {name: json.loads(str(archive[name])) for name in _JSON if name in archive.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
+    except (
+        *NPZ_ERRORS,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # an array by itself is no archive
         raise TraceError(f"{path}: expected a record of an RL step (numpy archive): {error}") from error
+    told = checked(texts, _Told, str(path), remedy="Record the step again")
     role, _, rest = path.stem.partition("-")
     number = rest.partition("-")[0]
     return RLRecord(
         arrays=arrays,
-        settings=texts.get("settings", {}),
-        numbers=texts.get("numbers", {}),
-        dtypes=texts.get("dtypes", {}),
+        settings=told.get("settings", {}),
+        numbers=told.get("numbers", {}),
+        dtypes=told.get("dtypes", {}),
         role=role if number else "trainer",
         number=int(number) if number.isdigit() else 0,
     )

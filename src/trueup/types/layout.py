@@ -24,6 +24,7 @@ from trueup.types.placement import (
     gradient_of,
     placement_from,
 )
+from trueup.types.trace import Root
 
 VERSION = 1
 BATCH = "batch"
@@ -258,7 +259,7 @@ def _plain(row: Row) -> dict[str, object]:
     return {"name": row.name, **more, **{axis: str(one) for axis, one in row.placements.items()}}
 
 
-def bare_name(name: str, roots: Sequence[Mapping[str, str]]) -> str:
+def bare_name(name: str, roots: Sequence[Root]) -> str:
     """A name without that of the root it is below, where that is a further stage of the main one.
 
     Args:

@@ -27,6 +27,35 @@ from trueup.types.option import expected, option_fields, unknown_key_message
 _Value = TypeVar("_Value")
 
 
+def number_from_json(value: object) -> float | None:
+    """A number of a JSON file; None for what is none: text, a boolean, NaN, or a whole number beyond every
+    float.
+
+    Example:
+        >>> [number_from_json(value) for value in (2, float("inf"), "2", True, float("nan"), 10**400)]
+        [2.0, inf, None, None, None, None]
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value:
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
+
+
+def number_from_hex(text: str | None) -> int | None:
+    """A digest as files hold it; None where it is none.
+
+    Example:
+        >>> number_from_hex("ff"), number_from_hex("f-f"), number_from_hex(None)
+        (255, None, None)
+    """
+    try:
+        return int(text or "", 16)
+    except ValueError:
+        return None
+
+
 @runtime_checkable
 class Plain(Protocol):
     """A value with a JSON form of its own."""

@@ -6,9 +6,14 @@ Reasons that stand beside texts (``KEY_reason``) are read by ``types.reason.read
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import Literal
+
+from typing_extensions import NotRequired, Required, TypedDict  # pydantic reads typing's from Python 3.12 on
 
 from trueup.types.trace import Manifest
+
+Written = float | Literal["inf", "-inf"] | None
+"""a number in a document: NaN is null"""
 
 
 class SideDocument(TypedDict, total=False):
@@ -21,7 +26,7 @@ class SideDocument(TypedDict, total=False):
 class VerdictDocument(TypedDict, total=False):
     """``verdict``; its text is read as reasons."""
 
-    outcome: str
+    outcome: Literal["agree", "differ", "undecided"]
     exit_code: int
     headline: str
     where: str | None
@@ -30,9 +35,9 @@ class VerdictDocument(TypedDict, total=False):
     rank: int | None
     phase: str | None
     confidence: float | None
-    confidence_word: str
+    confidence_word: Literal["certain", "likely", "possible"] | None
     next: str | None
-    next_note: str
+    next_note: str | None
 
 
 class UnmatchedDocument(TypedDict):
@@ -57,15 +62,16 @@ class CountsDocument(TypedDict, total=False):
     undecided: int
     different: int
     by_phase: Mapping[str, Mapping[str, int]]
-    unmatched: Sequence[UnmatchedDocument]
+    unmatched: Sequence[UnmatchedDocument] | int
+    """of some documents of version 1 how many there are; then the groups lie beside ``counts``"""
     num_groups: int
 
 
 class ToleranceDocument(TypedDict, total=False):
     """``tolerance``."""
 
-    formula: str
-    origin: str
+    formula: str | None
+    origin: str | None
     constants: Mapping[str, float]
 
 
@@ -73,12 +79,13 @@ class ScalarDocument(TypedDict, total=False):
     """One entry of ``scalars``."""
 
     rank: int
-    step: int
-    name: str
+    step: Required[int]
+    name: Required[str]
     target: float | str | None
+    """a digest is text"""
     reference: float | str | None
-    abs_diff: float | str | None
-    rel_diff: float | str | None
+    abs_diff: Written
+    rel_diff: Written
     beyond: bool | None
 
 
@@ -88,11 +95,11 @@ class ModuleDocument(TypedDict):
     fqn: str
     type: str | None
     order: int
-    depth: int
-    worst_forward: float | str | None
-    worst_backward: float | str | None
-    worst_grad: float | str | None
-    status: str
+    depth: NotRequired[int]
+    worst_forward: NotRequired[Written]
+    worst_backward: NotRequired[Written]
+    worst_grad: NotRequired[Written]
+    status: NotRequired[str]
 
 
 class PathDocument(TypedDict):
@@ -102,8 +109,8 @@ class PathDocument(TypedDict):
     module: str
     type: str | None
     phase: str
-    rel_l2: float | None
-    tolerance: float | None
+    rel_l2: Written
+    tolerance: Written
 
 
 class DepthDocument(PathDocument):
@@ -117,10 +124,10 @@ class NormDocument(TypedDict):
     """One entry of ``local_norms``."""
 
     fqn: str
-    target: float
-    reference: float
-    rel_diff: float
-    rel_l2: float
+    target: Written
+    reference: Written
+    rel_diff: Written
+    rel_l2: Written
 
 
 class ResultRow(TypedDict, total=False):
@@ -138,9 +145,9 @@ class ResultRow(TypedDict, total=False):
     name: str
     type: str | None
     site: str
-    rel_l2: float | None
-    tolerance: float | None
-    score: float | None
+    rel_l2: Written
+    tolerance: Written
+    score: Written
     target_stack: int | None
     reference_stack: int | None
 

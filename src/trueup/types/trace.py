@@ -68,10 +68,10 @@ class ParameterFacts(TypedDict, total=False):
     """One row of ``parameters``."""
 
     fqn: Required[str]
-    shape: Sequence[int]
-    dtype: str
+    shape: Required[Sequence[int]]
+    dtype: Required[str]
     numel: int
-    requires_grad: bool
+    requires_grad: Required[bool]
     tied_to: str | None
     content: str | None
     optimizer_group: Sequence[int] | None
@@ -94,13 +94,18 @@ class Piece(TypedDict):
 
     name: str
     flat: Sequence[int]
+    """begin and end in the flattened parameter"""
     shape: Sequence[int]
     axes: Sequence[str]
 
 
 OptimizerFacts = TypedDict(
     "OptimizerFacts",
-    {"class": str, "groups": "Sequence[Mapping[str, object]]", "pieces": "Mapping[str, Piece]"},
+    {
+        "class": Required[str],
+        "groups": "Required[Sequence[Mapping[str, object]]]",
+        "pieces": "Mapping[str, Piece]",
+    },
     total=False,
 )
 """One entry of ``optimizers``."""
@@ -114,13 +119,42 @@ class Failure(TypedDict):
     error: str
 
 
+class LeftFreeDocument(TypedDict):
+    """Places that a replay did not replace, for one reason."""
+
+    reason: object
+    count: int
+    examples: Sequence[str]
+
+
+class KeptGradient(TypedDict):
+    """A parameter that kept its own gradient."""
+
+    fqn: str
+    reason: object
+
+
+class GivenGradients(TypedDict):
+    """What a run with the reference's gradients put in place of its own."""
+
+    replaced: Sequence[str]
+    free: Sequence[KeptGradient]
+
+
+class Root(TypedDict):
+    """A module that no other one calls."""
+
+    name: str
+    type: str
+
+
 class Replayed(TypedDict, total=False):
     """What a replay put in place of the program's values."""
 
     plan: str
     equal: int
     replaced: int
-    free: Sequence[Mapping[str, object]]
+    free: Sequence[LeftFreeDocument]
 
 
 class RankFacts(TypedDict, total=False):
@@ -132,8 +166,8 @@ class RankFacts(TypedDict, total=False):
     coordinate: Mapping[str, int]
     parameters: Sequence[ParameterFacts]
     buffers: Sequence[BufferFacts]
-    roots: Sequence[Mapping[str, str]]
-    """``name`` and ``type`` of modules that no other one calls"""
+    roots: Sequence[Root]
+    """modules that no other one calls"""
     wrapped_by: Sequence[str]
     groups: Mapping[str, Sequence[int]]
     """ranks, this one among them, that by its wrapper hold the same ``weights`` or ``experts``, or read
@@ -152,9 +186,34 @@ class RankFacts(TypedDict, total=False):
     outside_scope: str
     """why scope or list left nothing of any step"""
     replay: Replayed
-    given_gradients: Mapping[str, object]
+    given_gradients: GivenGradients
     compiled: Mapping[str, object]
     """``regions``, ``graph_breaks`` and ``recompiles`` of torch.compile, where they were asked for"""
+
+
+class ArgumentsCell(TypedDict, total=False):
+    """``arguments`` of a call, as far as a slot of it has one kind of value."""
+
+    ignore_index: int
+    """of a loss"""
+
+
+class CutCell(TypedDict, total=False):
+    """``placement`` of a tensor whose rank has a part of it."""
+
+    whole: Required[Sequence[int]]
+    where: Required[Sequence[Sequence[Sequence[int]]]]
+
+
+class DistributedCell(TypedDict, total=False):
+    """``placement`` of a tensor that itself says which part it is."""
+
+    mesh: Required[Mapping[str, int]]
+    placements: Required[Sequence[str]]
+    global_shape: Required[Sequence[int]]
+    offset: Required[Sequence[int]]
+    whole: Sequence[int]
+    where: Sequence[Sequence[Sequence[int]]]
 
 
 class ScalarLine(TypedDict, total=False):

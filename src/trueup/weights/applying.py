@@ -28,7 +28,7 @@ class PlannedWeights:
         if len(self._entries) < len(plan.entries):
             names = [entry.target for entry in plan.entries]
             twice = next(name for name in names if names.count(name) > 1)
-            raise ConfigError(f"the plan makes {twice} twice")
+            raise ConfigError(f"the plan makes {twice!r} twice")
         self.table: Table = {name: self._info(entry) for name, entry in self._entries.items()}
 
     def read(self, name: str) -> Values:

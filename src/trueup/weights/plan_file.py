@@ -18,6 +18,7 @@ entries:
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -75,7 +76,7 @@ def read_plan(path: Path) -> ConversionPlan:
     """The plan in ``path``.
 
     Raises:
-        ConfigError: no such file, no YAML, or no plan; names the line and what is wrong there.
+        ConfigError: no such file, no YAML, no plan, or two entries of one name; names the line or the entry.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -83,7 +84,11 @@ def read_plan(path: Path) -> ConversionPlan:
         raise ConfigError(f"no such file: {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as text: {error}") from error
-    return plan_from_text(text, name=str(path))
+    plan = plan_from_text(text, name=str(path))
+    named = Counter(entry.target for entry in plan.entries)
+    if twice := [target for target, times in named.items() if times > 1]:
+        raise ConfigError(f"{path} makes {twice[0]!r} twice")
+    return plan
 
 
 def write_plan(plan: ConversionPlan, path: Path) -> None:

@@ -12,6 +12,16 @@ from trueup.wording.catalogue import (
     text,
     texts,
 )
-from trueup.wording.documents import document
+from trueup.wording.documents import document, refuse_unreadable
 
-__all__ = ["advice", "command", "document", "headline", "phrase_of", "phrases", "text", "texts"]
+__all__ = [
+    "advice",
+    "command",
+    "document",
+    "headline",
+    "phrase_of",
+    "phrases",
+    "refuse_unreadable",
+    "text",
+    "texts",
+]

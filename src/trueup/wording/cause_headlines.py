@@ -35,8 +35,13 @@ def _arguments(facts: Facts) -> str:
     return f"argument mismatch in {{place}}: {facts.parts[0]}"
 
 
+_SCALED = {"backward": "gradient", "param_grad": "gradient", "optimizer": "update", "param": "weight"}
+"""phase -> what is scaled; else the result: a loss may be equal where the gradient it sends back is not"""
+
+
 def _scaled(facts: Facts) -> str:
-    factor = f"result of {{place}} is {float(facts['factor']):.6g} times the reference's"
+    what = _SCALED.get(facts["origin_phase"], "result")
+    factor = f"{what} of {{place}} is {float(facts['factor']):.6g} times the reference's"
     return f"{factor} ({facts.parts[0]})" if facts.parts else factor
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from trueup.types.codes import GivenCode
 from trueup.types.confidence import Confidence
-from trueup.types.reason import Reason
+from trueup.types.reason import Reason, reason_from_json
 from trueup.wording.catalogue import command, headline, text
 
 _AS_IT_IS = frozenset({str, int, float, bool, type(None)})
@@ -38,6 +38,27 @@ def document(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [text(item) if isinstance(item, Reason) else document(item) for item in value]
     return value
+
+
+def refuse_unreadable(plain: object) -> None:
+    """Be sure that every reason of a document that was read can be put into words again.
+
+    Raises:
+        KeyError, TypeError, ValueError, AttributeError: one cannot: a fact is missing or of another kind.
+    """
+    if isinstance(plain, Mapping):
+        for name, item in plain.items():
+            if name.endswith("_reason"):
+                said = reason_from_json(item)
+                _ = headline(said) if name == "headline_reason" else text(said)
+                _ = command(said) if name == "next_reason" else None
+            elif name.endswith("_reasons"):
+                _ = [text(reason_from_json(one)) for one in item or ()]
+            else:
+                refuse_unreadable(item)
+    elif isinstance(plain, (list, tuple)):
+        for item in plain:
+            refuse_unreadable(item)
 
 
 def _object(items: Iterable[tuple[str, object]]) -> dict[str, object]:

@@ -7,7 +7,7 @@ from torch import nn
 
 from trueup.adapters.settings import Settings
 
-_NEVER = frozenset({"training", "call_super_init", "dump_patches"})
+_NEVER = frozenset({"training", "call_super_init", "dump_patches", "name_or_path"})
 _settings = Settings((torch.dtype,), never=_NEVER, alike={})
 configuration_of = _settings.of_configuration
 

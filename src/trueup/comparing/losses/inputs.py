@@ -24,7 +24,7 @@ class LossInputs:
     @classmethod
     def of(cls, view: StepView) -> LossInputs:
         """Read from one step's records, where values were kept."""
-        ignore_index = int(loss_arguments(view).get("ignore_index", IGNORE_INDEX))
+        ignore_index = loss_arguments(view).get("ignore_index", IGNORE_INDEX)
         labels: dict[int, list[Ints]] = defaultdict(list)
         masks: dict[int, list[Floats]] = defaultdict(list)
         for microbatch, record in loss_records(view, "labels"):

@@ -1,7 +1,7 @@
 """Losses whose logits, and all that was made before them, are bit-identical.
 
 A coarse dtype that came before them excuses nothing: the difference was made after the logits, where
-``comparing.mean_loss`` knows what rounding makes.
+``comparing.losses.mean`` knows what rounding makes.
 """
 
 from __future__ import annotations

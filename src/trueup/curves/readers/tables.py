@@ -14,6 +14,7 @@ import polars as pl
 from trueup.curves.columns import GRAD_NORM, LOSS, SCHEMA, STEP, find_columns
 from trueup.curves.readers.protocol import Rows
 from trueup.errors import TraceError
+from trueup.store.pages import refuse_damaged_pages
 from trueup.store.parquet import PARQUET_ERRORS
 from trueup.types.codes import CurvesCode
 from trueup.types.reason import reason
@@ -221,6 +222,7 @@ class Parquet:
             TraceError: it is damaged, or has no column of a curve.
         """
         try:
+            refuse_damaged_pages(io.BytesIO(data))
             return rows_from_table(pl.read_parquet(io.BytesIO(data)), chosen, path)
         except PARQUET_ERRORS as error:
             raise TraceError(f"{path} cannot be read as Parquet: {error}") from error

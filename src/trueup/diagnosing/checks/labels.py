@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from trueup.batches.labels import whole_labels
+from trueup.batches.labels import IGNORE_INDEX, whole_labels
 from trueup.comparing.losses.calls import reduction_of
 from trueup.diagnosing.checks.alignment import first_loss_problem, labelled_padding, shift_of_labels
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
@@ -116,7 +116,7 @@ def _batches(run: CheckedRun, step: int, rank: int) -> Iterator[_Batch]:
             mask=next((r for r in candidates if "attention_mask" in r["slot"]), None),
             loss=None if loss is None else loss["maximum"],
             vocabulary=sizes.get(ids["digest"]) if ids is not None else None,
-            ignore_index=int(told.get("ignore_index", -100)),
+            ignore_index=told.get("ignore_index", IGNORE_INDEX),
             reduction=reduction_of(told),
             num_microbatches=len(losses),
         )

@@ -193,9 +193,12 @@ def _call(view: StepView | None, fqn: str) -> int | None:
     return None if view is None else view.parameter_call(fqn)
 
 
+_NOT_LISTED = Listed(fqn="", shape=(), dtype="", requires_grad=False)
+
+
 def _entry(view: StepView, fqn: str) -> Listed:
     table = view.facts.get("parameters") or []
-    return next((p for p in table if isinstance(p, dict) and p.get("fqn") == fqn), Listed(fqn=fqn))
+    return next((p for p in table if isinstance(p, dict) and p.get("fqn") == fqn), _NOT_LISTED)
 
 
 def _grouped(view: StepView, fqn: str) -> bool | None:

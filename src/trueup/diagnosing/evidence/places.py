@@ -9,8 +9,9 @@ import polars as pl
 
 from trueup.diagnosing.evidence.facts import Pair
 from trueup.diagnosing.evidence.tensors import known_tensor
+from trueup.errors import TraceError
 from trueup.store import StepView, TraceSource, step_view, view_if_there
-from trueup.store.files import parquet_from_path
+from trueup.store.parquet import lazy_from_parquet
 from trueup.types.finding import Origin
 
 
@@ -133,7 +134,7 @@ def repeat_noise(place: Place) -> float | None:
         return None
     wanted = ["step", "rank", "place", "phase", "slot", "repeat"]
     try:
-        frame = pl.scan_parquet(parquet_from_path(file), glob=False).select(
+        frame = lazy_from_parquet(file, remedy="measure the noise again").select(
             pl.col(c).cast(pl.String) if c in ("place", "phase", "slot") else pl.col(c) for c in wanted
         )
         rows = frame.filter(
@@ -143,7 +144,7 @@ def repeat_noise(place: Place) -> float | None:
             & (pl.col("slot") == view.slot[record])
             & (pl.col("place") == view.places[view.record_call[record]])
         ).collect()
-    except (OSError, pl.exceptions.PolarsError):
+    except (TraceError, OSError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
     found = [v for v in rows["repeat"].to_list() if v is not None]
     return max(found, default=None)

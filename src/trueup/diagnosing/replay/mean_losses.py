@@ -17,7 +17,7 @@ from trueup.store import StepView
 
 
 def held_to_their_mean(step: ReplayedStep, found: list[Difference]) -> list[Difference]:
-    """The same differences, those of losses by the bound of ``comparing.mean_loss`` where it is tighter."""
+    """The same differences, those of losses by the bound of ``comparing.losses.mean`` where it is tighter."""
     differing = {
         one.reference_record: one for one in found if _is_loss(step, one.call) and one.slot == "value"
     }

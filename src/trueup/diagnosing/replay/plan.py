@@ -3,16 +3,23 @@ for the replayed one to follow."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
+from typing_extensions import TypedDict  # pydantic reads typing's from Python 3.12 on
 
-from trueup.diagnosing.replay.plan_step import StepBuilder, StepPlan, left_as_json, left_from_json
+from trueup.diagnosing.replay.plan_step import (
+    StepBuilder,
+    StepDocument,
+    StepPlan,
+    left_as_json,
+    step_from_json,
+)
 from trueup.errors import TraceError
 from trueup.store import Trace
+from trueup.store.checked import as_written, document_from_file
 from trueup.store.layout import rank_dir
 from trueup.store.parquet import frame_from_parquet
 from trueup.store.writer import write_json, write_table
@@ -20,6 +27,16 @@ from trueup.wording import text
 
 VERSION = 1
 PLAN = "plan.json"
+_AGAIN = "Make the replay again"
+
+
+class PlanDocument(TypedDict):
+    """``plan.json``, as far as it is read here."""
+
+    reference: str
+    level: str
+    inside: Sequence[str]
+    steps: Sequence[StepDocument]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,24 +100,18 @@ def read_plan(folder: Path) -> Plan:
     Raises:
         TraceError: there is none.
     """
-    try:
-        held = json.loads((folder / PLAN).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise TraceError(f"{folder} holds no plan of a replay ({error})") from error
-    steps = tuple(
-        StepPlan(
-            **{k: p[k] for k in StepPlan.__dataclass_fields__ if k != "left"},
-            left=tuple(map(left_from_json, p["left"])),
+    path = folder / PLAN
+    if not path.exists():
+        raise TraceError(f"{folder} holds no plan of a replay; give the folder that trueup replay -o wrote")
+    held = document_from_file(path, PlanDocument, version="version", versions=(VERSION,), remedy=_AGAIN)
+    with as_written(path, remedy=_AGAIN):
+        return Plan(
+            folder=folder,
+            reference=Path(held["reference"]),
+            level=held["level"],
+            inside=tuple(held["inside"]),
+            steps=tuple(map(step_from_json, held["steps"])),
         )
-        for p in held["steps"]
-    )
-    return Plan(
-        folder=folder,
-        reference=Path(held["reference"]),
-        level=held["level"],
-        inside=tuple(held["inside"]),
-        steps=steps,
-    )
 
 
 def plan_rows(folder: Path, step: int, rank: int) -> pl.DataFrame:

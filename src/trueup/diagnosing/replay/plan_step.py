@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import TypedDict  # pydantic reads typing's from Python 3.12 on
 
 from trueup.comparing.pairing import StepPair
 from trueup.diagnosing.replay.converted import ConvertedValues, Part
@@ -22,7 +23,7 @@ from trueup.store import Trace, step_view
 from trueup.store.left_free import left_free_from_plain
 from trueup.types.codes import LeftFree
 from trueup.types.reason import Json, Reason
-from trueup.types.trace import SummaryRow
+from trueup.types.trace import LeftFreeDocument, SummaryRow
 
 COLUMNS = pa.schema(
     [
@@ -67,10 +68,10 @@ def left_as_json(left: Left) -> dict[str, Json]:
     return {"reason": left.reason.to_json(), "count": left.count, "examples": list(left.examples)}
 
 
-def left_from_json(plain: Mapping[str, Any]) -> Left:
+def left_from_json(plain: LeftFreeDocument) -> Left:
     """What ``left_as_json`` made."""
     why = left_free_from_plain(plain["reason"])
-    return Left(reason=why, count=int(plain["count"]), examples=tuple(plain["examples"]))
+    return Left(reason=why, count=plain["count"], examples=tuple(plain["examples"]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,31 @@ class StepPlan:
     num_forced: int
     num_compared: int
     left: tuple[Left, ...]
+
+
+class StepDocument(TypedDict):
+    """One of the ``steps`` of ``plan.json``."""
+
+    step: int
+    rank: int
+    reference_step: int
+    reference_rank: int
+    num_forced: int
+    num_compared: int
+    left: Sequence[LeftFreeDocument]
+
+
+def step_from_json(plain: StepDocument) -> StepPlan:
+    """The plan of one step as ``plan.json`` holds it."""
+    return StepPlan(
+        step=plain["step"],
+        rank=plain["rank"],
+        reference_step=plain["reference_step"],
+        reference_rank=plain["reference_rank"],
+        num_forced=plain["num_forced"],
+        num_compared=plain["num_compared"],
+        left=tuple(map(left_from_json, plain["left"])),
+    )
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,10 +10,11 @@ from pathlib import Path
 
 from trueup.errors import TraceError
 from trueup.importers.msprobe.leaves import Entry
+from trueup.types.plain import number_from_json
 
 _NAME = re.compile(
     r"(?P<prefix>[A-Za-z]+)_(?P<api>\w+)_(?P<number>\d+)_(?P<phase>forward|backward)"
-    r"_(?P<side>input|output|stack_info)(?P<slot>(?:\.\d+)*)"
+    r"_(?P<side>input|output|stack_info)(?P<slot>(?:\.\d{1,5})*)"
 )
 _STATISTICS = ("Max", "Min", "Mean", "Norm")
 """the norm came with later versions"""
@@ -80,6 +80,8 @@ def _take(found: ApiStack, all_sides: dict[str, _Sides], line: str, place: str) 
     key = f"{name['prefix']}.{name['api']}.{name['number']}.{name['phase']}"
     entry = all_sides.setdefault(key, {"input": {}, "output": {}})
     if name["side"] == "stack_info":
+        if not isinstance(cells[-1], list):
+            raise TraceError(f"{place}: expected the frames of a call after the name")
         found.stack[str(len(found.stack))] = [[key], [_frame(f) for f in cells[-1] if isinstance(f, list)]]
         return
     if len(cells) < _NUM_CELLS or not isinstance(cells[5], list) or not isinstance(cells[3], str):
@@ -95,22 +97,18 @@ def _leaf(cells: list[object], place: str) -> dict[str, object]:
     if not dtype.startswith("torch."):
         kind = dtype.removeprefix("<class '").removesuffix("'>")
         return {"type": kind, "value": statistics[0] if statistics else None}
-    if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
+    if not isinstance(shape, list) or not all(type(size) is int and 0 <= size < 2**63 for size in shape):
         raise TraceError(f"{place}: the shape is {shape!r}, not a list of numbers")
     leaf: dict[str, object] = {"type": "torch.Tensor", "dtype": dtype, "shape": shape}
     more = dict(enumerate(cells[_NUM_CELLS:], _NUM_CELLS))
     numbers = [*statistics, *[None] * len(_STATISTICS)][: len(_STATISTICS)]
     numbers[-1] = more.get(_NORM_CELL) if numbers[-1] is None else numbers[-1]
-    leaf |= {word: _number(value) for word, value in zip(_STATISTICS, numbers, strict=True)}
+    # of what has none these lists hold "Nan" or an empty list
+    leaf |= {word: number_from_json(value) for word, value in zip(_STATISTICS, numbers, strict=True)}
     digest = more.get(_DIGEST_CELL)
     if isinstance(digest, str) and digest:
         leaf["md5"] = digest
     return leaf | {"data_name": f"{name}.npy"}
-
-
-def _number(value: object) -> float | None:
-    """A statistic; of what has none these lists hold ``"Nan"`` or an empty list."""
-    return float(value) if isinstance(value, (int, float)) and not math.isnan(value) else None
 
 
 def _frame(frame: list[object]) -> str:

@@ -13,7 +13,8 @@ from trueup.numerics.content import content_hash
 from trueup.numerics.dtypes import DTYPES, float64_from_array
 from trueup.store import StepTables, TraceSource
 from trueup.types.arrays import Array
-from trueup.types.trace import SummaryRow
+from trueup.types.plain import number_from_hex
+from trueup.types.trace import ParameterFacts, SummaryRow
 
 Values = Array
 
@@ -59,7 +60,7 @@ class TraceWeights:
         known = {} if trace is None else trace.rank_facts(rank)
         listed = {str(p["fqn"]): p for p in known.get("parameters") or []}
         self._listed = listed or {
-            name: {"fqn": name, "shape": row["shape"], "dtype": row["dtype"]}
+            name: ParameterFacts(fqn=name, shape=row["shape"], dtype=row["dtype"], requires_grad=True)
             for name, row in ({} if self._tables is None else _updated(self._tables) | self._rows).items()
         }
         self._order = _in_order_of_use(list(self._listed), self._tables)
@@ -78,7 +79,7 @@ class TraceWeights:
     def _known(self, name: str) -> WeightFacts:
         listed, row = self._listed[name], self._row(name)
         stated = listed.get("content")
-        content = int(stated, 16) if stated else None
+        content = number_from_hex(stated)
         if content is None and row is not None:
             values = self.read(name)
             # of what is put together from ranks the digest alone is known: the same values in the same order

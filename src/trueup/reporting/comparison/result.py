@@ -17,9 +17,11 @@ from typing import Protocol, cast
 
 import polars as pl
 
+from trueup.comparing.written import AGAIN, read_document
 from trueup.errors import TraceError
 from trueup.reporting.document import Mark, Tone
 from trueup.reporting.formatting import plain
+from trueup.store import parquet
 from trueup.types.codes import NextCode
 from trueup.types.reason import Json, Reason, read_reason, read_reasons, reason
 from trueup.types.result import CountsDocument, DepthDocument, ResultDocument, ResultRow, SideDocument
@@ -171,7 +173,7 @@ class ComparisonResult:
                 side=str(one["side"]),
                 module=shown_name(str(one["module"] or "")),
                 name=shown_name(str(one["name"] or "")),
-                count=int(one["count"]),
+                count=one["count"],
                 reason=read_reason(one, "reason"),
             )
             for one in (groups if isinstance(groups, list) else [])
@@ -181,7 +183,7 @@ class ComparisonResult:
     def num_unmatched_groups(self) -> int:
         """How many such groups there are, kept or not."""
         stated = self.summary.get("num_groups", self.counts.get("num_groups"))
-        return int(stated) if stated is not None else len(self.unmatched)
+        return stated if stated is not None else len(self.unmatched)
 
     @property
     def bracketed(self) -> bool:
@@ -217,16 +219,14 @@ class ComparisonResult:
         """Name and rank -> its value at every step."""
         named: dict[tuple[str, int], list[ScalarStep]] = {}
         for row in self.summary.get("scalars") or []:
-            if not {"step", "name"} <= row.keys():
-                continue  # damaged: of no step
             one = ScalarStep(
-                step=int(row["step"]),
+                step=row["step"],
                 target=row.get("target"),
                 reference=row.get("reference"),
                 rel_diff=row.get("rel_diff"),
                 exceeds=bool(row.get("beyond")),
             )
-            named.setdefault((str(row["name"]), int(row.get("rank", 0))), []).append(one)
+            named.setdefault((row["name"], row.get("rank", 0)), []).append(one)
         return named
 
     def part(self, name: str) -> Json:
@@ -347,15 +347,12 @@ def damage_named(source: object) -> Iterator[None]:
     Raises:
         TraceError: one cannot be read.
     """
-    try:
+    if not isinstance(source, Path):
         yield
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
-        if not isinstance(source, Path):
-            raise
-        tables = " or ".join(name for name in _FILES if name.endswith(".parquet"))
-        raise TraceError(
-            f"{source}: {tables} cannot be read ({' '.join(str(error).split())}). Run the comparison again."
-        ) from error
+        return
+    tables = " or ".join(name for name in _FILES if name.endswith(".parquet"))
+    with parquet.damage_named(f"{source}: {tables}", remedy=AGAIN):
+        yield
 
 
 def _counts(plain: object) -> dict[str, int]:
@@ -371,24 +368,15 @@ def _document(folder: Path) -> ResultDocument:
             f"{folder} is not a comparison result: {', '.join(missing)} missing. "
             f"Make one with: trueup compare TARGET REFERENCE -o {folder}"
         )
-    path = folder / "result.json"
-    try:
-        document: ResultDocument = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise TraceError(f"{path} is not JSON ({error}). Run the comparison again.") from error
-    if not isinstance(document, dict):
-        raise TraceError(
-            f"{path}: expected a JSON object (got {plain(document)[:40]}). Run the comparison again."
-        )
-    return document
+    return read_document(folder)
 
 
 def _of_folder(folder: Path, summary: ResultDocument) -> ComparisonResult:
     return ComparisonResult(
         summary=cast(ResultDocument, _readable(summary)),
         folder=folder,
-        records=pl.scan_parquet(folder / "result.parquet", glob=False),
-        precision=pl.scan_parquet(folder / "precision.parquet", glob=False),
+        records=parquet.lazy_from_parquet(folder / "result.parquet", remedy=AGAIN),
+        precision=parquet.lazy_from_parquet(folder / "precision.parquet", remedy=AGAIN),
     )
 
 
