@@ -146,6 +146,31 @@ def test_a_block_that_one_model_lacks(reference: Path, tmp_path: Path) -> None:
     assert (found.headline.number("num"), found.headline.number("drawn_otherwise")) == (6, False)
 
 
+def moved_up(self: Run) -> Net:
+    model = Net(self.num_blocks)
+    with torch.no_grad():
+        model.blocks[1].gate.weight.add_(0.25)
+    return model
+
+
+def test_a_number_added_to_a_weight(reference: Path, tmp_path: Path) -> None:
+    found = lead(tmp_path, reference, model=moved_up)
+    assert (found.headline.code, found.headline.place("way")) == (WeightsCode.DIFFER, "shifted")
+    (shifted,) = [one for said in found.evidence for one in said.parts if one.code is WeightsCode.SHIFTED]
+    assert shifted.number("offset") == pytest.approx(0.25)
+
+
+def test_a_norm_left_out_is_told_by_its_class(reference: Path, tmp_path: Path) -> None:
+    def without(self: Run) -> Net:
+        model = Net(self.num_blocks)
+        model.blocks[1].norm = nn.Identity()
+        return model
+
+    found = lead(tmp_path, reference, model=without)
+    assert found.headline.code is VerdictCode.MODULE_CLASS_DIFFERS
+    assert (found.module, found.headline.place("target")) == ("blocks.1.norm", "Identity")
+
+
 def test_a_buffer_of_other_values(reference: Path, tmp_path: Path) -> None:
     def turned(self: Run) -> Net:
         model = Net(self.num_blocks)

@@ -9,6 +9,7 @@ from trueup.wording.phrase import Facts, clause, count, heading
 _WAYS = {
     "transposed": "transposed",
     "permuted": "different order",
+    "shifted": "one number added",
     "exchanged": "exchanged with each other",
     "of_another": "another weight's values",
     "negated": "opposite sign",
@@ -84,6 +85,7 @@ PHRASES = {
     W.SHAPE: clause(
         "shape {target} (target), {reference} (reference)", {"target": "[4, 2]", "reference": "[4, 3]"}
     ),
+    W.SHIFTED: clause("the reference's values plus {offset:.6g}", {"offset": -1.0}),
     W.OF_ANOTHER: clause("the reference's {parameter}, bit for bit", {"parameter": "layers.0.up.weight"}),
     W.ZERO: clause("zero everywhere, as if never loaded or initialized"),
     W.NEGATED: clause("the reference's values with the opposite sign"),

@@ -43,7 +43,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     ]
     finding = Finding(
         stage=_stage_of(origin, context),
-        headline=_headline(origin, best, settings, buffers),
+        headline=_headline(origin, best, settings, buffers, context),
         module=origin.module,
         site=origin.site,
         phase=origin.phase,
@@ -140,7 +140,11 @@ def _with_code(source: str | None, trace: TraceSource, context: Context) -> str 
 
 
 def _headline(
-    origin: Origin, kind: Kind | None, settings: dict[Reason, str], buffers: tuple[Reason, ...]
+    origin: Origin,
+    kind: Kind | None,
+    settings: dict[Reason, str],
+    buffers: tuple[Reason, ...],
+    context: Context,
 ) -> Reason:
     """The cause where it is known, else what differs."""
     if settings:
@@ -149,10 +153,33 @@ def _headline(
         return reason(VerdictCode.BUFFER_DIFFERS, **dict(buffers[0].places))
     if kind is not None and kind.sentence.code is KindReason.LOSS_DIVISORS:
         return reason(Stages.LOSS_DIVISOR, *kind.sentence.parts)
+    classes = _other_class(origin, context)
+    if classes is not None and (kind is None or not kind.rank.is_named or kind.sentence.code in _OF_ONE_SIDE):
+        return classes
     place = {"module": origin.module, "stage": origin.stage.value}
     if kind is not None and kind.rank.is_named:
         return reason(Stages.OF_KIND, kind.sentence, *kind.sentence.parts, kind=kind.name, **place)
     return reason(Stages.ORIGIN, **place)
+
+
+_OF_ONE_SIDE = (KindReason.ACTIVATION_OF_ONE_SIDE, KindReason.STEP_LEFT_OUT)
+"""what a module computes that the other run's does not: said by its class, where that is another"""
+
+
+def _other_class(origin: Origin, context: Context) -> Reason | None:
+    """The classes of a leaf module that both programs of one implementation have, and that differ."""
+    if context.bridge is not None or origin.phase != "forward" or not origin.module:
+        return None
+    sides = {}
+    for side, book in zip(("target", "reference"), context.pair(0, origin.rank), strict=True):
+        calls = book.named("module", origin.module)
+        inside = {book.parent[call] for call in book.calls_of_kind("module")}
+        if not calls or any(call in inside for call in calls):
+            return None
+        sides[side] = str(book.type[calls[0]])
+    if sides["target"] == sides["reference"]:
+        return None
+    return reason(VerdictCode.MODULE_CLASS_DIFFERS, module=origin.module, **sides)
 
 
 def settings_that_differ(module: str, context: Context) -> dict[Reason, str]:

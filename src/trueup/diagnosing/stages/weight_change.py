@@ -45,7 +45,7 @@ def change_of(
     gap = float(np.linalg.norm(target - reference)) / norm if norm else np.inf
     if gap <= 2 * _coarser(target_dtype, reference_dtype) and target_dtype != reference_dtype:
         return None
-    for look in (_zeroed, _scaled, _turned, _permuted, _part, _rounded):
+    for look in (_zeroed, _scaled, _shifted, _turned, _permuted, _part, _rounded):
         found = look(target, reference)
         if found is not None:
             return found
@@ -85,6 +85,16 @@ def _scaled(target: Floats, reference: Floats) -> Change | None:
         return Change(name="negated", kind="wrong_sign", evidence=reason(Weights.NEGATED))
     shown = float(f"{factor:.6g}")  # weights scaled by one factor are one finding
     return Change(name="scaled", kind="wrong_scale", evidence=reason(Weights.SCALED, factor=shown))
+
+
+def _shifted(target: Floats, reference: Floats) -> Change | None:
+    """The same number was added to every element."""
+    offset = float(np.median(target - reference))
+    slack = WEIGHT_EXACT * np.maximum(np.abs(target), np.abs(reference)).clip(min=abs(offset))
+    if target.size < 2 or not offset or (np.abs(target - reference - offset) > slack).any():
+        return None
+    shifted = reason(Weights.SHIFTED, offset=float(f"{offset:.6g}"))
+    return Change(name="shifted", kind="missing_or_extra_term", evidence=shifted)
 
 
 def _turned(target: Floats, reference: Floats) -> Change | None:

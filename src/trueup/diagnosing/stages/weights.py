@@ -225,18 +225,25 @@ def _built_otherwise(
 
 
 def _trained_in_one(context: Context, target: StepView, reference: StepView) -> list[Finding]:
-    """Parameters that one run alone has and trains, where the runs do not agree: a layer more or less."""
+    """Parameters that one run alone has and trains, of modules that the other never calls: a layer more or
+    less. Not where the runs agree; what a module lacks that both call is seen in what it makes."""
     if context.bridge is not None or context.felt is not None:
         return []
     sides = (
-        ("target", target, set(context.matched)),
-        ("reference", reference, set(context.matched.values())),
+        ("target", target, reference, set(context.matched)),
+        ("reference", reference, target, set(context.matched.values())),
     )
-    lone = [
-        (side, [n for n in book.parameters if n not in paired and book.parameter(n, *LOCAL) is not None])
-        for side, book, paired in sides
-    ]
-    lone = [(side, names) for side, names in lone if names]
+    lone = []
+    for side, book, other, paired in sides:
+        names = [
+            name
+            for name in book.parameters
+            if name not in paired
+            and book.parameter(name, *LOCAL) is not None
+            and book.named("module", module := name.rpartition(".")[0])
+            and not other.named("module", module)
+        ]
+        lone += [(side, names)] if names else []
     return [_only_in(*lone[0], target, ())] if len(lone) == 1 else []
 
 

@@ -23,6 +23,7 @@ class WeightsCode(Code):
     ZERO = "weights.zero"
     NEGATED = "weights.negated"
     SCALED = "weights.scaled"
+    SHIFTED = "weights.shifted"
     REORDERED = "weights.rows_reordered"
     REARRANGED = "weights.rearranged"
     OF_ANOTHER = "weights.of_another"
