@@ -62,7 +62,9 @@ def on_board(raw: dict[str, Any], documents: Path) -> dict[str, Any]:
     if not path.exists():
         return raw
     answers = dict(raw.get("answers", {}))
-    for mode, document in json.loads(path.read_text(encoding="utf-8")).items():
+    printed = json.loads(path.read_text(encoding="utf-8"))
+    printed.setdefault(REPLAY, printed[PASSIVE])  # where nothing differs no replay is made
+    for mode, document in printed.items():
         read_answer = from_compare if mode in (VALUES, SKETCHES) else from_diagnose
         seconds = answers.get(mode, {}).get("seconds")
         answer = Answer(state=FAILED) if document is None else read_answer(document, seconds=seconds)

@@ -70,7 +70,7 @@ def test_a_finding_of_some_ranks_says_which() -> None:
 
 
 def captured(base: str, entry: str | None, folder: str) -> None:
-    """In every process: two steps of a program of the collection."""
+    """In every process: two steps of a program of the collection, ``alone`` the same in one process."""
     import torch
     from bugzoo.bases import bases
     from bugzoo.entries import entries
@@ -81,12 +81,15 @@ def captured(base: str, entry: str | None, folder: str) -> None:
 
     torch.set_num_threads(1)
     withdraw_layout()  # by the program before in this process
-    trainer = make_trainer(bases()[base])
+    name, _, alone = base.partition(" ")
+    program = bases()[name].alone if alone else bases()[name]
+    assert program is not None
+    trainer = make_trainer(program)
     try:
         if entry is not None:
             entries()[entry].plant(trainer)
         values = ["module", "parameter", "labels", "configuration"]
-        with trueup.Tracer(folder, level="L0", steps="0-1", store_values_of=values):
+        with trueup.Tracer(folder, level="L0", steps="0-1", store_values_of=values, overwrite=True):
             for _ in range(2):
                 trainer.step()
     finally:
@@ -130,3 +133,23 @@ def test_two_processes_are_diagnosed(name: str, references: Callable[[str], Path
     else:
         assert found.verdict is not None
         assert (found.verdict.stage.value, found.verdict.axis, found.verdict.ranks) == expected
+
+
+@pytest.mark.torch
+@pytest.mark.distributed
+@pytest.mark.xdist_group("worlds")
+def test_an_input_that_one_layout_alone_gives_names_the_axis_it_is_cut_along(tmp_path: Path) -> None:
+    from tests.trainer.worlds import world
+    from trueup.diagnosing.pipeline import diagnose
+
+    run, alone = tmp_path / "run", tmp_path / "alone"
+    captured_by = "tests.diagnosing.test_whose:captured"
+    world(2).run(captured_by, "trainer-context", "positions-of-own-part", str(run))
+    world(1).run(captured_by, "trainer-context alone", None, str(alone))
+    first = diagnose(run, alone, output=tmp_path / "out", noise=False).findings[0]
+    assert (first.stage, first.axis) == (Stage.DATA, "cp")
+    world(2).run(
+        captured_by, "trainer-context", "own-tokens-counted", str(run)
+    )  # its positions are all there
+    first = diagnose(run, alone, output=tmp_path / "out", noise=False).findings[0]
+    assert (first.stage, first.axis) == (Stage.FORWARD, "cp")

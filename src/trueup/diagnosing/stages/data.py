@@ -24,6 +24,7 @@ from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.whose import of_ranks
+from trueup.merging.trace import MergedTrace
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView
 from trueup.store.given import root_inputs
@@ -35,6 +36,7 @@ from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import EvidenceRank, Finding, Stage
 from trueup.types.layout import Layout
+from trueup.types.placement import Shard
 from trueup.types.reason import Reason, reason
 
 
@@ -459,6 +461,7 @@ def _one_sided(target: Batch, reference: Batch, context: Context) -> list[Findin
                 data_finding(
                     headline=reason(Stages.INPUT_OF_ONE_SIDE, **one),
                     site=f"batch of step {target.book.step}, input.{one['name']}",
+                    axis=_axis_of_input(one["name"], context),
                     book=target.book,
                     kinds=(kind,),
                     evidence=(said, *divided),
@@ -466,6 +469,16 @@ def _one_sided(target: Batch, reference: Batch, context: Context) -> list[Findin
                 )
             )
     return found
+
+
+def _axis_of_input(name: str, context: Context) -> str | None:
+    """Of ranks put together: the only axis along which they hold parts of an input of the model."""
+    if not isinstance(context.target, MergedTrace):
+        return None
+    layout = context.target.layout
+    placed = layout.of_tensor("", "forward", f"input.{name}").placements
+    cut = [axis for axis in layout.wide_axes if isinstance(placed.get(axis), Shard)]
+    return cut[0] if len(cut) == 1 else None
 
 
 def _divisors(target: Batch, reference: Batch) -> list[Reason]:
