@@ -10,7 +10,6 @@ import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _STRUCT = 0, 1, 2, 3, 7, 8, 12
 _WHOLE = (4, 5, 6)
@@ -19,8 +18,8 @@ _KIND, _SIZE, _COMPRESSED_SIZE = 1, 2, 3
 _BODIES = {0: 5, 2: 7, 3: 8}
 """kind of a page (data, dictionary, data of version 2) -> field of a header that holds more of it"""
 _DICTIONARY, _NUM_VALUES = 2, 1
-_Fields = dict[int, Any]
-"""field -> whole number, or the fields of a struct"""
+_Fields = dict[tuple[int, ...], int]
+"""numbers of a field and of the structs around it, outermost first -> its whole number"""
 
 
 class DamagedPage(ValueError):
@@ -54,12 +53,13 @@ def _refuse(data: memoryview, begin: int, size: int, num_values: int) -> None:
         raise DamagedPage(f"bytes {begin} to {end} of a file of {len(data)} bytes")
     while begin < end:
         try:
-            header, begin = _struct(data, begin)
-            kind = header[_KIND]
-            num = header[_BODIES[kind]][_NUM_VALUES]
-            most = header[_SIZE] if kind == _DICTIONARY else left  # an entry of a dictionary takes a byte
-            following = begin + header[_COMPRESSED_SIZE]
-        except (KeyError, IndexError, TypeError, RecursionError) as error:
+            header: _Fields = {}
+            begin = _take_struct(data, begin, (), header)
+            kind = header[_KIND,]
+            num = header[_BODIES[kind], _NUM_VALUES]
+            most = header[_SIZE,] if kind == _DICTIONARY else left  # an entry of a dictionary takes a byte
+            following = begin + header[_COMPRESSED_SIZE,]
+        except (KeyError, IndexError, RecursionError) as error:
             raise DamagedPage(f"the header of a page before byte {begin}") from error
         if not (0 <= num <= most and begin <= following <= end):
             raise DamagedPage(f"a page before byte {begin} claims {num} values, at most {most}")
@@ -67,9 +67,8 @@ def _refuse(data: memoryview, begin: int, size: int, num_values: int) -> None:
         begin = following
 
 
-def _struct(data: memoryview, at: int) -> tuple[_Fields, int]:
-    """Fields by number, as far as they are whole numbers or structs, and where they end."""
-    found: _Fields = {}
+def _take_struct(data: memoryview, at: int, around: tuple[int, ...], found: _Fields) -> int:
+    """Put the whole numbers of a struct among those found; returns where it ends."""
     number = 0
     while (head := data[at]) != _STOP:
         at += 1
@@ -78,10 +77,11 @@ def _struct(data: memoryview, at: int) -> tuple[_Fields, int]:
             number += head >> 4
         else:
             number, at = _whole(data, at)
+        place = (*around, number)
         if kind in _WHOLE:
-            found[number], at = _whole(data, at)
+            found[place], at = _whole(data, at)
         elif kind == _STRUCT:
-            found[number], at = _struct(data, at)
+            at = _take_struct(data, at, place, found)
         elif kind == _BINARY:
             length, at = _unsigned(data, at)
             at += length
@@ -89,7 +89,7 @@ def _struct(data: memoryview, at: int) -> tuple[_Fields, int]:
             at += 1 if kind == _BYTE else 8
         elif kind not in (_TRUE, _FALSE):
             raise KeyError(kind)
-    return found, at + 1
+    return at + 1
 
 
 def _whole(data: memoryview, at: int) -> tuple[int, int]:
