@@ -18,6 +18,7 @@ _WHOLE = (4, 5, 6)
 _LONGEST = 1 << 22
 """entries of a list that is read"""
 _MAGIC = b"PAR1"
+_Bytes = bytes | mmap.mmap
 _KIND, _SIZE, _COMPRESSED_SIZE = 1, 2, 3
 _BODIES = {0: 5, 2: 7, 3: 8}
 """kind of a page (data, dictionary, data of version 2) -> field of a header that holds more of it"""
@@ -56,10 +57,10 @@ def refuse_damaged_pages(source: Path | io.BytesIO) -> None:
                 _refuse(data, begin, size, num)
 
 
-def _footer(data: memoryview) -> _Fields:
+def _footer(data: _Bytes) -> _Fields:
     length = int.from_bytes(data[-8:-4], "little")
     begin = len(data) - 8 - length
-    if bytes(data[-4:]) != _MAGIC or begin < len(_MAGIC):
+    if data[-4:] != _MAGIC or begin < len(_MAGIC):
         raise DamagedPage(f"no footer at the end of {len(data)} bytes")
     found: _Fields = {}
     try:
@@ -69,7 +70,7 @@ def _footer(data: memoryview) -> _Fields:
     return found
 
 
-def _refuse(data: memoryview, begin: int, size: int, num_values: int) -> None:
+def _refuse(data: _Bytes, begin: int, size: int, num_values: int) -> None:
     end, left = begin + size, num_values
     if not 0 <= begin <= end <= len(data):
         raise DamagedPage(f"bytes {begin} to {end} of a file of {len(data)} bytes")
@@ -89,7 +90,7 @@ def _refuse(data: memoryview, begin: int, size: int, num_values: int) -> None:
         begin = following
 
 
-def _take_struct(data: memoryview, at: int, around: tuple[int, ...], found: _Fields) -> int:
+def _take_struct(data: _Bytes, at: int, around: tuple[int, ...], found: _Fields) -> int:
     """Put the whole numbers of a struct among those found; returns where it ends."""
     number = 0
     while (head := data[at]) != _STOP:
@@ -104,7 +105,7 @@ def _take_struct(data: memoryview, at: int, around: tuple[int, ...], found: _Fie
     return at + 1
 
 
-def _take_value(data: memoryview, at: int, kind: int, place: tuple[int, ...], found: _Fields) -> int:
+def _take_value(data: _Bytes, at: int, kind: int, place: tuple[int, ...], found: _Fields) -> int:
     if kind in _WHOLE:
         found[place], at = _whole(data, at)
         return at
@@ -126,12 +127,12 @@ def _take_value(data: memoryview, at: int, kind: int, place: tuple[int, ...], fo
     raise KeyError(kind)
 
 
-def _whole(data: memoryview, at: int) -> tuple[int, int]:
+def _whole(data: _Bytes, at: int) -> tuple[int, int]:
     value, at = _unsigned(data, at)
     return (value >> 1) ^ -(value & 1), at
 
 
-def _unsigned(data: memoryview, at: int) -> tuple[int, int]:
+def _unsigned(data: _Bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]
@@ -145,15 +146,9 @@ def _unsigned(data: memoryview, at: int) -> tuple[int, int]:
 
 
 @contextmanager
-def _bytes_of(source: Path | io.BytesIO) -> Iterator[memoryview]:
+def _bytes_of(source: Path | io.BytesIO) -> Iterator[_Bytes]:
     if isinstance(source, io.BytesIO):
-        source.seek(0)  # where the next one reads
-        with source.getbuffer() as view:
-            yield view
+        yield source.getvalue()
         return
-    with (
-        source.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        memoryview(mapped) as view,
-    ):
-        yield view
+    with source.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        yield mapped
