@@ -211,3 +211,35 @@ def test_one_extreme_alone_decides_nothing(tmp_path: Path) -> None:
     line = ["Torch_relu_0_forward_input.0", 1, [], "torch.float32", [2, 2]]
     found = compared(tmp_path, [[*line, [3.5]], same], [[*line, [3.0]], same])
     assert found["outcome"] == "undecided"
+
+
+@pytest.mark.parametrize("number", ["2147483647", "2147483648", "9" * 25])
+def test_a_number_of_a_call_that_no_column_holds(tmp_path: Path, number: str) -> None:
+    lines = [[f"Torch_relu_{number}_forward_output", 1, [], "torch.float32", [2], [3.0, 0.0, 0.75]]]
+    file = write(tmp_path / "api_stack_dump.pkl", lines)
+    if len(number) == 10 and number.endswith("7"):
+        assert open_trace(file).read(0, 0).calls.height == 1
+    else:
+        assert "api_stack_dump.pkl: a value is no" in refusal(file)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["Torch_relu_0_forward_stack_info", True], "expected the frames of a call"),
+        (["Torch_relu_0_forward_output", 1, [], "torch.float32", [True], [0.0]], "the shape is"),
+        (["Torch_relu_0_forward_output", 1, [], "torch.float32", [2**70], [0.0]], "the shape is"),
+        (
+            ["Torch_relu_0_forward_output.999999", 1, [], "torch.float32", [2], [0.0]],
+            "no line of an api_stack",
+        ),
+    ],
+)
+def test_a_line_of_other_values_is_refused(tmp_path: Path, line: list[Any], said: str) -> None:
+    assert said in refusal(write(tmp_path / "api_stack_dump.pkl", [line]))
+
+
+def test_a_statistic_beyond_every_float_is_none(tmp_path: Path) -> None:
+    line = ["Torch_relu_0_forward_output", 1, [], "torch.float32", [2], [10**400, 0.0, 0.75]]
+    tables = open_trace(write(tmp_path / "api_stack_dump.pkl", [line])).read(0, 0)
+    assert tables.summaries["maximum"].to_list() == [None]

@@ -99,7 +99,7 @@ frame_from_parquet(file, remedy="")
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (2 << 30), resource.RLIM_INFINITY))
 refused = 0
-for at in range(4, 40):
+for at in (*range(4, 40), *range(len(content) - 300, len(content))):
     for other in (0xFF, 0x80, 0x01, content[at] ^ 0x40, content[at] ^ 0x01):
         file.write_bytes(content[:at] + bytes([other]) + content[at + 1 :])
         try:
@@ -113,7 +113,7 @@ print(refused)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="limits memory as Linux does")
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("dictionary", [True, False])
-def test_no_byte_of_a_header_ends_the_process(tmp_path: Path, dictionary: bool) -> None:
+def test_no_byte_of_a_header_or_footer_ends_the_process(tmp_path: Path, dictionary: bool) -> None:
     file = tmp_path / "table.parquet"
     pq.write_table(table(100).select(["whole", "word"]), file, use_dictionary=dictionary, compression="none")
     command = [sys.executable, "-c", _EVERY_BYTE, str(file)]

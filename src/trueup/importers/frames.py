@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 import pyarrow as pa
 
+from trueup.errors import TraceError
+
 
 def columns_from_rows(
     rows: Sequence[tuple[object, ...]], names: Sequence[str]
@@ -17,16 +19,23 @@ def columns_from_rows(
 
 
 def frame_from_columns(columns: Mapping[str, object], num: int, wanted: pa.Schema) -> pl.DataFrame:
-    """A frame of exactly the ``wanted`` columns; those that are not given are null in all ``num`` rows."""
+    """A frame of exactly the ``wanted`` columns; those that are not given are null in all ``num`` rows.
+
+    Raises:
+        TraceError: the dump holds a value that a column cannot; names the column.
+    """
     arrays = []
     for field in wanted:
         values = columns.get(field.name)
-        if values is None:
-            arrays.append(pa.nulls(num, field.type))
-        elif pa.types.is_dictionary(field.type):
-            arrays.append(pa.array(values, pa.string()).dictionary_encode())
-        else:
-            arrays.append(pa.array(values, field.type))
+        try:
+            if values is None:
+                arrays.append(pa.nulls(num, field.type))
+            elif pa.types.is_dictionary(field.type):
+                arrays.append(pa.array(values, pa.string()).dictionary_encode())
+            else:
+                arrays.append(pa.array(values, field.type))
+        except (OverflowError, pa.ArrowException) as error:
+            raise TraceError(f"a value is no {field.name}: {error}") from error
     frame = pl.from_arrow(pa.Table.from_arrays(arrays, schema=wanted))
     assert isinstance(frame, pl.DataFrame)
     return frame

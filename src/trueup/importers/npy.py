@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tokenize
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from trueup.errors import TraceError
 from trueup.store import StoredTensor
+from trueup.store.npz import HEADER_ERRORS
 from trueup.types.arrays import Array, Dtype
 
 _ZIP = b"PK\x03\x04"
@@ -96,7 +96,7 @@ def _head(file: Path, stream: BinaryIO) -> _Head:
         return _Head(*read[version](stream))
     except KeyError as error:
         raise TraceError(f"{file} is a .npy file of a version that is not known") from error
-    except (ValueError, SyntaxError, TypeError, OverflowError, tokenize.TokenError, RecursionError) as error:
+    except HEADER_ERRORS as error:
         raise TraceError(f"{file} is not a whole .npy file: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""Numpy archives: what reading a damaged one raises."""
+"""Numpy's files: what reading a damaged one raises."""
 
 from __future__ import annotations
 
@@ -7,17 +7,25 @@ import tokenize
 import zipfile
 import zlib
 
-NPZ_ERRORS = (
-    OSError,
+HEADER_ERRORS = (
     EOFError,
     ValueError,
+    SyntaxError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+    tokenize.TokenError,
+)
+"""of the head of an array, which numpy parses as Python"""
+NPZ_ERRORS = (
+    *HEADER_ERRORS,
+    OSError,
     KeyError,
     zipfile.BadZipFile,
     zlib.error,
     struct.error,
-    tokenize.TokenError,  # of the head of an array, which numpy parses as Python
     NotImplementedError,  # a compression that only the file claims
     RuntimeError,  # a password that only the file claims
     MemoryError,
-    OverflowError,
 )
+"""of an archive of arrays"""

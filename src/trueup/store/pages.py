@@ -1,6 +1,7 @@
-"""Headers of the pages of a Parquet file, held to what the file says of itself elsewhere.
+"""Headers of the pages of a Parquet file, held to what the file's footer says of their columns.
 
-Polars ends the whole process where a header claims more values than memory holds: nothing can catch that.
+Polars ends the whole process where a header claims more values than memory holds, and Arrow where a footer's
+sizes contradict each other: nothing can catch that. What is read here is Thrift's compact protocol.
 """
 
 from __future__ import annotations
@@ -11,43 +12,65 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _STRUCT = 0, 1, 2, 3, 7, 8, 12
+_STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 12
 _WHOLE = (4, 5, 6)
-"""types of Thrift's compact protocol"""
+"""types of a field"""
+_LONGEST = 1 << 22
+"""entries of a list that is read"""
+_MAGIC = b"PAR1"
+_Bytes = bytes | mmap.mmap
 _KIND, _SIZE, _COMPRESSED_SIZE = 1, 2, 3
 _BODIES = {0: 5, 2: 7, 3: 8}
 """kind of a page (data, dictionary, data of version 2) -> field of a header that holds more of it"""
 _DICTIONARY, _NUM_VALUES = 2, 1
+_GROUPS, _COLUMNS, _ABOUT = 4, 1, 3
+"""fields of a footer: row groups, their columns, what is known of a column"""
+_NUM_OF_COLUMN, _SIZE_OF_COLUMN, _DATA_AT, _DICTIONARY_AT = 5, 7, 9, 11
 _Fields = dict[tuple[int, ...], int]
-"""numbers of a field and of the structs around it, outermost first -> its whole number"""
+"""numbers of a field, and of structs and places in lists around it, outermost first -> its whole number"""
 
 
 class DamagedPage(ValueError):
-    """A page header that says what cannot be."""
+    """A footer or page header that says what cannot be."""
 
 
 def refuse_damaged_pages(source: Path | io.BytesIO) -> None:
     """Be sure that no page claims more values than its column has.
 
     Raises:
-        DamagedPage: one does, or its header cannot be read.
-        OSError, ValueError: the footer cannot be read.
+        DamagedPage: one does, or its header or the footer cannot be read.
+        OSError: the file cannot be read.
     """
-    import pyarrow.parquet as pq
-
-    metadata = pq.read_metadata(source)
     with _bytes_of(source) as data:
-        for group in map(metadata.row_group, range(metadata.num_row_groups)):
-            for column in map(group.column, range(group.num_columns)):
-                if not column.num_values:  # arrow then names no place
-                    continue
-                begin = column.data_page_offset
-                if column.has_dictionary_page and column.dictionary_page_offset:
-                    begin = min(begin, column.dictionary_page_offset)
-                _refuse(data, begin, column.total_compressed_size, column.num_values)
+        footer = _footer(data)
+        for group, column in dict.fromkeys(
+            (place[1], place[3])
+            for place in footer
+            if len(place) > 5 and (place[0], place[2], place[4]) == (_GROUPS, _COLUMNS, _ABOUT)
+        ):
+            about = (_GROUPS, group, _COLUMNS, column, _ABOUT)
+            num, size, begin = (
+                footer.get((*about, field), 0) for field in (_NUM_OF_COLUMN, _SIZE_OF_COLUMN, _DATA_AT)
+            )
+            begin = min(begin, footer.get((*about, _DICTIONARY_AT)) or begin)
+            if num:  # of no values, no place is named
+                _refuse(data, begin, size, num)
 
 
-def _refuse(data: memoryview, begin: int, size: int, num_values: int) -> None:
+def _footer(data: _Bytes) -> _Fields:
+    length = int.from_bytes(data[-8:-4], "little")
+    begin = len(data) - 8 - length
+    if data[-4:] != _MAGIC or begin < len(_MAGIC):
+        raise DamagedPage(f"no footer at the end of {len(data)} bytes")
+    found: _Fields = {}
+    try:
+        _take_struct(data[begin:-8], 0, (), found)
+    except (KeyError, IndexError, RecursionError) as error:
+        raise DamagedPage("the footer") from error
+    return found
+
+
+def _refuse(data: _Bytes, begin: int, size: int, num_values: int) -> None:
     end, left = begin + size, num_values
     if not 0 <= begin <= end <= len(data):
         raise DamagedPage(f"bytes {begin} to {end} of a file of {len(data)} bytes")
@@ -67,7 +90,7 @@ def _refuse(data: memoryview, begin: int, size: int, num_values: int) -> None:
         begin = following
 
 
-def _take_struct(data: memoryview, at: int, around: tuple[int, ...], found: _Fields) -> int:
+def _take_struct(data: _Bytes, at: int, around: tuple[int, ...], found: _Fields) -> int:
     """Put the whole numbers of a struct among those found; returns where it ends."""
     number = 0
     while (head := data[at]) != _STOP:
@@ -77,27 +100,39 @@ def _take_struct(data: memoryview, at: int, around: tuple[int, ...], found: _Fie
             number += head >> 4
         else:
             number, at = _whole(data, at)
-        place = (*around, number)
-        if kind in _WHOLE:
-            found[place], at = _whole(data, at)
-        elif kind == _STRUCT:
-            at = _take_struct(data, at, place, found)
-        elif kind == _BINARY:
-            length, at = _unsigned(data, at)
-            at += length
-        elif kind in (_BYTE, _DOUBLE):
-            at += 1 if kind == _BYTE else 8
-        elif kind not in (_TRUE, _FALSE):
-            raise KeyError(kind)
+        if kind not in (_TRUE, _FALSE):  # those have no bytes of their own here
+            at = _take_value(data, at, kind, (*around, number), found)
     return at + 1
 
 
-def _whole(data: memoryview, at: int) -> tuple[int, int]:
+def _take_value(data: _Bytes, at: int, kind: int, place: tuple[int, ...], found: _Fields) -> int:
+    if kind in _WHOLE:
+        found[place], at = _whole(data, at)
+        return at
+    if kind == _STRUCT:
+        return _take_struct(data, at, place, found)
+    if kind == _BINARY:
+        length, at = _unsigned(data, at)
+        return at + length
+    if kind in (_LIST, _SET):
+        head = data[at]
+        num, at = (head >> 4, at + 1) if head >> 4 < 15 else _unsigned(data, at + 1)
+        if num > _LONGEST:
+            raise KeyError(num)
+        for entry in range(num):
+            at = _take_value(data, at, head & 15, (*place, entry), found)
+        return at
+    if kind in (_TRUE, _FALSE, _BYTE, _DOUBLE):
+        return at + (8 if kind == _DOUBLE else 1)
+    raise KeyError(kind)
+
+
+def _whole(data: _Bytes, at: int) -> tuple[int, int]:
     value, at = _unsigned(data, at)
     return (value >> 1) ^ -(value & 1), at
 
 
-def _unsigned(data: memoryview, at: int) -> tuple[int, int]:
+def _unsigned(data: _Bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[at]
@@ -111,15 +146,9 @@ def _unsigned(data: memoryview, at: int) -> tuple[int, int]:
 
 
 @contextmanager
-def _bytes_of(source: Path | io.BytesIO) -> Iterator[memoryview]:
+def _bytes_of(source: Path | io.BytesIO) -> Iterator[_Bytes]:
     if isinstance(source, io.BytesIO):
-        source.seek(0)  # where the next one reads
-        with source.getbuffer() as view:
-            yield view
+        yield source.getvalue()
         return
-    with (
-        source.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        memoryview(mapped) as view,
-    ):
-        yield view
+    with source.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        yield mapped

@@ -159,12 +159,7 @@ def _read(path: Path) -> RLRecord:
         with np.load(path, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files if name not in _JSON}
             texts = {name: json.loads(str(archive[name])) for name in _JSON if name in archive.files}
-    except (
-        *NPZ_ERRORS,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:  # an array by itself is no archive
+    except (*NPZ_ERRORS, AttributeError) as error:  # an array by itself is no archive
         raise TraceError(f"{path}: expected a record of an RL step (numpy archive): {error}") from error
     told = checked(texts, _Told, str(path), remedy="Record the step again")
     role, _, rest = path.stem.partition("-")

@@ -81,9 +81,9 @@ class ScalarDocument(TypedDict, total=False):
     rank: int
     step: Required[int]
     name: Required[str]
-    target: float | str | None
-    """a digest is text"""
-    reference: float | str | None
+    target: object
+    """a number, a truth, a digest as text: as the program gave it"""
+    reference: object
     abs_diff: Written
     rel_diff: Written
     beyond: bool | None

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from tokenize import TokenError
 from urllib.parse import quote
 
 import numpy as np
 
 from trueup.errors import WeightsError
 from trueup.numerics.dtypes import DTYPES
+from trueup.store.npz import HEADER_ERRORS
 from trueup.types.arrays import Dtype
 from trueup.weights.plan import Values
 from trueup.weights.weight_set import Table, WeightInfo, WeightSet, checked_dtype, in_storage, known
@@ -96,7 +96,7 @@ def _header(path: Path) -> tuple[tuple[int, ...], Dtype]:
             start = file.tell()
     except FileNotFoundError:
         raise WeightsError(f"no such file: {path}") from None
-    except (OSError, ValueError, EOFError, TypeError, OverflowError, TokenError, RecursionError) as error:
+    except (OSError, *HEADER_ERRORS) as error:
         raise WeightsError(f"{path} is no whole .npy file: {error}") from error
     if dtype.hasobject:
         raise WeightsError(f"{path} holds Python objects; loading them can execute code, so it is refused")
