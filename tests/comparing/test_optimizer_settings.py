@@ -34,6 +34,8 @@ def gaps(**more: Any) -> list[str]:
         ({"lr": 2e-3}, []),
         ({"class": "apex.optimizers.FusedAdam"}, []),
         ({"eps": 9.99999993922529e-09}, []),
+        ({"betas": [0.9, [0.95]]}, []),
+        ({"betas": {"beta1": 0.9}}, []),
     ],
 )
 def test_settings_of_the_update_rule(more: dict[str, Any], expected: list[str]) -> None:

@@ -144,9 +144,11 @@ def _same(target: Setting, reference: Setting) -> bool:
 def flat(settings: Settings) -> dict[str, Setting]:
     flat: dict[str, Setting] = {}
     for key, value in settings.items():
+        if not _is_setting(value):
+            continue
         if key == "betas" and isinstance(value, (list, tuple)) and len(value) == 2:
             flat |= {"beta1": value[0], "beta2": value[1]}
-        elif _is_setting(value) and not _are_names(value):
+        elif not _are_names(value):
             flat[key] = tuple(value) if isinstance(value, list) else value
     if not flat.get("momentum", True):  # without momentum these two have no effect
         flat.pop("nesterov", None), flat.pop("dampening", None)
