@@ -15,9 +15,10 @@ import torch.nn.functional as F  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import trueup  # noqa: E402
+from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
 from trueup.diagnosing.ledger import clipping  # noqa: E402
-from trueup.diagnosing.pipeline import diagnose  # noqa: E402
+from trueup.diagnosing.pipeline import _is_given_other_shapes, diagnose  # noqa: E402
 from trueup.diagnosing.stages.forward import _one_a_setting  # noqa: E402
 from trueup.importers import open_trace  # noqa: E402
 from trueup.store import step_view  # noqa: E402
@@ -325,3 +326,19 @@ def test_an_index_is_a_label_where_it_picks_a_probability(
     loss: Callable[[Tensor, Tensor], Tensor], labelled: bool, tmp_path: Path
 ) -> None:
     assert ("labels" in picked(loss, tmp_path / "run")) is labelled
+
+
+# -- replays ------------------------------------------
+
+
+@pytest.mark.parametrize(("words", "fits"), [(8, True), (7, False)])
+def test_no_replay_is_made_of_inputs_of_other_shapes(
+    words: int, fits: bool, reference: Path, tmp_path: Path
+) -> None:
+    """Each loss is a number, and each weight's gradient has the weight's shape, whatever the batch."""
+
+    def shorter(self: Run, model: Net, ids: Tensor, wanted: Tensor) -> Tensor:
+        return Run.loss(self, model, ids.flip(1)[:, :words], wanted[:, :words])
+
+    run = type("Shorter", (Run,), {"loss": shorter})().train(tmp_path / "run")
+    assert _is_given_other_shapes(compare(run, reference, output=tmp_path / "out")) is not fits

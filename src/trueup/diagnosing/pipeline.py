@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import polars as pl
+
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.origins import origins as passive_origins
 from trueup.comparing.program_code import CodeBook, code_book
@@ -35,6 +37,7 @@ from trueup.matching.mapping import read_mapping
 from trueup.merging.sides import as_wholes
 from trueup.store import TraceSource
 from trueup.store.rollouts import is_trace
+from trueup.store.same_rows import MASK
 from trueup.types.codes import NoteCode, RLCode, ToleranceCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.confidence import Confidence
@@ -113,7 +116,11 @@ def diagnose(
     ):
         work.notes.append(reason(Stages.ROWS_DIFFER_IN_PLACE))
         command, replay = (), None
-    if command and replay is None and not _equal(comparison):
+    fits = not _is_given_other_shapes(comparison)
+    if (command or replay) and not fits:
+        work.notes.append(reason(Stages.SHAPES_DIFFER))
+        replay = None
+    if command and fits and replay is None and not _equal(comparison):
         replay = work.replayed(command)
     if command and gradients is None and not _equal(comparison):
         gradients = work.given(command)
@@ -246,6 +253,24 @@ class _Work:
             tokenizer=tokenizer,
             mapping=None if mapping is None else read_mapping(mapping),
         )
+
+
+def _is_given_other_shapes(comparison: Comparison) -> bool:
+    """Whether the model is given inputs of other shapes in the first step: nothing of the reference fits
+    then, and what has one shape whatever the batch, a loss or a weight's gradient, was made of other values.
+    Masks have many forms, and a size of 1 stands for any."""
+    words = ("name", "kind", "phase", "slot", "mode")
+    rows = comparison.frame().with_columns(pl.col(words).cast(pl.String))
+    given = rows.filter(
+        pl.col("step") == pl.col("step").min(),
+        pl.col("name") == "",
+        pl.col("kind") == "module",
+        pl.col("phase") == "forward",
+        pl.col("mode") == "train",
+        pl.col("slot").str.starts_with("input") & ~pl.col("slot").str.contains(MASK),
+    )
+    shapes = given.select("target_shape", "reference_shape").drop_nulls().iter_rows()
+    return any(len(a) == len(b) and a != b and 1 not in (*a, *b) for a, b in shapes)
 
 
 def _agree_as_measured(comparison: Comparison) -> bool:

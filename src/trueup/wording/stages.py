@@ -778,6 +778,7 @@ PHRASES = {
     S.ROWS_DIFFER_IN_PLACE: clause(
         "The two runs lay out the rows of a batch otherwise: no replay was made or read"
     ),
+    S.SHAPES_DIFFER: clause("The model is given inputs of other shapes: no replay was made or read"),
     S.REPLAY_FAILED: clause("The target could not be replayed: {error}", {"error": "no step was captured"}),
     S.GRADIENTS_FAILED: clause(
         "The optimizer could not be checked separately: {error}", {"error": "no step was captured"}

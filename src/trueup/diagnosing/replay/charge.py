@@ -118,8 +118,6 @@ def replayed_steps(replay: Path, reference: Path) -> list[ReplayedStep]:
 
 
 def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
-    if step.has_other_shapes:
-        return []
     absent = absent_gradients(step)
     found = [
         Charge(owner=one.owner, stage=_outside_stage(one.owner, Stage.LOSS), step=step, found=one)

@@ -25,7 +25,6 @@ from trueup.matching import StepMatch
 from trueup.numerics.dtypes import DTYPES, unit_roundoffs
 from trueup.store import StepView, Trace
 from trueup.store.view import LOCAL
-from trueup.types.codes import LeftFree
 
 OUTSIDE = "<outside the model>"
 """owner of what the program does outside its root module"""
@@ -165,15 +164,6 @@ class ReplayedStep:
         if not modules & planned:
             return set()
         return {view.name[call] for call in modules - planned}
-
-    @cached_property
-    def has_other_shapes(self) -> bool:
-        """Whether the program gave the model inputs of other shapes: nothing of the reference fits then, and
-        what has one shape whatever the batch, a loss or a weight's gradient, was made of other values."""
-        rows = self.forced.select("call", pl.col("phase", "slot", "reason").cast(pl.String))
-        given = (pl.col("phase") == "forward") & pl.col("slot").str.starts_with("input")
-        calls = rows.filter(given & (pl.col("reason") == LeftFree.SHAPE_DIFFERS.value))["call"].to_list()
-        return any(self.target.kind[c] == "module" and self.target.parent[c] < 0 for c in calls)
 
     def modules_sharing(self, fqn: str) -> list[str]:
         """Modules that own a parameter under one name or another."""

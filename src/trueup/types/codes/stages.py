@@ -180,6 +180,7 @@ class StagesCode(Code):
     BY_REPLAY = "diagnosis.by_replay"
     BY_TRACES = "diagnosis.by_traces"
     REPLAY_TO_BE_CERTAIN = "diagnosis.replay_to_be_certain"
+    SHAPES_DIFFER = "diagnosis.shapes_differ"
     ROWS_DIFFER_IN_PLACE = "diagnosis.no_replay_of_other_rows"
     LAYOUTS_DIFFER = "diagnosis.no_replay_across_layouts"
     REPLAY_FAILED = "diagnosis.replay_failed"
