@@ -116,12 +116,7 @@ def diagnose(
     ):
         work.notes.append(reason(Stages.ROWS_DIFFER_IN_PLACE))
         command, replay = (), None
-    fits = not _is_given_other_shapes(comparison)
-    if (command or replay) and not fits:
-        work.notes.append(reason(Stages.SHAPES_DIFFER))
-        replay = None
-    if command and fits and replay is None and not _equal(comparison):
-        replay = work.replayed(command)
+    replay = work.made_or_given(replay, command or (), comparison)
     if command and gradients is None and not _equal(comparison):
         gradients = work.given(command)
     with clock.part("stages"):
@@ -200,6 +195,15 @@ class _Work:
                 self.notes.append(reason(Stages.GRADIENTS_FAILED, error=str(error)))
                 return None
         return self._made(folder, status, "gradient replay")
+
+    def made_or_given(
+        self, replay: Path | None, command: Sequence[str], comparison: Comparison
+    ) -> Path | None:
+        """The replay that is given, else one made now where the runs differ; none where nothing fits."""
+        if (command or replay) and _is_given_other_shapes(comparison):
+            self.notes.append(reason(Stages.SHAPES_DIFFER))
+            return None
+        return replay if replay or not command or _equal(comparison) else self.replayed(command)
 
     def _made(self, folder: Path, status: int, what: str) -> Path | None:
         if (folder / "manifest.json").exists() and open_trace(folder).steps():
