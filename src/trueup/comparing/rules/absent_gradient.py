@@ -34,10 +34,12 @@ def _first_absent(context: StepContext, metrics: Metrics, judgement: Judgement) 
 
 
 def _lacks_what_became(rows: Rows, judgement: Judgement) -> Bools:
-    """Rows of weights whose gradient one run lacks after backward too, where both have another's then."""
+    """Rows of weights whose gradient one run lacks after backward too, where both have another's then. Not of
+    dumps, which hold one gradient of many, and not of two implementations."""
     later = rows.phase_is("param_grad") & ~rows.slot_starts(LOCAL)
     lacking = np.zeros(rows.num_weights + 1, bool)
-    if (later & rows.paired).any():
+    dumped = bool(rows.target.tables.gaps or rows.reference.tables.gaps)
+    if (later & rows.paired).any() and not dumped and rows.match.bridge is None:
         lacking[rows.weight[later & (judgement.status == UNMATCHED)]] = True
     return np.asarray(lacking[rows.weight])
 
