@@ -516,6 +516,25 @@ def scores_scaled() -> Evidence:
     )
 
 
+@near("wrong_mask")
+def the_same_elements_hidden_and_others_weighted() -> Evidence:
+    """Of two heads the first rows agree, as they do where a window differs."""
+    other = normal(2, 4, 16, 16, seed=57)
+    apart = torch.where(torch.arange(16)[:, None] < 3, SCORES, other)
+    hidden = torch.ones(16, 16, dtype=torch.bool).triu(1)
+    target = apart.masked_fill(hidden, float("-inf")).softmax(-1)
+    return case(target, masked(1).softmax(-1), surroundings=ATTENTION)
+
+
+@near("missing_or_extra_term", instead="dtype_or_rounding")
+def even_weights_rounded() -> Evidence:
+    """Every row rounds alike, and each by another number: no bias."""
+    exact = (0.02 * SCORES).softmax(-1)
+    return case(
+        exact.bfloat16().float(), exact, surroundings=ATTENTION, dtypes_in_code=frozenset({"bfloat16"})
+    )
+
+
 @near("wrong_mask", instead="randomness")
 def zeros_at_random() -> Evidence:
     return case(dropped(0.2, 1), dropped(0.2, 2))

@@ -48,6 +48,7 @@ def attention(
     alternating: bool = False,
     dtype: torch.dtype | None = None,
     by_group: bool = False,
+    limit: float = math.inf,
 ) -> Tensor:
     """(rows, tokens, width) as a program computes it."""
     q, k, v = Q, K, V
@@ -58,7 +59,7 @@ def attention(
     if theta is not None:
         q, k = turned(q, theta, pairs=pairs), turned(k, key_theta or theta, pairs=pairs)
     k, v = (x.repeat(1, 2, 1, 1) if alternating else x.repeat_interleave(2, 1) for x in (k, v))
-    scores = q @ k.transpose(-2, -1) * scale
+    scores = (q @ k.transpose(-2, -1) * scale).clamp(-limit, limit)
     scores = scores.masked_fill(~torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril(last), -math.inf)
     weights = F.softmax(scores if dtype is None else scores.to(dtype), dim=-1).float()
     return (weights @ v).transpose(1, 2).flatten(-2)
@@ -130,6 +131,23 @@ def test_rounding_alone_is_not_given_a_cause() -> None:
     noise = 1e-7 * normal(*reference.shape, seed=41) * reference.abs()
     found = name_kinds(evidence_of(reference + noise, reference))
     assert not any(kind.sentence.code in ATTENDED for kind in found)
+
+
+@pytest.mark.parametrize("limit", [0.3, 0.6, 1.0])
+def test_scores_that_are_limited_have_no_other_scale(limit: float) -> None:
+    found = name_kinds(evidence_of(attention(limit=limit), attention()))
+    assert not any(kind.sentence.code is KindReason.SCORES_SCALED for kind in found)
+
+
+def test_of_attention_weights_that_differ_it_is_told_by_what_is_made_of_them() -> None:
+    weights = [normal(2, HEADS, TOKENS, TOKENS, seed=seed).softmax(-1) for seed in (51, 52)]
+    near = [pair("output.0", None, x) for x in (Q, K, V)]
+    near.append(pair("input.0", attention(alternating=True), attention()))
+    around = Surroundings(
+        module="layers.0.attn", name="layers.0.attn.drop", type="Attention", nearby=tuple(near)
+    )
+    found = name_kinds(case(*weights, slot="input.0", module="layers.0.attn", surroundings=around))
+    assert found[0].sentence.code is KindReason.KEY_HEADS_ALTERNATE
 
 
 # -- what stands around the attention ------------------------------------------

@@ -19,10 +19,11 @@ from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
 from trueup.diagnosing.ledger import clipping  # noqa: E402
 from trueup.diagnosing.pipeline import _is_given_other_shapes, diagnose  # noqa: E402
-from trueup.diagnosing.stages.forward import _one_a_setting  # noqa: E402
+from trueup.diagnosing.stages.together import together  # noqa: E402
 from trueup.importers import open_trace  # noqa: E402
 from trueup.store import step_view  # noqa: E402
 from trueup.types.codes import ClippingCode, StagesCode, VerdictCode, WeightsCode  # noqa: E402
+from trueup.types.codes.kinds import KindReason  # noqa: E402
 from trueup.types.finding import Basis, Finding, KindCode, Stage  # noqa: E402
 from trueup.types.reason import reason  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
@@ -204,9 +205,9 @@ def test_one_setting_of_several_modules_is_one_finding() -> None:
         )
         for module, eps in (("a", "0.001"), ("b", "0.001"), ("c", "0.1"), ("d", "0.001"))
     )
-    first, other = _one_a_setting(findings)
+    first, other = together(findings)
     assert (first.module, other.module) == ("a", "c")
-    assert reason(StagesCode.SETTING_ALSO_IN, num=2, modules=("b", "d")) in first.evidence
+    assert reason(StagesCode.ALSO_IN, num=2, modules=("b", "d")) in first.evidence
     assert not other.evidence
 
 
@@ -342,3 +343,142 @@ def test_no_replay_is_made_of_inputs_of_other_shapes(
 
     run = type("Shorter", (Run,), {"loss": shorter})().train(tmp_path / "run")
     assert _is_given_other_shapes(compare(run, reference, output=tmp_path / "out")) is not fits
+
+
+# -- what is computed ------------------------------------------
+
+
+def changed_block(forward: Callable[[Block, Tensor], Tensor]) -> Callable[[Run], Net]:
+    def model(self: Run) -> Net:
+        made = Net(self.num_blocks)
+        block = made.blocks[1]
+        block.forward = forward.__get__(block)
+        return made
+
+    return model
+
+
+class Gated(Block):
+    """With its activation as a module, so that its input is seen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act = nn.SiLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x)
+        return self.act(self.gate(x)) * self.up(x)
+
+
+def gated(forward: Callable[[Block, Tensor], Tensor] | None) -> Callable[[Run], Net]:
+    def model(self: Run) -> Net:
+        made = Net(self.num_blocks)
+        for number, block in enumerate(made.blocks):
+            block.__class__, block.act = Gated, nn.SiLU()
+            if forward is not None and number == 1:
+                block.forward = forward.__get__(block)
+        return made
+
+    return model
+
+
+def gate_of_up(self: Block, x: Tensor) -> Tensor:
+    x = self.norm(x)
+    return self.act(self.up(x)) * self.gate(x)
+
+
+def up_before_gate(self: Block, x: Tensor) -> Tensor:
+    x = self.norm(x)
+    up, gate = self.up(x), self.gate(x)
+    return self.act(up) * gate
+
+
+def without_gate(self: Block, x: Tensor) -> Tensor:
+    x = self.norm(x)
+    self.gate(x)
+    return self.act(x) * self.up(x)
+
+
+@pytest.mark.parametrize("forward", [gate_of_up, up_before_gate])
+def test_an_exchange_of_two_outputs_skips_no_step(forward: Callable[..., Tensor], tmp_path: Path) -> None:
+    plain = type("Plain", (Run,), {"model": gated(None)})().train(tmp_path / "reference")
+    found = lead(tmp_path, plain, model=gated(forward))
+    assert found.kinds[0].name == KindCode.TRANSPOSED_OR_PERMUTED
+    sentence = found.kinds[0].sentence
+    assert sentence.code is KindReason.OF_ANOTHER_CALL
+    assert (sentence.place("target"), sentence.place("reference")) == (
+        "blocks.1.up",
+        "blocks.1.gate",
+    )
+
+
+def test_modules_called_in_another_order_keep_their_names(tmp_path: Path) -> None:
+    def in_turn(self: Block, x: Tensor) -> Tensor:
+        x = self.norm(x)
+        up = self.up(x)
+        return self.act(self.gate(x)) * up
+
+    plain = type("Plain", (Run,), {"model": gated(None)})().train(tmp_path / "reference")
+    with changed(tmp_path, plain, model=gated(in_turn)) as diagnosis:
+        assert not diagnosis.findings
+        assert diagnosis.outcome is Outcome.AGREE
+
+
+def test_a_step_that_is_skipped_is_told_as_one(tmp_path: Path) -> None:
+    plain = type("Plain", (Run,), {"model": gated(None)})().train(tmp_path / "reference")
+    found = lead(tmp_path, plain, model=gated(without_gate))
+    assert found.kinds[0].sentence.code is KindReason.STEP_LEFT_OUT
+
+
+def test_a_bias_left_out_goes_before_what_it_does_not_move(reference: Path, tmp_path: Path) -> None:
+    def without_bias(self: Block, x: Tensor) -> Tensor:
+        x = self.norm(x)
+        return (F.linear(x, self.up.weight) * F.silu(self.gate(x))) * self.turn
+
+    with changed(tmp_path, reference, model=changed_block(without_bias)) as diagnosis:
+        assert all(one.stage is not Stage.OPTIMIZER for one in diagnosis.findings)
+
+
+def test_a_weight_in_no_optimizer_is_its_matter(reference: Path, tmp_path: Path) -> None:
+    def of_others(self: Run, model: Net) -> torch.optim.Optimizer:
+        left_out = model.blocks[1].up.bias
+        return torch.optim.AdamW([one for one in model.parameters() if one is not left_out], lr=0.01)
+
+    found = lead(tmp_path, reference, optimizer=of_others)
+    assert found.stage is Stage.OPTIMIZER
+    assert "blocks.1.up.bias" in str(found.headline)
+
+
+class Dropping(Block):
+    """Drops elements as models of transformers do: with a rate and its own mode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate = nn.Dropout(0.2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm(x)
+        return self.up(F.dropout(F.silu(self.gate(x)), self.rate.p, self.training)) * self.turn
+
+
+def dropping(*, in_evaluation: tuple[str, ...]) -> Callable[[Run], Net]:
+    def model(self: Run) -> Net:
+        made = Net(self.num_blocks)
+        for block in made.blocks:
+            block.__class__, block.rate = Dropping, nn.Dropout(0.2)
+        for name in in_evaluation:
+            made.get_submodule(name).eval()
+        return made
+
+    return model
+
+
+def test_a_module_in_evaluation_is_told_by_its_mode(tmp_path: Path) -> None:
+    plain = type("Plain", (Run,), {"model": dropping(in_evaluation=())})().train(tmp_path / "reference")
+    found = lead(tmp_path / "a", plain, model=dropping(in_evaluation=("blocks.1",)))
+    assert found.headline.code is StagesCode.SETTING_DIFFERS
+    assert (found.module, found.headline.place("name")) == ("blocks.1", "training")
+    assert (found.headline.place("target"), found.step) == ("False", 0)
+    # a norm in evaluation computes the same
+    with changed(tmp_path / "b", plain, model=dropping(in_evaluation=("blocks.0.norm", "head"))) as diagnosis:
+        assert not diagnosis.findings

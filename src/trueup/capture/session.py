@@ -39,6 +39,8 @@ from trueup.types.layout import Layout
 _MAX_FAILURES = 50
 _SLOW_SECONDS = 1.0
 """of a run, that a person should know the program has waited for the disk"""
+_WORTH_SAYING = 1e8
+"""bytes of one step's values from which a line says how far they are written"""
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE, errno.ENODEV}
 _DISK |= {errno.ETIMEDOUT}
 """errors after which no more can be written"""
@@ -668,6 +670,8 @@ class Session:
 
 
 def _say_progress(step: int, written: int, waiting: int) -> None:
+    if written < _WORTH_SAYING:  # a small step takes long where the program does
+        return
     say(f"step {step}: {written / 1e9:.1f} GB of values written, {waiting / 1e9:.1f} GB wait for the disk")
 
 

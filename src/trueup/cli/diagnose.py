@@ -20,6 +20,14 @@ class DiagnoseOptions:
 
     output: Annotated[Path, Option("Folder for the diagnosis.", "-o --output DIR")]
     replay: Replay = None
+    budget: Annotated[
+        float,
+        Option(
+            "Seconds for one more run that confirms what was found in the forward pass: with the reference's "
+            "outputs put in at the found modules alone.",
+            "--budget SECONDS",
+        ),
+    ] = 0.0
     replayed: Annotated[Path | None, Option("Use this replay instead of making one.", "--replayed DIR")] = (
         None
     )
@@ -53,6 +61,7 @@ def command(runs: TracePair, options: DiagnoseOptions, printed: Printed) -> int:
             runs.reference,
             output=options.output,
             command=options.replay,
+            budget=options.budget,
             replay=options.replayed,
             gradients=options.gradients,
             noise=options.noise,

@@ -26,6 +26,8 @@ Attributes = Mapping[str, Mapping[str, object]]
 _USED_IN = ("forward", "loss", "backward", "param_grad")
 INITIAL = ("padding_idx",)
 """attributes that initial weights depend on: an embedding's row of padding is 0"""
+TRAINING = "training"
+"""whether a module was in training mode when it was first called with gradients"""
 
 
 def attributes_of(trace: TraceSource) -> Attributes:
@@ -34,32 +36,57 @@ def attributes_of(trace: TraceSource) -> Attributes:
     return trace.rank_facts(ranks[0]).get("settings") or {}
 
 
+def apart(module: str, target: Attributes, reference: Attributes) -> dict[str, tuple[object, object]]:
+    """Attributes of a module that both runs recorded and that differ. Whether it is in training counts where
+    that changes what it computes."""
+    ours, others = target.get(module, {}), reference.get(module, {})
+    found = {
+        name: (value, others[name])
+        for name, value in ours.items()
+        if name in others and value != others[name]
+    }
+    if TRAINING in found and not any(_acts_in_training(module, of) for of in (target, reference)):
+        del found[TRAINING]
+    return found
+
+
+def _acts_in_training(module: str, attributes: Attributes) -> bool:
+    """Whether a module, or one inside it, drops elements or keeps running statistics: by nothing else do
+    modules of torch compute otherwise in evaluation."""
+    inside = (of for name, of in attributes.items() if name == module or name.startswith(f"{module}."))
+    return any(
+        (name == "track_running_stats" and value is True)
+        or ((name == "p" or "drop" in name) and isinstance(value, float) and 0 < value <= 1)
+        for of in inside
+        for name, value in of.items()
+    )
+
+
 def explain_by_attributes(origin: First, target: Attributes, reference: Attributes) -> None:
     """Note in ``origin`` the attributes of its module that differ; the first becomes its headline unless a
     call has an argument that differs."""
     phase = origin.row.phase
     if origin.owner is None or phase not in (*_USED_IN, "param"):
         return
-    ours, others = target.get(origin.owner, {}), reference.get(origin.owner, {})
-    apart = [
-        {"name": name, "target": str(value), "reference": str(others[name])}
-        for name, value in ours.items()
-        if name in others and value != others[name] and (phase != "param" or name in INITIAL)
+    found = [
+        {"name": name, "target": str(value), "reference": str(other)}
+        for name, (value, other) in apart(origin.owner, target, reference).items()
+        if phase != "param" or name in INITIAL
     ]
-    if not apart:
+    if not found:
         return
     where = shown_name(origin.owner)
-    parts = [reason(EvidenceCode.ARGUMENT_DIFFERS, **one) for one in apart]
+    parts = [reason(EvidenceCode.ARGUMENT_DIFFERS, **one) for one in found]
     origin.arguments.append(reason(EvidenceCode.ARGUMENTS_DIFFER, *parts, site=where))
     of_module = origin.row.kind == "module" and origin.row.name == origin.owner
     what = (origin.row.type if of_module else None) or "attribute"
     origin.argument = origin.argument or reason(
         VerdictCode.ARGUMENT_DIFFERS,
         what=what,
-        name=apart[0]["name"],
+        name=found[0]["name"],
         module=origin.owner,
-        target=apart[0]["target"],
-        reference=apart[0]["reference"],
+        target=found[0]["target"],
+        reference=found[0]["reference"],
     )
 
 
@@ -68,12 +95,12 @@ def module_of_other_constant(
 ) -> int | None:
     """The first output of a module that holds another constant, and in training makes other bits of bit-equal
     inputs and weights, while all that is called inside it makes the same; None where there is none."""
-    apart = {
+    modules = {
         module
         for module in target.keys() & reference.keys()
         if any(_are_other_constants(v, reference[module].get(k)) for k, v in target[module].items())
     }
-    if not apart:
+    if not modules:
         return None
     words, call, parents = rows.match.words.name, rows.target.call, rows.match.target.parent
     unlike = ~rows.paired | ~metrics.bits_equal
@@ -89,7 +116,7 @@ def module_of_other_constant(
     at = forward & rows.slot_starts("output") & rows.kind_is("module") & rows.mode_is("train") & ~changed
     at &= rows.paired & unlike & (given & makes_others)[np.maximum(call, 0)]
     names = rows.of_call("name")
-    return next((row for row in np.flatnonzero(at).tolist() if words[names[row]] in apart), None)
+    return next((row for row in np.flatnonzero(at).tolist() if words[names[row]] in modules), None)
 
 
 def _are_other_constants(target: object, reference: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.gradients import run_gradient_replay
 from trueup.diagnosing.replay import ReplayNoise
 from trueup.diagnosing.replay import origins as replay_origins
+from trueup.diagnosing.replay.closing import loss_with
 from trueup.diagnosing.rl.outcomes import diagnosis_of_records, generated, same_sequences, stage_outcomes
 from trueup.diagnosing.rl.walk import RLComparison, compare_rollouts
 from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
@@ -30,6 +32,7 @@ from trueup.diagnosing.stages.context import is_beyond
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.long_run import curves_of
 from trueup.diagnosing.stages.texts import require_folder
+from trueup.diagnosing.stages.together import together
 from trueup.diagnosing.thresholds import AGAINST_AGREEMENT, FAR_LATER
 from trueup.errors import ConfigError, TraceError
 from trueup.importers import open_trace
@@ -56,6 +59,7 @@ def diagnose(
     *,
     output: Path,
     command: Sequence[str] | None = None,
+    budget: float = 0.0,
     replay: Path | None = None,
     gradients: Path | None = None,
     noise: Path | bool = True,
@@ -74,6 +78,8 @@ def diagnose(
         reference: trace of the run that is trusted.
         output: folder for the result, and for the runs made on the way.
         command: the target's program; with it the reference's values, then its gradients, are put in.
+        budget: seconds for one more run, which puts the reference's outputs in at the found modules alone; it
+            is made where a replay has taken no longer.
         replay: a replay made before, in place of making one.
         gradients: a gradient replay made before, likewise.
         noise: the reference's noise profile, as ``CompareOptions.noise``.
@@ -124,7 +130,7 @@ def diagnose(
         context = work.context(comparison, passive, replay, gradients, replay_noise, tokenizer, mapping)
         context.configurations, context.curves = settings, long_run
         outcomes = settled(_walk(context, stages, rollouts), context)
-    diagnosis = _concluded(context, outcomes, work, command)
+    diagnosis = _concluded(context, outcomes, work, command, budget)
     diagnosis.write(output)
     return diagnosis
 
@@ -195,6 +201,33 @@ class _Work:
                 self.notes.append(reason(Stages.GRADIENTS_FAILED, error=str(error)))
                 return None
         return self._made(folder, status, "gradient replay")
+
+    def confirmed(
+        self, findings: tuple[Finding, ...], command: Sequence[str], budget: float
+    ) -> tuple[Finding, ...]:
+        """With what becomes of the loss where the outputs of the found modules alone are the reference's."""
+        first = findings[0] if findings else None
+        found = [one for one in findings if one.phase == "forward" and one.module]
+        if first not in found or not command or self.clock.seconds.get("replay", math.inf) > budget:
+            return findings
+        modules = dict.fromkeys(str(one.module) for one in found if one.step == found[0].step)
+        self.say("running the target with the reference's values put in at what was found alone")
+        with self.clock.part("confirmation"):
+            try:
+                seen = loss_with(
+                    command,
+                    modules,
+                    target=self.target,
+                    reference=self.reference,
+                    output=self.output / "closing",
+                )
+            except (TraceError, ConfigError) as error:
+                self.notes.append(reason(Stages.REPLAY_FAILED, error=str(error)))
+                return findings
+        if seen is None:
+            return findings
+        evidence = (*found[0].evidence[:1], seen, *found[0].evidence[1:])
+        return (replace(found[0], evidence=evidence), *findings[1:])
 
     def made_or_given(
         self, replay: Path | None, command: Sequence[str], comparison: Comparison
@@ -334,12 +367,16 @@ def _equal(comparison: Comparison) -> bool:
 
 
 def _concluded(
-    context: Context, outcomes: tuple[StageOutcome, ...], work: _Work, command: Sequence[str] | None
+    context: Context,
+    outcomes: tuple[StageOutcome, ...],
+    work: _Work,
+    command: Sequence[str] | None,
+    budget: float,
 ) -> Diagnosis:
     findings = (*(_ordered(outcomes) or _later_but_order(context, outcomes)), *_of_words(outcomes))
     if findings:
         findings = (_with_next(_with_before(findings[0], outcomes), context, work), *findings[1:])
-    findings = _with_code(findings, context)
+    findings = work.confirmed(together(_with_code(findings, context)), command or (), budget)
     outcome, headline, confidence = _verdict(findings, context)
     summary = context.comparison.summary
     typed = list(command) if command else (context.target.manifest.get("command") or [])

@@ -24,7 +24,7 @@ from trueup.diagnosing.optimizer_fit import (
 )
 from trueup.diagnosing.thresholds import CORRECTION_APART, MOMENT_REST, PRECISION_FEWEST, UPDATE_REST
 from trueup.store import StepView
-from trueup.store.view import CLIPPED, UPDATED, WEIGHT
+from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL, UPDATED, WEIGHT
 from trueup.types.arrays import Floats
 
 _USUAL_EPS = (1e-8, 1e-6, 1e-5, 1e-10, 1e-15)
@@ -91,6 +91,8 @@ class Update(StepFit):
     """steps the optimizer has counted for it"""
     length: float = 0.0
     """norm of after - before"""
+    has_gradient: bool = True
+    """one other than zero reached the optimizer; else a weight rightly stays as it is"""
 
 
 def updates(
@@ -102,6 +104,15 @@ def updates(
         if book.parameter(fqn, *UPDATED) is not None:
             found[fqn] = _update(fqn, book, before, settings.get(fqn, {}))
     return found
+
+
+def _has_gradient(fqn: str, book: StepView) -> bool:
+    for kind in (CLIPPED, ACCUMULATED, LOCAL):
+        if book.parameters_with(*kind):
+            record = book.parameter(fqn, *kind)
+            row = None if record is None else book.summary(record)
+            return row is not None and row["l2_norm"] != 0
+    return True
 
 
 # In one piece: one measurement, of what a step holds of one parameter; any part of it may be missing.
@@ -122,6 +133,7 @@ def _update(fqn: str, book: StepView, before: StepView | None, settings: dict[st
             name: dtype for name, record in state.items() if (dtype := precision_of(book, record)) is not None
         },
         count=None if count is None else float(count.ravel()[0]),
+        has_gradient=_has_gradient(fqn, book),
     )
     start, end, gradient = book.sample(at), book.sample(after), book.sample(book.parameter(fqn, *CLIPPED))
     if start is None or end is None or gradient is None or start.shape != end.shape:
@@ -142,7 +154,7 @@ def _update(fqn: str, book: StepView, before: StepView | None, settings: dict[st
         OptimizerStep(
             before=start.ravel(),
             moved=moved,
-            gradient=gradient.ravel(),
+            gradient=-gradient.ravel() if settings.get("maximize") else gradient.ravel(),
             first=flat("exp_avg") if adam else None,
             second=flat("exp_avg_sq") if adam else None,
             first_before=flat("exp_avg", before) if adam else None,

@@ -96,7 +96,7 @@ def align(target: Sequence, reference: Sequence) -> Alignment:
     gaps.append((begin_i, len(target), begin_j, len(reference), 0, 0))
     for i0, i1, j0, j1, _, _ in gaps:
         if i1 > i0 and j1 > j0:
-            _align_gap(found, target.part(i0, i1), reference.part(j0, j1), i0, j0)
+            _align_gap(found, target, reference, (i0, i1), (j0, j1))
     _add_reordered(found, target, reference)
     _note_facing(found, gaps)
     return found
@@ -184,7 +184,14 @@ def _add_run(found: Alignment, target: Sequence, reference: Sequence, i: int, j:
     found.confidence.extend(sure.tolist())
 
 
-def _similarity(target: Sequence, reference: Sequence) -> NDArray[np.float32]:
+def _elsewhere(sequence: Sequence, other: Sequence) -> NDArray[np.bool_]:
+    """Modules whose names the other side has too: such a one is no module of another name."""
+    return np.asarray((sequence.type >= 0) & np.isin(sequence.exact, other.exact))
+
+
+def _similarity(
+    target: Sequence, reference: Sequence, named: tuple[NDArray[np.bool_], NDArray[np.bool_]]
+) -> NDArray[np.float32]:
     """Confidence of every possible pair; 0 where two calls cannot be the same."""
 
     def same(a: NDArray[np.generic], b: NDArray[np.generic]) -> NDArray[np.bool_]:
@@ -195,25 +202,30 @@ def _similarity(target: Sequence, reference: Sequence) -> NDArray[np.float32]:
     classes = same(target.type, reference.type) & (target.type >= 0)[:, None]
     sure[classes & shapes] = SAME_CLASS
     sure[same(target.family, reference.family) & shapes] = FAMILY
+    sure[named[0][:, None] | named[1][None, :]] = 0
     sure[exact] = EXACT
     sure[exact & shapes] = EXACT_WITH_SHAPES
     sure[exact & same(target.details, reference.details)] = EXACT_WITH_DETAILS
     return sure
 
 
-def _align_gap(found: Alignment, target: Sequence, reference: Sequence, i0: int, j0: int) -> None:
+def _align_gap(
+    found: Alignment, whole: Sequence, other: Sequence, at: tuple[int, int], at_other: tuple[int, int]
+) -> None:
+    target, reference, i0, j0 = whole.part(*at), other.part(*at_other), at[0], at_other[0]
     if len(target) * len(reference) > _MAX_CELLS:
         pairs = _by_occurrence(target.exact, reference.exact)
         for i, j in pairs:
             found.add(i0 + i, j0 + j, "aligned", EXACT)
         return
-    sure = _similarity(target, reference)
+    named = _elsewhere(target, other), _elsewhere(reference, whole)
+    sure = _similarity(target, reference, named)
     pairs = _best_path(np.where(sure == np.float32(EXACT), np.float32(_NAME_ALONE), sure))
     for i, j in pairs:
         exact = target.exact[i] == reference.exact[j]
         found.add(i0 + i, j0 + j, "aligned" if exact else "renamed", float(sure[i, j]))
-    left = sorted(set(range(len(target))) - {i for i, _ in pairs})
-    right = sorted(set(range(len(reference))) - {j for _, j in pairs})
+    left = sorted(set(np.flatnonzero(~named[0]).tolist()) - {i for i, _ in pairs})
+    right = sorted(set(np.flatnonzero(~named[1]).tolist()) - {j for _, j in pairs})
     if len(left) == len(right) == 1 and _interchangeable(target, reference, left[0], right[0]):
         found.add(i0 + left[0], j0 + right[0], "renamed", ALONE)
 
@@ -288,7 +300,8 @@ def _add_reordered(found: Alignment, target: Sequence, reference: Sequence) -> N
     words, at, counts = np.unique(keys_left, return_index=True, return_counts=True)
     for word, where, count in zip(words, at, counts, strict=True):
         if count == 1 and int(word) in unique_right:
-            found.add(int(left[where]), unique_right[int(word)], "reordered", REORDERED)
+            sure = EXACT_WITH_SHAPES if target.type[left[where]] >= 0 else REORDERED
+            found.add(int(left[where]), unique_right[int(word)], "reordered", sure)
 
 
 def _note_facing(found: Alignment, gaps: list[tuple[int, int, int, int, int, int]]) -> None:

@@ -16,7 +16,7 @@ def cause_headline(cause: Reason, parts: tuple[str, ...], place: str) -> str | N
     facts = Facts(cause, parts)
     text = template(facts) if callable(template) else facts.fill(template, place=place)
     text = text.replace("{place}", place)
-    return text[:1].upper() + text[1:]
+    return text if text.startswith(place) else text[:1].upper() + text[1:]
 
 
 def _both(what: str) -> str:
@@ -81,7 +81,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.SEES_SUCCESSOR: "attention {place} sees one token ahead",
     KindReason.NO_MASK: "no causal mask in {place}",
     KindReason.CAUSAL_MASK_ADDED: "causal mask in {place}; the reference has none",
-    KindReason.KEY_HEADS_ALTERNATE: "{place} assigns query heads to key heads alternately",
+    KindReason.KEY_HEADS_ALTERNATE: "query heads assigned to key heads alternately in {place}",
     KindReason.FREQUENCIES_ROUNDED: "rotary frequencies of {place} rounded to {dtype}",
     KindReason.SOFTMAX_ROUNDED: "softmax of {place} computed in {dtype}",
     KindReason.COSINES_ROUNDED: "cosines and sines of {place} computed in {dtype}",
@@ -92,6 +92,7 @@ _HEADLINES: dict[KindReason, Template] = {
     "{reference:.4g} (reference)",
     KindReason.ABSOLUTE_ERROR: "{place} is an absolute error (L1) in the {side} alone",
     KindReason.LIMITED_ERROR: "{place} limits each error (Huber, smooth L1) in the {side} alone",
+    KindReason.OF_ANOTHER_CALL: "exchanged outputs in {place}: {target} for {reference}",
     KindReason.STEP_LEFT_OUT: "a step of the computation is skipped in {place}",
     KindReason.ACTIVATION_OF_ONE_SIDE: "the {side} alone applies {function} in {place}",
     KindReason.DROPPED_ON_ONE_SIDE: "the {side} alone applies dropout in {place} (p = {rate:.4g})",

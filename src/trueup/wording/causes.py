@@ -7,7 +7,6 @@ from trueup.wording.phrase import Phrase
 
 _CAUSES = {
     CauseCode.ATOMIC_ADDITIONS: "atomic additions",
-    CauseCode.ATTENTION_SCALE: "a different attention scale",
     CauseCode.BATCH_AGAIN: "a batch delivered twice",
     CauseCode.BEYOND_RANGE: "values outside the range of the dtype",
     CauseCode.BORDERS_NOT_MASKED: "padding or document boundaries not masked",
@@ -54,7 +53,6 @@ _CAUSES = {
     CauseCode.REDUCTION_ORDER: "an order of reduction that changes",
     CauseCode.REPLAYED_AFTER_RESUME: "data repeated or skipped after resume",
     CauseCode.RESULT_UNUSED: "a result that the loss does not use",
-    CauseCode.ROTARY_THETA: "a different rotary theta",
     CauseCode.SAMPLE_ORDER: "a different order of samples",
     CauseCode.SCHEDULE_OFF: "a schedule off by one step",
     CauseCode.SECOND_OPTIMIZER_NOT_CLEARED: "a second optimizer whose gradients are not cleared",

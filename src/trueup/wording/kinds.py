@@ -319,11 +319,6 @@ PHRASES: dict[KindReason, Phrase] = {
         "dropout rate: {target:percent} (target), {reference:percent} (reference); counted", _FLOATS
     ),
     KindReason.ACTIVATION: _say(f"{_both('activation')}; fitted", {"target": "gelu", "reference": "silu"}),
-    KindReason.FIRST_POSITION_AGREES: _say(
-        "only the first position, which attends to itself alone, agrees: the attention scores have a "
-        "different "
-        "scale, or q and k are rotated by different angles"
-    ),
     KindReason.ROTARY_THETA: _say(_fitted("rotary theta"), {"target": 5e5, "reference": 9999.9}),
     KindReason.ROTATED_PAIRS: _say(
         lambda facts: (
@@ -438,6 +433,29 @@ PHRASES: dict[KindReason, Phrase] = {
             ),
         },
     ),
+    KindReason.DIVISORS_GIVEN: _say(
+        "{name} is {parts[0]} (target), {parts[1]} (reference)",
+        {
+            "name": "denominator",
+            "parts": (
+                reason(DivisorCode.COUNTED_TIMES, number=120),
+                reason(DivisorCode.COUNTED_OF_STEP, number=124),
+            ),
+        },
+    ),
+    KindReason.NUMBER_GIVEN: _say(
+        lambda facts: (
+            facts.fill("{name} is {target} (target), {reference} (reference)")
+            + (f": {', or '.join(facts.parts)}" if facts.parts else "")
+        ),
+        {"name": "denominator", "target": 0.7, "reference": 1.1},
+        {
+            "name": "denominator",
+            "target": 32.0,
+            "reference": 64.0,
+            "parts": (reason(FactorCode.WORLD_SIZE, number=2, inverse=True),),
+        },
+    ),
     KindReason.NEGATED: _say("{subject} is minus the reference's", part=True),
     KindReason.SIGNS_DIFFER: _say(
         "magnitudes agree, but {share:percent} of the signs differ", {"share": 0.5}
@@ -458,10 +476,14 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.OFFSET: _say("{subject} differs from the reference's by {offset} everywhere", {"offset": 1.0}),
     KindReason.OFFSET_BY_TABLE: _say(
         lambda facts: (
-            facts.fill("{{subject}} differs by the same numbers at every index except of dimension ")
-            + f"{', '.join(facts['dims'])}: a bias or table of shape ({', '.join(facts['shape'])})"
+            facts.fill("{{subject}} differs by numbers that depend on dimension ")
+            + f"{', '.join(facts['dims'])} alone: a bias or table of shape ({', '.join(facts['shape'])})"
         ),
         {"dims": ["1", "2"], "shape": ["16", "32"]},
+    ),
+    KindReason.OFFSET_BY_ROW: _say(
+        "{subject} differs by one number in each row of its last dimension: something is added to, or "
+        "subtracted from, whole rows (a mean, say)"
     ),
     KindReason.STEP_LEFT_OUT: _say(
         "{subject} is what the reference has as {place}: the following computation is skipped",
@@ -509,6 +531,10 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     # order
     KindReason.SHIFTED: _say(_shifted, {"shift": -1, "dim": 1, "agree": 0.98, "in_place": 0.03}),
+    KindReason.OF_ANOTHER_CALL: _say(
+        "{subject} is bit for bit the output of {target} (target), of {reference} (reference)",
+        {"target": "layers.0.mlp.up", "reference": "layers.0.mlp.gate"},
+    ),
     KindReason.SLOTS_SWAPPED: _say(
         "{subject} is the reference's {slot}: {origin_slot} and {slot} are swapped", {"slot": "output.1"}
     ),

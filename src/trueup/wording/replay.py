@@ -138,6 +138,25 @@ PHRASES = {
         sentence="and {num_tensors:count more tensor} of this module",
         samples=({"num_tensors": 1}, {"num_tensors": 5}),
     ),
+    ReplayCode.LOSS_EXPLAINED: Phrase(
+        sentence="with the reference's outputs of {modules:list} put in, and nothing else, the loss is the "
+        "reference's, bit for bit: {reference:.9g} ({target:.9g} without)",
+        samples=({"modules": ("layers.1.mlp",), "target": 5.77771568, "reference": 5.78431892},),
+    ),
+    ReplayCode.LOSS_WITH: Phrase(
+        sentence="with the reference's outputs of {modules:list} put in, and nothing else, {closed:percent} "
+        "of the gap between the losses is closed: {given:.9g} ({target:.9g} without, {reference:.9g} in the "
+        "reference)",
+        samples=(
+            {
+                "modules": ("layers.1.mlp", "layers.2.mlp"),
+                "target": 5.77771568,
+                "reference": 5.78431892,
+                "given": 5.78,
+                "closed": 0.35,
+            },
+        ),
+    ),
     ReplayCode.BIT_IDENTICAL: Phrase(
         sentence="with the reference's values as inputs, {num_equal:,} of {num_tensors:count tensor} are "
         "bit-identical",

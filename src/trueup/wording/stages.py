@@ -394,8 +394,8 @@ PHRASES = {
         },
         {"module": "", "type": "", "name": "scale", "target": "2", "reference": "1"},
     ),
-    S.SETTING_ALSO_IN: clause(
-        "the same in {num:count other module}: {modules:list}",
+    S.ALSO_IN: clause(
+        "the same in {num:count other place}: {modules:list}",
         {"num": 2, "modules": ("layers.1.norm", "norm")},
     ),
     S.LOSS_DIVISOR: Phrase(
@@ -409,6 +409,11 @@ PHRASES = {
                 )
             },
         ),
+    ),
+    S.NUMBER_GIVEN: Phrase(
+        sentence="The number given to the model as {name} differs",
+        headline="The number given to the model as {name} differs",
+        samples=({"name": "denominator"},),
     ),
     S.OF_KIND: clause(
         _of_kind,

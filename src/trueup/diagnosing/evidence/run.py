@@ -59,7 +59,7 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         rank_batch_digests={r: str(e["batch_digest"]) for r, e in of_ranks.items() if e.get("batch_digest")},
         collectives={} if view is None else Counter(view.name[c] for c in view.calls_of_kind("collective")),
         dtypes=frozenset() if view is None else _dtypes(view),
-        on_cpu=manifest.get("devices") == [],
+        on_cpu=manifest.get("devices") in ([], ["CPU"]),
         deterministic=manifest.get("deterministic")
         if isinstance(manifest.get("deterministic"), bool)
         else None,

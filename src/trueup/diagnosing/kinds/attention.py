@@ -22,6 +22,8 @@ from trueup.diagnosing.kinds.thresholds import (
     ANGLES_LEAVE,
     CHANGE_EXPLAINS,
     CHANGE_LEAVES,
+    CLOSE_ROUNDINGS,
+    FULL_SHARE,
     MASKED_BELOW,
     REPRODUCED,
     REPRODUCED_EXACTLY,
@@ -46,7 +48,7 @@ MAX_SOURCES = 12
 
 def attention_fault(evidence: Evidence) -> Solved | None:
     """How the target attends otherwise; None where the site is no attention or the way is none known."""
-    t, r = evidence.target_values, evidence.reference_values
+    t, r = _made(evidence)
     if t is None or r is None or t.shape != r.shape or t.ndim != 3 or evidence.origin.phase != "forward":
         return None
     if not (np.isfinite(t).all() and np.isfinite(r).all()) or t.shape[-1] % 8:
@@ -60,6 +62,21 @@ def attention_fault(evidence: Evidence) -> Solved | None:
         if found is not None:
             return found
     return None
+
+
+def _made(evidence: Evidence) -> tuple[Floats | None, Floats | None]:
+    """What attention gave on both sides: the origin's values; of attention weights what the module made of
+    them, and gave on."""
+    t, r = evidence.target_values, evidence.reference_values
+    if t is None or t.ndim != 4 or t.shape[-1] != t.shape[-2]:
+        return t, r
+    for pair in evidence.surroundings.nearby:
+        given, other = pair.target, pair.reference
+        if pair.agree is not False or given is None or other is None or not pair.slot.startswith("input"):
+            continue
+        if given.shape == other.shape and given.shape[:-1] == (len(t), t.shape[-1]):
+            return given.values(), other.values()
+    return None, None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +185,8 @@ def _explained(evidence: Evidence, given: Triple, hints: Hints, t: Floats, r: Fl
         return float(np.linalg.norm((t - r) - (way.of(*given) - plain))) / gap
 
     change, residual = min(((c, left(c.way)) for c in _changes(base, left)), key=lambda found: found[1])
-    if residual > change.leaves:
+    rounding = CLOSE_ROUNDINGS * evidence.roundoff * float(np.linalg.norm(r)) / gap
+    if residual > max(change.leaves, min(rounding, CHANGE_LEAVES)):
         return None
     rank = EvidenceRank.EVERY_ELEMENT if residual < CHANGE_EXPLAINS else EvidenceRank.FITTED
     sentence = said(evidence, change.code, **change.facts)
@@ -263,6 +281,8 @@ def _changes(base: Attention, left: Callable[[Attention], float]) -> Iterator[_C
         kind=KindCode.CONSTANT_ARGUMENT,
         code=KindReason.SCORES_SCALED,
         way=replace(base, scale=scale),
+        leaves=1
+        - FULL_SHARE,  # the whole scale was to be chosen: what it leaves is of rounding, or it is none
         facts={"target": scale, "reference": base.scale},
     )
 

@@ -11,10 +11,9 @@ from trueup.diagnosing.kinds.arguments import (
     is_mask,
 )
 from trueup.diagnosing.kinds.constants import fitted_constants
-from trueup.diagnosing.kinds.fitting import close, roundoff_of
 from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
 from trueup.diagnosing.kinds.solved import solved
-from trueup.diagnosing.kinds.thresholds import HARDLY, MIN_NUMBERS, MOSTLY
+from trueup.diagnosing.kinds.wrong_scale import given_number
 from trueup.matching.names import family
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode, Stage
@@ -41,6 +40,12 @@ def _arguments(evidence: Evidence) -> Found | None:
     return Found(rank=rank, sentence=said(evidence, KindReason.OTHER_ARGUMENTS, *parts))
 
 
+def _given(evidence: Evidence) -> Found | None:
+    """A number given to the model, of no factor that the run knows."""
+    found = given_number(evidence)
+    return found if found is not None and found.factor is None else None
+
+
 def _divides(difference: ArgumentDifference) -> bool:
     """Whether the argument says by what a loss is divided."""
     return family(difference.call.name) in _FACTORS or difference.name.rpartition(".")[2] == "reduction"
@@ -60,30 +65,11 @@ def _fitted(evidence: Evidence) -> Found | None:
     return next(fitted_constants(evidence), None) if evidence.origin.phase in _PHASES else None
 
 
-def _scores(evidence: Evidence) -> Found | None:
-    """Out of causal attention only the first position, which sees nothing but itself, agrees: the scores of
-    the others are scaled or rotated otherwise."""
-    t, r, around = evidence.target_values, evidence.reference_values, evidence.surroundings
-    if t is None or r is None or t.shape != r.shape or t.ndim < 3 or t.shape[-2] < MIN_NUMBERS:
-        return None
-    words = (around.module + around.name + (around.type or "")).lower()
-    if evidence.origin.phase not in _PHASES or not any(w in words for w in ("attn", "attention")):
-        return None
-    same = close(t, r, roundoff_of(evidence)).mean(axis=-1).reshape(-1, t.shape[-2]) > MOSTLY
-    if not same[:, 0].all() or float(same[:, 1:].mean()) > HARDLY:
-        return None
-    return Found(
-        rank=EvidenceRank.CONSISTENT,
-        sentence=said(evidence, KindReason.FIRST_POSITION_AGREES),
-        causes=(CauseCode.ATTENTION_SCALE, CauseCode.ROTARY_THETA),
-    )
-
-
 RULE = KindRule(
     code=KindCode.CONSTANT_ARGUMENT,
     family=KindClass.MODEL,
     needs=Needs.NOTHING,
-    looks=(_arguments, solved(KindCode.CONSTANT_ARGUMENT), _fitted, _scores),
+    looks=(_given, _arguments, solved(KindCode.CONSTANT_ARGUMENT), _fitted),
     causes=(CauseCode.OTHER_DEFAULT, CauseCode.NOT_PASSED_ON),
     advice=AdviceCode.SET_ARGUMENT,
     place="a factor that was passed as an argument is a scale too; the argument is what to change",

@@ -18,6 +18,7 @@ from trueup.diagnosing.kinds.thresholds import (
     FACTOR_AT_LEAST,
     FACTOR_AT_MOST,
     FACTOR_ERRORS,
+    FLOAT32_ROUNDOFF,
     LEAST_SURPRISE,
     MOST_SURPRISE,
     NEAR_ONE,
@@ -80,6 +81,49 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
         causes=(CauseCode.LOSS_DIVIDED,),
         factor=quotients[at],
     )
+
+
+def given_divisor(evidence: Evidence) -> Found | None:
+    """Which numbers of the step the two are that target and reference are given, where that is known of both:
+    a model that makes its loss is given by what it divides."""
+    numbers = numbers_given(evidence)
+    at = evidence.origin.microbatch or 0
+    sides = evidence.target_run.losses, evidence.reference_run.losses
+    if numbers is None or not all(at in losses for losses in sides):
+        return None
+    near = max(evidence.roundoff, FLOAT32_ROUNDOFF)
+    named: list[dict[DivisorCode, Reason]] = [{}, {}]
+    for side, number, losses in zip(named, numbers, sides, strict=True):
+        for code, of in _candidates(losses):
+            if of[at] > 1 and abs(number / of[at] - 1) <= near:
+                side[code] = reason(code, number=number)
+    pairs = [(one, other) for one, a in named[0].items() for other, b in named[1].items() if one is not other]
+    if not pairs:
+        return None
+    parts = named[0][pairs[0][0]], named[1][pairs[0][1]]
+    return Found(
+        rank=EvidenceRank.STATED,
+        sentence=said_of_whole(evidence, KindReason.DIVISORS_GIVEN, *parts, name=name_given(evidence)),
+        causes=(CauseCode.LOSS_DIVIDED,),
+        factor=numbers[0] / numbers[1],
+    )
+
+
+def numbers_given(evidence: Evidence) -> tuple[float, float] | None:
+    """The number that the model is given in the target and in the reference, where an input is one number
+    and no batch."""
+    origin, sides = evidence.origin, (evidence.target, evidence.reference)
+    if origin.phase != "forward" or origin.module or not origin.slot.startswith("input"):
+        return None
+    if any(one is None or one.numel != 1 for one in sides):
+        return None
+    target, reference = (one.statistic("mean") for one in sides if one is not None)
+    return (target, reference) if target and reference and target != reference else None
+
+
+def name_given(evidence: Evidence) -> str:
+    """As what the model is given it."""
+    return evidence.origin.slot.partition(".")[2]
 
 
 def sends_back_alike(evidence: Evidence, factor: float) -> bool:

@@ -12,10 +12,12 @@ from trueup.diagnosing.kinds.fitting import at_most, explained, fit, rank_of, ro
 from trueup.diagnosing.kinds.functions import ACTIVATIONS
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
+from trueup.diagnosing.kinds.taken import taken
 from trueup.diagnosing.kinds.thresholds import (
     ALIKE_COSINE,
     APPLIED_ROUNDINGS,
     FACTOR_NEAR_ONE,
+    FULL_SHARE,
     MIN_NUMBERS,
     MOST_SHARE,
     REPEATED_ROWS,
@@ -124,20 +126,13 @@ def _term_said(evidence: Evidence, factor: float, name: str) -> Reason:
 
 def _skipped(evidence: Evidence) -> Found | None:
     """The target's value is, bit for bit, another tensor the reference had on its way here."""
-    t, r = evidence.target, evidence.reference
-    if _comparable(evidence) is None or t is None or r is None or t.numel < MIN_NUMBERS:
+    if _comparable(evidence) is None or evidence.origin.phase not in ("forward", "backward"):
         return None
-    if evidence.origin.phase not in ("forward", "backward"):
+    found = taken(evidence)
+    if found is None or found.is_beside:
         return None
-    around = evidence.surroundings
-    for pair in (*around.inputs, *around.nearby):
-        other = pair.reference
-        if other is None or other.shape != t.shape or other.same_bits(r) is not False:
-            continue
-        if t.same_bits(other):
-            sentence = said(evidence, KindReason.STEP_LEFT_OUT, place=other.name)
-            return Found(rank=EvidenceRank.FITTED, sentence=sentence)
-    return None
+    sentence = said(evidence, KindReason.STEP_LEFT_OUT, place=found.other.name)
+    return Found(rank=EvidenceRank.FITTED, sentence=sentence)
 
 
 def _activation_of_one_side(evidence: Evidence) -> Found | None:
@@ -185,9 +180,11 @@ def _broadcast(evidence: Evidence) -> Found | None:
         z = _above_chance(effect, residual, mean.size, d.size)
         share = explained(evidence, vectors, residual, z=z)
         rank = rank_of(share, vectors, least=MOST_SHARE)
+        kept = [dim for dim in range(d.ndim) if dim not in repeated]
+        if 0 in kept and len(d) > 1 and share < FULL_SHARE:
+            continue  # a number for each row of each sample is no bias, and nearly equal numbers round alike
         if rank is not None:
-            kept = [dim for dim in range(d.ndim) if dim not in repeated]
-            return _repeated(evidence, np.squeeze(mean), kept, rank, share)
+            return _repeated(evidence, np.squeeze(mean), kept, rank, share, num_samples=len(d))
     return None
 
 
@@ -206,7 +203,9 @@ def _repeated_dims(shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     return list(dict.fromkeys([tuple(range(num)), tuple(range(num - 1)), (0,), (num - 1,)]))
 
 
-def _repeated(evidence: Evidence, mean: Floats, kept: list[int], rank: EvidenceRank, share: float) -> Found:
+def _repeated(
+    evidence: Evidence, mean: Floats, kept: list[int], rank: EvidenceRank, share: float, *, num_samples: int
+) -> Found:
     """Which vector it is that was added, if it is one that is known."""
     if mean.ndim == 0:
         sentence = said(evidence, KindReason.OFFSET, offset=float(mean))
@@ -216,8 +215,11 @@ def _repeated(evidence: Evidence, mean: Floats, kept: list[int], rank: EvidenceR
         if found is not None and found.residual < SOLVED_RESIDUAL * length(mean.ravel()):
             least = rank if _is_one(found.factor) else at_most(rank, EvidenceRank.FITTED)
             return Found(rank=least, measure=share, sentence=_term_said(evidence, found.factor, name))
-    shape, dims = [str(n) for n in mean.shape], [str(dim) for dim in kept]
-    sentence = said(evidence, KindReason.OFFSET_BY_TABLE, dims=dims, shape=shape)
+    if 0 in kept and num_samples > 1:
+        sentence = said(evidence, KindReason.OFFSET_BY_ROW)
+    else:
+        shape, dims = [str(n) for n in mean.shape], [str(dim) for dim in kept]
+        sentence = said(evidence, KindReason.OFFSET_BY_TABLE, dims=dims, shape=shape)
     return Found(rank=at_most(rank, EvidenceRank.FITTED), measure=share, sentence=sentence)
 
 

@@ -11,6 +11,7 @@ from trueup.diagnosing.kinds.functions import ACTIVATIONS
 from trueup.diagnosing.kinds.permutations import along, described, equal_layout, layouts, same_numbers
 from trueup.diagnosing.kinds.rule import Found, KindRule, said, said_of_whole
 from trueup.diagnosing.kinds.solved import solved
+from trueup.diagnosing.kinds.taken import call_of, taken
 from trueup.diagnosing.kinds.thresholds import (
     CLOSE_ROUNDINGS,
     DISTINCT_NUMBERS,
@@ -54,6 +55,17 @@ def _swapped(evidence: Evidence) -> Found | None:
             sentence = said(evidence, KindReason.SLOTS_SWAPPED, slot=pair.slot)
             return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
     return None
+
+
+def _of_another_call(evidence: Evidence) -> Found | None:
+    """What is given on is the output of another call than in the reference, made beside it: an exchange."""
+    found = taken(evidence) if evidence.origin.phase == "forward" else None
+    if found is None or not found.is_beside or found.usual is None:
+        return None
+    sentence = said(
+        evidence, KindReason.OF_ANOTHER_CALL, target=call_of(found.other), reference=call_of(found.usual)
+    )
+    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
 
 
 def _reordered(evidence: Evidence) -> Found | None:
@@ -209,6 +221,7 @@ RULE = KindRule(
     family=KindClass.MODEL,
     looks=(
         _swapped,
+        _of_another_call,
         solved(KindCode.TRANSPOSED_OR_PERMUTED),
         _reordered,
         _other_elements,

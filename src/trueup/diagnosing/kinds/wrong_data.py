@@ -8,6 +8,7 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Known
 from trueup.diagnosing.kinds.fitting import close
+from trueup.diagnosing.kinds.loss_divisor import numbers_given
 from trueup.diagnosing.kinds.permutations import along, described
 from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
 from trueup.types.arrays import Floats
@@ -18,9 +19,9 @@ _IDENTIFIERS = ("int", "uint")
 
 
 def _is_batch(evidence: Evidence) -> bool:
-    """What the data loader gave: integers entering the root, or what the data stage found."""
+    """What the data loader gave: integers entering the root, or what the data stage found; not one number."""
     t, around, origin = evidence.target, evidence.surroundings, evidence.origin
-    if t is None:
+    if t is None or numbers_given(evidence) is not None:
         return False
     if origin.stage is Stage.DATA or origin.phase == "batch":
         return True

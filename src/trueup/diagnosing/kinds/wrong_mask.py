@@ -250,7 +250,7 @@ def _positions(evidence: Evidence) -> Found | None:
         sentence = said(evidence, KindReason.ROWS_EMPTY, rows=int(empty.sum()), size=empty.size)
         return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence) if empty.any() else None
     same = close(t, r, roundoff_of(evidence)).mean(axis=-1) > MOSTLY
-    if same.all():
+    if same.all() or _hide_alike(t, r):
         return None
     rows = same.reshape(-1, same.shape[-1])
     if rows[:, -1].all() and float(rows[:, :-1].mean()) < HARDLY:
@@ -264,6 +264,13 @@ def _positions(evidence: Evidence) -> Found | None:
         sentence = said(evidence, KindReason.POSITIONS_AGREE_UP_TO, positions=[str(n) for n in at[:4]])
         return Found(rank=EvidenceRank.CONSISTENT, sentence=sentence)
     return None
+
+
+def _hide_alike(t: Floats, r: Floats) -> bool:
+    """Whether both are scores or weights of attention, of tokens by tokens, that hide the same elements."""
+    hidden = (r == 0) | (r <= MASKED_BELOW)
+    square = t.shape[-1] == t.shape[-2] and bool(hidden.any())
+    return square and np.array_equal((t == 0) | (t <= MASKED_BELOW), hidden)
 
 
 def _is_attention(evidence: Evidence) -> bool:

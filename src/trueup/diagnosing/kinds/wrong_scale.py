@@ -9,8 +9,14 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, RunFacts
 from trueup.diagnosing.kinds.fitting import at_most, explained, fit, rank_of
-from trueup.diagnosing.kinds.loss_divisor import divided_otherwise, sends_back_alike
-from trueup.diagnosing.kinds.rule import Found, KindRule, said
+from trueup.diagnosing.kinds.loss_divisor import (
+    divided_otherwise,
+    given_divisor,
+    name_given,
+    numbers_given,
+    sends_back_alike,
+)
+from trueup.diagnosing.kinds.rule import Found, KindRule, said, said_of_whole
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
     CLOSE_ROUNDINGS,
@@ -76,6 +82,27 @@ def _statistics_scaled(evidence: Evidence) -> Found | None:
             return None
     labels = known_factors(evidence, scale, evidence.roundoff)
     return _found(evidence, scale, labels, EvidenceRank.CONSISTENT, 1.0)
+
+
+def given_number(evidence: Evidence) -> Found | None:
+    """The one number that the model is given is another, and not known to be one of the step on both sides;
+    which factor lies between them, where the run knows it."""
+    numbers = numbers_given(evidence)
+    if numbers is None or given_divisor(evidence) is not None:
+        return None
+    target, reference = numbers
+    scale = target / reference
+    labels = known_factors(evidence, scale, evidence.roundoff) if scale > 0 else []
+    name = name_given(evidence)
+    sentence = said_of_whole(
+        evidence, KindReason.NUMBER_GIVEN, *labels, name=name, target=target, reference=reference
+    )
+    return Found(rank=EvidenceRank.STATED, sentence=sentence, factor=scale if labels else None)
+
+
+def _given_scaled(evidence: Evidence) -> Found | None:
+    found = given_number(evidence)
+    return found if found is not None and found.factor is not None else None
 
 
 def _found(evidence: Evidence, scale: float, labels: list[Reason], rank: EvidenceRank, share: float) -> Found:
@@ -177,7 +204,14 @@ def _both_ways(value: float, code: FactorCode, **facts: float) -> Iterator[Facto
 RULE = KindRule(
     code=KindCode.WRONG_SCALE,
     family=KindClass.MODEL,
-    looks=(divided_otherwise, solved(KindCode.WRONG_SCALE), _scaled, _statistics_scaled),
+    looks=(
+        given_divisor,
+        _given_scaled,
+        divided_otherwise,
+        solved(KindCode.WRONG_SCALE),
+        _scaled,
+        _statistics_scaled,
+    ),
     causes=(
         CauseCode.LOSS_DIVIDED,
         CauseCode.SUMMED_FOR_AVERAGED,

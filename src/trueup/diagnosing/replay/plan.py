@@ -57,6 +57,7 @@ def build_plan(
     *,
     level: str = "L0",
     inside: Collection[str] = (),
+    outputs_of: Collection[str] = (),
     steps: Collection[int] | None = None,
 ) -> Plan:
     """Pair a free run of the target with the reference and write the plan into ``folder``.
@@ -67,6 +68,7 @@ def build_plan(
         folder: where ``plan.json`` and a Parquet file for each step of each rank go.
         level: ``L0`` forces modules, ``L1`` API calls, ``mix`` both.
         inside: with API calls, force only those in the own code of these modules; empty means all.
+        outputs_of: force only the outputs of these modules, and the gradients of their inputs; empty: all.
         steps: steps to force; by default the first that both traces have.
 
     Raises:
@@ -79,7 +81,8 @@ def build_plan(
         ranks = sorted(set(target.steps()[step]) & set(reference.steps()[step]))
         for rank in ranks:
             converted = _converted(folder, step, rank)
-            found = StepBuilder(target, reference, step, rank, level, tuple(inside), converted).build()
+            builder = StepBuilder(target, reference, step, rank, level, tuple(inside), converted)
+            found = builder.build(outputs_of=frozenset(outputs_of))
             write_table(found.table(), _file(folder, step, rank))
             plans.append(found.plan())
     if not any(p.num_forced for p in plans):

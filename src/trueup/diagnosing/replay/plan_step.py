@@ -164,8 +164,8 @@ class StepBuilder:
             )
 
     # In one piece: one pass over the records; each is left out or planned for one of several reasons.
-    def build(self) -> StepBuilder:
-        """Every record, once."""
+    def build(self, *, outputs_of: frozenset[str] = frozenset()) -> StepBuilder:
+        """Every record, once; where ``outputs_of`` names modules, of the forced ones only what these give."""
         view = self._target
         unsure = {
             **dict.fromkeys(self._below(self._crossed()), CALL_ORDER_DIFFERS),
@@ -176,7 +176,7 @@ class StepBuilder:
         again = originals(view)
         for row, (call, phase, slot) in enumerate(zip(view.record_call, view.phase, view.slot, strict=True)):
             use = self._use(call, phase)
-            if use is None:
+            if use is None or (use == "force" and outputs_of and not self._is_given_by(outputs_of, row)):
                 continue
             others = partners.get(row)
             if phase == "forward" and view.mode[call] == "recompute":
@@ -200,7 +200,8 @@ class StepBuilder:
         unpaired = self._match.records.only_target.tolist()
         for row, why in zip(unpaired, self._match.why_only_target(), strict=True):
             call = view.record_call[row]
-            if self._use(call, view.phase[row]) == "force" and view.mode[call] != "recompute":
+            forced = self._use(call, view.phase[row]) == "force" and not outputs_of
+            if forced and view.mode[call] != "recompute":
                 self._leave(row, why)
         return self
 
@@ -229,6 +230,15 @@ class StepBuilder:
         if kind == "api" and self._inside:
             return "force" if self._target.caller(call) in self._inside else None
         return "force"
+
+    def _is_given_by(self, modules: frozenset[str], row: int) -> bool:
+        view = self._target
+        call, made = view.record_call[row], "output" if view.phase[row] == "forward" else "input"
+        return (
+            view.kind[call] == "module"
+            and view.name[call] in modules
+            and view.slot[row].partition(".")[0] == made
+        )
 
     def _why_not(
         self, call: int, unsure: dict[int, Reason], twice: set[str], summary: SummaryRow | None, use: str

@@ -33,6 +33,7 @@ def run_replay(
     target: Path | None = None,
     level: str = "L0",
     inside: Collection[str] = (),
+    outputs_of: Collection[str] = (),
     steps: Collection[int] | None = None,
     refine: bool = True,
     noise: ReplayNoise | None = None,
@@ -48,6 +49,7 @@ def run_replay(
         target: a free run of the same command; captured into ``output/free`` when none is given.
         level: ``L0`` forces modules, ``L1`` API calls, ``mix`` both.
         inside: with API calls, only those in the own code of these modules.
+        outputs_of: only what these modules give: their outputs, and the gradients of their inputs.
         steps: steps to force; by default the first of the reference that the target has too.
         refine: after a replay at L0, run again at API level inside the owners it found, where the reference
             has the values of API calls.
@@ -67,7 +69,9 @@ def run_replay(
     chosen = _steps(trusted, steps)
     options = _options(trusted, None if target is None else Trace(target), chosen, overwrite=overwrite)
     run = _Run(command=command, reference=trusted, options=options, say=say)
-    status = run.replay(output, target=target, level=Level(level), inside=inside, steps=steps)
+    status = run.replay(
+        output, target=target, level=Level(level), inside=inside, outputs_of=outputs_of, steps=steps
+    )
     if not (refine and level == "L0" and has_api_values(trusted) and Trace(output).steps()):
         return status
     owners = {o.module for o in origins(output, reference, noise=noise)}
@@ -103,6 +107,7 @@ class _Run:
         target: Path | None,
         level: Level,
         inside: Collection[str],
+        outputs_of: Collection[str] = (),
         steps: Collection[int] | None,
     ) -> int:
         """Free run if need be, plan, replay."""
@@ -120,6 +125,7 @@ class _Run:
             output / "plan",
             level=level.value,
             inside=inside,
+            outputs_of=outputs_of,
             steps=steps,
         )
         taken = StepSet(tuple((p.step, p.step) for p in plan.steps))

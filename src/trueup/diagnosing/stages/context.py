@@ -203,8 +203,17 @@ class Context:
         return self.rows.filter((pl.col("step") == step) & pl.col("phase").is_in(phases))
 
     def kinds_of(self, origin: Origin) -> tuple[Kind, ...]:
-        """Kinds of error it looks like, likeliest first."""
-        return () if self.evidence_of is None else name_kinds(self.evidence_of(origin))
+        """Kinds of error it looks like, likeliest first. Where values are put in inside a module too, only a
+        part of its error is left to see: then what the free run shows of the same place, of equal inputs."""
+        if self.evidence_of is None:
+            return ()
+        kinds = name_kinds(self.evidence_of(origin))
+        if origin.basis is not Basis.REPLAY or any(kind.rank.is_named for kind in kinds):
+            return kinds
+        place = (origin.module, origin.phase, origin.slot, origin.step, origin.rank)
+        free = (o for o in self.passive if (o.module, o.phase, o.slot, o.step, o.rank) == place)
+        seen = (name_kinds(self.evidence_of(one)) for one in free if one.from_equals)
+        return next((found for found in seen if found and found[0].rank.is_named), kinds)
 
     def at_ranks(self, origin: Origin) -> tuple[Ranked, Ranked]:
         """The tensor of an origin on every rank, of the target and of the reference."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -381,7 +382,7 @@ def _inputs_apart(target: Batch, reference: Batch) -> list[Finding]:
     books = target.book, reference.book
     findings = []
     for (place, slot), digest in target.given.items():
-        if digest == reference.given[place, slot] or MASK in slot:
+        if digest == reference.given[place, slot] or MASK in slot or _is_number(target.book, slot):
             continue
         said = _value_relation(books, place, slot)
         told = reason(Stages.DIGESTS, target=str(target.digest), reference=str(reference.digest))
@@ -390,6 +391,11 @@ def _inputs_apart(target: Batch, reference: Batch) -> list[Finding]:
         )
         findings.append(_input_finding(target.book, slot, said, (said or told,), is_kept=kept))
     return findings
+
+
+def _is_number(book: StepView, slot: str) -> bool:
+    """Whether an input is one number, which is no batch: what it means says more."""
+    return any(name == slot and math.prod(book.shape(row) or ()) == 1 for _, name, row in given(book))
 
 
 def _value_relation(books: tuple[StepView, StepView], place: str, slot: str) -> Reason | None:

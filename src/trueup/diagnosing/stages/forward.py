@@ -15,6 +15,7 @@ from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.trainable import frozen_findings
+from trueup.store.given import root_inputs
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
@@ -36,9 +37,21 @@ class ForwardStage:
         verdict = context.comparison.verdict
         if _is_of_buffers(verdict):
             known = (*known, _of_buffers(verdict))
-        return _judged(
-            self, context, rows, [Stage.FORWARD, Stage.LOSS], loss_said(context, 0), known=known, beside=True
-        )
+        stages = [Stage.FORWARD, Stage.LOSS]
+        if not context.origins_of(*stages) and _is_given_another_number(context):
+            stages.append(Stage.DATA)
+        return _judged(self, context, rows, stages, loss_said(context, 0), known=known, beside=True)
+
+
+def _is_given_another_number(context: Context) -> bool:
+    """Whether all that the first step traces back to is one number that the model is given, by which it
+    divides its loss say: no batch, so that the batches agree."""
+    data, origins = context.outcome_of(Stage.DATA), context.origins_of(Stage.DATA)
+    if data is None or data.status is not StageStatus.PASSED or not origins:
+        return False
+    book = context.pair(0, origins[0].rank)[0]
+    sizes = {slot: math.prod(book.shape(row) or ()) for _, slot, row in root_inputs(book)}
+    return all(one.module == "" and sizes.get(one.slot) == 1 for one in origins)
 
 
 class BackwardStage:
@@ -175,32 +188,18 @@ def _clarity(finding: Finding) -> float:
 
 
 def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """One a module, the clearest first; among equally clear ones as they ran."""
+    """One a module: of the first step first, since what differs later may follow; of each step the clearest
+    first, among equally clear ones as they ran."""
     order = {id(f): f.origin.order if f.origin is not None else 0 for f in findings}
     first: dict[str | None, Finding] = {}
-    for finding in sorted(findings, key=lambda f: (-_clarity(f), order[id(f)])):
+    for finding in sorted(findings, key=lambda f: (f.step or 0, -_clarity(f), order[id(f)])):
         known = first.get(finding.module)
         if known is None:
             first[finding.module] = finding
         else:
             also = reason(Stages.ALSO_AT, site=finding.site or "", phase=finding.phase or "")
             first[finding.module] = replace(known, evidence=(*known.evidence, also))
-    return _one_a_setting(tuple(first.values()))
-
-
-def _one_a_setting(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """One finding where modules of one class hold another value of one setting."""
-    groups: dict[object, list[Finding]] = {}
-    for finding in findings:
-        said = finding.headline
-        same = tuple(said.place(key) for key in ("type", "name", "target", "reference"))
-        groups.setdefault(same if said.code is Stages.SETTING_DIFFERS else id(finding), []).append(finding)
-    found = []
-    for first, *others in groups.values():
-        modules = tuple(str(one.module) for one in others)
-        also = (reason(Stages.SETTING_ALSO_IN, num=len(modules), modules=modules),) if modules else ()
-        found.append(replace(first, evidence=(*first.evidence[:1], *also, *first.evidence[1:])))
-    return tuple(found)
+    return tuple(first.values())
 
 
 def explained_by(origin: Origin, context: Context) -> Reason | None:

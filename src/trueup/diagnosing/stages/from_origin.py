@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from trueup.comparing.attributes import apart
 from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.losses.calls import criteria
 from trueup.diagnosing.stages.context import Context, basis_of
@@ -153,6 +154,8 @@ def _headline(
         return reason(VerdictCode.BUFFER_DIFFERS, **dict(buffers[0].places))
     if kind is not None and kind.sentence.code is KindReason.LOSS_DIVISORS:
         return reason(Stages.LOSS_DIVISOR, *kind.sentence.parts)
+    if kind is not None and kind.sentence.code in (KindReason.DIVISORS_GIVEN, KindReason.NUMBER_GIVEN):
+        return reason(Stages.NUMBER_GIVEN, name=kind.sentence.place("name"))
     classes = _other_class(origin, context)
     if classes is not None and (kind is None or not kind.rank.is_named or kind.sentence.code in _OF_ONE_SIDE):
         return classes
@@ -185,16 +188,8 @@ def _other_class(origin: Origin, context: Context) -> Reason | None:
 def settings_that_differ(module: str, context: Context) -> dict[Reason, str]:
     """Plain attributes of a module that differ from the reference's, where both captures recorded them, each
     with the kind of fault that is."""
-    rank = context.ranks[0]
-    target, reference = (
-        (source.rank_facts(rank).get("settings") or {}).get(module, {})
-        for source in (context.target, context.reference)
-    )
-    apart = {
-        name: (value, reference[name])
-        for name, value in target.items()
-        if name in reference and value != reference[name]
-    }
+    sides = (context.facts(trace).get("settings") or {} for trace in (context.target, context.reference))
+    found = apart(module, *sides)
     return {
         reason(
             Stages.SETTING_DIFFERS,
@@ -204,7 +199,7 @@ def settings_that_differ(module: str, context: Context) -> dict[Reason, str]:
             target=str(values[0]),
             reference=str(values[1]),
         ): _kind_of_setting(*values)
-        for name, values in (apart | _buffers_in_other_dtypes(module, context)).items()
+        for name, values in (found | _buffers_in_other_dtypes(module, context)).items()
     }
 
 

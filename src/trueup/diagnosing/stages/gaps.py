@@ -148,6 +148,8 @@ def _stands_for(book: StepView, updates: dict[str, Update], names: list[str]) ->
 # In one piece: one branch a constant of an optimizer.
 def _measured_gaps(target: Update, reference: Update) -> Iterator[Gap]:
     if target.moved != reference.moved and max(target.length, reference.length) > 0:
+        if not (reference if target.moved else target).has_gradient:
+            return
         words = ["changed" if moved else "unchanged" for moved in (target.moved, reference.moved)]
         yield Gap(key="moved", target=words[0], reference=words[1], declared=False)
         return

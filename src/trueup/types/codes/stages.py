@@ -26,9 +26,10 @@ class StagesCode(Code):
     COUNTS = "stage.record_counts"
 
     # origins of forward, loss and backward
-    SETTING_ALSO_IN = "forward.setting_also_in"
+    ALSO_IN = "origin.also_in"
     SETTING_DIFFERS = "origin.setting_differs"
     LOSS_DIVISOR = "origin.loss_divisor"
+    NUMBER_GIVEN = "origin.number_given"
     OF_KIND = "origin.of_kind"
     INPUT_OF_ONE_SIDE = "batch.input_of_one_side"
     GIVE_BOTH = "batch.give_both"

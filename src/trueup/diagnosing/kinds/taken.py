@@ -1,0 +1,68 @@
+"""The target's value is, bit for bit, another tensor of the reference: which, and whether it leads here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trueup.diagnosing.evidence import Evidence, Known
+from trueup.diagnosing.kinds.thresholds import MIN_NUMBERS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What the target has in place of the reference's value."""
+
+    other: Known
+    """the reference's tensor of these bits"""
+    usual: Known | None
+    """the output of the reference's call that made its own value, where one at hand did"""
+    is_beside: bool
+    """made beside the usual one (from the same input, or after it), so that nothing was left out between"""
+
+
+def taken(evidence: Evidence) -> Taken | None:
+    """Of all tensors at hand the first that has the target's bits, the reference's own value not."""
+    t, r = evidence.target, evidence.reference
+    if t is None or r is None or not evidence.same_shape or t.numel < MIN_NUMBERS:
+        return None
+    others = [known for known in _of_reference(evidence) if known.same_bits(r) is False]
+    other = next((known for known in others if known.shape == t.shape and t.same_bits(known)), None)
+    if other is None:
+        return None
+    usual = next((k for k in _of_reference(evidence) if _is_output(k) and k.same_bits(r)), None)
+    return Taken(other=other, usual=usual, is_beside=usual is not None and _beside(evidence, other, usual))
+
+
+def _beside(evidence: Evidence, other: Known, usual: Known) -> bool:
+    """Whether the two are outputs of calls that were given the same, or the other was made later."""
+    if not _is_output(other) or call_of(other) == call_of(usual):
+        return False
+    ours, theirs = (_given(evidence, call_of(known)) for known in (usual, other))
+    if any(one.same_bits(other) for one in ours):
+        return False
+    order = [call_of(known) for known in _of_reference(evidence)]
+    later = order.index(call_of(other)) > order.index(call_of(usual))
+    return later or any(one.same_bits(known) for one in ours for known in theirs)
+
+
+def _of_reference(evidence: Evidence) -> Iterator[Known]:
+    around = evidence.surroundings
+    return (known for p in (*around.inputs, *around.nearby) if (known := p.reference) is not None)
+
+
+def _given(evidence: Evidence, call: str) -> list[Known]:
+    return [k for k in _of_reference(evidence) if call_of(k) == call and _slot(k).startswith("input")]
+
+
+def call_of(known: Known) -> str:
+    """The call that a tensor at hand belongs to."""
+    return known.name.rpartition(", ")[0]
+
+
+def _is_output(known: Known) -> bool:
+    return _slot(known).startswith("output")
+
+
+def _slot(known: Known) -> str:
+    return known.name.rpartition(", ")[2]

@@ -1,0 +1,71 @@
+"""Findings of one cause put together: what it shows at many places is told once, where it was first seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trueup.types.codes import StagesCode as Stages
+from trueup.types.codes import VerdictCode
+from trueup.types.finding import Basis, Finding
+from trueup.types.reason import Reason, reason
+
+_OF_PLACE = frozenset({"module", "origin_phase", "origin_slot", "part_seen", "place", "site", "parameter"})
+"""facts of a conclusion that say where, not what"""
+_SAME_DIGITS = 2
+"""of solved numbers: values of one cause are known to about two"""
+_SOLVED = ("target", "reference", "factor")
+_NAMED_OF_PLACE = (Stages.SETTING_DIFFERS, VerdictCode.MODULE_CLASS_DIFFERS)
+
+
+def together(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """The same findings, in their order, each cause once."""
+    groups: dict[object, list[Finding]] = {}
+    for finding in _of_first_step(findings):
+        groups.setdefault(_cause(finding), []).append(finding)
+    return tuple(_one(*some) for some in groups.values())
+
+
+def _of_first_step(findings: Sequence[Finding]) -> list[Finding]:
+    """Without what the traces alone show of modules in later steps than the first that differs: weights and
+    random numbers differ by then, so that it may follow, whatever it looks like."""
+    first = min((one.step for one in findings if one.step is not None), default=None)
+    return [
+        one
+        for number, one in enumerate(findings)
+        if not number
+        or first is None
+        or one.origin is None
+        or one.origin.basis is Basis.REPLAY
+        or (one.step or first) <= first
+    ]
+
+
+def _cause(finding: Finding) -> object:
+    """What is said of a finding but for its place; of one whose cause is not named, all that is said."""
+    said = finding.headline
+    if said.code in _NAMED_OF_PLACE:
+        return said.code, _facts(said)
+    kind = finding.kinds[0] if finding.kinds else None
+    if finding.origin is None or kind is None or not kind.rank.is_named:
+        return said, finding.phase
+    return finding.stage, finding.phase, kind.name, kind.sentence.code, _facts(kind.sentence)
+
+
+def _facts(said: Reason) -> tuple[object, ...]:
+    solved = ((name, value) for name, value in said.numbers if name in _SOLVED and value is not None)
+    rounded = (f"{name} {value:.{_SAME_DIGITS}g}" for name, value in solved)
+    return (*sorted(rounded), *(one for one in said.places if one[0] not in _OF_PLACE))
+
+
+def _one(first: Finding, *others: Finding) -> Finding:
+    """The first, with where else the same was seen."""
+    places = dict.fromkeys(str(one.module if one.module is not None else one.site) for one in others)
+    places.pop(str(first.module), None)
+    also = (reason(Stages.ALSO_IN, num=len(places), modules=tuple(places)),) if places else ()
+    ranks = [set(one.ranks) for one in (first, *others)]
+    return replace(
+        first,
+        evidence=(*first.evidence[:1], *also, *first.evidence[1:]),
+        ranks=tuple(sorted(set.union(*ranks))) if all(ranks) else (),
+    )
