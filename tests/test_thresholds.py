@@ -100,6 +100,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/stages/batch.py": {"_IGNORE"},
     "diagnosing/stages/config.py": {"_NAMED"},  # shown
     "diagnosing/stages/reduction.py": {1e-9},  # against a division by 0
+    "diagnosing/stages/together.py": {"_SAME_DIGITS"},  # which findings are shown as one
     "diagnosing/stages/texts.py": {"NUM_ROWS", "_LONGEST"},  # shown
     "diagnosing/update_rule.py": {0.9, 0.999, 1e-8, 1e-6, 1e-5, 1e-10, 1e-15},  # settings in use
     "mismatch/judging.py": {

@@ -85,10 +85,12 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
 
 def given_divisor(evidence: Evidence) -> Found | None:
     """Which numbers of the step the two are that target and reference are given, where that is known of both:
-    a model that makes its loss is given by what it divides."""
+    a model that makes its loss is given by what it divides. A replay keeps no labels that are the
+    reference's."""
     numbers = numbers_given(evidence)
     at = evidence.origin.microbatch or 0
-    sides = evidence.target_run.losses, evidence.reference_run.losses
+    of_reference = evidence.reference_run.losses
+    sides = evidence.target_run.losses or of_reference, of_reference
     if numbers is None or not all(at in losses for losses in sides):
         return None
     near = max(evidence.roundoff, FLOAT32_ROUNDOFF)

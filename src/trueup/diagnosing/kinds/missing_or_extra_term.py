@@ -10,6 +10,7 @@ from trueup.diagnosing.evidence import Evidence, Known, Vectors
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import at_most, explained, fit, rank_of, roundoff_of
 from trueup.diagnosing.kinds.functions import ACTIVATIONS
+from trueup.diagnosing.kinds.grids import dtype_of_error
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.taken import taken
@@ -181,7 +182,7 @@ def _broadcast(evidence: Evidence) -> Found | None:
         share = explained(evidence, vectors, residual, z=z)
         rank = rank_of(share, vectors, least=MOST_SHARE)
         kept = [dim for dim in range(d.ndim) if dim not in repeated]
-        if 0 in kept and len(d) > 1 and share < FULL_SHARE:
+        if (not kept or (0 in kept and len(d) > 1)) and share < FULL_SHARE:
             continue  # a number for each row of each sample is no bias, and nearly equal numbers round alike
         if rank is not None:
             return _repeated(evidence, np.squeeze(mean), kept, rank, share, num_samples=len(d))
@@ -246,8 +247,13 @@ def by_elimination(evidence: Evidence) -> Found | None:
         return None
     if not SUMMED_ROUNDINGS * vectors.rounding < vectors.rel < UNRELATED:
         return None
-    sentence = said(evidence, KindReason.NOTHING_ELSE, rel_l2=vectors.rel)
+    sized_as = dtype_of_error(vectors.rel, _is_rounded_to)
+    sentence = said(evidence, KindReason.NOTHING_ELSE, rel_l2=vectors.rel, dtype=sized_as)
     return Found(rank=EvidenceRank.BY_ELIMINATION, sentence=sentence)
+
+
+def _is_rounded_to(dtype: str) -> bool:
+    return dtype in ("bfloat16", "float16")
 
 
 RULE = KindRule(
