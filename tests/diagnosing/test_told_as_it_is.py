@@ -172,6 +172,37 @@ def test_a_norm_left_out_is_told_by_its_class(reference: Path, tmp_path: Path) -
     assert (found.module, found.headline.place("target")) == ("blocks.1.norm", "Identity")
 
 
+def test_a_norm_left_out_is_no_factor(tmp_path: Path) -> None:
+    """Where its weight is one and it does not centre, all it does is to scale each vector."""
+
+    def plain(self: Run) -> Net:
+        model = Net(self.num_blocks)
+        model.blocks[1].norm = nn.RMSNorm(WIDTH)
+        return model
+
+    def without(self: Run) -> Net:
+        model = plain(self)
+        model.blocks[1].norm = nn.Identity()
+        return model
+
+    def halved(self: Run) -> Net:
+        model = plain(self)
+        model.blocks[1].norm = Halved(WIDTH)
+        return model
+
+    reference = type("Plain", (Run,), {"model": plain})().train(tmp_path / "reference")
+    found = lead(tmp_path / "a", reference, model=without)
+    assert found.headline.code is VerdictCode.MODULE_CLASS_DIFFERS
+    assert [kind.name for kind in found.kinds][:2] == [KindCode.MISSING_OR_EXTRA_TERM, KindCode.WRONG_SCALE]
+    found = lead(tmp_path / "b", reference, model=halved)
+    assert found.kinds[0].name is KindCode.WRONG_SCALE  # a class of another name with the same weights
+
+
+class Halved(nn.RMSNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) / 2
+
+
 def test_a_buffer_of_other_values(reference: Path, tmp_path: Path) -> None:
     def turned(self: Run) -> Net:
         model = Net(self.num_blocks)

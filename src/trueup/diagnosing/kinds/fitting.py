@@ -8,7 +8,9 @@ effect is from none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -22,6 +24,7 @@ from trueup.diagnosing.kinds.thresholds import (
     FINEST_ROUNDOFF,
     FULL_SHARE,
     HIDDEN_SHARE,
+    MANY_NUMBERS,
     MOST_SHARE,
     ROUNDED_SHARE,
     SIGNIFICANT_Z,
@@ -29,6 +32,9 @@ from trueup.diagnosing.kinds.thresholds import (
 )
 from trueup.types.arrays import Bools, Floats
 from trueup.types.finding import EvidenceRank
+
+_NUM_SIZES = 4
+_MAX_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +87,49 @@ def explained(evidence: Evidence, vectors: Vectors, residual: float, *, z: float
         above = (z - SIGNIFICANT_Z) / (CERTAIN_Z - SIGNIFICANT_Z)
         share = max(share, min(1.0, HIDDEN_SHARE + (1.0 - HIDDEN_SHARE) * above))
     return share
+
+
+def holds_everywhere(evidence: Evidence, direction: Floats, factor: float) -> bool:
+    """Whether t - r is the same multiple of a direction wherever it is looked at; True where values are not
+    known.
+
+    Two functions that nearly agree, or one row of a batch that is weighed otherwise, give the whole some
+    factor too, and with many numbers it is far beyond its standard error. But then small and large numbers,
+    positive and negative ones, or single rows have factors of their own. That of a part p has the standard
+    error rms(residual_p) / ||x_p||; one more than ``SIGNIFICANT_Z`` of those away, and by more than what a
+    whole explanation may leave, is another.
+    """
+    t, r = evidence.target_values, evidence.reference_values
+    if t is None or r is None or t.shape != r.shape or direction.size != r.size:
+        return True
+    x, usable = direction.reshape(r.shape), np.isfinite(t) & np.isfinite(r)
+    for part in _parts(np.where(usable, r, 0.0)):
+        chosen = part & usable
+        if chosen.sum() < MANY_NUMBERS:
+            continue
+        difference, along = t[chosen] - r[chosen], x[chosen]
+        own = fit(difference, along)
+        if own is None:
+            continue
+        error = own.residual / np.sqrt(len(along)) / length(along)
+        if abs(own.factor - factor) > max(SIGNIFICANT_Z * error, (1.0 - FULL_SHARE) * abs(factor)):
+            return False
+    return True
+
+
+def _parts(r: Floats) -> Iterator[Bools]:
+    """Small, middling and large numbers of either sign; then the rows."""
+    size = np.abs(r)
+    some = size > 0
+    edges = np.quantile(size[some], np.linspace(0.0, 1.0, _NUM_SIZES + 1)) if some.any() else np.zeros(1)
+    for low, high in pairwise(edges):
+        for sign in (1.0, -1.0):
+            yield (size >= low) & (size <= high) & (np.sign(r) == sign)
+    if r.ndim > 1 and len(r) <= _MAX_ROWS:
+        for row in range(len(r)):
+            part = np.zeros(r.shape, dtype=bool)
+            part[row] = True
+            yield part
 
 
 def rank_of(

@@ -8,7 +8,14 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Known, Vectors
 from trueup.diagnosing.evidence.vectors import length
-from trueup.diagnosing.kinds.fitting import at_most, explained, fit, rank_of, roundoff_of
+from trueup.diagnosing.kinds.fitting import (
+    at_most,
+    explained,
+    fit,
+    holds_everywhere,
+    rank_of,
+    roundoff_of,
+)
 from trueup.diagnosing.kinds.functions import ACTIVATIONS
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
@@ -58,7 +65,7 @@ def _term(evidence: Evidence) -> Found | None:
         share = explained(evidence, vectors, found.residual, z=found.z)
         # With a tensor and a factor to choose, more of the difference must be explained.
         rank = rank_of(share, vectors, least=SOME_SHARE if _is_one(found.factor) else MOST_SHARE)
-        if rank is None:
+        if rank is None or not holds_everywhere(evidence, x, found.factor):
             continue
         if not _is_one(found.factor):
             rank = at_most(rank, EvidenceRank.FITTED)
@@ -185,7 +192,7 @@ def _broadcast(evidence: Evidence) -> Found | None:
         z = _above_chance(effect, residual, mean.size, d.size)
         share = explained(evidence, vectors, residual, z=z)
         rank = rank_of(share, vectors, least=MOST_SHARE)
-        if rank is not None:
+        if rank is not None and holds_everywhere(evidence, np.broadcast_to(mean, d.shape), 1.0):
             kept = [dim for dim in range(d.ndim) if dim not in repeated]
             return _repeated(evidence, np.squeeze(mean), kept, rank, share)
     return None
