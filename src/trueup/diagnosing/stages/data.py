@@ -343,7 +343,8 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
         said += words
     if not findings:
         more, words = compared_labels(target, reference, rank if len(context.ranks) > 1 else None)
-        more = [] if _labels_count_nowhere(context, step) else more
+        if _labels_count_nowhere(context, step) or _labels_are_one(context, step):
+            more = [one for one in more if one.headline.code is Batches.MASK_WEIGHTS]
         findings += more
         said += words
     return findings, said
@@ -439,6 +440,13 @@ def _labels_count_nowhere(context: Context, step: int) -> bool:
     of_step = context.rows.filter((pl.col("step") == step) & (pl.col("phase") == "loss"))
     codes = set(of_step["reason_code"].cast(pl.String).to_list())
     return RecordCode.UNCOUNTED_LABELS.value in codes
+
+
+def _labels_are_one(context: Context, step: int) -> bool:
+    """Whether the comparison, which knows how ranks and chunks share labels, has them equal in this step."""
+    of_loss = context.rows.filter((pl.col("step") == step) & (pl.col("phase") == "loss"))
+    labels = of_loss.filter(pl.col("slot").cast(pl.String).str.starts_with("labels"), is_compared())
+    return labels.height > 0 and labels.filter(is_beyond()).is_empty()
 
 
 def _one_sided(target: Batch, reference: Batch, context: Context) -> list[Finding]:
