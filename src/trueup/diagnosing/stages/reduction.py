@@ -110,7 +110,22 @@ def _is_of_others(origin: Origin, context: Context) -> bool:
     clips what no run clips."""
     hands_back = origin.phase == "collective" and "gather" in origin.site
     other_scale = context.by_replay and context.loss_scales_differ and origin.slot == CLIPPED[1]
-    return hands_back or other_scale or context.follows_weights(origin) or _held_by_none(origin, context)
+    if hands_back or other_scale or _agrees_by_itself(origin, context):
+        return True
+    return context.follows_weights(origin) or _held_by_none(origin, context)
+
+
+def _agrees_by_itself(origin: Origin, context: Context) -> bool:
+    """Whether a replay alone shows it: where the runs themselves have one gradient before the reduction and
+    one after it, both reduce alike. One of them may do so in every microbatch, of which a replay puts in what
+    the other has before its only one."""
+    if not context.by_replay or origin.phase != "param_grad":
+        return False
+    at = next((n for n, steps in enumerate(context.steps) if steps[0] == origin.step), 0)
+    named = pl.any_horizontal(pl.col("name", "module").cast(pl.String) == origin.module)
+    rows = context.of_phases("param_grad", at=at).filter(named, is_compared())
+    slots = set(rows["slot"].cast(pl.String))
+    return {"local", "accumulated"} <= slots and rows.filter(is_beyond()).is_empty()
 
 
 def _held_by_none(origin: Origin, context: Context) -> bool:
