@@ -222,9 +222,10 @@ def _sum(facts: Facts, side: str) -> str:
         "last": "only the last microbatch's gradient",
         "carried": "the local gradients plus those left by the previous step",
         "partly": "the sum over all ranks of some microbatches plus this rank's own of the others",
+        "weighted": "the local gradients of microbatches, each times a number of its own",
         "none": "no accumulated gradient",
     }.get(str(way), str(way))
-    times = "" if abs(factor - 1) < 1e-6 or way in ("none", "partly") else f" times {factor:.6g}"
+    times = "" if abs(factor - 1) < 1e-6 or way in ("none", "partly", "weighted") else f" times {factor:.6g}"
     residual = facts[f"{side}_residual"]
     return words + times + (f" ({residual:.2g} of it unexplained)" if residual > 1e-4 else "")
 
@@ -610,6 +611,12 @@ PHRASES = {
             f"{listed(facts['microbatches'])} made is summed over ranks"
         ),
         {"parameters": "a.weight", "microbatches": ("0",)},
+    ),
+    S.WEIGHTED: clause(
+        lambda facts: (
+            f"Microbatches count {listed(facts['counts'])} times in the gradients of {facts['parameters']}"
+        ),
+        {"parameters": "a.weight", "counts": ("0.25", "1")},
     ),
     S.LAST_ONLY: clause(
         "Gradients of {parameters} hold only the last microbatch", {"parameters": "a.weight"}

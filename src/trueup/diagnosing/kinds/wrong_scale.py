@@ -62,7 +62,9 @@ def _scaled(evidence: Evidence) -> Found | None:
     if rank is None or (single and not labels and not alike):
         return None
     of_run = any(label.code not in _OF_ANY_RUN for label in labels)
-    if not single and ((share < FULL_SHARE and not of_run) or not holds_everywhere(evidence, vectors.reference, found.factor)):
+    if not single and (
+        (share < FULL_SHARE and not of_run) or not holds_everywhere(evidence, vectors.reference, found.factor)
+    ):
         return None  # a factor that leaves much over, and that nothing of the run equals, is a likeness
     if single:
         rank = EvidenceRank.FITTED if alike else EvidenceRank.CONSISTENT

@@ -147,7 +147,7 @@ def _summed(
         return [], []
     step = context.steps[at][0]
     book = context.book(context.target, step, rank)
-    apart: dict[tuple[str, str, float, float], list[str]] = {}
+    apart: dict[tuple[str, str, float, float, tuple[float, ...]], list[str]] = {}
     later = _reduced_later(context, at)
     for fqn, own in target.items():
         other = reference.get(context.matched.get(fqn, fqn))
@@ -156,7 +156,7 @@ def _summed(
             continue
         rounds = _is_same_sum(own, other) and own.residual <= _of_additions(fqn, book, context, at)
         if _differs(own, other, part) and not rounds:
-            key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor))
+            key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor), own.weights)
             apart.setdefault(key, []).append(fqn)
     if not apart:
         ways = Counter(s.way for s in target.values())
@@ -222,7 +222,7 @@ def _differs(own: Summing, other: Summing, part: tuple[str, str]) -> bool:
     if part is CLIPPED and not linear:
         return False  # clipping of single values or parameters, which is told by itself
     if own.key != other.key:
-        return linear or bool({"carried", "none", "partly"} & {own.way, other.way})
+        return linear or bool({"carried", "none", "partly", "weighted"} & {own.way, other.way})
     if not _have_same_factor(own, other):
         return True
     return own.residual > max(SUM_WORSE * other.residual, SUM_CHANGED) or _is_rounded(own, other)
@@ -238,7 +238,10 @@ def _share_a_way(own: Summing, other: Summing) -> bool:
 
 
 def _have_same_factor(own: Summing, other: Summing) -> bool:
-    return abs(own.factor - other.factor) <= SAME_FACTOR * max(abs(other.factor), 1e-9)
+    """Equal as far as they are known. A factor is that of the few largest elements where they are most of a
+    gradient, and known no better than they are: to what it leaves over."""
+    known = own.residual * abs(own.factor) + other.residual * abs(other.factor)
+    return abs(own.factor - other.factor) <= max(SAME_FACTOR * max(abs(other.factor), 1e-9), known)
 
 
 def _is_same_sum(own: Summing, other: Summing) -> bool:
@@ -316,6 +319,9 @@ def _named(own: Summing, other: Summing, who: str, *, in_places: bool) -> tuple[
     lacking = axes_lacking(own, other)
     if lacking:
         return "missing_all_reduce", reason(Stages.NOT_REDUCED, parameters=who, axes=lacking)
+    if own.way == "weighted":
+        counts = [f"{weight:.2g}" for weight in own.weights]
+        return "wrong_scale", reason(Stages.WEIGHTED, parameters=who, counts=counts)
     if own.way == "last":
         return "missing_or_extra_term", reason(Stages.LAST_ONLY, parameters=who)
     if _is_rounded(own, other) and not in_places:
