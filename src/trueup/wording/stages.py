@@ -177,6 +177,7 @@ def _lower(text: str) -> str:
 _BATCHES = {
     "order": "The batch holds the same rows in a different order",
     "offset": "Every id of the batch is larger or smaller by one constant",
+    "offset_by_row": "Every row of the batch counts from another number",
     "shift": "The token ids are shifted relative to the reference",
     "padding": "The batch is padded differently",
     "packing": "The tokens are packed into rows differently",
@@ -614,7 +615,7 @@ PHRASES = {
     ),
     S.WEIGHTED: clause(
         lambda facts: (
-            f"Microbatches count {listed(facts['counts'])} times in the gradients of {facts['parameters']}"
+            f"Gradients of {facts['parameters']} are sums of microbatches times {listed(facts['counts'])}"
         ),
         {"parameters": "a.weight", "counts": ("0.25", "1")},
     ),

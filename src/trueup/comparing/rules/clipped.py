@@ -12,7 +12,7 @@ from trueup.comparing.judgement import DIFFERENT, ORIGIN, PROPAGATED, WITHIN, Ju
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
-from trueup.comparing.thresholds import CLIPPED_FEWEST, REST_OF_DIFFERENCE
+from trueup.comparing.thresholds import CLIPPED_FEWEST, FACTOR_ROUNDED, REST_OF_DIFFERENCE
 from trueup.types.arrays import Bools
 from trueup.types.status import Status
 
@@ -43,7 +43,8 @@ def share_a_factor(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools:
     at = np.flatnonzero(clipped & fits & np.isfinite(scale))
     if len(at) < CLIPPED_FEWEST:
         return shared
-    scales, width = scale[at], 2 * float(np.median(np.where(explained[at], residual[at], allowed[at])))
+    left = float(np.median(np.where(explained[at], residual[at], allowed[at])))
+    scales, width = scale[at], 2 * max(left, FACTOR_ROUNDED)
     ordered = np.sort(scales)
     near = np.searchsorted(ordered, ordered + width, "right") - np.searchsorted(ordered, ordered - width)
     common = ordered[np.argmax(near)]

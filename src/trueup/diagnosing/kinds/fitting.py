@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from trueup.diagnosing.kinds.thresholds import (
     CERTAIN_Z,
     CLOSE_ROUNDINGS,
     COARSE_ROUNDOFF,
+    FACTOR_ROWS,
     FEW_NUMBERS,
     FINEST_ROUNDOFF,
     FULL_SHARE,
@@ -32,9 +32,6 @@ from trueup.diagnosing.kinds.thresholds import (
 )
 from trueup.types.arrays import Bools, Floats
 from trueup.types.finding import EvidenceRank
-
-_NUM_SIZES = 4
-_MAX_ROWS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,14 +115,13 @@ def holds_everywhere(evidence: Evidence, direction: Floats, factor: float) -> bo
 
 
 def _parts(r: Floats) -> Iterator[Bools]:
-    """Small, middling and large numbers of either sign; then the rows."""
+    """The smaller and the larger half of the numbers, of either sign; then the rows."""
     size = np.abs(r)
-    some = size > 0
-    edges = np.quantile(size[some], np.linspace(0.0, 1.0, _NUM_SIZES + 1)) if some.any() else np.zeros(1)
-    for low, high in pairwise(edges):
+    middle = np.median(size[size > 0]) if size.any() else 0.0
+    for half in (size <= middle, size > middle):
         for sign in (1.0, -1.0):
-            yield (size >= low) & (size <= high) & (np.sign(r) == sign)
-    if r.ndim > 1 and len(r) <= _MAX_ROWS:
+            yield half & (np.sign(r) == sign)
+    if r.ndim > 1 and len(r) <= FACTOR_ROWS:
         for row in range(len(r)):
             part = np.zeros(r.shape, dtype=bool)
             part[row] = True

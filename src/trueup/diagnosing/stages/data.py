@@ -578,20 +578,26 @@ def _elsewhere(ids: Ints, name: str, reference: Batch, context: Context) -> list
 
 def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str, book: StepView) -> Finding:
     slot = where.rpartition(".")[2]
-    if _batch_headline(name, where).code is Stages.INPUT_DIFFERS:  # what becomes of ids says nothing of it
+    kept = name in _OF_ANY_INPUT
+    if _batch_headline(name, where).code is Stages.INPUT_DIFFERS and not kept:  # else it says nothing of it
         name, said, elsewhere = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
     moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
     kind = "shifted_by_one" if name == "shift" else "wrong_mask" if "mask" in slot else "wrong_data"
+    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, said)
+    if kept and kind == "wrong_data":
+        named = replace(named, causes=(Reason(CauseCode.PREPROCESSING),))
     return data_finding(
         headline=_batch_headline("elsewhere" if moved else name, where),
         site=f"batch of step {book.step}, {where}",
         book=book,
-        kinds=(kind_named(kind, EvidenceRank.EVERY_ELEMENT, said),),
-        evidence=(said, *elsewhere),
+        kinds=(named,),
+        evidence=(said, *(() if kept else elsewhere)),
         next_note=reason(Stages.SAME_BATCH_FIRST),
     )
 
 
+_OF_ANY_INPUT = ("shift", "offset", "offset_by_row")
+"""relations that tell how an input was made, whatever it holds"""
 _TOKENS = ("input_ids", "tokens", "ids", "idx", "token_ids")
 
 
