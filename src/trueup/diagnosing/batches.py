@@ -59,7 +59,8 @@ def value_relation(target: Floats, reference: Floats, rounding: float) -> Reason
     """How an input of the model that is no ids (pixels, latents, features) came from the reference's.
 
     The same numbers in another order along a dimension, or in another layout, or each scaled and shifted;
-    or each channel scaled and shifted by numbers of its own; None where neither. ``rounding``: unit roundoff of the coarser side.
+    or each channel scaled and shifted by numbers of its own; None where neither. ``rounding``: unit roundoff
+    of the coarser side.
     """
     if target.size != reference.size or target.size < MIN_NUMBERS:
         return None
