@@ -129,7 +129,7 @@ def _is_alike(one: LossFacts, other: LossFacts | None) -> bool:
 def _divisors(run: RunFacts) -> Iterator[_Divisor]:
     """Likeliest first; of two that are one number the first."""
     seen: set[tuple[float, ...]] = set()
-    for code, of in _candidates(run.losses):
+    for code, of in (*_candidates(run.losses), *_of_ranks(run)):
         fits = (run.reduction != "mean" or code in _OF_MEAN) and all(of.values())
         if (
             fits
@@ -148,6 +148,14 @@ def _sends_back(loss: LossFacts, divisor: float) -> bool:
     if loss.steepest is None:
         return True
     return LEAST_SURPRISE <= loss.steepest * divisor <= MOST_SURPRISE
+
+
+def _of_ranks(run: RunFacts) -> Iterator[tuple[DivisorCode, dict[int, float]]]:
+    """Tokens of the step on all ranks; gradients that are averaged over them are multiplied by their number."""
+    if run.rank_counted:
+        every = float(sum(run.rank_counted))
+        yield DivisorCode.COUNTED_OF_RANKS, dict.fromkeys(run.losses, every)
+        yield DivisorCode.COUNTED_BY_RANK, dict.fromkeys(run.losses, every / len(run.rank_counted))
 
 
 def _candidates(losses: Mapping[int, LossFacts]) -> Iterator[tuple[DivisorCode, dict[int, float]]]:
