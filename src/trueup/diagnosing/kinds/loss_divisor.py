@@ -151,7 +151,7 @@ def _sends_back(loss: LossFacts, divisor: float) -> bool:
 
 
 def _of_ranks(run: RunFacts) -> Iterator[tuple[DivisorCode, dict[int, float]]]:
-    """Tokens of the step on all ranks; gradients that are averaged over them are multiplied by their number."""
+    """Tokens of the step on all ranks; gradients averaged over ranks are multiplied by their number."""
     if run.rank_counted:
         every = float(sum(run.rank_counted))
         yield DivisorCode.COUNTED_OF_RANKS, dict.fromkeys(run.losses, every)
