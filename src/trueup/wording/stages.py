@@ -448,6 +448,10 @@ PHRASES = {
     S.WEIGHTS_DIFFER_FROM: clause("the weights differ from step {step} on", {"step": 1}),
     S.WEIGHT_DIFFERS: clause("{parameter} differs at the start", {"parameter": "a.weight"}),
     S.OTHER_DTYPE: clause("the runs compute in different dtypes"),
+    S.AFTER_BACKWARD: clause(
+        "forward differs from microbatch {microbatch} on, after the backward of microbatch {before} differed",
+        {"microbatch": 1, "before": 0},
+    ),
     S.INSIDE_ALONE: clause("the loss and the gradients of all weights agree"),
     S.LOSS_SCALE_DIFFERS: clause("the loss scale differs"),
     S.BATCH_DIFFERS: clause("the batch differs"),

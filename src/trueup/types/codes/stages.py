@@ -48,6 +48,7 @@ class StagesCode(Code):
     WEIGHTS_DIFFER_FROM = "origin.explained_by_later_weights"
     WEIGHT_DIFFERS = "origin.explained_by_weight"
     OTHER_DTYPE = "origin.explained_by_dtype"
+    AFTER_BACKWARD = "origin.after_backward_of_earlier_microbatch"
     INSIDE_ALONE = "origin.inside_alone"
     LOSS_SCALE_DIFFERS = "origin.explained_by_loss_scale"
     BATCH_DIFFERS = "origin.explained_by_batch"
