@@ -17,6 +17,7 @@ from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.evidence import RunFacts
 from trueup.diagnosing.evidence.facts import LossFacts
 from trueup.diagnosing.kinds.loss_divisor import divided_otherwise
+from trueup.diagnosing.loss_form import LossForm
 from trueup.diagnosing.pipeline import diagnose
 from trueup.types.codes import DivisorCode, StagesCode
 from trueup.types.finding import KindCode
@@ -173,3 +174,30 @@ def test_tokens_of_all_ranks(others: tuple[int, ...], code: DivisorCode | None) 
     )
     named = None if found is None else found.sentence.parts[1].code
     assert named is code
+
+
+@pytest.mark.parametrize(
+    ("divisors", "code"),
+    [((30.0, 21.0), DivisorCode.COUNTED), ((51.0, 51.0), None), ((37.0, 37.0), None)],
+    ids=["its own tokens", "the same", "no number of the step"],
+)
+def test_a_loss_with_another_term_is_told_by_its_gradients(
+    divisors: tuple[float, float], code: DivisorCode | None
+) -> None:
+    """The balance of experts is added to the loss: no quotient of losses is one of divisors."""
+    sums = (90.0, 70.0)
+
+    def run(by: tuple[float, float]) -> RunFacts:
+        forms = [LossForm(divisor=d, smoothing=0, smoothing_error=0, z_loss=0, z_loss_error=0) for d in by]
+        losses = {
+            m: LossFacts(value=s / d + 2.5, counted=n, positions=48, rows=4, steepest=None, form=form)
+            for m, (s, d, n, form) in enumerate(zip(sums, by, (30, 21), forms, strict=True))
+        }
+        return RunFacts(losses=losses)
+
+    target, reference = run(divisors), run((51.0, 51.0))
+    values = (torch.tensor(side.losses[0].value) for side in (target, reference))
+    found = divided_otherwise(
+        case(*values, phase="loss", slot="value", target_run=target, reference_run=reference)
+    )
+    assert (None if found is None else found.sentence.parts[0].code) is code

@@ -7,7 +7,6 @@ is looked at.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import weakref
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ class Buffers:
         """fqn -> shape, dtype and digest as first seen"""
         self.modes: dict[str, bool] = {}
         """fqn of a module whose code asks for its mode -> whether it was in training mode, as first seen"""
+        self._asking: dict[type[nn.Module], bool] = {}
         self._roots: list[weakref.ref[nn.Module]] = []
 
     def root(self, module: nn.Module) -> None:
@@ -67,7 +67,10 @@ class Buffers:
     def _note_modes(self, module: nn.Module) -> None:
         root = self._engine.root_name(module)
         for name, child in self._engine.modules_below(self._engine.bare(module)):
-            if _asks_for_mode(type(child)):
+            kind = type(child)
+            if kind not in self._asking:
+                self._asking[kind] = _asks_for_mode(kind)
+            if self._asking[kind]:
                 self.modes.setdefault(".".join(part for part in (root, name) if part), child.training)
 
     def end_step(self) -> None:
@@ -86,7 +89,6 @@ def _has_values(buffer: Tensor) -> bool:
     return buffer.layout is torch.strided and not buffer.is_meta and not in_transform(buffer)
 
 
-@functools.cache
 def _asks_for_mode(kind: type[nn.Module]) -> bool:
     """Whether what a module computes depends on ``training``: dropout, batch norms, layers that call them."""
     code = getattr(inspect.unwrap(kind.forward), "__code__", None)

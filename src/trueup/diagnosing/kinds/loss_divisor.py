@@ -60,8 +60,10 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
         if one.code is not other.code
         and all(abs(q * one.of[m] / other.of[m] - 1) <= near for m, q in quotients.items())
     ]
-    if not pairs or all(abs(q - 1) <= near for q in quotients.values()):
+    if all(abs(q - 1) <= near for q in quotients.values()):
         return None
+    if not pairs:  # a loss may have another term as well: that of experts, of a prior
+        return _by_gradients_alone(evidence)
     if any(all(abs(q * size - 1) <= near for q in quotients.values()) for size in _processes(target)):
         return None  # as likely a number of processes: the rule of factors names both
     one, other = pairs[0]
@@ -80,6 +82,21 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
         causes=(CauseCode.LOSS_DIVIDED,),
         factor=quotients[at],
     )
+
+
+def _by_gradients_alone(evidence: Evidence) -> Found | None:
+    """By what target and reference divide, as the gradients of the logits show it in every microbatch; where
+    the losses themselves have more than this sum, they tell nothing."""
+    target, reference = evidence.target_run, evidence.reference_run
+    if any(loss.form is None for run in (target, reference) for loss in run.losses.values()):
+        return None
+    at = evidence.origin.microbatch
+    at = at if at is not None and at in target.losses else min(target.losses)
+    one, other = (named_divisor(run.losses, at) for run in (target, reference))
+    if one is None or other is None or one.code is other.code:
+        return None
+    sentence = said_of_whole(evidence, KindReason.LOSS_DIVISORS, one, other, microbatches=len(target.losses))
+    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.LOSS_DIVIDED,))
 
 
 def sends_back_alike(evidence: Evidence, factor: float) -> bool:
