@@ -41,6 +41,7 @@ _OF_ANY_RUN = (
 """which are so many that a fitted factor is near one of them anyway"""
 
 
+# In one piece: one rule; what must hold is asked in the order in which it becomes known.
 def _scaled(evidence: Evidence) -> Found | None:
     """t = a r with a > 0 explains the difference; which factor a is.
 

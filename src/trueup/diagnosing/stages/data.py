@@ -343,9 +343,7 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
         said += words
     if not findings:
         more, words = compared_labels(target, reference, rank if len(context.ranks) > 1 else None)
-        if _labels_count_nowhere(context, step) or _labels_are_one(context, step):
-            more = [one for one in more if one.headline.code is Batches.MASK_WEIGHTS]
-        findings += more
+        findings += _without_agreeing(more, context, step)
         said += words
     return findings, said
 
@@ -433,6 +431,14 @@ def _agree_within_rounding(target: Batch, reference: Batch, context: Context) ->
     given = [pl.col(name).cast(pl.String) == str(value) for name, value in place.items()]
     rows = context.rows.filter(*given, pl.col("slot").cast(pl.String).str.starts_with("input"), is_compared())
     return rows.height >= len(target.given) > 0 and rows.filter(is_beyond()).is_empty()
+
+
+def _without_agreeing(findings: list[Finding], context: Context, step: int) -> list[Finding]:
+    """What is left of findings about labels where the comparison has them alike, or none of them counts: that
+    of the weights beside them."""
+    if not (_labels_count_nowhere(context, step) or _labels_are_one(context, step)):
+        return findings
+    return [one for one in findings if one.headline.code is Batches.MASK_WEIGHTS]
 
 
 def _labels_count_nowhere(context: Context, step: int) -> bool:

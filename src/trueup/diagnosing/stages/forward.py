@@ -203,6 +203,7 @@ def _one_a_setting(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     return tuple(found)
 
 
+# In one piece: one branch a stage before it, in the order of the stages.
 def explained_by(origin: Origin, context: Context) -> Reason | None:
     """What an earlier stage found that made this origin, if anything did: a module whose own weights differ
     whose forward output differs, and a root that is fed other data too."""
