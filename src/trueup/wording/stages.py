@@ -617,6 +617,7 @@ PHRASES = {
         ),
         {"parameters": "a.weight", "microbatches": ("0",)},
     ),
+    S.BETWEEN_MICROBATCHES: clause("gradients clipped, scaled or cleared between microbatches"),
     S.WEIGHTED: clause(
         lambda facts: (
             f"Gradients of {facts['parameters']} are sums of microbatches times {listed(facts['counts'])}"

@@ -267,6 +267,8 @@ def _summing_finding(
     who = described(names, shapes)
     kind, headline = _named(own, other, who, in_places=_is_changed_in_places(names[0], own, book, part))
     said = _sums(names[0], own, other)
+    causes = (reason(Stages.BETWEEN_MICROBATCHES),) if own.way == "weighted" else ()
+    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, said, causes=causes)
     return Finding(
         stage=Stage.REDUCTION,
         headline=headline,
@@ -276,12 +278,12 @@ def _summing_finding(
         step=book.step,
         rank=None if own.in_pieces else book.rank,
         axis=_axis_of(own, other, context.layout),
-        kinds=(kind_named(kind, EvidenceRank.EVERY_ELEMENT, said),),
+        kinds=(named,),
         basis=Basis.RECORDED,
         evidence=(said, reason(Stages.NUM_GRADIENTS, num=len(names), total=len(target))),
         counter_evidence=(reason(Stages.FROM_OWN_GRADIENTS),),
-        causes=kind_named(kind, EvidenceRank.EVERY_ELEMENT, said).causes,
-        next_note=kind_named(kind, EvidenceRank.EVERY_ELEMENT, said).next,
+        causes=named.causes,
+        next_note=named.next,
     )
 
 

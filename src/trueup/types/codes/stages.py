@@ -104,6 +104,7 @@ class StagesCode(Code):
     NEVER_REACH = "reduction.never_reach_optimizer"
     PARTLY_REDUCED = "reduction.microbatches_not_reduced"
     NOT_REDUCED = "reduction.not_reduced"
+    BETWEEN_MICROBATCHES = "reduction.cause.between_microbatches"
     WEIGHTED = "reduction.microbatches_weighted"
     LAST_ONLY = "reduction.last_microbatch_only"
     ROUNDED = "reduction.rounded"
