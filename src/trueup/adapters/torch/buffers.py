@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Iterator
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 import torch
@@ -91,5 +92,6 @@ def _has_values(buffer: Tensor) -> bool:
 
 def _asks_for_mode(kind: type[nn.Module]) -> bool:
     """Whether what a module computes depends on ``training``: dropout, batch norms, layers that call them."""
-    code = getattr(inspect.unwrap(kind.forward), "__code__", None)
-    return code is not None and "training" in code.co_names
+    forward = inspect.getattr_static(kind, "forward", None)  # that of a scripted module is no function
+    function = inspect.unwrap(forward) if isinstance(forward, FunctionType) else None
+    return isinstance(function, FunctionType) and "training" in function.__code__.co_names
