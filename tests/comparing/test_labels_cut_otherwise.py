@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,6 +15,8 @@ import torch.nn.functional as F  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import trueup  # noqa: E402
+from trueup.batches.labels import same_parts  # noqa: E402
+from trueup.comparing.label_parts import _of_ranks  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.types.codes import BatchCode  # noqa: E402
@@ -66,3 +69,16 @@ def test_labels_of_no_known_shift_are_not_called_shifted(tmp_path: Path) -> None
     run, clean = trained(tmp_path / "run", "padding counted"), trained(tmp_path / "clean")
     finding = diagnose(run, clean, output=tmp_path / "out").findings[0]
     assert finding.headline.code in (BatchCode.MASK_DIFFERS, BatchCode.LABELS_DIFFER)
+
+
+LABELS = np.random.default_rng(0).integers(0, 40, (4, 12))
+
+
+@pytest.mark.parametrize(("num", "other"), [(2, 0), (3, 0), (1, 0), (2, 1)])
+def test_ranks_share_the_tokens_of_every_row(num: int, other: int) -> None:
+    """Flat, one rank after the other: another order of the same labels, but of no others."""
+    shares = np.concatenate([part.ravel() for part in np.split(LABELS, num, axis=1)])
+    shares[7] += other
+    whole = [LABELS.ravel()]
+    assert same_parts(_of_ranks([shares], num), _of_ranks(whole, 1)) is (other == 0)
+    assert same_parts([shares], whole) is (num == 1)

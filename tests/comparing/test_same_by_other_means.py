@@ -206,3 +206,22 @@ def test_a_gradient_reduced_after_backward(
     judgement = judge_step(context, metrics)
     codes = {why.code for why in judgement.reasons.values()}
     assert (RecordCode.REDUCED_LATER in codes) is is_left
+
+
+@pytest.mark.parametrize(
+    ("calls", "gradient", "is_left"),
+    [([OTHERS, WHOLE], WHOLE, True), ([OTHERS, WHOLE], OWN, False), ([OTHERS], WHOLE, False)],
+    ids=["in parts", "in parts that are not the whole", "once, of something else"],
+)
+def test_gradients_reduced_in_more_calls(
+    calls: list[np.ndarray], gradient: np.ndarray, is_left: bool, tmp_path: Path
+) -> None:
+    target, reference = Recorder(), Recorder()
+    for out, reduced, made in ((target, calls, gradient), (reference, [OWN], WHOLE)):
+        for one in reduced:
+            call = out.call("api", "c10d.allreduce_")
+            out.record(call, "collective", "input.0", one.astype(np.float32))
+        gradients(out, made, made)
+    context, metrics = step_of(tmp_path, target, reference)
+    codes = {why.code for why in judge_step(context, metrics).reasons.values()}
+    assert (RecordCode.REDUCED_IN_PARTS in codes) is is_left

@@ -462,7 +462,7 @@ def clip_exact(relative: float) -> object:
 
 @decides("diagnosing.clip_near")
 def clip_near(relative: float) -> object:
-    return _clipping_difference(NORM, replace(NORM, clipped_norm=1 / (1 + relative)))
+    return _clipping_difference(NORM, replace(NORM, clipped_norm=1 / (1 + relative)), 1.0)
 
 
 @decides("diagnosing.same_norm")

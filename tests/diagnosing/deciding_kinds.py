@@ -143,6 +143,16 @@ def min_numbers(numbers: float) -> object:
     return wrong_sign._negated(arrays(-x, x)) is None
 
 
+@decides("kinds.factor_rows", beside=(0, 1))
+def factor_rows(rows: float) -> object:
+    """A factor of 2, but of a row that is small."""
+    r = normal(int(rows), 32)
+    r[3] *= 0.01
+    t = 2 * r
+    t[3] = r[3]
+    return fitting.holds_everywhere(arrays(t, r), np.asarray(r, np.float64).ravel(), 1.0)
+
+
 @decides("kinds.many_numbers")
 def many_numbers(numbers: float) -> object:
     return flipped(int(numbers), 1, 28) is None

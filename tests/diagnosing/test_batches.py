@@ -158,3 +158,40 @@ def test_rows_of_thousands_of_ids_are_found() -> None:
     draw = np.random.default_rng(0)
     ids = draw.integers(50_000, size=(2, 4096))
     assert rows_found(ids, ids[::-1] + 1, {"step 1": ids[1:]}) == {"step 1": 1}
+
+
+COUNTS = np.broadcast_to(np.arange(24), (4, 24))
+PADDED = np.clip(COUNTS - np.array([[5], [0], [11], [3]]), 0, None)
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "offsets"),
+    [
+        (COUNTS, "offset_by_row", ("5", "0", "11", "3")),
+        (PADDED + 7, "offset", None),
+        (np.random.default_rng(0).permutation(PADDED.ravel()).reshape(4, 24), "other", None),
+        (np.where(COUNTS == 20, 3, COUNTS), "other", None),
+    ],
+    ids=["from the edge of the window", "all by one number", "in no order", "not counting on"],
+)
+def test_positions_that_begin_elsewhere(target: Any, name: str, offsets: tuple[str, ...] | None) -> None:
+    found = relation(target, PADDED)
+    assert (found.name, found.evidence.place("offsets")) == (name, offsets)
+
+
+MEANS, DEVIATIONS = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+IMAGES = np.random.default_rng(1).random((8, 3, 6, 6))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+@pytest.mark.parametrize("dim", [1, 3])
+def test_channels_of_other_means(dim: int, noise: float) -> None:
+    own, other = np.moveaxis(IMAGES, 1, -1), (np.moveaxis(IMAGES, 1, -1) - MEANS) / DEVIATIONS
+    own = (own - 0.5) / 0.5 + noise * np.random.default_rng(2).standard_normal(own.shape)
+    found = value_relation(*(np.moveaxis(values, -1, dim) for values in (own, other)), 2.0**-24)
+    if noise:
+        assert found is None
+    else:
+        assert found is not None
+        assert (found.code, found.number("dim")) == (Batches.SCALED_BY_CHANNEL, dim)
+        assert found.place("scales") == ("0.458", "0.448", "0.45")

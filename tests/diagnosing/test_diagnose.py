@@ -140,11 +140,14 @@ def test_what_the_runs_own_numbers_tell(
     assert len({f.headline for f in found.findings}) == len(found.findings)
 
 
-@pytest.mark.parametrize(("times", "code"), [(0.0, StagesCode.LAST_ONLY), (1.0, None)])
+@pytest.mark.parametrize(
+    ("times", "code"), [(0.0, StagesCode.LAST_ONLY), (0.25, StagesCode.WEIGHTED), (1.0, None)]
+)
 def test_gradients_that_are_cleared_between_microbatches_are_one_finding(
     times: float, code: StagesCode | None, tmp_path: Path
 ) -> None:
-    """The sum is exactly the last gradient: nothing is left over that rounding could have made."""
+    """The sum is exactly the last gradient, or so much of the first too: nothing is left over that rounding
+    could have made."""
 
     def kept(model: torch.nn.Module, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         for weight in model.parameters():

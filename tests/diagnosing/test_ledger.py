@@ -12,8 +12,10 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.comparing.traces import Recorder
-from trueup.diagnosing.ledger import clipping, handovers, summings
+from trueup.diagnosing.ledger import Summing, clipping, handovers, summings
+from trueup.diagnosing.stages.reduction import _differs
 from trueup.store import StepView
+from trueup.store.view import ACCUMULATED
 from trueup.types.layout import Layout
 
 Floats = NDArray[np.float32]
@@ -101,3 +103,31 @@ def test_a_parameter_that_no_optimizer_has_counts_as_it_was() -> None:
 def test_a_step_without_any_sum_tells_no_clipping() -> None:
     with step(clipped(factor=0.25)) as own:
         assert clipping(own, loss_scale=None, reported=None) is None
+
+
+def fitted(factor: float, residual: float) -> Summing:
+    return Summing(fqn="w", way="own", factor=factor, residual=residual)
+
+
+@pytest.mark.parametrize(
+    ("factor", "residual", "differs"),
+    [(0.9977, 0.003, False), (0.5, 0.003, True), (0.9995, 0.0, False), (0.9977, 0.0, True)],
+    ids=["rounded in bfloat16", "halved in bfloat16", "near", "exact"],
+)
+def test_a_factor_is_known_to_what_it_leaves_over(factor: float, residual: float, differs: bool) -> None:
+    """One large element holds most of a gradient, and is rounded as all others are."""
+    apart = _differs(fitted(factor, residual), fitted(1.001, residual), ACCUMULATED)
+    assert apart is differs
+
+
+@pytest.mark.parametrize("weight", [0.25, 1.0])
+def test_microbatches_that_count_differently(weight: float) -> None:
+    total = (weight * HALVES[0] + HALVES[1]).astype(np.float32)
+    with step({"w": {"local": HALVES, "accumulated": [total]}}) as book:
+        found = summings([book], 0, None, ALONE)["w"]
+    assert (found.way, found.weights) == (("own", ()) if weight == 1.0 else ("weighted", (0.25, 1.0)))
+
+
+def test_a_term_from_elsewhere_is_no_weight_of_a_microbatch() -> None:
+    with step({"w": {"local": HALVES, "accumulated": [HALVES[0] + HALVES[1] + OTHER]}}) as book:
+        assert summings([book], 0, None, ALONE)["w"].way == "own"

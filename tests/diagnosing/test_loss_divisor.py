@@ -12,7 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from tests.adapters.torch.reading import capture
+from tests.diagnosing.cases import case
 from trueup.diagnosing.diagnosis import Diagnosis
+from trueup.diagnosing.evidence import RunFacts
+from trueup.diagnosing.evidence.facts import LossFacts
+from trueup.diagnosing.kinds.loss_divisor import divided_otherwise
+from trueup.diagnosing.loss_form import LossForm
 from trueup.diagnosing.pipeline import diagnose
 from trueup.types.codes import DivisorCode, StagesCode
 from trueup.types.finding import KindCode
@@ -144,3 +149,55 @@ def test_a_term_added_to_the_loss_is_no_factor(diagnosed: Diagnosed) -> None:
     """One number and another: their gradients are the same."""
     finding = diagnosed(mean, mean, added=0.25).findings[0]
     assert finding.kinds[0].name != KindCode.WRONG_SCALE
+
+
+def of_rank(value: float, ranks: tuple[int, ...]) -> RunFacts:
+    """Two microbatches of 30 and 21 tokens on this rank."""
+    losses = {
+        m: LossFacts(value=value * (m + 1), counted=n, positions=48, rows=4, steepest=None, form=None)
+        for m, n in enumerate((30, 21))
+    }
+    return RunFacts(losses=losses, world_size=2, rank_counted=ranks)
+
+
+@pytest.mark.parametrize(
+    ("others", "code"),
+    [((51, 38), DivisorCode.COUNTED_BY_RANK), ((51, 40), None), ((), None)],
+    ids=["tokens of all ranks", "another number", "not known"],
+)
+def test_tokens_of_all_ranks(others: tuple[int, ...], code: DivisorCode | None) -> None:
+    """The mean over ranks of the mean over a rank's tokens, against the mean over all tokens."""
+    target, reference = of_rank(3.0 / 51, others), of_rank(3.0 / 44.5, others)
+    values = (torch.tensor(run.losses[0].value) for run in (target, reference))
+    found = divided_otherwise(
+        case(*values, phase="loss", slot="value", target_run=target, reference_run=reference)
+    )
+    named = None if found is None else found.sentence.parts[1].code
+    assert named is code
+
+
+@pytest.mark.parametrize(
+    ("divisors", "code"),
+    [((30.0, 21.0), DivisorCode.COUNTED), ((51.0, 51.0), None), ((37.0, 37.0), None)],
+    ids=["its own tokens", "the same", "no number of the step"],
+)
+def test_a_loss_with_another_term_is_told_by_its_gradients(
+    divisors: tuple[float, float], code: DivisorCode | None
+) -> None:
+    """The balance of experts is added to the loss: no quotient of losses is one of divisors."""
+    sums = (90.0, 70.0)
+
+    def run(by: tuple[float, float]) -> RunFacts:
+        forms = [LossForm(divisor=d, smoothing=0, smoothing_error=0, z_loss=0, z_loss_error=0) for d in by]
+        losses = {
+            m: LossFacts(value=s / d + 2.5, counted=n, positions=48, rows=4, steepest=None, form=form)
+            for m, (s, d, n, form) in enumerate(zip(sums, by, (30, 21), forms, strict=True))
+        }
+        return RunFacts(losses=losses)
+
+    target, reference = run(divisors), run((51.0, 51.0))
+    values = (torch.tensor(side.losses[0].value) for side in (target, reference))
+    found = divided_otherwise(
+        case(*values, phase="loss", slot="value", target_run=target, reference_run=reference)
+    )
+    assert (None if found is None else found.sentence.parts[0].code) is code

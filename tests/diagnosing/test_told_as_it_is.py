@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -171,6 +173,68 @@ def test_a_norm_left_out_is_told_by_its_class(reference: Path, tmp_path: Path) -
     found = lead(tmp_path, reference, model=without)
     assert found.headline.code is VerdictCode.MODULE_CLASS_DIFFERS
     assert (found.module, found.headline.place("target")) == ("blocks.1.norm", "Identity")
+
+
+def test_a_norm_left_out_is_no_factor(tmp_path: Path) -> None:
+    """Where its weight is one and it does not centre, all it does is to scale each vector."""
+
+    def plain(self: Run) -> Net:
+        model = Net(self.num_blocks)
+        model.blocks[1].norm = nn.RMSNorm(WIDTH)
+        return model
+
+    def without(self: Run) -> Net:
+        model = plain(self)
+        model.blocks[1].norm = nn.Identity()
+        return model
+
+    def halved(self: Run) -> Net:
+        model = plain(self)
+        model.blocks[1].norm = Halved(WIDTH)
+        return model
+
+    reference = type("Plain", (Run,), {"model": plain})().train(tmp_path / "reference")
+    found = lead(tmp_path / "a", reference, model=without)
+    assert found.headline.code is VerdictCode.MODULE_CLASS_DIFFERS
+    assert [kind.name for kind in found.kinds][:2] == [KindCode.MISSING_OR_EXTRA_TERM, KindCode.WRONG_SCALE]
+    found = lead(tmp_path / "b", reference, model=halved)
+    assert found.kinds[0].name is KindCode.WRONG_SCALE  # a class of another name with the same weights
+
+
+class Halved(nn.RMSNorm):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) / 2
+
+
+def configured(**settings: float) -> Callable[[Run], Net]:
+    """A model that does something of its own with what its configuration says."""
+
+    def model(self: Run) -> Net:
+        made = Net(self.num_blocks)
+        rope = {"rope_type": "default", "rope_theta": settings["rope_theta"]}
+        eps = settings["rms_norm_eps"]
+        made.config = SimpleNamespace(hidden_size=WIDTH, rms_norm_eps=eps, rope_parameters=rope)
+        turn = torch.tensor(math.log10(rope["rope_theta"]))
+        made.blocks[0].norm.register_forward_hook(lambda _, given, out: out + 0.3 * (turn * given[0]).sin())
+        return made
+
+    return model
+
+
+@pytest.mark.parametrize(
+    ("settings", "code"),
+    [
+        ({"rope_theta": 1e6}, StagesCode.CONFIG_DIFFERS),
+        ({"rope_theta": 1e6, "rms_norm_eps": 1e-3}, StagesCode.ORIGIN),
+    ],
+    ids=["one", "two"],
+)
+def test_the_only_setting_that_acts_is_told_where_no_kind_is_seen(
+    settings: dict[str, float], code: StagesCode, tmp_path: Path
+) -> None:
+    plain = {"rope_theta": 1e4, "rms_norm_eps": 1e-5}
+    reference = type("Plain", (Run,), {"model": configured(**plain)})().train(tmp_path / "reference")
+    assert lead(tmp_path, reference, model=configured(**{**plain, **settings})).headline.code is code
 
 
 def test_a_buffer_of_other_values(reference: Path, tmp_path: Path) -> None:

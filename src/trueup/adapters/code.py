@@ -414,11 +414,13 @@ def _derived(kind: type) -> list[type]:
 
 
 def _names(code: CodeType) -> tuple[str, ...]:
-    """Every name that a function and those written in it use."""
+    """Every name that a function and those written in it use; not that of ``super().__init__``, which stands
+    for another function in every class."""
     found = dict.fromkeys((*code.co_names, *code.co_freevars))
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             found |= dict.fromkeys(_names(constant))
+    found.pop("__init__", None)
     return tuple(found)
 
 

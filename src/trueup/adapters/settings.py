@@ -9,6 +9,7 @@ _PLAIN = (bool, int, float, str)
 _FRAMEWORKS = ("torch.", "mindspore.", "builtins", "abc", "typing")
 _LONGEST = 200
 """characters of a word; a longer one is no setting"""
+_MOST_KEYS = 16
 _DEEPEST = 3
 """mappings within mappings of a configuration that are read"""
 
@@ -33,9 +34,20 @@ class Settings:
                 for name, value in {**self._of_class(type(child)), **vars(child)}.items()
                 if self._is_setting(name, value)
             }
+            plain |= self._by_key(vars(child))
             if plain:
                 found[".".join(part for part in (prefix, inner) if part)] = plain
         return found
+
+    def _by_key(self, held: Mapping[str, object]) -> dict[str, object]:
+        """Plain values that a module keeps under keys, as the scale of each adapter: ``scaling.default``."""
+        return {
+            f"{name}.{key}": self._said(value)
+            for name, values in held.items()
+            if isinstance(values, dict) and len(values) <= _MOST_KEYS and self._is_setting(name, None)
+            for key, value in values.items()
+            if isinstance(key, str) and value is not None and self._is_setting(key, value)
+        }
 
     def _of_class(self, kind: type) -> dict[str, object]:
         """Attributes that a program's class gives all its modules, and that a module may override."""

@@ -1,7 +1,8 @@
 """Labels and loss masks that one run gave its loss in one tensor and the other in several: the same numbers
 cut elsewhere are one quantity.
 
-A loss worked out in chunks (of the tokens, or of every row's tokens) is made with as many label tensors.
+A loss worked out in chunks (of the tokens, or of every row's tokens) is made with as many label tensors, and
+ranks that share the tokens of a row have a piece each.
 What counts is all of them together; only stored values tell, and capture keeps those of labels. Labels at the
 end of every row that do not count are no part of it.
 """
@@ -18,6 +19,7 @@ from trueup.batches.labels import same_but_for_ignored, same_parts
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Half, Rows
 from trueup.matching.layouts import Layout
+from trueup.merging.trace import MergedTrace
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
 from trueup.types.arrays import Array, Bools
@@ -30,18 +32,37 @@ def with_joined_parts(rows: Rows, target: TraceSource, reference: TraceSource, p
     """The rows with both sides' statistics alike wherever the parts of a loss call hold the same numbers."""
     of_calls = _calls(rows)
     joined = np.zeros(len(rows), bool)
+    ranks = _num_ranks(target), _num_ranks(reference)
     for at in of_calls:
         paired = at[rows.paired[at]]
         sides = _recorded(rows.target, at), _recorded(rows.reference, at)
         recut = max(map(len, sides)) > 1 or (rows.target.numel != rows.reference.numel)[paired].any()
+        recut = recut or max(ranks) > 1
         if len(paired) and recut and not _alike(rows, at):
             parts = (
                 _values(rows.target, sides[0], target, pair.step, pair.rank),
                 _values(rows.reference, sides[1], reference, pair.reference_step, pair.reference_rank),
             )
             if parts[0] is not None and parts[1] is not None:
-                joined[paired] = same_parts(parts[0], parts[1]) or same_but_for_ignored(parts[0], parts[1])
+                cut = _of_ranks(parts[0], ranks[0]), _of_ranks(parts[1], ranks[1])
+                joined[paired] = (
+                    same_parts(parts[0], parts[1])
+                    or same_parts(*cut)
+                    or same_but_for_ignored(parts[0], parts[1])
+                )
     return _as_reference(rows, joined) if joined.any() else rows
+
+
+def _num_ranks(source: TraceSource) -> int:
+    return source.layout.size if isinstance(source, MergedTrace) else 1
+
+
+def _of_ranks(parts: list[Array], num: int) -> list[Array]:
+    """What each of the ranks had that a part was put together of. Where they share the tokens of every row
+    and flatten their labels before the loss, one rank after the other is another order of the same labels."""
+    if num == 1 or len(parts) != 1 or parts[0].size % num:
+        return parts
+    return np.split(parts[0].ravel(), num)
 
 
 def _calls(rows: Rows) -> list[np.ndarray]:

@@ -63,6 +63,8 @@ class Ledger:
     """that one side's optimizer updates in place of weights, in the first compared step"""
     lacking: First | None = None
     """the first weight that one run alone has"""
+    other_shape: First | None = None
+    """the first output of a module that has another shape"""
     num_origins: int = 0
     not_traced: set[int] = field(default_factory=set)
     """ranks whose first step that differs shows no origin, and records that could not be compared"""
@@ -117,6 +119,7 @@ class Ledger:
         self._add_inside(judgement, table)
         self._add_open(pair, rows, judgement, table)
         self._add_firsts(pair, rows, judgement, table)
+        self._add_other_shape(pair, rows, judgement, table)
         self._add_origin(pair, rows, judgement, table)
         self.tree.add(rows, judgement, first=self.pairs == 0)
         self._add_limits(pair, rows, judgement)
@@ -200,6 +203,17 @@ class Ledger:
             if known is not None and (known.step, known.order) <= (pair.step, row):
                 continue
             self.firsts[name] = first_of_rows(pair, rows, judgement, table, row)
+
+    def _add_other_shape(self, pair: StepPair, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
+        made = rows.paired & rows.kind_is("module") & rows.phase_is("forward") & rows.slot_starts("output")
+        at = [
+            row
+            for row, why in judgement.reasons.items()
+            if why.code is RecordCode.SHAPE_DIFFERS and made[row] and judgement.status[row] == UNDECIDED
+        ]
+        if at and (self.other_shape is None or pair.step < self.other_shape.step):
+            self.other_shape = first_of_rows(pair, rows, judgement, table, min(at))
+            self.other_shape.why = [judgement.reasons[min(at)]]
 
     def _add_origin(self, pair: StepPair, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
         """Keep the likeliest origin so far. What exceeds in a step without any may follow from what could

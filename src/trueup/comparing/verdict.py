@@ -82,6 +82,8 @@ def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> V
     elif constant is not None:
         explain_by_attributes(constant, *runs.attributes)
         verdict = replace(_differ(constant, ledger, scalars, runs), confidence=in_words(Word.CERTAIN))
+    elif first is not None and (shape := _other_shape_before(first, ledger)) is not None:
+        verdict = _of_other_shape(first, shape, ledger, scalars, runs)
     elif first is not None:
         verdict = _grown(first, ledger, scalars, runs)
     else:
@@ -298,10 +300,38 @@ def may_be_noise(score: float | None) -> bool:
     return score is not None and score <= NOISE_GROWS
 
 
+def _other_shape_before(first: First, ledger: Ledger) -> First | None:
+    """What a module gave in another shape, where what exceeds its tolerance was made after that, of something
+    that cannot be compared."""
+    shape, error_in = ledger.other_shape, first.row.error_in
+    if shape is None or error_in is None or math.isfinite(error_in):
+        return None
+    return shape if (shape.step, shape.order) < (first.step, first.order) else None
+
+
+def _of_other_shape(
+    first: First, shape: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs
+) -> Verdict:
+    """The place is the module that gives another shape; the first numbers that exceed tell that it acts."""
+    verdict = _differ(first, ledger, scalars, runs)
+    return replace(
+        verdict,
+        headline=_at_place(VerdictCode.FIRST_DIVERGENCE, shape),
+        where=shape.row.site,
+        owner=shape.owner,
+        phase=shape.row.phase,
+        confidence=in_words(Word.CERTAIN),
+        evidence=(*shape.why, *verdict.evidence),
+        before=preceding(shape.before),
+        next=_next(shape, runs),
+    )
+
+
 def _grown(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
     """Records that exceed their tolerance, each explained by its inputs: no place introduces the error."""
     verdict = _differ(first, ledger, scalars, runs)
-    entered = {} if first.row.error_in is None else {"error_in": first.row.error_in}
+    error_in = first.row.error_in
+    entered = {} if error_in is None or math.isinf(error_in) else {"error_in": error_in}
     came = reason(EvidenceCode.INPUTS_DIFFER_ALREADY, **entered)
     verdict = replace(verdict, evidence=(came, *verdict.evidence))
     if not runs.measured or not may_be_noise(first.row.score):

@@ -34,7 +34,7 @@ class Relation:
     """How one batch came to differ from another."""
 
     name: str
-    """``same order offset shape shift padding packing other_rows mapped_ids other``"""
+    """``same order offset offset_by_row shape shift padding packing other_rows mapped_ids other``"""
     evidence: Reason
 
 
@@ -47,7 +47,7 @@ def relation(target: Ints, reference: Ints) -> Relation:
     """
     if target.shape == reference.shape and np.array_equal(target, reference):
         return Relation(name="same", evidence=reason(Batches.SAME))
-    for look in (_order, _offset, _padding, _shift, _packing, _shape, _mapped, _some_rows):
+    for look in (_order, _offset, _offset_by_row, _padding, _shift, _packing, _shape, _mapped, _some_rows):
         found = look(target, reference)
         if found is not None:
             return found
@@ -59,7 +59,8 @@ def value_relation(target: Floats, reference: Floats, rounding: float) -> Reason
     """How an input of the model that is no ids (pixels, latents, features) came from the reference's.
 
     The same numbers in another order along a dimension, or in another layout, or each scaled and shifted;
-    None where neither. ``rounding``: unit roundoff of the coarser side.
+    or each channel scaled and shifted by numbers of its own; None where neither. ``rounding``: unit roundoff
+    of the coarser side.
     """
     if target.size != reference.size or target.size < MIN_NUMBERS:
         return None
@@ -78,7 +79,27 @@ def value_relation(target: Floats, reference: Floats, rounding: float) -> Reason
             if equal_layout(target, values, rounding):
                 return reason(Batches.LAID_OUT, named)
         return Reason(Batches.SAME_NUMBERS)
-    return _scaled(target.ravel(), reference.ravel(), rounding) if target.shape == reference.shape else None
+    if target.shape != reference.shape:
+        return None
+    whole = _scaled(target.ravel(), reference.ravel(), rounding)
+    return whole or next(
+        (by for dim in (1, -1) if (by := _by_channel(target, reference, dim, rounding))), None
+    )
+
+
+def _by_channel(target: Floats, reference: Floats, dim: int, rounding: float) -> Reason | None:
+    """The same of each channel, with numbers of its own: other means and deviations."""
+    if target.ndim < 3:
+        return None
+    sides = [np.moveaxis(values, dim, 0).reshape(target.shape[dim], -1) for values in (target, reference)]
+    if sides[0].shape[1] < max(len(sides[0]), MIN_NUMBERS):  # two constants a channel explain few numbers
+        return None
+    found = [_scaled(mine, theirs, rounding) for mine, theirs in zip(*sides, strict=True)]
+    known = [one for one in found if one is not None]
+    if len(known) < len(found):
+        return None
+    scales, offsets = ([f"{one.number(name) or 0.0:.4g}" for one in known] for name in ("scale", "offset"))
+    return reason(Batches.SCALED_BY_CHANNEL, dim=dim % target.ndim, scales=scales, offsets=offsets)
 
 
 def _scaled(target: Floats, reference: Floats, rounding: float) -> Reason | None:
@@ -104,6 +125,26 @@ def _offset(target: Ints, reference: Ints) -> Relation | None:
     if np.ptp(apart):
         return None
     return Relation(name="offset", evidence=reason(Batches.OFFSET, offset=int(apart.flat[0])))
+
+
+def _offset_by_row(target: Ints, reference: Ints) -> Relation | None:
+    """Positions that count on alike in every row, but begin at another number: at the edge of the window and
+    not at a row's first token. Those before it, which one side does not count, are left out."""
+    if target.shape != reference.shape or target.shape[1] <= 2 * MAX_SHIFT:
+        return None
+    offsets = []
+    for mine, theirs in zip(target, reference, strict=True):
+        apart, on = mine - theirs, [np.diff(row) == 1 for row in (mine, theirs)]
+        counts = on[0] & on[1]
+        if counts.sum() < max(MAX_SHIFT, min(map(np.sum, on))) or np.ptp(apart[1:][counts]):
+            return None
+        offsets.append(int(apart[1:][counts][0]))
+    if not any(offsets):
+        return None
+    return Relation(
+        name="offset_by_row",
+        evidence=reason(Batches.OFFSET_BY_ROW, offsets=_first(offsets), num=len(offsets)),
+    )
 
 
 def _order(target: Ints, reference: Ints) -> Relation | None:

@@ -13,7 +13,15 @@ from itertools import combinations
 
 import numpy as np
 
-from trueup.diagnosing.thresholds import AT_TOP, CLIP_EXACT, CLIP_NEAR, SUM_CHANGED, SUM_HOLDS, SUM_UNLIKE
+from trueup.diagnosing.thresholds import (
+    AT_TOP,
+    CLIP_EXACT,
+    CLIP_NEAR,
+    SUM_CHANGED,
+    SUM_EXPLAINED,
+    SUM_HOLDS,
+    SUM_UNLIKE,
+)
 from trueup.diagnosing.whole_gradients import is_piece, sketch_of_whole
 from trueup.store import StepView
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL
@@ -29,7 +37,8 @@ class Summing:
     way: str
     """``own`` (this rank's, summed over microbatches), ``ranks`` (over ranks too), ``last`` (the last
     microbatch alone), ``carried`` (the step before's was still in it), ``partly`` (some microbatches over
-    ranks, others this rank's), ``none`` (not there), ``unknown``"""
+    ranks, others this rank's), ``weighted`` (each microbatch times a number of its own), ``none`` (not
+    there), ``unknown``"""
     factor: float
     """accumulated = factor * that sum; 1/ranks is an average"""
     residual: float
@@ -40,6 +49,8 @@ class Summing:
     """every way that explains it, with its factor: where ranks read the same data several do"""
     microbatches: tuple[int, ...] = ()
     """of ``partly``: those that are summed over ranks"""
+    weights: tuple[float, ...] = ()
+    """of ``weighted``: how often each microbatch counts"""
     in_pieces: bool = False
     """all ranks hold a piece each: it is told of all of them at once"""
 
@@ -103,7 +114,26 @@ def _summing(
         carried = _carried(fqn, total, [part for *_, part in ways], before, at)
         if carried is not None:
             return carried
-    return best
+    weighted = _weighted(fqn, own, total) if best.residual > SUM_EXPLAINED else None
+    return weighted or best
+
+
+def _weighted(fqn: str, own: StepView, total: Floats) -> Summing | None:
+    """This rank's microbatches, each times a number of its own, by least squares: what a program did to a
+    gradient between two microbatches it did to those before. None where that explains no better than rounding
+    of the sum allows, or all count alike."""
+    known = [own.sketch(record) for record in own.parameter_records(fqn, *LOCAL)]
+    parts = [part for part in known if part is not None]
+    norm = float(np.linalg.norm(total))
+    if len(parts) < 2 or len(parts) < len(known) or 2 * len(parts) > len(total) or not norm:
+        return None
+    counts, _, rank, _ = np.linalg.lstsq(np.stack(parts, axis=1), total, rcond=None)
+    residual = float(np.linalg.norm(total - np.stack(parts, axis=1) @ counts)) / norm
+    most = float(np.abs(counts).max())
+    if rank < len(parts) or residual > SUM_EXPLAINED or float(np.ptp(counts)) <= SUM_EXPLAINED * most:
+        return None
+    weights = tuple(float(f"{one:.2g}") for one in counts)
+    return Summing(fqn=fqn, way="weighted", factor=1.0, residual=residual, weights=weights)
 
 
 def _ways(

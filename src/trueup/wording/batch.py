@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trueup.types.codes import BatchCode as B
 from trueup.types.codes.kinds import OrderCode
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, clause, count, heading
+from trueup.wording.phrase import Facts, clause, count, heading, listed
 
 
 def _row(names: Sequence[str], total: int) -> str:
@@ -138,6 +138,21 @@ PHRASES = {
         ),
         {"offset": 1},
         {"offset": -3},
+    ),
+    B.OFFSET_BY_ROW: clause(
+        lambda facts: (
+            "each row counts on from a number of its own; the target's are the reference's plus "
+            f"{listed(facts['offsets'])}{' …' if len(facts['offsets']) < facts['num'] else ''}"
+        ),
+        {"offsets": ("0", "5", "3"), "num": 3},
+        {"offsets": ("0", "5", "3"), "num": 8},
+    ),
+    B.SCALED_BY_CHANNEL: clause(
+        lambda facts: (
+            f"each channel along dimension {facts['dim']} is the reference's times "
+            f"{listed(facts['scales'])}, plus {listed(facts['offsets'])}"
+        ),
+        {"dim": 1, "scales": ("0.458", "0.448"), "offsets": ("-0.03", "0")},
     ),
     B.MOVED: clause(
         "the same numbers, dimension {dim} {parts[0]}", {"dim": 1, "parts": (reason(OrderCode.REVERSED),)}

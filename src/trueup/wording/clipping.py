@@ -71,6 +71,14 @@ PHRASES = {
         "Reported gradient norm is {target:.4g} (target), {reference:.4g} (reference) times the actual norm",
         _VALUES,
     ),
+    C.SCALED_BEFORE: heading(
+        "The target's gradients are multiplied by {factor:.4g} between backward and clipping",
+        {"factor": 0.5},
+    ),
+    C.CLIPPED_SCALED: heading(
+        "The target's gradients are clipped before they are divided by the loss scale, {scale:.6g}",
+        {"scale": 256.0},
+    ),
     C.LIMIT_CAUSE: clause("a different max_norm"),
     C.NORM_CAUSE: clause("a norm over different parameters or ranks, or with copies counted twice"),
     C.SUM_CAUSE: clause("a missing or extra sum over ranks"),

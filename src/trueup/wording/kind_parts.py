@@ -142,6 +142,8 @@ PHRASES = {
     DivisorCode.COUNTED: _divisor("tokens of the microbatch"),
     DivisorCode.COUNTED_TIMES: _divisor("tokens of the microbatch times microbatches"),
     DivisorCode.COUNTED_OF_STEP: _divisor("tokens of the step"),
+    DivisorCode.COUNTED_OF_RANKS: _divisor("tokens of the step on all ranks"),
+    DivisorCode.COUNTED_BY_RANK: _divisor("tokens of the step on all ranks over their number"),
     DivisorCode.POSITIONS: _divisor("all positions of the microbatch"),
     DivisorCode.POSITIONS_OF_STEP: _divisor("all positions of the step"),
     DivisorCode.ROWS: _divisor("sequences of the microbatch"),

@@ -156,6 +156,9 @@ PHRASES = {
     Is.REDUCED_LATER: Phrase(
         sentence="one run reduces this gradient after backward; what the optimizer is given agrees"
     ),
+    Is.REDUCED_IN_PARTS: Phrase(
+        sentence="one run reduces gradients in more calls; the gradients of all weights agree"
+    ),
     Is.NO_COMMON_EVIDENCE: Phrase(sentence="both sides have no digest, statistics or sketch in common"),
     Is.NOTHING_FINITE: Phrase(sentence="the summaries hold no finite number"),
     Is.NO_NORM: Phrase(

@@ -177,6 +177,7 @@ def _lower(text: str) -> str:
 _BATCHES = {
     "order": "The batch holds the same rows in a different order",
     "offset": "Every id of the batch is larger or smaller by one constant",
+    "offset_by_row": "Every row of the batch counts from another number",
     "shift": "The token ids are shifted relative to the reference",
     "padding": "The batch is padded differently",
     "packing": "The tokens are packed into rows differently",
@@ -222,9 +223,10 @@ def _sum(facts: Facts, side: str) -> str:
         "last": "only the last microbatch's gradient",
         "carried": "the local gradients plus those left by the previous step",
         "partly": "the sum over all ranks of some microbatches plus this rank's own of the others",
+        "weighted": "the local gradients of microbatches, each times a number of its own",
         "none": "no accumulated gradient",
     }.get(str(way), str(way))
-    times = "" if abs(factor - 1) < 1e-6 or way in ("none", "partly") else f" times {factor:.6g}"
+    times = "" if abs(factor - 1) < 1e-6 or way in ("none", "partly", "weighted") else f" times {factor:.6g}"
     residual = facts[f"{side}_residual"]
     return words + times + (f" ({residual:.2g} of it unexplained)" if residual > 1e-4 else "")
 
@@ -451,6 +453,10 @@ PHRASES = {
     S.WEIGHTS_DIFFER_FROM: clause("the weights differ from step {step} on", {"step": 1}),
     S.WEIGHT_DIFFERS: clause("{parameter} differs at the start", {"parameter": "a.weight"}),
     S.OTHER_DTYPE: clause("the runs compute in different dtypes"),
+    S.AFTER_BACKWARD: clause(
+        "forward differs from microbatch {microbatch} on, after the backward of microbatch {before} differed",
+        {"microbatch": 1, "before": 0},
+    ),
     S.INSIDE_ALONE: clause("the loss and the gradients of all weights agree"),
     S.LOSS_SCALE_DIFFERS: clause("the loss scale differs"),
     S.BATCH_DIFFERS: clause("the batch differs"),
@@ -615,6 +621,13 @@ PHRASES = {
             f"{listed(facts['microbatches'])} made is summed over ranks"
         ),
         {"parameters": "a.weight", "microbatches": ("0",)},
+    ),
+    S.BETWEEN_MICROBATCHES: clause("gradients clipped, scaled or cleared between microbatches"),
+    S.WEIGHTED: clause(
+        lambda facts: (
+            f"Gradients of {facts['parameters']} are sums of microbatches times {listed(facts['counts'])}"
+        ),
+        {"parameters": "a.weight", "counts": ("0.25", "1")},
     ),
     S.LAST_ONLY: clause(
         "Gradients of {parameters} hold only the last microbatch", {"parameters": "a.weight"}

@@ -6,7 +6,7 @@ from trueup.types.codes.verdict import NextCode as Next
 from trueup.types.codes.verdict import VerdictCode as Is
 from trueup.types.reason import reason
 from trueup.wording.evidence import SETTINGS, phases
-from trueup.wording.phrase import Facts, Phrase, Template, listed
+from trueup.wording.phrase import Facts, Phrase, Template, listed, one_plus
 
 _DIFFERING = {
     "param": "weight",
@@ -94,6 +94,11 @@ def _headline(template: Template, *samples: Mapping[str, object]) -> Phrase:
     return Phrase(sentence=template, headline=template, samples=samples or ({},))
 
 
+def _times(factor: float) -> str:
+    """A factor; one that four digits would show as 1 with its distance from it."""
+    return f"{factor:.4g}" if abs(factor - 1.0) >= 1e-3 else f"({one_plus(factor - 1.0)})"
+
+
 def _to_do(sentence: str, command: str | None = None, samples: Sequence[Mapping[str, object]] = ()) -> Phrase:
     return Phrase(sentence=sentence, command=command, samples=samples or (_RUNS,))
 
@@ -125,8 +130,12 @@ PHRASES = {
         {"num": 8, "step": 0, "name": "bn1.running_mean"},
     ),
     Is.CLIPPED_OTHERWISE: _headline(
-        "Gradients that agree after backward reach the optimizer scaled: {factor:.4g} times the reference's",
+        lambda facts: (
+            "Gradients that agree after backward reach the optimizer scaled: "
+            f"{_times(facts['factor'])} times the reference's"
+        ),
         {"factor": 0.5},
+        {"factor": 1.0012},
     ),
     Is.MODULE_CLASS_DIFFERS: _headline(
         "Class of {module} differs: {target} (target), {reference} (reference)",

@@ -184,8 +184,8 @@ class Adapter:
         for module, name in roots:
             self._modules_set |= settings_of(module, name)
             self._models_set |= {name: found} if (found := configuration_of(module)) else {}
-        for name, is_trained in self._engine.in_training.items():
-            self._modules_set.setdefault(name, {})["training"] = is_trained
+        for fqn, mode in self._engine.training.buffers.modes.items():
+            self._modules_set.setdefault(fqn, {})["training"] = mode
         return {"settings": self._modules_set, "configuration": self._models_set}
 
     def rank(self) -> tuple[int, int, int]:

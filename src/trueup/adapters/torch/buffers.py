@@ -7,8 +7,10 @@ is looked at.
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Iterator
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 import torch
@@ -27,6 +29,9 @@ class Buffers:
         self._engine = engine
         self.table: dict[str, dict[str, object]] = {}
         """fqn -> shape, dtype and digest as first seen"""
+        self.modes: dict[str, bool] = {}
+        """fqn of a module whose code asks for its mode -> whether it was in training mode, as first seen"""
+        self._asking: dict[type[nn.Module], bool] = {}
         self._roots: list[weakref.ref[nn.Module]] = []
 
     def root(self, module: nn.Module) -> None:
@@ -34,6 +39,7 @@ class Buffers:
         if any(known() is module for known in self._roots):
             return
         self._roots.append(weakref.ref(module))
+        self._note_modes(module)
         for fqn, buffer in self._below(module):
             if fqn not in self.table:
                 digest = self._engine.summariser.digest([buffer])
@@ -59,6 +65,15 @@ class Buffers:
         norms = [torch.linalg.vector_norm(buffer, dtype=torch.float32) for buffer in found.values()]
         return list(found), torch.stack([norm.to(norms[0].device) for norm in norms])
 
+    def _note_modes(self, module: nn.Module) -> None:
+        root = self._engine.root_name(module)
+        for name, child in self._engine.modules_below(self._engine.bare(module)):
+            kind = type(child)
+            if kind not in self._asking:
+                self._asking[kind] = _asks_for_mode(kind)
+            if self._asking[kind]:
+                self.modes.setdefault(".".join(part for part in (root, name) if part), child.training)
+
     def end_step(self) -> None:
         """The step under way is over."""
         self._roots = []
@@ -73,3 +88,10 @@ class Buffers:
 
 def _has_values(buffer: Tensor) -> bool:
     return buffer.layout is torch.strided and not buffer.is_meta and not in_transform(buffer)
+
+
+def _asks_for_mode(kind: type[nn.Module]) -> bool:
+    """Whether what a module computes depends on ``training``: dropout, batch norms, layers that call them."""
+    forward = inspect.getattr_static(kind, "forward", None)  # that of a scripted module is no function
+    function = inspect.unwrap(forward) if isinstance(forward, FunctionType) else None
+    return isinstance(function, FunctionType) and "training" in function.__code__.co_names

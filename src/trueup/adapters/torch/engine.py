@@ -62,8 +62,6 @@ class Engine(BaseEngine[nn.Module, Tensor]):
         self.kinds: dict[type[nn.Module], Kind] = {}
         """classes of modules called in the step under way"""
         self.depths: dict[int, int] = {}
-        self.in_training: dict[str, bool] = {}
-        """module -> whether it was in training mode in its first call with gradients"""
         self.shallow = True
         self.collective_watch: Callable[[Engine], AbstractContextManager[object]] = lambda _: nullcontext()
         self.uncompiled = False

@@ -230,8 +230,6 @@ def _enter(
     grad_enabled = _grad_enabled()
     mode = parent.mode if parent is not None else _mode()
     name = engine.name_of(module, parent, recompute=mode == "recompute")
-    if mode == "train":
-        engine.in_training.setdefault(name, module.training)
     if opaque:
         engine.opaque_modules[name] = kind
     path = (*parent.path, name) if parent is not None else (name,)

@@ -253,10 +253,12 @@ class Summariser:
             held = _placement(tensor)
             self._place = None if place is None else place(local.shape, held)
             text = json.dumps(held) if self._place is None else self._place.text
-            return self._plain(local, text, phase, slot)
+            return self._plain(_received(local), text, phase, slot)
         if tensor.is_nested:
             return self._odd_dtype_or_layout(tensor, None, phase, slot)
         name = type(tensor).__name__
+        if name == "AsyncCollectiveTensor":
+            return self._plain(_received(tensor), None, phase, slot)
         if name in ("FakeTensor", "FunctionalTensor") or hasattr(tensor, "fake_mode"):
             return None, f"{name}: no values"
         if isinstance(tensor, nn.Parameter) or type(tensor).__torch_dispatch__ is Tensor.__torch_dispatch__:
@@ -467,3 +469,13 @@ def _placement(tensor: Any) -> dict[str, object]:
         "global_shape": list(tensor.shape),
         "offset": list(offset),
     }
+
+
+def _received(tensor: Tensor) -> Tensor:
+    """What a collective that is under way gives: torch waits for it before the first use, which this is."""
+    wait = getattr(tensor, "trigger_wait", None)
+    if wait is None:
+        return tensor
+    with torch.no_grad():
+        done: Tensor = wait()
+    return done

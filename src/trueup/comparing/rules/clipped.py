@@ -8,35 +8,43 @@ from __future__ import annotations
 
 import numpy as np
 
-from trueup.comparing.judgement import DIFFERENT, ORIGIN, PROPAGATED, Judgement
+from trueup.comparing.judgement import DIFFERENT, ORIGIN, PROPAGATED, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
-from trueup.comparing.thresholds import CLIPPED_FEWEST
+from trueup.comparing.thresholds import CLIPPED_FEWEST, FACTOR_ROUNDED, REST_OF_DIFFERENCE
 from trueup.types.arrays import Bools
 from trueup.types.status import Status
 
 
 def _clipped(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
-    shared = _share_a_factor(context.rows, metrics, judgement)
+    shared = share_a_factor(context.rows, metrics, judgement)
     return judgement.attributed((judgement.attribution.status == ORIGIN) & shared, PROPAGATED)
 
 
-def _share_a_factor(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools:
-    """Clipped gradients that exceed tolerance and share one factor of difference, where some gradient
-    differs otherwise; nothing where all differ alike: then it is the clipping."""
+def share_a_factor(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools:
+    """Clipped gradients that differ and share one factor of difference, where some gradient differs
+    otherwise; nothing where all differ alike: then it is the clipping.
+
+    Those that stay within tolerance have the factor too, where it is all that is left of their difference.
+    """
     shared = np.zeros(len(rows), bool)
-    beyond = rows.phase_is("param_grad") & (judgement.status == DIFFERENT)
-    clipped = beyond & rows.slot_is("clipped")
-    if not clipped.any() or "scale" not in metrics.details:
+    of_gradients = rows.phase_is("param_grad")
+    beyond = of_gradients & (judgement.status == DIFFERENT)
+    clipped = of_gradients & rows.slot_is("clipped")
+    if not (beyond & clipped).any() or "scale" not in metrics.details:
         return shared
     scale, residual = metrics.details["scale"], metrics.details["residual"]
     allowed = np.where(np.isfinite(judgement.tolerance), judgement.tolerance, 0.0)
     with np.errstate(invalid="ignore"):
-        at = np.flatnonzero(clipped & (residual <= 2 * allowed) & np.isfinite(scale))
+        explained = residual <= REST_OF_DIFFERENCE * metrics.rel_l2
+        fits = beyond & (residual <= 2 * allowed)
+    fits |= (judgement.status == WITHIN) & explained
+    at = np.flatnonzero(clipped & fits & np.isfinite(scale))
     if len(at) < CLIPPED_FEWEST:
         return shared
-    scales, width = scale[at], 2 * float(np.median(allowed[at]))
+    left = float(np.median(np.where(explained[at], residual[at], allowed[at])))
+    scales, width = scale[at], 2 * max(left, FACTOR_ROUNDED)
     ordered = np.sort(scales)
     near = np.searchsorted(ordered, ordered + width, "right") - np.searchsorted(ordered, ordered - width)
     common = ordered[np.argmax(near)]
@@ -46,7 +54,7 @@ def _share_a_factor(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools
     others = beyond & ~of_call[rows.target.call]
     if shared.sum() < CLIPPED_FEWEST or not others.any():
         shared[:] = False
-    return shared
+    return np.asarray(shared & beyond)
 
 
 RULE = Rule(

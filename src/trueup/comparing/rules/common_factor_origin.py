@@ -1,4 +1,7 @@
-"""Where a common factor below the noise in size starts: larger than the factors of what came in explain."""
+"""Where a common factor below the noise in size starts: larger than the factors of what came in explain.
+
+Not at gradients that a norm has clipped of which other gradients are wrong.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import numpy as np
 from trueup.comparing.judgement import DIFFERENT, ORIGIN, PROPAGATED, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Rows
+from trueup.comparing.rules.clipped import share_a_factor
 from trueup.comparing.rules.rule import Needs, Rule, StepContext
 from trueup.comparing.thresholds import FACTOR_TELLING, ORIGIN_MARGIN
 from trueup.types.arrays import Bools
@@ -20,6 +24,7 @@ def _attributed(context: StepContext, metrics: Metrics, judgement: Judgement) ->
     entered = context.inflow.largest(np.where(beyond & ~at, np.inf, telling))
     differs = _of_calls_with(rows, beyond & rows.phase_is("param_grad", "param"))
     follows = rows.phase_is("optimizer") & differs
+    follows |= share_a_factor(rows, metrics, judgement)
     apart = (factor.bias > ORIGIN_MARGIN * entered) & ~follows
     return judgement.attributed(at, np.where(apart, ORIGIN, PROPAGATED)[at])
 

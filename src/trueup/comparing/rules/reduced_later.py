@@ -4,6 +4,10 @@ DistributedDataParallel reduces inside backward, a program that calls ``all_redu
 optimizer is given tells whether that was done: where it agrees, by evidence that shows every difference, for
 every parameter whose gradient differed before, the two are one computation. A common factor is left as it is:
 clipping to one norm takes any factor away, also a wrong one.
+
+Where one run reduces in every microbatch and the other once, a collective carries what is left to reduce: no
+two of them hold one quantity. Calls that one run makes more often are therefore judged by what comes of them,
+where that is the gradient of every weight, before clipping and after it, and nothing else differs.
 """
 
 from __future__ import annotations
@@ -38,9 +42,33 @@ def _reduced(context: StepContext, metrics: Metrics, judgement: Judgement) -> Ju
     return judgement.at(differing, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
 
 
+def _reduced_in_parts(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
+    rows = context.rows
+    calls = rows.phase_is("collective")
+    differing = calls & (judgement.status == DIFFERENT)
+    names = rows.of_call("name")
+    more_often = calls & np.isin(names, np.unique(names[calls & ~rows.paired]))
+    gradients = rows.phase_is("param_grad")
+    agree = (judgement.status == EQUAL) | (judgement.status == WITHIN)
+    known = gradients & rows.paired & agree & (metrics.evidence < STATISTICS)
+    others = (judgement.status == DIFFERENT) & ~differing
+    if not differing.any() or (differing & ~more_often).any() or others.any():
+        return judgement
+    later = [at for at, why in judgement.reasons.items() if why.code is RecordCode.REDUCED_LATER]
+    gradients[later] = False  # of an earlier microbatch: the last one counts
+    if not (known & gradients).any() or (gradients & ~known).any():
+        return judgement
+    why = Reason(RecordCode.REDUCED_IN_PARTS)
+    return judgement.at(differing, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
+
+
+def _judged(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
+    return _reduced_in_parts(context, metrics, _reduced(context, metrics, judgement))
+
+
 RULE = Rule(
-    apply=_reduced,
-    codes=(RecordCode.REDUCED_LATER,),
+    apply=_judged,
+    codes=(RecordCode.REDUCED_LATER, RecordCode.REDUCED_IN_PARTS),
     statuses=(Status.UNDECIDED,),
     place="after all that decides whether a record differs; before where a difference starts",
     note="0032-the-same-rows-laid-out-otherwise",

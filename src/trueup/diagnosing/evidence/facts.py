@@ -301,6 +301,8 @@ class RunFacts:
     tokens: float | None = None
     rank_tokens: tuple[float, ...] = ()
     """tokens of every rank in this step"""
+    rank_counted: tuple[int, ...] = ()
+    """labels that count in the losses of the step on every rank, where each reads data of its own"""
     grad_norm: float | None = None
     learning_rate: tuple[float, ...] = ()
     learning_rates: Mapping[int, tuple[float, ...]] = field(default_factory=dict)

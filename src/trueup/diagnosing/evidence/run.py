@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -40,6 +40,7 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         loss_scale=_number(line.get("loss_scale")),
         tokens=_number(line.get("tokens")),
         rank_tokens=tuple(t for t in tokens if t is not None),
+        rank_counted=_counted(source, step, ranks, _whole(line.get("data_parallel_size"))),
         grad_norm=_number(line.get("grad_norm")),
         learning_rate=_numbers(line.get("learning_rate")),
         learning_rates={
@@ -64,6 +65,22 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         if isinstance(manifest.get("deterministic"), bool)
         else None,
     )
+
+
+def _counted(
+    source: TraceSource, step: int, ranks: Sequence[int], data_parallel: int | None
+) -> tuple[int, ...]:
+    """Labels that count on every rank; none where one kept none, or ranks may share their data."""
+    if len(ranks) < 2 or data_parallel not in (None, len(ranks)):
+        return ()
+    views = [view_if_there(source, step, rank) for rank in ranks]
+    held = [LossInputs.of(view) for view in views if view is not None]
+    counted = [
+        sum(int((labels != one.ignore_index).sum()) for labels in one.labels.values())
+        for one in held
+        if one.labels and not one.masks
+    ]
+    return tuple(counted) if len(counted) == len(ranks) else ()
 
 
 def with_forms_of(facts: RunFacts, free: TraceSource | None, step: int, rank: int) -> RunFacts:

@@ -8,6 +8,7 @@ effect is from none.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,10 +19,12 @@ from trueup.diagnosing.kinds.thresholds import (
     CERTAIN_Z,
     CLOSE_ROUNDINGS,
     COARSE_ROUNDOFF,
+    FACTOR_ROWS,
     FEW_NUMBERS,
     FINEST_ROUNDOFF,
     FULL_SHARE,
     HIDDEN_SHARE,
+    MANY_NUMBERS,
     MOST_SHARE,
     ROUNDED_SHARE,
     SIGNIFICANT_Z,
@@ -81,6 +84,48 @@ def explained(evidence: Evidence, vectors: Vectors, residual: float, *, z: float
         above = (z - SIGNIFICANT_Z) / (CERTAIN_Z - SIGNIFICANT_Z)
         share = max(share, min(1.0, HIDDEN_SHARE + (1.0 - HIDDEN_SHARE) * above))
     return share
+
+
+def holds_everywhere(evidence: Evidence, direction: Floats, factor: float) -> bool:
+    """Whether t - r is the same multiple of a direction wherever it is looked at; True where values are not
+    known.
+
+    Two functions that nearly agree, or one row of a batch that is weighed otherwise, give the whole some
+    factor too, and with many numbers it is far beyond its standard error. But then small and large numbers,
+    positive and negative ones, or single rows have factors of their own. That of a part p has the standard
+    error rms(residual_p) / ||x_p||; one more than ``SIGNIFICANT_Z`` of those away, and by more than what a
+    whole explanation may leave, is another.
+    """
+    t, r = evidence.target_values, evidence.reference_values
+    if t is None or r is None or t.shape != r.shape or direction.size != r.size:
+        return True
+    x, usable = direction.reshape(r.shape), np.isfinite(t) & np.isfinite(r)
+    for part in _parts(np.where(usable, r, 0.0)):
+        chosen = part & usable
+        if chosen.sum() < MANY_NUMBERS:
+            continue
+        difference, along = t[chosen] - r[chosen], x[chosen]
+        own = fit(difference, along)
+        if own is None:
+            continue
+        error = own.residual / np.sqrt(len(along)) / length(along)
+        if abs(own.factor - factor) > max(SIGNIFICANT_Z * error, (1.0 - FULL_SHARE) * abs(factor)):
+            return False
+    return True
+
+
+def _parts(r: Floats) -> Iterator[Bools]:
+    """The smaller and the larger half of the numbers, of either sign; then the rows."""
+    size = np.abs(r)
+    middle = np.median(size[size > 0]) if size.any() else 0.0
+    for half in (size <= middle, size > middle):
+        for sign in (1.0, -1.0):
+            yield half & (np.sign(r) == sign)
+    if r.ndim > 1 and len(r) <= FACTOR_ROWS:
+        for row in range(len(r)):
+            part = np.zeros(r.shape, dtype=bool)
+            part[row] = True
+            yield part
 
 
 def rank_of(

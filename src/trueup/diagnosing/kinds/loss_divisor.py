@@ -61,8 +61,10 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
         if one.code is not other.code
         and all(abs(q * one.of[m] / other.of[m] - 1) <= near for m, q in quotients.items())
     ]
-    if not pairs or all(abs(q - 1) <= near for q in quotients.values()):
+    if all(abs(q - 1) <= near for q in quotients.values()):
         return None
+    if not pairs:  # a loss may have another term as well: that of experts, of a prior
+        return _by_gradients_alone(evidence)
     if any(all(abs(q * size - 1) <= near for q in quotients.values()) for size in _processes(target)):
         return None  # as likely a number of processes: the rule of factors names both
     one, other = pairs[0]
@@ -128,6 +130,21 @@ def name_given(evidence: Evidence) -> str:
     return evidence.origin.slot.partition(".")[2]
 
 
+def _by_gradients_alone(evidence: Evidence) -> Found | None:
+    """By what target and reference divide, as the gradients of the logits show it in every microbatch; where
+    the losses themselves have more than this sum, they tell nothing."""
+    target, reference = evidence.target_run, evidence.reference_run
+    if any(loss.form is None for run in (target, reference) for loss in run.losses.values()):
+        return None
+    at = evidence.origin.microbatch
+    at = at if at is not None and at in target.losses else min(target.losses)
+    one, other = (named_divisor(run.losses, at) for run in (target, reference))
+    if one is None or other is None or one.code is other.code:
+        return None
+    sentence = said_of_whole(evidence, KindReason.LOSS_DIVISORS, one, other, microbatches=len(target.losses))
+    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.LOSS_DIVIDED,))
+
+
 def sends_back_alike(evidence: Evidence, factor: float) -> bool:
     """Whether every loss of the step, and the gradient it sends back to its logits, is the reference's times
     one factor: then it is a scale, though a loss is one number; a term that is added sends back another."""
@@ -175,7 +192,7 @@ def _is_alike(one: LossFacts, other: LossFacts | None) -> bool:
 def _divisors(run: RunFacts) -> Iterator[_Divisor]:
     """Likeliest first; of two that are one number the first."""
     seen: set[tuple[float, ...]] = set()
-    for code, of in _candidates(run.losses):
+    for code, of in (*_candidates(run.losses), *_of_ranks(run)):
         fits = (run.reduction != "mean" or code in _OF_MEAN) and all(of.values())
         if (
             fits
@@ -194,6 +211,14 @@ def _sends_back(loss: LossFacts, divisor: float) -> bool:
     if loss.steepest is None:
         return True
     return LEAST_SURPRISE <= loss.steepest * divisor <= MOST_SURPRISE
+
+
+def _of_ranks(run: RunFacts) -> Iterator[tuple[DivisorCode, dict[int, float]]]:
+    """Tokens of the step on all ranks; gradients averaged over ranks are multiplied by their number."""
+    if run.rank_counted:
+        every = float(sum(run.rank_counted))
+        yield DivisorCode.COUNTED_OF_RANKS, dict.fromkeys(run.losses, every)
+        yield DivisorCode.COUNTED_BY_RANK, dict.fromkeys(run.losses, every / len(run.rank_counted))
 
 
 def _candidates(losses: Mapping[int, LossFacts]) -> Iterator[tuple[DivisorCode, dict[int, float]]]:

@@ -8,7 +8,14 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Known, Vectors
 from trueup.diagnosing.evidence.vectors import length
-from trueup.diagnosing.kinds.fitting import at_most, explained, fit, rank_of, roundoff_of
+from trueup.diagnosing.kinds.fitting import (
+    at_most,
+    explained,
+    fit,
+    holds_everywhere,
+    rank_of,
+    roundoff_of,
+)
 from trueup.diagnosing.kinds.functions import ACTIVATIONS
 from trueup.diagnosing.kinds.grids import dtype_of_error
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
@@ -61,7 +68,7 @@ def _term(evidence: Evidence) -> Found | None:
         share = explained(evidence, vectors, found.residual, z=found.z)
         # With a tensor and a factor to choose, more of the difference must be explained.
         rank = rank_of(share, vectors, least=SOME_SHARE if _is_one(found.factor) else MOST_SHARE)
-        if rank is None:
+        if rank is None or not holds_everywhere(evidence, x, found.factor):
             continue
         if not _is_one(found.factor):
             rank = at_most(rank, EvidenceRank.FITTED)
@@ -162,14 +169,8 @@ def _activation_of_one_side(evidence: Evidence) -> Found | None:
 
 def _broadcast(evidence: Evidence) -> Found | None:
     """t - r constant along some dimensions: a bias, a table added to every sample, one number."""
-    t, r, vectors = evidence.target_values, evidence.reference_values, _comparable(evidence)
-    if t is None or r is None or vectors is None or t.ndim < 1 or t.size < REPEATED_ROWS:
-        return None
-    if t.shape != r.shape or evidence.target is None or not evidence.target.is_floating:
-        return None
-    with np.errstate(invalid="ignore"):
-        d = t - r
-    if not np.isfinite(d).all():
+    vectors, d = _comparable(evidence), _difference(evidence)
+    if vectors is None or d is None:
         return None
     for repeated in _repeated_dims(d.shape):
         rows = int(np.prod([d.shape[i] for i in repeated]))
@@ -184,9 +185,21 @@ def _broadcast(evidence: Evidence) -> Found | None:
         kept = [dim for dim in range(d.ndim) if dim not in repeated]
         if (not kept or (0 in kept and len(d) > 1)) and share < FULL_SHARE:
             continue  # a number for each row of each sample is no bias, and nearly equal numbers round alike
-        if rank is not None:
+        if rank is not None and holds_everywhere(evidence, np.broadcast_to(mean, d.shape), 1.0):
             return _repeated(evidence, np.squeeze(mean), kept, rank, share, num_samples=len(d))
     return None
+
+
+def _difference(evidence: Evidence) -> Floats | None:
+    """t - r of floating values, all finite."""
+    t, r = evidence.target_values, evidence.reference_values
+    if t is None or r is None or t.shape != r.shape or t.ndim < 1 or t.size < REPEATED_ROWS:
+        return None
+    if evidence.target is None or not evidence.target.is_floating:
+        return None
+    with np.errstate(invalid="ignore"):
+        d: Floats = t - r
+    return d if np.isfinite(d).all() else None
 
 
 def _above_chance(effect: float, residual: float, num_fitted: int, num: int) -> float:

@@ -46,6 +46,12 @@ FEW_NUMBERS = derived(
     "numbers",
     "a fit of one factor to n numbers has a relative error of 1/sqrt(n): a third at 8",
 )
+FACTOR_ROWS = chosen(
+    "kinds.factor_rows",
+    64,
+    "rows",
+    "of a batch: one of more than 64 that is weighed otherwise leaves 1/8 of its own change in the whole",
+)
 MIN_NUMBERS = derived("kinds.min_numbers", 4, "numbers", "signs of three agree by chance once in 8")
 MANY_NUMBERS = derived("kinds.many_numbers", 16, "numbers", "the shape of a distribution shows from here on")
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, RunFacts
-from trueup.diagnosing.kinds.fitting import at_most, explained, fit, rank_of
+from trueup.diagnosing.kinds.fitting import at_most, explained, fit, holds_everywhere, rank_of
 from trueup.diagnosing.kinds.loss_divisor import (
     divided_otherwise,
     given_divisor,
@@ -37,8 +37,17 @@ from trueup.types.reason import Reason, reason
 Factor = tuple[float, Reason]
 _EXACT = float(np.finfo(np.float64).eps)
 _SHOWN = 4
+_OF_ANY_RUN = (
+    FactorCode.NUMBER,
+    FactorCode.SQUARE_ROOT,
+    FactorCode.LOGARITHM,
+    FactorCode.SIZE,
+    FactorCode.ROOT_OF_SIZE,
+)
+"""which are so many that a fitted factor is near one of them anyway"""
 
 
+# In one piece: one rule; what must hold is asked in the order in which it becomes known.
 def _scaled(evidence: Evidence) -> Found | None:
     """t = a r with a > 0 explains the difference; which factor a is.
 
@@ -57,7 +66,12 @@ def _scaled(evidence: Evidence) -> Found | None:
     rank = rank_of(share, None if vectors.num_values == 1 else vectors)
     single = vectors.num_values == 1
     alike = single and not labels and sends_back_alike(evidence, 1.0 + found.factor)
-    if rank is None or (not labels and not alike and (single or share < FULL_SHARE)):
+    if rank is None or (single and not labels and not alike):
+        return None
+    of_run = any(label.code not in _OF_ANY_RUN for label in labels)
+    if not single and (
+        (share < FULL_SHARE and not of_run) or not holds_everywhere(evidence, vectors.reference, found.factor)
+    ):
         return None  # a factor that leaves much over, and that nothing of the run equals, is a likeness
     if single:
         rank = EvidenceRank.FITTED if alike else EvidenceRank.CONSISTENT
@@ -146,7 +160,7 @@ def _quantities(evidence: Evidence) -> Iterator[Factor]:
             if side and side > 1:
                 yield from _both_ways(float(side), code, number=side)
     yield from _ratios(target, reference)
-    if evidence.origin.phase != "forward":  # which knows of neither
+    if evidence.origin.phase not in ("forward", "loss", "backward"):  # of which both are made
         yield from _ratios_of_update(target, reference)
     yield from _clipping(evidence)
 

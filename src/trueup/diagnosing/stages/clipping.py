@@ -18,7 +18,9 @@ from trueup.merging.trace import MergedTrace
 from trueup.store import TraceSource
 from trueup.store.view import ACCUMULATED, CLIPPED
 from trueup.types.codes import ClippingCode as Clip
+from trueup.types.codes import Code
 from trueup.types.codes import StagesCode as Stages
+from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.layout import Layout
 from trueup.types.reason import Reason, reason
@@ -76,11 +78,12 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
         other = clipping_of(context, context.reference, context.steps[0][1], rank)
         if own is None or other is None:
             continue
+        scale = scalar_line(context.target, rank, context.steps[0][0]).get("loss_scale") or 1.0
         given = None if other.way == "later" else _given_clipping(context, other, rank)
         if given is not None and given.way != other.way and "each" in (given.way, other.way):
             given = None  # some gradients are reduced in between, on the way that a free run takes
         own = own if own.way == "value" else given or own
-        difference = _averaged(own, other, context.layout) or _clipping_difference(own, other)
+        difference = _averaged(own, other, context.layout) or _clipping_difference(own, other, scale)
         if (
             difference is not None
             and difference[1].code is Clip.NORM_DIFFERS
@@ -164,7 +167,9 @@ def _finding(
     given: bool,
 ) -> Finding:
     kind, headline, evidence = difference
-    causes = Clip.LIMIT_CAUSE, Clip.NORM_CAUSE
+    causes: tuple[Code, ...] = Clip.LIMIT_CAUSE, Clip.NORM_CAUSE
+    if headline.code in (Clip.SCALED_BEFORE, Clip.CLIPPED_SCALED):
+        causes = (CauseCode.UNSCALED_OR_CLIPPED,) if headline.code is Clip.CLIPPED_SCALED else ()
     module, site = None, "gradient clipping"
     few = [] if "value" in (own.way, other.way) else [fqn for fqn, _ in own.uneven]
     if few and not other.uneven and 2 * len(few) < len(context.matched):
@@ -251,10 +256,10 @@ def _same_parameters(context: Context, rank: int) -> bool:
     return {context.matched.get(fqn) for fqn in own} == other
 
 
-def _clipping_difference(own: Clipping, other: Clipping) -> Difference | None:
+def _clipping_difference(own: Clipping, other: Clipping, scale: float) -> Difference | None:
     if "later" in (own.way, other.way):
         return _later_difference(own, other)
-    counted = _norm_difference(own, other)
+    counted = _norm_difference(own, other, scale)
     if counted is not None:
         return counted
     if own.way == other.way == "none":
@@ -310,8 +315,13 @@ def _later_difference(own: Clipping, other: Clipping) -> Difference | None:
     return _limit_difference(Clip.NORM_DIFFERS, own.clipped_norm, other.clipped_norm)
 
 
-def _norm_difference(own: Clipping, other: Clipping) -> Difference | None:
-    """Whether the program's own norm is that of its gradients, on both sides alike."""
+def _norm_difference(own: Clipping, other: Clipping, scale: float) -> Difference | None:
+    """Whether the program's own norm is that of its gradients, on both sides alike.
+
+    A target that clips to the reference's norm has the norm of what it clips: its gradients were multiplied
+    on the way there. One whose norm is the loss scale times too large, and whose result is as much too small,
+    clips before it divides by the scale. Else the norm itself is another.
+    """
     if own.reported is None or other.reported is None or not own.norm or not other.norm:
         return None
     target, reference = own.reported / own.norm, other.reported / other.norm
@@ -322,6 +332,12 @@ def _norm_difference(own: Clipping, other: Clipping) -> Difference | None:
         largest = reason(Clip.NORM_TYPE, side=side, norm=(own if side == "target" else other).reported)
         return "wrong_optimizer_setting", largest, largest
     differs = reason(Clip.REPORTED_NORM, target=target, reference=reference)
+    if own.way == other.way == "norm" and other.clipped_norm and abs(reference - 1) <= CLIP_NEAR:
+        clipped = own.clipped_norm / other.clipped_norm
+        if abs(clipped - 1) <= CLIP_NEAR:
+            differs = reason(Clip.SCALED_BEFORE, factor=target)
+        elif abs(target / scale - 1) <= CLIP_NEAR and abs(clipped * scale - 1) <= CLIP_NEAR:
+            differs = reason(Clip.CLIPPED_SCALED, scale=scale)
     return "wrong_scale", differs, differs
 
 

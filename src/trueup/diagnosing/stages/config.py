@@ -127,7 +127,7 @@ def settled(outcomes: Sequence[StageOutcome], context: Context) -> tuple[StageOu
         else:
             left.append(row)
     for at, found in shown.items():
-        others[at] = _with_rows(others[at], found)
+        others[at] = _with_rows(others[at], found, stored=both.given is None)
     done = iter(others)
     weighed = _weighed(own, left, [r for found in shown.values() for r in found], idle, both.given, others)
     return tuple(weighed if o is own else next(done) for o in outcomes)
@@ -144,9 +144,17 @@ def _without_effect(row: Row, others: Sequence[StageOutcome]) -> bool:
     return seen and Stage.LONG_RUN not in row.acts
 
 
-def _with_rows(outcome: StageOutcome, rows: Sequence[Row]) -> StageOutcome:
+def _with_rows(outcome: StageOutcome, rows: Sequence[Row], *, stored: bool) -> StageOutcome:
+    """The outcome with the settings that act there. The only one, where the runs themselves ``stored`` it, is
+    the headline of a finding of which no kind of fault is seen."""
     first, *rest = outcome.findings
     settings = tuple(reason(Stages.ACTS_HERE, row_said(row)) for row in rows)
+    if len(rows) == 1 and stored and first.headline.code is Stages.ORIGIN:
+        evidence = (*settings, *first.evidence)
+        first = replace(
+            first, headline=_headline(rows), evidence=evidence, next_note=reason(Stages.ALIGN_SETTINGS)
+        )
+        return replace(outcome, said=first.headline, findings=(first, *rest))
     first = replace(first, evidence=(*first.evidence[:1], *settings, *first.evidence[1:]))
     return replace(outcome, findings=(first, *rest))
 

@@ -344,8 +344,7 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
         said += words
     if not findings:
         more, words = compared_labels(target, reference, rank if len(context.ranks) > 1 else None)
-        more = [] if _labels_count_nowhere(context, step) else more
-        findings += more
+        findings += _without_agreeing(more, context, step)
         said += words
     return findings, said
 
@@ -440,11 +439,26 @@ def _agree_within_rounding(target: Batch, reference: Batch, context: Context) ->
     return rows.height >= len(target.given) > 0 and rows.filter(is_beyond()).is_empty()
 
 
+def _without_agreeing(findings: list[Finding], context: Context, step: int) -> list[Finding]:
+    """What is left of findings about labels where the comparison has them alike, or none of them counts: that
+    of the weights beside them."""
+    if not (_labels_count_nowhere(context, step) or _labels_are_one(context, step)):
+        return findings
+    return [one for one in findings if one.headline.code is Batches.MASK_WEIGHTS]
+
+
 def _labels_count_nowhere(context: Context, step: int) -> bool:
     """Whether labels differ in this step where none counts, as the comparison has seen."""
     of_step = context.rows.filter((pl.col("step") == step) & (pl.col("phase") == "loss"))
     codes = set(of_step["reason_code"].cast(pl.String).to_list())
     return RecordCode.UNCOUNTED_LABELS.value in codes
+
+
+def _labels_are_one(context: Context, step: int) -> bool:
+    """Whether the comparison, which knows how ranks and chunks share labels, has them equal in this step."""
+    of_loss = context.rows.filter((pl.col("step") == step) & (pl.col("phase") == "loss"))
+    labels = of_loss.filter(pl.col("slot").cast(pl.String).str.starts_with("labels"), is_compared())
+    return labels.height > 0 and labels.filter(is_beyond()).is_empty()
 
 
 def _one_sided(target: Batch, reference: Batch, context: Context) -> list[Finding]:
@@ -576,20 +590,26 @@ def _elsewhere(ids: Ints, name: str, reference: Batch, context: Context) -> list
 
 def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str, book: StepView) -> Finding:
     slot = where.rpartition(".")[2]
-    if _batch_headline(name, where).code is Stages.INPUT_DIFFERS:  # what becomes of ids says nothing of it
+    kept = name in _OF_ANY_INPUT
+    if _batch_headline(name, where).code is Stages.INPUT_DIFFERS and not kept:  # else it says nothing of it
         name, said, elsewhere = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
     moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
     kind = "shifted_by_one" if name == "shift" else "wrong_mask" if "mask" in slot else "wrong_data"
+    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, said)
+    if kept and kind == "wrong_data":
+        named = replace(named, causes=(Reason(CauseCode.PREPROCESSING),))
     return data_finding(
         headline=_batch_headline("elsewhere" if moved else name, where),
         site=f"batch of step {book.step}, {where}",
         book=book,
-        kinds=(kind_named(kind, EvidenceRank.EVERY_ELEMENT, said),),
-        evidence=(said, *elsewhere),
+        kinds=(named,),
+        evidence=(said, *(() if kept else elsewhere)),
         next_note=reason(Stages.SAME_BATCH_FIRST),
     )
 
 
+_OF_ANY_INPUT = ("shift", "offset", "offset_by_row")
+"""relations that tell how an input was made, whatever it holds"""
 _TOKENS = ("input_ids", "tokens", "ids", "idx", "token_ids")
 
 

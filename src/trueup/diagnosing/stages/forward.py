@@ -202,6 +202,7 @@ def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     return tuple(first.values())
 
 
+# In one piece: one branch a stage before it, in the order of the stages.
 def explained_by(origin: Origin, context: Context) -> Reason | None:
     """What an earlier stage found that made this origin, if anything did: a module whose own weights differ
     whose forward output differs, and a root that is fed other data too."""
@@ -220,12 +221,27 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
         return reason(Stages.INSIDE_ALONE)
     if context.explained_by_dtype(origin):
         return reason(Stages.OTHER_DTYPE)
+    before = _backward_before(origin, context)
+    if before is not None:
+        return reason(Stages.AFTER_BACKWARD, microbatch=origin.microbatch, before=before)
     data = context.outcome_of(Stage.DATA)
     if data is not None and data.status is StageStatus.FAILED:
         fed = origin.module == "" and (origin.slot.startswith("input") or origin.phase == "loss")
         if fed or origin.stage in (Stage.LOSS, Stage.DATA):
             return reason(Stages.BATCH_DIFFERS)
     return None
+
+
+def _backward_before(origin: Origin, context: Context) -> int | None:
+    """The microbatch whose backward differs before the forward of any does: a random state that a backward
+    has left elsewhere draws other numbers in the next forward. Code that is another shows in the first."""
+    if origin.stage is not Stage.FORWARD or not origin.microbatch:
+        return None
+    of_step = [one for one in context.origins if one.step == origin.step and one.rank == origin.rank]
+    if any(one.stage in (Stage.FORWARD, Stage.LOSS) and not one.microbatch for one in of_step):
+        return None
+    backward = {one.microbatch for one in of_step if one.stage is Stage.BACKWARD}
+    return min((m for m in backward if m is not None and m < origin.microbatch), default=None)
 
 
 def _uses_elsewhere(fqn: str, origin: Origin) -> bool:

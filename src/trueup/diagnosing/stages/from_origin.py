@@ -27,6 +27,9 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     buffers = _buffers_of_other_content(origin, context)
     if buffers and not (kinds and kinds[0].rank.is_named):
         kinds = (kind_named("constant_argument", EvidenceRank.STATED, buffers[0]), *kinds)
+    classes = _other_class(origin, context)
+    if classes is not None and not settings and _is_left_out(origin, kinds, context):
+        kinds = (kind_named("missing_or_extra_term", EvidenceRank.STATED, classes), *kinds)
     best = kinds[0] if kinds else None
     attributed = origin
     origin = replace(
@@ -44,7 +47,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     ]
     finding = Finding(
         stage=_stage_of(origin, context),
-        headline=_headline(origin, best, settings, buffers, context),
+        headline=_headline(origin, best, settings, buffers, classes),
         module=origin.module,
         site=origin.site,
         phase=origin.phase,
@@ -145,7 +148,7 @@ def _headline(
     kind: Kind | None,
     settings: dict[Reason, str],
     buffers: tuple[Reason, ...],
-    context: Context,
+    classes: Reason | None,
 ) -> Reason:
     """The cause where it is known, else what differs."""
     if settings:
@@ -156,8 +159,7 @@ def _headline(
         return reason(Stages.LOSS_DIVISOR, *kind.sentence.parts)
     if kind is not None and kind.sentence.code in (KindReason.DIVISORS_GIVEN, KindReason.NUMBER_GIVEN):
         return reason(Stages.NUMBER_GIVEN, name=kind.sentence.place("name"))
-    classes = _other_class(origin, context)
-    if classes is not None and (kind is None or not kind.rank.is_named or kind.sentence.code in _OF_ONE_SIDE):
+    if classes is not None and (kind is None or not kind.rank.is_named or kind.sentence == classes):
         return classes
     place = {"module": origin.module, "stage": origin.stage.value}
     if kind is not None and kind.rank.is_named:
@@ -169,18 +171,33 @@ _OF_ONE_SIDE = (KindReason.ACTIVATION_OF_ONE_SIDE, KindReason.STEP_LEFT_OUT)
 """what a module computes that the other run's does not: said by its class, where that is another"""
 
 
+def _is_left_out(origin: Origin, kinds: tuple[Kind, ...], context: Context) -> bool:
+    """Whether a module of another class lacks what the other run's has: weights, or its whole computation.
+    What that does to the values, such as a factor of each vector where a norm is left out, follows."""
+    if any(kind.sentence.code in _OF_ONE_SIDE for kind in kinds):
+        return True
+    inside = f"{origin.module}."
+    target, reference = (
+        {name.removeprefix(inside) for name in book.parameters if name.startswith(inside)}
+        for book in context.pair(0, origin.rank)
+    )
+    return target != reference
+
+
 def _other_class(origin: Origin, context: Context) -> Reason | None:
-    """The classes of a leaf module that both programs of one implementation have, and that differ."""
+    """The classes of a module that both programs of one implementation have, and that differ; not where both
+    have modules inside, which say more."""
     if context.bridge is not None or origin.phase != "forward" or not origin.module:
         return None
-    sides = {}
+    sides, leaves = {}, []
     for side, book in zip(("target", "reference"), context.pair(0, origin.rank), strict=True):
         calls = book.named("module", origin.module)
         inside = {book.parent[call] for call in book.calls_of_kind("module")}
-        if not calls or any(call in inside for call in calls):
+        if not calls:
             return None
+        leaves.append(not any(call in inside for call in calls))
         sides[side] = str(book.type[calls[0]])
-    if sides["target"] == sides["reference"]:
+    if sides["target"] == sides["reference"] or not any(leaves):
         return None
     return reason(VerdictCode.MODULE_CLASS_DIFFERS, module=origin.module, **sides)
 

@@ -110,7 +110,22 @@ def _is_of_others(origin: Origin, context: Context) -> bool:
     clips what no run clips."""
     hands_back = origin.phase == "collective" and "gather" in origin.site
     other_scale = context.by_replay and context.loss_scales_differ and origin.slot == CLIPPED[1]
-    return hands_back or other_scale or context.follows_weights(origin) or _held_by_none(origin, context)
+    if hands_back or other_scale or _agrees_by_itself(origin, context):
+        return True
+    return context.follows_weights(origin) or _held_by_none(origin, context)
+
+
+def _agrees_by_itself(origin: Origin, context: Context) -> bool:
+    """Whether a replay alone shows it: where the runs themselves have one gradient before the reduction and
+    one after it, both reduce alike. One of them may do so in every microbatch, of which a replay puts in what
+    the other has before its only one."""
+    if not context.by_replay or origin.phase != "param_grad":
+        return False
+    at = next((n for n, steps in enumerate(context.steps) if steps[0] == origin.step), 0)
+    named = pl.any_horizontal(pl.col("name", "module").cast(pl.String) == origin.module)
+    rows = context.of_phases("param_grad", at=at).filter(named, is_compared())
+    slots = set(rows["slot"].cast(pl.String))
+    return {"local", "accumulated"} <= slots and rows.filter(is_beyond()).is_empty()
 
 
 def _held_by_none(origin: Origin, context: Context) -> bool:
@@ -132,7 +147,7 @@ def _summed(
         return [], []
     step = context.steps[at][0]
     book = context.book(context.target, step, rank)
-    apart: dict[tuple[str, str, float, float], list[str]] = {}
+    apart: dict[tuple[str, str, float, float, tuple[float, ...]], list[str]] = {}
     later = _reduced_later(context, at)
     for fqn, own in target.items():
         other = reference.get(context.matched.get(fqn, fqn))
@@ -141,7 +156,7 @@ def _summed(
             continue
         rounds = _is_same_sum(own, other) and own.residual <= _of_additions(fqn, book, context, at)
         if _differs(own, other, part) and not rounds:
-            key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor))
+            key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor), own.weights)
             apart.setdefault(key, []).append(fqn)
     if not apart:
         ways = Counter(s.way for s in target.values())
@@ -207,7 +222,7 @@ def _differs(own: Summing, other: Summing, part: tuple[str, str]) -> bool:
     if part is CLIPPED and not linear:
         return False  # clipping of single values or parameters, which is told by itself
     if own.key != other.key:
-        return linear or bool({"carried", "none", "partly"} & {own.way, other.way})
+        return linear or bool({"carried", "none", "partly", "weighted"} & {own.way, other.way})
     if not _have_same_factor(own, other):
         return True
     return own.residual > max(SUM_WORSE * other.residual, SUM_CHANGED) or _is_rounded(own, other)
@@ -223,7 +238,10 @@ def _share_a_way(own: Summing, other: Summing) -> bool:
 
 
 def _have_same_factor(own: Summing, other: Summing) -> bool:
-    return abs(own.factor - other.factor) <= SAME_FACTOR * max(abs(other.factor), 1e-9)
+    """Equal as far as they are known. A factor is that of the few largest elements where they are most of a
+    gradient, and known no better than they are: to what it leaves over."""
+    known = own.residual * abs(own.factor) + other.residual * abs(other.factor)
+    return abs(own.factor - other.factor) <= max(SAME_FACTOR * max(abs(other.factor), 1e-9), known)
 
 
 def _is_same_sum(own: Summing, other: Summing) -> bool:
@@ -249,6 +267,8 @@ def _summing_finding(
     who = described(names, shapes)
     kind, headline = _named(own, other, who, in_places=_is_changed_in_places(names[0], own, book, part))
     said = _sums(names[0], own, other)
+    causes = (reason(Stages.BETWEEN_MICROBATCHES),) if own.way == "weighted" else ()
+    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, said, causes=causes)
     return Finding(
         stage=Stage.REDUCTION,
         headline=headline,
@@ -258,12 +278,12 @@ def _summing_finding(
         step=book.step,
         rank=None if own.in_pieces else book.rank,
         axis=_axis_of(own, other, context.layout),
-        kinds=(kind_named(kind, EvidenceRank.EVERY_ELEMENT, said),),
+        kinds=(named,),
         basis=Basis.RECORDED,
         evidence=(said, reason(Stages.NUM_GRADIENTS, num=len(names), total=len(target))),
         counter_evidence=(reason(Stages.FROM_OWN_GRADIENTS),),
-        causes=kind_named(kind, EvidenceRank.EVERY_ELEMENT, said).causes,
-        next_note=kind_named(kind, EvidenceRank.EVERY_ELEMENT, said).next,
+        causes=named.causes,
+        next_note=named.next,
     )
 
 
@@ -301,6 +321,9 @@ def _named(own: Summing, other: Summing, who: str, *, in_places: bool) -> tuple[
     lacking = axes_lacking(own, other)
     if lacking:
         return "missing_all_reduce", reason(Stages.NOT_REDUCED, parameters=who, axes=lacking)
+    if own.way == "weighted":
+        counts = [f"{weight:.2g}" for weight in own.weights]
+        return "wrong_scale", reason(Stages.WEIGHTED, parameters=who, counts=counts)
     if own.way == "last":
         return "missing_or_extra_term", reason(Stages.LAST_ONLY, parameters=who)
     if _is_rounded(own, other) and not in_places:

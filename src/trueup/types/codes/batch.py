@@ -17,10 +17,12 @@ class BatchCode(Code):
     SOME_ROWS = "batch.some_rows_differ"
     OTHER = "batch.unrelated"
     OFFSET = "batch.offset"
+    OFFSET_BY_ROW = "batch.offset_by_row"
     MOVED = "batch.values_moved"
     LAID_OUT = "batch.values_laid_out"
     SAME_NUMBERS = "batch.same_numbers"
     SCALED = "batch.values_scaled"
+    SCALED_BY_CHANNEL = "batch.values_scaled_by_channel"
 
     LABELS_AGREE = "labels.agree"
     SAME_INPUTS = "labels.models_got_same_batch"

@@ -26,6 +26,8 @@ class ClippingCode(Code):
     SCALED_BY_RANKS = "clipping.scaled_by_number_of_ranks"
     FACTOR_DIFFERS = "clipping.factor_differs"
     REPORTED_NORM = "clipping.reported_norm_differs"
+    SCALED_BEFORE = "clipping.scaled_before"
+    CLIPPED_SCALED = "clipping.clipped_before_unscaling"
     NORM_TYPE = "clipping.norm_type_differs"
     LIMIT_CAUSE = "clipping.cause.limit"
     NORM_CAUSE = "clipping.cause.norm"

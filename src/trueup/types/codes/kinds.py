@@ -289,6 +289,8 @@ class DivisorCode(Code):
     COUNTED = "divisor.counted"
     COUNTED_TIMES = "divisor.counted_times_microbatches"
     COUNTED_OF_STEP = "divisor.counted_of_step"
+    COUNTED_OF_RANKS = "divisor.counted_of_ranks"
+    COUNTED_BY_RANK = "divisor.counted_of_ranks_by_rank"
     POSITIONS = "divisor.positions"
     POSITIONS_OF_STEP = "divisor.positions_of_step"
     ROWS = "divisor.rows"

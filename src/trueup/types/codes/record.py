@@ -40,6 +40,7 @@ class RecordCode(Code):
     UNCOUNTED_LABELS = "record.uncounted_labels"
     WITHOUT_EFFECT = "record.without_effect"
     REDUCED_LATER = "record.reduced_later"
+    REDUCED_IN_PARTS = "record.reduced_in_parts"
     NO_COMMON_EVIDENCE = "record.no_common_evidence"
     NOTHING_FINITE = "record.nothing_finite"
     NO_NORM = "record.no_norm"
