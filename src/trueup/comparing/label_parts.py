@@ -39,7 +39,7 @@ def with_joined_parts(rows: Rows, target: TraceSource, reference: TraceSource, p
                 _values(rows.target, sides[0], target, pair.step, pair.rank),
                 _values(rows.reference, sides[1], reference, pair.reference_step, pair.reference_rank),
             )
-            if parts[0] is not None and parts[1] is not None:
+            if parts[0] and parts[1]:  # not where none could be put together from ranks
                 joined[paired] = same_parts(parts[0], parts[1]) or same_but_for_ignored(parts[0], parts[1])
     return _as_reference(rows, joined) if joined.any() else rows
 

@@ -1,4 +1,5 @@
-"""The same rows of a batch laid out otherwise: in another order, padded on another side or to another length.
+"""The same rows of a batch laid out otherwise: in another order, padded on another side or to another length, or
+packed without padding.
 
 A step sums over its rows, and padding that a mask hides is no part of them: neither changes the training.
 Where the inputs of the model were kept, it is known which row, and which of its tokens, stand where; what was
@@ -32,6 +33,8 @@ Place = tuple[TraceSource, int, int]
 class Laid:
     """How one side lays out the rows, in the order of the reference's."""
 
+    num: int
+    """rows of the batch; of packed sequences each holds several"""
     width: int
     """tokens of a row with its padding"""
     spans: tuple[Span, ...]
@@ -39,6 +42,11 @@ class Laid:
     @property
     def is_padded(self) -> bool:
         """Whether some row holds padding."""
+        return sum(span.stop - span.start for span in self.spans) != self.num * self.width
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some row is more than one sequence and nothing else."""
         return any((span.start, span.stop) != (0, self.width) for span in self.spans)
 
 
@@ -47,9 +55,9 @@ def in_row_order(
 ) -> Rows:
     """The rows with a layout wherever the batch is the same laid out otherwise; the very same ``rows`` where
     it is not."""
-    given = rows.paired & rows.phase_is("forward") & rows.slot_starts("input") & (rows.of_call("parent") < 0)
-    given &= rows.kind_is("module") & rows.mode_is("train")
-    if not (given & ~metrics.bits_equal).any():
+    given = rows.phase_is("forward") & rows.slot_starts("input") & (rows.of_call("parent") < 0)
+    given &= rows.kind_is("module") & rows.mode_is("train")  # also what one side alone is given: a mask
+    if not (given & rows.paired & ~metrics.bits_equal).any():
         return rows
     places = (target, pair.step, pair.rank), (reference, pair.reference_step, pair.reference_rank)
     elsewhere = _elsewhere(rows, metrics)
@@ -114,7 +122,7 @@ def _given(rows: Rows, half: Half, given: Bools, place: Place) -> Given | None:
     """Every input of the model by slot; None where some were not kept, or have other numbers of rows."""
     source, step, rank = place
     found: dict[str, Array] = {}
-    for row in np.flatnonzero(given).tolist():
+    for row in np.flatnonzero(given & (half.call >= 0)).tolist():
         kept = half.tables.summary_row(int(half.summary[row])) if half.summary[row] >= 0 else None
         stored = None if kept is None else source.tensor(step, rank, kept)
         slot = rows.match.words.slot[rows.slot[row]]
@@ -131,6 +139,7 @@ def _laid(target: Given | None, reference: Given | None) -> tuple[Laid, Laid] | 
     if target is None or reference is None:
         return None
     widths = width_of(target), width_of(reference)
+    numbers = num_rows(target) or 0, num_rows(reference) or 0
     for mask in (False, True):
         spans = [spans_of(given, without_padding=mask) for given in (target, reference)]
         keys = [row_keys(given, of) for given, of in zip((target, reference), spans, strict=True)]
@@ -139,7 +148,10 @@ def _laid(target: Given | None, reference: Given | None) -> tuple[Laid, Laid] | 
         if len(found) == len(spans[0]) == len(spans[1]):
             if found == spans[1] and widths[0] == widths[1]:
                 return None
-            return Laid(width=widths[0], spans=tuple(found)), Laid(width=widths[1], spans=tuple(spans[1]))
+            return (
+                Laid(num=numbers[0], width=widths[0], spans=tuple(found)),
+                Laid(num=numbers[1], width=widths[1], spans=tuple(spans[1])),
+            )
     return None
 
 
@@ -147,17 +159,19 @@ def _laid(target: Given | None, reference: Given | None) -> tuple[Laid, Laid] | 
 
 
 def _layout(target: Shape, reference: Shape, laid: Laid, other: Laid) -> Layout:
-    is_padded = laid.is_padded or other.is_padded
-    parts = _parts(target, laid, is_padded), _parts(reference, other, is_padded)
+    is_padded, is_cut = laid.is_padded or other.is_padded, laid.is_cut or other.is_cut
+    parts = _parts(target, laid, is_cut), _parts(reference, other, is_cut)
     if parts[0] is None or parts[1] is None:
-        return Layout(label=PADDED if is_padded else UNORDERED, known=False, whole=not is_padded)
+        few = is_cut and prod(reference) < sum(span.stop - span.start for span in other.spans)
+        unseen = is_padded or few  # with fewer numbers than tokens it is of some of them
+        return Layout(label=PADDED if unseen else UNORDERED, known=False, whole=not unseen)
     label = PADDED if is_padded else "rows in another order"
     return Layout(label=label, target=parts[0], reference=parts[1])
 
 
-def _parts(shape: Shape, laid: Laid, is_padded: bool) -> tuple[Steps, ...] | None:
+def _parts(shape: Shape, laid: Laid, is_cut: bool) -> tuple[Steps, ...] | None:
     """Each row of a tensor without its padding; None where its rows are not known."""
-    num = len(laid.spans)
+    num = laid.num
     flat = _of_tokens(shape, laid)
     if flat is not None:
         return flat
@@ -169,14 +183,14 @@ def _parts(shape: Shape, laid: Laid, is_padded: bool) -> tuple[Steps, ...] | Non
         if flat is not None:
             return flat
     shared = shape[0] == 1 and num > 1 and laid.width in shape[1:]  # positions, angles: of all rows
-    tokens = _token_dims(shape, laid.width, is_padded)
+    tokens = _token_dims(shape, laid.width, is_cut)
     if (shape[0] != num and not shared) or shape == (num, num) or tokens is None:
         return None
     found = []
     for span in laid.spans:
         row = 0 if shared else span.row
         steps: Steps = (*turned, Slice(dim=0, start=row, stop=row + 1))
-        if is_padded:
+        if is_cut:
             held = [span.stop - span.start if dim in tokens else size for dim, size in enumerate(shape)]
             cuts = (Slice(dim=dim, start=span.start, stop=span.stop) for dim in tokens)
             steps = (*steps, *cuts, Reshape(shape=(prod(held[1:]),)))
@@ -186,7 +200,7 @@ def _parts(shape: Shape, laid: Laid, is_padded: bool) -> tuple[Steps, ...] | Non
 
 def _of_tokens(shape: Shape, laid: Laid, turned: Steps = ()) -> tuple[Steps, ...] | None:
     """Where the first dim counts the tokens of all rows, or those that have a next one; else None."""
-    num = len(laid.spans)
+    num = laid.num
     for width in (laid.width, laid.width - 1):
         if shape[0] == num * width > num:
             begin, short = [span.row * width for span in laid.spans], laid.width - width
@@ -197,9 +211,9 @@ def _of_tokens(shape: Shape, laid: Laid, turned: Steps = ()) -> tuple[Steps, ...
     return None
 
 
-def _token_dims(shape: Shape, width: int, is_padded: bool) -> list[int] | None:
+def _token_dims(shape: Shape, width: int, is_cut: bool) -> list[int] | None:
     """Dims that count the tokens of a row: both of attention scores; None where it is not known which."""
     tokens = [dim for dim in range(1, len(shape)) if shape[dim] == width]
     if len(tokens) > 1 and (len(shape), tokens) != (4, [2, 3]):
-        return None if len(shape) != 3 and is_padded else tokens[:1]
+        return None if len(shape) != 3 and is_cut else tokens[:1]
     return tokens

@@ -165,11 +165,14 @@ def _running_roundoff(
     """Coarsest unit roundoff so far, and each row's own; NaN where a row is not floating.
 
     Where many of the leaf tensors differ in dtype, the two runs were meant to compute in different precision,
-    and the coarser one is shared; an isolated difference of dtype does not widen anything after it.
+    and the coarser one is shared; an isolated difference of dtype does not widen anything after it. Of a record
+    that one side has without a summary (its parts were not put together) the other's dtype is taken for both.
     """
     table = unit_roundoffs(rows.match.words.dtype)
     everywhere = [np.nan_to_num(table[half.dtype]) for half in (rows.target, rows.reference)]
     target, reference = (np.where(rows.paired, side, 0.0) for side in everywhere)
+    silent = [rows.paired & (half.summary < 0) for half in (rows.target, rows.reference)]
+    target, reference = np.where(silent[0], reference, target), np.where(silent[1], target, reference)
     within = 0.0 if inside is None else inside.roundoff
     floating = (target > 0) & (reference > 0)
     activations = floating & rows.phase_is("forward") & rows.slot_starts("output")

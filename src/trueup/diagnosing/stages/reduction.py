@@ -223,7 +223,9 @@ def _share_a_way(own: Summing, other: Summing) -> bool:
 
 
 def _have_same_factor(own: Summing, other: Summing) -> bool:
-    return abs(own.factor - other.factor) <= SAME_FACTOR * max(abs(other.factor), 1e-9)
+    """Up to what either fit leaves over, which moves its factor by as much at most."""
+    left = own.residual * abs(own.factor) + other.residual * abs(other.factor)
+    return abs(own.factor - other.factor) <= max(SAME_FACTOR * max(abs(other.factor), 1e-9), left)
 
 
 def _is_same_sum(own: Summing, other: Summing) -> bool:
