@@ -70,7 +70,8 @@ for step in range(2):
             ids = torch.stack([F.pad(row, (0, width - len(row))) for row in part])
             mask = torch.stack([torch.arange(width) < len(row) for row in part]).long()
             positions = torch.arange(width).expand(len(part), -1) * mask
-            logits = torch.cat([o[: len(row) - 1] for o, row in zip(net(ids=ids, positions=positions, mask=mask), part)])
+            out = net(ids=ids, positions=positions, mask=mask)
+            logits = torch.cat([o[: len(row) - 1] for o, row in zip(out, part)])
         else:
             ids = torch.cat(part)[None]
             positions = torch.cat([torch.arange(len(row)) for row in part])[None]
@@ -134,7 +135,9 @@ def test_another_token_or_a_sequence_that_sees_another_differs(
     assert (diagnosis.exit_code, diagnosis.findings[0].stage) == (1, stage)
 
 
-def test_rows_of_two_processes_that_are_not_those_of_one_are_no_agreement(packed: Path, tmp_path: Path) -> None:
+def test_rows_of_two_processes_that_are_not_those_of_one_are_no_agreement(
+    packed: Path, tmp_path: Path
+) -> None:
     """They are not put together, so that nothing says which token is another."""
     run = trained(tmp_path / "run", "token", 2)
     assert compare(run, packed).exit_code == 1

@@ -1,4 +1,4 @@
-"""``import msprobe`` in programs that know no other tool: trueup's debugger under its name, where a person asks.
+"""``import msprobe`` in programs that know no other tool: trueup under its name, where a person asks.
 
 One file of paths in an environment's folder of packages leads there. Python looks at such paths last: a real
 msprobe is found first, whenever it is installed.

@@ -35,5 +35,7 @@ def command(options: AliasOptions) -> int:
     packages = Path(sysconfig.get_path("purelib"))
     file = (remove_alias if options.remove else add_alias)(options.name, packages)
     if not options.quiet:
-        note_line(f"removed {file}" if options.remove else f"wrote {file}; undo: trueup alias msprobe --remove")
+        note_line(
+            f"removed {file}" if options.remove else f"wrote {file}; undo: trueup alias msprobe --remove"
+        )
     return 0

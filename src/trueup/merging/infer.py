@@ -191,9 +191,7 @@ def replicas(source: TraceSource, step: int, whole: TraceSource | None = None) -
             placed_so = Invariant() if same else Partial(mean=is_mean)
             rows.append(Row(slot.name, {DATA: placed_so}, slot.slot, slot.phase))
         counts["same" if same else "apart"] += 1
-    divided = [
-        Row("*", {DATA: Shard(0, divided=is_mean)}, slot, phase) for phase, slot in _SCALED.items()
-    ]
+    divided = [Row("*", {DATA: Shard(0, divided=is_mean)}, slot, phase) for phase, slot in _SCALED.items()]
     layout = replace(mesh, parameters=tuple(rows), tensors=tuple(divided))
     return Inferred(layout=layout, counts=counts, code=MergingCode.REPLICAS)
 
@@ -257,8 +255,8 @@ def _is_times(pairs: Sequence[tuple[Summary | None, Summary]], number: int) -> b
 
 
 def _is_times_in_all(parts: Sequence[RankStep], whole: RankStep) -> bool:
-    """Whether the gradients that backward passes back, of all rows of the step, are as many times those of one
-    process as there are ranks, and not of their size: a rank divides its loss by its own rows alone."""
+    """Whether the gradients that backward passes back, of all rows of the step, are as many times those of
+    one process as there are ranks, and not of their size: a rank divides its loss by its own rows alone."""
     own = [_passed_back(rank) for rank in parts]
     other = _passed_back(whole)
     ratios = [

@@ -20,7 +20,7 @@ from trueup.types.reason import Reason, reason
 from trueup.types.trace import SummaryRow
 
 LAST_ONLY = ("accumulated", "clipped")
-"""gradients of a parameter that only the last record of a step tells"""
+"""gradients of a parameter that only the last record of a step tells, as what its last update leaves"""
 Reader = Callable[[int, SummaryRow], Values | None]
 """rank and row of summaries -> values of that shape"""
 
@@ -214,7 +214,6 @@ class _Merging:
             return False
         return (shape[0] == tokens != num) or shape[0] % num != 0
 
-
     def _are_packed(self, members: Sequence[Member]) -> bool:
         """Whether each microbatch is one row of as many tokens as fill it: rows of other lengths make one."""
         shapes = [member.part.shape for member in members]
@@ -225,7 +224,7 @@ class _Merging:
 
 
 def _is_one_label(members: Sequence[Member]) -> bool:
-    """Whether each microbatch has one whole number: programs whose loss goes through the tokens one by one."""
+    """Whether each microbatch has one whole number: programs whose loss goes through tokens one by one."""
     parts = [member.part.summary() for member in members]
     return all(part.numel == 1 and part.dtype.startswith(("int", "uint")) for part in parts)
 
@@ -304,7 +303,7 @@ def _groups(ranks: Sequence[RankStep]) -> dict[RecordKey, list[Source]]:
             occurrence = seen.get(own, 0)
             seen[own] = occurrence + 1
             parameter = call.microbatch < 0
-            if parameter and slot in LAST_ONLY:
+            if parameter and (slot in LAST_ONLY or phase == "optimizer"):
                 last[key] = Source(rank, row, call, 0)
             elif occurrence == 0 or (parameter and slot == "local"):
                 groups.setdefault(key, []).append(Source(rank, row, call, occurrence))

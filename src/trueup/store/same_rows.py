@@ -58,7 +58,8 @@ def width_of(given: Given) -> int:
 
 
 def spans_of(given: Given, *, without_padding: bool) -> list[Span]:
-    """Where each row stands, with or without what its mask hides at either end; of packed rows each sequence."""
+    """Where each row stands, with or without what its mask hides at either end; each sequence of packed
+    rows."""
     num, width = num_rows(given) or 0, width_of(given)
     mask = _mask(given) if without_padding else None
     packed = _sequences(given)

@@ -192,8 +192,8 @@ def _labelled(rows: Sequence[bytes], labels: Sequence[bytes]) -> list[bytes]:
 
 
 def _are_next(labels: Ints, tokens: Ints, spans: Sequence[Span]) -> bool:
-    """Whether the label of every token is the next token of its row or sequence: they are made of the ids. The
-    last has none."""
+    """Whether the label of every token is the next token of its row or sequence: they are made of the ids.
+    The last has none."""
     if labels.shape != tokens.shape:
         return False
     ends = [(labels[s.row, s.start : s.stop - 1], tokens[s.row, s.start + 1 : s.stop]) for s in spans]

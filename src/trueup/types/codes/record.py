@@ -41,6 +41,7 @@ class RecordCode(Code):
     WITHOUT_EFFECT = "record.without_effect"
     REDUCED_LATER = "record.reduced_later"
     NO_COMMON_EVIDENCE = "record.no_common_evidence"
+    ROWS_DEALT_OTHERWISE = "record.rows_dealt_otherwise"
     NOTHING_FINITE = "record.nothing_finite"
     NO_NORM = "record.no_norm"
     MAY_FOLLOW_ROUNDING = "record.may_follow_rounding"
