@@ -41,7 +41,8 @@ def test_a_real_one_is_never_shadowed(tmp_path: Path) -> None:
     (real.parent / "__init__.py").write_text("")
     (real / "__init__.py").write_text("class PrecisionDebugger: pass\n")
     out = imported(tmp_path).stdout
-    assert out.startswith("msprobe.pytorch ") and str(real) in out
+    assert out.startswith("msprobe.pytorch ")
+    assert str(real) in out
     with pytest.raises(ConfigError, match="is installed in"):
         add_alias("msprobe", tmp_path)
 

@@ -22,7 +22,7 @@ from trueup.capture import session
 from trueup.capture.launch.child import framework_is_ready
 from trueup.capture.shield import shielded
 from trueup.integrations import Watcher
-from trueup.integrations.records import plain, run_of, save_tokens
+from trueup.integrations.records import LogProbs, plain, run_of
 from trueup.integrations.verl_records import recording, wrap_trainer
 
 TOKENS = ("rollout_log_probs", "old_log_probs", "response_mask", "responses")
@@ -148,25 +148,22 @@ class Batch(Protocol):
 
 def _wrap_metrics(module: ModuleType) -> None:
     """Called with every token's rollout and trainer log-prob, by the old and the new trainer."""
-    inner = module.calculate_debug_metrics
+    inner, log_probs = module.calculate_debug_metrics, LogProbs()
 
     @functools.wraps(inner)
     def calculate_debug_metrics(data: Batch) -> object:
         trainer = sys._getframe(1).f_locals.get("self")
-        _keep_tokens(data, getattr(trainer, "global_steps", None))
+        _keep_tokens(log_probs, data, getattr(trainer, "global_steps", None))
         return inner(data)
 
     vars(module)["calculate_debug_metrics"] = calculate_debug_metrics
 
 
 @shielded
-def _keep_tokens(data: Batch, step: int | None) -> None:
-    """Write the step's token file, beside the steps of the trace."""
-    run = run_of(step)
-    if run is None or step is None:
-        return
-    arrays = {name: plain(data.batch[name]) for name in TOKENS if name in data.batch}
-    save_tokens(run / "tokens" / f"step_{step:06d}.npz", arrays, step)
+def _keep_tokens(log_probs: LogProbs, data: Batch, step: int | None) -> None:
+    """Write the step's token file, beside the steps of the trace, and what a monitor measures of it."""
+    if step is not None and log_probs.wanted(step):
+        log_probs.keep(step, {name: plain(data.batch[name]) for name in TOKENS if name in data.batch})
 
 
 watch()

@@ -96,6 +96,24 @@ def read(path: Path) -> TokenFile:
     with opened(path) as archive:
         arrays = {key: _array(archive, path, key) for key in NAMES}
         names = archive.files
+    tokens, mask = _checked(path, arrays, names)
+    by_side = [[n.partition("/")[2] for n in names if n.startswith(f"{side}/")] for side in SIDES[:2]]
+    layers = tuple(name for name in by_side[1] if name in by_side[0])
+    return TokenFile(path=path, tokens=tokens, mask=mask, layers=layers)
+
+
+def tokens_from_arrays(arrays: Mapping[str, Array], place: Path) -> Tokens:
+    """The tokens of arrays under the names of a token file; ``place`` is what an error names.
+
+    Raises:
+        ConfigError: an array is missing, or of another shape than the log-probs.
+    """
+    given = {key: next((arrays[n] for n in names if n in arrays), None) for key, names in NAMES.items()}
+    return _checked(place, given, list(arrays))[0]
+
+
+def _checked(path: Path, arrays: Mapping[str, Array | None], names: Sequence[str]) -> tuple[Tokens, Bools]:
+    """The tokens and which of them count."""
     for side in ("rollout", "training"):
         if arrays[side] is None:
             raise ConfigError(
@@ -104,9 +122,7 @@ def read(path: Path) -> TokenFile:
             )
     given = {key: array for key, array in arrays.items() if array is not None}
     mask, rows = _mask(path, given)
-    by_side = [[n.partition("/")[2] for n in names if n.startswith(f"{side}/")] for side in SIDES[:2]]
-    layers = tuple(name for name in by_side[1] if name in by_side[0])
-    return TokenFile(path=path, tokens=_tokens(path, given, mask, rows), mask=mask, layers=layers)
+    return _tokens(path, given, mask, rows), mask
 
 
 def layer(file: TokenFile, side: str, name: str) -> Array | None:
