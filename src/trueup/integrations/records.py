@@ -13,16 +13,18 @@ import numpy as np
 from trueup.capture import session
 from trueup.capture.observer import Observer, WatchedRun, observer_from_description
 from trueup.capture.options import CaptureOptions
+from trueup.store.token_layers import mark_step
 from trueup.types.arrays import Array
 
 
 def run_of(step: int | None) -> Path | None:
     """The run that records of a step belong to; None of a step that is not captured."""
-    options = _options()
+    options = capture_options()
     return options.output if step is not None and step in options.steps else None
 
 
-def _options() -> CaptureOptions:
+def capture_options() -> CaptureOptions:
+    """What this process is captured with."""
     return CaptureOptions.from_json(json.loads(os.environ[session.FROM_OUTSIDE])["options"])
 
 
@@ -36,9 +38,16 @@ class LogProbs:
     def wanted(self, step: int | None) -> bool:
         """Whether anything is done with those of a step."""
         if self._options is None:
-            self._options = _options()
+            self._options = capture_options()
             self._observer = observer_from_description(self._options.observer)
         return step is not None and (self._observer is not None or step in self._options.steps)
+
+    def over(self, step: int) -> None:
+        """The rollout of this step is over: engines that are captured see it."""
+        if self._options is None:
+            self.wanted(step)
+        if self._options is not None and self._options.steps.ranges != ():
+            mark_step(self._options.output, step)
 
     def keep(self, step: int, arrays: Mapping[str, Array], *, part: int = 0) -> None:
         """Of a captured step a file; of any step of a monitored run its measures.

@@ -110,16 +110,13 @@ class RolloutMonitor:
 
 
 def mismatch_lines(root: Path) -> list[dict[str, float]]:
-    """What a monitored run has written so far, one entry a step; what is not known is NaN, and a last line that
-    is not whole is left out."""
+    """What a monitored run has written so far, one entry a step; what is not known is NaN, and a last line
+    that is not whole is left out."""
     file = layout.mismatch_file(root)
     if not file.exists():
         return []
     whole = file.read_text(encoding="utf-8").rpartition("\n")[0]
-    return [
-        {name: _number(value) for name, value in json.loads(line).items()}
-        for line in whole.splitlines()
-    ]
+    return [{name: _number(value) for name, value in json.loads(line).items()} for line in whole.splitlines()]
 
 
 def _number(value: object) -> float:
