@@ -32,6 +32,8 @@ _PARTS = ("attn", "attention", "mlp", "moe", "feed_forward", "ffn")
 _POSITIONS = ("positions", "position_ids", "cache_position")
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _QUIET_SECONDS = 1.0
+Torch = Any
+"""a module or a tensor: torch is not imported here"""
 Quiet = Callable[[], AbstractContextManager[object]]
 
 
@@ -72,7 +74,9 @@ class Kept:
 class LayerHooks:
     """Forward hooks on a model; ``add`` is called with the rows of each forward while ``active``."""
 
-    def __init__(self, model: Any, add: Callable[[dict[str, Array]], None], kept: Callable[[], Kept]) -> None:
+    def __init__(
+        self, model: Torch, add: Callable[[dict[str, Array]], None], kept: Callable[[], Kept]
+    ) -> None:
         self.active = True
         self._add, self._kept = add, kept
         self._quiet: Quiet = importlib.import_module("trueup.adapters.torch.quiet").quiet
@@ -88,7 +92,7 @@ class LayerHooks:
                 self._watch(getattr(layer, part), f"layers.{number}.{part}", last=False)
             self._watch(layer, f"layers.{number}", last=number == len(layers) - 1)
 
-    def _watch(self, module: Any, name: str, *, last: bool) -> None:
+    def _watch(self, module: Torch, name: str, *, last: bool) -> None:
         self.names.append(name)
 
         @shielded
@@ -115,7 +119,7 @@ class LayerHooks:
     def _rows_of(self, output: object, given: Tokens) -> Array:
         """A module's output at the tokens that are kept; of layers that hand on the residual stream in two
         parts their sum."""
-        parts: Any = output if isinstance(output, (tuple, list)) else (output,)
+        parts: Torch = output if isinstance(output, (tuple, list)) else (output,)
         first, at = parts[0], given.at
         two = len(parts) > 1 and getattr(parts[1], "shape", None) == first.shape
         stream = parts[:2] if two and parts[1].dtype == first.dtype else (first,)
@@ -132,13 +136,13 @@ def _is_part(name: str) -> bool:
     return "norm" not in name and any(word in name for word in _PARTS)
 
 
-def decoder_layers(model: Any) -> tuple[Any, list[Any]]:
+def decoder_layers(model: Torch) -> tuple[Torch, list[Torch]]:
     """The longest list of layers with an attention in a model, and the module that it is of.
 
     Raises:
         ValueError: there is none.
     """
-    found: tuple[Any, list[Any]] | None = None
+    found: tuple[Torch, list[Torch]] | None = None
     for module in model.modules():
         for child in module.children():
             layers = list(child.children()) if type(child).__name__ == "ModuleList" else []
@@ -165,7 +169,7 @@ class Tokens:
         """Some of them."""
         return replace(self, ids=self.ids[keep], positions=self.positions[keep], at=self.at[keep])
 
-    def fits(self, output: Any) -> bool:
+    def fits(self, output: Torch) -> bool:
         """Whether a module's output has a row for each, in this order."""
         first = output[0] if isinstance(output, (tuple, list)) else output
         rows = tuple(first.shape[:-1])
@@ -173,7 +177,7 @@ class Tokens:
         return rows == self.shape or (flat and sorted({1, *rows}) == sorted({1, *self.shape}))
 
 
-def _tokens(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Tokens | None:
+def _tokens(args: tuple[Torch, ...], kwargs: Mapping[str, Torch]) -> Tokens | None:
     """The tokens that a forward is given; None where it is given none. Of (rows, width) as transformers has
     it, or flat as in engines that batch continuously."""
     given = kwargs.get("input_ids", args[0] if args else None)
@@ -259,7 +263,7 @@ class TrainerLayers:
     """Layer outputs of a trainer's model: of the forward that computes log-probs, and of its repetition in
     the first update, before any weight has changed, which is the noise."""
 
-    def __init__(self, model: Any, run: Path) -> None:
+    def __init__(self, model: Torch, run: Path) -> None:
         self._writing = {side: Writing(run, side) for side in ("training", "noise")}
         self._side = "training"
         self._hooks = LayerHooks(model, self._add, lambda: self._writing[self._side].kept)

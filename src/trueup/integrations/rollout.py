@@ -15,12 +15,12 @@ import functools
 import os
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any
+from typing import Protocol
 
 from trueup.capture import session
 from trueup.capture.shield import say, shielded
 from trueup.integrations import Watcher
-from trueup.integrations.layers import LayerHooks, Writing
+from trueup.integrations.layers import LayerHooks, Torch, Writing
 from trueup.integrations.records import capture_options
 from trueup.store.token_layers import FOLDER, marks
 from trueup.types.arrays import Array
@@ -29,10 +29,17 @@ _LOADER = "vllm.model_executor.model_loader.base_loader"
 _watcher = Watcher()
 
 
+class VllmConfig(Protocol):
+    """As far as it is read."""
+
+    model_config: object
+    parallel_config: object
+
+
 class RolloutRecorder:
     """Layer outputs of one engine's model, for the steps that are captured."""
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Torch) -> None:
         options = capture_options()
         self._steps, self._run = options.steps, options.output
         self._writing = Writing(self._run, "rollout")
@@ -58,7 +65,7 @@ class RolloutRecorder:
 
 
 @shielded
-def record_rollout(model: Any) -> None:
+def record_rollout(model: Torch) -> None:
     """Keep what the layers of an inference engine's model give. Nothing where no step is captured."""
     if session.FROM_OUTSIDE not in os.environ or capture_options().steps.ranges == ():
         return
@@ -81,7 +88,7 @@ def _wrap_loader(module: ModuleType) -> None:
     inner = module.BaseModelLoader.load_model
 
     @functools.wraps(inner)
-    def load_model(self: object, vllm_config: Any, *args: object, **more: object) -> object:
+    def load_model(self: object, vllm_config: VllmConfig, *args: object, **more: object) -> object:
         model = inner(self, vllm_config, *args, **more)
         _after_loading(vllm_config, model)
         return model
@@ -90,7 +97,7 @@ def _wrap_loader(module: ModuleType) -> None:
 
 
 @shielded
-def _after_loading(config: Any, model: object) -> None:
+def _after_loading(config: VllmConfig, model: object) -> None:
     if not getattr(config.model_config, "enforce_eager", False):
         say("layers of vLLM are not recorded: graphs run them; set enforce_eager=True")
     elif getattr(config.parallel_config, "rank", 0) == 0:  # other ranks of a layer hold the same stream
@@ -100,11 +107,11 @@ def _after_loading(config: Any, model: object) -> None:
 # -- SGLang ------------------------------------------
 
 
-def sglang_hook(config: Mapping[str, object]) -> Callable[[Any, object, object], None]:
+def sglang_hook(config: Mapping[str, object]) -> Callable[[Torch, object, object], None]:
     """SGLang's ``hook_factory`` for the module that holds the layers. Its first forward is the warm-up."""
     known: set[int] = set()
 
-    def hook(module: Any, _inputs: object, _output: object) -> None:
+    def hook(module: Torch, _inputs: object, _output: object) -> None:
         if id(module) not in known:
             known.add(id(module))
             record_rollout(module)

@@ -57,25 +57,31 @@ def _is_as_coarse(noise: Array, rollout: Array) -> bool:
 
 
 def _places_of_one_beginning(run: Path, step: int) -> dict[Place, int]:
-    """Tokens at places that all sequences of the step reach alike -> how many sequences have them."""
+    """Tokens at places that all sequences of the step reach alike, and from which a token of a response is
+    predicted -> how many sequences have them."""
     beginnings: dict[Place, set[int]] = {}
     counts: Counter[Place] = Counter()
-    for ids in _sequences(run, step):
+    predicting: set[Place] = set()
+    for first, ids in _sequences(run, step):
         beginning = 0
         for place in enumerate(ids):
             beginning = hash((beginning, place[1]))
             beginnings.setdefault(place, set()).add(beginning)
             counts[place] += 1
-    return {place: counts[place] for place, some in beginnings.items() if len(some) == 1}
+            if first - 1 <= place[0] < len(ids) - 1:
+                predicting.add(place)
+    return {place: counts[place] for place in predicting if len(beginnings[place]) == 1}
 
 
-def _sequences(run: Path, step: int) -> Iterator[list[int]]:
-    """Prompt and response of every sequence of the step: as the trainer's batch holds them."""
+def _sequences(run: Path, step: int) -> Iterator[tuple[int, list[int]]]:
+    """Tokens of the prompt, and prompt and response of every sequence of the step: as the trainer's batch
+    holds them."""
     batch = None if (held := read_rollouts(run).get(step)) is None else held.batch
     if batch is None or not {"prompts", "responses"} <= batch.arrays.keys():
         return
     for prompt, response in zip(batch.arrays["prompts"], batch.arrays["responses"], strict=True):
-        yield [*prompt[prompt >= 0].tolist(), *response[response >= 0].tolist()]
+        ids = prompt[prompt >= 0].tolist()
+        yield len(ids), [*ids, *response[response >= 0].tolist()]
 
 
 def _rows(run: Path, side: str, step: int) -> tuple[dict[str, Array], list[Place]]:
