@@ -453,7 +453,7 @@ def cluster(bench: Bench) -> None:
 
 
 def main() -> int:
-    asked = sys.argv[1:] or ["ray", "trl", "sft", "debugger", "grpo", "ppo", "unchanged"]
+    asked = sys.argv[1:] or ["ray", "trl", "sft", "grpo", "ppo", "unchanged"]
     if not PYTHON.exists():
         print(f"{PYTHON} is not there: rl/setup.sh makes it")
         return 2
