@@ -57,6 +57,14 @@ rows = [
 ]
 pd.DataFrame(rows).to_parquet(out + "/train.parquet")
 pd.DataFrame(rows[:4]).to_parquet(out + "/val.parquet")
+said = [
+    [
+        {"role": "user", "content": f"{i} plus {i + 1} is"},
+        {"role": "assistant", "content": f"{2 * i + 1}" + "." * (i % 5)},
+    ]
+    for i in range(32)
+]
+pd.DataFrame({"messages": said}).to_parquet(out + "/sft.parquet")
 Path(out, "reward.py").write_text(
     "def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kw):\n"
     "    return len(set(solution_str)) / 10.0\n"

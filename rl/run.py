@@ -1,6 +1,6 @@
 """trueup on a real verl: ``make rl``. GRPO and PPO on a CPU, with capture and without, and a Ray cluster.
 
-    python rl/run.py [ray] [grpo] [ppo] [unchanged] [trl] [faults]
+    python rl/run.py [ray] [trl] [sft] [debugger] [cost] [grpo] [ppo] [unchanged] [faults]
 
 Each line says what was held against what; the exit status is 1 where something does not hold.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -79,6 +80,16 @@ PPO = {
     "critic.strategy": "fsdp2",
     "critic.model.enable_gradient_checkpointing": False,
 }
+SFT = """
+data.val_files=null data.messages_key=messages data.train_batch_size=4 data.max_length=64
+data.micro_batch_size_per_gpu=2 data.pad_mode=no_padding data.num_workers=0 data.use_dynamic_bsz=False
+model.use_remove_padding=True +model.override_config.attn_implementation=sdpa
+model.enable_gradient_checkpointing=False engine=fsdp engine.strategy=fsdp2 engine.use_torch_compile=False
+optim.lr=1e-3 trainer.device=cpu trainer.logger=[console] trainer.total_training_steps=2
+trainer.total_epochs=1 trainer.test_freq=-1 trainer.save_freq=-1 trainer.resume_mode=disable
+trainer.project_name=toy trainer.experiment_name=sft
+"""
+MOST_COST = 1.15
 PHASES = {
     "grpo": {("actor", "compute_log_prob"), ("reference", "ref_log_prob"), ("actor", "update")},
     "ppo": {("critic", "values"), ("critic", "update")},
@@ -93,8 +104,16 @@ class Bench:
         self.failed = 0
         subprocess.run([PYTHON, HERE / "make_inputs.py", folder / "inputs"], check=True, capture_output=True)
 
-    def verl(self, name: str, more: Mapping[str, object], *, captured: bool, **variables: str) -> str:
-        """Run verl's PPO trainer; what it printed."""
+    def verl(
+        self,
+        name: str,
+        more: Mapping[str, object],
+        *,
+        captured: bool,
+        options: Sequence[str] = (),
+        **variables: str,
+    ) -> str:
+        """Run verl's PPO trainer, captured with more options; what it printed."""
         inputs, place = self.folder / "inputs", self.folder / name
         files = {
             "data.train_files": inputs / "train.parquet",
@@ -108,7 +127,8 @@ class Bench:
         settings = [f"{key}={value}" for key, value in {**GRPO, **files, **more}.items()]
         command = [str(PYTHON), "-m", "verl.trainer.main_ppo", *settings]
         if captured:
-            command = [*TRUEUP, "capture", "-o", str(place / "run"), "--steps", "1-2", "--", *command]
+            given = ["-o", str(place / "run"), "--steps", "1-2", *options]
+            command = [*TRUEUP, "capture", *given, "--", *command]
         return self.run(name, command, **variables)
 
     def run(self, name: str, command: Sequence[str], **variables: str) -> str:
@@ -177,15 +197,27 @@ def traces(run: Path) -> dict[tuple[str, str], set[int]]:
 
 
 def train(bench: Bench, name: str, more: Mapping[str, object]) -> None:
-    """One algorithm, captured: every phase is there, and its log-probs give verl's metrics."""
-    watched = logged(bench.verl(f"{name}-captured", more, captured=True))
+    """One algorithm, captured and monitored: every phase is there, its log-probs give verl's metrics, and its
+    layers explain why they differ from the rollout's."""
+    watched = logged(bench.verl(f"{name}-captured", more, captured=True, options=["--monitor"]))
     run = bench.folder / f"{name}-captured" / "run"
     phases = traces(run)
     for wanted in sorted(PHASES["grpo"] | PHASES[name]):
         bench.holds(f"{name}: {wanted[0]} {wanted[1]} in steps 1 and 2", phases.get(wanted) == {1, 2}, phases)
     out = bench.folder / f"{name}-mismatch"
-    subprocess.run([*TRUEUP, "mismatch", run, "-o", out, "-q"], check=False)
-    found = json.loads((out / "mismatch.json").read_text())["steps"]
+    status = subprocess.run([*TRUEUP, "mismatch", run, "-o", out, "-q"], check=False).returncode
+    page = json.loads((out / "mismatch.json").read_text())
+    layers = [(one["name"], one["num_tokens"], round(one["rel_l2"], 5)) for one in page["layers"]]
+    bench.holds(
+        f"{name}: rollout and trainer, layer by layer: {layers}", status == 0 and len(layers) == 6, page
+    )
+    lines = [json.loads(line) for line in (run / "monitor" / "mismatch.jsonl").read_text().splitlines()]
+    events = [file.name for file in run.glob("monitor/events/*.mismatch.*")]
+    series = {line["step"]: line["k3"] for line in lines}
+    bench.holds(
+        f"{name}: k3 of the monitor in 2 steps, no alarm", set(series) == {1, 2} and not events, events
+    )
+    found = page["steps"]
     for step, numbers in watched.items():
         metrics = found[str(step)]["verl"]
         off = {
@@ -229,12 +261,13 @@ FAULTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 }
 """of rl/verl_faults.py -> the quantity and reason of the verdict"""
 MORE = {
-    "grpo": {"actor_rollout_ref.rollout.n": 4},
+    "grpo": {"actor_rollout_ref.rollout.n": 4, "actor_rollout_ref.actor.ppo_mini_batch_size": 4},
     "ppo": {**PPO, "algorithm.lam": 0.9, "critic.cliprange_value": 0.01},
 }
 BENIGN = {
     "microbatches": {"actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu": 1},
     "padding removed": {"actor_rollout_ref.model.use_remove_padding": True},
+    "two workers": {"trainer.n_gpus_per_node": 2, "+ray_kwargs.ray_init.num_gpus": 2},
 }
 
 
@@ -247,7 +280,8 @@ def faults(bench: Bench, algorithm: str) -> None:
         "skip.rollout_tq.steps": "[1,2]",
         "trainer.balance_batch": False,
     }
-    bench.verl(f"{algorithm}-reference", recorded, captured=True)
+    values = ["--task", "tensor"]  # rows of other packing and workers are found by them
+    bench.verl(f"{algorithm}-reference", recorded, captured=True, options=values)
     for name, wanted in FAULTS[algorithm].items():
         bench.verl(name, recorded, captured=True, RL_FAULT=name)
         checks = compared(bench, name, f"{algorithm}-reference")
@@ -255,12 +289,14 @@ def faults(bench: Bench, algorithm: str) -> None:
         said = None if first is None else (first["quantity"], first["reason"]["code"])
         bench.holds(f"{algorithm}: {name} is found in verl", said == wanted, said)
     for name, more in BENIGN.items() if algorithm == "grpo" else ():
-        bench.verl(name.replace(" ", "-"), {**recorded, **more}, captured=True)
+        bench.verl(name.replace(" ", "-"), {**recorded, **more}, captured=True, options=values)
         checks = compared(bench, name.replace(" ", "-"), f"{algorithm}-reference")
         alarms = [one["said"] for one in checks if one["status"] == "failed"]
         bench.holds(
             f"{algorithm}: {name}: no alarm in {len(checks)} checks", bool(checks) and not alarms, alarms
         )
+        codes = exit_statuses(bench, name.replace(" ", "-"), f"{algorithm}-reference")
+        bench.holds(f"{algorithm}: {name}: compare and diagnose agree", codes == (0, 0), codes)
 
 
 def _place(check: Mapping[str, object]) -> tuple[object, object]:
@@ -273,6 +309,94 @@ def compared(bench: Bench, target: str, reference: str) -> list[dict]:
     runs = [str(bench.folder / name / "run") for name in (target, reference)]
     subprocess.run([*TRUEUP, "compare", *runs, "-o", str(out), "-q"], check=False)
     return json.loads((out / "rl.json").read_text())["checks"]
+
+
+def exit_statuses(bench: Bench, target: str, reference: str) -> tuple[int, int]:
+    """Of ``trueup compare`` and ``trueup diagnose``."""
+    runs = [str(bench.folder / name / "run") for name in (target, reference)]
+    out = str(bench.folder / f"{target}-diagnosed")
+    one, other = (
+        subprocess.run([*TRUEUP, verb, *runs, "-o", f"{out}-{verb}", "-q"], check=False).returncode
+        for verb in ("compare", "diagnose")
+    )
+    return one, other
+
+
+def sft(bench: Bench) -> None:
+    """verl's SFT trainer with one worker and with two, and with padding: one training."""
+
+    def train(name: str, workers: int, *more: str) -> None:
+        place = bench.folder / name
+        launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={workers}"]
+        words = [*launcher, "-m", "verl.trainer.sft_trainer", *SFT.split(), *more]
+        files = [
+            f"data.train_files={bench.folder}/inputs/sft.parquet",
+            f"model.path={bench.folder}/inputs/model",
+            f"trainer.default_local_dir={place}/checkpoints",
+        ]
+        given = ["-q", "-o", str(place / "run"), "--task", "tensor"]
+        bench.run(name, [*TRUEUP, "capture", *given, "--", str(PYTHON), *words, *files])
+
+    train("sft", 1)
+    train("sft-two", 2)
+    train("sft-padded", 1, "model.use_remove_padding=False")
+    for name in ("sft-two", "sft-padded"):
+        codes = exit_statuses(bench, name, "sft")
+        bench.holds(f"sft: {name} and one worker without padding agree", codes == (0, 0), codes)
+
+
+def debugger(bench: Bench) -> None:
+    """``tool: precision_debugger`` of verl's profiler, unchanged, with trueup under msprobe's name."""
+    path = f"{HERE}:{ROOT / 'src'}:{PYTHON.parents[1] / 'beside'}"
+    alias = [str(PYTHON), "-m", "trueup", "alias", "msprobe"]
+    subprocess.run(alias, env=environment(PYTHONPATH=path), check=True, capture_output=True)
+    try:
+        config = bench.folder / "precision.json"
+        config.write_text(json.dumps({"task": "statistics", "level": "L0", "step": [], "rank": []}))
+        dumps = bench.folder / "debugger" / "dumps"
+        tool = "global_profiler.global_tool_config.precision_debugger"
+        profiled = {
+            "global_profiler.tool": "precision_debugger",
+            "global_profiler.steps": "[1,2]",
+            "global_profiler.save_path": dumps,
+            f"+{tool}.config_path": config,
+            "actor_rollout_ref.actor.profiler.enable": True,
+            "actor_rollout_ref.ref.profiler.enable": True,
+        }
+        bench.verl("debugger", profiled, captured=False, PYTHONPATH=path)
+        traces = sorted({str(file.parent.relative_to(dumps)) for file in dumps.rglob("manifest.json")})
+        bench.holds(f"debugger: traces of {traces}", len(traces) >= 2, traces)
+    finally:
+        subprocess.run(
+            [*alias, "--remove"], env=environment(PYTHONPATH=path), check=True, capture_output=True
+        )
+
+
+def cost(bench: Bench) -> None:
+    """CPU seconds of a step of verl's SFT trainer, captured at L0 over not captured: medians, alternately."""
+    seconds: dict[bool, list[float]] = {False: [], True: []}
+    for repeat in range(2):
+        for captured in (False, True):
+            place = bench.folder / f"cost-{repeat}-{captured}"
+            place.mkdir()
+            command = [
+                str(PYTHON),
+                str(HERE / "verl_cost.py"),
+                str(place),
+                f"{bench.folder}/inputs/model",
+                "8",
+            ]
+            if captured:
+                given = ["-q", "-o", str(place / "run"), "--steps", "2-7"]
+                command = [*TRUEUP, "capture", *given, "--", *command]
+            text = bench.run(place.name, command)
+            line = next(line for line in text.splitlines() if line.startswith("CPU_SECONDS"))
+            seconds[captured] += json.loads(line.partition(" ")[2])[
+                3:
+            ]  # the first captured step has code, too
+    on, off = (statistics.median(seconds[captured]) for captured in (True, False))
+    said = f"cost: L0 takes {on / off:.3f} of a step's CPU seconds ({on:.3f} against {off:.3f} s)"
+    bench.holds(said, on <= MOST_COST * off)
 
 
 TRL_FAULTS = {"std": ("advantages", "rl.std_of_batch"), "kl": ("loss", "rl.term_missing")}
@@ -329,7 +453,7 @@ def cluster(bench: Bench) -> None:
 
 
 def main() -> int:
-    asked = sys.argv[1:] or ["ray", "trl", "grpo", "ppo", "unchanged"]
+    asked = sys.argv[1:] or ["ray", "trl", "sft", "grpo", "ppo", "unchanged"]
     if not PYTHON.exists():
         print(f"{PYTHON} is not there: rl/setup.sh makes it")
         return 2
@@ -337,6 +461,9 @@ def main() -> int:
         bench = Bench(Path(folder))
         if "ray" in asked:
             cluster(bench)
+        for name, part in (("sft", sft), ("debugger", debugger), ("cost", cost)):
+            if name in asked:
+                part(bench)
         for name, more in (("grpo", {}), ("ppo", PPO)):
             if name in asked:
                 train(bench, name, more)

@@ -19,6 +19,12 @@ class HFServer:
         self.model = AutoModelForCausalLM.from_pretrained(
             model_path, dtype=getattr(torch, dtype), attn_implementation="sdpa"
         ).eval()
+        try:
+            from trueup.integrations.rollout import record_rollout
+        except ImportError:  # without trueup capture
+            pass
+        else:
+            record_rollout(self.model)
         self.seed, self.replica_rank, self.global_steps, self.profiling = seed, replica_rank, None, False
         self.lock = asyncio.Lock()
 

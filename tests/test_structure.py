@@ -15,6 +15,7 @@ REGISTRIES = {"rules", "readers", "kinds", "checks", "codes", "stages"}
 REASONS = {
     "trueup.adapters.torch.batches": "reads a data loader; its importer arranges long runs",
     "trueup.adapters.torch.dynamo": "touches torch._dynamo, of which nothing else may know",
+    "trueup.checklist.readers.verl_log": "the log of one program, beside the others",
     "trueup.checklist.thresholds": "the constants that decide, in one table as in every room",
     "trueup.comparing.other_ranks": "one question about an origin, tested alone",
     "trueup.diagnosing.evidence.windows": "one quantity of the evidence, beside the others",

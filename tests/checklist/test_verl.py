@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pprint
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from trueup.checklist.check import Checklist, check
 from trueup.checklist.configuration import configured
 from trueup.checklist.document import to_json, training_headline
 from trueup.checklist.readers import read_side
+from trueup.errors import ConfigError
 from trueup.types.codes import ChecklistCode
 
 CONFIG = """
@@ -219,3 +223,41 @@ def test_flags_of_openrlhf(tmp_path: Path, before: str, after: str, field: str) 
     files[1].write_text(OPENRLHF)
     assert field in different(check([str(files[0])], [str(files[1])], recommend=False))
     assert not different(check([str(files[1])], [str(files[1])], recommend=False))
+
+
+def log_of(folder: Path, text: str, *, ray: bool = True, cut: bool = False) -> Path:
+    """What verl prints of a configuration, as Ray shows it among what others print."""
+    lines = pprint.pformat(yaml.safe_load(re.sub(r'"\$\{[^"]*\}"|\$\{[^}]*\}', '"4"', text))).splitlines()
+    lines = lines[: len(lines) // 2] if cut else lines
+    own, other = (
+        ("\x1b[36m(TaskRunner pid=12)\x1b[0m ", "\x1b[36m(Worker pid=13)\x1b[0m ") if ray else ("", "")
+    )
+    between = f"{other}loading {{'a': 1}}" if ray else None
+    said = ["ray init kwargs: {'num_cpus': 16}", f"{own}checking"]
+    said += [line for one in lines for line in (f"{own}{one}", between) if line is not None]
+    file = folder / "train.log"
+    file.write_text("\n".join([*said, f"{own}step:1 - actor/loss:0.1"]) + "\n")
+    return file
+
+
+@pytest.mark.parametrize("ray", [True, False])
+def test_a_console_log_has_the_configuration(ray: bool, tmp_path: Path) -> None:
+    file = log_of(tmp_path, CONFIG, ray=ray)
+    found = values(str(file))
+    assert (found["loss_agg_mode"], found["kl_loss_type"], found["rollouts_per_prompt"]) == (
+        "token_mean",
+        "k3",
+        8,
+    )
+    other = tmp_path / "reference.yaml"
+    other.write_text(CONFIG.replace("token-mean", "seq-mean-token-sum"))
+    rows = check([str(file)], [str(other)], recommend=False).rows
+    (row,) = [one for one in rows if one.key == "loss_agg_mode"]
+    assert row.matters
+    (document,) = read_side([str(file)])
+    assert {one.place for one in document.settings.values()} == {str(file)}
+
+
+def test_a_log_that_ends_within_it_is_no_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        read_side([str(log_of(tmp_path, CONFIG, ray=False, cut=True))])

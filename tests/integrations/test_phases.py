@@ -17,7 +17,7 @@ from trueup.capture import session
 from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.integrations import Watcher
-from trueup.integrations.verl import save_tokens
+from trueup.integrations.records import save_tokens
 from trueup.mismatch.analysis import analyse
 from trueup.store import Trace
 from trueup.types.codes import StagesCode

@@ -1,17 +1,19 @@
 """Programs that people train with: capture changes none, the same run twice agrees, no
 check fails, a fault is named.
 
-``make realworld`` asks all of it of all programs; here the light ones, each with one fault and no replay.
+``make realworld`` asks all of it of all programs; here the light ones and verl's SFT trainer, each with one
+fault and no replay.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from realworld.entries import SCRIPTS, programs
+from realworld.entries import SCRIPTS, Program, programs
 from realworld.run import unknown_lines
 from realworld.trial import LEVELS, Asked, Trial, faults_of
 
@@ -21,15 +23,26 @@ IN_CI = [one for one in programs().values() if one.in_ci is not None]
 
 
 @pytest.fixture(scope="module")
-def python() -> Iterator[str]:
-    found = IN_CI[0].python
-    if not found.exists():
-        why = f"{found} is not there: bash realworld/setup.sh light makes it"
-        if os.environ.get("CI") == "true":
-            pytest.fail(why)
-        pytest.skip(why)
-    with warm_python(str(found), *OF_TRUEUP) as warm:
-        yield warm
+def python_of() -> Iterator[Callable[[Program], str]]:
+    """A program's environment, warmed once."""
+    with ExitStack() as stack:
+        known: dict[str, str] = {}
+
+        def python(program: Program) -> str:
+            found = program.python
+            if not found.exists():
+                why = f"{found} is not there: bash realworld/setup.sh {program.environment} makes it"
+                if os.environ.get("CI") == "true":
+                    pytest.fail(why)
+                pytest.skip(why)
+            if "PYTHONHASHSEED" in program.settings:  # a process takes it at its start
+                return str(found)
+            if program.environment not in known:
+                warm = warm_python(str(found), *OF_TRUEUP)
+                known[program.environment] = stack.enter_context(warm)
+            return known[program.environment]
+
+        yield python
 
 
 @pytest.mark.torch
@@ -38,8 +51,9 @@ def python() -> Iterator[str]:
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("realworld")
 @pytest.mark.parametrize("name", [one.name for one in IN_CI])
-def test_a_real_program(name: str, python: str, tmp_path: Path) -> None:
+def test_a_real_program(name: str, python_of: Callable[[Program], str], tmp_path: Path) -> None:
     program = programs()[name]
+    python = python_of(program)
     asked = Asked(faults=(program.in_ci or "",), replay=False, seed=False)
     results = Trial(program, tmp_path, python).run(asked)
     assert not unknown_lines(program, faults_of(results))

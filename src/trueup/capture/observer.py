@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from trueup.adapters.measures import Measured, Wanted
 from trueup.errors import ConfigError
+from trueup.types.arrays import Array
 from trueup.types.trace import ScalarLine
 
 if TYPE_CHECKING:
@@ -51,6 +52,10 @@ class Observer(Protocol):
 
     def step_over(self, line: ScalarLine, measured: Measured) -> None:
         """A step is over: ``line`` is what is about to be written of its scalars, and may be added to."""
+
+    def rollout(self, run: WatchedRun, step: int, arrays: Mapping[str, Array]) -> None:
+        """Log-probs of a step's sampled tokens by inference engine and trainer, in the process that knows
+        both (it may train nothing: verl's driver)."""
 
     def close(self) -> None:
         """The run is over."""

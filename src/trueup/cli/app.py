@@ -33,6 +33,7 @@ _BAD_USE = 2
 USAGE = {
     "capture": "-o RUN -- python train.py",
     "accept": "TARGET REFERENCE -o OUT",
+    "alias": "msprobe",
     "check": "TARGET_CONFIG REFERENCE_CONFIG",
     "check-run": "-- python train.py",
     "compare": "TARGET REFERENCE -o OUT",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from trueup.cli.roles import by_role
 from trueup.cli.shared import Output, Printed
 from trueup.comparing.options import CompareOptions
 from trueup.errors import ConfigError
@@ -87,7 +88,8 @@ def command(runs: CompareRuns, options: CompareOptions, reports: CompareReports,
     """Compare two runs: do they agree, and if not, where is the first divergence?
 
     Each side is a trace of trueup, or a dump of msprobe or MindSpore. Exit status: 0 if they agree, 1 if they
-    differ, 2 if that cannot be decided.
+    differ, 2 if that cannot be decided. Of jobs with several process groups (verl's critic) each role is
+    compared with its counterpart.
     """
     _keep_memory_low()
     from trueup import reporting
@@ -112,14 +114,18 @@ def command(runs: CompareRuns, options: CompareOptions, reports: CompareReports,
         if printed.as_json:
             print(json.dumps(rl_json(rollouts), ensure_ascii=False, indent=1))
         return rollouts.outcome.exit_code
-    comparison = compare(target, reference, output=reports.output, options=options)
-    if reports.output is not None:
-        reporting.write_reports(comparison, output=reports.output, formats=formats, console=console)
-    elif console is not None:
-        reporting.print_summary(comparison, console)
-    if printed.as_json:
-        print(to_json(comparison.summary))
-    codes = {int(comparison.summary["verdict"]["exit_code"])}
+
+    def one(target: Path, reference: Path, output: Path | None) -> int:
+        comparison = compare(target, reference, output=output, options=options)
+        if output is not None:
+            reporting.write_reports(comparison, output=output, formats=formats, console=console)
+        elif console is not None:
+            reporting.print_summary(comparison, console)
+        if printed.as_json:
+            print(to_json(comparison.summary))
+        return int(comparison.summary["verdict"]["exit_code"])
+
+    codes = {by_role(target, reference, reports.output, one, quiet=console is None)}
     codes |= set() if rollouts is None else {rollouts.outcome.exit_code}
     return 1 if 1 in codes else max(codes)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from trueup.cli.printing import notes, print_json, stdout_to_file
+from trueup.cli.roles import by_role
 from trueup.cli.shared import Configs, Curves, Printed, Replay, ReplayNoise, Tokenizer, TracePair
 from trueup.comparing.options import MappingOption, NoiseProfileOption
 from trueup.types.option import Option
@@ -48,18 +49,30 @@ def command(runs: TracePair, options: DiagnoseOptions, printed: Printed) -> int:
     next.
 
     Checks the stages of a training step: configuration, data, initial weights, forward and loss, backward,
-    reduction and clipping, optimizer, the next loss; then the long run. Exit status: 0 if the runs agree, 1
-    if they differ, 2 if that cannot be decided.
+    reduction and clipping, optimizer, the next loss; then the long run. Of jobs with several process groups
+    (verl's critic) each role is diagnosed with its counterpart. Exit status: 0 if the runs agree, 1 if they
+    differ, 2 if that cannot be decided.
     """
+
+    def one(target: Path, reference: Path, output: Path | None) -> int:
+        return _diagnosed(target, reference, output or options.output, options, printed)
+
+    quiet = printed.quiet or printed.as_json
+    return by_role(runs.target, runs.reference, options.output, one, quiet=quiet)
+
+
+def _diagnosed(
+    target: Path, reference: Path, output: Path, options: DiagnoseOptions, printed: Printed
+) -> int:
     from trueup.capture.launch.folder import make_writable
     from trueup.diagnosing.pipeline import diagnose
 
-    make_writable(options.output)
-    with stdout_to_file(options.output / PROGRAM_LOG):
+    make_writable(output)
+    with stdout_to_file(output / PROGRAM_LOG):
         diagnosis = diagnose(
-            runs.target,
-            runs.reference,
-            output=options.output,
+            target,
+            reference,
+            output=output,
             command=options.replay,
             budget=options.budget,
             replay=options.replayed,
@@ -75,7 +88,7 @@ def command(runs: TracePair, options: DiagnoseOptions, printed: Printed) -> int:
     from trueup.reporting.diagnosis import diagnosis_report
     from trueup.reporting.render import show, write
 
-    report = options.output / "diagnosis.html"
+    report = output / "diagnosis.html"
     reports = [write(diagnosis_report(diagnosis), report)] if options.html else []
     if printed.as_json:
         print_json(diagnosis.to_json())

@@ -31,7 +31,8 @@ The next step's ``param`` records inherit what was accepted there, and every act
 step gets HISTORY_GAIN * eta * scale more, eta being the worst relative difference of a matrix accepted at its
 start. Vectors are left out there, since a key bias is pure noise, of no effect on what comes later; but what
 a module puts out may differ by HISTORY_GAIN ||t - r|| of its own vector sqrt(numel of the output / of the
-vector). A pair of runs that stays bit-equal inherits nothing.
+vector). What follows an update within the same step (several mini-batches) inherits from it alike. A pair
+of runs that stays bit-equal inherits nothing.
 """
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ def inherited(
         extra[running] = HISTORY_GAIN * eta * scale[running]
     _widen_outputs(rows, metrics, values & (metrics.difference <= rounding + extra), names, extra)
     _widen_updates(rows, metrics, history, names, extra)
+    _widen_after_updates(rows, metrics, rounding, scale, extra)
     return extra, tuple(notes)
 
 
@@ -285,6 +287,21 @@ def _worst_matrix(
     explained = values & (dims >= 2) & (difference > 0) & (difference <= extra)
     with np.errstate(divide="ignore", invalid="ignore"):
         return float((difference / metrics.norm)[explained].max(initial=0.0))
+
+
+def _widen_after_updates(
+    rows: Rows, metrics: Metrics, rounding: Floats, scale: Floats, extra: Floats
+) -> None:
+    """What updates within a step (its mini-batches) leave in the weights grows the bounds of all that comes
+    after them, as what a step leaves grows those of the next."""
+    dims = np.array([len(s) for s in rows.match.words.shape] + [0])[rows.reference.shape]
+    updated = rows.phase_is("optimizer") & rows.slot_is("param") & rows.paired & (dims >= 2)
+    accepted = updated & (metrics.difference > 0) & (metrics.difference <= rounding + extra)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = np.where(accepted, metrics.difference / metrics.norm, 0.0)
+    eta = np.maximum.accumulate(left) if len(left) else left
+    running = rows.phase_is("forward", "loss", "backward", "param_grad", "collective")
+    extra[running] += HISTORY_GAIN * eta[running] * scale[running]
 
 
 def _widen_outputs(rows: Rows, metrics: Metrics, accepted: Bools, names: list[str], extra: Floats) -> None:

@@ -43,7 +43,7 @@ def with_joined_parts(rows: Rows, target: TraceSource, reference: TraceSource, p
                 _values(rows.target, sides[0], target, pair.step, pair.rank),
                 _values(rows.reference, sides[1], reference, pair.reference_step, pair.reference_rank),
             )
-            if parts[0] is not None and parts[1] is not None:
+            if parts[0] and parts[1]:  # not where none could be put together from ranks
                 cut = _of_ranks(parts[0], ranks[0]), _of_ranks(parts[1], ranks[1])
                 joined[paired] = (
                     same_parts(parts[0], parts[1])

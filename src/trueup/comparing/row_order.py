@@ -1,4 +1,5 @@
-"""The same rows of a batch laid out otherwise: in another order, padded on another side or to another length.
+"""The same rows of a batch laid out otherwise: in another order, padded on another side or to another
+length, or packed without padding.
 
 A step sums over its rows, and padding that a mask hides is no part of them: neither changes the training.
 Where the inputs of the model were kept, it is known which row, and which of its tokens, stand where; what was
@@ -8,6 +9,7 @@ compared by its statistics, which know of no order; with other padding it is lef
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -17,6 +19,7 @@ from trueup.comparing.metrics import NONE, SKETCH, Metrics, measure
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.thresholds import IN_PLACE
+from trueup.matching.codes import Codes
 from trueup.matching.layouts import UNORDERED, Layout, Shape, Steps
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
@@ -25,6 +28,9 @@ from trueup.types.arrays import Array, Bools
 from trueup.weights.plan import Permute, Reshape, Slice
 
 PADDED = "padded otherwise, where only stored values would tell"
+DEALT = "of other rows: the calls of this step share out its rows otherwise"
+_UNSEEN = (PADDED, DEALT)
+"""labels of layouts whose statistics say nothing"""
 Place = tuple[TraceSource, int, int]
 
 
@@ -32,6 +38,8 @@ Place = tuple[TraceSource, int, int]
 class Laid:
     """How one side lays out the rows, in the order of the reference's."""
 
+    num: int
+    """rows of the batch; of packed sequences each holds several"""
     width: int
     """tokens of a row with its padding"""
     spans: tuple[Span, ...]
@@ -39,6 +47,11 @@ class Laid:
     @property
     def is_padded(self) -> bool:
         """Whether some row holds padding."""
+        return sum(span.stop - span.start for span in self.spans) != self.num * self.width
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether some row is more than one sequence and nothing else."""
         return any((span.start, span.stop) != (0, self.width) for span in self.spans)
 
 
@@ -47,15 +60,13 @@ def in_row_order(
 ) -> Rows:
     """The rows with a layout wherever the batch is the same laid out otherwise; the very same ``rows`` where
     it is not."""
-    given = rows.paired & rows.phase_is("forward") & rows.slot_starts("input") & (rows.of_call("parent") < 0)
-    given &= rows.kind_is("module") & rows.mode_is("train")
-    if not (given & ~metrics.bits_equal).any():
+    given = _given_rows(rows)
+    if not (given & rows.paired & ~metrics.bits_equal).any():
         return rows
     places = (target, pair.step, pair.rank), (reference, pair.reference_step, pair.reference_rank)
     elsewhere = _elsewhere(rows, metrics)
     layouts, numbers = list(rows.layouts), rows.layout.copy()
-    for microbatch in np.unique(rows.microbatch[given]).tolist():
-        here = rows.microbatch == microbatch
+    for here in _together(rows, given):
         laid = _laid(
             _given(rows, rows.target, given & here, places[0]),
             _given(rows, rows.reference, given & here, places[1]),
@@ -69,6 +80,10 @@ def in_row_order(
                 known[shapes] = len(layouts)
                 layouts.append(_layout(*shapes, *laid))
             numbers[row] = known[shapes]
+    dealt = _dealt_otherwise(rows, places)
+    if dealt.any():
+        numbers[dealt] = len(layouts)
+        layouts.append(Layout(label=DEALT, known=False, whole=False))
     changed = len(layouts) > len(rows.layouts)
     return replace(rows, layout=numbers, layouts=tuple(layouts)) if changed else rows
 
@@ -76,7 +91,7 @@ def in_row_order(
 def measure_rows(rows: Rows) -> tuple[Rows, Metrics]:
     """Such rows measured. Statistics of tensors that are padded otherwise hold the padding too, and say
     nothing: their norms alone are kept, as a scale."""
-    padded = np.array([layout.label == PADDED for layout in rows.layouts] + [False])[rows.layout]
+    padded = np.array([layout.label in _UNSEEN for layout in rows.layouts] + [False])[rows.layout]
     halves = []
     for half in (rows.target, rows.reference):
         held = half.statistics
@@ -114,7 +129,7 @@ def _given(rows: Rows, half: Half, given: Bools, place: Place) -> Given | None:
     """Every input of the model by slot; None where some were not kept, or have other numbers of rows."""
     source, step, rank = place
     found: dict[str, Array] = {}
-    for row in np.flatnonzero(given).tolist():
+    for row in np.flatnonzero(given & (half.call >= 0)).tolist():
         kept = half.tables.summary_row(int(half.summary[row])) if half.summary[row] >= 0 else None
         stored = None if kept is None else source.tensor(step, rank, kept)
         slot = rows.match.words.slot[rows.slot[row]]
@@ -131,6 +146,7 @@ def _laid(target: Given | None, reference: Given | None) -> tuple[Laid, Laid] | 
     if target is None or reference is None:
         return None
     widths = width_of(target), width_of(reference)
+    numbers = num_rows(target) or 0, num_rows(reference) or 0
     for mask in (False, True):
         spans = [spans_of(given, without_padding=mask) for given in (target, reference)]
         keys = [row_keys(given, of) for given, of in zip((target, reference), spans, strict=True)]
@@ -139,25 +155,104 @@ def _laid(target: Given | None, reference: Given | None) -> tuple[Laid, Laid] | 
         if len(found) == len(spans[0]) == len(spans[1]):
             if found == spans[1] and widths[0] == widths[1]:
                 return None
-            return Laid(width=widths[0], spans=tuple(found)), Laid(width=widths[1], spans=tuple(spans[1]))
+            return (
+                Laid(num=numbers[0], width=widths[0], spans=tuple(found)),
+                Laid(num=numbers[1], width=widths[1], spans=tuple(spans[1])),
+            )
     return None
+
+
+def _together(rows: Rows, given: Bools) -> Iterator[Bools]:
+    """Rows of what is given the same rows of the batch: a microbatch; each call that only evaluates."""
+    train = rows.mode_is("train")
+    for microbatch in np.unique(rows.microbatch[given & train]).tolist():
+        yield (rows.microbatch == microbatch) & ~rows.mode_is("eval")
+    outermost = _root_calls(rows.target.side.parent)[rows.target.call]
+    for call in np.unique(rows.target.call[given & rows.paired & rows.mode_is("eval")]).tolist():
+        yield (rows.target.call >= 0) & (outermost == call) & rows.paired | _is_given_alone(rows, given, call)
+
+
+def _is_given_alone(rows: Rows, given: Bools, call: int) -> Bools:
+    """Inputs of the counterpart of a target's call that the target's has not."""
+    other = int(rows.match.calls.reference_of[call])
+    found = (rows.target.call == call) | (rows.reference.call == other)
+    return np.asarray(given & found & ~rows.paired)
+
+
+# -- calls that are given other rows ------------------------------------------
+
+
+def _given_rows(rows: Rows) -> Bools:
+    """Inputs of the model, also those that one side alone is given (a mask)."""
+    outermost = rows.kind_is("module") & (rows.of_call("parent") < 0)
+    return np.asarray(rows.phase_is("forward") & rows.slot_starts("input") & outermost)
+
+
+def _dealt_otherwise(rows: Rows, places: tuple[Place, Place]) -> Bools:
+    """Pairs inside of calls whose counterparts are given other rows, where the calls of the step are together
+    given the same: what either makes of them has another counterpart, or none.
+
+    A trainer of several processes, or of rows in another order, shares out what it only evaluates as it
+    shares out what it trains on.
+    """
+    found = np.zeros(len(rows), bool)
+    halves = rows.target, rows.reference
+    roots = [_root_calls(half.side.parent) for half in halves]
+    inputs = _given_rows(rows)
+    for mode in ("train", "eval"):
+        at = inputs & rows.mode_is(mode)
+        held = [_rows_by_call(rows, half, at, place) for half, place in zip(halves, places, strict=True)]
+        whole = [frozenset().union(*calls.values()) for calls in held]
+        if not whole[0] or whole[0] != whole[1]:
+            continue
+        counterpart = rows.match.calls.reference_of
+        other = [call for call, own in held[0].items() if held[1].get(int(counterpart[call]), own) != own]
+        inside = (rows.target.call >= 0) & np.isin(roots[0][rows.target.call], other)
+        if mode == "train":  # also the loss and the gradients that its microbatch makes
+            numbers = np.unique(rows.microbatch[at & np.isin(rows.target.call, other)])
+            inside |= np.isin(rows.microbatch, numbers) & rows.phase_is("loss", "param_grad")
+            inside &= ~rows.slot_is("accumulated") & ~rows.slot_is("clipped")
+        found |= rows.paired & inside & ~rows.phase_is("param")
+    return found
+
+
+def _root_calls(parents: Codes) -> Codes:
+    """The outermost call around each; a parent comes before what it calls."""
+    roots = np.arange(len(parents))
+    for call, parent in enumerate(parents.tolist()):
+        if parent >= 0:
+            roots[call] = roots[parent]
+    return roots
+
+
+def _rows_by_call(rows: Rows, half: Half, at: Bools, place: Place) -> dict[int, frozenset[bytes]]:
+    """Outermost call -> its rows, without their padding; empty where those of some call are not known."""
+    found = {}
+    for call in np.unique(half.call[at & (half.call >= 0)]).tolist():
+        given = _given(rows, half, at & (half.call == call), place)
+        if given is None:
+            return {}
+        found[call] = frozenset(row_keys(given, spans_of(given, without_padding=True)))
+    return found
 
 
 # -- what brings a tensor to the reference's rows ------------------------------------------
 
 
 def _layout(target: Shape, reference: Shape, laid: Laid, other: Laid) -> Layout:
-    is_padded = laid.is_padded or other.is_padded
-    parts = _parts(target, laid, is_padded), _parts(reference, other, is_padded)
+    is_padded, is_cut = laid.is_padded or other.is_padded, laid.is_cut or other.is_cut
+    parts = _parts(target, laid, is_cut), _parts(reference, other, is_cut)
     if parts[0] is None or parts[1] is None:
-        return Layout(label=PADDED if is_padded else UNORDERED, known=False, whole=not is_padded)
+        few = is_cut and prod(reference) < sum(span.stop - span.start for span in other.spans)
+        unseen = is_padded or few  # with fewer numbers than tokens it is of some of them
+        return Layout(label=PADDED if unseen else UNORDERED, known=False, whole=not unseen)
     label = PADDED if is_padded else "rows in another order"
     return Layout(label=label, target=parts[0], reference=parts[1])
 
 
-def _parts(shape: Shape, laid: Laid, is_padded: bool) -> tuple[Steps, ...] | None:
+def _parts(shape: Shape, laid: Laid, is_cut: bool) -> tuple[Steps, ...] | None:
     """Each row of a tensor without its padding; None where its rows are not known."""
-    num = len(laid.spans)
+    num = laid.num
     flat = _of_tokens(shape, laid)
     if flat is not None:
         return flat
@@ -169,14 +264,14 @@ def _parts(shape: Shape, laid: Laid, is_padded: bool) -> tuple[Steps, ...] | Non
         if flat is not None:
             return flat
     shared = shape[0] == 1 and num > 1 and laid.width in shape[1:]  # positions, angles: of all rows
-    tokens = _token_dims(shape, laid.width, is_padded)
+    tokens = _token_dims(shape, laid.width, is_cut)
     if (shape[0] != num and not shared) or shape == (num, num) or tokens is None:
         return None
     found = []
     for span in laid.spans:
         row = 0 if shared else span.row
         steps: Steps = (*turned, Slice(dim=0, start=row, stop=row + 1))
-        if is_padded:
+        if is_cut:
             held = [span.stop - span.start if dim in tokens else size for dim, size in enumerate(shape)]
             cuts = (Slice(dim=dim, start=span.start, stop=span.stop) for dim in tokens)
             steps = (*steps, *cuts, Reshape(shape=(prod(held[1:]),)))
@@ -186,7 +281,7 @@ def _parts(shape: Shape, laid: Laid, is_padded: bool) -> tuple[Steps, ...] | Non
 
 def _of_tokens(shape: Shape, laid: Laid, turned: Steps = ()) -> tuple[Steps, ...] | None:
     """Where the first dim counts the tokens of all rows, or those that have a next one; else None."""
-    num = len(laid.spans)
+    num = laid.num
     for width in (laid.width, laid.width - 1):
         if shape[0] == num * width > num:
             begin, short = [span.row * width for span in laid.spans], laid.width - width
@@ -197,9 +292,9 @@ def _of_tokens(shape: Shape, laid: Laid, turned: Steps = ()) -> tuple[Steps, ...
     return None
 
 
-def _token_dims(shape: Shape, width: int, is_padded: bool) -> list[int] | None:
+def _token_dims(shape: Shape, width: int, is_cut: bool) -> list[int] | None:
     """Dims that count the tokens of a row: both of attention scores; None where it is not known which."""
     tokens = [dim for dim in range(1, len(shape)) if shape[dim] == width]
     if len(tokens) > 1 and (len(shape), tokens) != (4, [2, 3]):
-        return None if len(shape) != 3 and is_padded else tokens[:1]
+        return None if len(shape) != 3 and is_cut else tokens[:1]
     return tokens

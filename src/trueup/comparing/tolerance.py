@@ -165,11 +165,15 @@ def _running_roundoff(
     """Coarsest unit roundoff so far, and each row's own; NaN where a row is not floating.
 
     Where many of the leaf tensors differ in dtype, the two runs were meant to compute in different precision,
-    and the coarser one is shared; an isolated difference of dtype does not widen anything after it.
+    and the coarser one is shared; an isolated difference of dtype does not widen anything after it. Of a
+    record that one side has without a summary (its parts were not put together) the other's dtype is taken
+    for both.
     """
     table = unit_roundoffs(rows.match.words.dtype)
     everywhere = [np.nan_to_num(table[half.dtype]) for half in (rows.target, rows.reference)]
     target, reference = (np.where(rows.paired, side, 0.0) for side in everywhere)
+    silent = [rows.paired & (half.summary < 0) for half in (rows.target, rows.reference)]
+    target, reference = np.where(silent[0], reference, target), np.where(silent[1], target, reference)
     within = 0.0 if inside is None else inside.roundoff
     floating = (target > 0) & (reference > 0)
     activations = floating & rows.phase_is("forward") & rows.slot_starts("output")
@@ -224,7 +228,9 @@ def operand_scale(rows: Rows, metrics: Metrics) -> Floats:
     softmax), carries the rounding of its operands. Their size: forward outputs, rms of the largest floating
     input of the same call times sqrt(numel), for a product of two activations rms_a rms_b length; input
     gradients, the same from the output gradients; a weight's gradient g^T x summed over rows, ||g|| ||x|| /
-    sqrt(rows); a bias's or norm weight's, ||g||.
+    sqrt(rows); a bias's or norm weight's, ||g||. A loss of one microbatch, and what its backward gives at a
+    place, the largest of the step's: they are sums of terms of one size, add up, and where one is far smaller
+    (of a policy, whose advantages sum to 0) its terms cancel.
     """
     reference = rows.reference
     norm = np.nan_to_num(metrics.norm)
@@ -238,8 +244,24 @@ def operand_scale(rows: Rows, metrics: Metrics) -> Floats:
     for into, out in ((forward & inputs, forward & outputs), (backward & outputs, backward & inputs)):
         operand = _largest_by_call(reference, into & floating, rms)
         scale = np.where(out, np.maximum(scale, operand[reference.call] * size), scale)
+    scale = np.maximum(scale, _of_microbatches(rows, norm))
     scale = np.maximum(scale, _product_scale(rows, rms, floating) * size)
     return np.asarray(np.maximum(scale, _gradient_scale(rows, norm, floating)))
+
+
+def _of_microbatches(rows: Rows, norm: Floats) -> Floats:
+    """The largest norm that microbatches have at the same place: of losses, and of gradients."""
+    out = np.zeros(len(rows))
+    at = np.flatnonzero(
+        (rows.phase_is("loss") & rows.slot_is("value") & (rows.reference.numel == 1))
+        | (rows.phase_is("backward") & rows.mode_is("train"))
+    )
+    columns = [rows.phase, rows.slot, rows.of_call("name"), rows.of_call("ordinal")]
+    _, place = np.unique(np.stack([one[at] for one in columns]), axis=1, return_inverse=True)
+    largest = np.zeros(int(place.max(initial=-1)) + 1)
+    np.maximum.at(largest, place.ravel(), norm[at])
+    out[at] = largest[place.ravel()]
+    return out
 
 
 def _product_scale(rows: Rows, rms: Floats, floating: Bools) -> Floats:

@@ -16,7 +16,7 @@ import numpy as np
 from trueup.capture import session
 from trueup.capture.shield import shielded
 from trueup.integrations import Watcher
-from trueup.integrations.records import dtype_of, plain, run_of, save_tokens
+from trueup.integrations.records import LogProbs, dtype_of, plain, run_of
 from trueup.store.rollouts import PADDING, Setting, write_batch, write_loss
 from trueup.types.arrays import Array
 
@@ -86,9 +86,17 @@ def _scored(trainer: object, args: tuple[object, ...], found: Mapping[str, objec
     step: int = state.global_step
     _of(trainer)["step"] = step
     run = run_of(step)
-    if run is None:
+    log_probs: LogProbs = _of(trainer).setdefault("log_probs", LogProbs())  # type: ignore[assignment]
+    if not log_probs.wanted(step):
         return
     arrays, dtypes = _sequences(found)
+    part = trainer.accelerator.process_index  # type: ignore[attr-defined]
+    names = ("rollout_log_probs", "old_log_probs", "response_mask", "responses")
+    tokens = {name: arrays[name] for name in names if name in arrays}
+    if len(tokens) == len(names):  # of vLLM; a rollout by the model itself has no log-probs of its own
+        log_probs.keep(step, tokens, part=part)
+    if run is None:
+        return
     rewards = _of(trainer).get("rewards")
     rows, width = arrays["response_mask"].shape
     first = trainer.accelerator.process_index * rows  # type: ignore[attr-defined]
@@ -99,12 +107,7 @@ def _scored(trainer: object, args: tuple[object, ...], found: Mapping[str, objec
         last = np.maximum((arrays["responses"] != PADDING).sum(axis=1) - 1, 0)
         arrays["scores"][np.arange(rows), last] = scores
     arrays["group"] = (first + np.arange(rows)) // trainer.num_generations  # type: ignore[attr-defined]
-    part = trainer.accelerator.process_index  # type: ignore[attr-defined]
     write_batch(run, step, arrays, _batch_settings(trainer), dtypes, part=part)
-    names = ("rollout_log_probs", "old_log_probs", "response_mask", "responses")
-    tokens = {name: arrays[name] for name in names if name in arrays}
-    if len(tokens) == len(names):  # of vLLM; a rollout by the model itself has no log-probs of its own
-        save_tokens(run / "tokens" / f"step_{step:06d}.npz", tokens, step)
 
 
 @shielded

@@ -22,7 +22,8 @@ from trueup.capture import session
 from trueup.capture.launch.child import framework_is_ready
 from trueup.capture.shield import shielded
 from trueup.integrations import Watcher
-from trueup.integrations.records import plain, run_of, save_tokens
+from trueup.integrations.layers import TrainerLayers
+from trueup.integrations.records import LogProbs, plain, run_of
 from trueup.integrations.verl_records import recording, wrap_trainer
 
 TOKENS = ("rollout_log_probs", "old_log_probs", "response_mask", "responses")
@@ -86,10 +87,31 @@ def _phase(engine: object, data: object, name: str) -> Iterator[Phase | None]:
         return
     role = _role(engine)
     number = running.begin_phase(step, role=role, phase="update" if trains else _INFER.get(role, "infer"))
+    layers = _layers(engine, step) if role == "actor" and (not trains or not number) else None
+    if layers is not None and step is not None:
+        layers.begin("noise" if trains else "training", step)
     try:
         yield (step, role, number)
     finally:
+        if layers is not None:
+            layers.end()
         running.end_phase()
+
+
+@shielded
+def _layers(engine: object, step: int | None) -> TrainerLayers | None:
+    """What keeps the layer outputs of the actor in a captured step; None of a model that has no layers to
+    see."""
+    run, kept = run_of(step), vars(engine)
+    if run is None:
+        return None
+    if "_trueup_layers" not in kept:
+        try:
+            kept["_trueup_layers"] = TrainerLayers(engine.module, run)  # type: ignore[attr-defined]
+        except (ValueError, AttributeError):  # Megatron's chunks are a list
+            kept["_trueup_layers"] = None
+    found: TrainerLayers | None = kept["_trueup_layers"]
+    return found
 
 
 def _recorded(engine: object, data: object, loss: object, phase: Phase) -> object:
@@ -148,25 +170,24 @@ class Batch(Protocol):
 
 def _wrap_metrics(module: ModuleType) -> None:
     """Called with every token's rollout and trainer log-prob, by the old and the new trainer."""
-    inner = module.calculate_debug_metrics
+    inner, log_probs = module.calculate_debug_metrics, LogProbs()
 
     @functools.wraps(inner)
     def calculate_debug_metrics(data: Batch) -> object:
         trainer = sys._getframe(1).f_locals.get("self")
-        _keep_tokens(data, getattr(trainer, "global_steps", None))
+        _keep_tokens(log_probs, data, getattr(trainer, "global_steps", None))
         return inner(data)
 
     vars(module)["calculate_debug_metrics"] = calculate_debug_metrics
 
 
 @shielded
-def _keep_tokens(data: Batch, step: int | None) -> None:
-    """Write the step's token file, beside the steps of the trace."""
-    run = run_of(step)
-    if run is None or step is None:
-        return
-    arrays = {name: plain(data.batch[name]) for name in TOKENS if name in data.batch}
-    save_tokens(run / "tokens" / f"step_{step:06d}.npz", arrays, step)
+def _keep_tokens(log_probs: LogProbs, data: Batch, step: int | None) -> None:
+    """Write the step's token file, beside the steps of the trace, and what a monitor measures of it."""
+    if step is not None:
+        log_probs.over(step)
+    if step is not None and log_probs.wanted(step):
+        log_probs.keep(step, {name: plain(data.batch[name]) for name in TOKENS if name in data.batch})
 
 
 watch()

@@ -8,6 +8,7 @@ distributed tensor says its place itself.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,8 @@ DATA = "dp"
 NEAR = 0.3
 """relative distance below which a sum or mean of terms is taken for the whole; sketches are good to 0.1"""
 _MOST_NAMED = 4
+_SCALED = {"backward": "*", "loss": "value"}
+"""phase -> slots that count 1/n of the whole where a rank's loss is the mean over its own rows"""
 
 
 class Slot(NamedTuple):
@@ -147,7 +150,9 @@ def _of_microbatches(views: Sequence[StepView], one: RankStep) -> Inferred | Non
         for kind in (("param_grad", "local"), ("loss", "value"))
     )
     divided = {"backward": _is_times(gradients, number), "loss": _is_times(losses, number)}
-    tensors = [Row("*", {DATA: Shard(0, divided=True)}, phase=phase) for phase in divided if divided[phase]]
+    tensors = [
+        Row("*", {DATA: Shard(0, divided=True)}, _SCALED[phase], phase) for phase in divided if divided[phase]
+    ]
     decided = _weights_of(by_key, there, number, Partial(mean=divided["backward"]))
     rows = [
         Row(name, {DATA: one or Unknown()}, slot, phase) for (_, name, phase, slot), one in decided.items()
@@ -159,12 +164,13 @@ def _of_microbatches(views: Sequence[StepView], one: RankStep) -> Inferred | Non
     )
 
 
-def replicas(source: TraceSource, step: int) -> Inferred | None:
+def replicas(source: TraceSource, step: int, whole: TraceSource | None = None) -> Inferred | None:
     """The layout of a run whose ranks hold the same weights and read other rows: data parallel. None where
     it is not plainly that.
 
-    Each rank's loss is the mean over its own rows: its gradients are terms of a mean over ranks. What is the
-    same on all ranks after backward was reduced within it.
+    Each rank's loss is the mean over its own rows: its gradients are terms of a mean over ranks, unless those
+    of ``whole``, a run of the same rows in one process, are of the same size. What is the same on all ranks
+    after backward was reduced within it.
     """
     ranks = source.steps().get(step, [])
     mesh = Layout(mesh={DATA: len(ranks)}, batch=(DATA,), source="inferred")
@@ -172,7 +178,8 @@ def replicas(source: TraceSource, step: int) -> Inferred | None:
         return None
     views = [RankStep(step_view(source, step, rank), mesh, 1) for rank in ranks]
     by_key, placed = _by_key(views), _say_their_place(views[0])
-    rows: list[Row] = [Row("*", {DATA: Partial(mean=True)}, "local", "param_grad")]
+    is_mean = whole is None or _is_times_in_all(views, RankStep(step_view(whole, step, 0), mesh, 1))
+    rows: list[Row] = [Row("*", {DATA: Partial(mean=is_mean)}, "local", "param_grad")]
     counts: Counter[str] = Counter()
     for key, (slot, summaries) in by_key.items():
         if slot.kind != "parameter" or slot.slot == "local" or slot.name in placed:
@@ -180,10 +187,11 @@ def replicas(source: TraceSource, step: int) -> Inferred | None:
         same = len(summaries) == len(ranks) and all(alike(summaries[0], one) for one in summaries[1:])
         if not same and (key.phase, key.slot) == ("param", "value"):
             return None
-        if not same and slot.slot == "accumulated":
-            rows.append(Row(slot.name, {DATA: Partial(mean=True)}, slot.slot, slot.phase))
+        if slot.slot == "accumulated":
+            placed_so = Invariant() if same else Partial(mean=is_mean)
+            rows.append(Row(slot.name, {DATA: placed_so}, slot.slot, slot.phase))
         counts["same" if same else "apart"] += 1
-    divided = [Row("*", {DATA: Shard(0, divided=True)}, phase=phase) for phase in ("backward", "loss")]
+    divided = [Row("*", {DATA: Shard(0, divided=is_mean)}, slot, phase) for phase, slot in _SCALED.items()]
     layout = replace(mesh, parameters=tuple(rows), tensors=tuple(divided))
     return Inferred(layout=layout, counts=counts, code=MergingCode.REPLICAS)
 
@@ -244,6 +252,33 @@ def _is_times(pairs: Sequence[tuple[Summary | None, Summary]], number: int) -> b
         part.l2_norm / whole.l2_norm for whole, part in pairs if whole and whole.l2_norm and part.l2_norm
     ]
     return bool(ratios) and abs(float(np.median(ratios)) / number - 1.0) < NEAR / number
+
+
+def _is_times_in_all(parts: Sequence[RankStep], whole: RankStep) -> bool:
+    """Whether the gradients that backward passes back, of all rows of the step, are as many times those of
+    one process as there are ranks, and not of their size: a rank divides its loss by its own rows alone."""
+    own = [_passed_back(rank) for rank in parts]
+    other = _passed_back(whole)
+    ratios = [
+        math.sqrt(sum(held[name] for held in own) / other[name])
+        for name in other
+        if other[name] > 0 and all(name in held for held in own)
+    ]
+    return not ratios or float(np.median(ratios)) > math.sqrt(len(parts))
+
+
+def _passed_back(rank: RankStep) -> dict[tuple[str, str], float]:
+    """Call and slot -> sum of squares over all microbatches of what backward gives there."""
+    found: dict[tuple[str, str], float] = {}
+    view = rank.view
+    columns = (view.record_call, view.phase, view.slot, view.content)
+    for number, phase, slot, row in zip(*columns, strict=True):
+        call = rank.calls[number]
+        if call is not None and row is not None and phase == "backward":
+            norm = rank.summary(row)[0].l2_norm
+            place = call.name, slot
+            found[place] = found.get(place, 0.0) + (math.nan if norm is None else norm * norm)
+    return found
 
 
 def _stages(parts: TraceSource, ranks: Sequence[int]) -> int:

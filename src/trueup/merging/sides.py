@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from statistics import fmean
 
 import numpy as np
@@ -12,7 +13,7 @@ import polars as pl
 
 from trueup.errors import ConfigError
 from trueup.merging.dealt import dealt_otherwise
-from trueup.merging.infer import AXIS, infer, replicas
+from trueup.merging.infer import AXIS, NEAR, infer, replicas
 from trueup.merging.trace import MergedTrace, microbatches_of
 from trueup.merging.tree import Functions
 from trueup.store import StepTables, Trace, TraceSource
@@ -23,6 +24,7 @@ from trueup.types.reason import Reason, reason
 
 _SMALL = 1e-300
 """against division by zero"""
+_GRADIENT_OF = {"forward": "backward"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +105,13 @@ def as_wholes(
     foreign = not all(isinstance(side, Trace) for side in sides)  # dumps say too little of their parts
     if foreign and not merge and not any(layouts):
         return Sides(*sides)
+    dealt = dealt_otherwise(sides)
+    if dealt is not None and {one and one.size, other and other.size} == {None, 1}:
+        one, other, inferred = _beside_one_process(target, reference, one, other)
     if one is None and other is not None and other.size == 1:
         one, inferred = _inferred(target, reference, "target")
     elif other is None and one is not None and one.size == 1:
         other, inferred = _inferred(reference, target, "reference")
-    dealt = dealt_otherwise(sides)
     if one is None and other is None and (dealt is not None or merge) and world_size(target) > 1:
         one, other, inferred = _data_parallel(target, reference)
     if one is None or other is None:
@@ -186,38 +190,53 @@ def _samples(trace: TraceSource, step: int) -> int:
 
 def _with_numbers_placed(both: Sequence[tuple[TraceSource, Layout]]) -> list[Layout]:
     """The layouts, with numbers of microbatches (losses) added up or averaged: programs do either, and divide
-    gradients accordingly. What brings a number of both sides nearer to each other is what it means."""
+    gradients accordingly. What brings a number of both sides nearer to each other is what it means; where one
+    side is of more processes, whose losses are averaged, each side may do either, and what is nowhere near is
+    not put together."""
     common = min(set(both[0][0].steps()) & set(both[1][0].steps()), default=None)
     if common is None:
         return [layout for _, layout in both]
-    sizes = {layout.size for _, layout in both}
-    if len(sizes) > 1 or any(layout.num_batches < layout.size for _, layout in both):
+    if any(layout.num_batches < layout.size for _, layout in both):
         return [_with_numbers_unknown(side, layout, common) for side, layout in both]
-    target, reference = (_numbers(side, common) for side, _ in both)
-    rows = []
-    for key in target:
-        if key in reference:
-            total, mean = (
-                abs(made(target[key]) - made(reference[key])) / max(abs(made(reference[key])), _SMALL)
-                for made in (sum, fmean)
-            )
-            name, phase, slot = key
-            averaged = not total < mean
-            rows.append(Row(name, {BATCH: Partial(mean=averaged)}, slot, phase))
+    is_alike = both[0][1].size == both[1][1].size
+    numbers = [_numbers(side, common) for side, _ in both]
+    rows: list[list[Row]] = [[], []]
+    for key in numbers[0].keys() & numbers[1].keys():
+        values = [held[key] for held in numbers]
+        ways = [way for way in product((True, False), repeat=2) if not is_alike or way[0] == way[1]]
+        apart, averaged = min(((_apart(values, way), way) for way in ways), key=lambda found: found[0])
+        name, phase, slot = key
+        for found, mean, (_, layout) in zip(rows, averaged, both, strict=True):
+            if not is_alike and apart > NEAR:
+                found += _unplaced(key)
+                continue
+            as_they_are = {} if is_alike else dict.fromkeys(layout.batch, Replicate())
+            found.append(Row(name, {BATCH: Partial(mean=mean), **as_they_are}, slot, phase))
             if phase == "forward":  # of a mean each has its share of the gradient, of a sum the whole
-                rows.append(Row(name, {BATCH: Partial(mean=not averaged)}, slot, "backward"))
-    return [replace(layout, tensors=(*rows, *layout.tensors)) for _, layout in both]
+                found.append(Row(name, {BATCH: Partial(mean=not mean)}, slot, "backward"))
+    return [
+        replace(layout, tensors=(*found, *layout.tensors))
+        for (_, layout), found in zip(both, rows, strict=True)
+    ]
+
+
+def _apart(values: Sequence[Sequence[float]], averaged: Sequence[bool]) -> float:
+    """Relative distance of the two numbers; infinite where it is not one."""
+    one, other = (fmean(v) if mean else sum(v) for v, mean in zip(values, averaged, strict=True))
+    found = abs(one - other) / max(abs(other), _SMALL)
+    return math.inf if math.isnan(found) else found
+
+
+def _unplaced(key: tuple[str, str, str]) -> list[Row]:
+    name, phase, slot = key
+    return [Row(name, {BATCH: Unknown()}, slot, where) for where in {phase, _GRADIENT_OF.get(phase, phase)}]
 
 
 def _with_numbers_unknown(trace: TraceSource, layout: Layout, step: int) -> Layout:
     """The layout; of one process that says nothing, numbers of microbatches are no copies of one another."""
     if layout.size > 1 or layout.tensors:
         return layout
-    rows = [
-        Row(name, {BATCH: Unknown()}, slot, where)
-        for name, phase, slot in _numbers(trace, step)
-        for where in {phase, "backward" if phase == "forward" else phase}
-    ]
+    rows = [row for key in _numbers(trace, step) for row in _unplaced(key)]
     return replace(layout, tensors=tuple(rows))
 
 
@@ -296,6 +315,20 @@ def _data_parallel(
         for note in one.notes()
     ]
     return found[0].layout, found[1].layout, notes
+
+
+def _beside_one_process(
+    target: TraceSource, reference: TraceSource, one: Layout | None, other: Layout | None
+) -> tuple[Layout | None, Layout | None, list[Reason]]:
+    """The layouts where one run is of one process and the ranks of the other deal out its rows among them:
+    what is known, where they are not plainly that."""
+    common = min(set(target.steps()) & set(reference.steps()))
+    parts, whole, name = (target, reference, "target") if one is None else (reference, target, "reference")
+    found = replicas(parts, common, whole)
+    if found is None:
+        return one, other, []
+    notes = [of_side(name, note) for note in found.notes()]
+    return (found.layout, other, notes) if one is None else (one, found.layout, notes)
 
 
 def _as_they_are(target: TraceSource, reference: TraceSource, *, merge: bool | None) -> Sides:

@@ -20,7 +20,7 @@ from trueup.types.reason import Reason, reason
 from trueup.types.trace import SummaryRow
 
 LAST_ONLY = ("accumulated", "clipped")
-"""gradients of a parameter that only the last record of a step tells"""
+"""gradients of a parameter that only the last record of a step tells, as what its last update leaves"""
 Reader = Callable[[int, SummaryRow], Values | None]
 """rank and row of summaries -> values of that shape"""
 
@@ -120,6 +120,8 @@ class _Merging:
         """samples lie along their second dimension (states of recurrent layers, sequences first)"""
         self._batch: tuple[int, ...] | None = None
         """shape of the token ids that the model is given: rows, tokens"""
+        self._shapes: dict[tuple[int, int], tuple[int, ...]] = {}
+        """the same of each rank and microbatch that is put together"""
         self.functions = 0
         """tensors of the framework's functions that were left out"""
 
@@ -160,6 +162,9 @@ class _Merging:
         members = [_member(source, self._read) for source in sources]
         placed = _placed(self._layout, sources[0], phase, slot)
         several = len({member.coordinate.get(BATCH, 0) for member in members}) > 1
+        if phase == "forward" and isinstance(call.above, int) and len(members[0].part.shape) == 2:
+            for member in members:
+                self._shapes.setdefault(_place(member), member.part.shape)
         batch = self._along_batch(key, members, several=several)
         if batch is not None:
             placed = Placed({**placed.placements, BATCH: batch}, placed.split)
@@ -182,12 +187,14 @@ class _Merging:
             if tensor in self._of_no_sample:
                 return Partial()
             return Shard(1) if several and tensor in self._second else None
+        if key.phase == "loss" and len(self._shapes) > 1 and _is_one_label(members):
+            raise Unfit(MergingCode.PLACEMENT_UNKNOWN, axis=BATCH)  # of one token: which one, no order tells
         if key.phase != "forward" or not several:
             return None
         if self._is_of_no_sample(members):
             self._of_no_sample.add(tensor)
             return Replicate()
-        if self._lie_second(members):
+        if self._lie_second(members) or self._are_packed(members):
             self._second.add(tensor)
             return Shard(1)
         return None
@@ -206,6 +213,24 @@ class _Merging:
         if num < 2 or shape[1:2] != (num,) or len(shape) < 3:
             return False
         return (shape[0] == tokens != num) or shape[0] % num != 0
+
+    def _are_packed(self, members: Sequence[Member]) -> bool:
+        """Whether each microbatch is one row of as many tokens as fill it: rows of other lengths make one."""
+        shapes = [member.part.shape for member in members]
+        tokens = [self._shapes.get(_place(member), ())[1:] for member in members]
+        return len(set(tokens)) > 1 and all(
+            len(shape) > 1 and shape[:2] == (1, *n) for shape, n in zip(shapes, tokens, strict=True)
+        )
+
+
+def _is_one_label(members: Sequence[Member]) -> bool:
+    """Whether each microbatch has one whole number: programs whose loss goes through tokens one by one."""
+    parts = [member.part.summary() for member in members]
+    return all(part.numel == 1 and part.dtype.startswith(("int", "uint")) for part in parts)
+
+
+def _place(member: Member) -> tuple[int, int]:
+    return member.part.rank, member.coordinate.get(BATCH, 0)
 
 
 def _kind(source: Source) -> str:
@@ -278,7 +303,7 @@ def _groups(ranks: Sequence[RankStep]) -> dict[RecordKey, list[Source]]:
             occurrence = seen.get(own, 0)
             seen[own] = occurrence + 1
             parameter = call.microbatch < 0
-            if parameter and slot in LAST_ONLY:
+            if parameter and (slot in LAST_ONLY or phase == "optimizer"):
                 last[key] = Source(rank, row, call, 0)
             elif occurrence == 0 or (parameter and slot == "local"):
                 groups.setdefault(key, []).append(Source(rank, row, call, occurrence))

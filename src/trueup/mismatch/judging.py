@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from trueup.mismatch.layers import LayerError, dtype_needed, first_beyond
+from trueup.mismatch.layers import LayerError, first_beyond
 from trueup.mismatch.measuring import Measures, correlation
+from trueup.mismatch.needed import dtype_needed
 from trueup.mismatch.parts import by_position, by_step, rms
 from trueup.mismatch.thresholds import (
     DOUBT,

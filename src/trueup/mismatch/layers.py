@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trueup.mismatch.needed import dtype_needed
 from trueup.mismatch.reading import TokenFile, bit_equal, layer
 from trueup.mismatch.thresholds import AMPLIFICATION, NOISE, ROUNDINGS
 from trueup.numerics.dtypes import DTYPES
@@ -98,22 +99,3 @@ def _relative(actual: Array, expected: Array) -> Floats:
 
 def _rms(values: Floats) -> float:
     return float(np.sqrt((values * values).mean())) if len(values) else 0.0
-
-
-def dtype_needed(values: Array) -> str:
-    """The coarsest floating dtype that holds these values exactly: what they were rounded to.
-
-    Example:
-        >>> dtype_needed(np.float32([1.0, 0.5])), dtype_needed(np.float32([0.1]))
-        ('bfloat16', 'float32')
-    """
-    if values.dtype == np.float16:
-        return "float16"
-    single = values.astype(np.float32)
-    if values.dtype.itemsize > single.itemsize and not np.array_equal(single, values, equal_nan=True):
-        return "float64"
-    if not (single.view(np.uint32) & 0xFFFF).any():
-        return "bfloat16"
-    with np.errstate(over="ignore"):
-        half = single.astype(np.float16).astype(np.float32)
-    return "float16" if np.array_equal(half, single, equal_nan=True) else "float32"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from trueup.errors import ConfigError
+from trueup.mismatch.pairing import Sides, paired_layers
 from trueup.mismatch.tokens import Tokens
 from trueup.numerics.dtypes import DTYPES
 from trueup.store.npz import NPZ_ERRORS
@@ -40,6 +41,8 @@ class TokenFile:
     """of the shape of its log-probs"""
     layers: tuple[str, ...]
     """names in the order of the file that both sides have"""
+    paired: Sides = field(default_factory=dict)
+    """layers of the same tokens that capture kept beside the file: docs/rl.md"""
 
 
 def files_of(paths: Sequence[Path]) -> list[Path]:
@@ -96,6 +99,28 @@ def read(path: Path) -> TokenFile:
     with opened(path) as archive:
         arrays = {key: _array(archive, path, key) for key in NAMES}
         names = archive.files
+    tokens, mask = _checked(path, arrays, names)
+    by_side = [[n.partition("/")[2] for n in names if n.startswith(f"{side}/")] for side in SIDES[:2]]
+    layers = tuple(name for name in by_side[1] if name in by_side[0])
+    paired: Sides = {}
+    if not layers and path.parent.name == FOLDER and len(tokens.steps) == 1:
+        paired = paired_layers(path.parents[1], tokens.steps[0])
+        layers = tuple(paired.get("training", {}))
+    return TokenFile(path=path, tokens=tokens, mask=mask, layers=layers, paired=paired)
+
+
+def tokens_from_arrays(arrays: Mapping[str, Array], place: Path) -> Tokens:
+    """The tokens of arrays under the names of a token file; ``place`` is what an error names.
+
+    Raises:
+        ConfigError: an array is missing, or of another shape than the log-probs.
+    """
+    given = {key: next((arrays[n] for n in names if n in arrays), None) for key, names in NAMES.items()}
+    return _checked(place, given, list(arrays))[0]
+
+
+def _checked(path: Path, arrays: Mapping[str, Array | None], names: Sequence[str]) -> tuple[Tokens, Bools]:
+    """The tokens and which of them count."""
     for side in ("rollout", "training"):
         if arrays[side] is None:
             raise ConfigError(
@@ -104,14 +129,14 @@ def read(path: Path) -> TokenFile:
             )
     given = {key: array for key, array in arrays.items() if array is not None}
     mask, rows = _mask(path, given)
-    by_side = [[n.partition("/")[2] for n in names if n.startswith(f"{side}/")] for side in SIDES[:2]]
-    layers = tuple(name for name in by_side[1] if name in by_side[0])
-    return TokenFile(path=path, tokens=_tokens(path, given, mask, rows), mask=mask, layers=layers)
+    return _tokens(path, given, mask, rows), mask
 
 
 def layer(file: TokenFile, side: str, name: str) -> Array | None:
     """One layer's output of one side: rows of features, those of the tokens that count where the array has
     the shape of the log-probs."""
+    if file.paired:
+        return file.paired.get(side, {}).get(name)
     with opened(file.path) as archive:
         key = f"{side}/{name}"
         if key not in archive.files:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from trueup.adapters.measures import Measured, Wanted
@@ -15,10 +15,12 @@ from trueup.monitoring.alarms import Alarm
 from trueup.monitoring.events import Events, alarm_from_subjects
 from trueup.monitoring.readings import reading_of
 from trueup.monitoring.replicas import ReplicaCheck
+from trueup.monitoring.rollouts import RolloutMonitor
 from trueup.monitoring.rules import Rule, rules_from_settings
 from trueup.monitoring.settings import MonitorSettings
 from trueup.store import layout
 from trueup.store.series import SeriesWriter
+from trueup.types.arrays import Array
 from trueup.types.trace import ScalarLine
 
 MADE_BY = "trueup.monitoring.monitor:monitor_from_plain"
@@ -60,6 +62,7 @@ class Monitor:
         self._before: deque[ScalarLine] = deque(maxlen=_BEFORE)
         self._captured: list[range] = []
         self._last_time: float | None = None
+        self._rollouts: RolloutMonitor | None = None
 
     def described(self) -> dict[str, object]:
         """What creates the same monitor in another process; a callback is not included."""
@@ -128,6 +131,12 @@ class Monitor:
             ],
             run,
         )
+
+    def rollout(self, run: WatchedRun, step: int, arrays: Mapping[str, Array]) -> None:
+        """Both log-probs of a step's sampled tokens are known to this process."""
+        if self._rollouts is None:
+            self._rollouts = RolloutMonitor(run, self.settings)
+        self._rollouts.step_over(step, arrays)
 
     def close(self) -> None:
         """The run is over."""

@@ -14,6 +14,7 @@ from typing_extensions import Required, TypedDict  # pydantic reads typing's fro
 
 from trueup.errors import ConfigError, TraceError
 from trueup.monitoring.events import VERSION
+from trueup.monitoring.rollouts import mismatch_lines
 from trueup.store import layout
 from trueup.store.checked import document_from_file
 from trueup.store.reader import scalar_line
@@ -176,5 +177,6 @@ def state_of(run: MonitoredRun) -> Mapping[str, object]:
         "steps": len(run.lines),
         "step": last.get("step"),
         "numbers": {name: last[name] for name in NUMBERS if last.get(name) is not None},
+        "mismatch": lines[-1] if (lines := mismatch_lines(run.root)) else {},
         "alarms": merged_alarms(run.alarms()),
     }

@@ -22,6 +22,7 @@ RULES = (
     "all_zero",
     "replicas_parted",
     "no_learning",
+    "mismatch",
 )
 
 
@@ -98,6 +99,26 @@ class RuleSettings:
         float,
         Option("no_learning: by this share, mean of the last 64 steps against the first 64.", unit="ratio"),
     ] = 0.01
+
+    mismatch_ess: Annotated[
+        float,
+        Option(
+            "mismatch: least effective sample size of the tokens' importance ratios, trainer against "
+            "rollout; 0: not applied.",
+            unit="share of the tokens",
+        ),
+    ] = 0.9
+    mismatch_multiple: Annotated[
+        float,
+        Option(
+            "mismatch: multiple of the median k3 of the first steps; 0: not applied.",
+            unit="ratio",
+        ),
+    ] = 10.0
+    mismatch_baseline: Annotated[
+        int, Option("mismatch: first steps whose median k3 is compared with.", unit="steps")
+    ] = 8
+    mismatch_steps: Annotated[int, Option("mismatch: consecutive steps beyond a bound.", unit="steps")] = 3
 
     def __post_init__(self) -> None:
         for name in self.disabled:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.monitoring.reader import NUMBERS, MonitoredRun
+from trueup.monitoring.rollouts import SERIES, mismatch_lines
 from trueup.store.events import events, records, version
 
 _ROWS = 1024
@@ -36,6 +37,7 @@ def export_tensorboard(run: MonitoredRun, folder: Path) -> Path:
         values = np.stack([run.numbers(name) for name in names], axis=1) if names else np.zeros((0, 0))
         there = np.asarray([[line.get(name) is not None for name in names] for line in run.lines], bool)
         _write_rows(file, names, steps, times, values, there)
+        _write_mismatch(file, run)
         time_of = dict(zip(steps.tolist(), times.tolist(), strict=True))
         for kind, columns in run.reader().kinds.items():
             for column in columns:
@@ -47,6 +49,17 @@ def export_tensorboard(run: MonitoredRun, folder: Path) -> Path:
                 known = ~np.isnan(series.values)
                 _write_rows(file, tags, series.steps, when, series.values.astype(np.float64), known)
     return path
+
+
+def _write_mismatch(file: BinaryIO, run: MonitoredRun) -> None:
+    """``mismatch/k3``: training against inference, of runs with a rollout."""
+    lines = mismatch_lines(run.root)
+    if lines:
+        values = np.array([[line[name] for name in SERIES] for line in lines])
+        steps = np.array([line["step"] for line in lines], np.int64)
+        times = np.array([line["time"] for line in lines])
+        tags = [f"mismatch/{name}" for name in SERIES]
+        _write_rows(file, tags, steps, times, values, ~np.isnan(values))
 
 
 def _write_rows(

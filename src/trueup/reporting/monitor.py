@@ -22,6 +22,7 @@ from trueup.monitoring.readings import (
     STARVED_SHARE,
     ZERO_SHARE,
 )
+from trueup.monitoring.rollouts import mismatch_lines
 from trueup.reporting.document import (
     Block,
     Cell,
@@ -41,6 +42,7 @@ from trueup.reporting.formatting import count, number
 from trueup.reporting.render import show
 from trueup.reporting.render.terminal import screen
 from trueup.store.series import Series
+from trueup.types.arrays import Floats
 
 _TREND = 128
 """rows of series that a trend is drawn from"""
@@ -55,6 +57,11 @@ _SCALARS = {
     "update_ratio": "update / weight",
     "weight_norm": "weight norm",
     "step_seconds": "seconds per step",
+}
+_MISMATCH = {
+    "k3": "rollout mismatch, k3",
+    "ess_token": "effective sample size",
+    "max_abs_diff": "largest log-prob difference",
 }
 _SHARES = ("unchanged", "zeros", "dead units", "without tokens")
 _RAISED, _QUIET = 1, 0
@@ -138,12 +145,12 @@ def _scalars(run: MonitoredRun) -> Table:
     rows = []
     for name, words in _SCALARS.items():
         values = run.numbers(name, noted=True)
-        known = values[np.isfinite(values)]
         if len(values):
-            tone = Tone.PLAIN if np.isfinite(values[-1]) else Tone.BAD
-            span = f"{number(known.min())} to {number(known.max())}" if len(known) else ""
-            now = Cell(value=float(values[-1]), tone=tone)
-            rows.append(Row(cells=(Span(words, Look.QUIET), now, Trend(values), Span(span, Look.QUIET))))
+            rows.append(_trend(words, values))
+    lines = mismatch_lines(run.root)[-_TREND:]
+    rows += [
+        _trend(words, np.array([line[name] for line in lines])) for name, words in _MISMATCH.items() if lines
+    ]
     columns = (
         Column(),
         Column(title="now", show=lambda value: number(value, digits=4)),
@@ -151,6 +158,14 @@ def _scalars(run: MonitoredRun) -> Table:
         Column(title="range"),
     )
     return Table(columns=columns, rows=tuple(rows))
+
+
+def _trend(words: str, values: Floats) -> Row:
+    known = values[np.isfinite(values)]
+    tone = Tone.PLAIN if np.isfinite(values[-1]) else Tone.BAD
+    span = f"{number(known.min())} to {number(known.max())}" if len(known) else ""
+    now = Cell(value=float(values[-1]), tone=tone)
+    return Row(cells=(Span(words, Look.QUIET), now, Trend(values), Span(span, Look.QUIET)))
 
 
 def _weights(run: MonitoredRun, view: View) -> Table | None:

@@ -53,6 +53,11 @@ def events_dir(root: Path) -> Path:
     return monitor_dir(root) / "events"
 
 
+def mismatch_file(root: Path) -> Path:
+    """Training against inference, one JSON object a step."""
+    return monitor_dir(root) / "mismatch.jsonl"
+
+
 def event_file(root: Path, step: int, rule: str, rank: int) -> Path:
     """The file of one alarm."""
     return events_dir(root) / f"step_{step:06d}.{rule}.rank_{rank:05d}.json"

@@ -21,6 +21,7 @@ from typing_extensions import TypedDict  # pydantic reads typing's from Python 3
 
 from trueup.errors import TraceError
 from trueup.store.checked import as_written, checked
+from trueup.store.layout import PROCESSES
 from trueup.store.npz import NPZ_ERRORS
 from trueup.types.arrays import Array
 
@@ -117,12 +118,15 @@ def is_trace(run: Path) -> bool:
 
 
 def read_rollouts(run: Path) -> dict[int, RLStep]:
-    """Every recorded step of a run; empty where there is none.
+    """Every recorded step of a run, also of the job that a trace below ``processes/`` is of; empty where
+    there is none.
 
     Raises:
         TraceError: a file cannot be read.
     """
-    found = {}
+    found: dict[int, RLStep] = {}
+    if run.parent.name == PROCESSES and not (run / FOLDER).is_dir():
+        run = run.parents[1]
     for folder in sorted((run / FOLDER).glob("step_*")):
         files = sorted(folder.glob("[!.]*.npz"))
         parts = [_read(file) for file in files if file.name.startswith("batch")]

@@ -1,4 +1,5 @@
-"""Rows of a batch found again by what they hold, in whatever order they stand and however they are padded."""
+"""Rows of a batch found again by what they hold, in whatever order they stand and however they are padded or
+packed."""
 
 from __future__ import annotations
 
@@ -18,7 +19,10 @@ MASK, POSITION = "mask", "position"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """Where one row stands on one side: its place in the batch, and its tokens from ``start`` to ``stop``."""
+    """Where one row stands on one side: its place in the batch, and its tokens from ``start`` to ``stop``.
+
+    Of packed sequences each is a row, and several have one place.
+    """
 
     row: int
     start: int
@@ -54,9 +58,13 @@ def width_of(given: Given) -> int:
 
 
 def spans_of(given: Given, *, without_padding: bool) -> list[Span]:
-    """Where each row stands, with or without what its mask hides at either end."""
+    """Where each row stands, with or without what its mask hides at either end; each sequence of packed
+    rows."""
     num, width = num_rows(given) or 0, width_of(given)
     mask = _mask(given) if without_padding else None
+    packed = _sequences(given)
+    if packed is not None:
+        return packed
     spans = []
     for row in range(num):
         seen = np.flatnonzero(mask[row % len(mask)]) if mask is not None else np.array([], np.int64)
@@ -77,8 +85,29 @@ def row_keys(given: Given, spans: Sequence[Span]) -> list[bytes]:
         cut = [_cut(values, span, width) for span in spans]
         if not _is_default(slot, values, cut):
             for row, part in zip(rows, cut, strict=True):
-                row.append(slot.encode() + b"=" + np.ascontiguousarray(part).tobytes())
+                whole = part.astype(np.int64) if part.dtype.kind in "iub" else np.ascontiguousarray(part)
+                row.append(slot.encode() + b"=" + whole.tobytes())
     return [b"|".join(row) for row in rows]
+
+
+def _sequences(given: Given) -> list[Span] | None:
+    """Where positions begin anew at 0 and count on: sequences packed into rows. None where no row holds two,
+    or something else says what of it counts (a mask)."""
+    positions = next((v for slot, v in given.items() if POSITION in slot and v.ndim == 2), None)
+    if positions is None or _mask(given) is not None or positions.dtype.kind not in "iu":
+        return None
+    spans, num = [], num_rows(given) or 0
+    for row in range(num):
+        held = positions[row % len(positions)]
+        starts = np.flatnonzero(held == 0)
+        if not len(starts):
+            return None
+        ends = [*starts[1:].tolist(), len(held)]
+        counted = np.concatenate([np.arange(b - a) for a, b in zip(starts.tolist(), ends, strict=True)])
+        if not np.array_equal(held, counted):
+            return None
+        spans += [Span(row=row, start=a, stop=b) for a, b in zip(starts.tolist(), ends, strict=True)]
+    return spans if len(spans) > num else None
 
 
 def _mask(given: Given) -> Array | None:

@@ -36,6 +36,10 @@ _RULES = {
         "no learning",
         "check the learning rate, and whether labels belong to inputs: trueup check, trueup check-run",
     ),
+    "mismatch": (
+        "rollout mismatch",
+        "capture some steps and see where and why: trueup mismatch RUN",
+    ),
     "replicas_parted": (
         "replicas differ",
         "were they equal before training, and are gradients reduced: trueup check-run",

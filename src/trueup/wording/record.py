@@ -160,6 +160,9 @@ PHRASES = {
         sentence="one run reduces gradients in more calls; the gradients of all weights agree"
     ),
     Is.NO_COMMON_EVIDENCE: Phrase(sentence="both sides have no digest, statistics or sketch in common"),
+    Is.ROWS_DEALT_OTHERWISE: Phrase(
+        sentence="the call is given other rows in the two runs, which deal out the rows of the step otherwise"
+    ),
     Is.NOTHING_FINITE: Phrase(sentence="the summaries hold no finite number"),
     Is.NO_NORM: Phrase(
         sentence="the values differ, and the summaries hold neither a norm nor both minimum and maximum, so "

@@ -16,6 +16,7 @@ from trueup.checklist.readers import (
     recipe,
     shell,
     trace,
+    verl_log,
 )
 from trueup.checklist.settings import Document
 from trueup.errors import ConfigError
@@ -31,6 +32,8 @@ _NAMED = (
     "tokenizer_config.json",
     "chat_template.jinja",
 )
+_STRUCTURED = (".json", ".y", ".toml")
+"""beginnings of suffixes of files that are no logs"""
 _PICKLE = b"\x80"
 _ZIP = b"PK\x03\x04"
 
@@ -131,6 +134,13 @@ def _file(path: Path) -> list[Document]:
     text = log.arguments_of(path)
     if text is not None:
         return [log.document(text, name)]
+    printed = verl_log.configuration_of(path) if not path.suffix.startswith(_STRUCTURED) else None
+    if printed is not None:
+        found = mappings.document(printed, name)
+        settings = {
+            key: replace(one, place=name) for key, one in found.settings.items()
+        }  # not a line of JSON
+        return [replace(found, settings=settings)]
     content = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix in (".jinja", ".jinja2"):
         return [mappings.template(content, name)]

@@ -6,6 +6,7 @@ import numpy as np
 
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import NONE, Metrics
+from trueup.comparing.row_order import DEALT
 from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.types.codes import RecordCode
@@ -18,6 +19,7 @@ def _undecided(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     target, reference = rows.target, rows.reference
     shapes = [str(list(s)) for s in rows.match.words.shape]
     exchanged = rows.phase_is("collective")
+    dealt = np.array([layout.label == DEALT for layout in rows.layouts] + [False])[rows.layout]
     reasons: dict[int, Reason] = {}
     harmless = []
     for row in np.flatnonzero(rows.paired & (metrics.evidence == NONE)).tolist():
@@ -25,6 +27,9 @@ def _undecided(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
         if any(lacking):
             reasons[row] = _no_summary(rows, row)
             harmless += [row] if all(lacking) else []
+        elif dealt[row]:
+            reasons[row] = Reason(RecordCode.ROWS_DEALT_OTHERWISE)
+            harmless.append(row)  # what comes of all rows together is compared
         elif target.shape[row] != reference.shape[row]:
             sides = {"target": shapes[target.shape[row]], "reference": shapes[reference.shape[row]]}
             reasons[row] = reason(RecordCode.SHAPE_DIFFERS, **sides)
@@ -50,6 +55,7 @@ RULE = Rule(
         RecordCode.SIDE_WITHOUT_SUMMARY,
         RecordCode.SHAPE_DIFFERS,
         RecordCode.NO_COMMON_EVIDENCE,
+        RecordCode.ROWS_DEALT_OTHERWISE,
     ),
     statuses=(Status.UNDECIDED,),
     place="any place before the rules that append to a reason; its rows are of no other rule",

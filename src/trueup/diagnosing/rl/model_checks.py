@@ -11,8 +11,8 @@ from trueup.diagnosing.rl.steps import Check, Quantity, StepPair
 from trueup.diagnosing.rl.tables import Apart, Pair, Table, rms
 from trueup.diagnosing.rl.thresholds import DOUBT, ENGINES, ENOUGH, MODEL, MOVED, STRETCHED
 from trueup.diagnosing.stages.protocol import StageStatus
-from trueup.mismatch.layers import dtype_needed
 from trueup.mismatch.measuring import correlation
+from trueup.mismatch.needed import dtype_needed
 from trueup.mismatch.thresholds import SPREAD
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Bools, Floats

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from trueup.comparing.losses.calls import root_returns_loss
 from trueup.comparing.losses.inputs import LossInputs
 from trueup.diagnosing.step_calls import embedded
 from trueup.store import StepView
 from trueup.store.given import root_inputs, whole_numbers
-from trueup.types.arrays import Ints
+from trueup.types.arrays import Array, Ints
 from trueup.types.finding import Basis, Finding, Kind, Stage
 from trueup.types.reason import Reason
 from trueup.types.trace import ScalarLine
@@ -28,7 +27,7 @@ class Batch:
     ids: dict[str, Ints]
     """"microbatch 0, input.0" -> whole numbers of shape (rows, width)"""
     labels: dict[int, Ints]
-    masks: dict[int, Any]
+    masks: dict[int, Array]
     ignore_index: int
     vocab_size: int | None
     digest: str | None

@@ -163,30 +163,57 @@ def _rows_of(batch: Batch, *, labelled: bool) -> tuple[list[int], list[bytes]] |
         given.setdefault(microbatch, {})[slot] = ids
     counts, rows = list[int](), list[bytes]()
     for place, held in given.items():
-        if num_rows(held) is None:
+        num = num_rows(held)
+        if num is None:
             return None
         spans = spans_of(held, without_padding=True)
         of_call = row_keys(held, spans)
-        labels = batch.labels.get(int(place.removeprefix("microbatch "))) if labelled else None
-        if labels is not None and labels.size % len(spans) == 0:
-            counted = _labels_of(labels.reshape(len(spans), -1), spans, width_of(held), batch.ignore_index)
-            of_call = [b"|".join(both) for both in zip(of_call, counted, strict=True)]
+        number = int(place.removeprefix("microbatch ")) if labelled else -1
+        labels = batch.labels.get(number)
+        if labels is not None and labels.size == _num_with_next(spans):
+            ends = np.cumsum([span.stop - span.start - 1 for span in spans])[:-1]
+            of_call = _labelled(of_call, [one.tobytes() for one in np.split(labels.ravel(), ends)])
+        elif labels is not None and labels.size % num == 0:
+            labels, tokens = labels.reshape(num, -1), batch.tokens_of(number)
+            if tokens is None or not _are_next(labels, tokens, spans):
+                counted = _labels_of(labels, spans, width_of(held), batch.ignore_index)
+                of_call = _labelled(of_call, counted)
         counts.append(len(spans))
         rows += of_call
     return counts, rows
 
 
+def _num_with_next(spans: Sequence[Span]) -> int:
+    """Tokens that have a next one in their row or sequence: what programs that drop the last logits label."""
+    return sum(span.stop - span.start - 1 for span in spans)
+
+
+def _labelled(rows: Sequence[bytes], labels: Sequence[bytes]) -> list[bytes]:
+    return [b"|".join(both) for both in zip(rows, labels, strict=True)]
+
+
+def _are_next(labels: Ints, tokens: Ints, spans: Sequence[Span]) -> bool:
+    """Whether the label of every token is the next token of its row or sequence: they are made of the ids.
+    The last has none."""
+    if labels.shape != tokens.shape:
+        return False
+    ends = [(labels[s.row, s.start : s.stop - 1], tokens[s.row, s.start + 1 : s.stop]) for s in spans]
+    return all(np.array_equal(label, token) for label, token in ends)
+
+
 def _labels_of(labels: Ints, spans: Sequence[Span], width: int, ignored: int) -> list[bytes]:
-    """Labels of each row, without those of its padding where none of them counts."""
+    """Labels of each row or packed sequence, without those of its padding where none of them counts."""
     if np.array_equal(labels.ravel(), np.arange(labels.size)):  # a contrastive loss counts the rows
         return [b""] * len(spans)
     short = width - labels.shape[1]  # a program that shifts labels by itself has one fewer
+    outside = np.ones(labels.shape, np.bool_)
+    for span in spans:
+        outside[span.row, span.start : span.stop - short] = False
+    unused = outside & (labels != ignored)
     found = []
     for span in spans:
-        row, start, stop = labels[span.row], span.start, span.stop - short
-        outside = np.concatenate([row[:start], row[stop:]])
-        cut = short in (0, 1) and bool((outside == ignored).all())
-        found.append((row[start:stop] if cut else row).tobytes())
+        row, cut = labels[span.row], short in (0, 1) and not unused[span.row].any()
+        found.append((row[span.start : span.stop - short] if cut else row).tobytes())
     return found
 
 

@@ -42,6 +42,7 @@ class RecordCode(Code):
     REDUCED_LATER = "record.reduced_later"
     REDUCED_IN_PARTS = "record.reduced_in_parts"
     NO_COMMON_EVIDENCE = "record.no_common_evidence"
+    ROWS_DEALT_OTHERWISE = "record.rows_dealt_otherwise"
     NOTHING_FINITE = "record.nothing_finite"
     NO_NORM = "record.no_norm"
     MAY_FOLLOW_ROUNDING = "record.may_follow_rounding"
