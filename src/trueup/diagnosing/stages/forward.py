@@ -225,6 +225,9 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
     if before is not None:
         return reason(Stages.AFTER_BACKWARD, microbatch=origin.microbatch, before=before)
     data = context.outcome_of(Stage.DATA)
+    stream = next((one for one in data.evidence if one.code is Stages.SAME_STREAM), None) if data else None
+    if stream is not None and origin.phase == "param_grad":
+        return stream  # gradients of other numbers of microbatches
     if data is not None and data.status is StageStatus.FAILED:
         fed = origin.module == "" and (origin.slot.startswith("input") or origin.phase == "loss")
         if fed or origin.stage in (Stage.LOSS, Stage.DATA):

@@ -33,6 +33,7 @@ from trueup.diagnosing.whose import axis_of_factor, of_ranks
 from trueup.merging.sides import mesh_of
 from trueup.store import StepView, TraceSource
 from trueup.store.view import ACCUMULATED, CLIPPED
+from trueup.types.codes import ClippingCode as Clip
 from trueup.types.codes import RecordCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
@@ -67,7 +68,12 @@ class ReductionStage:
         said += scales
         if not apart:  # else the norm is that of gradients which are not one
             clip_findings, clip_said = clipping_findings(context)
-            findings += clip_findings
+            summed_alike = (
+                not findings
+            )  # else what clipping does to a gradient is not told from its reduction
+            findings += [
+                f for f in clip_findings if summed_alike or f.headline.code is not Clip.METHOD_DIFFERS
+            ]
             said += clip_said
         if not findings and len(context.ranks) > 1:
             findings += clipping_over_ranks(context)
