@@ -33,6 +33,8 @@ class Asked:
     seed: bool = True
     parity: bool = True
     only_parity: bool = False
+    levels: tuple[str, ...] = ("L0", "tensor")
+    """captured beside the mix"""
 
 
 class Trial:
@@ -53,7 +55,7 @@ class Trial:
             self.results["losses"] = [float.fromhex(one) for one in plain.ranks[0]["losses"]]
             self.results["capture"] = {}
             self._checked(plain)
-            for level in ("L0", "tensor"):
+            for level in asked.levels:
                 self._captured(level, plain)
             if asked.seed:
                 self._seed()
