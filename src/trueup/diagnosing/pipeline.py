@@ -41,7 +41,7 @@ from trueup.merging.sides import as_wholes
 from trueup.store import TraceSource
 from trueup.store.rollouts import is_trace
 from trueup.store.same_rows import MASK
-from trueup.types.codes import NoteCode, RLCode, ToleranceCode
+from trueup.types.codes import NoteCode, ReplayCode, RLCode, ToleranceCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.confidence import Confidence
 from trueup.types.finding import Basis, Finding, Origin, Stage
@@ -318,8 +318,14 @@ def _agree_as_measured(comparison: Comparison) -> bool:
 
 def against_agreement(origins: Sequence[Origin]) -> tuple[Origin, ...]:
     """What replay says where the free runs agree as measured: what is allowed of one call was worked out, and
-    only what is far beyond it counts."""
-    return tuple(one for one in origins if one.score > AGAINST_AGREEMENT)
+    only what is far beyond it counts. A gradient that does not come through a module's input comes another
+    way, as that of a fused projection does: those of the weights agree."""
+    far = (one for one in origins if one.score > AGAINST_AGREEMENT)
+    return tuple(one for one in far if not (one.phase == "backward" and _has_no_gradient(one)))
+
+
+def _has_no_gradient(origin: Origin) -> bool:
+    return any(one.code is ReplayCode.MISSING_GRADIENT for one in origin.evidence)
 
 
 def _merged(replayed: tuple[Origin, ...], passive: tuple[Origin, ...]) -> tuple[Origin, ...]:

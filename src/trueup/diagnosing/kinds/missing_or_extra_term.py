@@ -17,7 +17,6 @@ from trueup.diagnosing.kinds.fitting import (
     roundoff_of,
 )
 from trueup.diagnosing.kinds.functions import ACTIVATIONS
-from trueup.diagnosing.kinds.grids import dtype_of_error
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.taken import taken
@@ -260,13 +259,8 @@ def by_elimination(evidence: Evidence) -> Found | None:
         return None
     if not SUMMED_ROUNDINGS * vectors.rounding < vectors.rel < UNRELATED:
         return None
-    sized_as = dtype_of_error(vectors.rel, _is_rounded_to)
-    sentence = said(evidence, KindReason.NOTHING_ELSE, rel_l2=vectors.rel, dtype=sized_as)
+    sentence = said(evidence, KindReason.NOTHING_ELSE, rel_l2=vectors.rel)
     return Found(rank=EvidenceRank.BY_ELIMINATION, sentence=sentence)
-
-
-def _is_rounded_to(dtype: str) -> bool:
-    return dtype in ("bfloat16", "float16")
 
 
 RULE = KindRule(

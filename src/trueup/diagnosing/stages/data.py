@@ -471,6 +471,8 @@ def _without_agreeing(findings: list[Finding], context: Context, step: int) -> l
     of the weights beside them."""
     if not (_labels_count_nowhere(context, step) or _labels_are_one(context, step)):
         return findings
+    if context.felt is not None:  # what comes out is the same: weights in another form
+        return []
     return [one for one in findings if one.headline.code is Batches.MASK_WEIGHTS]
 
 
