@@ -168,7 +168,7 @@ def section() -> list[str]:
     lines = ["## Public part\n", HEAD, *figures(rows)]
     if BLIND_COUNTS.exists():
         lines += [
-            "The blind part, chosen by a hash of the name; what is said of its entries is not looked at:\n"
+            "The blind part, chosen by a hash of the name; what is said of its faults is not looked at:\n"
         ]
         lines += json.loads(BLIND_COUNTS.read_text(encoding="utf-8"))
     return lines
