@@ -51,12 +51,12 @@ MEASURED: Mapping[tuple[Question, Word], tuple[int, int]] = {
     (Question.DIVERGENCE, Word.CERTAIN): (190, 197),
     (Question.DIVERGENCE, Word.LIKELY): (8, 8),
     (Question.DIVERGENCE, Word.POSSIBLE): (1, 1),
-    (Question.PLACE, Word.CERTAIN): (154, 154),
-    (Question.PLACE, Word.LIKELY): (68, 69),
+    (Question.PLACE, Word.CERTAIN): (157, 157),
+    (Question.PLACE, Word.LIKELY): (66, 66),
     (Question.PLACE, Word.POSSIBLE): (0, 0),
-    (Question.KIND, Word.CERTAIN): (149, 153),
-    (Question.KIND, Word.LIKELY): (26, 27),
-    (Question.KIND, Word.POSSIBLE): (28, 43),
+    (Question.KIND, Word.CERTAIN): (163, 165),
+    (Question.KIND, Word.LIKELY): (26, 26),
+    (Question.KIND, Word.POSSIBLE): (23, 32),
 }
 """right, counted: of the tuning part"""
 ENOUGH = 10
