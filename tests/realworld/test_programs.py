@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from realworld.entries import SCRIPTS, Program, programs
 from realworld.run import unknown_lines
-from realworld.trial import LEVELS, Asked, Trial, faults_of
+from realworld.trial import LEVELS, REFERENCE, Asked, Trial, faults_of
 
 from tests.warm import OF_TRUEUP, warm_python
 
@@ -54,7 +54,7 @@ def python_of() -> Iterator[Callable[[Program], str]]:
 def test_a_real_program(name: str, python_of: Callable[[Program], str], tmp_path: Path) -> None:
     program = programs()[name]
     python = python_of(program)
-    levels = Asked.levels if program.processes == 1 else ()  # of several processes each start takes long
+    levels = Asked.levels if program.processes == 1 else (REFERENCE,)  # of several processes each start takes long
     asked = Asked(faults=(program.in_ci or "",), replay=False, seed=False, levels=levels)
     results = Trial(program, tmp_path, python).run(asked)
     assert not unknown_lines(program, faults_of(results))
