@@ -54,7 +54,7 @@ def python_of() -> Iterator[Callable[[Program], str]]:
 def test_a_real_program(name: str, python_of: Callable[[Program], str], tmp_path: Path) -> None:
     program = programs()[name]
     python = python_of(program)
-    levels = Asked.levels if program.processes == 1 else (REFERENCE,)  # of several processes each start takes long
+    levels = Asked.levels if program.processes == 1 else (REFERENCE,)  # else starts take long
     asked = Asked(faults=(program.in_ci or "",), replay=False, seed=False, levels=levels)
     results = Trial(program, tmp_path, python).run(asked)
     assert not unknown_lines(program, faults_of(results))
