@@ -40,6 +40,21 @@ def test_the_role_is_told_by_the_phases(runs: Path, tmp_path: Path) -> None:
     assert traces_by_role(runs / "target") == {"": runs / "target"}
 
 
+@pytest.mark.parametrize(
+    "line", ["null", "[]", '{"step": 0, "phases": null}', '{"step": 0, "phases": [{}]}', "{", "7"]
+)
+def test_a_damaged_line_of_scalars_is_no_crash(
+    line: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(runs / "target", target)
+    (target / "scalars" / "rank_00000.jsonl").write_text(line + "\n")
+    assert app.run(["compare", str(target), str(runs / "reference"), "-o", str(tmp_path / "out")]) in (1, 2)
+    said = capsys.readouterr().err
+    assert "internal error" not in said
+    assert ("rank_00000.jsonl" in said) or line.startswith("{")
+
+
 @pytest.mark.parametrize("first", ["actor", "critic"])
 @pytest.mark.parametrize("wrong", ["actor", "critic", None])
 def test_a_fault_in_one_role_is_found_there(

@@ -12,10 +12,12 @@ import pytest
 from tests.mismatch.batches import sampled
 from trueup.capture.observer import WatchedRun
 from trueup.cli.app import run as trueup
+from trueup.errors import TraceError
 from trueup.monitoring.monitor import Monitor
 from trueup.monitoring.reader import open_run, state_of
 from trueup.monitoring.rollouts import mismatch_lines
 from trueup.monitoring.settings import RuleSettings
+from trueup.store.layout import mismatch_file
 
 
 def watched(folder: Path, batches: list[dict], **rules: object) -> Path:
@@ -86,6 +88,17 @@ def test_a_rule_can_be_left_out(tmp_path: Path) -> None:
     folder = watched(tmp_path, [sampled(training_temperature=0.7)] * 3, disabled=("mismatch",))
     assert alarms(folder) == []
     assert len(mismatch_lines(folder)) == 3
+
+
+def test_a_damaged_line_is_left_out_or_named(tmp_path: Path) -> None:
+    folder = watched(tmp_path, usual(2))
+    file = mismatch_file(folder)
+    whole = file.read_text()
+    file.write_text(whole + "{half\n" + whole)
+    assert len(mismatch_lines(folder)) == 4
+    file.write_text(whole + "null\n")
+    with pytest.raises(TraceError, match="line 3"):
+        mismatch_lines(folder)
 
 
 def test_it_is_shown_and_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -188,3 +188,17 @@ def test_a_name_that_is_not_there_names_its_nearest() -> None:
         weights.read("layers.0.attn.weigth")
     with pytest.raises(WeightsError, match="there: "):
         weights.read("zzz")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("offset", [2**62, 2**63, 2**64 - 2])
+def test_a_zip_directory_that_lies_nowhere_is_named(tmp_path: Path, offset: int) -> None:
+    """Torch seeks to where the end of the archive says, and an OSError of that names no file."""
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "w.pt"
+    torch.save({"a": torch.ones(3)}, path)
+    data = bytearray(path.read_bytes())
+    at = data.rfind(b"PK\x06\x06") + 48
+    data[at : at + 8] = struct.pack("<Q", offset)
+    path.write_bytes(data)
+    assert str(path) in refusal(path)

@@ -70,6 +70,6 @@ class ReplicaCheck:
                 entry = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(entry.get("weight_norm"), float):
+            if isinstance(entry, dict) and isinstance(entry.get("weight_norm"), float):
                 found.append((int(entry["step"]), entry["weight_norm"]))
         return found

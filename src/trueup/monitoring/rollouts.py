@@ -10,6 +10,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from trueup.monitoring.events import Events, alarm_from_subjects
 from trueup.monitoring.history import Baselines
 from trueup.monitoring.settings import MonitorSettings, RuleSettings
 from trueup.store import layout
+from trueup.store.files import object_from_json, text_from_file
 from trueup.types.arrays import Array
 from trueup.types.codes import MismatchCode as M
 from trueup.types.plain import number_from_json
@@ -110,13 +112,21 @@ class RolloutMonitor:
 
 
 def mismatch_lines(root: Path) -> list[dict[str, float]]:
-    """What a monitored run has written so far, one entry a step; what is not known is NaN, and a last line
-    that is not whole is left out."""
+    """What a monitored run has written so far, one entry a step; what is not known is NaN, and lines that are
+    no JSON, as the half of a last one, are left out.
+
+    Raises:
+        TraceError: a line is JSON of another kind.
+    """
     file = layout.mismatch_file(root)
     if not file.exists():
         return []
-    whole = file.read_text(encoding="utf-8").rpartition("\n")[0]
-    return [{name: _number(value) for name, value in json.loads(line).items()} for line in whole.splitlines()]
+    found = []
+    for number, line in enumerate(text_from_file(file).rpartition("\n")[0].splitlines(), 1):
+        with suppress(ValueError):
+            held = object_from_json(line, f"{file}, line {number},")
+            found.append({name: _number(value) for name, value in held.items()})
+    return found
 
 
 def _number(value: object) -> float:

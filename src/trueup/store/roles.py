@@ -6,14 +6,16 @@ of who came first; what a trace is of, its phases say, else the name of its fold
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from trueup.store.files import text_from_file
 from trueup.store.layout import MANIFEST, other_traces, scalars_file
 from trueup.store.layout import ranks as ranks_in
+from trueup.store.reader import scalar_line
+from trueup.types.trace import ScalarLine
 
 _HASH = re.compile(r"-[0-9a-f]{8}(-rank\d+-.*)?$")
 
@@ -37,6 +39,6 @@ def _roles(folder: Path) -> Iterator[str]:
     """Of the phases of a trace's first rank."""
     file = scalars_file(folder, min(ranks_in(folder), default=0))
     with suppress(OSError, ValueError):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            for phase in json.loads(line).get("phases") or ():
-                yield str(phase["role"])
+        for number, line in enumerate(text_from_file(file).splitlines(), 1):
+            held = scalar_line(line, f"{file}, line {number},") or ScalarLine()
+            yield from (str(phase["role"]) for phase in held.get("phases") or () if "role" in phase)

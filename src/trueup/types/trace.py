@@ -239,6 +239,8 @@ class ScalarLine(TypedDict, total=False):
     batch_digest: str | None
     data_parallel_size: int | None
     saved: Mapping[str, object]
+    phases: Sequence[Mapping[str, object]]
+    """of reinforcement learning: ``role``, ``phase``, its ``number`` and its ``calls``"""
     buffers: Mapping[str, float | None]
     """l2 norms of the floating buffers after the update"""
     weight_norm: float | None

@@ -6,7 +6,6 @@ import argparse
 import pickle
 import re
 import warnings
-import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 
 from trueup.adapters.torch.distributed_checkpoint import DistributedCheckpoint
-from trueup.adapters.torch.restricted import Inert, RefusedName, load_restricted
+from trueup.adapters.torch.restricted import DAMAGED, Inert, RefusedName, load_restricted
 from trueup.errors import WeightsError
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Array
@@ -23,17 +22,6 @@ __all__ = ["Checkpoint", "DistributedCheckpoint", "write_checkpoint", "write_meg
 
 _HOLDERS = ("model", "state_dict", "model_state_dict", "module", "net", "network")
 """keys under which training scripts keep the weights, beside the optimizer and its kin"""
-_DAMAGED = (
-    RuntimeError,
-    EOFError,
-    ValueError,
-    KeyError,
-    AttributeError,
-    IndexError,
-    TypeError,
-    pickle.UnpicklingError,
-    zipfile.BadZipFile,
-)
 _SIGNED = {1: torch.int8, 2: torch.int16}
 _REFUSED = re.compile(
     r"unsupported (global|class|operand)|is blocked|not an allowed|instantiate", re.IGNORECASE
@@ -146,7 +134,7 @@ def _loaded(path: Path) -> object:
         raise WeightsError(
             f"{path} is no whole file of torch.save: {lines[-1] if lines else error!r}"
         ) from error
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise WeightsError(
             f"{path} is no whole file of torch.save: {' '.join(str(error).split())}"
         ) from error
@@ -159,7 +147,7 @@ def _loaded_restricted(path: Path, met: str) -> object:
             return load_restricted(path)
     except RefusedName as error:
         met = f"it names {error}"
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise WeightsError(
             f"{path} is no whole file of torch.save: {' '.join(str(error).split())}"
         ) from error

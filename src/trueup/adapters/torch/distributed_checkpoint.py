@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from trueup.adapters.torch.restricted import Inert, RefusedName, metadata_of
+from trueup.adapters.torch.restricted import DAMAGED, Inert, RefusedName, metadata_of
 from trueup.errors import WeightsError
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Array
 
-_DAMAGED = (pickle.UnpicklingError, EOFError, ValueError, KeyError, IndexError, TypeError, AttributeError)
 _SIGNED = {1: torch.int8, 2: torch.int16}
 
 
@@ -48,7 +46,7 @@ class DistributedCheckpoint:
                 f"{path / '.metadata'} names {error}, which such a file does not need: loading it could "
                 "execute code, so it is refused"
             ) from error
-        except _DAMAGED as error:
+        except DAMAGED as error:
             raise WeightsError(f"{path / '.metadata'} is no whole metadata file: {error}") from error
         for parts in self._parts.values():
             for part in parts:
@@ -89,12 +87,12 @@ class DistributedCheckpoint:
 
     def _read(self, part: _Part, dtype: str) -> Array:
         file = self._path / part.file
-        with file.open("rb") as stream:
-            stream.seek(part.begin)
-            data = io.BytesIO(stream.read(part.length))
         try:
+            with file.open("rb") as stream:
+                stream.seek(part.begin)
+                data = io.BytesIO(stream.read(part.length))
             tensor = torch.load(data, map_location="cpu", weights_only=True)
-        except (RuntimeError, *_DAMAGED) as error:
+        except DAMAGED as error:
             raise WeightsError(f"{file}, byte {part.begin}: no whole tensor: {error}") from error
         if not isinstance(tensor, torch.Tensor) or tuple(tensor.shape) != part.sizes:
             raise WeightsError(f"{file}, byte {part.begin}: not the tensor that .metadata describes")

@@ -8,6 +8,7 @@ pickle gave it.
 from __future__ import annotations
 
 import pickle
+import struct
 import warnings
 import zipfile
 from collections import OrderedDict
@@ -17,6 +18,24 @@ from types import SimpleNamespace
 from typing import IO, Any
 
 import torch
+
+DAMAGED = (
+    RuntimeError,
+    EOFError,
+    ValueError,
+    KeyError,
+    AttributeError,
+    IndexError,
+    TypeError,
+    OverflowError,
+    MemoryError,
+    OSError,
+    struct.error,
+    pickle.UnpicklingError,
+    zipfile.BadZipFile,
+)
+"""how torch and pickle end on a damaged file; an OSError of theirs, of a seek to where nothing is, names no
+file"""
 
 
 class RefusedName(pickle.UnpicklingError):
