@@ -20,7 +20,8 @@ import trueup  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
 from trueup.diagnosing.ledger import clipping  # noqa: E402
-from trueup.diagnosing.pipeline import _is_given_other_shapes, diagnose  # noqa: E402
+from trueup.diagnosing.pipeline import diagnose  # noqa: E402
+from trueup.diagnosing.runs import is_given_other_shapes  # noqa: E402
 from trueup.diagnosing.stages.together import together  # noqa: E402
 from trueup.importers import open_trace  # noqa: E402
 from trueup.store import step_view  # noqa: E402
@@ -406,7 +407,7 @@ def test_no_replay_is_made_of_inputs_of_other_shapes(
         return Run.loss(self, model, ids.flip(1)[:, :words], wanted[:, :words])
 
     run = type("Shorter", (Run,), {"loss": shorter})().train(tmp_path / "run")
-    assert _is_given_other_shapes(compare(run, reference, output=tmp_path / "out")) is not fits
+    assert is_given_other_shapes(compare(run, reference, output=tmp_path / "out")) is not fits
 
 
 # -- what is computed ------------------------------------------

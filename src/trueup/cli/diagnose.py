@@ -24,11 +24,12 @@ class DiagnoseOptions:
     budget: Annotated[
         float,
         Option(
-            "Seconds for one more run that confirms what was found in the forward pass: with the reference's "
-            "outputs put in at the found modules alone.",
+            "Seconds for further runs with --replay, each as long as a replay: what is supposed to be the "
+            "cause is tried in one, and what was found is confirmed in one. 0: none.",
             "--budget SECONDS",
+            default="30",
         ),
-    ] = 0.0
+    ] = 30.0
     replayed: Annotated[Path | None, Option("Use this replay instead of making one.", "--replayed DIR")] = (
         None
     )

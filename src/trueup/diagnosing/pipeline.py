@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import shlex
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-
-import polars as pl
 
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.origins import origins as passive_origins
@@ -20,12 +15,11 @@ from trueup.comparing.run import compare_sources
 from trueup.comparing.scalars import number
 from trueup.diagnosing.diagnosis import Diagnosis, StepLoss
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.gradients import run_gradient_replay
 from trueup.diagnosing.replay import ReplayNoise
 from trueup.diagnosing.replay import origins as replay_origins
-from trueup.diagnosing.replay.closing import loss_with
 from trueup.diagnosing.rl.outcomes import diagnosis_of_records, generated, same_sequences, stage_outcomes
 from trueup.diagnosing.rl.walk import RLComparison, compare_rollouts
+from trueup.diagnosing.runs import Clock, Runs, is_equal
 from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
 from trueup.diagnosing.stages.config import configurations, settled
 from trueup.diagnosing.stages.context import is_beyond
@@ -34,13 +28,10 @@ from trueup.diagnosing.stages.long_run import curves_of
 from trueup.diagnosing.stages.texts import require_folder
 from trueup.diagnosing.stages.together import together
 from trueup.diagnosing.thresholds import AGAINST_AGREEMENT, FAR_LATER
-from trueup.errors import ConfigError, TraceError
 from trueup.importers import open_trace
 from trueup.matching.mapping import read_mapping
 from trueup.merging.sides import as_wholes
-from trueup.store import TraceSource
 from trueup.store.rollouts import is_trace
-from trueup.store.same_rows import MASK
 from trueup.types.codes import NoteCode, ReplayCode, RLCode, ToleranceCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.confidence import Confidence
@@ -78,8 +69,9 @@ def diagnose(
         reference: trace of the run that is trusted.
         output: folder for the result, and for the runs made on the way.
         command: the target's program; with it the reference's values, then its gradients, are put in.
-        budget: seconds for one more run, which puts the reference's outputs in at the found modules alone; it
-            is made where a replay has taken no longer.
+        budget: seconds for further runs: those that try what is supposed to be the cause, and one that puts
+            the reference's outputs in at the found modules alone. Each is made where what is left of the
+            budget is as long as the replay has taken.
         replay: a replay made before, in place of making one.
         gradients: a gradient replay made before, likewise.
         noise: the reference's noise profile, as ``CompareOptions.noise``.
@@ -97,7 +89,7 @@ def diagnose(
         ConfigError: the command cannot be run, or a configuration cannot be read.
     """
     require_folder(tokenizer)
-    clock = _Clock()
+    clock = Clock()
     with clock.part("rollouts"):
         rollouts = compare_rollouts(target, reference)
     if rollouts is not None and not all(map(is_trace, (target, reference))):
@@ -113,7 +105,7 @@ def diagnose(
     with clock.part("compare"):
         options = CompareOptions(noise=noise, mapping=mapping)
         comparison = compare_sources(*sources, output=output / "compare", options=options)
-    work = _Work(target=target, reference=reference, sources=sources, output=output, clock=clock, say=say)
+    work = Runs(target=target, reference=reference, sources=sources, output=output, clock=clock, say=say)
     if sides.merged and (command or replay or gradients):
         work.notes.append(reason(Stages.LAYOUTS_DIFFER))
         command, replay, gradients = (), None, None
@@ -123,191 +115,65 @@ def diagnose(
         work.notes.append(reason(Stages.ROWS_DIFFER_IN_PLACE))
         command, replay = (), None
     replay = work.made_or_given(replay, command or (), comparison)
-    if command and gradients is None and not _equal(comparison):
+    if command and gradients is None and not is_equal(comparison):
         gradients = work.given(command)
     with clock.part("stages"):
         passive = tuple(passive_origins(output / "compare"))
-        context = work.context(comparison, passive, replay, gradients, replay_noise, tokenizer, mapping)
+        context = _context(work, comparison, passive, replay, gradients, replay_noise, tokenizer, mapping)
         context.configurations, context.curves = settings, long_run
+    if command and replay is not None:
+        context.trials = work.tried(context, replay, command, budget)
+    with clock.part("stages"):
         outcomes = settled(_walk(context, stages, rollouts), context)
     diagnosis = _concluded(context, outcomes, work, command, budget)
     diagnosis.write(output)
     return diagnosis
 
 
-@dataclass(slots=True)
-class _Clock:
-    """Seconds each part took."""
+def _context(
+    work: Runs,
+    comparison: Comparison,
+    passive: tuple[Origin, ...],
+    replay: Path | None,
+    gradients: Path | None,
+    replay_noise: Sequence[Path],
+    tokenizer: Path | None,
+    mapping: Path | None,
+) -> Context:
+    """Everything the stages look at."""
+    target, reference = work.sources
+    replayed = None if replay is None else open_trace(replay)
+    found = passive
+    if replay is not None:
+        measured = ReplayNoise.measured(replay_noise, reference) if replay_noise else None  # type: ignore[arg-type]
+        by_replay = tuple(replay_origins(replay, work.reference, noise=measured))
+        kept = against_agreement(by_replay) if _agree_as_measured(comparison) else by_replay
+        found = _merged(kept, passive)
+    shown = replayed if replayed is not None else target
+    book = code_book(target, reference)
 
-    seconds: dict[str, float] = field(default_factory=dict)
+    def dtypes_in_code(origin: Origin) -> frozenset[str]:
+        module = None if origin.stage in _OUTSIDE else origin.module
+        return frozenset() if book is None else book.near(module, origin.phase).dtypes
 
-    @contextmanager
-    def part(self, name: str) -> Iterator[None]:
-        """Time what is inside."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - began
-
-
-@dataclass(slots=True, kw_only=True)
-class _Work:
-    """The runs a diagnosis makes on its way."""
-
-    target: Path
-    reference: Path
-    sources: tuple[TraceSource, TraceSource]
-    output: Path
-    clock: _Clock
-    say: Callable[[str], None]
-    notes: list[Reason] = field(default_factory=list)
-
-    def replayed(self, command: Sequence[str]) -> Path | None:
-        """A replay with the reference's values put in at every matched module."""
-        from trueup.diagnosing.replay import run_replay
-
-        self.say("replaying the target with the reference's values put in")
-        folder = self.output / "replay"
-        with self.clock.part("replay"):
-            try:
-                status = run_replay(
-                    command,
-                    target=self.target,
-                    reference=self.reference,
-                    output=folder,
-                    overwrite=True,
-                    say=lambda _: None,
-                )
-            except TraceError as error:
-                self.notes.append(reason(Stages.REPLAY_FAILED, error=str(error)))
-                return None
-        return self._made(folder, status, "replay")
-
-    def given(self, command: Sequence[str]) -> Path | None:
-        """A run that clips and steps with the reference's gradients."""
-        folder = self.output / "gradients"
-        self.say("running the target with the reference's gradients put in before clipping")
-        with self.clock.part("gradients"):
-            try:
-                status = run_gradient_replay(
-                    command,
-                    reference=self.sources[1],
-                    target=self.sources[0],
-                    output=folder,
-                    overwrite=True,
-                )
-            except (TraceError, ConfigError) as error:
-                self.notes.append(reason(Stages.GRADIENTS_FAILED, error=str(error)))
-                return None
-        return self._made(folder, status, "gradient replay")
-
-    def confirmed(
-        self, findings: tuple[Finding, ...], command: Sequence[str], budget: float
-    ) -> tuple[Finding, ...]:
-        """With what becomes of the loss where the outputs of the found modules alone are the reference's."""
-        first = findings[0] if findings else None
-        found = [one for one in findings if one.phase == "forward" and one.module]
-        if first not in found or not command or self.clock.seconds.get("replay", math.inf) > budget:
-            return findings
-        modules = dict.fromkeys(str(one.module) for one in found if one.step == found[0].step)
-        self.say("running the target with the reference's values put in at what was found alone")
-        with self.clock.part("confirmation"):
-            try:
-                seen = loss_with(
-                    command,
-                    modules,
-                    target=self.target,
-                    reference=self.reference,
-                    output=self.output / "closing",
-                )
-            except (TraceError, ConfigError) as error:
-                self.notes.append(reason(Stages.REPLAY_FAILED, error=str(error)))
-                return findings
-        if seen is None:
-            return findings
-        evidence = (*found[0].evidence[:1], seen, *found[0].evidence[1:])
-        return (replace(found[0], evidence=evidence), *findings[1:])
-
-    def made_or_given(
-        self, replay: Path | None, command: Sequence[str], comparison: Comparison
-    ) -> Path | None:
-        """The replay that is given, else one made now where the runs differ; none where nothing fits."""
-        if (command or replay) and _is_given_other_shapes(comparison):
-            self.notes.append(reason(Stages.SHAPES_DIFFER))
-            return None
-        return replay if replay or not command or _equal(comparison) else self.replayed(command)
-
-    def _made(self, folder: Path, status: int, what: str) -> Path | None:
-        if (folder / "manifest.json").exists() and open_trace(folder).steps():
-            if status:
-                self.notes.append(reason(Stages.EXIT_STATUS, status=status, run=what))
-            return folder
-        self.notes.append(reason(Stages.NO_STEP_LEFT, status=status, run=what))
-        return None
-
-    def context(
-        self,
-        comparison: Comparison,
-        passive: tuple[Origin, ...],
-        replay: Path | None,
-        gradients: Path | None,
-        replay_noise: Sequence[Path],
-        tokenizer: Path | None,
-        mapping: Path | None,
-    ) -> Context:
-        """Everything the stages look at."""
-        target, reference = self.sources
-        replayed = None if replay is None else open_trace(replay)
-        found = passive
-        if replay is not None:
-            measured = ReplayNoise.measured(replay_noise, reference) if replay_noise else None  # type: ignore[arg-type]
-            by_replay = tuple(replay_origins(replay, self.reference, noise=measured))
-            kept = against_agreement(by_replay) if _agree_as_measured(comparison) else by_replay
-            found = _merged(kept, passive)
-        shown = replayed if replayed is not None else target
-        book = code_book(target, reference)
-
-        def dtypes_in_code(origin: Origin) -> frozenset[str]:
-            module = None if origin.stage in _OUTSIDE else origin.module
-            return frozenset() if book is None else book.near(module, origin.phase).dtypes
-
-        def evidence_of(origin: Origin) -> Evidence:
-            source = target if origin in passive else shown
-            return Evidence.from_origin(
-                origin, source, reference, free=target, dtypes_in_code=lambda: dtypes_in_code(origin)
-            )
-
-        return Context(
-            target=target,
-            reference=reference,
-            comparison=comparison,
-            replayed=replayed,
-            given=None if gradients is None else open_trace(gradients),
-            origins=found,
-            passive=passive,
-            evidence_of=evidence_of,
-            tokenizer=tokenizer,
-            mapping=None if mapping is None else read_mapping(mapping),
+    def evidence_of(origin: Origin) -> Evidence:
+        source = target if origin in passive else shown
+        return Evidence.from_origin(
+            origin, source, reference, free=target, dtypes_in_code=lambda: dtypes_in_code(origin)
         )
 
-
-def _is_given_other_shapes(comparison: Comparison) -> bool:
-    """Whether the model is given inputs of other shapes in the first step: nothing of the reference fits
-    then, and what has one shape whatever the batch, a loss or a weight's gradient, was made of other values.
-    Masks have many forms, and a size of 1 stands for any."""
-    words = ("name", "kind", "phase", "slot", "mode")
-    rows = comparison.frame().with_columns(pl.col(words).cast(pl.String))
-    given = rows.filter(
-        pl.col("step") == pl.col("step").min(),
-        pl.col("name") == "",
-        pl.col("kind") == "module",
-        pl.col("phase") == "forward",
-        pl.col("mode") == "train",
-        pl.col("slot").str.starts_with("input") & ~pl.col("slot").str.contains(MASK),
+    return Context(
+        target=target,
+        reference=reference,
+        comparison=comparison,
+        replayed=replayed,
+        given=None if gradients is None else open_trace(gradients),
+        origins=found,
+        passive=passive,
+        evidence_of=evidence_of,
+        tokenizer=tokenizer,
+        mapping=None if mapping is None else read_mapping(mapping),
     )
-    shapes = given.select("target_shape", "reference_shape").drop_nulls().iter_rows()
-    return any(len(a) == len(b) and a != b and 1 not in (*a, *b) for a, b in shapes)
 
 
 def _agree_as_measured(comparison: Comparison) -> bool:
@@ -361,28 +227,20 @@ def _walk(
     return tuple(context.earlier)
 
 
-def _equal(comparison: Comparison) -> bool:
-    """Whether every record is bit-identical: nothing is left to replay."""
-    counts = comparison.summary["counts"]
-    names = ("different", "origin", "amplified", "propagated", "within_noise")
-    others = sum(number for name in names if isinstance(number := counts.get(name), int))
-    return others == 0 and comparison.exit_code == 0
-
-
 # -- the verdict ------------------------------------------
 
 
 def _concluded(
     context: Context,
     outcomes: tuple[StageOutcome, ...],
-    work: _Work,
+    work: Runs,
     command: Sequence[str] | None,
     budget: float,
 ) -> Diagnosis:
     findings = (*(_ordered(outcomes) or _later_but_order(context, outcomes)), *_of_words(outcomes))
     if findings:
         findings = (_with_next(_with_before(findings[0], outcomes), context, work), *findings[1:])
-    findings = work.confirmed(together(_with_code(findings, context)), command or (), budget)
+    findings = work.confirmed(together(_with_code(findings, context)), findings, command or (), budget)
     outcome, headline, confidence = _verdict(findings, context)
     summary = context.comparison.summary
     typed = list(command) if command else (context.target.manifest.get("command") or [])
@@ -462,7 +320,7 @@ _SETTLED = (Basis.RECORDED, Basis.FITTED)
 """a replay would add nothing"""
 
 
-def _with_next(finding: Finding, context: Context, work: _Work) -> Finding:
+def _with_next(finding: Finding, context: Context, work: Runs) -> Finding:
     if finding.stage in (Stage.CONFIG, Stage.LONG_RUN):
         return finding
     if (

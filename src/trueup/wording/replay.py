@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.types.codes import LeftFree, ReplayCode
 from trueup.types.reason import Reason
-from trueup.wording.phrase import Facts, Phrase, times
+from trueup.wording.phrase import Facts, Phrase, percent, times
 
 _SHAPES = ({"target": "[2, 3]", "reference": "[3, 2]"},)
 _LAYOUT = ({"layout": "sparse_coo"},)
@@ -50,6 +50,8 @@ def _missing_gradient(facts: Facts) -> str:
 
 _HERE = {"phase": "forward", "slot": "output.0", "site": "layers.0.attn"}
 _API = {"phase": "backward", "slot": "input.1", "site": "torch.matmul[1]", "module": "layers.0.attn"}
+_SETTING = Reason(ReplayCode.WITH_SETTING, (("name", "eps"), ("value", "1e-05")))
+_FLOAT32 = Reason(ReplayCode.IN_FLOAT32)
 _PEERS = Reason(ReplayCode.PEERS_AGREE, (("num_peers", 3),))
 _ONE_PEER = Reason(ReplayCode.PEERS_AGREE, (("num_peers", 1),))
 _BIAS = Reason(ReplayCode.BIASED, (("scale", 0.98421), ("bias_z", -31.0)))
@@ -138,15 +140,53 @@ PHRASES = {
         sentence="and {num_tensors:count more tensor} of this module",
         samples=({"num_tensors": 1}, {"num_tensors": 5}),
     ),
+    ReplayCode.TRIED: Phrase(
+        sentence=lambda facts: (
+            f"tried: with {' and '.join(facts.parts)}, {percent(facts['left'])} of the error of "
+            f"{facts['module'] or 'the model'} is left"
+        ),
+        samples=(
+            {"module": "norm", "left": 0.002, "parts": (_SETTING,)},
+            {"module": "", "left": 0.7, "parts": (_FLOAT32,)},
+        ),
+    ),
+    ReplayCode.TRIED_AND_EQUAL: Phrase(
+        sentence=lambda facts: (
+            f"tried: with {' and '.join(facts.parts)}, {facts['module'] or 'the model'} gives the "
+            "reference's outputs, bit for bit"
+        ),
+        samples=(
+            {"module": "norm", "parts": (_SETTING, _SETTING)},
+            {"module": "layers.0.norm", "parts": (_FLOAT32,)},
+        ),
+    ),
+    ReplayCode.TRIED_WITHOUT_EFFECT: Phrase(
+        sentence=lambda facts: (
+            f"tried: with {' and '.join(facts.parts)} in the running program, the outputs of "
+            f"{facts['module'] or 'the model'} stay as they are: it acts when the model is made, or not "
+            "at all"
+        ),
+        samples=({"module": "rotary", "parts": (_SETTING,)}, {"module": "", "parts": (_SETTING,)}),
+    ),
+    ReplayCode.WITH_SETTING: Phrase(
+        sentence="{name} {value} (the reference's)", samples=({"name": "eps", "value": "1e-05"},)
+    ),
+    ReplayCode.IN_FLOAT32: Phrase(sentence="its own code in float32, rounded once at its end"),
     ReplayCode.LOSS_EXPLAINED: Phrase(
         sentence="with the reference's outputs of {modules:list} put in, and nothing else, the loss is the "
         "reference's, bit for bit: {reference:.9g} ({target:.9g} without)",
         samples=({"modules": ("layers.1.mlp",), "target": 5.77771568, "reference": 5.78431892},),
     ),
     ReplayCode.LOSS_WITH: Phrase(
-        sentence="with the reference's outputs of {modules:list} put in, and nothing else, {closed:percent} "
-        "of the gap between the losses is closed: {given:.9g} ({target:.9g} without, {reference:.9g} in the "
-        "reference)",
+        sentence=lambda facts: facts.fill(
+            "with the reference's outputs of {modules:list} put in, and nothing else, "
+            + (
+                "{closed:percent} of the gap between the losses is closed"
+                if facts["closed"] > 0
+                else "the loss comes no nearer"
+            )
+            + ": {given:.9g} ({target:.9g} without, {reference:.9g} in the reference)"
+        ),
         samples=(
             {
                 "modules": ("layers.1.mlp", "layers.2.mlp"),
@@ -155,6 +195,7 @@ PHRASES = {
                 "given": 5.78,
                 "closed": 0.35,
             },
+            {"modules": ("norm",), "target": 5.7, "reference": 5.8, "given": 5.6, "closed": -1.0},
         ),
     ),
     ReplayCode.BIT_IDENTICAL: Phrase(

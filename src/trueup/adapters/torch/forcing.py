@@ -19,6 +19,8 @@ from trueup.adapters.forcing_plan import Entry, HostValues
 from trueup.adapters.torch.gradients import consumers_of
 from trueup.adapters.torch.memory import bytes_of
 from trueup.adapters.torch.quiet import quiet
+from trueup.adapters.torch.trial import TrialRun
+from trueup.adapters.trial import Trial
 from trueup.types.codes import LeftFree
 from trueup.types.reason import Reason, reason
 
@@ -36,6 +38,8 @@ class Forcing(BaseForcing[nn.Module, Tensor]):
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         super().__init__(engine, folder)
+        trial = Trial.read(folder)
+        self.trial = None if trial is None else TrialRun(engine, trial)
         self._fixed: set[int] = set()
         """where parameters and buffers live"""
         self._nodes: dict[int, object] = {}

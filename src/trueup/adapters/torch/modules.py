@@ -168,11 +168,15 @@ def _captured(engine: Engine, module: Module, args: tuple[object, ...], kwargs: 
     opaque = False
     tracked: gradients.Edges | None = None
     frame: Frame | None = None
+    trial = None
     try:
         with quiet():
             parent = engine.enclosing()
             opaque = known.opaque or _is_compiled(engine, module)
             name = known.name if known.name is not None else class_name(module)
+            trial = None if engine.forcing is None else engine.forcing.trial
+            if trial is not None:
+                args, kwargs = trial.given(parent, (args, kwargs))
             frame, tracked = _enter(engine, module, name, parent, args, kwargs, opaque)
             frames.append(frame)
             if engine.forcing is not None:
@@ -184,7 +188,10 @@ def _captured(engine: Engine, module: Module, args: tuple[object, ...], kwargs: 
         frame = None
     local.opaque += opaque
     try:
-        result = _original(module, *args, **kwargs)
+        if trial is None or frame is None:
+            result = _original(module, *args, **kwargs)
+        else:
+            result = trial.run(frame, _original, module, args, kwargs)
     finally:
         local.opaque -= opaque
         if frame is not None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from trueup.adapters.trial import Trial
 from trueup.capture.launch import launch
 from trueup.capture.options import CaptureOptions, Level, StepSet
 from trueup.diagnosing.replay.charge import REFINED, origins
@@ -37,6 +38,7 @@ def run_replay(
     steps: Collection[int] | None = None,
     refine: bool = True,
     noise: ReplayNoise | None = None,
+    trial: Trial | None = None,
     overwrite: bool = False,
     say: Say = lambda _: None,
 ) -> int:
@@ -54,6 +56,7 @@ def run_replay(
         refine: after a replay at L0, run again at API level inside the owners it found, where the reference
             has the values of API calls.
         noise: what a benign variant's replay shows, to tell the owners.
+        trial: what is changed in the target's program meanwhile.
         overwrite: replace a trace that is there.
         say: gets what was captured, in sentences.
 
@@ -68,7 +71,7 @@ def run_replay(
     require_values(trusted, level)
     chosen = _steps(trusted, steps)
     options = _options(trusted, None if target is None else Trace(target), chosen, overwrite=overwrite)
-    run = _Run(command=command, reference=trusted, options=options, say=say)
+    run = _Run(command=command, reference=trusted, options=options, trial=trial, say=say)
     status = run.replay(
         output, target=target, level=Level(level), inside=inside, outputs_of=outputs_of, steps=steps
     )
@@ -96,9 +99,16 @@ class _Run:
     """One command, run as often as it takes."""
 
     def __init__(
-        self, *, command: Sequence[str], reference: Trace, options: CaptureOptions, say: Say
+        self,
+        *,
+        command: Sequence[str],
+        reference: Trace,
+        options: CaptureOptions,
+        trial: Trial | None,
+        say: Say,
     ) -> None:
         self._command, self._reference, self._options, self._say = command, reference, options, say
+        self._trial = trial
 
     def replay(
         self,
@@ -128,6 +138,8 @@ class _Run:
             outputs_of=outputs_of,
             steps=steps,
         )
+        if self._trial is not None:
+            self._trial.write(plan.folder)
         taken = StepSet(tuple((p.step, p.step) for p in plan.steps))
         replayed = replace(
             options,

@@ -16,6 +16,7 @@ from trueup.comparing.result import Comparison
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.gradients import matched_parameters, scalar_line
 from trueup.diagnosing.kinds import name_kinds
+from trueup.diagnosing.replay.trials import Trials
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.thresholds import (
     FAR_BEYOND,
@@ -74,6 +75,8 @@ class Context:
     """the settings of both runs; None where nothing tells of them"""
     curves: CurveComparison | None = None
     """the long run's; None where no logs were given"""
+    trials: Trials = field(default_factory=Trials)
+    """supposed causes that were tried in further replays"""
     earlier: list[StageOutcome] = field(default_factory=list)
     _books: dict[tuple[int, int, int], StepView] = field(default_factory=dict)
     _updates: dict[tuple[int, int, int], dict[str, Update]] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.losses.calls import criteria
 from trueup.diagnosing.stages.context import Context, basis_of
 from trueup.diagnosing.stages.naming import kind_named
+from trueup.diagnosing.stages.tried import judged
 from trueup.diagnosing.stages.whose import whose
 from trueup.diagnosing.step_calls import exchanges
 from trueup.numerics.dtypes import DTYPES
@@ -22,8 +23,14 @@ from trueup.types.reason import Reason, reason
 
 def finding_from_origin(origin: Origin, context: Context) -> Finding:
     """The finding, with the kinds the rules name for it."""
-    settings = settings_that_differ(origin.module, context)
-    kinds = _with_settings(_with_exchange(context.kinds_of(origin), origin, context), settings)
+    seen = _with_exchange(context.kinds_of(origin), origin, context)
+    differing = settings_that_differ(origin.module, context)
+    kinds, settings, tried = (
+        judged(origin.module, seen, differing, context)
+        if origin.phase == "forward"
+        else (seen, differing, ())
+    )
+    kinds = _with_settings(kinds, settings)
     buffers = _buffers_of_other_content(origin, context)
     if buffers and not (kinds and kinds[0].rank.is_named):
         kinds = (kind_named("constant_argument", EvidenceRank.STATED, buffers[0]), *kinds)
@@ -40,7 +47,8 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     causes = tuple(dict.fromkeys([*settings, *(best.causes if best else ())]))
     evidence = [
         *((best.sentence,) if best else ()),
-        *settings,
+        *tried,
+        *(settings or differing),
         *buffers,
         *_norms_of(origin, context),
         *origin.evidence,
