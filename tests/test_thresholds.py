@@ -68,6 +68,15 @@ ALLOWED: dict[str, set[float | str]] = {
     "checklist/fields.py": {"_CLOSE", 1e-7, 1e-300, "_LARGEST_COUNT", "2 ** 53"},  # float32 and float64
     "checklist/expression.py": {"_MOST_ITEMS"},  # made in memory
     "checklist/schedule.py": {"MAX_POINTS", "_CLOSE", 1e-6},  # drawn; rounding of a schedule computed twice
+    "comparing/coarse_norms.py": {
+        "_MANTISSA_BITS",
+        "_MOST_ROWS",
+        "MOST",
+        1e-5,
+        1e-6,
+        1e-8,
+        1e-12,
+    },  # usual eps; costs time
     "comparing/content.py": {"SCHEMA_VERSION"},
     "comparing/grounds.py": {"_NUM_AHEAD"},  # rows shown
     "comparing/layouts.py": {"SAMPLES"},  # values read: costs time
@@ -93,6 +102,8 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/loss_form.py": {"MAX_NUMBERS"},  # costs time
     "diagnosing/parity.py": {"_MAX_PLACES"},  # shown
     "diagnosing/pipeline.py": {"MAX_POINTS"},  # drawn
+    "diagnosing/replay/trials.py": {"MOST_ALONE"},  # costs time
+    "diagnosing/stages/tried.py": {"MOST"},  # costs time
     "diagnosing/replay/charge.py": {1e300},  # infinities, sorted
     "diagnosing/replay/outcome.py": {"SCHEMA_VERSION"},
     "diagnosing/replay/plan.py": {"VERSION"},

@@ -16,6 +16,7 @@ from tests.comparing.rules.judging import step_of
 from tests.comparing.traces import Recorder
 from tests.deciding import decides
 from trueup.comparing.arbiter import _judge
+from trueup.comparing.coarse_norms import Given, are_off_together, rounds_inside
 from trueup.comparing.common_form import _copied, _settle, _settle_sums, _whole
 from trueup.comparing.device_products import device_products
 from trueup.comparing.first import Preceding
@@ -48,7 +49,8 @@ from trueup.comparing.worth import refuse_different_models
 from trueup.errors import NothingCompared
 from trueup.matching.bridge import Bridge
 from trueup.matching.layouts import Layout
-from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.dtypes import DTYPES, rounded_to
+from trueup.types.arrays import Floats
 from trueup.types.codes import RecordCode
 from trueup.weights.plan import Permute
 
@@ -802,3 +804,62 @@ def loss_times(times: float) -> object:
 @decides("comparing.loss_roundings", beside=(0, 1))
 def loss_roundings(roundings: float) -> object:
     return FLOAT32 * (roundings + 10) <= allowed_error(0.0, 100)
+
+
+# -- norms ------------------------------------------
+
+UNIT = 2.0**-8
+
+
+def norm_given(rows: int = 64, width: int = 128) -> Given:
+    """An exact RMS norm in bfloat16, without a weight."""
+    random = np.random.default_rng(0)
+    x = rounded_to(random.normal(size=(rows, width)), "bfloat16")
+    y = rounded_to(x / np.sqrt(np.square(x).mean(1, keepdims=True)), "bfloat16")
+    return Given(x, y, None, None, "bfloat16", UNIT)
+
+
+def off_together(given: Given, sizes: Floats) -> Given:
+    """The norm with its rows off by these, in unit roundoffs."""
+    exact = given.x / np.sqrt(np.square(given.x).mean(1, keepdims=True))
+    return replace(given, y=exact * (1 + sizes[:, None] * UNIT))
+
+
+@decides("comparing.norm_rows")
+def norm_rows(rows: float) -> object:
+    random = np.random.default_rng(0)
+    x, error = random.normal(size=(2, round(rows), 16))
+    return are_off_together(x, error, x, None) is None
+
+
+@decides("comparing.norm_same")
+def norm_same(share: float) -> object:
+    given = norm_given()
+    y = given.y.copy()
+    changed = round((1 - share) * y.size)
+    y.ravel()[:changed] *= 1 + 2 * UNIT
+    return rounds_inside(replace(given, y=y), [0.0])
+
+
+@decides("comparing.norm_others")
+def norm_others(share: float) -> object:
+    given = norm_given(rows=1000)
+    off = rounded_to(off_together(given, np.full(1000, 1.0)).y, "bfloat16")
+    changed = round((1 - share) / (1 - float((off == given.y).mean())) * len(off))
+    return rounds_inside(replace(given, y=np.concatenate([off[:changed], given.y[changed:]])), [0.0])
+
+
+@decides("comparing.norm_coherent", margin=0.25)
+def norm_coherent(together: float) -> object:
+    """Rows of so many elements, all of one size, that are off by one factor."""
+    width = round(together)
+    x = np.linspace(1, 2, width, endpoint=False) * np.ones((64, 1))
+    z = 1 + 1e-4 * np.outer(np.arange(64), np.arange(width))
+    return are_off_together(x, z * UNIT, z, None)
+
+
+@decides("comparing.norm_fits")
+def norm_fits(size: float) -> object:
+    given = norm_given()
+    signs = np.where(np.arange(len(given.x)) % 2, 1.0, -1.0)
+    return rounds_inside(off_together(given, size * signs), [0.0])

@@ -50,6 +50,8 @@ _TF32_ROUNDOFF = 2.0**-11
 """ten bits of mantissa beside the leading one"""
 _OPERATORS = ("linear", "head", "norm", "softmax", "embedding", "rotary", "loss")
 """roles that a person names an operator by"""
+_REDUCTIONS = frozenset({"mean", "sum", "var", "var_mean", "std", "std_mean", "norm", "vector_norm"})
+"""functions that make one number of many"""
 _WEIGHTED = ("linear", "head")
 """roles whose inputs and weight tell autocast: nothing else gives a coarser output from them"""
 
@@ -140,6 +142,7 @@ def gap_of_step(
         return None
     finer = _exceeds(context, metrics, judgement, Precision.FINER)
     finer |= _made_otherwise(context, metrics, judgement, roundoff, shown)
+    finer |= _reduced_otherwise(rows, metrics, shown)
     coarser = _exceeds(context, metrics, judgement, Precision.COARSER, least)
     beyond = np.flatnonzero(finer)
     if not (finer & ~shown).any() or coarser[beyond[0]] or not _is_of_module(rows, shown, int(beyond[0])):
@@ -237,6 +240,28 @@ def _made_otherwise(
     beyond = np.where(np.isnan(own), apart, error > FINER * np.nan_to_num(own))
     here = (call >= 0) & forward & outputs & rows.paired & ~shown & ~differing_weight
     return np.asarray(here & beyond & (given & made_in_two)[call])
+
+
+def _reduced_otherwise(rows: Rows, metrics: Metrics, shown: Bools) -> Bools:
+    """Outputs of other bits, of modules given bit-equal tensors, in whose own code a reduction gives its
+    result in two dtypes. What is rounded then is one number of a whole row, so that its elements are off
+    together, and do not average out as their own roundings do."""
+    call, parents = rows.target.call, rows.match.target.parent
+    forward, outputs = rows.phase_is("forward") & (call >= 0), rows.slot_starts("output")
+    apart = ~rows.paired | ~metrics.bits_equal
+    given, inputs = np.zeros(rows.match.target.num_calls + 1, bool), forward & rows.slot_starts("input")
+    given[call[inputs & ~apart]] = True
+    given[call[inputs & apart]] = False
+    reductions = np.array(
+        [w.rpartition(".")[2].strip("_") in _REDUCTIONS for w in rows.match.words.name] + [False]
+    )
+    reduces = forward & outputs & shown & rows.kind_is("api") & reductions[rows.of_call("name")]
+    around = np.zeros_like(given)
+    around[parents[call[reduces]]] = True
+    around[-1] = False  # outside every module
+    differing_weight = np.maximum.accumulate(rows.phase_is("param") & apart)
+    made = forward & outputs & rows.kind_is("module") & rows.paired & apart & ~shown & ~differing_weight
+    return np.asarray(made & (given & around)[call])
 
 
 def _is_of_module(rows: Rows, shown: Bools, row: int) -> bool:

@@ -17,6 +17,7 @@ from trueup.comparing import arbiter as arbiters
 from trueup.comparing.attributes import attributes_of, module_of_other_constant
 from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.captured import captured_alike, captures_apart
+from trueup.comparing.coarse_norms import gap_of_norms
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.common_form import in_common_form
 from trueup.comparing.content import Content, Side, Tolerance
@@ -198,6 +199,9 @@ class _Work:
             self.ledger.precision = gap or gap_of_step(pair, context, metrics, judgement, table, tf32)
             self.ledger.copies = self.ledger.copies or updated_copies(rows)
             attributes = attributes_of(self.target), attributes_of(self.reference)
+            if self.ledger.precision is None and self.options.read_values:
+                sides = self.target, self.reference
+                self.ledger.precision = gap_of_norms(pair, rows, judgement, table, sides, attributes)
             row = module_of_other_constant(rows, metrics, *attributes)
             if row is not None and self.ledger.other_constant is None:
                 self.ledger.other_constant = first_of_rows(pair, rows, judgement, table, row)

@@ -408,6 +408,34 @@ REPRODUCED = chosen(
 LOSS_TIMES = chosen(
     "comparing.loss_times", 4.0, "times the reference's own error", "the target may be less lucky by as much"
 )
+NORM_ROWS = chosen(
+    "comparing.norm_rows", 32, "rows", "the mean of as many squares of independent roundings is 1 +- 0.25"
+)
+NORM_SAME = derived(
+    "comparing.norm_same",
+    0.98,
+    "of the elements",
+    "float32 and float64 round an element to two numbers of bfloat16 once in 10,000, to two of float16 once "
+    "in 1,000",
+)
+NORM_OTHERS = derived(
+    "comparing.norm_others",
+    0.9,
+    "of the elements",
+    "a number of the row that is rounded by a quarter of a rounding moves an eighth of the elements or more",
+)
+NORM_COHERENT = derived(
+    "comparing.norm_coherent",
+    4.0,
+    "mean of squares",
+    "twelve standard errors above 1; a number of the row that is rounded gives about half the row's width",
+)
+NORM_FITS = derived(
+    "comparing.norm_fits",
+    4.0,
+    "unit roundoffs",
+    "of the norm, its product with the weight, and two numbers of the row; another formula is off by more",
+)
 LOSS_ROUNDINGS = derived(
     "comparing.loss_roundings",
     8,

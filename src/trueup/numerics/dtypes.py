@@ -148,6 +148,16 @@ def float64_from_array(array: Array, name: str | None = None) -> NDArray[np.floa
     return values
 
 
+def rounded_to(values: NDArray[np.float64], dtype: str) -> NDArray[np.float64]:
+    """The nearest values of ``float16`` or ``bfloat16``, as float64; ties to even, by way of float32."""
+    if dtype == "float16":
+        with np.errstate(over="ignore"):
+            return np.asarray(values.astype(np.float16), np.float64)
+    bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
+    kept = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
+    return np.asarray(kept.astype(np.uint32).view(np.float32), np.float64)
+
+
 def _float8_values(mantissa_bits: int, bias: int, suffix: str) -> NDArray[np.float64]:
     """The 256 values of an 8-bit format. `fn`: one NaN, no infinity; `fnuz`: NaN for -0; else as IEEE."""
     byte = np.arange(256)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trueup.diagnosing.kinds.grids import rounded_to
+from trueup.numerics.dtypes import rounded_to
 from trueup.types.arrays import Bools, Floats
 
 Triple = tuple[Floats, Floats, Floats]

@@ -64,13 +64,3 @@ def dtype_of_error(relative: float, is_possible: Callable[[str], bool] = lambda 
         if LEAST_OF_ROUNDOFF * ROUNDOFF[name] <= relative <= most * ROUNDOFF[name]:
             return name
     return None
-
-
-def rounded_to(values: Floats, dtype: str) -> Floats:
-    """Nearest values of ``float16`` or ``bfloat16``, as float64."""
-    if dtype == "float16":
-        with np.errstate(over="ignore"):
-            return np.asarray(values.astype(np.float16), np.float64)
-    bits = values.astype(np.float32).view(np.uint32).astype(np.uint64)
-    kept = (bits + 0x7FFF + ((bits >> np.uint64(16)) & np.uint64(1))) & np.uint64(0xFFFF0000)
-    return np.asarray(kept.astype(np.uint32).view(np.float32), np.float64)

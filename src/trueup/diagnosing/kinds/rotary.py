@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.kinds.grids import rounded_to
 from trueup.diagnosing.kinds.rule import Found, said
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import (
@@ -19,6 +18,7 @@ from trueup.diagnosing.kinds.thresholds import (
     TABLE_ERROR,
     THETA_CURVE,
 )
+from trueup.numerics.dtypes import rounded_to
 from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import KindReason
 from trueup.types.finding import EvidenceRank, KindCode
