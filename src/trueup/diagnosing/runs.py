@@ -25,7 +25,7 @@ from trueup.store import TraceSource
 from trueup.store.rollouts import is_trace
 from trueup.store.same_rows import MASK
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding
+from trueup.types.finding import Basis, Finding
 from trueup.types.reason import Reason, reason
 
 
@@ -143,7 +143,7 @@ class Runs:
         """With what becomes of the loss where the outputs of the found modules alone are the reference's;
         ``places`` are the findings before those of one cause were put together."""
         first = places[0] if places else None
-        found = [one for one in places if one.phase == "forward" and one.module]
+        found = [o for o in places if o.phase == "forward" and o.module and o.basis is Basis.REPLAY]
         if first not in found or not command or not self._has_time(budget):
             return findings
         modules = dict.fromkeys(str(one.module) for one in found if one.step == found[0].step)
