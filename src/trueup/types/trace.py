@@ -155,6 +155,8 @@ class Replayed(TypedDict, total=False):
     equal: int
     replaced: int
     free: Sequence[LeftFreeDocument]
+    tried: Sequence[str]
+    """modules in which a supposed cause was tried"""
 
 
 class RankFacts(TypedDict, total=False):

@@ -50,6 +50,11 @@ class Forcing(BaseForcing[nn.Module, Tensor]):
         super().end_step()
         self._nodes = {}
 
+    def facts(self) -> dict[str, object]:
+        """With the modules in which a supposed cause was tried."""
+        tried = {} if self.trial is None else {"tried": sorted(self.trial.tried)}
+        return {**super().facts(), **tried}
+
     # -- values ------------------------------------------
 
     def local(self, tensor: Tensor) -> Tensor:

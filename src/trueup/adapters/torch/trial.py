@@ -33,6 +33,8 @@ class TrialRun:
         self._trial = trial
         self._raised: MutableMapping[Tensor, torch.dtype] = WeakIdKeyDictionary()
         """float32 tensors of a module's own code -> the dtype they would have"""
+        self.tried: set[str] = set()
+        """modules that were changed, or whose own code ran otherwise"""
 
     def given(self, parent: Frame | None, arguments: TreeT) -> TreeT:
         """What a module is called with: in the dtypes that the code around it would have used."""
@@ -53,6 +55,7 @@ class TrialRun:
             return original(module, *args, **kwargs)
         with _InFloat32(self, self._engine):
             result = original(module, *args, **kwargs)
+        self.tried.add(frame.name)
         return self.lowered(result)
 
     def is_raised(self, frame: Frame | None) -> bool:
@@ -88,6 +91,7 @@ class TrialRun:
             name = ".".join(part for part in (prefix, inner) if part)
             for attribute, value in self._trial.settings.get(name, {}).items():
                 put(module, attribute, value)
+                self.tried.add(name)
 
 
 class _InFloat32(TorchFunctionMode):

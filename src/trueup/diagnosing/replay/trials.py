@@ -18,6 +18,7 @@ from trueup.adapters.trial import Trial
 from trueup.store import Trace
 from trueup.types.codes import ReplayCode
 from trueup.types.reason import Reason, reason
+from trueup.types.trace import Replayed
 
 Settings = Mapping[str, Mapping[str, object]]
 """module -> attribute -> the reference's value"""
@@ -114,7 +115,7 @@ def _all_tried(before: pl.DataFrame, made: Path | None, settings: Settings) -> d
 
 def _tried(before: pl.DataFrame, made: Path | None, module: str, change: tuple[Reason, ...]) -> Tried | None:
     """What one run left of a module's error; None where its outputs cannot be told."""
-    if made is None:
+    if made is None or module not in _changed(made):
         return None
     own, other = (rows.filter(pl.col("name") == module) for rows in (before, _outputs(made)))
     if not own.height or own["place"].to_list() != other["place"].to_list():
@@ -124,6 +125,16 @@ def _tried(before: pl.DataFrame, made: Path | None, module: str, change: tuple[R
         return None
     same = own["difference"].to_list() == other["difference"].to_list()
     return Tried(module=module, change=change, left=sizes[1] / sizes[0], is_unchanged=same)
+
+
+def _changed(replay: Path) -> frozenset[str]:
+    """The modules in which every rank changed something: of compiled code, or another framework's, none."""
+    trace = Trace(replay)
+    ranks = next(iter(trace.steps().values()), [])
+    tried = [
+        frozenset((trace.rank_facts(rank).get("replay") or Replayed()).get("tried", ())) for rank in ranks
+    ]
+    return frozenset.intersection(*tried) if tried else frozenset()
 
 
 def _norm(differences: pl.Series) -> float:
