@@ -155,6 +155,19 @@ def _order(target: Ints, reference: Ints) -> Relation | None:
     return Relation(name="order", evidence=reason(Batches.ORDER, rows=_first(order), num=len(order)))
 
 
+def moved(target: Ints, reference: Ints) -> Relation | None:
+    """Every row stands the same number of places further, without exception."""
+    found = _shift(target, reference)
+    shift = 0 if found is None else int(found.evidence.number("shift") or 0)
+    if found is None or target.shape != reference.shape:
+        return None
+    mine, theirs = (target[:, :-shift], reference[:, shift:]) if shift > 0 else (
+        target[:, -shift:],
+        reference[:, :shift],
+    )
+    return found if np.array_equal(mine, theirs) else None
+
+
 def _shift(target: Ints, reference: Ints) -> Relation | None:
     if target.shape[0] != reference.shape[0] or min(target.shape[1], reference.shape[1]) <= 2 * MAX_SHIFT:
         return None

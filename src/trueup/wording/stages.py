@@ -56,11 +56,11 @@ _PHASES = {
 def _batch(facts: Facts) -> str:
     """What became of a batch, or of the labels that came with it."""
     text = _BATCHES[facts["relation"]]
-    return (
-        text.replace("token ids", "labels").replace("The batch", "The labels")
-        if facts.get("labels")
-        else text
-    )
+    if not facts.get("labels"):
+        return text
+    for one, many in (("is", "are"), ("holds", "hold"), ("has", "have")):
+        text = text.replace(f"The batch {one}", f"The labels {many}")
+    return text.replace("token ids", "labels").replace("batch", "labels")
 
 
 def _module(facts: Facts) -> str:
@@ -478,7 +478,7 @@ PHRASES = {
         "Neither run recorded its configuration; --config TARGET REFERENCE gives the files"
     ),
     S.CONFIG_ALIGNED: clause(
-        "No setting differs that changes the training ({num:count setting} compared)", {"num": 9}
+        "Of {num:count setting} compared none differs that changes the training", {"num": 9}
     ),
     S.CONFIG_DIFFERS: clause(
         "{key} differs: {target} (target), {reference} (reference)",
