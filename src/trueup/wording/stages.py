@@ -177,6 +177,7 @@ def _lower(text: str) -> str:
 _BATCHES = {
     "order": "The batch holds the same rows in a different order",
     "offset": "Every id of the batch is larger or smaller by one constant",
+    "begin_anew": "Sequences of packed rows are told apart in one run alone",
     "offset_by_row": "Every row of the batch counts from another number",
     "shift": "The token ids are shifted relative to the reference",
     "padding": "The batch is padded differently",
@@ -354,6 +355,8 @@ PHRASES = {
         {"num": 2, "site": "layers.0 · output"},
     ),
     S.ONE_STEP: clause("only one step was captured in both runs"),
+    S.NEXT_LOSS_FOUND: clause("Differs from {site} on", {"site": "layers.0 · output.0"}),
+    S.NEXT_LOSS_AGREES: clause("The loss agrees, though {num:count record} before it differ", {"num": 3}),
     S.NEXT_LOSS_ALONE: clause(
         "Differs although no fault was found in the first step: check its backward pass again, with the "
         "values of every gradient"
