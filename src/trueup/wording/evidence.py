@@ -77,7 +77,7 @@ def _inputs(state: str) -> Callable[[Facts], str]:
 
 def _code_differs(facts: Facts) -> str:
     sides = [
-        (f'"{facts[side]}"' if facts[side] else "no such statement") + f" ({side}, {facts[f'{side}_at']})"
+        f'"{facts[side]}" ({side}, {facts[f"{side}_at"]})' if facts[side] else f"no such statement ({side})"
         for side in ("target", "reference")
     ]
     return facts.fill("the code of {function} differs: ") + ", ".join(sides)
