@@ -42,9 +42,26 @@ class Model(nn.Module):
         q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
         causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
         seen = causal[None] & mask[:, None, :].bool()
-        scores = (q @ k.transpose(1, 2) / WIDTH**0.5).masked_fill(~seen, torch.finfo(torch.float32).min)
-        logits = self.head(x + scores.softmax(-1) @ v)
+        scores = (q @ k.transpose(1, 2) / WIDTH**0.5).masked_fill(~seen, torch.finfo(q.dtype).min)
+        logits = self.head(x + self.made(scores, seen, v))
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum")
+
+    def made(self, scores: Tensor, seen: Tensor, v: Tensor) -> Tensor:
+        return scores.softmax(-1) @ v
+
+
+class Blind(Model):
+    """A query that may see nothing makes nothing, not the mean of all it may not see."""
+
+    def made(self, scores: Tensor, seen: Tensor, v: Tensor) -> Tensor:
+        return (scores.softmax(-1) * seen) @ v
+
+
+class Biased(Blind):
+    """What it makes of other queries differs as well."""
+
+    def made(self, scores: Tensor, seen: Tensor, v: Tensor) -> Tensor:
+        return 1.001 * super().made(scores, seen, v)
 
 
 def rows(step: int) -> Batch:
@@ -73,10 +90,18 @@ def pick(batch: Batch, order: list[int]) -> Batch:
     return {name: values[order] for name, values in batch.items()}
 
 
-def trained(folder: Path, batches: Batches, *, factor: float = 1.0, bias: float = 0.0) -> Path:
+def trained(
+    folder: Path,
+    batches: Batches,
+    *,
+    factor: float = 1.0,
+    bias: float = 0.0,
+    make: type[Model] = Model,
+    dtype: torch.dtype = torch.float32,
+) -> Path:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = Model()
+    model = make().to(dtype)
     if bias:
         model.norm.register_forward_hook(lambda _module, _args, out: out * (1 + bias))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
@@ -159,6 +184,12 @@ def padding_seen(step: int) -> list[Batch]:
     """A fault: padding on the left, which the mask shows."""
     batch = left(rows(step))
     return [{**batch, "mask": torch.ones_like(batch["mask"])}]
+
+
+def left_and_counted(step: int) -> list[Batch]:
+    """Padding on the left has labels: somebody looks at what it makes."""
+    batch = left(rows(step))
+    return [{**batch, "labels": batch["labels"].masked_fill(batch["mask"] == 0, 0)}]
 
 
 def padding_counted(step: int) -> list[Batch]:
@@ -263,3 +294,26 @@ def test_a_wrong_gradient_in_microbatches_of_other_widths_differs(
 ) -> None:
     run = trained(tmp_path / "run", trimmed_in_two, bias=1e-3)
     assert compare(run, runs["whole"]).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("batches", "make", "dtype", "exit_code"),
+    [
+        (on_the_left, Blind, torch.float32, 0),
+        (on_the_left, Biased, torch.float32, 1),
+        (left_and_counted, Blind, torch.float32, 1),
+        (on_the_left, Blind, torch.bfloat16, 0),
+        (left_and_counted, Blind, torch.bfloat16, 1),
+    ],
+    ids=["hidden", "shown too", "counted", "hidden, bfloat16", "counted, bfloat16"],
+)
+def test_what_padding_makes_is_no_difference_where_nobody_looks(
+    batches: Batches, make: type[Model], dtype: torch.dtype, exit_code: int, tmp_path: Path
+) -> None:
+    """Padding on the left sees nothing: attention makes of it what the kernel happens to make."""
+    reference = trained(tmp_path / "reference", batches, dtype=dtype)
+    run = trained(tmp_path / "run", batches, make=make, dtype=dtype)
+    comparison = compare(run, reference)
+    assert comparison.exit_code == exit_code
+    noted = any(note.code is NoteCode.HIDDEN_TOKENS_LEFT_OUT for note in comparison.content.notes)
+    assert noted or exit_code

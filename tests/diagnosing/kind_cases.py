@@ -701,6 +701,18 @@ def value_of_the_step_before_by_digest() -> Evidence:
     return case(GRADS[0], GRADS[1], kept="sketch", elsewhere=earlier)
 
 
+@true("stale_value")
+def loss_of_the_step_before() -> Evidence:
+    earlier = Elsewhere(target_earlier=((0, known(torch.tensor(4.5849))),))
+    return case(torch.tensor(4.5849), torch.tensor(7.4), elsewhere=earlier)
+
+
+@near("stale_value")
+def loss_near_that_of_the_step_before() -> Evidence:
+    earlier = Elsewhere(target_earlier=((0, known(torch.tensor(4.6036))),))
+    return case(torch.tensor(4.5849), torch.tensor(7.4), elsewhere=earlier)
+
+
 @near("stale_value")
 def both_unchanged_but_for_noise() -> Evidence:
     earlier = Elsewhere(reference_earlier=((0, known(GRADS[1])),))

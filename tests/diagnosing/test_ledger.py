@@ -131,3 +131,14 @@ def test_microbatches_that_count_differently(weight: float) -> None:
 def test_a_term_from_elsewhere_is_no_weight_of_a_microbatch() -> None:
     with step({"w": {"local": HALVES, "accumulated": [HALVES[0] + HALVES[1] + OTHER]}}) as book:
         assert summings([book], 0, None, ALONE)["w"].way == "own"
+
+
+@pytest.mark.parametrize(
+    ("factor", "held", "differs"),
+    [(1.00063, 2 * 2**-8, False), (1.00063, 0.0, True), (1.02, 2 * 2**-8, True)],
+    ids=["two sums in bfloat16", "nothing added up", "a factor beyond rounding"],
+)
+def test_a_factor_is_known_to_a_rounding_of_the_sum(factor: float, held: float, differs: bool) -> None:
+    """A norm's weight has few elements: what rounding does to the largest is a factor, and leaves little."""
+    apart = _differs(fitted(factor, 0.0011), fitted(0.997714, 0.0015), ACCUMULATED, held=held)
+    assert apart is differs

@@ -12,6 +12,8 @@ from trueup.comparing.run import compare
 from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.stages.gaps import _held_gap
 from trueup.diagnosing.update_rule import Update
+from trueup.importers import open_trace
+from trueup.store import step_view
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes import VerdictCode
 from trueup.types.finding import Stage
@@ -57,6 +59,74 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         options = ["--preset", "diagnose", "--", sys.executable, str(folder / "program.py"), kind]
         subprocess.run([*command, *options], check=True, capture_output=True)
     return folder
+
+
+ADDED_UP = """
+import sys
+import torch
+
+kind = sys.argv[1]
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)).bfloat16()
+weights = list(model.parameters())
+copies = [weight.detach().float().requires_grad_() for weight in weights]
+sums = [torch.zeros_like(weight if kind == "coarse" else copy) for weight, copy in zip(weights, copies)]
+optimizer = torch.optim.AdamW(copies, lr=1e-2)
+for step in range(3):
+    for microbatch in range(4):
+        model(torch.randn(8, 16).bfloat16()).float().square().mean().backward()
+        for weight, total in zip(weights, sums):
+            total.add_(weight.grad)
+            weight.grad = None
+    for copy, total in zip(copies, sums):
+        copy.grad = total.float()
+        total.zero_()
+    optimizer.step()
+    with torch.no_grad():
+        for weight, copy in zip(weights, copies):
+            weight.copy_(copy)
+            if kind == "forgotten":
+                copy.copy_(weight)
+"""
+UPDATED = """
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Linear(16, 4)
+unused = torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1)
+for step in range(3):
+    model(torch.randn(8, 16)).square().mean().backward()
+    for weight in model.parameters():
+        weight.data -= 0.1 * weight.grad
+        weight.grad = None
+"""
+
+
+def captured(folder: Path, program: str, *words: str) -> Path:
+    (folder / "program.py").write_text(program, encoding="utf-8")
+    out = folder / f"run {len(list(folder.iterdir()))}"
+    command = [sys.executable, "-m", "trueup", "capture", "-o", str(out), "--preset", "diagnose", "--"]
+    subprocess.run(
+        [*command, sys.executable, str(folder / "program.py"), *words], check=True, capture_output=True
+    )
+    return out
+
+
+def test_a_step_ends_with_the_update_of_its_copies(tmp_path: Path) -> None:
+    """A program that adds up gradients in buffers of its own has taken them away after each microbatch."""
+    run = open_trace(captured(tmp_path, ADDED_UP, "fine"))
+    assert sorted(run.steps()) == [0, 1]
+    assert [max(step_view(run, step, 0).microbatch) for step in (0, 1)] == [3, 3]
+    compared = {
+        kind: compare(captured(tmp_path, ADDED_UP, kind), run.path)
+        for kind in ("fine", "coarse", "forgotten")
+    }
+    assert {kind: one.exit_code for kind, one in compared.items()} == {"fine": 0, "coarse": 1, "forgotten": 1}
+
+
+def test_a_step_without_an_optimizer_ends_where_gradients_are_cleared(tmp_path: Path) -> None:
+    run = open_trace(captured(tmp_path, UPDATED))
+    assert sorted(run.steps()) == [0, 1]
 
 
 def said_of_the_optimizer(folder: Path, target: str, reference: str) -> list[Reason]:

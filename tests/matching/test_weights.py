@@ -126,6 +126,39 @@ def test_norms_of_ones_are_found_by_their_neighbours() -> None:
     assert all(t[2] == s[7] for t, s in found.items())
 
 
+def heads(prefix: str, *, swapped: bool = False) -> Arrays:
+    """Two layers, each with two norms of ones of one shape, whose order and neighbours say nothing."""
+    draw = np.random.default_rng(5)
+    held: Arrays = {}
+    for at in range(2):
+        out = draw.standard_normal((8, 8)).astype(np.float32)
+        norms = {f"{prefix}{at}.attn.{name}.weight": np.ones(4, np.float32) for name in ("a", "b")}
+        held |= {f"{prefix}{1 - at if swapped else at}.attn.out.weight": out, **norms}
+    return held
+
+
+@pytest.mark.parametrize("prefix", ["blocks.", "trunk.h."])
+def test_norms_of_ones_are_found_by_the_module_around_them(prefix: str) -> None:
+    plan = infer_plan(Held(heads(prefix)), Held(heads("blocks.")))
+    assert {e.target: e.pieces[0].source for e in plan.entries} == {
+        name: name.replace(prefix, "blocks.") for name in heads(prefix)
+    }
+
+
+def test_norms_of_a_module_that_holds_another_s_weights_are_those_of_the_other() -> None:
+    plan = infer_plan(Held(heads("blocks.", swapped=True)), Held(heads("blocks.")))
+    found = plan.entry_of("blocks.0.attn.a.weight")
+    assert found is None or found.pieces[0].source == "blocks.1.attn.a.weight"
+
+
+def test_a_norm_of_another_value_is_not_found_by_its_module() -> None:
+    target = heads("trunk.h.")
+    target["trunk.h.0.attn.a.weight"] = np.full(4, 2, np.float32)
+    plan = infer_plan(Held(target), Held(heads("blocks.")))
+    assert plan.entry_of("trunk.h.0.attn.a.weight") is None
+    assert plan.entry_of("trunk.h.0.attn.b.weight") is not None
+
+
 def test_hashes_alone_find_what_belongs_together_but_give_no_steps_they_cannot_know() -> None:
     source, target = model()
     found = infer(Held(target, readable=False), Held(source, readable=False))

@@ -18,7 +18,7 @@ from functools import lru_cache
 from trueup.numerics.dtypes import DTYPES
 from trueup.store.code import Called, ProgramCode, ProgramFunction, Roots, code_of
 from trueup.store.reader import TraceSource
-from trueup.types.codes import EvidenceCode, VerdictCode
+from trueup.types.codes import BatchCode, EvidenceCode, StagesCode, VerdictCode
 from trueup.types.reason import Reason, reason
 
 MOST_PAIRS = 400
@@ -28,6 +28,14 @@ SHOWN = 3
 _LINES = 4
 """statements of a function that are shown of a side"""
 _WIDTH = 160
+_ABOUT_THE_CAUSE = (
+    StagesCode.ALSO_IN,
+    StagesCode.ACTS_HERE,
+    StagesCode.SETTING_DIFFERS,
+    EvidenceCode.BUFFER_DIFFERS,
+    EvidenceCode.INPUT_OF_ONE_SIDE,
+    BatchCode.NUM_COUNTED,
+)
 _WORD = re.compile(r"\w+")
 _LOSS_AND_MORE = ("loss", "optimizer", "scalar", "param", "collective")
 
@@ -127,14 +135,25 @@ class CodeBook:
                 text=_joined(_statements(reference)),
                 at=reference.at,
             )
-        lines = _changed(target, reference)
+        at = _changed(target, reference)
+        shown = [[_statements(one)[n] for n in of] for one, of in zip((target, reference), at, strict=True)]
+        places = {"target_at": _at(target, at[0]), "reference_at": _at(reference, at[1])}
+        if sorted(shown[0]) == sorted(shown[1]):  # the same statements in another order
+            before = [_before(one, of) for one, of in zip((target, reference), at, strict=True)]
+            return reason(
+                EvidenceCode.CODE_IN_OTHER_ORDER,
+                function=_shown_name(reference),
+                text=_joined(shown[0]),
+                target=before[0],
+                reference=before[1],
+                **places,
+            )
         return reason(
             EvidenceCode.CODE_DIFFERS,
             function=_shown_name(reference),
-            target=_joined(lines[0]),
-            reference=_joined(lines[1]),
-            target_at=target.at,
-            reference_at=reference.at,
+            target=_joined(shown[0]),
+            reference=_joined(shown[1]),
+            **places,
         )
 
 
@@ -147,8 +166,12 @@ class Near:
     """it is the code of the place itself, not of what is around it"""
 
     def beside(self, evidence: tuple[Reason, ...], *, known: bool) -> tuple[Reason, ...]:
-        """Evidence with what differs in the code: behind a cause that is known, else ahead of all."""
-        return (*evidence, *self.reasons) if known else (*self.reasons, *evidence)
+        """Evidence with what differs in the code: behind what names a cause that is known, ahead of how large
+        the difference is; else ahead of all."""
+        named = 1 if known else 0
+        while known and named < len(evidence) and evidence[named].code in _ABOUT_THE_CAUSE:
+            named += 1
+        return (*evidence[:named], *self.reasons, *evidence[named:])
 
     @property
     def dtypes(self) -> frozenset[str]:
@@ -257,17 +280,30 @@ def _same_statements(target: ProgramFunction, reference: ProgramFunction) -> boo
     return target.source == reference.source or _compared(target) == _compared(reference)
 
 
-def _changed(target: ProgramFunction, reference: ProgramFunction) -> tuple[list[str], list[str]]:
-    """The statements of each side that the other does not have there."""
-    a, b = _compared(target), _compared(reference)
-    shown_a, shown_b = _statements(target), _statements(reference)
-    only_a: list[str] = []
-    only_b: list[str] = []
-    for tag, i, j, k, m in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+def _changed(target: ProgramFunction, reference: ProgramFunction) -> tuple[list[int], list[int]]:
+    """The statements of each side that the other does not have there, by number."""
+    only_a: list[int] = []
+    only_b: list[int] = []
+    matcher = difflib.SequenceMatcher(None, _compared(target), _compared(reference), autojunk=False)
+    for tag, i, j, k, m in matcher.get_opcodes():
         if tag != "equal":
-            only_a += shown_a[i:j]
-            only_b += shown_b[k:m]
+            only_a += range(i, j)
+            only_b += range(k, m)
     return only_a, only_b
+
+
+def _before(function: ProgramFunction, numbers: list[int]) -> str:
+    """The statement ahead of the first of these."""
+    first = numbers[0]
+    return _joined(_statements(function)[first - 1 : first]) if first else ""
+
+
+def _at(function: ProgramFunction, numbers: list[int]) -> str:
+    """Where a function begins; of a script, which is all of its file, the outermost statement around the
+    first of these."""
+    file, _, _ = function.at.rpartition(":")
+    lines = _read(function.source, function.name)[2]
+    return f"{file}:{lines[numbers[0]]}" if function.name == "<module>" and numbers and lines else function.at
 
 
 def _joined(lines: list[str]) -> str:
@@ -287,19 +323,20 @@ def _compared(function: ProgramFunction) -> list[str]:
 
 
 @lru_cache(maxsize=4096)
-def _read(source: str, name: str) -> tuple[list[str], list[str]]:
+def _read(source: str, name: str) -> tuple[list[str], list[str], list[int]]:
+    """Statements as they are shown and as they are compared, and the line of the outermost around each."""
     text = textwrap.dedent(source)
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return lines, lines
+        return lines, lines, []
     first = body[0] if len(body) == 1 else None
     arguments: ast.arguments | None = None
     inside: list[ast.stmt] = body
     decorators: list[ast.expr] = []
-    if name == "<module>":  # functions and classes of a script are compared where they are reached
-        inside = [one for one in body if not isinstance(one, _DEFINED)]
+    if name == "<module>":  # functions, classes and what is imported are compared where they are reached
+        inside = [one for one in body if not isinstance(one, (*_DEFINED, ast.Import, ast.ImportFrom))]
     elif isinstance(first, ast.Expr) and isinstance(first.value, ast.Lambda):
         arguments, inside = first.value.args, [ast.Return(first.value.body)]
     elif isinstance(first, (ast.FunctionDef, ast.AsyncFunctionDef)):
@@ -311,7 +348,8 @@ def _read(source: str, name: str) -> tuple[list[str], list[str]]:
     shown = lines + _lines_of(inside)
     names = {} if arguments is None else _positions(arguments)
     compared = lines + _lines_of([_Renamed(names).visit(one) for one in inside])
-    return shown, compared if len(compared) == len(shown) else shown
+    numbers = [one.lineno for one in inside for _ in _lines_of([one])]
+    return shown, compared if len(compared) == len(shown) else shown, [0] * len(lines) + numbers
 
 
 _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

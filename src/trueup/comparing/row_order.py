@@ -19,6 +19,7 @@ from trueup.comparing.metrics import NONE, SKETCH, Metrics, measure
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.thresholds import IN_PLACE
+from trueup.comparing.values import are_stored
 from trueup.matching.codes import Codes
 from trueup.matching.layouts import UNORDERED, Layout, Shape, Steps
 from trueup.numerics.dtypes import DTYPES
@@ -28,8 +29,9 @@ from trueup.types.arrays import Array, Bools
 from trueup.weights.plan import Permute, Reshape, Slice
 
 PADDED = "padded otherwise, where only stored values would tell"
+HIDDEN = "without the tokens that the mask hides"
 DEALT = "of other rows: the calls of this step share out its rows otherwise"
-_UNSEEN = (PADDED, DEALT)
+_UNSEEN = (PADDED, DEALT, HIDDEN)
 """labels of layouts whose statistics say nothing"""
 Place = tuple[TraceSource, int, int]
 
@@ -86,6 +88,68 @@ def in_row_order(
         layouts.append(Layout(label=DEALT, known=False, whole=False))
     changed = len(layouts) > len(rows.layouts)
     return replace(rows, layout=numbers, layouts=tuple(layouts)) if changed else rows
+
+
+def without_hidden(
+    rows: Rows, metrics: Metrics, target: TraceSource, reference: TraceSource, pair: StepPair
+) -> Rows:
+    """The rows with a layout that leaves out padding wherever both sides have the same rows in the same
+    places and their values were kept; the very same ``rows`` where nothing is left out.
+
+    What a query makes that may see nothing is another thing in every kernel, and nobody looks at it. Where
+    somebody does, as where padding has labels, what comes of it shows in what is compared whole.
+    """
+    given = _given_rows(rows)
+    chosen = _elsewhere(rows, metrics) & (rows.layout < 0)
+    chosen &= are_stored(rows.target) & are_stored(rows.reference)
+    if not chosen.any():
+        return rows
+    places = (target, pair.step, pair.rank), (reference, pair.reference_step, pair.reference_rank)
+    layouts, numbers = list(rows.layouts), rows.layout.copy()
+    for here in _together(rows, given):
+        if not (here & chosen).any():
+            continue
+        halves = zip((rows.target, rows.reference), places, strict=True)
+        both = [_given(rows, half, given & here, place) for half, place in halves]
+        laid = None if None in both else _shown_alike(*both)
+        if laid is None:
+            continue
+        known: dict[tuple[Shape, Shape], int] = {}
+        for row in np.flatnonzero(here & chosen).tolist():
+            shapes = _shapes(rows, row)
+            layout = of_shown(shapes[0], laid) if shapes[0] == shapes[1] else None
+            if layout is not None:
+                if shapes not in known:
+                    known[shapes] = len(layouts)
+                    layouts.append(layout)
+                numbers[row] = known[shapes]
+    changed = len(layouts) > len(rows.layouts)
+    return replace(rows, layout=numbers, layouts=tuple(layouts)) if changed else rows
+
+
+def _shown_alike(target: Given | None, reference: Given | None) -> Laid | None:
+    """What the masks of both sides show, where it is the same in the same places."""
+    if target is None or reference is None:
+        return None
+    own, other = shown(target), shown(reference)
+    if own is None or own != other:
+        return None
+    keys = [row_keys(given, own.spans) for given in (target, reference)]
+    return own if keys[0] == keys[1] else None
+
+
+def shown(given: Given) -> Laid | None:
+    """The tokens of each row that its mask shows; None where it shows all, or packs sequences."""
+    num, width = num_rows(given) or 0, width_of(given)
+    laid = Laid(num=num, width=width, spans=tuple(spans_of(given, without_padding=True)))
+    rows = [span.row for span in laid.spans]
+    return laid if laid.is_padded and rows == list(range(num)) else None
+
+
+def of_shown(shape: Shape, laid: Laid) -> Layout | None:
+    """What leaves the tokens that are shown of a tensor; None where it is not known which these are."""
+    parts = _parts(shape, laid, is_cut=True) if shape else None
+    return None if parts is None else Layout(label=HIDDEN, target=parts, reference=parts)
 
 
 def measure_rows(rows: Rows) -> tuple[Rows, Metrics]:

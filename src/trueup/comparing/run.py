@@ -39,7 +39,7 @@ from trueup.comparing.precision import precision_noted, precision_rows
 from trueup.comparing.precision_gap import gap_of_step, tf32_side
 from trueup.comparing.program_code import code_book
 from trueup.comparing.result import Comparison, comparison_of, write_document
-from trueup.comparing.row_order import in_row_order, measure_rows
+from trueup.comparing.row_order import in_row_order, measure_rows, without_hidden
 from trueup.comparing.rows import Rows, rows_from_match, without_sketches
 from trueup.comparing.rules import StepContext, judge_step
 from trueup.comparing.scalars import ScalarPair, compare_scalars
@@ -163,6 +163,9 @@ class _Work:
         if ordered is not rows:
             rows, metrics = measure_rows(ordered)
             self.ledger.notes.append(Reason(NoteCode.ROWS_LAID_OTHERWISE))
+        elif (left := without_hidden(rows, metrics, self.target, self.reference, pair)) is not rows:
+            rows, metrics = measure_rows(left)
+            self.ledger.notes.append(Reason(NoteCode.HIDDEN_TOKENS_LEFT_OUT))
         history = observe(rows, self.histories.get(pair.rank, History()))
         rows = without_sketches(rows)
         if not self.seen:

@@ -44,7 +44,7 @@ def read_values(
     """
     if not options.read_values:
         return 0
-    stored = _stored(rows.target) & _stored(rows.reference)
+    stored = are_stored(rows.target) & are_stored(rows.reference)
     wanted = rows.paired & stored & ((rows.target.shape == rows.reference.shape) | (rows.layout >= 0))
     wanted &= np.array([layout.known for layout in rows.layouts] + [True])[rows.layout]
     if not options.read_equal_values:
@@ -116,7 +116,8 @@ def _hides(summary: SummaryRow) -> bool:
     )
 
 
-def _stored(half: Half) -> Bools:
+def are_stored(half: Half) -> Bools:
+    """Records whose values were kept."""
     has = half.tables.summaries["tensor"].is_not_null().to_numpy()
     if not len(has):
         return np.zeros(len(half.summary), bool)

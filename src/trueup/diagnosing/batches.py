@@ -34,7 +34,8 @@ class Relation:
     """How one batch came to differ from another."""
 
     name: str
-    """``same order offset offset_by_row shape shift padding packing other_rows mapped_ids other``"""
+    """``same order begin_anew offset offset_by_row shape shift padding packing some_rows mapped_ids``, else
+    ``other``"""
     evidence: Reason
 
 
@@ -47,7 +48,18 @@ def relation(target: Ints, reference: Ints) -> Relation:
     """
     if target.shape == reference.shape and np.array_equal(target, reference):
         return Relation(name="same", evidence=reason(Batches.SAME))
-    for look in (_order, _offset, _offset_by_row, _padding, _shift, _packing, _shape, _mapped, _some_rows):
+    for look in (
+        _order,
+        _begin_anew,
+        _offset,
+        _offset_by_row,
+        _padding,
+        _shift,
+        _packing,
+        _shape,
+        _mapped,
+        _some_rows,
+    ):
         found = look(target, reference)
         if found is not None:
             return found
@@ -147,12 +159,46 @@ def _offset_by_row(target: Ints, reference: Ints) -> Relation | None:
     )
 
 
+def _begin_anew(target: Ints, reference: Ints) -> Relation | None:
+    """Positions that count on by one from 0, and begin anew inside of rows more often on one side: packed
+    sequences told apart or not."""
+    if target.shape != reference.shape or target.shape[1] < 2:
+        return None
+    counts = []
+    for side in (target, reference):
+        anew = side[:, 1:] == 0
+        if (side[:, 0] != 0).any() or not (anew | (np.diff(side) == 1)).all():
+            return None
+        counts.append(int(anew.sum()))
+    if counts[0] == counts[1]:
+        return None
+    said = reason(Batches.BEGIN_ANEW, target=counts[0], reference=counts[1])
+    return Relation(name="begin_anew", evidence=said)
+
+
 def _order(target: Ints, reference: Ints) -> Relation | None:
     if target.shape != reference.shape or Counter(_rows(target)) != Counter(_rows(reference)):
         return None
     at = {row: number for number, row in enumerate(_rows(reference))}
     order = [at[row] for row in _rows(target)]
     return Relation(name="order", evidence=reason(Batches.ORDER, rows=_first(order), num=len(order)))
+
+
+def moved(target: Ints, reference: Ints) -> Relation | None:
+    """Every row stands the same number of places further, without exception."""
+    found = _shift(target, reference)
+    shift = 0 if found is None else int(found.evidence.number("shift") or 0)
+    if found is None or target.shape != reference.shape:
+        return None
+    mine, theirs = (
+        (target[:, :-shift], reference[:, shift:])
+        if shift > 0
+        else (
+            target[:, -shift:],
+            reference[:, :shift],
+        )
+    )
+    return found if np.array_equal(mine, theirs) else None
 
 
 def _shift(target: Ints, reference: Ints) -> Relation | None:

@@ -229,10 +229,19 @@ def handovers(
         if mesh.wide_axes and min(fit.residual for fit in fits[fqn]) > SUM_HOLDS:
             fits[fqn] = _of_values(fqn, books, at, mesh) or fits[fqn]
     best = {fqn: _best(found) for fqn, found in fits.items()}
-    common = clipped_by
-    if common is None:
-        common = float(np.median([abs(s.factor) for s in best.values()])) if best else 1.0
-    return {fqn: _without(s, fits[fqn], common or 1.0) for fqn, s in best.items()}
+    usual = float(np.median([abs(s.factor) for s in best.values()])) if best else 1.0
+    keys = {s.key for found in fits.values() for s in found}
+    common = {key: clipped_by or _in_common(key, fits) or usual or 1.0 for key in keys}
+    return {fqn: _without(s, fits[fqn], common) for fqn, s in best.items()}
+
+
+def _in_common(key: str, fits: Mapping[str, Sequence[Summing]]) -> float | None:
+    """The factor of the gradients that may have come this way, if most may. Where ranks hold the same
+    gradients already, their sum has another factor than one of them, and both hold."""
+    holds = [
+        abs(s.factor) for found in fits.values() for s in found if s.key == key and s.residual < SUM_HOLDS
+    ]
+    return float(np.median(holds)) if 2 * len(holds) > len(fits) else None
 
 
 def _accumulated(book: StepView, fqn: str) -> Floats | None:
@@ -269,9 +278,9 @@ def common_factor(books: Sequence[StepView], at: int, mesh: Layout) -> float | N
     return float(np.median([s.factor for s in found]))
 
 
-def _without(best: Summing, fits: list[Summing], common: float) -> Summing:
-    holding = tuple((s.key, s.factor / common) for s in fits if s.residual < SUM_HOLDS)
-    return replace(best, factor=best.factor / common, holding=holding)
+def _without(best: Summing, fits: list[Summing], common: Mapping[str, float]) -> Summing:
+    holding = tuple((s.key, s.factor / common[s.key]) for s in fits if s.residual < SUM_HOLDS)
+    return replace(best, factor=best.factor / common[best.key], holding=holding)
 
 
 # -- clipping ------------------------------------------

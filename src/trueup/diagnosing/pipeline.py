@@ -237,7 +237,10 @@ def _concluded(
     command: Sequence[str] | None,
     budget: float,
 ) -> Diagnosis:
-    findings = (*(_ordered(outcomes) or _later_but_order(context, outcomes)), *_of_words(outcomes))
+    found = _ordered(outcomes)
+    later = () if found else _later_but_order(context, outcomes)
+    outcomes = _pointed(outcomes, later)
+    findings = (*(found or later), *_of_words(outcomes))
     if findings:
         findings = (_with_next(_with_before(findings[0], outcomes), context, work), *findings[1:])
     findings = work.confirmed(together(_with_code(findings, context)), findings, command or (), budget)
@@ -294,12 +297,14 @@ def _beside_code(finding: Finding, book: CodeBook) -> Finding:
     near = book.near(
         None if finding.stage in _OUTSIDE else finding.module, finding.phase or finding.stage.value
     )
-    known = finding.stage is Stage.DATA or any(kind.rank.is_named for kind in finding.kinds[:1])
+    known = finding.stage in (Stage.DATA, Stage.WEIGHTS) or any(
+        kind.rank.is_named for kind in finding.kinds[:1]
+    )
     headline = finding.headline if known else near.headline(finding.headline)
     return replace(finding, headline=headline, evidence=near.beside(finding.evidence, known=known))
 
 
-_NOT_IN_CODE = (Stage.CONFIG, Stage.WEIGHTS, Stage.RESUME, Stage.LONG_RUN)
+_NOT_IN_CODE = (Stage.CONFIG, Stage.RESUME, Stage.LONG_RUN)
 _OUTSIDE = (Stage.DATA, Stage.LOSS, Stage.REDUCTION, Stage.OPTIMIZER)
 """what is around the model is looked at first"""
 
@@ -345,6 +350,19 @@ def _later_but_order(context: Context, outcomes: Sequence[StageOutcome]) -> tupl
     """Where both runs train on the same sequences, another order of them is no finding."""
     same = any(one.said.code is RLCode.SAME_SEQUENCES for one in outcomes)
     return tuple(one for one in _later(context) if not (same and one.stage is Stage.DATA))
+
+
+def _pointed(outcomes: tuple[StageOutcome, ...], later: tuple[Finding, ...]) -> tuple[StageOutcome, ...]:
+    """The outcomes; where the next loss differs without a fault, with where the traces show that it begins."""
+    if not later:
+        return outcomes
+    said = reason(Stages.NEXT_LOSS_FOUND, site=later[0].site or "")
+    return tuple(
+        replace(one, said=said, status=StageStatus.CONSEQUENCE)
+        if one.said.code is Stages.NEXT_LOSS_ALONE
+        else one
+        for one in outcomes
+    )
 
 
 def far_later(origins: Sequence[Origin], first: int) -> list[Origin]:

@@ -139,6 +139,11 @@ PHRASES = {
         {"offset": 1},
         {"offset": -3},
     ),
+    B.BEGIN_ANEW: clause(
+        "positions begin anew at 0 inside rows {target:count time} (target), {reference:count time} "
+        "(reference)",
+        {"target": 0, "reference": 7},
+    ),
     B.OFFSET_BY_ROW: clause(
         lambda facts: (
             "each row counts on from a number of its own; the target's are the reference's plus "

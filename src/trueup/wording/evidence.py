@@ -77,10 +77,18 @@ def _inputs(state: str) -> Callable[[Facts], str]:
 
 def _code_differs(facts: Facts) -> str:
     sides = [
-        (f'"{facts[side]}"' if facts[side] else "no such statement") + f" ({side}, {facts[f'{side}_at']})"
+        f'"{facts[side]}" ({side}, {facts[f"{side}_at"]})' if facts[side] else f"no such statement ({side})"
         for side in ("target", "reference")
     ]
     return facts.fill("the code of {function} differs: ") + ", ".join(sides)
+
+
+def _code_in_other_order(facts: Facts) -> str:
+    sides = [
+        (f'after "{facts[side]}"' if facts[side] else "first") + f" ({side}, {facts[f'{side}_at']})"
+        for side in ("target", "reference")
+    ]
+    return facts.fill('in {function}, "{text}" stands ') + ", ".join(sides)
 
 
 def _code_of_one_side(facts: Facts) -> str:
@@ -263,6 +271,27 @@ PHRASES = {
                 "reference": "",
                 "target_at": "loss.py:31",
                 "reference_at": "loss.py:29",
+            },
+        ),
+    ),
+    Is.CODE_IN_OTHER_ORDER: Phrase(
+        sentence=_code_in_other_order,
+        samples=(
+            {
+                "function": "<module>",
+                "text": "optimizer.step()",
+                "target": "update_ema()",
+                "reference": "loss.backward()",
+                "target_at": "train.py:31",
+                "reference_at": "train.py:29",
+            },
+            {
+                "function": "update",
+                "text": "clip()",
+                "target": "",
+                "reference": "unscale()",
+                "target_at": "train.py:31",
+                "reference_at": "train.py:29",
             },
         ),
     ),

@@ -133,6 +133,9 @@ PHRASES = {
         sentence="batches hold the same rows in another order, or padded otherwise; what was made of them is"
         " compared row by row",
     ),
+    Is.HIDDEN_TOKENS_LEFT_OUT: Phrase(
+        sentence="where records differ, what was made of tokens that the model's mask hides is left out",
+    ),
     Is.ACROSS_IMPLEMENTATIONS: Phrase(
         sentence="two implementations: matched by weights and by the tensors between them (docs/matching.md);"
         " tolerances are {factor:g} times those of two runs of one program",

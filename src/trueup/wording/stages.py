@@ -56,11 +56,11 @@ _PHASES = {
 def _batch(facts: Facts) -> str:
     """What became of a batch, or of the labels that came with it."""
     text = _BATCHES[facts["relation"]]
-    return (
-        text.replace("token ids", "labels").replace("The batch", "The labels")
-        if facts.get("labels")
-        else text
-    )
+    if not facts.get("labels"):
+        return text
+    for one, many in (("is", "are"), ("holds", "hold"), ("has", "have")):
+        text = text.replace(f"The batch {one}", f"The labels {many}")
+    return text.replace("token ids", "labels").replace("batch", "labels")
 
 
 def _module(facts: Facts) -> str:
@@ -177,6 +177,7 @@ def _lower(text: str) -> str:
 _BATCHES = {
     "order": "The batch holds the same rows in a different order",
     "offset": "Every id of the batch is larger or smaller by one constant",
+    "begin_anew": "Sequences of packed rows are told apart in one run alone",
     "offset_by_row": "Every row of the batch counts from another number",
     "shift": "The token ids are shifted relative to the reference",
     "padding": "The batch is padded differently",
@@ -354,6 +355,8 @@ PHRASES = {
         {"num": 2, "site": "layers.0 · output"},
     ),
     S.ONE_STEP: clause("only one step was captured in both runs"),
+    S.NEXT_LOSS_FOUND: clause("Differs from {site} on", {"site": "layers.0 · output.0"}),
+    S.NEXT_LOSS_AGREES: clause("The loss agrees, though {num:count record} before it differ", {"num": 3}),
     S.NEXT_LOSS_ALONE: clause(
         "Differs although no fault was found in the first step: check its backward pass again, with the "
         "values of every gradient"
@@ -478,7 +481,7 @@ PHRASES = {
         "Neither run recorded its configuration; --config TARGET REFERENCE gives the files"
     ),
     S.CONFIG_ALIGNED: clause(
-        "No setting differs that changes the training ({num:count setting} compared)", {"num": 9}
+        "Of {num:count setting} compared none differs that changes the training", {"num": 9}
     ),
     S.CONFIG_DIFFERS: clause(
         "{key} differs: {target} (target), {reference} (reference)",

@@ -26,6 +26,9 @@ _WAYS = {
 
 def _differ(facts: Facts) -> str:
     way = facts["way"]
+    if facts.parts:  # a single number
+        (number,) = facts.parts
+        return f"Initial value of {facts['parameters']} differs: {number}"
     how = f"scaled by {facts['factor']:.6g}" if way == "scaled" else _WAYS.get(way)
     return f"Initial weights differ in {facts['parameters']}" + (f": {how}" if how else "")
 
@@ -90,6 +93,9 @@ PHRASES = {
     W.ZERO: clause("zero everywhere, as if never loaded or initialized"),
     W.NEGATED: clause("the reference's values with the opposite sign"),
     W.SCALED: clause("{factor:.6g} times the reference's values", {"factor": 1.5}),
+    W.NUMBER: clause(
+        "{target:.6g} (target), {reference:.6g} (reference)", {"target": 1.0, "reference": 2.659}
+    ),
     W.REORDERED: clause(
         "the reference's {what} in a different order ({moved} of {total} moved)",
         {"what": "rows", "moved": 2, "total": 8},
@@ -119,6 +125,7 @@ PHRASES = {
         _differ,
         *({**_NAMED, "way": way, "factor": None} for way in (*_WAYS, "unknown")),
         {**_NAMED, "way": "scaled", "factor": 1.5},
+        {**_NAMED, "way": "number", "parts": (reason(W.NUMBER, target=1.0, reference=2.659),)},
     ),
     W.NUM_DIFFERENT: clause("different: {num} of {total:count weight}", {"num": 1, "total": 12}),
     W.SAME_WEIGHTS: clause("load the same initial weights into both runs and capture again"),

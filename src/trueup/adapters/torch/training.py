@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import weakref
 from collections.abc import Callable, Iterator
@@ -52,6 +53,9 @@ class Training:
         self._sharded_roots: dict[int, Callable[[], nn.Module | None]] = {}
         """models of this step whose weights are distributed tensors"""
         self._watched: ParameterReference[Tensor] | None = None
+        self._watched_version = 0
+        self._copies: bool | None = None
+        """an optimizer updates copies of the weights; None: not looked for"""
         self._scaled: tuple[Tensor, Tensor] | None = None
         """what a gradient scaler returned, until its backward, and the loss it scaled"""
         self.loss_scale: Tensor | None = None
@@ -73,7 +77,23 @@ class Training:
         watched = self._watched() if self._watched is not None else None
         if watched is not None and watched.grad is None:
             self._watched = None
-            self.engine.sink.gradients_cleared()
+            if watched._version != self._watched_version or not self._updates_copies():
+                self.engine.sink.gradients_cleared()
+
+    def _updates_copies(self) -> bool:
+        """Whether an optimizer holds copies of the weights, none of them itself: a program that adds up
+        gradients by itself takes them away after every microbatch, and its step ends with the optimizer's."""
+        if self._copies is None:
+            own = [parameter for parameter, _ in self._living() if parameter.requires_grad]
+            wanted, known = sorted(tuple(one.shape) for one in own), set(map(id, own))
+            found = False
+            for optimizer in gc.get_objects():
+                if issubclass(type(optimizer), torch.optim.Optimizer):  # isinstance would ask the object
+                    held = [one for group in optimizer.param_groups for one in group["params"]]
+                    shapes = sorted(tuple(one.shape) for one in held)
+                    found |= shapes == wanted and not known & set(map(id, held))
+            self._copies = found
+        return self._copies
 
     def root(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """A training forward of a root begins, the session knows already."""
@@ -248,6 +268,7 @@ class Training:
             if not present:
                 present = True
                 self._watched = self._parameters[id(parameter)][0]
+                self._watched_version = parameter._version
             if not (engine.sink.active and engine.gradients_on):
                 break
             engine.tensor(engine.parameter_call(parameter, fqn), "param_grad", "accumulated", parameter.grad)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from trueup.diagnosing.evidence import Evidence, Known
 from trueup.diagnosing.evidence.vectors import length
-from trueup.diagnosing.kinds.fitting import at_most, explained, rank_of
+from trueup.diagnosing.kinds.fitting import at_most, close, explained, rank_of
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
-from trueup.diagnosing.kinds.thresholds import FULL_SHARE, MOST_SHARE
+from trueup.diagnosing.kinds.thresholds import MOST_SHARE
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
@@ -22,8 +22,7 @@ def _of_an_earlier_time(evidence: Evidence) -> Found | None:
         share = _share(evidence, known)
         if share > 0 and (best is None or share > best[0]):
             best = share, code, when
-    least = MOST_SHARE if evidence.target.numel > 1 else FULL_SHARE
-    rank = None if best is None else rank_of(best[0], least=least)
+    rank = None if best is None else rank_of(best[0], least=MOST_SHARE)
     if best is None or rank is None:
         return None
     if evidence.target.numel == 1:
@@ -53,6 +52,8 @@ def _share(evidence: Evidence, earlier: Known) -> float:
     other = None if vectors is None else vectors.like(earlier)
     if vectors is None or other is None:
         return 0.0
+    if target.numel == 1:  # losses of two batches are near each other, and far from one divided otherwise
+        return float(close(vectors.target, other, vectors.rounding).all())
     return explained(evidence, vectors, length(vectors.target - other))
 
 

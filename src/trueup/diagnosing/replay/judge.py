@@ -103,6 +103,9 @@ def _judged(
     bias_score = _bias_score(step, row, seen)
     if bias_score > 1 and score <= 1:
         score = bias_score
+    if 1 < score < math.inf and row.phase in ("forward", "backward"):
+        hidden = _only_hidden(step, row, norm, tolerance)
+        score, bias_score = (0.0, 0.0) if hidden else (score, bias_score)
     return Difference(
         record=row.record,
         call=row.call,
@@ -119,6 +122,13 @@ def _judged(
         measured=measured,
         exact=exact,
     )
+
+
+def _only_hidden(step: ReplayedStep, row: ForcedRow, norm: float, tolerance: float | None) -> bool:
+    """Whether the difference is that of tokens which the model's mask hides: padding, of which a query that
+    may see nothing makes another thing in every kernel."""
+    seen = step.shown(row.record, row.reference_record)
+    return seen is not None and tolerance is not None and seen[0] <= tolerance * min(norm, seen[1])
 
 
 def _bias_score(step: ReplayedStep, row: ForcedRow, seen: SiteNoise | None) -> float:

@@ -16,6 +16,7 @@ from trueup.comparing.device_products import device_products
 from trueup.comparing.losses.exact import loss_bounds
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.pairing import StepPair
+from trueup.comparing.row_order import Laid, of_shown, shown
 from trueup.comparing.rows import Rows, rows_from_match
 from trueup.comparing.tolerance import factor_of, rounding_bound
 from trueup.diagnosing.replay.pairs import replayed_step
@@ -24,7 +25,9 @@ from trueup.diagnosing.replay.plan_step import StepPlan
 from trueup.matching import StepMatch
 from trueup.numerics.dtypes import DTYPES, unit_roundoffs
 from trueup.store import StepView, Trace
+from trueup.store.given import root_inputs
 from trueup.store.view import LOCAL
+from trueup.types.arrays import Array
 
 OUTSIDE = "<outside the model>"
 """owner of what the program does outside its root module"""
@@ -122,6 +125,30 @@ class ReplayedStep:
         if row is None:
             return float("nan"), float("nan")
         return float(self.metrics.difference[row]), float(self.metrics.norm[row])
+
+    def shown(self, record: int, reference_record: int) -> tuple[float, float] | None:
+        """(difference, norm) at the tokens that the model's mask shows; None where it hides none, or values
+        were not kept."""
+        values = self.target.value(record), self.reference.value(reference_record)
+        laid = self._shown_rows.get(self.target.record_microbatch[record])
+        if laid is None or values[0] is None or values[1] is None or values[0].shape != values[1].shape:
+            return None
+        layout = of_shown(values[0].shape, laid)
+        if layout is None:
+            return None
+        mine, theirs = layout.of_target(values[0]), layout.of_reference(values[1])
+        return float(np.linalg.norm((mine - theirs).ravel())), float(np.linalg.norm(theirs.ravel()))
+
+    @cached_property
+    def _shown_rows(self) -> dict[int, Laid]:
+        """Microbatch -> the tokens that the reference's mask shows, where it hides some."""
+        given: dict[int, dict[str, Array]] = {}
+        for microbatch, slot, record in root_inputs(self.reference):
+            held = self.reference.raw(record)
+            if held is not None and held[1].shape:
+                given.setdefault(microbatch, {})[slot] = held[1]
+        found = {microbatch: shown(slots) for microbatch, slots in given.items()}
+        return {microbatch: laid for microbatch, laid in found.items() if laid is not None}
 
     @cached_property
     def gradients_apart(self) -> float:

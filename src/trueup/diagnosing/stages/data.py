@@ -13,13 +13,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trueup.comparing.thresholds import UNFELT
-from trueup.diagnosing.batches import relation, rows_found, value_relation
+from trueup.diagnosing.batches import moved, relation, rows_found, value_relation
 from trueup.diagnosing.evidence.run import run_facts
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.kinds.loss_divisor import named_divisor
 from trueup.diagnosing.kinds.thresholds import NEAR_ONE
 from trueup.diagnosing.stages.batch import Batch, data_finding, given
 from trueup.diagnosing.stages.context import Context, is_beyond, is_compared
+from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.labels import compared_labels
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -35,7 +36,7 @@ from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
-from trueup.types.finding import EvidenceRank, Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.layout import Layout
 from trueup.types.placement import Shard
 from trueup.types.reason import Reason, reason
@@ -69,7 +70,7 @@ class DataStage:
                 elif context.layout.wide_axes:
                     findings = _of_batch_axis(findings, context, at)
                 break
-        findings = findings or _beyond_ids(context)
+        findings = findings or _beyond_ids(context) or _masks_apart(context)
         if findings and _comes_out_nowhere(context):
             said, findings = [reason(Stages.BATCH_IN_OTHER_FORM), *said], []
         own, other = (Batch.of(book) for book in context.pair())
@@ -354,6 +355,12 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
             findings.append(counted)
             continue
         found = relation(ids, other)
+        if (
+            found.name == "padding"
+            and _is_of_labels(name)
+            and all(_is_of_labels(f.site or "") for f in findings)
+        ):
+            found = moved(ids, other) or found  # nothing else of the batch is padded otherwise
         if found.name != "same":
             elsewhere = _elsewhere(ids, name, reference, context)
             finding = _batch_finding(found.name, found.evidence, elsewhere, name, target.book)
@@ -570,6 +577,33 @@ def _beyond_ids(context: Context) -> list[Finding]:
     return [_input_finding(book, f"input.{name}", said, evidence)]
 
 
+def _masks_apart(context: Context) -> list[Finding]:
+    """Masks that the program makes beside equal batches, where the first step's differences begin at them:
+    one that the model is given, or that weighs its loss."""
+    steps = [target for target, _ in context.steps[:1]]
+    found: dict[str, Finding] = {}
+    for origin in context.passive:
+        if origin.stage is not Stage.DATA or origin.step not in steps or MASK not in origin.slot:
+            continue
+        evidence = context.evidence_of(origin)
+        t, r = evidence.target_values, evidence.reference_values
+        if t is None or r is None or t.shape != r.shape or t.size == 1:
+            continue
+        finding = finding_from_origin(origin, context)
+        if origin.phase == "loss":
+            apart = np.flatnonzero((t != r).ravel())
+            weights = reason(Batches.NUM_WEIGHTS, num=len(apart), first=int(apart[0]), is_shifted=False)
+            kinds = (kind_named("wrong_mask", EvidenceRank.STATED, weights),)
+            said, headline = (weights,), reason(Batches.MASK_WEIGHTS)
+        else:
+            kinds, said = finding.kinds, finding.evidence
+            headline = reason(Stages.INPUT_DIFFERS, name=origin.slot.partition(".")[2])
+        causes = kinds[0].causes if kinds else finding.causes
+        finding = replace(finding, headline=headline, kinds=kinds, evidence=said, causes=causes)
+        found.setdefault(origin.slot, replace(finding, basis=Basis.RECORDED, origin=None))
+    return list(found.values())
+
+
 def _lacking(target: Batch, reference: Batch) -> list[dict[str, str]]:
     """Side and name of every input that the model is given in one run alone, by name; what is given by place
     is told by its number, which says nothing."""
@@ -637,7 +671,7 @@ def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str,
     )
 
 
-_OF_ANY_INPUT = ("shift", "offset", "offset_by_row")
+_OF_ANY_INPUT = ("shift", "begin_anew", "offset", "offset_by_row")
 """relations that tell how an input was made, whatever it holds"""
 _TOKENS = ("input_ids", "tokens", "ids", "idx", "token_ids")
 

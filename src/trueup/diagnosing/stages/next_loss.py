@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+import polars as pl
+
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.forward import follows_from, loss_said
@@ -35,6 +37,10 @@ class NextLossStage:
             exact = (rows["status"] == "equal").all()
             said = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
             return outcome(status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True)
+        losses = rows.filter((pl.col("phase") == "loss") & (pl.col("slot") == "value"))
+        if losses.filter(is_compared()).height == losses.height > 0 and losses.filter(is_beyond()).is_empty():
+            said = reason(Stages.NEXT_LOSS_AGREES, num=rows.filter(is_beyond()).height)
+            return outcome(status=StageStatus.PASSED, said=said, evidence=evidence)
         before = context.failed_before()
         if before is not None:
             said = follows_from(before)

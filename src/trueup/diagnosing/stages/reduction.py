@@ -160,8 +160,9 @@ def _summed(
         left = at > 0 and book.parameter(fqn, *CLIPPED) is None  # in no optimizer: nothing clears it
         if other is None or left or fqn in later:
             continue
-        rounds = _is_same_sum(own, other) and own.residual <= _of_additions(fqn, book, context, at)
-        if _differs(own, other, part) and not rounds:
+        held = _of_holding(fqn, book, context, at) if part is ACCUMULATED else 0.0
+        rounds = _is_same_sum(own, other, held) and own.residual <= _of_additions(fqn, book, context, at)
+        if _differs(own, other, part, held=held) and not rounds:
             key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor), own.weights)
             apart.setdefault(key, []).append(fqn)
     if not apart:
@@ -179,14 +180,25 @@ def _of_additions(fqn: str, book: StepView, context: Context, at: int) -> float:
     """What adding up the target's microbatches rounds in the dtype that holds the gradient on both sides: no
     coarser dtype, where the reference adds up fewer."""
     target, reference = context.additions
-    other = context.book(context.reference, context.steps[at][1], book.rank)
-    dtypes = {
-        one.dtype(one.parameter(name, *ACCUMULATED))
-        for one, name in ((book, fqn), (other, context.matched.get(fqn, fqn)))
-    }
+    dtypes = set(_held_in(fqn, book, context, at))
     if target <= reference or len(dtypes) > 1:
         return 0.0
     return (target - 1) * roundoff_of(dtypes.pop())
+
+
+def _of_holding(fqn: str, book: StepView, context: Context, at: int) -> float:
+    """How far rounding may set apart the factors of both sums: adding up n gradients rounds n - 1 times, each
+    time by a roundoff of the dtype that holds them, where few large elements are most of a gradient all of it
+    in the factor; roundings of several additions add up as their root."""
+    pairs = zip(context.additions, _held_in(fqn, book, context, at), strict=True)
+    return sum(math.sqrt(max(num - 1, 0)) * roundoff_of(dtype) for num, dtype in pairs)
+
+
+def _held_in(fqn: str, book: StepView, context: Context, at: int) -> tuple[str | None, str | None]:
+    """Dtypes of the sum on both sides."""
+    other = context.book(context.reference, context.steps[at][1], book.rank)
+    name = context.matched.get(fqn, fqn)
+    return book.dtype(book.parameter(fqn, *ACCUMULATED)), other.dtype(other.parameter(name, *ACCUMULATED))
 
 
 def _reduced_later(context: Context, at: int) -> set[str]:
@@ -219,7 +231,7 @@ def _summings(
     return summings(books, ranks.index(rank), before, mesh_of(source)) if rank in ranks else {}
 
 
-def _differs(own: Summing, other: Summing, part: tuple[str, str]) -> bool:
+def _differs(own: Summing, other: Summing, part: tuple[str, str], *, held: float = 0.0) -> bool:
     if "unknown" in (own.way, other.way):
         return False
     if _share_a_way(own, other):
@@ -229,7 +241,7 @@ def _differs(own: Summing, other: Summing, part: tuple[str, str]) -> bool:
         return False  # clipping of single values or parameters, which is told by itself
     if own.key != other.key:
         return linear or bool({"carried", "none", "partly", "weighted"} & {own.way, other.way})
-    if not _have_same_factor(own, other):
+    if not _have_same_factor(own, other, held):
         return True
     return own.residual > max(SUM_WORSE * other.residual, SUM_CHANGED) or _is_rounded(own, other)
 
@@ -243,16 +255,18 @@ def _share_a_way(own: Summing, other: Summing) -> bool:
     )
 
 
-def _have_same_factor(own: Summing, other: Summing) -> bool:
+def _have_same_factor(own: Summing, other: Summing, held: float) -> bool:
     """Equal as far as they are known. A factor is that of the few largest elements where they are most of a
-    gradient, and known no better than they are: to what it leaves over."""
+    gradient, and known no better than they are: to what it leaves over, and to what rounding of the sums may
+    do to them (``held``)."""
     known = own.residual * abs(own.factor) + other.residual * abs(other.factor)
+    known = max(known, held * max(abs(own.factor), abs(other.factor)))
     return abs(own.factor - other.factor) <= max(SAME_FACTOR * max(abs(other.factor), 1e-9), known)
 
 
-def _is_same_sum(own: Summing, other: Summing) -> bool:
+def _is_same_sum(own: Summing, other: Summing, held: float) -> bool:
     """Whether both are sums of the same gradients, so that only rounding can set them apart."""
-    return _share_a_way(own, other) or (own.key == other.key and _have_same_factor(own, other))
+    return _share_a_way(own, other) or (own.key == other.key and _have_same_factor(own, other, held))
 
 
 def _is_rounded(own: Summing, other: Summing) -> bool:

@@ -25,7 +25,7 @@ class Change:
     """How one weight came to differ."""
 
     name: str
-    """``transposed permuted exchanged scaled negated rounded part other_draw zero`` and so on"""
+    """``number transposed permuted exchanged scaled negated rounded part other_draw zero`` and so on"""
     kind: str
     evidence: Reason
 
@@ -45,7 +45,7 @@ def change_of(
     gap = float(np.linalg.norm(target - reference)) / norm if norm else np.inf
     if gap <= 2 * _coarser(target_dtype, reference_dtype) and target_dtype != reference_dtype:
         return None
-    for look in (_zeroed, _scaled, _shifted, _turned, _permuted, _part, _rounded):
+    for look in (_number, _zeroed, _scaled, _shifted, _turned, _permuted, _part, _rounded):
         found = look(target, reference)
         if found is not None:
             return found
@@ -61,6 +61,14 @@ def _other_shape(target: Floats, reference: Floats) -> Change:
         return Change(name="transposed", kind="transposed_or_permuted", evidence=reason(Weights.TRANSPOSED))
     shapes = {"target": str(list(target.shape)), "reference": str(list(reference.shape))}
     return Change(name="shape", kind="transposed_or_permuted", evidence=reason(Weights.SHAPE, **shapes))
+
+
+def _number(target: Floats, reference: Floats) -> Change | None:
+    """A weight of one element: any number is some factor of another."""
+    if target.size != 1:
+        return None
+    sides = {"target": float(target.flat[0]), "reference": float(reference.flat[0])}
+    return Change(name="number", kind="constant_argument", evidence=reason(Weights.NUMBER, **sides))
 
 
 def _zeroed(target: Floats, reference: Floats) -> Change | None:

@@ -97,7 +97,9 @@ def _findings(
     groups: dict[str | Reason, list[tuple[str, str, Change]]] = {}
     for entry in apart:
         change = entry[2]
-        groups.setdefault(change.evidence if change.name == "scaled" else change.name, []).append(entry)
+        groups.setdefault(change.evidence if change.name in ("scaled", "number") else change.name, []).append(
+            entry
+        )
     members = sorted(groups.values(), key=len, reverse=True)
     return tuple(_finding(some, target, shapes, whose) for some in members)
 
@@ -113,6 +115,7 @@ def _finding(
     one_by_one = [reason(Weights.OF_PARAMETER, c.evidence, parameter=fqn) for fqn, _, c in members[:4]]
     headline = reason(
         Weights.DIFFER,
+        *((change.evidence,) if change.name == "number" and len(names) == 1 else ()),
         parameters=described(names, shapes),
         way=change.name,
         factor=change.evidence.number("factor"),
@@ -238,12 +241,11 @@ def _trained_in_one(context: Context, target: StepView, reference: StepView) -> 
         names = [
             name
             for name in book.parameters
-            if name not in paired
-            and book.parameter(name, *LOCAL) is not None
-            and book.named("module", module := name.rpartition(".")[0])
-            and not other.named("module", module)
+            if name not in paired and book.parameter(name, *LOCAL) is not None
         ]
-        lone += [(side, names)] if names else []
+        modules = [name.rpartition(".")[0] for name in names]
+        called = [book.named("module", module) and not other.named("module", module) for module in modules]
+        lone += [(side, names)] if any(called) else []
     return [_only_in(*lone[0], target, ())] if len(lone) == 1 else []
 
 

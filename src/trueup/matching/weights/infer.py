@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from trueup.matching.weights.analogy import by_analogy
 from trueup.matching.weights.content import content_classes, pieces_by_sum, pieces_by_values
 from trueup.matching.weights.moves import entry_from_values
-from trueup.matching.weights.places import by_names, by_neighbours, by_siblings
+from trueup.matching.weights.places import by_names, by_neighbours, by_same_words, by_siblings
 from trueup.matching.weights.table import WeightTable
 from trueup.weights.plan import ConversionPlan, Entry, Permute, Piece
 
@@ -98,7 +98,7 @@ def infer(
         found.add(targets, sources, "content", 0.95)
     _find_steps(found, target, source)
     by_analogy(target, source, found)
-    for by_place in (by_siblings, by_names, by_neighbours):
+    for by_place in (by_siblings, by_same_words, by_names, by_neighbours):
         for entry, how in by_place(target, source, found):
             found.add([entry.target], dict.fromkeys(p.source for p in entry.pieces), how, entry.confidence)
             found.entries.append(entry)

@@ -95,6 +95,36 @@ def _fits(entry: Entry, target: WeightTable, source: WeightTable) -> bool:
         return False
 
 
+def by_same_words(target: WeightTable, source: WeightTable, found: Inferred) -> Found:
+    """The weight of the same words in the module that holds the same weights under the same words: of the
+    innermost module around it that holds any, where all of these have one module for a partner."""
+    homes: dict[str, set[str]] = defaultdict(set)
+    for atom in found.atoms:
+        if len(atom.targets) == len(atom.sources) == 1:
+            for own, other in _homes(atom.targets[0], atom.sources[0]):
+                homes[own].add(other)
+    for name in list(found.left_target):
+        words = name.split(".")
+        around = (".".join(words[:at]) for at in range(len(words) - 1, 0, -1))
+        home = next((one for one in around if one in homes), None)
+        if home is None or len(homes[home]) > 1:
+            continue
+        (partner,) = homes[home]
+        other = f"{partner}{name.removeprefix(home)}"
+        entry = _one_of(name, other, target, source, BY_NAME) if other in found.left_source else None
+        if entry is not None:
+            yield entry, "name"
+
+
+def _homes(target: str, source: str) -> Iterator[tuple[str, str]]:
+    """Modules around two weights within which both have the same name, innermost first."""
+    own, other = target.split("."), source.split(".")
+    for size in range(1, min(len(own), len(other))):
+        if own[-size] != other[-size]:
+            return
+        yield ".".join(own[:-size]), ".".join(other[:-size])
+
+
 def by_names(target: WeightTable, source: WeightTable, found: Inferred) -> Found:
     """The same common name where both sides' families are known; fused ones where their order is plain."""
     ours, theirs = common_weights(target.names()), common_weights(source.names())

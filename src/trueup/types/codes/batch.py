@@ -18,6 +18,7 @@ class BatchCode(Code):
     OTHER = "batch.unrelated"
     OFFSET = "batch.offset"
     OFFSET_BY_ROW = "batch.offset_by_row"
+    BEGIN_ANEW = "batch.positions_begin_anew"
     MOVED = "batch.values_moved"
     LAID_OUT = "batch.values_laid_out"
     SAME_NUMBERS = "batch.same_numbers"

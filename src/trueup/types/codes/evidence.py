@@ -23,6 +23,8 @@ class EvidenceCode(Code):
     DTYPES_DIFFER = "evidence.dtypes_differ"
     CODE_DIFFERS = "evidence.code_differs"
     """``function`` has other statements; ``target`` and ``reference``: those that differ"""
+    CODE_IN_OTHER_ORDER = "evidence.code_in_other_order"
+    """``text`` follows another statement in ``target`` than in ``reference``"""
     CODE_WRAPPED = "evidence.code_wrapped"
     """on one ``side`` another function calls the other's"""
     CODE_OF_ONE_SIDE = "evidence.code_of_one_side"

@@ -12,6 +12,7 @@ class NoteCode(Code):
     CODE_DIFFERS = "note.code_differs"
     LOSS_SCALES_DIFFER = "note.loss_scales_differ"
     ROWS_LAID_OTHERWISE = "note.rows_laid_otherwise"
+    HIDDEN_TOKENS_LEFT_OUT = "note.hidden_tokens_left_out"
     ACROSS_IMPLEMENTATIONS = "note.across_implementations"
     ACROSS_FRAMEWORKS = "note.across_frameworks"
     MANIFESTS_DIFFER = "note.manifests_differ"

@@ -17,6 +17,8 @@ class StagesCode(Code):
     NO_PLACE = "stage.no_place"
     ONE_STEP = "stage.one_step"
     NEXT_LOSS_ALONE = "next_loss.differs_alone"
+    NEXT_LOSS_FOUND = "next_loss.found"
+    NEXT_LOSS_AGREES = "next_loss.agrees"
     GIVEN_LOSS = "next_loss.with_given_gradients"
     UPDATE_RIGHT = "next_loss.update_is_right"
     NO_CURVES = "long_run.no_curves"

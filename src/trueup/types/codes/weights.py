@@ -23,6 +23,7 @@ class WeightsCode(Code):
     ZERO = "weights.zero"
     NEGATED = "weights.negated"
     SCALED = "weights.scaled"
+    NUMBER = "weights.number"
     SHIFTED = "weights.shifted"
     REORDERED = "weights.rows_reordered"
     REARRANGED = "weights.rearranged"
