@@ -56,11 +56,11 @@ _PHASES = {
 def _batch(facts: Facts) -> str:
     """What became of a batch, or of the labels that came with it."""
     text = _BATCHES[facts["relation"]]
-    return (
-        text.replace("token ids", "labels").replace("The batch", "The labels")
-        if facts.get("labels")
-        else text
-    )
+    if not facts.get("labels"):
+        return text
+    for one, many in (("holds", "hold"), ("is", "are"), ("has", "have")):
+        text = text.replace(f"The batch {one} ", f"The labels {many} ")
+    return text.replace("token ids", "labels")
 
 
 def _module(facts: Facts) -> str:

@@ -1,5 +1,5 @@
 """Fused attention of Ascend, as far as a CPU can tell: what it is given, what it would give back by its
-documentation (MindSpore 2.10, ``ops.flash_attention_score``), and what is refused. It has run on no Ascend."""
+documentation (MindSpore 2.10, ``ops.flash_attention_score``), what is refused. It has run on no Ascend."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def documented(
 
 
 def _positions() -> Tensor:
-    """A part of a row's tokens as context parallelism deals them out: one from the front, one from the back."""
+    """A part of a row's tokens as context parallelism deals them out: from the front and from the back."""
     return Tensor(np.array([[0, 1, 2, 9, 10, 11]]))
 
 

@@ -20,7 +20,7 @@ _LEAST = {
     mindspore.float64: -1.7976931348623157e308,
 }
 _ALL, _FROM_FIRST = 0, 2
-"""sparse_mode of FlashAttentionScore: the mask is whole; causal from the upper left, with the mask it wants"""
+"""sparse_mode of FlashAttentionScore: the mask is whole; causal from the upper left, by its mask"""
 _COMPRESSED = 2048
 """rows and columns of that mask, whatever the length"""
 
