@@ -322,8 +322,8 @@ def main() -> None:
         "compared and diagnosed without a map. Then 1,000 steps of it, against PyTorch and two repeats. "
         "PyTorch on a CPU has the same bits again: it is repeated from weights of which one in twelve "
         "elements is moved to the next number, as trueup noise does. The bar is the larger of the repeats' "
-        "differences. Continued: 20 more steps of each run's checkpoint, all on PyTorch, so that one framework computes "
-        "all losses.",
+        "differences. Continued: 20 more steps of each run's checkpoint, all on PyTorch, so that one "
+        "framework computes all losses.",
         settings={"steps": STEPS, "MindSpore": version_in(interpreter(), "mindspore")},
     )
     before = FOLDER / "mindspore_pairs.json"
