@@ -95,6 +95,7 @@ def command(
     python -m trueup_gpt CONFIG --framework mindspore.
     """
     from trueup_gpt.config import check_combinations
+    from trueup_gpt.torch.limits import check_supported
 
     read = _read(config, changes or [], resume=resume, quiet=quiet)
     if dry_run:
@@ -109,6 +110,7 @@ def command(
         raise typer.Exit(_with_mindspore(read, device, nproc, synchronous=synchronous, quiet=quiet))
     world_size = int(os.environ.get("WORLD_SIZE", nproc or 1))
     check_combinations(read, world_size)
+    check_supported(read)
     if world_size > 1 and "RANK" not in os.environ:
         _launch(world_size)
     _synchronous(synchronous)
