@@ -10,7 +10,8 @@ Whether a change of trueup's code changes an answer: ``zoo.py --keep DIR`` once,
 runs again, starts no program (minutes) and prints every fact that is not in ``frozen.json``: outcome, exit
 status, stage, place, kinds, axis and ranks of each finding, and the status, score and tolerance of every
 record (as a digest). ``--judge DIR --freeze`` writes ``frozen.json``: an intended change is a diff of it;
-``--judge DIR --documents DOCUMENTS --rescore`` puts the answers on the board.
+``--judge DIR --documents DOCUMENTS --rescore`` puts the answers on the board, ``--others`` those of msprobe
+and the loss curves alone.
 """
 
 from __future__ import annotations
@@ -59,6 +60,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--passive", action="store_true", help="without replay")
     parser.add_argument("--no-noise", action="store_true", help="without noise profiles")
     parser.add_argument("--no-others", action="store_true", help="without msprobe and loss curves")
+    parser.add_argument(
+        "--others", action="store_true", help="ask only msprobe and loss curves, put them on the board"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="entries at a time")
     parser.add_argument("--fresh", action="store_true", help="forget what an interrupted run left")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep traces and replays, judge nothing")
@@ -99,6 +103,8 @@ def main() -> int:
             raw = json.loads(given.board.with_name("scoreboard.json").read_text(encoding="utf-8"))
             write_board(given.board, [frozen.on_board(one, given.documents) for one in raw])
         return status
+    if given.others:
+        return ask_others_alone(chosen, given.board, jobs=given.jobs)
     what = What(replay=not given.passive, noise=not given.no_noise)
     ask_others = not given.no_others
     if ask_others and msprobe.home() is None:
@@ -107,7 +113,7 @@ def main() -> int:
         )
     is_whole = len(chosen) == len(entries())
     folder = ROOT / "out" / "zoo" / fingerprint(what)
-    others = ROOT / "out" / "zoo" / f"others-{_digest(repr(msprobe.home()), HERE)}"
+    others = _others()
     if is_whole:
         for old in folder.parent.glob("*"):
             if old not in (folder, others):
@@ -136,6 +142,23 @@ def main() -> int:
         (a := row.answer(mode)) is not None and a.state == "failed" for row in rows for mode in MODES
     )
     return 1 if alarms or failed else 0
+
+
+def _others() -> Path:
+    """Where the answers of msprobe and the loss curves are kept: they do not depend on trueup's code."""
+    return ROOT / "out" / "zoo" / f"others-{_digest(repr(msprobe.home()), HERE)}"
+
+
+def ask_others_alone(chosen: list[Entry], board_path: Path, *, jobs: int) -> int:
+    """Run what trueup has no part in, and put it beside the answers on the board; 1 where one failed."""
+    work = ROOT / "out" / "zoo" / f"work-{os.getpid()}"
+    try:
+        said = run_all(chosen, Runs(work, What()).others, _others(), jobs=jobs, fresh=False)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    raw = json.loads(board_path.with_name("scoreboard.json").read_text(encoding="utf-8"))
+    write_board(board_path, with_others(raw, _others()))
+    return int(any("failed" in one for one in said))
 
 
 def keep_all(chosen: list[Entry], folder: Path) -> int:

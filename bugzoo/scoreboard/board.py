@@ -144,7 +144,13 @@ def _not_run(rows: list[Row]) -> list[str]:
         )
     unasked = sum("curves" not in row.raw for row in rows)
     if unasked:
-        said.append(f"- msprobe and loss curves: no answer for {unasked} of {len(rows)} entries")
+        said.append(f"- loss curves: no answer for {unasked} of {len(rows)} entries")
+    plain = [row for row in rows if not bases()[row.entry.base].is_on_mindspore]
+    unasked = sum("msprobe" not in row.raw for row in plain)
+    if unasked:
+        said.append(f"- msprobe: no answer for {unasked} of {len(plain)} entries on PyTorch")
+    if len(plain) < len(rows):
+        said.append(f"- msprobe is not run on the {len(rows) - len(plain)} entries on MindSpore")
     warm = sum(bool(row.raw.get("is_warm")) for row in rows)
     if warm:
         said.append(f"- seconds of {warm} of {len(rows)} entries are without the import of PyTorch")

@@ -95,6 +95,7 @@ def command(
     python -m trueup_gpt CONFIG --framework mindspore.
     """
     from trueup_gpt.config import check_combinations
+    from trueup_gpt.torch.limits import check_supported
 
     read = _read(config, changes or [], resume=resume, quiet=quiet)
     if dry_run:
@@ -109,6 +110,7 @@ def command(
         raise typer.Exit(_with_mindspore(read, device, nproc, synchronous=synchronous, quiet=quiet))
     world_size = int(os.environ.get("WORLD_SIZE", nproc or 1))
     check_combinations(read, world_size)
+    check_supported(read)
     if world_size > 1 and "RANK" not in os.environ:
         _launch(world_size)
     _synchronous(synchronous)
@@ -131,6 +133,7 @@ def _with_mindspore(
     from trueup_gpt.config import check_combinations
     from trueup_gpt.launching import launch, place_in_world, schedule
     from trueup_gpt.mindspore.limits import check_supported
+    from trueup_gpt.session import device_of
 
     os.environ.setdefault("GLOG_v", "3")  # MindSpore's own warnings are many
     _, world_size = place_in_world(os.environ)
@@ -140,7 +143,7 @@ def _with_mindspore(
     if synchronous:
         os.environ["ASCEND_LAUNCH_BLOCKING"] = "1"
     if os.environ.get("MS_ROLE") == "MS_SCHED":
-        return schedule(device)
+        return schedule(device_of(config, device))
     if world_size > 1 and "MS_ROLE" not in os.environ:
         return launch(world_size, ["-m", "trueup_gpt", *_words()], config.training.output_dir, quiet=quiet)
     return _run(config, Framework.MINDSPORE, device, quiet=quiet)

@@ -16,6 +16,7 @@ from tests.comparing.traces import Recorder
 from tests.deciding import decides
 from tests.diagnosing.deciding_kinds import unit
 from trueup.diagnosing.batches import _mapped, _packing, rows_found, shift_holds, value_relation
+from trueup.diagnosing.checks.master_start import is_at
 from trueup.diagnosing.ledger import Clipping, Summing, _best, _proportion, _value_limit, clipping, way_of
 from trueup.diagnosing.loss_form import loss_form
 from trueup.diagnosing.noise_fold import _same_beginning
@@ -39,7 +40,7 @@ from trueup.diagnosing.stages.handed_back import stale_elements
 from trueup.diagnosing.stages.optimizer import _zero, near_updates
 from trueup.diagnosing.stages.reduction import _differs, _is_rounded
 from trueup.diagnosing.stages.weight_change import change_of
-from trueup.diagnosing.thresholds import FLOAT32
+from trueup.diagnosing.thresholds import FLOAT32, START_NEAR
 from trueup.diagnosing.update_rule import (
     OptimizerStep,
     Update,
@@ -220,6 +221,16 @@ def near(apart: Floats, roundoff: float, update: float) -> bool:
 @decides("diagnosing.update_roundings", beside=(0, 1))
 def update_roundings(roundings: float) -> object:
     return near(np.full(10_000, 0.999 * 2 * roundings * 2.0**-8), 2.0**-8, 0.0)
+
+
+@decides("diagnosing.start_errors", beside=(0, 1))
+def start_errors(errors: float) -> object:
+    return is_at(Measured(value=1.0, error=float(START_NEAR) / errors), 1)
+
+
+@decides("diagnosing.start_near")
+def start_near(near: float) -> object:
+    return is_at(Measured(value=1.0 - near, error=0.0), 1)
 
 
 @decides("diagnosing.update_apart")

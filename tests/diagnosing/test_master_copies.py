@@ -15,7 +15,7 @@ from trueup.diagnosing.update_rule import Update
 from trueup.importers import open_trace
 from trueup.store import step_view
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.codes import VerdictCode
+from trueup.types.codes import VerdictCode, WeightsCode
 from trueup.types.finding import Stage
 from trueup.types.reason import Reason
 
@@ -27,7 +27,7 @@ kind = sys.argv[1]
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)).bfloat16()
 weights = list(model.parameters())
-if kind == "copies":
+if kind in ("copies", "copied back"):
     held = [weight.detach().float().clone().requires_grad_() for weight in weights]
 elif kind == "something else":
     held = [torch.zeros(3, 5, requires_grad=True) for _ in weights]
@@ -41,10 +41,12 @@ for step in range(2):
         if one is not weight:
             one.grad = weight.grad.float() if one.shape == weight.shape else torch.ones_like(one)
     optimizer.step()
-    if kind == "copies":
+    if kind in ("copies", "copied back"):
         with torch.no_grad():
             for weight, one in zip(weights, held):
                 weight.copy_(one)
+                if kind == "copied back":
+                    one.copy_(weight)
     model.zero_grad()
     optimizer.zero_grad()
 """
@@ -54,7 +56,7 @@ for step in range(2):
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("masters")
     (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
-    for kind in ("copies", "weights", "something else"):
+    for kind in ("copies", "copied back", "weights", "something else"):
         command = [sys.executable, "-m", "trueup", "capture", "-o", str(folder / kind)]
         options = ["--preset", "diagnose", "--", sys.executable, str(folder / "program.py"), kind]
         subprocess.run([*command, *options], check=True, capture_output=True)
@@ -140,6 +142,15 @@ def test_which_of_the_two_is_updated(target: str, reference: str, runs: Path) ->
     dtypes = {"weights": "bfloat16", "copies": "float32"}
     assert (said.code, said.place("key")) == (Stages.SETTING, "updated_dtype")
     assert (said.place("target"), said.place("reference")) == (dtypes[target], dtypes[reference])
+
+
+def test_copies_that_are_rounded_back_are_named(runs: Path) -> None:
+    (said,) = said_of_the_optimizer(runs, "copied back", "copies")
+    assert said.code is WeightsCode.RESTARTED
+    for both in ("copied back", "copies"):
+        assert said_of_the_optimizer(runs, both, both) == []
+    swapped = said_of_the_optimizer(runs, "copies", "copied back")
+    assert WeightsCode.RESTARTED not in [one.code for one in swapped]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,9 @@ import yaml
 
 from tests.trainer.layouts import BASE, configuration
 from trueup.errors import ConfigError
-from trueup_gpt.config import check_combinations, config_from, load_config, shipped_configs
+from trueup_gpt.config import Config, check_combinations, config_from, load_config, shipped_configs
 from trueup_gpt.config.reading import NoEffect
+from trueup_gpt.torch.limits import check_supported
 
 pytestmark = pytest.mark.torch
 TP, PP = "tensor_model_parallel_size", "pipeline_model_parallel_size"
@@ -65,6 +66,10 @@ lora_config: {use_lora: False}
             "use_sandwich_norm: True is not possible: there are two norms",
         ),
         ({"lora_config": {"use_lora": True}}, "there is no LoRA here"),
+        (
+            {"optimizer_config": {"betas": [0.9]}},
+            "expected two numbers, such as [0.9, 0.95], or three with Came",
+        ),
         ({"training_config": {"fp16": True, "bf16": True}}, "fp16 and bf16 are both on"),
         ({"training_config": []}, "training_config: expected keys with values, got []"),
     ],
@@ -75,6 +80,18 @@ def test_what_is_wrong_is_named(change: dict[str, Any], said: str) -> None:
         plain[name] = plain.get(name, {}) | section if isinstance(section, dict) else section
     with pytest.raises(ConfigError, match=re.escape(said)):
         config_from(plain)
+
+
+def test_fewer_microbatches_than_stages_are_refused_by_torchs_1f1b_alone() -> None:
+    def config(count: int, schedule: str | None = None) -> Config:
+        parallel = {PP: 2, "pipeline_schedule": schedule}
+        return config_from(configuration(parallel=parallel, dataset={"micro_batch_num": count}))
+
+    for schedule in (None, "1f1b"):
+        with pytest.raises(ConfigError, match=r"2 or more are possible .* any number with gpipe"):
+            check_supported(config(1, schedule))
+        check_supported(config(2, schedule))
+    check_supported(config(1, "gpipe"))
 
 
 def test_a_key_without_effect_warns_and_says_why() -> None:

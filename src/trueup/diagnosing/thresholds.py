@@ -99,6 +99,18 @@ PRECISION_FEWEST = derived(
     "numbers",
     "16 low bits are 0 by chance once in 65,536 for each; constants such as 1 and 0.5 always",
 )
+START_ERRORS = chosen(
+    "diagnosing.start_errors",
+    4,
+    _ERRORS,
+    "of the share of a rounding in an update, as of other fitted constants",
+)
+START_NEAR = chosen(
+    "diagnosing.start_near",
+    0.1,
+    "of a rounding",
+    "1 less the decay of one step, rate times weight decay, seldom above 0.01; kept masters have 0",
+)
 UPDATE_ROUNDINGS = derived(
     "diagnosing.update_roundings", 4, "unit roundoffs", "of a weight, its decay, its update and their sum"
 )

@@ -35,7 +35,13 @@ def _arguments(facts: Facts) -> str:
     return f"argument mismatch in {{place}}: {facts.parts[0]}"
 
 
-_SCALED = {"backward": "gradient", "param_grad": "gradient", "optimizer": "update", "param": "weight"}
+_SCALED = {
+    "backward": "gradient",
+    "param_grad": "gradient",
+    "optimizer": "update",
+    "param": "weight",
+    "collective": "tensor",
+}
 """phase -> what is scaled; else the result: a loss may be equal where the gradient it sends back is not"""
 
 

@@ -254,4 +254,21 @@ PHRASES = {
         {"num": 1, "dtype": "bfloat16", "below": 0.004},
     ),
     C.COPY_MASTERS: clause("copy the master weights to the model after every optimizer.step()"),
+    C.MASTERS_RESTARTED: clause(
+        "updated from the rounded working copy instead of the master weight: {num} of {total:count weight}; "
+        "first {site}, {parts[0]}",
+        {
+            "num": 1,
+            "total": 12,
+            "site": "a.weight · value",
+            "parts": (reason(C.START_SHARE, share=0.999, error=2e-6),),
+        },
+    ),
+    C.START_SHARE: clause(
+        "{share:.3f} of the rounding error is in the update (standard error {error:.1g})",
+        {"share": 0.999, "error": 2e-6},
+    ),
+    C.KEEP_APART: clause(
+        "copy master weights to the model only, never back: updates below rounding are lost"
+    ),
 }

@@ -58,8 +58,8 @@ def _batch(facts: Facts) -> str:
     text = _BATCHES[facts["relation"]]
     if not facts.get("labels"):
         return text
-    for one, many in (("is", "are"), ("holds", "hold"), ("has", "have")):
-        text = text.replace(f"The batch {one}", f"The labels {many}")
+    for one, many in (("holds", "hold"), ("is", "are"), ("has", "have")):
+        text = text.replace(f"The batch {one} ", f"The labels {many} ")
     return text.replace("token ids", "labels").replace("batch", "labels")
 
 

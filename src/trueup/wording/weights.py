@@ -169,6 +169,7 @@ PHRASES = {
     W.UNDONE: heading("Update is undone before the next step: {parameters}", _NAMED),
     W.OVERWRITTEN: heading("Weights change between update and next step: {parameters}", _NAMED),
     W.NOT_THE_MASTERS: heading("Weights of the model are not the rounded master weights"),
+    W.RESTARTED: heading("Master weights are overwritten with their rounded copies after each update"),
     W.STALE: heading("Weights of the model are not updated from their master weights"),
     W.STALE_COPIES: clause(
         _stale_copies, {"num": 1, "step": 1, "before": 0}, {"num": 3, "step": 1, "before": 0}

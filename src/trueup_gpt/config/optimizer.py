@@ -68,6 +68,13 @@ class OptimizerConfig(Section):
     clip_grad: float = Field(default=0.0, ge=0)
     """as grad_clip_kwargs with ClipGlobalNorm; 0: none"""
 
+    @field_validator("betas")
+    @classmethod
+    def _two_or_three(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if len(value) not in (2, 3):
+            raise ValueError("expected two numbers, such as [0.9, 0.95], or three with Came")
+        return value
+
     @field_validator("optimizer_type", mode="before")
     @classmethod
     def _alias(cls, value: object) -> object:

@@ -17,6 +17,7 @@ from trueup_gpt.data.source import Portion
 from trueup_gpt.optimize import weight_decay_groups
 from trueup_gpt.parallel.mesh import DATA
 from trueup_gpt.session import portion_of, rows_of_step, steps_of
+from trueup_gpt.torch.limits import check_supported
 from trueup_gpt.torch.optimizers import Groups, build_optimizer
 from trueup_gpt.torch.parallel.mesh import Mesh, start_mesh
 from trueup_gpt.torch.parallel.pipeline import runner_for
@@ -102,6 +103,7 @@ def prepare(config: Config, *, device: str | None = None) -> Session:
     Raises:
         ConfigError: the configuration fits neither the processes nor the data.
     """
+    check_supported(config)
     mesh = start_mesh(config, device)
     seed_streams(config, mesh)
     data, validation = open_data(config)

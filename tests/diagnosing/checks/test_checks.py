@@ -82,6 +82,27 @@ def test_what_the_checks_keep_changes_no_run(task: str, tmp_path: Path) -> None:
     assert (tmp_path / "step_000001").is_dir() is (task == "statistics")
 
 
+@pytest.mark.parametrize(
+    ("change", "made_anew", "kept"),
+    [
+        (trainings.masters_made_anew, True, False),
+        (trainings.master_weights, False, True),
+        (trainings.slow_master_weights, False, True),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_what_an_update_of_master_weights_starts_from(
+    change: Change, made_anew: bool, kept: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = capture(tmp_path / "run", change, task="tensor")
+    _, outcomes = checked(trace, capsys, "--only", "master_weights")
+    outcome = outcomes["master_weights"]
+    numbers = outcome["numbers"]
+    assert (numbers["made_anew"] > 0, numbers["kept"] > 0) == (made_anew, kept)
+    assert (outcome["verdict"] == "failed") is made_anew
+    assert ("check.master_weights.made_anew" in json.dumps(outcome)) is made_anew
+
+
 CLEAN: list[Change | None] = [
     None,
     trainings.log_of_zero_masked_away,

@@ -239,7 +239,12 @@ def stale_working_copy(training: Training) -> None:
     _with_masters(training, late=True)
 
 
-def _with_masters(training: Training, *, late: bool, rate: float = 1e-2) -> None:
+def masters_made_anew(training: Training) -> None:
+    """Copied back after every update: what is smaller than a rounding of bfloat16 is lost."""
+    _with_masters(training, late=False, back=True)
+
+
+def _with_masters(training: Training, *, late: bool, rate: float = 1e-2, back: bool = False) -> None:
     model = training.model.bfloat16()
     own = list(model.parameters())
     masters = [p.detach().float().clone().requires_grad_() for p in own]
@@ -259,6 +264,8 @@ def _with_masters(training: Training, *, late: bool, rate: float = 1e-2) -> None
         original(*args)
         if not late:
             give()
+        for mine, master in zip(own, masters, strict=True) if back else ():
+            master.data.copy_(mine.data)
 
     optimizer.step = step
     training.optimizer, training.clip = optimizer, False

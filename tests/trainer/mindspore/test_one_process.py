@@ -127,7 +127,7 @@ def test_validation_is_the_mean_loss_of_the_same_batches() -> None:
     [
         ({"parallel": {"zero_level": "z3"}}, "z3", "z1"),
         ({"parallel": {"pipeline_model_parallel_size": 2, "pipeline_schedule": "zbv"}}, "zbv", "1f1b"),
-        ({"model": {"use_flash_attention": True}}, "use_flash_attention", "leave it out"),
+        ({"model": {"use_flash_attention": True}}, "use_flash_attention", "leave it out on a CPU"),
         ({"model": {"compute_dtype": "bfloat16"}}, "compute_dtype", "float16"),
         (
             {"model": {"hidden_dropout": 0.1}, "parallel": {"tensor_model_parallel_size": 2}},

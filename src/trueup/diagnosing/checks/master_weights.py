@@ -1,4 +1,4 @@
-"""Mixed precision: the weights the model computes with are the master weights, rounded."""
+"""Mixed precision: the weights the model computes with are the master weights, rounded, which are kept."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trueup.diagnosing.checks.master_start import MasterUpdate, adam_direction, is_at, start_of
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun, place_of
+from trueup.diagnosing.optimizer_fit import Measured as Share
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.sketch import relative_error
 from trueup.store import StepView
-from trueup.types.arrays import Array
+from trueup.types.arrays import Array, Floats
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
 
@@ -51,6 +53,14 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         first = _of_master(*wrong[0])
         sentence = reason(Code.NOT_ROUNDED, first, num=len(wrong), total=len(pairs), site=places[0].site)
         return judge.failed(sentence, places=places, numbers=numbers, next=reason(Code.COPY_MASTERS))
+    starts = [(pair, k) for pair in pairs if (k := _start(run, rank, pair)) is not None]
+    anew = [(pair, k) for pair, k in starts if is_at(k, 1)]
+    numbers |= {"made_anew": len(anew), "kept": sum(is_at(k, 0) for _, k in starts)}
+    if anew:
+        places = tuple(_place_of_start(pair, k) for pair, k in anew[:_MAX_PLACES])
+        said = {"num": len(anew), "total": len(pairs), "site": places[0].site}
+        sentence = reason(Code.MASTERS_RESTARTED, _share(anew[0][1]), **said)
+        return judge.failed(sentence, places=places, numbers=numbers, next=reason(Code.KEEP_APART))
     equal = reason(Code.MASTERS_EQUAL, num=len(pairs), is_exact=exact == len(pairs))
     return judge.passed(equal, numbers=numbers)
 
@@ -146,6 +156,54 @@ def _place(pair: _Pair, why: Reason) -> Place:
 
 def _of_master(pair: _Pair, why: Reason) -> Reason:
     return reason(Code.OF_MASTER, why, master=pair.master["name"], slot=pair.master["slot"])
+
+
+def _start(run: CheckedRun, rank: int, pair: _Pair) -> Share | None:
+    """How much of the copy's rounding error is in the update that follows; None without stored values."""
+    slot = pair.master["slot"]
+    rows = {
+        row["slot"]: row
+        for row in pair.view.frame_of("optimizer").to_dicts()
+        if row["name"] == pair.master["name"]
+    }
+    wanted = {"after": rows.get(slot)} | {
+        name: rows.get(f"state.{name}") for name in ("exp_avg", "exp_avg_sq", "momentum_buffer")
+    }
+    found = {
+        name: values.astype(np.float64).ravel()
+        for name, row in wanted.items()
+        if row is not None and (values := run.values(pair.step + 1, rank, row)) is not None
+    }
+    before, copy = run.values(pair.step, rank, pair.master), run.values(pair.step + 1, rank, pair.copy)
+    if before is None or copy is None or "after" not in found:
+        return None
+    if "exp_avg" in found and "exp_avg_sq" in found:
+        direction, steady = adam_direction(found["exp_avg"], found["exp_avg_sq"])
+    elif "momentum_buffer" in found:
+        direction, steady = found["momentum_buffer"], np.ones(found["momentum_buffer"].size, bool)
+    else:
+        return None
+    held = before.astype(np.float64).ravel(), _wide(copy, pair.copy["dtype"]).ravel(), found["after"]
+    if any(one.shape != direction.shape for one in held):
+        return None
+    return start_of(
+        MasterUpdate(before=held[0], copy=held[1], after=held[2], direction=direction, steady=steady)
+    )
+
+
+def _wide(values: Array, dtype: str) -> Floats:
+    """Stored values of a half-precision dtype, bfloat16 as its bits, in float64."""
+    if dtype == "float16":
+        return values.view(np.float16).astype(np.float64)
+    return (values.view(np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def _share(k: Share) -> Reason:
+    return reason(Code.START_SHARE, share=k.value, error=k.error)
+
+
+def _place_of_start(pair: _Pair, k: Share) -> Place:
+    return place_of(pair.view, pair.copy, _of_master(pair, _share(k)))
 
 
 def _without_masters(run: CheckedRun, judge: Judge, rank: int, low: list[str]) -> CheckOutcome:

@@ -176,6 +176,8 @@ def _owner_of(step: ReplayedStep, one: Difference) -> tuple[str, Stage]:
     sender = one.call if forward or inward else _last_to_return(step, one)
     owner = step.module_around(sender)
     if owner == OUTSIDE:
+        if not forward and step.is_without_loss:  # it came from the process that has one
+            return owner, Stage.BACKWARD
         return owner, Stage.DATA if forward and kind == "module" else Stage.LOSS
     return owner, Stage.FORWARD if forward else Stage.BACKWARD
 

@@ -53,9 +53,17 @@ class ReplayedStep:
             (replay, reference), (self.target.tables, self.reference.tables), pair, self.forced
         )
         self._folder = folder
+        self._num_ranks = len(reference.steps().get(plan.reference_step, []))
         rows = rows_from_match(self.target.tables, self.reference.tables, self.match)
         self._rows: Rows = in_common_form(rows)
         self.metrics: Metrics = measure(self._rows)
+
+    @cached_property
+    def is_without_loss(self) -> bool:
+        """Whether neither run computes a loss in this process of several, as on a pipeline's first stages."""
+        if self._num_ranks < 2:
+            return False
+        return not any("loss" in set(view.kind) for view in (self.target, self.reference))
 
     # -- records ------------------------------------------
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trueup.diagnosing.gradients import matched_parameters
 from trueup.diagnosing.ledger import common_factor
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import kind_named
@@ -77,7 +78,7 @@ def norms_of_all_ranks(context: Context) -> tuple[float, float]:
             context.book(context.target, step, rank),
             context.book(context.reference, other_step, rank),
         )
-        for fqn, other in context.matched.items():
+        for fqn, other in matched_parameters(target, reference).items():  # stages of a pipeline hold others
             records = target.parameter(fqn, *CLIPPED), reference.parameter(other, *CLIPPED)
             norms = target.norm(records[0]), reference.norm(records[1])
             copy = other, reference.digest(records[1])

@@ -15,6 +15,7 @@ from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.trainable import frozen_findings
+from trueup.store import StepView
 from trueup.store.given import root_inputs
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
@@ -65,7 +66,34 @@ class BackwardStage:
         local = (pl.col("phase") == "param_grad") & (pl.col("slot") == "local")
         rows = context.of_phases("backward", "param_grad").filter((pl.col("phase") == "backward") | local)
         frozen = tuple(frozen_findings(context))
-        return _judged(self, context, rows, [Stage.BACKWARD], norms_said(context), known=frozen)
+        own = context.origins_of(Stage.BACKWARD)
+        sent = () if frozen or own else _sent_gradients(context)
+        known = (*frozen, *(finding_from_origin(origin, context) for origin in sent[:1]))
+        return _judged(self, context, rows, [Stage.BACKWARD], norms_said(context), known=known)
+
+
+def _sent_gradients(context: Context) -> list[Origin]:
+    """What the first step hands to another process, where the reference hands on the very gradient of a
+    module and the target something else: changed on the way, between the module and the call."""
+    found = []
+    for origin in context.origins:
+        is_given = origin.phase == "collective" and origin.slot.startswith("input")
+        if not is_given or origin.step != context.steps[0][0] or origin.reference_record is None:
+            continue
+        target, reference = context.pair(0, origin.rank)
+        is_gradient = _is_a_gradient(reference, origin.reference_record)
+        if is_gradient and not _is_a_gradient(target, origin.target_record):
+            found.append(replace(origin, stage=Stage.BACKWARD))
+    return found
+
+
+def _is_a_gradient(book: StepView, record: int | None) -> bool:
+    """Whether a tensor has the bits of one that backward sent to a module's input."""
+    digest = book.digest(record)
+    sent = book.frame_of("backward").filter(
+        (pl.col("kind") == "module") & pl.col("slot").str.starts_with("input")
+    )
+    return digest is not None and digest in set(sent["digest"])
 
 
 # In one piece: one branch an answer of the stage, in the order in which they exclude each other.

@@ -11,6 +11,7 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
 from trueup.store import StepView, TraceSource
 from trueup.store.view import UPDATED, WEIGHT
+from trueup.types.codes import CheckCode as Checks
 from trueup.types.codes import WeightsCode as Weights
 from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, Stage
 from trueup.types.reason import Reason, reason
@@ -75,9 +76,15 @@ def _stale_copies(context: Context) -> list[Finding]:
     if [outcome.verdict for outcome in checked] != [Verdict.FAILED, Verdict.PASSED]:
         return []
     first, second = context.pair(0)[0], context.pair(1)[0]
-    halves = [fqn for fqn in context.matched if second.dtype(second.parameter(fqn, *WEIGHT)) != "float32"]
+    dtypes = {fqn: second.dtype(second.parameter(fqn, *WEIGHT)) for fqn in context.matched}
+    halves = [fqn for fqn, dtype in dtypes.items() if dtype not in (None, "float32")]
     stale = [fqn for fqn in halves if _same(first, second, fqn, WEIGHT)]
     differing = checked[0].sentence
+    if differing.code is Checks.MASTERS_RESTARTED:
+        if not checked[1].numbers.get("kept"):
+            return []
+        kind = kind_named("dtype_or_rounding", EvidenceRank.EVERY_ELEMENT, differing)
+        return [_finding(reason(Weights.RESTARTED), halves, second, kind)]
     if not stale:
         headline = reason(Weights.NOT_THE_MASTERS)
         return [

@@ -88,6 +88,9 @@ class CheckCode(Code):
     TWO_STEPS = "check.master_weights.two_steps_needed"
     NO_MASTERS = "check.master_weights.none_seen"
     COPY_MASTERS = "check.master_weights.copy_after_step"
+    MASTERS_RESTARTED = "check.master_weights.made_anew"
+    START_SHARE = "check.master_weights.share_of_rounding"
+    KEEP_APART = "check.master_weights.never_from_copies"
 
     # the program
     STOPPED = "check.finished.exit_status"

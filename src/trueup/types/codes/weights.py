@@ -60,6 +60,7 @@ class WeightsCode(Code):
     UNDONE = "weights.update_undone"
     OVERWRITTEN = "weights.overwritten_after_update"
     NOT_THE_MASTERS = "weights.not_the_master_weights"
+    RESTARTED = "weights.masters_made_anew"
     STALE = "weights.stale_working_copies"
     STALE_COPIES = "weights.num_stale_copies"
     REFERENCE_KEEPS = "weights.reference_keeps_updates"

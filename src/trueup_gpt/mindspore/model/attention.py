@@ -15,9 +15,14 @@ Rotation = tuple[Tensor, Tensor]
 _SWAP = (0, 2, 1, 3)
 _LEAST = {
     mindspore.float16: -65504.0,
+    mindspore.bfloat16: -3.3895313892515355e38,
     mindspore.float32: -3.4028234663852886e38,
     mindspore.float64: -1.7976931348623157e308,
 }
+_ALL, _FROM_FIRST = 0, 2
+"""sparse_mode of FlashAttentionScore: the mask is whole; causal from the upper left, by its mask"""
+_COMPRESSED = 2048
+"""rows and columns of that mask, whatever the length"""
 
 
 def rotation(positions_BT: Tensor, config: ModelConfig) -> Rotation:
@@ -55,6 +60,7 @@ class AttentionCore(nn.Cell):
         self.causal = "causal" in config.encoder_attn_mask_type
         self.padding = "padding" in config.encoder_attn_mask_type
         self.softmax_dtype = dtype_named(config.softmax_compute_dtype)
+        self.fused = config.use_flash_attention
         self.dropout = config.attention_dropout
         self.scale = config.head_dim**-0.5
         self.layer_scale = float(layer + 1) if config.apply_query_key_layer_scaling else 1.0
@@ -69,6 +75,9 @@ class AttentionCore(nn.Cell):
         valid_BS: Tensor | None,
     ) -> Tensor:
         q, k, v = (mint.permute(x, self.to_heads) for x in (q_BTND, k_BSKD, v_BSKD))
+        if self.fused:
+            y_BNTD = self._flash(q, k, v, q_positions_BT, k_positions_BS, valid_BS)
+            return mint.permute(y_BNTD, self.from_heads)
         mask = self._mask(q, q_positions_BT, k_positions_BS, valid_BS)
         k, v = (_repeated(x, q.shape[1] // x.shape[1]) for x in (k, v))
         scores_BNTS = mint.matmul(q * number(self.scale / self.layer_scale, q), mint.transpose(k, -1, -2))
@@ -81,6 +90,35 @@ class AttentionCore(nn.Cell):
         if self.dropout and self.training:
             weights_BNTS = ops.dropout(weights_BNTS, self.dropout)
         return mint.permute(mint.matmul(weights_BNTS.astype(v.dtype), v), self.from_heads)
+
+    def _flash(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        q_positions: Tensor | None,
+        k_positions: Tensor | None,
+        valid: Tensor | None,
+    ) -> Tensor:
+        """Ascend's fused attention: heads of key and value as they are, softmax inside in its own dtype."""
+        mode, mask = _ALL, None
+        if self.causal and not self.padding and q_positions is None:
+            mode, mask = _FROM_FIRST, Tensor(np.triu(np.ones((_COMPRESSED, _COMPRESSED), np.uint8), 1))
+        else:
+            mask = self._mask(q, q_positions, k_positions, valid)
+            if mask is not None:  # (T, S) for all rows, or (B, 1, T, S)
+                mask = ops.broadcast_to(mask, (mask.shape[0], 1, q.shape[2], k.shape[2]))
+                mask = mask[0, 0] if mask.shape[0] == 1 else mask
+        return ops.flash_attention_score(
+            q,
+            k,
+            v,
+            q.shape[1],
+            attn_mask=mask,
+            scalar_value=self.scale,
+            input_layout="BNSD",
+            sparse_mode=mode,
+        )
 
     def _mask(
         self, q: Tensor, q_positions: Tensor | None, k_positions: Tensor | None, valid: Tensor | None

@@ -1,0 +1,124 @@
+"""What one stage of a pipeline hands to another, and clipping over stages that hold different weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.comparing.traces import Recorder, of_two_ranks
+from trueup.diagnosing.diagnosis import Diagnosis
+from trueup.diagnosing.pipeline import diagnose
+from trueup.diagnosing.replay.step import ReplayedStep
+from trueup.types.finding import Stage
+
+SEND = "torch.distributed.isend"
+LIMIT = 0.5
+
+
+def _drawn(seed: int, *shape: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def _clipped(gradients: list[NDArray[np.float32]]) -> float:
+    return LIMIT / float(np.sqrt(sum(float(np.square(one).sum()) for one in gradients)))
+
+
+def _stage(
+    name: str,
+    factor: float,
+    gradient: NDArray[np.float32],
+    arrives: NDArray[np.float32],
+    seed: int,
+    *,
+    receives: bool = False,
+) -> Recorder:
+    """A module with one weight, whose gradients come from ``arrives``."""
+    out = Recorder()
+    weight = out.call("parameter", f"{name}.weight")
+    out.record(weight, "param", "value", _drawn(seed, 8, 8))
+    root = out.call("module", "", type_="Stage")
+    module = out.call("module", name, root, "Linear")
+    for call in (root, module):
+        out.record(call, "forward", "input.0", _drawn(seed + 1, 4, 8))
+    for call in (module, root):
+        out.record(call, "forward", "output.0", _drawn(seed + 2, 4, 8))
+    if receives:
+        received = out.call("collective", "torch.distributed.irecv")
+        out.record(received, "collective", "input.0", None, reason="the memory that is received into")
+    for call in (module, root):
+        out.record(call, "backward", "output.0", arrives)
+    for slot in ("local", "accumulated"):
+        out.record(weight, "param_grad", slot, gradient)
+    out.record(weight, "param_grad", "clipped", gradient * np.float32(factor))
+    return out
+
+
+def _run(path: Path, *, made: float = 1.0, sent: float = 1.0, clip: float = 1.0) -> Path:
+    """Two stages; the second makes ``made`` times its gradient and sends ``sent`` times that back."""
+    back = _drawn(5, 4, 8) * np.float32(made)
+    handed = back * np.float32(sent)
+    gradients = [_drawn(6, 8, 8) * np.float32(made * sent), _drawn(7, 8, 8)]
+    factor = clip * _clipped(gradients)
+    first = _stage("up", factor, gradients[0], handed, 10, receives=True)
+    second = _stage("down", factor, gradients[1], _drawn(8, 4, 8), 20)
+    calls = second.step.calls["name"]
+    for name in ("down", ""):
+        second.record(calls.index(name), "backward", "input.0", back)
+    send = second.call("collective", SEND)
+    second.record(send, "collective", "input.0", handed)
+    of_two_ranks(first, path, second)
+    return path
+
+
+def _said(tmp_path: Path, **target: Any) -> Diagnosis:
+    return diagnose(
+        _run(tmp_path / "target", **target), _run(tmp_path / "reference"), output=tmp_path / "out"
+    )
+
+
+def test_a_gradient_changed_between_the_module_and_the_call_that_sends_it(tmp_path: Path) -> None:
+    first, *_ = _said(tmp_path, sent=0.5).findings
+    assert (first.stage, first.module, first.rank) == (Stage.BACKWARD, SEND, 1)
+    assert first.kinds[0].name == "wrong_scale"
+
+
+def test_a_gradient_that_the_module_made_so_is_the_modules(tmp_path: Path) -> None:
+    first, *_ = _said(tmp_path, made=0.5).findings
+    assert (first.stage, first.rank) == (Stage.BACKWARD, 1)
+    assert first.module != SEND
+
+
+def test_smaller_gradients_clipped_to_the_same_norm_of_all_stages_are_clipped_alike(tmp_path: Path) -> None:
+    for name, changed in (("sent", {"sent": 0.5}), ("made", {"made": 0.5})):
+        stages = [one.stage for one in _said(tmp_path / name, **changed).findings]
+        assert Stage.REDUCTION not in stages
+
+
+def test_another_norm_of_all_stages_is_seen(tmp_path: Path) -> None:
+    first, *_ = _said(tmp_path, clip=0.8).findings
+    assert first.stage is Stage.REDUCTION
+
+
+def test_the_same_runs_agree(tmp_path: Path) -> None:
+    assert _said(tmp_path).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "kinds", "without"),
+    [
+        (2, ("parameter", "module"), True),
+        (2, ("parameter", "module", "loss"), False),
+        (1, ("parameter", "module"), False),
+    ],
+)
+def test_a_gradient_from_outside_is_the_losss_only_where_there_is_a_loss(
+    ranks: int, kinds: tuple[str, ...], without: bool
+) -> None:
+    book = SimpleNamespace(kind=kinds)
+    step = SimpleNamespace(_num_ranks=ranks, target=book, reference=book)
+    assert ReplayedStep.is_without_loss.func(step) is without
