@@ -217,22 +217,28 @@ def handovers(
     reduces after backward. The factor of clipping is taken out; where it is not known, the factor that all
     gradients have in common."""
     own = books[at]
-    fits: dict[str, list[Summing]] = {}
-    for fqn in own.parameters_with(*CLIPPED):
-        parts = [_accumulated(book, fqn) for book in books]
-        total = own.sketch(own.parameter(fqn, *CLIPPED))
-        if own.parameter(fqn, *ACCUMULATED) is None and _in_pieces(own, fqn, CLIPPED):
-            total = sketch_of_whole(books, fqn, CLIPPED) if at == 0 else None
-        if total is None or parts[at] is None or not np.any(total):
-            continue
-        fits[fqn] = _fits(fqn, total, _ways(books, at, parts, mesh))
-        if mesh.wide_axes and min(fit.residual for fit in fits[fqn]) > SUM_HOLDS:
-            fits[fqn] = _of_values(fqn, books, at, mesh) or fits[fqn]
+    every = {fqn: _fits_of(fqn, books, at, mesh) for fqn in own.parameters_with(*CLIPPED)}
+    fits = {fqn: found for fqn, found in every.items() if found}
     best = {fqn: _best(found) for fqn, found in fits.items()}
     usual = float(np.median([abs(s.factor) for s in best.values()])) if best else 1.0
     keys = {s.key for found in fits.values() for s in found}
     common = {key: clipped_by or _in_common(key, fits) or usual or 1.0 for key in keys}
     return {fqn: _without(s, fits[fqn], common) for fqn, s in best.items()}
+
+
+def _fits_of(fqn: str, books: Sequence[StepView], at: int, mesh: Layout) -> list[Summing]:
+    """The ways in which one gradient can have come; none where its sums are not known, or are 0."""
+    own = books[at]
+    parts = [_accumulated(book, fqn) for book in books]
+    total = own.sketch(own.parameter(fqn, *CLIPPED))
+    if own.parameter(fqn, *ACCUMULATED) is None and _in_pieces(own, fqn, CLIPPED):
+        total = sketch_of_whole(books, fqn, CLIPPED) if at == 0 else None
+    if total is None or parts[at] is None or not np.any(total):
+        return []
+    fits = _fits(fqn, total, _ways(books, at, parts, mesh))
+    if mesh.wide_axes and min(fit.residual for fit in fits) > SUM_HOLDS:
+        return _of_values(fqn, books, at, mesh) or fits
+    return fits
 
 
 def _in_common(key: str, fits: Mapping[str, Sequence[Summing]]) -> float | None:

@@ -15,8 +15,7 @@ import polars as pl
 from trueup.adapters.trial import Trial
 from trueup.comparing.result import Comparison
 from trueup.diagnosing.gradients import run_gradient_replay
-from trueup.diagnosing.replay.closing import loss_with
-from trueup.diagnosing.replay.trials import Trials, try_causes
+from trueup.diagnosing.replay.trials import Trials, loss_with, try_causes
 from trueup.diagnosing.stages import Context
 from trueup.diagnosing.stages.tried import to_try
 from trueup.errors import ConfigError, TraceError

@@ -158,6 +158,7 @@ def _groups(wrapper: Module) -> dict[str, list[int]]:
     return found
 
 
+# In one piece: runs around each module call: a call of its own for each part costs as much as the part.
 def _captured(engine: Engine, module: Module, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     kind = type(module)
     known = engine.kinds.get(kind) or _kind_of(engine, kind)

@@ -341,10 +341,31 @@ def _digests_tell(target: Batch, reference: Batch) -> bool:
 
 def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[Finding], list[Reason]]:
     step, rank = target.book.step, target.book.rank
-    findings: list[Finding] = []
     said: list[Reason] = []
     shared = sorted((name for name in target.ids if name in reference.ids), key=_is_of_labels)
-    for name in shared:
+    findings = _of_ids(target, reference, shared, context)
+    if shared and not findings:
+        tokens = sum(target.ids[name].size for name in shared)
+        said.append(reason(Stages.SAME_IDS, step=step, rank=rank, ids=tokens, inputs=len(shared)))
+    elif not shared and target.packed != reference.packed:
+        said.append(
+            reason(Stages.PACKED_OTHERWISE, step=step, side="target" if target.packed else "reference")
+        )
+    elif not shared:
+        more, words = _of_digests(target, reference, context)
+        findings += more
+        said += words
+    if not findings:
+        more, words = compared_labels(target, reference, rank if len(context.ranks) > 1 else None)
+        findings += _without_agreeing(more, context, step)
+        said += words
+    return findings, said
+
+
+def _of_ids(target: Batch, reference: Batch, names: Sequence[str], context: Context) -> list[Finding]:
+    """What stored ids of both runs say, input by input."""
+    findings: list[Finding] = []
+    for name in names:
         ids, other = target.ids[name], reference.ids[name]
         outside = _outside(target, name)
         if outside.any():
@@ -365,22 +386,7 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
             elsewhere = _elsewhere(ids, name, reference, context)
             finding = _batch_finding(found.name, found.evidence, elsewhere, name, target.book)
             findings.append(_with_rows(finding, findings))
-    if shared and not findings:
-        tokens = sum(target.ids[name].size for name in shared)
-        said.append(reason(Stages.SAME_IDS, step=step, rank=rank, ids=tokens, inputs=len(shared)))
-    elif not shared and target.packed != reference.packed:
-        said.append(
-            reason(Stages.PACKED_OTHERWISE, step=step, side="target" if target.packed else "reference")
-        )
-    elif not shared:
-        more, words = _of_digests(target, reference, context)
-        findings += more
-        said += words
-    if not findings:
-        more, words = compared_labels(target, reference, rank if len(context.ranks) > 1 else None)
-        findings += _without_agreeing(more, context, step)
-        said += words
-    return findings, said
+    return findings
 
 
 def _with_rows(finding: Finding, findings: Sequence[Finding]) -> Finding:
