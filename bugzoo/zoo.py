@@ -151,13 +151,13 @@ def _others() -> Path:
 
 def ask_others_alone(chosen: list[Entry], board_path: Path, *, jobs: int) -> int:
     """Run what trueup has no part in, and put it beside the answers on the board; 1 where one failed."""
-    work = ROOT / "out" / "zoo" / f"work-{os.getpid()}"
+    work, others = ROOT / "out" / "zoo" / f"work-{os.getpid()}", _others()
     try:
-        said = run_all(chosen, Runs(work, What()).others, _others(), jobs=jobs, fresh=False)
+        said = run_all(chosen, Runs(work, What()).others, others, jobs=jobs, fresh=False)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     raw = json.loads(board_path.with_name("scoreboard.json").read_text(encoding="utf-8"))
-    write_board(board_path, with_others(raw, _others()))
+    write_board(board_path, with_others(raw, others))
     return int(any("failed" in one for one in said))
 
 

@@ -59,7 +59,7 @@ class ModelConfig(Section):
     apply_query_key_layer_scaling: bool = False
     """scores are divided by the layer's number before the softmax dtype, and multiplied after"""
     use_flash_attention: bool = False
-    """torch's fused attention; softmax_compute_dtype then has no effect"""
+    """torch's fused attention, with MindSpore Ascend's; softmax_compute_dtype then has no effect"""
     init_method: Literal["normal", "zeros", "ones"] = "normal"
     init_method_std: float = Field(default=0.01, gt=0)
     bias_init: Literal["normal", "zeros", "ones"] = "zeros"

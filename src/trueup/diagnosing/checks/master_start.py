@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trueup.diagnosing.optimizer_fit import Measured
 from trueup.diagnosing.thresholds import EPS_FEWEST, START_ERRORS, START_NEAR
@@ -28,11 +29,11 @@ class MasterUpdate:
     after: Floats
     """the master weight after this step's update"""
     direction: Floats
-    steady: Floats
+    steady: NDArray[np.bool_]
     """true where the direction does not depend on the optimizer's eps"""
 
 
-def adam_direction(first: Floats, second: Floats) -> tuple[Floats, Floats]:
+def adam_direction(first: Floats, second: Floats) -> tuple[Floats, NDArray[np.bool_]]:
     """m / sqrt(v), and which half of the elements eps touches least."""
     root = np.sqrt(np.maximum(second, 0))
     known = root[root > 0]
@@ -43,7 +44,7 @@ def adam_direction(first: Floats, second: Floats) -> tuple[Floats, Floats]:
 
 def start_of(update: MasterUpdate) -> Measured | None:
     """k of the update; None where copies are the masters, or too few elements tell."""
-    keep = update.steady.astype(bool)
+    keep = update.steady
     if keep.sum() < EPS_FEWEST:
         return None
     before = update.before[keep]

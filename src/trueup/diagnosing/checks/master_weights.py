@@ -58,8 +58,13 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     numbers |= {"made_anew": len(anew), "kept": sum(is_at(k, 0) for _, k in starts)}
     if anew:
         places = tuple(_place_of_start(pair, k) for pair, k in anew[:_MAX_PLACES])
-        said = {"num": len(anew), "total": len(pairs), "site": places[0].site}
-        sentence = reason(Code.MASTERS_RESTARTED, _share(anew[0][1]), **said)
+        sentence = reason(
+            Code.MASTERS_RESTARTED,
+            _share(anew[0][1]),
+            num=len(anew),
+            total=len(pairs),
+            site=places[0].site,
+        )
         return judge.failed(sentence, places=places, numbers=numbers, next=reason(Code.KEEP_APART))
     equal = reason(Code.MASTERS_EQUAL, num=len(pairs), is_exact=exact == len(pairs))
     return judge.passed(equal, numbers=numbers)
