@@ -106,7 +106,9 @@ def captured(folder: Path, program: str, *words: str) -> Path:
     (folder / "program.py").write_text(program, encoding="utf-8")
     out = folder / f"run {len(list(folder.iterdir()))}"
     command = [sys.executable, "-m", "trueup", "capture", "-o", str(out), "--preset", "diagnose", "--"]
-    subprocess.run([*command, sys.executable, str(folder / "program.py"), *words], check=True, capture_output=True)
+    subprocess.run(
+        [*command, sys.executable, str(folder / "program.py"), *words], check=True, capture_output=True
+    )
     return out
 
 
@@ -115,7 +117,10 @@ def test_a_step_ends_with_the_update_of_its_copies(tmp_path: Path) -> None:
     run = open_trace(captured(tmp_path, ADDED_UP, "fine"))
     assert sorted(run.steps()) == [0, 1]
     assert [max(step_view(run, step, 0).microbatch) for step in (0, 1)] == [3, 3]
-    compared = {kind: compare(captured(tmp_path, ADDED_UP, kind), run.path) for kind in ("fine", "coarse", "forgotten")}
+    compared = {
+        kind: compare(captured(tmp_path, ADDED_UP, kind), run.path)
+        for kind in ("fine", "coarse", "forgotten")
+    }
     assert {kind: one.exit_code for kind, one in compared.items()} == {"fine": 0, "coarse": 1, "forgotten": 1}
 
 

@@ -299,8 +299,8 @@ def _before(function: ProgramFunction, numbers: list[int]) -> str:
 
 
 def _at(function: ProgramFunction, numbers: list[int]) -> str:
-    """Where a function begins; of a script, which is all of its file, the outermost statement around the first
-    of these."""
+    """Where a function begins; of a script, which is all of its file, the outermost statement around the
+    first of these."""
     file, _, _ = function.at.rpartition(":")
     lines = _read(function.source, function.name)[2]
     return f"{file}:{lines[numbers[0]]}" if function.name == "<module>" and numbers and lines else function.at

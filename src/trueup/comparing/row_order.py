@@ -93,8 +93,8 @@ def in_row_order(
 def without_hidden(
     rows: Rows, metrics: Metrics, target: TraceSource, reference: TraceSource, pair: StepPair
 ) -> Rows:
-    """The rows with a layout that leaves out padding wherever both sides have the same rows in the same places
-    and their values were kept; the very same ``rows`` where nothing is left out.
+    """The rows with a layout that leaves out padding wherever both sides have the same rows in the same
+    places and their values were kept; the very same ``rows`` where nothing is left out.
 
     What a query makes that may see nothing is another thing in every kernel, and nobody looks at it. Where
     somebody does, as where padding has labels, what comes of it shows in what is compared whole.

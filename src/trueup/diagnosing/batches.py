@@ -34,7 +34,8 @@ class Relation:
     """How one batch came to differ from another."""
 
     name: str
-    """``same order begin_anew offset offset_by_row shape shift padding packing other_rows mapped_ids other``"""
+    """``same order begin_anew offset offset_by_row shape shift padding packing some_rows mapped_ids``, else
+    ``other``"""
     evidence: Reason
 
 
@@ -47,7 +48,18 @@ def relation(target: Ints, reference: Ints) -> Relation:
     """
     if target.shape == reference.shape and np.array_equal(target, reference):
         return Relation(name="same", evidence=reason(Batches.SAME))
-    for look in (_order, _begin_anew, _offset, _offset_by_row, _padding, _shift, _packing, _shape, _mapped, _some_rows):
+    for look in (
+        _order,
+        _begin_anew,
+        _offset,
+        _offset_by_row,
+        _padding,
+        _shift,
+        _packing,
+        _shape,
+        _mapped,
+        _some_rows,
+    ):
         found = look(target, reference)
         if found is not None:
             return found
@@ -178,9 +190,13 @@ def moved(target: Ints, reference: Ints) -> Relation | None:
     shift = 0 if found is None else int(found.evidence.number("shift") or 0)
     if found is None or target.shape != reference.shape:
         return None
-    mine, theirs = (target[:, :-shift], reference[:, shift:]) if shift > 0 else (
-        target[:, -shift:],
-        reference[:, :shift],
+    mine, theirs = (
+        (target[:, :-shift], reference[:, shift:])
+        if shift > 0
+        else (
+            target[:, -shift:],
+            reference[:, :shift],
+        )
     )
     return found if np.array_equal(mine, theirs) else None
 

@@ -238,7 +238,9 @@ def handovers(
 def _in_common(key: str, fits: Mapping[str, Sequence[Summing]]) -> float | None:
     """The factor of the gradients that may have come this way, if most may. Where ranks hold the same
     gradients already, their sum has another factor than one of them, and both hold."""
-    holds = [abs(s.factor) for found in fits.values() for s in found if s.key == key and s.residual < SUM_HOLDS]
+    holds = [
+        abs(s.factor) for found in fits.values() for s in found if s.key == key and s.residual < SUM_HOLDS
+    ]
     return float(np.median(holds)) if 2 * len(holds) > len(fits) else None
 
 

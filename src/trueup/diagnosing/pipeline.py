@@ -439,7 +439,9 @@ def _beside_code(finding: Finding, book: CodeBook) -> Finding:
     near = book.near(
         None if finding.stage in _OUTSIDE else finding.module, finding.phase or finding.stage.value
     )
-    known = finding.stage in (Stage.DATA, Stage.WEIGHTS) or any(kind.rank.is_named for kind in finding.kinds[:1])
+    known = finding.stage in (Stage.DATA, Stage.WEIGHTS) or any(
+        kind.rank.is_named for kind in finding.kinds[:1]
+    )
     headline = finding.headline if known else near.headline(finding.headline)
     return replace(finding, headline=headline, evidence=near.beside(finding.evidence, known=known))
 
@@ -493,12 +495,14 @@ def _later_but_order(context: Context, outcomes: Sequence[StageOutcome]) -> tupl
 
 
 def _pointed(outcomes: tuple[StageOutcome, ...], later: tuple[Finding, ...]) -> tuple[StageOutcome, ...]:
-    """The outcomes, where the next loss is said to differ without a fault and the traces show where it begins."""
+    """The outcomes; where the next loss differs without a fault, with where traces show that it begins."""
     if not later:
         return outcomes
     said = reason(Stages.NEXT_LOSS_FOUND, site=later[0].site or "")
     return tuple(
-        replace(one, said=said, status=StageStatus.CONSEQUENCE) if one.said.code is Stages.NEXT_LOSS_ALONE else one
+        replace(one, said=said, status=StageStatus.CONSEQUENCE)
+        if one.said.code is Stages.NEXT_LOSS_ALONE
+        else one
         for one in outcomes
     )
 

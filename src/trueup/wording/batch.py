@@ -140,7 +140,8 @@ PHRASES = {
         {"offset": -3},
     ),
     B.BEGIN_ANEW: clause(
-        "positions begin anew at 0 inside rows {target:count time} (target), {reference:count time} (reference)",
+        "positions begin anew at 0 inside rows {target:count time} (target), {reference:count time} "
+        "(reference)",
         {"target": 0, "reference": 7},
     ),
     B.OFFSET_BY_ROW: clause(

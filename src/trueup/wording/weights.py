@@ -93,7 +93,9 @@ PHRASES = {
     W.ZERO: clause("zero everywhere, as if never loaded or initialized"),
     W.NEGATED: clause("the reference's values with the opposite sign"),
     W.SCALED: clause("{factor:.6g} times the reference's values", {"factor": 1.5}),
-    W.NUMBER: clause("{target:.6g} (target), {reference:.6g} (reference)", {"target": 1.0, "reference": 2.659}),
+    W.NUMBER: clause(
+        "{target:.6g} (target), {reference:.6g} (reference)", {"target": 1.0, "reference": 2.659}
+    ),
     W.REORDERED: clause(
         "the reference's {what} in a different order ({moved} of {total} moved)",
         {"what": "rows", "moved": 2, "total": 8},

@@ -355,7 +355,11 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
             findings.append(counted)
             continue
         found = relation(ids, other)
-        if found.name == "padding" and _is_of_labels(name) and all(_is_of_labels(f.site or "") for f in findings):
+        if (
+            found.name == "padding"
+            and _is_of_labels(name)
+            and all(_is_of_labels(f.site or "") for f in findings)
+        ):
             found = moved(ids, other) or found  # nothing else of the batch is padded otherwise
         if found.name != "same":
             elsewhere = _elsewhere(ids, name, reference, context)

@@ -97,7 +97,9 @@ def _findings(
     groups: dict[str | Reason, list[tuple[str, str, Change]]] = {}
     for entry in apart:
         change = entry[2]
-        groups.setdefault(change.evidence if change.name in ("scaled", "number") else change.name, []).append(entry)
+        groups.setdefault(change.evidence if change.name in ("scaled", "number") else change.name, []).append(
+            entry
+        )
     members = sorted(groups.values(), key=len, reverse=True)
     return tuple(_finding(some, target, shapes, whose) for some in members)
 
