@@ -320,7 +320,8 @@ def _norm_difference(own: Clipping, other: Clipping, scale: float) -> Difference
 
     A target that clips to the reference's norm has the norm of what it clips: its gradients were multiplied
     on the way there. One whose norm is the loss scale times too large, and whose result is as much too small,
-    clips before it divides by the scale; one whose norm is as much too small has divided twice. Else the norm itself is another.
+    clips before it divides by the scale; one whose norm is as much too small has divided twice. Else the norm
+    itself is another.
     """
     if own.reported is None or other.reported is None or not own.norm or not other.norm:
         return None
