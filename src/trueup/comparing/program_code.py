@@ -331,16 +331,7 @@ def _read(source: str, name: str) -> tuple[list[str], list[str], list[int]]:
     except (SyntaxError, ValueError, RecursionError):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return lines, lines, []
-    first = body[0] if len(body) == 1 else None
-    arguments: ast.arguments | None = None
-    inside: list[ast.stmt] = body
-    decorators: list[ast.expr] = []
-    if name == "<module>":  # functions, classes and what is imported are compared where they are reached
-        inside = [one for one in body if not isinstance(one, (*_DEFINED, ast.Import, ast.ImportFrom))]
-    elif isinstance(first, ast.Expr) and isinstance(first.value, ast.Lambda):
-        arguments, inside = first.value.args, [ast.Return(first.value.body)]
-    elif isinstance(first, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        arguments, inside, decorators = first.args, first.body, first.decorator_list
+    inside, arguments, decorators = _parts_of(body, name)
     if inside and isinstance(inside[0], ast.Expr) and isinstance(inside[0].value, ast.Constant):
         inside = inside[1:]
     inside = [_Bare().visit(one) for one in inside]
@@ -350,6 +341,19 @@ def _read(source: str, name: str) -> tuple[list[str], list[str], list[int]]:
     compared = lines + _lines_of([_Renamed(names).visit(one) for one in inside])
     numbers = [one.lineno for one in inside for _ in _lines_of([one])]
     return shown, compared if len(compared) == len(shown) else shown, [0] * len(lines) + numbers
+
+
+def _parts_of(body: list[ast.stmt], name: str) -> tuple[list[ast.stmt], ast.arguments | None, list[ast.expr]]:
+    """Statements, arguments and decorators of a function, a lambda or a script."""
+    first = body[0] if len(body) == 1 else None
+    if name == "<module>":  # functions, classes and what is imported are compared where they are reached
+        left_out = (*_DEFINED, ast.Import, ast.ImportFrom)
+        return [one for one in body if not isinstance(one, left_out)], None, []
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Lambda):
+        return [ast.Return(first.value.body)], first.value.args, []
+    if isinstance(first, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return first.body, first.args, first.decorator_list
+    return body, None, []
 
 
 _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

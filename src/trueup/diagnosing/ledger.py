@@ -228,6 +228,11 @@ def handovers(
         fits[fqn] = _fits(fqn, total, _ways(books, at, parts, mesh))
         if mesh.wide_axes and min(fit.residual for fit in fits[fqn]) > SUM_HOLDS:
             fits[fqn] = _of_values(fqn, books, at, mesh) or fits[fqn]
+    return _without_common(fits, clipped_by)
+
+
+def _without_common(fits: Mapping[str, list[Summing]], clipped_by: float | None) -> dict[str, Summing]:
+    """The best way of each, with all factors held against that of clipping."""
     best = {fqn: _best(found) for fqn, found in fits.items()}
     usual = float(np.median([abs(s.factor) for s in best.values()])) if best else 1.0
     keys = {s.key for found in fits.values() for s in found}

@@ -13,7 +13,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trueup.comparing.thresholds import UNFELT
-from trueup.diagnosing.batches import moved, relation, rows_found, value_relation
+from trueup.diagnosing.batches import Relation, moved, relation, rows_found, value_relation
 from trueup.diagnosing.evidence.run import run_facts
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.kinds.loss_divisor import named_divisor
@@ -36,7 +36,7 @@ from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
-from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
 from trueup.types.layout import Layout
 from trueup.types.placement import Shard
 from trueup.types.reason import Reason, reason
@@ -354,13 +354,7 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
         if counted is not None:
             findings.append(counted)
             continue
-        found = relation(ids, other)
-        if (
-            found.name == "padding"
-            and _is_of_labels(name)
-            and all(_is_of_labels(f.site or "") for f in findings)
-        ):
-            found = moved(ids, other) or found  # nothing else of the batch is padded otherwise
+        found = _relation(name, ids, other, findings)
         if found.name != "same":
             elsewhere = _elsewhere(ids, name, reference, context)
             finding = _batch_finding(found.name, found.evidence, elsewhere, name, target.book)
@@ -381,6 +375,15 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
         findings += _without_agreeing(more, context, step)
         said += words
     return findings, said
+
+
+def _relation(name: str, ids: Ints, other: Ints, findings: Sequence[Finding]) -> Relation:
+    """How an input came to differ; labels may have moved, where nothing else is padded otherwise."""
+    found = relation(ids, other)
+    alone = all(_is_of_labels(one.site or "") for one in findings)
+    if found.name == "padding" and alone and _is_of_labels(name):
+        return moved(ids, other) or found
+    return found
 
 
 def _with_rows(finding: Finding, findings: Sequence[Finding]) -> Finding:
@@ -585,15 +588,23 @@ def _masks_apart(context: Context) -> list[Finding]:
     for origin in context.passive:
         if origin.stage is not Stage.DATA or origin.step != first or MASK not in origin.slot:
             continue
-        evidence = None if context.evidence_of is None else context.evidence_of(origin)
-        t, r = (None, None) if evidence is None else (evidence.target_values, evidence.reference_values)
-        if t is None or r is None or t.shape != r.shape or t.size == 1:
+        both = _values_of(origin, context)
+        if both is None:
             continue
         finding = replace(finding_from_origin(origin, context), basis=Basis.RECORDED, origin=None)
         of_loss = origin.phase == "loss"
         name = origin.slot.partition(".")[2]
-        found.setdefault(origin.slot, _weighed(finding, t, r) if of_loss else _given_mask(finding, name))
+        found.setdefault(origin.slot, _weighed(finding, *both) if of_loss else _given_mask(finding, name))
     return list(found.values())
+
+
+def _values_of(origin: Origin, context: Context) -> tuple[Floats, Floats] | None:
+    """Of both sides, where they are known and more than a number."""
+    evidence = None if context.evidence_of is None else context.evidence_of(origin)
+    if evidence is None or evidence.target_values is None or evidence.reference_values is None:
+        return None
+    target, reference = evidence.target_values, evidence.reference_values
+    return (target, reference) if target.shape == reference.shape and target.size > 1 else None
 
 
 def _given_mask(finding: Finding, name: str) -> Finding:
