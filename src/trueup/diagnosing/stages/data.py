@@ -584,6 +584,8 @@ def _masks_apart(context: Context) -> list[Finding]:
     """Masks that the program makes beside equal batches, where the first step's differences begin at them:
     one that the model is given, or that weighs its loss."""
     first = context.steps[0][0]
+    own, other = (Batch.of(book) for book in context.pair())
+    is_made_inside = own.handed_alike(other)  # the loss's mask is then the model's matter
     found: dict[str, Finding] = {}
     for origin in context.passive:
         if origin.stage is not Stage.DATA or origin.step != first or MASK not in origin.slot:
@@ -593,6 +595,8 @@ def _masks_apart(context: Context) -> list[Finding]:
             continue
         finding = replace(finding_from_origin(origin, context), basis=Basis.RECORDED, origin=None)
         of_loss = origin.phase == "loss"
+        if of_loss and is_made_inside:
+            continue
         name = origin.slot.partition(".")[2]
         found.setdefault(origin.slot, _weighed(finding, *both) if of_loss else _given_mask(finding, name))
     return list(found.values())
