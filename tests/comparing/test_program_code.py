@@ -138,6 +138,34 @@ def test_dtypes_that_one_side_s_code_names(
     assert not book_of(*sides).near(None, "optimizer").dtypes  # another place
 
 
+def test_statements_in_another_order_are_told_with_what_they_follow(tmp_path: Path) -> None:
+    first, second = "    value = value / 2\n", "    value = abs(value)\n"
+    sides = [
+        side(tmp_path / name, helpers=f"def normalised(value):\n{body}    return value\n")
+        for name, body in (("target", second + first), ("reference", first + second))
+    ]
+    (found,) = differences(*sides)
+    assert found.code is EvidenceCode.CODE_IN_OTHER_ORDER
+    assert {str(found.place("target")), str(found.place("reference"))} <= {
+        "",
+        "value = abs(value)",
+        "value = value / 2",
+    }
+    assert found.place("target") != found.place("reference")
+
+
+@pytest.mark.parametrize("more", ["value = value / 3", "value = value / 2"])
+def test_a_statement_more_is_another_statement(more: str, tmp_path: Path) -> None:
+    """Also one that the function has already."""
+    body = "    value = value / 2\n    return value\n"
+    sides = [
+        side(tmp_path / name, helpers=f"def normalised(value):\n{start}{body}")
+        for name, start in (("target", f"    {more}\n"), ("reference", ""))
+    ]
+    (found,) = differences(*sides)
+    assert (found.code, found.place("reference")) == (EvidenceCode.CODE_DIFFERS, "")
+
+
 def test_another_value_of_a_constant(tmp_path: Path, reference: Path) -> None:
     target = side(tmp_path / "target", model=MODEL.replace("IGNORED = -100", "IGNORED = 0"))
     (found,) = differences(target, reference)
@@ -171,6 +199,35 @@ def test_functions_replaced_while_it_runs(name: str, tmp_path: Path, reference: 
     target = side(tmp_path / "target", after=patch)
     assert [found.code for found in differences(target, reference)] == [code]
     assert [found.code for found in differences(reference, target)] == [code]
+
+
+SCRIPT = """
+import math
+import torch
+
+model = torch.nn.Linear(4, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(2):
+    loss = model(torch.ones(6, 4)).square().mean()
+    (loss * 2).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_script_is_told_where_its_statement_stands_and_not_what_it_imports(tmp_path: Path) -> None:
+    for name, text in (
+        ("reference", SCRIPT),
+        ("target", SCRIPT.replace("import math\n", "").replace("* 2", "* 3")),
+    ):
+        program = tmp_path / f"{name}.py"
+        program.write_text(text, encoding="utf-8")
+        command = ["-m", "trueup", "capture", "-o", str(tmp_path / name), "--", sys.executable, str(program)]
+        subprocess.run([sys.executable, *command], check=True, capture_output=True)
+    first = compare(tmp_path / "target", tmp_path / "reference").verdict.evidence[0]
+    assert (first.code, first.place("function")) == (EvidenceCode.CODE_DIFFERS, "<module>")
+    assert "import" not in f"{first.place('target')} {first.place('reference')}"
+    assert (first.place("target"), str(first.place("reference_at"))[-2:]) == ("(loss * 3).backward()", ":7")
 
 
 PROGRAM = """

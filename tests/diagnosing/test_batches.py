@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trueup.diagnosing.batches import label_facts, relation, rows_found, value_relation
+from trueup.diagnosing.batches import label_facts, moved, relation, rows_found, value_relation
 from trueup.diagnosing.stages.weight_change import change_of
 from trueup.types.codes import BatchCode as Batches
 
@@ -53,6 +53,46 @@ def test_how_a_batch_differs_is_named(target: Any, reference: Any, name: str) ->
 
 
 PIXELS = np.random.default_rng(4).standard_normal((4, 3, 6, 5)).astype(np.float32).astype(np.float64)
+
+
+def displaced(by: int) -> Any:
+    """Labels of rows padded on the left, moved to the left as a collator does that shifts them itself."""
+    labels = padded(26, left=True, pad=-100)
+    return np.pad(labels[:, by:], ((0, 0), (0, by)), constant_values=-100)
+
+
+@pytest.mark.parametrize("by", [1, 2])
+def test_labels_that_all_move_alike_are_moved(by: int) -> None:
+    found = moved(displaced(by), displaced(0))
+    assert found is not None
+    assert (found.name, found.evidence.number("shift")) == ("shift", by)
+    assert moved(displaced(0), displaced(0)) is None
+
+
+def test_rows_padded_on_the_other_side_do_not_move_alike() -> None:
+    labels = padded(26, left=True, pad=-100)
+    for row, width in enumerate((3, 6, 5, 2)):
+        labels[row, : 6 + width] = -100
+    other = np.stack([np.roll(row, -np.sum(row == -100)) for row in labels])
+    assert relation(other, labels).name == "padding"
+    assert moved(other, labels) is None
+
+
+ROW = np.arange(12)
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (np.stack([ROW, ROW]), "begin_anew"),
+        (np.stack([ROW % 6, ROW % 6]), "other"),
+        (np.stack([ROW + 1, ROW + 1]), "other"),
+    ],
+    ids=["run through", "begin anew as often", "count from 1"],
+)
+def test_positions_that_begin_anew_on_one_side(target: Any, name: str) -> None:
+    packed = np.stack([np.concatenate([ROW[:5], ROW[:7]]), np.concatenate([ROW[:4], ROW[:8]])])
+    assert relation(target, packed).name == name
 
 
 def noisy(sigma: float) -> Any:
@@ -144,6 +184,13 @@ SQUARE = np.random.default_rng(2).standard_normal((16, 16))
 )
 def test_how_a_weight_differs_is_named(target: Any, name: str) -> None:
     found = change_of(target, SQUARE, "float32", "float32")
+    assert found is not None
+    assert found.name == name
+
+
+@pytest.mark.parametrize(("size", "name"), [(1, "number"), (2, "scaled")])
+def test_a_single_number_is_no_factor(size: int, name: str) -> None:
+    found = change_of(np.full(size, 1.0), np.full(size, 2.659), "float32", "float32")
     assert found is not None
     assert found.name == name
 

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.comparing.traces import Recorder
-from trueup.diagnosing.ledger import Summing, clipping, handovers, summings
+from trueup.diagnosing.ledger import Summing, _in_common, clipping, handovers, summings
 from trueup.diagnosing.stages.reduction import _differs
 from trueup.store import StepView
 from trueup.store.view import ACCUMULATED
@@ -142,3 +142,19 @@ def test_a_factor_is_known_to_a_rounding_of_the_sum(factor: float, held: float, 
     """A norm's weight has few elements: what rounding does to the largest is a factor, and leaves little."""
     apart = _differs(fitted(factor, 0.0011), fitted(0.997714, 0.0015), ACCUMULATED, held=held)
     assert apart is differs
+
+
+@pytest.mark.parametrize(("copied", "factor"), [(True, 1.0), (False, 0.5)], ids=["both alike", "as averaged"])
+def test_a_gradient_that_all_ranks_hold_is_its_own_and_half_the_sum_of_two(
+    copied: bool, factor: float
+) -> None:
+    """Held against what gradients have in common if all came that way, else against that of most."""
+    fits = {
+        name: [
+            Summing(fqn=name, way="own", factor=0.25, residual=0.0 if copied or name == "w" else 0.7),
+            Summing(fqn=name, way="ranks", over=("dp",), factor=0.5, residual=0.0),
+        ]
+        for name in ("w", "v", "u")
+    }
+    common = _in_common("own", fits) or _in_common("ranks dp", fits)
+    assert 0.25 / (common or 0.0) == pytest.approx(factor)

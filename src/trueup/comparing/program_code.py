@@ -331,7 +331,7 @@ def _read(source: str, name: str) -> tuple[list[str], list[str], list[int]]:
     except (SyntaxError, ValueError, RecursionError):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return lines, lines, []
-    arguments, inside, decorators = _parts(body, name)
+    inside, arguments, decorators = _parts_of(body, name)
     if inside and isinstance(inside[0], ast.Expr) and isinstance(inside[0].value, ast.Constant):
         inside = inside[1:]
     inside = [_Bare().visit(one) for one in inside]
@@ -343,17 +343,17 @@ def _read(source: str, name: str) -> tuple[list[str], list[str], list[int]]:
     return shown, compared if len(compared) == len(shown) else shown, [0] * len(lines) + numbers
 
 
-def _parts(body: list[ast.stmt], name: str) -> tuple[ast.arguments | None, list[ast.stmt], list[ast.expr]]:
-    """Arguments, statements and decorators of a function; of a module its own statements."""
+def _parts_of(body: list[ast.stmt], name: str) -> tuple[list[ast.stmt], ast.arguments | None, list[ast.expr]]:
+    """Statements, arguments and decorators of a function, a lambda or a script."""
     first = body[0] if len(body) == 1 else None
     if name == "<module>":  # functions, classes and what is imported are compared where they are reached
-        own = (one for one in body if not isinstance(one, (*_DEFINED, ast.Import, ast.ImportFrom)))
-        return None, list(own), []
+        left_out = (*_DEFINED, ast.Import, ast.ImportFrom)
+        return [one for one in body if not isinstance(one, left_out)], None, []
     if isinstance(first, ast.Expr) and isinstance(first.value, ast.Lambda):
-        return first.value.args, [ast.Return(first.value.body)], []
+        return [ast.Return(first.value.body)], first.value.args, []
     if isinstance(first, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        return first.args, first.body, first.decorator_list
-    return None, body, []
+        return first.body, first.args, first.decorator_list
+    return body, None, []
 
 
 _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -50,9 +50,9 @@ def relation(target: Ints, reference: Ints) -> Relation:
         return Relation(name="same", evidence=reason(Batches.SAME))
     for look in (
         _order,
-        _begin_anew,
         _offset,
         _offset_by_row,
+        _begin_anew,
         _padding,
         _shift,
         _packing,

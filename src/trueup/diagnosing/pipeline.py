@@ -353,7 +353,7 @@ def _later_but_order(context: Context, outcomes: Sequence[StageOutcome]) -> tupl
 
 
 def _pointed(outcomes: tuple[StageOutcome, ...], later: tuple[Finding, ...]) -> tuple[StageOutcome, ...]:
-    """The outcomes; a next loss that differs without a fault with where the traces show its beginning."""
+    """The outcomes; where the next loss differs without a fault, with where traces show that it begins."""
     if not later:
         return outcomes
     said = reason(Stages.NEXT_LOSS_FOUND, site=later[0].site or "")

@@ -87,6 +87,9 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.SEES_SUCCESSOR: "attention {place} sees one token ahead",
     KindReason.NO_MASK: "no causal mask in {place}",
     KindReason.CAUSAL_MASK_ADDED: "causal mask in {place}; the reference has none",
+    KindReason.OFFSET_BY_TABLE: lambda facts: (
+        f"a bias or table of shape ({', '.join(facts['shape'])}) differs in {{place}}"
+    ),
     KindReason.KEY_HEADS_ALTERNATE: "query heads assigned to key heads alternately in {place}",
     KindReason.FREQUENCIES_ROUNDED: "rotary frequencies of {place} rounded to {dtype}",
     KindReason.SOFTMAX_ROUNDED: "softmax of {place} computed in {dtype}",

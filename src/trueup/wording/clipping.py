@@ -79,6 +79,9 @@ PHRASES = {
         "The target's gradients are clipped before they are divided by the loss scale, {scale:.6g}",
         {"scale": 256.0},
     ),
+    C.UNSCALED_TWICE: heading(
+        "The target's gradients are divided by the loss scale, {scale:.6g}, twice", {"scale": 256.0}
+    ),
     C.LIMIT_CAUSE: clause("a different max_norm"),
     C.NORM_CAUSE: clause("a norm over different parameters or ranks, or with copies counted twice"),
     C.SUM_CAUSE: clause("a missing or extra sum over ranks"),

@@ -101,11 +101,11 @@ def _judged(
         tolerance = bound
     score = _score(relative, tolerance) if step.is_floating(row.record) or relative == 0 else math.inf
     bias_score = _bias_score(step, row, seen)
+    is_inside = row.phase in ("forward", "backward")
+    if 1 < score < math.inf and is_inside and _only_hidden(step, row, norm, tolerance):
+        score, bias_score = 0.0, 0.0
     if bias_score > 1 and score <= 1:
         score = bias_score
-    if 1 < score < math.inf and row.phase in ("forward", "backward"):
-        hidden = _only_hidden(step, row, norm, tolerance)
-        score, bias_score = (0.0, 0.0) if hidden else (score, bias_score)
     return Difference(
         record=row.record,
         call=row.call,

@@ -168,7 +168,7 @@ def _finding(
 ) -> Finding:
     kind, headline, evidence = difference
     causes: tuple[Code, ...] = Clip.LIMIT_CAUSE, Clip.NORM_CAUSE
-    if headline.code in (Clip.SCALED_BEFORE, Clip.CLIPPED_SCALED):
+    if headline.code in (Clip.SCALED_BEFORE, Clip.CLIPPED_SCALED, Clip.UNSCALED_TWICE):
         causes = (CauseCode.UNSCALED_OR_CLIPPED,) if headline.code is Clip.CLIPPED_SCALED else ()
     module, site = None, "gradient clipping"
     few = [] if "value" in (own.way, other.way) else [fqn for fqn, _ in own.uneven]
@@ -320,7 +320,8 @@ def _norm_difference(own: Clipping, other: Clipping, scale: float) -> Difference
 
     A target that clips to the reference's norm has the norm of what it clips: its gradients were multiplied
     on the way there. One whose norm is the loss scale times too large, and whose result is as much too small,
-    clips before it divides by the scale. Else the norm itself is another.
+    clips before it divides by the scale; one whose norm is as much too small has divided twice. Else the norm
+    itself is another.
     """
     if own.reported is None or other.reported is None or not own.norm or not other.norm:
         return None
@@ -332,7 +333,10 @@ def _norm_difference(own: Clipping, other: Clipping, scale: float) -> Difference
         largest = reason(Clip.NORM_TYPE, side=side, norm=(own if side == "target" else other).reported)
         return "wrong_optimizer_setting", largest, largest
     differs = reason(Clip.REPORTED_NORM, target=target, reference=reference)
-    if own.way == other.way == "norm" and other.clipped_norm and abs(reference - 1) <= CLIP_NEAR:
+    again = scale > 1 and abs(target * scale - 1) <= CLIP_NEAR and own.factor * scale <= 1 + CLIP_NEAR
+    if again and abs(reference - 1) <= CLIP_NEAR:
+        differs = reason(Clip.UNSCALED_TWICE, scale=scale)
+    elif own.way == other.way == "norm" and other.clipped_norm and abs(reference - 1) <= CLIP_NEAR:
         clipped = own.clipped_norm / other.clipped_norm
         if abs(clipped - 1) <= CLIP_NEAR:
             differs = reason(Clip.SCALED_BEFORE, factor=target)

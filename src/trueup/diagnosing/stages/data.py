@@ -31,12 +31,12 @@ from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView
 from trueup.store.given import root_inputs
 from trueup.store.same_rows import MASK, Span, num_rows, row_keys, spans_of, width_of
-from trueup.types.arrays import Ints
+from trueup.types.arrays import Floats, Ints
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
-from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
 from trueup.types.layout import Layout
 from trueup.types.placement import Shard
 from trueup.types.reason import Reason, reason
@@ -586,28 +586,45 @@ def _beyond_ids(context: Context) -> list[Finding]:
 def _masks_apart(context: Context) -> list[Finding]:
     """Masks that the program makes beside equal batches, where the first step's differences begin at them:
     one that the model is given, or that weighs its loss."""
-    steps = [target for target, _ in context.steps[:1]]
+    first = context.steps[0][0]
+    own, other = (Batch.of(book) for book in context.pair())
+    is_made_inside = own.handed_alike(other)  # the loss's mask is then the model's matter
     found: dict[str, Finding] = {}
     for origin in context.passive:
-        if origin.stage is not Stage.DATA or origin.step not in steps or MASK not in origin.slot:
+        if origin.stage is not Stage.DATA or origin.step != first or MASK not in origin.slot:
             continue
-        evidence = context.evidence_of(origin)
-        t, r = evidence.target_values, evidence.reference_values
-        if t is None or r is None or t.shape != r.shape or t.size == 1:
+        both = _values_of(origin, context)
+        if both is None:
             continue
-        finding = finding_from_origin(origin, context)
-        if origin.phase == "loss":
-            apart = np.flatnonzero((t != r).ravel())
-            weights = reason(Batches.NUM_WEIGHTS, num=len(apart), first=int(apart[0]), is_shifted=False)
-            kinds = (kind_named("wrong_mask", EvidenceRank.STATED, weights),)
-            said, headline = (weights,), reason(Batches.MASK_WEIGHTS)
-        else:
-            kinds, said = finding.kinds, finding.evidence
-            headline = reason(Stages.INPUT_DIFFERS, name=origin.slot.partition(".")[2])
-        causes = kinds[0].causes if kinds else finding.causes
-        finding = replace(finding, headline=headline, kinds=kinds, evidence=said, causes=causes)
-        found.setdefault(origin.slot, replace(finding, basis=Basis.RECORDED, origin=None))
+        finding = replace(finding_from_origin(origin, context), basis=Basis.RECORDED, origin=None)
+        of_loss = origin.phase == "loss"
+        if of_loss and is_made_inside:
+            continue
+        name = origin.slot.partition(".")[2]
+        found.setdefault(origin.slot, _weighed(finding, *both) if of_loss else _given_mask(finding, name))
     return list(found.values())
+
+
+def _values_of(origin: Origin, context: Context) -> tuple[Floats, Floats] | None:
+    """Of both sides, where they are known and more than a number."""
+    evidence = None if context.evidence_of is None else context.evidence_of(origin)
+    if evidence is None or evidence.target_values is None or evidence.reference_values is None:
+        return None
+    target, reference = evidence.target_values, evidence.reference_values
+    return (target, reference) if target.shape == reference.shape and target.size > 1 else None
+
+
+def _given_mask(finding: Finding, name: str) -> Finding:
+    return replace(finding, headline=reason(Stages.INPUT_DIFFERS, name=name))
+
+
+def _weighed(finding: Finding, target: Floats, reference: Floats) -> Finding:
+    """Of a mask that weighs the loss: how many positions have another weight."""
+    apart = np.flatnonzero((target != reference).ravel())
+    weights = reason(Batches.NUM_WEIGHTS, num=len(apart), first=int(apart[0]), is_shifted=False)
+    kind = kind_named("wrong_mask", EvidenceRank.STATED, weights)
+    headline = reason(Batches.MASK_WEIGHTS)
+    return replace(finding, headline=headline, kinds=(kind,), evidence=(weights,), causes=kind.causes)
 
 
 def _lacking(target: Batch, reference: Batch) -> list[dict[str, str]]:

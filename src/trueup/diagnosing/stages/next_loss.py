@@ -37,16 +37,22 @@ class NextLossStage:
             exact = (rows["status"] == "equal").all()
             said = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
             return outcome(status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True)
-        losses = rows.filter((pl.col("phase") == "loss") & (pl.col("slot") == "value"))
-        if losses.filter(is_compared()).height == losses.height > 0 and losses.filter(is_beyond()).is_empty():
+        before = context.failed_before()
+        if _agrees(rows) and (before is None or before.stage is Stage.DATA):
             said = reason(Stages.NEXT_LOSS_AGREES, num=rows.filter(is_beyond()).height)
             return outcome(status=StageStatus.PASSED, said=said, evidence=evidence)
-        before = context.failed_before()
         if before is not None:
             said = follows_from(before)
             return outcome(status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
         said = reason(Stages.NEXT_LOSS_ALONE)
         return outcome(status=StageStatus.UNDECIDED, said=said, evidence=evidence)
+
+
+def _agrees(rows: pl.DataFrame) -> bool:
+    """Whether the loss itself was compared and agrees."""
+    losses = rows.filter((pl.col("phase") == "loss") & (pl.col("slot") == "value"))
+    every = losses.filter(is_compared()).height == losses.height > 0
+    return every and losses.filter(is_beyond()).is_empty()
 
 
 def _given_said(context: Context) -> tuple[Reason, ...]:

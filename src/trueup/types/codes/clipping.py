@@ -28,6 +28,7 @@ class ClippingCode(Code):
     REPORTED_NORM = "clipping.reported_norm_differs"
     SCALED_BEFORE = "clipping.scaled_before"
     CLIPPED_SCALED = "clipping.clipped_before_unscaling"
+    UNSCALED_TWICE = "clipping.unscaled_twice"
     NORM_TYPE = "clipping.norm_type_differs"
     LIMIT_CAUSE = "clipping.cause.limit"
     NORM_CAUSE = "clipping.cause.norm"
