@@ -50,7 +50,7 @@ def _missing_gradient(facts: Facts) -> str:
 
 _HERE = {"phase": "forward", "slot": "output.0", "site": "layers.0.attn"}
 _API = {"phase": "backward", "slot": "input.1", "site": "torch.matmul[1]", "module": "layers.0.attn"}
-_SETTING = Reason(ReplayCode.WITH_SETTING, (("name", "eps"), ("value", "1e-05")))
+_SETTING = Reason(ReplayCode.WITH_SETTING, places=(("name", "eps"), ("value", "1e-05")))
 _FLOAT32 = Reason(ReplayCode.IN_FLOAT32)
 _PEERS = Reason(ReplayCode.PEERS_AGREE, (("num_peers", 3),))
 _ONE_PEER = Reason(ReplayCode.PEERS_AGREE, (("num_peers", 1),))

@@ -75,7 +75,9 @@ class TrialRun:
 
     def note(self, result: object, dtype: torch.dtype | None) -> None:
         """Remember what dtype a result would have had."""
-        for leaf in tree_flatten(result)[0] if dtype is not None else ():
+        if dtype is None:
+            return
+        for leaf in tree_flatten(result)[0]:
             if isinstance(leaf, Tensor) and leaf.dtype == torch.float32:
                 self._raised[leaf] = dtype
 

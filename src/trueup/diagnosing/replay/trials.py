@@ -87,15 +87,15 @@ def try_causes(replay: Path, run: Run, *, settings: Settings, coarse: Collection
     if coarse:
         made = run(Trial(in_float32=tuple(coarse)), "float32")
         for module in coarse:
-            tried = _tried(before, made, module, (Reason(ReplayCode.IN_FLOAT32),))
-            if tried is not None:
-                trials.in_float32[module] = tried
+            raised = _tried(before, made, module, (Reason(ReplayCode.IN_FLOAT32),))
+            if raised is not None:
+                trials.in_float32[module] = raised
     return trials
 
 
 def _explains(trials: Trials, module: str) -> bool:
-    tried = trials.of_settings.get(module)
-    return bool(tried) and not tried[0].is_unchanged
+    tried = trials.of_settings.get(module, [])
+    return any(not one.is_unchanged for one in tried)
 
 
 def _one_by_one(settings: Settings) -> Iterator[Settings]:
