@@ -141,6 +141,21 @@ def test_a_key_without_effect_warns_and_says_why() -> None:
             "Came needs whole weights",
         ),
         (
+            {"optimizer": {"optimizer_type": "Came", "betas": [0.9, 0.95]}},
+            1,
+            "Came takes three betas, such as [0.9, 0.999, 0.9999] (got [0.9, 0.95])",
+        ),
+        (
+            {"optimizer": {"optimizer_type": "Came", "eps": 1e-8}},
+            1,
+            "Came takes two eps, such as [1e-30, 1e-16] (got 1e-08)",
+        ),
+        (
+            {"optimizer": {"optimizer_type": "AdamW", "betas": [0.9, 0.95, 0.99]}},
+            1,
+            "AdamW takes two betas, such as [0.9, 0.95]",
+        ),
+        (
             {"parallel": {PP: 2, "num_layer_list": [1, 2]}},
             2,
             "expected 2 numbers that add up to num_layers 2",

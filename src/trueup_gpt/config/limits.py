@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from trueup.errors import ConfigError
 from trueup_gpt.config.config import Config
+from trueup_gpt.config.optimizer import OptimizerConfig
 
 
 def data_parallel_size(config: Config, world_size: int) -> int:
@@ -136,9 +137,22 @@ def _numbers(config: Config) -> Iterator[str]:
     cut = parallel.tensor_model_parallel_size > 1 or parallel.zero_level or config.moe.num_experts > 1
     if config.optimizer.optimizer_type == "Came" and cut:
         yield "Came needs whole weights: not possible with tensor parallelism, zero_level or experts"
+    yield from _numbers_of_another(config.optimizer)
 
 
 def _indivisible(what: str, number: int, by: str, divisor: int) -> str:
     fits = [n for n in range(1, number + 1) if number % n == 0]
     near = sorted(sorted(fits, key=lambda n: abs(n - divisor))[:3])
     return f"{what} {number} cannot be divided by {by} {divisor}; {', '.join(map(str, near))} would do"
+
+
+def _numbers_of_another(optimizer: OptimizerConfig) -> Iterator[str]:
+    """Betas and eps that were given, and are those of another optimizer."""
+    kind, given = optimizer.optimizer_type, optimizer.model_fields_set
+    came = kind == "Came"
+    if "betas" in given and len(optimizer.betas) != (3 if came else 2):
+        takes = "three betas, such as [0.9, 0.999, 0.9999]" if came else "two betas, such as [0.9, 0.95]"
+        yield f"{kind} takes {takes} (got {list(optimizer.betas)})"
+    if "eps" in given and isinstance(optimizer.eps, tuple) != came:
+        takes = "two eps, such as [1e-30, 1e-16]" if came else "one eps, such as 1e-8"
+        yield f"{kind} takes {takes} (got {optimizer.eps})"
