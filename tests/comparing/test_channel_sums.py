@@ -89,3 +89,64 @@ def test_a_norm_that_is_given_the_reference_s_tensors_may_be_off_by_its_own_sums
     later = [name == "last" for name in names] & rows.phase_is("forward") & rows.slot_starts("output")
     assert (bounds[1][of_norm] > 2 * bounds[0][of_norm]).all()
     assert (bounds[1][later] == bounds[0][later]).all()
+
+
+class Pooled(nn.Module):
+    """A batch norm before a pooling over all places, whose gradient is one number a sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bn, self.fc = nn.BatchNorm2d(16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(torch.relu(self.bn(x)).mean((2, 3))).pow(2).mean()
+
+
+def pooled(folder: Path, *, channels_last: bool = False, size: int = 16, factor: float = 1.0) -> Path:
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = Pooled()
+    x = torch.randn(8, 16, size, size)
+    if channels_last:
+        model, x = (
+            model.to(memory_format=torch.channels_last),
+            x.contiguous(memory_format=torch.channels_last),
+        )
+    model.bn.bias.register_hook(lambda gradient: gradient * factor)
+    with trueup.Tracer(folder, level="L0", steps="0", task="tensor"):
+        model(x).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return folder
+
+
+@pytest.mark.parametrize("size", [16, 32, 64])
+def test_gradients_that_are_equal_at_all_places_agree(size: int, tmp_path: Path) -> None:
+    pair = (
+        pooled(tmp_path / "target", channels_last=True, size=size),
+        pooled(tmp_path / "reference", size=size),
+    )
+    assert compare(*pair).exit_code == 0
+
+
+def test_a_factor_of_such_a_gradient_differs(tmp_path: Path) -> None:
+    """Eight thousand roundings of float32, ten times what is allowed of 2,048 rows of 256 places."""
+    pair = pooled(tmp_path / "target", factor=1 + 2.0**-10), pooled(tmp_path / "reference")
+    assert compare(*pair).exit_code == 1
+
+
+@pytest.mark.parametrize(("samples", "size"), [(4, 8), (8, 16), (8, 32), (4, 64), (32, 32)])
+def test_sums_of_equal_numbers_are_off_by_the_root_of_rows_times_places(samples: int, size: int) -> None:
+    """Half of the places of each sample have its number, the others 0: in roundoffs, of the whole sum."""
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x = torch.randn(samples, 16, size, size)
+        shape = (samples, 16, 1, 1)
+        gradient = (torch.rand(shape) + 0.1) * (torch.rand(x.shape) > 0.5)
+        biases = []
+        for dtype in (torch.float64, torch.float32):
+            bn = nn.BatchNorm2d(16).to(dtype)
+            given = x.to(dtype).contiguous(memory_format=torch.channels_last)
+            bn(given).backward(gradient.to(dtype).contiguous(memory_format=torch.channels_last))
+            biases.append(bn.bias.grad.double())
+        error = float((biases[1] - biases[0]).norm() / biases[0].norm()) / 2**-24
+        assert error <= (samples * size**4) ** 0.5 / 4

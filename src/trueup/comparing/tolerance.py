@@ -18,6 +18,8 @@ A record may differ from its counterpart by
   in an accumulator of roundoff v = min(u, 2^-24).
 - rows: for a parameter's gradient, the rows it is summed over (then without length); w = v for a matrix, u
   for a vector, whose kernels often keep partial sums in the tensor's own dtype.
+- Norms over samples add what is not spread, and gradients that are equal, one after another: they are off by
+  more (``_channel_sums``, ``_sums_of_equals``).
 - scale: ||r||, or what the operands would give without cancellation where that is more (``operand_scale``).
 - products of a GPU: TF32 and reduced-precision reductions that both runs allow (device_products.py).
 - inherited: what earlier optimizer steps left in the parameters (history.py).
@@ -134,7 +136,7 @@ def rounding_bound(
         vector, u, wide
     ) ** 2 * summed_rows / ROWS_PER_ROUNDING
     walk = walk + wide**2 * known.numbers / ROWS_PER_ROUNDING
-    walk = walk + unvaried**2
+    walk = walk + unvaried**2 + _sums_of_equals(rows, metrics, wide, summed_rows) ** 2
     relative = factor * k * _implementations(rows) * np.sqrt(np.where(settled, own**2, walk))
     scale = operand_scale(rows, metrics)
     unvaried = np.where(settled, 0.0, unvaried)
@@ -362,6 +364,37 @@ def _channel_sums(rows: Rows, metrics: Metrics, roundoff: Floats, *, alone: bool
     _, once = np.unique(half.call[at], return_index=True)
     first[at[once]] = of_call[half.call[at[once]]]
     return np.asarray(np.nan_to_num(roundoff) * np.sqrt(np.cumsum(first)))
+
+
+def _sums_of_equals(rows: Rows, metrics: Metrics, roundoff: Floats, summed: Floats) -> Floats:
+    """What gradients of weights and biases of norms over samples are off by where they add up equal numbers,
+    as behind a pooling over all places: additions of one number are all rounded alike.
+
+    Over n rows of p places each, added one after another, that is at most roundoff sqrt(n p /
+    CHANNEL_PER_ROUNDING) of the part of a sum that does not cancel, q = ||r|| / (sqrt(n) ||g||) of it:
+    1 where all are equal, 1 / sqrt(n) of random ones. What the means of such gradients leave in the layers
+    before is not reckoned with.
+    """
+    words, half = rows.match.words, rows.reference
+    gradients = rows.phase_is("param_grad") & (half.call >= 0)
+    norms = _over_samples(rows) & rows.kind_is("module") & (half.call >= 0)
+    found = np.zeros(len(rows))
+    if not gradients.any() or not norms.any():
+        return found
+    places = np.array([float(np.prod(s[2:])) if len(s) > 2 else 0.0 for s in words.shape] + [0.0])
+    norm = np.nan_to_num(metrics.norm)
+    arrives = norms & rows.phase_is("backward") & rows.slot_starts("output")
+    arriving = _largest_by_name(rows, arrives, norm)
+    run = _largest_by_name(
+        rows, norms & rows.phase_is("forward") & rows.slot_starts("output"), places[half.shape]
+    )
+    largest = _largest_by_name(rows, gradients, norm)[half.side.plain[half.call[gradients]]]
+    owners, rows_of = _owners_of_parameters(rows, gradients), summed[gradients]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.nan_to_num(largest / (np.sqrt(rows_of) * arriving[owners]), posinf=0.0)
+    equal = np.sqrt(rows_of * run[owners] / CHANNEL_PER_ROUNDING) * np.minimum(share, 1.0)
+    found[gradients] = np.nan_to_num(roundoff[gradients]) * equal
+    return found
 
 
 def _over_samples(rows: Rows) -> Bools:
