@@ -101,15 +101,16 @@ def test_a_fault_before_the_first_cast_stays_the_first(compared: Compared) -> No
     assert verdict.owner == ""
 
 
-def test_a_fault_beside_a_cast_of_no_effect_stays_the_first(compared: Compared) -> None:
-    """Both runs round to bfloat16; that one of them keeps its norms in float32 changes no more than that."""
-    lower = Program(dtype="bfloat16", norm="float32")
-    verdict = compared(
-        Program(dtype="bfloat16", norm="float32", shift=3.0), Program(dtype="bfloat16")
-    ).verdict
-    assert verdict.owner is not None
-    assert verdict.owner.startswith("blocks.1")
-    assert compared(lower, Program(dtype="bfloat16")).verdict.outcome is Outcome.AGREE
+def test_a_norm_in_float32_is_named_and_a_fault_beside_it_too(compared: Compared) -> None:
+    """Both runs round to bfloat16. What a norm rounds of a row in it, its elements share."""
+    kept = Program(dtype="bfloat16", norm="float32")
+    verdict = compared(kept, Program(dtype="bfloat16")).verdict
+    assert verdict.headline.code is VerdictCode.COMPUTES_IN
+    assert (verdict.headline.place("target"), verdict.owner) == ("float32", "blocks.0.norm")
+    verdict = compared(replace(kept, shift=3.0), Program(dtype="bfloat16")).verdict
+    (beyond,) = [one for one in verdict.evidence if one.code is EvidenceCode.FIRST_BEYOND]
+    assert "blocks.1" in beyond.place("site")
+    assert compared(replace(kept, shift=3.0), kept).verdict.owner.startswith("blocks.1")
 
 
 BENIGN = {

@@ -323,7 +323,7 @@ def test_a_target_that_cannot_be_replayed_is_diagnosed_from_its_trace(
         raise TraceError("nothing of it can be forced")
 
     monkeypatch.setattr("trueup.diagnosing.replay.run_replay", refuse)
-    monkeypatch.setattr("trueup.diagnosing.pipeline.run_gradient_replay", refuse)
+    monkeypatch.setattr("trueup.diagnosing.runs.run_gradient_replay", refuse)
     target = runs.capture(tmp_path / "target", {**REFERENCE, "change": runs.attention_scale})
     found = diagnose(target.path, reference.path, output=tmp_path / "out", command=["python", "train.py"])
     assert found.verdict is not None
