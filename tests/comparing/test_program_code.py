@@ -69,8 +69,11 @@ def side(folder: Path, *, model: str = MODEL, helpers: str = HELPERS, after: str
     return folder
 
 
-def book_of(target: Path, reference: Path) -> CodeBook:
-    sources = [SimpleNamespace(path=path, steps=lambda: {0: [0]}) for path in (target, reference)]
+def book_of(target: Path, reference: Path, worlds: tuple[int, int] = (1, 1)) -> CodeBook:
+    sources = [
+        SimpleNamespace(path=path, steps=lambda: {0: [0]}, manifest={"world_size": world})
+        for path, world in zip((target, reference), worlds, strict=True)
+    ]
     book = code_book(*cast("list[Any]", sources))
     assert isinstance(book, CodeBook)
     return book
@@ -171,6 +174,20 @@ def test_another_value_of_a_constant(tmp_path: Path, reference: Path) -> None:
     (found,) = differences(target, reference)
     assert found.code is EvidenceCode.CODE_VALUE_DIFFERS
     assert (found.place("name"), found.place("target"), found.place("reference")) == ("IGNORED", "0", "-100")
+
+
+@pytest.mark.parametrize(
+    ("values", "worlds", "told"),
+    [((2, 1), (2, 1), False), ((1, 4), (1, 4), False), ((2, 1), (1, 1), True), ((4, 2), (2, 1), True)],
+)
+def test_the_number_of_processes_is_no_other_value(
+    values: tuple[int, int], worlds: tuple[int, int], told: bool, tmp_path: Path
+) -> None:
+    sides = [
+        side(tmp_path / name, model=MODEL.replace("IGNORED = -100", f"IGNORED = {value}"))
+        for name, value in zip(("target", "reference"), values, strict=True)
+    ]
+    assert bool(book_of(*sides, worlds=worlds).near("layer", "forward").reasons) is told
 
 
 PATCHES = {

@@ -239,6 +239,7 @@ def test_gradients_are_placed_dually() -> None:
     [
         *PLACEMENTS,
         Scattered(),
+        Scattered(1),
         Unknown(),
         At(-1),
         Shard(0, mean=True),

@@ -46,6 +46,8 @@ class CodeBook:
 
     target: ProgramCode
     reference: ProgramCode
+    worlds: tuple[int, int] = (1, 1)
+    """processes of both runs"""
 
     def near(self, module: str | None, phase: str | None) -> Near:
         """Differences nearest to a place: in the module's own forward, else in the modules around it, else in
@@ -112,7 +114,7 @@ class CodeBook:
             if not _same_statements(target, reference):
                 yield self._other_statements(pair.name, target, reference)
                 continue
-            yield from _other_values(target, reference)
+            yield from _other_values(target, reference, self.worlds)
             names = dict.fromkeys((*target.calls, *reference.calls))
             todo += [_Pair(name, target.calls.get(name), reference.calls.get(name)) for name in names]
 
@@ -217,7 +219,8 @@ def code_book(target: TraceSource, reference: TraceSource, rank: int = 0) -> Cod
     of_target, of_reference = sides
     if of_target is None or of_reference is None or not of_target.names & of_reference.names:
         return None  # two programs that have nothing in common differ everywhere
-    return CodeBook(target=of_target, reference=of_reference)
+    worlds = int(target.manifest.get("world_size") or 1), int(reference.manifest.get("world_size") or 1)
+    return CodeBook(target=of_target, reference=of_reference, worlds=worlds)
 
 
 def _replaced(
@@ -250,9 +253,13 @@ def _replaced(
     )
 
 
-def _other_values(target: ProgramFunction, reference: ProgramFunction) -> Iterator[Reason]:
+def _other_values(
+    target: ProgramFunction, reference: ProgramFunction, worlds: tuple[int, int]
+) -> Iterator[Reason]:
+    """Plain values that differ; the number of processes is what a launch gives, not what a program chose."""
     for name, value in target.values.items():
-        if name in reference.values and reference.values[name] != value:
+        both = value, reference.values.get(name)
+        if name in reference.values and both[0] != both[1] and both != worlds:
             yield reason(
                 EvidenceCode.CODE_VALUE_DIFFERS,
                 name=name,

@@ -165,7 +165,7 @@ def _built(
         join = Join(children, placement.dim, _segments(children, placement))
         return Scaled(join, 1.0 / len(children)) if placement.divided else join
     if isinstance(placement, Scattered) and not number:
-        return Join(children, 0, None)
+        return Join(children, placement.dim, None)
     if isinstance(placement, Partial):
         return Sum(children, 1.0 / len(children) if placement.mean else 1.0)
     alternatives.append(Alternatives(axis, children, [groups[index] for index in indices]))

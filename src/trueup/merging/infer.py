@@ -18,6 +18,7 @@ import numpy as np
 
 from trueup.merging.assembling import alike
 from trueup.merging.ranks import RankStep, num_microbatches
+from trueup.merging.sequence_cut import sequence_cut
 from trueup.merging.step import RecordKey
 from trueup.merging.summary import Summary, joined
 from trueup.numerics.dtypes import DTYPES
@@ -121,13 +122,18 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
             _in_blocks(decided, weight.name, placement, held_in.of(weight.name, placement.dim), by_key)
     out = Inferred(mesh)
     rows: dict[bool, list[Row]] = {True: [], False: _ends(by_key.values(), len(ranks)) if stages > 1 else []}
-    for (kind, name, phase, slot), placement in decided.items():
+    cut = None if stages > 1 or cut_otherwise else sequence_cut(ranks, one)
+    example = {slot: there.get(key) for key, (slot, _) in by_key.items()}
+    for of, placement in decided.items():
+        row = Row(of.name, {AXIS: placement or Unknown()}, of.slot, of.phase)
+        if cut is not None and of.kind != "parameter":
+            row = cut.row(row, AXIS, example[of])
         if placement is None:
-            out.unknown.append(f"{name or '(root)'} {phase} {slot}")
+            out.unknown.append(f"{of.name or '(root)'} {of.phase} {of.slot}")
         else:
-            out.counts[str(placement)] += 1
+            out.counts[str(row.placements[AXIS])] += 1
         if AXIS in mesh.mesh:
-            rows[kind == "parameter"].append(Row(name, {AXIS: placement or Unknown()}, slot, phase))
+            rows[of.kind == "parameter"].append(row)
     out.layout = replace(mesh, parameters=tuple(rows[True]), tensors=tuple(rows[False]))
     return out
 
@@ -441,6 +447,12 @@ def placement_of(parts: Sequence[Summary], whole: Summary | None, *, terms: bool
             parts of one shape that differ are copies that should not.
     """
     if all(alike(parts[0], part) for part in parts[1:]):
+        if (
+            whole is not None
+            and parts[0].shape != whole.shape
+            and (shards := _shards(parts, whole)) is not None
+        ):
+            return shards  # parts of a constant
         return Partial() if terms and _equal_terms(parts, whole) else Invariant()
     if whole is None:
         return None

@@ -83,10 +83,12 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
-    """Some elements each, in no known order: their statistics add, nothing else can be told."""
+    """Some elements each along one dim, in no known order: their statistics add, nothing else can be told."""
+
+    dim: int = 0
 
     def __str__(self) -> str:
-        return "scattered"
+        return f"scattered({self.dim})" if self.dim else "scattered"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ _WORDS: dict[str, Placement] = {
     "unknown": Unknown(),
 }
 _CALL = re.compile(
-    r"(shard|at)\(\s*(-?\d+)\s*((?:,\s*(?:zigzag|mean|divided|total\s*=\s*\d+|blocks\s*=\s*[1-9]\d*)\s*)*)\)"
+    r"(shard|at|scattered)\(\s*(-?\d+)\s*((?:,\s*(?:zigzag|mean|divided|total\s*=\s*\d+|blocks\s*=\s*[1-9]\d*)\s*)*)\)"
 )
 
 
@@ -137,13 +139,16 @@ def placement_from(text: str) -> Placement:
     if word in _WORDS:
         return _WORDS[word]
     found = _CALL.fullmatch(word)
-    if found is None or (found[1] == "at" and found[3]):
+    if found is None or (found[1] != "shard" and found[3]):
         raise ConfigError(
             f"{text!r} is not a placement; expected replicate, invariant, shard(DIM), shard(DIM,zigzag), "
-            "shard(DIM,total=N), shard(DIM,blocks=K), partial, partial(mean), scattered, unknown or at(STAGE)"
+            "shard(DIM,total=N), shard(DIM,blocks=K), partial, partial(mean), scattered, scattered(DIM), "
+            "unknown or at(STAGE)"
         )
     if found[1] == "at":
         return At(int(found[2]))
+    if found[1] == "scattered":
+        return Scattered(int(found[2]))
     more = [one.strip() for one in found[3].split(",")[1:]]
     total = next((int(one.partition("=")[2]) for one in more if one.startswith("total")), None)
     blocks = next((int(one.partition("=")[2]) for one in more if one.startswith("blocks")), 1)
