@@ -78,8 +78,10 @@ def test_two_processes_under_msrun(tmp_path: Path) -> None:
         *("-o", tmp_path / "run", "--level", "mix", "--config", _config(tmp_path), "--", "msrun"),
         *("--worker_num", "2", "--local_worker_num", "2", "--master_port", str(_free_port())),
         *("--join", "True", "--log_dir", tmp_path / "log", PROGRAMS / "data_parallel.py"),
+        env={"PYTHONFAULTHANDLER": "1"},
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    said = [log.read_text(encoding="utf-8")[-4000:] for log in sorted((tmp_path / "log").glob("*.log"))]
+    assert done.returncode == 0, "\n".join([done.stderr[-3000:], *said])
     trace = Trace(tmp_path / "run")
     assert trace.manifest["world_size"] == 2
     runs = [Captured(tmp_path / "run", 0, rank) for rank in range(2)]
