@@ -4,6 +4,8 @@ Told: the five shapes, their size of 0.1, how their places and lengths are drawn
 one of the six coefficients. Not told: which of them it is this time, the place, the level and the noise's
 size. By Bayes' rule no other interval around the same mean does better on average over these cases: where
 this one is wide, or misses, the steps do not say which noise it is.
+
+``told_less``: neither the size nor the six coefficients, as of runs that were not simulated.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ from trueup.types.arrays import Floats
 COEFFICIENTS = (0.0, 0.5, 0.9, 0.97, 0.99, 1.0)
 _PLACES = np.linspace(0.1, 0.5, 41)
 _LENGTHS = np.linspace(0.1, 0.4, 13)
+_SIZES = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
+_BETWEEN = (0.0, 0.5, 0.8, 0.9, 0.94, 0.96, 0.97, 0.978, 0.984, 0.99, 0.994, 0.998, 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +30,7 @@ class Told:
     """All that may have been drawn, for runs of one length."""
 
     num: int
+    coefficients: tuple[float, ...]
     shapes: tuple[Floats, ...]
     """(S, N) made independent, of each coefficient"""
     log_prior: Floats
@@ -35,7 +40,7 @@ class Told:
         """The error of the mean, weighed over the coefficients."""
         found = [
             self._of(values, coefficient, shapes)
-            for coefficient, shapes in zip(COEFFICIENTS, self.shapes, strict=True)
+            for coefficient, shapes in zip(self.coefficients, self.shapes, strict=True)
         ]
         logs = np.array([log for log, _ in found])
         weights = np.exp(logs - logs.max())
@@ -62,21 +67,31 @@ class Told:
         )
 
 
-def told(num: int) -> Told:
-    """For runs of ``num`` steps."""
+def told_less(num: int) -> Told:
+    """For runs of ``num`` steps: sizes from half to twice the true one, of either sign, and coefficients
+    between the six too."""
+    return told(num, _SIZES, _BETWEEN)
+
+
+def told(num: int, sizes: tuple[float, ...] = (1.0,), coefficients: tuple[float, ...] = COEFFICIENTS) -> Told:
+    """For runs of ``num`` steps; ``sizes`` in units of the true one."""
     at = np.arange(num) / num
-    families: tuple[list[Floats], ...] = (
-        [np.zeros(num)],
+    drawn: tuple[list[Floats], ...] = (
         [0.1 * at],
         [0.1 * np.clip((at - begin) / long, 0, 1) for begin in _PLACES for long in _LENGTHS],
         [0.1 * -np.expm1(-np.maximum(at - begin, 0) * 8) for begin in _PLACES],
         [0.1 * (np.arange(num) >= begin) for begin in range(num // 10, num // 2 + 1)],
     )
+    families = (
+        [np.zeros(num)],
+        *([size * one for size in sizes for one in family] for family in drawn),
+    )
     return Told(
         num=num,
+        coefficients=coefficients,
         shapes=tuple(
             np.stack([_pushes(one, coefficient) for family in families for one in family])
-            for coefficient in COEFFICIENTS
+            for coefficient in coefficients
         ),
         log_prior=np.concatenate([np.full(len(family), -math.log(len(family))) for family in families]),
     )

@@ -17,7 +17,8 @@ from tests.diagnosing.cases import best, case, known, normal, rank, told
 from tests.diagnosing.kind_cases import GRADIENT, NEAR, TRUE, Case, X
 from trueup.diagnosing.evidence import RunFacts
 from trueup.diagnosing.kinds import RULES, name_kinds
-from trueup.types.codes.kinds import FactorCode, KindReason, PlacesCode
+from trueup.diagnosing.kinds.rule import Found
+from trueup.types.codes.kinds import CauseCode, FactorCode, KindReason, PlacesCode
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 from trueup.types.reason import Reason, reason
 
@@ -41,6 +42,30 @@ def test_a_near_miss_is_not_taken_for_the_kind(kind: str, made: Case, instead: s
     assert best(kinds) != kind or kinds[0].rank is EvidenceRank.BY_ELIMINATION, told(kinds)
     if instead is not None:
         assert best(kinds) == instead, told(kinds)
+
+
+@pytest.mark.parametrize(
+    ("worlds", "listed"), [((1, 1), False), ((2, 2), True), ((2, 1), True), ((None, 1), True)]
+)
+def test_causes_among_ranks_are_listed_where_there_are_some(
+    worlds: tuple[int | None, int], listed: bool
+) -> None:
+    runs = [RunFacts(world_size=size) for size in worlds]
+    kinds = name_kinds(case(X * 3, X, phase="param_grad", target_run=runs[0], reference_run=runs[1]))
+    assert best(kinds) == "wrong_scale"
+    assert (CauseCode.SUMMED_FOR_AVERAGED in {one.code for one in kinds[0].causes}) is listed
+
+
+def test_a_mask_of_attention_has_no_cause_of_a_loss() -> None:
+    rule = next(rule for rule in RULES if rule.code is KindCode.WRONG_MASK)
+    found = Found(rank=EvidenceRank.MOST, sentence=reason(KindReason.NO_MASK))
+    for phase, cause, other in (
+        ("forward", CauseCode.CAUSAL_MASK, CauseCode.LABELS_COUNTED),
+        ("loss", CauseCode.LABELS_COUNTED, CauseCode.CAUSAL_MASK),
+    ):
+        codes = {one.code for one in rule.kind(found, case(X * 3, X, phase=phase)).causes}
+        assert cause in codes
+        assert other not in codes
 
 
 def test_every_kind_has_a_rule_a_case_and_a_near_miss() -> None:

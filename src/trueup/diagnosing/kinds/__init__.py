@@ -103,13 +103,13 @@ def name_kinds(evidence: Evidence, rules: tuple[KindRule, ...] = RULES) -> tuple
             one = _asked(rule, evidence)
             if one is not None:
                 share = -one.measure if one.rank in _BY_SHARE else 0.0
-                kind = rule.kind(one, phase=evidence.origin.phase)
+                kind = rule.kind(one, evidence)
                 found.append(((one.rank.place, share, place), kind))
         if not found:
             last = missing_or_extra_term.by_elimination(evidence)
             if last is None:
                 return ()
-            kind = missing_or_extra_term.RULE.kind(last, phase=evidence.origin.phase)
+            kind = missing_or_extra_term.RULE.kind(last, evidence)
             return (replace(kind, causes=()),)  # nothing is known of a cause
     return tuple(kind for _, kind in sorted(found, key=lambda entry: entry[0]))
 

@@ -43,6 +43,17 @@ class Found:
 
 Look = Callable[[Evidence], Found | None]
 
+_AMONG_RANKS = frozenset(
+    (
+        CauseCode.SHARED_STREAM,
+        CauseCode.SUMMED_FOR_AVERAGED,
+        CauseCode.OUTSIDE_THE_GROUP,
+        CauseCode.WRAPPER_BYPASSED,
+        CauseCode.PARTIAL_SUM,
+    )
+)
+"""causes that need several processes"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindRule:
@@ -74,9 +85,10 @@ class KindRule:
                 break
         return best
 
-    def kind(self, found: Found, *, phase: str | None = None) -> Kind:
-        """What was found as a kind of this rule; ``phase`` leaves out causes of other phases."""
-        usual = (c for c in self.causes if phase is None or phase in self.in_phases.get(c, (phase,)))
+    def kind(self, found: Found, evidence: Evidence | None = None) -> Kind:
+        """What was found as a kind of this rule, with the usual causes that can be: of the phase, and among
+        ranks only where there are several."""
+        usual = (c for c in self.causes if evidence is None or self._can_be(c, evidence))
         return Kind(
             name=self.code,
             family=self.family,
@@ -88,6 +100,11 @@ class KindRule:
             factor=found.factor,
             over=found.over,
         )
+
+    def _can_be(self, cause: CauseCode, evidence: Evidence) -> bool:
+        phase = evidence.origin.phase
+        alone = evidence.target_run.world_size == evidence.reference_run.world_size == 1
+        return phase in self.in_phases.get(cause, (phase,)) and not (alone and cause in _AMONG_RANKS)
 
 
 Fact = Number | Place | Sequence[str]

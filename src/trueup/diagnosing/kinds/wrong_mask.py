@@ -285,6 +285,10 @@ RULE = KindRule(
     needs=Needs.NOTHING,
     looks=(_arguments, solved(KindCode.WRONG_MASK), _hidden, _positions),
     causes=(CauseCode.CAUSAL_MASK, CauseCode.BORDERS_NOT_MASKED, CauseCode.LABELS_COUNTED),
+    in_phases={
+        CauseCode.CAUSAL_MASK: ("forward", "backward", "param_grad"),
+        CauseCode.LABELS_COUNTED: ("loss", "backward", "param_grad"),
+    },
     advice=AdviceCode.PRINT_MASKS,
     place="infinities and NaN of a mask are no overflow, and its zeros are no shift",
 )
