@@ -6,12 +6,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import trueup
+from trueup.comparing.losses.mean import Losses
 from trueup.comparing.run import compare
 from trueup.types.codes import VerdictCode
 from trueup.types.status import Outcome
@@ -187,3 +189,26 @@ def test_the_loss_is_named_where_its_logged_mean_differs_as_it_does(
     world(2).run(place, str(tmp_path / "reference"), 1.0, 1.0)
     found = compare(tmp_path / "target", tmp_path / "reference").verdict
     assert (found.outcome, found.phase) == (Outcome.DIFFER, phase)
+
+
+def test_a_loss_whose_terms_cancel_to_zero(tmp_path: Path) -> None:
+    """As a policy's, where all answers earned the same: of a sum of nothing no relative error is known."""
+    for name, left, shift in (("target", 1e-9, 1), ("reference", 0.0, 0)):
+        torch.manual_seed(0)
+        model = Model(per_token=False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ids = torch.randint(VOCABULARY, (ROWS, LENGTH), generator=torch.Generator().manual_seed(1))
+        with trueup.Tracer(tmp_path / name, level="L0", steps="0"):
+            (model(ids, ids).float().mean() * 0.0 + left).backward()
+            of_logits(model((ids + shift) % VOCABULARY, ids), ids).backward()
+            optimizer.step()
+    found = compare(tmp_path / "target", tmp_path / "reference").verdict
+    assert found.outcome is Outcome.DIFFER
+    assert found.where == "(root) · input.0"
+
+
+def test_a_microbatch_without_loss_among_others() -> None:
+    losses = {"target": np.array([0.0, 2.0]), "reference": np.array([0.0, 2.0000002])}
+    held = {"tokens": np.full(2, 64.0), "largest": np.full(2, 4.0)}
+    one = Losses(coarsest=2.0**-8, own=2.0**-24, **losses, **held)
+    assert one.error < one.tolerance

@@ -33,16 +33,21 @@ class Losses:
     """unit roundoff of the dtype that holds the losses"""
 
     @property
+    def size(self) -> float:
+        """Of the reference's sum; 0 where its parts cancel or none counts: then nothing is known."""
+        return float(np.abs(self.reference).sum())
+
+    @property
     def error(self) -> float:
         """Of the sum, relative."""
-        return float(abs((self.target - self.reference).sum()) / np.abs(self.reference).sum())
+        return float(abs((self.target - self.reference).sum())) / self.size
 
     @property
     def tolerance(self) -> float:
         """What rounding makes of it at most."""
-        size = float(np.abs(self.reference).sum())
+        size = self.size
         parts = max(2.0, float(self.largest.max()) / (size / len(self.reference)))
         greater = np.maximum(np.abs(self.target), np.abs(self.reference))
-        last_places = 2 * self.own * np.exp2(np.floor(np.log2(greater)))
+        last_places = 2 * self.own * np.where(greater > 0, np.exp2(np.frexp(greater)[1] - 1.0), 0.0)
         made = MEAN_ROUNDINGS * parts / 2 * self.coarsest / np.sqrt(max(float(self.tokens.sum()), 1.0))
         return float(made + last_places.sum() / size)

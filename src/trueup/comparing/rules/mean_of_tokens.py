@@ -38,6 +38,8 @@ def _mean(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judge
     if not len(at) or at[0] > first or (rows.target.dtype[at] != rows.reference.dtype[at]).any():
         return judgement
     losses = _losses(context, at, before, np.flatnonzero(made))
+    if not losses.size > 0:
+        return judgement
     error = metrics.difference[at] / metrics.norm[at]
     beyond = error > losses.tolerance
     if losses.coarsest <= FLOAT32 or not losses.error > losses.tolerance:
