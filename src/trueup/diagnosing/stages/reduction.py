@@ -124,12 +124,13 @@ def _is_of_others(origin: Origin, context: Context) -> bool:
 def _agrees_by_itself(origin: Origin, context: Context) -> bool:
     """Whether a replay alone shows it: where the runs themselves have one gradient before the reduction and
     one after it, both reduce alike. One of them may do so in every microbatch, of which a replay puts in what
-    the other has before its only one."""
+    the other has before its only one; or after backward, to the same end."""
     if not context.by_replay or origin.phase != "param_grad":
         return False
     at = next((n for n, steps in enumerate(context.steps) if steps[0] == origin.step), 0)
     named = pl.any_horizontal(pl.col("name", "module").cast(pl.String) == origin.module)
-    rows = context.of_phases("param_grad", at=at).filter(named, is_compared())
+    later = pl.col("reason_code").cast(pl.String) == RecordCode.REDUCED_LATER.value
+    rows = context.of_phases("param_grad", at=at).filter(named, is_compared() | later)
     slots = set(rows["slot"].cast(pl.String))
     return {"local", "accumulated"} <= slots and rows.filter(is_beyond()).is_empty()
 
@@ -202,10 +203,14 @@ def _held_in(fqn: str, book: StepView, context: Context, at: int) -> tuple[str |
 
 
 def _reduced_later(context: Context, at: int) -> set[str]:
-    """Parameters whose gradient one run reduces within backward and the other after it, to the same end."""
+    """Parameters whose gradient one run reduces within backward and the other after it, to the same end. A
+    gradient that cancels to rounding (of a bias before a batch norm) does not differ either way."""
     rows = context.of_phases("param_grad", at=at)
     left = rows.filter(pl.col("reason_code").cast(pl.String) == RecordCode.REDUCED_LATER.value)
-    return set(left["name"].to_list())
+    if left.is_empty():
+        return set()
+    beyond = set(rows.filter(is_beyond())["name"].to_list())
+    return set(left["name"].to_list()) | (set(rows.filter(is_compared())["name"].to_list()) - beyond)
 
 
 def _rounded(factor: float) -> float:
