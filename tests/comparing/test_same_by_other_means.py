@@ -262,3 +262,26 @@ def test_gradients_of_ranks_that_the_optimizer_reduces(
     codes = {why.code for why in judgement.reasons.values()}
     assert (RecordCode.REDUCED_BY_OPTIMIZER in codes) is is_left
     assert (RecordCode.COPIES_DIFFER in codes) is not is_left
+
+
+@pytest.mark.parametrize("received", [WHOLE, OWN], ids=["to the same end", "to another"])
+def test_a_gradient_that_one_run_reduces_after_each_microbatch(received: np.ndarray, tmp_path: Path) -> None:
+    """FSDP with a reduction in every microbatch has a gradient after each; without, after the last alone."""
+    target, reference = Recorder(), Recorder()
+    for out, calls, made in ((target, [OTHERS, WHOLE], received), (reference, [OWN], WHOLE)):
+        for one in calls:
+            call = out.call("api", "torch.distributed.reduce_scatter_single")
+            out.record(call, "collective", "input.input", one.astype(np.float32))
+        weight = out.call("parameter", "m.weight")
+        if out is target:
+            out.record(weight, "param_grad", "accumulated", OTHERS.astype(np.float32))
+        for slot in ("accumulated", "clipped"):
+            out.record(weight, "param_grad", slot, made.astype(np.float32), microbatch=1)
+    context, metrics = step_of(tmp_path, target, reference)
+    judgement = judge_step(context, metrics)
+    codes = {why.code for why in judgement.reasons.values()}
+    is_left = received is WHOLE
+    assert (RecordCode.REDUCED_IN_PARTS in codes) is is_left
+    alone = ~context.rows.paired & context.rows.phase_is("param_grad")
+    assert alone.any()
+    assert bool(judgement.bracketable[alone].all()) is is_left
