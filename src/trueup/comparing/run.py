@@ -17,6 +17,7 @@ from trueup.comparing import arbiter as arbiters
 from trueup.comparing.attributes import attributes_of, module_of_other_constant
 from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.captured import captured_alike, captures_apart
+from trueup.comparing.coarse_choices import gap_of_choices
 from trueup.comparing.coarse_norms import gap_of_norms
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.common_form import in_common_form
@@ -204,7 +205,10 @@ class _Work:
             attributes = attributes_of(self.target), attributes_of(self.reference)
             if self.ledger.precision is None and self.options.read_values:
                 sides = self.target, self.reference
-                self.ledger.precision = gap_of_norms(pair, rows, judgement, table, sides, attributes)
+                choices = gap_of_choices(pair, rows, metrics, judgement, table, sides)
+                norms = gap_of_norms(pair, rows, judgement, table, sides, attributes)
+                found = [gap for gap in (choices, norms) if gap is not None]
+                self.ledger.precision = min(found, key=lambda gap: gap.at.order, default=None)
             row = module_of_other_constant(rows, metrics, *attributes)
             if row is not None and self.ledger.other_constant is None:
                 self.ledger.other_constant = first_of_rows(pair, rows, judgement, table, row)
