@@ -63,5 +63,5 @@ RULE = Rule(
     codes=(RecordCode.COPIES_DIFFER, RecordCode.REDUCED_BY_OPTIMIZER),
     statuses=(Status.DIFFERENT, Status.UNDECIDED),
     place="after all that compare the two runs: copies that differ within one of them count even so",
-    note="0013-layouts-merged-before-matching",
+    note="0046-coarse-dtypes-and-two-processes",
 )

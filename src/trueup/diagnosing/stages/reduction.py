@@ -17,6 +17,7 @@ from trueup.diagnosing.stages.clipping import clipping_findings, clipping_of, lo
 from trueup.diagnosing.stages.clipping_ranks import clipping_over_ranks
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.copies import copies_findings
+from trueup.diagnosing.stages.forward import finding_of_precision
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -77,6 +78,9 @@ class ReductionStage:
             said += clip_said
         if not findings and len(context.ranks) > 1:
             findings += clipping_over_ranks(context)
+        precision = context.precision
+        if not findings and precision is not None and precision.phase == "collective":
+            findings.append(finding_of_precision(precision, self.stage))
         if not findings and (context.all_passed or (not said and context.failed_before() is None)):
             origins = [o for o in context.origins_of(Stage.REDUCTION) if not _is_of_others(o, context)]
             origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
