@@ -150,8 +150,9 @@ def test_a_choice_among_numbers_of_which_all_are_in_bfloat16(
     computes: torch.dtype, code: VerdictCode | None, tmp_path: Path
 ) -> None:
     values = ["module", "configuration"]
-    runs = train(tmp_path / "target", whole(computes, torch.bfloat16), values=values), train(
-        tmp_path / "reference", whole(torch.float32, torch.float32), values=values
+    runs = (
+        train(tmp_path / "target", whole(computes, torch.bfloat16), values=values),
+        train(tmp_path / "reference", whole(torch.float32, torch.float32), values=values),
     )
     found = compare(*runs).verdict
     if code is None:

@@ -102,7 +102,7 @@ def test_a_parameter_that_no_optimizer_has_counts_as_it_was() -> None:
 
 @pytest.mark.parametrize("is_reduced", [True, False], ids=["reduced", "by a factor of its own"])
 def test_a_gradient_reduced_before_clipping_has_no_factor_of_its_own(is_reduced: bool) -> None:
-    """Of ranks that hold parts, those weights are summed that all hold: the norm is that of what was clipped."""
+    """Ranks that hold parts sum up those weights that all hold: the norm is that of what was clipped."""
     arrays = {"w": HALVES[0], "v": OTHER, "u": HALVES[1]}
     after = {**arrays, "u": HALVES[1] + OTHER if is_reduced else 2 * HALVES[1]}
     half = np.float32(0.5)

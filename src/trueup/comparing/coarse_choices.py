@@ -1,9 +1,9 @@
 """Choices that one run makes among numbers of a coarse dtype and the other does not: a router in bfloat16.
 
-A call that gives integers with numbers chose among them. Where it is given bit-equal tensors in both runs and its
-numbers have two dtypes, it either gave them in the coarser one, so that they are the finer ones rounded once, or
-computed them in it: then many are another number. Which rounding does to a near tie is seen in few tokens, and in a
-coarse program in no tolerance, but they are other tokens in every step.
+A call that gives integers with numbers chose among them. Where it is given bit-equal tensors in both runs and
+its numbers have two dtypes, it either gave them in the coarser one, so that they are the finer ones rounded
+once, or computed them in it: then many are another number. Which rounding does to a near tie is seen in few
+tokens, and in a coarse program in no tolerance, but they are other tokens in every step.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def gap_of_choices(
     table: pa.Table,
     sides: tuple[TraceSource, TraceSource],
 ) -> PrecisionGap | None:
-    """The modules that choose among numbers computed in a coarser dtype on one side; None where there are none,
-    or values are lacking."""
+    """The modules that choose among numbers computed in a coarser dtype on one side; None where there are
+    none, or values are lacking."""
     words = rows.match.words
     of_target, of_reference = (pair.step, pair.rank), (pair.reference_step, pair.reference_rank)
     found = []

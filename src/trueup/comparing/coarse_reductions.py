@@ -1,7 +1,8 @@
 """Sums over ranks that one run makes in a coarse dtype and the other does not: gradients reduced in bfloat16.
 
-The operands are the same numbers in two dtypes, so that nothing before differs, and one run rounds each sum once more.
-In a coarse program no tolerance sees it, and an optimizer hides what it does to a step; it is off in every step.
+The operands are the same numbers in two dtypes, so that nothing before differs, and one run rounds each sum
+once more. In a coarse program no tolerance sees it, and an optimizer hides what it does to a step; it is off
+in every step.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from trueup.numerics.dtypes import unit_roundoffs
 def gap_of_reductions(
     pair: StepPair, rows: Rows, metrics: Metrics, judgement: Judgement, table: pa.Table
 ) -> PrecisionGap | None:
-    """The collectives that sum in two dtypes; None where there are none. A single number is none: programs log
-    some."""
+    """The collectives that sum in two dtypes; None where there are none. A single number is none:
+    programs log some."""
     words, call = rows.match.words, rows.target.call
     roundoff = unit_roundoffs(words.dtype)
     target, reference = roundoff[rows.target.dtype], roundoff[rows.reference.dtype]
@@ -40,7 +41,9 @@ def gap_of_reductions(
         return None
     first = int(found[0])
     own = np.flatnonzero((judgement.attribution.status == ORIGIN) & (np.arange(len(rows)) > first))
-    names = Counter(words.name[code].rpartition(".")[2].strip("_") for code in rows.of_call("name")[found].tolist())
+    names = Counter(
+        words.name[code].rpartition(".")[2].strip("_") for code in rows.of_call("name")[found].tolist()
+    )
     return PrecisionGap(
         at=first_of_rows(pair, rows, judgement, table, first),
         target=words.dtype[rows.target.dtype[first]],

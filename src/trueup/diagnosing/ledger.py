@@ -339,7 +339,8 @@ def clipping(book: StepView, *, loss_scale: float | None, reported: float | None
     if limit is None and np.median([residual for _, residual in fits.values()]) > SUM_UNLIKE * SUM_HOLDS:
         return _reduced_later(after, reported)
     multiples = {f: fit for f, fit in fits.items() if fit[1] <= SUM_EXPLAINED}
-    some_reduced = len(fits) / 2 < len(multiples) < len(fits)  # between backward and clipping: not by a factor
+    # the others are reduced between backward and clipping: by no factor
+    some_reduced = len(fits) / 2 < len(multiples) < len(fits)
     factors = {f: factor * scale for f, (factor, _) in (multiples if some_reduced else fits).items()}
     common = float(np.median(list(factors.values()))) if factors else 1.0
     way, uneven = way_of(factors, common)

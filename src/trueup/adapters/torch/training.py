@@ -101,9 +101,9 @@ class Training:
         return self._copies
 
     def _adds_up(self, parameter: Tensor) -> bool:
-        """Whether a buffer of the program holds what the cleared gradient was: such a program hands the sum to
-        the optimizer as ``grad``, and its step ends with the update. Looked for once, where a gradient is first
-        taken away without an update."""
+        """Whether a buffer of the program holds what the cleared gradient was: such a program hands the sum
+        to the optimizer as ``grad``, and its step ends with the update. Looked for once, where a gradient is
+        first taken away without an update."""
         if self._buffered is None and self._sample is not None:
             sample, self._sample = self._sample, None
             held = (
@@ -393,14 +393,15 @@ _SAMPLE = 64
 
 def _sampled(tensor: Tensor) -> Tensor | None:
     """Some numbers of a tensor, as float32; None where it is not a plain one."""
-    if type(tensor) not in (Tensor, nn.Parameter) or tensor.layout is not torch.strided or not tensor.numel():
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+    if not plain or not tensor.numel():
         return None
     with torch.no_grad():
         return tensor.detach().reshape(-1)[:: -(-tensor.numel() // _SAMPLE)].float().clone()
 
 
 def _holds(tensor: Tensor, like: Tensor, sample: Tensor) -> bool:
-    """Whether a tensor has the shape of a weight and the sampled numbers of its gradient, times any factor."""
+    """Whether a tensor has a weight's shape and the sampled numbers of its gradient, times any factor."""
     if tensor.shape != like.shape or not tensor.is_floating_point() or tensor.device != sample.device:
         return False
     other = _sampled(tensor)

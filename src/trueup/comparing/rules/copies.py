@@ -1,10 +1,10 @@
 """Copies on several ranks that are not the same are a difference, even if the first of them agrees.
 
-Not where the optimizer reduces gradients itself, as a ZeRO optimizer written by hand does in its ``step``: what
-ranks hold in ``grad`` is then their own part, and the weight moves to the same bits on all of them, as the
-reference's does. Without the reduction the ranks' weights differ, or, where each rank updates a part for all, the
-update is that of other rows: Adam's signs and the gradients of other rows differ by about the update's length, of
-which half is allowed.
+Not where the optimizer reduces gradients itself, as a ZeRO optimizer written by hand does in its ``step``:
+what ranks hold in ``grad`` is then their own part, and the weight moves to the same bits on all of them, as
+the reference's does. Without the reduction the ranks' weights differ, or, where each rank updates a part for
+all, the update is that of other rows: Adam's signs and the gradients of other rows differ by about the
+update's length, of which half is allowed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Integers that follow from values already differing by rounding (an argmax) decide nothing by themselves.
 
-Where the call gives the values with them (a router, a top-k) and those agree, what was chosen is a near tie: both
-choices are as good, and what comes of them is compared by itself.
+Where the call gives the values with them (a router, a top-k) and those agree, what was chosen is a near tie:
+both choices are as good, and what comes of them is compared by itself.
 """
 
 from __future__ import annotations
