@@ -166,7 +166,8 @@ def _summed(
         if other is None or left or fqn in later:
             continue
         held = _of_holding(fqn, book, context, at) if part is ACCUMULATED else 0.0
-        rounds = _is_same_sum(own, other, held) and own.residual <= _of_additions(fqn, book, context, at)
+        allowed = (_of_additions if part is ACCUMULATED else _of_scaling)(fqn, book, context, at)
+        rounds = _is_same_sum(own, other, held) and own.residual <= allowed
         if _differs(own, other, part, held=held) and not rounds:
             key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor), own.weights)
             apart.setdefault(key, []).append(fqn)
@@ -189,6 +190,13 @@ def _of_additions(fqn: str, book: StepView, context: Context, at: int) -> float:
     if target <= reference or len(dtypes) > 1:
         return 0.0
     return (target - 1) * roundoff_of(dtypes.pop())
+
+
+def _of_scaling(fqn: str, book: StepView, context: Context, at: int) -> float:
+    """What multiplying by a factor, of clipping say, rounds in the dtype that holds the gradient on both sides:
+    a run that clips rounds once where one that need not rounds nothing."""
+    dtypes = set(_held_in(fqn, book, context, at))
+    return roundoff_of(dtypes.pop()) if len(dtypes) == 1 else 0.0
 
 
 def _of_holding(fqn: str, book: StepView, context: Context, at: int) -> float:
