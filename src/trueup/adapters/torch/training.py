@@ -109,7 +109,7 @@ class Training:
             held = (
                 one
                 for one in gc.get_objects()
-                if issubclass(type(one), Tensor) and one is not parameter and one is not sample
+                if type(one) in (Tensor, nn.Parameter) and one is not parameter and one is not sample
             )
             self._buffered = any(_holds(one, parameter, sample) for one in held)
         return bool(self._buffered)
