@@ -121,10 +121,12 @@ import torch
 torch.manual_seed(0)
 model = torch.nn.Linear(16, 4)
 unused = torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1)
+moments = [torch.zeros_like(weight) for weight in model.parameters()]
 for step in range(3):
     model(torch.randn(8, 16)).square().mean().backward()
-    for weight in model.parameters():
-        weight.data -= 0.1 * weight.grad
+    for weight, moment in zip(model.parameters(), moments):
+        moment.mul_(0.9).add_(weight.grad, alpha=0.1)
+        weight.data -= 0.1 * moment
         weight.grad = None
 """
 

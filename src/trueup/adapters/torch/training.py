@@ -102,16 +102,22 @@ class Training:
 
     def _adds_up(self, parameter: Tensor) -> bool:
         """Whether a buffer of the program holds what the cleared gradient was: such a program hands the sum
-        to the optimizer as ``grad``, and its step ends with the update. Looked for once, where a gradient is
-        first taken away without an update."""
+        to the weight's optimizer as ``grad``, and its step ends with the update. Looked for once, where a
+        gradient is first taken away without an update. A weight in no optimizer is updated by the program."""
         if self._buffered is None and self._sample is not None:
             sample, self._sample = self._sample, None
-            held = (
-                one
-                for one in gc.get_objects()
-                if type(one) in (Tensor, nn.Parameter) and one is not parameter and one is not sample
+            objects = gc.get_objects()
+            steps = any(
+                one is parameter
+                for optimizer in objects
+                if issubclass(type(optimizer), torch.optim.Optimizer)
+                for group in optimizer.param_groups
+                for one in group["params"]
             )
-            self._buffered = any(_holds(one, parameter, sample) for one in held)
+            others = (one for one in objects if type(one) in (Tensor, nn.Parameter))
+            self._buffered = steps and any(
+                _holds(one, parameter, sample) for one in others if one is not parameter and one is not sample
+            )
         return bool(self._buffered)
 
     def root(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:

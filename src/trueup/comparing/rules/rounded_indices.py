@@ -1,7 +1,7 @@
 """Integers that follow from values already differing by rounding (an argmax) decide nothing by themselves.
 
-Where the call gives the values with them (a router, a top-k) and those agree, what was chosen is a near tie:
-both choices are as good, and what comes of them is compared by itself.
+Where the call gives the values with them (a router, a top-k) and those agree, in one dtype, what was chosen
+is a near tie: both choices are as good, and what comes of them is compared by itself.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ def _follow_up(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     judgement = judgement.at(following, status=UNDECIDED, why=Reason(RecordCode.MAY_FOLLOW_ROUNDING))
     call, outputs = rows.target.call, rows.phase_is("forward") & rows.slot_starts("output")
     agrees = (judgement.status == EQUAL) | (judgement.status == WITHIN)
+    agrees &= rows.target.dtype == rows.reference.dtype
     values = outputs & context.floating(metrics)
     tie = np.zeros(rows.match.target.num_calls + 1, bool)
     tie[call[values & agrees]] = True

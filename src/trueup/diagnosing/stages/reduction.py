@@ -193,8 +193,8 @@ def _of_additions(fqn: str, book: StepView, context: Context, at: int) -> float:
 
 
 def _of_scaling(fqn: str, book: StepView, context: Context, at: int) -> float:
-    """What multiplying by a factor, of clipping say, rounds in the dtype that holds the gradient on both sides:
-    a run that clips rounds once where one that need not rounds nothing."""
+    """What multiplying by a factor, of clipping say, rounds in the dtype that holds the gradient on both
+    sides: a run that clips rounds once where one that need not rounds nothing."""
     dtypes = set(_held_in(fqn, book, context, at))
     return roundoff_of(dtypes.pop()) if len(dtypes) == 1 else 0.0
 
