@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -36,12 +36,18 @@ class Block(nn.Module):
         return hidden * self.noise
 
 
-def train(folder: Path, model: Callable[[], nn.Module], *, evaluates: bool = False) -> Path:
+def train(
+    folder: Path,
+    model: Callable[[], nn.Module],
+    *,
+    evaluates: bool = False,
+    values: Sequence[str] = ("configuration",),
+) -> Path:
     torch.manual_seed(0)
     net = model().train(not evaluates)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     x = torch.randn(8, WIDTH).to(torch.bfloat16)
-    with trueup.Tracer(folder, level="L0", steps="0", store_values_of=["configuration"]):
+    with trueup.Tracer(folder, level="L0", steps="0", store_values_of=list(values)):
         net(x).float().square().mean().backward()
         optimizer.step()
     return folder
@@ -115,6 +121,44 @@ def test_a_router_in_bfloat16_is_named(side: str, tmp_path: Path) -> None:
     assert found.headline.code is VerdictCode.COMPUTES_IN
     assert found.headline.place("functions") == ("Router",)
     assert (found.headline.place(side), found.owner) == ("bfloat16", "router")
+
+
+class WholeRouter(Router):
+    """All its numbers are given in one dtype."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        logits = F.linear(x.to(self.computes), self.weight.to(self.computes))
+        weights, chosen = logits.softmax(-1).topk(2)
+        return logits.to(self.gives), weights.to(self.gives), chosen
+
+
+def whole(computes: torch.dtype, gives: torch.dtype) -> Callable[[], nn.Module]:
+    def made() -> nn.Module:
+        model = Routed(computes, gives)
+        model.router.__class__ = WholeRouter
+        return model
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("computes", "code"),
+    [(torch.bfloat16, VerdictCode.COMPUTES_IN), (torch.float32, None)],
+    ids=["computed in bfloat16", "given in bfloat16"],
+)
+def test_a_choice_among_numbers_of_which_all_are_in_bfloat16(
+    computes: torch.dtype, code: VerdictCode | None, tmp_path: Path
+) -> None:
+    values = ["module", "configuration"]
+    runs = (
+        train(tmp_path / "target", whole(computes, torch.bfloat16), values=values),
+        train(tmp_path / "reference", whole(torch.float32, torch.float32), values=values),
+    )
+    found = compare(*runs).verdict
+    if code is None:
+        assert found.outcome is Outcome.AGREE
+    else:
+        assert (found.headline.code, found.owner) == (code, "router")
 
 
 def test_logits_that_are_only_given_in_another_dtype_make_no_difference(tmp_path: Path) -> None:

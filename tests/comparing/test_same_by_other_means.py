@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.store import Trace, step_view  # noqa: E402
 from trueup.types.codes import NoteCode, RecordCode  # noqa: E402
+from trueup.types.reason import Reason  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
 X = torch.randn(6, 9, 16, generator=torch.Generator().manual_seed(1))
@@ -225,3 +227,61 @@ def test_gradients_reduced_in_more_calls(
     context, metrics = step_of(tmp_path, target, reference)
     codes = {why.code for why in judge_step(context, metrics).reasons.values()}
     assert (RecordCode.REDUCED_IN_PARTS in codes) is is_left
+
+
+MOVED = np.random.default_rng(3).normal(size=(4, 3)) / 800
+
+
+@pytest.mark.parametrize(
+    ("updated", "copies", "is_left"),
+    [
+        (1 + MOVED, ("clipped",), True),
+        (1 + MOVED * 1.1, ("clipped",), True),
+        (1 + MOVED[::-1], ("clipped",), False),
+        (1 + MOVED, ("clipped", "param"), False),
+        (np.ones((4, 3)), ("clipped",), False),
+    ],
+    ids=["updated alike", "to rounding", "by other gradients", "apart on the ranks too", "not moved"],
+)
+def test_gradients_of_ranks_that_the_optimizer_reduces(
+    updated: np.ndarray, copies: tuple[str, ...], is_left: bool, tmp_path: Path
+) -> None:
+    """In half precision the bound of an updated weight is wider than the update."""
+    sides = Recorder(), Recorder()
+    for out, after in zip(sides, (updated, updated if not np.ptp(updated) else 1 + MOVED), strict=True):
+        weight = out.call("parameter", "m.weight")
+        out.record(weight, "param", "value", np.ones((4, 3), np.float16))
+        out.record(weight, "param_grad", "clipped", WHOLE.astype(np.float32))
+        out.record(weight, "optimizer", "param", after.astype(np.float16))
+    context, metrics = step_of(tmp_path, *sides)
+    tables = context.rows.target.tables
+    why = Reason(RecordCode.COPIES_DIFFER, (("rel_l2", 0.8),))
+    at = [n for n, slot in enumerate(tables.records["slot"].to_list()) if slot in copies]
+    target = replace(context.rows.target, tables=replace(tables, reasons=dict.fromkeys(at, why)))
+    judgement = judge_step(replace(context, rows=replace(context.rows, target=target)), metrics)
+    codes = {why.code for why in judgement.reasons.values()}
+    assert (RecordCode.REDUCED_BY_OPTIMIZER in codes) is is_left
+    assert (RecordCode.COPIES_DIFFER in codes) is not is_left
+
+
+@pytest.mark.parametrize("received", [WHOLE, OWN], ids=["to the same end", "to another"])
+def test_a_gradient_that_one_run_reduces_after_each_microbatch(received: np.ndarray, tmp_path: Path) -> None:
+    """FSDP with a reduction in every microbatch has a gradient after each; without, after the last alone."""
+    target, reference = Recorder(), Recorder()
+    for out, calls, made in ((target, [OTHERS, WHOLE], received), (reference, [OWN], WHOLE)):
+        for one in calls:
+            call = out.call("api", "torch.distributed.reduce_scatter_single")
+            out.record(call, "collective", "input.input", one.astype(np.float32))
+        weight = out.call("parameter", "m.weight")
+        if out is target:
+            out.record(weight, "param_grad", "accumulated", OTHERS.astype(np.float32))
+        for slot in ("accumulated", "clipped"):
+            out.record(weight, "param_grad", slot, made.astype(np.float32), microbatch=1)
+    context, metrics = step_of(tmp_path, target, reference)
+    judgement = judge_step(context, metrics)
+    codes = {why.code for why in judgement.reasons.values()}
+    is_left = received is WHOLE
+    assert (RecordCode.REDUCED_IN_PARTS in codes) is is_left
+    alone = ~context.rows.paired & context.rows.phase_is("param_grad")
+    assert alone.any()
+    assert bool(judgement.bracketable[alone].all()) is is_left

@@ -100,6 +100,25 @@ def test_a_parameter_that_no_optimizer_has_counts_as_it_was() -> None:
     assert found.norm == pytest.approx(whole, rel=1e-5)
 
 
+@pytest.mark.parametrize("is_reduced", [True, False], ids=["reduced", "by a factor of its own"])
+def test_a_gradient_reduced_before_clipping_has_no_factor_of_its_own(is_reduced: bool) -> None:
+    """Ranks that hold parts sum up those weights that all hold: the norm is that of what was clipped."""
+    arrays = {"w": HALVES[0], "v": OTHER, "u": HALVES[1]}
+    after = {**arrays, "u": HALVES[1] + OTHER if is_reduced else 2 * HALVES[1]}
+    half = np.float32(0.5)
+    given = {
+        name: {"accumulated": [array], "clipped": [half * after[name]]} for name, array in arrays.items()
+    }
+    with step(given) as own:
+        found = clipping(own, loss_scale=None, reported=None)
+    assert found is not None
+    assert found.way == ("norm" if is_reduced else "each")
+    assert [name for name, _ in found.uneven] == ([] if is_reduced else ["u"])
+    assert found.factor == pytest.approx(0.5, rel=1e-5)
+    if is_reduced:
+        assert found.norm == pytest.approx(np.linalg.norm(np.stack(list(after.values()))), rel=1e-5)
+
+
 def test_a_step_without_any_sum_tells_no_clipping() -> None:
     with step(clipped(factor=0.25)) as own:
         assert clipping(own, loss_scale=None, reported=None) is None

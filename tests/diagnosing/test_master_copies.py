@@ -90,16 +90,43 @@ for step in range(3):
             if kind == "forgotten":
                 copy.copy_(weight)
 """
+BUFFERED = """
+import sys
+import torch
+
+kind = sys.argv[1]
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4))
+weights = list(model.parameters())
+sums = [torch.zeros_like(weight) for weight in weights]
+optimizer = torch.optim.AdamW(weights, lr=1e-2)
+for step in range(3):
+    for microbatch in range(2):
+        model(torch.randn(8, 16)).square().mean().backward()
+        for weight, total in zip(weights, sums):
+            if kind in ("buffered", "last"):
+                total.copy_(weight.grad if kind == "last" else total + weight.grad)
+            if kind != "grad" and not (kind == "dropped" and microbatch):
+                weight.grad = None
+    if kind in ("buffered", "last"):
+        for weight, total in zip(weights, sums):
+            weight.grad = total.clone()
+            total.zero_()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 UPDATED = """
 import torch
 
 torch.manual_seed(0)
 model = torch.nn.Linear(16, 4)
 unused = torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1)
+moments = [torch.zeros_like(weight) for weight in model.parameters()]
 for step in range(3):
     model(torch.randn(8, 16)).square().mean().backward()
-    for weight in model.parameters():
-        weight.data -= 0.1 * weight.grad
+    for weight, moment in zip(model.parameters(), moments):
+        moment.mul_(0.9).add_(weight.grad, alpha=0.1)
+        weight.data -= 0.1 * moment
         weight.grad = None
 """
 
@@ -124,6 +151,19 @@ def test_a_step_ends_with_the_update_of_its_copies(tmp_path: Path) -> None:
         for kind in ("fine", "coarse", "forgotten")
     }
     assert {kind: one.exit_code for kind, one in compared.items()} == {"fine": 0, "coarse": 1, "forgotten": 1}
+
+
+def test_buffers_that_the_weights_own_gradients_are_added_up_in(tmp_path: Path) -> None:
+    reference = captured(tmp_path, BUFFERED, "grad")
+    found = {
+        kind: diagnose(captured(tmp_path, BUFFERED, kind), reference, output=tmp_path / kind)
+        for kind in ("buffered", "last", "dropped")
+    }
+    assert found["buffered"].exit_code == 0
+    assert found["last"].verdict is not None
+    assert found["last"].verdict.headline.code is Stages.LAST_ONLY
+    assert found["dropped"].verdict is not None
+    assert found["dropped"].verdict.headline.code is Stages.CLEARED_BEFORE_UPDATE
 
 
 def test_a_step_without_an_optimizer_ends_where_gradients_are_cleared(tmp_path: Path) -> None:

@@ -14,10 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trueup.comparing import arbiter as arbiters
-from trueup.comparing.attributes import attributes_of, module_of_other_constant
+from trueup.comparing.attributes import Attributes, attributes_of, module_of_other_constant
 from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.captured import captured_alike, captures_apart
+from trueup.comparing.coarse_choices import gap_of_choices
 from trueup.comparing.coarse_norms import gap_of_norms
+from trueup.comparing.coarse_reductions import gap_of_reductions
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.common_form import in_common_form
 from trueup.comparing.content import Content, Side, Tolerance
@@ -36,7 +38,7 @@ from trueup.comparing.optimizer_settings import Setting, declared, update_rule_g
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
 from trueup.comparing.precision import precision_noted, precision_rows
-from trueup.comparing.precision_gap import gap_of_step, tf32_side
+from trueup.comparing.precision_gap import PrecisionGap, gap_of_step, tf32_side
 from trueup.comparing.program_code import code_book
 from trueup.comparing.result import Comparison, comparison_of, write_document
 from trueup.comparing.row_order import in_row_order, measure_rows, without_hidden
@@ -202,14 +204,30 @@ class _Work:
             self.ledger.precision = gap or gap_of_step(pair, context, metrics, judgement, table, tf32)
             self.ledger.copies = self.ledger.copies or updated_copies(rows)
             attributes = attributes_of(self.target), attributes_of(self.reference)
-            if self.ledger.precision is None and self.options.read_values:
-                sides = self.target, self.reference
-                self.ledger.precision = gap_of_norms(pair, rows, judgement, table, sides, attributes)
+            if self.ledger.precision is None:
+                self.ledger.precision = self._coarse_gap(pair, rows, metrics, judgement, table, attributes)
             row = module_of_other_constant(rows, metrics, *attributes)
             if row is not None and self.ledger.other_constant is None:
                 self.ledger.other_constant = first_of_rows(pair, rows, judgement, table, row)
         self.seen.append(_described(rows, pair))
         return table
+
+    def _coarse_gap(
+        self,
+        pair: StepPair,
+        rows: Rows,
+        metrics: Metrics,
+        judgement: Judgement,
+        table: pa.Table,
+        attributes: tuple[Attributes, Attributes],
+    ) -> PrecisionGap | None:
+        """The first thing in the step that one run alone makes in a coarse dtype, below every tolerance."""
+        sides = self.target, self.reference
+        found = [gap_of_reductions(pair, rows, metrics, judgement, table)]
+        if self.options.read_values:
+            found.append(gap_of_choices(pair, rows, metrics, judgement, table, sides))
+            found.append(gap_of_norms(pair, rows, judgement, table, sides, attributes))
+        return min((gap for gap in found if gap is not None), key=lambda gap: gap.scored, default=None)
 
     def _rows(self, pair: StepPair) -> Rows:
         target = self.target.read(pair.step, pair.rank)

@@ -338,13 +338,16 @@ def clipping(book: StepView, *, loss_scale: float | None, reported: float | None
     limit = _value_limit(book, [(a, c) for *_, a, c in norms], scale)
     if limit is None and np.median([residual for _, residual in fits.values()]) > SUM_UNLIKE * SUM_HOLDS:
         return _reduced_later(after, reported)
-    factors = {f: factor * scale for f, (factor, _) in fits.items()}
+    multiples = {f: fit for f, fit in fits.items() if fit[1] <= SUM_EXPLAINED}
+    # the others are reduced between backward and clipping: by no factor
+    some_reduced = len(fits) / 2 < len(multiples) < len(fits)
+    factors = {f: factor * scale for f, (factor, _) in (multiples if some_reduced else fits).items()}
     common = float(np.median(list(factors.values()))) if factors else 1.0
     way, uneven = way_of(factors, common)
     if limit is not None:
         way = "value"
-    if common and any(a is None and c is not None for _, a, c in pairs):
-        # not every gradient was recorded before: what the optimizer got tells the norm of all
+    if common and (some_reduced or any(a is None and c is not None for _, a, c in pairs)):
+        # not every gradient was recorded before, or as clipping got it: what the optimizer got tells the norm
         after = float(np.sqrt(sum((book.norm(c) or 0.0) ** 2 for *_, c in pairs if c is not None)))
         before = after / abs(common)
     elif way == "norm":  # a parameter in no optimizer is clipped too, and seen by nobody

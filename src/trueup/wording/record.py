@@ -159,6 +159,10 @@ PHRASES = {
     Is.REDUCED_IN_PARTS: Phrase(
         sentence="one run reduces gradients in more calls; the gradients of all weights agree"
     ),
+    Is.REDUCED_BY_OPTIMIZER: Phrase(
+        sentence="ranks hold gradients of their own; the optimizer updates the weight alike on all ranks, as "
+        "the other run does"
+    ),
     Is.NO_COMMON_EVIDENCE: Phrase(sentence="both sides have no digest, statistics or sketch in common"),
     Is.ROWS_DEALT_OTHERWISE: Phrase(
         sentence="the call is given other rows in the two runs, which deal out the rows of the step otherwise"

@@ -260,7 +260,7 @@ _SETTINGS = {
     "class": "optimizer",
     "updated_dtype": "dtype of the updated weights or copies",
     "dtype": "dtype of the weights",
-    "state": "dtype of the optimizer state",
+    "state": "precision of the optimizer state",
     "moved": "update",
     "count": "step count",
     "updates": "number of updates per step",

@@ -56,6 +56,10 @@ class Training:
         self._watched_version = 0
         self._copies: bool | None = None
         """an optimizer updates copies of the weights; None: not looked for"""
+        self._buffered: bool | None = None
+        """the program adds up gradients in buffers of its own; None: not looked for"""
+        self._sample: Tensor | None = None
+        """some numbers of the gradient of the watched weight, as the last backward left it"""
         self._scaled: tuple[Tensor, Tensor] | None = None
         """what a gradient scaler returned, until its backward, and the loss it scaled"""
         self.loss_scale: Tensor | None = None
@@ -77,7 +81,8 @@ class Training:
         watched = self._watched() if self._watched is not None else None
         if watched is not None and watched.grad is None:
             self._watched = None
-            if watched._version != self._watched_version or not self._updates_copies():
+            moved = watched._version != self._watched_version
+            if moved or not (self._updates_copies() or self._adds_up(watched)):
                 self.engine.sink.gradients_cleared()
 
     def _updates_copies(self) -> bool:
@@ -94,6 +99,26 @@ class Training:
                     found |= shapes == wanted and not known & set(map(id, held))
             self._copies = found
         return self._copies
+
+    def _adds_up(self, parameter: Tensor) -> bool:
+        """Whether a buffer of the program holds what the cleared gradient was: such a program hands the sum
+        to the weight's optimizer as ``grad``, and its step ends with the update. Looked for once, where a
+        gradient is first taken away without an update. A weight in no optimizer is updated by the program."""
+        if self._buffered is None and self._sample is not None:
+            sample, self._sample = self._sample, None
+            objects = gc.get_objects()
+            steps = any(
+                one is parameter
+                for optimizer in objects
+                if issubclass(type(optimizer), torch.optim.Optimizer)
+                for group in optimizer.param_groups
+                for one in group["params"]
+            )
+            others = (one for one in objects if type(one) in (Tensor, nn.Parameter))
+            self._buffered = steps and any(
+                _holds(one, parameter, sample) for one in others if one is not parameter and one is not sample
+            )
+        return bool(self._buffered)
 
     def root(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         """A training forward of a root begins, the session knows already."""
@@ -269,6 +294,8 @@ class Training:
                 present = True
                 self._watched = self._parameters[id(parameter)][0]
                 self._watched_version = parameter._version
+                if self._buffered is None:
+                    self._sample = _sampled(parameter.grad)
             if not (engine.sink.active and engine.gradients_on):
                 break
             engine.tensor(engine.parameter_call(parameter, fqn), "param_grad", "accumulated", parameter.grad)
@@ -364,6 +391,30 @@ class Training:
         self._sharded_roots = {}
         self._scaled = None
         self.buffers.end_step()
+
+
+_SAMPLE = 64
+"""numbers of a gradient by which it is known again"""
+
+
+def _sampled(tensor: Tensor) -> Tensor | None:
+    """Some numbers of a tensor, as float32; None where it is not a plain one."""
+    plain = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided
+    if not plain or not tensor.numel():
+        return None
+    with torch.no_grad():
+        return tensor.detach().reshape(-1)[:: -(-tensor.numel() // _SAMPLE)].float().clone()
+
+
+def _holds(tensor: Tensor, like: Tensor, sample: Tensor) -> bool:
+    """Whether a tensor has a weight's shape and the sampled numbers of its gradient, times any factor."""
+    if tensor.shape != like.shape or not tensor.is_floating_point() or tensor.device != sample.device:
+        return False
+    other = _sampled(tensor)
+    if other is None:
+        return False
+    both = float(other.norm() * sample.norm())
+    return both > 0 and abs(float(other @ sample)) > both * (1 - torch.finfo(torch.bfloat16).eps)
 
 
 def _plain_tensors(args: tuple[object, ...], kwargs: dict[str, object]) -> list[Tensor]:

@@ -56,10 +56,14 @@ def _reduced_in_parts(context: StepContext, metrics: Metrics, judgement: Judgeme
         return judgement
     later = [at for at, why in judgement.reasons.items() if why.code is RecordCode.REDUCED_LATER]
     gradients[later] = False  # of an earlier microbatch: the last one counts
+    received = np.unique(names[known & rows.slot_is("clipped")])
+    one_sided = gradients & ~rows.paired & rows.slot_is("accumulated") & np.isin(names, received)
+    gradients &= ~one_sided  # after a microbatch that one run alone reduces
     if not (known & gradients).any() or (gradients & ~known).any():
         return judgement
     why = Reason(RecordCode.REDUCED_IN_PARTS)
-    return judgement.at(differing, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
+    found = judgement.at(differing, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
+    return found.at(one_sided, bracketable=True)
 
 
 def _judged(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:

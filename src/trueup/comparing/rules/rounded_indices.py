@@ -1,10 +1,14 @@
-"""Integers that follow from values already differing by rounding (an argmax) decide nothing by themselves."""
+"""Integers that follow from values already differing by rounding (an argmax) decide nothing by themselves.
+
+Where the call gives the values with them (a router, a top-k) and those agree, in one dtype, what was chosen
+is a near tie: both choices are as good, and what comes of them is compared by itself.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from trueup.comparing.judgement import DIFFERENT, UNDECIDED, WITHIN, Judgement
+from trueup.comparing.judgement import DIFFERENT, EQUAL, UNDECIDED, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.numerics.dtypes import unit_roundoffs
@@ -20,7 +24,16 @@ def _follow_up(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     before = np.cumsum(loose) - loose
     discrete = context.comparable(metrics) & ~context.floating(metrics)
     following = discrete & (judgement.status == DIFFERENT) & (before > 0)
-    return judgement.at(following, status=UNDECIDED, why=Reason(RecordCode.MAY_FOLLOW_ROUNDING))
+    judgement = judgement.at(following, status=UNDECIDED, why=Reason(RecordCode.MAY_FOLLOW_ROUNDING))
+    call, outputs = rows.target.call, rows.phase_is("forward") & rows.slot_starts("output")
+    agrees = (judgement.status == EQUAL) | (judgement.status == WITHIN)
+    agrees &= rows.target.dtype == rows.reference.dtype
+    values = outputs & context.floating(metrics)
+    tie = np.zeros(rows.match.target.num_calls + 1, bool)
+    tie[call[values & agrees]] = True
+    tie[call[values & ~agrees]] = False
+    tie[-1] = False  # of the reference alone
+    return judgement.at(following & outputs & tie[call], bracketable=True)
 
 
 RULE = Rule(

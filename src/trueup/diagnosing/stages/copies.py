@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+import polars as pl
+
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepView, TraceSource, step_view
 from trueup.store.view import CLIPPED
 from trueup.types.codes import ClippingCode as Clipping
+from trueup.types.codes import RecordCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import reason
@@ -21,7 +24,10 @@ Differing = dict[str, tuple[str, tuple[int, ...]]]
 def copies_findings(context: Context) -> list[Finding]:
     """One finding an axis along which the optimizers of the target alone get other gradients of a weight."""
     target, reference = context.pair(0)
-    apart = differing(context.target, target)
+    rows = context.of_phases("param_grad")
+    by_optimizer = rows.filter(pl.col("reason_code").cast(pl.String) == RecordCode.REDUCED_BY_OPTIMIZER.value)
+    reduced = set(by_optimizer["name"].to_list())
+    apart = {fqn: how for fqn, how in differing(context.target, target).items() if fqn not in reduced}
     known = differing(context.reference, reference)
     groups: dict[str, list[str]] = {}
     for fqn, (axis, _) in apart.items():

@@ -34,7 +34,10 @@ class ForwardStage:
     def check(self, context: Context) -> StageOutcome:
         """Origins in the forward and the loss, those that other weights or other data explain left out."""
         rows = context.of_phases("forward", "loss")
-        known = () if context.precision is None else (_of_precision(context.precision),)
+        precision = context.precision
+        known: tuple[Finding, ...] = ()
+        if precision is not None and precision.phase != "collective":  # that is the reduction's to say
+            known = (finding_of_precision(precision, Stage.FORWARD),)
         verdict = context.comparison.verdict
         if _is_of_buffers(verdict):
             known = (*known, _of_buffers(verdict))
@@ -155,7 +158,7 @@ def follows_from(outcome: StageOutcome) -> Reason:
     return reason(Stages.FOLLOWS, stage=outcome.stage.value)
 
 
-def _of_precision(verdict: Verdict) -> Finding:
+def finding_of_precision(verdict: Verdict, stage: Stage) -> Finding:
     """What one run computes in another dtype, as the comparison found it."""
     headline = verdict.headline
     kind = kind_named("dtype_or_rounding", EvidenceRank.STATED, headline)
@@ -168,7 +171,7 @@ def _of_precision(verdict: Verdict) -> Finding:
         cause = CauseCode.AUTOCAST_ON_ONE_SIDE if headline.place("autocast") else CauseCode.MODEL_DTYPE
     kind = replace(kind, causes=(Reason(cause),))
     return Finding(
-        stage=Stage.FORWARD,
+        stage=stage,
         headline=headline,
         module=verdict.owner,
         site=verdict.where,

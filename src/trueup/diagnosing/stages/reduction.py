@@ -17,6 +17,7 @@ from trueup.diagnosing.stages.clipping import clipping_findings, clipping_of, lo
 from trueup.diagnosing.stages.clipping_ranks import clipping_over_ranks
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.copies import copies_findings
+from trueup.diagnosing.stages.forward import finding_of_precision
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -77,6 +78,9 @@ class ReductionStage:
             said += clip_said
         if not findings and len(context.ranks) > 1:
             findings += clipping_over_ranks(context)
+        precision = context.precision
+        if not findings and precision is not None and precision.phase == "collective":
+            findings.append(finding_of_precision(precision, self.stage))
         if not findings and (context.all_passed or (not said and context.failed_before() is None)):
             origins = [o for o in context.origins_of(Stage.REDUCTION) if not _is_of_others(o, context)]
             origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
@@ -124,12 +128,13 @@ def _is_of_others(origin: Origin, context: Context) -> bool:
 def _agrees_by_itself(origin: Origin, context: Context) -> bool:
     """Whether a replay alone shows it: where the runs themselves have one gradient before the reduction and
     one after it, both reduce alike. One of them may do so in every microbatch, of which a replay puts in what
-    the other has before its only one."""
+    the other has before its only one; or after backward, to the same end."""
     if not context.by_replay or origin.phase != "param_grad":
         return False
     at = next((n for n, steps in enumerate(context.steps) if steps[0] == origin.step), 0)
     named = pl.any_horizontal(pl.col("name", "module").cast(pl.String) == origin.module)
-    rows = context.of_phases("param_grad", at=at).filter(named, is_compared())
+    later = pl.col("reason_code").cast(pl.String) == RecordCode.REDUCED_LATER.value
+    rows = context.of_phases("param_grad", at=at).filter(named, is_compared() | later)
     slots = set(rows["slot"].cast(pl.String))
     return {"local", "accumulated"} <= slots and rows.filter(is_beyond()).is_empty()
 
@@ -161,7 +166,8 @@ def _summed(
         if other is None or left or fqn in later:
             continue
         held = _of_holding(fqn, book, context, at) if part is ACCUMULATED else 0.0
-        rounds = _is_same_sum(own, other, held) and own.residual <= _of_additions(fqn, book, context, at)
+        allowed = (_of_additions if part is ACCUMULATED else _of_scaling)(fqn, book, context, at)
+        rounds = _is_same_sum(own, other, held) and own.residual <= allowed
         if _differs(own, other, part, held=held) and not rounds:
             key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor), own.weights)
             apart.setdefault(key, []).append(fqn)
@@ -186,6 +192,13 @@ def _of_additions(fqn: str, book: StepView, context: Context, at: int) -> float:
     return (target - 1) * roundoff_of(dtypes.pop())
 
 
+def _of_scaling(fqn: str, book: StepView, context: Context, at: int) -> float:
+    """What multiplying by a factor, of clipping say, rounds in the dtype that holds the gradient on both
+    sides: a run that clips rounds once where one that need not rounds nothing."""
+    dtypes = set(_held_in(fqn, book, context, at))
+    return roundoff_of(dtypes.pop()) if len(dtypes) == 1 else 0.0
+
+
 def _of_holding(fqn: str, book: StepView, context: Context, at: int) -> float:
     """How far rounding may set apart the factors of both sums: adding up n gradients rounds n - 1 times, each
     time by a roundoff of the dtype that holds them, where few large elements are most of a gradient all of it
@@ -202,10 +215,14 @@ def _held_in(fqn: str, book: StepView, context: Context, at: int) -> tuple[str |
 
 
 def _reduced_later(context: Context, at: int) -> set[str]:
-    """Parameters whose gradient one run reduces within backward and the other after it, to the same end."""
+    """Parameters whose gradient one run reduces within backward and the other after it, to the same end. A
+    gradient that cancels to rounding (of a bias before a batch norm) does not differ either way."""
     rows = context.of_phases("param_grad", at=at)
     left = rows.filter(pl.col("reason_code").cast(pl.String) == RecordCode.REDUCED_LATER.value)
-    return set(left["name"].to_list())
+    if left.is_empty():
+        return set()
+    beyond = set(rows.filter(is_beyond())["name"].to_list())
+    return set(left["name"].to_list()) | (set(rows.filter(is_compared())["name"].to_list()) - beyond)
 
 
 def _rounded(factor: float) -> float:

@@ -41,6 +41,7 @@ class RecordCode(Code):
     WITHOUT_EFFECT = "record.without_effect"
     REDUCED_LATER = "record.reduced_later"
     REDUCED_IN_PARTS = "record.reduced_in_parts"
+    REDUCED_BY_OPTIMIZER = "record.reduced_by_optimizer"
     NO_COMMON_EVIDENCE = "record.no_common_evidence"
     ROWS_DEALT_OTHERWISE = "record.rows_dealt_otherwise"
     NOTHING_FINITE = "record.nothing_finite"

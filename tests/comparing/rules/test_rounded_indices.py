@@ -1,0 +1,52 @@
+"""What a top-k chooses of values that differ by rounding already."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.comparing.rules.judging import step_of
+from tests.comparing.traces import Recorder
+from trueup.comparing.rules import judge_step
+from trueup.types.codes import RecordCode
+
+HIDDEN = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32)
+VALUES = np.linspace(0.1, 0.9, 32, dtype=np.float32).reshape(16, 2)
+CHOSEN = np.arange(32).reshape(16, 2) % 4
+OTHERS = np.where(np.arange(32).reshape(16, 2) == 5, 3, CHOSEN)
+
+
+def routed(hidden: np.ndarray, values: np.ndarray | None, chosen: np.ndarray) -> Recorder:
+    out = Recorder()
+    norm = out.call("module", "norm", type_="LayerNorm")
+    out.record(norm, "forward", "output.0", hidden)
+    router = out.call("module", "router", type_="Router")
+    if values is not None:
+        out.record(router, "forward", "output.0", values)
+    out.record(router, "forward", "output.1", chosen)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("hidden", "values", "is_tie", "may_follow"),
+    [
+        (HIDDEN * (1 + 1e-7), VALUES, True, True),
+        (HIDDEN * (1 + 1e-7), VALUES * 1.5, False, True),
+        (HIDDEN * (1 + 1e-7), None, False, True),
+        (HIDDEN, VALUES, False, False),
+    ],
+    ids=["a near tie", "other values", "values not known", "of equal values"],
+)
+def test_a_choice_between_values_that_agree_is_a_tie(
+    hidden: np.ndarray, values: np.ndarray | None, is_tie: bool, may_follow: bool, tmp_path: Path
+) -> None:
+    target = routed(hidden.astype(np.float32), None if values is None else values.astype(np.float32), OTHERS)
+    reference = routed(HIDDEN, None if values is None else VALUES, CHOSEN)
+    context, metrics = step_of(tmp_path, target, reference)
+    judgement = judge_step(context, metrics)
+    row = int(np.flatnonzero(context.rows.slot_is("output.1"))[0])
+    why = judgement.reasons.get(row)
+    assert (why is not None and why.code is RecordCode.MAY_FOLLOW_ROUNDING) is may_follow
+    assert bool(judgement.bracketable[row]) is is_tie
