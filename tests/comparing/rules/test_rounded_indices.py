@@ -50,3 +50,42 @@ def test_a_choice_between_values_that_agree_is_a_tie(
     why = judgement.reasons.get(row)
     assert (why is not None and why.code is RecordCode.MAY_FOLLOW_ROUNDING) is may_follow
     assert bool(judgement.bracketable[row]) is is_tie
+
+
+IDS = np.arange(16).reshape(2, 8)
+
+
+def trained(ids: np.ndarray, *, rounding: float, before: str) -> Recorder:
+    """Two microbatches; the second is given ``ids``, after something of it, of the first, or no gradients."""
+    out = Recorder()
+    hidden = (HIDDEN * (1 + rounding)).astype(np.float32)
+    first = out.call("module", "", type_="Model")
+    out.record(first, "forward", "input.0", IDS)
+    out.record(first, "forward", "output.0", hidden if before != "nothing" else HIDDEN)
+    if before == "generation":
+        sampled = out.call("module", "", type_="Model", mode="eval", microbatch=1)
+        out.record(sampled, "forward", "output.0", hidden, microbatch=1)
+    if before == "an encoder of the same microbatch":
+        encoder = out.call("module", "encoder", type_="Encoder", microbatch=1)
+        out.record(encoder, "forward", "output.0", hidden, microbatch=1)
+    second = out.call("module", "", type_="Model", microbatch=1)
+    out.record(second, "forward", "input.0", ids, microbatch=1)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("before", "follows"),
+    [
+        ("nothing", False),
+        ("the first microbatch", False),
+        ("generation", True),
+        ("an encoder of the same microbatch", True),
+    ],
+)
+def test_what_a_model_is_given_first_was_read(before: str, follows: bool, tmp_path: Path) -> None:
+    sides = [trained(ids, rounding=size, before=before) for ids, size in ((IDS + 1, 1e-7), (IDS, 0.0))]
+    context, metrics = step_of(tmp_path, *sides)
+    judgement = judge_step(context, metrics)
+    row = int(np.flatnonzero(context.rows.slot_is("input.0") & (context.rows.microbatch == 1))[0])
+    why = judgement.reasons.get(row)
+    assert (why is not None and why.code is RecordCode.MAY_FOLLOW_ROUNDING) is follows

@@ -1,5 +1,8 @@
 """Integers that follow from values already differing by rounding (an argmax) decide nothing by themselves.
 
+What the model is given before anything of its microbatch is computed was read, and follows from nothing,
+unless the step has called a model without gradients before, which may have generated it.
+
 Where the call gives the values with them (a router, a top-k) and those agree, in one dtype, what was chosen
 is a near tie: both choices are as good, and what comes of them is compared by itself.
 """
@@ -10,8 +13,10 @@ import numpy as np
 
 from trueup.comparing.judgement import DIFFERENT, EQUAL, UNDECIDED, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
+from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.numerics.dtypes import unit_roundoffs
+from trueup.types.arrays import Bools
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason
 from trueup.types.status import Status
@@ -23,7 +28,7 @@ def _follow_up(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     loose &= ~np.isnan(unit_roundoffs(rows.match.words.dtype)[rows.target.dtype])
     before = np.cumsum(loose) - loose
     discrete = context.comparable(metrics) & ~context.floating(metrics)
-    following = discrete & (judgement.status == DIFFERENT) & (before > 0)
+    following = discrete & (judgement.status == DIFFERENT) & (before > 0) & ~_read(rows, loose)
     judgement = judgement.at(following, status=UNDECIDED, why=Reason(RecordCode.MAY_FOLLOW_ROUNDING))
     call, outputs = rows.target.call, rows.phase_is("forward") & rows.slot_starts("output")
     agrees = (judgement.status == EQUAL) | (judgement.status == WITHIN)
@@ -34,6 +39,22 @@ def _follow_up(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     tie[call[values & ~agrees]] = False
     tie[-1] = False  # of the reference alone
     return judgement.at(following & outputs & tie[call], bracketable=True)
+
+
+def _read(rows: Rows, loose: Bools) -> Bools:
+    """Rows of what the outermost training calls are given first in their microbatch."""
+    at = np.arange(len(rows))
+    forward = rows.phase_is("forward")
+    given = forward & rows.slot_starts("input") & rows.kind_is("module") & rows.mode_is("train")
+    given &= rows.of_call("parent") < 0
+    without_gradients = np.flatnonzero(forward & rows.mode_is("eval"))
+    given &= at < (without_gradients[0] if len(without_gradients) else len(rows))
+    computed = loose & rows.phase_is("forward", "loss")
+    for microbatch in np.unique(rows.microbatch[given]):
+        here = np.flatnonzero(computed & (rows.microbatch == microbatch))
+        if len(here):
+            given &= (rows.microbatch != microbatch) | (at < here[0])
+    return given
 
 
 RULE = Rule(
