@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trueup.diagnosing.batches import label_facts, moved, relation, rows_found, value_relation
+from trueup.diagnosing.stages.data import _is_one_for_all_rows
 from trueup.diagnosing.stages.weight_change import change_of
 from trueup.types.codes import BatchCode as Batches
 
@@ -53,6 +54,26 @@ def test_how_a_batch_differs_is_named(target: Any, reference: Any, name: str) ->
 
 
 PIXELS = np.random.default_rng(4).standard_normal((4, 3, 6, 5)).astype(np.float32).astype(np.float64)
+
+
+ONCE = np.arange(32)[None]
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "is_one"),
+    [
+        (ONCE, np.repeat(ONCE, 4, 0), True),
+        (np.repeat(ONCE, 4, 0), ONCE, True),
+        (ONCE, np.repeat(ONCE, 4, 0) + (np.arange(4) == 2)[:, None], False),
+        (ONCE, ONCE, False),
+        (ONCE[:, :31], np.repeat(ONCE, 4, 0), False),
+        (np.repeat(ONCE, 2, 0), np.repeat(ONCE, 4, 0), False),
+        (np.arange(4), np.arange(1), False),
+    ],
+)
+def test_one_row_for_all_is_what_all_rows_repeat(target: Any, reference: Any, is_one: bool) -> None:
+    """Positions and masks: given once, or once a row, or put together of microbatches that have the same."""
+    assert _is_one_for_all_rows(target, reference) is is_one
 
 
 def displaced(by: int) -> Any:

@@ -367,6 +367,8 @@ def _of_ids(target: Batch, reference: Batch, names: Sequence[str], context: Cont
     findings: list[Finding] = []
     for name in names:
         ids, other = target.ids[name], reference.ids[name]
+        if _is_one_for_all_rows(ids, other):
+            continue
         outside = _outside(target, name)
         if outside.any():
             findings.append(_out_of_range(target, name, outside))
@@ -387,6 +389,13 @@ def _of_ids(target: Batch, reference: Batch, names: Sequence[str], context: Cont
             finding = _batch_finding(found.name, found.evidence, elsewhere, name, target.book)
             findings.append(_with_rows(finding, findings))
     return findings
+
+
+def _is_one_for_all_rows(ids: Ints, other: Ints) -> bool:
+    """Whether one side gives a single row where the other repeats it for all: positions, a mask."""
+    if ids.ndim < 2 or ids.shape[1:] != other.shape[1:] or 1 not in (len(ids), len(other)):
+        return False
+    return len(ids) != len(other) and bool((ids == other).all())
 
 
 def _with_rows(finding: Finding, findings: Sequence[Finding]) -> Finding:
