@@ -684,6 +684,11 @@ PHRASES = {
         "with the reference's gradients, {num} of {total:count updated weight} still differ ({names})",
         {"num": 2, "total": 12, "names": ("a", "b")},
     ),
+    S.GIVEN_STATE_DIFFER: clause(
+        "with the reference's gradients, the updated weights agree, but the state of {num} of "
+        "{total:count parameter} differs after the update ({names})",
+        {"num": 12, "total": 12, "names": ("exp_avg",)},
+    ),
     S.GIVEN_COUNTER: clause(
         "the reference's gradients were supplied: differences before the optimizer do not matter"
     ),
@@ -695,6 +700,9 @@ PHRASES = {
         "measured from each run's own gradients, weights and moments: earlier differences do not matter"
     ),
     S.UNNAMED: clause("The optimizer computes different updates from the same gradients"),
+    S.UNNAMED_STATE: clause(
+        "The optimizer keeps different state from the same gradients: {names}", {"names": ("exp_avg",)}
+    ),
     S.NO_UPDATE: clause(
         "no update was recorded in both runs: is the optimizer one that the framework does not provide?"
     ),

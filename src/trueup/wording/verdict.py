@@ -185,6 +185,9 @@ PHRASES = {
         "The {side} has no parameter {parameter}; weights initialised after it differ, first {weight}",
         {"side": "target", "parameter": "layers.1.bias", "weight": "layers.1.weight"},
     ),
+    Is.LOSS_DIFFERS_LATER: _headline(
+        "The captured steps agree; the loss differs from step {step}", {"step": 4}
+    ),
     Is.GRADIENT_NORM_DIFFERS: _headline(
         "Gradient norm differs in step {step}, but the recorded tensors agree", {"step": 0}
     ),
@@ -287,6 +290,11 @@ PHRASES = {
     Next.CAPTURE_VALUES: _to_do(
         "for both runs, to see which elements differ",
         "trueup capture --task tensor --steps {step} -o RUN -- {command}",
+    ),
+    Next.CAPTURE_STEPS: _to_do(
+        "for both runs, to see the step before and that one",
+        "trueup capture --preset diagnose --steps {before}-{step} -o RUN -- {command}",
+        samples=({"before": 3, "step": 4, "command": "python train.py"},),
     ),
     Next.READ_REPORT: _to_do(
         "then read report.html at this site", "trueup compare {target} {reference} --steps {step} -o OUT"

@@ -1,0 +1,104 @@
+"""What follows an update: the state it leaves to the next one, and evaluation with the weights it made."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from bugzoo.models.gpt import GPT, batch, loss_of  # noqa: E402
+
+from tests.diagnosing.diagnosed import Program, capture, clipped, diagnosed  # noqa: E402
+from tests.diagnosing.runs import SMALL  # noqa: E402
+from trueup.store import Trace  # noqa: E402
+from trueup.types.codes import StagesCode  # noqa: E402
+from trueup.types.finding import Stage  # noqa: E402
+from trueup.types.status import Outcome  # noqa: E402
+
+
+class SignMomentum(torch.optim.Optimizer):
+    """Lion: the sign of a mixture of gradient and momentum, which decays at a rate of its own."""
+
+    def __init__(
+        self, params: Any, *, mixed: float = 0.9, kept: float = 0.99, decay: float = 0.1, way: str = "mul"
+    ) -> None:
+        super().__init__(params, {"lr": 1e-3, "mixed": 0.9})
+        self.constants = mixed, kept, decay, way
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        """One update."""
+        mixed, kept, decay, way = self.constants
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                state.setdefault("momentum", torch.zeros_like(p))
+                p.mul_(1 - group["lr"] * decay)
+                mixture = state["momentum"].mul(mixed).add(p.grad, alpha=1 - mixed)
+                p.add_(mixture.sign(), alpha=-group["lr"])
+                if way == "mul":
+                    state["momentum"].mul_(kept).add_(p.grad, alpha=1 - kept)
+                else:
+                    state["momentum"].lerp_(p.grad, 1 - kept)
+
+
+def program(*, average: float = 0.1, **constants: Any) -> Program:
+    """A small GPT whose averaged copy is evaluated after each update."""
+
+    def make(model: GPT) -> torch.optim.Optimizer:
+        updater = SignMomentum(model.parameters(), **constants)
+        slow = copy.deepcopy(model).requires_grad_(False).eval()
+        step: Callable[[], None] = updater.step
+
+        def stepped() -> None:
+            step()
+            with torch.no_grad():
+                for mine, theirs in zip(slow.parameters(), model.parameters(), strict=True):
+                    mine.lerp_(theirs, average)
+                loss_of(slow, *batch(SMALL, step=99, size=2))
+
+        updater.step = stepped  # type: ignore[method-assign, assignment]
+        return updater
+
+    return {"optimizer": make, "before_step": clipped(0.5)}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    return capture(tmp_path_factory.mktemp("reference") / "run", program())
+
+
+@pytest.mark.parametrize(
+    ("constants", "headline"),
+    [
+        ({"kept": 0.9}, StagesCode.UNNAMED_STATE),  # the first update is the same
+        ({"mixed": 0.0, "kept": 0.9}, StagesCode.UNNAMED_STATE),  # a sign hides every factor
+        ({"decay": 0.5}, StagesCode.UNNAMED),
+    ],
+)
+def test_an_optimizer_is_told_by_its_update_and_by_what_it_keeps(
+    tmp_path: Path, reference: Trace, constants: dict[str, float], headline: StagesCode
+) -> None:
+    """The averaged model's evaluation comes after the update, and is no first difference of a forward."""
+    found = diagnosed(tmp_path, reference, program(**constants), replay=True, gradients=True)
+    assert [one.stage for one in found.findings] == [Stage.OPTIMIZER]
+    said = found.findings[0].headline
+    assert headline in {said.code, *(part.code for part in said.parts)}  # the tests around are no one code
+
+
+def test_a_state_rounded_otherwise_is_the_same(tmp_path: Path, reference: Trace) -> None:
+    found = diagnosed(tmp_path, reference, program(way="lerp"), replay=True, gradients=True)
+    assert (found.outcome, found.findings) == (Outcome.AGREE, ())
+
+
+def test_an_average_of_equal_updates_keeps_its_own_difference(tmp_path: Path, reference: Trace) -> None:
+    """The weights agree after the update, so that it explains nothing of what is evaluated."""
+    found = diagnosed(tmp_path, reference, program(average=0.5), replay=True, gradients=True)
+    assert found.findings
+    assert {one.stage for one in found.findings} == {Stage.FORWARD}
