@@ -411,7 +411,7 @@ def _buffers_differ(ledger: Ledger, runs: Runs) -> Verdict:
         step=first.step,
         phase="forward",
         confidence=in_words(Word.CERTAIN),
-        evidence=(*site, reason(EvidenceCode.BUFFERS_WRITTEN, **written, **norms)),
+        evidence=(*site, reason(EvidenceCode.BUFFERS_WRITTEN, by_norm=first.by_norm, **written, **norms)),
         before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
         next=runs.to_do(NextCode.READ_REPORT, first.step),
     )

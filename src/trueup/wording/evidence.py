@@ -5,7 +5,7 @@ from collections.abc import Callable
 from trueup.types.codes.evidence import EvidenceCode as Is
 from trueup.types.codes.record import RecordCode
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, Phrase, listed, one_plus, times
+from trueup.wording.phrase import Facts, Phrase, count, listed, one_plus, times
 
 SETTINGS = {"microbatches": "number of microbatches"}
 """names of settings that need a word more"""
@@ -51,6 +51,15 @@ def _buffer(facts: Facts) -> str:
     name = facts.fill("buffer {name} of {module} differs from the start: ")
     same = facts["target"] == facts["reference"]
     return name + ("other values" if same else facts.fill("{target} (target), {reference} (reference)"))
+
+
+def _buffers_written(facts: Facts) -> str:
+    what = "norms" if facts["by_norm"] else "values of the same norm"
+    of = "" if facts["by_norm"] else "weighted sum "
+    return (
+        f"{count(facts['num'], 'buffer')} have different {what} after step {facts['step']}: {facts['name']} "
+        f"{of}{facts['target']:.6g} (target), {facts['reference']:.6g} (reference)"
+    )
 
 
 def _absent(facts: Facts) -> str:
@@ -181,9 +190,11 @@ PHRASES = {
         ),
     ),
     Is.BUFFERS_WRITTEN: Phrase(
-        sentence="{num:count buffer} have different norms after step {step}: {name} {target} (target), "
-        "{reference} (reference)",
-        samples=({"num": 8, "step": 0, "name": "bn1.running_var", "target": 3.1, "reference": 3.9},),
+        sentence=_buffers_written,
+        samples=(
+            {"num": 8, "step": 0, "name": "bn1.running_var", "target": 3.1, "reference": 3.9, "by_norm": True},
+            {"num": 1, "step": 0, "name": "router.bias", "target": -0.2, "reference": 0.2, "by_norm": False},
+        ),
     ),
     Is.ID_BEYOND: Phrase(
         sentence="id {value} of the {side} is outside the vocabulary: {module} has {size:count row}",
