@@ -754,6 +754,13 @@ PHRASES = {
         "{reference:count microbatch}",
         {"target": 1, "reference": 2},
     ),
+    S.SUMMED_BEFORE_UPDATE: clause(
+        "Gradients of {target:count microbatch} are summed; the reference clears them after "
+        "{reference:count microbatch}",
+        {"target": 2, "reference": 1},
+    ),
+    S.NOT_CLEARED_CAUSE: clause("zero_grad is missing between two backward passes of one update"),
+    S.CLEAR_ALIKE: clause("clear the gradients in the same places as the reference"),
     S.CLEARED_CAUSE: clause("the gradients are cleared at the wrong place of the accumulation loop"),
     S.STEP_EACH_CAUSE: clause("the optimizer steps after every microbatch"),
     S.ACCUMULATION_CAUSE: clause("a different number of microbatches to accumulate"),

@@ -70,8 +70,11 @@ class OptimizerStage:
         given = context.given is not None and context.given_step is not None
         gaps, names = gaps_of(context)
         gaps, alike = _beside_name(context, _beside_dtype(context, gaps))
+        stepping = stepping_findings(context)
+        if any(one.headline.code is Stages.SUMMED_BEFORE_UPDATE for one in stepping):
+            gaps = {}  # the reference's first step has no update
         findings = [
-            *stepping_findings(context),
+            *stepping,
             *_findings(gaps, names, context, given=given),
             *moment_findings(context),
             *schedule_findings(context, known={key for found in gaps.values() for key in found}),
