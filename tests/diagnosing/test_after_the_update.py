@@ -48,7 +48,19 @@ class SignMomentum(torch.optim.Optimizer):
                     state["momentum"].lerp_(p.grad, 1 - kept)
 
 
-def program(*, average: float = 0.1, **constants: Any) -> Program:
+def moved_scale(model: GPT) -> None:
+    """The scale of the scores, in the weights that make the queries instead: the same in another form."""
+    for layer in model.layers:
+        width = layer.attn.qkv.weight.shape[0] // 3
+        with torch.no_grad():
+            layer.attn.qkv.weight[:width] *= 2
+            layer.attn.qkv.bias[:width] *= 2
+        layer.attn.scale /= 2
+
+
+def program(
+    *, average: float = 0.1, evaluated: Callable[[GPT], None] = lambda model: None, **constants: Any
+) -> Program:
     """A small GPT whose averaged copy is evaluated after each update."""
 
     def make(model: GPT) -> torch.optim.Optimizer:
@@ -61,7 +73,9 @@ def program(*, average: float = 0.1, **constants: Any) -> Program:
             with torch.no_grad():
                 for mine, theirs in zip(slow.parameters(), model.parameters(), strict=True):
                     mine.lerp_(theirs, average)
-                loss_of(slow, *batch(SMALL, step=99, size=2))
+                shown = copy.deepcopy(slow)
+                evaluated(shown)
+                loss_of(shown, *batch(SMALL, step=99, size=2))
 
         updater.step = stepped  # type: ignore[method-assign, assignment]
         return updater
@@ -102,3 +116,8 @@ def test_an_average_of_equal_updates_keeps_its_own_difference(tmp_path: Path, re
     found = diagnosed(tmp_path, reference, program(average=0.5), replay=True, gradients=True)
     assert found.findings
     assert {one.stage for one in found.findings} == {Stage.FORWARD}
+
+
+def test_an_evaluated_model_in_another_form_is_the_same(tmp_path: Path, reference: Trace) -> None:
+    found = diagnosed(tmp_path, reference, program(evaluated=moved_scale), gradients=True)
+    assert (found.outcome, found.findings) == (Outcome.AGREE, ())
