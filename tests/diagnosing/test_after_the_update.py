@@ -114,10 +114,37 @@ def test_a_state_rounded_otherwise_is_the_same(tmp_path: Path, reference: Trace)
 def test_an_average_of_equal_updates_keeps_its_own_difference(tmp_path: Path, reference: Trace) -> None:
     """The weights agree after the update, so that it explains nothing of what is evaluated."""
     found = diagnosed(tmp_path, reference, program(average=0.5), replay=True, gradients=True)
-    assert found.findings
-    assert {one.stage for one in found.findings} == {Stage.FORWARD}
+    (finding,) = found.findings
+    said = finding.headline
+    assert (finding.stage, finding.module) == (Stage.FORWARD, "GPT")
+    assert StagesCode.EVALUATED_WEIGHTS in {said.code, *(part.code for part in said.parts)}
 
 
 def test_an_evaluated_model_in_another_form_is_the_same(tmp_path: Path, reference: Trace) -> None:
     found = diagnosed(tmp_path, reference, program(evaluated=moved_scale), gradients=True)
     assert (found.outcome, found.findings) == (Outcome.AGREE, ())
+
+
+# -- the gradient of a loss ------------------------------------------
+
+
+def of_rows(*, detached: bool = False, weight: float = 1.0) -> Program:
+    """A loss whose second row is weighted, or sends nothing back."""
+
+    def loss(model: torch.nn.Module, ids: Any, labels: Any) -> Any:
+        rows = torch.nn.functional.cross_entropy(model(ids).mT, labels, reduction="none").mean(-1)
+        second = rows[1].detach() + 0.5 * (rows[1] - rows[1].detach()) if detached else weight * rows[1]
+        return rows[0] + second
+
+    return {"loss": loss}
+
+
+@pytest.mark.parametrize(("fault", "alone"), [({"detached": True}, True), ({"weight": 0.5}, False)])
+def test_a_loss_of_equal_value_with_another_gradient(
+    tmp_path: Path, fault: dict[str, Any], alone: bool
+) -> None:
+    reference = capture(tmp_path / "reference", of_rows())
+    found = diagnosed(tmp_path, reference, of_rows(**fault), replay=True)
+    said = found.findings[0].headline
+    codes = {said.code, *(part.code for part in said.parts)}
+    assert (found.findings[0].stage, StagesCode.LOSS_GRADIENT in codes) == (Stage.FORWARD, alone)

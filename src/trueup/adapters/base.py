@@ -307,7 +307,7 @@ class Adapter(Protocol):
         """Framework facts for the manifest."""
 
     def reached_code(self) -> dict[str, object] | None:
-        """The program's functions that the calls so far can reach; None where they are those of the last time."""
+        """The program's functions that the calls so far can reach; None: those of the last time."""
 
     def rank_facts(self) -> dict[str, object]:
         """Coordinate, parameter table, roots, opaque modules."""

@@ -96,9 +96,7 @@ def _written(step: int, line: ScalarLine, other: ScalarLine) -> list[WrittenBuff
         if abs(target - reference) > allowed:
             found.append(WrittenBuffer(fqn=fqn, step=step, target=target, reference=reference))
         elif sums[0] is not None and sums[1] is not None and abs(sums[0] - sums[1]) > allowed:
-            found.append(
-                WrittenBuffer(fqn=fqn, step=step, target=sums[0], reference=sums[1], by_norm=False)
-            )
+            found.append(WrittenBuffer(fqn=fqn, step=step, target=sums[0], reference=sums[1], by_norm=False))
     return found
 
 

@@ -192,7 +192,14 @@ PHRASES = {
     Is.BUFFERS_WRITTEN: Phrase(
         sentence=_buffers_written,
         samples=(
-            {"num": 8, "step": 0, "name": "bn1.running_var", "target": 3.1, "reference": 3.9, "by_norm": True},
+            {
+                "num": 8,
+                "step": 0,
+                "name": "bn1.running_var",
+                "target": 3.1,
+                "reference": 3.9,
+                "by_norm": True,
+            },
             {"num": 1, "step": 0, "name": "router.bias", "target": -0.2, "reference": 0.2, "by_norm": False},
         ),
     ),

@@ -357,6 +357,11 @@ PHRASES = {
     S.ONE_STEP: clause("only one step was captured in both runs"),
     S.NEXT_LOSS_FOUND: clause("Differs from {site} on", {"site": "layers.0 · output.0"}),
     S.NEXT_LOSS_AGREES: clause("The loss agrees, though {num:count record} before it differ", {"num": 3}),
+    S.LOSS_GRADIENT: clause("The loss agrees, but its gradient differs"),
+    S.DETACHED_CAUSE: clause("a part of the loss that is detached, or has a gradient in one run alone"),
+    S.EVALUATED_WEIGHTS: clause(
+        "{root} is evaluated with other weights ({num:count layer})", {"root": "GPT", "num": 26}
+    ),
     S.NEXT_LOSS_ALONE: clause(
         "Differs although no fault was found in the first step: check its backward pass again, with the "
         "values of every gradient"

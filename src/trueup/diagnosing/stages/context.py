@@ -237,7 +237,7 @@ class Context:
         return [o for o in self.origins if o.stage in stages and not self._is_of_one_side(o)]
 
     def _is_of_one_side(self, origin: Origin) -> bool:
-        """Whether the first step of one run alone has its microbatch: then its records have no counterpart."""
+        """Whether the first step of one run alone has its microbatch: its records have no counterpart."""
         counts = self.microbatches
         held = [one for one in (origin.target_record, origin.reference_record) if one is not None]
         if None in counts or counts[0] == counts[1] or len(held) > 1 or origin.step != self.steps[0][0]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ from trueup.diagnosing.thresholds import DECAY_ZERO, UPDATE_APART, UPDATE_ROUNDI
 from trueup.store import StepView
 from trueup.store.view import CLIPPED, UPDATED, WEIGHT
 from trueup.types.arrays import Floats
+from trueup.types.codes import Code
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import Reason, reason
@@ -437,7 +438,7 @@ def near_updates(target: Floats, reference: Floats, before: Floats, roundoff: fl
     return bool((abs(target - reference) <= allowed).mean() > UPDATE_SHARE)
 
 
-_UNNAMED = {
+_UNNAMED: dict[Code, Callable[[Reason], Reason]] = {
     Stages.GIVEN_DIFFER: lambda said: reason(Stages.UNNAMED),
     Stages.GIVEN_STATE_DIFFER: lambda said: reason(Stages.UNNAMED_STATE, names=said.place("names")),
 }
