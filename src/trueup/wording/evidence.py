@@ -92,6 +92,17 @@ def _code_differs(facts: Facts) -> str:
     return facts.fill("the code of {function} differs: ") + ", ".join(sides)
 
 
+def _code_nested_otherwise(facts: Facts) -> str:
+    blocks = [f'inside "{facts[side]}"' if facts[side] else "outside all blocks" for side in _SIDES]
+    return (
+        f'in {facts["function"]}, "{facts["text"]}" stands {blocks[0]} (target, {facts["target_at"]}), '
+        f"{blocks[1]} (reference, {facts['reference_at']})"
+    )
+
+
+_SIDES = ("target", "reference")
+
+
 def _code_in_other_order(facts: Facts) -> str:
     sides = [
         (f'after "{facts[side]}"' if facts[side] else "first") + f" ({side}, {facts[f'{side}_at']})"
@@ -289,6 +300,27 @@ PHRASES = {
                 "reference": "",
                 "target_at": "loss.py:31",
                 "reference_at": "loss.py:29",
+            },
+        ),
+    ),
+    Is.CODE_NESTED_OTHERWISE: Phrase(
+        sentence=_code_nested_otherwise,
+        samples=(
+            {
+                "function": "train",
+                "text": "clip_grad_norm_(parameters, 1.0)",
+                "target": "for batch in microbatches:",
+                "reference": "",
+                "target_at": "train.py:31",
+                "reference_at": "train.py:29",
+            },
+            {
+                "function": "train",
+                "text": "loss.backward()",
+                "target": "for step in steps:",
+                "reference": "for batch in microbatches:",
+                "target_at": "train.py:31",
+                "reference_at": "train.py:29",
             },
         ),
     ),
