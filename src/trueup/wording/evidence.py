@@ -56,8 +56,9 @@ def _buffer(facts: Facts) -> str:
 def _buffers_written(facts: Facts) -> str:
     what = "norms" if facts["by_norm"] else "values of the same norm"
     of = "" if facts["by_norm"] else "weighted sum "
+    has = "has" if facts["num"] == 1 else "have"
     return (
-        f"{count(facts['num'], 'buffer')} have different {what} after step {facts['step']}: {facts['name']} "
+        f"{count(facts['num'], 'buffer')} {has} different {what} after step {facts['step']}: {facts['name']} "
         f"{of}{facts['target']:.6g} (target), {facts['reference']:.6g} (reference)"
     )
 

@@ -126,7 +126,12 @@ PHRASES = {
         {"name": "inv_freq", "module": "rotary", "target": "float32", "reference": "float32"},
     ),
     Is.BUFFERS_WRITTEN: _headline(
-        "{num:count buffer} differ after step {step}, {name} first; all other records agree",
+        lambda facts: facts.fill(
+            "{num:count buffer} "
+            + ("differs" if facts["num"] == 1 else "differ")
+            + " after step {step}, {name} first; all other records agree"
+        ),
+        {"num": 1, "step": 0, "name": "router.bias"},
         {"num": 8, "step": 0, "name": "bn1.running_mean"},
     ),
     Is.CLIPPED_OTHERWISE: _headline(
