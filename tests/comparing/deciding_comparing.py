@@ -41,7 +41,7 @@ from trueup.comparing.rules import (
     judge_step,
 )
 from trueup.comparing.rules.lone_rounding import least_rounding
-from trueup.comparing.scalars import compare_scalars
+from trueup.comparing.scalars import compare_scalars, later_loss
 from trueup.comparing.thresholds import CANCELLED_PART, FLOAT32
 from trueup.comparing.tolerance import _running_roundoff, factor_of, rounding_bound
 from trueup.comparing.verdict import confidence, may_be_noise
@@ -639,6 +639,16 @@ def set_exactly(relative: float) -> object:
     lines = [{"step": 0, "learning_rate": 0.1 * times} for times in (1 + relative, 1)]
     (pair,) = compare_scalars(lines[:1], lines[1:], {}, {})
     return pair.beyond
+
+
+@decides("comparing.later_loss")
+def later(times: float) -> object:
+    """Equal losses, then one of a step that was not captured."""
+    target, reference = (
+        [{"step": 0, "loss": 2.0}, {"step": 1, "loss": loss}] for loss in (1 + times * 1e-6, 1)
+    )
+    limits = {0: {"loss": 1e-6, "gradient": 1e-6}}
+    return later_loss(compare_scalars(target, reference, limits, {}), limits) is None
 
 
 # -- conclusion ------------------------------------------

@@ -141,6 +141,19 @@ def test_dtypes_that_one_side_s_code_names(
     assert not book_of(*sides).near(None, "optimizer").dtypes  # another place
 
 
+def test_a_statement_that_moved_into_a_loop_is_told_with_the_loop(tmp_path: Path) -> None:
+    loop, last = "    for _ in range(2):\n        value = value / 2\n", "value = abs(value)\n"
+    sides = [
+        side(tmp_path / name, helpers=f"def normalised(value):\n{loop}{indent}{last}    return value\n")
+        for name, indent in (("target", "        "), ("reference", "    "), ("again", "  " * 2))
+    ]
+    (found,) = differences(*sides[:2])
+    assert found.code is EvidenceCode.CODE_NESTED_OTHERWISE
+    assert (found.place("text"), found.place("target")) == ("value = abs(value)", "for _ in range(2):")
+    assert found.place("reference") == ""
+    assert not list(differences(*sides[1:]))
+
+
 def test_statements_in_another_order_are_told_with_what_they_follow(tmp_path: Path) -> None:
     first, second = "    value = value / 2\n", "    value = abs(value)\n"
     sides = [

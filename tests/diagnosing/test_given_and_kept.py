@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -250,6 +251,20 @@ def test_a_buffer_in_another_dtype_is_named(tmp_path: Path) -> None:
 # -- clearing ------------------------------------------
 
 
+class Climbing(torch.optim.SGD):
+    """Plain descent, with a step up."""
+
+    @torch.no_grad()
+    def climb(self) -> None:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.add_(p.grad, alpha=0.01)
+
+    def step(self, closure: Any = None) -> None:
+        """The update, whose code a run reaches when it first makes one."""
+        super().step(closure)
+
+
 def test_gradients_cleared_before_the_update(tmp_path: Path) -> None:
     def program(*, clears: bool) -> Program:
         def train() -> None:
@@ -271,6 +286,32 @@ def test_gradients_cleared_before_the_update(tmp_path: Path) -> None:
     codes = [one.headline.code for one in findings]
     assert StagesCode.CLEARED_BEFORE_UPDATE in codes
     assert StagesCode.STEPS_AFTER not in codes
+
+
+def test_gradients_that_the_reference_clears_between_two_passes(tmp_path: Path) -> None:
+    """Sharpness-aware minimisation: a step up, cleared gradients, and the update from where that leads."""
+
+    def program(*, clears: bool) -> Program:
+        def train() -> None:
+            torch.manual_seed(0)
+            model = Model()
+            optimizer = Climbing(model.parameters(), lr=0.1)
+            for at in range(2):
+                ids = torch.randint(0, SIZE, (2, 13), generator=torch.Generator().manual_seed(at))
+                plain(model, ids, at).backward()
+                optimizer.climb()
+                if clears:
+                    optimizer.zero_grad()
+                plain(model, ids, at).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+        return train
+
+    _, findings = both(tmp_path, program(clears=False), program(clears=True))
+    assert [one.headline.code for one in findings] == [StagesCode.SUMMED_BEFORE_UPDATE]
+    said = {one.code for one in findings[0].evidence}
+    assert EvidenceCode.CODE_OF_ONE_SIDE not in said  # the reference's update is in a later step
 
 
 @pytest.mark.parametrize(

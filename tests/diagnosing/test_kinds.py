@@ -309,3 +309,18 @@ def test_a_rotary_table_tells_what_was_rounded(
     codes = (KindReason.FREQUENCIES_ROUNDED, KindReason.ANGLES_ROUNDED)
     found = [(one.sentence.code, one.sentence.place("dtype")) for one in kinds if one.sentence.code in codes]
     assert found == ([] if expected is None else [expected])
+
+
+def test_dropout_of_the_same_numbers_in_another_memory_layout() -> None:
+    x = torch.randn(4, 8, 6, 6, generator=torch.Generator().manual_seed(0))
+
+    def drop(seed: int, layout: torch.memory_format) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return torch.nn.functional.dropout(x.contiguous(memory_format=layout), 0.1).contiguous()
+
+    last, first = (drop(1, layout) for layout in (torch.channels_last, torch.contiguous_format))
+    for side, pair in (("target", (last, first)), ("reference", (first, last))):
+        said = name_kinds(case(*pair))[0].sentence
+        assert (said.code, said.place("side")) == (KindReason.DROPPED_IN_OTHER_LAYOUT, side)
+    other = drop(2, torch.channels_last)
+    assert name_kinds(case(other, first))[0].sentence.code is KindReason.OTHER_ELEMENTS_DROPPED

@@ -306,8 +306,8 @@ class Adapter(Protocol):
     def manifest(self) -> dict[str, object]:
         """Framework facts for the manifest."""
 
-    def reached_code(self) -> dict[str, object]:
-        """The program's functions that the calls so far can reach."""
+    def reached_code(self) -> dict[str, object] | None:
+        """The program's functions that the calls so far can reach; None: those of the last time."""
 
     def rank_facts(self) -> dict[str, object]:
         """Coordinate, parameter table, roots, opaque modules."""

@@ -75,6 +75,8 @@ class Code:
         self._frames: dict[CodeType, dict[str, object]] = {}
         """code of frames above a call -> its globals, innermost first"""
         self._extra: dict[str, FunctionType] = {}
+        self._collected = -1
+        """frames and roles that were known when the code was last collected"""
         self._types: dict[type, bool] = {}
         self._found: list[Function] = []
         self._numbers: dict[tuple[int, int | None], int] = {}
@@ -91,11 +93,17 @@ class Code:
         if isinstance(function, FunctionType):
             self._extra.setdefault(role, function)
 
+    @property
+    def has_grown(self) -> bool:
+        """Whether calls came from functions that were not known when the code was last collected."""
+        return len(self._frames) + len(self._extra) > self._collected
+
     def collect(self, modules: Iterable[tuple[str, object]]) -> dict[str, object]:
         """All functions, and by which number each frame, class of modules and module begins.
 
         ``modules``: name and object; their ``forward`` (``construct``) and what hangs on them is read.
         """
+        self._collected = len(self._frames) + len(self._extra)
         by_class: dict[type, list[tuple[str, object]]] = {}
         for name, module in modules:
             by_class.setdefault(type(module), []).append((name, module))

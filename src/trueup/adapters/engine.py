@@ -357,8 +357,11 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
             return self.stacks.number(caller, None, None, self.sink.recorder.stacks)
         return self.stacks.number(caller, self.machinery, frame.stack, self.sink.recorder.stacks)
 
-    def reached_code(self) -> dict[str, object]:
-        """The program's functions that the calls so far can reach (``code.Code``)."""
+    def reached_code(self) -> dict[str, object] | None:
+        """The program's functions that the calls so far can reach (``code.Code``); None where they are those
+        of the last time."""
+        if not self.code.has_grown:
+            return None
         roots = [(reference(), name) for reference, name in self.roots]
         named = (
             (".".join(part for part in (name, inner) if part), module)

@@ -90,8 +90,9 @@ def scalar_line(
         if not name.startswith("_") and name != "losses":
             line[name] = item(value) if not isinstance(value, (dict, list, bool, str)) else value
     if "_buffers" in noted:
-        names, norms = noted["_buffers"]
+        names, (norms, sums) = noted["_buffers"]
         line["buffers"] = dict(zip(names, norms.tolist(), strict=True))
+        line["buffer_sums"] = dict(zip(names, sums.tolist(), strict=True))
     received = [n for n in map(item, noted.get("_received_norms", [])) if n is not None]
     if received:
         line.setdefault("grad_norm", sum(n * n for n in received) ** 0.5)

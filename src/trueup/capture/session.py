@@ -381,7 +381,6 @@ class Session:
     _recorded_step = -1
     _captured_ranks: frozenset[int] = frozenset()
     _facts_written: list[int] | None = None
-    _code_written = False
 
     def _open_run(self) -> bool:
         """First training forward: only now is the rank known and the process known to train."""
@@ -489,10 +488,10 @@ class Session:
             self.recorder = Recorder(self._writer or RunWriter(self.output, rank=self.rank), -1)
 
     def _write_step(self, writer: RunWriter, recorder: Recorder | None) -> None:
-        if recorder is not None and self.options.stacks and not self._code_written:
-            self._code_written = True
+        if recorder is not None and self.options.stacks:
             with self.guard("the program's code"):
-                writer.write_code(self.adapter.reached_code())
+                if (code := self.adapter.reached_code()) is not None:
+                    writer.write_code(code)
         if self._written_later(writer, recorder):
             return
         self._later.join()

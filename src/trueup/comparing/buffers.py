@@ -2,7 +2,7 @@
 
 A buffer that differs from the start (rotary frequencies in another dtype) is a cause of what its module
 makes. One that a step writes and training does not read (running statistics) shows in no record: its norm is
-compared.
+compared, and a sum that signs and order change.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from trueup.types.trace import BufferFacts, ScalarLine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenBuffer:
-    """A buffer that a step left with another norm."""
+    """A buffer that a step left with another norm, or of the same norm with other contents."""
 
     fqn: str
     step: int
     target: float
     reference: float
+    by_norm: bool = True
+    """else by the weighted sum"""
 
     @property
     def module(self) -> str:
@@ -89,8 +91,12 @@ def _written(step: int, line: ScalarLine, other: ScalarLine) -> list[WrittenBuff
         reference = there.get(fqn)
         if target is None or reference is None:
             continue
-        if abs(target - reference) > BUFFER_APART * max(target, reference):
+        allowed = BUFFER_APART * max(target, reference)
+        sums = [(side.get("buffer_sums") or {}).get(fqn) for side in (line, other)]
+        if abs(target - reference) > allowed:
             found.append(WrittenBuffer(fqn=fqn, step=step, target=target, reference=reference))
+        elif sums[0] is not None and sums[1] is not None and abs(sums[0] - sums[1]) > allowed:
+            found.append(WrittenBuffer(fqn=fqn, step=step, target=sums[0], reference=sums[1], by_norm=False))
     return found
 
 

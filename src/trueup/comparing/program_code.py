@@ -138,6 +138,17 @@ class CodeBook:
                 at=reference.at,
             )
         at = _changed(target, reference)
+        if not any(at) and (moved := _nested_otherwise(target, reference)):
+            around = [_read(one.source, one.name)[3][moved[0]] for one in (target, reference)]
+            return reason(
+                EvidenceCode.CODE_NESTED_OTHERWISE,
+                function=_shown_name(reference),
+                text=_joined([_statements(target)[n] for n in moved]),
+                target=around[0].rpartition("\n")[2],
+                reference=around[1].rpartition("\n")[2],
+                target_at=_at(target, moved),
+                reference_at=_at(reference, moved),
+            )
         shown = [[_statements(one)[n] for n in of] for one, of in zip((target, reference), at, strict=True)]
         places = {"target_at": _at(target, at[0]), "reference_at": _at(reference, at[1])}
         if sorted(shown[0]) == sorted(shown[1]):  # the same statements in another order
@@ -284,7 +295,18 @@ def _shown_name(function: ProgramFunction) -> str:
 def _same_statements(target: ProgramFunction, reference: ProgramFunction) -> bool:
     if not target.source or not reference.source:
         return target.digest == reference.digest
-    return target.source == reference.source or _compared(target) == _compared(reference)
+    same = target.source == reference.source or _compared(target) == _compared(reference)
+    return same and not _nested_otherwise(target, reference)
+
+
+def _nested_otherwise(target: ProgramFunction, reference: ProgramFunction) -> list[int]:
+    """The statements that stand in another block, by number, where all are the same in the same order."""
+    sides = [_read(one.source, one.name)[3] for one in (target, reference)]
+    if len(sides[0]) != len(sides[1]):
+        return []
+    return [
+        n for n, (one, other) in enumerate(zip(*sides, strict=True)) if one.count("\n") != other.count("\n")
+    ]
 
 
 def _changed(target: ProgramFunction, reference: ProgramFunction) -> tuple[list[int], list[int]]:
@@ -330,14 +352,15 @@ def _compared(function: ProgramFunction) -> list[str]:
 
 
 @lru_cache(maxsize=4096)
-def _read(source: str, name: str) -> tuple[list[str], list[str], list[int]]:
-    """Statements as they are shown and as they are compared, and the line of the outermost around each."""
+def _read(source: str, name: str) -> tuple[list[str], list[str], list[int], list[str]]:
+    """Statements as they are shown and as they are compared, the line of the outermost around each, and the
+    heads of the blocks around each, the outermost first, one a line."""
     text = textwrap.dedent(source)
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError):
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return lines, lines, []
+        return lines, lines, [], []
     inside, arguments, decorators = _parts_of(body, name)
     if inside and isinstance(inside[0], ast.Expr) and isinstance(inside[0].value, ast.Constant):
         inside = inside[1:]
@@ -347,7 +370,8 @@ def _read(source: str, name: str) -> tuple[list[str], list[str], list[int]]:
     names = {} if arguments is None else _positions(arguments)
     compared = lines + _lines_of([_Renamed(names).visit(one) for one in inside])
     numbers = [one.lineno for one in inside for _ in _lines_of([one])]
-    return shown, compared if len(compared) == len(shown) else shown, [0] * len(lines) + numbers
+    same = len(compared) == len(shown)
+    return shown, compared if same else shown, [0] * len(lines) + numbers, [""] * len(lines) + _around(inside)
 
 
 def _parts_of(body: list[ast.stmt], name: str) -> tuple[list[ast.stmt], ast.arguments | None, list[ast.expr]]:
@@ -369,6 +393,19 @@ _DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 def _lines_of(body: list[ast.stmt]) -> list[str]:
     text = "\n".join(ast.unparse(ast.fix_missing_locations(one)) for one in body)
     return [line.strip() for line in text.splitlines()]
+
+
+def _around(body: list[ast.stmt]) -> list[str]:
+    """The heads of the blocks around each line."""
+    found, heads = [], list[tuple[int, str]]()
+    text = "\n".join(ast.unparse(ast.fix_missing_locations(one)) for one in body)
+    for line in text.splitlines():
+        depth = len(line) - len(line.lstrip())
+        while heads and heads[-1][0] >= depth:
+            heads.pop()
+        found.append("".join(f"\n{head}" for _, head in heads))
+        heads.append((depth, line.strip()))
+    return found
 
 
 def _positions(arguments: ast.arguments) -> dict[str, str]:

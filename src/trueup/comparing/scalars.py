@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trueup.comparing.thresholds import SET_EXACTLY
+from trueup.comparing.thresholds import LATER_LOSS, SET_EXACTLY
 
 RATE = "learning_rate"
 _EXACT = (
@@ -116,6 +116,19 @@ def _is_rounded(rounded: float, exact: float) -> bool:
     """Whether one side is what float32, in which some frameworks hold their settings, leaves of the other."""
     with np.errstate(over="ignore"):
         return rounded == float(np.float32(exact))
+
+
+def later_loss(scalars: Sequence[ScalarPair], limits: Mapping[int, Mapping[str, float]]) -> ScalarPair | None:
+    """The first loss that is not the other run's bit for bit, where it is of a step that was not captured and
+    ``LATER_LOSS`` times as far away as a captured one might be. Rounding that came in since the step before
+    moves a loss by some roundings; over many steps it grows without limit, so that losses which begin to
+    differ by less are left as they are."""
+    losses = sorted((one for one in scalars if one.name == "loss"), key=lambda one: (one.step, one.rank))
+    first = next((one for one in losses if one.abs_diff != 0.0), None)
+    if first is None or first.step in limits or first.rel_diff is None:
+        return None
+    allowed = max((limit["loss"] for limit in limits.values()), default=0.0)
+    return first if first.rel_diff > LATER_LOSS * allowed > 0 else None
 
 
 def number(value: Value) -> float | str:

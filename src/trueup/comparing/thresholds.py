@@ -442,3 +442,10 @@ LOSS_ROUNDINGS = derived(
     "unit roundoffs",
     "beside sqrt(tokens) of the sum: exp, log and a division",
 )
+LATER_LOSS = chosen(
+    "comparing.later_loss",
+    100.0,
+    "times the tolerance of a captured loss",
+    "one update after equal losses: rounding of gradients moves the next loss to first order by a rounding "
+    "of its change, and what backward and the optimizer add stays below tens of roundings",
+)

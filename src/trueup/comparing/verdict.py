@@ -16,7 +16,7 @@ from trueup.comparing.ledger import Ledger
 from trueup.comparing.microbatches import led_by_microbatches
 from trueup.comparing.optimizer_settings import SharedGap
 from trueup.comparing.precision_gap import PrecisionGap
-from trueup.comparing.scalars import DECISIVE, NORM, RATE, ScalarPair, number
+from trueup.comparing.scalars import DECISIVE, NORM, RATE, ScalarPair, later_loss, number
 from trueup.comparing.thresholds import (
     DOUBT_AFTER_EQUAL,
     NO_DOUBT,
@@ -152,6 +152,8 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
         return _not_compared(ledger, unpaired, runs.captured)
     if ledger.not_bracketed:
         return _undecided(ledger, runs)
+    if (later := later_loss(scalars, ledger.limits)) is not None:
+        return _loss_differs_later(later, ledger, runs)
     phases = unseen(ledger.counts)
     return _agree_in_part(ledger, phases, runs) if phases else _agree(ledger, runs.captured)
 
@@ -409,7 +411,7 @@ def _buffers_differ(ledger: Ledger, runs: Runs) -> Verdict:
         step=first.step,
         phase="forward",
         confidence=in_words(Word.CERTAIN),
-        evidence=(*site, reason(EvidenceCode.BUFFERS_WRITTEN, **written, **norms)),
+        evidence=(*site, reason(EvidenceCode.BUFFERS_WRITTEN, by_norm=first.by_norm, **written, **norms)),
         before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
         next=runs.to_do(NextCode.READ_REPORT, first.step),
     )
@@ -430,6 +432,21 @@ def _scalars_differ(apart: list[ScalarPair], ledger: Ledger) -> Verdict:
         evidence=tuple(scalar_reason(EvidenceCode.SCALAR_DIFFERS, [pair]) for pair in apart[:6]),
         before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
         next=Reason(NextCode.CHECK_GRADIENT_NORM if of_norm else NextCode.ALIGN_SETTINGS),
+    )
+
+
+def _loss_differs_later(pair: ScalarPair, ledger: Ledger, runs: Runs) -> Verdict:
+    """The captured steps agree, and do not contain what makes the losses differ: another optimizer's turn,
+    or what a few updates add up to."""
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=reason(VerdictCode.LOSS_DIFFERS_LATER, step=pair.step),
+        step=pair.step,
+        phase="loss",
+        confidence=in_words(Word.CERTAIN),
+        evidence=(scalar_reason(EvidenceCode.SCALAR_DIFFERS, [pair]),),
+        before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
+        next=reason(NextCode.CAPTURE_STEPS, before=pair.step - 1, step=pair.step, command=runs.command),
     )
 
 

@@ -32,13 +32,14 @@ from trueup.importers import open_trace
 from trueup.matching.mapping import read_mapping
 from trueup.merging.sides import as_wholes
 from trueup.store.rollouts import is_trace
-from trueup.types.codes import NoteCode, ReplayCode, RLCode, ToleranceCode
+from trueup.types.codes import NoteCode, ReplayCode, RLCode, ToleranceCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.confidence import Confidence
 from trueup.types.finding import Basis, Finding, Origin, Stage
 from trueup.types.reason import Reason, read_reasons, reason
 from trueup.types.result import DepthDocument, PathDocument
 from trueup.types.status import Outcome
+from trueup.types.verdict import Verdict
 
 MAX_POINTS = 600
 """module outputs a report draws; of a larger model the outer ones, and what is around the origin"""
@@ -343,7 +344,26 @@ def _with_next(finding: Finding, context: Context, work: Runs) -> Finding:
 def _later(context: Context) -> tuple[Finding, ...]:
     """Where no stage failed: what the traces alone say of later steps, if far beyond what is allowed."""
     far = far_later(context.passive, context.steps[0][0])
-    return (finding_from_origin(far[0], context),) if far else ()
+    if far:
+        return (finding_from_origin(far[0], context),)
+    verdict = context.comparison.verdict
+    return (_of_later_loss(verdict),) if verdict.headline.code is VerdictCode.LOSS_DIFFERS_LATER else ()
+
+
+def _of_later_loss(verdict: Verdict) -> Finding:
+    """The first loss that differs, of a step that was not captured."""
+    return Finding(
+        stage=Stage.LOSS,
+        headline=verdict.headline,
+        module=None,
+        site=f"loss of step {verdict.step}",
+        phase="loss",
+        step=verdict.step,
+        rank=verdict.rank,
+        basis=Basis.RECORDED,
+        evidence=verdict.evidence,
+        next=verdict.next,
+    )
 
 
 def _later_but_order(context: Context, outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:

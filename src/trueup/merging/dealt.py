@@ -55,7 +55,11 @@ def dealt_otherwise(sources: Sequence[TraceSource]) -> tuple[Dealt, Dealt] | Non
     target, reference = (Dealt.of(source, step) for source in sources)
     if not target.whole or target.whole != reference.whole or target == reference:
         return None
-    return target, reference
+    both = target, reference
+    one_process = all(len({rank for rank, _ in one.parts}) == 1 for one in both)
+    if one_process and len({sum(map(len, one.parts.values())) for one in both}) > 1:
+        return None  # one run goes through the same rows more often
+    return both
 
 
 def _is_the_same(sources: Sequence[TraceSource], step: int) -> bool:

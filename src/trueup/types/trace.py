@@ -245,6 +245,8 @@ class ScalarLine(TypedDict, total=False):
     """of reinforcement learning: ``role``, ``phase``, its ``number`` and its ``calls``"""
     buffers: Mapping[str, float | None]
     """l2 norms of the floating buffers after the update"""
+    buffer_sums: Mapping[str, float | None]
+    """sum_i cos(i) b_i of the same, which signs and order change"""
     weight_norm: float | None
     update_ratio: float | None
     num_not_finite: float | None

@@ -104,5 +104,8 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.OF_ANOTHER_CALL: "exchanged outputs in {place}: {target} for {reference}",
     KindReason.STEP_LEFT_OUT: "a step of the computation is skipped in {place}",
     KindReason.ACTIVATION_OF_ONE_SIDE: "the {side} alone applies {function} in {place}",
+    KindReason.NO_GRADIENT_IN_REFERENCE: "gradient in the target alone, at {place}",
+    KindReason.ZERO_GRADIENT_IN_REFERENCE: "gradient that is zero in the reference alone, at {place}",
+    KindReason.DROPPED_IN_OTHER_LAYOUT: "the {side} alone drops in {place} in channels_last order",
     KindReason.DROPPED_ON_ONE_SIDE: "the {side} alone applies dropout in {place} (p = {rate:.4g})",
 }

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from trueup.types.codes.evidence import EvidenceCode as Is
 from trueup.types.codes.record import RecordCode
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, Phrase, listed, one_plus, times
+from trueup.wording.phrase import Facts, Phrase, count, listed, one_plus, times
 
 SETTINGS = {"microbatches": "number of microbatches"}
 """names of settings that need a word more"""
@@ -53,6 +53,16 @@ def _buffer(facts: Facts) -> str:
     return name + ("other values" if same else facts.fill("{target} (target), {reference} (reference)"))
 
 
+def _buffers_written(facts: Facts) -> str:
+    what = "norms" if facts["by_norm"] else "values of the same norm"
+    of = "" if facts["by_norm"] else "weighted sum "
+    has = "has" if facts["num"] == 1 else "have"
+    return (
+        f"{count(facts['num'], 'buffer')} {has} different {what} after step {facts['step']}: {facts['name']} "
+        f"{of}{facts['target']:.6g} (target), {facts['reference']:.6g} (reference)"
+    )
+
+
 def _absent(facts: Facts) -> str:
     names = facts["parameters"]
     noun = "parameter" if len(names) == 1 else "parameters"
@@ -81,6 +91,17 @@ def _code_differs(facts: Facts) -> str:
         for side in ("target", "reference")
     ]
     return facts.fill("the code of {function} differs: ") + ", ".join(sides)
+
+
+def _code_nested_otherwise(facts: Facts) -> str:
+    blocks = [f'inside "{facts[side]}"' if facts[side] else "outside all blocks" for side in _SIDES]
+    return (
+        f'in {facts["function"]}, "{facts["text"]}" stands {blocks[0]} (target, {facts["target_at"]}), '
+        f"{blocks[1]} (reference, {facts['reference_at']})"
+    )
+
+
+_SIDES = ("target", "reference")
 
 
 def _code_in_other_order(facts: Facts) -> str:
@@ -181,9 +202,18 @@ PHRASES = {
         ),
     ),
     Is.BUFFERS_WRITTEN: Phrase(
-        sentence="{num:count buffer} have different norms after step {step}: {name} {target} (target), "
-        "{reference} (reference)",
-        samples=({"num": 8, "step": 0, "name": "bn1.running_var", "target": 3.1, "reference": 3.9},),
+        sentence=_buffers_written,
+        samples=(
+            {
+                "num": 8,
+                "step": 0,
+                "name": "bn1.running_var",
+                "target": 3.1,
+                "reference": 3.9,
+                "by_norm": True,
+            },
+            {"num": 1, "step": 0, "name": "router.bias", "target": -0.2, "reference": 0.2, "by_norm": False},
+        ),
     ),
     Is.ID_BEYOND: Phrase(
         sentence="id {value} of the {side} is outside the vocabulary: {module} has {size:count row}",
@@ -271,6 +301,27 @@ PHRASES = {
                 "reference": "",
                 "target_at": "loss.py:31",
                 "reference_at": "loss.py:29",
+            },
+        ),
+    ),
+    Is.CODE_NESTED_OTHERWISE: Phrase(
+        sentence=_code_nested_otherwise,
+        samples=(
+            {
+                "function": "train",
+                "text": "clip_grad_norm_(parameters, 1.0)",
+                "target": "for batch in microbatches:",
+                "reference": "",
+                "target_at": "train.py:31",
+                "reference_at": "train.py:29",
+            },
+            {
+                "function": "train",
+                "text": "loss.backward()",
+                "target": "for step in steps:",
+                "reference": "for batch in microbatches:",
+                "target_at": "train.py:31",
+                "reference_at": "train.py:29",
             },
         ),
     ),

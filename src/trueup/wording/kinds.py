@@ -650,6 +650,11 @@ PHRASES: dict[KindReason, Phrase] = {
         "target, {reference} only in the reference); the others agree",
         {"rate": 0.1, "target": 40, "reference": 43},
     ),
+    KindReason.DROPPED_IN_OTHER_LAYOUT: _say(
+        "the same random numbers drop {rate:percent} of the elements on both sides, in the {side} counted "
+        "with the channels last",
+        {"side": "target", "rate": 0.1},
+    ),
     KindReason.DROPPED_ON_ONE_SIDE: _say(
         "{num:count element} of {subject} are 0 in the {side} alone, the others are multiplied by 1 / (1 - "
         "{rate:.4g}): dropout with p = {rate:.4g}",

@@ -357,6 +357,11 @@ PHRASES = {
     S.ONE_STEP: clause("only one step was captured in both runs"),
     S.NEXT_LOSS_FOUND: clause("Differs from {site} on", {"site": "layers.0 · output.0"}),
     S.NEXT_LOSS_AGREES: clause("The loss agrees, though {num:count record} before it differ", {"num": 3}),
+    S.LOSS_GRADIENT: clause("The loss agrees, but its gradient differs"),
+    S.DETACHED_CAUSE: clause("a part of the loss that is detached, or has a gradient in one run alone"),
+    S.EVALUATED_WEIGHTS: clause(
+        "{root} is evaluated with other weights ({num:count layer})", {"root": "GPT", "num": 26}
+    ),
     S.NEXT_LOSS_ALONE: clause(
         "Differs although no fault was found in the first step: check its backward pass again, with the "
         "values of every gradient"
@@ -684,6 +689,11 @@ PHRASES = {
         "with the reference's gradients, {num} of {total:count updated weight} still differ ({names})",
         {"num": 2, "total": 12, "names": ("a", "b")},
     ),
+    S.GIVEN_STATE_DIFFER: clause(
+        "with the reference's gradients, the updated weights agree, but the state of {num} of "
+        "{total:count parameter} differs after the update ({names})",
+        {"num": 12, "total": 12, "names": ("exp_avg",)},
+    ),
     S.GIVEN_COUNTER: clause(
         "the reference's gradients were supplied: differences before the optimizer do not matter"
     ),
@@ -695,6 +705,9 @@ PHRASES = {
         "measured from each run's own gradients, weights and moments: earlier differences do not matter"
     ),
     S.UNNAMED: clause("The optimizer computes different updates from the same gradients"),
+    S.UNNAMED_STATE: clause(
+        "The optimizer keeps different state from the same gradients: {names}", {"names": ("exp_avg",)}
+    ),
     S.NO_UPDATE: clause(
         "no update was recorded in both runs: is the optimizer one that the framework does not provide?"
     ),
@@ -746,6 +759,13 @@ PHRASES = {
         "{reference:count microbatch}",
         {"target": 1, "reference": 2},
     ),
+    S.SUMMED_BEFORE_UPDATE: clause(
+        "Gradients of {target:count microbatch} are summed; the reference clears them after "
+        "{reference:count microbatch}",
+        {"target": 2, "reference": 1},
+    ),
+    S.NOT_CLEARED_CAUSE: clause("zero_grad is missing between two backward passes of one update"),
+    S.CLEAR_ALIKE: clause("clear the gradients in the same places as the reference"),
     S.CLEARED_CAUSE: clause("the gradients are cleared at the wrong place of the accumulation loop"),
     S.STEP_EACH_CAUSE: clause("the optimizer steps after every microbatch"),
     S.ACCUMULATION_CAUSE: clause("a different number of microbatches to accumulate"),

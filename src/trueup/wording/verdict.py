@@ -126,7 +126,12 @@ PHRASES = {
         {"name": "inv_freq", "module": "rotary", "target": "float32", "reference": "float32"},
     ),
     Is.BUFFERS_WRITTEN: _headline(
-        "{num:count buffer} differ after step {step}, {name} first; all other records agree",
+        lambda facts: facts.fill(
+            "{num:count buffer} "
+            + ("differs" if facts["num"] == 1 else "differ")
+            + " after step {step}, {name} first; all other records agree"
+        ),
+        {"num": 1, "step": 0, "name": "router.bias"},
         {"num": 8, "step": 0, "name": "bn1.running_mean"},
     ),
     Is.CLIPPED_OTHERWISE: _headline(
@@ -184,6 +189,9 @@ PHRASES = {
     Is.PARAMETER_ABSENT: _headline(
         "The {side} has no parameter {parameter}; weights initialised after it differ, first {weight}",
         {"side": "target", "parameter": "layers.1.bias", "weight": "layers.1.weight"},
+    ),
+    Is.LOSS_DIFFERS_LATER: _headline(
+        "The captured steps agree; the loss differs from step {step}", {"step": 4}
     ),
     Is.GRADIENT_NORM_DIFFERS: _headline(
         "Gradient norm differs in step {step}, but the recorded tensors agree", {"step": 0}
@@ -287,6 +295,11 @@ PHRASES = {
     Next.CAPTURE_VALUES: _to_do(
         "for both runs, to see which elements differ",
         "trueup capture --task tensor --steps {step} -o RUN -- {command}",
+    ),
+    Next.CAPTURE_STEPS: _to_do(
+        "for both runs, to see the step before and that one",
+        "trueup capture --preset diagnose --steps {before}-{step} -o RUN -- {command}",
+        samples=({"before": 3, "step": 4, "command": "python train.py"},),
     ),
     Next.READ_REPORT: _to_do(
         "then read report.html at this site", "trueup compare {target} {reference} --steps {step} -o OUT"

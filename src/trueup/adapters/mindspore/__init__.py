@@ -128,7 +128,7 @@ class Adapter:
             "default_dtype": "float32",
         }
 
-    def reached_code(self) -> dict[str, object]:
+    def reached_code(self) -> dict[str, object] | None:
         """The program's functions that the calls so far can reach."""
         return self._engine.reached_code()
 

@@ -151,7 +151,7 @@ class Adapter:
             facts["allow_tf32"] = products.allow_tf32
         return facts
 
-    def reached_code(self) -> dict[str, object]:
+    def reached_code(self) -> dict[str, object] | None:
         """The program's functions that the calls so far can reach."""
         return self._engine.reached_code()
 

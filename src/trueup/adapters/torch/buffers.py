@@ -51,8 +51,8 @@ class Buffers:
                 }
 
     def norms(self) -> tuple[list[str], Tensor] | None:
-        """Names and l2 norms of the floating buffers after an update, on the device of the first; None where
-        there are none."""
+        """Names of the floating buffers after an update; for each its l2 norm and ``weighted_sum``, (2, N) on
+        the device of the first. None where there are none."""
         found = {
             fqn: buffer.detach()
             for root in self._roots
@@ -63,7 +63,8 @@ class Buffers:
         if not found:
             return None
         norms = [torch.linalg.vector_norm(buffer, dtype=torch.float32) for buffer in found.values()]
-        return list(found), torch.stack([norm.to(norms[0].device) for norm in norms])
+        both = [*norms, *map(weighted_sum, found.values())]
+        return list(found), torch.stack([one.to(both[0].device) for one in both]).view(2, -1)
 
     def _note_modes(self, module: nn.Module) -> None:
         root = self._engine.root_name(module)
@@ -84,6 +85,17 @@ class Buffers:
             for own, buffer in child._buffers.items():
                 if buffer is not None and _has_values(buffer):
                     yield ".".join(part for part in (root, name, own) if part), buffer
+
+
+def weighted_sum(buffer: Tensor) -> Tensor:
+    """sum_i cos(i) b_i of the first ``MOST_SUMMED`` elements: what has one norm with another sign or in
+    another order has not one such sum."""
+    first = buffer.reshape(-1)[:MOST_SUMMED].float()
+    return first @ torch.arange(len(first), dtype=torch.float32, device=first.device).cos()
+
+
+MOST_SUMMED = 65536
+"""elements: what a step may spend on a large buffer, a mask or a cache"""
 
 
 def _has_values(buffer: Tensor) -> bool:

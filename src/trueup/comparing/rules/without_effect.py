@@ -48,9 +48,28 @@ def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement
     gaps = metrics.rel_l2[begins]
     if not len(gaps) or not (gaps >= UNFELT * felt).all():
         return judgement
+    if _of_weights_in_evaluation(rows, judgement):
+        return judgement
     why = Reason(RecordCode.WITHOUT_EFFECT)
     found = judgement.at(differ, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
     return found.attributed(differ, UNDECIDED)
+
+
+def _of_weights_in_evaluation(rows: Rows, judgement: Judgement) -> bool:
+    """Whether evaluation of a model gives something else, and that begins in a layer that was given the same
+    bits: its weights differ, of a model that no gradient reaches (the average of the trained weights)."""
+    begins, equal = judgement.attribution.status == ORIGIN, judgement.status == EQUAL
+    calls, differ = rows.target.call, judgement.status == DIFFERENT
+    made = rows.mode_is("eval") & rows.kind_is("module") & rows.slot_starts("output")
+    if not (differ & made & (rows.of_call("parent") < 0)).any():
+        return False
+    given = rows.phase_is("forward") & rows.slot_starts("input")
+    parents = set(rows.match.target.parent.tolist())
+    for row in np.flatnonzero(begins & made & rows.paired).tolist():
+        inputs = given & (calls == calls[row])
+        if int(calls[row]) not in parents and inputs.any() and equal[inputs].all():
+            return True
+    return False
 
 
 def _felt(rows: Rows, metrics: Metrics, judgement: Judgement) -> float | None:

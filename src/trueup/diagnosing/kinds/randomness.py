@@ -10,7 +10,7 @@ from trueup.diagnosing.kinds.fitting import close, roundoff_of
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.thresholds import CHANCE_Z, DRAWN_VALUES, FULL_SHARE, MIN_NUMBERS
 from trueup.matching.names import family
-from trueup.types.arrays import Floats
+from trueup.types.arrays import Bools, Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
@@ -30,10 +30,24 @@ def _dropout(evidence: Evidence) -> Found | None:
     if float(close(t[both], r[both], roundoff_of(evidence)).mean()) < FULL_SHARE:
         return None
     rate = target / (target + int(both.sum()))
+    if (side := _channels_last(a, b)) is not None:
+        sentence = said(evidence, KindReason.DROPPED_IN_OTHER_LAYOUT, side=side, rate=rate)
+        return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.MEMORY_FORMAT,))
     sentence = said(
         evidence, KindReason.OTHER_ELEMENTS_DROPPED, rate=rate, target=target, reference=reference
     )
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+
+
+def _channels_last(target: Bools, reference: Bools) -> str | None:
+    """The side that drops the other's elements, counted with the channels last: numbers are drawn in the
+    order in which a tensor lies in memory."""
+    if target.ndim not in (4, 5):
+        return None
+    for side, last, first in (("target", target, reference), ("reference", reference, target)):
+        if (np.moveaxis(last, 1, -1).ravel() == first.ravel()).mean() >= FULL_SHARE:
+            return side
+    return None
 
 
 def _dropout_of_one_side(evidence: Evidence) -> Found | None:

@@ -8,7 +8,7 @@ gradient belongs to the module that owns the weight.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -87,7 +87,7 @@ def _origins_of(
 ) -> list[Origin]:
     steps = replayed_steps(replay, reference)
     charges = [charge for step in steps for charge in _charges(step, noise)]
-    charges = _tied_to_owners(_without_consequences(charges))
+    charges = _tied_to_owners(_without_consequences(_before_updates(charges, steps)))
     if calls:
         charges = [c for c in charges if c.step.target.kind[c.found.call] != "module"]
     owners: dict[str, _Owner] = {}
@@ -280,6 +280,20 @@ def _is_closed(charge: Charge) -> bool:
     """Whether the module that is charged shows nothing of its inside in the call that is."""
     view, call = charge.step.target, charge.found.call
     return view.kind[call] == "module" and view.name[call] == charge.owner and bool(view.opaque[call])
+
+
+def _before_updates(charges: list[Charge], steps: Sequence[ReplayedStep]) -> list[Charge]:
+    """Leave out what evaluation computes after an update that is not the reference's: of a model that
+    follows the weights (their average) as of the model itself. A replay puts weights in before the update,
+    and none into a model that is not trained."""
+    updated = {s.rank: (s.step, at) for s in reversed(steps) if (at := s.first_other_update) is not None}
+
+    def follows(charge: Charge) -> bool:
+        step = charge.step
+        evaluated = step.target.mode[charge.found.call] == "eval"
+        return evaluated and step.rank in updated and (step.step, charge.order) > updated[step.rank]
+
+    return [charge for charge in charges if not follows(charge)]
 
 
 def _tied_to_owners(charges: list[Charge]) -> list[Charge]:

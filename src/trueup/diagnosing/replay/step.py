@@ -26,7 +26,7 @@ from trueup.matching import StepMatch
 from trueup.numerics.dtypes import DTYPES, unit_roundoffs
 from trueup.store import StepView, Trace
 from trueup.store.given import root_inputs
-from trueup.store.view import LOCAL
+from trueup.store.view import LOCAL, UPDATED
 from trueup.types.arrays import Array
 
 OUTSIDE = "<outside the model>"
@@ -167,6 +167,15 @@ class ReplayedStep:
         apart = float(np.sqrt(np.square(rows["difference"].drop_nulls().to_numpy()).sum()))
         size = float(np.sqrt(np.square(total).sum()))
         return apart / size if size > 0 else 0.0
+
+    @cached_property
+    def first_other_update(self) -> int | None:
+        """The first record of a weight after an update that differs from the reference's by more than
+        rounding; None where all agree, or none was recorded."""
+        phase, slot = self.target.phase, self.target.slot
+        updated = (record for record in self.row_of_record if (phase[record], slot[record]) == UPDATED)
+        apart = self.metrics.difference > self.bounds
+        return min((record for record in updated if apart[self.row_of_record[record]]), default=None)
 
     # -- calls ------------------------------------------
 

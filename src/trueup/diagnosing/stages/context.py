@@ -234,7 +234,15 @@ class Context:
 
     def origins_of(self, *stages: Stage) -> list[Origin]:
         """Origins of some stages, surest first."""
-        return [origin for origin in self.origins if origin.stage in stages]
+        return [o for o in self.origins if o.stage in stages and not self._is_of_one_side(o)]
+
+    def _is_of_one_side(self, origin: Origin) -> bool:
+        """Whether the first step of one run alone has its microbatch: its records have no counterpart."""
+        counts = self.microbatches
+        held = [one for one in (origin.target_record, origin.reference_record) if one is not None]
+        if None in counts or counts[0] == counts[1] or len(held) > 1 or origin.step != self.steps[0][0]:
+            return False
+        return origin.microbatch is not None and origin.microbatch >= min(filter(None, counts), default=0)
 
     def follows_weights(self, origin: Origin) -> bool:
         """Whether it is of a step whose weights differ already, those of the first being the same."""

@@ -31,6 +31,7 @@ from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView
 from trueup.store.given import root_inputs
 from trueup.store.same_rows import MASK, Span, num_rows, row_keys, spans_of, width_of
+from trueup.store.view import UPDATED
 from trueup.types.arrays import Floats, Ints
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
@@ -113,6 +114,8 @@ def _same_stream(context: Context) -> Reason | None:
     counts = context.microbatches
     if counts[0] == counts[1] or None in counts:
         return None
+    if _begins_alike(context):
+        return reason(Stages.SAME_STREAM, target=counts[0], reference=counts[1])
     for rank in context.ranks:
         sides: tuple[list[bytes], list[bytes]] = ([], [])
         for at in range(min(len(context.steps), 2)):
@@ -125,6 +128,20 @@ def _same_stream(context: Context) -> Reason | None:
         if shared < 2 or sides[0][:shared] != sides[1][:shared]:
             return None
     return reason(Stages.SAME_STREAM, target=counts[0], reference=counts[1])
+
+
+def _begins_alike(context: Context) -> bool:
+    """Whether the first step of one run ended without an update, and all it was given is what the other
+    run's began with."""
+    books = context.pair()
+    updated = [bool(book.parameters_with(*UPDATED)) for book in books]
+    if all(updated) or not any(updated):
+        return False
+    sides = [Batch.of(book).ids for book in books]
+    short, whole = sides if updated[1] else sides[::-1]
+    return bool(short) and all(
+        name in whole and np.array_equal(whole[name][: len(ids)], ids) for name, ids in short.items()
+    )
 
 
 def _same_rows(context: Context) -> Reason | None:

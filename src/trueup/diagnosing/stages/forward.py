@@ -11,6 +11,7 @@ import polars as pl
 from trueup.comparing.precision_gap import TF32
 from trueup.comparing.scalars import number
 from trueup.diagnosing.stages.context import Context, clarity, counted, is_beyond, is_compared, stands_alone
+from trueup.diagnosing.stages.evaluated import with_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -124,6 +125,7 @@ def _judged(
     if known or (origins and (context.by_replay or context.failed_before() is None)):
         located = () if known and not (context.by_replay or beside) else tuple(origins)
         found = _ordered(tuple(finding_from_origin(origin, context) for origin in located))
+        found = with_evaluated(found, context)
         modules = () if beside else tuple(one.module for one in known)
         findings = (*known, *(one for one in found if one.module not in modules))
         return outcome(

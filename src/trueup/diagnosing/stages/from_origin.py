@@ -17,7 +17,7 @@ from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
 from trueup.types.codes import EvidenceCode, KindReason, VerdictCode
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import EvidenceRank, Finding, Kind, Origin, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, Origin, Stage
 from trueup.types.reason import Reason, reason
 
 
@@ -38,13 +38,16 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     if classes is not None and not settings and _is_left_out(origin, kinds, context):
         kinds = (kind_named("missing_or_extra_term", EvidenceRank.STATED, classes), *kinds)
     best = kinds[0] if kinds else None
+    unnamed = best is None or not best.rank.is_named or best.sentence.code in _WEIGHED
+    sends_otherwise = unnamed and _is_of_gradient_alone(origin, context)
+    detached = (reason(Stages.DETACHED_CAUSE),) if sends_otherwise else ()
     attributed = origin
     origin = replace(
         origin,
         source=_with_code(origin.source, context.replayed or context.target, context),
         reference_source=_with_code(origin.reference_source, context.reference, context),
     )
-    causes = tuple(dict.fromkeys([*settings, *(best.causes if best else ())]))
+    causes = detached or tuple(dict.fromkeys([*settings, *(best.causes if best else ())]))
     evidence = [
         *((best.sentence,) if best else ()),
         *tried,
@@ -55,7 +58,9 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     ]
     finding = Finding(
         stage=_stage_of(origin, context),
-        headline=_headline(origin, best, settings, buffers, classes),
+        headline=reason(Stages.LOSS_GRADIENT)
+        if sends_otherwise
+        else _headline(origin, best, settings, buffers, classes),
         module=origin.module,
         site=origin.site,
         phase=origin.phase,
@@ -173,6 +178,20 @@ def _headline(
     if kind is not None and kind.rank.is_named:
         return reason(Stages.OF_KIND, kind.sentence, *kind.sentence.parts, kind=kind.name, **place)
     return reason(Stages.ORIGIN, **place)
+
+
+_WEIGHED = (KindReason.SCALED_PER_ROW, KindReason.SCALED_PER_TOKEN)
+"""factors of rows in a gradient, which a loss of equal value does not weigh otherwise"""
+
+
+def _is_of_gradient_alone(origin: Origin, context: Context) -> bool:
+    """Whether a loss of equal inputs has its value and sends something else back: a replay charges the value
+    first where it differs too."""
+    if origin.stage is not Stage.LOSS or origin.phase != "backward" or context.replayed is None:
+        return False
+    books = (context.book(context.replayed, origin.step, origin.rank), context.pair(0, origin.rank)[1])
+    valued = all(("loss", "value") in zip(book.phase, book.slot, strict=True) for book in books)
+    return origin.basis is Basis.REPLAY and valued
 
 
 _OF_ONE_SIDE = (KindReason.ACTIVATION_OF_ONE_SIDE, KindReason.STEP_LEFT_OUT)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
@@ -27,6 +28,7 @@ from trueup.diagnosing.thresholds import DECAY_ZERO, UPDATE_APART, UPDATE_ROUNDI
 from trueup.store import StepView
 from trueup.store.view import CLIPPED, UPDATED, WEIGHT
 from trueup.types.arrays import Floats
+from trueup.types.codes import Code
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import Reason, reason
@@ -69,8 +71,11 @@ class OptimizerStage:
         given = context.given is not None and context.given_step is not None
         gaps, names = gaps_of(context)
         gaps, alike = _beside_name(context, _beside_dtype(context, gaps))
+        stepping = stepping_findings(context)
+        if any(one.headline.code is Stages.SUMMED_BEFORE_UPDATE for one in stepping):
+            gaps = {}  # the reference's first step has no update
         findings = [
-            *stepping_findings(context),
+            *stepping,
             *_findings(gaps, names, context, given=given),
             *moment_findings(context),
             *schedule_findings(context, known={key for found in gaps.values() for key in found}),
@@ -91,7 +96,7 @@ class OptimizerStage:
             findings = stale_findings(context)
         alone = all(o.stage not in (Stage.WEIGHTS, Stage.REDUCTION) for o in context.earlier if o.findings)
         alone = alone and not frozen_on_one_side(context)
-        if not findings and alone and agreement is not None and agreement.code is Stages.GIVEN_DIFFER:
+        if not findings and alone and agreement is not None and agreement.code in _UNNAMED:
             findings = [_unnamed(context, agreement)]
         return _outcome(context, findings, said, agreement)
 
@@ -342,13 +347,15 @@ def mine_is_measured(context: Context) -> bool:
 
 def _given_agreement(context: Context) -> Reason | None:
     """Whether the updates with the reference's gradients are the reference's: ``GIVEN_SAME``, else
-    ``GIVEN_DIFFER``. None where no optimizer got such a gradient, or no update can be told."""
+    ``GIVEN_DIFFER``, or ``GIVEN_STATE_DIFFER`` where only what the optimizer keeps for the next step is
+    different. None where no optimizer got such a gradient, or no update can be told."""
     if context.given is None or context.given_step is None:
         return None
     rank = context.ranks[0]
     book = context.book(context.given, context.given_step, rank)
     reference = context.book(context.reference, context.steps[0][1], rank)
     equal, near, apart = 0, 0, []
+    kept: dict[str, list[str]] = {}
     for fqn, other in context.matched.items():
         a, b = book.parameter(fqn, *UPDATED), reference.parameter(other, *UPDATED)
         if a is None or b is None or not _got_the_reference_s(book, reference, fqn, other):
@@ -358,12 +365,39 @@ def _given_agreement(context: Context) -> Reason | None:
         elif (is_near := _near(book, reference, fqn, other)) is not None:
             near += is_near
             apart += [] if is_near else [fqn]
+        for slot in _state_apart(book, reference, fqn, other):
+            kept.setdefault(slot, []).append(fqn)
     if not equal + near + len(apart):
         return None
     total = equal + near + len(apart)
     if apart:
         return reason(Stages.GIVEN_DIFFER, num=len(apart), total=total, names=apart[:3])
+    if kept:
+        num, names = max(map(len, kept.values())), tuple(kept)
+        return reason(Stages.GIVEN_STATE_DIFFER, num=num, total=total, names=names[:3])
     return reason(Stages.GIVEN_SAME, total=total, equal=equal, within=near)
+
+
+def _state_apart(book: StepView, reference: StepView, fqn: str, other: str) -> Iterator[str]:
+    """Names of the state after the update that differs by more than rounding, where the optimizer got the
+    reference's gradient bit for bit: what the first update leaves out of account, the next one takes."""
+    from trueup.diagnosing.optimizer_fit import roundoff_of
+
+    got, expected = book.parameter(fqn, *CLIPPED), reference.parameter(other, *CLIPPED)
+    if got is None or expected is None or book.digest(got) is None:
+        return
+    if book.digest(got) != reference.digest(expected):
+        return
+    for slot in book.parameter_slots(fqn, UPDATED[0]):
+        a, b = book.parameter(fqn, UPDATED[0], slot), reference.parameter(other, UPDATED[0], slot)
+        dtype = book.dtype(a)
+        if not slot.startswith(STATE) or b is None or dtype != reference.dtype(b) or dtype not in _EXACT:
+            continue
+        mine, theirs = book.value(a), reference.value(b)
+        if mine is None or theirs is None or mine.shape != theirs.shape:
+            continue
+        if not near_updates(mine, theirs, np.zeros_like(theirs), roundoff_of(dtype)):
+            yield slot.removeprefix(STATE)
 
 
 def _got_the_reference_s(book: StepView, reference: StepView, fqn: str, other: str) -> bool:
@@ -404,13 +438,26 @@ def near_updates(target: Floats, reference: Floats, before: Floats, roundoff: fl
     return bool((abs(target - reference) <= allowed).mean() > UPDATE_SHARE)
 
 
+_UNNAMED: dict[Code, Callable[[Reason], Reason]] = {
+    Stages.GIVEN_DIFFER: lambda said: reason(Stages.UNNAMED),
+    Stages.GIVEN_STATE_DIFFER: lambda said: reason(Stages.UNNAMED_STATE, names=said.place("names")),
+}
+"""what is said of an optimizer by what it made of the reference's gradients"""
+STATE = "state."
+"""what the slot of an optimizer's state begins with"""
+_EXACT = ("float32", "float64")
+"""dtypes of state that hold more than a rounding: integers of a quantised state move by one where it ties"""
+
+
 def _unnamed(context: Context, agreement: Reason) -> Finding:
     book = context.pair()[0]
-    rows = context.of_phases("optimizer").filter(is_beyond() & (pl.col("slot") == "param"))
+    rows = context.of_phases("optimizer").filter(is_beyond())
+    of_weights = rows.filter(pl.col("slot") == UPDATED[1])
+    rows = of_weights if of_weights.height else rows
     site = rows.row(0, named=True)["site"] if rows.height else "optimizer"
     return Finding(
         stage=Stage.OPTIMIZER,
-        headline=reason(Stages.UNNAMED),
+        headline=_UNNAMED[agreement.code](agreement),
         module=None,
         site=site,
         phase="optimizer",

@@ -62,11 +62,16 @@ def stepping_findings(context: Context) -> list[Finding]:
         return []
     step, rank = context.steps[0][0], context.ranks[0]
     causes: tuple[Reason, ...]
-    if context.pair()[0].parameters_with(*UPDATED) or not context.pair()[1].parameters_with(*UPDATED):
+    updated = tuple(bool(book.parameters_with(*UPDATED)) for book in context.pair())
+    if updated == (True, False):  # the reference's step ended because gradients were cleared
+        stepping = reason(Stages.SUMMED_BEFORE_UPDATE, target=target, reference=reference)
+        causes = (reason(Stages.NOT_CLEARED_CAUSE),)
+        kind = replace(kind_named("missing_zero_grad", EvidenceRank.STATED, stepping), causes=causes)
+    elif updated != (False, True):
         stepping = reason(Stages.STEPS_AFTER, target=target, reference=reference)
         causes = (reason(Stages.STEP_EACH_CAUSE), reason(Stages.ACCUMULATION_CAUSE))
         kind = kind_named("wrong_optimizer_setting", EvidenceRank.STATED, stepping, causes=causes)
-    else:  # the step ended because gradients were cleared
+    else:  # the target's step ended because gradients were cleared
         stepping = reason(Stages.CLEARED_BEFORE_UPDATE, target=target, reference=reference)
         causes = (reason(Stages.CLEARED_CAUSE),)
         kind = replace(kind_named("dropped_update", EvidenceRank.STATED, stepping), causes=causes)
@@ -83,7 +88,7 @@ def stepping_findings(context: Context) -> list[Finding]:
             basis=Basis.RECORDED,
             evidence=(stepping, *data.evidence[:1]) if data is not None else (stepping,),
             causes=causes,
-            next_note=reason(Stages.STEP_ONCE),
+            next_note=reason(Stages.CLEAR_ALIKE if updated == (True, False) else Stages.STEP_ONCE),
         )
     ]
 

@@ -24,6 +24,7 @@ class EvidenceCode(Code):
     CODE_DIFFERS = "evidence.code_differs"
     """``function`` has other statements; ``target`` and ``reference``: those that differ"""
     CODE_IN_OTHER_ORDER = "evidence.code_in_other_order"
+    CODE_NESTED_OTHERWISE = "evidence.code_nested_otherwise"
     """``text`` follows another statement in ``target`` than in ``reference``"""
     CODE_WRAPPED = "evidence.code_wrapped"
     """on one ``side`` another function calls the other's"""

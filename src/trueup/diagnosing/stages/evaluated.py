@@ -1,0 +1,65 @@
+"""Models that are evaluated beside the one that trains: the average of its weights, a frozen copy.
+
+A replay puts in what their layers are given, and nothing else: no gradient reaches their weights, so that no
+trace holds them. A layer of the framework that makes something else of the same inputs has other weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trueup.diagnosing.stages.context import Context
+from trueup.store import StepView
+from trueup.types.codes import StagesCode as Stages
+from trueup.types.finding import Basis, EvidenceRank, Finding, Origin
+from trueup.types.reason import reason
+
+_OF_WEIGHTS = ("Linear", "Embedding", "Conv1d", "Conv2d", "Conv3d", "Dense")
+"""layers that compute with their weights alone"""
+
+
+def with_evaluated(findings: Sequence[Finding], context: Context) -> tuple[Finding, ...]:
+    """The findings; those of a model that has other weights in evaluation as one, where the first stood."""
+    of_root: dict[str, list[Finding]] = {}
+    for finding in findings:
+        if (root := _root_of(finding, context)) is not None:
+            of_root.setdefault(root, []).append(finding)
+    told: dict[int, Finding | None] = {}
+    for root, some in of_root.items():
+        layers = [one for one in some if one.origin is not None and _is_of_weights(one.origin, context)]
+        if layers:
+            headline = reason(Stages.EVALUATED_WEIGHTS, root=root, num=len(some))
+            told |= dict.fromkeys(map(id, some))
+            told[id(some[0])] = replace(layers[0], headline=headline, module=root, kinds=(), causes=())
+    return tuple(one for finding in findings if (one := told.get(id(finding), finding)) is not None)
+
+
+def _root_of(finding: Finding, context: Context) -> str | None:
+    """The outermost module of the call in evaluation that a finding is about, where the trace holds none of
+    its weights, and neither run states what differs."""
+    origin = finding.origin
+    if origin is None or any(kind.rank is EvidenceRank.STATED for kind in finding.kinds):
+        return None
+    found = _call_of(origin, context)
+    if found is None or origin.phase != "forward" or found[0].mode[found[1]] != "eval":
+        return None
+    book, call = found
+    root = book.name[[call, *book.enclosing(call)][-1]]
+    held = any(fqn.startswith(f"{root}.") for fqn in book.parameters)
+    return root if root and not held else None
+
+
+def _is_of_weights(origin: Origin, context: Context) -> bool:
+    found = _call_of(origin, context)
+    if found is None or not origin.slot.startswith("output"):
+        return False
+    book, call = found
+    return book.type[call] in _OF_WEIGHTS
+
+
+def _call_of(origin: Origin, context: Context) -> tuple[StepView, int] | None:
+    if origin.target_record is None or origin.basis is not Basis.REPLAY or context.replayed is None:
+        return None
+    book = context.book(context.replayed, origin.step, origin.rank)
+    return book, book.record_call[origin.target_record]

@@ -1,0 +1,72 @@
+"""Buffers that a step writes and the captured steps do not read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+import torch.nn.functional as F  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+import trueup  # noqa: E402
+from trueup.comparing.run import compare  # noqa: E402
+from trueup.store import Trace  # noqa: E402
+from trueup.types.codes import EvidenceCode, VerdictCode  # noqa: E402
+from trueup.types.status import Outcome  # noqa: E402
+
+
+class Router(nn.Module):
+    """Experts chosen by biased scores; the bias follows the load, too slowly to change a choice."""
+
+    def __init__(self, change: str) -> None:
+        super().__init__()
+        self.scores, self.experts = nn.Linear(8, 4), nn.Linear(8, 4)
+        self.register_buffer("bias", torch.zeros(4))
+        self.change = change
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = self.scores(x).sigmoid()
+        chosen = F.one_hot((scores + self.bias).argmax(-1), 4).float()
+        with torch.no_grad():
+            load = chosen.sum(0)
+            off = load.mean() - load
+            if self.change == "sign":
+                off = -off
+            if self.change == "order":
+                off = off.roll(1)
+            if self.change == "rounded":
+                off = off * (1 + 1e-6)
+            self.bias += 1e-6 * off
+        return (self.experts(x) * scores * chosen).sum(-1)
+
+
+def trained(folder: Path, change: str = "none") -> Path:
+    torch.manual_seed(0)
+    model = Router(change)
+    updater = torch.optim.SGD(model.parameters(), 0.01)
+    with trueup.Tracer(folder, level="L0", steps="0-1"):
+        for _ in range(2):
+            model(torch.randn(32, 8)).square().mean().backward()
+            updater.step()
+            updater.zero_grad()
+    return folder
+
+
+@pytest.mark.parametrize("change", ["sign", "order"])
+def test_a_buffer_of_the_same_norm_with_other_values(tmp_path: Path, change: str) -> None:
+    reference = trained(tmp_path / "reference")
+    verdict = compare(trained(tmp_path / "target", change), reference).verdict
+    assert (verdict.outcome, verdict.headline.code) == (Outcome.DIFFER, VerdictCode.BUFFERS_WRITTEN)
+    (said,) = [one for one in verdict.evidence if one.code is EvidenceCode.BUFFERS_WRITTEN]
+    assert (said.place("name"), said.number("by_norm")) == ("bias", False)
+    norms = [Trace(tmp_path / name).scalars(0)[0]["buffers"]["bias"] for name in ("target", "reference")]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-6)
+
+
+def test_a_buffer_rounded_otherwise_is_the_same(tmp_path: Path) -> None:
+    reference = trained(tmp_path / "reference")
+    assert compare(trained(tmp_path / "target", "rounded"), reference).verdict.outcome is Outcome.AGREE

@@ -1,0 +1,150 @@
+"""What follows an update: the state it leaves to the next one, and evaluation with the weights it made."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from bugzoo.models.gpt import GPT, batch, loss_of  # noqa: E402
+
+from tests.diagnosing.diagnosed import Program, capture, clipped, diagnosed  # noqa: E402
+from tests.diagnosing.runs import SMALL  # noqa: E402
+from trueup.store import Trace  # noqa: E402
+from trueup.types.codes import StagesCode  # noqa: E402
+from trueup.types.finding import Stage  # noqa: E402
+from trueup.types.status import Outcome  # noqa: E402
+
+
+class SignMomentum(torch.optim.Optimizer):
+    """Lion: the sign of a mixture of gradient and momentum, which decays at a rate of its own."""
+
+    def __init__(
+        self, params: Any, *, mixed: float = 0.9, kept: float = 0.99, decay: float = 0.1, way: str = "mul"
+    ) -> None:
+        super().__init__(params, {"lr": 1e-3, "mixed": 0.9})
+        self.constants = mixed, kept, decay, way
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        """One update."""
+        mixed, kept, decay, way = self.constants
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                state.setdefault("momentum", torch.zeros_like(p))
+                p.mul_(1 - group["lr"] * decay)
+                mixture = state["momentum"].mul(mixed).add(p.grad, alpha=1 - mixed)
+                p.add_(mixture.sign(), alpha=-group["lr"])
+                if way == "mul":
+                    state["momentum"].mul_(kept).add_(p.grad, alpha=1 - kept)
+                else:
+                    state["momentum"].lerp_(p.grad, 1 - kept)
+
+
+def moved_scale(model: GPT) -> None:
+    """The scale of the scores, in the weights that make the queries instead: the same in another form."""
+    for layer in model.layers:
+        width = layer.attn.qkv.weight.shape[0] // 3
+        with torch.no_grad():
+            layer.attn.qkv.weight[:width] *= 2
+            layer.attn.qkv.bias[:width] *= 2
+        layer.attn.scale /= 2
+
+
+def program(
+    *, average: float = 0.1, evaluated: Callable[[GPT], None] = lambda model: None, **constants: Any
+) -> Program:
+    """A small GPT whose averaged copy is evaluated after each update."""
+
+    def make(model: GPT) -> torch.optim.Optimizer:
+        updater = SignMomentum(model.parameters(), **constants)
+        slow = copy.deepcopy(model).requires_grad_(False).eval()
+        step: Callable[[], None] = updater.step
+
+        def stepped() -> None:
+            step()
+            with torch.no_grad():
+                for mine, theirs in zip(slow.parameters(), model.parameters(), strict=True):
+                    mine.lerp_(theirs, average)
+                shown = copy.deepcopy(slow)
+                evaluated(shown)
+                loss_of(shown, *batch(SMALL, step=99, size=2))
+
+        updater.step = stepped  # type: ignore[method-assign, assignment]
+        return updater
+
+    return {"optimizer": make, "before_step": clipped(0.5)}
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Trace:
+    return capture(tmp_path_factory.mktemp("reference") / "run", program())
+
+
+@pytest.mark.parametrize(
+    ("constants", "headline"),
+    [
+        ({"kept": 0.9}, StagesCode.UNNAMED_STATE),  # the first update is the same
+        ({"mixed": 0.0, "kept": 0.9}, StagesCode.UNNAMED_STATE),  # a sign hides every factor
+        ({"decay": 0.5}, StagesCode.UNNAMED),
+    ],
+)
+def test_an_optimizer_is_told_by_its_update_and_by_what_it_keeps(
+    tmp_path: Path, reference: Trace, constants: dict[str, float], headline: StagesCode
+) -> None:
+    """The averaged model's evaluation comes after the update, and is no first difference of a forward."""
+    found = diagnosed(tmp_path, reference, program(**constants), replay=True, gradients=True)
+    assert [one.stage for one in found.findings] == [Stage.OPTIMIZER]
+    said = found.findings[0].headline
+    assert headline in {said.code, *(part.code for part in said.parts)}  # the tests around are no one code
+
+
+def test_a_state_rounded_otherwise_is_the_same(tmp_path: Path, reference: Trace) -> None:
+    found = diagnosed(tmp_path, reference, program(way="lerp"), replay=True, gradients=True)
+    assert (found.outcome, found.findings) == (Outcome.AGREE, ())
+
+
+def test_an_average_of_equal_updates_keeps_its_own_difference(tmp_path: Path, reference: Trace) -> None:
+    """The weights agree after the update, so that it explains nothing of what is evaluated."""
+    found = diagnosed(tmp_path, reference, program(average=0.5), replay=True, gradients=True)
+    (finding,) = found.findings
+    said = finding.headline
+    assert (finding.stage, finding.module) == (Stage.FORWARD, "GPT")
+    assert StagesCode.EVALUATED_WEIGHTS in {said.code, *(part.code for part in said.parts)}
+
+
+def test_an_evaluated_model_in_another_form_is_the_same(tmp_path: Path, reference: Trace) -> None:
+    found = diagnosed(tmp_path, reference, program(evaluated=moved_scale), gradients=True)
+    assert (found.outcome, found.findings) == (Outcome.AGREE, ())
+
+
+# -- the gradient of a loss ------------------------------------------
+
+
+def of_rows(*, detached: bool = False, weight: float = 1.0) -> Program:
+    """A loss whose second row is weighted, or sends nothing back."""
+
+    def loss(model: torch.nn.Module, ids: Any, labels: Any) -> Any:
+        rows = torch.nn.functional.cross_entropy(model(ids).mT, labels, reduction="none").mean(-1)
+        second = rows[1].detach() + 0.5 * (rows[1] - rows[1].detach()) if detached else weight * rows[1]
+        return rows[0] + second
+
+    return {"loss": loss}
+
+
+@pytest.mark.parametrize(("fault", "alone"), [({"detached": True}, True), ({"weight": 0.5}, False)])
+def test_a_loss_of_equal_value_with_another_gradient(
+    tmp_path: Path, fault: dict[str, Any], alone: bool
+) -> None:
+    reference = capture(tmp_path / "reference", of_rows())
+    found = diagnosed(tmp_path, reference, of_rows(**fault), replay=True)
+    said = found.findings[0].headline
+    codes = {said.code, *(part.code for part in said.parts)}
+    assert (found.findings[0].stage, StagesCode.LOSS_GRADIENT in codes) == (Stage.FORWARD, alone)
