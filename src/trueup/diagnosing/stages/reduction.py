@@ -77,7 +77,7 @@ class ReductionStage:
             ]
             said += clip_said
         if not findings and len(context.ranks) > 1:
-            findings += clipping_over_ranks(context) or _of_precision(context)
+            findings += _over_ranks(context)
         if not findings and (context.all_passed or (not said and context.failed_before() is None)):
             origins = [o for o in context.origins_of(Stage.REDUCTION) if not _is_of_others(o, context)]
             origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
@@ -178,11 +178,12 @@ def _summed(
     return [_summing_finding(names, target, reference, context, book, part) for _, names in groups[:4]], []
 
 
-def _of_precision(context: Context) -> list[Finding]:
-    """What one run sums over ranks in another dtype, as the comparison found it."""
+def _over_ranks(context: Context) -> list[Finding]:
+    """The norm that ranks clip to together, else what one run sums over ranks in another dtype."""
     precision = context.precision
-    if precision is None or precision.phase != "collective":
-        return []
+    clipped = clipping_over_ranks(context)
+    if clipped or precision is None or precision.phase != "collective":
+        return clipped
     return [finding_of_precision(precision, Stage.REDUCTION)]
 
 
