@@ -19,7 +19,6 @@ from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coarse_choices import gap_of_choices
 from trueup.comparing.coarse_norms import gap_of_norms
-from trueup.comparing.coarse_reductions import gap_of_reductions
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.common_form import in_common_form
 from trueup.comparing.content import Content, Side, Tolerance
@@ -38,7 +37,7 @@ from trueup.comparing.optimizer_settings import Setting, declared, update_rule_g
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
 from trueup.comparing.precision import precision_noted, precision_rows
-from trueup.comparing.precision_gap import PrecisionGap, gap_of_step, tf32_side
+from trueup.comparing.precision_gap import PrecisionGap, gap_of_reductions, gap_of_step, tf32_side
 from trueup.comparing.program_code import code_book
 from trueup.comparing.result import Comparison, comparison_of, write_document
 from trueup.comparing.row_order import in_row_order, measure_rows, without_hidden

@@ -77,10 +77,7 @@ class ReductionStage:
             ]
             said += clip_said
         if not findings and len(context.ranks) > 1:
-            findings += clipping_over_ranks(context)
-        precision = context.precision
-        if not findings and precision is not None and precision.phase == "collective":
-            findings.append(finding_of_precision(precision, self.stage))
+            findings += _over_ranks(context)
         if not findings and (context.all_passed or (not said and context.failed_before() is None)):
             origins = [o for o in context.origins_of(Stage.REDUCTION) if not _is_of_others(o, context)]
             origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
@@ -166,8 +163,7 @@ def _summed(
         if other is None or left or fqn in later:
             continue
         held = _of_holding(fqn, book, context, at) if part is ACCUMULATED else 0.0
-        allowed = (_of_additions if part is ACCUMULATED else _of_scaling)(fqn, book, context, at)
-        rounds = _is_same_sum(own, other, held) and own.residual <= allowed
+        rounds = _is_same_sum(own, other, held) and own.residual <= _allowed(fqn, book, context, at, part)
         if _differs(own, other, part, held=held) and not rounds:
             key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor), own.weights)
             apart.setdefault(key, []).append(fqn)
@@ -180,6 +176,20 @@ def _summed(
         return [], [reason(Stages.SUMMED_ALIKE, step=step, part=part[1], ways=kinds, numbers=numbers)]
     groups = sorted(apart.items(), key=lambda item: -len(item[1]))
     return [_summing_finding(names, target, reference, context, book, part) for _, names in groups[:4]], []
+
+
+def _over_ranks(context: Context) -> list[Finding]:
+    """The norm that ranks clip to together, else what one run sums over ranks in another dtype."""
+    precision = context.precision
+    clipped = clipping_over_ranks(context)
+    if clipped or precision is None or precision.phase != "collective":
+        return clipped
+    return [finding_of_precision(precision, Stage.REDUCTION)]
+
+
+def _allowed(fqn: str, book: StepView, context: Context, at: int, part: tuple[str, str]) -> float:
+    """What rounding alone may leave over of a gradient's sum, or of its factor."""
+    return (_of_additions if part is ACCUMULATED else _of_scaling)(fqn, book, context, at)
 
 
 def _of_additions(fqn: str, book: StepView, context: Context, at: int) -> float:
