@@ -92,10 +92,10 @@ def _limits(given: argparse.Namespace) -> Iterator[str]:
     yield (
         "\nWhere noise remembers a tenth of the run (0.99), even the first is two to three times as wide as "
         "one who knows the noise: the steps do not say whether it is noise that comes back or a walk. "
-        "Where it remembers a thirtieth (0.97), the second is more than twice as wide for ramps and bends "
-        "and covers walks too seldom: 95 % of walks and twice the width at 0.97 cannot be had together from "
-        f"{short:,} steps. `trueup curves` weighs thousands of shapes of any size and covers walks better: "
-        "its intervals are wide at 0.97."
+        "The second tells a trend from a thirtieth's memory (0.97) well, and pays with walks: it covers them "
+        "less often than 93 times in 100. "
+        f"`trueup curves` weighs thousands of shapes of any size, and leans to walks where {short:,} steps do "
+        "not say: its intervals are wide at 0.97, and a trend under a walk is still covered too seldom."
     )
 
 
