@@ -94,8 +94,8 @@ def _limits(given: argparse.Namespace) -> Iterator[str]:
         "one who knows the noise: the steps do not say whether it is noise that comes back or a walk. "
         "The second tells a trend from a thirtieth's memory (0.97) well, and pays with walks: it covers them "
         "less often than 93 times in 100. "
-        f"`trueup curves` weighs thousands of shapes of any size, and leans to walks where {short:,} steps do "
-        "not say: its intervals are wide at 0.97, and a trend under a walk is still covered too seldom."
+        f"`trueup curves` weighs thousands of shapes of any size, and leans to walks where {short:,} steps "
+        "do not say: its intervals are wide at 0.97, and a trend under a walk is still covered too seldom."
     )
 
 
