@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import trueup
+from trueup.capture.declared import withdraw_layout
 
 VOCABULARY, WIDTH, HEADS, LENGTH, ROWS = 96, 32, 4, 16, 4
 
@@ -96,6 +97,7 @@ class Model(nn.Module):
 
 def train(order: str, fault: str, folder: str, options: dict[str, Any]) -> None:
     """One step; ``order`` is empty in one process."""
+    withdraw_layout()  # by the program before in this process
     rank, size = (dist.get_rank(), dist.get_world_size()) if order else (0, 1)
     torch.manual_seed(0)
     model = Model(order, fault)

@@ -31,7 +31,7 @@ from trueup.curves.statistics.noise import two_sided
 from trueup.curves.thresholds import TREND_PRICE, TREND_SURE
 from trueup.types.arrays import Bools, Floats
 
-_MAX_BLOCKS, _MOST_SHAPES = 96, 14
+_MAX_BLOCKS, _MOST_SHAPES, _FEWEST = 96, 14, 4
 _LEAST_WEIGHT, _BINS = 1e-4, 20.0
 _NOTHING = 1e-20
 
@@ -134,10 +134,11 @@ def _weighed(values: Floats, known: Memories, averaged: bool) -> tuple[Floats, F
     for cost, columns, q in splines(num, averaged):
         if columns.shape[1] < num // 2:
             add((np.einsum("gik,gi->gk", q, white) ** 2).sum(axis=1), columns.shape[1], cost)
-    gain, rest = _of_one_shape(whole, white, singles(num, averaged))
-    logs.append(base + gain - 0.5 * math.log(num) - price)
-    rests.append(rest)
-    sizes.append(1)
+    if num >= _FEWEST:
+        gain, rest = _of_one_shape(whole, white, singles(num, averaged))
+        logs.append(base + gain - 0.5 * math.log(num) - price)
+        rests.append(rest)
+        sizes.append(1)
     paths = {tuple(_path(pilot, values)) for pilot in pilots(num, averaged)} - {()}
     seen: set[tuple[int, ...]] = set()
     for path in sorted(paths):
@@ -168,7 +169,7 @@ def _path(pilot: Pilot, values: Floats) -> list[int]:
     rest = pilot.whiten @ values
     rest -= pilot.one * (pilot.one @ rest)
     left, span, chosen = sizes.copy(), np.zeros((0, len(rest))), list[int]()
-    for _ in range(min(_MOST_SHAPES, len(rest) // 4)):
+    for _ in range(min(_MOST_SHAPES, len(rest) // _FEWEST)):
         gain = np.where(left > _LEAST_WEIGHT * sizes, (rest @ base) ** 2 / np.maximum(left, _NOTHING), 0.0)
         best = int(gain.argmax())
         if not gain[best] > 0:
