@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.curves.thresholds import TREND_LINE, TREND_WALK, TREND_WHITE
 from trueup.types.arrays import Floats
@@ -126,18 +125,6 @@ def shapes(num: int) -> Floats:
     found += [1 / (1 + np.exp(-(at - k) / w)) for w in _SIGMOIDS for k in range(2, num - 2)]
     found += [-np.expm1(-u / w) for w in _SATURATIONS for u in after]
     return np.stack(found, axis=1)
-
-
-@lru_cache(maxsize=2)
-def singles(num: int, averaged: bool) -> NDArray[np.float32]:
-    """Every shape under every noise model (G, N, A), whitened, without a constant, of length 1."""
-    known = memories(num, averaged)
-    found = np.empty((len(known.whiten), num, shapes(num).shape[1]), np.float32)
-    for at, (whiten, one) in enumerate(zip(known.whiten, known.ones, strict=True)):
-        base = whiten @ shapes(num)
-        base -= one[:, None] * (one @ base)
-        found[at] = base / np.sqrt(np.einsum("ij,ij->j", base, base))
-    return found
 
 
 @cache

@@ -16,22 +16,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trueup.curves.statistics.memories import (
-    Memories,
-    Pilot,
-    memories,
-    pilots,
-    shapes,
-    singles,
-    splines,
-)
+from trueup.curves.statistics.memories import Memories, Pilot, memories, pilots, shapes, splines
 from trueup.curves.statistics.noise import two_sided
 from trueup.curves.thresholds import TREND_PRICE, TREND_SURE
 from trueup.types.arrays import Bools, Floats
 
-_MAX_BLOCKS, _MOST_SHAPES, _FEWEST = 96, 14, 4
+_MAX_BLOCKS, _MOST_SHAPES = 96, 14
 _LEAST_WEIGHT, _BINS = 1e-4, 20.0
 _NOTHING = 1e-20
 
@@ -134,33 +125,15 @@ def _weighed(values: Floats, known: Memories, averaged: bool) -> tuple[Floats, F
     for cost, columns, q in splines(num, averaged):
         if columns.shape[1] < num // 2:
             add((np.einsum("gik,gi->gk", q, white) ** 2).sum(axis=1), columns.shape[1], cost)
-    if num >= _FEWEST:
-        gain, rest = _of_one_shape(whole, white, singles(num, averaged))
-        logs.append(base + gain - 0.5 * math.log(num) - price)
-        rests.append(rest)
-        sizes.append(1)
     paths = {tuple(_path(pilot, values)) for pilot in pilots(num, averaged)} - {()}
     seen: set[tuple[int, ...]] = set()
     for path in sorted(paths):
         explained = _explained(path, known, white)
-        for size in range(2, len(path) + 1):
+        for size in range(1, len(path) + 1):
             if (name := tuple(sorted(path[:size]))) not in seen:
                 seen.add(name)
                 add(explained[:, size - 1], size, size * price)
     return np.stack(logs), np.stack(rests), np.array(sizes)
-
-
-def _of_one_shape(whole: Floats, white: Floats, base: NDArray[np.float32]) -> tuple[Floats, Floats]:
-    """Logarithm of the likelihood gained (G,), summed over all single shapes: where a jump or ramp begins is
-    seldom known, and many places explain it about as well; and the squares they leave, weighed alike."""
-    num = white.shape[1]
-    explained = np.einsum("gi,gia->ga", white.astype(np.float32), base).astype(np.float64) ** 2
-    rest = np.maximum(whole[:, None] - explained, _NOTHING)
-    gain = -0.5 * (num - 2) * np.log(np.minimum(rest / whole[:, None], 1.0))
-    top = gain.max(axis=1, keepdims=True)
-    weights = np.exp(gain - top)
-    total = weights.sum(axis=1)
-    return top[:, 0] + np.log(total), np.einsum("ga,ga->g", weights, rest) / total
 
 
 def _path(pilot: Pilot, values: Floats) -> list[int]:
@@ -169,7 +142,7 @@ def _path(pilot: Pilot, values: Floats) -> list[int]:
     rest = pilot.whiten @ values
     rest -= pilot.one * (pilot.one @ rest)
     left, span, chosen = sizes.copy(), np.zeros((0, len(rest))), list[int]()
-    for _ in range(min(_MOST_SHAPES, len(rest) // _FEWEST)):
+    for _ in range(min(_MOST_SHAPES, len(rest) // 4)):
         gain = np.where(left > _LEAST_WEIGHT * sizes, (rest @ base) ** 2 / np.maximum(left, _NOTHING), 0.0)
         best = int(gain.argmax())
         if not gain[best] > 0:
