@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trueup.diagnosing.batches import label_facts, moved, relation, rows_found, value_relation
-from trueup.diagnosing.stages.data import _is_one_for_all_rows
+from trueup.diagnosing.stages.data import _is_one_for_all_rows, _is_padded_otherwise
 from trueup.diagnosing.stages.weight_change import change_of
 from trueup.types.codes import BatchCode as Batches
 
@@ -74,6 +74,21 @@ ONCE = np.arange(32)[None]
 def test_one_row_for_all_is_what_all_rows_repeat(target: Any, reference: Any, is_one: bool) -> None:
     """Positions and masks: given once, or once a row, or put together of microbatches that have the same."""
     assert _is_one_for_all_rows(target, reference) is is_one
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "follows"),
+    [
+        ("microbatch 0, input.attention_mask", (1, 662), True),
+        ("microbatch 0, input.position_ids", (4, 30), True),
+        ("microbatch 0, input.input_ids", (4, 30), False),
+        ("microbatch 0, input.attention_mask", (4, 32), False),
+    ],
+)
+def test_a_mask_of_another_shape_follows_from_padding(
+    name: str, shape: tuple[int, ...], follows: bool
+) -> None:
+    assert _is_padded_otherwise(name, np.ones(shape, np.int64), np.ones((4, 32), np.int64)) is follows
 
 
 def displaced(by: int) -> Any:

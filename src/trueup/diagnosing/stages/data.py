@@ -30,7 +30,7 @@ from trueup.merging.trace import MergedTrace
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView
 from trueup.store.given import root_inputs
-from trueup.store.same_rows import MASK, Span, num_rows, row_keys, spans_of, width_of
+from trueup.store.same_rows import MASK, POSITION, Span, num_rows, row_keys, spans_of, width_of
 from trueup.store.view import UPDATED
 from trueup.types.arrays import Floats, Ints
 from trueup.types.codes import BatchCode as Batches
@@ -384,7 +384,7 @@ def _of_ids(target: Batch, reference: Batch, names: Sequence[str], context: Cont
     findings: list[Finding] = []
     for name in names:
         ids, other = target.ids[name], reference.ids[name]
-        if _is_one_for_all_rows(ids, other):
+        if _is_one_for_all_rows(ids, other) or _is_padded_otherwise(name, ids, other):
             continue
         outside = _outside(target, name)
         if outside.any():
@@ -406,6 +406,12 @@ def _of_ids(target: Batch, reference: Batch, names: Sequence[str], context: Cont
             finding = _batch_finding(found.name, found.evidence, elsewhere, name, target.book)
             findings.append(_with_rows(finding, findings))
     return findings
+
+
+def _is_padded_otherwise(name: str, ids: Ints, other: Ints) -> bool:
+    """Whether a mask or positions have another shape: that follows from how rows are cut and padded, of which
+    the tokens beside them say whether it matters."""
+    return ids.shape != other.shape and (MASK in name or POSITION in name)
 
 
 def _is_one_for_all_rows(ids: Ints, other: Ints) -> bool:
