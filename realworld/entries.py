@@ -52,6 +52,8 @@ class Program:
     processes: int = 1
     in_ci: str | None = None
     """the fault that CI plants into it; None: CI leaves it out"""
+    processes_in_ci: int | None = None
+    """None: as many as elsewhere"""
     known: dict[str, str] = field(default_factory=dict)
     """how a line of ``trial.faults_of`` begins -> why it is so for now"""
     faults: dict[str, Fault] = field(default_factory=dict)

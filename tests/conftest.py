@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections import Counter
@@ -61,6 +62,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         unit_of(item.nodeid) for item in items if LONG & {mark.name for mark in item.iter_markers()}
     )
     items.sort(key=lambda item: -long[unit_of(item.nodeid)])
+
+
+def pytest_collection_finish() -> None:
+    """What stands now stays: whoever goes through all objects leaves it out."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Freed in order, as without it."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -14,7 +14,6 @@ REGISTRIES = {"rules", "readers", "kinds", "checks", "codes", "stages"}
 """folders of one file an entry: adding one is one file and one line"""
 REASONS = {
     "trueup.adapters.torch.batches": "reads a data loader; its importer arranges long runs",
-    "trueup.adapters.torch.dynamo": "touches torch._dynamo, of which nothing else may know",
     "trueup.checklist.readers.verl_log": "the log of one program, beside the others",
     "trueup.checklist.thresholds": "the constants that decide, in one table as in every room",
     "trueup.comparing.other_ranks": "one question about an origin, tested alone",
@@ -42,6 +41,7 @@ STATE = {
     "trueup.adapters.torch.batches": "hooks",
     "trueup.adapters.torch.collectives": "hooks",
     "trueup.adapters.torch.determinism": "hooks",
+    "trueup.adapters.torch.dynamo": "hooks",
     "trueup.adapters.torch.quiet": "hooks",
     "trueup.adapters.torch.escapes": "hooks",
     "trueup.adapters.torch.long_run": "hooks",

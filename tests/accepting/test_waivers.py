@@ -12,6 +12,7 @@ import pytest
 from tests.curves import logs
 from trueup.cli.app import run
 from trueup.curves.simulating import Truth, simulate
+from trueup.reporting import signoff
 from trueup.types.codes import AcceptCode
 from trueup.types.reason import read_reasons
 
@@ -28,6 +29,12 @@ CASES: tuple[dict[str, Any], ...] = (
     {"micro_batch_interleave": 2},
     {"hidden_dropout": 0.1},
 )
+
+
+@pytest.fixture(autouse=True)
+def without_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sign-off alone: reports that it links to have tests of their own, and take a second each time."""
+    monkeypatch.setattr(signoff, "_details", lambda *_: ({}, []))
 
 
 @pytest.fixture(scope="module")

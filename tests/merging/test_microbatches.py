@@ -7,6 +7,10 @@ from pathlib import Path
 import pytest
 
 from trueup.comparing.run import compare
+from trueup.merging.step import MergedStep
+from trueup.merging.trace import MergedTrace
+from trueup.store import Trace, step_view
+from trueup.types.layout import Layout
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -103,3 +107,22 @@ def test_states_of_recurrent_layers_are_put_together_along_their_samples(tmp_pat
     result = compare(recurrent(tmp_path / "target", 3), recurrent(tmp_path / "reference", 1))
     assert result.exit_code == 0, result.summary["verdict"]
     assert result.summary["counts"].get("undecided", 0) == 0
+
+
+def test_an_update_is_read_beside_the_step_before_without_merging_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    merged: list[int] = []
+    usual = MergedTrace._merge
+
+    def counted(self: MergedTrace, step: int) -> MergedStep:
+        merged.append(step)
+        return usual(self, step)
+
+    monkeypatch.setattr(MergedTrace, "_merge", counted)
+    trace = MergedTrace(Trace(trained(tmp_path / "run", 2)), Layout(mesh={}), fold=2)
+    views = [step_view(trace, step, 0) for step in (0, 1)]
+    for fqn in views[1].parameters:
+        for view in views:
+            assert view.sample(view.parameter(fqn, "optimizer", "state.exp_avg")) is not None
+    assert merged == [0, 1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,7 @@ def test_a_real_program(name: str, python_of: Callable[[Program], str], tmp_path
     python = python_of(program)
     levels = Asked.levels if program.processes == 1 else (REFERENCE,)  # else starts take long
     asked = Asked(faults=(program.in_ci or "",), replay=False, seed=False, levels=levels)
+    program = replace(program, processes=program.processes_in_ci or program.processes)
     results = Trial(program, tmp_path, python).run(asked)
     assert not unknown_lines(program, faults_of(results))
     assert set(results["capture"]) == {"mix", *levels} <= set(LEVELS)

@@ -57,7 +57,7 @@ from trueup.errors import ConfigError, NothingCompared
 from trueup.matching import StepMatch, match_step
 from trueup.merging.sides import as_wholes, notes_of, of_side
 from trueup.merging.trace import MergedTrace
-from trueup.store import StepTables, TraceSource
+from trueup.store import StepTables, TraceSource, step_view
 from trueup.types.codes import NoteCode, ToleranceCode, VerdictCode
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
@@ -229,8 +229,8 @@ class _Work:
         return min((gap for gap in found if gap is not None), key=lambda gap: gap.scored, default=None)
 
     def _rows(self, pair: StepPair) -> Rows:
-        target = self.target.read(pair.step, pair.rank)
-        reference = self.reference.read(pair.reference_step, pair.reference_rank)
+        target = step_view(self.target, pair.step, pair.rank).tables
+        reference = step_view(self.reference, pair.reference_step, pair.reference_rank).tables
         rows = rows_from_match(target, reference, self._match(target, reference, pair))
         rows = in_common_form(with_whole_statistics(rows))
         return with_joined_parts(rows, self.target, self.reference, pair)

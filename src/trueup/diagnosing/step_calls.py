@@ -22,6 +22,10 @@ INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "bool")
 def embedded(view: StepView) -> dict[int, int]:
     """Digest of ids that an embedding looks up -> its number of rows. A weight that is empty while it is not
     used (ZeRO-3 keeps parts elsewhere) tells of none."""
+    return view.once(embedded, lambda: _embedded(view))
+
+
+def _embedded(view: StepView) -> dict[int, int]:
     integers = view.frame_of("forward").filter(pl.col("dtype").is_in(INTEGERS), pl.col("slot") == "input.0")
     tables = {
         p["fqn"]: p["shape"]

@@ -21,7 +21,7 @@ from trueup.matching.modules import ModulePairs, pair_modules
 from trueup.matching.step import StepMatch, match_step
 from trueup.matching.weights import Atom, Inferred, TraceWeights, WeightTable, infer
 from trueup.matching.weights.content import content_classes, pieces_by_sum
-from trueup.store import StepTables, TraceSource
+from trueup.store import StepTables, TraceSource, step_view
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def bridge_between(
     given: NameMap | None = None,
 ) -> Bridge | None:
     """What is known of two implementations; None where names alone pair them and none are given."""
-    tables = target.read(steps[0], ranks[0]), reference.read(steps[1], ranks[1])
+    tables = step_view(target, steps[0], ranks[0]).tables, step_view(reference, steps[1], ranks[1]).tables
     if given is None:
         match = match_step(*tables)
         if match.bridge is None and not are_regrouped(match, (target, reference), tables, ranks):

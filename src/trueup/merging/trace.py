@@ -11,17 +11,19 @@ from trueup.merging.scalars import merged_scalars
 from trueup.merging.step import MergedStep, copies_reason, merge_step
 from trueup.merging.tree import Functions
 from trueup.numerics.dtypes import DTYPES
-from trueup.store import StepTables, StepView, StoredTensor, TraceSource
+from trueup.store import StepTables, StepView, StoredTensor, TraceSource, step_view
 from trueup.types.codes import MergingCode
 from trueup.types.layout import Layout, bare_name
 from trueup.types.reason import Reason, reason
 from trueup.types.trace import ParameterFacts, RankFacts, ScalarLine, SummaryRow
 
 _EXAMPLES = 3
+_STEPS_HELD = 2
+"""an update is read beside the state that the step before left"""
 
 
 class MergedTrace:
-    """What comparison asks of a trace, answered for the whole model; one step is held at a time.
+    """What comparison asks of a trace, answered for the whole model; two steps are held at a time.
 
     Args:
         source: with a rank for each process of the layout.
@@ -35,7 +37,8 @@ class MergedTrace:
     ) -> None:
         self.path, self.layout, self.manifest = source.path, layout, source.manifest
         self._source, self.fold, self._functions = source, fold, functions
-        self._held: tuple[int, MergedStep] | None = None
+        self._held: dict[int, MergedStep] = {}
+        """the step last asked for at the end"""
         self.notes: dict[Reason, None] = {}
 
     def steps(self) -> dict[int, list[int]]:
@@ -57,10 +60,13 @@ class MergedTrace:
         Raises:
             TraceError: a rank lacks the step.
         """
-        if self._held is None or self._held[0] != step:
-            self._held = None
-            self._held = step, self._merge(step)
-        return self._held[1]
+        found = self._held.pop(step, None)
+        if found is None:
+            while len(self._held) >= _STEPS_HELD:
+                del self._held[next(iter(self._held))]
+            found = self._merge(step)
+        self._held[step] = found
+        return found
 
     def _merge(self, step: int) -> MergedStep:
         if step not in self.steps():
@@ -147,4 +153,4 @@ class MergedTrace:
 
 def microbatches_of(source: TraceSource, layout: Layout, step: int) -> int:
     """Microbatches of a step over all ranks that read different samples."""
-    return num_microbatches(source.read(step, 0), layout) * layout.num_batches
+    return num_microbatches(step_view(source, step, 0).tables, layout) * layout.num_batches

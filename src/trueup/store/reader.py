@@ -130,8 +130,8 @@ class Trace:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.manifest = _read_manifest(path)
-        self._chunks: tuple[int, dict[int, ChunkReader]] = -1, {}
-        """of one step, by rank"""
+        self._chunks: dict[int, dict[int, ChunkReader]] = {}
+        """of the steps last asked for, by rank"""
 
     def steps(self) -> dict[int, list[int]]:
         """Whole steps, ascending, with the ranks each one has."""
@@ -177,9 +177,11 @@ class Trace:
         name, chunk = summary.get("tensor"), summary.get("chunk")
         if name is None or chunk is None:
             return None
-        if self._chunks[0] != step:
-            self._chunks = step, {}
-        readers = self._chunks[1]
+        if step not in self._chunks:
+            while len(self._chunks) >= _STEPS_MAPPED:
+                del self._chunks[next(iter(self._chunks))]
+            self._chunks[step] = {}
+        readers = self._chunks[step]
         if rank not in readers:
             readers[rank] = ChunkReader(layout.rank_dir(self.path, step, rank) / "tensors")
         data = readers[rank].raw(chunk, name)
@@ -310,6 +312,8 @@ def _read_manifest(path: Path) -> Manifest:
     return checked(manifest, Manifest, str(file))
 
 
+_STEPS_MAPPED = 2
+"""an update is read beside the state that the step before left"""
 _LEAVE_OUT = "the step is damaged, leave it out with --steps"
 _ALWAYS = ("call", "kind", "name", "ordinal", "mode")
 """what every call has"""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from trueup.types.arrays import Array, Floats
 from trueup.types.trace import SummaryRow
 
 MOST_SAMPLED = 1 << 18
+_T = TypeVar("_T")
 
 
 class RecordedTensors:
@@ -23,6 +25,13 @@ class RecordedTensors:
         self.source, self.tables = source, tables
         self.step, self.rank = tables.step, tables.rank
         self._values: dict[int, Floats | None] = {}
+        self._made: dict[Hashable, object] = {}
+
+    def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """What is made of this step, kept under ``key`` as long as the view is."""
+        if key not in self._made:
+            self._made[key] = make()
+        return cast(_T, self._made[key])
 
     @cached_property
     def content(self) -> list[int | None]:

@@ -97,8 +97,11 @@ class StepView(CallTree, RecordedTensors):
 
     def frame_of(self, phase: str, *slots: str) -> pl.DataFrame:
         """Rows of ``frame`` of a phase, of these slots if any are named, that have a summary."""
-        wanted = (pl.col("phase") == phase) & pl.col("summary").is_not_null()
-        return self.frame.filter(wanted & pl.col("slot").is_in(slots) if slots else wanted)
+        found = self.once(
+            ("frame", phase),
+            lambda: self.frame.filter(pl.col("phase") == phase, pl.col("summary").is_not_null()),
+        )
+        return found.filter(pl.col("slot").is_in(slots)) if slots else found
 
     @cached_property
     def holding_reference(self) -> frozenset[int]:

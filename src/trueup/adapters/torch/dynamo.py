@@ -14,9 +14,14 @@ import torch
 
 PACKAGE = "trueup"
 
+_marked: dict[str, int] = {}
+"""process-wide, as torch's marks are: modules of this package -> how many names they had"""
+
 
 def leave_alone() -> None:
     """Mark every function of this package as none to start compiling at; inlined into others they still are.
+
+    What was marked before is not gone through again.
 
     Versions of torch that have no such mark compile them, which is slower and does no harm.
     """
@@ -34,8 +39,11 @@ def leave_alone() -> None:
 def _codes() -> Iterator[CodeType]:
     for name, module in list(sys.modules.items()):
         if name == PACKAGE or name.startswith(f"{PACKAGE}."):
-            for value in list(vars(module).values()):
-                yield from _of(value, name)
+            values = list(vars(module).values())
+            if _marked.get(name) != len(values):
+                _marked[name] = len(values)
+                for value in values:
+                    yield from _of(value, name)
 
 
 def _of(value: object, module: str) -> Iterator[CodeType]:

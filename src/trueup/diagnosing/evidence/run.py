@@ -49,10 +49,10 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
             if entry.get("learning_rate")
         },
         loss=_number(line.get("loss")),
-        losses={} if view is None else _losses(view, _number(line.get("loss_scale")) or 1.0),
-        sent_back={} if view is None else _sent_back(view),
+        losses={} if view is None else _losses_once(view, _number(line.get("loss_scale")) or 1.0),
+        sent_back={} if view is None else view.once(_sent_back, lambda: _sent_back(view)),
         sent_as_reference=frozenset() if view is None else _sent_as_reference(view),
-        weighed={} if view is None else _weighed(view),
+        weighed={} if view is None else view.once(_weighed, lambda: _weighed(view)),
         reduction=None if view is None else reduction_of(loss_arguments(view)),
         skipped=line.get("skipped") if isinstance(line.get("skipped"), bool) else None,
         batch_digest=line.get("batch_digest"),
@@ -99,6 +99,10 @@ def with_forms_of(facts: RunFacts, free: TraceSource | None, step: int, rank: in
 
 def _dtypes(view: StepView) -> frozenset[str]:
     return frozenset(view.tables.summaries["dtype"].cast(pl.String).unique().drop_nulls().to_list())
+
+
+def _losses_once(view: StepView, scale: float) -> dict[int, LossFacts]:
+    return view.once((_losses, scale), lambda: _losses(view, scale))
 
 
 def _losses(view: StepView, scale: float) -> dict[int, LossFacts]:

@@ -44,6 +44,10 @@ class Batch:
     @classmethod
     def of(cls, book: StepView) -> Batch:
         """Read from one step's records."""
+        return book.once(Batch, lambda: cls._read(book))
+
+    @classmethod
+    def _read(cls, book: StepView) -> Batch:
         records = {(place, s): r for place, s, r in given(book)}
         ids = {f"{p}, {s}": v for (p, s), r in records.items() if (v := whole_numbers(book, r)) is not None}
         of_loss = LossInputs.of(book)
