@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.checklist import guided
 from tests.curves.test_each_reason import STILL
 from tests.diagnosing.made_steps import codes_of, facts_of, passed
 from trueup.accepting.downstream import downstream_items
@@ -126,3 +127,24 @@ def test_schedules(tmp_path: Path, changed: dict[str, Any], code: Code, facts: d
     items = sections(tmp_path, {**SETTINGS, **changed}, SETTINGS)
     found = next(one for one in items if one.key == "checklist:schedules").measured
     assert (found.code, found.facts) == (code, facts)
+
+
+@pytest.mark.parametrize(("reference", "seen"), [("megatron", True), ("hf", False)])
+def test_a_setting_that_follows_from_others(tmp_path: Path, reference: str, seen: bool) -> None:
+    """Of two frameworks that do not let it be set, by the settings that it follows from."""
+    given = tuple(
+        guided.write(tmp_path / side, base) for side, base in (("t", "mindformers"), ("r", reference))
+    )
+    evidence = [
+        one for item in checklist_items(configurations(tmp_path, tmp_path, given)) for one in item.evidence
+    ]
+    facts = facts_of(evidence, Code.SUSPECT)
+    assert facts == ({"key": "embedding_dtype"} if seen else None)
+
+
+@pytest.mark.parametrize(("left_out", "open_"), [("hidden_size", True), (None, False)])
+def test_a_setting_that_one_side_does_not_state(tmp_path: Path, left_out: str | None, open_: bool) -> None:
+    target = {key: value for key, value in SETTINGS.items() if key != left_out}
+    evidence = [one for item in sections(tmp_path, target, SETTINGS) for one in item.evidence]
+    facts = facts_of(evidence, Code.NOT_COMPARED)
+    assert facts == ({"key": "hidden_size"} if open_ else None)

@@ -9,12 +9,14 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tests.comparing.test_verdict import cut_into
 from tests.comparing.traces import network
 from tests.diagnosing.made_steps import codes_of, facts_of, gradients, run, step
-from trueup.comparing.run import compare
+from trueup.comparing.run import compare, compare_sources
 from trueup.comparing.worth import traces_noted
 from trueup.reporting.comparison.advice import _role, causes_of
-from trueup.types.codes import NoteCode, RecordCode, SuspectCode
+from trueup.types.codes import NextCode, NoteCode, RecordCode, SuspectCode, VerdictCode
+from trueup.types.reason import reason
 
 ONE = step({"w": gradients(1)})
 
@@ -82,3 +84,28 @@ def test_usual_causes_of_a_call_in_the_forward(name: str, type_: str | None, cod
     role = _role({"name": name, "type": type_})  # type: ignore[typeddict-item]
     assert causes_of(role, "forward", set()).code is code
     assert causes_of(role, "backward", set()).code is SuspectCode.BACKWARD
+
+
+BY_ROWS = {
+    "version": 1,
+    "mesh": {"dp": 2},
+    "parameters": [{"name": "*", "dp": "invariant"}],
+    "tensors": [{"name": "*", "batch": "shard(0)", "dp": "shard(0)"}],
+    "batch": ["dp"],
+}
+
+
+@pytest.mark.parametrize(("number", "apart"), [(3, True), (1, False)])
+def test_ranks_put_together_whose_later_steps_have_other_microbatches(
+    tmp_path: Path, number: int, apart: bool
+) -> None:
+    """What is taken together is told by the first step."""
+    first, later = cut_into(1), cut_into(number, batch=12)
+    lines = [{"microbatches": 1}, {"microbatches": number}]
+    target = run(tmp_path / "t", [first, first], [later, later], lines=lines, layout=BY_ROWS)
+    both = [{"microbatches": 2}, {"microbatches": 2}]
+    verdict = compare_sources(target, run(tmp_path / "r", cut_into(2), cut_into(2), lines=both)).verdict
+    assert verdict.next is not None
+    assert (verdict.next.code is NextCode.ALIGN_MICROBATCHES) is apart
+    if apart:
+        assert verdict.headline == reason(VerdictCode.MICROBATCHES_DIFFER, target=6, reference=2)

@@ -26,12 +26,13 @@ from tests.diagnosing.made_steps import (
     said_by,
     step,
 )
-from trueup.diagnosing.pipeline import _verdict
+from trueup.diagnosing.pipeline import _verdict, diagnose
 from trueup.diagnosing.runs import Clock, Runs
+from trueup.diagnosing.stages.batch import Batch
 from trueup.diagnosing.stages.clipping import clipping_findings, loss_scale_findings
 from trueup.diagnosing.stages.clipping_ranks import clipping_over_ranks
 from trueup.diagnosing.stages.context import Context
-from trueup.diagnosing.stages.data import DataStage
+from trueup.diagnosing.stages.data import DataStage, _divisors
 from trueup.diagnosing.stages.forward import explained_by, finding_of_precision
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.handed_back import stale_findings
@@ -561,6 +562,56 @@ def test_ranks_that_read_the_same_rows(tmp_path: Path, target: Any, reference: A
     assert codes_of(said_by(outcome.findings)) & SHARED == (SHARED if same else set())
 
 
+def masked(mask: Array, factor: float = 1.0) -> Recorder:
+    """A model that is given a mask, and gradients times a factor."""
+    out = step({"w": gradients(1, before=factor)})
+    root = out.call("module", "", type_="Net")
+    out.record(root, "forward", "input.0", IDS[0])
+    out.record(root, "forward", "input.attention_mask", mask)
+    out.record(out.call("loss", "loss"), "loss", "value", np.array(2.0, np.float32))
+    return out
+
+
+SHOWN = (np.arange(12) < 8) * np.ones((4, 1), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        (masked(2 * SHOWN), Stages.BATCH_IN_OTHER_FORM),
+        (masked(2 * SHOWN, 1.2), Stages.INPUT_DIFFERS),
+        (masked(SHOWN), Stages.SAME_BATCHES),
+    ],
+    ids=["nothing comes of it", "other gradients", "the same"],
+)
+def test_a_mask_in_another_form(tmp_path: Path, target: Recorder, code: Stages) -> None:
+    assert DataStage().check(pair(tmp_path, target, masked(SHOWN))).said.code is code
+
+
+def divided(by: float) -> Recorder:
+    """The cross-entropy of 48 tokens over a number, and what it sends back to the logits."""
+    logits = np.random.default_rng(2).normal(size=(48, 50)).astype(np.float32)
+    chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    out = step(PLAIN)
+    root, loss = out.call("module", "", type_="Net"), out.call("loss", "loss")
+    out.record(root, "forward", "input.0", IDS[0])
+    out.record(root, "forward", "output.0", logits)
+    out.record(loss, "loss", "labels.0", IDS[1].ravel())
+    out.record(loss, "loss", "value", np.array(200 / by, np.float32))
+    sent = (chances - np.eye(50)[IDS[1].ravel()]) / by
+    out.record(root, "backward", "output.0", sent.astype(np.float32))
+    return out
+
+
+@pytest.mark.parametrize(("by", "seen"), [(48.0, True), (96.0, False)])
+def test_what_a_loss_is_divided_by(tmp_path: Path, by: float, seen: bool) -> None:
+    context = pair(tmp_path, divided(by), divided(96.0))
+    said = _divisors(*map(Batch.of, context.pair()))
+    assert bool(said) is seen
+    if seen:
+        assert tells(said[0], Stages.LOSS_DIVIDED, target=48.0, reference=96.0, tokens=48)
+
+
 # -- what stands in a run ------------------------------------------
 
 
@@ -584,6 +635,39 @@ def test_runs_that_end_with_an_error(tmp_path: Path, status: int, made: bool, co
     assert [one.code for one in work.notes] == ([] if code is None else [code])
     if code is not None:
         assert work.notes[0].facts == {"status": 3, "run": "replay"}
+
+
+def in_order(rows: list[int]) -> Recorder:
+    """A model that is given rows in an order."""
+    out = step(PLAIN)
+    root = out.call("module", "", type_="Net")
+    emb = out.call("module", "emb", root, "Embedding")
+    for call in (root, emb):
+        out.record(call, "forward", "input.0", IDS[0][rows])
+    out.record(emb, "forward", "output.0", drawn(3, 4, 12, 8)[rows])
+    out.record(root, "forward", "output.0", drawn(4, 4, 12, 8)[rows])
+    out.record(out.call("loss", "loss"), "loss", "value", np.array(2.0, np.float32))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        (([in_order([0, 1, 2, 3])] * 3, LAYOUT), Stages.LAYOUTS_DIFFER),
+        (([in_order([2, 0, 3, 1])], None), Stages.ROWS_DIFFER_IN_PLACE),
+        (([in_order([0, 1, 2, 3])], None), None),
+    ],
+    ids=["ranks", "rows", "neither"],
+)
+def test_runs_that_no_replay_fits(tmp_path: Path, target: Any, code: Stages | None) -> None:
+    ranks, layout = target
+    steps = ranks if len(ranks) > 1 else ranks[0]
+    one = run(tmp_path / "t", steps, **({} if layout is None else {"layout": layout}))
+    other = run(tmp_path / "r", in_order([0, 1, 2, 3]))
+    replay = None if code is None else tmp_path / "replay"
+    found = diagnose(one.path, other.path, output=tmp_path / "out", replay=replay, stages=())
+    told = {Stages.LAYOUTS_DIFFER, Stages.ROWS_DIFFER_IN_PLACE}
+    assert codes_of(found.notes) & told == ({code} if code else set())
 
 
 @pytest.mark.parametrize(("rows", "shapes"), [(6, True), (4, False)])

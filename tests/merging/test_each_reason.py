@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.diagnosing.made_steps import context_of, facts_of, gradients, run, step
 from trueup.merging.assembling import Member, Own, assembled
 from trueup.merging.nodes import Join, Part, Seen, Sum, Unfit, rounded
 from trueup.merging.summary import summary_of_values
+from trueup.store.view import ACCUMULATED
 from trueup.types.codes import MergingCode as Code
 from trueup.types.layout import Layout, Placed
 from trueup.types.placement import Shard
@@ -83,3 +86,20 @@ def test_parts_that_make_no_whole(
         unfit()
     assert error.value.reason.code is code
     fits()
+
+
+STAGES = {
+    "version": 1,
+    "mesh": {"pp": 2},
+    "pipeline": {"axis": "pp", "stages": [[0], [1]]},
+}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_gradients_that_a_schedule_shows_of_some_weights_only(tmp_path: Path, whole: bool) -> None:
+    """Of two stages, one may run parts of backward by itself."""
+    shown = {slot: held for slot, held in gradients(2).items() if whole or slot != ACCUMULATED}
+    target = run(tmp_path / "t", [step({"a": gradients(1)}), step({"b": shown})], layout=STAGES)
+    reference = run(tmp_path / "r", step({"a": gradients(1), "b": gradients(2)}))
+    facts = facts_of(context_of(target, reference).comparison.content.notes, Code.GRADIENTS_LEFT_OUT)
+    assert facts == (None if whole else {"parameters": 1})
