@@ -522,7 +522,7 @@ def test_the_next_loss_with_the_reference_s_gradients(
     [
         (2**-20, 1, StageStatus.PASSED, Stages.LATE_DIFFERENCES),
         (2**-17, 1, StageStatus.PASSED, Stages.NO_STAGE),
-        (2**-20, 0, StageStatus.PASSED, Stages.NO_STAGE),
+        (2**-21, 0, StageStatus.PASSED, Stages.NO_STAGE),
         (2**-20, 1, StageStatus.UNDECIDED, Stages.NO_STAGE),
     ],
     ids=["a little, later", "far", "in the first step", "after an open stage"],
