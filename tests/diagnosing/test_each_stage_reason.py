@@ -28,20 +28,15 @@ from tests.diagnosing.made_steps import (
 )
 from trueup.diagnosing.pipeline import _verdict, diagnose
 from trueup.diagnosing.runs import Clock, Runs
-from trueup.diagnosing.stages.batch import Batch
-from trueup.diagnosing.stages.clipping import clipping_findings, loss_scale_findings
-from trueup.diagnosing.stages.clipping_ranks import clipping_over_ranks
 from trueup.diagnosing.stages.context import Context
-from trueup.diagnosing.stages.data import DataStage, _divisors
+from trueup.diagnosing.stages.data import DataStage
 from trueup.diagnosing.stages.forward import explained_by, finding_of_precision
 from trueup.diagnosing.stages.from_origin import finding_from_origin
-from trueup.diagnosing.stages.handed_back import stale_findings
-from trueup.diagnosing.stages.handover import handover_findings
 from trueup.diagnosing.stages.next_loss import NextLossStage
 from trueup.diagnosing.stages.optimizer import OptimizerStage
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.diagnosing.stages.reduction import ReductionStage
-from trueup.diagnosing.stages.schedule import moment_findings, schedule_findings, stepping_findings
+from trueup.diagnosing.stages.schedule import schedule_findings
 from trueup.diagnosing.stages.weights import WeightsStage
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL, UPDATED, WEIGHT
 from trueup.types.codes import BatchCode as Batches
@@ -86,7 +81,7 @@ def with_rates(*rates: float) -> tuple[Any, Any]:
 )
 def test_learning_rates(tmp_path: Path, target: Any, headline: Stages | None, num: int) -> None:
     context = pair(tmp_path, with_rates(*target), with_rates(1e-3, 2e-3, 3e-3, 4e-3))
-    findings = schedule_findings(context, known=set())
+    findings = OptimizerStage().check(context).findings
     said = said_by(findings)
     assert [one.headline.code for one in findings] == ([] if headline is None else [headline])
     moved = {Stages.RATE_EARLIER, Stages.RATE_LATER}
@@ -100,7 +95,7 @@ def test_learning_rates(tmp_path: Path, target: Any, headline: Stages | None, nu
 
 def test_a_rate_that_never_changes_has_no_schedule(tmp_path: Path) -> None:
     context = pair(tmp_path, with_rates(2e-3, 2e-3, 2e-3), with_rates(1e-3, 1e-3, 1e-3))
-    codes = codes_of(said_by(schedule_findings(context, known=set())))
+    codes = codes_of(said_by(OptimizerStage().check(context).findings))
     assert Stages.LEARNING_RATE in codes
     assert Stages.SCHEDULER_CAUSE not in codes
 
@@ -124,9 +119,9 @@ def test_microbatches_of_an_update(
     tmp_path: Path, target: int, data: StageStatus, causes: set[Stages] | None
 ) -> None:
     sides = of_microbatches(target), of_microbatches(4)
-    findings = stepping_findings(pair(tmp_path, *sides, earlier=[passed(Stage.DATA, data)]))
+    findings = OptimizerStage().check(pair(tmp_path, *sides, earlier=[passed(Stage.DATA, data)])).findings
     if causes is None:
-        assert findings == []
+        assert findings == ()
         return
     assert facts_of([findings[0].headline], Stages.STEPS_AFTER) == {"target": target, "reference": 4}
     assert {one.code for one in findings[0].causes} & {
@@ -151,7 +146,7 @@ def with_moments(first: Array, beta: float = 0.9) -> list[Recorder]:
 def test_state_that_changes_between_two_steps(tmp_path: Path, changed: float, seen: bool) -> None:
     kept = np.float32(0.1) * gradients(1)[CLIPPED]
     context = pair(tmp_path, (with_moments(kept + (changed - 1) * drawn(9)), {}), (with_moments(kept), {}))
-    assert (Stages.STATE_CHANGED in codes_of(said_by(moment_findings(context)))) is seen
+    assert (Stages.STATE_CHANGED in codes_of(said_by(OptimizerStage().check(context).findings))) is seen
 
 
 # -- weights from one step to the next ------------------------------------------
@@ -180,7 +175,7 @@ HANDED_BACK = {
 @pytest.mark.parametrize("rows", [40, 10, 0])
 def test_updates_that_do_not_reach_the_model(tmp_path: Path, rows: int) -> None:
     context = pair(tmp_path, (working_copy(rows), {}), (working_copy(0), {}))
-    said = said_by(stale_findings(context))
+    said = said_by(OptimizerStage().check(context).findings)
     assert codes_of(said) & HANDED_BACK == (HANDED_BACK if rows else set())
     if rows:
         facts = facts_of(said, Stages.STALE_ELEMENTS)
@@ -197,7 +192,7 @@ def test_updates_that_agree_before_they_are_lost(tmp_path: Path, apart: float, s
         held = first.call("parameter", "flat.0")
         first.record(held, "optimizer", "param", (NEW + np.float32(off)).ravel())
         sides.append(([first, second], {}))
-    said = said_by(stale_findings(pair(tmp_path, *sides)))
+    said = said_by(OptimizerStage().check(pair(tmp_path, *sides)).findings)
     assert (Stages.SAME_UPDATES in codes_of(said)) is same
     assert Stages.NOT_HANDED_BACK in codes_of(said)
 
@@ -218,7 +213,9 @@ def of_two_steps(left: Array, begins: Array) -> tuple[Any, Any]:
 )
 def test_weights_after_an_update(tmp_path: Path, begins: Array, code: WeightsCode | None) -> None:
     context = pair(tmp_path, of_two_steps(drawn(31), begins), of_two_steps(drawn(31), drawn(31)))
-    assert [one.headline.code for one in handover_findings(context)] == ([] if code is None else [code])
+    assert [one.headline.code for one in OptimizerStage().check(context).findings] == (
+        [] if code is None else [code]
+    )
 
 
 def half_of(master: Array, *, apart: bool) -> tuple[Any, Any]:
@@ -239,7 +236,7 @@ def half_of(master: Array, *, apart: bool) -> tuple[Any, Any]:
 @pytest.mark.parametrize("apart", [True, False])
 def test_copies_that_are_not_the_rounded_masters(tmp_path: Path, apart: bool) -> None:
     sides = half_of(drawn(42) / 8, apart=apart), half_of(drawn(42) / 8, apart=False)
-    codes = codes_of(said_by(handover_findings(pair(tmp_path, *sides))))
+    codes = codes_of(said_by(OptimizerStage().check(pair(tmp_path, *sides)).findings))
     assert (WeightsCode.NOT_THE_MASTERS in codes) is apart
 
 
@@ -300,7 +297,7 @@ def of_scale(scale: float, factor: float = 1.0) -> tuple[Any, Any]:
 )
 def test_loss_scales(tmp_path: Path, target: Any, found: bool) -> None:
     context = pair(tmp_path, target, of_scale(512.0))
-    findings, _ = loss_scale_findings(context)
+    findings = ReductionStage().check(context).findings
     told = {Clip.LOSS_SCALE, Clip.LOSS_SCALE_CAUSE, Clip.SAME_LOSS_SCALE}
     assert codes_of(said_by(findings)) & told == (told if found else set())
     of_loss = origin(phase="loss", slot="value", module="", step=0)
@@ -309,7 +306,7 @@ def test_loss_scales(tmp_path: Path, target: Any, found: bool) -> None:
     assert (explained is not None and explained.code is Stages.LOSS_SCALE_DIFFERS) is differs
 
 
-def clipped(*factors: float, ranks: int = 1) -> Any:
+def clipped(*factors: float) -> Recorder:
     """So many parameters, each multiplied on its way to the optimizer."""
     return step({f"w{at}": gradients(at, factor) for at, factor in enumerate(factors)})
 
@@ -323,11 +320,11 @@ def test_a_weight_with_a_factor_of_its_own(
     tmp_path: Path, factors: tuple[float, ...], uneven: bool, ranks: int
 ) -> None:
     sides = [([[clipped(*one)] * ranks], {}) for one in (factors, EVEN)]
-    findings, _ = clipping_findings(pair(tmp_path, *sides))
+    findings = ReductionStage().check(pair(tmp_path, *sides)).findings
     said = said_by(findings)
     facts = facts_of(said, Clip.BY_PARAMETER)
     if not uneven:
-        assert findings == []
+        assert findings == ()
         return
     assert facts is not None
     assert (facts["num"], facts["parameter"]) == (1, "w2")
@@ -367,7 +364,7 @@ def of_ranks(*factors: float, size: float = 1.0) -> tuple[Any, Any]:
     ids=["one rank", "all", "none", "larger ones to one norm"],
 )
 def test_factors_of_sums_over_ranks(tmp_path: Path, target: Any, code: Clip | None) -> None:
-    findings = clipping_over_ranks(pair(tmp_path, target, of_ranks(1.0, 1.0, 1.0)))
+    findings = ReductionStage().check(pair(tmp_path, target, of_ranks(1.0, 1.0, 1.0))).findings
     assert [one.headline.code for one in findings] == ([] if code is None else [code])
     said = said_by(findings)
     told = {Clip.SOME_RANKS, Clip.RANK_FACTOR, Clip.SUMS_SCALED}
@@ -588,28 +585,38 @@ def test_a_mask_in_another_form(tmp_path: Path, target: Recorder, code: Stages) 
     assert DataStage().check(pair(tmp_path, target, masked(SHOWN))).said.code is code
 
 
-def divided(by: float) -> Recorder:
-    """The cross-entropy of 48 tokens over a number, and what it sends back to the logits."""
+def divided(by: float, *, given: bool = False) -> Recorder:
+    """A model that makes its loss: the cross-entropy of 48 tokens over a number, which it may be given."""
     logits = np.random.default_rng(2).normal(size=(48, 50)).astype(np.float32)
     chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
-    out = step(PLAIN)
+    sent, value = (chances - np.eye(50)[IDS[1].ravel()]) / by, np.array(200 / by, np.float32)
+    out = step({"w": gradients(1, before=96 / by)})
     root, loss = out.call("module", "", type_="Net"), out.call("loss", "loss")
-    out.record(root, "forward", "input.0", IDS[0])
-    out.record(root, "forward", "output.0", logits)
+    out.record(root, "forward", "input.ids", IDS[0])
+    if given:
+        out.record(root, "forward", "input.items", np.array(by, np.float32))
+    out.record(root, "forward", "output.logits", logits)
+    out.record(root, "forward", "output.loss", value)
     out.record(loss, "loss", "labels.0", IDS[1].ravel())
-    out.record(loss, "loss", "value", np.array(200 / by, np.float32))
-    sent = (chances - np.eye(50)[IDS[1].ravel()]) / by
-    out.record(root, "backward", "output.0", sent.astype(np.float32))
+    out.record(loss, "loss", "value", value)
+    out.record(root, "backward", "output.logits", sent.astype(np.float32))
     return out
 
 
-@pytest.mark.parametrize(("by", "seen"), [(48.0, True), (96.0, False)])
-def test_what_a_loss_is_divided_by(tmp_path: Path, by: float, seen: bool) -> None:
-    context = pair(tmp_path, divided(by), divided(96.0))
-    said = _divisors(*map(Batch.of, context.pair()))
-    assert bool(said) is seen
-    if seen:
-        assert tells(said[0], Stages.LOSS_DIVIDED, target=48.0, reference=96.0, tokens=48)
+@pytest.mark.parametrize(
+    ("target", "seen"),
+    [
+        (divided(48.0, given=True), True),
+        (divided(96.0, given=True), False),
+        (divided(48.0), False),
+    ],
+    ids=["by what it is given", "by the same", "nothing is given"],
+)
+def test_what_a_model_divides_its_loss_by(tmp_path: Path, target: Recorder, seen: bool) -> None:
+    said = said_by(DataStage().check(pair(tmp_path, target, divided(96.0))).findings)
+    told = [one for one in said if one.code is Stages.LOSS_DIVIDED]
+    assert bool(told) is seen
+    assert all(tells(one, Stages.LOSS_DIVIDED, target=48.0, reference=96.0, tokens=48) for one in told)
 
 
 # -- what stands in a run ------------------------------------------

@@ -160,8 +160,8 @@ PHRASES = {
     R.PROMPTS: _heading("{num} of {total} prompts are not in the target", {"num": 3, "total": 8}),
     R.MORE_PROMPTS: _heading("{num} of {total} prompts are not in the reference", {"num": 3, "total": 8}),
     R.PROMPT_COUNTS: _heading(
-        "the same prompts are used for {target:count sequence} (target), {reference} (reference)",
-        {"target": 16, "reference": 32},
+        "{num} of {total} prompts have another number of sequences than in the reference",
+        {"num": 3, "total": 8},
     ),
     R.TRUNCATED: _heading("{num} of {total} prompts are truncated in the target", {"num": 3, "total": 8}),
     R.ROLLOUTS: Phrase(

@@ -87,10 +87,10 @@ CASES: list[tuple[str, LOOK, str, RLStep, RLStep, RLCode, dict[str, Any]]] = [
         "prompts used less often",
         batch_checks.prompts,
         "prompts",
-        with_rows([0, 1, 4, 5]),
+        with_rows([0, 1, 4, 5, 6, 7]),
         PLAIN,
         RLCode.PROMPT_COUNTS,
-        {"target": 4, "reference": 8},
+        {"num": 1, "total": 2},
     ),
     ("the same prompts", batch_checks.prompts, "prompts", PLAIN, PLAIN, RLCode.EQUAL, {}),
     (

@@ -39,7 +39,8 @@ def prompts(pair: StepPair) -> Iterator[Check]:
     elif extra:
         said = reason(RLCode.MORE_PROMPTS, num=len(extra), total=len(target))
     else:
-        said = reason(RLCode.PROMPT_COUNTS, target=target.total(), reference=reference.total())
+        apart = sum(num != target[key] for key, num in reference.items())
+        said = reason(RLCode.PROMPT_COUNTS, num=apart, total=len(reference))
     yield quantity.failed(said)
 
 
