@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 
 from trueup.checklist import check
+from trueup.checklist.document import training_headline
 from trueup.checklist.schedule import learning_rate, weight_decay
+from trueup.types.codes import ChecklistCode
 
 STEPS = np.arange(100)
 BASE: dict[str, Any] = {"learning_rate": 1e-3, "train_steps": 100, "decay_steps": 100}
@@ -129,3 +132,13 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
     found = check([str(tmp_path / "a.json")], [str(tmp_path / "a.json")]).schedules
     assert found.same is None
     assert found.target.missing == "train_steps"
+
+
+@pytest.mark.parametrize(("low", "apart"), [(1e-4, True), (0.0, False)])
+def test_rates_that_differ_by_a_setting_that_is_left_out(tmp_path: Path, low: float, apart: bool) -> None:
+    values = {**BASE, "lr_schedule": "cosine", "num_layers": 2}
+    for name, lowest in (("a", low), ("b", 0.0)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({**values, "min_lr": lowest}))
+    sides = ([str(tmp_path / f"{name}.json")] for name in "ab")
+    found = training_headline(check(*sides, ignore=["min_lr"]))
+    assert (found.code is ChecklistCode.RATES_DIFFER) is apart

@@ -18,7 +18,7 @@ from trueup.comparing.run import compare
 from trueup.diagnosing.noise_fold import NoiseFold
 from trueup.errors import TraceError
 from trueup.store import Trace
-from trueup.types.codes import NoteCode, RecordCode, ToleranceCode
+from trueup.types.codes import NextCode, NoteCode, RecordCode, ToleranceCode, VerdictCode
 from trueup.types.reason import reason
 
 
@@ -83,6 +83,26 @@ def test_measured_noise_decides(tmp_path: Path, size: float, agrees: bool) -> No
     assert without.content.tolerance.origin.code is ToleranceCode.DTYPE_BOUND
     named = compare(tmp_path / "target", reference, options=CompareOptions(noise=reference))
     assert named.summary["verdict"] == result.summary["verdict"]
+
+
+@pytest.mark.parametrize(
+    ("entered", "code"), [(3e-4, VerdictCode.NOISE_GREW), (0.0, VerdictCode.FIRST_DIVERGENCE)]
+)
+def test_noise_that_grows_in_a_layer_is_told_from_an_error_made_there(
+    tmp_path: Path, entered: float, code: VerdictCode
+) -> None:
+    generator = np.random.default_rng(5)
+
+    def change(site: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        size = {"in.1": entered, "linear.1": 9e-4, "out.1": 9e-4}.get(site, 0.0)
+        return (array * (1 + size * generator.standard_normal(array.shape))).astype(np.float32)
+
+    reference = measured(tmp_path, 1e-4, repeats_move=True)
+    network(change, loss=False).write(tmp_path / "target")
+    verdict = compare(tmp_path / "target", reference).verdict
+    assert verdict.headline.code is code
+    assert verdict.next is not None
+    assert (verdict.next.code is NextCode.MEASURE_NOISE) is (code is VerdictCode.NOISE_GREW)
 
 
 def test_noise_below_rounding_makes_no_alarm(tmp_path: Path) -> None:

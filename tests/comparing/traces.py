@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from trueup.numerics._native import summarise_array
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
-from trueup.store import RunWriter, StepColumns, Trace, layout
+from trueup.store import RunWriter, StepColumns, Trace
 
 EVERYTHING = HAS_STATISTICS | HAS_DIGEST | HAS_SKETCH
 
@@ -61,14 +61,17 @@ class Recorder:
             self.record(call, "forward", f"output.{index}", output)
         return call
 
-    def write(self, path: Path, *, step: int = 0, values: bool = False, **manifest: Any) -> Trace:
-        """Write the step into the trace at ``path``."""
+    def write(
+        self, path: Path, *, step: int = 0, rank: int = 0, values: bool = False, **manifest: Any
+    ) -> Trace:
+        """Write the step of a rank into the trace at ``path``."""
         rows = np.zeros(len(self._summaries), SUMMARY_DTYPE)
         for index, summary in enumerate(self._summaries):
             rows[index] = summary
         self.step.summaries = rows
-        writer = RunWriter(path, rank=0)
-        writer.begin_run({"framework": "pytorch", "level": "mix", "task": "statistics", **manifest})
+        writer = RunWriter(path, rank=rank)
+        run = {"framework": "pytorch", "level": "mix", "task": "statistics", **manifest}
+        writer.begin_run(None if rank else run)
         if values:
             chunks = writer.chunks(step)
             for row, array in self.values.items():
@@ -82,11 +85,8 @@ class Recorder:
 
 def of_two_ranks(first: Recorder, path: Path, second: Recorder) -> None:
     """Write a step of each of two ranks into the trace at ``path``."""
-    first.write(path, world_size=2)
-    other = path.with_name(f"{path.name}.1")
-    second.write(other)
-    held = layout.rank_dir(path, 0, 1)
-    layout.rank_dir(other, 0, 0).rename(held)
+    for rank, one in enumerate((first, second)):
+        one.write(path, rank=rank, world_size=2)
 
 
 Change = Callable[[str, NDArray[np.float32]], NDArray[Any]]

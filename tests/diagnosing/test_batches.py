@@ -13,6 +13,7 @@ from trueup.diagnosing.batches import label_facts, moved, relation, rows_found, 
 from trueup.diagnosing.stages.data import _is_one_for_all_rows, _is_padded_otherwise
 from trueup.diagnosing.stages.weight_change import change_of
 from trueup.types.codes import BatchCode as Batches
+from trueup.types.codes import WeightsCode
 
 IDS = np.random.default_rng(0).integers(5, 500, (4, 32))
 PAD = 0
@@ -222,6 +223,15 @@ def test_how_a_weight_differs_is_named(target: Any, name: str) -> None:
     found = change_of(target, SQUARE, "float32", "float32")
     assert found is not None
     assert found.name == name
+
+
+@pytest.mark.parametrize(("moved", "code"), [(True, WeightsCode.REARRANGED), (False, WeightsCode.PART)])
+def test_numbers_in_another_order_that_no_row_or_column_has(moved: bool, code: WeightsCode) -> None:
+    other = SQUARE.copy()
+    other[0, 0], other[3, 5] = SQUARE[3, 5], SQUARE[0, 0] if moved else 7.0
+    found = change_of(other, SQUARE, "float32", "float32")
+    assert found is not None
+    assert found.evidence.code is code
 
 
 @pytest.mark.parametrize(("size", "name"), [(1, "number"), (2, "scaled")])

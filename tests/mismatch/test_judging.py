@@ -334,3 +334,13 @@ def test_a_file_of_another_kind(tmp_path):
     np.save(tmp_path / "one.npy", np.zeros(3))
     with pytest.raises(ConfigError, match="savez"):
         analyse([tmp_path / "one.npy"])
+
+
+@pytest.mark.parametrize("width", [8, 16])
+def test_a_layer_of_another_shape(tmp_path, width):
+    arrays = sampled()
+    arrays |= layers(arrays, [0.004, 0.007])
+    arrays["rollout/layers.1"] = arrays["rollout/layers.1"][..., :width]
+    found = judged(tmp_path, arrays)
+    shapes = [one.place("name") for one in found.reasons if one.code is M.LAYER_SHAPE]
+    assert shapes == (["layers.1"] if width == 8 else [])

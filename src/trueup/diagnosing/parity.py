@@ -95,7 +95,7 @@ _Region = Mapping[str, Any]
 
 
 def _judge_regions(judge: Judge, regions: Sequence[tuple[int, _Region]]) -> CheckOutcome:
-    measured = [one for _, one in regions if one["calls"]]
+    measured = [one for _, one in regions if any(call["tensors"] for call in one["calls"])]
     unknown = [one for _, one in regions if one["skipped"]]
     rows = [row for one in measured for call in one["calls"] for row in call["tensors"]]
     largest = max((_excess(row) for row in rows), default=0.0)

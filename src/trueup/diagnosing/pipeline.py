@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import polars as pl
+
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.origins import origins as passive_origins
 from trueup.comparing.program_code import CodeBook, code_book
@@ -403,8 +405,10 @@ def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, 
         return Outcome.UNDECIDED, reason(Stages.LONG_RUN_OPEN, long_run.said), None
     if verdict.outcome is not Outcome.DIFFER:
         return verdict.outcome, verdict.headline, verdict.confidence
-    worst = context.rows.filter(is_beyond())["score"].max()
-    if context.all_passed and isinstance(worst, float) and worst < FAR_LATER:
+    beyond = context.rows.filter(is_beyond())
+    worst = beyond["score"].max()
+    is_late = beyond.filter(pl.col("step") <= context.steps[0][0]).is_empty()
+    if context.all_passed and is_late and isinstance(worst, float) and worst < FAR_LATER:
         return Outcome.UNDECIDED, reason(Stages.LATE_DIFFERENCES, score=worst), None
     return Outcome.UNDECIDED, reason(Stages.NO_STAGE, verdict.headline), None
 

@@ -93,7 +93,7 @@ PHRASES = {
         {"num": 1},
         {"num": 2},
     ),
-    C.RATES_DIFFER: heading("All settings agree, but the learning rates computed from them differ"),
+    C.RATES_DIFFER: heading("No compared setting differs, but the computed learning rates do"),
     C.OPEN: heading("Nothing differs, but {num:count setting} could not be compared", {"num": 1}),
     C.NOT_JUDGED: heading(
         lambda facts: (

@@ -14,6 +14,12 @@ def _values(facts: Facts) -> str:
     return f"{shown} of {count(facts['numel'], 'value')} ({facts['dtype']}); {origin}"
 
 
+def _not_finite_loss(facts: Facts) -> str:
+    is_captured = facts.get("is_captured")
+    rest = "its captured weights are finite" if is_captured else "no tensors of that step were captured"
+    return facts.fill("the loss is {value} in step {step} (rank {rank})") + f"; {rest}"
+
+
 def _skipped(facts: Facts) -> str:
     more = f" and {facts['more']} more" if facts["more"] else ""
     return (
@@ -73,8 +79,9 @@ PHRASES = {
         {"num_nan": 0, "num_posinf": 0, "num_neginf": 1, "numel": 1, "dtype": "float16", "is_made": False},
     ),
     C.NOT_FINITE_LOSS: clause(
-        "the loss is {value} in step {step} (rank {rank}); no tensors of that step were captured",
-        {"value": "NaN", "step": 7, "rank": 0},
+        _not_finite_loss,
+        {"value": "NaN", "step": 7, "rank": 0, "is_captured": False},
+        {"value": "inf", "step": 0, "rank": 0, "is_captured": True},
     ),
     C.MASKED_AWAY: clause(
         "values that are not finite, at {num:count site}, reach no loss, gradient or weight; first {site}",
@@ -129,7 +136,9 @@ PHRASES = {
         {"num": 1, "total": 12, "parameter": "a.weight"},
     ),
     C.EXPERTS: clause(
-        "no gradient, as experts that received no token: {num:count parameter}", {"num": 1}, {"num": 4}
+        "no gradient other than zeros, as experts that received no token: {num:count parameter}",
+        {"num": 1},
+        {"num": 4},
     ),
     C.BEHIND_ZEROS: clause(
         "gradient of zeros, behind weights that start at zero: {num:count parameter}, first {parameter}",

@@ -172,7 +172,7 @@ PHRASES = {
     ),
     C.ATTENTION_DROPOUT: clause("its dropout draws random numbers"),
     C.ATOMIC_ROWS: clause("on a GPU, its backward adds into rows in any order (atomics)"),
-    C.ATOMIC_SUMS: clause("on a GPU, sums into the same element are added in any order (atomics)"),
+    C.ATOMIC_SUMS: clause("on a GPU, it adds or writes into the same element in any order (atomics)"),
     C.NO_FIXED_ORDER: clause("on a GPU, the kernel has no fixed order"),
     C.ATOMIC_BACKWARD: clause("on a GPU, its backward adds in any order (atomics)"),
     C.CUDNN_BENCHMARK: clause(

@@ -84,7 +84,7 @@ PHRASES = {
     OrderCode.HALVES_INTERLEAVED: Phrase(sentence="with halves interleaved into pairs"),
     OrderCode.PAIRS_TAKEN_APART: Phrase(sentence="with interleaved pairs separated into halves"),
     OrderCode.READ_AS_MATRIX: Phrase(
-        sentence="read as ({columns}, {rows}) instead of ({rows}, {columns})",
+        sentence="read as a ({rows}, {columns}) matrix and transposed",
         samples=({"rows": 4, "columns": 8},),
     ),
     OrderCode.BLOCKS: Phrase(

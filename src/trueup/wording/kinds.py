@@ -537,6 +537,7 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.SLOTS_SWAPPED: _say(
         "{subject} is the reference's {slot}: {origin_slot} and {slot} are swapped", {"slot": "output.1"}
     ),
+    KindReason.OF_ANOTHER_SLOT: _say("{subject} is the reference's {slot}", {"slot": "output.1"}),
     KindReason.REORDERED_ALONG: _say(
         "{subject} holds the reference's numbers, dimension {dim} {parts[0]}", {"dim": 1, "parts": (_ROLLED,)}
     ),
@@ -632,15 +633,16 @@ PHRASES: dict[KindReason, Phrase] = {
         {"more": 15, "fewer": 0, "share": 0.06, "parts": (reason(PlacesCode.DIAGONALS, first=1, last=1),)},
     ),
     KindReason.ROWS_EMPTY: _say(
-        "{rows} of {size} rows are NaN: the mask hides everything they attend to", {"rows": 4, "size": 64}
+        "{rows} of {size} rows are NaN in the target alone, as where a mask hides everything they attend to",
+        {"rows": 4, "size": 64},
     ),
     KindReason.LAST_POSITION_AGREES: _say(
         "every position except the last differs: positions attend to later ones"
     ),
     KindReason.POSITIONS_AGREE_UP_TO: _say(
         lambda facts: (
-            f"positions agree up to {', '.join(facts['positions'])} and differ from there on: a window or "
-            "a document boundary differs"
+            f"positions before {', '.join(facts['positions'])} agree and those from there on differ, as with "
+            "another window or document boundary"
         ),
         {"positions": ["8", "12"]},
     ),

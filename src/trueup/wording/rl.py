@@ -150,7 +150,7 @@ PHRASES = {
         _setting, {"name": "loss_agg_mode", "target": "token-mean", "reference": "token-sum"}
     ),
     R.NOT_RECORDED: clause(
-        _sentence("{what}: cannot be compared; nothing was recorded of the same tokens"),
+        _sentence("{what}: cannot be compared; the runs do not have them of the same tokens"),
         {"quantity": "advantages"},
     ),
     R.NO_SHARED: clause(
@@ -158,6 +158,11 @@ PHRASES = {
         {"quantity": "values"},
     ),
     R.PROMPTS: _heading("{num} of {total} prompts are not in the target", {"num": 3, "total": 8}),
+    R.MORE_PROMPTS: _heading("{num} of {total} prompts are not in the reference", {"num": 3, "total": 8}),
+    R.PROMPT_COUNTS: _heading(
+        "{num} of {total} prompts have another number of sequences than in the reference",
+        {"num": 3, "total": 8},
+    ),
     R.TRUNCATED: _heading("{num} of {total} prompts are truncated in the target", {"num": 3, "total": 8}),
     R.ROLLOUTS: Phrase(
         sentence="the rollouts differ: {shared} of {total} sequences are in both runs; what both give the "

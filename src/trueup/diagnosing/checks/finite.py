@@ -142,7 +142,7 @@ def _notes(run: CheckedRun, harmless: list[_Step]) -> tuple[Reason, ...]:
     if made:
         _, row = made[0]
         notes.append(reason(Code.MASKED_AWAY, num=len(made), site=site_of(row)))
-    skipped = [one.view.step for one in harmless if one.rescaled]
+    skipped = list(dict.fromkeys(one.view.step for one in harmless if one.rescaled))  # once for all ranks
     if skipped:
         notes.append(reason(Code.STEPS_SKIPPED, step=skipped[0], more=len(skipped) - 1))
     return tuple(notes)
@@ -155,7 +155,10 @@ def _later_losses(run: CheckedRun) -> Reason | None:
             loss = line.get("loss")
             if isinstance(loss, float) and not math.isfinite(loss):
                 value = "NaN" if math.isnan(loss) else str(loss)
-                return reason(Code.NOT_FINITE_LOSS, value=value, step=step, rank=rank)
+                is_captured = rank in run.steps.get(step, [])
+                return reason(
+                    Code.NOT_FINITE_LOSS, value=value, step=step, rank=rank, is_captured=is_captured
+                )
     return None
 
 

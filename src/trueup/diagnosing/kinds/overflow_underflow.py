@@ -14,6 +14,8 @@ from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
 _NARROW = ("float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
 _UNDERFLOWS = ("float16", "float8_e5m2", "float8_e4m3fn", "bfloat16", "float32")
+_SCALED = ("backward", "param_grad")
+"""phases whose values are those of a scaled loss"""
 _COUNTS = ("num_nan", "num_posinf", "num_neginf")
 
 
@@ -36,10 +38,11 @@ def _overflow(evidence: Evidence) -> Found | None:
         for side, n in zip(("target", "reference"), both, strict=True)
     }
     scale = evidence.target_run.loss_scale
+    is_scaled = bool(scale and scale > 1 and evidence.origin.phase in _SCALED)
     return Found(
         rank=EvidenceRank.FITTED,
         sentence=said(evidence, KindReason.NOT_FINITE, numel=t.numel, loss_scale=scale, **facts),
-        causes=(CauseCode.LOSS_SCALE_TOO_LARGE,) if scale and scale > 1 else (),
+        causes=(CauseCode.LOSS_SCALE_TOO_LARGE,) if is_scaled else (),
     )
 
 
@@ -98,6 +101,7 @@ RULE = KindRule(
     family=KindClass.NUMERICAL,
     looks=(_underflow, _ceiling, _overflow),
     causes=(CauseCode.BEYOND_RANGE, CauseCode.LOSS_SCALE, CauseCode.EMPTY_ROW),
+    in_phases={CauseCode.LOSS_SCALE: _SCALED},
     advice=AdviceCode.WIDER_RANGE,
     place="zeros below a dtype's smallest number look like a mask; their size says that none was applied",
 )

@@ -124,8 +124,8 @@ def _one_stream(evidence: Evidence) -> Found | None:
         [evidence.values_of(k) for _, k in ranks[:2]]
         for ranks in (elsewhere.target_ranks, elsewhere.reference_ranks)
     )
-    if any(v is None or v.size < DRAWN_VALUES for v in (*target, *reference)):
-        return None
+    if any(v is None or v.size < DRAWN_VALUES or v.all() for v in (*target, *reference)):
+        return None  # nothing is dropped
     if not _same_zeros(target) or _same_zeros(reference):
         return None
     return Found(
@@ -168,7 +168,7 @@ def _draws(evidence: Evidence) -> Found | None:
 RULE = KindRule(
     code=KindCode.RANDOMNESS,
     family=KindClass.MODEL,
-    looks=(_dropout, _dropout_of_one_side, _one_stream, _recomputed, _draws),
+    looks=(_one_stream, _dropout, _dropout_of_one_side, _recomputed, _draws),
     causes=(CauseCode.OTHER_SEED, CauseCode.STATE_NOT_RESTORED, CauseCode.SHARED_STREAM),
     advice=AdviceCode.SEED_ALIKE,
     place="zeros at other places look like a mask; that they are as many says that they were drawn",

@@ -103,7 +103,7 @@ def _complex(values: Floats, way: str) -> Complex:
 
 def _angles(evidence: Evidence, t: Complex, r: Complex) -> Solved | None:
     """Both of shape (positions, pairs): how the angles differ."""
-    if _near(t, r.conj()):
+    if _near(t, r.conj()) and not _near(t, r):
         return _solved(evidence, KindCode.WRONG_SIGN, KindReason.ROTATED_BACKWARD)
     for shift in (1, -1, 2, -2):
         a, b = (t[:-shift], r[shift:]) if shift > 0 else (t[-shift:], r[:shift])

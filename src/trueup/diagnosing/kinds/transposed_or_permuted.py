@@ -52,7 +52,10 @@ def _swapped(evidence: Evidence) -> Found | None:
         if evidence.reference is not None and other.same_bits(evidence.reference):
             continue
         if t.same_bits(other):
-            sentence = said(evidence, KindReason.SLOTS_SWAPPED, slot=pair.slot)
+            here, there = evidence.reference, pair.target
+            is_swapped = here is not None and there is not None and there.same_bits(here)
+            code = KindReason.SLOTS_SWAPPED if is_swapped else KindReason.OF_ANOTHER_SLOT
+            sentence = said(evidence, code, slot=pair.slot)
             return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
     return None
 

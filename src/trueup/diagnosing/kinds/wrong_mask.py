@@ -181,7 +181,7 @@ def _in_matrix(where: Bools) -> Reason | None:
         return None
     off = j - i
     if _fills(where, np.subtract.outer(np.arange(where.shape[0]), np.arange(where.shape[1])) * -1, off):
-        return _diagonals(int(off.min()), int(off.max()))
+        return _diagonals(int(off.min()), int(off.max()), where.shape)
     rows, columns = (np.asarray(where.any(axis=a)) for a in (1, 0))
     if (where == np.outer(rows, columns)).all():
         if rows.all():
@@ -197,17 +197,17 @@ def _in_matrix(where: Bools) -> Reason | None:
     return None
 
 
-def _diagonals(first: int, last: int) -> Reason:
-    if first < last and first >= 1:
+def _diagonals(first: int, last: int, shape: tuple[int, ...]) -> Reason:
+    if first < last == shape[1] - 1 and first >= 1:
         return reason(PlacesCode.ABOVE_DIAGONAL)
-    if first < last <= -1:
+    if 1 - shape[0] == first < last <= -1:
         return reason(PlacesCode.BELOW_DIAGONAL, distance=-last)
     return reason(PlacesCode.DIAGONALS, first=first, last=last)
 
 
 def _fills(where: Bools, offsets: NDArray[np.int64], seen: NDArray[np.int64]) -> bool:
-    """Whether the places are whole diagonals."""
-    return bool((where == np.isin(offsets, np.unique(seen))).all())
+    """Whether the places are whole diagonals, one beside the other."""
+    return bool((where == ((offsets >= seen.min()) & (offsets <= seen.max()))).all())
 
 
 def _is_blocks(where: Bools) -> bool:

@@ -135,9 +135,10 @@ def _counts(evidence: Evidence) -> Found | None:
     t, r = pair.target.statistic("maximum"), pair.reference.statistic("maximum")
     if not (np.isfinite(t) and np.isfinite(r)) or t == r:
         return None
-    per_microbatch = t == r * (evidence.target_run.microbatches or 0)
-    code = KindReason.UPDATES_PER_MICROBATCH if per_microbatch else KindReason.UPDATES_COUNTED
-    found = _found(evidence, EvidenceRank.STATED_NEARBY, code, target=t, reference=r)
+    if t and t == r * (evidence.target_run.microbatches or 0):
+        code = KindReason.UPDATES_PER_MICROBATCH
+        return _found(evidence, EvidenceRank.STATED_NEARBY, code, target=t, reference=r)
+    found = _found(evidence, EvidenceRank.STATED_NEARBY, KindReason.UPDATES_COUNTED, target=t, reference=r)
     return replace(found, causes=(CauseCode.STATE_ON_RESUME,))
 
 

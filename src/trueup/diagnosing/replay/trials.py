@@ -201,14 +201,16 @@ def loss_with(
         overwrite=True,
     )
     given = _loss(output)
-    if given is None:
-        return None
-    names = tuple(modules)
-    if given == there:
-        return reason(ReplayCode.LOSS_EXPLAINED, modules=names, target=own, reference=there)
-    closed = 1 - abs(given - there) / abs(own - there)
-    losses = {"target": own, "reference": there, "given": given}
-    return reason(ReplayCode.LOSS_WITH, modules=names, closed=closed, **losses)
+    return None if given is None else closing(modules, target=own, reference=there, given=given)
+
+
+def closing(modules: Collection[str], *, target: float, reference: float, given: float) -> Reason:
+    """How much of the gap between two losses is closed where some modules' outputs are the reference's."""
+    losses = {"target": target, "reference": reference}
+    if given == reference:
+        return reason(ReplayCode.LOSS_EXPLAINED, modules=tuple(modules), **losses)
+    closed = 1 - abs(given - reference) / abs(target - reference)
+    return reason(ReplayCode.LOSS_WITH, modules=tuple(modules), closed=closed, **losses, given=given)
 
 
 def _loss(path: Path) -> float | None:

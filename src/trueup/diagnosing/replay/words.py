@@ -60,11 +60,14 @@ def evidence_of(charges: Iterable[tuple[ReplayedStep, Difference | Absent]]) -> 
     for step, found in charges:
         one = _missing(step, found) if isinstance(found, Absent) else _difference(step, found)
         known.setdefault((one.code, one.places), one)
-    reasons = list(known.values())
+    return first_of(tuple(known.values()))
+
+
+def first_of(reasons: tuple[Reason, ...]) -> tuple[Reason, ...]:
+    """The most telling of them, and how many more there are."""
     more = len(reasons) - MAX_REASONS
-    if more > 0:
-        reasons[MAX_REASONS:] = [reason(ReplayCode.MORE_TENSORS, num_tensors=more)]
-    return tuple(reasons)
+    left_out = (reason(ReplayCode.MORE_TENSORS, num_tensors=more),) if more > 0 else ()
+    return (*reasons[:MAX_REASONS], *left_out)
 
 
 def _missing(step: ReplayedStep, found: Absent) -> Reason:

@@ -31,11 +31,17 @@ def prompts(pair: StepPair) -> Iterator[Check]:
     if target == reference:
         yield quantity.passed(RLCode.EQUAL)
         return
-    missing = reference - target
-    extra = set(target - reference)
-    cut = sum(any(one.endswith(key) or one.startswith(key) for key in extra) for one in missing)
-    code = RLCode.TRUNCATED if cut == len(missing) else RLCode.PROMPTS
-    yield quantity.failed(reason(code, num=len(missing), total=len(reference)))
+    missing, extra = reference.keys() - target.keys(), target.keys() - reference.keys()
+    if missing:
+        cut = sum(any(one.endswith(key) or one.startswith(key) for key in extra) for one in missing)
+        code = RLCode.TRUNCATED if cut == len(missing) else RLCode.PROMPTS
+        said = reason(code, num=len(missing), total=len(reference))
+    elif extra:
+        said = reason(RLCode.MORE_PROMPTS, num=len(extra), total=len(target))
+    else:
+        apart = sum(num != target[key] for key, num in reference.items())
+        said = reason(RLCode.PROMPT_COUNTS, num=apart, total=len(reference))
+    yield quantity.failed(said)
 
 
 def rewards(pair: StepPair) -> Iterator[Check]:

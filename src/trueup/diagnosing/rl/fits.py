@@ -142,8 +142,9 @@ def by_formula(
     if apart is None:
         return quantity.undecided(reason(RLCode.NOT_RECORDED, quantity=quantity.name))
     if apart.agrees:
-        known = RLCode.WITHIN if target is None else RLCode.BOTH_FAIL
-        return quantity.passed(known if apart.num_different or target is not None else RLCode.EQUAL)
+        if target is not None and reference is not None:
+            return quantity.passed(RLCode.BOTH_FAIL)
+        return quantity.passed(RLCode.WITHIN if apart.num_different else RLCode.EQUAL)
     if not inputs_agree:
         return quantity.follows()
     if not apart.is_beyond:

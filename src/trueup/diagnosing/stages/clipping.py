@@ -173,7 +173,8 @@ def _finding(
     module, site = None, "gradient clipping"
     few = [] if "value" in (own.way, other.way) else [fqn for fqn, _ in own.uneven]
     if few and not other.uneven and 2 * len(few) < len(context.matched):
-        kind, causes = "missing_or_extra_term", (Clip.SUM_CAUSE, Clip.SOME_SCALED_CAUSE)
+        summed = (Clip.SUM_CAUSE,) if context.layout.wide_axes else ()
+        kind, causes = "missing_or_extra_term", (*summed, Clip.SOME_SCALED_CAUSE)
         book = context.book(context.target, context.steps[0][0], rank)
         every = context.matched
         shapes = {f: book.shape(book.parameter(f, *CLIPPED)) or () for f in every}

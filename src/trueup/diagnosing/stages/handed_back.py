@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.context import Context, is_beyond, is_compared
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.thresholds import STALE_CHANGE, STALE_FEWEST, STALE_SHARE
 from trueup.merging.trace import MergedTrace
@@ -49,6 +49,8 @@ def stale_findings(context: Context) -> list[Finding]:
     kept = reason(Stages.STALE_ELEMENTS, parameter=names[0], share=share, step=context.steps[0][0])
     causes = (reason(Stages.COPY_BEFORE_UPDATE), reason(Stages.PARTS_NOT_GATHERED))
     kind = kind_named("stale_value", EvidenceRank.EVERY_ELEMENT, kept, causes=causes)
+    updates = context.of_phases("optimizer").filter(is_compared())
+    updates_agree = updates.height > 0 and updates.filter(is_beyond()).is_empty()
     owners = [str(rank) for rank in ranks]
     num_ranks = len({one.rank for one in found})
     return [
@@ -65,7 +67,7 @@ def stale_findings(context: Context) -> list[Finding]:
             kinds=(kind,),
             basis=Basis.RECORDED,
             evidence=(kept, reason(Stages.NUM_WEIGHTS, num=len(names), ranks=num_ranks)),
-            counter_evidence=(reason(Stages.SAME_UPDATES),),
+            counter_evidence=(reason(Stages.SAME_UPDATES),) if updates_agree else (),
             causes=kind.causes,
             next_note=reason(Stages.COPY_UPDATED),
         )

@@ -28,7 +28,7 @@ class NextLossStage:
             why = reason(Stages.ONE_STEP)
             return outcome(status=StageStatus.UNDECIDED, said=why)
         rows = context.of_phases("forward", "loss", at=1)
-        evidence = (*loss_said(context, 1), *_given_said(context))
+        evidence = (*loss_said(context, 1), *_given_said(context, rows))
         if rows.filter(is_compared()).is_empty():
             why = reason(Stages.NOTHING_RECORDED, what="forward pass of the second step")
             return outcome(status=StageStatus.UNDECIDED, said=why, evidence=evidence)
@@ -50,14 +50,19 @@ class NextLossStage:
 
 def _agrees(rows: pl.DataFrame) -> bool:
     """Whether the loss itself was compared and agrees."""
-    losses = rows.filter((pl.col("phase") == "loss") & (pl.col("slot") == "value"))
+    losses = _losses(rows)
     every = losses.filter(is_compared()).height == losses.height > 0
     return every and losses.filter(is_beyond()).is_empty()
 
 
-def _given_said(context: Context) -> tuple[Reason, ...]:
-    """The second loss of the run that was given the reference's gradients: equal to the reference's, it
-    says that the update is right and the gradients are not."""
+def _losses(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.filter((pl.col("phase") == "loss") & (pl.col("slot") == "value"))
+
+
+def _given_said(context: Context, rows: pl.DataFrame) -> tuple[Reason, ...]:
+    """The second loss of the run that was given the reference's gradients: equal to the reference's, where
+    the target's own is further from it than rounding, it says that the update is right and the gradients are
+    not."""
     if context.given is None or context.given_step is None or len(context.steps) < 2:
         return ()
     rank = context.ranks[0]
@@ -66,5 +71,6 @@ def _given_said(context: Context) -> tuple[Reason, ...]:
     own = scalar_line(context.target, rank, context.steps[1][0]).get("loss")
     if given is None or reference is None or own is None:
         return ()
-    code = Stages.UPDATE_RIGHT if given == reference != own else Stages.GIVEN_LOSS
+    is_apart = not _losses(rows).filter(is_beyond()).is_empty()
+    code = Stages.UPDATE_RIGHT if given == reference and is_apart else Stages.GIVEN_LOSS
     return (reason(code, given=given, target=own, reference=reference),)

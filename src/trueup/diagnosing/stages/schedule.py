@@ -33,6 +33,7 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
     a, b = target[step], reference[step - first + other]
     rates = reason(Stages.LEARNING_RATE, step=step, target=_shown(a), reference=_shown(b))
     moved = _moved(target, reference, first, other)
+    is_scheduled = any(len(set(side.values())) > 1 for side in (target, reference))
     num_apart = reason(Stages.STEPS_DIFFER, num=len(apart), total=len(shared))
     kind = kind_named("wrong_optimizer_setting", EvidenceRank.STATED, moved or rates)
     return [
@@ -47,7 +48,7 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
             kinds=(kind,),
             basis=Basis.RECORDED,
             evidence=(rates, num_apart, *((moved,) if moved else ())),
-            causes=(reason(Stages.SCHEDULER_CAUSE), *kind.causes),
+            causes=(*((reason(Stages.SCHEDULER_CAUSE),) if is_scheduled else ()), *kind.causes),
             next_note=reason(Stages.COMPARE_SCHEDULERS),
         )
     ]
@@ -69,7 +70,8 @@ def stepping_findings(context: Context) -> list[Finding]:
         kind = replace(kind_named("missing_zero_grad", EvidenceRank.STATED, stepping), causes=causes)
     elif updated != (False, True):
         stepping = reason(Stages.STEPS_AFTER, target=target, reference=reference)
-        causes = (reason(Stages.STEP_EACH_CAUSE), reason(Stages.ACCUMULATION_CAUSE))
+        each = (reason(Stages.STEP_EACH_CAUSE),) if target == 1 else ()
+        causes = (*each, reason(Stages.ACCUMULATION_CAUSE))
         kind = kind_named("wrong_optimizer_setting", EvidenceRank.STATED, stepping, causes=causes)
     else:  # the target's step ended because gradients were cleared
         stepping = reason(Stages.CLEARED_BEFORE_UPDATE, target=target, reference=reference)

@@ -97,6 +97,7 @@ class KindReason(Code):
     OF_MICROBATCH = "kind.of_microbatch"
     OTHER_LAYOUT_CALLS = "kind.other_layout_calls"
     SLOTS_SWAPPED = "kind.slots_swapped"
+    OF_ANOTHER_SLOT = "kind.of_another_slot"
     OF_ANOTHER_CALL = "kind.of_another_call"
     LAID_OUT_ANEW = "kind.laid_out_anew"
     SAME_NUMBERS = "kind.same_numbers"

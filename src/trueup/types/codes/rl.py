@@ -29,6 +29,8 @@ class RLCode(Code):
 
     # prompts, rollout, rewards
     PROMPTS = "rl.prompts_differ"
+    MORE_PROMPTS = "rl.more_prompts"
+    PROMPT_COUNTS = "rl.prompt_counts_differ"
     TRUNCATED = "rl.prompts_truncated"
     ROLLOUTS = "rl.rollouts_differ"
     """no fault by itself: what both runs give the same tokens is compared"""

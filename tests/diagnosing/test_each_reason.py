@@ -1,0 +1,500 @@
+"""Each sentence of a kind of fault: said of evidence of which it is true, and not of its near miss."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.diagnosing.cases import case, known, normal, pair, tells
+from tests.diagnosing.kind_cases import (
+    ATTENTION,
+    GRADIENT,
+    GRADS,
+    IDS,
+    SCORES,
+    UPDATE,
+    VALUES,
+    X,
+    added,
+    dropped,
+    inputs,
+    padded_mask,
+)
+from trueup.diagnosing.evidence import (
+    Elsewhere,
+    Evidence,
+    NeighbourCall,
+    ParameterFacts,
+    RunFacts,
+    Surroundings,
+)
+from trueup.diagnosing.evidence.facts import LossFacts
+from trueup.diagnosing.kinds import name_kinds
+from trueup.diagnosing.kinds.loss_divisor import divided_otherwise
+from trueup.diagnosing.kinds.permutations import described
+from trueup.types.codes import Code
+from trueup.types.codes.kinds import CauseCode, DivisorCode, FactorCode, OrderCode, PlacesCode
+from trueup.types.codes.kinds import KindReason as Kind
+from trueup.types.reason import Reason
+
+pytestmark = pytest.mark.torch
+
+
+class Twins(NamedTuple):
+    """Evidence that a sentence is true of, and evidence that differs in one thing."""
+
+    code: Code
+    holds: Callable[[], Evidence]
+    near: Callable[[], Evidence]
+    facts: Mapping[str, Any] = MappingProxyType({})
+
+
+def said_of(evidence: Evidence) -> list[Reason]:
+    """All that the kinds say of it."""
+    kinds = name_kinds(evidence)
+    return [*(kind.sentence for kind in kinds), *(cause for kind in kinds for cause in kind.causes)]
+
+
+def noisy(x: Tensor, size: float = 0.01) -> Tensor:
+    return x * (1 + size * normal(*x.shape, seed=90))
+
+
+# -- calls around ------------------------------------------
+
+
+def called(name: str, target: Any, reference: Any, *, dtypes: tuple[Any, Any] = ((), ())) -> Evidence:
+    """A tensor of bfloat16 that differs, and one call of its module."""
+    call = NeighbourCall(
+        name=name,
+        kind="api",
+        ordinal=0,
+        target=target,
+        reference=reference,
+        target_dtypes=dtypes[0],
+        reference_dtypes=dtypes[1],
+    )
+    around = Surroundings(module="norm", neighbours=(call,))
+    return case(noisy(X).bfloat16(), X.bfloat16(), surroundings=around)
+
+
+CAST, LOW, FULL = {"input.1": "torch.bfloat16"}, ("bfloat16",), ("float32",)
+BOTH = ("float32", "bfloat16")
+
+# -- parameters ------------------------------------------
+
+
+def parameter(target: Tensor, reference: Tensor, *, slot: str = "param", **more: Any) -> Evidence:
+    runs = {name: more.pop(name) for name in ("target_run", "reference_run") if name in more}
+    facts = ParameterFacts(
+        fqn="layers.0.mlp.up.weight",
+        before=pair("value", GRADS[0]),
+        updated=(pair(slot, target, reference),),
+        **more,
+    )
+    return case(target, reference, parameter=facts, **runs, **{**UPDATE, "slot": slot})
+
+
+MOVED = GRADS[0] - 0.01 * GRADS[1]
+
+
+def counted(target: float, reference: float, microbatches: int | None) -> Evidence:
+    sides = torch.tensor(target), torch.tensor(reference)
+    return parameter(*sides, slot="state.step", target_run=RunFacts(microbatches=microbatches))
+
+
+# -- random numbers, masks ------------------------------------------
+
+DROPOUT = Surroundings(kind="api", name="torch.nn.functional.dropout", module="drop")
+
+
+def of_two_ranks(target: tuple[int, int], reference: tuple[int, int], *, rate: float = 0.1) -> Evidence:
+    """What the second rank drops; the seeds of both ranks of both runs, and the target's rate."""
+    sides = [[dropped(rate, seed) for seed in target], [dropped(0.1, seed) for seed in reference]]
+    ranks = [tuple(enumerate(map(known, side))) for side in sides]
+    elsewhere = Elsewhere(target_ranks=ranks[0], reference_ranks=ranks[1])
+    return case(sides[0][1], sides[1][1], surroundings=DROPOUT, elsewhere=elsewhere)
+
+
+def attended(hidden: Tensor) -> Tensor:
+    return SCORES.masked_fill(hidden, float("-inf")).softmax(-1) @ VALUES
+
+
+CAUSAL = torch.ones(16, 16, dtype=torch.bool).triu(1)
+WINDOW = CAUSAL | torch.ones(16, 16, dtype=torch.bool).tril(-5)
+NO_KEY = CAUSAL | (torch.arange(16) == 3)[:, None]
+
+
+def one_number_missing() -> Evidence:
+    other = attended(CAUSAL)
+    other[..., 3, 0] = float("nan")
+    return case(other, attended(CAUSAL), surroundings=ATTENTION)
+
+
+def hidden(where: Tensor) -> Evidence:
+    """Two rows' masks, of which the target's hides more."""
+    seen = torch.ones(2, 1, 16, 16, dtype=torch.bool)
+    return case(added(seen & ~where), added(seen))
+
+
+def of_rows(*places: tuple[int, int]) -> Tensor:
+    rows = torch.zeros(2, 1, 16, 16, dtype=torch.bool)
+    for sample, row in places:
+        rows[sample, 0, row] = True
+    return rows
+
+
+def below(*distances: int) -> Tensor:
+    """Whole diagonals that far below the main one."""
+    place = torch.arange(16)
+    return torch.isin(place[:, None] - place[None, :], torch.tensor(distances)).expand(2, 1, 16, 16)
+
+
+def within(rows: slice, columns: slice) -> Tensor:
+    block = torch.zeros(2, 1, 16, 16, dtype=torch.bool)
+    block[:, :, rows, columns] = True
+    return block
+
+
+ALL = slice(None)
+
+# -- rotations ------------------------------------------
+
+
+def turned(theta: float, direction: int, positions: Tensor | None = None) -> Tensor:
+    """A rotary embedding of halves."""
+    place = torch.arange(16.0) if positions is None else positions
+    angle = direction * torch.outer(place, theta ** (-torch.arange(4) / 4))
+    a, b = SHORT[..., :4], SHORT[..., 4:]
+    return torch.cat((a * angle.cos() - b * angle.sin(), a * angle.sin() + b * angle.cos()), -1)
+
+
+SHORT = normal(2, 4, 16, 8, seed=23)
+SIGNS = normal(*X.shape, seed=8).sign()
+RESIDUAL = normal(*X.shape, seed=51)
+
+# -- batches and times ------------------------------------------
+
+OTHER_IDS = torch.randint(0, 64, (4, 17), generator=torch.Generator().manual_seed(9))
+
+
+def batch(**held: Any) -> Evidence:
+    return case(OTHER_IDS, IDS, slot="input.0", module="", elsewhere=Elsewhere(**held))
+
+
+def swapped(other_slot: Tensor) -> Evidence:
+    """The target's first output is the reference's second; what the target's second is, is given."""
+    around = Surroundings(outputs=(pair("output.1", other_slot, GRADS[1]),))
+    return case(GRADS[1], GRADS[0], surroundings=around)
+
+
+def overflowed(scale: float, phase: str) -> Evidence:
+    other = X.clone()
+    other[0, 0, 0] = float("inf")
+    return case(other, X, phase=phase, slot="output.0", target_run=RunFacts(loss_scale=scale))
+
+
+TWINS = [
+    Twins(
+        Kind.EXTRA_CALL,
+        lambda: called("torch.Tensor.to", CAST, None, dtypes=(BOTH, ())),
+        lambda: called("torch.Tensor.to", CAST, CAST, dtypes=(BOTH, BOTH)),
+        {"call": "to(bfloat16)"},
+    ),
+    Twins(
+        Kind.WORKS_ON,
+        lambda: called("torch.matmul", {}, {}, dtypes=(LOW, FULL)),
+        lambda: called("torch.matmul", {}, {}, dtypes=(LOW, LOW)),
+        {"call": "matmul", "target": "bfloat16", "reference": "float32"},
+    ),
+    Twins(
+        Kind.OTHER_LAYOUT_CALLS,
+        lambda: called("torch.Tensor.transpose", None, {"input.1": 1}),
+        lambda: called("torch.Tensor.softmax", None, {"input.1": 1}),
+        {"module": "norm"},
+    ),
+    Twins(
+        Kind.NOT_TRAINABLE,
+        lambda: parameter(GRADS[0], MOVED, target_trainable=False, reference_trainable=True),
+        lambda: parameter(GRADS[0], MOVED, target_trainable=True, reference_trainable=True),
+        {"parameter": "layers.0.mlp.up.weight"},
+    ),
+    Twins(
+        CauseCode.STEP_SKIPPED,
+        lambda: parameter(GRADS[0], MOVED, target_run=RunFacts(skipped=True)),
+        lambda: parameter(GRADS[0], MOVED, target_run=RunFacts(skipped=False)),
+    ),
+    Twins(
+        Kind.UPDATES_COUNTED,
+        lambda: counted(5.0, 2.0, 2),
+        lambda: counted(2.0, 2.0, 2),
+        {"target": 5.0, "reference": 2.0},
+    ),
+    Twins(
+        Kind.UPDATES_PER_MICROBATCH,
+        lambda: counted(4.0, 2.0, 2),
+        lambda: counted(4.0, 2.0, 3),
+        {"target": 4.0, "reference": 2.0},
+    ),
+    Twins(Kind.UPDATES_PER_MICROBATCH, lambda: counted(6.0, 2.0, 3), lambda: counted(0.0, 5.0, None)),
+    Twins(CauseCode.STATE_ON_RESUME, lambda: counted(5.0, 2.0, 2), lambda: counted(4.0, 2.0, 2)),
+    Twins(
+        Kind.OFFSET_BY_ROW,
+        lambda: case(X - X.mean(-1, keepdim=True), X),
+        lambda: case(X - X.mean(-1, keepdim=True) + 0.1 * normal(*X.shape, seed=7), X),
+    ),
+    Twins(
+        Kind.TERM_EXTRA,
+        lambda: case(X + RESIDUAL, X, surroundings=inputs(RESIDUAL)),
+        lambda: case(X - RESIDUAL, X, surroundings=inputs(RESIDUAL)),
+        {"factor": 1.0},
+    ),
+    Twins(
+        Kind.RATES_AGREE,
+        lambda: case(dropped(0.1, 1), dropped(0.1, 2), kept="sketch", surroundings=DROPOUT),
+        lambda: case(dropped(0.3, 1), dropped(0.1, 2), kept="sketch", surroundings=DROPOUT),
+        {"call": "torch.nn.functional.dropout"},
+    ),
+    Twins(
+        Kind.RANKS_DROP_THE_SAME, lambda: of_two_ranks((1, 1), (1, 2)), lambda: of_two_ranks((3, 4), (1, 2))
+    ),
+    Twins(
+        Kind.RANKS_DROP_THE_SAME, lambda: of_two_ranks((1, 1), (1, 2)), lambda: of_two_ranks((1, 1), (2, 2))
+    ),
+    Twins(  # where nothing is dropped, no rank drops what another does
+        Kind.RANKS_DROP_THE_SAME,
+        lambda: of_two_ranks((1, 1), (1, 2)),
+        lambda: of_two_ranks((1, 1), (1, 2), rate=0.0),
+    ),
+    Twins(
+        Kind.ROWS_EMPTY,
+        lambda: case(attended(NO_KEY), attended(CAUSAL), surroundings=ATTENTION),
+        one_number_missing,
+        {"rows": 8, "size": 128},
+    ),
+    Twins(
+        Kind.POSITIONS_AGREE_UP_TO,
+        lambda: case(attended(WINDOW), attended(CAUSAL), surroundings=ATTENTION),
+        lambda: case(noisy(attended(CAUSAL)), attended(CAUSAL), surroundings=ATTENTION),
+        {"positions": ("5",)},
+    ),
+    Twins(
+        Kind.SIGNS_DIFFER,
+        lambda: case(X * SIGNS, X),
+        lambda: case(noisy(X * SIGNS), X),
+        {"share": float((SIGNS < 0).float().mean())},
+    ),
+    Twins(
+        Kind.ROTATED_BACKWARD,
+        lambda: case(turned(1e4, -1), turned(1e4, 1), surroundings=inputs(SHORT)),
+        lambda: case(turned(2e4, 1), turned(1e4, 1), surroundings=inputs(SHORT)),
+    ),
+    Twins(  # where nothing is rotated, either direction is the same
+        Kind.ROTATED_BACKWARD,
+        lambda: case(turned(1e4, -1), turned(1e4, 1), surroundings=inputs(SHORT)),
+        lambda: case(SHORT.bfloat16(), SHORT, surroundings=inputs(SHORT)),
+    ),
+    Twins(
+        Kind.OF_REFERENCE_STEP,
+        lambda: case(GRADS[0], GRADS[1], elsewhere=Elsewhere(reference_earlier=((3, known(GRADS[0])),))),
+        lambda: case(GRADS[0], GRADS[1], elsewhere=Elsewhere(reference_earlier=((3, known(GRADS[2])),))),
+        {"earlier": 3},
+    ),
+    Twins(Kind.SLOTS_SWAPPED, lambda: swapped(GRADS[0]), lambda: swapped(GRADS[1]), {"slot": "output.1"}),
+    Twins(Kind.OF_ANOTHER_SLOT, lambda: swapped(GRADS[1]), lambda: swapped(GRADS[0]), {"slot": "output.1"}),
+    Twins(
+        Kind.BATCH_OF_RANK,
+        lambda: batch(reference_ranks=((0, known(IDS)), (1, known(OTHER_IDS)))),
+        lambda: batch(reference_ranks=((0, known(IDS)), (1, known(IDS.flip(0))))),
+        {"number": 1},
+    ),
+    Twins(
+        Kind.BATCH_OF_MICROBATCH,
+        lambda: batch(reference_microbatches=((2, known(OTHER_IDS)),)),
+        lambda: batch(reference_microbatches=((2, known(IDS.flip(0))),)),
+        {"number": 2},
+    ),
+    Twins(
+        Kind.BATCH_OF_TARGET_STEP,
+        lambda: batch(target_earlier=((4, known(OTHER_IDS)),)),
+        lambda: batch(target_earlier=((4, known(OTHER_IDS)),), reference_earlier=((4, known(IDS)),)),
+        {"number": 4},
+    ),
+    Twins(
+        CauseCode.LOSS_SCALE_TOO_LARGE,
+        lambda: overflowed(65536.0, "backward"),
+        lambda: overflowed(1.0, "backward"),
+    ),
+    Twins(  # the loss is scaled after the forward
+        CauseCode.LOSS_SCALE_TOO_LARGE,
+        lambda: overflowed(65536.0, "param_grad"),
+        lambda: overflowed(65536.0, "forward"),
+    ),
+    Twins(
+        FactorCode.DATA_PARALLEL_SIZE,
+        lambda: case(7 * X, X, target_run=RunFacts(world_size=14, data_parallel_size=7), **GRADIENT),
+        lambda: case(7 * X, X, target_run=RunFacts(world_size=14, data_parallel_size=2), **GRADIENT),
+        {"number": 7},
+    ),
+    Twins(
+        FactorCode.LOSS_SCALE,
+        lambda: case(X * 1024, X, target_run=RunFacts(loss_scale=1024.0), **GRADIENT),
+        lambda: case(X * 1024, X, target_run=RunFacts(loss_scale=512.0), **GRADIENT),
+        {"number": 1024.0},
+    ),
+    Twins(
+        PlacesCode.WHOLE_ROWS,
+        lambda: hidden(of_rows((0, 3), (0, 4), (1, 7))),
+        lambda: hidden(of_rows((0, 3), (0, 4), (1, 7)) & (torch.arange(16) < 9)),
+        {"number": 3, "size": 32},
+    ),
+    Twins(
+        PlacesCode.BELOW_DIAGONAL,
+        lambda: case(added(padded_mask(window=5)), added(padded_mask())),
+        lambda: case(added(padded_mask(window=5)), added(padded_mask(window=8))),
+        {"distance": 5},
+    ),
+    Twins(
+        PlacesCode.DIAGONALS,
+        lambda: case(added(padded_mask(window=5)), added(padded_mask(window=8))),
+        lambda: hidden(below(5, 9)),
+        {"first": -7, "last": -5},
+    ),
+    Twins(
+        PlacesCode.INDICES,
+        lambda: case(torch.where(torch.arange(32) // 4 == 2, float("-inf"), X[0, 0]), X[0, 0]),
+        lambda: case(torch.where(torch.arange(32) % 4 == 2, float("-inf"), X[0, 0]), X[0, 0]),
+        {"first": 8, "last": 11},
+    ),
+    Twins(
+        PlacesCode.COLUMNS,
+        lambda: hidden(within(ALL, slice(3, 6))),
+        lambda: hidden(within(slice(0, 15), slice(3, 6))),
+        {"columns": "3 to 5"},
+    ),
+    Twins(
+        PlacesCode.ROWS,
+        lambda: hidden(within(slice(3, 6), ALL)),
+        lambda: hidden(within(slice(3, 6), slice(0, 15))),
+        {"rows": "3 to 5"},
+    ),
+    Twins(
+        PlacesCode.PART_OF_TRIANGLE,
+        lambda: hidden(below(2, 5, 9, 12)),
+        lambda: hidden(below(2, 5, 9, -12)),
+        {"above": 0},
+    ),
+]
+
+
+@pytest.mark.parametrize("twins", TWINS, ids=lambda twins: twins.code.value)
+def test_a_sentence_is_said_where_it_is_true_and_not_beside(twins: Twins) -> None:
+    said = said_of(twins.holds())
+    assert any(tells(one, twins.code, **twins.facts) for one in said), said
+    said = said_of(twins.near())
+    assert not any(tells(one, twins.code) for one in said), said
+
+
+# -- orders ------------------------------------------
+
+
+def order_of(said: Reason, num: int) -> list[int] | None:
+    """The order that the facts of a sentence describe; None where they leave it open."""
+    count = np.arange(num)
+    match said.code:
+        case OrderCode.READ_AS_MATRIX:
+            return list(count.reshape(int(said.facts["rows"]), int(said.facts["columns"])).T.ravel())  # type: ignore[arg-type]
+        case OrderCode.PAIRS_TAKEN_APART:
+            return [*count[::2], *count[1::2]]
+        case OrderCode.HALVES_INTERLEAVED:
+            return list(np.stack(np.split(count, 2), -1).ravel())
+        case OrderCode.BLOCKS:
+            blocks = count.reshape(-1, int(said.facts["size"]))  # type: ignore[arg-type]
+            return list(np.concatenate([blocks[int(at)] for at in said.place("order") or ()]))
+        case OrderCode.REVERSED:
+            return list(count[::-1])
+        case OrderCode.ROLLED:
+            return list(np.roll(count, -int(said.facts["shift"])))  # type: ignore[arg-type]
+        case OrderCode.HALVES_SWAPPED:
+            return list(np.roll(count, num // 2))
+        case OrderCode.WITHIN_BLOCKS:
+            size = int(said.facts["size"])  # type: ignore[arg-type]
+            inner = order_of(said.parts[0], size)
+            return None if inner is None else [start + at for start in range(0, num, size) for at in inner]
+    return None
+
+
+def drawn_orders() -> Iterator[st.SearchStrategy[list[int]]]:
+    """Orders with a form, and any other."""
+    sides = st.tuples(st.integers(2, 5), st.integers(2, 5))
+    yield sides.map(lambda both: list(np.arange(both[0] * both[1]).reshape(both).T.ravel()))
+    yield sides.flatmap(
+        lambda both: st.permutations(range(both[1])).map(
+            lambda order: list(np.arange(both[0] * both[1]).reshape(both[1], both[0])[order].ravel())
+        )
+    )
+    yield st.integers(2, 14).flatmap(lambda num: st.permutations(range(num)))
+
+
+@given(st.one_of(*drawn_orders()).filter(lambda order: order != sorted(order)))
+def test_what_is_said_of_an_order_gives_that_order(order: list[int]) -> None:
+    said = described(np.array(order))
+    told = order_of(said, len(order))
+    if told is not None:
+        assert told == order
+    elif said.code is OrderCode.REORDERED:
+        assert said.number("moved") == sum(place != at for at, place in enumerate(order))
+
+
+@pytest.mark.parametrize(
+    ("order", "code"),
+    [
+        (np.arange(12).reshape(3, 4).T.ravel(), OrderCode.READ_AS_MATRIX),
+        (np.arange(12).reshape(6, 2).T.ravel(), OrderCode.PAIRS_TAKEN_APART),
+        (np.arange(12).reshape(2, 6).T.ravel(), OrderCode.HALVES_INTERLEAVED),
+        (np.arange(12).reshape(4, 3)[[0, 2, 1, 3]].ravel(), OrderCode.BLOCKS),
+        (np.array([0, 7, 8, 3, 4, 5, 6, 1, 2, 9, 10, 11]), OrderCode.REORDERED),
+    ],
+)
+def test_orders_with_a_name(order: Any, code: OrderCode) -> None:
+    assert described(order).code is code
+
+
+# -- divisors ------------------------------------------
+
+COUNTED, SUMS, EVERY = (30, 21), (90.0, 70.0), (51, 38)
+
+
+def divided(by: tuple[float, float], ranks: tuple[int, ...] = ()) -> RunFacts:
+    """Two microbatches of a rank, whose sums over tokens are divided by these."""
+    losses = {
+        m: LossFacts(value=s / d, counted=n, positions=48, rows=5, steepest=None)
+        for m, (s, d, n) in enumerate(zip(SUMS, by, COUNTED, strict=True))
+    }
+    return RunFacts(losses=losses, rank_counted=ranks)
+
+
+@pytest.mark.parametrize(
+    ("code", "by", "ranks"),
+    [
+        (DivisorCode.COUNTED_OF_RANKS, 89.0, EVERY),
+        (DivisorCode.ROWS, 5.0, ()),
+        (DivisorCode.MICROBATCHES, 2.0, ()),
+    ],
+)
+@pytest.mark.parametrize("apart", [0.0, 1.0])
+def test_what_a_loss_is_divided_by(
+    code: DivisorCode, by: float, ranks: tuple[int, ...], apart: float
+) -> None:
+    target, reference = divided((by + apart,) * 2, ranks), divided((30.0, 21.0), ranks)
+    sides = (torch.tensor(run.losses[0].value) for run in (target, reference))
+    of_loss = {"phase": "loss", "slot": "value"}
+    found = divided_otherwise(case(*sides, target_run=target, reference_run=reference, **of_loss))
+    assert (found is not None and tells(found.sentence, code, number=by)) is not apart

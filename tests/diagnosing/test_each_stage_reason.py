@@ -1,0 +1,796 @@
+"""Each sentence of a stage of a diagnosis: said of two runs of which it is true, and not of their near miss.
+
+The runs are made by hand, so that each differs in one thing.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.comparing.traces import Recorder
+from tests.diagnosing.cases import origin, tells
+from tests.diagnosing.made_steps import (
+    Array,
+    codes_of,
+    context_of,
+    drawn,
+    facts_of,
+    gradients,
+    passed,
+    run,
+    said_by,
+    step,
+)
+from trueup.diagnosing.pipeline import _verdict, diagnose
+from trueup.diagnosing.runs import Clock, Runs
+from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.data import DataStage
+from trueup.diagnosing.stages.forward import explained_by, finding_of_precision
+from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.next_loss import NextLossStage
+from trueup.diagnosing.stages.optimizer import OptimizerStage
+from trueup.diagnosing.stages.protocol import StageStatus
+from trueup.diagnosing.stages.reduction import ReductionStage
+from trueup.diagnosing.stages.schedule import schedule_findings
+from trueup.diagnosing.stages.weights import WeightsStage
+from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL, UPDATED, WEIGHT
+from trueup.types.codes import BatchCode as Batches
+from trueup.types.codes import ClippingCode as Clip
+from trueup.types.codes import StagesCode as Stages
+from trueup.types.codes import VerdictCode, WeightsCode
+from trueup.types.codes.kinds import CauseCode
+from trueup.types.finding import Stage
+from trueup.types.reason import reason
+from trueup.types.status import Outcome
+from trueup.types.verdict import Verdict
+
+W = drawn(0)
+PLAIN = {"w": gradients(1)}
+
+
+def pair(folder: Path, target: Any, reference: Any, **more: Any) -> Context:
+    """Of two runs, each a step or the arguments of ``run``."""
+    traces = []
+    for name, made in (("t", target), ("r", reference)):
+        steps, told = made if isinstance(made, tuple) else ([made], {})
+        traces.append(run(folder / name, *steps, **told))
+    return context_of(*traces, **more)
+
+
+# -- schedules ------------------------------------------
+
+
+def with_rates(*rates: float) -> tuple[Any, Any]:
+    return [step(PLAIN)], {"lines": [{"learning_rate": [rate]} for rate in rates]}
+
+
+@pytest.mark.parametrize(
+    ("target", "headline", "num"),
+    [
+        ((2e-3, 3e-3, 4e-3, 5e-3), Stages.RATE_EARLIER, 4),
+        ((0.5e-3, 1e-3, 2e-3, 3e-3), Stages.RATE_LATER, 4),
+        ((1e-3, 2e-3, 3.5e-3, 4e-3), Stages.LEARNING_RATE, 1),
+        ((1e-3, 2e-3, 3e-3, 4e-3), None, 0),
+    ],
+    ids=["ahead", "behind", "one step", "the same"],
+)
+def test_learning_rates(tmp_path: Path, target: Any, headline: Stages | None, num: int) -> None:
+    context = pair(tmp_path, with_rates(*target), with_rates(1e-3, 2e-3, 3e-3, 4e-3))
+    findings = OptimizerStage().check(context).findings
+    said = said_by(findings)
+    assert [one.headline.code for one in findings] == ([] if headline is None else [headline])
+    moved = {Stages.RATE_EARLIER, Stages.RATE_LATER}
+    assert codes_of(said) & moved == ({headline} & moved)
+    told = {Stages.LEARNING_RATE, Stages.STEPS_DIFFER, Stages.SCHEDULER_CAUSE, Stages.COMPARE_SCHEDULERS}
+    assert codes_of(said) & told == (told if num else set())
+    if num:
+        assert facts_of(said, Stages.STEPS_DIFFER) == {"num": num, "total": 4}
+    assert schedule_findings(context, known={"lr"}) == []
+
+
+def test_a_rate_that_never_changes_has_no_schedule(tmp_path: Path) -> None:
+    context = pair(tmp_path, with_rates(2e-3, 2e-3, 2e-3), with_rates(1e-3, 1e-3, 1e-3))
+    codes = codes_of(said_by(OptimizerStage().check(context).findings))
+    assert Stages.LEARNING_RATE in codes
+    assert Stages.SCHEDULER_CAUSE not in codes
+
+
+def of_microbatches(num: int) -> tuple[Any, Any]:
+    updated = {**gradients(1), UPDATED: W}
+    return [step({"w": updated})], {"lines": [{"microbatches": num}]}
+
+
+@pytest.mark.parametrize(
+    ("target", "data", "causes"),
+    [
+        (1, StageStatus.PASSED, {Stages.STEP_EACH_CAUSE, Stages.ACCUMULATION_CAUSE}),
+        (8, StageStatus.PASSED, {Stages.ACCUMULATION_CAUSE}),
+        (4, StageStatus.PASSED, None),
+        (1, StageStatus.FAILED, None),
+    ],
+    ids=["each", "more", "the same", "other data"],
+)
+def test_microbatches_of_an_update(
+    tmp_path: Path, target: int, data: StageStatus, causes: set[Stages] | None
+) -> None:
+    sides = of_microbatches(target), of_microbatches(4)
+    findings = OptimizerStage().check(pair(tmp_path, *sides, earlier=[passed(Stage.DATA, data)])).findings
+    if causes is None:
+        assert findings == ()
+        return
+    assert facts_of([findings[0].headline], Stages.STEPS_AFTER) == {"target": target, "reference": 4}
+    assert {one.code for one in findings[0].causes} & {
+        Stages.STEP_EACH_CAUSE,
+        Stages.ACCUMULATION_CAUSE,
+    } == causes
+
+
+def with_moments(first: Array, beta: float = 0.9) -> list[Recorder]:
+    """Two steps of Adam; ``first``: the moment that the second step begins with."""
+    steps, moment = [], np.zeros_like(W)
+    for number in range(2):
+        made = dict(gradients(1 + number))
+        moment = np.float32(beta) * (first if number else moment) + np.float32(1 - beta) * made[CLIPPED]
+        state = {("optimizer", "state.exp_avg"): moment, ("optimizer", "state.exp_avg_sq"): moment**2 + 1}
+        count = {("optimizer", "state.step"): np.array(number + 1, np.float32)}
+        steps.append(step({"w": {**made, UPDATED: W - moment, **state, **count}}))
+    return steps
+
+
+@pytest.mark.parametrize(("changed", "seen"), [(2.0, True), (1.0, False)])
+def test_state_that_changes_between_two_steps(tmp_path: Path, changed: float, seen: bool) -> None:
+    kept = np.float32(0.1) * gradients(1)[CLIPPED]
+    context = pair(tmp_path, (with_moments(kept + (changed - 1) * drawn(9)), {}), (with_moments(kept), {}))
+    assert (Stages.STATE_CHANGED in codes_of(said_by(OptimizerStage().check(context).findings))) is seen
+
+
+# -- weights from one step to the next ------------------------------------------
+
+OLD, NEW = drawn(20, 40, 50), drawn(21, 40, 50)
+
+
+def working_copy(stale: int) -> list[Recorder]:
+    """The weights of two steps, of which so many rows are in the second still those of the first."""
+    made = gradients(1)
+    later = np.where(np.arange(40)[:, None] < stale, OLD, NEW)
+    of_step = {slot: made[slot] for slot in (LOCAL, ACCUMULATED)}
+    return [step({"w": {WEIGHT: weight, **of_step}}) for weight in (OLD, later)]
+
+
+HANDED_BACK = {
+    Stages.NOT_HANDED_BACK,
+    Stages.STALE_ELEMENTS,
+    Stages.COPY_BEFORE_UPDATE,
+    Stages.PARTS_NOT_GATHERED,
+    Stages.NUM_WEIGHTS,
+    Stages.COPY_UPDATED,
+}
+
+
+@pytest.mark.parametrize("rows", [40, 10, 0])
+def test_updates_that_do_not_reach_the_model(tmp_path: Path, rows: int) -> None:
+    context = pair(tmp_path, (working_copy(rows), {}), (working_copy(0), {}))
+    said = said_by(OptimizerStage().check(context).findings)
+    assert codes_of(said) & HANDED_BACK == (HANDED_BACK if rows else set())
+    if rows:
+        facts = facts_of(said, Stages.STALE_ELEMENTS)
+        assert facts == {"parameter": "w", "share": rows / 40, "step": 0}
+        assert facts_of(said, Stages.NUM_WEIGHTS) == {"num": 1, "ranks": 1}
+    assert Stages.SAME_UPDATES not in codes_of(said)  # no update was recorded
+
+
+@pytest.mark.parametrize(("apart", "same"), [(0.0, True), (0.5, False)])
+def test_updates_that_agree_before_they_are_lost(tmp_path: Path, apart: float, same: bool) -> None:
+    sides = []
+    for stale, off in ((40, apart), (0, 0.0)):
+        first, second = working_copy(stale)
+        held = first.call("parameter", "flat.0")
+        first.record(held, "optimizer", "param", (NEW + np.float32(off)).ravel())
+        sides.append(([first, second], {}))
+    said = said_by(OptimizerStage().check(pair(tmp_path, *sides)).findings)
+    assert (Stages.SAME_UPDATES in codes_of(said)) is same
+    assert Stages.NOT_HANDED_BACK in codes_of(said)
+
+
+def of_two_steps(left: Array, begins: Array) -> tuple[Any, Any]:
+    first, second = {**gradients(1), UPDATED: left}, {**gradients(2), WEIGHT: begins}
+    return [step({"w": first}), step({"w": second})], {}
+
+
+@pytest.mark.parametrize(
+    ("begins", "code"),
+    [
+        (drawn(30), WeightsCode.OVERWRITTEN),
+        (gradients(1)[WEIGHT], WeightsCode.UNDONE),
+        (drawn(31), None),
+    ],
+    ids=["another", "the old one", "the updated one"],
+)
+def test_weights_after_an_update(tmp_path: Path, begins: Array, code: WeightsCode | None) -> None:
+    context = pair(tmp_path, of_two_steps(drawn(31), begins), of_two_steps(drawn(31), drawn(31)))
+    assert [one.headline.code for one in OptimizerStage().check(context).findings] == (
+        [] if code is None else [code]
+    )
+
+
+def half_of(master: Array, *, apart: bool) -> tuple[Any, Any]:
+    """Copies in float16 of what an optimizer holds, over two steps."""
+    copies = [(drawn(40) / 8).astype(np.float16), master.astype(np.float16)]
+    if apart:
+        copies[1] = (master * np.float32(1.25)).astype(np.float16)
+    steps = []
+    for copy in copies:
+        made = {WEIGHT: copy, LOCAL: drawn(41).astype(np.float16)}
+        one = step({"w": made})
+        one.record(one.call("parameter", "AdamW.group0.0"), "optimizer", "param", master)
+        steps.append(one)
+    facts = {"parameters": [{"fqn": "w", "shape": [8, 8], "dtype": "float16", "requires_grad": True}]}
+    return steps, {"facts": facts}
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_copies_that_are_not_the_rounded_masters(tmp_path: Path, apart: bool) -> None:
+    sides = half_of(drawn(42) / 8, apart=apart), half_of(drawn(42) / 8, apart=False)
+    codes = codes_of(said_by(OptimizerStage().check(pair(tmp_path, *sides)).findings))
+    assert (WeightsCode.NOT_THE_MASTERS in codes) is apart
+
+
+# -- weights at the start ------------------------------------------
+
+
+def tied(to: str | None) -> tuple[Any, Any]:
+    table = [
+        {"fqn": name, "shape": [8, 8], "dtype": "float32", "requires_grad": True, "tied_to": held}
+        for name, held in (("emb", None), ("head", to))
+    ]
+    parts = {"emb": gradients(1), "head": gradients(2)}
+    return [step(parts)], {"facts": {"parameters": table}}
+
+
+@pytest.mark.parametrize(
+    ("target", "reference"), [("emb", None), (None, "emb"), ("emb", "emb"), (None, None)]
+)
+def test_ties(tmp_path: Path, target: str | None, reference: str | None) -> None:
+    outcome = WeightsStage().check(pair(tmp_path, tied(target), tied(reference)))
+    said = said_by(outcome.findings)
+    told = {WeightsCode.TIE, WeightsCode.TIED_GRADIENT, WeightsCode.TIE_CAUSE, WeightsCode.TIE_BOTH}
+    assert codes_of(said) & told == (told if target != reference else set())
+    if target != reference:
+        sides = {"target": target or "", "reference": reference or ""}
+        assert facts_of(said, WeightsCode.TIE) == {"parameter": "head", **sides}
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_weights_without_a_digest(tmp_path: Path, known: bool) -> None:
+    from trueup.numerics.summary import HAS_STATISTICS
+
+    sides = []
+    for want in (None if known else HAS_STATISTICS, None):
+        out = Recorder() if want is None else Recorder(want=want)
+        for name, seed in (("a", 1), ("b", 2)):
+            made = Recorder() if name == "b" else out
+            out.want = made.want
+            out.record(out.call("parameter", name), "param", "value", drawn(seed))
+        sides.append(out)
+    outcome = WeightsStage().check(pair(tmp_path, *sides))
+    facts = facts_of(outcome.evidence, WeightsCode.NO_DIGEST)
+    assert facts == (None if known else {"parameter": "a"})
+
+
+# -- what is done to gradients ------------------------------------------
+
+
+def of_scale(scale: float, factor: float = 1.0) -> tuple[Any, Any]:
+    made = gradients(1, 1 / scale, before=scale * factor)
+    return [step({"w": made}, loss=2.0)], {"lines": [{"loss_scale": scale}]}
+
+
+@pytest.mark.parametrize(
+    ("target", "found"),
+    [(of_scale(1024.0, 1.5), True), (of_scale(1024.0), False), (of_scale(512.0, 1.5), False)],
+    ids=["other gradients", "only another scale", "the same scale"],
+)
+def test_loss_scales(tmp_path: Path, target: Any, found: bool) -> None:
+    context = pair(tmp_path, target, of_scale(512.0))
+    findings = ReductionStage().check(context).findings
+    told = {Clip.LOSS_SCALE, Clip.LOSS_SCALE_CAUSE, Clip.SAME_LOSS_SCALE}
+    assert codes_of(said_by(findings)) & told == (told if found else set())
+    of_loss = origin(phase="loss", slot="value", module="", step=0)
+    explained = explained_by(of_loss, context)
+    differs = context.loss_scales_differ
+    assert (explained is not None and explained.code is Stages.LOSS_SCALE_DIFFERS) is differs
+
+
+def clipped(*factors: float) -> Recorder:
+    """So many parameters, each multiplied on its way to the optimizer."""
+    return step({f"w{at}": gradients(at, factor) for at, factor in enumerate(factors)})
+
+
+EVEN = (0.5,) * 5
+
+
+@pytest.mark.parametrize(("factors", "uneven"), [((0.5, 0.5, 0.25, 0.5, 0.5), True), (EVEN, False)])
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_weight_with_a_factor_of_its_own(
+    tmp_path: Path, factors: tuple[float, ...], uneven: bool, ranks: int
+) -> None:
+    sides = [([[clipped(*one)] * ranks], {}) for one in (factors, EVEN)]
+    findings = ReductionStage().check(pair(tmp_path, *sides)).findings
+    said = said_by(findings)
+    facts = facts_of(said, Clip.BY_PARAMETER)
+    if not uneven:
+        assert findings == ()
+        return
+    assert facts is not None
+    assert (facts["num"], facts["parameter"]) == (1, "w2")
+    assert (facts["usual"], facts["factor"]) == (pytest.approx(0.5), pytest.approx(0.25))
+    assert Clip.SOME_SCALED_CAUSE in codes_of(said)
+    assert (Clip.SUM_CAUSE in codes_of(said)) is (ranks > 1)  # one process sums over no others
+
+
+def of_ranks(*factors: float, size: float = 1.0) -> tuple[Any, Any]:
+    """What each rank's optimizer gets: the sum over all ranks, times a factor of the rank."""
+    names = ("a", "b")
+    parts = [{n: drawn(10 * rank + at) * np.float32(size) for at, n in enumerate(names)} for rank in range(3)]
+    sums = {name: sum(part[name] for part in parts) for name in names}
+    made = [
+        {
+            name: {
+                WEIGHT: W,
+                LOCAL: part[name],
+                ACCUMULATED: part[name],
+                CLIPPED: sums[name] * np.float32(factor),
+            }
+            for name in names
+        }
+        for part, factor in zip(parts, factors, strict=True)
+    ]
+    return [[step(one) for one in made]], {}
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        (of_ranks(0.5, 1.0, 1.0), Clip.SOME_RANKS),
+        (of_ranks(0.5, 0.5, 0.5), Clip.SUMS_SCALED),
+        (of_ranks(1.0, 1.0, 1.0), None),
+        (of_ranks(0.5, 0.5, 0.5, size=2.0), None),
+    ],
+    ids=["one rank", "all", "none", "larger ones to one norm"],
+)
+def test_factors_of_sums_over_ranks(tmp_path: Path, target: Any, code: Clip | None) -> None:
+    findings = ReductionStage().check(pair(tmp_path, target, of_ranks(1.0, 1.0, 1.0))).findings
+    assert [one.headline.code for one in findings] == ([] if code is None else [code])
+    said = said_by(findings)
+    told = {Clip.SOME_RANKS, Clip.RANK_FACTOR, Clip.SUMS_SCALED}
+    expected = {Clip.SOME_RANKS: {Clip.SOME_RANKS, Clip.RANK_FACTOR}, Clip.SUMS_SCALED: {Clip.SUMS_SCALED}}
+    assert codes_of(said) & told == (set() if code is None else expected[code])
+    if code is Clip.SOME_RANKS:
+        assert any(tells(one, Clip.RANK_FACTOR, rank=0, factor=0.5, usual=1.0) for one in said)
+    if code is Clip.SUMS_SCALED:
+        assert any(tells(one, Clip.SUMS_SCALED, factor=0.5) for one in said)
+
+
+LAYOUT = {
+    "version": 1,
+    "mesh": {"dp": 3},
+    "parameters": [{"name": "*", "dp": "invariant"}],
+    "tensors": [],
+    "batch": ["dp"],
+}
+
+
+@pytest.mark.parametrize(("odd", "seen"), [(1.5, True), (1.0, False)])
+def test_copies_of_a_gradient_that_differ_on_some_ranks(tmp_path: Path, odd: float, seen: bool) -> None:
+    """Three ranks put together, whose optimizers get one gradient, or one of them another."""
+    from trueup.merging.sides import as_wholes
+
+    def one(factor: float) -> Recorder:
+        given = gradients(1)[CLIPPED] * np.float32(factor)
+        return step({"w": {**gradients(1), CLIPPED: given, UPDATED: W - given}}, loss=2.0)
+
+    target = run(tmp_path / "t", [one(1.0), one(odd), one(1.0)], layout=LAYOUT)
+    reference = run(tmp_path / "r", one(1.0))
+    sides = as_wholes(target, reference)
+    assert sides.merged
+    said = said_by(ReductionStage().check(context_of(sides.target, sides.reference)).findings)
+    facts = facts_of(said, Clip.ON_RANKS)
+    assert (facts is not None) is seen
+    if facts is not None:
+        assert facts["ranks"] == ("1",)
+
+
+def reduced(*, own_of_second: bool) -> tuple[Any, Any]:
+    """Two ranks with two microbatches; what each adds up is the sum over both ranks, or of the second
+    microbatch its own."""
+    parts = [[drawn(50 + 2 * rank + at) for at in range(2)] for rank in range(2)]
+    first = parts[0][0] + parts[1][0]
+    made = []
+    for own in parts:
+        second = own[1] if own_of_second else parts[0][1] + parts[1][1]
+        total = first + second
+        made.append(step({"w": {WEIGHT: W, LOCAL: own, ACCUMULATED: total, CLIPPED: total}}))
+    return [made], {"lines": [{"microbatches": 2}]}
+
+
+@pytest.mark.parametrize("partly", [True, False])
+def test_microbatches_that_are_not_reduced(tmp_path: Path, partly: bool) -> None:
+    context = pair(tmp_path, reduced(own_of_second=partly), reduced(own_of_second=False))
+    said = said_by(ReductionStage().check(context).findings)
+    facts = facts_of(said, Stages.PARTLY_REDUCED)
+    assert (facts is not None) is partly
+    if facts is not None:
+        assert facts["microbatches"] == ("0",)
+
+
+@pytest.mark.parametrize("reach", [False, True])
+def test_gradients_that_never_reach_the_optimizer(tmp_path: Path, reach: bool) -> None:
+    lost = {"a": gradients(1), "b": gradients(2) if reach else {WEIGHT: W, LOCAL: gradients(2)[LOCAL]}}
+    context = pair(tmp_path, step(lost), step({"a": gradients(1), "b": gradients(2)}))
+    said = said_by(ReductionStage().check(context).findings)
+    facts = facts_of(said, Stages.NEVER_REACH)
+    assert (facts is not None) is not reach
+
+
+def counted(num: float) -> Recorder:
+    made = gradients(1)
+    moment = np.float32(0.1) * made[CLIPPED]
+    state = {("optimizer", "state.exp_avg"): moment, ("optimizer", "state.exp_avg_sq"): moment**2}
+    count = {("optimizer", "state.step"): np.array(num, np.float32)}
+    return step({"w": {**made, UPDATED: made[WEIGHT] - moment, **state, **count}})
+
+
+@pytest.mark.parametrize(("target", "seen"), [(1.0, True), (5.0, False)])
+def test_step_counts_of_optimizers(tmp_path: Path, target: float, seen: bool) -> None:
+    said = said_by(OptimizerStage().check(pair(tmp_path, counted(target), counted(5.0))).findings)
+    told = {Stages.COUNT, Stages.STATE_NOT_RESTORED}
+    assert codes_of(said) & told == (told if seen else set())
+    if seen:
+        assert facts_of(said, Stages.COUNT) == {"target": "1", "reference": "5"}
+
+
+# -- losses of the next step ------------------------------------------
+
+
+def with_losses(*losses: float, inside: float = 1.0, back: float = 1.0, at: int = 1) -> tuple[Any, Any]:
+    """A module and a loss, in each of two steps; ``inside``: what the module gives in the step ``at``, times
+    this, ``back``: so its gradient."""
+    steps = []
+    for number, loss in enumerate(losses):
+        out = step({"w": gradients(1, before=back if number == at else 1.0)})
+        root = out.call("module", "", type_="Net")
+        given, made = drawn(60 + number, 4, 8), drawn(70 + number, 4, 8)
+        out.record(root, "forward", "input.0", given)
+        inner = out.call("module", "inner", root, "Linear")
+        out.record(inner, "forward", "input.0", given)
+        out.record(inner, "forward", "output.0", made * np.float32(inside if number == at else 1.0))
+        out.record(root, "forward", "output.0", drawn(80 + number, 4, 8))
+        out.record(out.call("loss", "loss"), "loss", "value", np.array(loss, np.float32))
+        steps.append(out)
+    return steps, {"lines": [{"loss": loss} for loss in losses]}
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        (with_losses(2.0, 1.5, inside=1.1, back=1.1), Stages.NEXT_LOSS_AGREES),
+        (with_losses(2.0, 1.6, inside=1.1, back=1.1), None),
+        (with_losses(2.0, 1.5), None),
+    ],
+    ids=["the loss agrees", "the loss differs", "all agrees"],
+)
+def test_a_next_loss_that_agrees_though_what_is_before_it_does_not(
+    tmp_path: Path, target: Any, code: Stages | None
+) -> None:
+    outcome = NextLossStage().check(pair(tmp_path, target, with_losses(2.0, 1.5)))
+    assert (outcome.said.code is Stages.NEXT_LOSS_AGREES) is (code is not None)
+    if code is not None:
+        assert outcome.said.number("num") == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "code"),
+    [
+        (1.5, 1.6, Stages.UPDATE_RIGHT),
+        (1.55, 1.6, Stages.GIVEN_LOSS),
+        (1.5, 1.5, Stages.GIVEN_LOSS),
+        (1.5, 1.5 + 2**-22, Stages.GIVEN_LOSS),
+    ],
+    ids=["the reference's", "another", "both the reference's", "its own but for rounding"],
+)
+def test_the_next_loss_with_the_reference_s_gradients(
+    tmp_path: Path, given: float, own: float, code: Stages
+) -> None:
+    steps, told = with_losses(2.0, given)
+    replay = run(tmp_path / "g", *steps, **told)
+    context = pair(tmp_path, with_losses(2.0, own), with_losses(2.0, 1.5), given=replay)
+    said = NextLossStage().check(context).evidence
+    assert codes_of(said) & {Stages.UPDATE_RIGHT, Stages.GIVEN_LOSS} == {code}
+    assert facts_of(said, code) == {"given": given, "target": own, "reference": 1.5}
+
+
+@pytest.mark.parametrize(
+    ("apart", "at", "before", "code"),
+    [
+        (2**-20, 1, StageStatus.PASSED, Stages.LATE_DIFFERENCES),
+        (2**-17, 1, StageStatus.PASSED, Stages.NO_STAGE),
+        (2**-21, 0, StageStatus.PASSED, Stages.NO_STAGE),
+        (2**-20, 1, StageStatus.UNDECIDED, Stages.NO_STAGE),
+    ],
+    ids=["a little, later", "far", "in the first step", "after an open stage"],
+)
+def test_differences_that_no_stage_finds(
+    tmp_path: Path, apart: float, at: int, before: StageStatus, code: Stages
+) -> None:
+    target = with_losses(2.0, 1.5, inside=1 + apart, back=1 + apart, at=at)
+    context = pair(tmp_path, target, with_losses(2.0, 1.5), earlier=[passed(Stage.FORWARD, before)])
+    assert context.comparison.verdict.outcome is Outcome.DIFFER
+    outcome, headline, _ = _verdict((), context)
+    assert (outcome, headline.code) == (Outcome.UNDECIDED, code)
+
+
+# -- data ------------------------------------------
+
+IDS = np.random.default_rng(1).integers(0, 50, (2, 4, 12))
+SHARED = {Stages.SAME_SHARD, Stages.SAME_ROWS, Stages.SAMPLER_CAUSE, Stages.GIVE_RANK}
+
+
+def reading(first: Array, second: Array) -> tuple[Any, Any]:
+    """Two ranks and what they read."""
+    return [[step(PLAIN, inputs=[ids]) for ids in (first, second)]], {}
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "same"),
+    [
+        (reading(IDS[0], IDS[0]), reading(IDS[0], IDS[1]), True),
+        (reading(IDS[0], IDS[0]), reading(IDS[0], IDS[0]), False),
+        (reading(IDS[0], IDS[1][::-1]), reading(IDS[0], IDS[1]), False),
+    ],
+    ids=["in the target alone", "in both", "in none"],
+)
+def test_ranks_that_read_the_same_rows(tmp_path: Path, target: Any, reference: Any, same: bool) -> None:
+    outcome = DataStage().check(pair(tmp_path, target, reference))
+    assert codes_of(said_by(outcome.findings)) & SHARED == (SHARED if same else set())
+
+
+def masked(mask: Array, factor: float = 1.0) -> Recorder:
+    """A model that is given a mask, and gradients times a factor."""
+    out = step({"w": gradients(1, before=factor)})
+    root = out.call("module", "", type_="Net")
+    out.record(root, "forward", "input.0", IDS[0])
+    out.record(root, "forward", "input.attention_mask", mask)
+    out.record(out.call("loss", "loss"), "loss", "value", np.array(2.0, np.float32))
+    return out
+
+
+SHOWN = (np.arange(12) < 8) * np.ones((4, 1), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        (masked(2 * SHOWN), Stages.BATCH_IN_OTHER_FORM),
+        (masked(2 * SHOWN, 1.2), Stages.INPUT_DIFFERS),
+        (masked(SHOWN), Stages.SAME_BATCHES),
+    ],
+    ids=["nothing comes of it", "other gradients", "the same"],
+)
+def test_a_mask_in_another_form(tmp_path: Path, target: Recorder, code: Stages) -> None:
+    assert DataStage().check(pair(tmp_path, target, masked(SHOWN))).said.code is code
+
+
+def divided(by: float, *, given: bool = False) -> Recorder:
+    """A model that makes its loss: the cross-entropy of 48 tokens over a number, which it may be given."""
+    logits = np.random.default_rng(2).normal(size=(48, 50)).astype(np.float32)
+    chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    sent, value = (chances - np.eye(50)[IDS[1].ravel()]) / by, np.array(200 / by, np.float32)
+    out = step({"w": gradients(1, before=96 / by)})
+    root, loss = out.call("module", "", type_="Net"), out.call("loss", "loss")
+    out.record(root, "forward", "input.ids", IDS[0])
+    if given:
+        out.record(root, "forward", "input.items", np.array(by, np.float32))
+    out.record(root, "forward", "output.logits", logits)
+    out.record(root, "forward", "output.loss", value)
+    out.record(loss, "loss", "labels.0", IDS[1].ravel())
+    out.record(loss, "loss", "value", value)
+    out.record(root, "backward", "output.logits", sent.astype(np.float32))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("target", "seen"),
+    [
+        (divided(48.0, given=True), True),
+        (divided(96.0, given=True), False),
+        (divided(48.0), False),
+    ],
+    ids=["by what it is given", "by the same", "nothing is given"],
+)
+def test_what_a_model_divides_its_loss_by(tmp_path: Path, target: Recorder, seen: bool) -> None:
+    said = said_by(DataStage().check(pair(tmp_path, target, divided(96.0))).findings)
+    told = [one for one in said if one.code is Stages.LOSS_DIVIDED]
+    assert bool(told) is seen
+    assert all(tells(one, Stages.LOSS_DIVIDED, target=48.0, reference=96.0, tokens=48) for one in told)
+
+
+# -- what stands in a run ------------------------------------------
+
+
+@pytest.mark.parametrize(("status", "made", "code"), [
+    (3, True, Stages.EXIT_STATUS),
+    (0, True, None),
+    (3, False, Stages.NO_STEP_LEFT),
+])  # fmt: skip
+def test_runs_that_end_with_an_error(tmp_path: Path, status: int, made: bool, code: Stages | None) -> None:
+    trace = run(tmp_path / "t", step(PLAIN))
+    work = Runs(
+        target=trace.path,
+        reference=trace.path,
+        sources=(trace, trace),
+        output=tmp_path,
+        clock=Clock(),
+        say=lambda text: None,
+    )
+    folder = trace.path if made else tmp_path / "none"
+    assert (work._made(folder, status, "replay") is not None) is made
+    assert [one.code for one in work.notes] == ([] if code is None else [code])
+    if code is not None:
+        assert work.notes[0].facts == {"status": 3, "run": "replay"}
+
+
+def in_order(rows: list[int]) -> Recorder:
+    """A model that is given rows in an order."""
+    out = step(PLAIN)
+    root = out.call("module", "", type_="Net")
+    emb = out.call("module", "emb", root, "Embedding")
+    for call in (root, emb):
+        out.record(call, "forward", "input.0", IDS[0][rows])
+    out.record(emb, "forward", "output.0", drawn(3, 4, 12, 8)[rows])
+    out.record(root, "forward", "output.0", drawn(4, 4, 12, 8)[rows])
+    out.record(out.call("loss", "loss"), "loss", "value", np.array(2.0, np.float32))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        (([in_order([0, 1, 2, 3])] * 3, LAYOUT), Stages.LAYOUTS_DIFFER),
+        (([in_order([2, 0, 3, 1])], None), Stages.ROWS_DIFFER_IN_PLACE),
+        (([in_order([0, 1, 2, 3])], None), None),
+    ],
+    ids=["ranks", "rows", "neither"],
+)
+def test_runs_that_no_replay_fits(tmp_path: Path, target: Any, code: Stages | None) -> None:
+    ranks, layout = target
+    steps = ranks if len(ranks) > 1 else ranks[0]
+    one = run(tmp_path / "t", steps, **({} if layout is None else {"layout": layout}))
+    other = run(tmp_path / "r", in_order([0, 1, 2, 3]))
+    replay = None if code is None else tmp_path / "replay"
+    found = diagnose(one.path, other.path, output=tmp_path / "out", replay=replay, stages=())
+    told = {Stages.LAYOUTS_DIFFER, Stages.ROWS_DIFFER_IN_PLACE}
+    assert codes_of(found.notes) & told == ({code} if code else set())
+
+
+@pytest.mark.parametrize(("rows", "shapes"), [(6, True), (4, False)])
+def test_inputs_of_other_shapes_are_not_replayed(tmp_path: Path, rows: int, shapes: bool) -> None:
+    context = pair(
+        tmp_path,
+        step(PLAIN, inputs=[drawn(1, rows, 8)], loss=2.0),
+        step(PLAIN, inputs=[drawn(1, 4, 8)], loss=2.0),
+    )
+    trace = context.target
+    work = Runs(
+        target=trace.path,
+        reference=trace.path,
+        sources=(trace, context.reference),
+        output=tmp_path,
+        clock=Clock(),
+        say=lambda text: None,
+    )
+    replay = work.made_or_given(trace.path, (), context.comparison)
+    assert (replay is None) is shapes
+    assert [one.code for one in work.notes] == ([Stages.SHAPES_DIFFER] if shapes else [])
+
+
+@pytest.mark.parametrize(("of_reference", "lacks"), [(True, True), (False, False)])
+def test_a_sum_over_ranks_that_the_reference_alone_makes(
+    tmp_path: Path, of_reference: bool, lacks: bool
+) -> None:
+    def one(number: int, *, sums: bool, factor: float = 1.0) -> Recorder:
+        out = step(PLAIN)
+        root = out.call("module", "", type_="Net")
+        inner = out.call("module", "inner", root, "RowLinear")
+        out.record(inner, "forward", "input.0", drawn(number, 4, 8))
+        if sums:
+            told = json.dumps({"input.group": "0 1"})
+            call = out.call("collective", "torch.distributed.all_reduce", inner, arguments=told)
+            out.record(call, "collective", "output.0", drawn(90, 4, 8))
+        out.record(inner, "forward", "output.0", drawn(90, 4, 8) * np.float32(factor))
+        return out
+
+    target = [one(rank, sums=not of_reference, factor=1.3) for rank in range(2)]
+    reference = [one(rank, sums=True) for rank in range(2)]
+    context = pair(tmp_path, ([target], {}), ([reference], {}))
+    finding = finding_from_origin(origin(module="inner", step=0), context)
+    facts = facts_of(said_by([finding]), Stages.COLLECTIVE_MISSING)
+    assert (facts is not None) is lacks
+    if facts is not None:
+        assert (facts["ranks"], facts["module"]) == (("0", "1"), "inner")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cause"),
+    [("tf32", CauseCode.TF32_ON_ONE_SIDE), ("bfloat16", CauseCode.UPCAST_LEFT_OUT)],
+)
+def test_the_cause_of_another_precision(dtype: str, cause: CauseCode) -> None:
+    headline = reason(VerdictCode.COMPUTES_IN, target=dtype, reference="float32")
+    verdict = Verdict(outcome=Outcome.DIFFER, headline=headline)
+    assert [one.code for one in finding_of_precision(verdict, Stage.FORWARD).causes] == [cause]
+
+
+# -- labels ------------------------------------------
+
+
+def labelled(wanted: Array, ids: Array = IDS[0]) -> Recorder:
+    """A loss of these labels, and what the model is given."""
+    out = step(PLAIN)
+    root = out.call("module", "", type_="Net")
+    out.record(root, "forward", "input.0", ids)
+    emb = out.call("module", "emb", root, "Embedding")
+    out.record(emb, "forward", "input.0", ids)
+    out.record(emb, "forward", "output.0", drawn(3, 4, 12, 8))
+    loss = out.call("loss", "loss")
+    out.record(loss, "loss", "labels.0", wanted)
+    out.record(loss, "loss", "value", np.array(2.0, np.float32))
+    return out
+
+
+TABLE = [{"fqn": "emb.weight", "shape": [50, 8], "dtype": "float32", "requires_grad": True}]
+NEXT, OWN = np.roll(IDS[0], -1, axis=1), np.random.default_rng(9).integers(0, 50, (4, 12))
+LABELS = {
+    Batches.OUTSIDE,
+    Batches.NUM_OUTSIDE,
+    Batches.SHIFT_DIFFERS,
+    Batches.LABELS_DIFFER,
+    Batches.NUM_LABELS,
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "codes", "facts"),
+    [
+        (
+            np.where(np.arange(12) == 3, 50, NEXT),
+            NEXT,
+            {Batches.OUTSIDE, Batches.NUM_OUTSIDE},
+            {"num": 4},
+        ),
+        (np.roll(IDS[0], 1, axis=1), NEXT, {Batches.SHIFT_DIFFERS}, None),
+        (np.roll(IDS[0], -2, axis=1), NEXT, set(), None),
+        (
+            np.where(np.arange(48).reshape(4, 12) == 7, (OWN + 1) % 50, OWN),
+            OWN,
+            {Batches.LABELS_DIFFER, Batches.NUM_LABELS},
+            {"num": 1, "total": 48, "first": 7},
+        ),
+        (np.where(np.arange(12) == 3, -100, OWN), OWN, set(), None),
+        (NEXT, NEXT, set(), None),
+    ],
+    ids=["outside", "shifted otherwise", "shifted twice", "one other", "fewer that count", "the same"],
+)
+def test_labels(
+    tmp_path: Path, target: Array, reference: Array, codes: set[Any], facts: dict[str, Any] | None
+) -> None:
+    told = {"facts": {"parameters": TABLE}}
+    context = pair(tmp_path, ([labelled(target)], told), ([labelled(reference)], told))
+    said = said_by(DataStage().check(context).findings)
+    assert codes_of(said) & LABELS == codes
+    if facts is not None:
+        found = facts_of(said, Batches.NUM_OUTSIDE) or facts_of(said, Batches.NUM_LABELS) or {}
+        assert {name: found.get(name) for name in facts} == facts
