@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.kinds.functions import ACTIVATIONS
+from trueup.numerics.activations import ACTIVATIONS
 from trueup.diagnosing.kinds.norms import norm_fault
 from trueup.diagnosing.kinds.rule import Found, said
 from trueup.diagnosing.kinds.thresholds import (

@@ -16,7 +16,7 @@ from trueup.diagnosing.kinds.fitting import (
     rank_of,
     roundoff_of,
 )
-from trueup.diagnosing.kinds.functions import ACTIVATIONS
+from trueup.numerics.activations import ACTIVATIONS
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.taken import taken
