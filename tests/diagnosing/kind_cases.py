@@ -461,6 +461,19 @@ def residual_left_out_by_sketch() -> Evidence:
     return case(X, X + residual, kept="sketch", surroundings=kept)
 
 
+@true("missing_or_extra_term")
+def table_added_in_bfloat16() -> Evidence:
+    exact, table = normal(4, 18, 32, seed=54), 0.05 * normal(32, seed=55)
+    return case((exact + table).bfloat16(), exact.bfloat16())
+
+
+@near("missing_or_extra_term")
+def columns_with_means_scaled_below_rounding() -> Evidence:
+    """Each column by a factor of its own: the columns' means move with them, by less than bfloat16 rounds."""
+    exact = normal(4, 18, 32, seed=56) + 6 * normal(32, seed=57)
+    return case((exact * (1 + 0.001 * normal(32, seed=58))).bfloat16(), exact.bfloat16())
+
+
 @near("missing_or_extra_term")
 def difference_unlike_anything_nearby() -> Evidence:
     return case(X + normal(4, 16, 32, seed=52), X, surroundings=inputs(normal(4, 16, 32, seed=53)))

@@ -16,7 +16,6 @@ from trueup.diagnosing.kinds.fitting import (
     rank_of,
     roundoff_of,
 )
-from trueup.numerics.activations import ACTIVATIONS
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.taken import taken
@@ -34,6 +33,7 @@ from trueup.diagnosing.kinds.thresholds import (
     SUMMED_ROUNDINGS,
     UNRELATED,
 )
+from trueup.numerics.activations import ACTIVATIONS
 from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
@@ -185,8 +185,14 @@ def _broadcast(evidence: Evidence) -> Found | None:
         if (not kept or (0 in kept and len(d) > 1)) and share < FULL_SHARE:
             continue  # a number for each row of each sample is no bias, and nearly equal numbers round alike
         if rank is not None and holds_everywhere(evidence, np.broadcast_to(mean, d.shape), 1.0):
-            return _repeated(evidence, np.squeeze(mean), kept, rank, share, num_samples=len(d))
+            found = _repeated(evidence, np.squeeze(mean), kept, rank, share, num_samples=len(d))
+            # unknown numbers, as many as a row has, explain what rounding hides of any likeness of rows
+            if found.sentence.code not in _UNKNOWN or explained(evidence, vectors, residual) >= MOST_SHARE:
+                return found
     return None
+
+
+_UNKNOWN = (KindReason.OFFSET_BY_ROW, KindReason.OFFSET_BY_TABLE)
 
 
 def _difference(evidence: Evidence) -> Floats | None:
