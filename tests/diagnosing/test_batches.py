@@ -131,6 +131,33 @@ def test_positions_that_begin_anew_on_one_side(target: Any, name: str) -> None:
     assert relation(target, packed).name == name
 
 
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (ROW[:8, None], "counting"),
+        (np.stack([ROW[:8], ROW[:8]]), "counting"),
+        (np.array([0, 1, 2, 3, 0, 1, 2, 3])[:, None], "other"),
+        (np.array([8, 9, 10, 11, 12, 13, 15, 14])[:, None], "other"),
+    ],
+    ids=["one dim", "rows", "begin anew", "in another order"],
+)
+def test_positions_that_count_from_another_number(target: Any, name: str) -> None:
+    reference = np.broadcast_to(8 + ROW[:8], target.T.shape if target.shape[1] == 1 else target.shape)
+    found = relation(target, reference.T if target.shape[1] == 1 else reference)
+    assert found.name == name
+    if name == "counting":
+        assert (found.evidence.number("target"), found.evidence.number("reference")) == (0, 8)
+
+
+def test_positions_of_one_dim_that_begin_anew() -> None:
+    assert relation(np.tile(ROW[:6], 2)[:, None], ROW[:, None]).name == "begin_anew"
+
+
+def test_ids_that_all_differ_by_one_number_count_nothing() -> None:
+    ids = np.random.default_rng(0).integers(0, 50, (4, 12))
+    assert relation(ids + 3, ids).name == "offset"
+
+
 def noisy(sigma: float) -> Any:
     return PIXELS + sigma * np.random.default_rng(5).standard_normal(PIXELS.shape)
 

@@ -131,6 +131,9 @@ PHRASES = {
         "order",
         {"share": 0.97},
     ),
+    B.COUNTING: clause(
+        "every row counts on from {target} (target), {reference} (reference)", {"target": 0, "reference": 8}
+    ),
     B.OFFSET: clause(
         lambda facts: (
             f"every number is the reference's {'plus' if facts['offset'] > 0 else 'minus'} "

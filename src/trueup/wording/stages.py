@@ -177,7 +177,8 @@ def _lower(text: str) -> str:
 _BATCHES = {
     "order": "The batch holds the same rows in a different order",
     "offset": "Every id of the batch is larger or smaller by one constant",
-    "begin_anew": "Sequences of packed rows are told apart in one run alone",
+    "begin_anew": "Positions begin anew inside rows in one run alone",
+    "counting": "Positions count from another number",
     "offset_by_row": "Every row of the batch counts from another number",
     "shift": "The token ids are shifted relative to the reference",
     "padding": "The batch is padded differently",
