@@ -84,7 +84,9 @@ def applied(
         >>> applied((x, made[0]), (x, made[1]), "bfloat16")[:2]
         ('silu', 'relu')
     """
-    results = [{name: rounded_to(f(x), dtype) for name, f in ACTIVATIONS.items()} for x, _ in (target, reference)]
+    results = [
+        {name: rounded_to(f(x), dtype) for name, f in ACTIVATIONS.items()} for x, _ in (target, reference)
+    ]
     fits = [
         [name for name, result in one.items() if (result == y).mean() >= NORM_SAME]
         for one, (_, y) in zip(results, (target, reference), strict=True)

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trueup.comparing.arbiter import Arbitrated, Arbitration, arbitrated, tally
-from trueup.comparing.content import Counts, DepthPoint, LocalNorm, UnmatchedGroup
 from trueup.comparing.coarse_activations import ActivationGap
+from trueup.comparing.content import Counts, DepthPoint, LocalNorm, UnmatchedGroup
 from trueup.comparing.first import First, first_of_rows
 from trueup.comparing.gradient_work import shown_phase
 from trueup.comparing.judgement import (

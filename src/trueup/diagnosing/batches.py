@@ -34,7 +34,7 @@ class Relation:
     """How one batch came to differ from another."""
 
     name: str
-    """``same order begin_anew counting offset offset_by_row shape shift padding packing some_rows mapped_ids``, else
+    """``same order more_rows begin_anew counting offset offset_by_row shape shift padding packing some_rows mapped_ids``, else
     ``other``"""
     evidence: Reason
 
@@ -54,6 +54,7 @@ def relation(target: Ints, reference: Ints) -> Relation:
         _offset,
         _offset_by_row,
         _begin_anew,
+        _more_rows,
         _padding,
         _shift,
         _packing,
@@ -278,6 +279,19 @@ def _stripped(row: Ints, pad: int) -> Ints:
 def _pad_side(ids: Ints, pad: int) -> str:
     left, right = float(np.mean(ids[:, 0] == pad)), float(np.mean(ids[:, -1] == pad))
     return "left" if left > right else "right" if right > 0 else "none"
+
+
+def _more_rows(target: Ints, reference: Ints) -> Relation | None:
+    """All rows of one batch are in the other, which has more."""
+    if target.shape[1] != reference.shape[1] or not min(len(target), len(reference)):
+        return None
+    rows = Counter(_rows(target)), Counter(_rows(reference))
+    fewer, more = sorted(rows, key=lambda one: one.total())
+    if fewer.total() == more.total() or fewer - more:
+        return None
+    repeated = sum(num for row, num in (more - fewer).items() if row in fewer)
+    sizes = {"target": len(target), "reference": len(reference)}
+    return Relation(name="more_rows", evidence=reason(Batches.MORE_ROWS, repeated=repeated, **sizes))
 
 
 def _packing(target: Ints, reference: Ints) -> Relation | None:

@@ -62,7 +62,11 @@ class TurnedPasses:
         target, reference = sides
         phase, local, summed = (
             codes.index(word) if word in codes else -2
-            for codes, word in ((words.phase, "param_grad"), (words.slot, "local"), (words.slot, "accumulated"))
+            for codes, word in (
+                (words.phase, "param_grad"),
+                (words.slot, "local"),
+                (words.slot, "accumulated"),
+            )
         )
         is_gradient = target.record_phase[records.target] == phase
         slot = target.record_slot[records.target]
@@ -84,14 +88,13 @@ class TurnedPasses:
         )
         return found, *dropped
 
-    def _locals(
-        self, calls: CallPairs, sides: tuple[Side, Side], phase: int, local: int
-    ) -> dict[int, int]:
+    def _locals(self, calls: CallPairs, sides: tuple[Side, Side], phase: int, local: int) -> dict[int, int]:
         """Record -> record of the gradients of weights that each pass left."""
         found: dict[int, int] = {}
         for one, other in self.couples:
             here, there = (
-                _by_call(side, one_pass, phase, local) for side, one_pass in zip(sides, (one, other), strict=True)
+                _by_call(side, one_pass, phase, local)
+                for side, one_pass in zip(sides, (one, other), strict=True)
             )
             for call, rows in here.items():
                 others = there.get(int(calls.reference_of[call]), [])

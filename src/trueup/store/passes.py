@@ -54,7 +54,9 @@ def backward_passes(tables: StepTables) -> tuple[BackwardPass, ...]:
     top = _tops(parent)[call]
     begins = [0, *ends[:-1]]
     parts = [range(begin, end) for begin, end in zip(begins, ends, strict=True)]
-    through = [frozenset(top[part][backward[part] & outermost[top[part]]].tolist()) for part in map(_slice, parts)]
+    through = [
+        frozenset(top[part][backward[part] & outermost[top[part]]].tolist()) for part in map(_slice, parts)
+    ]
     if len(parts) < 2 or not all(through) or len(frozenset().union(*through)) < sum(map(len, through)):
         return ()
     gradients = [_contents(tables, _slice(part), backward[_slice(part)]) for part in parts]

@@ -266,9 +266,18 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
         return stream  # gradients of other numbers of microbatches
     if data is not None and data.status is StageStatus.FAILED:
         fed = origin.module == "" and (origin.slot.startswith("input") or origin.phase == "loss")
-        if fed or origin.stage in (Stage.LOSS, Stage.DATA):
+        of_rows = origin.phase in ("backward", "param_grad") and any(map(_has_other_rows, data.findings))
+        if fed or of_rows or origin.stage in (Stage.LOSS, Stage.DATA):
             return reason(Stages.BATCH_DIFFERS)
     return None
+
+
+def _has_other_rows(finding: Finding) -> bool:
+    """Whether a batch has other rows or lengths, so that no replay can put the reference's values in."""
+    return finding.headline.code is Stages.BATCH and finding.headline.place("relation") in _OTHER_SHAPES
+
+
+_OTHER_SHAPES = ("more_rows", "shape", "packing")
 
 
 def _backward_before(origin: Origin, context: Context) -> int | None:
