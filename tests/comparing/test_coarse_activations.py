@@ -48,7 +48,8 @@ def sides(one: Activation, other: Activation, dtype: torch.dtype) -> list[tuple[
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_two_functions_are_told(dtype: str) -> None:
     found = applied(*sides(F.gelu, gelu_tanh, getattr(torch, dtype)), dtype)
-    assert found is not None and found[:2] == ("gelu", TANH)
+    assert found is not None
+    assert found[:2] == ("gelu", TANH)
 
 
 @pytest.mark.parametrize("other", [gelu_tanh, in_float32, written_out])

@@ -1,4 +1,4 @@
-"""Backward passes of one step in another order than their forwards, as a schedule of a pipeline may run them."""
+"""Backward passes of one step in another order than their forwards, as schedules of pipelines run them."""
 
 from __future__ import annotations
 

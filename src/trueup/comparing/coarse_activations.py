@@ -1,9 +1,10 @@
-"""Activation functions that a coarse dtype's tolerance does not tell apart: gelu and its approximation with tanh.
+"""Activation functions that a coarse dtype's tolerance does not tell apart: gelu and its approximation.
 
 Two functions that are near each other give most numbers of a coarse dtype alike, and the others one rounding
 apart. Which of them a program applies, the others tell: of what a module gave and the next one was given, the
-function is worked out in float64 and rounded once. Where two known functions give different numbers, a side that
-applies one of them has that one's, nearly all of them; one that rounds inside has neither's, and is not told.
+function is worked out in float64 and rounded once. Where two known functions give different numbers, a side
+that applies one of them has that one's, nearly all of them; one that rounds inside has neither's, and is not
+told.
 """
 
 from __future__ import annotations

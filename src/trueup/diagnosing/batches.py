@@ -34,8 +34,8 @@ class Relation:
     """How one batch came to differ from another."""
 
     name: str
-    """``same order more_rows begin_anew counting offset offset_by_row shape shift padding packing some_rows mapped_ids``, else
-    ``other``"""
+    """``same order more_rows begin_anew counting offset offset_by_row shape shift padding packing some_rows
+    mapped_ids``, else ``other``"""
     evidence: Reason
 
 
@@ -132,7 +132,7 @@ def _scaled(target: Floats, reference: Floats, rounding: float) -> Reason | None
 
 
 def _counting(target: Ints, reference: Ints) -> Relation | None:
-    """Positions that count on by one in every row, from one number in the target and another in the reference."""
+    """Positions that count on by one in every row, from another number than the reference's."""
     target, reference = _as_rows(target), _as_rows(reference)
     if target.shape != reference.shape or target.shape[1] < MIN_NUMBERS:
         return None

@@ -142,9 +142,9 @@ def _each(
 
 
 def _weighted(fqn: str, total: Floats, over: tuple[str, ...], parts: Sequence[Floats]) -> Summing | None:
-    """Microbatches, each times a number of its own, by least squares: what a program did to a gradient between
-    two microbatches it did to those before; one that is not summed counts 0 times. None where that explains no
-    better than rounding of the sum allows, or all count alike."""
+    """Microbatches, each times a number of its own, by least squares: what a program did to a gradient
+    between two microbatches it did to those before; one that is not summed counts 0 times. None where that
+    explains no better than rounding of the sum allows, or all count alike."""
     norm = float(np.linalg.norm(total))
     if len(parts) < 2 or 2 * len(parts) > len(total) or not norm:
         return None

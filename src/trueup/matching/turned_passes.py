@@ -1,7 +1,7 @@
 """Backward passes in another order than the other run's, as schedules of pipelines have them.
 
-Losses, gradients of weights and what is exchanged for a pass are paired with those of the pass through the paired
-forward. Gradients accumulated after a pass are sums of other parts in either run, but for the last.
+Losses, gradients of weights and what is exchanged for a pass are paired with those of the pass through the
+paired forward. Gradients accumulated after a pass are sums of other parts in either run, but for the last.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The backward passes of a step: what each of them went through, and what it left.
 
-A pipeline runs several forwards before their backwards, and the schedule may run these in any order. Gradients of
-a module stand with its call. Losses, the gradients of weights that each pass left, and what was exchanged for it
-stand in the order in which they were made, and tell nothing of which forward they belong to but through the pass.
+A pipeline runs several forwards before their backwards, and the schedule may run these in any order.
+Gradients of a module stand with its call. Losses, the gradients of weights that each pass left, and what was
+exchanged for it stand in the order in which they were made: which forward they belong to, the pass tells.
 """
 
 from __future__ import annotations

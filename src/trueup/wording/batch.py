@@ -133,8 +133,8 @@ PHRASES = {
     ),
     B.MORE_ROWS: clause(
         lambda facts: (
-            f"{facts['target']} rows (target), {facts['reference']} (reference); the larger batch holds all rows "
-            "of the smaller one"
+            f"{facts['target']} rows (target), {facts['reference']} (reference); the larger batch holds all "
+            "rows of the smaller one"
             + (f", {count(facts['repeated'], 'row')} more than once" if facts["repeated"] else "")
         ),
         {"target": 10, "reference": 8, "repeated": 2},

@@ -202,8 +202,8 @@ PHRASES = {
         ),
     ),
     Is.ACTIVATIONS: Phrase(
-        sentence="computed in float64 and rounded once, {target} gives the target's numbers and {reference} the "
-        "reference's, also the {num} for which the two differ",
+        sentence="computed in float64 and rounded once, {target} gives the target's numbers and {reference} "
+        "the reference's, also the {num} for which the two differ",
         samples=({"target": "gelu", "reference": "silu", "num": 212},),
     ),
     Is.BUFFERS_WRITTEN: Phrase(

@@ -645,8 +645,8 @@ PHRASES = {
     ),
     S.LACKS_MICROBATCHES: clause(
         lambda facts: (
-            f"Gradients of {facts['parameters']} lack microbatch{'es' if len(facts['microbatches']) > 1 else ''} "
-            f"{listed(facts['microbatches'])}"
+            f"Gradients of {facts['parameters']} lack "
+            f"microbatch{'es' if len(facts['microbatches']) > 1 else ''} {listed(facts['microbatches'])}"
         ),
         {"parameters": "a.weight", "microbatches": ("1",)},
         {"parameters": "a.weight", "microbatches": ("0", "1")},
@@ -747,8 +747,8 @@ PHRASES = {
     S.DEFAULT_EPS: clause("the default eps of a different framework"),
     S.NO_MASTER_WEIGHTS: clause("no float32 master weights"),
     S.ROUNDED_TO_NEAREST: clause(
-        "small updates rounded to nearest in the weights' dtype, where the other run rounds at random or keeps "
-        "float32 copies"
+        "small updates rounded to nearest in the weights' dtype, where the other run rounds at random or "
+        "keeps float32 copies"
     ),
     S.STATE_NOT_RESTORED: clause("moments were not restored on resume"),
     S.AND_MORE: clause(_and_more, {**_ANY, "more": 1}, {**_ANY, "more": 3}),

@@ -469,8 +469,8 @@ def _inputs_apart(target: Batch, reference: Batch, context: Context) -> list[Fin
 
 
 def _sent_to(book: StepView, context: Context) -> set[int]:
-    """Digests of what the other ranks of a run give to collectives in this step: a stage of a pipeline works on
-    what the one before it has computed."""
+    """Digests of what the other ranks of a run give to collectives in this step: a stage of a pipeline works
+    on what the one before it has computed."""
     found = set[int]()
     for rank in book.source.steps().get(book.step, []):
         if rank != book.rank:

@@ -22,8 +22,9 @@ class Gap:
     """One constant that differs for one parameter."""
 
     key: str
-    """a setting, or ``moved`` (by the update), ``rounded_away`` (of a coarse dtype, on one side), ``count`` (of steps), ``updates`` (a step), ``dtype``,
-    ``state``, ``updated_dtype`` (of what the optimizer updates: the weights, or copies of them)"""
+    """a setting, or ``moved`` (by the update), ``rounded_away`` (of a coarse dtype, on one side), ``count``
+    (of steps), ``updates`` (a step), ``dtype``, ``state``, ``updated_dtype`` (of what the optimizer updates: the
+    weights, or copies of them)"""
     target: str
     """a value; of ``moved`` and ``rounded_away`` one of ``stepped not_held changed unchanged``"""
     reference: str
@@ -87,7 +88,7 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
                     gaps.setdefault(gap.key, gap)
             _drop_contradicted(gaps, target[fqn], reference[other])
             if later is not None and not gaps and fqn in later[0] and other in later[1]:
-                # the first state is a gradient, which may be as coarse as a dtype that no second step is held in
+                # the first state is a gradient, which may be as coarse as another dtype
                 state = _state_gap(later[0][fqn], later[1][other])
                 gaps = {} if state is None else {state.key: state}
             if "count" in gaps and (updates := _updates_a_step(later, fqn, other, target, reference)):
@@ -95,7 +96,7 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
                 del gaps["count"]
         if gaps:
             found[fqn] = gaps
-    for fqn, gaps in found.items():  # an optimizer that moves nothing at all is none that rounds
+    for gaps in found.values():  # an optimizer that moves nothing at all is none that rounds
         if "rounded_away" in gaps and not all(
             any(one.moved for one in of.values()) for of in (target, reference)
         ):
