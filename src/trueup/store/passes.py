@@ -50,6 +50,8 @@ def backward_passes(tables: StepTables) -> tuple[BackwardPass, ...]:
     call = records["call"].to_numpy()
     phase, slot = (records[name].cast(pl.String) for name in ("phase", "slot"))
     ends = _ends(((phase == "param_grad") & (slot == "accumulated")).to_numpy())
+    if len(ends) < 2:
+        return ()
     backward = (phase == "backward").to_numpy()
     top = _tops(parent)[call]
     begins = [0, *ends[:-1]]
@@ -57,7 +59,7 @@ def backward_passes(tables: StepTables) -> tuple[BackwardPass, ...]:
     through = [
         frozenset(top[part][backward[part] & outermost[top[part]]].tolist()) for part in map(_slice, parts)
     ]
-    if len(parts) < 2 or not all(through) or len(frozenset().union(*through)) < sum(map(len, through)):
+    if not all(through) or len(frozenset().union(*through)) < sum(map(len, through)):
         return ()
     gradients = [_contents(tables, _slice(part), backward[_slice(part)]) for part in parts]
     exchanged = _exchanged(tables, call, of_kind["collective"], gradients)

@@ -23,8 +23,8 @@ class Gap:
 
     key: str
     """a setting, or ``moved`` (by the update), ``rounded_away`` (of a coarse dtype, on one side), ``count``
-    (of steps), ``updates`` (a step), ``dtype``, ``state``, ``updated_dtype`` (of what the optimizer updates: the
-    weights, or copies of them)"""
+    (of steps), ``updates`` (a step), ``dtype``, ``state``, ``updated_dtype`` (of what the optimizer updates:
+    the weights, or copies of them)"""
     target: str
     """a value; of ``moved`` and ``rounded_away`` one of ``stepped not_held changed unchanged``"""
     reference: str
@@ -87,21 +87,35 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
                 if gap.key not in alike:
                     gaps.setdefault(gap.key, gap)
             _drop_contradicted(gaps, target[fqn], reference[other])
-            if later is not None and not gaps and fqn in later[0] and other in later[1]:
-                # the first state is a gradient, which may be as coarse as another dtype
-                state = _state_gap(later[0][fqn], later[1][other])
-                gaps = {} if state is None else {state.key: state}
+            gaps = gaps or _later_state(later, fqn, other)
             if "count" in gaps and (updates := _updates_a_step(later, fqn, other, target, reference)):
                 gaps["updates"] = updates
                 del gaps["count"]
         if gaps:
             found[fqn] = gaps
-    for gaps in found.values():  # an optimizer that moves nothing at all is none that rounds
-        if "rounded_away" in gaps and not all(
-            any(one.moved for one in of.values()) for of in (target, reference)
-        ):
-            gaps["moved"] = replace(gaps.pop("rounded_away"), key="moved")
-    return found, compared
+    return _moved_or_rounded(found, (target, reference)), compared
+
+
+def _moved_or_rounded(
+    found: dict[str, dict[str, Gap]], sides: tuple[dict[str, Update], dict[str, Update]]
+) -> dict[str, dict[str, Gap]]:
+    """The same; an optimizer that moves nothing at all is none that rounds."""
+    if not all(any(one.moved for one in of.values()) for of in sides):
+        for gaps in found.values():
+            if "rounded_away" in gaps:
+                gaps["moved"] = replace(gaps.pop("rounded_away"), key="moved")
+    return found
+
+
+def _later_state(
+    later: tuple[dict[str, Update], dict[str, Update]] | None, fqn: str, other: str
+) -> dict[str, Gap]:
+    """Two dtypes of the state in the second step: in the first it is a gradient, which may be as coarse as a
+    dtype that a later one is not held in."""
+    if later is None or fqn not in later[0] or other not in later[1]:
+        return {}
+    state = _state_gap(later[0][fqn], later[1][other])
+    return {} if state is None else {state.key: state}
 
 
 def _updates_a_step(
