@@ -77,7 +77,8 @@ def match_step(target: StepTables, reference: StepTables, bridge: Bridge | None 
     records = turn_operands(match_records(left, right, words, calls), (target, reference), sides, words)
     parts: tuple[frozenset[int], frozenset[int]] = frozenset(), frozenset()
     if turned is not None:
-        records, *parts = turned.with_records(records, calls, sides, words)
+        records, *both = turned.with_records(records, calls, sides, words)
+        parts = both[0], both[1]
     why = Reason(RecordCode.SUMMED_IN_ANOTHER_ORDER)
     return StepMatch(
         target=left,
