@@ -19,6 +19,7 @@ from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.store import Trace, step_view  # noqa: E402
 from trueup.types.codes import RecordCode  # noqa: E402
+from trueup.types.codes.kinds import FactorCode  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
 X = torch.randn(4, 6, 8, generator=torch.Generator().manual_seed(1))
@@ -94,3 +95,11 @@ def test_a_microbatch_that_is_not_added_up_differs(reference: Path, tmp_path: Pa
     run = trained(tmp_path / "run", (3, 2, 1, 0), left_out=2)
     comparison = compare(run, reference)
     assert (comparison.exit_code, comparison.verdict.phase) == (1, "param_grad")
+
+
+def test_losses_that_are_not_divided_are_off_by_the_number_of_microbatches(
+    reference: Path, tmp_path: Path
+) -> None:
+    run = trained(tmp_path / "run", weights=(1.0, 1.0, 1.0, 1.0))
+    first, *_ = diagnose(run, reference, output=tmp_path / "out").findings
+    assert FactorCode.MICROBATCHES in {part.code for part in first.kinds[0].sentence.parts}

@@ -21,7 +21,7 @@ from trueup.comparing.first import First, first_of_rows
 from trueup.comparing.judgement import DIFFERENT, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import Half, Rows
 from trueup.comparing.thresholds import ACTIVATION_NUMBERS, NORM_SAME
 from trueup.numerics.activations import ACTIVATIONS
 from trueup.numerics.dtypes import rounded_to
@@ -29,7 +29,9 @@ from trueup.store import TraceSource
 from trueup.types.arrays import Bools, Floats
 
 _COARSE = ("bfloat16", "float16")
-_MOST_NUMBERS = 1 << 16
+_MOST_NUMBERS = 1 << 22
+"""of a tensor that is read"""
+_SAMPLED = 1 << 16
 MOST = 4
 """places that are worked out, of inputs and of outputs of what one class of module calls"""
 
@@ -59,18 +61,26 @@ def gap_of_activations(
     at = (pair.step, pair.rank), (pair.reference_step, pair.reference_rank)
     for given, made in _candidates(rows, metrics, judgement):
         dtype = rows.match.words.dtype[int(rows.target.dtype[made])]
-        read = [
-            [values_of(half, row, source, *where) for row in (given, made)]
+        target, reference = (
+            _read(half, given, made, source, where)
             for half, source, where in zip((rows.target, rows.reference), sides, at, strict=True)
-        ]
-        target, reference = ((x, y) for x, y in read)
-        if target[0] is None or target[1] is None or reference[0] is None or reference[1] is None:
-            continue
-        found = applied((target[0], target[1]), (reference[0], reference[1]), dtype)
+        )
+        found = None if target is None or reference is None else applied(target, reference, dtype)
         if found is not None:
             first = first_of_rows(pair, rows, judgement, table, made)
             return ActivationGap(at=first, target=found[0], reference=found[1], numbers=found[2])
     return None
+
+
+def _read(
+    half: Half, given: int, made: int, source: TraceSource, at: tuple[int, int]
+) -> tuple[Floats, Floats] | None:
+    """What a side was given and made, every n-th element; None where it was not kept."""
+    x, y = (values_of(half, row, source, *at) for row in (given, made))
+    if x is None or y is None:
+        return None
+    step = max(1, x.size // _SAMPLED)
+    return x.ravel()[::step], y.ravel()[::step]
 
 
 def applied(
