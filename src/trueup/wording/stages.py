@@ -411,8 +411,13 @@ PHRASES = {
         {"module": "", "type": "", "name": "scale", "target": "2", "reference": "1"},
     ),
     S.ALSO_IN: clause(
-        "the same in {num:count other place}: {modules:list}",
+        lambda facts: facts.fill(
+            "the same in {num:count other place}"
+            + (", factors {low:.4g} to {high:.4g}" if facts.get("low") is not None else "")
+            + ": {modules:list}"
+        ),
         {"num": 2, "modules": ("layers.1.norm", "norm")},
+        {"num": 1, "modules": ("norm",), "low": 1.001, "high": 1.003},
     ),
     S.LOSS_DIVISOR: Phrase(
         sentence="Loss divisor differs: {parts[0]} (target), {parts[1]} (reference)",
