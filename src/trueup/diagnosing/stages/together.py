@@ -62,8 +62,8 @@ def _one(first: Finding, *others: Finding) -> Finding:
     """The first, with where else the same was seen."""
     places = dict.fromkeys(str(one.module if one.module is not None else one.site) for one in others)
     places.pop(str(first.module), None)
-    told = {"num": len(places), "modules": tuple(places), **_factors(first, *others)}
-    also = (reason(Stages.ALSO_IN, **told),) if places else ()
+    factors = _factors(first, *others)
+    also = (reason(Stages.ALSO_IN, num=len(places), modules=tuple(places), **factors),) if places else ()
     ranks = [set(one.ranks) for one in (first, *others)]
     return replace(
         first,
