@@ -33,17 +33,20 @@ def trained(
     labels: Tensor = LABELS,
     weights: Sequence[float] = (0.25, 0.25, 0.25, 0.25),
     left_out: int | None = None,
+    interleaved: bool = False,
 ) -> Path:
-    """All forwards, then the backwards in an order; one microbatch may be left out of the sum."""
+    """All forwards, then the backwards in an order, or each after the forward behind its own; one microbatch
+    may be left out of the sum."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 5))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with trueup.Tracer(folder, level="L0", steps="0-1", task="tensor"):
         for _ in range(2):
-            losses = [
-                F.cross_entropy(model(x), y) * weight for x, y, weight in zip(X, labels, weights, strict=True)
-            ]
+            losses = list[Tensor]()
+            batches = list(zip(X, labels, weights, strict=True))
             for at in order:
+                for x, y, weight in batches[len(losses) : (at + 2 if interleaved else None)]:
+                    losses.append(F.cross_entropy(model(x), y) * weight)
                 losses[at].backward()
                 if at == left_out:
                     optimizer.zero_grad(set_to_none=False)
@@ -103,3 +106,15 @@ def test_losses_that_are_not_divided_are_off_by_the_number_of_microbatches(
     run = trained(tmp_path / "run", weights=(1.0, 1.0, 1.0, 1.0))
     first, *_ = diagnose(run, reference, output=tmp_path / "out").findings
     assert FactorCode.MICROBATCHES in {part.code for part in first.kinds[0].sentence.parts}
+
+
+def test_a_schedule_that_counts_other_microbatches_is_no_fault(reference: Path, tmp_path: Path) -> None:
+    """One forward, one backward: what the gradients add up to is compared, and most records are not."""
+    run = trained(tmp_path / "run", interleaved=True)
+    assert compare(run, reference).exit_code != 1
+    assert diagnose(run, reference, output=tmp_path / "out").outcome is not Outcome.DIFFER
+
+
+def test_a_wrong_gradient_under_such_a_schedule_differs(reference: Path, tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", interleaved=True, left_out=2)
+    assert compare(run, reference).exit_code == 1
