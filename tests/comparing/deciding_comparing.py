@@ -16,6 +16,7 @@ from tests.comparing.rules.judging import step_of
 from tests.comparing.traces import Recorder
 from tests.deciding import decides
 from trueup.comparing.arbiter import _judge
+from trueup.comparing.coarse_activations import _told
 from trueup.comparing.coarse_norms import Given, are_off_together, rounds_inside
 from trueup.comparing.common_form import _copied, _settle, _settle_sums, _whole
 from trueup.comparing.device_products import device_products
@@ -840,6 +841,13 @@ def norm_rows(rows: float) -> object:
     random = np.random.default_rng(0)
     x, error = random.normal(size=(2, round(rows), 16))
     return are_off_together(x, error, x, None) is None
+
+
+@decides("comparing.activation_numbers")
+def activation_numbers(numbers: float) -> object:
+    """Two functions that give so many numbers different."""
+    own = np.arange(4096.0)
+    return _told(own, own + (own < round(numbers)), own) > 0
 
 
 @decides("comparing.norm_same")

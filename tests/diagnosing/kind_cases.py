@@ -461,6 +461,41 @@ def residual_left_out_by_sketch() -> Evidence:
     return case(X, X + residual, kept="sketch", surroundings=kept)
 
 
+@true("missing_or_extra_term")
+def table_added_in_bfloat16() -> Evidence:
+    exact, table = normal(4, 18, 32, seed=54), 0.05 * normal(32, seed=55)
+    return case((exact + table).bfloat16(), exact.bfloat16())
+
+
+def residuals(seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What a block is given, the same normalised, and what the block makes of it."""
+    given = 0.1 * normal(4, 16, 32, seed=seed)
+    return given, F.layer_norm(given, (32,)), normal(4, 16, 32, seed=seed + 1)
+
+
+@true("missing_or_extra_term")
+def residual_taken_after_the_norm_in_bfloat16() -> Evidence:
+    given, normed, made = residuals(60)
+    around = inputs(given.bfloat16(), normed.bfloat16())
+    return case((normed + made).bfloat16(), (given + made).bfloat16(), surroundings=around)
+
+
+@near("missing_or_extra_term")
+def residual_and_something_else() -> Evidence:
+    """What is left of one tensor in place of another is no rounding."""
+    given, normed, made = residuals(60)
+    around = inputs(given.bfloat16(), normed.bfloat16())
+    other = made + 0.3 * normal(4, 16, 32, seed=62)
+    return case((normed + other).bfloat16(), (given + made).bfloat16(), surroundings=around)
+
+
+@near("missing_or_extra_term")
+def columns_with_means_scaled_below_rounding() -> Evidence:
+    """Each column by a factor of its own: the columns' means move with them, by less than bfloat16 rounds."""
+    exact = normal(4, 18, 32, seed=56) + 6 * normal(32, seed=57)
+    return case((exact * (1 + 0.001 * normal(32, seed=58))).bfloat16(), exact.bfloat16())
+
+
 @near("missing_or_extra_term")
 def difference_unlike_anything_nearby() -> Evidence:
     return case(X + normal(4, 16, 32, seed=52), X, surroundings=inputs(normal(4, 16, 32, seed=53)))

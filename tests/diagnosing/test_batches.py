@@ -45,7 +45,7 @@ def with_ids(old: int, new: int) -> Any:
         (IDS.reshape(8, 16), IDS, "packing"),
         (with_ids(1, 2), with_ids(1, 1), "mapped_ids"),
         (np.vstack([IDS[:3], IDS[:1] + 1]), IDS, "some_rows"),
-        (IDS[:2], IDS, "packing"),
+        (IDS[:2], IDS, "more_rows"),
         (IDS + 1, IDS, "offset"),
         (IDS + 1 + (IDS.max() == IDS), IDS, "other"),
     ],
@@ -130,6 +130,53 @@ ROW = np.arange(12)
 def test_positions_that_begin_anew_on_one_side(target: Any, name: str) -> None:
     packed = np.stack([np.concatenate([ROW[:5], ROW[:7]]), np.concatenate([ROW[:4], ROW[:8]])])
     assert relation(target, packed).name == name
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (ROW[:8, None], "counting"),
+        (np.stack([ROW[:8], ROW[:8]]), "counting"),
+        (np.array([0, 1, 2, 3, 0, 1, 2, 3])[:, None], "other"),
+        (np.array([8, 9, 10, 11, 12, 13, 15, 14])[:, None], "order"),
+    ],
+    ids=["one dim", "rows", "begin anew", "in another order"],
+)
+def test_positions_that_count_from_another_number(target: Any, name: str) -> None:
+    reference = np.broadcast_to(8 + ROW[:8], target.T.shape if target.shape[1] == 1 else target.shape)
+    found = relation(target, reference.T if target.shape[1] == 1 else reference)
+    assert found.name == name
+    if name == "counting":
+        assert (found.evidence.number("target"), found.evidence.number("reference")) == (0, 8)
+
+
+def test_positions_of_one_dim_that_begin_anew() -> None:
+    assert relation(np.tile(ROW[:6], 2)[:, None], ROW[:, None]).name == "begin_anew"
+
+
+ROWS = np.random.default_rng(1).integers(0, 50, (8, 12))
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "repeated"),
+    [
+        (np.concatenate([ROWS, ROWS[:2]]), "more_rows", 2),
+        (ROWS[:6], "more_rows", 0),
+        (np.concatenate([ROWS, ROWS[:2] + 1]), "more_rows", 0),
+        (np.concatenate([ROWS[:7], ROWS[:3] + 1]), "shape", None),
+        (ROWS.reshape(16, 6), "packing", None),
+        (ROWS[::-1], "order", None),
+    ],
+    ids=["repeated", "left out", "others", "one is lacking", "cut otherwise", "as many"],
+)
+def test_a_batch_that_holds_all_rows_of_the_other(target: Any, name: str, repeated: int | None) -> None:
+    found = relation(target, ROWS)
+    assert (found.name, found.evidence.number("repeated")) == (name, repeated)
+
+
+def test_ids_that_all_differ_by_one_number_count_nothing() -> None:
+    ids = np.random.default_rng(0).integers(0, 50, (4, 12))
+    assert relation(ids + 3, ids).name == "offset"
 
 
 def noisy(sigma: float) -> Any:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.comparing.traces import Recorder
+from tests.comparing.traces import Recorder, of_two_ranks
 from trueup.diagnosing.ledger import Summing, _in_common, clipping, handovers, summings
 from trueup.diagnosing.stages.reduction import _differs
-from trueup.store import StepView
+from trueup.store import StepView, Trace
 from trueup.store.view import ACCUMULATED
 from trueup.types.layout import Layout
 
@@ -177,3 +177,40 @@ def test_a_gradient_that_all_ranks_hold_is_its_own_and_half_the_sum_of_two(
     }
     common = _in_common("own", fits) or _in_common("ranks dp", fits)
     assert 0.25 / (common or 0.0) == pytest.approx(factor)
+
+
+WORLD = Layout(mesh={"world": 2})
+
+
+def over_two_ranks(counts: tuple[float, float]) -> Summing:
+    """What is told of a gradient that holds the microbatches' sums over ranks so often."""
+    random = np.random.default_rng(7)
+    local = [[random.standard_normal((16, 16)).astype(np.float32) for _ in counts] for _ in range(2)]
+    sums = [np.float32(0.5) * (local[0][at] + local[1][at]) for at in range(2)]
+    total = np.float32(counts[0]) * sums[0] + np.float32(counts[1]) * sums[1]
+    first, second = Recorder(), Recorder()
+    for out, parts in zip((first, second), local, strict=True):
+        call = out.call("parameter", "w")
+        for part in parts:
+            out.record(call, "param_grad", "local", part)
+        out.record(call, "param_grad", "accumulated", total)
+    with TemporaryDirectory() as folder:
+        of_two_ranks(first, Path(folder) / "run", second)
+        trace = Trace(Path(folder) / "run")
+        books = [StepView(trace, trace.read(0, rank)) for rank in (0, 1)]
+        return summings(books, 0, None, WORLD)["w"]
+
+
+def test_a_microbatch_that_is_summed_over_no_ranks_counts_0_times() -> None:
+    found = over_two_ranks((1.0, 0.0))
+    assert (found.way, found.over, found.weights) == ("weighted", ("world",), (0.5, 0.0))
+
+
+def test_microbatches_that_all_count_alike_are_one_sum_over_ranks() -> None:
+    found = over_two_ranks((1.0, 1.0))
+    assert (found.way, found.over, found.weights) == ("ranks", ("world",), ())
+    assert found.factor == pytest.approx(0.5, rel=1e-5)
+
+
+def test_a_microbatch_that_counts_less_is_no_microbatch_that_lacks() -> None:
+    assert over_two_ranks((1.0, 0.25)).weights == (0.5, 0.13)

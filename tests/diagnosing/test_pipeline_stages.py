@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,8 @@ from tests.comparing.traces import Recorder, of_two_ranks
 from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.replay.step import ReplayedStep
+from trueup.diagnosing.stages.protocol import StageStatus
+from trueup.store import layout
 from trueup.types.finding import Stage
 
 SEND = "torch.distributed.isend"
@@ -106,6 +109,35 @@ def test_another_norm_of_all_stages_is_seen(tmp_path: Path) -> None:
 
 def test_the_same_runs_agree(tmp_path: Path) -> None:
     assert _said(tmp_path).findings == ()
+
+
+def _handed_on(path: Path, made: float, *, is_sent: bool) -> Path:
+    """A first stage that makes ``made`` times an output, and a second that is given it."""
+    batch, out = _drawn(30, 4, 8), _drawn(31, 4, 8) * np.float32(made)
+    stages = Recorder(), Recorder()
+    for stage, (given, gives) in zip(stages, ((batch, out), (out, _drawn(32, 4, 8))), strict=True):
+        root = stage.call("module", "", type_="Stage")
+        stage.record(root, "forward", "input.0", given)
+        stage.record(root, "forward", "output.0", gives)
+    send = stages[0].call("collective", SEND)
+    stages[0].record(send, "collective", "input.0", out if is_sent else batch)
+    of_two_ranks(stages[0], path, stages[1])
+    for rank, digest in ((0, "ab"), (1, f"cd{made}")):
+        line = {"step": 0, "rank": rank, "loss": 1.0, "batch_digest": digest}
+        file = layout.scalars_file(path, rank)
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(json.dumps(line) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+def test_what_another_stage_sends_is_no_batch(tmp_path: Path, is_sent: bool) -> None:
+    """Its twin: an input that nobody sends is one."""
+    runs = (_handed_on(tmp_path / str(made), made, is_sent=is_sent) for made in (2.0, 1.0))
+    found = diagnose(*runs, output=tmp_path / "out")
+    (data,) = (one for one in found.stages if one.stage is Stage.DATA)
+    assert (data.status is StageStatus.FAILED) is not is_sent
+    assert found.findings[0].stage is (Stage.FORWARD if is_sent else Stage.DATA)
 
 
 @pytest.mark.parametrize(

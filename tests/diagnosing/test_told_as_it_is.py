@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,13 +23,21 @@ from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
 from trueup.diagnosing.ledger import clipping  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.diagnosing.runs import is_given_other_shapes  # noqa: E402
+from trueup.diagnosing.stages.naming import kind_named  # noqa: E402
 from trueup.diagnosing.stages.together import together  # noqa: E402
 from trueup.importers import open_trace  # noqa: E402
 from trueup.store import step_view  # noqa: E402
 from trueup.types.codes import ClippingCode, StagesCode, VerdictCode, WeightsCode  # noqa: E402
 from trueup.types.codes.kinds import KindReason  # noqa: E402
-from trueup.types.finding import Basis, Finding, KindCode, Stage  # noqa: E402
-from trueup.types.reason import reason  # noqa: E402
+from trueup.types.finding import (  # noqa: E402
+    Basis,
+    EvidenceRank,
+    Finding,
+    KindCode,
+    Origin,
+    Stage,
+)
+from trueup.types.reason import Reason, reason  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
 KEPT = frozenset({"module", "parameter", "labels", "configuration"})
@@ -274,6 +283,42 @@ def test_one_setting_of_several_modules_is_one_finding() -> None:
     assert (first.module, other.module) == ("a", "c")
     assert reason(StagesCode.ALSO_IN, num=2, modules=("b", "d")) in first.evidence
     assert not other.evidence
+
+
+def scaled(factor: float) -> Reason:
+    return reason(KindReason.SCALED, factor=factor)
+
+
+def of_replay(module: str) -> Origin:
+    place = {"module": module, "site": module, "phase": "forward", "slot": "output.0", "step": 0, "rank": 0}
+    measured = {"microbatch": 0, "order": 0, "score": 2.0, "rel_l2": 0.1, "tolerance": 0.01}
+    records = {"target_record": 0, "reference_record": 0}
+    return Origin(stage=Stage.FORWARD, basis=Basis.REPLAY, **place, **measured, **records)
+
+
+@pytest.mark.parametrize(
+    ("factors", "told"), [((1.0028, 1.0013), {"low": 1.0013, "high": 1.0028}), ((2.0, 2.0), {})]
+)
+def test_places_of_other_factors_are_told_with_them(
+    factors: tuple[float, float], told: dict[str, float]
+) -> None:
+    findings = tuple(
+        Finding(
+            stage=Stage.FORWARD,
+            headline=reason(StagesCode.OF_KIND, scaled(factor), module=module),
+            module=module,
+            site=module,
+            phase="forward",
+            step=0,
+            rank=0,
+            kinds=(replace(kind_named("wrong_scale", EvidenceRank.FITTED, scaled(factor)), factor=factor),),
+            basis=Basis.REPLAY,
+            origin=of_replay(module),
+        )
+        for module, factor in zip(("a", "b"), factors, strict=True)
+    )
+    (first,) = together(findings)
+    assert reason(StagesCode.ALSO_IN, num=1, modules=("b",), **told) in first.evidence
 
 
 # -- gradients ------------------------------------------

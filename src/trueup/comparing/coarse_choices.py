@@ -40,8 +40,8 @@ def gap_of_choices(
     of_target, of_reference = (pair.step, pair.rank), (pair.reference_step, pair.reference_rank)
     found = []
     for row in _candidates(rows, metrics):
-        target = _values(rows.target, row, sides[0], *of_target)
-        reference = _values(rows.reference, row, sides[1], *of_reference)
+        target = values_of(rows.target, row, sides[0], *of_target)
+        reference = values_of(rows.reference, row, sides[1], *of_reference)
         if target is None or reference is None or target.shape != reference.shape:
             continue
         coarse = _coarser(words.dtype[rows.target.dtype[row]], words.dtype[rows.reference.dtype[row]])
@@ -88,7 +88,8 @@ def _coarser(target: str, reference: str) -> str:
     return target if one >= other else reference
 
 
-def _values(half: Half, row: int, source: TraceSource, step: int, rank: int) -> Floats | None:
+def values_of(half: Half, row: int, source: TraceSource, step: int, rank: int) -> Floats | None:
+    """The stored values of a row of one side; None where they were not kept."""
     if half.summary[row] < 0:
         return None
     tensor = source.tensor(step, rank, half.tables.summary_row(int(half.summary[row])))

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trueup.comparing.arbiter import Arbitrated, Arbitration, arbitrated, tally
+from trueup.comparing.coarse_activations import ActivationGap
 from trueup.comparing.content import Counts, DepthPoint, LocalNorm, UnmatchedGroup
 from trueup.comparing.first import First, first_of_rows
 from trueup.comparing.gradient_work import shown_phase
@@ -59,6 +60,8 @@ class Ledger:
     """what one run computes in another dtype in the first compared step; of the first rank that shows it"""
     other_constant: First | None = None
     """of the first compared step: what a module with another constant makes of the same, within rounding"""
+    activation: ActivationGap | None = None
+    """of the first compared step: two activation functions that no tolerance tells apart"""
     copies: UpdatedCopies | None = None
     """that one side's optimizer updates in place of weights, in the first compared step"""
     lacking: First | None = None

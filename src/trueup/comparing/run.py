@@ -17,6 +17,7 @@ from trueup.comparing import arbiter as arbiters
 from trueup.comparing.attributes import Attributes, attributes_of, module_of_other_constant
 from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.captured import captured_alike, captures_apart
+from trueup.comparing.coarse_activations import gap_of_activations
 from trueup.comparing.coarse_choices import gap_of_choices
 from trueup.comparing.coarse_norms import gap_of_norms
 from trueup.comparing.coefficients import with_rounded_coefficients
@@ -205,6 +206,9 @@ class _Work:
             attributes = attributes_of(self.target), attributes_of(self.reference)
             if self.ledger.precision is None:
                 self.ledger.precision = self._coarse_gap(pair, rows, metrics, judgement, table, attributes)
+            if self.options.read_values and self.ledger.activation is None:
+                sides = self.target, self.reference
+                self.ledger.activation = gap_of_activations(pair, rows, metrics, judgement, table, sides)
             row = module_of_other_constant(rows, metrics, *attributes)
             if row is not None and self.ledger.other_constant is None:
                 self.ledger.other_constant = first_of_rows(pair, rows, judgement, table, row)

@@ -436,6 +436,13 @@ NORM_FITS = derived(
     "unit roundoffs",
     "of the norm, its product with the weight, and two numbers of the row; another formula is off by more",
 )
+ACTIVATION_NUMBERS = chosen(
+    "comparing.activation_numbers",
+    32,
+    "elements",
+    "that two functions give different: nearly all of as many are no chance; gelu and its approximation have "
+    "hundreds of 4,096",
+)
 LOSS_ROUNDINGS = derived(
     "comparing.loss_roundings",
     8,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from trueup.comparing.attributes import Attributes, explain_by_attributes
 from trueup.comparing.buffers import BufferGaps, explain_by_buffers, settings_of_writers
 from trueup.comparing.captured import not_paired, unseen
+from trueup.comparing.coarse_activations import ActivationGap
 from trueup.comparing.first import First, Preceding
 from trueup.comparing.grounds import grounds, preceding, precision_grounds, scalar_reason
 from trueup.comparing.ledger import Ledger
@@ -139,6 +140,8 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
         return _scalars_differ(apart, ledger)
     if runs.update_rule_gaps:
         return _optimizers_differ(runs.update_rule_gaps, ledger)
+    if ledger.activation is not None:
+        return _activations_differ(ledger.activation, ledger, runs)
     if ledger.copies is not None:
         return _other_weights_updated(ledger.copies, ledger)
     if runs.buffers.written:
@@ -385,6 +388,25 @@ def _buffer_dtypes_differ(ledger: Ledger, runs: Runs) -> Verdict:
         ),
         before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
         next=runs.to_do(NextCode.ALIGN_PRECISION),
+    )
+
+
+def _activations_differ(gap: ActivationGap, ledger: Ledger, runs: Runs) -> Verdict:
+    """Two functions that are nearer to each other than the dtype's tolerance."""
+    first = gap.at
+    functions = {"target": gap.target, "reference": gap.reference}
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=reason(VerdictCode.ACTIVATION_DIFFERS, module=first.owner or "", **functions),
+        where=first.row.site,
+        owner=first.owner,
+        step=first.step,
+        rank=first.rank,
+        phase=first.row.phase,
+        confidence=in_words(Word.CERTAIN),
+        evidence=(reason(EvidenceCode.ACTIVATIONS, num=gap.numbers, **functions),),
+        before=preceding(first.before),
+        next=runs.to_do(NextCode.READ_REPORT, first.step),
     )
 
 

@@ -34,8 +34,8 @@ class Relation:
     """How one batch came to differ from another."""
 
     name: str
-    """``same order begin_anew offset offset_by_row shape shift padding packing some_rows mapped_ids``, else
-    ``other``"""
+    """``same order more_rows begin_anew counting offset offset_by_row shape shift padding packing some_rows
+    mapped_ids``, else ``other``"""
     evidence: Reason
 
 
@@ -50,9 +50,11 @@ def relation(target: Ints, reference: Ints) -> Relation:
         return Relation(name="same", evidence=reason(Batches.SAME))
     for look in (
         _order,
+        _counting,
         _offset,
         _offset_by_row,
         _begin_anew,
+        _more_rows,
         _padding,
         _shift,
         _packing,
@@ -129,6 +131,23 @@ def _scaled(target: Floats, reference: Floats, rounding: float) -> Reason | None
     return reason(Batches.SCALED, scale=scale, offset=offset)
 
 
+def _counting(target: Ints, reference: Ints) -> Relation | None:
+    """Positions that count on by one in every row, from another number than the reference's."""
+    target, reference = _as_rows(target), _as_rows(reference)
+    if target.shape != reference.shape or target.shape[1] < MIN_NUMBERS:
+        return None
+    for side in (target, reference):
+        if np.ptp(side[:, 0]) or (np.diff(side) != 1).any():
+            return None
+    first = {"target": int(target[0, 0]), "reference": int(reference[0, 0])}
+    return Relation(name="counting", evidence=reason(Batches.COUNTING, **first))
+
+
+def _as_rows(ids: Ints) -> Ints:
+    """What has one dim as one row."""
+    return ids.T if ids.shape[1] == 1 else ids
+
+
 def _offset(target: Ints, reference: Ints) -> Relation | None:
     """Every number is the reference's and the same number more."""
     if target.shape != reference.shape or target.size < MIN_NUMBERS or not np.ptp(reference):
@@ -162,6 +181,7 @@ def _offset_by_row(target: Ints, reference: Ints) -> Relation | None:
 def _begin_anew(target: Ints, reference: Ints) -> Relation | None:
     """Positions that count on by one from 0, and begin anew inside of rows more often on one side: packed
     sequences told apart or not."""
+    target, reference = _as_rows(target), _as_rows(reference)
     if target.shape != reference.shape or target.shape[1] < 2:
         return None
     counts = []
@@ -259,6 +279,19 @@ def _stripped(row: Ints, pad: int) -> Ints:
 def _pad_side(ids: Ints, pad: int) -> str:
     left, right = float(np.mean(ids[:, 0] == pad)), float(np.mean(ids[:, -1] == pad))
     return "left" if left > right else "right" if right > 0 else "none"
+
+
+def _more_rows(target: Ints, reference: Ints) -> Relation | None:
+    """All rows of one batch are in the other, which has more."""
+    if target.shape[1] != reference.shape[1] or not min(len(target), len(reference)):
+        return None
+    rows = Counter(_rows(target)), Counter(_rows(reference))
+    fewer, more = sorted(rows, key=lambda one: one.total())
+    if fewer.total() == more.total() or fewer - more:
+        return None
+    repeated = sum(num for row, num in (more - fewer).items() if row in fewer)
+    sizes = {"target": len(target), "reference": len(reference)}
+    return Relation(name="more_rows", evidence=reason(Batches.MORE_ROWS, repeated=repeated, **sizes))
 
 
 def _packing(target: Ints, reference: Ints) -> Relation | None:

@@ -7,7 +7,7 @@ nor fake a fault here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -114,26 +114,48 @@ def _summing(
         carried = _carried(fqn, total, [part for *_, part in ways], before, at)
         if carried is not None:
             return carried
-    weighted = _weighted(fqn, own, total) if best.residual > SUM_EXPLAINED else None
-    return weighted or best
+    if best.residual <= SUM_EXPLAINED:
+        return best
+    return next(
+        filter(None, (_weighted(fqn, total, over, parts) for over, parts in _each(fqn, books, at, mesh))),
+        best,
+    )
 
 
-def _weighted(fqn: str, own: StepView, total: Floats) -> Summing | None:
-    """This rank's microbatches, each times a number of its own, by least squares: what a program did to a
-    gradient between two microbatches it did to those before. None where that explains no better than rounding
-    of the sum allows, or all count alike."""
-    known = [own.sketch(record) for record in own.parameter_records(fqn, *LOCAL)]
-    parts = [part for part in known if part is not None]
+def _each(
+    fqn: str, books: Sequence[StepView], at: int, mesh: Layout
+) -> Iterator[tuple[tuple[str, ...], list[Floats]]]:
+    """The gradients of single microbatches: this rank's, and their sums over the ranks along all axes."""
+    known = {
+        book.rank: [book.sketch(record) for record in book.parameter_records(fqn, *LOCAL)] for book in books
+    }
+    for axes in ((), mesh.wide_axes) if mesh.wide_axes else ((),):
+        held = (
+            [known.get(rank, [None]) for rank in mesh.group(books[at].rank, axes)]
+            if axes
+            else [known[books[at].rank]]
+        )
+        if len(set(map(len, held))) == 1:
+            microbatches = [[part for part in of if part is not None] for of in zip(*held, strict=True)]
+            if all(len(parts) == len(held) for parts in microbatches):
+                yield tuple(axes), [np.sum(parts, axis=0) for parts in microbatches]
+
+
+def _weighted(fqn: str, total: Floats, over: tuple[str, ...], parts: Sequence[Floats]) -> Summing | None:
+    """Microbatches, each times a number of its own, by least squares: what a program did to a gradient
+    between two microbatches it did to those before; one that is not summed counts 0 times. None where that
+    explains no better than rounding of the sum allows, or all count alike."""
     norm = float(np.linalg.norm(total))
-    if len(parts) < 2 or len(parts) < len(known) or 2 * len(parts) > len(total) or not norm:
+    if len(parts) < 2 or 2 * len(parts) > len(total) or not norm:
         return None
     counts, _, rank, _ = np.linalg.lstsq(np.stack(parts, axis=1), total, rcond=None)
     residual = float(np.linalg.norm(total - np.stack(parts, axis=1) @ counts)) / norm
     most = float(np.abs(counts).max())
     if rank < len(parts) or residual > SUM_EXPLAINED or float(np.ptp(counts)) <= SUM_EXPLAINED * most:
         return None
+    counts[np.abs(counts) <= SUM_EXPLAINED * most] = 0.0
     weights = tuple(float(f"{one:.2g}") for one in counts)
-    return Summing(fqn=fqn, way="weighted", factor=1.0, residual=residual, weights=weights)
+    return Summing(fqn=fqn, way="weighted", factor=1.0, residual=residual, over=over, weights=weights)
 
 
 def _ways(

@@ -23,6 +23,7 @@ from trueup.diagnosing.optimizer_fit import (
     roundoff_of,
 )
 from trueup.diagnosing.thresholds import CORRECTION_APART, MOMENT_REST, PRECISION_FEWEST, UPDATE_REST
+from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL, UPDATED, WEIGHT
 from trueup.types.arrays import Floats
@@ -91,6 +92,8 @@ class Update(StepFit):
     """steps the optimizer has counted for it"""
     length: float = 0.0
     """norm of after - before"""
+    most_spacings: float | None = None
+    """the largest change of a weight, in distances between numbers of its dtype; None of float32 and finer"""
     has_gradient: bool = True
     """one other than zero reached the optimizer; else a weight rightly stays as it is"""
 
@@ -139,7 +142,9 @@ def _update(fqn: str, book: StepView, before: StepView | None, settings: dict[st
     if start is None or end is None or gradient is None or start.shape != end.shape:
         return update
     moved = (end - start).ravel()
-    update = replace(update, length=float(np.linalg.norm(moved)))
+    update = replace(
+        update, length=float(np.linalg.norm(moved)), most_spacings=_most_spacings(start, moved, update.dtype)
+    )
     if gradient.size != start.size or not start.size:
         return update
 
@@ -167,6 +172,16 @@ def _update(fqn: str, book: StepView, before: StepView | None, settings: dict[st
         )
     )
     return replace(update, **{f.name: getattr(fitted, f.name) for f in fields(fitted)})
+
+
+def _most_spacings(start: Floats, moved: Floats, dtype: str | None) -> float | None:
+    if dtype not in ("bfloat16", "float16"):
+        return None
+    known = DTYPES[dtype]
+    with np.errstate(divide="ignore"):
+        exponents = np.floor(np.log2(np.abs(start.ravel())))
+    spacing = 2 * known.eps * np.exp2(np.maximum(exponents, np.log2(known.smallest_normal)))
+    return float(np.max(np.abs(moved) / spacing, initial=0.0))
 
 
 def precision_of(book: StepView, record: int | None) -> str | None:

@@ -15,6 +15,7 @@ from trueup.matching.operands import turn_operands
 from trueup.matching.records import RecordPairs, match_records
 from trueup.matching.thresholds import KNOWN_BY_NAME, NAMES_FEWEST, SAME_CLASSES
 from trueup.matching.tree import Side, Words, build
+from trueup.matching.turned_passes import TurnedPasses
 from trueup.store import StepTables
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason, reason
@@ -69,15 +70,24 @@ def match_step(target: StepTables, reference: StepTables, bridge: Bridge | None 
         bridge = build_bridge(None, None, (target, reference))
     if bridge is not None:
         return _across(target, reference, (left, right, words), bridge)
-    calls = match_calls(left, right, words)
+    calls, sides = match_calls(left, right, words), (left, right)
+    turned = TurnedPasses.of((target, reference), calls)
+    if turned is not None:
+        calls = turned.with_calls(calls, sides)
+    records = turn_operands(match_records(left, right, words, calls), (target, reference), sides, words)
+    parts: tuple[frozenset[int], frozenset[int]] = frozenset(), frozenset()
+    if turned is not None:
+        records, *both = turned.with_records(records, calls, sides, words)
+        parts = both[0], both[1]
+    why = Reason(RecordCode.SUMMED_IN_ANOTHER_ORDER)
     return StepMatch(
         target=left,
         reference=right,
         words=words,
         calls=calls,
-        records=turn_operands(
-            match_records(left, right, words, calls), (target, reference), (left, right), words
-        ),
+        records=records,
+        why_target=dict.fromkeys(parts[0], why),
+        why_reference=dict.fromkeys(parts[1], why),
     )
 
 

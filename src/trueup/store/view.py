@@ -16,6 +16,7 @@ from trueup.errors import TraceError
 from trueup.store import layout
 from trueup.store.call_tree import CallTree, grouped
 from trueup.store.parquet import frame_from_parquet
+from trueup.store.passes import BackwardPass, backward_passes
 from trueup.store.places import places
 from trueup.store.reader import StepTables, TraceSource
 from trueup.store.recorded import RecordedTensors
@@ -43,6 +44,11 @@ class StepView(CallTree, RecordedTensors):
     def facts(self) -> RankFacts:
         """What the rank says of itself: parameters, optimizers, settings."""
         return self.source.rank_facts(self.rank)
+
+    @cached_property
+    def passes(self) -> tuple[BackwardPass, ...]:
+        """The backward passes of a step that runs several forwards before them, as they ran."""
+        return backward_passes(self.tables)
 
     # -- records ------------------------------------------
 

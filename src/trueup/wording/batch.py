@@ -131,6 +131,18 @@ PHRASES = {
         "order",
         {"share": 0.97},
     ),
+    B.MORE_ROWS: clause(
+        lambda facts: (
+            f"{facts['target']} rows (target), {facts['reference']} (reference); the larger batch holds all "
+            "rows of the smaller one"
+            + (f", {count(facts['repeated'], 'row')} more than once" if facts["repeated"] else "")
+        ),
+        {"target": 10, "reference": 8, "repeated": 2},
+        {"target": 8, "reference": 10, "repeated": 0},
+    ),
+    B.COUNTING: clause(
+        "every row counts on from {target} (target), {reference} (reference)", {"target": 0, "reference": 8}
+    ),
     B.OFFSET: clause(
         lambda facts: (
             f"every number is the reference's {'plus' if facts['offset'] > 0 else 'minus'} "

@@ -96,6 +96,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.COSINES_ROUNDED: "cosines and sines of {place} computed in {dtype}",
     KindReason.TERM_MISSING: "result of {place} lacks the term {term}",
     KindReason.TERM_EXTRA: "result of {place} has the extra term {term}",
+    KindReason.TERM_IN_PLACE: "result of {place} has the term {term} in place of {other}",
     KindReason.SCALED: _scaled,
     KindReason.OUTPUT_WEIGHED: "weight of the model's {output} in the loss differs: {target:.4g} (target), "
     "{reference:.4g} (reference)",

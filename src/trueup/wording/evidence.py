@@ -201,6 +201,11 @@ PHRASES = {
             {"name": "inv_freq", "module": "rotary", "target": "float32", "reference": "float32"},
         ),
     ),
+    Is.ACTIVATIONS: Phrase(
+        sentence="computed in float64 and rounded once, {target} gives the target's numbers and {reference} "
+        "the reference's, also the {num} for which the two differ",
+        samples=({"target": "gelu", "reference": "silu", "num": 212},),
+    ),
     Is.BUFFERS_WRITTEN: Phrase(
         sentence=_buffers_written,
         samples=(

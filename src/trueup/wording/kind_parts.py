@@ -172,7 +172,7 @@ PHRASES = {
     FactorCode.GRADIENT_NORMS: _factor("the ratio of the gradient norms used for clipping"),
     FactorCode.LEARNING_RATES: _factor("the ratio of the learning rates"),
     FactorCode.CLIPPING: Phrase(
-        sentence="clipping multiplies by {target} (target), {reference} (reference)",
+        sentence="its norm times {target} (target), {reference} (reference) after backward",
         samples=({"target": 0.5, "reference": 0.25},),
     ),
     SettingReason.CLASS: Phrase(

@@ -472,6 +472,9 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.TERM_EXTRA: _say(
         "{subject} has an extra term: it is the reference's plus {term}", {"term": "bias"}
     ),
+    KindReason.TERM_IN_PLACE: _say(
+        "{subject} has {term} in place of {other}, as a term", {"term": "norm, output.0", "other": "input.0"}
+    ),
     KindReason.TERM: _say(_term, {"term": "bias", "factor": -0.5}),
     KindReason.OFFSET: _say("{subject} differs from the reference's by {offset} everywhere", {"offset": 1.0}),
     KindReason.OFFSET_BY_TABLE: _say(

@@ -122,6 +122,9 @@ PHRASES = {
     Is.TENSOR_UNKNOWN: Phrase(
         sentence=f"{_LACKS}no tensor of the {{side}} is known to be this one", samples=(_SIDE,)
     ),
+    Is.SUMMED_IN_ANOTHER_ORDER: Phrase(
+        sentence="the runs add up the gradients of the microbatches in another order; their sum is compared"
+    ),
     Is.OTHER_USE: Phrase(
         sentence=f"{_LACKS}the gradient of another use of this tensor; this call only passes it on"
     ),

@@ -177,7 +177,9 @@ def _lower(text: str) -> str:
 _BATCHES = {
     "order": "The batch holds the same rows in a different order",
     "offset": "Every id of the batch is larger or smaller by one constant",
-    "begin_anew": "Sequences of packed rows are told apart in one run alone",
+    "begin_anew": "Positions begin anew inside rows in one run alone",
+    "more_rows": "The batch of one run holds more rows",
+    "counting": "Positions count from another number",
     "offset_by_row": "Every row of the batch counts from another number",
     "shift": "The token ids are shifted relative to the reference",
     "padding": "The batch is padded differently",
@@ -224,7 +226,8 @@ def _sum(facts: Facts, side: str) -> str:
         "last": "only the last microbatch's gradient",
         "carried": "the local gradients plus those left by the previous step",
         "partly": "the sum over all ranks of some microbatches plus this rank's own of the others",
-        "weighted": "the local gradients of microbatches, each times a number of its own",
+        "weighted": f"the microbatches{' over all ranks' + along if over else ''} times "
+        f"{listed(facts.get(f'{side}_weights') or ())}",
         "none": "no accumulated gradient",
     }.get(str(way), str(way))
     times = "" if abs(factor - 1) < 1e-6 or way in ("none", "partly", "weighted") else f" times {factor:.6g}"
@@ -238,6 +241,8 @@ _SUMS = {
     "target_way": "own",
     "target_factor": 0.5,
     "target_residual": 0.0,
+    "target_weights": (),
+    "reference_weights": (),
     "reference_over": ("dp",),
     "reference_way": "ranks",
     "reference_factor": 1.0,
@@ -262,6 +267,7 @@ _SETTINGS = {
     "dtype": "dtype of the weights",
     "state": "precision of the optimizer state",
     "moved": "update",
+    "rounded_away": "update",
     "count": "step count",
     "updates": "number of updates per step",
 }
@@ -405,8 +411,13 @@ PHRASES = {
         {"module": "", "type": "", "name": "scale", "target": "2", "reference": "1"},
     ),
     S.ALSO_IN: clause(
-        "the same in {num:count other place}: {modules:list}",
+        lambda facts: facts.fill(
+            "the same in {num:count other place}"
+            + (", factors {low:.4g} to {high:.4g}" if facts.get("low") is not None else "")
+            + ": {modules:list}"
+        ),
         {"num": 2, "modules": ("layers.1.norm", "norm")},
+        {"num": 1, "modules": ("norm",), "low": 1.001, "high": 1.003},
     ),
     S.LOSS_DIVISOR: Phrase(
         sentence="Loss divisor differs: {parts[0]} (target), {parts[1]} (reference)",
@@ -637,6 +648,14 @@ PHRASES = {
         ),
         {"parameters": "a.weight", "counts": ("0.25", "1")},
     ),
+    S.LACKS_MICROBATCHES: clause(
+        lambda facts: (
+            f"Gradients of {facts['parameters']} lack "
+            f"microbatch{'es' if len(facts['microbatches']) > 1 else ''} {listed(facts['microbatches'])}"
+        ),
+        {"parameters": "a.weight", "microbatches": ("1",)},
+        {"parameters": "a.weight", "microbatches": ("0", "1")},
+    ),
     S.LAST_ONLY: clause(
         "Gradients of {parameters} hold only the last microbatch", {"parameters": "a.weight"}
     ),
@@ -658,6 +677,10 @@ PHRASES = {
     ),
     S.UPDATE_LOST: clause(
         lambda facts: f"Update of {facts['parameters']} differs: {_two_sides(facts)}",
+        {"parameters": "a.weight", "target": "unchanged", "reference": "changed"},
+    ),
+    S.ROUNDED_AWAY: clause(
+        lambda facts: f"Update of {facts['parameters']} is within one rounding: {_two_sides(facts)}",
         {"parameters": "a.weight", "target": "unchanged", "reference": "changed"},
     ),
     S.MOVED: clause(
@@ -728,6 +751,10 @@ PHRASES = {
     S.COUPLED_DECAY: clause("Adam with L2 regularization instead of AdamW, or the reverse"),
     S.DEFAULT_EPS: clause("the default eps of a different framework"),
     S.NO_MASTER_WEIGHTS: clause("no float32 master weights"),
+    S.ROUNDED_TO_NEAREST: clause(
+        "small updates rounded to nearest in the weights' dtype, where the other run rounds at random or "
+        "keeps float32 copies"
+    ),
     S.STATE_NOT_RESTORED: clause("moments were not restored on resume"),
     S.AND_MORE: clause(_and_more, {**_ANY, "more": 1}, {**_ANY, "more": 3}),
     S.LONG_RUN_OPEN: clause(

@@ -125,6 +125,10 @@ PHRASES = {
         {"name": "inv_freq", "module": "rotary", "target": "bfloat16", "reference": "float32"},
         {"name": "inv_freq", "module": "rotary", "target": "float32", "reference": "float32"},
     ),
+    Is.ACTIVATION_DIFFERS: _headline(
+        "Activation differs in {module}: {target} (target), {reference} (reference)",
+        {"module": "layers.1.mlp", "target": "gelu", "reference": "silu"},
+    ),
     Is.BUFFERS_WRITTEN: _headline(
         lambda facts: facts.fill(
             "{num:count buffer} "

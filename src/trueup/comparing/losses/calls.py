@@ -10,13 +10,17 @@ from trueup.types.trace import reduction_word
 
 
 def loss_records(view: StepView, slot: str) -> list[tuple[int, int]]:
-    """(microbatch, record) of a slot of the loss calls."""
+    """(microbatch, record) of a slot of the loss calls, in the order of the forwards they belong to."""
     losses = set(view.calls_of_kind("loss"))
-    return [
+    found = [
         (view.record_microbatch[record], record)
         for record, call in enumerate(view.record_call)
         if call in losses and view.slot[record].partition(".")[0] == slot
     ]
+    forward = {call: min(one.through) for one in view.passes for call in one.losses}
+    if len(found) < 2 or not forward:
+        return found
+    return sorted(found, key=lambda one: forward.get(view.record_call[one[1]], len(view.kind)))
 
 
 def loss_arguments(view: StepView) -> Mapping[str, Any]:

@@ -24,13 +24,20 @@ LOCAL = "local"
 def _first_absent(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
     rows = context.rows
     local = rows.phase_is("param_grad") & rows.slot_starts(LOCAL) & _known_on_both(rows)
-    at = np.flatnonzero(local & (judgement.status == UNMATCHED))
+    at = np.flatnonzero(local & (judgement.status == UNMATCHED) & ~_is_there(rows, local & rows.paired))
     in_doubt = at[~_lacks_what_became(rows, judgement)[at]]
     if not len(at) or 2 * len(in_doubt) > int(local.sum()):
         return judgement
     lacking = "reference" if rows.target.record[at[0]] >= 0 else "target"
     why = reason(RecordCode.GRADIENT_ABSENT, side=lacking)
     return judgement.at(at[:1], score=np.inf, why=why).attributed(at[:1], ORIGIN)
+
+
+def _is_there(rows: Rows, paired: Bools) -> Bools:
+    """Rows of weights of which both have a gradient of another backward in this step: what one of them lacks
+    is a backward. A pipeline's schedule counts microbatches otherwise; what they add up to is compared."""
+    names = rows.of_call("name")
+    return np.isin(names, np.unique(names[paired]))
 
 
 def _lacks_what_became(rows: Rows, judgement: Judgement) -> Bools:

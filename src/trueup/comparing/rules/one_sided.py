@@ -39,6 +39,7 @@ def _unmatched(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     for covered, gap in gaps_of(rows):
         reasons |= dict.fromkeys(np.flatnonzero(covered).tolist(), Reason(gap.code))
     harmless = ~rows.paired & (~_essential(rows) | of_capture(rows))
+    harmless[[row for row, why in reasons.items() if why.code is RecordCode.SUMMED_IN_ANOTHER_ORDER]] = True
     alone = np.concatenate([only_target, only_reference])
     return judgement.at(alone, status=UNMATCHED, why=reasons).at(harmless, bracketable=True)
 

@@ -36,7 +36,7 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
     return RunFacts(
         world_size=_whole(manifest.get("world_size")),
         data_parallel_size=_whole(line.get("data_parallel_size")),
-        microbatches=_whole(line.get("microbatches")),
+        microbatches=_microbatches(line, view),
         loss_scale=_number(line.get("loss_scale")),
         tokens=_number(line.get("tokens")),
         rank_tokens=tuple(t for t in tokens if t is not None),
@@ -65,6 +65,12 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         if isinstance(manifest.get("deterministic"), bool)
         else None,
     )
+
+
+def _microbatches(line: ScalarLine, view: StepView | None) -> int | None:
+    """A run counts those after whose backward a forward comes; a pipeline runs several forwards first."""
+    counted, passes = _whole(line.get("microbatches")), 0 if view is None else len(view.passes)
+    return max(counted, passes) if counted is not None and passes else counted
 
 
 def _counted(

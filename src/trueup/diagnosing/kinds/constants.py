@@ -8,7 +8,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.kinds.functions import ACTIVATIONS
 from trueup.diagnosing.kinds.norms import norm_fault
 from trueup.diagnosing.kinds.rule import Found, said
 from trueup.diagnosing.kinds.thresholds import (
@@ -26,6 +25,7 @@ from trueup.diagnosing.kinds.thresholds import (
     REPRODUCED,
     SMALLEST_PROBABILITY,
 )
+from trueup.numerics.activations import ACTIVATIONS
 from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import KindReason
 from trueup.types.finding import EvidenceRank

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import permutations
 
 import numpy as np
 
@@ -16,13 +17,13 @@ from trueup.diagnosing.kinds.fitting import (
     rank_of,
     roundoff_of,
 )
-from trueup.diagnosing.kinds.functions import ACTIVATIONS
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.taken import taken
 from trueup.diagnosing.kinds.thresholds import (
     ALIKE_COSINE,
     APPLIED_ROUNDINGS,
+    CLOSE_ROUNDINGS,
     FACTOR_NEAR_ONE,
     FULL_SHARE,
     MIN_NUMBERS,
@@ -34,6 +35,7 @@ from trueup.diagnosing.kinds.thresholds import (
     SUMMED_ROUNDINGS,
     UNRELATED,
 )
+from trueup.numerics.activations import ACTIVATIONS
 from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
@@ -70,10 +72,36 @@ def _term(evidence: Evidence) -> Found | None:
         if rank is None or not holds_everywhere(evidence, x, found.factor):
             continue
         if not _is_one(found.factor):
+            if vectors.exact and found.residual > _rounded(evidence, vectors):
+                continue  # resembles it: of what was normalised, each row has a factor of its own
             rank = at_most(rank, EvidenceRank.FITTED)
         if best is None or (-rank.place, share) > (-best.rank.place, best.measure):
             best = Found(rank=rank, measure=share, sentence=_term_said(evidence, found.factor, name))
     return best
+
+
+def _rounded(evidence: Evidence, vectors: Vectors) -> float:
+    """What a few roundings of either side leave over."""
+    relative = max(CLOSE_ROUNDINGS * vectors.rounding, evidence.origin.tolerance or 0.0)
+    return relative * max(vectors.norm, vectors.target_norm)
+
+
+def _in_place(evidence: Evidence) -> Found | None:
+    """t - r is one tensor known nearby less another one: the first is added in place of the second."""
+    vectors = _comparable(evidence)
+    if vectors is None or not vectors.exact or vectors.num_values < MIN_NUMBERS:
+        return None
+    known = [(name, x) for name, one in _candidates(evidence) if (x := vectors.like(one)) is not None]
+    known = known[:_MAX_COMPARED]
+    difference = vectors.target - vectors.reference
+    allowed = min(_rounded(evidence, vectors), (1.0 - FULL_SHARE) * vectors.difference)
+    for (name, x), (other, y) in permutations(known, 2):
+        if min(length(x), length(y)) <= 2 * allowed or length(x - y) <= 2 * allowed:
+            continue  # as much as nothing, or alike: one of them alone, or another would do as well
+        if length(difference - x + y) <= allowed and holds_everywhere(evidence, x - y, 1.0):
+            sentence = said(evidence, KindReason.TERM_IN_PLACE, term=name, other=other)
+            return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+    return None
 
 
 def _candidates(evidence: Evidence) -> Iterator[tuple[str, Known]]:
@@ -185,8 +213,14 @@ def _broadcast(evidence: Evidence) -> Found | None:
         if (not kept or (0 in kept and len(d) > 1)) and share < FULL_SHARE:
             continue  # a number for each row of each sample is no bias, and nearly equal numbers round alike
         if rank is not None and holds_everywhere(evidence, np.broadcast_to(mean, d.shape), 1.0):
-            return _repeated(evidence, np.squeeze(mean), kept, rank, share, num_samples=len(d))
+            found = _repeated(evidence, np.squeeze(mean), kept, rank, share, num_samples=len(d))
+            # unknown numbers, as many as a row has, explain what rounding hides of any likeness of rows
+            if found.sentence.code not in _UNKNOWN or explained(evidence, vectors, residual) >= MOST_SHARE:
+                return found
     return None
+
+
+_UNKNOWN = (KindReason.OFFSET_BY_ROW, KindReason.OFFSET_BY_TABLE)
 
 
 def _difference(evidence: Evidence) -> Floats | None:
@@ -266,7 +300,14 @@ def by_elimination(evidence: Evidence) -> Found | None:
 RULE = KindRule(
     code=KindCode.MISSING_OR_EXTRA_TERM,
     family=KindClass.MODEL,
-    looks=(solved(KindCode.MISSING_OR_EXTRA_TERM), _activation_of_one_side, _skipped, _broadcast, _term),
+    looks=(
+        solved(KindCode.MISSING_OR_EXTRA_TERM),
+        _activation_of_one_side,
+        _skipped,
+        _broadcast,
+        _in_place,
+        _term,
+    ),
     causes=(CauseCode.TERM_LEFT_OUT, CauseCode.STEP_OF_COMPUTATION),
     advice=AdviceCode.COMPARE_TERMS,
     place="last of those that explain every element: nearly any other kind adds a term, and says which",

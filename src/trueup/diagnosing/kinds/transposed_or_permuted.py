@@ -7,7 +7,6 @@ import numpy as np
 from trueup.diagnosing.evidence import Evidence, Known
 from trueup.diagnosing.kinds.arguments import layout_differences
 from trueup.diagnosing.kinds.fitting import close, roundoff_of
-from trueup.diagnosing.kinds.functions import ACTIVATIONS
 from trueup.diagnosing.kinds.permutations import along, described, equal_layout, layouts, same_numbers
 from trueup.diagnosing.kinds.rule import Found, KindRule, said, said_of_whole
 from trueup.diagnosing.kinds.solved import solved
@@ -28,6 +27,7 @@ from trueup.diagnosing.kinds.thresholds import (
     ROUNDINGS_APART,
     SOURCE_SAMPLE,
 )
+from trueup.numerics.activations import ACTIVATIONS
 from trueup.types.arrays import Bools, Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode

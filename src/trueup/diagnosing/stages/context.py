@@ -307,10 +307,14 @@ class Context:
 
     @cached_property
     def microbatches(self) -> tuple[int | None, int | None]:
-        """How many forwards the first step has on either side."""
-        step, other = self.steps[0]
-        target = scalar_line(self.target, self.ranks[0], step).get("microbatches")
-        reference = scalar_line(self.reference, self.ranks[0], other).get("microbatches")
+        """How many forwards the first step has on either side; of a pipeline, which runs several before their
+        backwards, how many backwards."""
+        sides = zip((self.target, self.reference), self.steps[0], self.pair(), strict=True)
+        counts = [
+            (scalar_line(source, self.ranks[0], step).get("microbatches"), len(book.passes))
+            for source, step, book in sides
+        ]
+        target, reference = (max(num, passes) if num and passes else num for num, passes in counts)
         return target, reference
 
     @property

@@ -442,18 +442,22 @@ def _of_digests(target: Batch, reference: Batch, context: Context) -> tuple[list
         return [], [reason(Stages.SAME_DIGESTS, step=target.book.step, rank=target.book.rank)]
     if _agree_within_rounding(target, reference, context):
         return [], []
-    return _inputs_apart(target, reference), []
+    return _inputs_apart(target, reference, context), []
 
 
-def _inputs_apart(target: Batch, reference: Batch) -> list[Finding]:
+def _inputs_apart(target: Batch, reference: Batch, context: Context) -> list[Finding]:
     """The inputs of the model whose bits differ, with what became of them; nothing where the two models are
-    given other inputs, of which digests say nothing."""
+    given other inputs, of which digests say nothing. What other ranks have sent is no batch."""
     if target.given.keys() != reference.given.keys():
         return []
     books = target.book, reference.book
+    sent = [_sent_to(book, context) for book in books]
     findings = []
     for (place, slot), digest in target.given.items():
-        if digest == reference.given[place, slot] or MASK in slot or _is_number(target.book, slot):
+        other = reference.given[place, slot]
+        if digest == other or MASK in slot or _is_number(target.book, slot):
+            continue
+        if digest in sent[0] and other in sent[1]:
             continue
         said = _value_relation(books, place, slot)
         told = reason(Stages.DIGESTS, target=str(target.digest), reference=str(reference.digest))
@@ -462,6 +466,22 @@ def _inputs_apart(target: Batch, reference: Batch) -> list[Finding]:
         )
         findings.append(_input_finding(target.book, slot, said, (said or told,), is_kept=kept))
     return findings
+
+
+def _sent_to(book: StepView, context: Context) -> set[int]:
+    """Digests of what the other ranks of a run give to collectives in this step: a stage of a pipeline works
+    on what the one before it has computed."""
+    found = set[int]()
+    for rank in book.source.steps().get(book.step, []):
+        if rank != book.rank:
+            frame = context.book(book.source, book.step, rank).frame_of("collective")
+            found |= set(frame.filter(pl.col("slot").str.starts_with("input"))["digest"].drop_nulls())
+    return found
+
+
+def _is_sent(book: StepView, slot: str, context: Context) -> bool:
+    sent = _sent_to(book, context)
+    return any(book.digest(row) in sent for _, name, row in root_inputs(book) if name == slot)
 
 
 def _is_number(book: StepView, slot: str) -> bool:
@@ -610,6 +630,8 @@ def _beyond_ids(context: Context) -> list[Finding]:
     if dims.get(f"input.{name}", 0) < 2 or MASK in str(name):  # a count, a mask: what it means says more
         return []
     books = context.pair(at, verdict.rank if verdict.rank in context.ranks else None)
+    if all(_is_sent(one, f"input.{name}", context) for one in books):
+        return []
     said = _value_relation(books, "microbatch 0", f"input.{name}")
     evidence = (*([] if said is None else [said]), *verdict.evidence)
     return [_input_finding(book, f"input.{name}", said, evidence)]
@@ -726,7 +748,7 @@ def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str,
     )
 
 
-_OF_ANY_INPUT = ("shift", "begin_anew", "offset", "offset_by_row")
+_OF_ANY_INPUT = ("shift", "begin_anew", "counting", "offset", "offset_by_row")
 """relations that tell how an input was made, whatever it holds"""
 _TOKENS = ("input_ids", "tokens", "ids", "idx", "token_ids")
 

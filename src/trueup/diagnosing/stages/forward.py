@@ -40,8 +40,8 @@ class ForwardStage:
         if precision is not None and precision.phase != "collective":  # that is the reduction's to say
             known = (finding_of_precision(precision, Stage.FORWARD),)
         verdict = context.comparison.verdict
-        if _is_of_buffers(verdict):
-            known = (*known, _of_buffers(verdict))
+        if _is_below_tolerance(verdict):
+            known = (*known, _of_verdict(verdict))
         stages = [Stage.FORWARD, Stage.LOSS]
         if not context.origins_of(*stages) and _is_given_another_number(context):
             stages.append(Stage.DATA)
@@ -188,14 +188,17 @@ def finding_of_precision(verdict: Verdict, stage: Stage) -> Finding:
     )
 
 
-def _is_of_buffers(verdict: Verdict) -> bool:
-    """Whether the comparison is led by buffers, no record of forward or backward having an origin."""
+def _is_below_tolerance(verdict: Verdict) -> bool:
+    """Whether the comparison is led by buffers or by an activation function, no record of forward or backward
+    having an origin."""
+    if verdict.headline.code is VerdictCode.ACTIVATION_DIFFERS:
+        return True
     written = any(one.code is EvidenceCode.BUFFERS_WRITTEN for one in verdict.evidence)
     return written or (verdict.headline.code is VerdictCode.BUFFER_DIFFERS and verdict.step is None)
 
 
-def _of_buffers(verdict: Verdict) -> Finding:
-    """Running statistics, or dtypes of buffers, that differ where all that training records agrees."""
+def _of_verdict(verdict: Verdict) -> Finding:
+    """Running statistics, dtypes of buffers or activation functions that differ where all records agree."""
     of_dtype = verdict.headline.code is VerdictCode.BUFFER_DIFFERS
     name = "dtype_or_rounding" if of_dtype else "constant_argument"
     kind = kind_named(name, EvidenceRank.STATED, verdict.evidence[0])
@@ -263,9 +266,18 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
         return stream  # gradients of other numbers of microbatches
     if data is not None and data.status is StageStatus.FAILED:
         fed = origin.module == "" and (origin.slot.startswith("input") or origin.phase == "loss")
-        if fed or origin.stage in (Stage.LOSS, Stage.DATA):
+        of_rows = origin.phase in ("backward", "param_grad") and any(map(_has_other_rows, data.findings))
+        if fed or of_rows or origin.stage in (Stage.LOSS, Stage.DATA):
             return reason(Stages.BATCH_DIFFERS)
     return None
+
+
+def _has_other_rows(finding: Finding) -> bool:
+    """Whether a batch has other rows or lengths, so that no replay can put the reference's values in."""
+    return finding.headline.code is Stages.BATCH and finding.headline.place("relation") in _OTHER_SHAPES
+
+
+_OTHER_SHAPES = ("more_rows", "shape", "packing")
 
 
 def _backward_before(origin: Origin, context: Context) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trueup.comparing.optimizer_settings import declared, flat, setting_gaps
 from trueup.diagnosing.optimizer_fit import Measured
@@ -22,10 +22,11 @@ class Gap:
     """One constant that differs for one parameter."""
 
     key: str
-    """a setting, or ``moved`` (by the update), ``count`` (of steps), ``updates`` (a step), ``dtype``,
-    ``state``, ``updated_dtype`` (of what the optimizer updates: the weights, or copies of them)"""
+    """a setting, or ``moved`` (by the update), ``rounded_away`` (of a coarse dtype, on one side), ``count``
+    (of steps), ``updates`` (a step), ``dtype``, ``state``, ``updated_dtype`` (of what the optimizer updates:
+    the weights, or copies of them)"""
     target: str
-    """a value; of ``moved`` one of ``stepped not_held changed unchanged``"""
+    """a value; of ``moved`` and ``rounded_away`` one of ``stepped not_held changed unchanged``"""
     reference: str
     declared: bool
     """the program itself says so, beside what was measured"""
@@ -86,12 +87,35 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
                 if gap.key not in alike:
                     gaps.setdefault(gap.key, gap)
             _drop_contradicted(gaps, target[fqn], reference[other])
+            gaps = gaps or _later_state(later, fqn, other)
             if "count" in gaps and (updates := _updates_a_step(later, fqn, other, target, reference)):
                 gaps["updates"] = updates
                 del gaps["count"]
         if gaps:
             found[fqn] = gaps
-    return found, compared
+    return _moved_or_rounded(found, (target, reference)), compared
+
+
+def _moved_or_rounded(
+    found: dict[str, dict[str, Gap]], sides: tuple[dict[str, Update], dict[str, Update]]
+) -> dict[str, dict[str, Gap]]:
+    """The same; an optimizer that moves nothing at all is none that rounds."""
+    if not all(any(one.moved for one in of.values()) for of in sides):
+        for gaps in found.values():
+            if "rounded_away" in gaps:
+                gaps["moved"] = replace(gaps.pop("rounded_away"), key="moved")
+    return found
+
+
+def _later_state(
+    later: tuple[dict[str, Update], dict[str, Update]] | None, fqn: str, other: str
+) -> dict[str, Gap]:
+    """Two dtypes of the state in the second step: in the first it is a gradient, which may be as coarse as a
+    dtype that a later one is not held in."""
+    if later is None or fqn not in later[0] or other not in later[1]:
+        return {}
+    state = _state_gap(later[0][fqn], later[1][other])
+    return {} if state is None else {state.key: state}
 
 
 def _updates_a_step(
@@ -145,13 +169,30 @@ def _stands_for(book: StepView, updates: dict[str, Update], names: list[str]) ->
     return found
 
 
+def _is_rounded_away(target: Update, reference: Update) -> bool:
+    """Whether weights of one coarse dtype stay as they are where the other run moves none further than to the
+    next number: rounding to nearest drops an update below half of that."""
+    spacings = (reference if reference.moved else target).most_spacings
+    return target.after_dtype == reference.after_dtype and spacings is not None and 0 < spacings <= 1
+
+
+def _state_gap(target: Update, reference: Update) -> Gap | None:
+    """The first state that the optimizers keep in two dtypes."""
+    for name in sorted(set(target.state_dtypes) & set(reference.state_dtypes) - {"step"}):
+        sides = {"target": target.state_dtypes[name], "reference": reference.state_dtypes[name]}
+        if sides["target"] != sides["reference"]:
+            return Gap(key="state", **sides, declared=False)
+    return None
+
+
 # In one piece: one branch a constant of an optimizer.
 def _measured_gaps(target: Update, reference: Update) -> Iterator[Gap]:
     if target.moved != reference.moved and max(target.length, reference.length) > 0:
         if not (reference if target.moved else target).has_gradient:
             return
         words = ["changed" if moved else "unchanged" for moved in (target.moved, reference.moved)]
-        yield Gap(key="moved", target=words[0], reference=words[1], declared=False)
+        key = "rounded_away" if _is_rounded_away(target, reference) else "moved"
+        yield Gap(key=key, target=words[0], reference=words[1], declared=False)
         return
     if target.count is not None and reference.count is not None and target.count != reference.count:
         yield Gap(key="count", target=f"{target.count:g}", reference=f"{reference.count:g}", declared=False)
@@ -159,15 +200,9 @@ def _measured_gaps(target: Update, reference: Update) -> Iterator[Gap]:
         if one is not None and other is not None and one != other:  # what a trace lacks is no other dtype
             yield Gap(key="dtype", target=one, reference=other, declared=False)
             break
-    for name in sorted(set(target.state_dtypes) & set(reference.state_dtypes) - {"step"}):
-        if target.state_dtypes[name] != reference.state_dtypes[name]:
-            yield Gap(
-                key="state",
-                target=target.state_dtypes[name],
-                reference=reference.state_dtypes[name],
-                declared=False,
-            )
-            break
+    state = _state_gap(target, reference)
+    if state is not None:
+        yield state
     if (
         None not in (target.bias_corrected, reference.bias_corrected)
         and target.bias_corrected != reference.bias_corrected

@@ -35,6 +35,7 @@ from trueup.types.reason import Reason, reason
 
 _ORDER = (
     "moved",
+    "rounded_away",
     "count",
     "updated_dtype",
     "dtype",
@@ -48,7 +49,7 @@ _ORDER = (
 )
 
 
-_OF_NO_RULE = ("moved", "count", "updated_dtype", "dtype", "state", "updates")
+_OF_NO_RULE = ("moved", "rounded_away", "count", "updated_dtype", "dtype", "state", "updates")
 """what is seen whatever the update rule"""
 _UPDATE_RULES = (
     ("Adam", "AdamW", "FusedAdam"),
@@ -265,6 +266,7 @@ def _finding(
 def _kind_of(key: str) -> str:
     return {
         "moved": "dropped_update",
+        "rounded_away": "dtype_or_rounding",
         "updated_dtype": "dtype_or_rounding",
         "dtype": "dtype_or_rounding",
         "state": "dtype_or_rounding",
@@ -276,6 +278,8 @@ def _headline(key: str, who: str, target: str, reference: str) -> Reason:
     facts = {"parameters": who, "target": target, "reference": reference}
     if key == "moved":
         return reason(Stages.MOVED if "not_held" in (target, reference) else Stages.UPDATE_LOST, **facts)
+    if key == "rounded_away":
+        return reason(Stages.ROUNDED_AWAY, **facts)
     if key == "weight_decay" and _zero(reference) != _zero(target):
         return reason(Stages.DECAY_TARGET if _zero(reference) else Stages.DECAY_REFERENCE, **facts)
     if key == "count":
@@ -295,6 +299,7 @@ _CAUSES = {
     "bias_correction": Stages.NO_BIAS_CORRECTION,
     "decoupled": Stages.COUPLED_DECAY,
     "eps": Stages.DEFAULT_EPS,
+    "rounded_away": Stages.ROUNDED_TO_NEAREST,
     "updated_dtype": Stages.NO_MASTER_WEIGHTS,
     "dtype": Stages.NO_MASTER_WEIGHTS,
     "count": Stages.STATE_NOT_RESTORED,
@@ -308,6 +313,7 @@ _SITES = {
     "dtype": "precision of the weights",
     "state": "precision of the optimizer's state",
     "moved": "update",
+    "rounded_away": "update",
     "count": "step count",
 }
 """what a site is called after; part of the site's name, which does not change"""

@@ -365,9 +365,14 @@ def _named(own: Summing, other: Summing, who: str, *, in_places: bool) -> tuple[
         return "missing_all_reduce", reason(Stages.PARTLY_REDUCED, parameters=who, microbatches=only)
     if own.way == "none":
         return "frozen_or_missing_gradient", reason(Stages.NEVER_REACH, parameters=who)
-    lacking = axes_lacking(own, other)
-    if lacking:
-        return "missing_all_reduce", reason(Stages.NOT_REDUCED, parameters=who, axes=lacking)
+    axes = axes_lacking(own, other)
+    if axes:
+        return "missing_all_reduce", reason(Stages.NOT_REDUCED, parameters=who, axes=axes)
+    if own.way == "weighted" and 0.0 in own.weights:
+        lacking = [str(number) for number, weight in enumerate(own.weights) if not weight]
+        return "missing_or_extra_term", reason(
+            Stages.LACKS_MICROBATCHES, parameters=who, microbatches=lacking
+        )
     if own.way == "weighted":
         counts = [f"{weight:.2g}" for weight in own.weights]
         return "wrong_scale", reason(Stages.WEIGHTED, parameters=who, counts=counts)
@@ -400,6 +405,7 @@ def _sums(parameter: str, target: Summing, reference: Summing) -> Reason:
             f"{side}_over": tuple(summing.over),
             f"{side}_factor": summing.factor,
             f"{side}_residual": summing.residual,
+            f"{side}_weights": tuple(f"{weight:.2g}" for weight in summing.weights),
         }
     return reason(Stages.SUMMED, **facts)
 

@@ -62,10 +62,20 @@ def _one(first: Finding, *others: Finding) -> Finding:
     """The first, with where else the same was seen."""
     places = dict.fromkeys(str(one.module if one.module is not None else one.site) for one in others)
     places.pop(str(first.module), None)
-    also = (reason(Stages.ALSO_IN, num=len(places), modules=tuple(places)),) if places else ()
+    factors = _factors(first, *others)
+    also = (reason(Stages.ALSO_IN, num=len(places), modules=tuple(places), **factors),) if places else ()
     ranks = [set(one.ranks) for one in (first, *others)]
     return replace(
         first,
         evidence=(*first.evidence[:1], *also, *first.evidence[1:]),
         ranks=tuple(sorted(set.union(*ranks))) if all(ranks) else (),
     )
+
+
+def _factors(*findings: Finding) -> dict[str, float]:
+    """The smallest and the largest factor, where they show as two."""
+    kinds = [finding.kinds[0] for finding in findings if finding.kinds]
+    found = sorted(kind.factor for kind in kinds if kind.factor is not None)
+    if len(found) < len(findings) or f"{found[0]:.4g}" == f"{found[-1]:.4g}":
+        return {}
+    return {"low": found[0], "high": found[-1]}

@@ -16,6 +16,8 @@ class BatchCode(Code):
     MAPPED_IDS = "batch.ids_mapped"
     SOME_ROWS = "batch.some_rows_differ"
     OTHER = "batch.unrelated"
+    MORE_ROWS = "batch.more_rows"
+    COUNTING = "batch.positions_count_from"
     OFFSET = "batch.offset"
     OFFSET_BY_ROW = "batch.offset_by_row"
     BEGIN_ANEW = "batch.positions_begin_anew"

@@ -15,6 +15,8 @@ class EvidenceCode(Code):
     PARAMETERS_ABSENT = "evidence.parameters_absent"
     INPUT_OF_ONE_SIDE = "evidence.input_of_one_side"
     BUFFER_DIFFERS = "evidence.buffer_differs"
+    ACTIVATIONS = "evidence.activations"
+    """``num`` numbers of the target that the functions ``target`` and ``reference`` give different"""
     BUFFERS_WRITTEN = "evidence.buffers_written"
     """places ``name``, ``side`` (the run that has it)"""
     ID_BEYOND = "evidence.id_beyond_the_vocabulary"

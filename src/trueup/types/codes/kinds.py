@@ -67,6 +67,7 @@ class KindReason(Code):
     NOTHING_ELSE = "kind.nothing_else"
     TERM_MISSING = "kind.term_missing"
     TERM_EXTRA = "kind.term_extra"
+    TERM_IN_PLACE = "kind.term_in_place"
     OFFSET = "kind.offset"
     STEP_LEFT_OUT = "kind.step_left_out"
     OUTPUT_WEIGHED = "kind.output_weighed"

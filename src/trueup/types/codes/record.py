@@ -15,6 +15,7 @@ class RecordCode(Code):
     MODULE_UNMATCHED = "record.module_unmatched"
     NO_PARAMETER = "record.no_parameter"
     OTHER_CALLS = "record.other_calls"
+    SUMMED_IN_ANOTHER_ORDER = "record.summed_in_another_order"
     NOT_CALLED = "record.not_called"
     NO_SUCH_CALL = "record.no_such_call"
     GRADIENT_ABSENT = "record.gradient_absent"

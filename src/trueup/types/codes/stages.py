@@ -115,6 +115,7 @@ class StagesCode(Code):
     NOT_REDUCED = "reduction.not_reduced"
     BETWEEN_MICROBATCHES = "reduction.cause.between_microbatches"
     WEIGHTED = "reduction.microbatches_weighted"
+    LACKS_MICROBATCHES = "reduction.lacks_microbatches"
     LAST_ONLY = "reduction.last_microbatch_only"
     ROUNDED = "reduction.rounded"
     SCALED = "reduction.scaled"
@@ -125,6 +126,7 @@ class StagesCode(Code):
     SETTING = "optimizer.setting_differs"
     COUNT = "optimizer.step_count_differs"
     UPDATE_LOST = "optimizer.update_lost"
+    ROUNDED_AWAY = "optimizer.rounded_away"
     MOVED = "optimizer.update_on_one_side"
     DECAY_TARGET = "optimizer.weight_decay_in_target_only"
     DECAY_REFERENCE = "optimizer.weight_decay_in_reference_only"
@@ -152,6 +154,7 @@ class StagesCode(Code):
     COUPLED_DECAY = "optimizer.cause.coupled_decay"
     DEFAULT_EPS = "optimizer.cause.default_eps"
     NO_MASTER_WEIGHTS = "optimizer.cause.no_master_weights"
+    ROUNDED_TO_NEAREST = "optimizer.cause.rounded_to_nearest"
     STATE_NOT_RESTORED = "optimizer.cause.state_not_restored"
 
     # learning rates, steps and state of the optimizer over time

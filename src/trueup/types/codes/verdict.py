@@ -12,6 +12,8 @@ class VerdictCode(Code):
     INPUT_OF_ONE_SIDE = "verdict.input_of_one_side"
     BUFFER_DIFFERS = "verdict.buffer_differs"
     BUFFERS_WRITTEN = "verdict.buffers_written"
+    ACTIVATION_DIFFERS = "verdict.activation_differs"
+    """``target``, ``reference``: functions that ``module`` applies"""
     CLIPPED_OTHERWISE = "verdict.clipped_otherwise"
     MODULE_CLASS_DIFFERS = "verdict.module_class_differs"
     NOT_FINITE = "verdict.not_finite"

@@ -1,0 +1,92 @@
+"""What an optimizer keeps in a coarse dtype, and updates that a coarse dtype rounds away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from torch import Tensor, nn  # noqa: E402
+
+import trueup  # noqa: E402
+from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
+from trueup.diagnosing.pipeline import diagnose  # noqa: E402
+from trueup.types.codes import StagesCode as Stages  # noqa: E402
+from trueup.types.finding import Stage  # noqa: E402
+from trueup.types.status import Outcome  # noqa: E402
+
+X = torch.randn(64, 32, generator=torch.Generator().manual_seed(1)).bfloat16()
+
+
+def nearest(x: Tensor) -> Tensor:
+    return x.bfloat16()
+
+
+def at_random(x: Tensor) -> Tensor:
+    """Up or down, the nearer number the likelier."""
+    noise = torch.randint(0, 1 << 16, x.shape, generator=torch.Generator().manual_seed(3), dtype=torch.int32)
+    return ((x.contiguous().view(torch.int32) + noise) & -65536).view(torch.float32).bfloat16()
+
+
+class Momentum(torch.optim.Optimizer):
+    def __init__(self, params: object, dtype: torch.dtype, rounded: object, frozen: str = "") -> None:
+        super().__init__(params, {"lr": 0.02})
+        self.dtype, self.rounded, self.frozen = dtype, rounded, frozen
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:
+        for at, weight in enumerate(self.param_groups[0]["params"]):
+            buffer = self.state[weight].setdefault("momentum", torch.zeros(weight.shape, dtype=self.dtype))
+            buffer.mul_(0.9).add_(weight.grad.to(self.dtype))
+            if self.frozen != str(at):
+                weight.copy_(self.rounded(weight.float() - 0.02 * buffer.float()))
+
+
+def trained(
+    folder: Path, dtype: torch.dtype = torch.float32, rounded: object = nearest, frozen: str = ""
+) -> Path:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32), nn.Linear(32, 8)).bfloat16()
+    optimizer = Momentum(model.parameters(), dtype, rounded, frozen)
+    with trueup.Tracer(folder, level="L0", steps="0-1", task="tensor"):
+        for _ in range(2):
+            (0.05 * model(X).float().square().mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("plain") / "run")
+
+
+def said(run: Path, reference: Path, tmp_path: Path) -> Diagnosis:
+    return diagnose(run, reference, output=tmp_path / "out")
+
+
+def test_a_momentum_kept_in_a_coarse_dtype(reference: Path, tmp_path: Path) -> None:
+    """In the first step it is a gradient, which is as coarse in either run."""
+    found = said(trained(tmp_path / "run", torch.bfloat16), reference, tmp_path)
+    first = found.findings[0]
+    assert (first.stage, first.headline.place("key")) == (Stage.OPTIMIZER, "state")
+    assert (first.headline.place("target"), first.headline.place("reference")) == ("bfloat16", "float32")
+
+
+def test_a_momentum_in_a_finer_dtype_on_both_sides(reference: Path, tmp_path: Path) -> None:
+    assert said(trained(tmp_path / "run"), reference, tmp_path).outcome is Outcome.AGREE
+
+
+def test_an_update_that_rounding_drops_on_one_side(reference: Path, tmp_path: Path) -> None:
+    (first, *_) = said(reference, trained(tmp_path / "run", rounded=at_random), tmp_path).findings
+    assert (first.stage, first.headline.code) == (Stage.OPTIMIZER, Stages.ROUNDED_AWAY)
+    assert first.kinds[0].name == "dtype_or_rounding"
+
+
+def test_a_weight_that_is_not_updated_is_a_lost_update(reference: Path, tmp_path: Path) -> None:
+    """Its twin: the other run moves it by more than to the next number."""
+    (first, *_) = said(trained(tmp_path / "run", frozen="0"), reference, tmp_path).findings
+    assert (first.stage, first.headline.code) == (Stage.OPTIMIZER, Stages.UPDATE_LOST)
