@@ -363,6 +363,14 @@ def small_ones_gone() -> Evidence:
     return case(small.half().float(), small)
 
 
+@near("overflow_underflow")
+def small_ones_gone_where_nothing_computes_in_half() -> Evidence:
+    run = RunFacts(on_cpu=True, dtypes=frozenset({"float32"}))
+    spread = torch.rand(4, 16, 32, generator=torch.Generator().manual_seed(1))
+    small = X * 10 ** (-6 * spread) * 1e-4
+    return case(small.half().float(), small, target_run=run, reference_run=run)
+
+
 @near("overflow_underflow", instead="wrong_mask")
 def infinities_of_a_mask() -> Evidence:
     return case(masked(0), masked(1))

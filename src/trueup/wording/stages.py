@@ -617,6 +617,11 @@ PHRASES = {
     S.CARRIED: clause(
         "Gradients of {parameters} still hold the previous step's", {"parameters": "all 12 parameters"}
     ),
+    S.UNREACHED: clause("No gradient reaches {parameters} in the target", {"parameters": "a.weight"}),
+    S.NEVER_CALLED: clause(
+        "the target never calls {modules:list} in this step, the reference does",
+        {"modules": ("layers.0.attn.k_norm",)},
+    ),
     S.NEVER_REACH: clause("Gradients of {parameters} never reach the optimizer", {"parameters": "a.weight"}),
     S.NOT_REDUCED: clause(
         _not_reduced,

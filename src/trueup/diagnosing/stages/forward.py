@@ -15,7 +15,7 @@ from trueup.diagnosing.stages.evaluated import with_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
-from trueup.diagnosing.stages.trainable import frozen_findings
+from trueup.diagnosing.stages.trainable import frozen_findings, unreached_findings
 from trueup.store import StepView
 from trueup.store.given import root_inputs
 from trueup.types.codes import EvidenceCode, VerdictCode
@@ -72,7 +72,8 @@ class BackwardStage:
         frozen = tuple(frozen_findings(context))
         own = context.origins_of(Stage.BACKWARD)
         sent = () if frozen or own else _sent_gradients(context)
-        known = (*frozen, *(finding_from_origin(origin, context) for origin in sent[:1]))
+        lost = () if frozen or own or context.failed_before() else unreached_findings(context)
+        known = (*frozen, *lost, *(finding_from_origin(origin, context) for origin in sent[:1]))
         return _judged(self, context, rows, [Stage.BACKWARD], norms_said(context), known=known)
 
 
