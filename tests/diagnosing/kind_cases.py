@@ -811,6 +811,14 @@ def another_batch() -> Evidence:
     return case(other, IDS, slot="input.0", module="")
 
 
+@near("wrong_data")
+def positions_that_the_model_makes_are_no_data() -> Evidence:
+    made = Surroundings(kind="module", name="positions", type="Embedding", module="positions")
+    counted, kept = torch.arange(14).expand(4, 14), torch.arange(14).repeat(4, 1)
+    kept[1:] = (kept[1:] - torch.tensor([[2], [4], [5]])).clamp(min=0)
+    return case(counted.contiguous(), kept, slot="input.0", module="", surroundings=made)
+
+
 @near("wrong_data", instead="wrong_scale")
 def activations_are_no_data() -> Evidence:
     return case(2 * X, X, slot="input.0", module="")

@@ -27,7 +27,8 @@ _USED_IN = ("forward", "loss", "backward", "param_grad")
 INITIAL = ("padding_idx",)
 """attributes that initial weights depend on: an embedding's row of padding is 0"""
 TRAINING = "training"
-"""whether a module was in training mode when it was first called with gradients"""
+"""whether a module was in training mode when it was first called with gradients; of a model that never is, when
+it was first called"""
 
 
 def attributes_of(trace: TraceSource) -> Attributes:

@@ -131,8 +131,11 @@ def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
         for one in known
         if step.target.kind[one.call] == "loss" and one.slot == "value" and one.score > 1
     }
+    unforced = {step.target.name[one.call] for one in known if _is_free_input(one)}
     for one in lone_ones(step, known, lambda one: _owner_of(step, one)[0]):
-        if one.score <= 1 or one.left_free in _NOT_CHARGED:
+        if one.score <= 1 or (one.left_free in _NOT_CHARGED and not _is_free_input(one)):
+            continue
+        if one.phase == "forward" and _owner_of(step, one)[0] in unforced:
             continue
         if one.phase == "param_grad" and _ran_free(step, step.target.name[one.call]):
             continue
@@ -143,6 +146,13 @@ def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
             owner, stage = OUTSIDE, Stage.LOSS
         found.append(Charge(owner=owner, stage=stage, step=step, found=one))
     return found
+
+
+def _is_free_input(one: Difference) -> bool:
+    """Whether a module was given something else that could not be put right, since its elements share memory:
+    positions or a mask, made by the code around it. What the module's own code makes follows from that."""
+    is_input = one.phase == "forward" and one.slot.startswith("input")
+    return is_input and one.left_free is LeftFree.EXPANDED and one.score > 1
 
 
 def _is_of_loss(step: ReplayedStep, one: Difference, loss: Difference | None) -> bool:

@@ -94,7 +94,7 @@ class OptimizerStage:
             findings = one_a_setting(located, shapes)
         if not findings and context.failed_before() is None:
             findings = stale_findings(context)
-        alone = all(o.stage not in (Stage.WEIGHTS, Stage.REDUCTION) for o in context.earlier if o.findings)
+        alone = all(o.stage not in _BEFORE for o in context.earlier if o.findings)
         alone = alone and not frozen_on_one_side(context)
         if not findings and alone and agreement is not None and agreement.code in _UNNAMED:
             findings = [_unnamed(context, agreement)]
@@ -438,6 +438,8 @@ def near_updates(target: Floats, reference: Floats, before: Floats, roundoff: fl
     return bool((abs(target - reference) <= allowed).mean() > UPDATE_SHARE)
 
 
+_BEFORE = (Stage.WEIGHTS, Stage.REDUCTION, Stage.DATA)
+"""stages whose findings may be all that an update differs by: a step may be told the number of tokens"""
 _UNNAMED: dict[Code, Callable[[Reason], Reason]] = {
     Stages.GIVEN_DIFFER: lambda said: reason(Stages.UNNAMED),
     Stages.GIVEN_STATE_DIFFER: lambda said: reason(Stages.UNNAMED_STATE, names=said.place("names")),
