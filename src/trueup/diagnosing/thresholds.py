@@ -168,6 +168,12 @@ FAR_LATER = chosen(
     "times what is allowed",
     "of a later step alone: what earlier steps left may be off by that much",
 )
+SENT_BACK_APART = chosen(
+    "diagnosing.sent_back_apart",
+    1e-3,
+    "of what a factor changes",
+    "a gradient of float32 that is a multiple of another leaves a millionth; terms of a loss share no factor",
+)
 AGAINST_AGREEMENT = chosen(
     "diagnosing.against_agreement",
     2.0,

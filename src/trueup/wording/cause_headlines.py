@@ -51,6 +51,11 @@ def _scaled(facts: Facts) -> str:
     return f"{factor} ({facts.parts[0]})" if facts.parts else factor
 
 
+def _dropped_in_order(facts: Facts) -> str:
+    how = "in another memory order" if facts.get("order") else "in channels_last order"
+    return f"the {facts['side']} alone drops in {{place}} {how}"
+
+
 def _pairing(facts: Facts) -> str:
     words = PAIRING
     target, reference = (words[facts[side]] for side in ("target", "reference"))
@@ -106,6 +111,6 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ACTIVATION_OF_ONE_SIDE: "the {side} alone applies {function} in {place}",
     KindReason.NO_GRADIENT_IN_REFERENCE: "gradient in the target alone, at {place}",
     KindReason.ZERO_GRADIENT_IN_REFERENCE: "gradient that is zero in the reference alone, at {place}",
-    KindReason.DROPPED_IN_OTHER_LAYOUT: "the {side} alone drops in {place} in channels_last order",
+    KindReason.DROPPED_IN_OTHER_LAYOUT: _dropped_in_order,
     KindReason.DROPPED_ON_ONE_SIDE: "the {side} alone applies dropout in {place} (p = {rate:.4g})",
 }

@@ -138,6 +138,22 @@ def _shifted(facts: Facts) -> str:
     )
 
 
+def _nothing_else(facts: Facts) -> str:
+    if facts.get("single"):
+        return facts.fill("{{subject}} differs by {rel_l2} (relative), and one number does not say how")
+    return facts.fill(
+        "{{subject}} differs by {rel_l2} (relative l2), and no scale, sign, shift, order or mask maps one side "
+        "to the other: another computation, perhaps with a term more or less"
+    )
+
+
+def _dropped_otherwise(facts: Facts) -> str:
+    order = facts.get("order")
+    how = f"in memory with dimensions ({', '.join(order)})" if order else "with the channels last"
+    text = "the same random numbers drop {rate:percent} of the elements on both sides, in the {side} counted "
+    return facts.fill(text) + how
+
+
 def _not_cleared(facts: Facts) -> str:
     text = facts.fill("{{subject}} is the reference's plus the gradient of step {earlier_step}")
     clipping = facts.get("clipping")
@@ -508,11 +524,7 @@ PHRASES: dict[KindReason, Phrase] = {
         "{side}: an error that is limited (Huber, smooth L1)",
         {"side": "target"},
     ),
-    KindReason.NOTHING_ELSE: _say(
-        "{subject} differs by {rel_l2} (relative l2), and no scale, sign, shift, order or mask maps one side "
-        "to the other: another computation, perhaps with a term more or less",
-        {"rel_l2": 0.1},
-    ),
+    KindReason.NOTHING_ELSE: _say(_nothing_else, {"rel_l2": 0.1}, {"rel_l2": 0.1, "single": 1}),
     KindReason.SUM_OVER_RANKS: _say(_over_ranks("sum"), {"ranks": ["0", "1"]}),
     KindReason.MEAN_OVER_RANKS: _say(
         _over_ranks("mean"),
@@ -651,9 +663,9 @@ PHRASES: dict[KindReason, Phrase] = {
         {"rate": 0.1, "target": 40, "reference": 43},
     ),
     KindReason.DROPPED_IN_OTHER_LAYOUT: _say(
-        "the same random numbers drop {rate:percent} of the elements on both sides, in the {side} counted "
-        "with the channels last",
+        _dropped_otherwise,
         {"side": "target", "rate": 0.1},
+        {"side": "target", "rate": 0.1, "order": ("0", "2", "1")},
     ),
     KindReason.DROPPED_ON_ONE_SIDE: _say(
         "{num:count element} of {subject} are 0 in the {side} alone, the others are multiplied by 1 / (1 - "

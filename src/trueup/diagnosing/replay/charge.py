@@ -20,7 +20,7 @@ from trueup.diagnosing.replay.noise import ReplayNoise
 from trueup.diagnosing.replay.plan import PLAN, read_plan
 from trueup.diagnosing.replay.step import OUTSIDE, ReplayedStep
 from trueup.diagnosing.replay.words import evidence_of, place_of, site_of, sources_of
-from trueup.diagnosing.thresholds import BIAS_Z
+from trueup.diagnosing.thresholds import BIAS_Z, SENT_BACK_APART
 from trueup.errors import TraceError
 from trueup.store import StepView, Trace
 from trueup.types.codes import LeftFree, ReplayCode
@@ -371,7 +371,30 @@ def _origin(owner: _Owner, agreement: Reason) -> Origin:
         evidence=evidence_of((c.step, c.found) for c in charges),
         counter_evidence=(agreement,),
         ranks=tuple(sorted({c.step.rank for c in same})),
+        sent_back=_sent_back(same),
     )
+
+
+def _sent_back(charges: Sequence[Charge]) -> float | None:
+    """The factor of a loss that all gradients which it sends back have too, in each microbatch of the step;
+    None where one has another, or is no multiple."""
+    found = [c.found for c in charges if isinstance(c.found, Difference) and c.stage is Stage.LOSS]
+    values = [one for one in found if one.phase == "loss"]
+    sent = [one for one in found if one.phase == "backward"]
+    if not values or len(found) < len(charges) or len(sent) < len(values):
+        return None
+    factor = values[0].scale
+    if factor is None or not all(is_multiple(one.scale, one.rel_l2, factor) for one in found):
+        return None
+    return factor
+
+
+def is_multiple(scale: float | None, rel_l2: float | None, factor: float) -> bool:
+    """Whether a tensor is another times this factor, and nothing is left over."""
+    if scale is None or rel_l2 is None:
+        return False
+    change = SENT_BACK_APART * abs(factor - 1)
+    return abs(scale - factor) <= change and rel_l2**2 - (scale - 1) ** 2 <= change**2
 
 
 def _bit_identical(steps: Iterable[ReplayedStep]) -> Reason:
