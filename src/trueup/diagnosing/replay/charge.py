@@ -131,6 +131,7 @@ def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
         for one in known
         if step.target.kind[one.call] == "loss" and one.slot == "value" and one.score > 1
     }
+    misled = {_around_handed(step, one) for one in known if _hands_on_alone(step, one)}
     unforced = {step.target.name[one.call] for one in known if _is_free_input(one)}
     for one in lone_ones(step, known, lambda one: _owner_of(step, one)[0]):
         if one.score <= 1 or (one.left_free in _NOT_CHARGED and not _is_free_input(one)):
@@ -142,6 +143,8 @@ def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
         if one.phase == "backward" and _follows_from_absence(step, one, missing):
             continue
         owner, stage = _owner_of(step, one)
+        if stage is Stage.BACKWARD and one.phase == "backward" and owner in misled:
+            continue
         if stage is Stage.BACKWARD and _is_of_loss(step, one, losses.get(step.target.microbatch[one.call])):
             owner, stage = OUTSIDE, Stage.LOSS
         found.append(Charge(owner=owner, stage=stage, step=step, found=one))
@@ -220,6 +223,26 @@ def _is_passed_on(step: ReplayedStep, one: Difference) -> bool:
     if at is not None and reference.record_call[at] == partner and not _hands_on(reference, at):
         return False
     return _hands_on(step.target, one.record)
+
+
+def _hands_on_alone(step: ReplayedStep, one: Difference) -> bool:
+    """Whether a module hands on what it was given in the target alone (a dropout that is off)."""
+    if one.phase != "forward" or not one.slot.startswith("output") or one.score <= 1:
+        return False
+    other = one.reference_record
+    return _hands_on(step.target, one.record) and (other is None or not _hands_on(step.reference, other))
+
+
+def _around_handed(step: ReplayedStep, one: Difference) -> str:
+    """The module whose code made the tensor that a module hands on. It is one tensor there, with the gradient
+    of all its uses; the reference's has that of the module alone, so that what is put in is no gradient of it."""
+    view, call = step.target, step.target.record_call[one.record]
+    content = view.content[one.record]
+    for around in view.enclosing(call):
+        given = (r for r in view.records(around, "forward") if view.slot[r].startswith("input"))
+        if not any(view.content[r] == content for r in given):
+            return view.name[around] if view.kind[around] == "module" else step.module_around(call)
+    return OUTSIDE
 
 
 def _hands_on(view: StepView, record: int) -> bool:
