@@ -86,6 +86,8 @@ def _origin(facts: Facts) -> str:
     if facts["stage"] == "loss":
         return "The loss is computed differently"
     effect = _EFFECTS.get(facts["stage"], "result differs")
+    if (step := facts.get("later")) is not None:
+        effect = f"weights differ as step {step:g} begins"
     return f"{effect[:1].upper()}{effect[1:]} in {_module(facts)}"
 
 
@@ -433,7 +435,11 @@ PHRASES = {
         {**_PLACE, "kind": "constant_argument", "parts": (_THETA,)},
     ),
     S.ORIGIN: clause(
-        _origin, _PLACE, {**_PLACE, "stage": "loss"}, {**_PLACE, "stage": "backward", "module": ""}
+        _origin,
+        _PLACE,
+        {**_PLACE, "stage": "loss"},
+        {**_PLACE, "stage": "backward", "module": ""},
+        {**_PLACE, "stage": "weights", "later": 1},
     ),
     S.COLLECTIVE_MISSING: clause(
         "the reference calls {collective} over ranks {ranks} in this module, the target does not",
