@@ -563,6 +563,25 @@ def the_same_elements_hidden_and_others_weighted() -> Evidence:
     return case(target, masked(1).softmax(-1), surroundings=ATTENTION)
 
 
+def beside_padding(shown_alike: int) -> Evidence:
+    """Two rows with 4 and 7 tokens of padding: so many shown ones agree, and what follows does not."""
+    run = RunFacts(leading={0: (4, 7)})
+    target, reference = normal(2, 16, 32, seed=58), normal(2, 16, 32, seed=59)
+    at = torch.arange(16)[None, :] < torch.tensor([[4], [7]]) + shown_alike
+    target = torch.where(at[..., None], reference, target)
+    return case(target, reference, surroundings=ATTENTION, reference_run=run)
+
+
+@true("wrong_mask")
+def another_window_after_padding() -> Evidence:
+    return beside_padding(3)
+
+
+@near("wrong_mask")
+def first_shown_tokens_see_themselves_alone() -> Evidence:
+    return beside_padding(1)
+
+
 @near("missing_or_extra_term", instead="dtype_or_rounding")
 def even_weights_rounded() -> Evidence:
     """Every row rounds alike, and each by another number: no bias."""
@@ -809,6 +828,17 @@ def batch_of_another_step() -> Evidence:
 def another_batch() -> Evidence:
     other = torch.randint(0, 64, (4, 17), generator=torch.Generator().manual_seed(9))
     return case(other, IDS, slot="input.0", module="")
+
+
+@true("wrong_scale")
+def a_loss_whose_gradients_are_scaled_alike() -> Evidence:
+    loss = {"phase": "loss", "slot": "value", "module": "", "sent_back": 0.362}
+    return case(torch.tensor(0.362), torch.tensor(1.0), **loss)
+
+
+@near("wrong_scale")
+def a_loss_whose_gradients_are_not() -> Evidence:
+    return case(torch.tensor(0.362), torch.tensor(1.0), phase="loss", slot="value", module="")
 
 
 @near("wrong_data")

@@ -124,8 +124,8 @@ def later_loss(
     """The first loss that is not the other run's bit for bit, where it is of a step that was not captured and
     ``LATER_LOSS`` times as far away as a captured one might be. Rounding that came in since the step before
     moves a loss by some roundings; over many steps it grows without limit, so that losses which begin to
-    differ by less are left as they are. ``equal``: all that was compared is bit-identical, so that nothing has
-    been rounded otherwise up to there; a tenth of that is enough then."""
+    differ by less are left as they are. ``equal``: all that was compared is bit-identical, so that nothing
+    has been rounded otherwise up to there; a tenth of that is enough then."""
     losses = sorted((one for one in scalars if one.name == "loss"), key=lambda one: (one.step, one.rank))
     first = next((one for one in losses if one.abs_diff != 0.0), None)
     if first is None or first.step in limits or first.rel_diff is None:

@@ -446,8 +446,9 @@ LATER_LOSS_AFTER_EQUAL = chosen(
     "comparing.later_loss_after_equal",
     10.0,
     "times the tolerance of a captured loss",
-    "where all captured records are bit-identical the first other loss holds one step's rounding: its forward's, "
-    "which the tolerance bounds, and what an update that is rounded otherwise moves it by, a fraction of that",
+    "where all captured records are bit-identical the first other loss holds one step's rounding: its "
+    "forward's, which the tolerance bounds, and what an update that is rounded otherwise moves it by, a "
+    "fraction of that",
 )
 LATER_LOSS = chosen(
     "comparing.later_loss",

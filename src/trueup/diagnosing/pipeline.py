@@ -397,12 +397,13 @@ def far_later(origins: Sequence[Origin], first: int) -> list[Origin]:
 
 
 def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, Reason, Confidence | None]:
-    """A difference needs a finding other than of memory layouts: where no stage has one, the traces alone leave it undecided."""
+    """A difference needs a finding that is not of memory layouts: where no stage has one, the traces alone
+    leave it undecided."""
     if findings:
         headline = findings[0].headline
         if len(findings) > 1:
             headline = reason(Stages.AND_MORE, headline, more=len(findings) - 1)
-        if all(map(_is_of_layout, findings)):  # the same numbers, dealt out otherwise: no fault, and no agreement
+        if all(map(_is_of_layout, findings)):  # the same numbers, dealt out otherwise: no fault
             return Outcome.UNDECIDED, headline, None
         return Outcome.DIFFER, headline, findings[0].confidence
     verdict = context.comparison.verdict

@@ -227,7 +227,7 @@ class Origin:
     ranks: tuple[int, ...] = ()
     """all that show it; empty: only ``rank`` is known of"""
     sent_back: float | None = None
-    """of a loss: the one factor between the gradients that it sends back on both sides, and nothing left over"""
+    """of a loss: the factor between it and the gradients that it sends back, nothing is left over"""
 
     def __post_init__(self) -> None:
         each_once(self, "evidence", "counter_evidence")

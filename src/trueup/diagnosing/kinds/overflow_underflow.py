@@ -58,8 +58,8 @@ def _ceiling(evidence: Evidence) -> Found | None:
 
 
 def _underflow(evidence: Evidence) -> Found | None:
-    """Zeros exactly where the reference's magnitude is below what a dtype holds that may have computed it: small
-    gradients that never arrive are zero too."""
+    """Zeros exactly where the reference's magnitude is below what a dtype holds that may have computed it:
+    small gradients that never arrive are zero too."""
     a, b, t = evidence.target_values, evidence.reference_values, evidence.target
     if a is None or b is None or a.shape != b.shape or t is None or not t.is_floating:
         return None

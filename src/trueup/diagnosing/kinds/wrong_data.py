@@ -19,8 +19,8 @@ _IDENTIFIERS = ("int", "uint")
 
 
 def _is_batch(evidence: Evidence) -> bool:
-    """What the data loader gave: integers entering the root, or what the data stage found; not one number, and
-    not what the root's own code gives to a module inside (positions)."""
+    """What the data loader gave: integers entering the root, or what the data stage found; not one number,
+    and not what the root's own code gives to a module inside (positions)."""
     t, around, origin = evidence.target, evidence.surroundings, evidence.origin
     if t is None or numbers_given(evidence) is not None:
         return False

@@ -136,7 +136,7 @@ def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
     for one in lone_ones(step, known, lambda one: _owner_of(step, one)[0]):
         if one.score <= 1 or (one.left_free in _NOT_CHARGED and not _is_free_input(one)):
             continue
-        if one.phase == "forward" and _owner_of(step, one)[0] in unforced:
+        if one.phase in ("forward", "param_grad") and _owner_of(step, one)[0] in unforced:
             continue
         if one.phase == "param_grad" and _ran_free(step, step.target.name[one.call]):
             continue
@@ -235,7 +235,7 @@ def _hands_on_alone(step: ReplayedStep, one: Difference) -> bool:
 
 def _around_handed(step: ReplayedStep, one: Difference) -> str:
     """The module whose code made the tensor that a module hands on. It is one tensor there, with the gradient
-    of all its uses; the reference's has that of the module alone, so that what is put in is no gradient of it."""
+    of all its uses; the reference's has that of the module alone: what is put in is no gradient of it."""
     view, call = step.target, step.target.record_call[one.record]
     content = view.content[one.record]
     for around in view.enclosing(call):

@@ -85,7 +85,8 @@ def without_made(target: Batch, reference: Batch) -> tuple[Batch, Batch]:
     made = {
         place
         for place, digest in target.given.items()
-        if place in reference.given and digest != reference.given[place]
+        if place in reference.given
+        and digest != reference.given[place]
         and (own := _made_of(target.book, digest)) is not None
         and own == _made_of(reference.book, reference.given[place])
     }

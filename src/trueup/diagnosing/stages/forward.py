@@ -72,7 +72,8 @@ class BackwardStage:
         frozen = tuple(frozen_findings(context))
         own = context.origins_of(Stage.BACKWARD)
         sent = () if frozen or own else _sent_gradients(context)
-        lost = () if frozen or own or context.failed_before() else unreached_findings(context)
+        told = bool(frozen) or (bool(own) and context.by_replay) or context.failed_before() is not None
+        lost = () if told else unreached_findings(context)
         known = (*frozen, *lost, *(finding_from_origin(origin, context) for origin in sent[:1]))
         return _judged(self, context, rows, [Stage.BACKWARD], norms_said(context), known=known)
 
