@@ -87,7 +87,7 @@ def _origin(facts: Facts) -> str:
         return "The loss is computed differently"
     effect = _EFFECTS.get(facts["stage"], "result differs")
     if (step := facts.get("later")) is not None:
-        effect = f"weights differ as step {step:g} begins"
+        effect = f"weights differ at the start of step {step:g}"
     return f"{effect[:1].upper()}{effect[1:]} in {_module(facts)}"
 
 

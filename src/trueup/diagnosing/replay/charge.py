@@ -131,24 +131,30 @@ def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
         for one in known
         if step.target.kind[one.call] == "loss" and one.slot == "value" and one.score > 1
     }
-    misled = {_around_handed(step, one) for one in known if _hands_on_alone(step, one)}
-    unforced = {step.target.name[one.call] for one in known if _is_free_input(one)}
+    unsound = _unsound(step, known)
     for one in lone_ones(step, known, lambda one: _owner_of(step, one)[0]):
         if one.score <= 1 or (one.left_free in _NOT_CHARGED and not _is_free_input(one)):
             continue
-        if one.phase in ("forward", "param_grad") and _owner_of(step, one)[0] in unforced:
+        if (one.phase, _owner_of(step, one)[0]) in unsound:
             continue
         if one.phase == "param_grad" and _ran_free(step, step.target.name[one.call]):
             continue
         if one.phase == "backward" and _follows_from_absence(step, one, missing):
             continue
         owner, stage = _owner_of(step, one)
-        if stage is Stage.BACKWARD and one.phase == "backward" and owner in misled:
-            continue
         if stage is Stage.BACKWARD and _is_of_loss(step, one, losses.get(step.target.microbatch[one.call])):
             owner, stage = OUTSIDE, Stage.LOSS
         found.append(Charge(owner=owner, stage=stage, step=step, found=one))
     return found
+
+
+def _unsound(step: ReplayedStep, known: list[Difference]) -> set[tuple[str, str]]:
+    """Phase and owner of what a replay cannot put right: what a module makes of an input that could not be
+    put in, and gradients around a module that hands on its input in the target alone."""
+    unforced = {step.target.name[one.call] for one in known if _is_free_input(one)}
+    misled = {_around_handed(step, one) for one in known if _hands_on_alone(step, one)}
+    found = {(phase, owner) for phase in ("forward", "param_grad") for owner in unforced}
+    return found | {("backward", owner) for owner in misled}
 
 
 def _is_free_input(one: Difference) -> bool:
