@@ -20,6 +20,7 @@ from trueup.diagnosing.gradients import VALUES  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.diagnosing.replay import origins  # noqa: E402
 from trueup.diagnosing.stages import StageStatus  # noqa: E402
+from trueup.diagnosing.stages.optimizer import near_updates  # noqa: E402
 from trueup.types.codes import KindReason, StagesCode, VerdictCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
@@ -181,3 +182,22 @@ def test_the_mode_of_a_model_that_never_trains_is_known(tmp_path: Path, evaluate
     assert headline.code in (StagesCode.SETTING_DIFFERS, VerdictCode.ARGUMENT_DIFFERS)
     assert (headline.place("name"), headline.place("target")) == ("training", "True")
     assert not any(kind.sentence.code is KindReason.DROPOUT_RATE for kind in found.findings[0].kinds[:1])
+
+
+def orthogonal(gradient: Tensor, *, last: float = 2.0315) -> Tensor:
+    """Muon's five steps of Newton and Schulz."""
+    x = gradient / gradient.norm()
+    for _ in range(5):
+        m = x @ x.T
+        x = 3.4445 * x + (-4.775 * m + last * m @ m) @ x
+    return x
+
+
+@pytest.mark.parametrize(("last", "near"), [(2.0315, True), (2.033, False)])
+def test_an_update_of_the_whole_gradient_rounds_by_its_own_size(last: float, near: bool) -> None:
+    """A gradient of few tokens, whose small singular values are made 1 with their rounding."""
+    torch.manual_seed(0)
+    gradient = torch.randn(32, 3) @ torch.randn(3, 48) + 1e-3 * torch.randn(32, 48)
+    before, exact = torch.randn(32, 48).double() * 0.05, orthogonal(gradient.double())
+    made = [before - 0.01 * one.double() for one in (orthogonal(gradient, last=last), exact)]
+    assert near_updates(made[0].numpy(), made[1].numpy(), before.numpy(), 2.0**-24) is near
