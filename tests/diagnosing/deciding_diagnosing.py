@@ -537,6 +537,13 @@ def weight_alike(correlation: float) -> object:
     return change(correlation * base + math.sqrt(1 - correlation**2) * aside, base)
 
 
+@decides("diagnosing.constant_start")
+def constant_start(share: float) -> object:
+    """Two weights of other deviations around one number."""
+    spread = [(one - one.mean()) / one.std() * share for one in (BESIDE, WEIGHT)]
+    return change(1 + spread[0], 1 + spread[1])
+
+
 @decides("diagnosing.draw_spread")
 def draw_spread(relative: float) -> object:
     return change(BESIDE / BESIDE.std() * (1 + relative), WEIGHT / WEIGHT.std())

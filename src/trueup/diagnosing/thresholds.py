@@ -262,6 +262,12 @@ WEIGHT_ALIKE = chosen(
     "correlation",
     "two draws of n numbers correlate by 1/sqrt(n); weights of another training step by nearly 1",
 )
+CONSTANT_START = chosen(
+    "diagnosing.constant_start",
+    0.1,
+    "of the mean",
+    "norm weights begin at one number and keep within some per cent of it; draws are spread around 0",
+)
 DRAW_SPREAD = chosen(
     "diagnosing.draw_spread", 0.1, _RELATIVE, "other rules of initialising differ by sqrt(2) and more"
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from functools import partial
 
 import polars as pl
 
 from trueup.comparing.precision_gap import TF32
+from trueup.comparing.program_code import code_book
 from trueup.comparing.scalars import number
 from trueup.diagnosing.stages.context import Context, clarity, counted, is_beyond, is_compared, stands_alone
 from trueup.diagnosing.stages.evaluated import with_evaluated
@@ -247,7 +249,8 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
     if weights is not None and weights.status is StageStatus.FAILED:
         apart = weights.details.get("apart")
         for fqn in context.with_ties(apart) if isinstance(apart, list) else ():
-            if fqn.rpartition(".")[0] == origin.module or _uses_elsewhere(fqn, origin):
+            used = fqn.rpartition(".")[0] == origin.module or _uses_elsewhere(fqn, origin)
+            if used or _reads_from_child(fqn, origin, context):
                 return reason(Stages.WEIGHT_DIFFERS, parameter=fqn)
     scale_seen = origin.stage is Stage.LOSS or (origin.module == "" and origin.phase == "backward")
     if scale_seen and context.loss_scales_differ:
@@ -287,6 +290,19 @@ def _uses_elsewhere(fqn: str, origin: Origin) -> bool:
     holder = fqn.rpartition(".")[0]
     return (
         holder != "" and origin.module.startswith(holder + ".") and fqn.count(".") < origin.module.count(".")
+    )
+
+
+def _reads_from_child(fqn: str, origin: Origin, context: Context) -> bool:
+    """Whether the code of the origin's module names a weight of a module inside: a head tied by hand."""
+    inside = f"{origin.module}." if origin.module else ""
+    book = code_book(context.target, context.reference, origin.rank)
+    if book is None or not fqn.startswith(inside):
+        return False
+    own = book.target.function(book.target.forward_of(origin.module))
+    name = fqn.removeprefix(inside)
+    return (
+        own is not None and "." in name and re.search(rf"\bself\.{re.escape(name)}\b", own.source) is not None
     )
 
 
