@@ -433,8 +433,8 @@ def _near(book: StepView, reference: StepView, fqn: str, other: str) -> bool | N
 
 def near_updates(target: Floats, reference: Floats, before: Floats, roundoff: float) -> bool:
     """Whether two weights after one update of ``before`` differ by rounding alone. An update that is made of
-    the whole gradient (orthogonalised, preconditioned) rounds by a share of its own size everywhere, also where
-    it moves little."""
+    the whole gradient (orthogonalised, preconditioned) rounds by a share of its own size everywhere, also
+    where it moves little."""
     sizes = abs(before) + abs(reference)
     moved = abs(reference - before)
     size = float(np.sqrt(np.mean(np.square(moved)))) if moved.size else 0.0
