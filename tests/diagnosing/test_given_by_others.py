@@ -184,6 +184,34 @@ def test_the_mode_of_a_model_that_never_trains_is_known(tmp_path: Path, evaluate
     assert not any(kind.sentence.code is KindReason.DROPOUT_RATE for kind in found.findings[0].kinds[:1])
 
 
+def dropped(*, turned: bool, rate: float = 0.2) -> Loop:
+    """A dropout of rows of tokens; ``turned``: they lie in memory with the last two dimensions exchanged."""
+
+    def run() -> None:
+        torch.manual_seed(0)
+        first, drop, last = nn.Linear(WIDTH, 24), nn.Dropout(rate), nn.Linear(24, 1)
+        model = nn.ModuleList([first, drop, last])
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(2):
+            torch.manual_seed(step)
+            x = first(torch.randn(8, 12, WIDTH))
+            if turned:
+                x = x.transpose(1, 2).contiguous().transpose(1, 2)
+            last(drop(x)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return run
+
+
+def test_the_same_random_numbers_in_another_memory_order_are_no_fault(tmp_path: Path) -> None:
+    found = diagnosed(tmp_path / "same", dropped(turned=True), dropped(turned=False))
+    assert found.outcome is Outcome.UNDECIDED
+    assert found.findings[0].kinds[0].sentence.code is KindReason.DROPPED_IN_OTHER_LAYOUT
+    other = diagnosed(tmp_path / "other", dropped(turned=True, rate=0.3), dropped(turned=False))
+    assert other.outcome is Outcome.DIFFER
+
+
 def orthogonal(gradient: Tensor, *, last: float = 2.0315) -> Tensor:
     """Muon's five steps of Newton and Schulz."""
     x = gradient / gradient.norm()

@@ -47,8 +47,9 @@ _SCALED = {
 
 def _scaled(facts: Facts) -> str:
     what = _SCALED.get(facts["origin_phase"], "result")
-    factor = f"{what} of {{place}} is {float(facts['factor']):.6g} times the reference's"
-    return f"{factor} ({facts.parts[0]})" if facts.parts else factor
+    times = f"{float(facts['factor']):.6g}"
+    factor = f"{what} of {{place}} is {times} times the reference's"
+    return f"{factor} ({facts.parts[0]})" if facts.parts and facts.parts[0] != times else factor
 
 
 def _dropped_in_order(facts: Facts) -> str:

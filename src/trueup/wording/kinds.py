@@ -126,7 +126,8 @@ def _scaled(facts: Facts) -> str:
     if abs(scale - 1) < 0.05:
         size = "large" if scale > 1 else "small"
         text = f"{{subject}} is {100 * abs(scale - 1):.3g} % too {size} (factor {scale:.9g})"
-    return text + (f" ({', or '.join(facts.parts)})" if facts.parts else "")
+    known = [part for part in facts.parts if part != f"{scale:.6g}"]
+    return text + (f" ({', or '.join(known)})" if known else "")
 
 
 def _shifted(facts: Facts) -> str:
