@@ -94,7 +94,8 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.NO_MASK: "no causal mask in {place}",
     KindReason.CAUSAL_MASK_ADDED: "causal mask in {place}; the reference has none",
     KindReason.OFFSET_BY_TABLE: lambda facts: (
-        f"a bias or table of shape ({', '.join(facts['shape'])}) differs in {{place}}"
+        f"{'a gradient term' if facts['origin_phase'] in _SCALED else 'a bias or table'} of shape "
+        f"({', '.join(facts['shape'])}) differs in {{place}}"
     ),
     KindReason.KEY_HEADS_ALTERNATE: "query heads assigned to key heads alternately in {place}",
     KindReason.FREQUENCIES_ROUNDED: "rotary frequencies of {place} rounded to {dtype}",

@@ -139,6 +139,14 @@ def _shifted(facts: Facts) -> str:
     )
 
 
+def _offset_by_table(facts: Facts) -> str:
+    text = facts.fill("{{subject}} differs by numbers that depend on dimension ")
+    shape = f"of shape ({', '.join(facts['shape'])})"
+    of_gradient = facts["origin_phase"] in ("backward", "param_grad")
+    what = f"a term {shape} in what the loss sends back" if of_gradient else f"a bias or table {shape}"
+    return f"{text}{', '.join(facts['dims'])} alone: {what}"
+
+
 def _nothing_else(facts: Facts) -> str:
     if facts.get("single"):
         return facts.fill("{{subject}} differs by {rel_l2} (relative), and one number does not say how")
@@ -492,11 +500,9 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.TERM: _say(_term, {"term": "bias", "factor": -0.5}),
     KindReason.OFFSET: _say("{subject} differs from the reference's by {offset} everywhere", {"offset": 1.0}),
     KindReason.OFFSET_BY_TABLE: _say(
-        lambda facts: (
-            facts.fill("{{subject}} differs by numbers that depend on dimension ")
-            + f"{', '.join(facts['dims'])} alone: a bias or table of shape ({', '.join(facts['shape'])})"
-        ),
+        _offset_by_table,
         {"dims": ["1", "2"], "shape": ["16", "32"]},
+        {"dims": ["1"], "shape": ["4"], "origin_phase": "backward"},
     ),
     KindReason.OFFSET_BY_ROW: _say(
         "{subject} differs by one number in each row of its last dimension: something is added to, or "
