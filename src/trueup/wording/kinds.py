@@ -151,7 +151,7 @@ def _nothing_else(facts: Facts) -> str:
     if facts.get("single"):
         return facts.fill("{{subject}} differs by {rel_l2} (relative), and one number does not say how")
     return facts.fill(
-        "{{subject}} differs by {rel_l2} (relative l2), and no scale, sign, shift, order or mask maps one "
+        "{{subject}} differs by {rel_l2} (relative l2), and no scale, sign, shift or order maps one "
         "side to the other: another computation, perhaps with a term more or less"
     )
 
