@@ -642,14 +642,23 @@ def set_exactly(relative: float) -> object:
     return pair.beyond
 
 
-@decides("comparing.later_loss")
-def later(times: float) -> object:
+def is_left_later(times: float, *, equal: bool) -> bool:
     """Equal losses, then one of a step that was not captured."""
     target, reference = (
         [{"step": 0, "loss": 2.0}, {"step": 1, "loss": loss}] for loss in (1 + times * 1e-6, 1)
     )
     limits = {0: {"loss": 1e-6, "gradient": 1e-6}}
-    return later_loss(compare_scalars(target, reference, limits, {}), limits) is None
+    return later_loss(compare_scalars(target, reference, limits, {}), limits, equal=equal) is None
+
+
+@decides("comparing.later_loss")
+def later(times: float) -> object:
+    return is_left_later(times, equal=False)
+
+
+@decides("comparing.later_loss_after_equal")
+def later_after_equal(times: float) -> object:
+    return is_left_later(times, equal=True)
 
 
 # -- conclusion ------------------------------------------

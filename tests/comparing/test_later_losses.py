@@ -51,3 +51,24 @@ def test_captured_steps_that_agree_do_not_speak_for_later_ones(tmp_path: Path) -
 def test_the_steps_it_names_show_the_cause(tmp_path: Path) -> None:
     runs = [two_optimizers(tmp_path / name, clears=name == "b", steps="2-3") for name in ("a", "b")]
     assert compare(*runs).verdict.headline.code is not VerdictCode.LOSS_DIFFERS_LATER
+
+
+def changed_in_the_third(folder: Path, times: float) -> Path:
+    """Two captured steps, and a third whose loss is multiplied."""
+    torch.manual_seed(0)
+    model = nn.Linear(6, 6)
+    updater = torch.optim.SGD(model.parameters(), 0.1)
+    with trueup.Tracer(folder, level="L0", steps="0-1"):
+        for step in range(3):
+            updater.zero_grad()
+            loss = model(torch.randn(4, 6)).square().mean()
+            (loss * times if step == 2 else loss).backward()
+            updater.step()
+    return folder
+
+
+@pytest.mark.parametrize(("times", "differs"), [(1 + 3e-5, True), (1 + 4e-7, False)])
+def test_after_equal_bits_less_is_a_difference(tmp_path: Path, times: float, differs: bool) -> None:
+    reference = changed_in_the_third(tmp_path / "reference", 1.0)
+    verdict = compare(changed_in_the_third(tmp_path / "target", times), reference).verdict
+    assert (verdict.headline.code is VerdictCode.LOSS_DIFFERS_LATER) is differs

@@ -31,6 +31,7 @@ from trueup.diagnosing.optimizer_fit import (
 )
 from trueup.diagnosing.pipeline import against_agreement, far_later
 from trueup.diagnosing.replay.alone import lone_score
+from trueup.diagnosing.replay.charge import is_multiple
 from trueup.diagnosing.replay.judge import allowed_bias, allowed_size, least_scale
 from trueup.diagnosing.replay.noise import SiteNoise
 from trueup.diagnosing.stages.clipping import _averaged, _clipping_difference, _factor_difference
@@ -355,6 +356,12 @@ def of_later(score: float) -> object:
     return len(far_later([replace(ORIGIN, score=score)], 0))
 
 
+@decides("diagnosing.sent_back_apart")
+def sent_back(share: float) -> object:
+    """A gradient whose factor is 1.5, but for a share of what that changes."""
+    return is_multiple(1.5, float(np.hypot(0.5, 0.5 * share)), 1.5)
+
+
 @decides("diagnosing.against_agreement")
 def of_replay(score: float) -> object:
     return len(against_agreement([replace(ORIGIN, score=score)]))
@@ -528,6 +535,13 @@ def weight_alike(correlation: float) -> object:
     aside -= np.vdot(aside, base) * base
     aside /= np.linalg.norm(aside)
     return change(correlation * base + math.sqrt(1 - correlation**2) * aside, base)
+
+
+@decides("diagnosing.constant_start")
+def constant_start(share: float) -> object:
+    """Two weights of other deviations around one number."""
+    spread = [(one - one.mean()) / one.std() * share for one in (BESIDE, WEIGHT)]
+    return change(1 + spread[0], 1 + spread[1])
 
 
 @decides("diagnosing.draw_spread")

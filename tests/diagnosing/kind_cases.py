@@ -363,6 +363,14 @@ def small_ones_gone() -> Evidence:
     return case(small.half().float(), small)
 
 
+@near("overflow_underflow")
+def small_ones_gone_where_nothing_computes_in_half() -> Evidence:
+    run = RunFacts(on_cpu=True, dtypes=frozenset({"float32"}))
+    spread = torch.rand(4, 16, 32, generator=torch.Generator().manual_seed(1))
+    small = X * 10 ** (-6 * spread) * 1e-4
+    return case(small.half().float(), small, target_run=run, reference_run=run)
+
+
 @near("overflow_underflow", instead="wrong_mask")
 def infinities_of_a_mask() -> Evidence:
     return case(masked(0), masked(1))
@@ -588,6 +596,25 @@ def the_same_elements_hidden_and_others_weighted() -> Evidence:
     hidden = torch.ones(16, 16, dtype=torch.bool).triu(1)
     target = apart.masked_fill(hidden, float("-inf")).softmax(-1)
     return case(target, masked(1).softmax(-1), surroundings=ATTENTION)
+
+
+def beside_padding(shown_alike: int) -> Evidence:
+    """Two rows with 4 and 7 tokens of padding: so many shown ones agree, and what follows does not."""
+    run = RunFacts(leading={0: (4, 7)})
+    target, reference = normal(2, 16, 32, seed=58), normal(2, 16, 32, seed=59)
+    at = torch.arange(16)[None, :] < torch.tensor([[4], [7]]) + shown_alike
+    target = torch.where(at[..., None], reference, target)
+    return case(target, reference, surroundings=ATTENTION, reference_run=run)
+
+
+@true("wrong_mask")
+def another_window_after_padding() -> Evidence:
+    return beside_padding(3)
+
+
+@near("wrong_mask")
+def first_shown_tokens_see_themselves_alone() -> Evidence:
+    return beside_padding(1)
 
 
 @near("missing_or_extra_term", instead="dtype_or_rounding")
@@ -836,6 +863,25 @@ def batch_of_another_step() -> Evidence:
 def another_batch() -> Evidence:
     other = torch.randint(0, 64, (4, 17), generator=torch.Generator().manual_seed(9))
     return case(other, IDS, slot="input.0", module="")
+
+
+@true("wrong_scale")
+def a_loss_whose_gradients_are_scaled_alike() -> Evidence:
+    loss = {"phase": "loss", "slot": "value", "module": "", "sent_back": 0.362}
+    return case(torch.tensor(0.362), torch.tensor(1.0), **loss)
+
+
+@near("wrong_scale")
+def a_loss_whose_gradients_are_not() -> Evidence:
+    return case(torch.tensor(0.362), torch.tensor(1.0), phase="loss", slot="value", module="")
+
+
+@near("wrong_data")
+def positions_that_the_model_makes_are_no_data() -> Evidence:
+    made = Surroundings(kind="module", name="positions", type="Embedding", module="positions")
+    counted, kept = torch.arange(14).expand(4, 14), torch.arange(14).repeat(4, 1)
+    kept[1:] = (kept[1:] - torch.tensor([[2], [4], [5]])).clamp(min=0)
+    return case(counted.contiguous(), kept, slot="input.0", module="", surroundings=made)
 
 
 @near("wrong_data", instead="wrong_scale")

@@ -47,6 +47,7 @@ def with_ids(old: int, new: int) -> Any:
         (np.vstack([IDS[:3], IDS[:1] + 1]), IDS, "some_rows"),
         (IDS[:2], IDS, "more_rows"),
         (IDS + 1, IDS, "offset"),
+        (np.array([[0], [3], [0], [1]]), np.array([[5], [3], [5], [1]]), "some_rows"),
         (IDS + 1 + (IDS.max() == IDS), IDS, "other"),
     ],
 )

@@ -322,5 +322,15 @@ def test_dropout_of_the_same_numbers_in_another_memory_layout() -> None:
     for side, pair in (("target", (last, first)), ("reference", (first, last))):
         said = name_kinds(case(*pair))[0].sentence
         assert (said.code, said.place("side")) == (KindReason.DROPPED_IN_OTHER_LAYOUT, side)
+    seen = torch.randn(4, 24, 16, generator=torch.Generator().manual_seed(0))
+    for side, pair in (("target", (1, 0)), ("reference", (0, 1))):
+        laid = [seen.transpose(1, 2).contiguous().transpose(1, 2) if one else seen for one in pair]
+        made = []
+        for one in laid:
+            torch.manual_seed(1)
+            made.append(torch.nn.functional.dropout(one, 0.1).contiguous())
+        said = name_kinds(case(*made))[0].sentence
+        assert (said.code, said.place("side")) == (KindReason.DROPPED_IN_OTHER_LAYOUT, side)
+        assert said.place("order") == ("0", "2", "1")
     other = drop(2, torch.channels_last)
     assert name_kinds(case(other, first))[0].sentence.code is KindReason.OTHER_ELEMENTS_DROPPED

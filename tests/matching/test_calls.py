@@ -109,6 +109,25 @@ def test_wrappers_are_seen_through(tmp_path: Path) -> None:
     assert len(pairs(both)) == both.target.num_calls
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_weights_of_other_names_are_told_by_their_bits(tmp_path: Path, known: bool) -> None:
+    """An adapter around the first of two in one run, around the second in the other."""
+    drawn = np.random.default_rng(0).normal(size=(2, 8, 8)).astype(np.float32)
+    first, second = drawn if known else np.ones((2, 8, 8), np.float32)
+    sides = []
+    for names in (("k.base.weight", "v.weight"), ("k.weight", "v.base.weight")):
+        recorder = Recorder()
+        recorder.call("module", "", type_="Net")
+        order = list(zip(names, (first, second), strict=True))
+        for name, weight in order if names[0] == "k.weight" else order[::-1]:
+            recorder.record(recorder.call("parameter", name), "param", "value", weight)
+        sides.append(recorder)
+    match = matched(tmp_path, *sides)
+    target, reference = (one.step.calls["name"] for one in sides)
+    named = {target[t]: reference[r] for t, r in pairs(match).items()}
+    assert (named["k.base.weight"] == "k.weight" and named["v.weight"] == "v.base.weight") is known
+
+
 def test_what_has_no_counterpart_says_what_is_there_instead(tmp_path: Path) -> None:
     target, reference = Recorder(), Recorder()
     for recorder, name in ((target, "torch.sort"), (reference, "torch.topk")):

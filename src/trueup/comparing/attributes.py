@@ -27,7 +27,8 @@ _USED_IN = ("forward", "loss", "backward", "param_grad")
 INITIAL = ("padding_idx",)
 """attributes that initial weights depend on: an embedding's row of padding is 0"""
 TRAINING = "training"
-"""whether a module was in training mode when it was first called with gradients"""
+"""whether a module was in training mode when it was first called with gradients; of a model that never is,
+when it was first called"""
 
 
 def attributes_of(trace: TraceSource) -> Attributes:
@@ -52,14 +53,26 @@ def apart(module: str, target: Attributes, reference: Attributes) -> dict[str, t
 
 def _acts_in_training(module: str, attributes: Attributes) -> bool:
     """Whether a module, or one inside it, drops elements or keeps running statistics: by nothing else do
-    modules of torch compute otherwise in evaluation."""
+    modules of torch compute otherwise in evaluation. What a module of the program does that asks for its mode
+    and says of neither is not known."""
+    own = attributes.get(module, {})
+    if TRAINING in own and not any(_is_of_mode(name) for name in own):
+        return True
     inside = (of for name, of in attributes.items() if name == module or name.startswith(f"{module}."))
     return any(
         (name == "track_running_stats" and value is True)
-        or ((name == "p" or "drop" in name) and isinstance(value, float) and 0 < value <= 1)
+        or (_is_of_rate(name) and isinstance(value, float) and 0 < value <= 1)
         for of in inside
         for name, value in of.items()
     )
+
+
+def _is_of_rate(name: str) -> bool:
+    return name == "p" or "drop" in name
+
+
+def _is_of_mode(name: str) -> bool:
+    return name == "track_running_stats" or _is_of_rate(name)
 
 
 def explain_by_attributes(origin: First, target: Attributes, reference: Attributes) -> None:

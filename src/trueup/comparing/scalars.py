@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trueup.comparing.thresholds import LATER_LOSS, SET_EXACTLY
+from trueup.comparing.thresholds import LATER_LOSS, LATER_LOSS_AFTER_EQUAL, SET_EXACTLY
 
 RATE = "learning_rate"
 _EXACT = (
@@ -118,17 +118,21 @@ def _is_rounded(rounded: float, exact: float) -> bool:
         return rounded == float(np.float32(exact))
 
 
-def later_loss(scalars: Sequence[ScalarPair], limits: Mapping[int, Mapping[str, float]]) -> ScalarPair | None:
+def later_loss(
+    scalars: Sequence[ScalarPair], limits: Mapping[int, Mapping[str, float]], *, equal: bool = False
+) -> ScalarPair | None:
     """The first loss that is not the other run's bit for bit, where it is of a step that was not captured and
     ``LATER_LOSS`` times as far away as a captured one might be. Rounding that came in since the step before
     moves a loss by some roundings; over many steps it grows without limit, so that losses which begin to
-    differ by less are left as they are."""
+    differ by less are left as they are. ``equal``: all that was compared is bit-identical, so that nothing
+    has been rounded otherwise up to there; a tenth of that is enough then."""
     losses = sorted((one for one in scalars if one.name == "loss"), key=lambda one: (one.step, one.rank))
     first = next((one for one in losses if one.abs_diff != 0.0), None)
     if first is None or first.step in limits or first.rel_diff is None:
         return None
-    allowed = max((limit["loss"] for limit in limits.values()), default=0.0)
-    return first if first.rel_diff > LATER_LOSS * allowed > 0 else None
+    allowed = max((limit["loss"] or limit["gradient"] for limit in limits.values()), default=0.0)
+    times = LATER_LOSS_AFTER_EQUAL if equal else LATER_LOSS
+    return first if first.rel_diff > times * allowed > 0 else None
 
 
 def number(value: Value) -> float | str:

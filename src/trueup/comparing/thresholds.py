@@ -449,6 +449,14 @@ LOSS_ROUNDINGS = derived(
     "unit roundoffs",
     "beside sqrt(tokens) of the sum: exp, log and a division",
 )
+LATER_LOSS_AFTER_EQUAL = chosen(
+    "comparing.later_loss_after_equal",
+    10.0,
+    "times the tolerance of a captured loss",
+    "where all captured records are bit-identical the first other loss holds one step's rounding: its "
+    "forward's, which the tolerance bounds, and what an update that is rounded otherwise moves it by, a "
+    "fraction of that",
+)
 LATER_LOSS = chosen(
     "comparing.later_loss",
     100.0,

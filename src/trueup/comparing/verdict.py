@@ -155,7 +155,7 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
         return _not_compared(ledger, unpaired, runs.captured)
     if ledger.not_bracketed:
         return _undecided(ledger, runs)
-    if (later := later_loss(scalars, ledger.limits)) is not None:
+    if (later := later_loss(scalars, ledger.limits, equal=_num_equal(ledger) == ledger.compared)) is not None:
         return _loss_differs_later(later, ledger, runs)
     phases = unseen(ledger.counts)
     return _agree_in_part(ledger, phases, runs) if phases else _agree(ledger, runs.captured)
@@ -548,7 +548,7 @@ def _not_compared(ledger: Ledger, phases: list[str], captured: tuple[Reason, ...
 
 def _agree(ledger: Ledger, captured: tuple[Reason, ...]) -> Verdict:
     total = sum(ledger.counts.values())
-    equal = sum(count for (_, status), count in ledger.counts.items() if status is Status.EQUAL)
+    equal = _num_equal(ledger)
     rest = NextCode.CAPTURE_SAME_OPTIONS if captured and ledger.compared < total else NextCode.NOTHING
     evidence = _agreeing(equal, ledger.compared, total - ledger.inside, captured)
     headline = Reason(_agreement(equal, ledger.compared, total))
@@ -564,6 +564,10 @@ def _agree(ledger: Ledger, captured: tuple[Reason, ...]) -> Verdict:
         evidence=tuple(evidence),
         next=Reason(rest),
     )
+
+
+def _num_equal(ledger: Ledger) -> int:
+    return sum(count for (_, status), count in ledger.counts.items() if status is Status.EQUAL)
 
 
 def _agreement(equal: int, compared: int, total: int) -> VerdictCode:

@@ -243,8 +243,8 @@ def shift_holds(target: Ints, reference: Ints, shift: int) -> bool:
 
 
 def _padding(target: Ints, reference: Ints) -> Relation | None:
-    if target.shape[0] != reference.shape[0]:
-        return None
+    if target.shape[0] != reference.shape[0] or min(target.shape[1], reference.shape[1]) < 2:
+        return None  # one number a row, a class say, is no end of anything
     for mine in _candidates(target):
         for theirs in _candidates(reference):
             ends = ((i.shape[1], pad, _pad_side(i, pad)) for i, pad in ((target, mine), (reference, theirs)))

@@ -34,7 +34,7 @@ from trueup.importers import open_trace
 from trueup.matching.mapping import read_mapping
 from trueup.merging.sides import as_wholes
 from trueup.store.rollouts import is_trace
-from trueup.types.codes import NoteCode, ReplayCode, RLCode, ToleranceCode, VerdictCode
+from trueup.types.codes import KindReason, NoteCode, ReplayCode, RLCode, ToleranceCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.confidence import Confidence
 from trueup.types.finding import Basis, Finding, Origin, Stage
@@ -280,7 +280,13 @@ def _ordered(outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:
     if first is None:
         return ()
     rest = [o for o in failed if o is not first]
-    return tuple(f for o in (first, *rest) for f in o.findings)
+    found = [f for o in (first, *rest) for f in o.findings]
+    return tuple(sorted(found, key=_is_of_layout))
+
+
+def _is_of_layout(finding: Finding) -> bool:
+    """Whether it is equal random numbers that lie otherwise in memory, which may come of any other cause."""
+    return any(kind.sentence.code is KindReason.DROPPED_IN_OTHER_LAYOUT for kind in finding.kinds[:1])
 
 
 def _of_words(outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:
@@ -393,11 +399,14 @@ def far_later(origins: Sequence[Origin], first: int) -> list[Origin]:
 
 
 def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, Reason, Confidence | None]:
-    """A difference needs a finding: where no stage has one, the traces alone leave it undecided."""
+    """A difference needs a finding that is not of memory layouts: where no stage has one, the traces alone
+    leave it undecided."""
     if findings:
         headline = findings[0].headline
         if len(findings) > 1:
             headline = reason(Stages.AND_MORE, headline, more=len(findings) - 1)
+        if all(map(_is_of_layout, findings)):  # the same numbers, dealt out otherwise: no fault
+            return Outcome.UNDECIDED, headline, None
         return Outcome.DIFFER, headline, findings[0].confidence
     verdict = context.comparison.verdict
     long_run = context.outcome_of(Stage.LONG_RUN)

@@ -168,6 +168,12 @@ FAR_LATER = chosen(
     "times what is allowed",
     "of a later step alone: what earlier steps left may be off by that much",
 )
+SENT_BACK_APART = chosen(
+    "diagnosing.sent_back_apart",
+    1e-3,
+    "of what a factor changes",
+    "a gradient of float32 that is a multiple of another leaves a millionth; terms of a loss share no factor",
+)
 AGAINST_AGREEMENT = chosen(
     "diagnosing.against_agreement",
     2.0,
@@ -255,6 +261,12 @@ WEIGHT_ALIKE = chosen(
     0.9,
     "correlation",
     "two draws of n numbers correlate by 1/sqrt(n); weights of another training step by nearly 1",
+)
+CONSTANT_START = chosen(
+    "diagnosing.constant_start",
+    0.1,
+    "of the mean",
+    "norm weights begin at one number and keep within some per cent of it; draws are spread around 0",
 )
 DRAW_SPREAD = chosen(
     "diagnosing.draw_spread", 0.1, _RELATIVE, "other rules of initialising differ by sqrt(2) and more"

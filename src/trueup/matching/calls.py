@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.matching.align import Alignment, Sequence, align
-from trueup.matching.codes import Codes, mix, sum_by
+from trueup.matching.codes import Codes, Hashes, mix, sum_by
 from trueup.matching.tree import Side, Words
 
 PASSES = ("site", "aligned", "renamed", "reordered", "map", "weights", "name", "tensor", "flow")
@@ -121,7 +121,31 @@ def parameters_by_module(target: Side, reference: Side, words: Words, pairs: Cal
         )
         if partner is not None and target.shapes[call] == reference.shapes[partner]:
             pairs.add(np.array([call]), np.array([partner]), PASS_CODE["renamed"], 0.9)
+    _parameters_by_content(target, reference, words, pairs)
     _parameters_in_order(target, reference, words, pairs)
+
+
+def _parameters_by_content(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
+    """Parameters of other names that begin with the same bits, which no other has: a wrapper around one of
+    several alike (an adapter) must not move the others up."""
+    sides = []
+    for side, known in ((target, pairs.reference_of), (reference, pairs.target_of)):
+        calls = np.array([c for c in _of_kind(side, words, "parameter") if known[c] < 0], np.int64)
+        bits = _first_bits(side, words, calls)
+        values, first, times = np.unique(bits, return_index=True, return_counts=True)
+        once = (times == 1) & (values != 0)
+        sides.append((values[once], calls[first[once]]))
+    _, i, j = np.intersect1d(sides[0][0], sides[1][0], assume_unique=True, return_indices=True)
+    pairs.add(sides[0][1][i], sides[1][1][j], PASS_CODE["renamed"], 0.9)
+
+
+def _first_bits(side: Side, words: Words, calls: Codes) -> Hashes:
+    """Digest of what each parameter holds as the step begins; 0 where it is not known."""
+    held = np.isin(side.record_phase, [words.phase.index("param")] if "param" in words.phase else [])
+    records = np.flatnonzero(held & (side.record_summary >= 0))[::-1]
+    found = np.zeros(side.num_calls, np.uint64)
+    found[side.record_call[records]] = side.summary_digest[side.record_summary[records]]
+    return found[calls]
 
 
 def _parameters_in_order(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:

@@ -60,6 +60,8 @@ class Side:
     record_summary: Codes
     summary_dtype: Codes
     summary_shape: Codes
+    summary_digest: Hashes
+    """of the content; 0 where there is none"""
 
     @property
     def num_calls(self) -> int:
@@ -144,6 +146,7 @@ def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]
                 record_summary=records[2],
                 summary_dtype=dtype.codes[which],
                 summary_shape=shape[which],
+                summary_digest=tables.summaries["digest"].fill_null(0).to_numpy(),
             )
         )
     return sides[0], sides[1], words

@@ -226,6 +226,8 @@ class Origin:
     """what speaks for everything else being right: "everything before it is bit-identical" """
     ranks: tuple[int, ...] = ()
     """all that show it; empty: only ``rank`` is known of"""
+    sent_back: float | None = None
+    """of a loss: the factor between it and the gradients that it sends back, nothing is left over"""
 
     def __post_init__(self) -> None:
         each_once(self, "evidence", "counter_evidence")

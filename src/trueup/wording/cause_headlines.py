@@ -47,8 +47,14 @@ _SCALED = {
 
 def _scaled(facts: Facts) -> str:
     what = _SCALED.get(facts["origin_phase"], "result")
-    factor = f"{what} of {{place}} is {float(facts['factor']):.6g} times the reference's"
-    return f"{factor} ({facts.parts[0]})" if facts.parts else factor
+    times = f"{float(facts['factor']):.6g}"
+    factor = f"{what} of {{place}} is {times} times the reference's"
+    return f"{factor} ({facts.parts[0]})" if facts.parts and facts.parts[0] != times else factor
+
+
+def _dropped_in_order(facts: Facts) -> str:
+    how = "in another memory order" if facts.get("order") else "in channels_last order"
+    return f"the {facts['side']} alone drops in {{place}} {how}"
 
 
 def _pairing(facts: Facts) -> str:
@@ -88,7 +94,8 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.NO_MASK: "no causal mask in {place}",
     KindReason.CAUSAL_MASK_ADDED: "causal mask in {place}; the reference has none",
     KindReason.OFFSET_BY_TABLE: lambda facts: (
-        f"a bias or table of shape ({', '.join(facts['shape'])}) differs in {{place}}"
+        f"{'a gradient term' if facts['origin_phase'] in _SCALED else 'a bias or table'} of shape "
+        f"({', '.join(facts['shape'])}) differs in {{place}}"
     ),
     KindReason.KEY_HEADS_ALTERNATE: "query heads assigned to key heads alternately in {place}",
     KindReason.FREQUENCIES_ROUNDED: "rotary frequencies of {place} rounded to {dtype}",
@@ -107,6 +114,6 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ACTIVATION_OF_ONE_SIDE: "the {side} alone applies {function} in {place}",
     KindReason.NO_GRADIENT_IN_REFERENCE: "gradient in the target alone, at {place}",
     KindReason.ZERO_GRADIENT_IN_REFERENCE: "gradient that is zero in the reference alone, at {place}",
-    KindReason.DROPPED_IN_OTHER_LAYOUT: "the {side} alone drops in {place} in channels_last order",
+    KindReason.DROPPED_IN_OTHER_LAYOUT: _dropped_in_order,
     KindReason.DROPPED_ON_ONE_SIDE: "the {side} alone applies dropout in {place} (p = {rate:.4g})",
 }

@@ -33,7 +33,8 @@ _CAUSES = {
     CauseCode.NOT_CLEARED: "gradients not cleared between two updates",
     CauseCode.NOT_IN_A_GROUP: "the parameter is missing from the optimizer's groups",
     CauseCode.NOT_PASSED_ON: "a configuration value not passed on",
-    CauseCode.MEMORY_FORMAT: "channels_last in one run alone: equal generators fill other elements",
+    CauseCode.MEMORY_FORMAT: "another memory layout in one run alone (channels_last, a transposed view): "
+    "equal generators fill other elements",
     CauseCode.DROPOUT_ON_ONE_SIDE: "dropout (training mode, a rate above 0) in one run alone",
     CauseCode.PREPROCESSING: "a different preprocessing: normalization, channel order, layout, offset",
     CauseCode.NOT_TRAINABLE: "requires_grad set to False",

@@ -126,7 +126,8 @@ def _scaled(facts: Facts) -> str:
     if abs(scale - 1) < 0.05:
         size = "large" if scale > 1 else "small"
         text = f"{{subject}} is {100 * abs(scale - 1):.3g} % too {size} (factor {scale:.9g})"
-    return text + (f" ({', or '.join(facts.parts)})" if facts.parts else "")
+    known = [part for part in facts.parts if part != f"{scale:.6g}"]
+    return text + (f" ({', or '.join(known)})" if known else "")
 
 
 def _shifted(facts: Facts) -> str:
@@ -136,6 +137,30 @@ def _shifted(facts: Facts) -> str:
         f"{{{{subject}}}} holds the reference's numbers {where} along dimension {{dim}} "
         "({agree:percent} agree when shifted, {in_place:percent} in place)"
     )
+
+
+def _offset_by_table(facts: Facts) -> str:
+    text = facts.fill("{{subject}} differs by numbers that depend on dimension ")
+    shape = f"of shape ({', '.join(facts['shape'])})"
+    of_gradient = facts["origin_phase"] in ("backward", "param_grad")
+    what = f"a term {shape} in what the loss sends back" if of_gradient else f"a bias or table {shape}"
+    return f"{text}{', '.join(facts['dims'])} alone: {what}"
+
+
+def _nothing_else(facts: Facts) -> str:
+    if facts.get("single"):
+        return facts.fill("{{subject}} differs by {rel_l2} (relative), and one number does not say how")
+    return facts.fill(
+        "{{subject}} differs by {rel_l2} (relative l2), and no scale, sign, shift or order maps one "
+        "side to the other: another computation, perhaps with a term more or less"
+    )
+
+
+def _dropped_otherwise(facts: Facts) -> str:
+    order = facts.get("order")
+    how = f"in memory with dimensions ({', '.join(order)})" if order else "with the channels last"
+    text = "the same random numbers drop {rate:percent} of the elements on both sides, in the {side} counted "
+    return facts.fill(text) + how
 
 
 def _not_cleared(facts: Facts) -> str:
@@ -478,11 +503,9 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.TERM: _say(_term, {"term": "bias", "factor": -0.5}),
     KindReason.OFFSET: _say("{subject} differs from the reference's by {offset} everywhere", {"offset": 1.0}),
     KindReason.OFFSET_BY_TABLE: _say(
-        lambda facts: (
-            facts.fill("{{subject}} differs by numbers that depend on dimension ")
-            + f"{', '.join(facts['dims'])} alone: a bias or table of shape ({', '.join(facts['shape'])})"
-        ),
+        _offset_by_table,
         {"dims": ["1", "2"], "shape": ["16", "32"]},
+        {"dims": ["1"], "shape": ["4"], "origin_phase": "backward"},
     ),
     KindReason.OFFSET_BY_ROW: _say(
         "{subject} differs by one number in each row of its last dimension: something is added to, or "
@@ -511,11 +534,7 @@ PHRASES: dict[KindReason, Phrase] = {
         "{side}: an error that is limited (Huber, smooth L1)",
         {"side": "target"},
     ),
-    KindReason.NOTHING_ELSE: _say(
-        "{subject} differs by {rel_l2} (relative l2), and no scale, sign, shift, order or mask maps one side "
-        "to the other: another computation, perhaps with a term more or less",
-        {"rel_l2": 0.1},
-    ),
+    KindReason.NOTHING_ELSE: _say(_nothing_else, {"rel_l2": 0.1}, {"rel_l2": 0.1, "single": 1}),
     KindReason.SUM_OVER_RANKS: _say(_over_ranks("sum"), {"ranks": ["0", "1"]}),
     KindReason.MEAN_OVER_RANKS: _say(
         _over_ranks("mean"),
@@ -656,9 +675,9 @@ PHRASES: dict[KindReason, Phrase] = {
         {"rate": 0.1, "target": 40, "reference": 43},
     ),
     KindReason.DROPPED_IN_OTHER_LAYOUT: _say(
-        "the same random numbers drop {rate:percent} of the elements on both sides, in the {side} counted "
-        "with the channels last",
+        _dropped_otherwise,
         {"side": "target", "rate": 0.1},
+        {"side": "target", "rate": 0.1, "order": ("0", "2", "1")},
     ),
     KindReason.DROPPED_ON_ONE_SIDE: _say(
         "{num:count element} of {subject} are 0 in the {side} alone, the others are multiplied by 1 / (1 - "

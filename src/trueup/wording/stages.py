@@ -86,6 +86,8 @@ def _origin(facts: Facts) -> str:
     if facts["stage"] == "loss":
         return "The loss is computed differently"
     effect = _EFFECTS.get(facts["stage"], "result differs")
+    if (step := facts.get("later")) is not None:
+        effect = f"weights differ at the start of step {step:g}"
     return f"{effect[:1].upper()}{effect[1:]} in {_module(facts)}"
 
 
@@ -444,7 +446,11 @@ PHRASES = {
         {**_PLACE, "kind": "constant_argument", "parts": (_THETA,)},
     ),
     S.ORIGIN: clause(
-        _origin, _PLACE, {**_PLACE, "stage": "loss"}, {**_PLACE, "stage": "backward", "module": ""}
+        _origin,
+        _PLACE,
+        {**_PLACE, "stage": "loss"},
+        {**_PLACE, "stage": "backward", "module": ""},
+        {**_PLACE, "stage": "weights", "later": 1},
     ),
     S.COLLECTIVE_MISSING: clause(
         "the reference calls {collective} over ranks {ranks} in this module, the target does not",
@@ -627,6 +633,11 @@ PHRASES = {
     ),
     S.CARRIED: clause(
         "Gradients of {parameters} still hold the previous step's", {"parameters": "all 12 parameters"}
+    ),
+    S.UNREACHED: clause("No gradient reaches {parameters} in the target", {"parameters": "a.weight"}),
+    S.NEVER_CALLED: clause(
+        "the target never calls {modules:list} in this step, the reference does",
+        {"modules": ("layers.0.attn.k_norm",)},
     ),
     S.NEVER_REACH: clause("Gradients of {parameters} never reach the optimizer", {"parameters": "a.weight"}),
     S.NOT_REDUCED: clause(

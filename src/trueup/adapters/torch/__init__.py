@@ -184,7 +184,7 @@ class Adapter:
         for module, name in roots:
             self._modules_set |= settings_of(module, name)
             self._models_set |= {name: found} if (found := configuration_of(module)) else {}
-        for fqn, mode in self._engine.training.buffers.modes.items():
+        for fqn, mode in self._engine.training.buffers.modes_of_all().items():
             self._modules_set.setdefault(fqn, {})["training"] = mode
         return {"settings": self._modules_set, "configuration": self._models_set}
 

@@ -31,15 +31,18 @@ class Buffers:
         """fqn -> shape, dtype and digest as first seen"""
         self.modes: dict[str, bool] = {}
         """fqn of a module whose code asks for its mode -> whether it was in training mode, as first seen"""
+        self.evaluated: dict[str, bool] = {}
+        """the same of models as first called without gradients"""
         self._asking: dict[type[nn.Module], bool] = {}
         self._roots: list[weakref.ref[nn.Module]] = []
+        self._evaluated: list[weakref.ref[nn.Module]] = []
 
     def root(self, module: nn.Module) -> None:
         """A training forward of a root begins."""
         if any(known() is module for known in self._roots):
             return
         self._roots.append(weakref.ref(module))
-        self._note_modes(module)
+        self._note_modes(module, self.modes)
         for fqn, buffer in self._below(module):
             if fqn not in self.table:
                 digest = self._engine.summariser.digest([buffer])
@@ -66,14 +69,25 @@ class Buffers:
         both = [*norms, *map(weighted_sum, found.values())]
         return list(found), torch.stack([one.to(both[0].device) for one in both]).view(2, -1)
 
-    def _note_modes(self, module: nn.Module) -> None:
+    def evaluation_root(self, module: nn.Module) -> None:
+        """A forward of a root without gradients begins."""
+        if any(known() is module for known in self._evaluated):
+            return
+        self._evaluated.append(weakref.ref(module))
+        self._note_modes(module, self.evaluated)
+
+    def modes_of_all(self) -> dict[str, bool]:
+        """Modes in training, and those of models that are never called with gradients."""
+        return self.evaluated | self.modes
+
+    def _note_modes(self, module: nn.Module, modes: dict[str, bool]) -> None:
         root = self._engine.root_name(module)
         for name, child in self._engine.modules_below(self._engine.bare(module)):
             kind = type(child)
             if kind not in self._asking:
                 self._asking[kind] = _asks_for_mode(kind)
             if self._asking[kind]:
-                self.modes.setdefault(".".join(part for part in (root, name) if part), child.training)
+                modes.setdefault(".".join(part for part in (root, name) if part), child.training)
 
     def end_step(self) -> None:
         """The step under way is over."""

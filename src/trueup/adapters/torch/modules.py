@@ -127,7 +127,10 @@ def _announce(engine: Engine, module: Module, args: tuple[object, ...], kwargs: 
         engine.measures.root(module, training=False)
     if has_parameters(module):
         engine.evaluation_roots += 1
-        return engine.evaluation_on and engine.evaluation_roots <= engine.MAX_EVALUATION_ROOTS
+        captured = engine.evaluation_on and engine.evaluation_roots <= engine.MAX_EVALUATION_ROOTS
+        if captured and sink.active:
+            engine.training.buffers.evaluation_root(module)
+        return captured
     return True
 
 

@@ -44,11 +44,11 @@ def _lacks_what_became(rows: Rows, judgement: Judgement) -> Bools:
     """Rows of weights whose gradient one run lacks after backward too, where both have another's then. Not of
     dumps, which hold one gradient of many, and not of two implementations."""
     later = rows.phase_is("param_grad") & ~rows.slot_starts(LOCAL)
-    lacking = np.zeros(rows.num_weights + 1, bool)
     dumped = bool(rows.target.tables.gaps or rows.reference.tables.gaps)
-    if (later & rows.paired).any() and not dumped and rows.match.bridge is None:
-        lacking[rows.weight[later & (judgement.status == UNMATCHED)]] = True
-    return np.asarray(lacking[rows.weight])
+    if not (later & rows.paired).any() or dumped or rows.match.bridge is not None:
+        return np.zeros(len(rows), bool)
+    names = rows.of_call("name")
+    return np.isin(names, np.unique(names[later & (judgement.status == UNMATCHED)]))
 
 
 def _known_on_both(rows: Rows) -> Bools:

@@ -324,6 +324,8 @@ class RunFacts:
     """of every step known"""
     rank_batch_digests: Mapping[int, str] = field(default_factory=dict)
     """of every rank in this step"""
+    leading: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """microbatch -> tokens that the model's mask hides ahead of the first one it shows, row by row"""
     collectives: Mapping[str, int] = field(default_factory=dict)
     """name -> calls in this step"""
     deterministic: bool | None = None

@@ -59,6 +59,7 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         batch_digests={s: str(e["batch_digest"]) for s, e in _by_step(lines) if e.get("batch_digest")},
         rank_batch_digests={r: str(e["batch_digest"]) for r, e in of_ranks.items() if e.get("batch_digest")},
         collectives={} if view is None else Counter(view.name[c] for c in view.calls_of_kind("collective")),
+        leading={} if view is None else _leading(view),
         dtypes=frozenset() if view is None else _dtypes(view),
         on_cpu=manifest.get("devices") in ([], ["CPU"]),
         deterministic=manifest.get("deterministic")
@@ -101,6 +102,16 @@ def with_forms_of(facts: RunFacts, free: TraceSource | None, step: int, rank: in
         for microbatch, loss in facts.losses.items()
     }
     return replace(facts, losses=losses)
+
+
+def _leading(view: StepView) -> dict[int, tuple[int, ...]]:
+    """Tokens ahead of each row's first shown one, of the inputs that hold 0 and 1 alone, both of them."""
+    found = {}
+    for microbatch, _, record in root_inputs(view):
+        mask = None if len(view.shape(record) or ()) != 2 else view.value(record)
+        if mask is not None and mask.size and set(np.unique(mask).tolist()) == {0.0, 1.0}:
+            found[microbatch] = tuple(int(n) for n in np.argmax(mask > 0, axis=1))
+    return found
 
 
 def _dtypes(view: StepView) -> frozenset[str]:

@@ -143,7 +143,7 @@ def _size(evidence: Evidence) -> Found | None:
         return None
     if not _is_floating_case(evidence):
         return None
-    dtype = dtype_of_error(vectors.rel, partial(_is_possible, evidence))
+    dtype = dtype_of_error(vectors.rel, partial(may_compute_in, evidence))
     if dtype is None:
         return None
     bias = fit(vectors.target - vectors.reference, vectors.reference)
@@ -162,7 +162,7 @@ def _size(evidence: Evidence) -> Found | None:
     )
 
 
-def _is_possible(evidence: Evidence, dtype: str) -> bool:
+def may_compute_in(evidence: Evidence, dtype: str) -> bool:
     """Whether anything may have computed in the dtype: a record of either run is in it, or the code that
     differs at the place names it on one side alone; no CPU has tf32."""
     runs = evidence.target_run, evidence.reference_run

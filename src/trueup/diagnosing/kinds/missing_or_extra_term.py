@@ -293,7 +293,8 @@ def by_elimination(evidence: Evidence) -> Found | None:
         return None
     if not SUMMED_ROUNDINGS * vectors.rounding < vectors.rel < UNRELATED:
         return None
-    sentence = said(evidence, KindReason.NOTHING_ELSE, rel_l2=vectors.rel)
+    facts = {"single": 1} if vectors.num_values == 1 else {}
+    sentence = said(evidence, KindReason.NOTHING_ELSE, rel_l2=vectors.rel, **facts)
     return Found(rank=EvidenceRank.BY_ELIMINATION, sentence=sentence)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
+from trueup.diagnosing.kinds.dtype_or_rounding import may_compute_in
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.thresholds import LOST_WIDELY, MIN_NUMBERS, MOSTLY, NEAR_SMALLEST
 from trueup.numerics.dtypes import DTYPES
@@ -60,7 +61,8 @@ def _ceiling(evidence: Evidence) -> Found | None:
 
 
 def _underflow(evidence: Evidence) -> Found | None:
-    """Zeros exactly where the reference's magnitude is below what a dtype holds."""
+    """Zeros exactly where the reference's magnitude is below what a dtype holds that may have computed it:
+    small gradients that never arrive are zero too."""
     a, b, t = evidence.target_values, evidence.reference_values, evidence.target
     if a is None or b is None or a.shape != b.shape or t is None or not t.is_floating:
         return None
@@ -70,7 +72,7 @@ def _underflow(evidence: Evidence) -> Found | None:
         return None
     largest = float(np.abs(b[lost]).max())
     found = _threshold(a, b, largest)
-    if found is None:
+    if found is None or not may_compute_in(evidence, found[0]):
         return None
     dtype, limit = found
     sentence = said(

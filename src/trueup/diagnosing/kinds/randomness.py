@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
@@ -13,6 +15,9 @@ from trueup.matching.names import family
 from trueup.types.arrays import Bools, Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
+
+_MOST_DIMS = 5
+"""of a tensor whose orders are tried: 119 beside its own"""
 
 
 def _dropout(evidence: Evidence) -> Found | None:
@@ -30,8 +35,11 @@ def _dropout(evidence: Evidence) -> Found | None:
     if float(close(t[both], r[both], roundoff_of(evidence)).mean()) < FULL_SHARE:
         return None
     rate = target / (target + int(both.sum()))
-    if (side := _channels_last(a, b)) is not None:
-        sentence = said(evidence, KindReason.DROPPED_IN_OTHER_LAYOUT, side=side, rate=rate)
+    if (laid := _other_layout(a, b)) is not None:
+        side, order = laid
+        channels_last = order == (0, *range(2, a.ndim), 1) and a.ndim > 3
+        facts = {} if channels_last else {"order": tuple(map(str, order))}
+        sentence = said(evidence, KindReason.DROPPED_IN_OTHER_LAYOUT, side=side, rate=rate, **facts)
         return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.MEMORY_FORMAT,))
     sentence = said(
         evidence, KindReason.OTHER_ELEMENTS_DROPPED, rate=rate, target=target, reference=reference
@@ -39,14 +47,15 @@ def _dropout(evidence: Evidence) -> Found | None:
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
 
 
-def _channels_last(target: Bools, reference: Bools) -> str | None:
-    """The side that drops the other's elements, counted with the channels last: numbers are drawn in the
-    order in which a tensor lies in memory."""
-    if target.ndim not in (4, 5):
+def _other_layout(target: Bools, reference: Bools) -> tuple[str, tuple[int, ...]] | None:
+    """The side that drops the other's elements, counted with its dimensions in another order, and that order:
+    numbers are drawn in the order in which a tensor lies in memory."""
+    if target.ndim > _MOST_DIMS:
         return None
-    for side, last, first in (("target", target, reference), ("reference", reference, target)):
-        if (np.moveaxis(last, 1, -1).ravel() == first.ravel()).mean() >= FULL_SHARE:
-            return side
+    for order in list(permutations(range(target.ndim)))[1:]:
+        for side, last, first in (("target", target, reference), ("reference", reference, target)):
+            if (last.transpose(order).ravel() == first.ravel()).mean() >= FULL_SHARE:
+                return side, order
     return None
 
 

@@ -19,14 +19,15 @@ _IDENTIFIERS = ("int", "uint")
 
 
 def _is_batch(evidence: Evidence) -> bool:
-    """What the data loader gave: integers entering the root, or what the data stage found; not one number."""
+    """What the data loader gave: integers entering the root, or what the data stage found; not one number,
+    and not what the root's own code gives to a module inside (positions)."""
     t, around, origin = evidence.target, evidence.surroundings, evidence.origin
     if t is None or numbers_given(evidence) is not None:
         return False
     if origin.stage is Stage.DATA or origin.phase == "batch":
         return True
     enters = origin.phase == "forward" and origin.slot.startswith("input") and origin.module == ""
-    return enters and around.kind == "module" and t.dtype.startswith(_IDENTIFIERS)
+    return enters and around.kind == "module" and not around.name and t.dtype.startswith(_IDENTIFIERS)
 
 
 def _known_batch(evidence: Evidence) -> Found | None:

@@ -259,11 +259,21 @@ def _positions(evidence: Evidence) -> Found | None:
     heads[rows.all(axis=1)] = rows.shape[1]
     changed = heads < rows.shape[1]
     tails = np.array([not rows[k, h:].any() for k, h in enumerate(heads) if h < rows.shape[1]])
-    if changed.any() and tails.mean() > FULL_SHARE and heads[changed].min() >= 2:
+    seen = heads - _hidden_ahead(evidence, len(heads))
+    if changed.any() and tails.mean() > FULL_SHARE and seen[changed].min() >= 2:
         at = sorted(set(heads[changed].tolist()))
         sentence = said(evidence, KindReason.POSITIONS_AGREE_UP_TO, positions=[str(n) for n in at[:4]])
         return Found(rank=EvidenceRank.CONSISTENT, sentence=sentence)
     return None
+
+
+def _hidden_ahead(evidence: Evidence, num_rows: int) -> NDArray[np.int64]:
+    """Tokens of padding at the left of each row (of each head): they, and the first that is shown, see one
+    token at most, and are alike whatever the scores are."""
+    leading = evidence.reference_run.leading.get(evidence.surroundings.microbatch, ())
+    if not leading or num_rows % len(leading):
+        return np.zeros(num_rows, np.int64)
+    return np.repeat(np.array(leading, np.int64), num_rows // len(leading))
 
 
 def _hide_alike(t: Floats, r: Floats) -> bool:

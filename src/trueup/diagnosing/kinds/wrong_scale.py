@@ -65,7 +65,8 @@ def _scaled(evidence: Evidence) -> Found | None:
     labels = known_factors(evidence, 1.0 + found.factor, error)
     rank = rank_of(share, None if vectors.num_values == 1 else vectors)
     single = vectors.num_values == 1
-    alike = single and not labels and sends_back_alike(evidence, 1.0 + found.factor)
+    sent = evidence.origin.sent_back is not None or sends_back_alike(evidence, 1.0 + found.factor)
+    alike = single and not labels and sent
     if rank is None or (single and not labels and not alike):
         return None
     of_run = any(label.code not in _OF_ANY_RUN for label in labels)

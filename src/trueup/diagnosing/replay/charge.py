@@ -20,7 +20,7 @@ from trueup.diagnosing.replay.noise import ReplayNoise
 from trueup.diagnosing.replay.plan import PLAN, read_plan
 from trueup.diagnosing.replay.step import OUTSIDE, ReplayedStep
 from trueup.diagnosing.replay.words import evidence_of, place_of, site_of, sources_of
-from trueup.diagnosing.thresholds import BIAS_Z
+from trueup.diagnosing.thresholds import BIAS_Z, SENT_BACK_APART
 from trueup.errors import TraceError
 from trueup.store import StepView, Trace
 from trueup.types.codes import LeftFree, ReplayCode
@@ -131,8 +131,11 @@ def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
         for one in known
         if step.target.kind[one.call] == "loss" and one.slot == "value" and one.score > 1
     }
+    unsound = _unsound(step, known)
     for one in lone_ones(step, known, lambda one: _owner_of(step, one)[0]):
-        if one.score <= 1 or one.left_free in _NOT_CHARGED:
+        if one.score <= 1 or (one.left_free in _NOT_CHARGED and not _is_free_input(one)):
+            continue
+        if (one.phase, _owner_of(step, one)[0]) in unsound:
             continue
         if one.phase == "param_grad" and _ran_free(step, step.target.name[one.call]):
             continue
@@ -143,6 +146,22 @@ def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
             owner, stage = OUTSIDE, Stage.LOSS
         found.append(Charge(owner=owner, stage=stage, step=step, found=one))
     return found
+
+
+def _unsound(step: ReplayedStep, known: list[Difference]) -> set[tuple[str, str]]:
+    """Phase and owner of what a replay cannot put right: what a module makes of an input that could not be
+    put in, and gradients around a module that hands on its input in the target alone."""
+    unforced = {step.target.name[one.call] for one in known if _is_free_input(one)}
+    misled = {_around_handed(step, one) for one in known if _hands_on_alone(step, one)}
+    found = {(phase, owner) for phase in ("forward", "param_grad") for owner in unforced}
+    return found | {("backward", owner) for owner in misled}
+
+
+def _is_free_input(one: Difference) -> bool:
+    """Whether a module was given something else that could not be put right, since its elements share memory:
+    positions or a mask, made by the code around it. What the module's own code makes follows from that."""
+    is_input = one.phase == "forward" and one.slot.startswith("input")
+    return is_input and one.left_free is LeftFree.EXPANDED and one.score > 1
 
 
 def _is_of_loss(step: ReplayedStep, one: Difference, loss: Difference | None) -> bool:
@@ -210,6 +229,26 @@ def _is_passed_on(step: ReplayedStep, one: Difference) -> bool:
     if at is not None and reference.record_call[at] == partner and not _hands_on(reference, at):
         return False
     return _hands_on(step.target, one.record)
+
+
+def _hands_on_alone(step: ReplayedStep, one: Difference) -> bool:
+    """Whether a module hands on what it was given in the target alone (a dropout that is off)."""
+    if one.phase != "forward" or not one.slot.startswith("output") or one.score <= 1:
+        return False
+    other = one.reference_record
+    return _hands_on(step.target, one.record) and (other is None or not _hands_on(step.reference, other))
+
+
+def _around_handed(step: ReplayedStep, one: Difference) -> str:
+    """The module whose code made the tensor that a module hands on. It is one tensor there, with the gradient
+    of all its uses; the reference's has that of the module alone: what is put in is no gradient of it."""
+    view, call = step.target, step.target.record_call[one.record]
+    content = view.content[one.record]
+    for around in view.enclosing(call):
+        given = (r for r in view.records(around, "forward") if view.slot[r].startswith("input"))
+        if not any(view.content[r] == content for r in given):
+            return view.name[around] if view.kind[around] == "module" else step.module_around(call)
+    return OUTSIDE
 
 
 def _hands_on(view: StepView, record: int) -> bool:
@@ -361,7 +400,30 @@ def _origin(owner: _Owner, agreement: Reason) -> Origin:
         evidence=evidence_of((c.step, c.found) for c in charges),
         counter_evidence=(agreement,),
         ranks=tuple(sorted({c.step.rank for c in same})),
+        sent_back=_sent_back(same),
     )
+
+
+def _sent_back(charges: Sequence[Charge]) -> float | None:
+    """The factor of a loss that all gradients which it sends back have too, in each microbatch of the step;
+    None where one has another, or is no multiple."""
+    found = [c.found for c in charges if isinstance(c.found, Difference) and c.stage is Stage.LOSS]
+    values = [one for one in found if one.phase == "loss"]
+    sent = [one for one in found if one.phase == "backward"]
+    if not values or len(found) < len(charges) or len(sent) < len(values):
+        return None
+    factor = values[0].scale
+    if factor is None or not all(is_multiple(one.scale, one.rel_l2, factor) for one in found):
+        return None
+    return factor
+
+
+def is_multiple(scale: float | None, rel_l2: float | None, factor: float) -> bool:
+    """Whether a tensor is another times this factor, and nothing is left over."""
+    if scale is None or rel_l2 is None:
+        return False
+    change = SENT_BACK_APART * abs(factor - 1)
+    return abs(scale - factor) <= change and rel_l2**2 - (scale - 1) ** 2 <= change**2
 
 
 def _bit_identical(steps: Iterable[ReplayedStep]) -> Reason:

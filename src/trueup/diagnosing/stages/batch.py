@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trueup.comparing.losses.calls import root_returns_loss
 from trueup.comparing.losses.inputs import LossInputs
@@ -81,6 +81,45 @@ class Batch:
         plain = [slot for slot in held if not any(word in slot for word in _BESIDE_TOKENS)] or list(held)
         rows = [self.looked_up.get(self.given.get((place, slot)) or 0, 0) for slot in plain]
         return held[plain[rows.index(max(rows))]] if plain else None
+
+
+def without_made(target: Batch, reference: Batch) -> tuple[Batch, Batch]:
+    """Both without inputs that differ and that another model made in both, of inputs with the same bits (a
+    generator, say): what that model computes differs, and no batch does."""
+    made = {
+        place
+        for place, digest in target.given.items()
+        if place in reference.given
+        and digest != reference.given[place]
+        and (own := _made_of(target.book, digest)) is not None
+        and own == _made_of(reference.book, reference.given[place])
+    }
+    if not made:
+        return target, reference
+    left = [
+        replace(
+            batch,
+            given={place: digest for place, digest in batch.given.items() if place not in made},
+            ids={name: ids for name, ids in batch.ids.items() if tuple(name.split(", ")) not in made},
+        )
+        for batch in (target, reference)
+    ]
+    alike = left[0].given == left[1].given
+    return left[0], replace(left[1], digest=target.digest) if alike else left[1]
+
+
+def _made_of(book: StepView, digest: int | None) -> tuple[str, tuple[int | None, ...]] | None:
+    """The outermost call of another model that returned a tensor: its name, and the digests of all that it
+    was given; None where there is none."""
+    if digest is None:
+        return None
+    for record, call in enumerate(book.record_call):
+        is_output = book.phase[record] == "forward" and book.slot[record].startswith("output")
+        outermost = book.kind[call] == "module" and book.parent[call] < 0 and book.name[call]
+        if is_output and outermost and book.digest(record) == digest:
+            rows = (one for one in book.records(call, "forward") if book.slot[one].startswith("input"))
+            return book.name[call], tuple(book.digest(one) for one in rows)
+    return None
 
 
 def given(book: StepView) -> Iterator[tuple[str, str, int]]:

@@ -82,7 +82,7 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
         given = None if other.way == "later" else _given_clipping(context, other, rank)
         if given is not None and given.way != other.way and "each" in (given.way, other.way):
             given = None  # some gradients are reduced in between, on the way that a free run takes
-        own = own if own.way == "value" else given or own
+        own = own if "value" in (own.way, other.way) else given or own
         difference = _averaged(own, other, context.layout) or _clipping_difference(own, other, scale)
         if (
             difference is not None

@@ -18,7 +18,7 @@ from trueup.diagnosing.evidence.run import run_facts
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.kinds.loss_divisor import named_divisor
 from trueup.diagnosing.kinds.thresholds import NEAR_ONE
-from trueup.diagnosing.stages.batch import Batch, data_finding, given
+from trueup.diagnosing.stages.batch import Batch, data_finding, given, without_made
 from trueup.diagnosing.stages.context import Context, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.labels import compared_labels
@@ -59,7 +59,7 @@ class DataStage:
             return _outcome([], [stream], True, {})
         for at in range(min(len(context.steps), 2)):
             for rank in context.ranks:
-                target, reference = (Batch.of(book) for book in context.pair(at, rank))
+                target, reference = without_made(*(Batch.of(book) for book in context.pair(at, rank)))
                 compared |= bool(target.ids and reference.ids) or _digests_tell(target, reference)
                 found, words = _compared(target, reference, context)
                 found = [*_one_sided(target, reference, context), *found]

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from functools import partial
 
 import polars as pl
 
 from trueup.comparing.precision_gap import TF32
+from trueup.comparing.program_code import code_book
 from trueup.comparing.scalars import number
 from trueup.diagnosing.stages.context import Context, clarity, counted, is_beyond, is_compared, stands_alone
 from trueup.diagnosing.stages.evaluated import with_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
-from trueup.diagnosing.stages.trainable import frozen_findings
+from trueup.diagnosing.stages.trainable import frozen_findings, unreached_findings
 from trueup.store import StepView
 from trueup.store.given import root_inputs
 from trueup.types.codes import EvidenceCode, VerdictCode
@@ -72,7 +74,9 @@ class BackwardStage:
         frozen = tuple(frozen_findings(context))
         own = context.origins_of(Stage.BACKWARD)
         sent = () if frozen or own else _sent_gradients(context)
-        known = (*frozen, *(finding_from_origin(origin, context) for origin in sent[:1]))
+        told = bool(frozen) or (bool(own) and context.by_replay) or context.failed_before() is not None
+        lost = () if told else unreached_findings(context)
+        known = (*frozen, *lost, *(finding_from_origin(origin, context) for origin in sent[:1]))
         return _judged(self, context, rows, [Stage.BACKWARD], norms_said(context), known=known)
 
 
@@ -248,7 +252,8 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
     if weights is not None and weights.status is StageStatus.FAILED:
         apart = weights.details.get("apart")
         for fqn in context.with_ties(apart) if isinstance(apart, list) else ():
-            if fqn.rpartition(".")[0] == origin.module or _uses_elsewhere(fqn, origin):
+            used = fqn.rpartition(".")[0] == origin.module or _uses_elsewhere(fqn, origin)
+            if used or _reads_from_child(fqn, origin, context):
                 return reason(Stages.WEIGHT_DIFFERS, parameter=fqn)
     scale_seen = origin.stage is Stage.LOSS or (origin.module == "" and origin.phase == "backward")
     if scale_seen and context.loss_scales_differ:
@@ -297,6 +302,19 @@ def _uses_elsewhere(fqn: str, origin: Origin) -> bool:
     holder = fqn.rpartition(".")[0]
     return (
         holder != "" and origin.module.startswith(holder + ".") and fqn.count(".") < origin.module.count(".")
+    )
+
+
+def _reads_from_child(fqn: str, origin: Origin, context: Context) -> bool:
+    """Whether the code of the origin's module names a weight of a module inside: a head tied by hand."""
+    inside = f"{origin.module}." if origin.module else ""
+    book = code_book(context.target, context.reference, origin.rank)
+    if book is None or not fqn.startswith(inside):
+        return False
+    own = book.target.function(book.target.forward_of(origin.module))
+    name = fqn.removeprefix(inside)
+    return (
+        own is not None and "." in name and re.search(rf"\bself\.{re.escape(name)}\b", own.source) is not None
     )
 
 

@@ -60,7 +60,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         stage=_stage_of(origin, context),
         headline=reason(Stages.LOSS_GRADIENT)
         if sends_otherwise
-        else _headline(origin, best, settings, buffers, classes),
+        else _headline(origin, best, settings, buffers, classes, context.steps[0][0]),
         module=origin.module,
         site=origin.site,
         phase=origin.phase,
@@ -162,8 +162,10 @@ def _headline(
     settings: dict[Reason, str],
     buffers: tuple[Reason, ...],
     classes: Reason | None,
+    first: int,
 ) -> Reason:
-    """The cause where it is known, else what differs."""
+    """The cause where it is known, else what differs; ``first``: the first captured step, whose weights are
+    the initial ones."""
     if settings:
         return next(iter(settings))
     if buffers and kind is not None and kind.sentence == buffers[0]:
@@ -177,7 +179,8 @@ def _headline(
     place = {"module": origin.module, "stage": origin.stage.value}
     if kind is not None and kind.rank.is_named:
         return reason(Stages.OF_KIND, kind.sentence, *kind.sentence.parts, kind=kind.name, **place)
-    return reason(Stages.ORIGIN, **place)
+    later = {"later": origin.step} if origin.stage is Stage.WEIGHTS and origin.step > first else {}
+    return reason(Stages.ORIGIN, **place, **later)
 
 
 _WEIGHED = (KindReason.SCALED_PER_ROW, KindReason.SCALED_PER_TOKEN)

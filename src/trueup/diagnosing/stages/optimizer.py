@@ -95,7 +95,7 @@ class OptimizerStage:
             findings = one_a_setting(located, shapes)
         if not findings and context.failed_before() is None:
             findings = stale_findings(context)
-        alone = all(o.stage not in (Stage.WEIGHTS, Stage.REDUCTION) for o in context.earlier if o.findings)
+        alone = all(o.stage not in _BEFORE for o in context.earlier if o.findings)
         alone = alone and not frozen_on_one_side(context)
         if not findings and alone and agreement is not None and agreement.code in _UNNAMED:
             findings = [_unnamed(context, agreement)]
@@ -438,12 +438,18 @@ def _near(book: StepView, reference: StepView, fqn: str, other: str) -> bool | N
 
 
 def near_updates(target: Floats, reference: Floats, before: Floats, roundoff: float) -> bool:
-    """Whether two weights after one update of ``before`` differ by rounding alone."""
+    """Whether two weights after one update of ``before`` differ by rounding alone. An update that is made of
+    the whole gradient (orthogonalised, preconditioned) rounds by a share of its own size everywhere, also
+    where it moves little."""
     sizes = abs(before) + abs(reference)
-    allowed = UPDATE_ROUNDINGS * roundoff * sizes + UPDATE_APART * abs(reference - before)
+    moved = abs(reference - before)
+    size = float(np.sqrt(np.mean(np.square(moved)))) if moved.size else 0.0
+    allowed = UPDATE_ROUNDINGS * roundoff * sizes + UPDATE_APART * np.maximum(moved, size)
     return bool((abs(target - reference) <= allowed).mean() > UPDATE_SHARE)
 
 
+_BEFORE = (Stage.WEIGHTS, Stage.REDUCTION, Stage.DATA)
+"""stages whose findings may be all that an update differs by: a step may be told the number of tokens"""
 _UNNAMED: dict[Code, Callable[[Reason], Reason]] = {
     Stages.GIVEN_DIFFER: lambda said: reason(Stages.UNNAMED),
     Stages.GIVEN_STATE_DIFFER: lambda said: reason(Stages.UNNAMED_STATE, names=said.place("names")),

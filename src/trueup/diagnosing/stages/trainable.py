@@ -1,4 +1,4 @@
-"""Weights that are trained on one side and frozen on the other."""
+"""Weights that are trained on one side alone: the other freezes them, or no gradient reaches them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
-from trueup.store import TraceSource
+from trueup.store import StepView, TraceSource
+from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import reason
@@ -35,6 +36,56 @@ def frozen_findings(context: Context) -> list[Finding]:
         for side in (False, True)
         if side in apart.values()
     ]
+
+
+def unreached_findings(context: Context) -> list[Finding]:
+    """One finding for the weights that get a gradient other than zero in the reference's first step and none
+    in the target's, where others of the target do: nothing that the loss is made of uses them."""
+    if context.mesh.wide_axes or context.bridge is not None:
+        return []
+    target, reference = context.pair()
+    frozen = frozen_on_one_side(context)
+    trained = _trained(context.target, context)
+    reached = {fqn: _is_reached(target, fqn) for fqn in context.matched if trained.get(fqn)}
+    names = [
+        fqn
+        for fqn, got in reached.items()
+        if not got and fqn not in frozen and _is_reached(reference, context.matched[fqn])
+    ]
+    if not names or not any(reached.values()):
+        return []
+    shapes: dict[str, Sequence[int]] = dict.fromkeys(context.matched, (0, 0))
+    lacking = reason(Stages.UNREACHED, parameters=described(names, shapes))
+    uncalled = [
+        module
+        for module in dict.fromkeys(fqn.rpartition(".")[0] for fqn in names)
+        if module and not target.named("module", module) and reference.named("module", module)
+    ]
+    why = (reason(Stages.NEVER_CALLED, modules=uncalled),) if uncalled else ()
+    kind = kind_named("frozen_or_missing_gradient", EvidenceRank.STATED, lacking)
+    place = place_of(names, context.matched) or ""
+    return [
+        Finding(
+            stage=Stage.BACKWARD,
+            headline=lacking,
+            module=place.rpartition(".")[0] if place in context.matched else place,
+            site=place,
+            phase="param_grad",
+            step=target.step,
+            rank=target.rank,
+            kinds=(kind,),
+            basis=Basis.RECORDED,
+            evidence=(lacking, *why, *names_listed(names)),
+            causes=kind.causes,
+            next_note=kind.next,
+        )
+    ]
+
+
+def _is_reached(book: StepView, fqn: str) -> bool:
+    """Whether a gradient that is not all zero was recorded for a weight."""
+    rows = (book.summary(book.parameter(fqn, *slot)) for slot in (LOCAL, ACCUMULATED, CLIPPED))
+    return any(row is not None and row["l2_norm"] != 0 for row in rows)
 
 
 def _finding(names: list[str], context: Context, *, trained: bool) -> Finding:

@@ -8,6 +8,7 @@ import numpy as np
 
 from trueup.diagnosing.thresholds import (
     CAST_ROUNDINGS,
+    CONSTANT_START,
     DRAW_ERRORS,
     DRAW_SPREAD,
     WEIGHT_ALIKE,
@@ -150,12 +151,20 @@ def _rounded(target: Floats, reference: Floats) -> Change | None:
     return None
 
 
+def _is_one_number(target: Floats, reference: Floats) -> bool:
+    """Whether both are about one and the same number, from which both have moved (the weights of a norm)."""
+    if not (target.std() and reference.std()):
+        return False
+    apart = max(float(target.std()), float(reference.std()), abs(float(target.mean() - reference.mean())))
+    return apart <= CONSTANT_START * abs(float(reference.mean()))
+
+
 def _draw(target: Floats, reference: Floats, gap: float) -> Change:
     spreads = float(target.std()), float(reference.std())
     both = spreads[0] * spreads[1] * target.size
     close = float(np.vdot(target - target.mean(), reference - reference.mean())) / both if both else 0.0
     ratio = spreads[0] / spreads[1] if spreads[1] else np.inf
-    if close > WEIGHT_ALIKE:
+    if close > WEIGHT_ALIKE or _is_one_number(target, reference):
         return Change(name="near", kind="stale_value", evidence=reason(Weights.NEAR, rel_diff=gap))
     if abs(ratio - 1) < max(DRAW_SPREAD, DRAW_ERRORS / np.sqrt(2 * target.size)):
         draw = reason(Weights.OTHER_DRAW, target=spreads[0], reference=spreads[1])

@@ -44,6 +44,7 @@ from trueup.reporting.document import (
 )
 from trueup.reporting.formatting import as_sentence, plain, short_site
 from trueup.types.finding import Finding
+from trueup.wording.catalogue import command
 from trueup.wording.kinds import kind_word
 from trueup.wording.stages import STAGE_TITLES
 
@@ -168,6 +169,9 @@ def _verdict_facts(finding: Finding) -> list[Fact | None]:
 
 def _next(finding: Finding) -> list[str | Span]:
     """The command, and on a line of its own what it is for: a command is copied."""
+    typed = None if finding.next is None else command(finding.next)
+    if finding.next is not None and typed is not None:
+        return [Span(typed, Look.COMMAND), as_sentence(said(finding.next))]
     lines: list[str | Span] = [Span(said(finding.next), Look.COMMAND)] if finding.next else []
     return [*lines, as_sentence(said(finding.next_note))] if finding.next_note else lines
 

@@ -110,6 +110,8 @@ class StagesCode(Code):
     NUM_GRADIENTS = "reduction.num_gradients"
     FROM_OWN_GRADIENTS = "reduction.from_own_gradients"
     CARRIED = "reduction.carried_over"
+    UNREACHED = "backward.weights_without_gradient"
+    NEVER_CALLED = "backward.modules_not_called"
     NEVER_REACH = "reduction.never_reach_optimizer"
     PARTLY_REDUCED = "reduction.microbatches_not_reduced"
     NOT_REDUCED = "reduction.not_reduced"
