@@ -65,7 +65,12 @@ def _pytest(python: str, *words: str) -> int:
     command = [python, "-m", "pytest", *(workers if cores > 1 else []), "--durations=10", *words]
     compiled = Path(tempfile.gettempdir()) / "trueup-inductor"  # a minute of g++, if nothing was kept
     with tempfile.TemporaryDirectory(prefix="trueup-tests-", dir=_memory()) as folder:
-        environment = {"TORCHINDUCTOR_CACHE_DIR": str(compiled), **os.environ, "TMPDIR": folder}
+        environment = {
+            "TORCHINDUCTOR_CACHE_DIR": str(compiled),
+            **os.environ,
+            "TMPDIR": folder,
+            "PYTHONDONTWRITEBYTECODE": "",  # a thousand programs would compile the source each for itself
+        }
         return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 
 

@@ -307,13 +307,16 @@ class Context:
 
     @cached_property
     def microbatches(self) -> tuple[int | None, int | None]:
-        """How many forwards the first step has on either side; of a pipeline, which runs several before their
-        backwards, how many backwards."""
+        """How many forwards the first step has on either side; of pipelines, which run several before their
+        backwards, how many backwards. Where both sides count alike as they are, that is enough: not every
+        framework tells backwards apart."""
         sides = zip((self.target, self.reference), self.steps[0], self.pair(), strict=True)
         counts = [
             (scalar_line(source, self.ranks[0], step).get("microbatches"), len(book.passes))
             for source, step, book in sides
         ]
+        if counts[0][0] == counts[1][0]:
+            return counts[0][0], counts[1][0]
         target, reference = (max(num, passes) if num and passes else num for num, passes in counts)
         return target, reference
 
