@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 import trueup
+import trueup.store
 from trueup.adapters.torch.device.parts import COUNTS, EXTREMES, Whole, summaries_from_parts
 from trueup.adapters.torch.device.queue import Kernel, Operations, path_for
 from trueup.adapters.torch.device.queue import Path as DevicePath
@@ -172,10 +173,10 @@ def bandwidth(path: DevicePath, device: torch.device, num_bytes: int = 1 << 30) 
 
 def step_seconds(
     model: nn.Module, ids: Tensor, steps: int, mark: Callable[[], None] = lambda: None
-) -> list[float]:
-    """Seconds of each training step; nothing in a step waits for the device."""
+) -> tuple[list[float], list[float]]:
+    """Seconds of each training step, and until the host had submitted it; nothing in a step waits."""
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, fused=True)
-    found = []
+    found, submitted = [], []
     for _ in range(steps):
         torch.cuda.synchronize()
         start = time.perf_counter()
@@ -184,9 +185,21 @@ def step_seconds(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         mark()
+        submitted.append(time.perf_counter() - start)
         torch.cuda.synchronize()
         found.append(time.perf_counter() - start)
-    return found
+    return found, submitted
+
+
+def profiled(work: Callable[[], object]) -> dict[str, Any]:
+    """What the kernel took of the device."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        work()
+    kernels = [event for event in profile.key_averages() if event.key == "summarise"]
+    return {
+        "launches": sum(event.count for event in kernels),
+        "kernel_seconds": sum(event.device_time_total for event in kernels) / 1e6,
+    }
 
 
 def trained(layers: int, mode: dict[str, Any] | None, steps: int, device: torch.device) -> dict[str, Any]:
@@ -195,14 +208,20 @@ def trained(layers: int, mode: dict[str, Any] | None, steps: int, device: torch.
     model = Llama(layers).to(device, torch.bfloat16)
     ids = torch.randint(0, 32000, (1, 4096), device=device)
     torch.cuda.reset_peak_memory_stats()
+    found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         if mode is None:
-            seconds = step_seconds(model, ids, steps)
+            seconds, submitted = step_seconds(model, ids, steps)
         else:
             with trueup.Tracer(Path(folder) / "run", steps="all", **mode):
-                seconds = step_seconds(model, ids, steps)
+                seconds, submitted = step_seconds(model, ids, steps)
+                found = profiled(lambda: step_seconds(model, ids, 1))
+            trace = trueup.store.Trace(Path(folder) / "run")
+            found["rows"] = trace.read(steps - 1, 0).summaries.height
     return {
+        **found,
         "step_seconds": statistics.median(seconds[2:]),
+        "submitted_seconds": statistics.median(submitted[2:]),
         "steps": seconds,
         "peak_bytes": torch.cuda.max_memory_allocated(),
         "num_parameters": sum(p.numel() for p in model.parameters()),
@@ -221,7 +240,7 @@ def rows_of(options: argparse.Namespace, add: Callable[[str, object], None]) -> 
     off = trained(options.layers, None, 8, device)
     add("capture off", off)
     for name, mode in MODES.items():
-        if time.monotonic() > end - 60:
+        if time.monotonic() > end - 20:
             add(f"capture {name}", "left out: no time")
             continue
         steps = 3 if "values" in name else 6

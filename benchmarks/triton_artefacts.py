@@ -42,9 +42,9 @@ RESULTS = Path(__file__).parent / "results" / "triton_artefacts.json"
 _BIN = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 SIGNATURE = {
     "job_of": "*i64", "jobs": "*i64", "rows": "*i64", "partials": "*i64", "counters": "*i32",
-    "powers": "*i64", "blocks": "*i16", "signs": "*i32", "float8": "*fp32",
+    "powers": "*i64", "blocks": "*i16", "signs": "*fp64", "float8": "*fp32",
 }  # fmt: skip
-CONSTANTS = ("CODE", "DIGEST", "SKETCH", "OFFSETS", "BLOCKS", "LANES")
+CONSTANTS = ("CODE", "DIGEST", "SKETCH", "OFFSETS", "LANES")
 H100_BYTES_A_SECOND, H100_LANES_A_SECOND = 3.35e12, 132 * 128 * 1.755e9
 """of an H100 SXM: device memory (data sheet), and lanes of instructions issued: 132 multiprocessors, four
 schedulers of a warp each, at the boost clock"""
@@ -74,23 +74,10 @@ class Artefact:
     instructions_an_element: float | None
 
 
-def _most(variant: Variant) -> int:
-    return 2 if variant.target == "sm_80" else 4
-
-
-def _blocks(variant: Variant) -> int:
-    return kernel.blocks_of(variant.dtype, _most(variant))
-
-
-def _warps(variant: Variant) -> int:
-    return kernel.warps_of(variant.dtype, _most(variant), sketch=variant.sketch)
-
-
 def compiled(variant: Variant) -> triton.compiler.CompiledKernel:
     """The kernel for a target that need not be here."""
     values = (
-        kernel.code_of(variant.dtype), variant.digest, variant.sketch, variant.offsets, _blocks(variant),
-        kernel.LANES,
+        kernel.code_of(variant.dtype), variant.digest, variant.sketch, variant.offsets, kernel.LANES,
     )  # fmt: skip
     signature = {**SIGNATURE, **dict.fromkeys(CONSTANTS, "constexpr")}
     names = list(signature)
@@ -100,7 +87,7 @@ def compiled(variant: Variant) -> triton.compiler.CompiledKernel:
     return triton.compile(
         source,
         target=TARGETS[variant.target],
-        options={"num_warps": _warps(variant)},
+        options={"num_warps": kernel.NUM_WARPS},
     )
 
 
@@ -117,14 +104,14 @@ def _of_nvidia(variant: Variant, made: triton.compiler.CompiledKernel) -> Artefa
         usage = _run("cuobjdump", "--dump-resource-usage", file.name)
         code = _run("nvdisasm", "-c", file.name)
     numbers = {name: int(value) for name, value in re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", usage)}
-    loop, threads = loop_of(code), 32 * _warps(variant)
+    loop, threads = loop_of(code), 32 * kernel.NUM_WARPS
     return Artefact(
         variant=variant,
         registers=numbers["REG"],
         spilled_bytes=numbers["STACK"] + numbers["LOCAL"],
         shared_bytes=int(made.metadata.shared),
         loop_instructions=loop,
-        instructions_an_element=None if loop is None else loop * threads / (_blocks(variant) * kernel.LANES),
+        instructions_an_element=None if loop is None else loop * threads / kernel.LANES,
     )
 
 

@@ -182,7 +182,7 @@ def _counting_positions(rows: Rows, half: Half) -> Bools:
     words = rows.match.words
     named = np.array([POSITION in word for word in words.slot] + [False])[rows.slot]
     widths = np.array([shape[-1] if shape else 1 for shape in words.shape] + [1], float)[half.shape]
-    held, times = half.statistics, np.nan_to_num(half.numel) / widths
+    held, times = half.statistics, np.nan_to_num(half.numel) / np.maximum(widths, 1)
     counting = (held["minimum"] == 0) & (held["maximum"] == widths - 1)
     counting &= np.isclose(held["mean"], (widths - 1) / 2)
     squares = times * (widths - 1) * widths * (2 * widths - 1) / 6

@@ -252,9 +252,7 @@ class _Work:
         if read_values(rows, metrics, bound.relative, *sides, pair, self.options):
             bound = rounding_bound(rows, metrics, factor, products=products)
         bound = with_exact_losses(bound, rows, metrics, self.reference, pair)
-        if rows.match.bridge is None:
-            return bound
-        return with_rounded_coefficients(bound, rows, sides, pair.rank)
+        return with_rounded_coefficients(bound, rows, metrics, sides, pair.rank)
 
     def _transposed(
         self, match: StepMatch, target: StepTables, reference: StepTables, pair: StepPair

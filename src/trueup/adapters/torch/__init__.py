@@ -20,6 +20,7 @@ from trueup.adapters.torch import (
     regions,
     training,
 )
+from trueup.adapters.torch.device import recording
 from trueup.adapters.torch.engine import Engine
 from trueup.adapters.torch.forcing import forcing_from_options
 from trueup.adapters.torch.measures import Measures
@@ -50,6 +51,7 @@ class Adapter:
         self._regions = regions.begin(engine)
         collectives.install(engine)
         escapes.install(engine)
+        recording.install()
         engine.forcing = forcing_from_options(engine)
         self._mode = api.install(engine)
         dynamo.leave_alone()

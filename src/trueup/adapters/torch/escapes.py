@@ -34,10 +34,10 @@ def install(engine: Engine) -> None:
     _engine = engine
     if not first:
         return
-    for name in OF_TENSORS:
-        setattr(torch.Tensor, name, _watched(getattr(torch.Tensor, name)))
-    for name in OF_STORAGES:
-        setattr(torch.UntypedStorage, name, _watched(getattr(torch.UntypedStorage, name)))
+    for kind, names in ((torch.Tensor, OF_TENSORS), (torch.UntypedStorage, OF_STORAGES)):
+        for name in names:
+            if hasattr(kind, name):  # older versions of torch lack some
+                setattr(kind, name, _watched(getattr(kind, name)))
     torch.Tensor.data = property(_get_data, _set_data, doc=data_of.__doc__)  # type: ignore[assignment]
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.modules.module import Module
 
 from trueup.adapters.torch import gradients
+from trueup.adapters.torch.device.recording import RECORDING
 from trueup.adapters.torch.engine import TRANSPARENT, Engine, Frame, Kind, class_name, has_parameters
 from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.trees import split_call, split_result
@@ -40,7 +41,7 @@ def _wrapped_call(self: Module, *args: object, **kwargs: object) -> object:
     if _is_compiling():
         return _original(self, *args, **kwargs)
     engine = _engine
-    if engine is None or _tracing() is not None:
+    if engine is None or RECORDING.depth or _tracing() is not None:
         return _original(self, *args, **kwargs)
     if engine.uncompiled and type(self).__name__ == "OptimizedModule":
         return _original(self, *args, **kwargs)  # calls the module it wraps

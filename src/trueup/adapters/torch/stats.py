@@ -8,6 +8,7 @@ may have written to it since.
 from __future__ import annotations
 
 import ctypes
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,7 @@ from torch import nn
 from trueup.adapters.base import OnItsWay, Recorder, Row, Sink
 from trueup.adapters.placing import Place, WherePlaced
 from trueup.adapters.torch.device.queue import Queue, Step
+from trueup.adapters.torch.device.recording import RECORDING
 from trueup.adapters.torch.memory import (
     FREED,
     bytes_of,
@@ -345,6 +347,11 @@ class Summariser:
         self._memo.clear()
         self._carried.clear()
 
+    def forget_devices(self) -> None:
+        """The same where no look at the memory itself would tell."""
+        if self._queue.paths():
+            self.forget()
+
     def distrust(self, holder: Tensor | torch.UntypedStorage) -> None:
         """The program has taken hold of this memory: from now on it is summarised every time."""
         if isinstance(holder, Tensor):
@@ -434,8 +441,13 @@ def take_small(want: int, limit: int) -> Take:
 
 def is_recorded_as_graph(device: torch.device) -> bool:
     """Whether what is called now is recorded to run later (CUDA graphs): capture must add nothing."""
-    asked = getattr(torch.get_device_module(device), "is_current_stream_capturing", None)
-    return asked is not None and bool(asked())
+    return RECORDING.depth > 0 or bool(_asks(device.type)())
+
+
+@functools.lru_cache(maxsize=8)
+def _asks(kind: str) -> Callable[[], bool]:
+    module = torch.get_device_module(kind)
+    return lambda: getattr(module, "is_current_stream_capturing", bool)()
 
 
 class StorageReference:

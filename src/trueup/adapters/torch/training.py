@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from trueup.adapters.names import ParameterReference
 from trueup.adapters.torch.buffers import Buffers
+from trueup.adapters.torch.device.recording import RECORDING
 from trueup.adapters.torch.given_gradients import GivenGradients, put_given
 from trueup.adapters.torch.labels import labels_of
 from trueup.adapters.torch.memory import in_transform
@@ -115,8 +116,8 @@ class Training:
                 for one in group["params"]
             )
             others = (one for one in objects if type(one) in (Tensor, nn.Parameter))
-            self._buffered = steps and any(
-                _holds(one, parameter, sample) for one in others if one is not parameter and one is not sample
+            self._buffered = steps and _one_holds(
+                [one for one in others if one is not parameter and one is not sample], parameter, sample
             )
         return bool(self._buffered)
 
@@ -239,6 +240,8 @@ class Training:
     def _arrived(self, fqn: str, identity: int, gradient: Tensor) -> None:
         """A parameter's own gradient of this backward, before reduction and accumulation."""
         engine = self.engine
+        if RECORDING.depth:
+            return
         try:
             watched = engine.measures is not None and engine.measures.on
             if not (engine.sink.active or watched) or identity not in self._parameters:
@@ -325,6 +328,7 @@ class Training:
         """An optimizer is about to step: note its settings and the gradients it receives."""
         engine = self.engine
         self._note_settings(optimizer)
+        engine.summariser.forget_devices()  # gradients may have been scaled by kernels that count no version
         if engine.measures is not None:
             engine.measures.before_update(self._updated(optimizer))
         if not engine.sink.active:
@@ -366,6 +370,9 @@ class Training:
         if not self.is_update_noted:
             self._note_settings(optimizer)
         engine.summariser.forget()
+        watched = self._watched() if self._watched is not None else None
+        if watched is not None and any(one is watched for one, _ in self._updated(optimizer)):
+            self._watched_version = _UPDATED
         if engine.measures is not None:
             engine.measures.after_update(optimizer, self._updated(optimizer))
         if engine.sink.active and engine.optimizer_on:
@@ -393,6 +400,8 @@ class Training:
         self.buffers.end_step()
 
 
+_UPDATED = -1
+"""no version of a tensor: fused optimizers count none"""
 _SAMPLE = 64
 """numbers of a gradient by which it is known again"""
 
@@ -406,15 +415,17 @@ def _sampled(tensor: Tensor) -> Tensor | None:
         return tensor.detach().reshape(-1)[:: -(-tensor.numel() // _SAMPLE)].float().clone()
 
 
-def _holds(tensor: Tensor, like: Tensor, sample: Tensor) -> bool:
-    """Whether a tensor has a weight's shape and the sampled numbers of its gradient, times any factor."""
-    if tensor.shape != like.shape or not tensor.is_floating_point() or tensor.device != sample.device:
+def _one_holds(tensors: list[Tensor], like: Tensor, sample: Tensor) -> bool:
+    """Whether a tensor has a weight's shape and the sampled numbers of its gradient, times any factor; a
+    device is waited for once, if there is any of that shape."""
+    alike = [one for one in tensors if one.shape == like.shape and one.device == sample.device]
+    others = [one for tensor in alike if tensor.is_floating_point() and (one := _sampled(tensor)) is not None]
+    if not others:
         return False
-    other = _sampled(tensor)
-    if other is None:
-        return False
-    both = float(other.norm() * sample.norm())
-    return both > 0 and abs(float(other @ sample)) > both * (1 - torch.finfo(torch.bfloat16).eps)
+    rows = torch.stack(others)
+    lengths = rows.norm(dim=1) * sample.norm()
+    same = (rows @ sample).abs() > lengths * (1 - torch.finfo(torch.bfloat16).eps)
+    return bool((same & (lengths > 0)).any())
 
 
 def _plain_tensors(args: tuple[object, ...], kwargs: dict[str, object]) -> list[Tensor]:
@@ -517,7 +528,7 @@ def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
 def _is_of_the_run(engine: Engine) -> bool:
     """Whether the backward that begins in this thread is the run's."""
     try:
-        return engine.threads.backward()
+        return not RECORDING.depth and engine.threads.backward()
     except Exception as error:
         engine.failed("backward", error)
         return False
@@ -527,7 +538,9 @@ def _of_the_run() -> Training | None:
     """What is trained, where this thread trains it."""
     training = _training
     try:
-        return None if training is None or _is_compiling() or training.engine.threads.beside else training
+        if training is None or RECORDING.depth or _is_compiling():
+            return None
+        return None if training.engine.threads.beside else training
     except Exception as error:
         if training is not None:
             training.engine.failed("the thread that trains", error)

@@ -24,7 +24,6 @@ def summarised(
     whole: tuple[int, ...] | None = None,
     first: int = 0,
     *,
-    blocks: int = 4,
     max_programs: int = MAX_PROGRAMS,
 ) -> Array:
     """Summaries of tensors of one dtype by one launch."""
@@ -61,7 +60,6 @@ def summarised(
             DIGEST=bool(want & HAS_DIGEST),
             SKETCH=bool(want & HAS_SKETCH),
             OFFSETS=apart,
-            BLOCKS=blocks,
             LANES=kernel.LANES,
         )
     assert not counters.any()

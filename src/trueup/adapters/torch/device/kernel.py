@@ -6,7 +6,11 @@ others wrote, in their order. All sums are in float64, counts and the digest in 
 compared as they are: the result does not depend on how programs are scheduled. There are no float atomics.
 
 Lane ``l`` of a sketch block reads the element that belongs into bucket ``l % 64``: the rotation of the block
-is applied to addresses, within 64 elements, and the lane's sum stays in its registers.
+is applied to addresses, within 64 elements, and the lane's sum stays in its registers. Tiles have one dim,
+and nothing but the sums of a program crosses lanes: compilers of any version keep a lane's numbers in one
+thread, and neighbours beside each other (of tiles of two dims they may not, where rotated addresses tell them
+nothing). What is not finite is left out lane by lane; a run that has any is read again to count
+which, from the cache.
 """
 
 from __future__ import annotations
@@ -18,23 +22,10 @@ from trueup.numerics.dtypes import DTYPES, REAL_PART
 
 LANES = 1024
 """a sketch block"""
-NUM_WARPS = 16
 
 
-def warps_of(dtype: str, most: int = 4, *, sketch: bool = True) -> int:
-    """Warps of a program. ``most`` as for ``blocks_of``: sketches of float64 would spill there."""
-    return 8 if dtype == "float64" and most < 4 and sketch else NUM_WARPS
-
-
-def blocks_of(dtype: str, most: int = 4) -> int:
-    """Sketch blocks read at once: as many as fit the registers of 512 threads without spills.
-
-    ``most``: 2 before compute capability 9.
-    """
-    entry = DTYPES[dtype]
-    if entry.kind == "float" and entry.itemsize < 8:
-        return most
-    return 1 if dtype == "float64" else 2
+NUM_WARPS = 8
+"""of a program, which keeps sums of a quarter of a block's lanes: one lane a thread"""
 
 
 WORDS = tl.constexpr(74)
@@ -43,6 +34,8 @@ INF32 = tl.constexpr(0x7F800000)
 INF64 = tl.constexpr(0x7FF0000000000000)
 MOST32 = tl.constexpr(0x7FFFFFFF)
 MOST64 = tl.constexpr(0x7FFFFFFFFFFFFFFF)
+AGAIN = tl.constexpr(1024)
+"""elements that are counted again at once"""
 
 
 def code_of(dtype: str) -> int:
@@ -62,54 +55,33 @@ def _power(powers, generator, exponent):
 
 
 @triton.jit
-def _raw(address, at, CODE: tl.constexpr):
-    """Bits of elements as integers of their size."""
+def _elements(address, CODE: tl.constexpr):
+    """A pointer to elements as integers of their size."""
     if CODE == 0 or CODE == 11 or CODE == 15:
-        return tl.load(address.to(tl.pointer_type(tl.int64)) + at)
+        return address.to(tl.pointer_type(tl.int64))
     elif CODE == 1 or CODE == 10 or CODE == 14:
-        return tl.load(address.to(tl.pointer_type(tl.int32)) + at)
+        return address.to(tl.pointer_type(tl.int32))
     elif CODE == 2 or CODE == 3 or CODE == 9 or CODE == 13:
-        return tl.load(address.to(tl.pointer_type(tl.int16)) + at)
+        return address.to(tl.pointer_type(tl.int16))
     else:
-        return tl.load(address.to(tl.pointer_type(tl.int8)) + at)
+        return address.to(tl.pointer_type(tl.int8))
 
 
 @triton.jit
-def _masked(address, at, ok, CODE: tl.constexpr):
-    """The same where ``ok``; elsewhere NaN, or 0 in dtypes without."""
+def _masked(at, ok, CODE: tl.constexpr):
+    """Bits of elements where ``ok``; elsewhere NaN, or 0 in dtypes without."""
     if CODE == 0:
-        return tl.load(address.to(tl.pointer_type(tl.int64)) + at, mask=ok, other=0x7FF8000000000000)
+        return tl.load(at, mask=ok, other=0x7FF8000000000000)
     elif CODE == 1:
-        return tl.load(address.to(tl.pointer_type(tl.int32)) + at, mask=ok, other=0x7FC00000)
+        return tl.load(at, mask=ok, other=0x7FC00000)
     elif CODE == 2 or CODE == 3:
-        return tl.load(address.to(tl.pointer_type(tl.int16)) + at, mask=ok, other=0x7FFF)
+        return tl.load(at, mask=ok, other=0x7FFF)
     elif CODE == 4 or CODE == 5:
-        return tl.load(address.to(tl.pointer_type(tl.int8)) + at, mask=ok, other=0x7F)
+        return tl.load(at, mask=ok, other=0x7F)
     elif CODE == 6 or CODE == 7:
-        return tl.load(address.to(tl.pointer_type(tl.int8)) + at, mask=ok, other=-128)
-    elif CODE == 11 or CODE == 15:
-        return tl.load(address.to(tl.pointer_type(tl.int64)) + at, mask=ok, other=0)
-    elif CODE == 10 or CODE == 14:
-        return tl.load(address.to(tl.pointer_type(tl.int32)) + at, mask=ok, other=0)
-    elif CODE == 9 or CODE == 13:
-        return tl.load(address.to(tl.pointer_type(tl.int16)) + at, mask=ok, other=0)
+        return tl.load(at, mask=ok, other=-128)
     else:
-        return tl.load(address.to(tl.pointer_type(tl.int8)) + at, mask=ok, other=0)
-
-
-@triton.jit
-def _count(marks):
-    return tl.sum(tl.sum(tl.sum(marks.to(tl.int32), axis=0), axis=0), axis=0)
-
-
-@triton.jit
-def _total(lanes):
-    return tl.sum(tl.sum(lanes, axis=0), axis=0)
-
-
-@triton.jit
-def _least(lanes):
-    return tl.min(tl.min(lanes, axis=0), axis=0)
+        return tl.load(at, mask=ok, other=0)
 
 
 @triton.jit
@@ -156,6 +128,105 @@ def _mixed(raw, CODE: tl.constexpr):
         return raw.to(tl.int64) & 0xFF
 
 
+@triton.jit
+def _with_floats(raw, value, ok, zeros, small, most, low, high, CODE: tl.constexpr, MASKED: tl.constexpr):
+    """Counts and extremes after more floats, and these with 0 for what is not finite; NaN stands for what is
+    not there."""
+    if CODE == 0:
+        size = raw & MOST64
+        lacking = (size - 1).to(tl.uint64, bitcast=True)
+        finite = size < INF64
+    else:
+        size = value.to(tl.int32, bitcast=True) & MOST32
+        lacking = (size - 1).to(tl.uint32, bitcast=True)
+        finite = size < INF32
+    zeros += (size == 0).to(tl.int32)
+    small = tl.minimum(small, lacking)
+    known = tl.where(finite, value, float("nan"))
+    low = tl.minimum(low, known)
+    high = tl.maximum(high, known)
+    if MASKED:
+        size = tl.where(ok, size, 0)
+    return tl.where(finite, value, 0.0), zeros, small, tl.maximum(most, size), low, high
+
+
+@triton.jit
+def _with_integers(raw, value, ok, zeros, small, low, high, MASKED: tl.constexpr):
+    """Counts and extremes after more integers or booleans; 0 stands for what is not there."""
+    small = tl.minimum(small, tl.where(raw == 0, float("inf"), tl.abs(value)))
+    if MASKED:
+        zeros += ((raw == 0) & ok).to(tl.int32)
+        low = tl.minimum(low, tl.where(ok, value, float("inf")))
+        high = tl.maximum(high, tl.where(ok, value, float("-inf")))
+    else:
+        zeros += (raw == 0).to(tl.int32)
+        low = tl.minimum(low, value)
+        high = tl.maximum(high, value)
+    return zeros, small, low, high
+
+
+@triton.jit
+def _counted(elements, offsets, float8, length, at, CODE: tl.constexpr, OFFSETS: tl.constexpr):
+    """NaN, infinities and negative infinities of a run, read again."""
+    num_nan = tl.full([], 0, tl.int64)
+    num_positive = tl.full([], 0, tl.int64)
+    num_negative = tl.full([], 0, tl.int64)
+    for first in range(0, length, AGAIN):
+        ok = first + at < length
+        if OFFSETS:
+            raw = _masked(elements + tl.load(offsets + first + at, mask=ok, other=0), ok, CODE)
+        else:
+            raw = _masked(elements + first + at, ok, CODE)
+        value = _value(raw, float8, CODE)
+        num_nan += tl.sum(((value != value) & ok).to(tl.int32), axis=0)
+        num_positive += tl.sum((value == float("inf")).to(tl.int32), axis=0)
+        num_negative += tl.sum((value == float("-inf")).to(tl.int32), axis=0)
+    return num_nan, num_positive, num_negative
+
+
+@triton.jit
+def _loaded_block(elements, at, offset_at, CODE: tl.constexpr, GROUP: tl.constexpr, OFFSETS: tl.constexpr):
+    """Bits of the four tiles of a block that is full."""
+    if OFFSETS:
+        raw0 = tl.load(elements + tl.load(offset_at))
+        raw1 = tl.load(elements + tl.load(offset_at + GROUP))
+        raw2 = tl.load(elements + tl.load(offset_at + 2 * GROUP))
+        raw3 = tl.load(elements + tl.load(offset_at + 3 * GROUP))
+    else:
+        raw0 = tl.load(at)
+        raw1 = tl.load(at + GROUP)
+        raw2 = tl.load(at + 2 * GROUP)
+        raw3 = tl.load(at + 3 * GROUP)
+    return raw0, raw1, raw2, raw3
+
+
+@triton.jit
+def _after_tile(
+    raw, weight_at, sign_at, ok, float8,
+    zeros, small, most, low, high, total, squares, digest, sketch,
+    CODE: tl.constexpr, DIGEST: tl.constexpr, SKETCH: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """All sums after one tile."""
+    if DIGEST:
+        if MASKED:
+            digest += _mixed(raw, CODE) * tl.load(weight_at, mask=ok, other=0)
+        else:
+            digest += _mixed(raw, CODE) * tl.load(weight_at)
+    value = _value(raw, float8, CODE)
+    if CODE < 8:
+        value, zeros, small, most, low, high = _with_floats(
+            raw, value, ok, zeros, small, most, low, high, CODE, MASKED
+        )
+    else:
+        zeros, small, low, high = _with_integers(raw, value, ok, zeros, small, low, high, MASKED)
+    kept = value.to(tl.float64)
+    total += kept
+    squares += kept * kept
+    if SKETCH:
+        sketch += kept * tl.load(sign_at)
+    return zeros, small, most, low, high, total, squares, digest, sketch
+
+
 # In one piece: one program of a device; what it calls would be put in line all the same.
 @triton.jit
 def summarise(
@@ -172,7 +243,6 @@ def summarise(
     DIGEST: tl.constexpr,
     SKETCH: tl.constexpr,
     OFFSETS: tl.constexpr,
-    BLOCKS: tl.constexpr,
     LANES: tl.constexpr,
 ):
     """Summaries of one launch.
@@ -185,13 +255,12 @@ def summarise(
         counters: int32, one a tensor, 0 before and after.
         powers: int64 (17, 4, 1024).
         blocks: int16, of each sketch block its rotation and, times 64, the start of its signs in units of 16.
-        signs: int32 (3072,), the sign bit of a float64's high half or 0.
+        signs: float64 (3072,), 1 or -1.
         float8: float32 (4, 256), what bytes mean.
         CODE: of the dtype.
         DIGEST: whether it is wanted.
         SKETCH: whether it is wanted.
         OFFSETS: whether the elements of a run lie apart.
-        BLOCKS: sketch blocks read at once.
         LANES: elements of a sketch block.
     """
     program = tl.program_id(0)
@@ -223,27 +292,26 @@ def summarise(
             else (2 if CODE == 2 or CODE == 3 or CODE == 9 or CODE == 13 else 1)
         )
     )
-    ROWS: tl.constexpr = LANES // 64
-    column = tl.arange(0, 64)[None, None, :]
-    across = tl.arange(0, ROWS)[None, :, None] * 64
-    number = tl.arange(0, BLOCKS)[:, None, None]
-    zeros = tl.zeros([ROWS, 64], tl.int32)
-    total = tl.zeros([ROWS, 64], tl.float64)
-    squares = tl.zeros([ROWS, 64], tl.float64)
-    if DIGEST:
-        digest = tl.zeros([ROWS, 64], tl.int64)
-    if SKETCH:
-        sketch = tl.zeros([ROWS, 64], tl.float64)
+    GROUP: tl.constexpr = LANES // 4
+    lane = tl.arange(0, GROUP)
+    column = lane & 63
+    across = lane - column
+    again = tl.arange(0, AGAIN)
+    zeros = tl.zeros([GROUP], tl.int32)
+    total = tl.zeros([GROUP], tl.float64)
+    squares = tl.zeros([GROUP], tl.float64)
+    digest = tl.zeros([GROUP], tl.int64)
+    sketch = tl.zeros([GROUP], tl.float64)
     if WIDE:
-        low = tl.full([ROWS, 64], float("inf"), tl.float64)
-        high = tl.full([ROWS, 64], float("-inf"), tl.float64)
+        low = tl.full([GROUP], float("inf"), tl.float64)
+        high = tl.full([GROUP], float("-inf"), tl.float64)
     else:
-        low = tl.full([ROWS, 64], float("inf"), tl.float32)
-        high = tl.full([ROWS, 64], float("-inf"), tl.float32)
+        low = tl.full([GROUP], float("inf"), tl.float32)
+        high = tl.full([GROUP], float("-inf"), tl.float32)
     if CODE == 0:
-        small = tl.full([ROWS, 64], MOST64, tl.int64).to(tl.uint64, bitcast=True)
+        small = tl.full([GROUP], MOST64, tl.int64).to(tl.uint64, bitcast=True)
     elif FLOAT:
-        small = tl.full([ROWS, 64], MOST32, tl.int32).to(tl.uint32, bitcast=True)
+        small = tl.full([GROUP], MOST32, tl.int32).to(tl.uint32, bitcast=True)
     else:
         small = low
     num_nan = tl.full([], 0, tl.int64)
@@ -251,9 +319,11 @@ def summarise(
     num_negative = tl.full([], 0, tl.int64)
 
     for run in range(local, num_runs, num_programs):
-        line = run // per_line
+        line = run * 0
+        if num_outer > 0:
+            line = run // per_line
         start = (run - line * per_line) * rows_of_run
-        length = (tl.minimum(start + rows_of_run, split_size) - start) * row_size
+        length = ((tl.minimum(start + rows_of_run, split_size) - start) * row_size).to(tl.int32)
         memory = start * split_stride
         flat = first_flat + start * split_flat
         if DIGEST:
@@ -267,85 +337,87 @@ def summarise(
             flat += index * tl.load(at + 2)
             if DIGEST:
                 weight *= _power(powers, tl.load(at + 3), index)
+        front = 0
         if SKETCH:
-            front = flat & (LANES - 1)
+            front = (flat & (LANES - 1)).to(tl.int32)
+        elements = _elements(address + memory * BYTES, CODE)
+        if CODE == 0:
+            most = tl.zeros([GROUP], tl.int64)
         else:
-            front = flat & 0
-        num_blocks = (front + length + LANES - 1) // LANES
-        for block in range(0, num_blocks, BLOCKS):
+            most = tl.zeros([GROUP], tl.int32)
+        of_run = tl.zeros([GROUP], tl.int64)
+        first_full = (front + LANES - 1) // LANES
+        end_full = (front + length) // LANES
+        rotations = blocks + flat // LANES
+        if first_full < end_full:  # what comes next is loaded while what is there is added up
+            packed = 0
+            ahead = 0
             if SKETCH:
-                there = block + number < num_blocks
-                packed = tl.load(blocks + flat // LANES + block + number, mask=there, other=0).to(tl.int32)
-                place = (column - packed) & 63
-                sign_at = (packed >> 6) * 16 + place
-            else:
-                place = column
-            first = ((block + number) * LANES - front).to(tl.int32) + place
-            begin = block * LANES - front
-            if (begin >= 0) & (begin + BLOCKS * LANES <= length):
-                if OFFSETS:
-                    raw = _raw(address + memory * BYTES, tl.load(offsets + first + across), CODE)
-                else:
-                    raw = _raw(address + memory * BYTES + first * BYTES, across, CODE)
-                if DIGEST:
-                    weight_of = tl.load(weights + first + across)
-            else:
-                ok = (first + across >= 0) & (first + across < length.to(tl.int32))
-                if OFFSETS:
-                    apart = tl.load(offsets + first + across, mask=ok, other=0)
-                    raw = _masked(address + memory * BYTES, apart, ok, CODE)
-                else:
-                    raw = _masked(address + memory * BYTES + first * BYTES, across, ok, CODE)
-                if DIGEST:
-                    weight_of = tl.load(weights + first + across, mask=ok, other=0)
-            if DIGEST:
-                digest += tl.sum(_mixed(raw, CODE) * weight_of, axis=0) * weight
-            value = _value(raw, float8, CODE)
-            if FLOAT:
-                if CODE == 0:
-                    size = raw & MOST64
-                    lacking = (size - 1).to(tl.uint64, bitcast=True)
-                    special = tl.max(tl.max(tl.max(size, axis=0), axis=0), axis=0) >= INF64
-                else:
-                    size = value.to(tl.int32, bitcast=True) & MOST32
-                    lacking = (size - 1).to(tl.uint32, bitcast=True)
-                    special = tl.max(tl.max(tl.max(size, axis=0), axis=0), axis=0) >= INF32
-                zeros += tl.sum((size == 0).to(tl.int32), axis=0)
-                small = tl.minimum(small, tl.min(lacking, axis=0))
-                if special:
-                    ok = (first + across >= 0) & (first + across < length.to(tl.int32))
-                    num_nan += _count((value != value) & ok)
-                    num_positive += _count(value == float("inf"))
-                    num_negative += _count(value == float("-inf"))
-                    finite = tl.abs(value) < float("inf")
-                    low = tl.minimum(low, tl.min(tl.where(finite, value, float("inf")), axis=0))
-                    high = tl.maximum(high, tl.max(tl.where(finite, value, float("-inf")), axis=0))
-                    value = tl.where(finite, value, 0.0)
-                else:
-                    low = tl.minimum(low, tl.min(value, axis=0))
-                    high = tl.maximum(high, tl.max(value, axis=0))
-            else:
-                ok = (first + across >= 0) & (first + across < length.to(tl.int32))
-                zeros += tl.sum(((raw == 0) & ok).to(tl.int32), axis=0)
-                small = tl.minimum(small, tl.min(tl.where(raw == 0, float("inf"), tl.abs(value)), axis=0))
-                low = tl.minimum(low, tl.min(tl.where(ok, value, float("inf")), axis=0))
-                high = tl.maximum(high, tl.max(tl.where(ok, value, float("-inf")), axis=0))
-            kept = value.to(tl.float64)
-            total += tl.sum(kept, axis=0)
-            squares += tl.sum(kept * kept, axis=0)
-            if SKETCH:
-                sign = tl.load(signs + sign_at + across).to(tl.int64) << 32
-                signed = (kept.to(tl.int64, bitcast=True) ^ sign).to(tl.float64, bitcast=True)
-                sketch += tl.sum(signed, axis=0)
+                packed = tl.load(rotations + first_full).to(tl.int32)
+                ahead = tl.load(rotations + tl.minimum(first_full + 1, end_full - 1)).to(tl.int32)
+            begin = first_full * LANES - front
+            here = ((column - packed) & 63) + across
+            raw0, raw1, raw2, raw3 = _loaded_block(
+                elements, elements + begin + here, offsets + begin + here, CODE, GROUP, OFFSETS
+            )
+            for block in range(first_full, end_full):
+                begin = tl.minimum(block + 1, end_full - 1) * LANES - front
+                there = ((column - ahead) & 63) + across
+                next0, next1, next2, next3 = _loaded_block(
+                    elements, elements + begin + there, offsets + begin + there, CODE, GROUP, OFFSETS
+                )
+                weight_at = weights + (block * LANES - front) + here
+                sign_at = signs + (packed >> 6) * 16 + here
+                packed = ahead
+                if SKETCH:
+                    ahead = tl.load(rotations + tl.minimum(block + 2, end_full - 1)).to(tl.int32)
+                for group in tl.static_range(4):
+                    raw = raw0 if group == 0 else raw1 if group == 1 else raw2 if group == 2 else raw3
+                    zeros, small, most, low, high, total, squares, of_run, sketch = _after_tile(
+                        raw, weight_at + group * GROUP, sign_at + group * GROUP, here >= 0, float8,
+                        zeros, small, most, low, high, total, squares, of_run, sketch,
+                        CODE, DIGEST, SKETCH, False,
+                    )  # fmt: skip
+                raw0, raw1, raw2, raw3, here = next0, next1, next2, next3, there
+        for end in range(2):  # blocks at the ends of a run that are not full
+            block = end * end_full
+            apart = (block < first_full) | (block >= end_full)
+            if apart & (block * LANES < front + length) & ((end == 0) | (block > 0)):
+                packed = 0
+                if SKETCH:
+                    packed = tl.load(rotations + block).to(tl.int32)
+                begin = block * LANES - front
+                for group in tl.static_range(4):
+                    here = ((column - packed) & 63) + across + group * GROUP
+                    ok = (begin + here >= 0) & (begin + here < length)
+                    at = elements + begin + here
+                    if OFFSETS:
+                        at = elements + tl.load(offsets + begin + here, mask=ok, other=0)
+                    raw = _masked(at, ok, CODE)
+                    zeros, small, most, low, high, total, squares, of_run, sketch = _after_tile(
+                        raw, weights + begin + here, signs + (packed >> 6) * 16 + here, ok, float8,
+                        zeros, small, most, low, high, total, squares, of_run, sketch,
+                        CODE, DIGEST, SKETCH, True,
+                    )  # fmt: skip
+        if DIGEST:
+            digest += of_run * weight
+        if FLOAT:  # noqa: SIM102  (triton takes no `and` of a constant and a number)
+            if tl.max(most, axis=0) >= (INF64 if CODE == 0 else INF32):
+                more_nan, more_positive, more_negative = _counted(
+                    elements, offsets, float8, length, again, CODE, OFFSETS
+                )
+                num_nan += more_nan
+                num_positive += more_positive
+                num_negative += more_negative
 
     if CODE == 0:
-        least = _least(small).to(tl.int64, bitcast=True)
+        least = tl.min(small, axis=0).to(tl.int64, bitcast=True)
         smallest = tl.where(least >= INF64 - 1, INF64, least + 1).to(tl.float64, bitcast=True)
     elif FLOAT:
-        least = _least(small).to(tl.int32, bitcast=True)
+        least = tl.min(small, axis=0).to(tl.int32, bitcast=True)
         smallest = tl.where(least >= INF32 - 1, INF32, least + 1).to(tl.float32, bitcast=True).to(tl.float64)
     else:
-        smallest = _least(small).to(tl.float64)
+        smallest = tl.min(small, axis=0).to(tl.float64)
     out = rows + tl.load(job + 1) * WORDS
     shared = num_programs > 1
     base = partials + tl.load(job + 4) * WORDS
@@ -355,22 +427,15 @@ def summarise(
     tl.store(out, num_nan)
     tl.store(out + 1, num_positive)
     tl.store(out + 2, num_negative)
-    tl.store(out + 3, _total(zeros.to(tl.int64)))
-    if DIGEST:
-        tl.store(out + 4, _total(digest))
-    else:
-        tl.store(out + 4, num_nan * 0)
-    tl.store(numbers + 5, _least(low).to(tl.float64))
-    tl.store(numbers + 6, tl.max(tl.max(high, axis=0), axis=0).to(tl.float64))
+    tl.store(out + 3, tl.sum(zeros.to(tl.int64), axis=0))
+    tl.store(out + 4, tl.sum(digest, axis=0))
+    tl.store(numbers + 5, tl.min(low, axis=0).to(tl.float64))
+    tl.store(numbers + 6, tl.max(high, axis=0).to(tl.float64))
     tl.store(numbers + 7, smallest)
-    tl.store(numbers + 8, _total(total))
-    tl.store(numbers + 9, _total(squares))
+    tl.store(numbers + 8, tl.sum(total, axis=0))
+    tl.store(numbers + 9, tl.sum(squares, axis=0))
     bucket = tl.arange(0, 64)
-    if SKETCH:
-        summed = tl.sum(sketch, axis=0)
-    else:
-        summed = tl.zeros([64], tl.float64)
-    tl.store(numbers + 10 + bucket, summed)
+    tl.store(numbers + 10 + bucket, tl.sum(tl.reshape(sketch, [GROUP // 64, 64]), axis=0))
     if shared:
         tl.debug_barrier()
         counter = counters + tl.load(job + 5)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -29,6 +30,7 @@ from trueup.adapters.torch.device.plan import (
     dims_of,
     plan_of,
 )
+from trueup.adapters.torch.device.recording import RECORDING
 from trueup.adapters.torch.device.tables import Tables
 from trueup.adapters.torch.memory import data_ptr, numpy_of, ours
 from trueup.numerics.dtypes import DTYPES, REAL_PART
@@ -43,6 +45,8 @@ PAGE_WORDS = 1 << 16
 """words of launches that share a piece of pinned memory, half a megabyte"""
 MAX_WAIT_SECONDS = 600.0
 """until a device that does not deliver is given up; the thread that trains does not wait meanwhile"""
+MAX_NUMBERS = 1 << 14
+"""of a noted tensor that is brought to the host"""
 MAX_TEMPLATES = 4096
 """kinds of tensors whose jobs are remembered"""
 
@@ -120,7 +124,7 @@ def wait_for(event: Any) -> None:
         TimeoutError: it has not come after ``MAX_WAIT_SECONDS``.
     """
     end, pause = time.monotonic() + MAX_WAIT_SECONDS, 5e-5
-    while not event.query():
+    while not _has_come(event):
         if time.monotonic() > end:
             raise TimeoutError(
                 f"a device has not delivered its summaries after {MAX_WAIT_SECONDS:.0f} s; "
@@ -128,6 +132,11 @@ def wait_for(event: Any) -> None:
             )
         time.sleep(pause)
         pause = min(2 * pause, 0.01)
+
+
+def _has_come(event: Any) -> bool:
+    with RECORDING.call():
+        return bool(event.query())
 
 
 class Jobs:
@@ -251,12 +260,20 @@ class Jobs:
 
     def _start(self, variant: Variant, jobs: list[_Job]) -> None:
         try:
-            with ours(), self._module.device(self._device):
+            with ours(), self._chosen():
                 self._start_here(variant, jobs)
         except Exception as error:  # the program is about to go on: told when the step is written
             self.lost.update(job.part for job in jobs)
             if not isinstance(error, torch.OutOfMemoryError):
                 self.error = self.error or error
+
+    def _chosen(self) -> AbstractContextManager[object]:
+        """Where this device is the current one, as it mostly is already."""
+        return (
+            nullcontext()
+            if self._module.current_device() == self._device.index
+            else self._module.device(self._device)
+        )
 
     def _start_here(self, variant: Variant, jobs: list[_Job]) -> None:
         stream = self._module.current_stream(self._device)
@@ -267,13 +284,13 @@ class Jobs:
         if here.stream not in block.streams:
             here.stream.wait_event(block.ready)
             block.streams.append(here.stream)
-        words, num_programs = self._words(jobs, block)
+        words, num_programs, head = self._words(jobs, block)
         on_device = words.to(self._device, non_blocking=True)
         tables = self._tables
         if here.tables_seen != tables.num_copied:
             here.stream.wait_event(self._tables_ready)
             here.tables_seen = tables.num_copied
-        job_of, jobs_there = on_device[:num_programs], on_device[num_programs:]
+        job_of, jobs_there = on_device[:num_programs], on_device[head:]
         self._launch(
             variant, num_programs, job_of, jobs_there, block.rows, here.partials, here.counters, tables
         )
@@ -282,25 +299,26 @@ class Jobs:
             for job in jobs:
                 self._keep_for(stream, job.tensor)
 
-    def _words(self, jobs: list[_Job], block: _Block) -> tuple[Tensor, int]:
-        """The words of a launch in pinned memory: for each program where its job starts, then the jobs; and
-        how many programs."""
+    def _words(self, jobs: list[_Job], block: _Block) -> tuple[Tensor, int, int]:
+        """The words of a launch in pinned memory: for each program where its job starts, then the jobs; how
+        many programs, and where the jobs begin."""
         num_programs = num_words = 0
         for job in jobs:
             num_programs += job.plan.num_programs
             num_words += len(job.words)
-        words, first = self._pinned_words(num_programs + num_words)
-        program, at, row, rows_of = 0, num_programs, block.used, self._rows_of
+        head = num_programs + num_programs % 2  # jobs start at 16 bytes: for others triton compiles it again
+        words, first = self._pinned_words(head + num_words)
+        program, at, row, rows_of = 0, head, block.used, self._rows_of
         for number, job in enumerate(jobs):
             programs, end = job.plan.num_programs, at + len(job.words)
-            words[program : program + programs] = at - num_programs
+            words[program : program + programs] = at - head
             words[at:end] = job.words
             words[at : at + AT_LAUNCH] = (job.pointer, row, program, programs, program, number)
             rows_of[job.part] = row
             program, at, row = program + programs, end, row + 1
         block.used = row
         assert self._page is not None
-        return self._page[first : first + len(words)], num_programs
+        return self._page[first : first + len(words)], num_programs, head
 
     def _pinned_words(self, num_words: int) -> tuple[NDArray[np.int64], int]:
         """Room for a launch's words, and where it begins in the page of pinned memory they are taken from."""
@@ -363,15 +381,16 @@ class Jobs:
         return event
 
     def holds(self, value: Tensor) -> bool:
-        """Whether it is a number on this device."""
-        return value.device == self._device and value.numel() == 1
+        """Whether it is a number on this device, or a few."""
+        return value.device == self._device and value.numel() <= MAX_NUMBERS
 
     def copies(self, numbers: list[Tensor]) -> Callable[[], list[Tensor]]:
         """Start copies of numbers to the host, as a function that waits for them."""
         hosts = []
         with self._module.device(self._device):
             for number in numbers:
-                host = self._pinned(number.element_size()).view(number.dtype).reshape(number.shape)
+                num_bytes = number.numel() * number.element_size()
+                host = self._pinned(num_bytes).view(number.dtype).reshape(number.shape)
                 hosts.append(host.copy_(number.detach(), non_blocking=True))
             arrived = self._event(self._module.current_stream(self._device))
 

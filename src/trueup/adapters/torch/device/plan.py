@@ -20,7 +20,7 @@ from trueup.numerics.sketch import PERIOD
 
 MAX_RUN = 8 * PERIOD
 """elements of a run: eight sketch blocks"""
-MAX_PROGRAMS = 1024
+MAX_PROGRAMS = 2048
 """programs that share one tensor: several for each of the some hundred processors of a device"""
 
 HEAD_WORDS, DIM_WORDS = 18, 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -39,7 +39,7 @@ Taken = Callable[[], Arrived]
 
 
 Noted = dict[str, Any]
-"""scalars of a step, some of them tensors or lists with tensors"""
+"""scalars of a step, some of them tensors, or lists and tuples with tensors in them"""
 
 
 class Path(Protocol):
@@ -132,12 +132,7 @@ class Kernel:
             if copied is None:
                 return found
             hosts = dict(zip(tensors, copied(), strict=True))
-            return {
-                name: [hosts.get(id(one), one) for one in value]
-                if isinstance(value, list)
-                else hosts.get(id(value), value)
-                for name, value in found.items()
-            }
+            return {name: _replaced(value, hosts) for name, value in found.items()}
 
         return arrived
 
@@ -164,11 +159,19 @@ class Kernel:
 
 
 def _flat(noted: Noted) -> Iterator[object]:
-    for value in noted.values():
-        if isinstance(value, list):
-            yield from value
+    todo = list(noted.values())
+    while todo:
+        value = todo.pop()
+        if isinstance(value, (list, tuple)):
+            todo += value
         else:
             yield value
+
+
+def _replaced(value: object, hosts: Mapping[int, Tensor]) -> object:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_replaced(one, hosts) for one in value)
+    return hosts.get(id(value), value)
 
 
 def path_for(device: torch.device) -> Path:

@@ -93,6 +93,6 @@ def _powers() -> NDArray[np.int64]:
     return table.view(np.int64)
 
 
-def _signs() -> NDArray[np.int32]:
+def _signs() -> NDArray[np.float64]:
     signs = np.concatenate([sketches.SIGNS, sketches.SIGNS[: sketches.PERIOD]])
-    return np.where(signs < 0, np.int32(-(1 << 31)), np.int32(0))
+    return np.where(signs < 0, -1.0, 1.0)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import functools
 import importlib
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from trueup.adapters.torch.device.launching import Launch, Variant
 from trueup.adapters.torch.device.tables import Tables
-from trueup.numerics.dtypes import DTYPES
+from trueup.adapters.torch.memory import data_ptr
 
 _TRIED = ("cuda", "xpu", "npu")
 """kinds of devices that a Triton runs on: NVIDIA and AMD, Intel, Ascend (triton-ascend)"""
-_NAMES = {entry.code: name for name, entry in DTYPES.items()}
 
 
 @functools.lru_cache(maxsize=8)
@@ -27,31 +27,38 @@ def launch_for(kind: str) -> Launch | None:
         target = importlib.import_module("triton").runtime.driver.active.get_current_target()
     except Exception:  # triton raises what its drivers raise: no driver, no device, another version
         return None
-    return None if target is None else _launch
+    return None if target is None else Starter()
 
 
-def _launch(
-    variant: Variant,
-    num_programs: int,
-    job_of: Tensor,
-    jobs: Tensor,
-    rows: Tensor,
-    partials: Tensor,
-    counters: Tensor,
-    tables: Tables,
-) -> None:
-    from trueup.adapters.torch.device import kernel
+class Starter:
+    """Starts the kernel, from the second time on by addresses and without what triton asks of the arguments
+    of any kernel: whether one compiled for them exists. All addresses are multiples of 16, so one does for
+    a variant."""
 
-    code, digest, sketch, offsets = variant
-    most = most_blocks(rows.device.index or 0) if rows.is_cuda else 4
-    kernel.summarise[(num_programs,)](
-        job_of, jobs, rows, partials, counters, tables.powers, tables.blocks, tables.signs, tables.float8,
-        CODE=code, DIGEST=digest, SKETCH=sketch, OFFSETS=offsets, BLOCKS=kernel.blocks_of(_NAMES[code], most),
-        LANES=kernel.LANES, num_warps=kernel.warps_of(_NAMES[code], most, sketch=sketch),
-    )  # fmt: skip
+    def __init__(self) -> None:
+        self._compiled: dict[tuple[Variant, torch.device], Any] = {}
 
+    def __call__(
+        self,
+        variant: Variant,
+        num_programs: int,
+        job_of: Tensor,
+        jobs: Tensor,
+        rows: Tensor,
+        partials: Tensor,
+        counters: Tensor,
+        tables: Tables,
+    ) -> None:
+        """As ``Launch``."""
+        from trueup.adapters.torch.device import kernel
 
-@functools.lru_cache(maxsize=64)
-def most_blocks(number: int) -> int:
-    """``most`` of ``kernel.blocks_of`` on a CUDA device."""
-    return 4 if torch.version.hip or torch.cuda.get_device_capability(number)[0] >= 9 else 2
+        tensors = (
+            job_of, jobs, rows, partials, counters, tables.powers, tables.blocks, tables.signs, tables.float8,
+        )  # fmt: skip
+        key = variant, rows.device
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            start = kernel.summarise[(num_programs,)]
+            self._compiled[key] = start(*tensors, *variant, kernel.LANES, num_warps=kernel.NUM_WARPS)
+        else:
+            compiled[(num_programs, 1, 1)](*map(data_ptr, tensors), *variant, kernel.LANES)
