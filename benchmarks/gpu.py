@@ -215,13 +215,15 @@ def trained(layers: int, mode: dict[str, Any] | None, steps: int, device: torch.
         else:
             with trueup.Tracer(Path(folder) / "run", steps="all", **mode):
                 seconds, submitted = step_seconds(model, ids, steps)
-                found = profiled(lambda: step_seconds(model, ids, 1))
-            trace = trueup.store.Trace(Path(folder) / "run")
-            found["rows"] = trace.read(steps - 1, 0).summaries.height
+                if mode.get("task") != "tensor":
+                    found = profiled(lambda: step_seconds(model, ids, 1))
+            held = trueup.store.Trace(Path(folder) / "run").read(steps - 1, 0).summaries
+            sizes = [DTYPES[name].itemsize for name in held["dtype"].to_list()]
+            found |= {"rows": held.height, "bytes": int(np.dot(sizes, held["numel"].to_numpy()))}
     return {
         **found,
-        "step_seconds": statistics.median(seconds[2:]),
-        "submitted_seconds": statistics.median(submitted[2:]),
+        "step_seconds": statistics.median(seconds[2:] or seconds[1:]),
+        "submitted_seconds": statistics.median(submitted[2:] or submitted[1:]),
         "steps": seconds,
         "peak_bytes": torch.cuda.max_memory_allocated(),
         "num_parameters": sum(p.numel() for p in model.parameters()),
@@ -243,7 +245,7 @@ def rows_of(options: argparse.Namespace, add: Callable[[str, object], None]) -> 
         if time.monotonic() > end - 20:
             add(f"capture {name}", "left out: no time")
             continue
-        steps = 3 if "values" in name else 6
+        steps = 2 if "values" in name else 6
         on = trained(options.layers, mode, steps, device)
         extra = on["peak_bytes"] - off["peak_bytes"]
         add(

@@ -43,7 +43,8 @@ def test_capture_changes_no_bit(runs: Runs, way: str) -> None:
     bare, captured = runs[f"bare {way}"], runs[way]
     assert len(bare.results) == 2, bare.errors[-3000:]
     assert len(captured.results) == 1, captured.errors[-3000:]
-    if bare.results[0] != bare.results[1]:
+    again = runs.get(f"again {way}", bare)
+    if not bare.results[0] == bare.results[1] == again.results[0]:
         pytest.skip("does not give the same bits twice without capture")
     assert captured.results[0] == bare.results[0]
 

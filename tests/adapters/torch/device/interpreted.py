@@ -32,9 +32,10 @@ def summarised(
         plan_of(dims_of(t.shape, t.stride(), whole or tuple(t.shape), pairs=pairs), first) for t in tensors
     ]
     job_of, jobs, at, program, apart = [], [], 0, 0, False
+    total = sum(min(plan.num_programs, max_programs) for plan in plans)
     for number, (tensor, plan) in enumerate(zip(tensors, plans, strict=True)):
         words, num = plan.words.copy(), min(plan.num_programs, max_programs)
-        words[:6] = tensor.data_ptr(), number, program, num, program, number
+        words[:6] = tensor.data_ptr(), number, program, num, program, total + number
         words[16], words[17] = TABLES.weights(plan.inner), TABLES.offsets(plan.inner)
         apart |= not plan.contiguous
         TABLES.cover(plan.last_block)
@@ -44,7 +45,7 @@ def summarised(
         jobs.append(words)
     rows = torch.full((len(tensors), PART_WORDS), -1)
     partials = torch.full((program, PART_WORDS), -1)
-    counters = torch.zeros(len(tensors), dtype=torch.int32)
+    counters = torch.zeros(total + len(tensors), dtype=torch.int32)
     with np.errstate(all="ignore"):
         kernel.summarise[(program,)](
             torch.tensor(job_of),

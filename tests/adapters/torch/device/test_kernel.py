@@ -47,6 +47,7 @@ MOVED = {"contiguous": (0, 0), "transposed": (0, 1), "rolled": (1, 2)}
         ((130, 127), "transposed"),
         ((2, 70, 3, 40), "rolled"),
         ((20000,), "contiguous"),
+        ((400, 1000), "contiguous"),  # two families of programs
     ],
 )
 def test_several_programs_share_a_tensor(shape: tuple[int, ...], layout: str) -> None:

@@ -24,8 +24,8 @@ LANES = 1024
 """a sketch block"""
 
 
-NUM_WARPS = 8
-"""of a program, which keeps sums of a quarter of a block's lanes: one lane a thread"""
+NUM_WARPS = 4
+"""of a program, which keeps sums of a quarter of a block's lanes: two lanes a thread"""
 
 
 WORDS = tl.constexpr(74)
@@ -34,6 +34,8 @@ INF32 = tl.constexpr(0x7F800000)
 INF64 = tl.constexpr(0x7FF0000000000000)
 MOST32 = tl.constexpr(0x7FFFFFFF)
 MOST64 = tl.constexpr(0x7FFFFFFFFFFFFFFF)
+FAMILY = tl.constexpr(32)
+"""programs of a tensor whose parts are added up by the last of them, before all families' are"""
 AGAIN = tl.constexpr(1024)
 """elements that are counted again at once"""
 
@@ -252,7 +254,7 @@ def summarise(
         jobs: int64, see ``plan``.
         rows: int64 (rows, 74), where summaries go.
         partials: int64 (programs, 74), of tensors that several programs share.
-        counters: int32, one a tensor, 0 before and after.
+        counters: int32, one a program and then one a tensor, 0 before and after.
         powers: int64 (17, 4, 1024).
         blocks: int16, of each sketch block its rotation and, times 64, the start of its signs in units of 16.
         signs: float64 (3072,), 1 or -1.
@@ -349,40 +351,50 @@ def summarise(
         first_full = (front + LANES - 1) // LANES
         end_full = (front + length) // LANES
         rotations = blocks + flat // LANES
-        if first_full < end_full:  # what comes next is loaded while what is there is added up
-            packed = 0
-            ahead = 0
-            if SKETCH:
-                packed = tl.load(rotations + first_full).to(tl.int32)
-                ahead = tl.load(rotations + tl.minimum(first_full + 1, end_full - 1)).to(tl.int32)
-            begin = first_full * LANES - front
+        num_pairs = (end_full - first_full) // 2
+        packed = 0
+        ahead = 0
+        if SKETCH:
+            packed = tl.load(rotations + first_full, mask=num_pairs > 0, other=0).to(tl.int32)
+            ahead = tl.load(rotations + first_full + 1, mask=num_pairs > 0, other=0).to(tl.int32)
+        for pair in range(num_pairs):  # all that two full blocks hold is on its way before any is added up
+            block = first_full + 2 * pair
+            begin = block * LANES - front
             here = ((column - packed) & 63) + across
+            there = ((column - ahead) & 63) + across + LANES
             raw0, raw1, raw2, raw3 = _loaded_block(
                 elements, elements + begin + here, offsets + begin + here, CODE, GROUP, OFFSETS
             )
-            for block in range(first_full, end_full):
-                begin = tl.minimum(block + 1, end_full - 1) * LANES - front
-                there = ((column - ahead) & 63) + across
-                next0, next1, next2, next3 = _loaded_block(
-                    elements, elements + begin + there, offsets + begin + there, CODE, GROUP, OFFSETS
-                )
-                weight_at = weights + (block * LANES - front) + here
-                sign_at = signs + (packed >> 6) * 16 + here
-                packed = ahead
-                if SKETCH:
-                    ahead = tl.load(rotations + tl.minimum(block + 2, end_full - 1)).to(tl.int32)
-                for group in tl.static_range(4):
-                    raw = raw0 if group == 0 else raw1 if group == 1 else raw2 if group == 2 else raw3
-                    zeros, small, most, low, high, total, squares, of_run, sketch = _after_tile(
-                        raw, weight_at + group * GROUP, sign_at + group * GROUP, here >= 0, float8,
-                        zeros, small, most, low, high, total, squares, of_run, sketch,
-                        CODE, DIGEST, SKETCH, False,
-                    )  # fmt: skip
-                raw0, raw1, raw2, raw3, here = next0, next1, next2, next3, there
-        for end in range(2):  # blocks at the ends of a run that are not full
-            block = end * end_full
-            apart = (block < first_full) | (block >= end_full)
-            if apart & (block * LANES < front + length) & ((end == 0) | (block > 0)):
+            raw4, raw5, raw6, raw7 = _loaded_block(
+                elements, elements + begin + there, offsets + begin + there, CODE, GROUP, OFFSETS
+            )
+            weight_at, sign_at = weights + begin + here, signs + (packed >> 6) * 16 + here
+            other_at, other_sign_at = weights + begin + there, signs + (ahead >> 6) * 16 + there - LANES
+            if SKETCH:
+                again_in = block + 2 < end_full - 1
+                packed = tl.load(rotations + block + 2, mask=again_in, other=0).to(tl.int32)
+                ahead = tl.load(rotations + block + 3, mask=again_in, other=0).to(tl.int32)
+            for group in tl.static_range(4):
+                raw = raw0 if group == 0 else raw1 if group == 1 else raw2 if group == 2 else raw3
+                zeros, small, most, low, high, total, squares, of_run, sketch = _after_tile(
+                    raw, weight_at + group * GROUP, sign_at + group * GROUP, here >= 0, float8,
+                    zeros, small, most, low, high, total, squares, of_run, sketch,
+                    CODE, DIGEST, SKETCH, False,
+                )  # fmt: skip
+            for group in tl.static_range(4):
+                raw = raw4 if group == 0 else raw5 if group == 1 else raw6 if group == 2 else raw7
+                zeros, small, most, low, high, total, squares, of_run, sketch = _after_tile(
+                    raw, other_at + group * GROUP, other_sign_at + group * GROUP, here >= 0, float8,
+                    zeros, small, most, low, high, total, squares, of_run, sketch,
+                    CODE, DIGEST, SKETCH, False,
+                )  # fmt: skip
+        for rest in range(
+            3
+        ):  # a block at the front that is not full, the last of an odd number, one at the end
+            block = first_full + 2 * num_pairs + rest - 1
+            if rest == 0:
+                block = 0
+            if (block * LANES < front + length) & ((rest > 0) | (first_full > 0)):
                 packed = 0
                 if SKETCH:
                     packed = tl.load(rotations + block).to(tl.int32)
@@ -437,47 +449,58 @@ def summarise(
     bucket = tl.arange(0, 64)
     tl.store(numbers + 10 + bucket, tl.sum(tl.reshape(sketch, [GROUP // 64, 64]), axis=0))
     if shared:
-        tl.debug_barrier()
-        counter = counters + tl.load(job + 5)
-        arrived = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
-        if arrived == num_programs - 1:
-            tl.debug_barrier()
-            tl.store(counter, 0)
-            _combine(base, num_programs, rows + tl.load(job + 1) * WORDS)
+        first = local // FAMILY * FAMILY
+        num_families = (num_programs + FAMILY - 1) // FAMILY
+        counter = counters + tl.load(job + 4) + local // FAMILY
+        source = base + first * WORDS
+        target = source
+        if num_families == 1:
+            target = rows + tl.load(job + 1) * WORDS
+        many = tl.minimum(num_programs - first, FAMILY)
+        apart = 1
+        going = many > 0
+        for _level in range(2):
+            if going:
+                tl.debug_barrier()
+                going = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == many - 1
+                if going:
+                    tl.debug_barrier()
+                    tl.store(counter, 0)
+                    _combine(source, many, apart, target)
+                    going = (num_families > 1) & (apart == 1)
+                    counter = counters + tl.load(job + 5)
+                    source = base
+                    target = rows + tl.load(job + 1) * WORDS
+                    many = num_families
+                    apart = FAMILY
 
 
 @triton.jit
-def _combine(partials, num_programs, out):
-    """Add up what the programs of a tensor wrote, in their order; caches that others do not write are passed
-    by."""
-    many = tl.arange(0, 64)
-    numbers = out.to(tl.pointer_type(tl.float64))
-    for word in range(5):
-        count = tl.zeros([64], tl.int64)
-        for first in range(0, num_programs, 64):
-            ok = first + many < num_programs
-            count += tl.load(partials + (first + many) * WORDS + word, mask=ok, other=0, cache_modifier=".cg")
-        tl.store(out + word, tl.sum(count, axis=0))
+def _combine(partials, num_parts, apart, out):
+    """Add up parts in their order, so many rows apart; caches that others do not write are passed by."""
+    each = tl.arange(0, 8)[:, None]
+    word = tl.arange(0, 128)[None, :]
     source = partials.to(tl.pointer_type(tl.float64))
-    low = tl.full([64], float("inf"), tl.float64)
-    high = tl.full([64], float("-inf"), tl.float64)
-    small = low
-    total = tl.zeros([64], tl.float64)
-    squares = tl.zeros([64], tl.float64)
-    sketch = tl.zeros([64], tl.float64)
-    for first in range(0, num_programs, 64):
-        ok = first + many < num_programs
-        at = source + (first + many) * WORDS
-        low = tl.minimum(low, tl.load(at + 5, mask=ok, other=float("inf"), cache_modifier=".cg"))
-        high = tl.maximum(high, tl.load(at + 6, mask=ok, other=float("-inf"), cache_modifier=".cg"))
-        small = tl.minimum(small, tl.load(at + 7, mask=ok, other=float("inf"), cache_modifier=".cg"))
-        total += tl.load(at + 8, mask=ok, other=0, cache_modifier=".cg")
-        squares += tl.load(at + 9, mask=ok, other=0, cache_modifier=".cg")
-        tile = at[:, None] + 10 + tl.arange(0, 64)[None, :]
-        sketch += tl.sum(tl.load(tile, mask=ok[:, None], other=0, cache_modifier=".cg"), axis=0)
-    tl.store(numbers + 5, tl.min(low, axis=0))
-    tl.store(numbers + 6, tl.max(high, axis=0))
-    tl.store(numbers + 7, tl.min(small, axis=0))
-    tl.store(numbers + 8, tl.sum(total, axis=0))
-    tl.store(numbers + 9, tl.sum(squares, axis=0))
-    tl.store(numbers + 10 + many, sketch)
+    first_word = tl.arange(0, 8)[None, :]
+    counts = tl.zeros([8], tl.int64)
+    sums = tl.zeros([128], tl.float64)
+    low = tl.full([128], float("inf"), tl.float64)
+    high = tl.full([128], float("-inf"), tl.float64)
+    for first in range(0, num_parts, 8):
+        row = (first + each) * apart * WORDS
+        ok = first + each < num_parts
+        counted = ok & (first_word < 5)
+        counts += tl.sum(
+            tl.load(partials + row + first_word, mask=counted, other=0, cache_modifier=".cg"), axis=0
+        )
+        there = ok & (word >= 5) & (word < WORDS)
+        number = tl.load(source + row + word, mask=there, other=0, cache_modifier=".cg")
+        sums += tl.sum(number, axis=0)
+        low = tl.minimum(low, tl.min(tl.where(ok, number, float("inf")), axis=0))
+        high = tl.maximum(high, tl.max(tl.where(ok, number, float("-inf")), axis=0))
+    at = tl.arange(0, 128)
+    numbers = out.to(tl.pointer_type(tl.float64))
+    found = tl.where((at == 5) | (at == 7), low, tl.where(at == 6, high, sums))
+    tl.debug_barrier()  # where the parts were, their sum may be written
+    tl.store(out + tl.arange(0, 8), counts, mask=tl.arange(0, 8) < 5)
+    tl.store(numbers + at, found, mask=(at >= 5) & (at < WORDS))

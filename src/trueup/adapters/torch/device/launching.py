@@ -8,6 +8,7 @@ step waits.
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections.abc import Callable
@@ -134,6 +135,14 @@ def wait_for(event: Any) -> None:
         pause = min(2 * pause, 0.01)
 
 
+def _asks_for_stream(device: torch.device) -> Callable[[], int]:
+    """What tells the current stream from others, without an object for it where there is a way."""
+    if device.type == "cuda":
+        return functools.partial(torch._C._cuda_getCurrentRawStream, device.index)
+    module: Any = torch.get_device_module(device)
+    return lambda: int(module.current_stream(device).stream_id)
+
+
 def _has_come(event: Any) -> bool:
     with RECORDING.call():
         return bool(event.query())
@@ -154,6 +163,7 @@ class Jobs:
         self._templates: dict[tuple[object, ...], tuple[Plan, NDArray[np.int64]]] = {}
         self._waiting: dict[int, list[tuple[Variant, _Job]]] = {}
         self._streams: dict[int, _Stream] = {}
+        self._current = _asks_for_stream(device)
         self._copy_stream: Any = None
         self._page: Tensor | None = None
         self._page_used = 0
@@ -276,8 +286,7 @@ class Jobs:
         )
 
     def _start_here(self, variant: Variant, jobs: list[_Job]) -> None:
-        stream = self._module.current_stream(self._device)
-        here = self._streams.get(stream.stream_id) or self._new_stream(stream)
+        here = self._streams.get(self._current()) or self._new_stream()
         block = self._block
         if block is None or block.used + len(jobs) > BLOCK_ROWS:
             block = self._room()
@@ -297,7 +306,7 @@ class Jobs:
         self.num_launches += 1
         if len(self._streams) > 1:  # the memory may belong to another stream's allocations
             for job in jobs:
-                self._keep_for(stream, job.tensor)
+                self._keep_for(here.stream, job.tensor)
 
     def _words(self, jobs: list[_Job], block: _Block) -> tuple[Tensor, int, int]:
         """The words of a launch in pinned memory: for each program where its job starts, then the jobs; how
@@ -313,7 +322,10 @@ class Jobs:
             programs, end = job.plan.num_programs, at + len(job.words)
             words[program : program + programs] = at - head
             words[at:end] = job.words
-            words[at : at + AT_LAUNCH] = (job.pointer, row, program, programs, program, number)
+            words[at : at + AT_LAUNCH] = (
+                job.pointer, row, program, programs, program, MAX_LAUNCH_PROGRAMS + number,
+            )  # fmt: skip
+
             rows_of[job.part] = row
             program, at, row = program + programs, end, row + 1
         block.used = row
@@ -329,11 +341,12 @@ class Jobs:
             first, self._page_used = 0, num_words
         return self._page_words[first : self._page_used], first
 
-    def _new_stream(self, stream: Any) -> _Stream:
-        made = self._streams[int(stream.stream_id)] = _Stream(
+    def _new_stream(self) -> _Stream:
+        stream = self._module.current_stream(self._device)
+        made = self._streams[self._current()] = _Stream(
             stream=stream,
             partials=torch.empty(MAX_LAUNCH_PROGRAMS, PART_WORDS, dtype=torch.int64, device=self._device),
-            counters=torch.zeros(BLOCK_ROWS, dtype=torch.int32, device=self._device),
+            counters=torch.zeros(MAX_LAUNCH_PROGRAMS + BLOCK_ROWS, dtype=torch.int32, device=self._device),
         )
         return made
 

@@ -20,8 +20,9 @@ from trueup.numerics.sketch import PERIOD
 
 MAX_RUN = 8 * PERIOD
 """elements of a run: eight sketch blocks"""
-MAX_PROGRAMS = 2048
-"""programs that share one tensor: several for each of the some hundred processors of a device"""
+FEW_PROGRAMS, MAX_PROGRAMS = 264, 1056
+"""programs that share one tensor: two for each of the some hundred processors of a device, eight of a large
+tensor; more have more to add up"""
 
 HEAD_WORDS, DIM_WORDS = 18, 4
 """int64 words of a job, and of each of its outer dims"""
@@ -120,7 +121,7 @@ def plan_of(dims: tuple[Dim, ...], first: int = 0) -> Plan:
         words[start : start + DIM_WORDS] = dim.size, dim.stride, dim.flat, dim.generator
     return Plan(
         words=words,
-        num_programs=min(num_runs, MAX_PROGRAMS),
+        num_programs=min(num_runs, max(FEW_PROGRAMS, min(MAX_PROGRAMS, num_runs // 4))),
         inner=inner,
         contiguous=_is_contiguous(inner),
         last_block=(first + sum((dim.size - 1) * dim.flat for dim in kept)) // PERIOD,
