@@ -162,6 +162,14 @@ class Loop(Way):
     optimizer: ClassVar[dict[str, object]] = {"foreach": False}
 
 
+class Segments(Way):
+    """Memory in segments that grow."""
+
+    def prepared(self, model: nn.Module) -> nn.Module:
+        torch.cuda.memory._set_allocator_settings("expandable_segments:True")
+        return model
+
+
 class Offload(Way):
     """What backward needs lies on the host meanwhile."""
 

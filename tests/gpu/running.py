@@ -79,8 +79,8 @@ EXTRA = ("plain-none-cpu", "plain-eps", "plain-scale", "plain-rate")
 AGREE = (
     ("plain-none", "plain"), ("eager", "plain"), ("fused", "plain"), ("loop", "plain"), ("offload", "plain"),
     ("checkpoint", "plain"), ("side", "plain"), ("compiled", "plain"), ("reduced", "plain"),
-    ("graphed", "plain"), ("parallel", "plain"), ("sharded", "plain"), ("plain", "plain-none-cpu"),
-    ("flash", "math"), ("autocast", "flash"), ("reduced", "compiled"),
+    ("graphed", "plain"), ("segments", "plain"), ("parallel", "plain"), ("sharded", "plain"),
+    ("plain", "plain-none-cpu"), ("flash", "math"), ("autocast", "flash"), ("reduced", "compiled"),
 )  # fmt: skip
 """pairs, target first, that differ by rounding or not at all"""
 APART = (
