@@ -19,7 +19,9 @@ PROGRAM = Path(__file__).with_name("programs") / "addresses.py"
 
 
 class Thing:
-    """Known by its address."""
+    """Known by its address, and of a size that few objects have."""
+
+    __slots__ = ("__weakref__", *(f"unused_{i}" for i in range(41)))
 
 
 class Slotted:

@@ -61,29 +61,23 @@ class Identities:
             self._addresses[str(number)] = str(address)
         return number
 
-    def was_others(self, key: str) -> bool:
-        """Whether a new key would, with addresses in it, have been that of an object that is gone."""
+    def was_others(self, key: object) -> bool:
+        """Whether MindSpore itself would have taken for it what it compiled for an object that is gone."""
+        if not self._addresses or not isinstance(key, str):
+            return False
         addressed = key
         for number, address in self._addresses.items():
             addressed = addressed.replace(number, address)
-        found = addressed != key and (addressed in graph_api.ms_compile_cache or addressed in self._addressed)
-        if addressed != key:
-            self._addressed.add(addressed)
+        if addressed == key:
+            return False
+        found = addressed in graph_api.ms_compile_cache or addressed in self._addressed
+        self._addressed.add(addressed)
         return found
 
 
-_identities: Identities | None = None
-
-
-def install() -> None:
-    """From now on MindSpore's keys hold numbers instead of addresses; once in a process, and for good."""
-    global _identities
-    if _identities is None:
-        _identities = Identities(graph_api.ms_compile_cache)
-        for module in (graph_api, jit_trace):
-            vars(module)["id"] = _identities
-
-
-def was_others(key: object) -> bool:
-    """Whether MindSpore itself would have taken what it compiled for an object that is gone."""
-    return _identities is not None and isinstance(key, str) and _identities.was_others(key)
+def install() -> Identities:
+    """From now on MindSpore's keys hold numbers instead of addresses, for as long as the process is there."""
+    numbers = Identities(graph_api.ms_compile_cache)
+    for module in (graph_api, jit_trace):
+        vars(module)["id"] = numbers
+    return numbers
