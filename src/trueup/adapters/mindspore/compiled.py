@@ -15,7 +15,7 @@ from mindspore import context, nn
 from mindspore.graph import api as graph_api
 from mindspore.graph.api import _JitExecutor
 
-from trueup.adapters.mindspore import api
+from trueup.adapters.mindspore import api, identities
 from trueup.adapters.mindspore.engine import Engine
 from trueup.adapters.mindspore.training import OPTIMIZERS, Weights
 from trueup.adapters.mindspore.trees import split_call
@@ -38,9 +38,10 @@ def install(engine: Engine) -> None:
     _engine = engine
     if not first:
         return
+    numbers = identities.install()
     _JitExecutor.__call__ = _jitted
     for kind in (graph_api._JitExecutor, graph_api._CellGraphExecutor):
-        kind.compile = _without_wrappers(kind.compile)
+        kind.compile = _without_wrappers(kind.compile, numbers)
 
 
 def in_graph_mode() -> bool:
@@ -48,11 +49,17 @@ def in_graph_mode() -> bool:
     return bool(context._get_mode() == context.GRAPH_MODE)
 
 
-def _without_wrappers(compile_: Callable[..., object]) -> Callable[..., object]:
+def _without_wrappers(
+    compile_: Callable[..., object], numbers: identities.Identities
+) -> Callable[..., object]:
     @functools.wraps(compile_)
     def compiling(self: _JitExecutor, *args: object, **kwargs: object) -> object:
+        known = len(graph_api.ms_compile_cache)
         with api.originals_in_place():
-            return compile_(self, *args, **kwargs)
+            key = compile_(self, *args, **kwargs)
+        if len(graph_api.ms_compile_cache) > known and numbers.was_others(key) and _engine is not None:
+            _engine.sink.limit(identities.ADDRESS_LIMIT)
+        return key
 
     return compiling
 
