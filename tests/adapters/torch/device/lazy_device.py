@@ -44,6 +44,8 @@ class Counters:
     bytes_in_use: int = 0
     most_bytes: int = 0
     allocations: int = 0
+    events: int = 0
+    """recorded or asked for"""
 
     def begin(self) -> None:
         """From here on the most bytes in use are measured anew."""
@@ -93,6 +95,7 @@ class Event:
 
     def record(self, stream: Stream | None = None) -> None:
         """Here."""
+        counters.events += 1
         self.queue = _queues[(stream or module.current_stream()).stream_id]
         self.at = self.queue.submitted
 
@@ -103,6 +106,7 @@ class Event:
 
     def query(self) -> bool:
         """Whether it has run; time passes for the device too."""
+        counters.events += 1
         if self.queue is None or self.queue.number in stuck:
             return self.queue is None
         self.queue.run(self.at)
@@ -520,6 +524,21 @@ class Module:
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         """Of autocast."""
         return [torch.bfloat16, torch.float16]
+
+
+class Graph:
+    """What is recorded between its beginning and its end runs later: here it runs at once, and is counted."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, int] = {}
+
+    def capture_begin(self) -> None:
+        """From here on."""
+        self.held = {name: -value for name, value in vars(counters).items()}
+
+    def capture_end(self) -> None:
+        """Until here."""
+        self.held = {name: value + vars(counters)[name] for name, value in self.held.items()}
 
 
 module = Module()

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ import torch
 import trueup
 from tests.adapters.torch.device import contract, lazy_device
 from tests.models.gpt import GPT, GPTConfig, batch, loss_of
-from trueup.adapters.torch.device import launching, queue, values
+from trueup.adapters.torch.device import launching, queue, recording, values
 from trueup.adapters.torch.device.launching import Jobs, Launch, Variant
 from trueup.adapters.torch.device.tables import Tables
 from trueup.adapters.torch.device.values import Values
@@ -158,8 +159,12 @@ marks: list[int] = []
 """waits of the training thread before each step, and at the end"""
 
 
-def train(steps: int = 2, *, side: bool = False) -> list[float]:
-    """The demo's GPT; losses are read when all is over. ``side``: forward and backward on another stream."""
+def train(
+    steps: int = 2, *, side: bool = False, graph: lazy_device.Graph | None = None, halved: bool = False
+) -> list[float]:
+    """The demo's GPT; losses are read when all is over. ``side``: forward and backward on another stream;
+    ``graph``: those of the third step are recorded into it; ``halved``: so is every gradient after backward,
+    by what counts no version."""
     torch.manual_seed(0)
     model = GPT(TINY).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
@@ -173,11 +178,19 @@ def train(steps: int = 2, *, side: bool = False) -> list[float]:
         with lazy_device.module.stream(other):
             inputs, labels = (one.to(device, non_blocking=True) for one in batch(TINY, step=step, size=2))
             optimizer.zero_grad()
+            if graph is not None and step == 2:
+                graph.capture_begin()
             with device:  # the model makes its positions as it goes
                 loss = loss_of(model, inputs, labels)
             loss.backward()
+            if graph is not None and step == 2:
+                graph.capture_end()
             losses.append(loss.detach())
         main.wait_stream(other)
+        for parameter in model.parameters() if halved else ():
+            assert parameter.grad is not None
+            with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(parameter.grad):
+                parameter.grad.mul_(0.5)
         optimizer.step()
     marks.append(counters.synchronisations)
     return [float(one) for one in losses]
@@ -212,6 +225,9 @@ def runs(folder: Path) -> dict[str, object]:
     found["elsewhere"] = captured(folder / "elsewhere", path_of(Elsewhere))
     found["scalars"] = captured(folder / "scalars", steps="7")
     found |= {"graph": in_graph(folder / "graph"), **offloaded(folder / "offloaded")}
+    found |= recorded(folder / "recorded")
+    with trueup.Tracer(folder / "halved", level="L0", steps="all"):
+        train(1, halved=True)
     found["values"] = captured(folder / "values", task="tensor")
     found["slow"] = with_slow_disk(folder / "slow")
     return found
@@ -224,6 +240,21 @@ def in_graph(folder: Path) -> dict[str, object]:
         return captured(folder)
     finally:
         del lazy_device.module.is_current_stream_capturing  # type: ignore[attr-defined]
+
+
+def recorded(folder: Path) -> dict[str, object]:
+    """The third of four steps is recorded into a graph, while the steps before are still on their way."""
+    recording.watch(lazy_device.Graph)
+    found = {}
+    for name in ("recorded_bare", "recorded"):
+        queue.Queue.__init__.__defaults__ = (with_kernel,)  # type: ignore[attr-defined]
+        tracer = trueup.Tracer(folder, level="mix", steps="all", sketch=True)
+        graph = lazy_device.Graph()
+        with tracer if name == "recorded" else nullcontext():
+            losses = train(4, graph=graph)
+        lazy_device.module.synchronize()
+        found[name] = {"losses": losses, "held": graph.held}
+    return found
 
 
 def offloaded(folder: Path) -> dict[str, object]:

@@ -160,6 +160,28 @@ def test_nothing_is_added_to_a_graph_that_is_recorded(runs: Found) -> None:
     assert all("device graph" in r["reason"] for r in left_out)
 
 
+def test_nothing_is_done_while_a_graph_is_recorded(runs: Found) -> None:
+    """Neither by the thread that trains nor by the one that waits for earlier steps, which go on after it."""
+    bare, captured = runs[1]["recorded_bare"], runs[1]["recorded"]
+    assert captured["losses"] == bare["losses"]
+    cost = ("operations", "kernels", "copies", "allocations", "events", "synchronisations")
+    assert [captured["held"][name] for name in cost] == [bare["held"][name] for name in cost]
+    trace = Trace(runs[0] / "recorded")
+    assert trace.rank_facts(0)["failures"] == []
+    assert len(trace.steps()) >= 3
+
+
+def test_gradients_are_read_anew_before_an_update(runs: Found) -> None:
+    """Loss scalers and fused clipping scale them without counting a version."""
+    records = Captured(runs[0] / "halved").records
+    norms = {
+        slot: [r["summary"]["l2_norm"] for r in records if (r["phase"], r["slot"]) == ("param_grad", slot)]
+        for slot in ("accumulated", "clipped")
+    }
+    assert len(norms["clipped"]) > 20
+    np.testing.assert_allclose(2 * np.array(norms["clipped"]), norms["accumulated"], rtol=1e-6)
+
+
 def test_tensors_that_are_offloaded_give_the_same(runs: Found) -> None:
     assert runs[1]["offloaded"]["losses"] == runs[1]["offloaded_bare"]["losses"]
     assert runs[1]["offloaded"]["waits"] == runs[1]["offloaded_bare"]["waits"]

@@ -59,6 +59,7 @@ class Starter:
         compiled = self._compiled.get(key)
         if compiled is None:
             start = kernel.summarise[(num_programs,)]
-            self._compiled[key] = start(*tensors, *variant, kernel.LANES, num_warps=kernel.NUM_WARPS)
+            warps = kernel.warps_of(digest=variant[1], sketch=variant[2])
+            self._compiled[key] = start(*tensors, *variant, kernel.LANES, num_warps=warps)
         else:
             compiled[(num_programs, 1, 1)](*map(data_ptr, tensors), *variant, kernel.LANES)
