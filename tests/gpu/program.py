@@ -288,7 +288,7 @@ def begin_process_group() -> None:
 WAYS = {
     name.lower(): kind
     for name, kind in list(globals().items())
-    if isinstance(kind, type) and issubclass(kind, Way)
+    if isinstance(kind, type) and issubclass(kind, Way) and kind is not Way
 } | {"plain": Way}
 
 
