@@ -139,7 +139,7 @@ def gap_of_step(
     shown = _apart(rows, roundoff) | _casts_of_one_side(rows, roundoff)
     least = 0.0
     if tf32 is not None and not shown.any():
-        shown, least = _products(rows), _TF32_ROUNDOFF
+        shown, least = _products(rows) & (metrics.difference > 0), _TF32_ROUNDOFF
     if not shown.any():
         return None
     finer = _exceeds(context, metrics, judgement, Precision.FINER)
