@@ -157,11 +157,13 @@ class CastNorm(nn.GroupNorm):
 
 
 class Net(nn.Module):
-    def __init__(self, *, bits: int, norm: torch.dtype, inside: bool, scale: float) -> None:
+    def __init__(
+        self, *, bits: int, norm: torch.dtype, inside: bool, scale: float, first: int | None
+    ) -> None:
         super().__init__()
         self.up, self.norms = ProductLinear(12, 48), nn.ModuleList(CastNorm(4, 48) for _ in range(2))
         self.down, self.scale = ProductLinear(48, 12), scale
-        self.up.bits = self.down.bits = bits
+        self.up.bits, self.down.bits = bits if first is None else first, bits
         for one in self.norms.to(norm):
             one.inside = inside
 
@@ -180,13 +182,15 @@ def net(
     norm: torch.dtype = torch.float32,
     inside: bool = True,
     scale: float = 1.0,
+    first: int | None = None,
     **manifest: object,
 ) -> Path:
-    """A trace of modules alone; ``manifest``: facts of another machine."""
+    """A trace of modules alone; ``first``: bits of the first layer, if others; ``manifest``: facts of another
+    machine."""
 
     def program() -> None:
         torch.manual_seed(3)
-        model = Net(bits=bits, norm=norm, inside=inside, scale=scale)
+        model = Net(bits=bits, norm=norm, inside=inside, scale=scale, first=first)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
         for _ in range(2):
             model(torch.randn(9, 12)).square().mean().backward()
@@ -234,6 +238,15 @@ def test_tf32_of_one_side(setting: dict[str, object], side: str, tmp_path: Path)
     assert verdict.headline.place(side) == "tf32"
     assert verdict.headline.place("functions") == ("ProductLinear",)
     assert EvidenceCode.NONE_BEYOND in [one.code for one in verdict.evidence]
+
+
+def test_tf32_is_said_of_products_that_differ(tmp_path: Path) -> None:
+    """A GPU may multiply small matrices otherwise."""
+    lower = net(tmp_path / "tf32", bits=13, first=0, **GPU | {"allow_tf32": True})
+    verdict = compare(lower, net(tmp_path / "base", **GPU)).verdict
+    assert verdict.headline.code is VerdictCode.COMPUTES_IN
+    (by,) = [one for one in verdict.evidence if one.code is EvidenceCode.COMPUTED_BY]
+    assert by.place("modules") == ("ProductLinear (1)",)
 
 
 def test_what_is_no_tf32(tmp_path: Path) -> None:
