@@ -21,6 +21,7 @@ _graph_task = torch._C._current_graph_task_id
 _tracing = torch._C._get_tracing_state
 _grad_enabled = torch.is_grad_enabled
 
+IN_GRAPH = "modules are recorded into graphs of a device: what these compute when they run is not recorded"
 FAST_PATHS = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
 """their inference fast path is taken only with no function mode about, and gives other bits"""
 
@@ -42,6 +43,8 @@ def _wrapped_call(self: Module, *args: object, **kwargs: object) -> object:
         return _original(self, *args, **kwargs)
     engine = _engine
     if engine is None or RECORDING.depth or _tracing() is not None:
+        if engine is not None and RECORDING.depth:
+            engine.sink.limit(IN_GRAPH)
         return _original(self, *args, **kwargs)
     if engine.uncompiled and type(self).__name__ == "OptimizedModule":
         return _original(self, *args, **kwargs)  # calls the module it wraps

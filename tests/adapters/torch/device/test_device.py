@@ -169,6 +169,7 @@ def test_nothing_is_done_while_a_graph_is_recorded(runs: Found) -> None:
     trace = Trace(runs[0] / "recorded")
     assert trace.rank_facts(0)["failures"] == []
     assert len(trace.steps()) >= 3
+    assert sum("graphs of a device" in limit for limit in Captured(runs[0] / "recorded").facts["limits"]) == 1
 
 
 def test_gradients_are_read_anew_before_an_update(runs: Found) -> None:

@@ -139,7 +139,7 @@ def _asks_for_stream(device: torch.device) -> Callable[[], int]:
     """What tells the current stream from others, without an object for it where there is a way."""
     if device.type == "cuda":
         return functools.partial(torch._C._cuda_getCurrentRawStream, device.index)
-    module: Any = torch.get_device_module(device)
+    module = torch.get_device_module(device)
     return lambda: int(module.current_stream(device).stream_id)
 
 

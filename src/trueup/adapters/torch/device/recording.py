@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
@@ -67,48 +66,39 @@ def install() -> None:
         if module is None or graph is None:
             continue
         watch(graph)
-        made = getattr(module, "make_graphed_callables", None)
-        if made is not None and not hasattr(made, "__wrapped__"):
-            module.make_graphed_callables = _enclosed(made)
-            homes = getattr(module, "graphs", None)
-            if getattr(homes, "make_graphed_callables", None) is made:
-                setattr(homes, "make_graphed_callables", module.make_graphed_callables)  # noqa: B010
+        homes = (module, getattr(module, "graphs", None))
+        _replace([home for home in homes if home is not None], _CALLABLES, begins=True, ends=True)
 
 
-def watch(graph: Any) -> None:
+_CALLABLES = "make_graphed_callables"
+"""its forwards and backwards on sample inputs are no part of the training either"""
+
+
+def watch(graph: type) -> None:
     """Graphs of this class."""
-    begin, end = graph.capture_begin, graph.capture_end
-    if hasattr(begin, "__wrapped__"):
+    _replace([graph], "capture_begin", begins=True)
+    _replace([graph], "capture_end", ends=True)
+
+
+def _replace(homes: list[object], name: str, *, begins: bool = False, ends: bool = False) -> None:
+    """Have a function begin a recording, unless it raises, or end one, or enclose one."""
+    original = getattr(homes[0], name, None)
+    if original is None or hasattr(original, "__wrapped__"):
         return
 
-    @functools.wraps(begin)
-    def capture_begin(*args: Any, **kwargs: Any) -> Any:
-        RECORDING.begin()
-        try:
-            return begin(*args, **kwargs)
-        except BaseException:
-            RECORDING.end()
-            raise
-
-    @functools.wraps(end)
-    def capture_end(*args: Any, **kwargs: Any) -> Any:
-        try:
-            return end(*args, **kwargs)
-        finally:
-            RECORDING.end()
-
-    graph.capture_begin, graph.capture_end = capture_begin, capture_end
-
-
-def _enclosed(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Its forwards and backwards on sample inputs are no part of the training either."""
-
     @functools.wraps(original)
-    def enclosed(*args: Any, **kwargs: Any) -> Any:
-        RECORDING.begin()
+    def watched(*args: object, **kwargs: object) -> object:
+        if begins:
+            RECORDING.begin()
+        done = False
         try:
-            return original(*args, **kwargs)
+            result = original(*args, **kwargs)
+            done = True
+            return result
         finally:
-            RECORDING.end()
+            if ends or not done:
+                RECORDING.end()
 
-    return enclosed
+    for home in homes:
+        if getattr(home, name, None) is original:
+            setattr(home, name, watched)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import importlib
+from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -30,13 +31,19 @@ def launch_for(kind: str) -> Launch | None:
     return None if target is None else Starter()
 
 
+class _Compiled(Protocol):
+    """By a grid, what starts it."""
+
+    def __getitem__(self, grid: tuple[int, int, int]) -> Callable[..., None]: ...
+
+
 class Starter:
     """Starts the kernel, from the second time on by addresses and without what triton asks of the arguments
     of any kernel: whether one compiled for them exists. All addresses are multiples of 16, so one does for
     a variant."""
 
     def __init__(self) -> None:
-        self._compiled: dict[tuple[Variant, torch.device], Any] = {}
+        self._compiled: dict[tuple[Variant, torch.device], _Compiled] = {}
 
     def __call__(
         self,
