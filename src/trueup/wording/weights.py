@@ -18,6 +18,7 @@ _WAYS = {
     "part": "some rows differ",
     "other_draw": "different random draw",
     "other_init": "different initialization",
+    "related": "made of the same numbers in another way",
     "near": "small difference",
     "shape": "different shape",
 }
@@ -121,6 +122,12 @@ PHRASES = {
         "different initialization",
         _STD,
     ),
+    W.RELATED: clause(
+        "values that correlate with the reference's ({correlation:.2f}), standard deviation {target:.4g} (target),"
+        " {reference:.4g} (reference): made of the same numbers in another way",
+        {**_STD, "correlation": 0.58},
+    ),
+    W.RELATED_CAUSE: clause("the same numbers combined otherwise: a mean, a sum or a part of them"),
     W.DIFFER: heading(
         _differ,
         *({**_NAMED, "way": way, "factor": None} for way in (*_WAYS, "unknown")),

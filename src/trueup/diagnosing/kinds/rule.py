@@ -85,10 +85,12 @@ class KindRule:
                 break
         return best
 
-    def kind(self, found: Found, evidence: Evidence | None = None) -> Kind:
-        """What was found as a kind of this rule, with the usual causes that can be: of the phase, and among
-        ranks only where there are several."""
-        usual = (c for c in self.causes if evidence is None or self._can_be(c, evidence))
+    def kind(self, found: Found, evidence: Evidence | None = None, *, phase: str | None = None) -> Kind:
+        """What was found as a kind of this rule, with the usual causes that can be: of the phase (of the
+        evidence, or ``phase``), and among ranks only where there are several."""
+        usual = [c for c in self.causes if evidence is None or self._can_be(c, evidence)]
+        if phase is not None:
+            usual = [cause for cause in usual if phase in self.in_phases.get(cause, (phase,))]
         return Kind(
             name=self.code,
             family=self.family,

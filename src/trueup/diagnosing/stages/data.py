@@ -676,7 +676,7 @@ def _weighed(finding: Finding, target: Floats, reference: Floats) -> Finding:
     """Of a mask that weighs the loss: how many positions have another weight."""
     apart = np.flatnonzero((target != reference).ravel())
     weights = reason(Batches.NUM_WEIGHTS, num=len(apart), first=int(apart[0]), is_shifted=False)
-    kind = kind_named("wrong_mask", EvidenceRank.STATED, weights)
+    kind = kind_named("wrong_mask", EvidenceRank.STATED, weights, phase="loss")
     headline = reason(Batches.MASK_WEIGHTS)
     return replace(finding, headline=headline, kinds=(kind,), evidence=(weights,), causes=kind.causes)
 
@@ -707,7 +707,7 @@ def _not_counted_alike(ids: Ints, other: Ints, name: str, batch: Batch) -> Findi
         headline=reason(Batches.MASK_DIFFERS),
         site=f"batch of step {batch.book.step}, {name}",
         book=batch.book,
-        kinds=(kind_named("wrong_mask", EvidenceRank.EVERY_ELEMENT, said),),
+        kinds=(kind_named("wrong_mask", EvidenceRank.EVERY_ELEMENT, said, phase="loss"),),
         evidence=(said,),
         next_note=reason(Batches.CHECK_LABELS),
     )

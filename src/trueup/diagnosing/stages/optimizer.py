@@ -156,8 +156,7 @@ def _outcome(
             confirmed=True,
         )
     if not said and rows.filter(is_compared()).is_empty():
-        why = reason(Stages.NO_UPDATE)
-        return outcome(status=StageStatus.UNDECIDED, said=why)
+        return outcome(status=StageStatus.UNDECIDED, said=_why_none(context))
     if rows.filter(is_beyond()).is_empty():
         exact = (rows["status"] == "equal").all()
         head = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
@@ -171,6 +170,14 @@ def _outcome(
         head = reason(Stages.BOTH_SAME)
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
     return outcome(status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)
+
+
+def _why_none(context: Context) -> Reason:
+    """Why the first step has no update that both runs recorded."""
+    some = len(context.steps) > 1 and all(book.parameters_with(*UPDATED) for book in context.pair(1))
+    if some and not any(book.parameters_with(*UPDATED) for book in context.pair(0)):
+        return reason(Stages.UPDATE_LATER, step=context.steps[0][0], next=context.steps[1][0])
+    return reason(Stages.NO_UPDATE)
 
 
 # -- findings ------------------------------------------

@@ -53,7 +53,10 @@ class ReductionStage:
         findings: list[Finding] = []
         said: list[Reason] = []
         target, reference = context.microbatches
-        for at in range(min(len(context.steps), 2 if target == reference else 1)):
+        num_steps = min(len(context.steps), 2 if target == reference else 1)
+        if context.undone != 1.0:  # other factors of the sum, to one end
+            num_steps = 0
+        for at in range(num_steps):
             for rank in context.ranks:
                 for part in (ACCUMULATED, CLIPPED):
                     more, words = _summed(context, at, rank, part)
@@ -67,7 +70,7 @@ class ReductionStage:
         scale_findings, scales = loss_scale_findings(context)
         findings += scale_findings
         said += scales
-        if not apart:  # else the norm is that of gradients which are not one
+        if not apart and context.undone == 1.0:  # else the norm is that of gradients which are not one
             clip_findings, clip_said = clipping_findings(context)
             summed_alike = (
                 not findings
@@ -106,6 +109,8 @@ class ReductionStage:
         if rows.filter(is_beyond()).is_empty():
             exact = (rows["status"] == "equal").all()
             head = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
+            if context.undone != 1.0:
+                head = reason(Stages.SCALE_UNDONE, factor=context.undone)
             return outcome(status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)
         head = reason(Stages.BOTH_ALIKE)
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)

@@ -323,6 +323,7 @@ _DRAW_CAUSES = (Weights.SEED_CAUSE, Weights.BUILD_ORDER_CAUSE, Weights.INIT_CAUS
 _CAUSES = {
     "other_draw": _DRAW_CAUSES,
     "other_init": _DRAW_CAUSES,
+    "related": (Weights.RELATED_CAUSE,),
     "transposed": _ORDER_CAUSES,
     "permuted": _ORDER_CAUSES,
     "shape": _ORDER_CAUSES,
