@@ -26,6 +26,7 @@ from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, 
 from trueup.diagnosing.stages.between_steps import moved_between
 from trueup.diagnosing.stages.config import configurations, settled
 from trueup.diagnosing.stages.context import is_beyond
+from trueup.diagnosing.stages.evaluated import other_model_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.long_run import curves_of
 from trueup.diagnosing.stages.texts import require_folder
@@ -355,8 +356,8 @@ def _later(context: Context) -> tuple[Finding, ...]:
     """Where no stage failed: what the traces alone say of later steps, if far beyond what is allowed."""
     far = far_later(context.passive, context.steps[0][0])
     if far:
-        moved = moved_between(context)
-        return (finding_from_origin(far[0], context) if moved is None else moved,)
+        known = moved_between(context) or other_model_evaluated(context)
+        return (known or finding_from_origin(far[0], context),)
     verdict = context.comparison.verdict
     return (_of_later_loss(verdict),) if verdict.headline.code is VerdictCode.LOSS_DIFFERS_LATER else ()
 

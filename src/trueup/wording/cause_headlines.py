@@ -101,6 +101,8 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.FREQUENCIES_ROUNDED: "rotary frequencies of {place} rounded to {dtype}",
     KindReason.SOFTMAX_ROUNDED: "softmax of {place} computed in {dtype}",
     KindReason.COSINES_ROUNDED: "cosines and sines of {place} computed in {dtype}",
+    KindReason.OTHER_USE: "only in the {side} has the weight of {module} a gradient from outside its calls",
+    KindReason.OTHER_USES_DIFFER: "the weight of {module} has another gradient from outside its calls",
     KindReason.TERM_MISSING: "result of {place} lacks the term {term}",
     KindReason.TERM_EXTRA: "result of {place} has the extra term {term}",
     KindReason.TERM_IN_PLACE: "result of {place} has the term {term} in place of {other}",

@@ -491,6 +491,16 @@ PHRASES: dict[KindReason, Phrase] = {
         {"share": 0.5, "dim": 2, "indices": 16, "size": 32, "first": 0, "last": 15},
     ),
     KindReason.STATISTICS_NEGATED: _say("minimum, maximum and mean of {subject} are minus the reference's"),
+    KindReason.OTHER_USE: _say(
+        "what the calls of {module} make of {subject} agrees; only in the {side} there is more ({share:percent} of its"
+        " size): another use of the weight, or a hook",
+        {"module": "embed", "side": "reference", "share": 0.54},
+    ),
+    KindReason.OTHER_USES_DIFFER: _say(
+        "what the calls of {module} make of {subject} agrees; what else there is differs, {target:percent} of its size"
+        " (target), {reference:percent} (reference): another use of the weight, or a hook",
+        {"module": "embed", "target": 0.2, "reference": 0.54},
+    ),
     KindReason.TERM_MISSING: _say(
         "{subject} lacks a term: it is the reference's minus {term}", {"term": "bias"}
     ),

@@ -751,6 +751,10 @@ PHRASES = {
     S.UPDATE_LATER: clause(
         "No optimizer steps in step {step}; the first update is in step {next}", {"step": 0, "next": 1}
     ),
+    S.OTHER_MODEL_EVALUATED: clause(
+        "Only the target evaluates {target:list}; only the reference evaluates {reference:list}",
+        {"target": ("the model that trains",), "reference": ("Average",)},
+    ),
     S.MOVED_BETWEEN: clause(
         "Weights move by {target:.4g} (target), {reference:.4g} (reference) outside the optimizer before step {next}",
         {"target": 0.0598, "reference": 0.08, "step": 0, "next": 1},

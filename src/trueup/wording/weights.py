@@ -127,6 +127,11 @@ PHRASES = {
         " {reference:.4g} (reference): made of the same numbers in another way",
         {**_STD, "correlation": 0.58},
     ),
+    W.PARAMETRIZED: heading(
+        "The {side} alone parametrizes {num:count weight}: {parameter}",
+        {"side": "target", "num": 2, "parameter": "layers.0.conv.weight"},
+    ),
+    W.PARAMETRIZED_CAUSE: clause("a parametrization (weight norm, spectral norm) registered or removed in one run"),
     W.RELATED_CAUSE: clause("the same numbers combined otherwise: a mean, a sum or a part of them"),
     W.DIFFER: heading(
         _differ,

@@ -129,6 +129,7 @@ def _nearby(place: Place, body_t: int, body_r: int, phase: str) -> tuple[Pair, .
     which is no part of what it is made from."""
     found: list[Pair] = []
     calls = [(body_t, body_r), *_paired_calls(place, body_t, body_r)]
+    is_inside = place.origin.phase in ("forward", "backward")
     made = "output" if phase == "forward" else "input"
     for number, (call_t, call_r) in enumerate(calls):
         target = _all_slots(place.target, call_t, phase)
@@ -137,7 +138,7 @@ def _nearby(place: Place, body_t: int, body_r: int, phase: str) -> tuple[Pair, .
             t, r = target.get(slot), reference.get(slot)
             if t == place.target_record and t is not None:
                 continue
-            if not number and slot.startswith(made) and call_t != place.target_call:
+            if not number and slot.startswith(made) and call_t != place.target_call and is_inside:
                 continue
             found.append(_pair(place, slot, t, r))
         if len(found) > MAX_NEARBY:

@@ -6,13 +6,14 @@ trace holds them. A layer of the framework that makes something else of the same
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from trueup.diagnosing.stages.context import Context
 from trueup.store import StepView
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Basis, EvidenceRank, Finding, Origin
+from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
 from trueup.types.reason import reason
 
 _OF_WEIGHTS = ("Linear", "Embedding", "Conv1d", "Conv2d", "Conv3d", "Dense")
@@ -33,6 +34,37 @@ def with_evaluated(findings: Sequence[Finding], context: Context) -> tuple[Findi
             told |= dict.fromkeys(map(id, some))
             told[id(some[0])] = replace(layers[0], headline=headline, module=root, kinds=(), causes=())
     return tuple(one for finding in findings if (one := told.get(id(finding), finding)) is not None)
+
+
+def other_model_evaluated(context: Context) -> Finding | None:
+    """Where one run evaluates the model that trains, and the other a model that the first does not."""
+    names = [_evaluated(book) for book in context.pair(0)]
+    alone = names[0] - names[1], names[1] - names[0]
+    if not all(alone) or not any("" in one for one in alone):
+        return None
+    step = context.steps[0][0]
+    sides = {
+        side: tuple(sorted(name or "the model that trains" for name in one))
+        for side, one in zip(("target", "reference"), alone, strict=True)
+    }
+    headline = reason(Stages.OTHER_MODEL_EVALUATED, **sides)
+    return Finding(
+        stage=Stage.FORWARD,
+        headline=headline,
+        module=None,
+        site="evaluation",
+        phase="forward",
+        step=step,
+        rank=context.ranks[0],
+        basis=Basis.RECORDED,
+        evidence=(headline,),
+    )
+
+
+def _evaluated(book: StepView) -> Counter[str]:
+    """Outermost modules that are called without gradients, and how often."""
+    calls = (call for call in book.calls_of_kind("module") if book.parent[call] < 0)
+    return Counter(book.name[call] for call in calls if book.mode[call] == "eval")
 
 
 def _root_of(finding: Finding, context: Context) -> str | None:

@@ -255,7 +255,7 @@ def _finding(
     counter = reason(Stages.GIVEN_COUNTER if given else Stages.MEASURED_COUNTER)
     return Finding(
         stage=stage,
-        headline=_headline(key, who, target, reference),
+        headline=_headline(key, who if len(members) == 1 else described(first, shapes), target, reference),
         module=place_of(names, shapes),
         site="optimizer" if key == "class" else f"optimizer · {_SITES.get(key, key)} · {who}",
         phase="optimizer",

@@ -20,6 +20,7 @@ from trueup.diagnosing.stages.copies import copies_findings
 from trueup.diagnosing.stages.forward import finding_of_precision
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
+from trueup.diagnosing.stages.reported_norm import reported_norm_findings
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.thresholds import (
     AT_TOP,
@@ -85,6 +86,8 @@ class ReductionStage:
             origins = [o for o in context.origins_of(Stage.REDUCTION) if not _is_of_others(o, context)]
             origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
             findings = [finding_from_origin(origin, context) for origin in origins]
+        if not findings:
+            findings = reported_norm_findings(context)
         return self._outcome(context, tuple(findings), tuple(dict.fromkeys(said)))
 
     def _outcome(
@@ -161,7 +164,7 @@ def _summed(
     step = context.steps[at][0]
     book = context.book(context.target, step, rank)
     apart: dict[tuple[str, str, float, float, tuple[float, ...]], list[str]] = {}
-    later = _reduced_later(context, at)
+    later = _reduced_later(context, at) | _equal_throughout(context, at)
     for fqn, own in target.items():
         other = reference.get(context.matched.get(fqn, fqn))
         left = at > 0 and book.parameter(fqn, *CLIPPED) is None  # in no optimizer: nothing clears it
@@ -238,6 +241,13 @@ def _reduced_later(context: Context, at: int) -> set[str]:
         return set()
     beyond = set(rows.filter(is_beyond())["name"].to_list())
     return set(left["name"].to_list()) | (set(rows.filter(is_compared())["name"].to_list()) - beyond)
+
+
+def _equal_throughout(context: Context, at: int) -> set[str]:
+    """Parameters whose gradients are bit-identical in the runs all the way, on every rank: of the same numbers
+    both make the same, and the norm that a program reports on the way tells nothing of it."""
+    rows = context.of_phases("param_grad", at=at).group_by("name").agg((pl.col("status") == "equal").all())
+    return set(rows.filter(pl.col("status"))["name"].to_list())
 
 
 def _rounded(factor: float) -> float:

@@ -46,14 +46,16 @@ class WeightsStage:
         extra = (reason(Weights.UNMATCHED, num=len(lone), names=lone),) if lone else ()
         ties = ties_that_differ(context)
         trained = [] if apart else _trained_in_one(context, target, reference)
-        if apart or ties or trained:
+        made = _parametrized_in_one(context, target, reference)
+        if apart or ties or trained or made:
             shapes = _shapes(context)
             findings = (
                 *_findings(apart, target, shapes, whose),
                 *(_tie_finding(*tie, target) for tie in ties),
             )
             findings = tuple(_by_setting(one, context, target) for one in findings)
-            findings = (*_drawn_after(context, target, reference, apart, len(shapes)), *trained, *findings)
+            lone_findings = (*_drawn_after(context, target, reference, apart, len(shapes)), *trained)
+            findings = (*made, *lone_findings, *findings)
             return outcome(
                 status=StageStatus.FAILED,
                 said=findings[0].headline,
@@ -101,7 +103,30 @@ def _findings(
             entry
         )
     members = sorted(groups.values(), key=len, reverse=True)
-    return tuple(_finding(some, target, shapes, whose) for some in members)
+    altered = _altered_before_draws(members, target)
+    if altered is None:
+        return tuple(_finding(some, target, shapes, whose) for some in members)
+    first, drawn = altered
+    after = reason(Weights.DRAWN_AFTER, parameter=first[0][0], first=drawn)
+    found = [_finding(some, target, shapes, whose) for some in sorted(members, key=lambda one: one is not first)]
+    return replace(found[0], evidence=(*found[0].evidence, after)), *found[1:]
+
+
+def _altered_before_draws(
+    members: list[list[tuple[str, str, Change]]], target: StepView
+) -> tuple[list[tuple[str, str, Change]], str] | None:
+    """The group of the first weight that differs, and the first that is another draw, where all that are other
+    draws come after it: whatever drew numbers there has moved all later draws."""
+    order = {name: place for place, name in enumerate(target.parameters)}
+    drawn = [fqn for some in members for fqn, _, change in some if change.name == "other_draw"]
+    others = [some for some in members if some[0][2].name != "other_draw"]
+    if not drawn or not others:
+        return None
+    first = min(others, key=lambda some: min(order.get(fqn, 0) for fqn, _, _ in some))
+    place = min(order.get(fqn, 0) for fqn, _, _ in first)
+    if any(order.get(fqn, 0) < place for fqn in drawn):
+        return None
+    return first, min(drawn, key=lambda fqn: order.get(fqn, 0))
 
 
 def _finding(
@@ -247,6 +272,46 @@ def _trained_in_one(context: Context, target: StepView, reference: StepView) -> 
         called = [book.named("module", module) and not other.named("module", module) for module in modules]
         lone += [(side, names)] if any(called) else []
     return [_only_in(*lone[0], target, ())] if len(lone) == 1 else []
+
+
+_PARAMETRIZED = ".parametrizations."
+
+
+def _parametrized_in_one(context: Context, target: StepView, reference: StepView) -> list[Finding]:
+    """Weights that one run alone makes of other parameters (a weight norm, say), which it trains in their
+    place. Not where the runs agree."""
+    if context.bridge is not None or context.felt is not None:
+        return []
+    sides = {"target": set(target.parameters), "reference": set(reference.parameters)}
+    found = []
+    for side, other in (("target", "reference"), ("reference", "target")):
+        made = {
+            f"{module}.{rest.partition('.')[0]}"
+            for name in sides[side] - sides[other]
+            if _PARAMETRIZED in name
+            for module, _, rest in (name.partition(_PARAMETRIZED),)
+        }
+        plain = sorted((made & sides[other]) - sides[side])
+        if plain:
+            headline = reason(Weights.PARAMETRIZED, side=side, num=len(plain), parameter=plain[0])
+            kind = kind_named("missing_or_extra_term", EvidenceRank.STATED, headline, causes=(reason(Weights.PARAMETRIZED_CAUSE),))
+            found.append(
+                Finding(
+                    stage=Stage.WEIGHTS,
+                    headline=headline,
+                    module=plain[0].rpartition(".")[0],
+                    site=f"{plain[0]} · value" + (f" and {len(plain) - 1} more" if len(plain) > 1 else ""),
+                    phase="param",
+                    step=target.step,
+                    rank=target.rank,
+                    kinds=(kind,),
+                    basis=Basis.RECORDED,
+                    evidence=(headline, reason(Weights.NAMES, side=other, names=plain)),
+                    causes=(reason(Weights.PARAMETRIZED_CAUSE),),
+                    next_note=reason(Weights.BUILD_BOTH, parameter=plain[0]),
+                )
+            )
+    return found
 
 
 def _only_in(side: str, names: list[str], book: StepView, evidence: tuple[Reason, ...]) -> Finding:

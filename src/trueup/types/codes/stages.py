@@ -148,6 +148,7 @@ class StagesCode(Code):
     UNNAMED_STATE = "optimizer.other_state"
     NO_UPDATE = "optimizer.no_update_recorded"
     UPDATE_LATER = "optimizer.first_update_later"
+    OTHER_MODEL_EVALUATED = "forward.other_model_evaluated"
     MOVED_BETWEEN = "optimizer.moved_between_steps"
     MOVED_ALONG = "optimizer.moved_along_gradient"
     MOVED_OTHERWISE = "optimizer.moved_otherwise"
