@@ -21,6 +21,7 @@ import numpy as np
 from trueup.comparing.metrics import SKETCH, VALUES, Metrics
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Half, Rows
+from trueup.comparing.thresholds import UNDONE
 from trueup.store import TraceSource
 from trueup.types.arrays import Bools, Floats
 
@@ -57,7 +58,8 @@ def undone_scale(
 ) -> float:
     """The target's losses over the reference's, where that is one factor and taken out again before the update;
     1 where it is not, or clipping may hide it: gradients that are clipped to one norm are equal whatever
-    the factor was, so that the norm before clipping has to agree, or a side must not change its gradients.
+    the factor was, so that the norm before clipping has to agree, or a side must not change its gradients. In
+    coarse dtypes a factor may be within the bounds of all single gradients; their length all together shows it.
 
     Args:
         rows: of one step and rank.
@@ -72,11 +74,13 @@ def undone_scale(
     factors = _quotient(rows.target.statistics["mean"][losses], rows.reference.statistics["mean"][losses])
     if not len(factors) or not given.any() or not np.isfinite(factors).all() or factors[0] <= 0:
         return 1.0
-    rounding = max(2 * float(np.max(allowed[losses], initial=0.0)), _SAME)
-    if abs(factors[0] - 1) <= rounding or np.any(np.abs(factors / factors[0] - 1) > rounding):
+    rounding = 2 * float(np.max(allowed[losses]))
+    is_one = np.abs(factors / factors[0] - 1) <= rounding
+    if not is_one.all() or not abs(factors[0] - 1) > rounding:  # a bound that is not known tells nothing
         return 1.0
     agree = rows.paired & (metrics.rel_l2 <= np.nan_to_num(allowed))
-    if not agree[given].all():
+    lengths = [float(np.linalg.norm(side.statistics["l2_norm"][given])) for side in (rows.target, rows.reference)]
+    if not agree[given].all() or not is_taken_out(float(factors[0]), lengths[0], lengths[1]):
         return 1.0
     norms = [_norm(one, rank, step) for one, rank, step in _sides(target, reference, pair)]
     if norms[0] is not None and norms[1] is not None:
@@ -86,8 +90,10 @@ def undone_scale(
     return 1.0 if is_hidden else float(factors[0])
 
 
-_SAME = 1e-6
-"""of a loss in float32, whose bound is not known"""
+def is_taken_out(factor: float, target: float, reference: float) -> bool:
+    """Whether the length of all gradients that the optimizer gets is the reference's rather than ``factor``
+    times it."""
+    return abs(target - reference) <= UNDONE * abs(factor - 1) * reference
 
 
 def _sides(

@@ -759,6 +759,13 @@ PHRASES = {
         "Weights move by {target:.4g} (target), {reference:.4g} (reference) outside the optimizer before step {next}",
         {"target": 0.0598, "reference": 0.08, "step": 0, "next": 1},
     ),
+    S.MOVED_TIMES: clause(
+        "Weights move by {target:.4g} (target), {reference:.4g} (reference) times their gradient before step {next}",
+        {"target": -0.0669, "reference": 0.0669, "step": 0, "next": 1},
+    ),
+    S.MOVED_ELSEWHERE: clause(
+        "Weights move in another direction outside the optimizer before step {next}", {"step": 0, "next": 1}
+    ),
     S.MOVED_ALONG: clause(
         "the {side} moves all weights by {factor:.4g} times their gradient, whose norm is {norm:.4g}: a length of"
         " {length:.4g}",
@@ -780,7 +787,7 @@ PHRASES = {
         samples=({"factor": 1.0, "step": 0, "next": 1}, {"factor": -1.0, "step": 0, "next": 1}),
     ),
     S.MOVE_LEFT: clause(
-        "after the update, all weights differ from the reference's by {factor:.4g} times that move", {"factor": 1.0}
+        "after the update, all weights differ from the reference's by {factor:.4g} times that move", {"factor": 0.9995}
     ),
     S.OWN_STEP: clause("what the program does to weights by itself, as between the passes of sharpness-aware minimisation"),
     S.NOT_TOLD: clause(

@@ -18,7 +18,7 @@ _WAYS = {
     "part": "some rows differ",
     "other_draw": "different random draw",
     "other_init": "different initialization",
-    "related": "made of the same numbers in another way",
+    "related": "correlated values",
     "near": "small difference",
     "shape": "different shape",
 }

@@ -20,7 +20,7 @@ import numpy as np
 from trueup.diagnosing.optimizer_fit import roundoff_of
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, place_of
-from trueup.diagnosing.thresholds import UPDATE_ROUNDINGS
+from trueup.diagnosing.thresholds import UPDATE_APART, UPDATE_ROUNDINGS
 from trueup.store import StepView
 from trueup.store.view import ACCUMULATED, UPDATED, WEIGHT
 from trueup.types.arrays import Floats
@@ -64,9 +64,21 @@ def moved_between(context: Context) -> Finding | None:
     apart = _length(target.weights[fqn] - reference.weights[fqn] for fqn in names)
     if apart <= target.rounding + reference.rounding:
         return None
-    sides = {"target": target.length, "reference": reference.length}
     said = tuple(_said(name, move) for name, move in (("target", target), ("reference", reference)))
-    return _finding(context, names, reason(Stages.MOVED_BETWEEN, **sides, **_steps(context)), said)
+    return _finding(context, names, _headline(target, reference, context), said)
+
+
+def _headline(target: Move, reference: Move, context: Context) -> Reason:
+    """By the factors of the gradient where both moves are along it, else by lengths; where these are alike, by
+    neither."""
+    factors = target.along_gradient(), reference.along_gradient()
+    if factors[0] is not None and factors[1] is not None:
+        sides = {"target": factors[0], "reference": factors[1]}
+        return reason(Stages.MOVED_TIMES, **sides, **_steps(context))
+    sides = {"target": target.length, "reference": reference.length}
+    if abs(target.length - reference.length) <= UPDATE_APART * reference.length:
+        return reason(Stages.MOVED_ELSEWHERE, **_steps(context))
+    return reason(Stages.MOVED_BETWEEN, **sides, **_steps(context))
 
 
 def moves_of(context: Context) -> tuple[Move, Move] | None:

@@ -150,6 +150,8 @@ class StagesCode(Code):
     UPDATE_LATER = "optimizer.first_update_later"
     OTHER_MODEL_EVALUATED = "forward.other_model_evaluated"
     MOVED_BETWEEN = "optimizer.moved_between_steps"
+    MOVED_TIMES = "optimizer.moved_times_gradient"
+    MOVED_ELSEWHERE = "optimizer.moved_elsewhere"
     MOVED_ALONG = "optimizer.moved_along_gradient"
     MOVED_OTHERWISE = "optimizer.moved_otherwise"
     MOVED_NOT = "optimizer.not_moved"
