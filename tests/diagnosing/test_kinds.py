@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.diagnosing.cases import best, case, known, normal, rank, told
-from tests.diagnosing.kind_cases import GRADIENT, NEAR, TRUE, Case, X
-from trueup.diagnosing.evidence import RunFacts
+from tests.diagnosing.cases import best, case, known, normal, pair, rank, told
+from tests.diagnosing.kind_cases import GRADIENT, GRADS, NEAR, TRUE, UPDATE, Case, X
+from trueup.diagnosing.evidence import ParameterFacts, RunFacts
 from trueup.diagnosing.kinds import RULES, name_kinds
 from trueup.diagnosing.kinds.rule import Found
 from trueup.types.codes.kinds import CauseCode, FactorCode, KindReason, PlacesCode
@@ -66,6 +66,33 @@ def test_a_mask_of_attention_has_no_cause_of_a_loss() -> None:
         codes = {one.code for one in rule.kind(found, case(X * 3, X, phase=phase)).causes}
         assert cause in codes
         assert other not in codes
+
+
+@pytest.mark.parametrize(
+    ("rates", "beside", "code"),
+    [
+        ((0.02, 0.01), 0.0, KindReason.LEARNING_RATE),
+        ((0.01, 0.01), 0.0, KindReason.ALONG_UPDATE),
+        ((None, None), 0.0, KindReason.SETTINGS_SOLVED),
+        ((None, None), 0.03, KindReason.ALONG_UPDATE),
+    ],
+    ids=["recorded", "recorded alike", "not recorded", "another rule"],
+)
+def test_a_rate_is_solved_for_where_the_runs_do_not_say_it(
+    rates: tuple[float | None, float | None], beside: float, code: KindReason
+) -> None:
+    """``beside``: what an update has that no rate and no decay of the gradient explains, in its own size."""
+    before, gradient, other = GRADS[0], GRADS[1], GRADS[2]
+    after = [before - rate * (gradient + beside * other) for rate in (0.0104, 0.01)]
+    facts = ParameterFacts(
+        fqn="layers.0.mlp.up.weight",
+        before=pair("value", before),
+        updated=(pair("param", *after),),
+        gradients=((0, pair("clipped", gradient)),),
+    )
+    runs = [RunFacts(learning_rate=None if rate is None else (rate,)) for rate in rates]
+    evidence = case(*after, parameter=facts, target_run=runs[0], reference_run=runs[1], **UPDATE)
+    assert name_kinds(evidence)[0].sentence.code is code
 
 
 def test_every_kind_has_a_rule_a_case_and_a_near_miss() -> None:

@@ -23,7 +23,6 @@ from trueup.diagnosing.rl.outcomes import diagnosis_of_records, generated, same_
 from trueup.diagnosing.rl.walk import RLComparison, compare_rollouts
 from trueup.diagnosing.runs import Clock, Runs, is_equal
 from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
-from trueup.diagnosing.stages.between_steps import moved_between
 from trueup.diagnosing.stages.config import configurations, settled
 from trueup.diagnosing.stages.context import is_beyond
 from trueup.diagnosing.stages.evaluated import other_model_evaluated
@@ -356,8 +355,7 @@ def _later(context: Context) -> tuple[Finding, ...]:
     """Where no stage failed: what the traces alone say of later steps, if far beyond what is allowed."""
     far = far_later(context.passive, context.steps[0][0])
     if far:
-        known = moved_between(context) or other_model_evaluated(context)
-        return (known or finding_from_origin(far[0], context),)
+        return (other_model_evaluated(context) or finding_from_origin(far[0], context),)
     verdict = context.comparison.verdict
     return (_of_later_loss(verdict),) if verdict.headline.code is VerdictCode.LOSS_DIFFERS_LATER else ()
 

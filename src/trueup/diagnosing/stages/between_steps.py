@@ -130,13 +130,13 @@ def _length(tensors: object) -> float:
 
 
 def _multiple(tensors: Sequence[Floats], of: Sequence[Floats], rounding: float) -> float | None:
-    """a of t = a x, over all tensors together; None where it leaves over more than rounding."""
+    """a of t = a x, over all tensors together; None where it leaves over more than rounding, or t is no more."""
     square = sum(float(np.vdot(x, x)) for x in of)
-    if not square:
+    if not square or _length(tensors) <= rounding:
         return None
     factor = sum(float(np.vdot(t, x)) for t, x in zip(tensors, of, strict=True)) / square
     rest = _length(t - factor * x for t, x in zip(tensors, of, strict=True))
-    return factor if factor and rest <= rounding else None
+    return factor if rest <= rounding else None
 
 
 def _said(side: str, move: Move) -> Reason:

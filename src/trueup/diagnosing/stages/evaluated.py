@@ -21,7 +21,9 @@ _OF_WEIGHTS = ("Linear", "Embedding", "Conv1d", "Conv2d", "Conv3d", "Dense")
 
 
 def with_evaluated(findings: Sequence[Finding], context: Context) -> tuple[Finding, ...]:
-    """The findings; those of a model that has other weights in evaluation as one, where the first stood."""
+    """The findings; those of a model that has other weights in evaluation as one, where the first stood, as are
+    those of a model that the other run does not evaluate."""
+    findings = _beside_other_model(findings, context)
     of_root: dict[str, list[Finding]] = {}
     for finding in findings:
         if (root := _root_of(finding, context)) is not None:
@@ -34,6 +36,25 @@ def with_evaluated(findings: Sequence[Finding], context: Context) -> tuple[Findi
             told |= dict.fromkeys(map(id, some))
             told[id(some[0])] = replace(layers[0], headline=headline, module=root, kinds=(), causes=())
     return tuple(one for finding in findings if (one := told.get(id(finding), finding)) is not None)
+
+
+def _beside_other_model(findings: Sequence[Finding], context: Context) -> tuple[Finding, ...]:
+    of_evaluation = [one for one in findings if _is_evaluated(one.origin, context)]
+    other = other_model_evaluated(context) if of_evaluation else None
+    if other is None:
+        return tuple(findings)
+    kept = (other if one is of_evaluation[0] else one for one in findings)
+    return tuple(one for one in kept if one is other or one not in of_evaluation[1:])
+
+
+def _is_evaluated(origin: Origin | None, context: Context) -> bool:
+    if origin is None or origin.target_record is None:
+        return False
+    source = context.target if origin.basis is not Basis.REPLAY else context.replayed
+    if source is None:
+        return False
+    book = context.book(source, origin.step, origin.rank)
+    return book.mode[book.record_call[origin.target_record]] == "eval"
 
 
 def other_model_evaluated(context: Context) -> Finding | None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from trueup.diagnosing.stages.between_steps import moved_between
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.gaps import Gap, gaps_of, sides_of
@@ -87,6 +88,8 @@ class OptimizerStage:
         agreement = _given_agreement(context) if given else None
         if agreement is not None:
             said.insert(0, agreement)
+        if not findings and context.failed_before() is None and (moved := moved_between(context)) is not None:
+            findings = [moved]
         if not findings and context.failed_before() is None and not mine_is_measured(context):
             located = [finding_from_origin(origin, context) for origin in context.origins_of(Stage.OPTIMIZER)]
             book = context.pair()[0]
