@@ -25,8 +25,8 @@ from trueup.comparing.grounds import _norms
 from trueup.comparing.history import History, cancelled_part, inherited, update_spread
 from trueup.comparing.judgement import AMPLIFIED, DIFFERENT, ORIGIN, WITHIN, Judgement
 from trueup.comparing.layouts import _nearest
-from trueup.comparing.losses.cross_entropy import reproduced
 from trueup.comparing.loss_scale import is_taken_out
+from trueup.comparing.losses.cross_entropy import reproduced
 from trueup.comparing.losses.exact import allowed_error
 from trueup.comparing.metrics import SKETCH, VALUES, Metrics, measure, sum_roundoff
 from trueup.comparing.noise import StepNoise

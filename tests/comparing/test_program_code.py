@@ -123,7 +123,10 @@ def test_other_statements_of_a_function_that_is_called(tmp_path: Path, reference
 @pytest.mark.parametrize(("ahead", "begins"), [(40, "return"), (400, "…")])
 def test_a_long_statement_is_shown_from_where_it_differs(ahead: int, begins: str, tmp_path: Path) -> None:
     sides = [
-        side(tmp_path / name, helpers=HELPERS.replace("value / 2", f"value{' + value' * (ahead // 8)} / {number}"))
+        side(
+            tmp_path / name,
+            helpers=HELPERS.replace("value / 2", f"value{' + value' * (ahead // 8)} / {number}"),
+        )
         for name, number in (("target", 3), ("reference", 2))
     ]
     (found,) = differences(*sides)

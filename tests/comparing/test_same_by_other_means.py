@@ -127,7 +127,12 @@ def test_one_side_scales_by_hand(scaled: Path, tmp_path: Path) -> None:
 
 
 def by_hand(
-    folder: Path, *, factor: float = 1.0, undone: bool = True, limit: float | None = None, reported: bool = True
+    folder: Path,
+    *,
+    factor: float = 1.0,
+    undone: bool = True,
+    limit: float | None = None,
+    reported: bool = True,
 ) -> Path:
     """Two steps whose loss is multiplied, and whose gradients are divided again before they are clipped."""
     torch.manual_seed(0)
@@ -157,7 +162,9 @@ def undone(target: Path, reference: Path) -> bool:
 
 
 @pytest.mark.parametrize(("factor", "limit"), [(2.0, None), (1 / 3, None), (3.0, 1e-3)])
-def test_a_factor_of_the_loss_that_is_taken_out_again(factor: float, limit: float | None, tmp_path: Path) -> None:
+def test_a_factor_of_the_loss_that_is_taken_out_again(
+    factor: float, limit: float | None, tmp_path: Path
+) -> None:
     runs = by_hand(tmp_path / "run", factor=factor, limit=limit), by_hand(tmp_path / "reference", limit=limit)
     for target, reference in (runs, runs[::-1]):
         assert (compare(target, reference).exit_code, undone(target, reference)) == (0, True)

@@ -90,7 +90,7 @@ def test_a_rate_is_solved_for_where_the_runs_do_not_say_it(
         updated=(pair("param", *after),),
         gradients=((0, pair("clipped", gradient)),),
     )
-    runs = [RunFacts(learning_rate=None if rate is None else (rate,)) for rate in rates]
+    runs = [RunFacts(learning_rate=() if rate is None else (rate,)) for rate in rates]
     evidence = case(*after, parameter=facts, target_run=runs[0], reference_run=runs[1], **UPDATE)
     assert name_kinds(evidence)[0].sentence.code is code
 
@@ -346,12 +346,12 @@ def test_dropout_of_the_same_numbers_in_another_memory_layout() -> None:
         return torch.nn.functional.dropout(x.contiguous(memory_format=layout), 0.1).contiguous()
 
     last, first = (drop(1, layout) for layout in (torch.channels_last, torch.contiguous_format))
-    for side, pair in (("target", (last, first)), ("reference", (first, last))):
-        said = name_kinds(case(*pair))[0].sentence
+    for side, both in (("target", (last, first)), ("reference", (first, last))):
+        said = name_kinds(case(*both))[0].sentence
         assert (said.code, said.place("side")) == (KindReason.DROPPED_IN_OTHER_LAYOUT, side)
     seen = torch.randn(4, 24, 16, generator=torch.Generator().manual_seed(0))
-    for side, pair in (("target", (1, 0)), ("reference", (0, 1))):
-        laid = [seen.transpose(1, 2).contiguous().transpose(1, 2) if one else seen for one in pair]
+    for side, turned in (("target", (1, 0)), ("reference", (0, 1))):
+        laid = [seen.transpose(1, 2).contiguous().transpose(1, 2) if one else seen for one in turned]
         made = []
         for one in laid:
             torch.manual_seed(1)

@@ -1,5 +1,5 @@
-"""What a program does outside its steps: between two backwards, before the first forward, and to a weight that
-it reads beside its module."""
+"""What a program does outside its steps: between two backwards, before the first forward, and to a weight
+that it reads beside its module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ pytestmark = pytest.mark.torch
 import torch.nn.functional as F  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn.utils.parametrizations import weight_norm  # noqa: E402
-from torch.nn.utils.parametrize import remove_parametrizations  # noqa: E402
 
 import trueup  # noqa: E402
 from tests.diagnosing.replaying import replay  # noqa: E402
@@ -54,7 +53,12 @@ def kinds(finding: Finding) -> list[object]:
 
 
 def sharp(
-    *, radius: float = 0.05, sign: float = 1.0, squared: bool = False, back: str = "subtract", rate: float = 0.1
+    *,
+    radius: float = 0.05,
+    sign: float = 1.0,
+    squared: bool = False,
+    back: str = "subtract",
+    rate: float = 0.1,
 ) -> Loop:
     """Sharpness-aware minimisation: up the gradient, a second backward, back, and an update."""
 
@@ -107,8 +111,14 @@ def test_a_move_between_the_passes_is_told_by_its_length_and_direction(
     if sides is not None:
         assert said.number("reference") == pytest.approx(sides[1], rel=1e-3)
     if code is StagesCode.MOVED_TIMES:
-        (along,) = [one for one in first.evidence if one.code is StagesCode.MOVED_ALONG and one.place("side") == "target"]
-        assert along.number("length") == pytest.approx(abs(along.number("factor") or 0) * (along.number("norm") or 0))
+        (along,) = [
+            one
+            for one in first.evidence
+            if one.code is StagesCode.MOVED_ALONG and one.place("side") == "target"
+        ]
+        assert along.number("length") == pytest.approx(
+            abs(along.number("factor") or 0) * (along.number("norm") or 0)
+        )
 
 
 def test_a_move_that_is_taken_back_by_other_means_is_the_same(tmp_path: Path) -> None:
@@ -117,7 +127,9 @@ def test_a_move_that_is_taken_back_by_other_means_is_the_same(tmp_path: Path) ->
 
 def test_another_update_after_equal_moves_is_no_move(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, sharp(rate=0.2), sharp())
-    assert not any(codes(one.headline) & {StagesCode.MOVED_TIMES, StagesCode.MOVE_KEPT} for one in found.findings)
+    assert not any(
+        codes(one.headline) & {StagesCode.MOVED_TIMES, StagesCode.MOVE_KEPT} for one in found.findings
+    )
 
 
 # -- before the first forward ------------------------------------------
@@ -128,7 +140,11 @@ class Tokens(nn.Module):
 
     def __init__(self, gain: float = 1.0, *, drawn: float = 0.0) -> None:
         super().__init__()
-        self.ids, self.inner, self.head = nn.Embedding(12, WIDTH), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 12)
+        self.ids, self.inner, self.head = (
+            nn.Embedding(12, WIDTH),
+            nn.Linear(WIDTH, WIDTH),
+            nn.Linear(WIDTH, 12),
+        )
         self.gain, self.drawn = gain, drawn
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -232,14 +248,16 @@ def test_another_use_of_a_weight_is_told_from_what_its_module_makes(
 def test_what_the_module_itself_makes_is_no_other_use(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, tied(grown=1.5), tied())
     assert not any(
-        code in (KindReason.OTHER_USE, KindReason.OTHER_USES_DIFFER) for one in found.findings for code in kinds(one)
+        code in (KindReason.OTHER_USE, KindReason.OTHER_USES_DIFFER)
+        for one in found.findings
+        for code in kinds(one)
     )
 
 
 # -- weights ------------------------------------------
 
 
-def made(*, normed: bool = True, rows: int = 0, seed: int = 0, mean: bool = False, removed: bool = False) -> Loop:
+def made(*, normed: bool = True, rows: int = 0, seed: int = 0) -> Loop:
     """A model with a weight norm, of whose first weight ``rows`` are drawn anew."""
 
     def run() -> None:
@@ -250,8 +268,6 @@ def made(*, normed: bool = True, rows: int = 0, seed: int = 0, mean: bool = Fals
                 first.weight[:rows] = torch.randn(rows, WIDTH)
         last = nn.Linear(12, 3)
         inner = weight_norm(second) if normed else second
-        if removed:
-            remove_parametrizations(inner, "weight")
         model = nn.Sequential(first, nn.Tanh(), inner, nn.Tanh(), last)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         generator = torch.Generator().manual_seed(1)
@@ -264,7 +280,9 @@ def made(*, normed: bool = True, rows: int = 0, seed: int = 0, mean: bool = Fals
     return run
 
 
-@pytest.mark.parametrize(("target", "reference", "side"), [(False, True, "reference"), (True, False, "target")])
+@pytest.mark.parametrize(
+    ("target", "reference", "side"), [(False, True, "reference"), (True, False, "target")]
+)
 def test_a_weight_that_one_run_parametrizes(target: bool, reference: bool, side: str, tmp_path: Path) -> None:
     found = diagnosed(tmp_path, made(normed=target), made(normed=reference)).findings[0]
     assert (found.stage, found.module, found.headline.place("side")) == (Stage.WEIGHTS, "2", side)

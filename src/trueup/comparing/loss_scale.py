@@ -56,10 +56,11 @@ def _fits(rows: Rows, ratio: float) -> bool:
 def undone_scale(
     rows: Rows, metrics: Metrics, allowed: Floats, target: TraceSource, reference: TraceSource, pair: StepPair
 ) -> float:
-    """The target's losses over the reference's, where that is one factor and taken out again before the update;
-    1 where it is not, or clipping may hide it: gradients that are clipped to one norm are equal whatever
-    the factor was, so that the norm before clipping has to agree, or a side must not change its gradients. In
-    coarse dtypes a factor may be within the bounds of all single gradients; their length all together shows it.
+    """The target's losses over the reference's, where that is one factor and taken out again before the
+    update; 1 where it is not, or clipping may hide it: gradients that are clipped to one norm are equal
+    whatever the factor was, so that the norm before clipping has to agree, or a side must not change its
+    gradients. In coarse dtypes a factor may be within the bounds of all single gradients; their length all
+    together shows it.
 
     Args:
         rows: of one step and rank.
@@ -79,7 +80,9 @@ def undone_scale(
     if not is_one.all() or not abs(factors[0] - 1) > rounding:  # a bound that is not known tells nothing
         return 1.0
     agree = rows.paired & (metrics.rel_l2 <= np.nan_to_num(allowed))
-    lengths = [float(np.linalg.norm(side.statistics["l2_norm"][given])) for side in (rows.target, rows.reference)]
+    lengths = [
+        float(np.linalg.norm(side.statistics["l2_norm"][given])) for side in (rows.target, rows.reference)
+    ]
     if not agree[given].all() or not is_taken_out(float(factors[0]), lengths[0], lengths[1]):
         return 1.0
     norms = [_norm(one, rank, step) for one, rank, step in _sides(target, reference, pair)]
@@ -112,7 +115,9 @@ def _is_changed(rows: Rows, side: Half) -> bool:
     """Whether some gradient that the optimizer gets has another length than backward left it with."""
     length = side.statistics["l2_norm"]
     of_grad = rows.phase_is("param_grad") & (side.call >= 0)
-    left = dict(zip(*(column[of_grad & rows.slot_is("accumulated")] for column in (side.call, length)), strict=True))
+    left = dict(
+        zip(*(column[of_grad & rows.slot_is("accumulated")] for column in (side.call, length)), strict=True)
+    )
     given = zip(*(column[of_grad & rows.slot_is("clipped")] for column in (side.call, length)), strict=True)
     return any(left.get(call) != norm for call, norm in given)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import os.path
 import re
 import textwrap
 from collections.abc import Iterator
@@ -342,7 +341,8 @@ def _from_difference(lines: list[str], others: list[str]) -> list[str]:
     """Statements, those too long to be shown from shortly before where they differ from the other side's."""
     found = []
     for line, other in zip(lines, others, strict=True):
-        start = len(os.path.commonprefix([line, other])) - _WIDTH // 2
+        same = next((n for n, pair in enumerate(zip(line, other, strict=False)) if pair[0] != pair[1]), 0)
+        start = same - _WIDTH // 2
         too_long = max(len(line), len(other)) > _WIDTH and start > 0
         found.append("…" + line[start:] if too_long else line)
     return found

@@ -468,6 +468,6 @@ UNDONE = chosen(
     "comparing.undone",
     0.1,
     "of what the factor would change",
-    "where a factor of the loss is taken out, rounding is left: a tenth is far more than that but for factors "
-    "of a hundredth in bfloat16, which are then told",
+    "where a factor of the loss is taken out, rounding is left: a tenth is far more than that but for "
+    "factors of a hundredth in bfloat16, which are then told",
 )

@@ -106,8 +106,8 @@ def _same_samples(target: Floats, reference: Floats) -> Reason | None:
     """Each sample is more like the reference's of the same number than like any other of it, and by more than
     unrelated numbers are: the same samples, in their order, made otherwise.
 
-    Two unrelated rows of n numbers correlate by 1/sqrt(n), give or take; that all of B rows are most like their
-    own has the chance 1/B^B.
+    Two unrelated rows of n numbers correlate by 1/sqrt(n), give or take; that all of B rows are most like
+    their own has the chance 1/B^B.
     """
     if target.ndim < 2 or len(target) < SAMPLES_FEWEST:
         return None
@@ -118,7 +118,9 @@ def _same_samples(target: Floats, reference: Floats) -> Reason | None:
         return None
     likeness = np.abs(sides[0] @ sides[1].T) / np.outer(*sizes)
     own = likeness.diagonal()
-    if (likeness.argmax(axis=1) != np.arange(len(own))).any() or own.min() <= DRAW_ERRORS / np.sqrt(sides[0].shape[1]):
+    if (likeness.argmax(axis=1) != np.arange(len(own))).any() or own.min() <= DRAW_ERRORS / np.sqrt(
+        sides[0].shape[1]
+    ):
         return None
     return reason(Batches.SAME_SAMPLES, num=len(own), correlation=float(np.median(own)))
 

@@ -1,6 +1,6 @@
-"""Models that are evaluated for a training forward of another model, before it or after: a teacher, a reference
-model. A microbatch begins with the training forward, so that one that is asked before is recorded in the
-microbatch before, or the step before. It belongs to the forward that is given the same.
+"""Models that are evaluated for a training forward of another model, before it or after: a teacher, a
+reference model. A microbatch begins with the training forward, so that one that is asked before is recorded
+in the microbatch before, or the step before. It belongs to the forward that is given the same.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from trueup.store import StepTables
 
 
 def microbatches(target: StepTables, reference: StepTables) -> tuple[Codes, Codes]:
-    """The microbatch of each call on both sides: of evaluations that are given what the next training forward is
-    given, that one's. As recorded where both runs ask alike."""
+    """The microbatch of each call on both sides: of evaluations that are given what the next training forward
+    is given, that one's. As recorded where both runs ask alike."""
     recorded = integers(target.calls["microbatch"]), integers(reference.calls["microbatch"])
     early = _asked_early(target), _asked_early(reference)
     if len(early[0]) == len(early[1]):

@@ -165,8 +165,8 @@ PHRASES = {
         {"offsets": ("0", "5", "3"), "num": 8},
     ),
     B.SAME_SAMPLES: clause(
-        "the same {num} samples in their order, made otherwise: each is most like the reference's of its number"
-        " (correlation {correlation:.2f})",
+        "the same {num} samples in their order, made otherwise: each is most like the reference's of "
+        "its number (correlation {correlation:.2f})",
         {"num": 8, "correlation": 0.94},
     ),
     B.SCALED_BY_CHANNEL: clause(

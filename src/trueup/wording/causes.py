@@ -69,7 +69,8 @@ _CAUSES = {
     CauseCode.SUMMED_FOR_AVERAGED: "gradients summed instead of averaged over ranks, or averaged "
     "instead of summed",
     CauseCode.TERM_LEFT_OUT: "a bias, residual or auxiliary term missing or added twice",
-    CauseCode.OTHER_USE: "another use of the weight (a tied head, a term of the loss) detached or left out, or a hook",
+    CauseCode.OTHER_USE: "another use of the weight (a tied head, a term of the loss) detached or left "
+    "out, or a hook",
     CauseCode.UNSCALED_OR_CLIPPED: "gradients not unscaled, or clipped to a different norm",
     CauseCode.VOCABULARY_TOO_SMALL: "the tokenizer has entries that the embedding has no row for",
     CauseCode.IGNORED_AS_INPUT: "an ignored label (-100) or a padding id used as an input",

@@ -112,7 +112,8 @@ def fitted(value: float) -> str:
 
 
 def in_range(text: str, digits: int) -> Callable[[Facts], str]:
-    """A text with ``{range}``: from the lowest number to the highest, with as many digits as tell them apart."""
+    """A text with ``{range}``: from the lowest number to the highest, with as many digits as tell them
+    apart."""
 
     def sentence(facts: Facts) -> str:
         low, high = float(facts["low"]), float(facts["high"])
@@ -405,8 +406,8 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.SCALED_PER_ROW: _say(
         in_range(
-            "each row of {subject} is the reference's times a factor of its own, {range} over {num:count row}; "
-            "nothing else differs",
+            "each row of {subject} is the reference's times a factor of its own, {range} over "
+            "{num:count row}; nothing else differs",
             4,
         ),
         {"low": 0.5, "high": 3.2, "num": 4},
@@ -414,8 +415,8 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.SENT_BACK_PER_ROW: _say(
         in_range(
-            "each row of the gradient that the loss sends back to the model is the reference's times a factor of "
-            "its own, {range} over {num:count row}; nothing else differs",
+            "each row of the gradient that the loss sends back to the model is the reference's times a "
+            "factor of its own, {range} over {num:count row}; nothing else differs",
             4,
         ),
         {"low": 0.5, "high": 3.2, "num": 4},
@@ -514,13 +515,14 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.STATISTICS_NEGATED: _say("minimum, maximum and mean of {subject} are minus the reference's"),
     KindReason.OTHER_USE: _say(
-        "what the calls of {module} make of {subject} agrees; only in the {side} there is more ({share:percent} of its"
-        " size): another use of the weight, or a hook",
+        "what the calls of {module} make of {subject} agrees; only in the {side} there is more "
+        "({share:percent} of its size): another use of the weight, or a hook",
         {"module": "embed", "side": "reference", "share": 0.54},
     ),
     KindReason.OTHER_USES_DIFFER: _say(
-        "what the calls of {module} make of {subject} agrees; what else there is differs, {target:percent} of its size"
-        " (target), {reference:percent} (reference): another use of the weight, or a hook",
+        "what the calls of {module} make of {subject} agrees; what else there is differs, "
+        "{target:percent} of its size (target), {reference:percent} (reference): another use of the weight, "
+        "or a hook",
         {"module": "embed", "target": 0.2, "reference": 0.54},
     ),
     KindReason.TERM_MISSING: _say(

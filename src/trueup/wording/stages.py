@@ -756,19 +756,21 @@ PHRASES = {
         {"target": ("the model that trains",), "reference": ("Average",)},
     ),
     S.MOVED_BETWEEN: clause(
-        "Weights move by {target:.4g} (target), {reference:.4g} (reference) outside the optimizer before step {next}",
+        "Weights move by {target:.4g} (target), {reference:.4g} (reference) outside the optimizer "
+        "before step {next}",
         {"target": 0.0598, "reference": 0.08, "step": 0, "next": 1},
     ),
     S.MOVED_TIMES: clause(
-        "Weights move by {target:.4g} (target), {reference:.4g} (reference) times their gradient before step {next}",
+        "Weights move by {target:.4g} (target), {reference:.4g} (reference) times their gradient before "
+        "step {next}",
         {"target": -0.0669, "reference": 0.0669, "step": 0, "next": 1},
     ),
     S.MOVED_ELSEWHERE: clause(
         "Weights move in another direction outside the optimizer before step {next}", {"step": 0, "next": 1}
     ),
     S.MOVED_ALONG: clause(
-        "the {side} moves all weights by {factor:.4g} times their gradient, whose norm is {norm:.4g}: a length of"
-        " {length:.4g}",
+        "the {side} moves all weights by {factor:.4g} times their gradient, whose norm is {norm:.4g}: a "
+        "length of {length:.4g}",
         {"side": "target", "factor": 0.05, "norm": 1.1965, "length": 0.0598},
     ),
     S.MOVED_OTHERWISE: clause(
@@ -777,19 +779,23 @@ PHRASES = {
     ),
     S.MOVED_NOT: clause("the {side} leaves its weights as they are", {"side": "target"}),
     S.MOVED_BOTH: clause(
-        "before, both runs move their weights alike, without an optimizer, by a length of {length:.4g}", {"length": 0.08}
+        "before, both runs move their weights alike, without an optimizer, by a length of {length:.4g}",
+        {"length": 0.08},
     ),
     S.MOVE_KEPT: Phrase(
         sentence=lambda facts: (
-            f"The {'target' if facts['factor'] > 0 else 'reference'} alone does not take back how weights moved"
-            f" before step {facts['next']}"
+            f"The {'target' if facts['factor'] > 0 else 'reference'} alone does not take back how "
+            f"weights moved before step {facts['next']}"
         ),
         samples=({"factor": 1.0, "step": 0, "next": 1}, {"factor": -1.0, "step": 0, "next": 1}),
     ),
     S.MOVE_LEFT: clause(
-        "after the update, all weights differ from the reference's by {factor:.4g} times that move", {"factor": 0.9995}
+        "after the update, all weights differ from the reference's by {factor:.4g} times that move",
+        {"factor": 0.9995},
     ),
-    S.OWN_STEP: clause("what the program does to weights by itself, as between the passes of sharpness-aware minimisation"),
+    S.OWN_STEP: clause(
+        "what the program does to weights by itself, as between the passes of sharpness-aware minimisation"
+    ),
     S.NOT_TOLD: clause(
         "the updates differ; without stored weights and moments, gradients cannot be distinguished "
         "from the optimizer"

@@ -1,7 +1,7 @@
 """What calls of a weight's module make of its gradient, worked out from what they were given and sent back.
 
-A weight that is used elsewhere too (a head that multiplies with the embedding's weight, a loss that reads one)
-has the sum of all uses as its gradient. What a linear layer or an embedding contributes is known:
+A weight that is used elsewhere too (a head that multiplies with the embedding's weight, a loss that reads
+one) has the sum of all uses as its gradient. What a linear layer or an embedding contributes is known:
 
     linear      dW = sum over rows of g x^T,   db = sum over rows of g
     embedding   dW[i] = sum of g over the places where the id is i

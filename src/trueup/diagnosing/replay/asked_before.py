@@ -2,8 +2,8 @@
 before the model that trains.
 
 A step begins with its first training forward, so that what such a model gave for the first microbatch is in
-no trace, and no replay can put it in. What the loss makes of it is no error of the loss. That a model is asked
-beforehand shows in the calls that follow: it is given what the next training forward is given.
+no trace, and no replay can put it in. What the loss makes of it is no error of the loss. That a model is
+asked beforehand shows in the calls that follow: it is given what the next training forward is given.
 """
 
 from __future__ import annotations
@@ -86,7 +86,10 @@ def _given(view: StepView, call: int) -> set[int]:
 def _next_given(step: ReplayedStep) -> set[int]:
     """What the reference's next step begins with."""
     source, own = step.reference.source, step.reference.step
-    later = min((number for number, ranks in source.steps().items() if number > own and step.rank in ranks), default=None)
+    later = min(
+        (number for number, ranks in source.steps().items() if number > own and step.rank in ranks),
+        default=None,
+    )
     if later is None:
         return set()
     view = step_view(source, later, step.reference.rank)

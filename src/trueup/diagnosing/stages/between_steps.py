@@ -5,14 +5,14 @@ With w0 and w1 the weights at the start of two steps, g the gradient of the firs
 
     d = a g + rest,    a = <d, g> / <g, g>,
 
-over all weights together. d is known to the roundings of w1: what is left over of a move along the gradient is
-no more than those.
+over all weights together. d is known to the roundings of w1: what is left over of a move along the gradient
+is no more than those.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,8 +69,8 @@ def moved_between(context: Context) -> Finding | None:
 
 
 def _headline(target: Move, reference: Move, context: Context) -> Reason:
-    """By the factors of the gradient where both moves are along it, else by lengths; where these are alike, by
-    neither."""
+    """By the factors of the gradient where both moves are along it, else by lengths; where these are alike,
+    by neither."""
     factors = target.along_gradient(), reference.along_gradient()
     if factors[0] is not None and factors[1] is not None:
         sides = {"target": factors[0], "reference": factors[1]}
@@ -86,18 +86,18 @@ def moves_of(context: Context) -> tuple[Move, Move] | None:
     second; None where one steps, the weights do not start alike, or they stay."""
     if len(context.steps) < 2 or any(b.parameters_with(*UPDATED) for b in context.pair(0)):
         return None
-    befores, afters = context.pair(0), context.pair(1)
+    first, second = context.pair(0), context.pair(1)
     names = [
         (fqn, other)
         for fqn, other in context.matched.items()
-        if all(_are_known(books, (fqn, other)) for books in (befores, afters))
+        if all(_are_known(books, (fqn, other)) for books in (first, second))
     ]
-    starts = [[b.digest(b.parameter(n, *WEIGHT)) for b, n in zip(befores, pair, strict=True)] for pair in names]
+    starts = [[b.digest(b.parameter(n, *WEIGHT)) for b, n in zip(first, pair, strict=True)] for pair in names]
     if not names or any(one is None or one != two for one, two in starts):
         return None
     moves = tuple(
         _move(before, after, [(pair[0], pair[side]) for pair in names])
-        for side, (before, after) in enumerate(zip(befores, afters, strict=True))
+        for side, (before, after) in enumerate(zip(first, second, strict=True))
     )
     return (moves[0], moves[1]) if any(one.length for one in moves) else None
 
@@ -111,7 +111,8 @@ def _move(before: StepView, after: StepView, names: Sequence[tuple[str, str]]) -
     for fqn, own in names:
         there = after.parameter(own, *WEIGHT)
         w0, w1 = _value(before, before.parameter(own, *WEIGHT)), _value(after, there)
-        assert w0 is not None and w1 is not None
+        assert w0 is not None
+        assert w1 is not None
         weights[fqn] = w1 - w0
         rounding += float(UPDATE_ROUNDINGS * roundoff_of(after.dtype(there)) * np.linalg.norm(w1)) ** 2
         gradient = _value(before, before.parameter(own, *ACCUMULATED))
@@ -125,12 +126,13 @@ def _value(book: StepView, record: int | None) -> Floats | None:
     return None if value is None else value.astype(np.float64)
 
 
-def _length(tensors: object) -> float:
-    return math.sqrt(sum(float(np.vdot(one, one)) for one in tensors))  # type: ignore[attr-defined]
+def _length(tensors: Iterable[Floats]) -> float:
+    return math.sqrt(sum(float(np.vdot(one, one)) for one in tensors))
 
 
 def _multiple(tensors: Sequence[Floats], of: Sequence[Floats], rounding: float) -> float | None:
-    """a of t = a x, over all tensors together; None where it leaves over more than rounding, or t is no more."""
+    """a of t = a x, over all tensors together; None where it leaves over more than rounding, or t is no
+    more."""
     square = sum(float(np.vdot(x, x)) for x in of)
     if not square or _length(tensors) <= rounding:
         return None

@@ -316,6 +316,7 @@ def _later_difference(own: Clipping, other: Clipping) -> Difference | None:
     return _limit_difference(Clip.NORM_DIFFERS, own.clipped_norm, other.clipped_norm)
 
 
+# In one piece: one branch an answer, the narrower ahead of the wider.
 def _norm_difference(own: Clipping, other: Clipping, scale: float) -> Difference | None:
     """Whether the program's own norm is that of its gradients, on both sides alike.
 
@@ -350,8 +351,8 @@ def _norm_difference(own: Clipping, other: Clipping, scale: float) -> Difference
 
 
 def _is_uncut(clip: Clipping) -> bool:
-    """Whether clipping's own norm is that of what the optimizer gets: what lies between that and backward is a
-    factor of the program's."""
+    """Whether clipping's own norm is that of what the optimizer gets: what lies between that and backward is
+    a factor of the program's."""
     if clip.way != "norm" or not clip.reported or not clip.clipped_norm:
         return False
     return abs(clip.reported / clip.clipped_norm - 1) <= CLIP_NEAR

@@ -257,7 +257,8 @@ class Context:
 
     @cached_property
     def undone(self) -> float:
-        """The target's loss over the reference's where that is taken out of the gradients before the update."""
+        """The target's loss over the reference's where that is taken out of the gradients before the
+        update."""
         notes = (n for n in self.comparison.content.notes if n.code is NoteCode.LOSS_SCALE_UNDONE)
         return next((n.number("factor") or 1.0 for n in notes), 1.0)
 

@@ -21,8 +21,8 @@ _OF_WEIGHTS = ("Linear", "Embedding", "Conv1d", "Conv2d", "Conv3d", "Dense")
 
 
 def with_evaluated(findings: Sequence[Finding], context: Context) -> tuple[Finding, ...]:
-    """The findings; those of a model that has other weights in evaluation as one, where the first stood, as are
-    those of a model that the other run does not evaluate."""
+    """The findings; those of a model that has other weights in evaluation as one, where the first stood, as
+    are those of a model that the other run does not evaluate."""
     findings = _beside_other_model(findings, context)
     of_root: dict[str, list[Finding]] = {}
     for finding in findings:

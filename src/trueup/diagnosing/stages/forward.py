@@ -237,9 +237,7 @@ def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     is_known = {id(f): _is_tried(f) or any(kind.rank.is_named for kind in f.kinds[:1]) for f in findings}
     later = {key: any(map(_is_tried, findings)) and not known for key, known in is_known.items()}
     first: dict[str | None, Finding] = {}
-    for finding in sorted(
-        findings, key=lambda f: (f.step or 0, later[id(f)], -_clarity(f), order[id(f)])
-    ):
+    for finding in sorted(findings, key=lambda f: (f.step or 0, later[id(f)], -_clarity(f), order[id(f)])):
         known = first.get(finding.module)
         if known is None:
             first[finding.module] = finding

@@ -57,7 +57,11 @@ def _of_further_losses(target: Batch, reference: Batch) -> list[Finding]:
             for batch in (target, reference)
         ]
         facts = [_facts(side, microbatch) for side in sides]
-        if facts[0] is None or facts[1] is None or sides[0].labels[microbatch].shape != sides[1].labels[microbatch].shape:
+        if (
+            facts[0] is None
+            or facts[1] is None
+            or sides[0].labels[microbatch].shape != sides[1].labels[microbatch].shape
+        ):
             continue
         found = _label_finding(facts[0], facts[1], sides[0], sides[1], microbatch)
         if found is not None:

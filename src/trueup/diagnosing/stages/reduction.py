@@ -20,8 +20,8 @@ from trueup.diagnosing.stages.copies import copies_findings
 from trueup.diagnosing.stages.forward import finding_of_precision
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
-from trueup.diagnosing.stages.reported_norm import reported_norm_findings
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.diagnosing.stages.reported_norm import reported_norm_findings
 from trueup.diagnosing.thresholds import (
     AT_TOP,
     ROUNDED_LEAST,
@@ -51,21 +51,7 @@ class ReductionStage:
 
     def check(self, context: Context) -> StageOutcome:
         """Compare what each run does to its own gradients."""
-        findings: list[Finding] = []
-        said: list[Reason] = []
-        target, reference = context.microbatches
-        num_steps = min(len(context.steps), 2 if target == reference else 1)
-        if context.undone != 1.0:  # other factors of the sum, to one end
-            num_steps = 0
-        for at in range(num_steps):
-            for rank in context.ranks:
-                for part in (ACCUMULATED, CLIPPED):
-                    more, words = _summed(context, at, rank, part)
-                    findings += more
-                    said += words
-            if findings:
-                break
-        findings = one_each(findings, context)
+        findings, said = _all_summed(context)
         apart = copies_findings(context) if context.failed_before() is None else []
         findings += apart
         scale_findings, scales = loss_scale_findings(context)
@@ -152,6 +138,24 @@ def _held_by_none(origin: Origin, context: Context) -> bool:
 
 
 # -- summing ------------------------------------------
+
+
+def _all_summed(context: Context) -> tuple[list[Finding], list[Reason]]:
+    """Of the first step in which sums differ; none where the loss's factor is taken out of them again, since
+    other factors of a sum then come to one end."""
+    findings: list[Finding] = []
+    said: list[Reason] = []
+    target, reference = context.microbatches
+    num_steps = min(len(context.steps), 2 if target == reference else 1)
+    for at in range(num_steps if context.undone == 1.0 else 0):
+        for rank in context.ranks:
+            for part in (ACCUMULATED, CLIPPED):
+                more, words = _summed(context, at, rank, part)
+                findings += more
+                said += words
+        if findings:
+            break
+    return one_each(findings, context), said
 
 
 def _summed(
@@ -244,8 +248,8 @@ def _reduced_later(context: Context, at: int) -> set[str]:
 
 
 def _equal_throughout(context: Context, at: int) -> set[str]:
-    """Parameters whose gradients are bit-identical in the runs all the way, on every rank: of the same numbers
-    both make the same, and the norm that a program reports on the way tells nothing of it."""
+    """Parameters whose gradients are bit-identical in the runs all the way, on every rank: of the same
+    numbers both make the same, and the norm that a program reports on the way tells nothing of it."""
     rows = context.of_phases("param_grad", at=at).group_by("name").agg((pl.col("status") == "equal").all())
     return set(rows.filter(pl.col("status"))["name"].to_list())
 

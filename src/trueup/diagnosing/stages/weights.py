@@ -11,7 +11,7 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.weight_change import Change
-from trueup.diagnosing.stages.weight_ranks import Whose, cut_along, over_ranks, sorted_out
+from trueup.diagnosing.stages.weight_ranks import Sorted, Whose, cut_along, over_ranks, sorted_out
 from trueup.store import StepView
 from trueup.store.view import LOCAL, WEIGHT
 from trueup.types.codes import StagesCode as Stages
@@ -26,6 +26,7 @@ class WeightsStage:
     stage = Stage.WEIGHTS
     title = reason(Stages.TITLE, key="weights")
 
+    # In one piece: one branch an answer, and what each is made of.
     def check(self, context: Context) -> StageOutcome:
         """Compare digests, and where they differ the values."""
         target, reference = context.pair()
@@ -35,27 +36,23 @@ class WeightsStage:
             if target.parameter(fqn, *WEIGHT) is not None
         ]
         found = sorted_out(target, reference, pairs, context.rounded_weights)
-        whose: dict[str, Whose] = {}
-        if context.mesh.wide_axes:
-            whose = over_ranks(found, context)
-        elif context.layout.wide_axes:
-            whose = cut_along(found.apart, context.layout)
+        whose = _whose(found, context)
         equal, apart, rounded = found.equal, found.apart, list(found.rounded.values())
         outcome = partial(StageOutcome, stage=self.stage, title=self.title)
         lone = [f for f in target.parameters if f not in context.matched]
         extra = (reason(Weights.UNMATCHED, num=len(lone), names=lone),) if lone else ()
         ties = ties_that_differ(context)
+        lead = _parametrized_in_one(context, target, reference)
         trained = [] if apart else _trained_in_one(context, target, reference)
-        made = _parametrized_in_one(context, target, reference)
-        if apart or ties or trained or made:
+        if apart or ties or trained or lead:
             shapes = _shapes(context)
             findings = (
                 *_findings(apart, target, shapes, whose),
                 *(_tie_finding(*tie, target) for tie in ties),
             )
             findings = tuple(_by_setting(one, context, target) for one in findings)
-            lone_findings = (*_drawn_after(context, target, reference, apart, len(shapes)), *trained)
-            findings = (*made, *lone_findings, *findings)
+            drawn = _drawn_after(context, target, reference, apart, len(shapes))
+            findings = (*lead, *drawn, *trained, *findings)
             return outcome(
                 status=StageStatus.FAILED,
                 said=findings[0].headline,
@@ -76,6 +73,13 @@ class WeightsStage:
             sides = {"target": rounded[0][0], "reference": rounded[0][1]}
             every = reason(Weights.WITHIN_ROUNDING, num=len(rounded), equal=len(equal), **sides)
         return outcome(status=StageStatus.PASSED, said=every, confirmed=True)
+
+
+def _whose(found: Sorted, context: Context) -> dict[str, Whose]:
+    """The ranks, or the axis, of what differs; adds what other ranks show."""
+    if context.mesh.wide_axes:
+        return over_ranks(found, context)
+    return cut_along(found.apart, context.layout) if context.layout.wide_axes else {}
 
 
 def _rank_of(change: Change) -> EvidenceRank:
@@ -108,15 +112,17 @@ def _findings(
         return tuple(_finding(some, target, shapes, whose) for some in members)
     first, drawn = altered
     after = reason(Weights.DRAWN_AFTER, parameter=first[0][0], first=drawn)
-    found = [_finding(some, target, shapes, whose) for some in sorted(members, key=lambda one: one is not first)]
+    found = [
+        _finding(some, target, shapes, whose) for some in sorted(members, key=lambda one: one is not first)
+    ]
     return replace(found[0], evidence=(*found[0].evidence, after)), *found[1:]
 
 
 def _altered_before_draws(
     members: list[list[tuple[str, str, Change]]], target: StepView
 ) -> tuple[list[tuple[str, str, Change]], str] | None:
-    """The group of the first weight that differs, and the first that is another draw, where all that are other
-    draws come after it: whatever drew numbers there has moved all later draws."""
+    """The group of the first weight that differs, and the first that is another draw, where all that are
+    other draws come after it: whatever drew numbers there has moved all later draws."""
     order = {name: place for place, name in enumerate(target.parameters)}
     drawn = [fqn for some in members for fqn, _, change in some if change.name == "other_draw"]
     others = [some for some in members if some[0][2].name != "other_draw"]
@@ -294,7 +300,12 @@ def _parametrized_in_one(context: Context, target: StepView, reference: StepView
         plain = sorted((made & sides[other]) - sides[side])
         if plain:
             headline = reason(Weights.PARAMETRIZED, side=side, num=len(plain), parameter=plain[0])
-            kind = kind_named("missing_or_extra_term", EvidenceRank.STATED, headline, causes=(reason(Weights.PARAMETRIZED_CAUSE),))
+            kind = kind_named(
+                "missing_or_extra_term",
+                EvidenceRank.STATED,
+                headline,
+                causes=(reason(Weights.PARAMETRIZED_CAUSE),),
+            )
             found.append(
                 Finding(
                     stage=Stage.WEIGHTS,
