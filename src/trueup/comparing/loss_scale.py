@@ -77,7 +77,8 @@ def undone_scale(
         return 1.0
     rounding = 2 * float(np.max(allowed[losses]))
     is_one = np.abs(factors / factors[0] - 1) <= rounding
-    if not is_one.all() or not abs(factors[0] - 1) > rounding:  # a bound that is not known tells nothing
+    is_factor = is_one.all() and abs(factors[0] - 1) > rounding  # a bound that is not known tells nothing
+    if not is_factor or not _fits(rows, float(factors[0])):  # a number beside the loss sends nothing back
         return 1.0
     agree = rows.paired & (metrics.rel_l2 <= np.nan_to_num(allowed))
     lengths = [

@@ -51,21 +51,21 @@ class Move:
         return _multiple(list(self.weights.values()), list(self.gradients.values()), self.rounding)
 
 
-def moved_between(context: Context) -> Finding | None:
-    """The finding of a move that differs, or that one run alone takes back; None where an optimizer steps in
-    the first step, or no weight moves."""
+def moved_between(context: Context) -> list[Finding]:
+    """One finding where moves differ, or one run alone takes them back; none where an optimizer steps in the
+    first step, or no weight moves."""
     moves = moves_of(context)
     if moves is None:
-        return None
+        return []
     target, reference = moves
     names = [fqn for fqn, d in target.weights.items() if not np.array_equal(d, reference.weights[fqn])]
     if not names:
         return _kept(context, target)
     apart = _length(target.weights[fqn] - reference.weights[fqn] for fqn in names)
     if apart <= target.rounding + reference.rounding:
-        return None
+        return []
     said = tuple(_said(name, move) for name, move in (("target", target), ("reference", reference)))
-    return _finding(context, names, _headline(target, reference, context), said)
+    return [_finding(context, names, _headline(target, reference, context), said)]
 
 
 def _headline(target: Move, reference: Move, context: Context) -> Reason:
@@ -116,7 +116,7 @@ def _move(before: StepView, after: StepView, names: Sequence[tuple[str, str]]) -
         weights[fqn] = w1 - w0
         rounding += float(UPDATE_ROUNDINGS * roundoff_of(after.dtype(there)) * np.linalg.norm(w1)) ** 2
         gradient = _value(before, before.parameter(own, *ACCUMULATED))
-        if gradient is not None:
+        if gradient is not None and gradient.shape == w1.shape:
             gradients[fqn] = gradient
     return Move(weights=weights, gradients=gradients, rounding=math.sqrt(rounding))
 
@@ -151,7 +151,7 @@ def _said(side: str, move: Move) -> Reason:
     return reason(Stages.MOVED_ALONG, side=side, factor=factor, length=move.length, norm=norm)
 
 
-def _kept(context: Context, move: Move) -> Finding | None:
+def _kept(context: Context, move: Move) -> list[Finding]:
     """What the update of one run alone takes back: after it, the runs' weights differ by a multiple of what
     both moved before."""
     target, reference = context.pair(1)
@@ -160,14 +160,14 @@ def _kept(context: Context, move: Move) -> Finding | None:
         at, there = target.parameter(fqn, *UPDATED), reference.parameter(context.matched[fqn], *UPDATED)
         one, other = _value(target, at), _value(reference, there)
         if one is None or other is None:
-            return None
+            return []
         apart[fqn] = one - other
         rounding += float(UPDATE_ROUNDINGS * roundoff_of(target.dtype(at)) * np.linalg.norm(one)) ** 2
     factor = _multiple(list(apart.values()), list(move.weights.values()), math.sqrt(rounding))
     if factor is None:
-        return None
+        return []
     said = (reason(Stages.MOVED_BOTH, length=move.length), reason(Stages.MOVE_LEFT, factor=factor))
-    return _finding(context, list(apart), reason(Stages.MOVE_KEPT, factor=factor, **_steps(context)), said)
+    return [_finding(context, list(apart), reason(Stages.MOVE_KEPT, factor=factor, **_steps(context)), said)]
 
 
 def _steps(context: Context) -> dict[str, int]:

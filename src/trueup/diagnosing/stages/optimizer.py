@@ -88,8 +88,9 @@ class OptimizerStage:
         agreement = _given_agreement(context) if given else None
         if agreement is not None:
             said.insert(0, agreement)
-        if not findings and context.failed_before() is None and (moved := moved_between(context)) is not None:
-            findings = [moved]
+        stale = stale_findings(context) if not findings and context.failed_before() is None else []
+        if not findings and not stale and context.failed_before() is None:
+            findings = moved_between(context)
         if not findings and context.failed_before() is None and not mine_is_measured(context):
             located = [finding_from_origin(origin, context) for origin in context.origins_of(Stage.OPTIMIZER)]
             book = context.pair()[0]
@@ -97,7 +98,7 @@ class OptimizerStage:
             shapes = {fqn: list(book.shape(book.parameter(fqn, *UPDATED)) or ()) for fqn in names}
             findings = one_a_setting(located, shapes)
         if not findings and context.failed_before() is None:
-            findings = stale_findings(context)
+            findings = stale
         alone = all(o.stage not in _BEFORE for o in context.earlier if o.findings)
         alone = alone and not frozen_on_one_side(context)
         if not findings and alone and agreement is not None and agreement.code in _UNNAMED:
