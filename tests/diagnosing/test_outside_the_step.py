@@ -217,10 +217,11 @@ class Tied(nn.Module):
         return F.linear(self.inner(self.ids(ids)), scaled)
 
 
-def tied(*, detached: bool = False, factor: float = 0.0, grown: float = 1.0) -> Loop:
+def tied(*, detached: bool = False, factor: float = 0.0, grown: float = 1.0, times: float = 1.0) -> Loop:
     def run() -> None:
         torch.manual_seed(0)
         model = Tied(detached=detached, factor=factor)
+        model.ids.weight.register_hook(lambda made: made * times)
         model.inner.register_full_backward_hook(lambda *_: (_[1][0] * grown,))
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         for ids in IDS:
@@ -245,8 +246,9 @@ def test_another_use_of_a_weight_is_told_from_what_its_module_makes(
     assert (found.module, kinds(found)[0]) == ("ids", code)
 
 
-def test_what_the_module_itself_makes_is_no_other_use(tmp_path: Path) -> None:
-    found = diagnosed(tmp_path, tied(grown=1.5), tied())
+@pytest.mark.parametrize("how", [{"grown": 1.5}, {"times": 1.01}], ids=["sent back", "scaled by a hook"])
+def test_what_the_module_itself_makes_is_no_other_use(how: dict[str, float], tmp_path: Path) -> None:
+    found = diagnosed(tmp_path, tied(**how), tied())
     assert not any(
         code in (KindReason.OTHER_USE, KindReason.OTHER_USES_DIFFER)
         for one in found.findings

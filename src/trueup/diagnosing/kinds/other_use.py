@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.vectors import length
+from trueup.diagnosing.kinds.fitting import fit
 from trueup.diagnosing.kinds.rule import Found, said
 from trueup.diagnosing.kinds.thresholds import CHANGE_LEAVES, CLOSE_ROUNDINGS
 from trueup.types.codes.kinds import CauseCode, KindReason
@@ -14,8 +15,9 @@ from trueup.types.finding import EvidenceRank
 def other_use(evidence: Evidence) -> Found | None:
     """Where that part makes the difference: on one side alone, or another one on either.
 
-    With o what the calls make of the gradient on a side, the part is t - o(t) and r - o(r): what they have in
-    common with t - r is no more than rounding of the sums away from it.
+    With o what the calls make of the gradient on a side, the part is t - o(t) and r - o(r); it makes the
+    difference where o(t) - o(r) is little of t - r. A multiple of the reference's gradient has no such part: all
+    of it was scaled.
     """
     own, values = evidence.own_gradients, evidence.whole_values
     if own is None or values is None or values[0].shape != own.target.shape:
@@ -26,7 +28,10 @@ def other_use(evidence: Evidence) -> Found | None:
     parts = length((target - own.target).ravel()), length((reference - own.reference).ravel())
     apart = length((target - reference).ravel())
     beside = length((own.target - own.reference).ravel())
-    if max(parts) <= allowed or beside > max(CHANGE_LEAVES * apart, 0.0) or apart <= allowed:
+    if max(parts) <= allowed or beside > CHANGE_LEAVES * apart or apart <= allowed:
+        return None
+    multiple = fit(target.ravel(), reference.ravel())
+    if multiple is not None and multiple.residual <= allowed:
         return None
     there = [part > allowed for part in parts]
     facts = {"module": evidence.surroundings.module}
