@@ -3,9 +3,11 @@ that it reads beside its module."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -16,13 +18,23 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn.utils.parametrizations import weight_norm  # noqa: E402
 
 import trueup  # noqa: E402
+from tests.comparing.traces import Recorder  # noqa: E402
+from tests.diagnosing.made_steps import context_of, run, step  # noqa: E402
 from tests.diagnosing.replaying import replay  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
 from trueup.diagnosing.gradients import VALUES  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.diagnosing.replay import origins  # noqa: E402
-from trueup.types.codes import BatchCode, StagesCode, WeightsCode  # noqa: E402
+from trueup.diagnosing.stages.reduction import ReductionStage  # noqa: E402
+from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL  # noqa: E402
+from trueup.types.codes import (  # noqa: E402
+    BatchCode,
+    ClippingCode,
+    StagesCode,
+    VerdictCode,
+    WeightsCode,
+)
 from trueup.types.codes.kinds import KindReason  # noqa: E402
 from trueup.types.finding import Finding, Stage  # noqa: E402
 from trueup.types.reason import Reason  # noqa: E402
@@ -34,9 +46,9 @@ WIDTH, IDS = 8, torch.randint(0, 12, (2, 4, 6), generator=torch.Generator().manu
 
 def diagnosed(folder: Path, target: Loop, reference: Loop) -> Diagnosis:
     """Both captured as the preset does, and diagnosed without a replay."""
-    for name, run in (("target", target), ("reference", reference)):
+    for name, loop in (("target", target), ("reference", reference)):
         with trueup.Tracer(folder / name, level="L0", steps="0,1", store_values_of=VALUES):
-            run()
+            loop()
     return diagnose(folder / "target", folder / "reference", output=folder / "out")
 
 
@@ -67,9 +79,8 @@ def sharp(
         model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, 3))
         optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9)
         weights = list(model.parameters())
-        for step in range(2):
+        for _ in range(2):
             x, y = torch.randn(5, WIDTH), torch.arange(5) % 3
-            del step
             F.cross_entropy(model(x), y).backward()
             with torch.no_grad():
                 norm = torch.stack([w.grad.norm() for w in weights]).norm()  # type: ignore[union-attr]
@@ -157,24 +168,24 @@ class Teacher(Tokens):
 
 
 def taught(
-    *, gain: float = 1.0, power: float = 1.0, after: bool = False, evaluated: bool = True, drawn: float = 0.0
+    *, gain: float = 1.0, power: float = 1.0, after: bool = False, parts: int = 2, other: bool = False
 ) -> Loop:
-    """Two steps of a model that follows another one, which is asked before it or ``after``."""
+    """Two steps of a model that follows another one, which is asked before it or ``after``; ``other``: about
+    ids of its own."""
 
     def run() -> None:
         torch.manual_seed(0)
-        teacher, model = Teacher(gain, drawn=drawn).requires_grad_(False), Tokens(gain, drawn=drawn)
-        if evaluated:
-            teacher.eval()
+        teacher, model = Teacher(gain).requires_grad_(False).eval(), Tokens(gain)
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         for ids in IDS:
-            for part in ids.split(2):
+            for part in ids.split(4 // parts):
+                about = (part + 1) % 12 if other else part
                 with torch.no_grad():
-                    aim = None if after else teacher(part)
+                    aim = None if after else teacher(about)
                 made = model(part)
                 if aim is None:
                     with torch.no_grad():
-                        aim = teacher(part)
+                        aim = teacher(about)
                 (made - aim).abs().pow(power + 1).mean().backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -194,10 +205,21 @@ def test_a_loss_that_is_another_is_charged_whoever_is_asked(tmp_path: Path) -> N
     assert {one.stage for one in found} == {Stage.LOSS}
 
 
+@pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize(("gain", "outcome"), [(1.0, Outcome.AGREE), (1.001, Outcome.DIFFER)])
-def test_a_teacher_is_asked_after_the_model(gain: float, outcome: Outcome, tmp_path: Path) -> None:
-    assert diagnosed(tmp_path, taught(gain=gain, after=True), taught()).outcome is outcome
+def test_a_teacher_is_asked_after_the_model(
+    gain: float, outcome: Outcome, parts: int, tmp_path: Path
+) -> None:
+    runs = taught(gain=gain, after=True, parts=parts), taught(parts=parts)
+    assert diagnosed(tmp_path, *runs).outcome is outcome
     assert compare(tmp_path / "target", tmp_path / "reference").verdict.outcome is outcome
+
+
+def test_a_teacher_that_is_given_something_else(tmp_path: Path) -> None:
+    """Both ask it after the model: its calls stand in one place, and what it is given is compared."""
+    diagnosed(tmp_path, taught(after=True, other=True), taught(after=True))
+    verdict = compare(tmp_path / "target", tmp_path / "reference").verdict
+    assert (verdict.outcome, verdict.headline.code) == (Outcome.DIFFER, VerdictCode.DATA_DIFFERS)
 
 
 # -- a weight beside its module ------------------------------------------
@@ -361,3 +383,45 @@ def test_labels_of_a_second_loss_are_compared(doubled: float, is_told: bool, tmp
     said = found.findings[0].headline.code
     assert found.outcome is Outcome.DIFFER
     assert (said is BatchCode.SHIFT_DIFFERS) is is_told
+
+
+# -- the norm that clipping takes ------------------------------------------
+
+OWN = [np.random.default_rng(rank).standard_normal((6, 5)).astype(np.float32) for rank in range(2)]
+WHOLE = (OWN[0] + OWN[1]) / 2
+
+
+def reduced(
+    *, own: bool, cut: float = 1.0, halved: bool = False
+) -> tuple[list[Sequence[Recorder]], dict[str, Any]]:
+    """A step of two ranks that reduce after backward; the norm they clip by is of their ``own`` gradients or
+    of the reduced ones."""
+    factors = [cut / float(np.linalg.norm(part)) if own else 1.0 for part in OWN]
+    given = (factors[0] * OWN[0] + factors[1] * OWN[1]) / 2 if cut < 1.0 else WHOLE
+    given = given if own or cut == 1.0 else given * (cut / float(np.linalg.norm(WHOLE)))
+    steps = [step({"w": {LOCAL: part, ACCUMULATED: part, CLIPPED: given}}) for part in OWN]
+    norms = [float(np.linalg.norm(part if own else WHOLE)) * (0.5 if halved else 1.0) for part in OWN]
+    return [steps], {"lines": [{"grad_norm": norm, "rank": rank} for rank, norm in enumerate(norms)]}
+
+
+def reduction(folder: Path, target: Any, reference: Any) -> tuple[Finding, ...]:
+    traces = [run(folder / name, *steps, **told) for name, (steps, told) in (("t", target), ("r", reference))]
+    return ReductionStage().check(context_of(*traces)).findings
+
+
+@pytest.mark.parametrize("cut", [1.0, 0.1], ids=["that cuts nothing", "that cuts"])
+def test_a_norm_of_gradients_before_they_are_reduced(cut: float, tmp_path: Path) -> None:
+    (found,) = reduction(tmp_path, reduced(own=True, cut=cut), reduced(own=False, cut=cut))
+    assert (found.headline.code, found.headline.place("side")) == (
+        ClippingCode.NORM_BEFORE_REDUCTION,
+        "target",
+    )
+
+
+def test_another_norm_of_reduced_gradients_is_told_as_it_is(tmp_path: Path) -> None:
+    (found,) = reduction(tmp_path, reduced(own=False, halved=True), reduced(own=False))
+    assert found.headline.code is VerdictCode.GRADIENT_NORM_DIFFERS
+
+
+def test_equal_norms_of_equal_gradients(tmp_path: Path) -> None:
+    assert reduction(tmp_path, reduced(own=True), reduced(own=True)) == ()

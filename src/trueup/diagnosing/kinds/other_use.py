@@ -16,8 +16,8 @@ def other_use(evidence: Evidence) -> Found | None:
     """Where that part makes the difference: on one side alone, or another one on either.
 
     With o what the calls make of the gradient on a side, the part is t - o(t) and r - o(r); it makes the
-    difference where o(t) - o(r) is little of t - r. A multiple of the reference's gradient has no such part: all
-    of it was scaled.
+    difference where o(t) - o(r) is little of t - r. A multiple of the reference's gradient has no such part:
+    all of it was scaled.
     """
     own, values = evidence.own_gradients, evidence.whole_values
     if own is None or values is None or values[0].shape != own.target.shape:

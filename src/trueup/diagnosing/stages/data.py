@@ -137,10 +137,14 @@ def _begins_alike(context: Context) -> bool:
     updated = [bool(book.parameters_with(*UPDATED)) for book in books]
     if all(updated) or not any(updated):
         return False
-    sides = [Batch.of(book).ids for book in books]
-    short, whole = sides if updated[1] else sides[::-1]
-    return bool(short) and all(
-        name in whole and np.array_equal(whole[name][: len(ids)], ids) for name, ids in short.items()
+    batches = [Batch.of(book) for book in books]
+    short, whole = batches if updated[1] else batches[::-1]
+    if not short.ids:  # pixels, features: by their bits
+        known = bool(short.given) and None not in short.given.values()
+        return known and short.given.items() <= whole.given.items()
+    return all(
+        name in whole.ids and np.array_equal(whole.ids[name][: len(ids)], ids)
+        for name, ids in short.ids.items()
     )
 
 

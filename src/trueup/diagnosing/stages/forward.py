@@ -268,6 +268,8 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
     scale_seen = origin.stage is Stage.LOSS or (origin.module == "" and origin.phase == "backward")
     if scale_seen and context.loss_scales_differ:
         return reason(Stages.LOSS_SCALE_DIFFERS)
+    if _is_of_given_scale(origin, context):
+        return reason(Stages.LOSS_SCALE_DIFFERS)
     if (origin.module, origin.phase) in context.without_effect:
         return reason(Stages.INSIDE_ALONE)
     if context.explained_by_dtype(origin):
@@ -285,6 +287,18 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
         if fed or of_rows or origin.stage in (Stage.LOSS, Stage.DATA):
             return reason(Stages.BATCH_DIFFERS)
     return None
+
+
+def _is_of_given_scale(origin: Origin, context: Context) -> bool:
+    """Whether a replay put gradients of the reference's scale into a run whose loss has another one, which it
+    takes out again: what is not linear on the way (a gradient that is clamped) makes something else of them.
+    The runs' own gradients agree."""
+    if context.undone == 1.0 or origin.phase not in _OF_BACKWARD:
+        return False
+    return context.of_phases(*_OF_BACKWARD).filter(is_beyond()).is_empty()
+
+
+_OF_BACKWARD = ("loss", "backward", "param_grad")
 
 
 def _has_other_rows(finding: Finding) -> bool:

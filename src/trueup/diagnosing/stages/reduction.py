@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,7 +22,7 @@ from trueup.diagnosing.stages.forward import finding_of_precision
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
-from trueup.diagnosing.stages.reported_norm import reported_norm_findings
+from trueup.diagnosing.stages.reported_norm import norm_before_reduction, reported_norm_findings
 from trueup.diagnosing.thresholds import (
     AT_TOP,
     ROUNDED_LEAST,
@@ -66,6 +67,7 @@ class ReductionStage:
                 f for f in clip_findings if summed_alike or f.headline.code is not Clip.METHOD_DIFFERS
             ]
             said += clip_said
+            findings = _with_norm_taken(findings, context)
         if not findings and len(context.ranks) > 1:
             findings += _over_ranks(context)
         if not findings and (context.all_passed or (not said and context.failed_before() is None)):
@@ -103,6 +105,21 @@ class ReductionStage:
             return outcome(status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)
         head = reason(Stages.BOTH_ALIKE)
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
+
+
+def _with_norm_taken(findings: list[Finding], context: Context) -> list[Finding]:
+    """Other norms that are clipped to, where one run takes them before it reduces: that is the cause. Each
+    rank's gradients have a factor of their own then, and no factor of their sum explains it."""
+    apart = [one for one in findings if one.headline.code is Clip.NORM_DIFFERS]
+    taken = norm_before_reduction(context) if apart else None
+    if taken is None:
+        return findings
+    cause = (reason(Clip.NORM_CAUSE),)
+    led = replace(apart[0], headline=taken, evidence=(taken, *apart[0].evidence[:1]), causes=cause)
+    return [led, *(one for one in findings if one not in apart and one.headline.code not in _OF_SUMS)]
+
+
+_OF_SUMS = (Stages.ROUNDED, Stages.SCALED, Stages.CHANGED)
 
 
 def _is_of_others(origin: Origin, context: Context) -> bool:

@@ -1,16 +1,16 @@
-"""A norm of the gradients that a program reports, and that is another though no gradient differs: what it was
-taken of shows once it is large enough to clip."""
+"""What a norm of the gradients is taken of, where a program reduces gradients after backward: of those that
+backward left, or of the reduced ones. It shows once it is large enough to clip."""
 
 from __future__ import annotations
 
 import math
 
-from trueup.diagnosing.gradients import scalar_line
+from trueup.diagnosing.stages.clipping import clipping_of
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.thresholds import CLIP_NEAR
 from trueup.store import TraceSource
-from trueup.store.view import ACCUMULATED, CLIPPED
+from trueup.store.view import ACCUMULATED
 from trueup.types.codes import ClippingCode as Clip
 from trueup.types.codes import VerdictCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
@@ -22,7 +22,7 @@ def reported_norm_findings(context: Context) -> list[Finding]:
     verdict = context.comparison.verdict
     if verdict.headline.code is not VerdictCode.GRADIENT_NORM_DIFFERS:
         return []
-    headline = _before_reduction(context) or verdict.headline
+    headline = norm_before_reduction(context) or verdict.headline
     kind = kind_named("wrong_scale", EvidenceRank.FITTED, headline, causes=(reason(Clip.NORM_CAUSE),))
     return [
         Finding(
@@ -42,25 +42,23 @@ def reported_norm_findings(context: Context) -> list[Finding]:
     ]
 
 
-def _before_reduction(context: Context) -> Reason | None:
-    """Whether one side alone takes the norm of what backward left, and the other of what the optimizer gets,
-    where a reduction lies in between."""
+def norm_before_reduction(context: Context) -> Reason | None:
+    """Whether one side alone clips by the norm of what backward left, where both reduce after backward."""
     step, other = context.steps[0]
-    target, reference = _taken_of(context, context.target, step), _taken_of(context, context.reference, other)
-    if {target, reference} != {"before", "after"}:
+    sides = _is_of_own(context, context.target, step), _is_of_own(context, context.reference, other)
+    if None in sides or sides[0] == sides[1]:
         return None
-    return reason(Clip.NORM_BEFORE_REDUCTION, side="target" if target == "before" else "reference")
+    return reason(Clip.NORM_BEFORE_REDUCTION, side="target" if sides[0] else "reference")
 
 
-def _taken_of(context: Context, source: TraceSource, step: int) -> str | None:
+def _is_of_own(context: Context, source: TraceSource, step: int) -> bool | None:
+    """Whether the reported norm is that of the gradients that backward left on this rank; None where they are
+    not reduced afterwards, or no norm is known."""
     rank = context.ranks[0]
-    reported = scalar_line(source, rank, step).get("grad_norm")
+    clip = clipping_of(context, source, step, rank)
     book = context.book(source, step, rank)
-    left, given = (
-        math.sqrt(sum((book.norm(book.parameter(fqn, *slot)) or 0.0) ** 2 for fqn in book.parameters))
-        for slot in (ACCUMULATED, CLIPPED)
-    )
-    if not reported or not left or not given or abs(left / given - 1) <= CLIP_NEAR:
+    squares = ((book.norm(book.parameter(fqn, *ACCUMULATED)) or 0.0) ** 2 for fqn in book.parameters)
+    left = math.sqrt(sum(squares))
+    if clip is None or clip.way != "later" or not clip.reported or not left:
         return None
-    near = [abs(reported / norm - 1) <= CLIP_NEAR for norm in (left, given)]
-    return "before" if near[0] else "after" if near[1] else None
+    return abs(clip.reported / left - 1) <= CLIP_NEAR
