@@ -56,6 +56,27 @@ def test_causes_among_ranks_are_listed_where_there_are_some(
     assert (CauseCode.SUMMED_FOR_AVERAGED in {one.code for one in kinds[0].causes}) is listed
 
 
+@pytest.mark.parametrize(
+    ("sides", "trained", "cause", "is_listed"),
+    [
+        ((None, X), True, CauseCode.NOT_TRAINABLE, False),
+        ((None, X), None, CauseCode.NOT_TRAINABLE, True),
+        ((None, X), True, CauseCode.GRAPH_CUT, True),
+        ((X, None), None, CauseCode.NOT_TRAINABLE, False),
+        ((X, None), None, CauseCode.CUT_IN_REFERENCE, True),
+    ],
+)
+def test_causes_of_a_missing_gradient_are_those_of_its_side(
+    sides: tuple[object, object], trained: bool | None, cause: CauseCode, is_listed: bool
+) -> None:
+    facts = ParameterFacts(fqn="w", target_trainable=trained, reference_trainable=True)
+    rule = next(rule for rule in RULES if rule.code is KindCode.FROZEN_OR_MISSING_GRADIENT)
+    evidence = case(*sides, parameter=facts, **GRADIENT)
+    found = rule.find(evidence)
+    assert found is not None
+    assert (cause in {one.code for one in rule.kind(found, evidence).causes}) is is_listed
+
+
 def test_a_mask_of_attention_has_no_cause_of_a_loss() -> None:
     rule = next(rule for rule in RULES if rule.code is KindCode.WRONG_MASK)
     found = Found(rank=EvidenceRank.MOST, sentence=reason(KindReason.NO_MASK))

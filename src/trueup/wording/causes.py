@@ -54,6 +54,7 @@ _CAUSES = {
     CauseCode.PARTIAL_SUM: "a partial sum of a tensor-parallel layer used before its reduction",
     CauseCode.REDUCTION_ORDER: "an order of reduction that changes",
     CauseCode.REPLAYED_AFTER_RESUME: "data repeated or skipped after resume",
+    CauseCode.CUT_IN_REFERENCE: "requires_grad set to False, or a detach or no_grad, in the reference alone",
     CauseCode.RESULT_UNUSED: "a result that the loss does not use",
     CauseCode.SAMPLE_ORDER: "a different order of samples",
     CauseCode.SCHEDULE_OFF: "a schedule off by one step",

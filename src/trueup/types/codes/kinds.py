@@ -164,6 +164,7 @@ class CauseCode(Code):
     NOT_TRAINABLE = "cause.not_trainable"
     GRAPH_CUT = "cause.graph_cut"
     RESULT_UNUSED = "cause.result_unused"
+    CUT_IN_REFERENCE = "cause.cut_in_reference"
     OUTSIDE_THE_GROUP = "cause.outside_the_group"
     WRAPPER_BYPASSED = "cause.wrapper_bypassed"
     PARTIAL_SUM = "cause.partial_sum"
