@@ -29,6 +29,10 @@ from trueup.types.finding import Basis, Finding, Stage
 from trueup.types.reason import Reason, reason
 
 
+_MOST_NUMBERS = 1 << 27
+"""in all weights together, of which eight copies are held: costs memory"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """How one run moves its weights from the first step to the second, all together."""
@@ -87,6 +91,9 @@ def moves_of(context: Context) -> tuple[Move, Move] | None:
     if len(context.steps) < 2 or any(b.parameters_with(*UPDATED) for b in context.pair(0)):
         return None
     first, second = context.pair(0), context.pair(1)
+    shapes = (first[0].shape(first[0].parameter(fqn, *WEIGHT)) or () for fqn in context.matched)
+    if sum(map(math.prod, shapes)) > _MOST_NUMBERS:
+        return None
     names = [
         (fqn, other)
         for fqn, other in context.matched.items()
