@@ -28,7 +28,6 @@ from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, Finding, Stage
 from trueup.types.reason import Reason, reason
 
-
 _MOST_NUMBERS = 1 << 27
 """in all weights together, of which eight copies are held: costs memory"""
 

@@ -39,6 +39,7 @@ def frozen_findings(context: Context) -> list[Finding]:
     ]
 
 
+# In one piece: one finding; what it says is asked in the order in which it becomes known.
 def unreached_findings(context: Context) -> list[Finding]:
     """One finding for the weights that get a gradient other than zero in the reference's first step and none
     in the target's, where others of the target do: nothing that the loss is made of uses them."""
