@@ -515,13 +515,13 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.STATISTICS_NEGATED: _say("minimum, maximum and mean of {subject} are minus the reference's"),
     KindReason.OTHER_USE: _say(
-        "what the calls of {module} make of {subject} agrees; only in the {side} there is more "
-        "({share:percent} of its size): another use of the weight, or a hook",
+        "the calls of {module} make the same part of {subject} on both sides; the {side} alone has another "
+        "part ({share:percent} of its size): a second use of the weight, or a hook",
         {"module": "embed", "side": "reference", "share": 0.54},
     ),
     KindReason.OTHER_USES_DIFFER: _say(
-        "what the calls of {module} make of {subject} agrees; what else there is differs, "
-        "{target:percent} of its size (target), {reference:percent} (reference): another use of the weight, "
+        "the calls of {module} make the same part of {subject} on both sides; the other part differs, "
+        "{target:percent} of its size (target), {reference:percent} (reference): a second use of the weight, "
         "or a hook",
         {"module": "embed", "target": 0.2, "reference": 0.54},
     ),
