@@ -25,6 +25,7 @@ from trueup.comparing.grounds import _norms
 from trueup.comparing.history import History, cancelled_part, inherited, update_spread
 from trueup.comparing.judgement import AMPLIFIED, DIFFERENT, ORIGIN, WITHIN, Judgement
 from trueup.comparing.layouts import _nearest
+from trueup.comparing.loss_scale import is_taken_out
 from trueup.comparing.losses.cross_entropy import reproduced
 from trueup.comparing.losses.exact import allowed_error
 from trueup.comparing.metrics import SKETCH, VALUES, Metrics, measure, sum_roundoff
@@ -659,6 +660,11 @@ def later(times: float) -> object:
 @decides("comparing.later_loss_after_equal")
 def later_after_equal(times: float) -> object:
     return is_left_later(times, equal=True)
+
+
+@decides("comparing.undone")
+def undone(share: float) -> object:
+    return is_taken_out(2.0, 1.0 + share, 1.0)
 
 
 # -- conclusion ------------------------------------------

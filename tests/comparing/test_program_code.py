@@ -120,6 +120,21 @@ def test_other_statements_of_a_function_that_is_called(tmp_path: Path, reference
     assert str(found.place("target_at")).endswith("helpers.py:2")
 
 
+@pytest.mark.parametrize(("ahead", "begins"), [(40, "return"), (400, "…")])
+def test_a_long_statement_is_shown_from_where_it_differs(ahead: int, begins: str, tmp_path: Path) -> None:
+    sides = [
+        side(
+            tmp_path / name,
+            helpers=HELPERS.replace("value / 2", f"value{' + value' * (ahead // 8)} / {number}"),
+        )
+        for name, number in (("target", 3), ("reference", 2))
+    ]
+    (found,) = differences(*sides)
+    for name, number in (("target", "3"), ("reference", "2")):
+        text = str(found.place(name))
+        assert (text.startswith(begins), text.endswith(f"/ {number}")) == (True, True)
+
+
 @pytest.mark.parametrize(
     ("target", "reference", "dtypes"),
     [

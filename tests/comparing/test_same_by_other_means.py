@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,6 +124,67 @@ def test_one_side_scales_by_hand(scaled: Path, tmp_path: Path) -> None:
     comparison = compare(trained(tmp_path / "run", by_hand=1024.0), scaled)
     assert comparison.verdict.phase == "loss"  # the loss that backward was called on
     assert not [n for n in comparison.content.notes if n.code is NoteCode.LOSS_SCALES_DIFFER]
+
+
+def by_hand(
+    folder: Path,
+    *,
+    factor: float = 1.0,
+    undone: bool = True,
+    limit: float | None = None,
+    reported: bool = True,
+) -> Path:
+    """Two steps whose loss is multiplied, and whose gradients are divided again before they are clipped."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    model = Model(cross_entropy)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with trueup.Tracer(folder, level="L0", steps="0-1", task="tensor"):
+        for _ in range(2):
+            (model(X, SEEN) * factor).backward()
+            grads = [weight.grad for weight in model.parameters() if weight.grad is not None]
+            for grad in grads if undone else ():
+                grad /= factor
+            if limit is not None and reported:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
+            elif limit is not None:
+                norm = torch.stack([grad.norm() for grad in grads]).norm()
+                for grad in grads:
+                    grad *= limit / norm
+            optimizer.step()
+            optimizer.zero_grad()
+    return folder
+
+
+def undone(target: Path, reference: Path) -> bool:
+    notes = compare(target, reference).content.notes
+    return any(note.code is NoteCode.LOSS_SCALE_UNDONE for note in notes)
+
+
+@pytest.mark.parametrize(("factor", "limit"), [(2.0, None), (1 / 3, None), (3.0, 1e-3)])
+def test_a_factor_of_the_loss_that_is_taken_out_again(
+    factor: float, limit: float | None, tmp_path: Path
+) -> None:
+    runs = by_hand(tmp_path / "run", factor=factor, limit=limit), by_hand(tmp_path / "reference", limit=limit)
+    for target, reference in (runs, runs[::-1]):
+        assert (compare(target, reference).exit_code, undone(target, reference)) == (0, True)
+        found = diagnose(target, reference, output=tmp_path / "out")
+        assert (found.outcome, found.findings) == (Outcome.AGREE, ())
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"factor": 2.0, "undone": False},
+        {"factor": 2.0, "undone": False, "limit": 1e-3},
+        {"factor": 2.0, "undone": False, "limit": 1e-3, "reported": False},
+    ],
+    ids=["nothing divides", "clipping hides it", "clipping by hand hides it"],
+)
+def test_a_factor_of_the_loss_that_stays(how: dict[str, Any], tmp_path: Path) -> None:
+    same = {name: value for name, value in how.items() if name in ("limit", "reported")}
+    runs = by_hand(tmp_path / "run", **how), by_hand(tmp_path / "reference", **same)
+    assert (compare(*runs).exit_code, undone(*runs)) == (1, False)
 
 
 def test_labels_behind_a_scaled_loss_are_recorded(scaled: Path, plain: Path) -> None:

@@ -600,6 +600,12 @@ def scaled_roundings(roundings: float) -> object:
     return value_relation(target, pixels, 2.0**-24) is None
 
 
+@decides("diagnosing.samples_fewest")
+def samples_fewest(samples: float) -> object:
+    pixels = np.random.default_rng(5).standard_normal((int(samples), 64))
+    return value_relation(pixels**3, pixels, 2.0**-24) is None
+
+
 @decides("diagnosing.row_chance")
 def row_chance(rows: float) -> object:
     target = np.arange(200).reshape(100, 2)

@@ -195,9 +195,10 @@ def noisy(sigma: float) -> Any:
         (2 * PIXELS - 1, Batches.SCALED),
         (PIXELS + 0.5, Batches.SCALED),
         (255 * PIXELS, Batches.SCALED),
-        (noisy(1e-4), None),
-        (PIXELS**3, None),
-        (np.abs(PIXELS), None),
+        (noisy(1e-4), Batches.SAME_SAMPLES),
+        (PIXELS**3, Batches.SAME_SAMPLES),
+        (noisy(1e-4)[::-1], None),
+        (np.random.default_rng(9).standard_normal(PIXELS.shape), None),
         (PIXELS[:, :2], None),
     ],
 )
@@ -264,6 +265,7 @@ SQUARE = np.random.default_rng(2).standard_normal((16, 16))
         (np.random.default_rng(3).standard_normal((16, 16)), "other_draw"),
         (np.random.default_rng(3).standard_normal((16, 16)) * 3, "other_init"),
         (SQUARE + 0.05 * np.random.default_rng(4).standard_normal((16, 16)), "near"),
+        (SQUARE + np.random.default_rng(4).standard_normal((16, 16)), "related"),
         (SQUARE[:, :8], "shape"),
     ],
 )
@@ -331,7 +333,8 @@ def test_channels_of_other_means(dim: int, noise: float) -> None:
     own = (own - 0.5) / 0.5 + noise * np.random.default_rng(2).standard_normal(own.shape)
     found = value_relation(*(np.moveaxis(values, -1, dim) for values in (own, other)), 2.0**-24)
     if noise:
-        assert found is None
+        assert found is not None
+        assert found.code is Batches.SAME_SAMPLES
     else:
         assert found is not None
         assert (found.code, found.number("dim")) == (Batches.SCALED_BY_CHANNEL, dim)

@@ -181,11 +181,12 @@ CUT = replace(UNCUT, way="norm", clipped_norm=1.0, factor=1 / 1.36)
     ("reported", "factor", "code"),
     [
         (1.36 / 1024, 1 / 1024, ClippingCode.UNSCALED_TWICE),
-        (1.36 / 1000, 1 / 1000, ClippingCode.REPORTED_NORM),
+        (1.36 / 1000, 1 / 1000, ClippingCode.SCALED_BEFORE),
+        (1.36 / 1000, 1 / 900, ClippingCode.REPORTED_NORM),
         (1.36 / 1024, 1 / 1.36, ClippingCode.SCALED_BEFORE),
         (1.36 * 1024, 1 / 1.36 / 1024, ClippingCode.CLIPPED_SCALED),
     ],
-    ids=["twice", "by another number", "reported alone", "clipped before"],
+    ids=["twice", "by another number", "of others", "reported alone", "clipped before"],
 )
 def test_a_norm_that_is_the_loss_scale_too_small(reported: float, factor: float, code: ClippingCode) -> None:
     own = replace(CUT, reported=reported, factor=factor, clipped_norm=1.36 * factor)

@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.diagnosing.cases import best, case, known, normal, rank, told
-from tests.diagnosing.kind_cases import GRADIENT, NEAR, TRUE, Case, X
-from trueup.diagnosing.evidence import RunFacts
+from tests.diagnosing.cases import best, case, known, normal, pair, rank, told
+from tests.diagnosing.kind_cases import GRADIENT, GRADS, NEAR, TRUE, UPDATE, Case, X
+from trueup.diagnosing.evidence import ParameterFacts, RunFacts
 from trueup.diagnosing.kinds import RULES, name_kinds
 from trueup.diagnosing.kinds.rule import Found
 from trueup.types.codes.kinds import CauseCode, FactorCode, KindReason, PlacesCode
@@ -56,6 +56,27 @@ def test_causes_among_ranks_are_listed_where_there_are_some(
     assert (CauseCode.SUMMED_FOR_AVERAGED in {one.code for one in kinds[0].causes}) is listed
 
 
+@pytest.mark.parametrize(
+    ("sides", "trained", "cause", "is_listed"),
+    [
+        ((None, X), True, CauseCode.NOT_TRAINABLE, False),
+        ((None, X), None, CauseCode.NOT_TRAINABLE, True),
+        ((None, X), True, CauseCode.GRAPH_CUT, True),
+        ((X, None), None, CauseCode.NOT_TRAINABLE, False),
+        ((X, None), None, CauseCode.CUT_IN_REFERENCE, True),
+    ],
+)
+def test_causes_of_a_missing_gradient_are_those_of_its_side(
+    sides: tuple[object, object], trained: bool | None, cause: CauseCode, is_listed: bool
+) -> None:
+    facts = ParameterFacts(fqn="w", target_trainable=trained, reference_trainable=True)
+    rule = next(rule for rule in RULES if rule.code is KindCode.FROZEN_OR_MISSING_GRADIENT)
+    evidence = case(*sides, parameter=facts, **GRADIENT)
+    found = rule.find(evidence)
+    assert found is not None
+    assert (cause in {one.code for one in rule.kind(found, evidence).causes}) is is_listed
+
+
 def test_a_mask_of_attention_has_no_cause_of_a_loss() -> None:
     rule = next(rule for rule in RULES if rule.code is KindCode.WRONG_MASK)
     found = Found(rank=EvidenceRank.MOST, sentence=reason(KindReason.NO_MASK))
@@ -66,6 +87,33 @@ def test_a_mask_of_attention_has_no_cause_of_a_loss() -> None:
         codes = {one.code for one in rule.kind(found, case(X * 3, X, phase=phase)).causes}
         assert cause in codes
         assert other not in codes
+
+
+@pytest.mark.parametrize(
+    ("rates", "beside", "code"),
+    [
+        ((0.02, 0.01), 0.0, KindReason.LEARNING_RATE),
+        ((0.01, 0.01), 0.0, KindReason.ALONG_UPDATE),
+        ((None, None), 0.0, KindReason.SETTINGS_SOLVED),
+        ((None, None), 0.03, KindReason.ALONG_UPDATE),
+    ],
+    ids=["recorded", "recorded alike", "not recorded", "another rule"],
+)
+def test_a_rate_is_solved_for_where_the_runs_do_not_say_it(
+    rates: tuple[float | None, float | None], beside: float, code: KindReason
+) -> None:
+    """``beside``: what an update has that no rate and no decay of the gradient explains, in its own size."""
+    before, gradient, other = GRADS[0], GRADS[1], GRADS[2]
+    after = [before - rate * (gradient + beside * other) for rate in (0.0104, 0.01)]
+    facts = ParameterFacts(
+        fqn="layers.0.mlp.up.weight",
+        before=pair("value", before),
+        updated=(pair("param", *after),),
+        gradients=((0, pair("clipped", gradient)),),
+    )
+    runs = [RunFacts(learning_rate=() if rate is None else (rate,)) for rate in rates]
+    evidence = case(*after, parameter=facts, target_run=runs[0], reference_run=runs[1], **UPDATE)
+    assert name_kinds(evidence)[0].sentence.code is code
 
 
 def test_every_kind_has_a_rule_a_case_and_a_near_miss() -> None:
@@ -319,12 +367,12 @@ def test_dropout_of_the_same_numbers_in_another_memory_layout() -> None:
         return torch.nn.functional.dropout(x.contiguous(memory_format=layout), 0.1).contiguous()
 
     last, first = (drop(1, layout) for layout in (torch.channels_last, torch.contiguous_format))
-    for side, pair in (("target", (last, first)), ("reference", (first, last))):
-        said = name_kinds(case(*pair))[0].sentence
+    for side, both in (("target", (last, first)), ("reference", (first, last))):
+        said = name_kinds(case(*both))[0].sentence
         assert (said.code, said.place("side")) == (KindReason.DROPPED_IN_OTHER_LAYOUT, side)
     seen = torch.randn(4, 24, 16, generator=torch.Generator().manual_seed(0))
-    for side, pair in (("target", (1, 0)), ("reference", (0, 1))):
-        laid = [seen.transpose(1, 2).contiguous().transpose(1, 2) if one else seen for one in pair]
+    for side, turned in (("target", (1, 0)), ("reference", (0, 1))):
+        laid = [seen.transpose(1, 2).contiguous().transpose(1, 2) if one else seen for one in turned]
         made = []
         for one in laid:
             torch.manual_seed(1)

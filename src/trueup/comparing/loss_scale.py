@@ -6,6 +6,10 @@ no other training. With f the target's scale over the reference's and t = a r + 
     ||t/f - r||^2 = (a/f - 1)^2 ||r||^2 + ||rest||^2 / f^2
 
 since the rest of a least-squares fit is orthogonal to r.
+
+A program may do the same by hand: divide each loss by the ranks and add up the gradients, where the other
+divides the sum. That is told by its end: all losses of a step are one multiple of the reference's, and the
+gradients that the optimizer gets are equal.
 """
 
 from __future__ import annotations
@@ -16,9 +20,10 @@ import numpy as np
 
 from trueup.comparing.metrics import SKETCH, VALUES, Metrics
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import Half, Rows
+from trueup.comparing.thresholds import UNDONE
 from trueup.store import TraceSource
-from trueup.types.arrays import Bools
+from trueup.types.arrays import Bools, Floats
 
 
 def loss_scales(
@@ -28,10 +33,9 @@ def loss_scales(
 
     Where one run alone has a scaler, the other's scale is 1, unless its gradients say that it scales by hand.
     """
-    sides = ((target, pair.rank, pair.step), (reference, pair.reference_rank, pair.reference_step))
     scales = [
         next((line.get("loss_scale") for line in source.scalars(rank) if line.get("step") == step), None)
-        for source, rank, step in sides
+        for source, rank, step in _sides(target, reference, pair)
     ]
     one, other = (float(scale) if isinstance(scale, (int, float)) else 1.0 for scale in scales)
     if None in scales and not _fits(rows, one / other if one > 0 < other else np.nan):
@@ -49,9 +53,96 @@ def _fits(rows: Rows, ratio: float) -> bool:
     return bool(len(logs) and abs(np.median(logs) - np.log(ratio)) < abs(np.median(logs)))
 
 
-def in_one_scale(rows: Rows, metrics: Metrics, ratio: float) -> Metrics:
-    """The metrics with the ratio of the scales taken out of all that backward made and nothing unscaled."""
-    scaled = rows.paired & _scaled(rows) & ~metrics.bits_equal
+def undone_scale(
+    rows: Rows, metrics: Metrics, allowed: Floats, target: TraceSource, reference: TraceSource, pair: StepPair
+) -> float:
+    """The target's losses over the reference's, where that is one factor and taken out again before the
+    update; 1 where it is not, or clipping may hide it: gradients that are clipped to one norm are equal
+    whatever the factor was, so that the norm before clipping has to agree, or a side must not change its
+    gradients. In coarse dtypes a factor may be within the bounds of all single gradients; their length all
+    together shows it.
+
+    Args:
+        rows: of one step and rank.
+        metrics: of the rows.
+        allowed: per row what rounding explains, relative to the norm.
+        target: trace of the target.
+        reference: trace of the reference.
+        pair: the step.
+    """
+    losses = rows.paired & rows.phase_is("loss") & rows.slot_is("value")
+    given = rows.phase_is("param_grad") & rows.slot_is("clipped")
+    factors = _quotient(rows.target.statistics["mean"][losses], rows.reference.statistics["mean"][losses])
+    if not len(factors) or not given.any() or not np.isfinite(factors).all() or factors[0] <= 0:
+        return 1.0
+    rounding = 2 * float(np.max(allowed[losses]))
+    is_one = np.abs(factors / factors[0] - 1) <= rounding
+    is_factor = is_one.all() and abs(factors[0] - 1) > rounding  # a bound that is not known tells nothing
+    if not is_factor or not _fits(rows, float(factors[0])):  # a number beside the loss sends nothing back
+        return 1.0
+    agree = rows.paired & (metrics.rel_l2 <= np.nan_to_num(allowed))
+    lengths = [
+        float(np.linalg.norm(side.statistics["l2_norm"][given])) for side in (rows.target, rows.reference)
+    ]
+    if not agree[given].all() or not is_taken_out(float(factors[0]), lengths[0], lengths[1]):
+        return 1.0
+    norms = [_norm(one, rank, step) for one, rank, step in _sides(target, reference, pair)]
+    if norms[0] is not None and norms[1] is not None:
+        is_hidden = abs(norms[0] - norms[1]) > max(rounding, float(np.max(allowed[given]))) * abs(norms[1])
+    else:
+        is_hidden = norms != [None, None] or all(map(_is_changed, (rows,) * 2, (rows.target, rows.reference)))
+    return 1.0 if is_hidden else float(factors[0])
+
+
+def is_taken_out(factor: float, target: float, reference: float) -> bool:
+    """Whether the length of all gradients that the optimizer gets is the reference's rather than ``factor``
+    times it."""
+    return abs(target - reference) <= UNDONE * abs(factor - 1) * reference
+
+
+def _sides(
+    target: TraceSource, reference: TraceSource, pair: StepPair
+) -> tuple[tuple[TraceSource, int, int], ...]:
+    return (target, pair.rank, pair.step), (reference, pair.reference_rank, pair.reference_step)
+
+
+def _norm(source: TraceSource, rank: int, step: int) -> float | None:
+    """What clipping said was the norm of the gradients."""
+    found = next((line.get("grad_norm") for line in source.scalars(rank) if line.get("step") == step), None)
+    return float(found) if isinstance(found, (int, float)) else None
+
+
+def _is_changed(rows: Rows, side: Half) -> bool:
+    """Whether some gradient that the optimizer gets has another length than backward left it with."""
+    length = side.statistics["l2_norm"]
+    of_grad = rows.phase_is("param_grad") & (side.call >= 0)
+    left = dict(
+        zip(*(column[of_grad & rows.slot_is("accumulated")] for column in (side.call, length)), strict=True)
+    )
+    given = zip(*(column[of_grad & rows.slot_is("clipped")] for column in (side.call, length)), strict=True)
+    return any(left.get(call) != norm for call, norm in given)
+
+
+def _quotient(numerator: Floats, denominator: Floats) -> Floats:
+    with np.errstate(all="ignore"):
+        return np.asarray(numerator / denominator)
+
+
+def with_factor_of(rows: Rows, ratio: float) -> Bools:
+    """What the loss is, what backward makes of it and what is done to that: as far as it is nearer to this
+    ratio than to none."""
+    of_loss = rows.phase_is("loss") & rows.slot_is("value")
+    lengths = _quotient(rows.target.statistics["l2_norm"], rows.reference.statistics["l2_norm"])
+    with np.errstate(all="ignore"):
+        logs = np.log(lengths)
+    nearer = np.abs(logs - np.log(ratio)) < np.abs(logs)
+    return np.asarray(nearer & (_scaled(rows) | rows.phase_is("collective") | of_loss))
+
+
+def in_one_scale(rows: Rows, metrics: Metrics, ratio: float, of: Bools | None = None) -> Metrics:
+    """The metrics with the ratio of the scales taken out of all that backward made and nothing unscaled, or
+    ``of`` these rows."""
+    scaled = rows.paired & (_scaled(rows) if of is None else of) & ~metrics.bits_equal
     fitted = scaled & np.isin(metrics.evidence, (VALUES, SKETCH)) & np.isfinite(metrics.details["scale"])
     lengths = rows.target.statistics["l2_norm"], rows.reference.statistics["l2_norm"]
     rest = np.nan_to_num(metrics.details["residual"]) * lengths[0] / ratio

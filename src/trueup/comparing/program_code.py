@@ -161,6 +161,8 @@ class CodeBook:
                 reference=before[1],
                 **places,
             )
+        if len(shown[0]) == len(shown[1]):
+            shown = [_from_difference(*pair) for pair in (shown, shown[::-1])]
         return reason(
             EvidenceCode.CODE_DIFFERS,
             function=_shown_name(reference),
@@ -333,6 +335,17 @@ def _at(function: ProgramFunction, numbers: list[int]) -> str:
     file, _, _ = function.at.rpartition(":")
     lines = _read(function.source, function.name)[2]
     return f"{file}:{lines[numbers[0]]}" if function.name == "<module>" and numbers and lines else function.at
+
+
+def _from_difference(lines: list[str], others: list[str]) -> list[str]:
+    """Statements, those too long to be shown from shortly before where they differ from the other side's."""
+    found = []
+    for line, other in zip(lines, others, strict=True):
+        same = next((n for n, pair in enumerate(zip(line, other, strict=False)) if pair[0] != pair[1]), 0)
+        start = same - _WIDTH // 2
+        too_long = max(len(line), len(other)) > _WIDTH and start > 0
+        found.append("…" + line[start:] if too_long else line)
+    return found
 
 
 def _joined(lines: list[str]) -> str:

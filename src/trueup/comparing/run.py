@@ -30,7 +30,7 @@ from trueup.comparing.inflow import Inflow
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.label_parts import with_joined_parts
 from trueup.comparing.ledger import Ledger
-from trueup.comparing.loss_scale import in_one_scale, loss_scales
+from trueup.comparing.loss_scale import in_one_scale, loss_scales, undone_scale, with_factor_of
 from trueup.comparing.losses.exact import with_exact_losses
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
@@ -179,6 +179,10 @@ class _Work:
             self.ledger.notes.append(
                 reason(NoteCode.LOSS_SCALES_DIFFER, target=scales[0], reference=scales[1])
             )
+        undone = undone_scale(rows, metrics, rounding.relative, self.target, self.reference, pair)
+        if undone != 1.0:
+            metrics = in_one_scale(rows, metrics, undone, with_factor_of(rows, undone))
+            self.ledger.notes.append(reason(NoteCode.LOSS_SCALE_UNDONE, factor=undone))
         context = StepContext(
             rows=rows,
             rounding=rounding,

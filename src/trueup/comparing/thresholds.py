@@ -464,3 +464,10 @@ LATER_LOSS = chosen(
     "one update after equal losses: rounding of gradients moves the next loss to first order by a rounding "
     "of its change, and what backward and the optimizer add stays below tens of roundings",
 )
+UNDONE = chosen(
+    "comparing.undone",
+    0.1,
+    "of what the factor would change",
+    "where a factor of the loss is taken out, rounding is left: a tenth is far more than that but for "
+    "factors of a hundredth in bfloat16, which are then told",
+)

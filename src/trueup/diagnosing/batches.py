@@ -15,9 +15,11 @@ from trueup.diagnosing.kinds.permutations import along, described, equal_layout,
 from trueup.diagnosing.kinds.thresholds import MIN_NUMBERS
 from trueup.diagnosing.thresholds import (
     BATCH_SHARE,
+    DRAW_ERRORS,
     MAPPED_MOST,
     MAPPED_SHARE,
     ROW_CHANCE,
+    SAMPLES_FEWEST,
     SCALED_ROUNDINGS,
     STREAM_FEWEST,
 )
@@ -73,8 +75,8 @@ def value_relation(target: Floats, reference: Floats, rounding: float) -> Reason
     """How an input of the model that is no ids (pixels, latents, features) came from the reference's.
 
     The same numbers in another order along a dimension, or in another layout, or each scaled and shifted;
-    or each channel scaled and shifted by numbers of its own; None where neither. ``rounding``: unit roundoff
-    of the coarser side.
+    or each channel scaled and shifted by numbers of its own, or the same samples made otherwise; None where
+    none of these. ``rounding``: unit roundoff of the coarser side.
     """
     if target.size != reference.size or target.size < MIN_NUMBERS:
         return None
@@ -96,9 +98,31 @@ def value_relation(target: Floats, reference: Floats, rounding: float) -> Reason
     if target.shape != reference.shape:
         return None
     whole = _scaled(target.ravel(), reference.ravel(), rounding)
-    return whole or next(
-        (by for dim in (1, -1) if (by := _by_channel(target, reference, dim, rounding))), None
-    )
+    by_channel = (by for dim in (1, -1) if (by := _by_channel(target, reference, dim, rounding)))
+    return whole or next(by_channel, None) or _same_samples(target, reference)
+
+
+def _same_samples(target: Floats, reference: Floats) -> Reason | None:
+    """Each sample is more like the reference's of the same number than like any other of it, and by more than
+    unrelated numbers are: the same samples, in their order, made otherwise.
+
+    Two unrelated rows of n numbers correlate by 1/sqrt(n), give or take; that all of B rows are most like
+    their own has the chance 1/B^B.
+    """
+    if target.ndim < 2 or len(target) < SAMPLES_FEWEST:
+        return None
+    sides = [values.reshape(len(values), -1) for values in (target, reference)]
+    sides = [values - values.mean(axis=1, keepdims=True) for values in sides]
+    sizes = [np.linalg.norm(values, axis=1) for values in sides]
+    if not all(size.all() for size in sizes):
+        return None
+    likeness = np.abs(sides[0] @ sides[1].T) / np.outer(*sizes)
+    own = likeness.diagonal()
+    if (likeness.argmax(axis=1) != np.arange(len(own))).any() or own.min() <= DRAW_ERRORS / np.sqrt(
+        sides[0].shape[1]
+    ):
+        return None
+    return reason(Batches.SAME_SAMPLES, num=len(own), correlation=float(np.median(own)))
 
 
 def _by_channel(target: Floats, reference: Floats, dim: int, rounding: float) -> Reason | None:

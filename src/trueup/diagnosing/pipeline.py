@@ -25,6 +25,7 @@ from trueup.diagnosing.runs import Clock, Runs, is_equal
 from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
 from trueup.diagnosing.stages.config import configurations, settled
 from trueup.diagnosing.stages.context import is_beyond
+from trueup.diagnosing.stages.evaluated import other_model_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.long_run import curves_of
 from trueup.diagnosing.stages.texts import require_folder
@@ -118,8 +119,9 @@ def diagnose(
         work.notes.append(reason(Stages.ROWS_DIFFER_IN_PLACE))
         command, replay = (), None
     replay = work.made_or_given(replay, command or (), comparison)
-    if command and gradients is None and not is_equal(comparison):
-        gradients = work.given(command)
+    scaled = any(note.code is NoteCode.LOSS_SCALE_UNDONE for note in comparison.content.notes)
+    if command and gradients is None and not scaled and not is_equal(comparison):
+        gradients = work.given(command)  # gradients of another loss's scale would be taken out of it again
     with clock.part("stages"):
         passive = tuple(passive_origins(output / "compare"))
         context = _context(work, comparison, passive, replay, gradients, replay_noise, tokenizer, mapping)
@@ -353,7 +355,7 @@ def _later(context: Context) -> tuple[Finding, ...]:
     """Where no stage failed: what the traces alone say of later steps, if far beyond what is allowed."""
     far = far_later(context.passive, context.steps[0][0])
     if far:
-        return (finding_from_origin(far[0], context),)
+        return (other_model_evaluated(context) or finding_from_origin(far[0], context),)
     verdict = context.comparison.verdict
     return (_of_later_loss(verdict),) if verdict.headline.code is VerdictCode.LOSS_DIFFERS_LATER else ()
 

@@ -4,6 +4,8 @@ gradients, with a supposed cause changed."""
 from __future__ import annotations
 
 import math
+import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -111,7 +113,7 @@ class Runs:
         if not self._has_time(budget):
             return False
         self.say(f"replaying the target with what is supposed to be the cause changed ({folder.name})")
-        with self.clock.part("trials"):
+        with self.clock.part("trials"), _errors_to(self.output / "trials.log"):
             try:
                 run_replay(
                     command,
@@ -180,6 +182,24 @@ class Runs:
             return folder
         self.notes.append(reason(Stages.NO_STEP_LEFT, status=status, run=what))
         return None
+
+
+@contextmanager
+def _errors_to(log: Path) -> Iterator[None]:
+    """What a program prints as an error goes to ``log``: a setting alone of several may not fit the others,
+    and the program ends by an exception that is none of its own."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
+        if not log.stat().st_size:
+            log.unlink()
 
 
 def is_given_other_shapes(comparison: Comparison) -> bool:

@@ -274,6 +274,12 @@ DRAW_SPREAD = chosen(
 DRAW_ERRORS = derived(
     "diagnosing.draw_errors", 4, "standard errors", "a spread of n numbers is known to 1/sqrt(2n) of itself"
 )
+SAMPLES_FEWEST = chosen(
+    "diagnosing.samples_fewest",
+    4,
+    "samples",
+    "that B are each most like their own has the chance 1/B^B: a quarter for 2, less than 1/200 for 4",
+)
 STALE_FEWEST = chosen(
     "diagnosing.stale_fewest",
     8,

@@ -9,6 +9,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trueup.matching import names as rules
+from trueup.matching.asked import microbatches
 from trueup.matching.codes import Codes, Hashes, integers, mix, shape_codes, shared_codes, sum_by
 from trueup.store import StepTables
 
@@ -95,15 +96,16 @@ def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]
         shape=shapes,
     )
     sides = []
+    asked = microbatches(target, reference)
     alone = _kinds_of_one_side(*kind.codes)
     for which, tables in enumerate(both):
-        records = _record_columns(tables)
+        records = _record_columns(tables, asked[which])
         parent = integers(tables.calls["parent"])
         parent = _without(parent, np.isin(kind.codes[which], alone))
         plain = _plain_names(kind.codes[which], name.codes[which], kind.words, words_of_names, index_of_name)
         module = _code_of(kind.words, "module")
         parent, wrapper, wrapped_by = _skip_wrappers(parent, kind.codes[which], plain, module)
-        microbatch = integers(tables.calls["microbatch"])
+        microbatch = asked[which]
         exact, family = _tokens(
             parent,
             kind.codes[which],
@@ -152,9 +154,12 @@ def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]
     return sides[0], sides[1], words
 
 
-def _record_columns(tables: StepTables) -> tuple[Codes, Codes, Codes]:
+def _record_columns(tables: StepTables, microbatch: Codes) -> tuple[Codes, Codes, Codes]:
+    """Call, microbatch and summary of each record; a microbatch later where its call is."""
     records = tables.records
-    return integers(records["call"]), integers(records["microbatch"]), integers(records["summary"])
+    call, recorded = integers(records["call"]), integers(records["microbatch"])
+    later = microbatch - integers(tables.calls["microbatch"])
+    return call, recorded + np.where(call >= 0, later[call], 0), integers(records["summary"])
 
 
 def _code_of(vocabulary: list[str], word: str) -> int:

@@ -164,6 +164,11 @@ PHRASES = {
         {"offsets": ("0", "5", "3"), "num": 3},
         {"offsets": ("0", "5", "3"), "num": 8},
     ),
+    B.SAME_SAMPLES: clause(
+        "the same {num} samples in their order, made otherwise: each is most like the reference's of "
+        "its number (correlation {correlation:.2f})",
+        {"num": 8, "correlation": 0.94},
+    ),
     B.SCALED_BY_CHANNEL: clause(
         lambda facts: (
             f"each channel along dimension {facts['dim']} is the reference's times "

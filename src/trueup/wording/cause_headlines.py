@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason
-from trueup.wording.kinds import PAIRING, fitted
+from trueup.wording.kinds import PAIRING, fitted, in_range
 from trueup.wording.phrase import Facts, Template
 
 
@@ -77,9 +77,9 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ACTIVATION: _both("activation"),
     KindReason.ROTARY_THETA: _fitted("rotary theta"),
     KindReason.ATTENTION_THETA: _fitted("rotary theta"),
-    KindReason.SCALED_PER_ROW: "Rows are weighted differently in {place}: factors {low:.3g} to {high:.3g}",
-    KindReason.SENT_BACK_PER_ROW: "The loss weights rows differently: factors {low:.3g} to {high:.3g}",
-    KindReason.SCALED_PER_TOKEN: "Each vector in {place} is scaled differently: {low:.3g} to {high:.3g}",
+    KindReason.SCALED_PER_ROW: in_range("Rows are weighted differently in {place}: factors {range}", 3),
+    KindReason.SENT_BACK_PER_ROW: in_range("The loss weights rows differently: factors {range}", 3),
+    KindReason.SCALED_PER_TOKEN: in_range("Each vector in {place} is scaled differently: {range}", 3),
     KindReason.SUMS_TO_ONE: "Vectors in {place} sum to 1 in the {side} alone",
     KindReason.LENGTH_OF_ONE: "Vectors in {place} have a length of 1 in the {side} alone",
     KindReason.WEIGHT_OFFSET: _both("Constant added to {weight}"),
@@ -101,6 +101,8 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.FREQUENCIES_ROUNDED: "rotary frequencies of {place} rounded to {dtype}",
     KindReason.SOFTMAX_ROUNDED: "softmax of {place} computed in {dtype}",
     KindReason.COSINES_ROUNDED: "cosines and sines of {place} computed in {dtype}",
+    KindReason.OTHER_USE: "the weight of {module} has a second use, or a hook, only in the {side}",
+    KindReason.OTHER_USES_DIFFER: "a second use of the weight of {module}, or a hook on it, differs",
     KindReason.TERM_MISSING: "result of {place} lacks the term {term}",
     KindReason.TERM_EXTRA: "result of {place} has the extra term {term}",
     KindReason.TERM_IN_PLACE: "result of {place} has the term {term} in place of {other}",

@@ -54,6 +54,7 @@ _CAUSES = {
     CauseCode.PARTIAL_SUM: "a partial sum of a tensor-parallel layer used before its reduction",
     CauseCode.REDUCTION_ORDER: "an order of reduction that changes",
     CauseCode.REPLAYED_AFTER_RESUME: "data repeated or skipped after resume",
+    CauseCode.CUT_IN_REFERENCE: "requires_grad set to False, or a detach or no_grad, in the reference alone",
     CauseCode.RESULT_UNUSED: "a result that the loss does not use",
     CauseCode.SAMPLE_ORDER: "a different order of samples",
     CauseCode.SCHEDULE_OFF: "a schedule off by one step",
@@ -69,6 +70,8 @@ _CAUSES = {
     CauseCode.SUMMED_FOR_AVERAGED: "gradients summed instead of averaged over ranks, or averaged "
     "instead of summed",
     CauseCode.TERM_LEFT_OUT: "a bias, residual or auxiliary term missing or added twice",
+    CauseCode.OTHER_USE: "another use of the weight (a tied head, a term of the loss) detached or left "
+    "out, or a hook",
     CauseCode.UNSCALED_OR_CLIPPED: "gradients not unscaled, or clipped to a different norm",
     CauseCode.VOCABULARY_TOO_SMALL: "the tokenizer has entries that the embedding has no row for",
     CauseCode.IGNORED_AS_INPUT: "an ignored label (-100) or a padding id used as an input",

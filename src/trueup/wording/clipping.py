@@ -25,6 +25,13 @@ PHRASES = {
     C.SAME_LOSS_SCALE: clause("set the same loss scale in both runs; the unscaled gradients may agree"),
     C.NOT_CLIPPED: clause("not clipped (norm {norm:.6g})", {"norm": 1.5}),
     C.TO_NORM: clause("norm {norm:.6g} clipped to {clipped:.6g}", {"norm": 1.5, "clipped": 1.0}),
+    C.NORM_BEFORE_REDUCTION: heading(
+        "The {side} alone clips to the norm of gradients before they are reduced", {"side": "target"}
+    ),
+    C.SCALED_UNCUT: clause(
+        "norm {norm:.6g} multiplied to {scaled:.6g} before clipping, which cuts nothing",
+        {"norm": 0.4, "scaled": 0.2},
+    ),
     C.AT_VALUE: clause("elements clipped at {limit:.6g}", {"limit": 0.5}),
     C.BY_PARAMETER: clause(
         "scaled by {usual:.4g}, {num:count parameter} by other factors ({parameter}: {factor:.4g})",

@@ -111,6 +111,19 @@ def fitted(value: float) -> str:
     return f"{float(f'{float(value):.3g}'):g}"
 
 
+def in_range(text: str, digits: int) -> Callable[[Facts], str]:
+    """A text with ``{range}``: from the lowest number to the highest, with as many digits as tell them
+    apart."""
+
+    def sentence(facts: Facts) -> str:
+        low, high = float(facts["low"]), float(facts["high"])
+        shown = next((n for n in range(digits, 17) if f"{low:.{n}g}" != f"{high:.{n}g}"), digits)
+        numbers = f"{low:.{shown}g} to {high:.{shown}g}"
+        return facts.fill(text, range=numbers, subject="{subject}", place="{place}")
+
+    return sentence
+
+
 def _fitted(what: str, digits: int = 3) -> Callable[[Facts], str]:
     def sentence(facts: Facts) -> str:
         values = [(float(facts[side]), side) for side in ("target", "reference")]
@@ -392,18 +405,28 @@ PHRASES: dict[KindReason, Phrase] = {
         {"target": 0.3, "reference": 0.25},
     ),
     KindReason.SCALED_PER_ROW: _say(
-        "each row of {subject} is the reference's times a factor of its own, {low:.4g} to {high:.4g} over "
-        "{num:count row}; nothing else differs",
+        in_range(
+            "each row of {subject} is the reference's times a factor of its own, {range} over "
+            "{num:count row}; nothing else differs",
+            4,
+        ),
         {"low": 0.5, "high": 3.2, "num": 4},
+        {"low": 0.99999, "high": 1.00001, "num": 4},
     ),
     KindReason.SENT_BACK_PER_ROW: _say(
-        "each row of the gradient that the loss sends back to the model is the reference's times a factor of "
-        "its own, {low:.4g} to {high:.4g} over {num:count row}; nothing else differs",
+        in_range(
+            "each row of the gradient that the loss sends back to the model is the reference's times a "
+            "factor of its own, {range} over {num:count row}; nothing else differs",
+            4,
+        ),
         {"low": 0.5, "high": 3.2, "num": 4},
     ),
     KindReason.SCALED_PER_TOKEN: _say(
-        "each vector of {subject} is the reference's times a factor of its own, {low:.4g} to {high:.4g} over "
-        "{num:count vector}; nothing else differs",
+        in_range(
+            "each vector of {subject} is the reference's times a factor of its own, {range} over "
+            "{num:count vector}; nothing else differs",
+            4,
+        ),
         {"low": 0.5, "high": 0.8, "num": 96},
     ),
     KindReason.SUMS_TO_ONE: _say(
@@ -491,6 +514,17 @@ PHRASES: dict[KindReason, Phrase] = {
         {"share": 0.5, "dim": 2, "indices": 16, "size": 32, "first": 0, "last": 15},
     ),
     KindReason.STATISTICS_NEGATED: _say("minimum, maximum and mean of {subject} are minus the reference's"),
+    KindReason.OTHER_USE: _say(
+        "the calls of {module} make the same part of {subject} on both sides; the {side} alone has another "
+        "part ({share:percent} of its size): a second use of the weight, or a hook",
+        {"module": "embed", "side": "reference", "share": 0.54},
+    ),
+    KindReason.OTHER_USES_DIFFER: _say(
+        "the calls of {module} make the same part of {subject} on both sides; the other part differs, "
+        "{target:percent} of its size (target), {reference:percent} (reference): a second use of the weight, "
+        "or a hook",
+        {"module": "embed", "target": 0.2, "reference": 0.54},
+    ),
     KindReason.TERM_MISSING: _say(
         "{subject} lacks a term: it is the reference's minus {term}", {"term": "bias"}
     ),

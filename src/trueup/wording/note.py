@@ -112,6 +112,11 @@ PHRASES = {
         " scale",
         samples=({"target": 2048.0, "reference": 4096.0},),
     ),
+    Is.LOSS_SCALE_UNDONE: Phrase(
+        sentence="the loss that backward starts from is {factor:.6g} times the reference's, and the "
+        "gradients that the optimizer gets agree: the factor is taken out in between",
+        samples=({"factor": 0.5},),
+    ),
     Is.CODE_DIFFERS: Phrase(
         sentence="the runs agree, though the programs differ: {parts:join ; }",
         samples=(

@@ -351,6 +351,9 @@ PHRASES = {
     ),
     S.EQUAL: clause("Bit-identical"),
     S.WITHIN_ROUNDING: clause("Agrees within rounding"),
+    S.SCALE_UNDONE: clause(
+        "Agrees but for a factor of {factor:.6g} that is taken out before the update", {"factor": 0.5}
+    ),
     S.NOTHING_RECORDED: clause(
         lambda facts: f"no {facts['what']} was recorded in both runs",
         {"what": "gradient"},
@@ -744,6 +747,54 @@ PHRASES = {
     ),
     S.NO_UPDATE: clause(
         "no update was recorded in both runs: is the optimizer one that the framework does not provide?"
+    ),
+    S.UPDATE_LATER: clause(
+        "No optimizer steps in step {step}; the first update is in step {next}", {"step": 0, "next": 1}
+    ),
+    S.OTHER_MODEL_EVALUATED: clause(
+        "Only the target evaluates {target:list}; only the reference evaluates {reference:list}",
+        {"target": ("the model that trains",), "reference": ("Average",)},
+    ),
+    S.MOVED_BETWEEN: clause(
+        "Weights move by {target:.4g} (target), {reference:.4g} (reference) outside the optimizer "
+        "before step {next}",
+        {"target": 0.0598, "reference": 0.08, "step": 0, "next": 1},
+    ),
+    S.MOVED_TIMES: clause(
+        "Weights move by {target:.4g} (target), {reference:.4g} (reference) times their gradient before "
+        "step {next}",
+        {"target": -0.0669, "reference": 0.0669, "step": 0, "next": 1},
+    ),
+    S.MOVED_ELSEWHERE: clause(
+        "Weights move in another direction outside the optimizer before step {next}", {"step": 0, "next": 1}
+    ),
+    S.MOVED_ALONG: clause(
+        "the {side} moves all weights by {factor:.4g} times their gradient, whose norm is {norm:.4g}: a "
+        "length of {length:.4g}",
+        {"side": "target", "factor": 0.05, "norm": 1.1965, "length": 0.0598},
+    ),
+    S.MOVED_OTHERWISE: clause(
+        "the {side} moves its weights by a length of {length:.4g}, along no multiple of their gradient",
+        {"side": "target", "length": 0.08},
+    ),
+    S.MOVED_NOT: clause("the {side} leaves its weights as they are", {"side": "target"}),
+    S.MOVED_BOTH: clause(
+        "before, both runs move their weights alike, without an optimizer, by a length of {length:.4g}",
+        {"length": 0.08},
+    ),
+    S.MOVE_KEPT: Phrase(
+        sentence=lambda facts: (
+            f"The {'target' if facts['factor'] > 0 else 'reference'} alone does not take back how "
+            f"weights moved before step {facts['next']}"
+        ),
+        samples=({"factor": 1.0, "step": 0, "next": 1}, {"factor": -1.0, "step": 0, "next": 1}),
+    ),
+    S.MOVE_LEFT: clause(
+        "after the update, all weights differ from the reference's by {factor:.4g} times that move",
+        {"factor": 0.9995},
+    ),
+    S.OWN_STEP: clause(
+        "what the program does to weights by itself, as between the passes of sharpness-aware minimisation"
     ),
     S.NOT_TOLD: clause(
         "the updates differ; without stored weights and moments, gradients cannot be distinguished "

@@ -18,6 +18,7 @@ _WAYS = {
     "part": "some rows differ",
     "other_draw": "different random draw",
     "other_init": "different initialization",
+    "related": "correlated values",
     "near": "small difference",
     "shape": "different shape",
 }
@@ -121,6 +122,19 @@ PHRASES = {
         "different initialization",
         _STD,
     ),
+    W.RELATED: clause(
+        "values that correlate with the reference's ({correlation:.2f}), standard deviation "
+        "{target:.4g} (target), {reference:.4g} (reference): made of the same numbers in another way",
+        {**_STD, "correlation": 0.58},
+    ),
+    W.PARAMETRIZED: heading(
+        "The {side} alone parametrizes {num:count weight}: {parameter}",
+        {"side": "target", "num": 2, "parameter": "layers.0.conv.weight"},
+    ),
+    W.PARAMETRIZED_CAUSE: clause(
+        "a parametrization (weight norm, spectral norm) registered or removed in one run"
+    ),
+    W.RELATED_CAUSE: clause("the same numbers combined otherwise: a mean, a sum or a part of them"),
     W.DIFFER: heading(
         _differ,
         *({**_NAMED, "way": way, "factor": None} for way in (*_WAYS, "unknown")),

@@ -20,6 +20,8 @@ class LossInputs:
     labels: dict[int, Ints]
     masks: dict[int, Floats]
     ignore_index: int
+    further: dict[tuple[int, int], Ints]
+    """(microbatch, number) -> labels of a loss beside the first, that are no part of the same whole"""
 
     @classmethod
     def of(cls, view: StepView) -> LossInputs:
@@ -43,6 +45,13 @@ class LossInputs:
                 for m, parts in masks.items()
             },
             ignore_index=ignore_index,
+            further={
+                (m, number): part
+                for m, parts in labels.items()
+                if len(parts) > 1 and (rows[m] is None or join(parts, rows[m] or 1) is None)
+                for number, part in enumerate(parts)
+                if number
+            },
         )
 
 

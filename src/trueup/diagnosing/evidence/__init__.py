@@ -11,12 +11,14 @@ from trueup.diagnosing.evidence.facts import (
     Elsewhere,
     Known,
     NeighbourCall,
+    OwnGradients,
     Pair,
     ParameterFacts,
     RunFacts,
     Surroundings,
     Window,
 )
+from trueup.diagnosing.evidence.own_gradients import own_gradients
 from trueup.diagnosing.evidence.places import locate, repeat_noise
 from trueup.diagnosing.evidence.run import run_facts, with_forms_of
 from trueup.diagnosing.evidence.surroundings import surroundings_of
@@ -32,6 +34,7 @@ __all__ = [
     "Evidence",
     "Known",
     "NeighbourCall",
+    "OwnGradients",
     "Pair",
     "ParameterFacts",
     "RunFacts",
@@ -62,6 +65,7 @@ class Evidence:
         surroundings: Callable[[], Surroundings] = Surroundings,
         elsewhere: Callable[[], Elsewhere] = Elsewhere,
         parameter: Callable[[], ParameterFacts | None] = lambda: None,
+        own: Callable[[], OwnGradients | None] = lambda: None,
         target_run: Callable[[], RunFacts] = RunFacts,
         reference_run: Callable[[], RunFacts] = RunFacts,
         repeat: Callable[[], float | None] = lambda: None,
@@ -76,6 +80,7 @@ class Evidence:
         self.reasons = reasons
         """why a side has no summary, or what is special about it"""
         self._surroundings, self._elsewhere, self._parameter = surroundings, elsewhere, parameter
+        self._own = own
         self._target_run, self._reference_run, self._repeat = target_run, reference_run, repeat
         self._dtypes_in_code = dtypes_in_code
         self._remembered: dict[object, object] = {}
@@ -104,6 +109,7 @@ class Evidence:
             surroundings=lambda: surroundings_of(place),
             elsewhere=lambda: elsewhere_of(place),
             parameter=lambda: parameter_of(place),
+            own=lambda: own_gradients(place),
             target_run=lambda: with_forms_of(
                 run_facts(target, place.step, place.rank, place.target), free, place.step, place.rank
             ),
@@ -205,6 +211,11 @@ class Evidence:
     def parameter(self) -> ParameterFacts | None:
         """The parameter the origin is about, where it is about one."""
         return self._parameter()
+
+    @cached_property
+    def own_gradients(self) -> OwnGradients | None:
+        """What the calls of the module make of the weight's gradient, where that can be worked out."""
+        return self._own()
 
     @cached_property
     def target_run(self) -> RunFacts:

@@ -238,6 +238,14 @@ class Elsewhere:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnGradients:
+    """What the calls of a weight's module make of its gradient."""
+
+    target: Floats
+    reference: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterFacts:
     """One parameter through one step: slot -> tensor, on either side."""
 

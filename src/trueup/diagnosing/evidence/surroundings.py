@@ -125,14 +125,20 @@ def _token(view: StepView, call: int, body: int) -> tuple[str, str]:
 
 
 def _nearby(place: Place, body_t: int, body_r: int, phase: str) -> tuple[Pair, ...]:
+    """What a module's own calls were given and gave, and it itself; not what it makes of them in the end,
+    which is no part of what it is made from."""
     found: list[Pair] = []
     calls = [(body_t, body_r), *_paired_calls(place, body_t, body_r)]
-    for call_t, call_r in calls:
+    is_inside = place.origin.phase in ("forward", "backward")
+    made = "output" if phase == "forward" else "input"
+    for number, (call_t, call_r) in enumerate(calls):
         target = _all_slots(place.target, call_t, phase)
         reference = {} if place.reference is None else _all_slots(place.reference, call_r, phase)
         for slot in dict.fromkeys([*target, *reference]):
             t, r = target.get(slot), reference.get(slot)
             if t == place.target_record and t is not None:
+                continue
+            if not number and slot.startswith(made) and call_t != place.target_call and is_inside:
                 continue
             found.append(_pair(place, slot, t, r))
         if len(found) > MAX_NEARBY:

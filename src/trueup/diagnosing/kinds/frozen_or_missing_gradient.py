@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trueup.diagnosing.evidence import Evidence, Known
 from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
@@ -38,7 +40,15 @@ def _missing(evidence: Evidence) -> Found | None:
         return None
     facts = evidence.parameter
     parameter = facts.fqn if facts is not None and evidence.origin.phase == "param_grad" else None
-    return Found(rank=rank, sentence=said(evidence, code, parameter=parameter))
+    found = Found(rank=rank, sentence=said(evidence, code, parameter=parameter))
+    if code in _IN_REFERENCE:  # the usual causes are the target's
+        return replace(found, causes=(CauseCode.CUT_IN_REFERENCE,), without=_CAUSES)
+    is_trained = facts is not None and facts.target_trainable is True
+    return replace(found, without=(CauseCode.NOT_TRAINABLE,)) if is_trained else found
+
+
+_CAUSES = (CauseCode.NOT_TRAINABLE, CauseCode.GRAPH_CUT, CauseCode.RESULT_UNUSED)
+_IN_REFERENCE = (KindReason.NO_GRADIENT_IN_REFERENCE, KindReason.ZERO_GRADIENT_IN_REFERENCE)
 
 
 def _all_zero(known: Known) -> bool:
@@ -52,7 +62,7 @@ RULE = KindRule(
     family=KindClass.MODEL,
     needs=Needs.NOTHING,
     looks=(_frozen, _missing),
-    causes=(CauseCode.NOT_TRAINABLE, CauseCode.GRAPH_CUT, CauseCode.RESULT_UNUSED),
+    causes=_CAUSES,
     advice=AdviceCode.FOLLOW_THE_GRAPH,
     place="a gradient of zeros is a scale of zero and a missing term too; where it is cut says more",
 )

@@ -17,6 +17,7 @@ from trueup.diagnosing.kinds.fitting import (
     rank_of,
     roundoff_of,
 )
+from trueup.diagnosing.kinds.other_use import other_use
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.taken import taken
@@ -303,6 +304,7 @@ RULE = KindRule(
     family=KindClass.MODEL,
     looks=(
         solved(KindCode.MISSING_OR_EXTRA_TERM),
+        other_use,
         _activation_of_one_side,
         _skipped,
         _broadcast,

@@ -37,6 +37,8 @@ class Found:
     """share of the difference it explains"""
     causes: tuple[CauseCode, ...] = ()
     """that this case points to, before the usual ones"""
+    without: tuple[CauseCode, ...] = ()
+    """usual ones that this case rules out"""
     factor: float | None = None
     over: tuple[int, ...] = ()
 
@@ -85,10 +87,13 @@ class KindRule:
                 break
         return best
 
-    def kind(self, found: Found, evidence: Evidence | None = None) -> Kind:
-        """What was found as a kind of this rule, with the usual causes that can be: of the phase, and among
-        ranks only where there are several."""
-        usual = (c for c in self.causes if evidence is None or self._can_be(c, evidence))
+    def kind(self, found: Found, evidence: Evidence | None = None, *, phase: str | None = None) -> Kind:
+        """What was found as a kind of this rule, with the usual causes that can be: of the phase (of the
+        evidence, or ``phase``), and among ranks only where there are several."""
+        usual = [c for c in self.causes if evidence is None or self._can_be(c, evidence)]
+        usual = [cause for cause in usual if cause not in found.without]
+        if phase is not None:
+            usual = [cause for cause in usual if phase in self.in_phases.get(cause, (phase,))]
         return Kind(
             name=self.code,
             family=self.family,

@@ -25,6 +25,8 @@ class Update:
     fit: UpdateFit
     corrected: bool | None
     """whether the direction that fits has its bias corrected; None where the optimizer has no moments"""
+    left: float
+    """norm of what the fit leaves open"""
 
 
 def solve(evidence: Evidence, side: Side) -> Update | None:
@@ -48,7 +50,8 @@ def solve(evidence: Evidence, side: Side) -> Update | None:
             continue
         fit = fit_update(step, direction.ravel(), before.ravel())
         if fit is not None and (best is None or fit.residual < best.fit.residual):
-            best = Update(fit=fit, corrected=corrected)
+            left = fit.residual * float(np.linalg.norm(step))
+            best = Update(fit=fit, corrected=corrected, left=left)
     return None if best is None or best.fit.residual > SOLVED_RESIDUAL else best
 
 

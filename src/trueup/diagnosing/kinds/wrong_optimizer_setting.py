@@ -15,6 +15,7 @@ from trueup.diagnosing.kinds.fitting import at_most, explained, fit, rank_of
 from trueup.diagnosing.kinds.rule import Fact, Found, KindRule, Needs, said
 from trueup.diagnosing.kinds.thresholds import (
     BETA_APART,
+    CHANGE_LEAVES,
     FEW_NUMBERS,
     NEAR_ONE,
     REPRODUCED,
@@ -146,12 +147,25 @@ def _counts(evidence: Evidence) -> Found | None:
 
 
 def _solved(evidence: Evidence) -> Found | None:
-    """Rates solved for from the update."""
+    """Rates solved for from the update. They are no settings where both runs have one learning rate, or where
+    the rule leaves over what the difference is made of: another rule has made the updates."""
     if _facts(evidence) is None:
         return None
     target, reference = solve(evidence, "target"), solve(evidence, "reference")
-    parts = [] if target is None or reference is None else _apart(target, reference)
+    if target is None or reference is None or _is_another_rule(evidence, target, reference):
+        return None
+    parts = _apart(target, reference)
     return _found(evidence, EvidenceRank.EVERY_ELEMENT, KindReason.SETTINGS_SOLVED, *parts) if parts else None
+
+
+def _is_another_rule(evidence: Evidence, target: Update, reference: Update) -> bool:
+    rates = evidence.target_run.learning_rate, evidence.reference_run.learning_rate
+    if all(rates) and _equal(*rates) and _differ(target.fit.rate, reference.fit.rate):
+        return True
+    vectors = evidence.vectors
+    if vectors is None or not vectors.exact or evidence.origin.slot != "param":
+        return False
+    return math.hypot(target.left, reference.left) > CHANGE_LEAVES * vectors.difference
 
 
 def _apart(target: Update, reference: Update) -> list[Reason]:

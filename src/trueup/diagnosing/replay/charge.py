@@ -14,6 +14,7 @@ from pathlib import Path
 
 from trueup.diagnosing.replay.absent import Absent, absent_gradients
 from trueup.diagnosing.replay.alone import lone_ones
+from trueup.diagnosing.replay.asked_before import without_asked_before
 from trueup.diagnosing.replay.judge import Difference, differences
 from trueup.diagnosing.replay.mean_losses import held_to_their_mean
 from trueup.diagnosing.replay.noise import ReplayNoise
@@ -87,6 +88,7 @@ def _origins_of(
 ) -> list[Origin]:
     steps = replayed_steps(replay, reference)
     charges = [charge for step in steps for charge in _charges(step, noise)]
+    charges = without_asked_before(charges, steps, lambda one: one.step.target.microbatch[one.found.call])
     charges = _tied_to_owners(_without_consequences(_before_updates(charges, steps)))
     if calls:
         charges = [c for c in charges if c.step.target.kind[c.found.call] != "module"]

@@ -27,6 +27,8 @@ class Batch:
     ids: dict[str, Ints]
     """"microbatch 0, input.0" -> whole numbers of shape (rows, width)"""
     labels: dict[int, Ints]
+    further: dict[tuple[int, int], Ints]
+    """(microbatch, number) -> labels of a further loss"""
     masks: dict[int, Array]
     ignore_index: int
     vocab_size: int | None
@@ -56,6 +58,7 @@ class Batch:
             book=book,
             ids={name: v.reshape(len(v), -1) for name, v in ids.items() if v.ndim >= 1 and v.size},
             labels=of_loss.labels,
+            further=of_loss.further,
             masks=of_loss.masks,
             ignore_index=of_loss.ignore_index,
             vocab_size=_vocabulary(book),

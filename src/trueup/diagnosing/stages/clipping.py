@@ -316,11 +316,13 @@ def _later_difference(own: Clipping, other: Clipping) -> Difference | None:
     return _limit_difference(Clip.NORM_DIFFERS, own.clipped_norm, other.clipped_norm)
 
 
+# In one piece: one branch an answer, the narrower ahead of the wider.
 def _norm_difference(own: Clipping, other: Clipping, scale: float) -> Difference | None:
     """Whether the program's own norm is that of its gradients, on both sides alike.
 
     A target that clips to the reference's norm has the norm of what it clips: its gradients were multiplied
-    on the way there. One whose norm is the loss scale times too large, and whose result is as much too small,
+    on the way there; so were those of one whose norm is what the optimizer gets, of which nothing is cut. One
+    whose norm is the loss scale times too large, and whose result is as much too small,
     clips before it divides by the scale; one whose norm is as much too small has divided twice. Else the norm
     itself is another.
     """
@@ -337,6 +339,8 @@ def _norm_difference(own: Clipping, other: Clipping, scale: float) -> Difference
     again = scale > 1 and abs(target * scale - 1) <= CLIP_NEAR and own.factor * scale <= 1 + CLIP_NEAR
     if again and abs(reference - 1) <= CLIP_NEAR:
         differs = reason(Clip.UNSCALED_TWICE, scale=scale)
+    elif _is_uncut(own) and abs(reference - 1) <= CLIP_NEAR:
+        differs = reason(Clip.SCALED_BEFORE, factor=target)
     elif own.way == other.way == "norm" and other.clipped_norm and abs(reference - 1) <= CLIP_NEAR:
         clipped = own.clipped_norm / other.clipped_norm
         if abs(clipped - 1) <= CLIP_NEAR:
@@ -344,6 +348,14 @@ def _norm_difference(own: Clipping, other: Clipping, scale: float) -> Difference
         elif abs(target / scale - 1) <= CLIP_NEAR and abs(clipped * scale - 1) <= CLIP_NEAR:
             differs = reason(Clip.CLIPPED_SCALED, scale=scale)
     return "wrong_scale", differs, differs
+
+
+def _is_uncut(clip: Clipping) -> bool:
+    """Whether clipping's own norm is that of what the optimizer gets: what lies between that and backward is
+    a factor of the program's."""
+    if clip.way != "norm" or not clip.reported or not clip.clipped_norm:
+        return False
+    return abs(clip.reported / clip.clipped_norm - 1) <= CLIP_NEAR
 
 
 def _both(own: Clipping, other: Clipping) -> Reason:
@@ -355,6 +367,8 @@ def _clipping(clip: Clipping) -> Reason:
     is_cut = clip.clipped_norm < clip.norm
     if clip.way == "none" or (clip.way == "later" and not is_cut):
         return reason(Clip.NOT_CLIPPED, norm=clip.norm)
+    if _is_uncut(clip):
+        return reason(Clip.SCALED_UNCUT, norm=clip.norm, scaled=clip.clipped_norm)
     if clip.way in ("norm", "later"):
         return reason(Clip.TO_NORM, norm=clip.norm, clipped=clip.clipped_norm)
     if clip.way == "value":

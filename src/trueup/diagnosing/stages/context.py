@@ -252,7 +252,15 @@ class Context:
     @cached_property
     def loss_scales_differ(self) -> bool:
         """Whether the losses were multiplied by other factors before backward."""
-        return any(note.code is NoteCode.LOSS_SCALES_DIFFER for note in self.comparison.content.notes)
+        scaled = (NoteCode.LOSS_SCALES_DIFFER, NoteCode.LOSS_SCALE_UNDONE)
+        return any(note.code in scaled for note in self.comparison.content.notes)
+
+    @cached_property
+    def undone(self) -> float:
+        """The target's loss over the reference's where that is taken out of the gradients before the
+        update."""
+        notes = (n for n in self.comparison.content.notes if n.code is NoteCode.LOSS_SCALE_UNDONE)
+        return next((n.number("factor") or 1.0 for n in notes), 1.0)
 
     @cached_property
     def precision(self) -> Verdict | None:

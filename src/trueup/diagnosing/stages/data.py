@@ -137,10 +137,14 @@ def _begins_alike(context: Context) -> bool:
     updated = [bool(book.parameters_with(*UPDATED)) for book in books]
     if all(updated) or not any(updated):
         return False
-    sides = [Batch.of(book).ids for book in books]
-    short, whole = sides if updated[1] else sides[::-1]
-    return bool(short) and all(
-        name in whole and np.array_equal(whole[name][: len(ids)], ids) for name, ids in short.items()
+    batches = [Batch.of(book) for book in books]
+    short, whole = batches if updated[1] else batches[::-1]
+    if not short.ids:  # pixels, features: by their bits
+        known = bool(short.given) and None not in short.given.values()
+        return known and short.given.items() <= whole.given.items()
+    return all(
+        name in whole.ids and np.array_equal(whole.ids[name][: len(ids)], ids)
+        for name, ids in short.ids.items()
     )
 
 
@@ -676,7 +680,7 @@ def _weighed(finding: Finding, target: Floats, reference: Floats) -> Finding:
     """Of a mask that weighs the loss: how many positions have another weight."""
     apart = np.flatnonzero((target != reference).ravel())
     weights = reason(Batches.NUM_WEIGHTS, num=len(apart), first=int(apart[0]), is_shifted=False)
-    kind = kind_named("wrong_mask", EvidenceRank.STATED, weights)
+    kind = kind_named("wrong_mask", EvidenceRank.STATED, weights, phase="loss")
     headline = reason(Batches.MASK_WEIGHTS)
     return replace(finding, headline=headline, kinds=(kind,), evidence=(weights,), causes=kind.causes)
 
@@ -707,7 +711,7 @@ def _not_counted_alike(ids: Ints, other: Ints, name: str, batch: Batch) -> Findi
         headline=reason(Batches.MASK_DIFFERS),
         site=f"batch of step {batch.book.step}, {name}",
         book=batch.book,
-        kinds=(kind_named("wrong_mask", EvidenceRank.EVERY_ELEMENT, said),),
+        kinds=(kind_named("wrong_mask", EvidenceRank.EVERY_ELEMENT, said, phase="loss"),),
         evidence=(said,),
         next_note=reason(Batches.CHECK_LABELS),
     )

@@ -6,13 +6,14 @@ trace holds them. A layer of the framework that makes something else of the same
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from trueup.diagnosing.stages.context import Context
 from trueup.store import StepView
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Basis, EvidenceRank, Finding, Origin
+from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
 from trueup.types.reason import reason
 
 _OF_WEIGHTS = ("Linear", "Embedding", "Conv1d", "Conv2d", "Conv3d", "Dense")
@@ -20,7 +21,9 @@ _OF_WEIGHTS = ("Linear", "Embedding", "Conv1d", "Conv2d", "Conv3d", "Dense")
 
 
 def with_evaluated(findings: Sequence[Finding], context: Context) -> tuple[Finding, ...]:
-    """The findings; those of a model that has other weights in evaluation as one, where the first stood."""
+    """The findings; those of a model that has other weights in evaluation as one, where the first stood, as
+    are those of a model that the other run does not evaluate."""
+    findings = _beside_other_model(findings, context)
     of_root: dict[str, list[Finding]] = {}
     for finding in findings:
         if (root := _root_of(finding, context)) is not None:
@@ -33,6 +36,56 @@ def with_evaluated(findings: Sequence[Finding], context: Context) -> tuple[Findi
             told |= dict.fromkeys(map(id, some))
             told[id(some[0])] = replace(layers[0], headline=headline, module=root, kinds=(), causes=())
     return tuple(one for finding in findings if (one := told.get(id(finding), finding)) is not None)
+
+
+def _beside_other_model(findings: Sequence[Finding], context: Context) -> tuple[Finding, ...]:
+    of_evaluation = [one for one in findings if _is_evaluated(one.origin, context)]
+    other = other_model_evaluated(context) if of_evaluation else None
+    if other is None:
+        return tuple(findings)
+    kept = (other if one is of_evaluation[0] else one for one in findings)
+    return tuple(one for one in kept if one is other or one not in of_evaluation[1:])
+
+
+def _is_evaluated(origin: Origin | None, context: Context) -> bool:
+    if origin is None or origin.target_record is None:
+        return False
+    source = context.target if origin.basis is not Basis.REPLAY else context.replayed
+    if source is None:
+        return False
+    book = context.book(source, origin.step, origin.rank)
+    return book.mode[book.record_call[origin.target_record]] == "eval"
+
+
+def other_model_evaluated(context: Context) -> Finding | None:
+    """Where one run evaluates the model that trains, and the other a model that the first does not."""
+    names = [_evaluated(book) for book in context.pair(0)]
+    alone = names[0] - names[1], names[1] - names[0]
+    if not all(alone) or not any("" in one for one in alone):
+        return None
+    step = context.steps[0][0]
+    sides = {
+        side: tuple(sorted(name or "the model that trains" for name in one))
+        for side, one in zip(("target", "reference"), alone, strict=True)
+    }
+    headline = reason(Stages.OTHER_MODEL_EVALUATED, **sides)
+    return Finding(
+        stage=Stage.FORWARD,
+        headline=headline,
+        module=None,
+        site="evaluation",
+        phase="forward",
+        step=step,
+        rank=context.ranks[0],
+        basis=Basis.RECORDED,
+        evidence=(headline,),
+    )
+
+
+def _evaluated(book: StepView) -> Counter[str]:
+    """Outermost modules that are called without gradients, and how often."""
+    calls = (call for call in book.calls_of_kind("module") if book.parent[call] < 0)
+    return Counter(book.name[call] for call in calls if book.mode[call] == "eval")
 
 
 def _root_of(finding: Finding, context: Context) -> str | None:

@@ -20,7 +20,7 @@ from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.trainable import frozen_findings, unreached_findings
 from trueup.store import StepView
 from trueup.store.given import root_inputs
-from trueup.types.codes import EvidenceCode, VerdictCode
+from trueup.types.codes import EvidenceCode, ReplayCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
@@ -145,6 +145,8 @@ def _judged(
     if beyond.is_empty():
         exact = rows.filter(pl.col("status") == "equal").height == rows.height
         said = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
+        if context.undone != 1.0:
+            said = reason(Stages.SCALE_UNDONE, factor=context.undone)
         if {phase for _, phase in context.without_effect} & set(rows["phase"].cast(pl.String)):
             said = reason(Stages.INSIDE_ALONE)
         return outcome(status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True)
@@ -229,10 +231,13 @@ def _clarity(finding: Finding) -> float:
 
 def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """One a module: of the first step first, since what differs later may follow; of each step the clearest
-    first, among equally clear ones as they ran."""
+    first, among equally clear ones as they ran. Where a setting was tried and explains all of a module's
+    error, what nothing explains stands after it: it may follow, as other random numbers do."""
     order = {id(f): f.origin.order if f.origin is not None else 0 for f in findings}
+    is_known = {id(f): _is_tried(f) or any(kind.rank.is_named for kind in f.kinds[:1]) for f in findings}
+    later = {key: any(map(_is_tried, findings)) and not known for key, known in is_known.items()}
     first: dict[str | None, Finding] = {}
-    for finding in sorted(findings, key=lambda f: (f.step or 0, -_clarity(f), order[id(f)])):
+    for finding in sorted(findings, key=lambda f: (f.step or 0, later[id(f)], -_clarity(f), order[id(f)])):
         known = first.get(finding.module)
         if known is None:
             first[finding.module] = finding
@@ -240,6 +245,11 @@ def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
             also = reason(Stages.ALSO_AT, site=finding.site or "", phase=finding.phase or "")
             first[finding.module] = replace(known, evidence=(*known.evidence, also))
     return tuple(first.values())
+
+
+def _is_tried(finding: Finding) -> bool:
+    """Whether a replay with the reference's setting gave the reference's outputs."""
+    return any(one.code is ReplayCode.TRIED_AND_EQUAL for one in finding.evidence)
 
 
 # In one piece: one branch a stage before it, in the order of the stages.
@@ -258,6 +268,8 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
     scale_seen = origin.stage is Stage.LOSS or (origin.module == "" and origin.phase == "backward")
     if scale_seen and context.loss_scales_differ:
         return reason(Stages.LOSS_SCALE_DIFFERS)
+    if _is_of_given_scale(origin, context):
+        return reason(Stages.LOSS_SCALE_DIFFERS)
     if (origin.module, origin.phase) in context.without_effect:
         return reason(Stages.INSIDE_ALONE)
     if context.explained_by_dtype(origin):
@@ -275,6 +287,18 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
         if fed or of_rows or origin.stage in (Stage.LOSS, Stage.DATA):
             return reason(Stages.BATCH_DIFFERS)
     return None
+
+
+def _is_of_given_scale(origin: Origin, context: Context) -> bool:
+    """Whether a replay put gradients of the reference's scale into a run whose loss has another one, which it
+    takes out again: what is not linear on the way (a gradient that is clamped) makes something else of them.
+    The runs' own gradients agree."""
+    if context.undone == 1.0 or origin.phase not in _OF_BACKWARD:
+        return False
+    return context.of_phases(*_OF_BACKWARD).filter(is_beyond()).is_empty()
+
+
+_OF_BACKWARD = ("loss", "backward", "param_grad")
 
 
 def _has_other_rows(finding: Finding) -> bool:

@@ -17,7 +17,7 @@ from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.thresholds import STALE_CHANGE, STALE_FEWEST, STALE_SHARE
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepView
-from trueup.store.view import WEIGHT
+from trueup.store.view import UPDATED, WEIGHT
 from trueup.types.arrays import Bools, Floats
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
@@ -36,7 +36,7 @@ class Stale:
 
 def stale_findings(context: Context) -> list[Finding]:
     """One finding where weights of the second captured step are the first's, in the target alone."""
-    if len(context.steps) < 2:
+    if len(context.steps) < 2 or _starts_later(context):
         return []
     found = [stale for rank in context.ranks for stale in _stale(context, rank)]
     if not found:
@@ -72,6 +72,13 @@ def stale_findings(context: Context) -> list[Finding]:
             next_note=reason(Stages.COPY_UPDATED),
         )
     ]
+
+
+def _starts_later(context: Context) -> bool:
+    """Whether no optimizer steps before the second captured step: what a program does to weights before that
+    is no update that could be lost."""
+    sides = [[bool(book.parameters_with(*UPDATED)) for book in context.pair(at)] for at in (0, 1)]
+    return not any(sides[0]) and any(sides[1])
 
 
 def _stale(context: Context, rank: int) -> Iterator[Stale]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from trueup.diagnosing.batches import LabelFacts, label_facts
@@ -41,7 +43,30 @@ def compared_labels(target: Batch, reference: Batch, rank: int | None) -> tuple[
                 counted=facts[0].counted,
             )
         )
-    return findings, agree
+    return findings or _of_further_losses(target, reference), agree
+
+
+def _of_further_losses(target: Batch, reference: Batch) -> list[Finding]:
+    """The first finding about labels of losses beside the first: those of tokens further on, say. Where both
+    models make the loss themselves of the same bits, no batch differs."""
+    if target.further.keys() != reference.further.keys() or target.handed_alike(reference):
+        return []
+    for microbatch, number in sorted(target.further):
+        sides = [
+            replace(batch, labels={microbatch: batch.further[microbatch, number]}, masks={})
+            for batch in (target, reference)
+        ]
+        facts = [_facts(side, microbatch) for side in sides]
+        if (
+            facts[0] is None
+            or facts[1] is None
+            or sides[0].labels[microbatch].shape != sides[1].labels[microbatch].shape
+        ):
+            continue
+        found = _label_finding(facts[0], facts[1], sides[0], sides[1], microbatch)
+        if found is not None:
+            return [replace(found, site=f"{found.site}, loss {number + 1}")]
+    return []
 
 
 def _facts(batch: Batch, microbatch: int) -> LabelFacts | None:
@@ -126,7 +151,7 @@ def _finding(batch: Batch, microbatch: int, headline: Batches, kind: str, eviden
         site=f"labels of step {batch.book.step}, microbatch {microbatch}",
         book=batch.book,
         phase="loss",
-        kinds=(kind_named(kind, EvidenceRank.STATED, evidence),),
+        kinds=(kind_named(kind, EvidenceRank.STATED, evidence, phase="loss"),),
         evidence=(evidence,),
         next_note=reason(Batches.CHECK_LABELS),
     )

@@ -12,9 +12,17 @@ from trueup.types.finding import EvidenceRank, Kind, KindCode
 from trueup.types.reason import Reason, reason
 
 
-def kind_named(name: str, rank: EvidenceRank, sentence: Reason, *, causes: Sequence[Reason] = ()) -> Kind:
-    """A kind with this case's sentence; ``causes`` stand before the usual ones."""
-    kind = rule_of(KindCode(name)).kind(Found(rank=rank, sentence=sentence))
+def kind_named(
+    name: str,
+    rank: EvidenceRank,
+    sentence: Reason,
+    *,
+    causes: Sequence[Reason] = (),
+    phase: str | None = None,
+) -> Kind:
+    """A kind with this case's sentence; ``causes`` stand before the usual ones, of which those of another
+    ``phase`` are left out."""
+    kind = rule_of(KindCode(name)).kind(Found(rank=rank, sentence=sentence), phase=phase)
     return replace(kind, causes=tuple(dict.fromkeys([*causes, *kind.causes])))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from trueup.diagnosing.stages.between_steps import moved_between
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.gaps import Gap, gaps_of, sides_of
@@ -87,6 +88,9 @@ class OptimizerStage:
         agreement = _given_agreement(context) if given else None
         if agreement is not None:
             said.insert(0, agreement)
+        stale = stale_findings(context) if not findings and context.failed_before() is None else []
+        if not findings and not stale and context.failed_before() is None:
+            findings = moved_between(context)
         if not findings and context.failed_before() is None and not mine_is_measured(context):
             located = [finding_from_origin(origin, context) for origin in context.origins_of(Stage.OPTIMIZER)]
             book = context.pair()[0]
@@ -94,7 +98,7 @@ class OptimizerStage:
             shapes = {fqn: list(book.shape(book.parameter(fqn, *UPDATED)) or ()) for fqn in names}
             findings = one_a_setting(located, shapes)
         if not findings and context.failed_before() is None:
-            findings = stale_findings(context)
+            findings = stale
         alone = all(o.stage not in _BEFORE for o in context.earlier if o.findings)
         alone = alone and not frozen_on_one_side(context)
         if not findings and alone and agreement is not None and agreement.code in _UNNAMED:
@@ -156,8 +160,7 @@ def _outcome(
             confirmed=True,
         )
     if not said and rows.filter(is_compared()).is_empty():
-        why = reason(Stages.NO_UPDATE)
-        return outcome(status=StageStatus.UNDECIDED, said=why)
+        return outcome(status=StageStatus.UNDECIDED, said=_why_none(context))
     if rows.filter(is_beyond()).is_empty():
         exact = (rows["status"] == "equal").all()
         head = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
@@ -171,6 +174,14 @@ def _outcome(
         head = reason(Stages.BOTH_SAME)
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
     return outcome(status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)
+
+
+def _why_none(context: Context) -> Reason:
+    """Why the first step has no update that both runs recorded."""
+    some = len(context.steps) > 1 and all(book.parameters_with(*UPDATED) for book in context.pair(1))
+    if some and not any(book.parameters_with(*UPDATED) for book in context.pair(0)):
+        return reason(Stages.UPDATE_LATER, step=context.steps[0][0], next=context.steps[1][0])
+    return reason(Stages.NO_UPDATE)
 
 
 # -- findings ------------------------------------------
@@ -248,7 +259,7 @@ def _finding(
     counter = reason(Stages.GIVEN_COUNTER if given else Stages.MEASURED_COUNTER)
     return Finding(
         stage=stage,
-        headline=_headline(key, who, target, reference),
+        headline=_headline(key, who if len(members) == 1 else described(first, shapes), target, reference),
         module=place_of(names, shapes),
         site="optimizer" if key == "class" else f"optimizer · {_SITES.get(key, key)} · {who}",
         phase="optimizer",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,6 +22,7 @@ from trueup.diagnosing.stages.forward import finding_of_precision
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.diagnosing.stages.reported_norm import norm_before_reduction, reported_norm_findings
 from trueup.diagnosing.thresholds import (
     AT_TOP,
     ROUNDED_LEAST,
@@ -50,24 +52,13 @@ class ReductionStage:
 
     def check(self, context: Context) -> StageOutcome:
         """Compare what each run does to its own gradients."""
-        findings: list[Finding] = []
-        said: list[Reason] = []
-        target, reference = context.microbatches
-        for at in range(min(len(context.steps), 2 if target == reference else 1)):
-            for rank in context.ranks:
-                for part in (ACCUMULATED, CLIPPED):
-                    more, words = _summed(context, at, rank, part)
-                    findings += more
-                    said += words
-            if findings:
-                break
-        findings = one_each(findings, context)
+        findings, said = _all_summed(context)
         apart = copies_findings(context) if context.failed_before() is None else []
         findings += apart
         scale_findings, scales = loss_scale_findings(context)
         findings += scale_findings
         said += scales
-        if not apart:  # else the norm is that of gradients which are not one
+        if not apart and context.undone == 1.0:  # else the norm is that of gradients which are not one
             clip_findings, clip_said = clipping_findings(context)
             summed_alike = (
                 not findings
@@ -76,12 +67,15 @@ class ReductionStage:
                 f for f in clip_findings if summed_alike or f.headline.code is not Clip.METHOD_DIFFERS
             ]
             said += clip_said
+            findings = _with_norm_taken(findings, context)
         if not findings and len(context.ranks) > 1:
             findings += _over_ranks(context)
         if not findings and (context.all_passed or (not said and context.failed_before() is None)):
             origins = [o for o in context.origins_of(Stage.REDUCTION) if not _is_of_others(o, context)]
             origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
             findings = [finding_from_origin(origin, context) for origin in origins]
+        if not findings:
+            findings = reported_norm_findings(context)
         return self._outcome(context, tuple(findings), tuple(dict.fromkeys(said)))
 
     def _outcome(
@@ -106,9 +100,26 @@ class ReductionStage:
         if rows.filter(is_beyond()).is_empty():
             exact = (rows["status"] == "equal").all()
             head = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
+            if context.undone != 1.0:
+                head = reason(Stages.SCALE_UNDONE, factor=context.undone)
             return outcome(status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)
         head = reason(Stages.BOTH_ALIKE)
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
+
+
+def _with_norm_taken(findings: list[Finding], context: Context) -> list[Finding]:
+    """Other norms that are clipped to, where one run takes them before it reduces: that is the cause. Each
+    rank's gradients have a factor of their own then, and no factor of their sum explains it."""
+    apart = [one for one in findings if one.headline.code is Clip.NORM_DIFFERS]
+    taken = norm_before_reduction(context) if apart else None
+    if taken is None:
+        return findings
+    cause = (reason(Clip.NORM_CAUSE),)
+    led = replace(apart[0], headline=taken, evidence=(taken, *apart[0].evidence[:1]), causes=cause)
+    return [led, *(one for one in findings if one not in apart and one.headline.code not in _OF_SUMS)]
+
+
+_OF_SUMS = (Stages.ROUNDED, Stages.SCALED, Stages.CHANGED)
 
 
 def _is_of_others(origin: Origin, context: Context) -> bool:
@@ -146,6 +157,24 @@ def _held_by_none(origin: Origin, context: Context) -> bool:
 # -- summing ------------------------------------------
 
 
+def _all_summed(context: Context) -> tuple[list[Finding], list[Reason]]:
+    """Of the first step in which sums differ; none where the loss's factor is taken out of them again, since
+    other factors of a sum then come to one end."""
+    findings: list[Finding] = []
+    said: list[Reason] = []
+    target, reference = context.microbatches
+    num_steps = min(len(context.steps), 2 if target == reference else 1)
+    for at in range(num_steps if context.undone == 1.0 else 0):
+        for rank in context.ranks:
+            for part in (ACCUMULATED, CLIPPED):
+                more, words = _summed(context, at, rank, part)
+                findings += more
+                said += words
+        if findings:
+            break
+    return one_each(findings, context), said
+
+
 def _summed(
     context: Context, at: int, rank: int, part: tuple[str, str]
 ) -> tuple[list[Finding], list[Reason]]:
@@ -156,7 +185,7 @@ def _summed(
     step = context.steps[at][0]
     book = context.book(context.target, step, rank)
     apart: dict[tuple[str, str, float, float, tuple[float, ...]], list[str]] = {}
-    later = _reduced_later(context, at)
+    later = _reduced_later(context, at) | _equal_throughout(context, at)
     for fqn, own in target.items():
         other = reference.get(context.matched.get(fqn, fqn))
         left = at > 0 and book.parameter(fqn, *CLIPPED) is None  # in no optimizer: nothing clears it
@@ -233,6 +262,13 @@ def _reduced_later(context: Context, at: int) -> set[str]:
         return set()
     beyond = set(rows.filter(is_beyond())["name"].to_list())
     return set(left["name"].to_list()) | (set(rows.filter(is_compared())["name"].to_list()) - beyond)
+
+
+def _equal_throughout(context: Context, at: int) -> set[str]:
+    """Parameters whose gradients are bit-identical in the runs all the way, on every rank: of the same
+    numbers both make the same, and the norm that a program reports on the way tells nothing of it."""
+    rows = context.of_phases("param_grad", at=at).group_by("name").agg((pl.col("status") == "equal").all())
+    return set(rows.filter(pl.col("status"))["name"].to_list())
 
 
 def _rounded(factor: float) -> float:

@@ -9,6 +9,7 @@ from trueup.diagnosing.stages.naming import described, kind_named, names_listed,
 from trueup.store import StepView, TraceSource
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL
 from trueup.types.codes import StagesCode as Stages
+from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import reason
 
@@ -38,6 +39,7 @@ def frozen_findings(context: Context) -> list[Finding]:
     ]
 
 
+# In one piece: one finding; what it says is asked in the order in which it becomes known.
 def unreached_findings(context: Context) -> list[Finding]:
     """One finding for the weights that get a gradient other than zero in the reference's first step and none
     in the target's, where others of the target do: nothing that the loss is made of uses them."""
@@ -76,7 +78,7 @@ def unreached_findings(context: Context) -> list[Finding]:
             kinds=(kind,),
             basis=Basis.RECORDED,
             evidence=(lacking, *why, *names_listed(names)),
-            causes=kind.causes,
+            causes=tuple(one for one in kind.causes if one.code is not CauseCode.NOT_TRAINABLE),
             next_note=kind.next,
         )
     ]
@@ -105,6 +107,6 @@ def _finding(names: list[str], context: Context, *, trained: bool) -> Finding:
         kinds=(kind,),
         basis=Basis.RECORDED,
         evidence=(differs, *names_listed(names)),
-        causes=kind.causes,
+        causes=(),  # requires_grad itself is what differs
         next_note=reason(Stages.SET_REQUIRES_GRAD),
     )

@@ -166,6 +166,9 @@ def _draw(target: Floats, reference: Floats, gap: float) -> Change:
     ratio = spreads[0] / spreads[1] if spreads[1] else np.inf
     if close > WEIGHT_ALIKE or _is_one_number(target, reference):
         return Change(name="near", kind="stale_value", evidence=reason(Weights.NEAR, rel_diff=gap))
+    if abs(close) > DRAW_ERRORS / np.sqrt(target.size):
+        related = reason(Weights.RELATED, correlation=close, target=spreads[0], reference=spreads[1])
+        return Change(name="related", kind="wrong_data", evidence=related)
     if abs(ratio - 1) < max(DRAW_SPREAD, DRAW_ERRORS / np.sqrt(2 * target.size)):
         draw = reason(Weights.OTHER_DRAW, target=spreads[0], reference=spreads[1])
         return Change(name="other_draw", kind="randomness", evidence=draw)

@@ -11,7 +11,7 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.weight_change import Change
-from trueup.diagnosing.stages.weight_ranks import Whose, cut_along, over_ranks, sorted_out
+from trueup.diagnosing.stages.weight_ranks import Sorted, Whose, cut_along, over_ranks, sorted_out
 from trueup.store import StepView
 from trueup.store.view import LOCAL, WEIGHT
 from trueup.types.codes import StagesCode as Stages
@@ -26,6 +26,7 @@ class WeightsStage:
     stage = Stage.WEIGHTS
     title = reason(Stages.TITLE, key="weights")
 
+    # In one piece: one branch an answer, and what each is made of.
     def check(self, context: Context) -> StageOutcome:
         """Compare digests, and where they differ the values."""
         target, reference = context.pair()
@@ -35,25 +36,23 @@ class WeightsStage:
             if target.parameter(fqn, *WEIGHT) is not None
         ]
         found = sorted_out(target, reference, pairs, context.rounded_weights)
-        whose: dict[str, Whose] = {}
-        if context.mesh.wide_axes:
-            whose = over_ranks(found, context)
-        elif context.layout.wide_axes:
-            whose = cut_along(found.apart, context.layout)
+        whose = _whose(found, context)
         equal, apart, rounded = found.equal, found.apart, list(found.rounded.values())
         outcome = partial(StageOutcome, stage=self.stage, title=self.title)
         lone = [f for f in target.parameters if f not in context.matched]
         extra = (reason(Weights.UNMATCHED, num=len(lone), names=lone),) if lone else ()
         ties = ties_that_differ(context)
+        lead = _parametrized_in_one(context, target, reference)
         trained = [] if apart else _trained_in_one(context, target, reference)
-        if apart or ties or trained:
+        if apart or ties or trained or lead:
             shapes = _shapes(context)
             findings = (
                 *_findings(apart, target, shapes, whose),
                 *(_tie_finding(*tie, target) for tie in ties),
             )
             findings = tuple(_by_setting(one, context, target) for one in findings)
-            findings = (*_drawn_after(context, target, reference, apart, len(shapes)), *trained, *findings)
+            drawn = _drawn_after(context, target, reference, apart, len(shapes))
+            findings = (*lead, *drawn, *trained, *findings)
             return outcome(
                 status=StageStatus.FAILED,
                 said=findings[0].headline,
@@ -74,6 +73,13 @@ class WeightsStage:
             sides = {"target": rounded[0][0], "reference": rounded[0][1]}
             every = reason(Weights.WITHIN_ROUNDING, num=len(rounded), equal=len(equal), **sides)
         return outcome(status=StageStatus.PASSED, said=every, confirmed=True)
+
+
+def _whose(found: Sorted, context: Context) -> dict[str, Whose]:
+    """The ranks, or the axis, of what differs; adds what other ranks show."""
+    if context.mesh.wide_axes:
+        return over_ranks(found, context)
+    return cut_along(found.apart, context.layout) if context.layout.wide_axes else {}
 
 
 def _rank_of(change: Change) -> EvidenceRank:
@@ -101,7 +107,32 @@ def _findings(
             entry
         )
     members = sorted(groups.values(), key=len, reverse=True)
-    return tuple(_finding(some, target, shapes, whose) for some in members)
+    altered = _altered_before_draws(members, target)
+    if altered is None:
+        return tuple(_finding(some, target, shapes, whose) for some in members)
+    first, drawn = altered
+    after = reason(Weights.DRAWN_AFTER, parameter=first[0][0], first=drawn)
+    found = [
+        _finding(some, target, shapes, whose) for some in sorted(members, key=lambda one: one is not first)
+    ]
+    return replace(found[0], evidence=(*found[0].evidence, after)), *found[1:]
+
+
+def _altered_before_draws(
+    members: list[list[tuple[str, str, Change]]], target: StepView
+) -> tuple[list[tuple[str, str, Change]], str] | None:
+    """The group of the first weight that differs, and the first that is another draw, where all that are
+    other draws come after it: whatever drew numbers there has moved all later draws."""
+    order = {name: place for place, name in enumerate(target.parameters)}
+    drawn = [fqn for some in members for fqn, _, change in some if change.name == "other_draw"]
+    others = [some for some in members if some[0][2].name != "other_draw"]
+    if not drawn or not others:
+        return None
+    first = min(others, key=lambda some: min(order.get(fqn, 0) for fqn, _, _ in some))
+    place = min(order.get(fqn, 0) for fqn, _, _ in first)
+    if any(order.get(fqn, 0) < place for fqn in drawn):
+        return None
+    return first, min(drawn, key=lambda fqn: order.get(fqn, 0))
 
 
 def _finding(
@@ -249,6 +280,51 @@ def _trained_in_one(context: Context, target: StepView, reference: StepView) -> 
     return [_only_in(*lone[0], target, ())] if len(lone) == 1 else []
 
 
+_PARAMETRIZED = ".parametrizations."
+
+
+def _parametrized_in_one(context: Context, target: StepView, reference: StepView) -> list[Finding]:
+    """Weights that one run alone makes of other parameters (a weight norm, say), which it trains in their
+    place. Not where the runs agree."""
+    if context.bridge is not None or context.felt is not None:
+        return []
+    sides = {"target": set(target.parameters), "reference": set(reference.parameters)}
+    found = []
+    for side, other in (("target", "reference"), ("reference", "target")):
+        made = {
+            f"{module}.{rest.partition('.')[0]}"
+            for name in sides[side] - sides[other]
+            if _PARAMETRIZED in name
+            for module, _, rest in (name.partition(_PARAMETRIZED),)
+        }
+        plain = sorted((made & sides[other]) - sides[side])
+        if plain:
+            headline = reason(Weights.PARAMETRIZED, side=side, num=len(plain), parameter=plain[0])
+            kind = kind_named(
+                "missing_or_extra_term",
+                EvidenceRank.STATED,
+                headline,
+                causes=(reason(Weights.PARAMETRIZED_CAUSE),),
+            )
+            found.append(
+                Finding(
+                    stage=Stage.WEIGHTS,
+                    headline=headline,
+                    module=plain[0].rpartition(".")[0],
+                    site=f"{plain[0]} · value" + (f" and {len(plain) - 1} more" if len(plain) > 1 else ""),
+                    phase="param",
+                    step=target.step,
+                    rank=target.rank,
+                    kinds=(kind,),
+                    basis=Basis.RECORDED,
+                    evidence=(headline, reason(Weights.NAMES, side=other, names=plain)),
+                    causes=(reason(Weights.PARAMETRIZED_CAUSE),),
+                    next_note=reason(Weights.BUILD_BOTH, parameter=plain[0]),
+                )
+            )
+    return found
+
+
 def _only_in(side: str, names: list[str], book: StepView, evidence: tuple[Reason, ...]) -> Finding:
     lacks = "reference" if side == "target" else "target"
     cause = reason(Weights.BUILT_WITHOUT, side=lacks, parameter=names[0])
@@ -323,6 +399,7 @@ _DRAW_CAUSES = (Weights.SEED_CAUSE, Weights.BUILD_ORDER_CAUSE, Weights.INIT_CAUS
 _CAUSES = {
     "other_draw": _DRAW_CAUSES,
     "other_init": _DRAW_CAUSES,
+    "related": (Weights.RELATED_CAUSE,),
     "transposed": _ORDER_CAUSES,
     "permuted": _ORDER_CAUSES,
     "shape": _ORDER_CAUSES,

@@ -14,6 +14,8 @@ class ClippingCode(Code):
     NOT_CLIPPED = "clipping.not_clipped"
     NORM_OF_OWN_PART = "clipping.norm_of_rank_alone"
     TO_NORM = "clipping.to_norm"
+    NORM_BEFORE_REDUCTION = "clipping.norm_before_reduction"
+    SCALED_UNCUT = "clipping.scaled_not_clipped"
     AT_VALUE = "clipping.at_value"
     BY_PARAMETER = "clipping.factor_by_parameter"
 

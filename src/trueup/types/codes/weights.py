@@ -33,6 +33,10 @@ class WeightsCode(Code):
     NEAR = "weights.near"
     OTHER_DRAW = "weights.other_random_draw"
     OTHER_INIT = "weights.other_initialization"
+    PARAMETRIZED = "weights.parametrized_on_one_side"
+    PARAMETRIZED_CAUSE = "weights.cause_parametrized"
+    RELATED = "weights.made_of_the_same_numbers"
+    RELATED_CAUSE = "weights.cause_same_numbers"
 
     # findings
     DIFFER = "weights.initial_differ"

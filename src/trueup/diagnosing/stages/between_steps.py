@@ -1,0 +1,197 @@
+"""What a program does to weights from one backward to the next without an optimizer: sharpness-aware
+minimisation steps up the gradient before a second pass and back after it, a program may update by itself.
+
+With w0 and w1 the weights at the start of two steps, g the gradient of the first, d = w1 - w0 is
+
+    d = a g + rest,    a = <d, g> / <g, g>,
+
+over all weights together. d is known to the roundings of w1: what is left over of a move along the gradient
+is no more than those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trueup.diagnosing.optimizer_fit import roundoff_of
+from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.naming import described, place_of
+from trueup.diagnosing.thresholds import UPDATE_APART, UPDATE_ROUNDINGS
+from trueup.store import StepView
+from trueup.store.view import ACCUMULATED, UPDATED, WEIGHT
+from trueup.types.arrays import Floats
+from trueup.types.codes import StagesCode as Stages
+from trueup.types.finding import Basis, Finding, Stage
+from trueup.types.reason import Reason, reason
+
+_MOST_NUMBERS = 1 << 27
+"""in all weights together, of which eight copies are held: costs memory"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """How one run moves its weights from the first step to the second, all together."""
+
+    weights: dict[str, Floats]
+    """d of each, by the target's names"""
+    gradients: dict[str, Floats]
+    rounding: float
+    """of the weights, as a length"""
+
+    @property
+    def length(self) -> float:
+        """||d||"""
+        return _length(self.weights.values())
+
+    def along_gradient(self) -> float | None:
+        """a of d = a g; None where more than rounding is left over, or a gradient is not known."""
+        if self.gradients.keys() != self.weights.keys():
+            return None
+        return _multiple(list(self.weights.values()), list(self.gradients.values()), self.rounding)
+
+
+def moved_between(context: Context) -> list[Finding]:
+    """One finding where moves differ, or one run alone takes them back; none where an optimizer steps in the
+    first step, or no weight moves."""
+    moves = moves_of(context)
+    if moves is None:
+        return []
+    target, reference = moves
+    names = [fqn for fqn, d in target.weights.items() if not np.array_equal(d, reference.weights[fqn])]
+    if not names:
+        return _kept(context, target)
+    apart = _length(target.weights[fqn] - reference.weights[fqn] for fqn in names)
+    if apart <= target.rounding + reference.rounding:
+        return []
+    said = tuple(_said(name, move) for name, move in (("target", target), ("reference", reference)))
+    return [_finding(context, names, _headline(target, reference, context), said)]
+
+
+def _headline(target: Move, reference: Move, context: Context) -> Reason:
+    """By the factors of the gradient where both moves are along it, else by lengths; where these are alike,
+    by neither."""
+    factors = target.along_gradient(), reference.along_gradient()
+    if factors[0] is not None and factors[1] is not None:
+        sides = {"target": factors[0], "reference": factors[1]}
+        return reason(Stages.MOVED_TIMES, **sides, **_steps(context))
+    sides = {"target": target.length, "reference": reference.length}
+    if abs(target.length - reference.length) <= UPDATE_APART * reference.length:
+        return reason(Stages.MOVED_ELSEWHERE, **_steps(context))
+    return reason(Stages.MOVED_BETWEEN, **sides, **_steps(context))
+
+
+def moves_of(context: Context) -> tuple[Move, Move] | None:
+    """How target and reference move their weights without an optimizer from the first captured step to the
+    second; None where one steps, the weights do not start alike, or they stay."""
+    if len(context.steps) < 2 or any(b.parameters_with(*UPDATED) for b in context.pair(0)):
+        return None
+    first, second = context.pair(0), context.pair(1)
+    shapes = (first[0].shape(first[0].parameter(fqn, *WEIGHT)) or () for fqn in context.matched)
+    if sum(map(math.prod, shapes)) > _MOST_NUMBERS:
+        return None
+    names = [
+        (fqn, other)
+        for fqn, other in context.matched.items()
+        if all(_are_known(books, (fqn, other)) for books in (first, second))
+    ]
+    starts = [[b.digest(b.parameter(n, *WEIGHT)) for b, n in zip(first, pair, strict=True)] for pair in names]
+    if not names or any(one is None or one != two for one, two in starts):
+        return None
+    moves = tuple(
+        _move(before, after, [(pair[0], pair[side]) for pair in names])
+        for side, (before, after) in enumerate(zip(first, second, strict=True))
+    )
+    return (moves[0], moves[1]) if any(one.length for one in moves) else None
+
+
+def _are_known(books: tuple[StepView, StepView], names: tuple[str, str]) -> bool:
+    return all(b.value(b.parameter(name, *WEIGHT)) is not None for b, name in zip(books, names, strict=True))
+
+
+def _move(before: StepView, after: StepView, names: Sequence[tuple[str, str]]) -> Move:
+    weights, gradients, rounding = {}, {}, 0.0
+    for fqn, own in names:
+        there = after.parameter(own, *WEIGHT)
+        w0, w1 = _value(before, before.parameter(own, *WEIGHT)), _value(after, there)
+        assert w0 is not None
+        assert w1 is not None
+        weights[fqn] = w1 - w0
+        rounding += float(UPDATE_ROUNDINGS * roundoff_of(after.dtype(there)) * np.linalg.norm(w1)) ** 2
+        gradient = _value(before, before.parameter(own, *ACCUMULATED))
+        if gradient is not None and gradient.shape == w1.shape:
+            gradients[fqn] = gradient
+    return Move(weights=weights, gradients=gradients, rounding=math.sqrt(rounding))
+
+
+def _value(book: StepView, record: int | None) -> Floats | None:
+    value = book.value(record)
+    return None if value is None else value.astype(np.float64)
+
+
+def _length(tensors: Iterable[Floats]) -> float:
+    return math.sqrt(sum(float(np.vdot(one, one)) for one in tensors))
+
+
+def _multiple(tensors: Sequence[Floats], of: Sequence[Floats], rounding: float) -> float | None:
+    """a of t = a x, over all tensors together; None where it leaves over more than rounding, or t is no
+    more."""
+    square = sum(float(np.vdot(x, x)) for x in of)
+    if not square or _length(tensors) <= rounding:
+        return None
+    factor = sum(float(np.vdot(t, x)) for t, x in zip(tensors, of, strict=True)) / square
+    rest = _length(t - factor * x for t, x in zip(tensors, of, strict=True))
+    return factor if rest <= rounding else None
+
+
+def _said(side: str, move: Move) -> Reason:
+    factor = move.along_gradient()
+    if not move.length:
+        return reason(Stages.MOVED_NOT, side=side)
+    if factor is None:
+        return reason(Stages.MOVED_OTHERWISE, side=side, length=move.length)
+    norm = _length(move.gradients.values())
+    return reason(Stages.MOVED_ALONG, side=side, factor=factor, length=move.length, norm=norm)
+
+
+def _kept(context: Context, move: Move) -> list[Finding]:
+    """What the update of one run alone takes back: after it, the runs' weights differ by a multiple of what
+    both moved before."""
+    target, reference = context.pair(1)
+    apart, rounding = {}, 0.0
+    for fqn in move.weights:
+        at, there = target.parameter(fqn, *UPDATED), reference.parameter(context.matched[fqn], *UPDATED)
+        one, other = _value(target, at), _value(reference, there)
+        if one is None or other is None:
+            return []
+        apart[fqn] = one - other
+        rounding += float(UPDATE_ROUNDINGS * roundoff_of(target.dtype(at)) * np.linalg.norm(one)) ** 2
+    factor = _multiple(list(apart.values()), list(move.weights.values()), math.sqrt(rounding))
+    if factor is None:
+        return []
+    said = (reason(Stages.MOVED_BOTH, length=move.length), reason(Stages.MOVE_LEFT, factor=factor))
+    return [_finding(context, list(apart), reason(Stages.MOVE_KEPT, factor=factor, **_steps(context)), said)]
+
+
+def _steps(context: Context) -> dict[str, int]:
+    return {"step": context.steps[0][0], "next": context.steps[1][0]}
+
+
+def _finding(context: Context, names: list[str], headline: Reason, evidence: tuple[Reason, ...]) -> Finding:
+    book = context.pair(1)[0]
+    shapes = {fqn: list(book.shape(book.parameter(fqn, *WEIGHT)) or ()) for fqn in context.matched}
+    return Finding(
+        stage=Stage.OPTIMIZER,
+        headline=headline,
+        module=place_of(names, shapes),
+        site=f"weights at the start of step {book.step} · {described(names, shapes)}",
+        phase="param",
+        step=book.step,
+        rank=book.rank,
+        basis=Basis.FITTED,
+        evidence=evidence,
+        causes=(reason(Stages.OWN_STEP),),
+    )

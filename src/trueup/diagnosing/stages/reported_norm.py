@@ -1,0 +1,64 @@
+"""What a norm of the gradients is taken of, where a program reduces gradients after backward: of those that
+backward left, or of the reduced ones. It shows once it is large enough to clip."""
+
+from __future__ import annotations
+
+import math
+
+from trueup.diagnosing.stages.clipping import clipping_of
+from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.naming import kind_named
+from trueup.diagnosing.thresholds import CLIP_NEAR
+from trueup.store import TraceSource
+from trueup.store.view import ACCUMULATED
+from trueup.types.codes import ClippingCode as Clip
+from trueup.types.codes import VerdictCode
+from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
+from trueup.types.reason import Reason, reason
+
+
+def reported_norm_findings(context: Context) -> list[Finding]:
+    """One finding where the comparison found nothing but another reported norm."""
+    verdict = context.comparison.verdict
+    if verdict.headline.code is not VerdictCode.GRADIENT_NORM_DIFFERS:
+        return []
+    headline = norm_before_reduction(context) or verdict.headline
+    kind = kind_named("wrong_scale", EvidenceRank.FITTED, headline, causes=(reason(Clip.NORM_CAUSE),))
+    return [
+        Finding(
+            stage=Stage.REDUCTION,
+            headline=headline,
+            module=None,
+            site=verdict.where or "",
+            phase="param_grad",
+            step=verdict.step,
+            rank=context.ranks[0],
+            kinds=(kind,),
+            basis=Basis.RECORDED,
+            evidence=(headline, *verdict.evidence),
+            causes=(reason(Clip.NORM_CAUSE),),
+            next_note=verdict.next,
+        )
+    ]
+
+
+def norm_before_reduction(context: Context) -> Reason | None:
+    """Whether one side alone clips by the norm of what backward left, where both reduce after backward."""
+    step, other = context.steps[0]
+    sides = _is_of_own(context, context.target, step), _is_of_own(context, context.reference, other)
+    if None in sides or sides[0] == sides[1]:
+        return None
+    return reason(Clip.NORM_BEFORE_REDUCTION, side="target" if sides[0] else "reference")
+
+
+def _is_of_own(context: Context, source: TraceSource, step: int) -> bool | None:
+    """Whether the reported norm is that of the gradients that backward left on this rank; None where they are
+    not reduced afterwards, or no norm is known."""
+    rank = context.ranks[0]
+    clip = clipping_of(context, source, step, rank)
+    book = context.book(source, step, rank)
+    squares = ((book.norm(book.parameter(fqn, *ACCUMULATED)) or 0.0) ** 2 for fqn in book.parameters)
+    left = math.sqrt(sum(squares))
+    if clip is None or clip.way != "later" or not clip.reported or not left:
+        return None
+    return abs(clip.reported / left - 1) <= CLIP_NEAR
