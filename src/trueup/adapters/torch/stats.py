@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -481,10 +482,10 @@ def _storage_of(tensor: Tensor) -> int:
 
 def _placement(tensor: Any) -> dict[str, object]:
     """Where a distributed tensor's shard lies in the whole."""
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
+    home = "torch.distributed.tensor" if torch.__version__ >= "2.5" else "torch.distributed._tensor"
+    place = importlib.import_module(home + "._utils").compute_local_shape_and_global_offset
     mesh = tensor.device_mesh
-    _, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, tensor.placements)
+    _, offset = place(tensor.shape, mesh, tensor.placements)
     return {
         "mesh": dict(zip(mesh.mesh_dim_names or range(mesh.ndim), mesh.shape, strict=True)),
         "placements": [str(p) for p in tensor.placements],
