@@ -25,6 +25,7 @@ def leave_alone() -> None:
 
     Versions of torch that have no such mark compile them, which is slower and does no harm.
     """
+    _name_methods()
     try:
         inner: Any = torch._C._dynamo.eval_frame
         action = inner._FrameAction
@@ -34,6 +35,15 @@ def leave_alone() -> None:
         return
     for code in set(_codes()):
         mark(code, strategy)
+
+
+def _name_methods() -> None:
+    """With a function mode in place torch 2.6 compiles ``x.split(...)`` to ``torch._tensor.split(x, ...)``, which
+    is not there: the program would end. Not seen with 2.4, nor with 2.11."""
+    if torch.__version__ < "2.11":
+        for name, method in vars(torch.Tensor).items():
+            if isinstance(method, FunctionType) and method.__module__ == "torch._tensor":
+                vars(torch._tensor).setdefault(name, method)
 
 
 def _codes() -> Iterator[CodeType]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
 import sys
 import warnings
 from collections import Counter
@@ -208,7 +209,7 @@ def _wait_for_compile() -> None:
 
 def _install(regions: Regions) -> None:
     if not regions.compiled:
-        torch.compiler.set_stance("force_eager")
+        _force_eager()
         return
     from torch._dynamo.output_graph import OutputGraph
     from torch._inductor import config as inductor
@@ -230,6 +231,16 @@ def _install(regions: Regions) -> None:
         return _current.made(graph, self, compiled, begun)
 
     OutputGraph.call_user_compiler = call_user_compiler  # type: ignore[method-assign]
+
+
+def _force_eager() -> None:
+    if hasattr(torch.compiler, "set_stance"):
+        torch.compiler.set_stance("force_eager")
+        return
+    # below 2.6: what that does, where a compiled function is entered
+    eval_frame: Any = importlib.import_module("torch._dynamo.eval_frame")
+    original = eval_frame.set_eval_frame
+    eval_frame.set_eval_frame = lambda callback: original(None if callable(callback) else callback)
 
 
 def _compile_again(region: Region, graph: fx.GraphModule) -> Compiled:

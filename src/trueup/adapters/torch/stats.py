@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import json
 from collections.abc import Callable
 from typing import Any
@@ -54,6 +55,16 @@ CODES: dict[torch.dtype, tuple[int, str, int]] = {
 Take = Callable[[object, Tensor], int]
 
 
+def _is_built_for_devices() -> bool:
+    """Whether torch knows an accelerator, also where the program may not use it; asks no driver.
+
+    torch 2.4 and 2.5 have no ``torch.accelerator``, and 2.6 raises where it finds no device.
+    """
+    if torch.__version__ >= "2.7":
+        return torch.accelerator.current_accelerator() is not None
+    return torch.backends.cuda.is_built() or hasattr(torch, "npu") or torch.xpu._is_compiled()
+
+
 class Summariser:
     """Rows for the tensors of one process."""
 
@@ -77,7 +88,7 @@ class Summariser:
         self._carried: dict[tuple[object, ...], tuple[bytes, StorageReference, int]] = {}
         """parameters after an update, for the start of the next step: its bytes are the same"""
         self._queue = Queue()
-        if torch.accelerator.current_accelerator() is not None:  # also where the program may not use it
+        if _is_built_for_devices():
             launches(self._queue.launch)
         self.take: Take = _long_way if self._stores else take_small(self._want_small, _MEMO_NUMEL)
         """row of a plain small tensor, by C alone; -1 where that is left to ``row``"""
@@ -471,10 +482,10 @@ def _storage_of(tensor: Tensor) -> int:
 
 def _placement(tensor: Any) -> dict[str, object]:
     """Where a distributed tensor's shard lies in the whole."""
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
+    home = "torch.distributed.tensor" if torch.__version__ >= "2.5" else "torch.distributed._tensor"
+    place = importlib.import_module(home + "._utils").compute_local_shape_and_global_offset
     mesh = tensor.device_mesh
-    _, offset = compute_local_shape_and_global_offset(tensor.shape, mesh, tensor.placements)
+    _, offset = place(tensor.shape, mesh, tensor.placements)
     return {
         "mesh": dict(zip(mesh.mesh_dim_names or range(mesh.ndim), mesh.shape, strict=True)),
         "placements": [str(p) for p in tensor.placements],
