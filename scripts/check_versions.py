@@ -1,10 +1,10 @@
-"""Runs a fixed list of tests with other versions than the pinned ones, in a temporary environment of their own.
+"""Runs a fixed list of tests with other versions than the pinned ones, in an environment made for them.
 
-    python scripts/check_versions.py --python python3.10 torch==2.4.0 numpy==1.24.0 polars==1.33.0 typer==0.15.4
+    python scripts/check_versions.py --python python3.10 torch==2.4.0 numpy==1.24.0 polars==1.33.0
     python scripts/check_versions.py torch==2.6.0 transformers==4.49.0
 
-What is not named is the newest that resolves. PyPI's torch brings its CUDA packages, about 5 GB. Not part of CI.
-Warnings are no failures here: older packages warn of what newer ones changed.
+What is not named is the newest that resolves. PyPI's torch brings its CUDA packages, about 5 GB. Not part of
+CI. Warnings are no failures here: older packages warn of what newer ones changed.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ def leave_alone() -> None:
 
 
 def _name_methods() -> None:
-    """With a function mode in place torch 2.6 compiles ``x.split(...)`` to ``torch._tensor.split(x, ...)``, which
-    is not there: the program would end. Not seen with 2.4, nor with 2.11."""
+    """With a function mode in place torch 2.6 compiles ``x.split(...)`` to ``torch._tensor.split(x, ...)``,
+    which is not there: the program would end. Not seen with 2.4, nor with 2.11."""
     if torch.__version__ < "2.11":
         for name, method in vars(torch.Tensor).items():
             if isinstance(method, FunctionType) and method.__module__ == "torch._tensor":
