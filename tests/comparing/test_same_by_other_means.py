@@ -130,21 +130,25 @@ def by_hand(
     folder: Path,
     *,
     factor: float = 1.0,
+    sent: float | None = None,
     undone: bool = True,
     limit: float | None = None,
     reported: bool = True,
 ) -> Path:
-    """Two steps whose loss is multiplied, and whose gradients are divided again before they are clipped."""
+    """Two steps whose loss is multiplied, and whose gradients are divided again before they are clipped;
+    ``sent``: what backward multiplies by, if another factor."""
+    sent = factor if sent is None else sent
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = Model(cross_entropy)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with trueup.Tracer(folder, level="L0", steps="0-1", task="tensor"):
         for _ in range(2):
-            (model(X, SEEN) * factor).backward()
+            loss = model(X, SEEN)
+            (loss * sent + loss.detach() * (factor - sent)).backward()
             grads = [weight.grad for weight in model.parameters() if weight.grad is not None]
             for grad in grads if undone else ():
-                grad /= factor
+                grad /= sent
             if limit is not None and reported:
                 torch.nn.utils.clip_grad_norm_(model.parameters(), limit)
             elif limit is not None:
@@ -176,10 +180,11 @@ def test_a_factor_of_the_loss_that_is_taken_out_again(
     "how",
     [
         {"factor": 2.0, "undone": False},
+        {"factor": 1.004, "sent": 1.0025},
         {"factor": 2.0, "undone": False, "limit": 1e-3},
         {"factor": 2.0, "undone": False, "limit": 1e-3, "reported": False},
     ],
-    ids=["nothing divides", "clipping hides it", "clipping by hand hides it"],
+    ids=["nothing divides", "the value alone", "clipping hides it", "clipping by hand hides it"],
 )
 def test_a_factor_of_the_loss_that_stays(how: dict[str, Any], tmp_path: Path) -> None:
     same = {name: value for name, value in how.items() if name in ("limit", "reported")}

@@ -45,12 +45,28 @@ def loss_scales(
 
 def _fits(rows: Rows, ratio: float) -> bool:
     """Whether gradients are nearer to this ratio than to none: the middle one, by its logarithm."""
+    middle = _middle_log(rows)
+    return middle is not None and bool(abs(middle - np.log(ratio)) < abs(middle))
+
+
+def _middle_log(rows: Rows) -> float | None:
+    """Logarithm of how many times as long as the reference's the middle gradient of backward is."""
     chosen = rows.paired & _scaled(rows)
     lengths = rows.target.statistics["l2_norm"][chosen], rows.reference.statistics["l2_norm"][chosen]
     with np.errstate(all="ignore"):
         logs = np.log(lengths[0] / lengths[1])
     logs = logs[np.isfinite(logs)]
-    return bool(len(logs) and abs(np.median(logs) - np.log(ratio)) < abs(np.median(logs)))
+    return float(np.median(logs)) if len(logs) else None
+
+
+def _makes_gradients(rows: Rows, allowed: Floats, factor: float) -> bool:
+    """Whether backward's gradients are this multiple of the reference's: a loss that is only summed or
+    rounded in another way has another value, and sends back what it sent."""
+    middle, change = _middle_log(rows), abs(np.log(factor))
+    noise = allowed[rows.paired & _scaled(rows)]
+    if middle is None or not len(noise) or float(np.median(np.nan_to_num(noise))) >= change:
+        return False
+    return bool(abs(middle - np.log(factor)) <= UNDONE * change)
 
 
 def undone_scale(
@@ -78,7 +94,7 @@ def undone_scale(
     rounding = 2 * float(np.max(allowed[losses]))
     is_one = np.abs(factors / factors[0] - 1) <= rounding
     is_factor = is_one.all() and abs(factors[0] - 1) > rounding  # a bound that is not known tells nothing
-    if not is_factor or not _fits(rows, float(factors[0])):  # a number beside the loss sends nothing back
+    if not is_factor or not _makes_gradients(rows, allowed, float(factors[0])):
         return 1.0
     agree = rows.paired & (metrics.rel_l2 <= np.nan_to_num(allowed))
     lengths = [
