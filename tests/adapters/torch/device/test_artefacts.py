@@ -41,3 +41,10 @@ def test_compiles_without_spills(target: str) -> None:
     if target == "sm_90":
         assert row["loop_local"] == 0
         assert 0 < float(str(row["instructions_an_element"])) < 40
+
+
+@pytest.mark.parametrize(("version", "expected"), [("3.2.0", False), ("3.4.0", True), ("3.10.1+git", True)])
+def test_older_versions_of_triton_are_left_alone(version: str, expected: bool) -> None:
+    from trueup.adapters.torch.device.triton_launch import is_recent
+
+    assert is_recent(version) is expected

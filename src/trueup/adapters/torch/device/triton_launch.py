@@ -25,10 +25,18 @@ def launch_for(kind: str) -> Launch | None:
     if kind not in _TRIED or find_spec("triton") is None:
         return None
     try:
-        target = importlib.import_module("triton").runtime.driver.active.get_current_target()
+        triton = importlib.import_module("triton")
+        if not is_recent(triton.__version__):
+            return None
+        target = triton.runtime.driver.active.get_current_target()
     except Exception:  # triton raises what its drivers raise: no driver, no device, another version
         return None
     return None if target is None else Starter()
+
+
+def is_recent(version: str) -> bool:
+    """Whether a version of triton compiles the kernel: 3.2 does not (seen), 3.4 is the oldest of its tests."""
+    return tuple(int(part) for part in version.split(".")[:2]) >= (3, 4)
 
 
 class _Compiled(Protocol):
