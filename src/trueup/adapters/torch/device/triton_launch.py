@@ -35,7 +35,7 @@ def launch_for(kind: str) -> Launch | None:
 
 
 def is_recent(version: str) -> bool:
-    """Whether a version of triton compiles the kernel: 3.2 does not (seen), 3.4 is the oldest of its tests."""
+    """Whether a version of triton compiles the kernel: 3.2 does not; 3.4 is the oldest that is asked for."""
     return tuple(int(part) for part in version.split(".")[:2]) >= (3, 4)
 
 
