@@ -152,7 +152,7 @@ class NamedModules(Generic[ModuleT, TensorT]):
         whether the program asked the first of them inside of a step or before it."""
         known = self._evaluated.get(id(module))
         if known is None or known() is not module:
-            living = {at: one for at, one in self._evaluated.items() if at != id(module) and one() is not None}
+            living = {at: one for at, one in self._evaluated.items() if one() not in (None, module)}
             self._evaluated = living | {id(module): weakref.ref(module)}
 
     def restrict(self, models: list[ModuleT]) -> None:
