@@ -11,6 +11,7 @@ from trueup.matching import names as rules
 from trueup.matching.asked import microbatches
 from trueup.matching.codes import Codes, Hashes, integers, mix, shape_codes, shared_codes, sum_by
 from trueup.store import StepTables
+from trueup.store.pipelined import by_backward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,15 +97,18 @@ def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]
     )
     sides = []
     asked = microbatches(target, reference)
+    pipelined = by_backward(target, reference)
     alone = _kinds_of_one_side(*kind.codes)
     for which, tables in enumerate(both):
-        records = _record_columns(tables, asked[which])
+        microbatch, records = asked[which], _record_columns(tables, asked[which])
+        if pipelined is not None:
+            microbatch = np.where(microbatch < 0, microbatch, pipelined[which].calls)
+            records = records[0], pipelined[which].records, records[2]
         parent = integers(tables.calls["parent"])
         parent = _without(parent, np.isin(kind.codes[which], alone))
         plain = _plain_names(kind.codes[which], name.codes[which], kind.words, words_of_names, index_of_name)
         module = _code_of(kind.words, "module")
         parent, wrapper, wrapped_by = _skip_wrappers(parent, kind.codes[which], plain, module)
-        microbatch = asked[which]
         exact, family = _tokens(
             parent,
             kind.codes[which],
