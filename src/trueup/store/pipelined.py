@@ -37,7 +37,8 @@ def by_backward(target: StepTables, reference: StepTables) -> tuple[Numbers, Num
 
 def _numbers(tables: StepTables, passes: tuple[BackwardPass, ...]) -> Numbers:
     """Microbatches in the order of their forwards. What belongs to no backward goes with the forward before
-    it; of a weight's records only the gradients that a backward leaves belong to one, and sums to their number."""
+    it. Of a weight's records only the gradients that a backward leaves belong to one; sums are numbered as
+    they were made."""
     ordered = sorted(passes, key=lambda one: min(one.through))
     of_call = {call: number for number, one in enumerate(ordered) for call in _calls(one)}
     parent = tables.calls["parent"].fill_null(-1).to_numpy()

@@ -126,7 +126,7 @@ def _beside_dtype(context: Context, gaps: dict[str, dict[str, Gap]]) -> dict[str
 
 
 def _beside_setting(gaps: dict[str, dict[str, Gap]]) -> dict[str, dict[str, Gap]]:
-    """Without updates that one run alone rounds away where a setting differs: another size rounds otherwise."""
+    """Without updates that one run alone rounds away where a setting differs: other sizes round otherwise."""
     return {
         fqn: {key: gap for key, gap in of.items() if key != "rounded_away" or of.keys() <= {*_OF_NO_RULE}}
         for fqn, of in gaps.items()
