@@ -144,6 +144,25 @@ def test_a_long_statement_is_shown_from_where_it_differs(ahead: int, begins: str
         ("value / 3", "value / 2", set()),
     ],
 )
+@pytest.mark.parametrize("last", ["c.max(b)", "c.sum()"])
+def test_of_many_statements_those_that_call_something_else_are_shown(last: str, tmp_path: Path) -> None:
+    """A function written anew: most of its statements differ by the names of variables alone."""
+
+    def written(*names: str, last: str) -> str:
+        lines = [
+            f"{name} = value.sum() + {before}" for before, name in zip(("1", *names), names, strict=False)
+        ]
+        body = "\n    ".join([*lines, f"return {last}"])
+        return f"def normalised(value):\n    {body}\n"
+
+    runs = [
+        side(tmp_path / "target", helpers=written(*"abcdefg", last=last)),
+        side(tmp_path / "reference", helpers=written(*"tuvwxyz", last="z.sum()")),
+    ]
+    (found,) = differences(*runs)
+    assert str(found.place("target")).startswith("return c.max(b); " if "max" in last else "a = ")
+
+
 def test_dtypes_that_one_side_s_code_names(
     target: str, reference: str, dtypes: set[str], tmp_path: Path
 ) -> None:

@@ -549,11 +549,13 @@ def drops(kept: Tensor) -> Callable[[Block, Tensor], Tensor]:
 
 
 def test_what_chance_drops_for_a_sample_is_no_step_that_is_skipped(tmp_path: Path) -> None:
-    """Stochastic depth: the target's one draw for all samples came out as none; a program that never drops any
-    is the twin."""
+    """Stochastic depth: the target's one draw for all samples came out as none; a program that never drops
+    any is the twin."""
     some, none = torch.arange(16) % 2, torch.zeros(16)
     for number, (kept, code) in enumerate([(some, None), (torch.ones(16) / 2, KindReason.STEP_LEFT_OUT)]):
-        plain = type("Plain", (Run,), {"model": changed_block(drops(kept))})().train(tmp_path / f"ref{number}")
+        plain = type("Plain", (Run,), {"model": changed_block(drops(kept))})().train(
+            tmp_path / f"ref{number}"
+        )
         found = lead(tmp_path / str(number), plain, model=changed_block(drops(none)))
         told = {kind.sentence.code for kind in found.kinds}
         assert (KindReason.STEP_LEFT_OUT in told) is (code is not None)

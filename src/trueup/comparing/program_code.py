@@ -163,11 +163,12 @@ class CodeBook:
             )
         if len(shown[0]) == len(shown[1]):
             shown = [_from_difference(*pair) for pair in (shown, shown[::-1])]
+        telling = [_telling(own, other) for own, other in (shown, shown[::-1])]
         return reason(
             EvidenceCode.CODE_DIFFERS,
             function=_shown_name(reference),
-            target=_joined(shown[0]),
-            reference=_joined(shown[1]),
+            target=_joined(telling[0]),
+            reference=_joined(telling[1]),
             **places,
         )
 
@@ -346,6 +347,25 @@ def _from_difference(lines: list[str], others: list[str]) -> list[str]:
         too_long = max(len(line), len(other)) > _WIDTH and start > 0
         found.append("…" + line[start:] if too_long else line)
     return found
+
+
+def _telling(lines: list[str], others: list[str]) -> list[str]:
+    """Of more statements than are shown those first that have a word which the other side has in none of its
+    own, and gives no variable: what is called or named anew."""
+    if len(lines) <= _LINES:
+        return lines
+    variables = {name for line in (*lines, *others) for name in _assigned(line)}
+    known = variables.union(*map(_WORD.findall, others))
+    new = [not known.issuperset(_WORD.findall(line)) for line in lines]
+    return [
+        line for wanted in (True, False) for line, is_new in zip(lines, new, strict=True) if is_new is wanted
+    ]
+
+
+def _assigned(line: str) -> list[str]:
+    """Names that a statement gives values to."""
+    left, equals, _ = line.partition(" = ")
+    return _WORD.findall(left) if equals and "(" not in left else []
 
 
 def _joined(lines: list[str]) -> str:
