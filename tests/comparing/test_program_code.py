@@ -135,15 +135,6 @@ def test_a_long_statement_is_shown_from_where_it_differs(ahead: int, begins: str
         assert (text.startswith(begins), text.endswith(f"/ {number}")) == (True, True)
 
 
-@pytest.mark.parametrize(
-    ("target", "reference", "dtypes"),
-    [
-        ("value.bfloat16() / 2", "value / 2", {"bfloat16"}),
-        ("value.to(torch.float16) / 2", "value.to(torch.float32) / 2", {"float16", "float32"}),
-        ("value.to(torch.float16) / 3", "value.to(torch.float16) / 2", set()),
-        ("value / 3", "value / 2", set()),
-    ],
-)
 @pytest.mark.parametrize("last", ["c.max(b)", "c.sum()"])
 def test_of_many_statements_those_that_call_something_else_are_shown(last: str, tmp_path: Path) -> None:
     """A function written anew: most of its statements differ by the names of variables alone."""
@@ -163,6 +154,15 @@ def test_of_many_statements_those_that_call_something_else_are_shown(last: str, 
     assert str(found.place("target")).startswith("return c.max(b); " if "max" in last else "a = ")
 
 
+@pytest.mark.parametrize(
+    ("target", "reference", "dtypes"),
+    [
+        ("value.bfloat16() / 2", "value / 2", {"bfloat16"}),
+        ("value.to(torch.float16) / 2", "value.to(torch.float32) / 2", {"float16", "float32"}),
+        ("value.to(torch.float16) / 3", "value.to(torch.float16) / 2", set()),
+        ("value / 3", "value / 2", set()),
+    ],
+)
 def test_dtypes_that_one_side_s_code_names(
     target: str, reference: str, dtypes: set[str], tmp_path: Path
 ) -> None:
