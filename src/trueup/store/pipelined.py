@@ -50,8 +50,8 @@ def _numbers(tables: StepTables, passes: tuple[BackwardPass, ...]) -> Numbers:
         calls[call] = calls[parent[call]] if parent[call] >= 0 else of_call.get(call, latest)
     is_weight = (tables.calls["kind"].cast(pl.String) == "parameter").to_numpy()
     calls[is_weight] = 0
-    call = tables.records["call"].fill_null(-1).to_numpy()
-    records: Ints = np.where(call >= 0, calls[call], 0)
+    of_record = tables.records["call"].fill_null(-1).to_numpy()
+    records: Ints = np.where(of_record >= 0, calls[of_record], 0)
     phase, slot = (tables.records[name].cast(pl.String) for name in ("phase", "slot"))
     for name, numbered in (("local", ordered), ("accumulated", passes)):
         chosen = ((phase == "param_grad") & (slot == name)).to_numpy()
