@@ -135,6 +135,25 @@ def test_a_long_statement_is_shown_from_where_it_differs(ahead: int, begins: str
         assert (text.startswith(begins), text.endswith(f"/ {number}")) == (True, True)
 
 
+@pytest.mark.parametrize("last", ["c.max(b)", "c.sum()"])
+def test_of_many_statements_those_that_call_something_else_are_shown(last: str, tmp_path: Path) -> None:
+    """A function written anew: most of its statements differ by the names of variables alone."""
+
+    def written(*names: str, last: str) -> str:
+        lines = [
+            f"{name} = value.sum() + {before}" for before, name in zip(("1", *names), names, strict=False)
+        ]
+        body = "\n    ".join([*lines, f"return {last}"])
+        return f"def normalised(value):\n    {body}\n"
+
+    runs = [
+        side(tmp_path / "target", helpers=written(*"abcdefg", last=last)),
+        side(tmp_path / "reference", helpers=written(*"tuvwxyz", last="z.sum()")),
+    ]
+    (found,) = differences(*runs)
+    assert str(found.place("target")).startswith("return c.max(b); " if "max" in last else "a = ")
+
+
 @pytest.mark.parametrize(
     ("target", "reference", "dtypes"),
     [
@@ -338,3 +357,60 @@ def test_a_trace_without_it_is_compared_as_before(runs: Path, tmp_path: Path) ->
     verdict = compare(damaged, runs / "mean").verdict
     assert verdict.outcome is Outcome.DIFFER
     assert not [one for one in verdict.evidence if one.code is EvidenceCode.CODE_DIFFERS]
+
+
+ANOTHER_HAND = """
+import torch
+import torch.nn.functional as F
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(4, 8), torch.nn.Linear(8, 3)
+
+    def forward(self, {x}):
+        return self.down(torch.tanh(self.up({x}))) {twice}
+
+
+def loss_of(logits, y):
+    {loss}
+
+
+def main():
+    torch.manual_seed(0)
+    model = Net()
+    for step in range(2):
+        x, y = torch.randn(6, 4), torch.randint(0, 3, (6,))
+        loss_of(model(x), y).backward()
+        model.zero_grad()
+
+
+{name} = 1
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "function"),
+    [
+        ({"loss": "return F.cross_entropy(logits, y, reduction='sum')"}, "loss_of"),
+        ({"loss": "return F.cross_entropy(logits, y) / 1"}, None),
+        ({"twice": "* 2"}, "Net.forward"),
+    ],
+)
+def test_of_a_loss_the_code_that_makes_it_is_told_and_not_the_model_s(
+    changed: dict[str, str], function: str | None, tmp_path: Path
+) -> None:
+    """The model and the script differ in their words too; where the model differs, its code is told."""
+    plain = {"x": "x", "twice": "", "loss": "return F.cross_entropy(logits, y)", "name": "LIMIT"}
+    other = {**plain, "x": "ids", "twice": "* 1", "name": "MOST", **changed}
+    for name, parts in (("target", other), ("reference", plain)):
+        program = tmp_path / f"{name}.py"
+        program.write_text(ANOTHER_HAND.format(**parts), encoding="utf-8")
+        command = ["-m", "trueup", "capture", "-o", str(tmp_path / name), "--", sys.executable, str(program)]
+        subprocess.run([sys.executable, *command], check=True, capture_output=True)
+    verdict = compare(tmp_path / "target", tmp_path / "reference").verdict
+    assert verdict.outcome is (Outcome.AGREE if function is None else Outcome.DIFFER)
+    if function is not None:
+        assert (verdict.headline.place("function"), verdict.evidence[0].place("function")) == (function,) * 2

@@ -134,9 +134,10 @@ def by_hand(
     undone: bool = True,
     limit: float | None = None,
     reported: bool = True,
+    coarse: bool = False,
 ) -> Path:
     """Two steps whose loss is multiplied, and whose gradients are divided again before they are clipped;
-    ``sent``: what backward multiplies by, if another factor."""
+    ``sent``: what backward multiplies by, if another factor; ``coarse``: autocast to bfloat16."""
     sent = factor if sent is None else sent
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -144,7 +145,8 @@ def by_hand(
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with trueup.Tracer(folder, level="L0", steps="0-1", task="tensor"):
         for _ in range(2):
-            loss = model(X, SEEN)
+            with torch.autocast("cpu", torch.bfloat16, enabled=coarse):
+                loss = model(X, SEEN)
             (loss * sent + loss.detach() * (factor - sent)).backward()
             grads = [weight.grad for weight in model.parameters() if weight.grad is not None]
             for grad in grads if undone else ():
@@ -183,11 +185,12 @@ def test_a_factor_of_the_loss_that_is_taken_out_again(
         {"factor": 1.004, "sent": 1.0025},
         {"factor": 2.0, "undone": False, "limit": 1e-3},
         {"factor": 2.0, "undone": False, "limit": 1e-3, "reported": False},
+        {"factor": 0.94, "undone": False, "limit": 1e-3, "coarse": True},
     ],
-    ids=["nothing divides", "the value alone", "clipping hides it", "clipping by hand hides it"],
+    ids=["nothing divides", "the value alone", "clipping hides it", "by hand", "a small one in bfloat16"],
 )
 def test_a_factor_of_the_loss_that_stays(how: dict[str, Any], tmp_path: Path) -> None:
-    same = {name: value for name, value in how.items() if name in ("limit", "reported")}
+    same = {name: value for name, value in how.items() if name in ("limit", "reported", "coarse")}
     runs = by_hand(tmp_path / "run", **how), by_hand(tmp_path / "reference", **same)
     assert (compare(*runs).exit_code, undone(*runs)) == (1, False)
 

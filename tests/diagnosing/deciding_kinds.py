@@ -372,6 +372,27 @@ def temperature_apart(apart: float) -> object:
     return forms(0.0, 0.0, 1.0 + apart)
 
 
+def sent(target: NDArray[np.float64], reference: NDArray[np.float64]) -> Solved | None:
+    """What is solved of two losses that send these gradients back."""
+    runs = [RunFacts(sent_back={0: one}) for one in (target, reference)]
+    about = arrays(R, N).origin
+    evidence = Evidence(
+        replace(about, stage=Stage.LOSS, phase="loss", slot="value"),
+        Pair(slot="value"),
+        target_run=lambda: runs[0],
+        reference_run=lambda: runs[1],
+    )
+    return criterion._other_positions(evidence)
+
+
+@decides("kinds.sent_least")
+def sent_least(size: float) -> object:
+    reference = np.ones((4, 3))
+    target = reference.copy()
+    target[1], reference[1] = size, 0.0
+    return sent(target, reference) is None
+
+
 @decides("kinds.smoothing_apart")
 def smoothing_apart(smoothing: float) -> object:
     return forms(smoothing, 0.0)

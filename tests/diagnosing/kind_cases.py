@@ -333,6 +333,17 @@ def factors_off_and_no_code_that_says_so() -> Evidence:
     return factors_of_rows_off()
 
 
+@true("dtype_or_rounding")
+def in_another_dtype() -> Evidence:
+    return case(X, X.bfloat16())
+
+
+@near("dtype_or_rounding")
+def another_tensor_in_another_dtype() -> Evidence:
+    """What a norm is given, where the one run's residual goes in too: far more than a rounding apart."""
+    return case(X + 5 * normal(4, 16, 32, seed=40), X.bfloat16())
+
+
 @near("dtype_or_rounding")
 def far_beyond_rounding() -> Evidence:
     return case(X * (1 + 0.4 * normal(4, 16, 32, seed=34)), X)

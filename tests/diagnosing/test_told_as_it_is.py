@@ -540,6 +540,49 @@ def test_a_step_that_is_skipped_is_told_as_one(tmp_path: Path) -> None:
     assert found.kinds[0].sentence.code is KindReason.STEP_LEFT_OUT
 
 
+def drops(kept: Tensor) -> Callable[[Block, Tensor], Tensor]:
+    def forward(self: Block, x: Tensor) -> Tensor:
+        x = self.norm(x)
+        return x + (self.up(x) * F.silu(self.gate(x)) - x) * kept[: len(x), None, None].to(x) * 2
+
+    return forward
+
+
+def test_what_chance_drops_for_a_sample_is_no_step_that_is_skipped(tmp_path: Path) -> None:
+    """Stochastic depth: the target's one draw for all samples came out as none; a program that never drops
+    any is the twin."""
+    some, none = torch.arange(16) % 2, torch.zeros(16)
+    for number, (kept, code) in enumerate([(some, None), (torch.ones(16) / 2, KindReason.STEP_LEFT_OUT)]):
+        plain = type("Plain", (Run,), {"model": changed_block(drops(kept))})().train(
+            tmp_path / f"ref{number}"
+        )
+        found = lead(tmp_path / str(number), plain, model=changed_block(drops(none)))
+        told = {kind.sentence.code for kind in found.kinds}
+        assert (KindReason.STEP_LEFT_OUT in told) is (code is not None)
+
+
+def masked(model: Net, ids: Tensor, wanted: Tensor, *, smooth_padding: bool) -> Tensor:
+    """Smoothed by a tenth; padding counts in the smoothing, or in nothing."""
+    made = model(ids).flatten(0, 1).log_softmax(-1)
+    keep = (torch.arange(len(made)) % 4 != 3).float()
+    nll = -made.gather(-1, wanted.flatten()[:, None])[:, 0]
+    smooth = -made.mean(-1)
+    spread = smooth.mean() if smooth_padding else (smooth * keep).sum() / keep.sum()
+    return 0.9 * (nll * keep).sum() / keep.sum() + 0.1 * spread
+
+
+def test_positions_that_count_are_told_before_numbers_that_are_fitted(tmp_path: Path) -> None:
+    def loss(smooth_padding: bool) -> Callable[[Run, Net, Tensor, Tensor], Tensor]:
+        return lambda self, model, ids, wanted: masked(model, ids, wanted, smooth_padding=smooth_padding)
+
+    plain = type("Plain", (Run,), {"loss": loss(False)})().train(tmp_path / "reference")
+    found = lead(tmp_path, plain, loss=loss(True))
+    sentence = found.kinds[0].sentence
+    assert sentence.code is KindReason.SENT_TO_OTHER_POSITIONS
+    total = sentence.number("total")
+    assert (sentence.number("target"), sentence.number("reference")) == (total, total * 3 // 4)
+
+
 def test_a_bias_left_out_goes_before_what_it_does_not_move(reference: Path, tmp_path: Path) -> None:
     def without_bias(self: Block, x: Tensor) -> Tensor:
         x = self.norm(x)

@@ -18,6 +18,7 @@ from trueup.comparing.losses.inputs import LossInputs  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.store import Trace, step_view  # noqa: E402
+from trueup.store.pipelined import by_backward  # noqa: E402
 from trueup.types.codes import RecordCode  # noqa: E402
 from trueup.types.codes.kinds import FactorCode  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
@@ -33,10 +34,10 @@ def trained(
     labels: Tensor = LABELS,
     weights: Sequence[float] = (0.25, 0.25, 0.25, 0.25),
     left_out: int | None = None,
-    interleaved: bool = False,
+    ahead: int = 4,
 ) -> Path:
-    """All forwards, then the backwards in an order, or each after the forward behind its own; one microbatch
-    may be left out of the sum."""
+    """Of so many forwards more than backwards the first of these in order; one microbatch may be left out of
+    the sum."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 5))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -44,10 +45,12 @@ def trained(
         for _ in range(2):
             losses = list[Tensor]()
             batches = list(zip(X, labels, weights, strict=True))
+            done = list[int]()
             for at in order:
-                for x, y, weight in batches[len(losses) : (at + 2 if interleaved else None)]:
+                for x, y, weight in batches[len(losses) : len(done) + ahead]:
                     losses.append(F.cross_entropy(model(x), y) * weight)
                 losses[at].backward()
+                done.append(at)
                 if at == left_out:
                     optimizer.zero_grad(set_to_none=False)
             optimizer.step()
@@ -108,13 +111,46 @@ def test_losses_that_are_not_divided_are_off_by_the_number_of_microbatches(
     assert FactorCode.MICROBATCHES in {part.code for part in first.kinds[0].sentence.parts}
 
 
-def test_a_schedule_that_counts_other_microbatches_is_no_fault(reference: Path, tmp_path: Path) -> None:
-    """One forward, one backward: what the gradients add up to is compared, and most records are not."""
-    run = trained(tmp_path / "run", interleaved=True)
-    assert compare(run, reference).exit_code != 1
-    assert diagnose(run, reference, output=tmp_path / "out").outcome is not Outcome.DIFFER
+@pytest.mark.parametrize(
+    ("ahead", "order"),
+    [(1, (0, 1, 2, 3)), (2, (0, 1, 2, 3)), (3, (0, 1, 2, 3)), (2, (1, 0, 3, 2)), (3, (2, 0, 1, 3))],
+)
+def test_a_schedule_that_counts_other_microbatches_is_the_same_training(
+    ahead: int, order: tuple[int, ...], reference: Path, tmp_path: Path
+) -> None:
+    """One forward, one backward; two ahead; and not in order: all but sums of other parts are compared."""
+    run = trained(tmp_path / "run", order, ahead=ahead)
+    in_order = order == (0, 1, 2, 3)
+    for target, other in ((run, reference), (reference, run)):
+        comparison = compare(target, other)
+        left = comparison.frame().filter(status="unmatched")
+        assert (comparison.exit_code, left.height) == (0, 0 if in_order else 2 * 4 * 3 * 2)
+        assert diagnose(target, other, output=tmp_path / "out").outcome is Outcome.AGREE
 
 
-def test_a_wrong_gradient_under_such_a_schedule_differs(reference: Path, tmp_path: Path) -> None:
-    run = trained(tmp_path / "run", interleaved=True, left_out=2)
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_another_microbatch_under_such_a_schedule_is_found_where_it_is(
+    ahead: int, reference: Path, tmp_path: Path
+) -> None:
+    labels = LABELS.clone()
+    labels[2] = labels[2].flip(0)
+    comparison = compare(trained(tmp_path / "run", labels=labels, ahead=ahead), reference)
+    assert (comparison.exit_code, comparison.verdict.phase) == (1, "loss")
+    frame = comparison.frame().filter(step=0, phase="loss", slot="labels")
+    assert frame.filter(bits_equal=False)["microbatch"].to_list() == [2]
+
+
+@pytest.mark.parametrize("ahead", [1, 2])
+def test_a_wrong_gradient_under_such_a_schedule_differs(ahead: int, reference: Path, tmp_path: Path) -> None:
+    run = trained(tmp_path / "run", left_out=2, ahead=ahead)
     assert compare(run, reference).exit_code == 1
+
+
+def test_one_backward_of_several_forwards_is_one_microbatch(reference: Path, tmp_path: Path) -> None:
+    """Chosen and rejected, say: four forwards of one loss are no four microbatches."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 5))
+    with trueup.Tracer(tmp_path / "run", level="L0", steps="0", task="tensor"):
+        sum(F.cross_entropy(model(x), y) / 4 for x, y in zip(X, LABELS, strict=True)).backward()  # type: ignore[union-attr]
+    tables = Trace(tmp_path / "run").read(0, 0)
+    assert by_backward(tables, Trace(reference).read(0, 0)) is None

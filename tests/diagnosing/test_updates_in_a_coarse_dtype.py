@@ -90,3 +90,18 @@ def test_a_weight_that_is_not_updated_is_a_lost_update(reference: Path, tmp_path
     """Its twin: the other run moves it by more than to the next number."""
     (first, *_) = said(trained(tmp_path / "run", frozen="0"), reference, tmp_path).findings
     assert (first.stage, first.headline.code) == (Stage.OPTIMIZER, Stages.UPDATE_LOST)
+
+
+def test_a_larger_rate_is_told_before_the_roundings_that_it_changes(tmp_path: Path) -> None:
+    def run(name: str, rate: float) -> Path:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(32, 32), nn.LayerNorm(32), nn.Linear(32, 8)).bfloat16()
+        optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+        with trueup.Tracer(tmp_path / name, level="L0", steps="0", task="tensor"):
+            (0.05 * model(X).float().square().mean()).backward()
+            optimizer.step()
+        return tmp_path / name
+
+    first, *more = said(run("run", 0.6), run("reference", 0.2), tmp_path).findings
+    assert (first.headline.code, first.headline.place("key")) == (Stages.SETTING, "lr")
+    assert Stages.ROUNDED_AWAY not in {one.headline.code for one in more}

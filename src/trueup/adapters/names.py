@@ -63,6 +63,8 @@ class NamedModules(Generic[ModuleT, TensorT]):
         self.parameter_names: dict[int, str] = {}
         self.roots: list[tuple[weakref.ref[ModuleT], str]] = []
         self.parameter_table: dict[str, dict[str, object]] = {}
+        self._evaluated: dict[int, weakref.ref[ModuleT]] = {}
+        """models that were evaluated, captured or not, in the order of their first call"""
         self._trees: dict[int, tuple[tuple[object, ...], list[tuple[ParameterReference[TensorT], str]]]] = {}
         """root -> what it was made of when it was last named, and its parameters"""
         self._named_in_step: set[int] = set()
@@ -145,6 +147,14 @@ class NamedModules(Generic[ModuleT, TensorT]):
                 return name
         return self._known_name(module) or self._add_root(module)
 
+    def note_evaluated(self, module: ModuleT) -> None:
+        """A model is evaluated. Those of one class are numbered in this order when one of them is captured,
+        whether the program asked the first of them inside of a step or before it."""
+        known = self._evaluated.get(id(module))
+        if known is None or known() is not module:
+            living = {at: one for at, one in self._evaluated.items() if one() not in (None, module)}
+            self._evaluated = living | {id(module): weakref.ref(module)}
+
     def restrict(self, models: list[ModuleT]) -> None:
         """Capture only inside these models; the first is the main root, even if another trained before."""
         bare = [self.bare(m) for m in models]
@@ -163,8 +173,10 @@ class NamedModules(Generic[ModuleT, TensorT]):
         before = self._names_below(module) if parts else {}
         self.roots = [(r, n) for r, n in self.roots if id(r()) not in inside]
         main = "" not in (n for _, n in self.roots) and self.has_parameters(module)
-        same = sum(n == kind or n.startswith(f"{kind}#") for _, n in self.roots)
-        name = "" if main else f"{kind}#{same}" if same else kind
+        if not main and id(module) in self._evaluated:
+            for earlier in self._evaluated_before(module, kind):
+                self.roots.append((weakref.ref(earlier), self._next_root(kind)))
+        name = "" if main else self._next_root(kind)
         self.roots.append((weakref.ref(module), name))
         self._named_in_step.add(id(module))
         self._name_tree(module, name)
@@ -172,6 +184,21 @@ class NamedModules(Generic[ModuleT, TensorT]):
             now = self._names_below(module)
             self.renamed({old: now[one] for one, old in before.items() if old != now[one]})
         return name
+
+    def _next_root(self, kind: str) -> str:
+        same = sum(n == kind or n.startswith(f"{kind}#") for _, n in self.roots)
+        return f"{kind}#{same}" if same else kind
+
+    def _evaluated_before(self, module: ModuleT, kind: str) -> list[ModuleT]:
+        """Models of this class that were evaluated first, and have no name yet."""
+        before = list(self._evaluated)[: list(self._evaluated).index(id(module))]
+        living = [one for one in (self._evaluated[at]() for at in before) if one is not None]
+        rooted = {id(reference()) for reference, _ in self.roots}
+        return [
+            one
+            for one in living
+            if self.class_of(one) == kind and id(one) not in rooted and self._known_name(one) is None
+        ]
 
     def _names_below(self, module: ModuleT) -> dict[int, str]:
         """Identity of the modules and parameters below that have a name -> it."""

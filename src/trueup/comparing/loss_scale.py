@@ -104,7 +104,7 @@ def undone_scale(
         return 1.0
     norms = [_norm(one, rank, step) for one, rank, step in _sides(target, reference, pair)]
     if norms[0] is not None and norms[1] is not None:
-        is_hidden = abs(norms[0] - norms[1]) > max(rounding, float(np.max(allowed[given]))) * abs(norms[1])
+        is_hidden = not is_taken_out(float(factors[0]), norms[0], norms[1])
     else:
         is_hidden = norms != [None, None] or all(map(_is_changed, (rows,) * 2, (rows.target, rows.reference)))
     return 1.0 if is_hidden else float(factors[0])

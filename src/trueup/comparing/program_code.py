@@ -56,7 +56,7 @@ class CodeBook:
         ``module``: "" is the root; None: outside the model.
         """
         for level, begins in enumerate(self._levels(module, phase)):
-            found = tuple(_each_once(self._walked(begins)))
+            found = tuple(_each_once(self._walked(begins, of_loss=phase == "loss")))
             if found:
                 return Near(reasons=found[:SHOWN], is_own=level == 0)
         return Near(reasons=(), is_own=False)
@@ -97,15 +97,19 @@ class CodeBook:
         frames += [_Pair(key, None, reference[key]) for key in _inside(reference, target)]
         return [*roles, *frames] if phase in ("optimizer", "param") else [*frames, *roles]
 
-    def _walked(self, begins: list[_Pair]) -> Iterator[Reason]:
-        """Differences from these functions on, nearest first."""
+    def _walked(self, begins: list[_Pair], *, of_loss: bool = False) -> Iterator[Reason]:
+        """Differences from these functions on, nearest first; of a loss, whose logits are given, without what
+        modules run."""
         todo = list(begins)
         seen: set[tuple[Called | None, Called | None]] = set()
+        run = (self.target.forwards, self.reference.forwards) if of_loss else (set[Called](), set[Called]())
         while todo and len(seen) < MOST_PAIRS:
             pair = todo.pop(0)
             if (pair.target, pair.reference) in seen:
                 continue
             seen.add((pair.target, pair.reference))
+            if pair.target in run[0] or pair.reference in run[1]:
+                continue
             target, reference = self.target.function(pair.target), self.reference.function(pair.reference)
             if target is None or reference is None:
                 if (one := _replaced(pair, target, reference)) is not None:
@@ -163,11 +167,12 @@ class CodeBook:
             )
         if len(shown[0]) == len(shown[1]):
             shown = [_from_difference(*pair) for pair in (shown, shown[::-1])]
+        telling = [_telling(own, other) for own, other in (shown, shown[::-1])]
         return reason(
             EvidenceCode.CODE_DIFFERS,
             function=_shown_name(reference),
-            target=_joined(shown[0]),
-            reference=_joined(shown[1]),
+            target=_joined(telling[0]),
+            reference=_joined(telling[1]),
             **places,
         )
 
@@ -284,10 +289,14 @@ def _other_values(
 
 
 def _each_once(found: Iterator[Reason]) -> Iterator[Reason]:
-    """Without repetitions, values after statements."""
-    all_of_them = list(dict.fromkeys(found))
-    yield from (one for one in all_of_them if one.code is not EvidenceCode.CODE_VALUE_DIFFERS)
-    yield from (one for one in all_of_them if one.code is EvidenceCode.CODE_VALUE_DIFFERS)
+    """Without repetitions: what runs in a step, then what made its parts, then values."""
+    return iter(sorted(dict.fromkeys(found), key=_nearness))
+
+
+def _nearness(one: Reason) -> int:
+    if one.code is EvidenceCode.CODE_VALUE_DIFFERS:
+        return 2
+    return int(str(one.place("function")).endswith(("<module>", "__init__")))
 
 
 def _shown_name(function: ProgramFunction) -> str:
@@ -346,6 +355,25 @@ def _from_difference(lines: list[str], others: list[str]) -> list[str]:
         too_long = max(len(line), len(other)) > _WIDTH and start > 0
         found.append("…" + line[start:] if too_long else line)
     return found
+
+
+def _telling(lines: list[str], others: list[str]) -> list[str]:
+    """Of more statements than are shown those first that have a word which the other side has in none of its
+    own, and gives no variable: what is called or named anew."""
+    if len(lines) <= _LINES:
+        return lines
+    variables = {name for line in (*lines, *others) for name in _assigned(line)}
+    known = variables.union(*map(_WORD.findall, others))
+    new = [not known.issuperset(_WORD.findall(line)) for line in lines]
+    return [
+        line for wanted in (True, False) for line, is_new in zip(lines, new, strict=True) if is_new is wanted
+    ]
+
+
+def _assigned(line: str) -> list[str]:
+    """Names that a statement gives values to."""
+    left, equals, _ = line.partition(" = ")
+    return _WORD.findall(left) if equals and "(" not in left else []
 
 
 def _joined(lines: list[str]) -> str:

@@ -192,6 +192,7 @@ class _Work:
             step=pair.step,
             factor=self._factor(rows),
             is_merged=any(isinstance(side, MergedTrace) for side in (self.target, self.reference)),
+            is_alone=all(side.manifest.get("world_size") == 1 for side in (self.target, self.reference)),
         )
         judgement = judge_step(context, metrics)
         metrics = replace(metrics, difference=judgement.difference)

@@ -250,6 +250,8 @@ def _concluded(
         findings = (_with_next(_with_before(findings[0], outcomes), context, work), *findings[1:])
     findings = work.confirmed(together(_with_code(findings, context)), findings, command or (), budget)
     outcome, headline, confidence = _verdict(findings, context)
+    if outcome is Outcome.UNDECIDED and not findings:
+        work.notes += _programs(context)
     summary = context.comparison.summary
     typed = list(command) if command else (context.target.manifest.get("command") or [])
     return Diagnosis(
@@ -302,6 +304,13 @@ def _with_code(findings: tuple[Finding, ...], context: Context) -> tuple[Finding
     if book is None:
         return findings
     return tuple(one if one.stage in _NOT_IN_CODE else _beside_code(one, book) for one in findings)
+
+
+def _programs(context: Context) -> list[Reason]:
+    """What differs in the programs' code, for a difference whose cause no stage could say."""
+    book = code_book(context.target, context.reference)
+    found = () if book is None else book.anywhere()
+    return [reason(NoteCode.PROGRAMS_DIFFER, *found)] if found else []
 
 
 def _beside_code(finding: Finding, book: CodeBook) -> Finding:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from trueup.matching import names as rules
 from trueup.matching.asked import microbatches
 from trueup.matching.codes import Codes, Hashes, integers, mix, shape_codes, shared_codes, sum_by
 from trueup.store import StepTables
+from trueup.store.pipelined import by_backward
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,15 +97,18 @@ def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]
     )
     sides = []
     asked = microbatches(target, reference)
+    pipelined = by_backward(target, reference)
     alone = _kinds_of_one_side(*kind.codes)
     for which, tables in enumerate(both):
-        records = _record_columns(tables, asked[which])
+        microbatch, records = asked[which], _record_columns(tables, asked[which])
+        if pipelined is not None:
+            microbatch = np.where(microbatch < 0, microbatch, pipelined[which].calls)
+            records = records[0], pipelined[which].records, records[2]
         parent = integers(tables.calls["parent"])
         parent = _without(parent, np.isin(kind.codes[which], alone))
         plain = _plain_names(kind.codes[which], name.codes[which], kind.words, words_of_names, index_of_name)
         module = _code_of(kind.words, "module")
         parent, wrapper, wrapped_by = _skip_wrappers(parent, kind.codes[which], plain, module)
-        microbatch = asked[which]
         exact, family = _tokens(
             parent,
             kind.codes[which],
@@ -263,8 +266,3 @@ def _tensor_hashes(
         sum_by(call[forward], mix(slot[forward], shape[rows]), num_calls),
         sum_by(call[forward], mix(slot[forward], dtype[rows]), num_calls),
     )
-
-
-def frame_shapes(words: Words) -> pl.Series:
-    """The distinct shapes as a person reads them: ``[4, 128, 256]``."""
-    return pl.Series([str(list(s)) for s in words.shape], dtype=pl.String)

@@ -15,7 +15,7 @@ from trueup.matching.calls import CallPairs
 from trueup.matching.records import RecordPairs
 from trueup.matching.tree import Side, Words
 from trueup.store import StepTables
-from trueup.store.passes import BackwardPass, backward_passes
+from trueup.store.passes import BackwardPass, backward_passes, runs_ahead
 
 _Couple = tuple[BackwardPass, BackwardPass]
 
@@ -32,6 +32,8 @@ class TurnedPasses:
     @classmethod
     def of(cls, tables: tuple[StepTables, StepTables], calls: CallPairs) -> TurnedPasses | None:
         """None where both run in one order, or go through other forwards."""
+        if not any(map(runs_ahead, tables)):
+            return None
         target, reference = (backward_passes(side) for side in tables)
         if not target or len(target) != len(reference):
             return None

@@ -17,6 +17,7 @@ from trueup.merging.infer import AXIS, NEAR, infer, replicas
 from trueup.merging.trace import MergedTrace, microbatches_of
 from trueup.merging.tree import Functions
 from trueup.store import StepTables, Trace, TraceSource
+from trueup.store.pipelined import by_backward
 from trueup.types.codes import MergingCode
 from trueup.types.layout import BATCH, Layout, Row, layout_from_plain
 from trueup.types.placement import Invariant, Partial, Replicate, Unknown
@@ -168,7 +169,7 @@ def _cut_otherwise(both: Sequence[tuple[TraceSource, Layout]]) -> bool:
     if not common or any(not isinstance(side, Trace) for side, _ in both):
         return False
     counts = [microbatches_of(side, layout, common[0]) for side, layout in both]
-    if counts[0] == counts[1]:
+    if counts[0] == counts[1] or by_backward(*(side.read(common[0], 0) for side, _ in both)) is not None:
         return False
     sizes = [_samples(side, common[0]) for side, _ in both]
     return sizes[0] == sizes[1] != 0

@@ -58,6 +58,11 @@ class ProgramCode:
         """Of the program's functions above the calls, and of its classes of modules."""
         return {*self.frames, *(name for name, called in self.classes.items() if isinstance(called, int))}
 
+    @property
+    def forwards(self) -> set[Called]:
+        """What runs when modules are called, and is the program's own."""
+        return {one for one in (*self.classes.values(), *self.modules.values()) if isinstance(one, int)}
+
     def function(self, called: Called | None) -> ProgramFunction | None:
         """The program's function of a number; None for a library's."""
         return (

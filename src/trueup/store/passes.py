@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from trueup.store.reader import StepTables
-from trueup.types.arrays import Array, Ints
+from trueup.types.arrays import Array, Bools, Ints
 
 _NAMES = ("module", "loss", "collective")
 
@@ -33,8 +33,14 @@ class BackwardPass:
     """collective calls that were given, or gave, a gradient of these module calls"""
 
 
+def runs_ahead(tables: StepTables) -> bool:
+    """Whether two training forwards ran before a backward."""
+    microbatch = tables.calls["microbatch"].fill_null(0).to_numpy()[_forwards(tables)]
+    return len(np.unique(microbatch)) < len(microbatch)
+
+
 def backward_passes(tables: StepTables) -> tuple[BackwardPass, ...]:
-    """As they ran; none where it cannot be told, or where no two training forwards ran before a backward.
+    """As they ran; none where it cannot be told.
 
     A pass ends with the gradients of weights that are accumulated after it. No two went through one call.
     """
@@ -43,10 +49,7 @@ def backward_passes(tables: StepTables) -> tuple[BackwardPass, ...]:
         return ()
     kind, parent = calls["kind"].cast(pl.String), calls["parent"].fill_null(-1).to_numpy()
     of_kind = {name: (kind == name).to_numpy() for name in _NAMES}
-    outermost = of_kind["module"] & (parent < 0) & (calls["mode"].cast(pl.String) == "train").to_numpy()
-    microbatch = calls["microbatch"].fill_null(0).to_numpy()[outermost]
-    if len(np.unique(microbatch)) == len(microbatch):
-        return ()
+    outermost = _forwards(tables)
     call = records["call"].to_numpy()
     phase, slot = (records[name].cast(pl.String) for name in ("phase", "slot"))
     ends = _ends(((phase == "param_grad") & (slot == "accumulated")).to_numpy())
@@ -73,6 +76,15 @@ def backward_passes(tables: StepTables) -> tuple[BackwardPass, ...]:
         )
         for at, part in enumerate(parts)
     )
+
+
+def _forwards(tables: StepTables) -> Bools:
+    """Outermost calls of modules in training."""
+    calls = tables.calls
+    of_module = (calls["kind"].cast(pl.String) == "module").to_numpy()
+    in_training = (calls["mode"].cast(pl.String) == "train").to_numpy()
+    found: Bools = of_module & calls["parent"].is_null().to_numpy() & in_training
+    return found
 
 
 def _slice(part: range) -> slice:

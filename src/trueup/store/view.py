@@ -16,7 +16,7 @@ from trueup.errors import TraceError
 from trueup.store import layout
 from trueup.store.call_tree import CallTree, grouped
 from trueup.store.parquet import frame_from_parquet
-from trueup.store.passes import BackwardPass, backward_passes
+from trueup.store.passes import BackwardPass, backward_passes, runs_ahead
 from trueup.store.places import places
 from trueup.store.reader import StepTables, TraceSource
 from trueup.store.recorded import RecordedTensors
@@ -48,7 +48,7 @@ class StepView(CallTree, RecordedTensors):
     @cached_property
     def passes(self) -> tuple[BackwardPass, ...]:
         """The backward passes of a step that runs several forwards before them, as they ran."""
-        return backward_passes(self.tables)
+        return backward_passes(self.tables) if runs_ahead(self.tables) else ()
 
     # -- records ------------------------------------------
 

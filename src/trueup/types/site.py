@@ -5,16 +5,6 @@ from __future__ import annotations
 from enum import Enum
 
 
-class CallKind(str, Enum):
-    """What kind of thing a row of ``calls.parquet`` is."""
-
-    MODULE = "module"
-    API = "api"
-    COLLECTIVE = "collective"
-    PARAMETER = "parameter"
-    LOSS = "loss"
-
-
 class Phase(str, Enum):
     """Which part of a training step a record belongs to, in execution order."""
 
@@ -25,16 +15,6 @@ class Phase(str, Enum):
     PARAM_GRAD = "param_grad"
     COLLECTIVE = "collective"
     OPTIMIZER = "optimizer"
-
-
-class Mode(str, Enum):
-    """Under which circumstances a call ran."""
-
-    TRAIN = "train"
-    EVAL = "eval"
-    """without gradients: an evaluation, a teacher, a log-probability pass"""
-    RECOMPUTE = "recompute"
-    """inside backward: activation checkpointing running a forward again"""
 
 
 def shown_name(name: str) -> str:

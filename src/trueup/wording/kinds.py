@@ -413,6 +413,11 @@ PHRASES: dict[KindReason, Phrase] = {
         {"low": 0.5, "high": 3.2, "num": 4},
         {"low": 0.99999, "high": 1.00001, "num": 4},
     ),
+    KindReason.SENT_TO_OTHER_POSITIONS: _say(
+        "of {total} positions the loss sends a gradient back to {target} (target), to {reference} "
+        "(reference)",
+        {"total": 96, "target": 96, "reference": 80},
+    ),
     KindReason.SENT_BACK_PER_ROW: _say(
         in_range(
             "each row of the gradient that the loss sends back to the model is the reference's times a "

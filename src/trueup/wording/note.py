@@ -8,6 +8,20 @@ from trueup.wording.phrase import Facts, Phrase, count, listed
 
 _MOST_NUMBERS = 8
 _DTYPES = {"target": "bfloat16", "reference": "float32"}
+_OF_CODE = (
+    {
+        "parts": (
+            reason(
+                EvidenceCode.CODE_VALUE_DIFFERS,
+                function="Norm.forward",
+                at="a.py:3",
+                name="eps",
+                target="1e-06",
+                reference="1e-05",
+            ),
+        )
+    },
+)
 _DTYPE_FORMULA = (
     "||t - r|| <= factor * k * sqrt((u^2 + v^2 length / 256) (1 + depth) + w^2 rows / 64) "
     "* max(||r||, operand scale) + inherited; "
@@ -118,22 +132,9 @@ PHRASES = {
         samples=({"factor": 0.5},),
     ),
     Is.CODE_DIFFERS: Phrase(
-        sentence="the runs agree, though the programs differ: {parts:join ; }",
-        samples=(
-            {
-                "parts": (
-                    reason(
-                        EvidenceCode.CODE_VALUE_DIFFERS,
-                        function="Norm.forward",
-                        at="a.py:3",
-                        name="eps",
-                        target="1e-06",
-                        reference="1e-05",
-                    ),
-                )
-            },
-        ),
+        sentence="the runs agree, though the programs differ: {parts:join ; }", samples=_OF_CODE
     ),
+    Is.PROGRAMS_DIFFER: Phrase(sentence="the programs differ: {parts:join ; }", samples=_OF_CODE),
     Is.ROWS_LAID_OTHERWISE: Phrase(
         sentence="batches hold the same rows in another order, or padded otherwise; what was made of them is"
         " compared row by row",

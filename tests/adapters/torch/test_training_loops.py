@@ -324,6 +324,34 @@ def test_evaluation_is_kept_apart(level: str, tmp_path: Path) -> None:
     assert list(run.trace.steps()) == [0, 1]
 
 
+@pytest.mark.parametrize("before", [(), ("teacher",), ("student", "teacher")])
+def test_models_of_one_class_are_numbered_as_they_are_first_evaluated(
+    before: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Before the steps that are captured, or in one: a name is the same model's in both programs."""
+
+    class Net(nn.Sequential):
+        pass
+
+    models = {name: Net(nn.Linear(4, 4), nn.Linear(4, 1)) for name in ("student", "teacher", "average")}
+
+    def step(*evaluated: str) -> None:
+        models["student"](torch.ones(2, 4)).sum().backward()
+        with torch.no_grad():
+            for name in evaluated:
+                models[name](torch.full((2, 4), 3.0 if name == "teacher" else 5.0))
+
+    def program() -> None:
+        step(*before)
+        for parameter in models["student"].parameters():
+            parameter.grad = None
+        step(*(("average", "teacher") if before else ("teacher", "average")))
+
+    run = capture(tmp_path / "run", program, step=1, level="L0", steps="1")
+    given = [run.value(name, "forward", "input.0")[0, 0].item() for name in ("Net", "Net#1")]
+    assert given == [3.0, 5.0]
+
+
 def test_evaluation_left_out(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
 

@@ -154,6 +154,7 @@ def _announce(engine: Engine, cell: nn.Cell, args: tuple[object, ...], kwargs: d
     if engine.measures is not None:
         engine.measures.root(cell, training=False)
     if has_parameters:
+        engine.note_evaluated(cell)
         engine.evaluation_roots += 1
         return engine.evaluation_on and engine.evaluation_roots <= engine.MAX_EVALUATION_ROOTS
     return True

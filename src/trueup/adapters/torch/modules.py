@@ -130,6 +130,7 @@ def _announce(engine: Engine, module: Module, args: tuple[object, ...], kwargs: 
     if engine.measures is not None:
         engine.measures.root(module, training=False)
     if has_parameters(module):
+        engine.note_evaluated(module)
         engine.evaluation_roots += 1
         captured = engine.evaluation_on and engine.evaluation_roots <= engine.MAX_EVALUATION_ROOTS
         if captured and sink.active:

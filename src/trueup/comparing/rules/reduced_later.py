@@ -27,7 +27,7 @@ def _reduced(context: StepContext, metrics: Metrics, judgement: Judgement) -> Ju
     rows = context.rows
     gradients = rows.paired & rows.phase_is("param_grad")
     differing = gradients & ~rows.slot_is("clipped") & (judgement.status == DIFFERENT)
-    if not differing.any():
+    if context.is_alone or not differing.any():
         return judgement
     agrees = gradients & rows.slot_is("clipped") & (metrics.evidence < STATISTICS)
     agrees &= (judgement.status == EQUAL) | (judgement.status == WITHIN)

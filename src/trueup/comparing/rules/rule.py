@@ -46,6 +46,8 @@ class StepContext:
     """of all tolerances"""
     is_merged: bool = False
     """several ranks were put together"""
+    is_alone: bool = False
+    """both runs are of one process: nothing is reduced"""
 
     @property
     def offers(self) -> Needs:

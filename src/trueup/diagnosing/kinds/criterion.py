@@ -18,6 +18,7 @@ from trueup.diagnosing.kinds.thresholds import (
     LEAST_OF_SPREAD,
     MIN_NUMBERS,
     MOST_OF_SPREAD,
+    SENT_LEAST,
     SMOOTHING_APART,
     SOLVED_Z,
     TEMPERATURE_APART,
@@ -35,8 +36,31 @@ _IGNORED = -100
 
 def criterion_fault(evidence: Evidence) -> Solved | None:
     """How the target's loss differs from the reference's, where it is a known function of the same logits."""
-    looks = (_other_form, _outputs_weighed, _other_error, _in_other_dtype)
+    looks = (_other_positions, _other_form, _outputs_weighed, _other_error, _in_other_dtype)
     return next((found for look in looks if (found := look(evidence)) is not None), None)
+
+
+def _other_positions(evidence: Evidence) -> Solved | None:
+    """Positions of the logits that the loss sends nothing back to in one run alone: a mask, ignored labels,
+    or padding that counts. Whatever else differs in the loss, rounding makes no such zeros."""
+    if evidence.origin.stage is not Stage.LOSS:
+        return None
+    for microbatch, t in evidence.target_run.sent_back.items():
+        r = evidence.reference_run.sent_back.get(microbatch)
+        if r is None or r.shape != t.shape or r.ndim < 2 or not r.size:
+            continue
+        largest = np.abs(np.stack([t, r])).reshape(2, -1, r.shape[-1]).max(axis=2)
+        counts = largest > 0
+        apart, both = counts[0] != counts[1], counts.all(axis=0)
+        sent = largest[:, apart].max(axis=0)
+        if not apart.any() or not both.any() or sent.min() < SENT_LEAST * largest.max():
+            continue
+        sides = {"target": int(counts[0].sum()), "reference": int(counts[1].sum())}
+        code = KindReason.SENT_TO_OTHER_POSITIONS
+        sentence = said_of_whole(evidence, code, total=counts.shape[1], **sides)
+        found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+        return Solved(kind=KindCode.WRONG_MASK, found=found)
+    return None
 
 
 _Coefficient = tuple[float, float]

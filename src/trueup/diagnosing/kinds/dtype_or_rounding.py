@@ -20,6 +20,7 @@ from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
     BIAS_OF_ERROR,
+    FAR_ROUNDINGS,
     FEW_NUMBERS,
     GRID_SHARE,
     ROUNDINGS_APART,
@@ -43,10 +44,18 @@ def _is_floating_case(evidence: Evidence) -> bool:
 def _casts(evidence: Evidence) -> Found | None:
     """Calls of the module that cast to another dtype, or work on tensors of another one."""
     cast = _cast(evidence) if _is_floating_case(evidence) else None
-    if cast is None:
+    if cast is None or (cast.code is KindReason.WORKS_ON and _is_no_rounding(evidence)):
         return None
     sentence = said(evidence, KindReason.CAST_OTHERWISE, cast, module=evidence.surroundings.module)
     return Found(rank=EvidenceRank.STATED_NEARBY, sentence=sentence)
+
+
+def _is_no_rounding(evidence: Evidence) -> bool:
+    """Whether the two are further apart than the coarser dtype in the step rounds: what a call works on is of
+    another dtype then because it is another tensor. A cast may do more, in the angles of a rotation say."""
+    vectors, dtypes = evidence.vectors, evidence.target_run.dtypes | evidence.reference_run.dtypes
+    coarsest = max((DTYPES[one].eps for one in dtypes if _floating(one)), default=evidence.roundoff)
+    return vectors is not None and vectors.rel > FAR_ROUNDINGS * coarsest
 
 
 def _cast(evidence: Evidence) -> Reason | None:
@@ -98,6 +107,8 @@ def _dtypes(evidence: Evidence) -> Found | None:
     t, r, vectors = evidence.target, evidence.reference, evidence.vectors
     if t is None or r is None or t.dtype == r.dtype or not (_floating(t.dtype) and _floating(r.dtype)):
         return None
+    if vectors is not None and vectors.rel > FAR_ROUNDINGS * evidence.roundoff:
+        return None  # another tensor
     fits = vectors is not None and vectors.rel <= ROUNDINGS_APART * evidence.roundoff
     sentence = said(
         evidence,
@@ -123,6 +134,8 @@ def _grid(evidence: Evidence) -> Found | None:
         seen = sample(others)
         if not seen.size or float(on_grid(seen, grid).mean()) > GRID_SHARE:
             continue
+        if vectors is not None and vectors.rel > FAR_ROUNDINGS * ROUNDOFF[grid]:
+            continue  # another tensor
         fits = vectors is not None and vectors.rel <= ROUNDINGS_APART * ROUNDOFF[grid]
         sentence = said(
             evidence,

@@ -165,10 +165,19 @@ def _skipped(evidence: Evidence) -> Found | None:
     if _comparable(evidence) is None or evidence.origin.phase not in ("forward", "backward"):
         return None
     found = taken(evidence)
-    if found is None or found.is_beside:
+    if found is None or found.is_beside or _leaves_out_some(evidence, found.other):
         return None
     sentence = said(evidence, KindReason.STEP_LEFT_OUT, place=found.other.name)
     return Found(rank=EvidenceRank.FITTED, sentence=sentence)
+
+
+def _leaves_out_some(evidence: Evidence, other: Known) -> bool:
+    """Whether the reference leaves the step out for some of its samples: chance decides then (stochastic
+    depth), and the target's draw may have been one for all."""
+    r, held = evidence.reference_values, evidence.values_of(other)
+    if r is None or held is None or r.shape != held.shape or r.ndim < 2:
+        return False
+    return bool((r == held).reshape(len(r), -1).all(axis=1).any())
 
 
 def _activation_of_one_side(evidence: Evidence) -> Found | None:

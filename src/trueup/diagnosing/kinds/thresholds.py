@@ -76,6 +76,13 @@ ROW_EPS_Z = chosen(
     "errors of single rows are rough; another factor of the whole is tens of errors off in most rows",
 )
 
+SENT_LEAST = chosen(
+    "kinds.sent_least",
+    1e-4,
+    "of the largest number that the loss sends back",
+    "a position that counts gets 1 - p; only where p is 1 up to the dtype's smallest numbers does nothing "
+    "arrive, and then the other run sends hardly more",
+)
 SMOOTHING_APART = chosen(
     "kinds.smoothing_apart",
     1e-3,

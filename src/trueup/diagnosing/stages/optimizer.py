@@ -72,7 +72,7 @@ class OptimizerStage:
         """Compare constants measured from each run's own update, and what each optimizer says of itself."""
         given = context.given is not None and context.given_step is not None
         gaps, names = gaps_of(context)
-        gaps, alike = _beside_name(context, _beside_dtype(context, gaps))
+        gaps, alike = _beside_name(context, _beside_setting(_beside_dtype(context, gaps)))
         stepping = stepping_findings(context)
         if any(one.headline.code is Stages.SUMMED_BEFORE_UPDATE for one in stepping):
             gaps = {}  # the reference's first step has no update
@@ -123,6 +123,14 @@ def _beside_dtype(context: Context, gaps: dict[str, dict[str, Gap]]) -> dict[str
         for fqn, of in gaps.items()
     }
     return {fqn: of for fqn, of in left.items() if of}
+
+
+def _beside_setting(gaps: dict[str, dict[str, Gap]]) -> dict[str, dict[str, Gap]]:
+    """Without updates that one run alone rounds away where a setting differs: other sizes round otherwise."""
+    return {
+        fqn: {key: gap for key, gap in of.items() if key != "rounded_away" or of.keys() <= {*_OF_NO_RULE}}
+        for fqn, of in gaps.items()
+    }
 
 
 def _beside_name(

@@ -43,6 +43,7 @@ from trueup.reporting.document import (
     source_fact,
 )
 from trueup.reporting.formatting import as_sentence, plain, short_site
+from trueup.types.codes import NoteCode
 from trueup.types.finding import Finding
 from trueup.wording.catalogue import command
 from trueup.wording.kinds import kind_word
@@ -67,6 +68,15 @@ _ERRORS = (
 )
 _TEXTS = "A few decoded rows with their labels below; labels must run one token ahead of the inputs."
 _STAGES = "In the order of a training step. The first confirmed failure gives the verdict."
+_OF_PROGRAMS = {
+    NoteCode.CODE_DIFFERS,
+    NoteCode.PROGRAMS_DIFFER,
+    NoteCode.DTYPES_DIFFER,
+    NoteCode.WEIGHT_NOT_CAST,
+    NoteCode.WEIGHT_DTYPE,
+    NoteCode.INPUT_DTYPE,
+    NoteCode.OUTPUT_DTYPE,
+}
 _NUM_EVIDENCE, _NUM_PRECEDING, _NUM_CAUSES, _NUM_FURTHER, _NUM_OTHERS = 4, 3, 3, 4, 2
 _NUM_OF_STAGE, _CAUSES_OF_FINDING = 6, 5
 
@@ -97,6 +107,7 @@ def diagnosis_report(diagnosis: Diagnosis, *, reports: Sequence[Path] = ()) -> D
             _further(diagnosis.findings[1:]),
             facts(
                 [
+                    fact("note", *_apart(diagnosis)),
                     fact("reports", ", ".join(map(str, reports))),
                     fact("next step", *_next(finding) if finding else ()),
                 ],
@@ -114,6 +125,11 @@ def diagnosis_report(diagnosis: Diagnosis, *, reports: Sequence[Path] = ()) -> D
         ),
         footer=FILE,
     )
+
+
+def _apart(diagnosis: Diagnosis) -> list[str]:
+    """What differs between the programs of two runs in which nothing is said to differ."""
+    return [] if diagnosis.findings else [said(one) for one in diagnosis.notes if one.code in _OF_PROGRAMS]
 
 
 def _lede(finding: Finding | None) -> str:

@@ -10,6 +10,7 @@ class NoteCode(Code):
     NOT_IN_BOTH = "note.not_in_both"
     IN_ONE_ONLY = "note.in_one_only"
     CODE_DIFFERS = "note.code_differs"
+    PROGRAMS_DIFFER = "note.programs_differ"
     LOSS_SCALES_DIFFER = "note.loss_scales_differ"
     LOSS_SCALE_UNDONE = "note.loss_scale_undone"
     ROWS_LAID_OTHERWISE = "note.rows_laid_otherwise"
