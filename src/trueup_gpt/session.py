@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from trueup_gpt.data import Source
 from trueup_gpt.data.source import Portion
 from trueup_gpt.parallel.mesh import DATA, Mesh
 from trueup_gpt.parallel.running import Runner
-from trueup_gpt.step import HeldModel, TrainStep
+from trueup_gpt.step import HeldModel, Optimizer, TrainStep
 
 if TYPE_CHECKING:
     from trueup_gpt.checkpoints import Checkpoints
@@ -33,7 +33,7 @@ class Session(ABC):
     config: Config
     mesh: Mesh
     parallel: HeldModel
-    step: TrainStep[Any, Any]
+    step: TrainStep[HeldModel, Optimizer]
     data: Source
     validation: Source | None
     num_steps: int

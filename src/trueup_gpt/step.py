@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, SupportsFloat, TypeVar
+from typing import Generic, Protocol, SupportsFloat, TypeVar
 
 from trueup.types.arrays import Array
 from trueup_gpt.config import Config
@@ -50,11 +50,11 @@ class HeldModel(Protocol):
 class Optimizer(Protocol):
     """Either framework's."""
 
-    param_groups: list[dict[str, Any]]
+    param_groups: list[dict[str, object]]
 
 
-ParallelT = TypeVar("ParallelT", bound=HeldModel)
-OptimizerT = TypeVar("OptimizerT", bound=Optimizer)
+ParallelT = TypeVar("ParallelT", bound=HeldModel, covariant=True)
+OptimizerT = TypeVar("OptimizerT", bound=Optimizer, covariant=True)
 
 
 class TrainStep(ABC, Generic[ParallelT, OptimizerT]):
@@ -153,7 +153,7 @@ class TrainStep(ABC, Generic[ParallelT, OptimizerT]):
             group["lr"] = rate
             if group.get("decays", True):
                 group["weight_decay"] = decay
-        return tuple(float(group["lr"]) for group in self.optimizer.param_groups)
+        return tuple(rate for _ in self.optimizer.param_groups)
 
     def _update(self, norms: Norms) -> None:
         if not norms.finite and self.config.training.check_for_nan_in_grad and not self.scale.used:

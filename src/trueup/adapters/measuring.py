@@ -8,7 +8,7 @@ import re
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Generic
 
 from trueup.adapters import measures
 from trueup.adapters.base import ModuleT, TensorT
@@ -29,7 +29,7 @@ def never_raises(method: Callable[..., None]) -> Callable[..., None]:
     """An error is noted, and neither training nor capture hears of it."""
 
     @functools.wraps(method)
-    def safe(self: BaseMeasures[Any, Any], *args: object, **kwargs: object) -> None:
+    def safe(self: BaseMeasures[ModuleT, TensorT], *args: object, **kwargs: object) -> None:
         try:
             with self.outside_graph(), self.engine.quiet():
                 method(self, *args, **kwargs)

@@ -68,11 +68,6 @@ class Comparison:
         """0 agree, 1 differ, 2 undecided."""
         return int(self.summary["verdict"]["exit_code"])
 
-    @property
-    def result_path(self) -> Path | None:
-        """result.parquet, None where nothing was written."""
-        return None if self.output is None else self.output / "result.parquet"
-
     def frame(self) -> pl.DataFrame:
         """All rows (docs/result-format.md, result.parquet)."""
         if self.output is not None:

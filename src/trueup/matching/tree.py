@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from trueup.matching import names as rules
@@ -263,8 +262,3 @@ def _tensor_hashes(
         sum_by(call[forward], mix(slot[forward], shape[rows]), num_calls),
         sum_by(call[forward], mix(slot[forward], dtype[rows]), num_calls),
     )
-
-
-def frame_shapes(words: Words) -> pl.Series:
-    """The distinct shapes as a person reads them: ``[4, 128, 256]``."""
-    return pl.Series([str(list(s)) for s in words.shape], dtype=pl.String)

@@ -266,11 +266,6 @@ def _linked(there: Path, path: Path) -> bool:
     return True
 
 
-def tables_from_columns(columns: StepColumns) -> dict[str, pa.Table]:
-    """The four tables of a step, and that of a replay where there is one."""
-    return {name: build(columns, {}) for name, build in _TABLES.items() if getattr(columns, name) is not None}
-
-
 _Known = dict[str, tuple[object, pa.Array]]
 """column -> what it last held, as capture collected it and as Arrow holds it"""
 

@@ -1,40 +1,6 @@
-"""Where in a program a tensor was seen."""
+"""How places of a program are written."""
 
 from __future__ import annotations
-
-from enum import Enum
-
-
-class CallKind(str, Enum):
-    """What kind of thing a row of ``calls.parquet`` is."""
-
-    MODULE = "module"
-    API = "api"
-    COLLECTIVE = "collective"
-    PARAMETER = "parameter"
-    LOSS = "loss"
-
-
-class Phase(str, Enum):
-    """Which part of a training step a record belongs to, in execution order."""
-
-    PARAM = "param"
-    FORWARD = "forward"
-    LOSS = "loss"
-    BACKWARD = "backward"
-    PARAM_GRAD = "param_grad"
-    COLLECTIVE = "collective"
-    OPTIMIZER = "optimizer"
-
-
-class Mode(str, Enum):
-    """Under which circumstances a call ran."""
-
-    TRAIN = "train"
-    EVAL = "eval"
-    """without gradients: an evaluation, a teacher, a log-probability pass"""
-    RECOMPUTE = "recompute"
-    """inside backward: activation checkpointing running a forward again"""
 
 
 def shown_name(name: str) -> str:

@@ -64,10 +64,3 @@ class EndToEndSettings(_Settings):
     """1: only head and tail of each tensor; Ascend O0 and O1"""
     sample_num: Annotated[StrictInt, Field(ge=1)] | None = None
     save_kernel_args: StrictBool | None = None
-
-
-class DumpSettings(_Settings):
-    """A complete file."""
-
-    common_dump_settings: CommonSettings
-    e2e_dump_settings: EndToEndSettings | None = None
