@@ -79,6 +79,11 @@ class ModelConfig(Section):
         return "absolute" if value == "learned_absolute" else value
 
     @property
+    def is_gated(self) -> bool:
+        """Whether the feed-forward block has a gate beside its wide product."""
+        return self.hidden_act == "swiglu"
+
+    @property
     def head_dim(self) -> int:
         """Channels of one attention head."""
         return self.kv_channels or self.hidden_size // self.num_attention_heads

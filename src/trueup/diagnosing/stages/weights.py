@@ -220,10 +220,10 @@ def _drawn_after(
     kind = kind_named("missing_or_extra_term", EvidenceRank.FITTED, later, causes=(cause,))
     headline = reason(Weights.ONE_SIDED, parameter=name, side=side)
     evidence = later, reason(Weights.NUM_DIFFERENT, num=len(apart), total=total)
-    return [_finding(headline, name, kind, target, evidence, reason(Weights.BUILD_BOTH, parameter=name))]
+    return [_of_parameter(headline, name, kind, target, evidence, reason(Weights.BUILD_BOTH, parameter=name))]
 
 
-def _finding(
+def _of_parameter(
     headline: Reason, name: str, kind: Kind, book: StepView, evidence: tuple[Reason, ...], advice: Reason
 ) -> Finding:
     """Of one parameter, or of several of which it is the first."""
@@ -315,7 +315,7 @@ def _parametrized_in_one(context: Context, target: StepView, reference: StepView
             )
             evidence = headline, reason(Weights.NAMES, side=other, names=plain)
             advice = reason(Weights.BUILD_BOTH, parameter=plain[0])
-            finding = _finding(headline, plain[0], kind, target, evidence, advice)
+            finding = _of_parameter(headline, plain[0], kind, target, evidence, advice)
             found.append(replace(finding, site=site_of(plain, "value"), causes=kind.causes[:1]))
     return found
 
@@ -328,7 +328,7 @@ def _only_in(side: str, names: list[str], book: StepView, evidence: tuple[Reason
     )
     kind = kind_named("missing_or_extra_term", EvidenceRank.STATED, headline, causes=(cause,))
     told = reason(Weights.NAMES, side=side, names=names), *evidence
-    return _finding(headline, names[0], kind, book, told, reason(Weights.BUILD_BOTH, parameter=names[0]))
+    return _of_parameter(headline, names[0], kind, book, told, reason(Weights.BUILD_BOTH, parameter=names[0]))
 
 
 def _module_of(names: Sequence[str], shapes: Mapping[str, object]) -> str:
@@ -362,7 +362,7 @@ def _tie_finding(fqn: str, target: str | None, reference: str | None, book: Step
         "missing_or_extra_term", EvidenceRank.FITTED, differs, causes=(reason(Weights.TIE_CAUSE),)
     )
     evidence = differs, reason(Weights.TIED_GRADIENT)
-    return _finding(differs, fqn, kind, book, evidence, reason(Weights.TIE_BOTH))
+    return _of_parameter(differs, fqn, kind, book, evidence, reason(Weights.TIE_BOTH))
 
 
 _ORDER_CAUSES = (Weights.CONVERTED_CAUSE, Weights.ROW_ORDER_CAUSE)
