@@ -17,7 +17,6 @@ from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from trueup import Invariant, Replicate
 from trueup.errors import ConfigError
 from trueup.types.arrays import Array
 from trueup_gpt import checkpoints
@@ -60,8 +59,7 @@ class Checkpoints(checkpoints.Checkpoints):
         if kind == "random" or session.config.parallel.zero_level in ("z2", "z3"):
             return True
         if kind == "model":
-            place = session.parallel.places[rest]
-            copies = session.mesh.axes((*place.axes(Replicate), *place.axes(Invariant)))
+            copies = session.parallel.places[rest].copies(session.mesh)
         else:
             pieces = session.parallel.engine.pieces
             copies = next(one.copies for one in pieces if f"{rest}.".startswith(f"{one.fqn}."))
