@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsFloat
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class Session(ABC):
         return self._sum(total) / (eval_iters * count * self.mesh.size(*DATA))
 
     @abstractmethod
-    def _runner(self) -> Runner:
+    def _runner(self) -> Runner[SupportsFloat]:
         """One of its own, for an evaluation."""
 
     @abstractmethod

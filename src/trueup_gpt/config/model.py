@@ -110,3 +110,7 @@ class MoEConfig(Section):
     moe_token_dispatcher_type: Literal["alltoall"] = "alltoall"
     num_experts_from_layer: Count = 0
     """layers before it keep the plain block; not a key of the original"""
+
+    def are_in(self, layer: int) -> bool:
+        """Whether that layer has them."""
+        return self.num_experts > 1 and layer >= self.num_experts_from_layer

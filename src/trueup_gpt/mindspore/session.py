@@ -64,7 +64,7 @@ class Session(session.Session):
         """The most that was allocated on the device so far; None on a CPU."""
         return None if self.mesh.device == "cpu" else float(mindspore.runtime.max_memory_allocated())
 
-    def _runner(self) -> Runner:
+    def _runner(self) -> Runner[Tensor]:
         return runner_for(self.parallel)
 
     @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, SupportsFloat
+from typing import Protocol, SupportsFloat, TypeVar
 
 from trueup.errors import ConfigError
 from trueup.types.arrays import Array
@@ -11,13 +11,15 @@ from trueup_gpt.config import Config
 from trueup_gpt.data import Batch
 from trueup_gpt.parallel.mesh import Mesh
 
+LossT_co = TypeVar("LossT_co", bound=SupportsFloat, covariant=True)
 
-class Runner(Protocol):
+
+class Runner(Protocol[LossT_co]):
     """Forward and backward of all microbatches of a step."""
 
     def run(
         self, batches: Sequence[Batch[Array]], weights: Sequence[float], *, backward: bool
-    ) -> Sequence[SupportsFloat]:
+    ) -> Sequence[LossT_co]:
         """Losses of the microbatches, where this process has the last stage; gradients accumulate.
 
         Args:

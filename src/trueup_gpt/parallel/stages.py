@@ -85,7 +85,7 @@ def _layer(config: Config, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from _linear(f"attention.{name}", rows, hidden, bias=model.qkv_has_bias)
     yield from _linear("attention.output", hidden, heads, bias=model.out_proj_has_bias)
     gate = ("gate",) if model.is_gated else ()
-    if moe.num_experts > 1 and layer >= moe.num_experts_from_layer:
+    if moe.are_in(layer):
         yield "mlp.router.weight", (moe.num_experts, hidden)
         for name in (*gate, "up"):
             yield f"mlp.experts.{name}", (moe.num_experts, wide, hidden)

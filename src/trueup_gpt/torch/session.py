@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from trueup_gpt import session
 from trueup_gpt.config import Config
@@ -61,7 +62,7 @@ class Session(session.Session):
         """The most that was allocated on the device so far; None on a CPU."""
         return None if self.mesh.device.type == "cpu" else float(torch.accelerator.max_memory_allocated())
 
-    def _runner(self) -> Runner:
+    def _runner(self) -> Runner[Tensor]:
         return runner_for(self.parallel)
 
     @contextmanager

@@ -22,15 +22,11 @@ from trueup_gpt.parallel.schedules import Action, actions_of, messages
 from trueup_gpt.parallel.stages import rank_of_stage
 
 
-class Runner(running.Runner, Protocol):
+class Runner(running.Runner[Tensor], Protocol):
     """Forward and backward of all microbatches of a step; gradients are handed over."""
 
     gradients: Gradients
     """of the last step's microbatches, summed"""
-
-    def run(
-        self, batches: Sequence[Batch[Array]], weights: Sequence[float], *, backward: bool
-    ) -> list[Tensor]: ...
 
 
 def runner_for(parallel: Parallel) -> Runner:

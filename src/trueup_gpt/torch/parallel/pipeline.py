@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -19,8 +18,7 @@ from torch.distributed.pipelining.schedules import (
 
 from trueup.types.arrays import Array
 from trueup_gpt.data import Batch, sequence_part
-from trueup_gpt.parallel import running
-from trueup_gpt.parallel.running import check_shape, stream_shape, tokens_shape
+from trueup_gpt.parallel.running import Runner, check_shape, stream_shape, tokens_shape
 from trueup_gpt.parallel.schedules import schedule_of
 from trueup_gpt.torch.parallel.stages import Parallel, Stage
 
@@ -32,15 +30,7 @@ _SCHEDULES: dict[str, Callable[..., PipelineScheduleSingle | PipelineScheduleMul
 }
 
 
-class Runner(running.Runner, Protocol):
-    """Forward and backward of all microbatches of a step; gradients accumulate on the parameters."""
-
-    def run(
-        self, batches: Sequence[Batch[Array]], weights: Sequence[float], *, backward: bool
-    ) -> list[Tensor]: ...
-
-
-def runner_for(parallel: Parallel) -> Runner:
+def runner_for(parallel: Parallel) -> Runner[Tensor]:
     """The one that fits the mesh."""
     return Plain(parallel) if parallel.num_stages == 1 else Pipelined(parallel)
 
