@@ -37,7 +37,7 @@ class TrainStep(step.TrainStep[Parallel, Optimizer]):
         """Of the piece among the optimizer's parameters."""
         return next(index for index, one in enumerate(self._in_groups) if one is piece)
 
-    def _run(self, batches: Sequence[Batch[Array]], weights: Sequence[float]) -> list[Tensor]:
+    def _run(self, batches: Sequence[Batch[Array]], weights: Sequence[float]) -> Sequence[Tensor]:
         losses = self._runner.run(batches, weights, backward=True)
         self.parallel.reduce_gradients(self._runner.gradients)
         return losses

@@ -34,7 +34,7 @@ class TrainStep(step.TrainStep[Parallel, torch.optim.Optimizer]):
         super().__init__(parallel, optimizer, config, num_steps=num_steps)
         self._runner = runner_for(parallel)
 
-    def _run(self, batches: Sequence[Batch[Array]], weights: Sequence[float]) -> list[Tensor]:
+    def _run(self, batches: Sequence[Batch[Array]], weights: Sequence[float]) -> Sequence[Tensor]:
         self.parallel.engine.zero_grad()
         losses = self._runner.run(batches, weights, backward=True)
         self.parallel.reduce_gradients()
