@@ -12,7 +12,7 @@ from trueup_gpt.parallel.layout import Call
 
 ModuleT = TypeVar("ModuleT")
 TensorT = TypeVar("TensorT")
-GroupT = TypeVar("GroupT")
+ProcessesT = TypeVar("ProcessesT")
 
 
 def matching(
@@ -36,8 +36,8 @@ def matching(
 def moved_around(
     inner: Callable[..., TensorT],
     call: Call,
-    move: Callable[[TensorT, Placement, Placement, GroupT], TensorT],
-    group: GroupT,
+    move: Callable[[TensorT, Placement, Placement, ProcessesT], TensorT],
+    group: ProcessesT,
     kind: type[TensorT],
 ) -> Callable[..., TensorT]:
     """The function with its tensors, of this kind, moved before it and its output after it."""
