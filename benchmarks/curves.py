@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from processes import measure
 from results import Results, Row, heading, parser
+from tests.curves.simulating import Truth, simulate
 
 from trueup.curves.comparison import CurveComparison, Options, compare_curves
 from trueup.curves.conditions import ASSUMABLE
 from trueup.curves.curve import Curve
-from trueup.curves.simulating import Truth, simulate
 
 METHOD = (
-    "Curves with known truth (trueup.curves.simulating): a common trend and data noise, and for every "
+    "Curves with known truth (tests.curves.simulating): a common trend and data noise, and for every "
     "run its own AR(1) "
     "noise and spikes; target and two references, 1,000 to 8,000 steps, coefficient 0 to 0.97, 0.5 to 2 "
     "spikes in 1,000 "

@@ -6,7 +6,7 @@ What it declares stays right: the mistakes of the collection are in what a progr
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from bugzoo.replacing import Replacing
@@ -65,14 +65,15 @@ def change_call(
 def before_wrapping(trainer: Replacing, pattern: str, act: Callable[[Any], None]) -> None:
     """Change the owner of a call before its tensors are moved at its border."""
     apply = trainer.part("parallel.apply")
-    wrap = apply._wrap
+    matching = apply.matching
 
-    def wrapped(owner: Any, name: str, call: Call, mesh: Any) -> None:
-        if call.pattern == pattern:
-            act(owner)
-        wrap(owner, name, call, mesh)
+    def matched(modules: Any, wanted: str, **more: Any) -> Iterator[tuple[Any, str]]:
+        for owner, name in matching(modules, wanted, **more):
+            if wanted == pattern:
+                act(owner)
+            yield owner, name
 
-    trainer.replace(apply, "_wrap", wrapped)
+    trainer.replace(apply, "matching", matched)
 
 
 def when_built(trainer: Replacing, act: Callable[[Any], None]) -> None:

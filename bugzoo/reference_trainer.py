@@ -13,8 +13,8 @@ from bugzoo.bases import Base
 from bugzoo.models.ranks import rank_and_world
 from bugzoo.replacing import Replacing, configuration
 from trueup_gpt import prepare
+from trueup_gpt.step import Norms
 from trueup_gpt.torch import session, step
-from trueup_gpt.torch.parallel.gradients import Norms
 from trueup_gpt.torch.parallel.stages import Stage, model_on_meta
 
 

@@ -17,6 +17,7 @@ REASONS = {
     "trueup.checklist.readers.verl_log": "the log of one program, beside the others",
     "trueup.checklist.thresholds": "the constants that decide, in one table as in every room",
     "trueup.comparing.other_ranks": "one question about an origin, tested alone",
+    "trueup.numerics.statistics": "the one definition of every statistic, as sketch and digest have theirs",
     "trueup_gpt.data.recorded": "one source of data, beside the others",
     "trueup_gpt.optimize.loss_scale": "one part of the optimizer, beside the others",
     "trueup_gpt.torch.parallel.masters": "one table of the parallel layout, used by the resharding of others",

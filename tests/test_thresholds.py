@@ -155,7 +155,6 @@ ALLOWED: dict[str, set[float | str]] = {
     "curves/readers/nanotron.py": {1e-3},
     "curves/readers/scanning.py": {"_SAMPLE_BYTES", 1e3, 1e6, 1e9, 1e12, 1.2},  # units; room for lines
     "curves/reading.py": {"_MOST_NORMS"},  # costs memory
-    "curves/simulating.py": {0.1, 1e-4, "NUM_DECAY", "_SETTING_IN", 0.01, 1e-3, 20.0, 0.05, 8.0},  # made runs
     "curves/commands.py": {"_STEPS_BEFORE"},  # costs time
     "curves/standard.py": {1e-30},  # against a division by 0
     "curves/statistics/departing.py": {

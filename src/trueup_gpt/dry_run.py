@@ -128,7 +128,7 @@ def _activations(config: Config, mesh: Mesh, layers: int) -> int:
     item = _BYTES[model.compute_dtype]
     tokens = config.dataset.batch_size * model.seq_length // mesh.size("cp")
     stream = tokens * model.hidden_size * item
-    wide = tokens * model.ffn_hidden_size * item * (3 if model.hidden_act == "swiglu" else 2)
+    wide = tokens * model.ffn_hidden_size * item * (3 if model.is_gated else 2)
     if config.moe.num_experts > 1:
         wide *= config.moe.moe_router_topk
     shared = 5 * stream / (tp if config.parallel.sequence_parallel else 1)

@@ -6,21 +6,16 @@ import math
 import operator
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
 
-from trueup.types.arrays import Array
-from trueup_gpt.config import Config
-from trueup_gpt.data import Batch, Source
-from trueup_gpt.data.source import Portion
+from trueup_gpt.checkpoints import Checkpoints
 from trueup_gpt.logs import RunLog, step_line
-from trueup_gpt.optimize import LossScale
-from trueup_gpt.parallel.mesh import Mesh
 from trueup_gpt.result import GradientNotFinite, StepResult
+from trueup_gpt.session import Session
 
 _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "less": operator.lt,
@@ -28,73 +23,6 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "greater": operator.gt,
     "greater_equal": operator.ge,
 }
-
-
-class Step(Protocol):
-    """One training step of either framework."""
-
-    number: int
-    """of the next step"""
-    scale: LossScale
-
-    def __call__(self, batches: Sequence[Batch[Array]]) -> StepResult:
-        """Run the microbatches of this data-parallel rank, and update."""
-
-
-class Checkpoints(Protocol):
-    """The checkpoints of a run."""
-
-    best: float | None
-    """of the validations so far, kept over a resumption"""
-
-    def save(self, *, best: bool = False) -> Path:
-        """Begin one, under its step's number or as the best."""
-
-    def wait(self) -> None:
-        """Until the last one is whole."""
-
-    def resume(self) -> Path | None:
-        """Load what the configuration names."""
-
-
-class Session(Protocol):
-    """A run in one process, on either framework."""
-
-    @property
-    def config(self) -> Config: ...
-    @property
-    def mesh(self) -> Mesh: ...
-    @property
-    def step(self) -> Step: ...
-    @property
-    def data(self) -> Source: ...
-    @property
-    def validation(self) -> Source | None: ...
-    @property
-    def num_steps(self) -> int: ...
-    @property
-    def rows_of_step(self) -> int: ...
-
-    def portion(self, step: int) -> Portion:
-        """This process's microbatches of a step."""
-
-    def checkpoints(self, said: Callable[[str], None]) -> Checkpoints:
-        """Of the run; ``said`` is told of each."""
-
-    def evaluate(self) -> float:
-        """Mean loss over the first ``eval_iters`` steps of the validation data; alike in every process."""
-
-    def largest(self, number: int) -> int:
-        """The largest of all processes' numbers."""
-
-    def device(self) -> str:
-        """What it runs on."""
-
-    def num_parameters(self) -> int:
-        """Held in this process."""
-
-    def memory_bytes(self) -> float | None:
-        """The most that was allocated on the device so far; None on a CPU."""
 
 
 @dataclass(slots=True)

@@ -14,13 +14,13 @@ import torch
 
 from tests.accepting.evaluations import results
 from tests.curves import logs
+from tests.curves.simulating import Truth, simulate
 from tests.diagnosing import diagnosed as runs
 from tests.diagnosing.diagnosed import REFERENCE, capture
 from trueup.accepting.procedure import Given, accept
 from trueup.cli.app import run
 from trueup.curves.conditions import ASSUMABLE
 from trueup.curves.curve import Curve
-from trueup.curves.simulating import Truth, simulate
 from trueup.types.codes import AcceptCode, CriterionCode
 from trueup.types.reason import read_reason, read_reasons, reason
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.curves import logs
+from tests.curves.simulating import Truth, simulate
 from trueup.cli.app import run
-from trueup.curves.simulating import Truth, simulate
 from trueup.reporting import signoff
 from trueup.types.codes import AcceptCode
 from trueup.types.reason import read_reasons

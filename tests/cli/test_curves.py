@@ -13,11 +13,11 @@ import polars as pl
 import pytest
 
 from tests.curves import logs
+from tests.curves.simulating import Truth, simulate
 from trueup.cli.app import function_of, run
 from trueup.cli.words import rewritten
 from trueup.curves.comparison import CurveComparison
 from trueup.curves.following import follow
-from trueup.curves.simulating import Truth, simulate
 
 
 @pytest.fixture(scope="module")

@@ -143,4 +143,4 @@ def test_a_view_is_the_same_and_a_transposed_tensor_is_not(tmp_path: Path, value
 def test_a_view_of_other_numbers_differs(tmp_path: Path) -> None:
     array = np.random.default_rng(0).normal(size=(2, 6, 8)).astype(np.float32)
     row = judged(tmp_path, array[::-1].copy().reshape(12, 8), array)
-    assert Status(row["status"]).is_exceeding
+    assert row["status"] in ("propagated", "amplified", "origin")

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from tests.curves.simulating import autoregressive
 from tests.deciding import decides
 from trueup.curves.aligning import Alignment, _correlation, _is_found, _stands_alone
 from trueup.curves.comparison import _rises, decimals
@@ -16,7 +17,6 @@ from trueup.curves.curve import Curve
 from trueup.curves.judgement import Evidence, _diverged, _is_vague, _of_plateau, _of_training, _to_one_side
 from trueup.curves.local_norms import compare_local_norms
 from trueup.curves.pairing import Paired, References, Side
-from trueup.curves.simulating import autoregressive
 from trueup.curves.standard import (
     Losses,
     first_loss,

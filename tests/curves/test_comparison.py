@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tests.curves.simulating import Truth, simulate
 from trueup.curves.aligning import align
 from trueup.curves.comparison import CurveComparison, Options, compare_curves, decimals
 from trueup.curves.conditions import ASSUMABLE
 from trueup.curves.curve import Curve
 from trueup.curves.many import compare_many
-from trueup.curves.simulating import Truth, simulate
 from trueup.curves.standard import Met, below
 from trueup.errors import NothingCompared
 from trueup.types.arrays import Floats

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from trueup.curves.simulating import autoregressive
+from tests.curves.simulating import autoregressive
 from trueup.curves.statistics import memories, trend
 from trueup.curves.statistics.trend import Trended, trended
 from trueup.types.arrays import Floats

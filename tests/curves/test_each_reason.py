@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from tests.curves import logs
+from tests.curves.simulating import Truth, simulate
 from tests.diagnosing.made_steps import codes_of, gradients, run, step
 from trueup.curves.conditions import proofs
 from trueup.curves.judgement import Evidence, Judgement, judge
 from trueup.curves.reading import read_curve
-from trueup.curves.simulating import Truth, simulate
 from trueup.curves.standard import Criterion, Met
 from trueup.curves.statistics.centred import Centre
 from trueup.curves.statistics.envelope import Envelope

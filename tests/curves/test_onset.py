@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from trueup.curves.simulating import autoregressive
+from tests.curves.simulating import autoregressive
 from trueup.curves.statistics.noise import outliers
 from trueup.curves.statistics.onset import Onset, onset
 from trueup.curves.statistics.trend import trended

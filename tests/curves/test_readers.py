@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 
 from tests.curves import logs
+from tests.curves.simulating import Truth, simulate
 from trueup.curves.comparison import compare_curves
 from trueup.curves.curve import Curve
 from trueup.curves.readers import READERS, scanning
 from trueup.curves.readers.scanning import Key
 from trueup.curves.reading import read_curve
-from trueup.curves.simulating import Truth, simulate
 from trueup.errors import ConfigError, TraceError
 from trueup.types.codes import CurvesCode
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueup.curves.simulating import autoregressive
+from tests.curves.simulating import autoregressive
 from trueup.curves.statistics.centred import centre
 from trueup.curves.statistics.envelope import (
     Band,

@@ -10,6 +10,11 @@ import torch
 from torch import Tensor
 
 from trueup.diagnosing.evidence import Evidence, Known, Pair, Surroundings
+from trueup.diagnosing.evidence.facts import NUMBERS
+from trueup.numerics.digest import digest
+from trueup.numerics.dtypes import dtype_of
+from trueup.numerics.sketch import sketch
+from trueup.numerics.statistics import statistics
 from trueup.types.codes import Code
 from trueup.types.finding import Basis, EvidenceRank, Kind, Origin, Stage
 from trueup.types.reason import Reason
@@ -48,15 +53,45 @@ def origin(
     return Origin(**{**plain, **given})
 
 
+def from_array(array: Any, *, name: str, dtype: str | None = None) -> Known:
+    """A tensor at hand, summarised by the definitions of ``numerics``; bfloat16 as uint16 with its name."""
+    array = np.asarray(array)
+    entry = dtype_of(array, dtype)
+    summary = statistics(array, entry.name)
+    return Known(
+        name,
+        dtype=entry.name,
+        shape=tuple(array.shape),
+        statistics={number: float(summary[number]) for number in NUMBERS},
+        sketch=np.asarray(sketch(array, dtype=entry.name), np.float64),
+        raw=lambda: array,
+    )
+
+
+def summary_only(one: Known, *, sketches: bool = True) -> Known:
+    """The same tensor as a run without stored values would have left it."""
+    bits = one.digest
+    if bits is None and one.raw is not None:
+        bits = digest(one.raw, dtype=one.dtype)
+    return Known(
+        one.name,
+        dtype=one.dtype,
+        shape=one.shape,
+        statistics=one.statistics,
+        digest=bits,
+        sketch=one.sketch if sketches else None,
+    )
+
+
 def known(tensor: Tensor | np.ndarray[Any, Any], name: str = "output.0") -> Known:
     """A torch or numpy tensor as evidence holds it."""
     if isinstance(tensor, np.ndarray):
-        return Known.from_array(tensor, name=name)
+        return from_array(tensor, name=name)
     dtype = str(tensor.dtype).removeprefix("torch.")
     plain = tensor.detach().contiguous()
     if dtype == "bfloat16":
-        return Known.from_array(plain.view(torch.int16).numpy().view(np.uint16), name=name, dtype=dtype)
-    return Known.from_array(plain.numpy(), name=name, dtype=dtype)
+        return from_array(plain.view(torch.int16).numpy().view(np.uint16), name=name, dtype=dtype)
+    return from_array(plain.numpy(), name=name, dtype=dtype)
 
 
 def pair(slot: str, target: Any = None, reference: Any = None) -> Pair:
@@ -86,7 +121,7 @@ def case(
     extra = {n: given.pop(n) for n in ("requires_grad",) if n in given}
     sides = [None if t is None else known(t, "output.0") for t in (target, reference)]
     if kept != "values":
-        sides = [None if k is None else k.summary_only(sketches=kept == "sketch") for k in sides]
+        sides = [None if k is None else summary_only(k, sketches=kept == "sketch") for k in sides]
     loaders = {name: (lambda value=value: value) for name, value in parts.items()}
     if surroundings is not None:
         loaders["surroundings"] = lambda: surroundings

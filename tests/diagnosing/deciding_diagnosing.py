@@ -41,7 +41,7 @@ from trueup.diagnosing.stages.handed_back import stale_elements
 from trueup.diagnosing.stages.optimizer import _zero, near_updates
 from trueup.diagnosing.stages.reduction import _differs, _is_rounded
 from trueup.diagnosing.stages.weight_change import change_of
-from trueup.diagnosing.thresholds import FLOAT32, START_NEAR
+from trueup.diagnosing.thresholds import START_NEAR
 from trueup.diagnosing.update_rule import (
     OptimizerStep,
     Update,
@@ -256,7 +256,9 @@ def loss_form_residual(share: float) -> object:
     gradient = (p - np.eye(16)[labels]) / 64
     noise = generator.normal(size=gradient.shape)
     noise *= share * np.linalg.norm(gradient) / np.linalg.norm(noise)
-    return loss_form(logits, labels, gradient + noise, np.ones(64, bool), roundoff=FLOAT32) is None
+    return (
+        loss_form(logits, labels, gradient + noise, np.ones(64, bool), roundoff=DTYPES["float32"].eps) is None
+    )
 
 
 def left_by(terms: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -278,7 +280,7 @@ def loss_form_better(share: float) -> object:
     other = left_by(np.stack(terms), divided)
     noise *= share / np.sqrt(1 - share**2) * np.linalg.norm(other) / np.linalg.norm(noise)
     gradient = (divided + noise).reshape(logits.shape)
-    found = loss_form(logits, labels, gradient, np.ones(64, bool), roundoff=FLOAT32)
+    found = loss_form(logits, labels, gradient, np.ones(64, bool), roundoff=DTYPES["float32"].eps)
     return found is not None and found.temperature == 1.0
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from tests.deciding import decides
-from tests.diagnosing.cases import case, known, normal, pair
+from tests.diagnosing.cases import case, known, normal, pair, summary_only
 from trueup.diagnosing.evidence import Evidence, Known, ParameterFacts, Surroundings
 from trueup.diagnosing.evidence.facts import LossFacts, Pair, RunFacts
 from trueup.diagnosing.kinds import (
@@ -677,7 +677,7 @@ def more_than_in_place(share: float) -> object:
 
 @decides("kinds.equal_statistics")
 def equal_statistics(apart: float) -> object:
-    r = known(R).summary_only(sketches=False)
+    r = summary_only(known(R), sketches=False)
     changed = {**r.statistics, "mean": r.statistic("mean") + apart * r.statistic("l2_norm")}
     t = Known("t", dtype=r.dtype, shape=r.shape, statistics=changed, digest=1)
     return transposed_or_permuted._same_statistics(arrays(R, N), t, r) is None

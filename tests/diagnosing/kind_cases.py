@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tests.diagnosing.cases import case, known, normal, pair
+from tests.diagnosing.cases import case, known, normal, pair, summary_only
 from trueup.diagnosing.evidence import (
     Elsewhere,
     Evidence,
@@ -430,7 +430,7 @@ def mean_over_ranks() -> Evidence:
 
 @true("missing_all_reduce")
 def sum_over_a_group_by_sketch() -> Evidence:
-    ranks = tuple((i, known(g).summary_only()) for i, g in enumerate(GRADS))
+    ranks = tuple((i, summary_only(known(g))) for i, g in enumerate(GRADS))
     return case(
         GRADS[0], GRADS[0] + GRADS[1], kept="sketch", elsewhere=Elsewhere(target_ranks=ranks), **GRADIENT
     )
@@ -451,7 +451,7 @@ def gradient_not_cleared() -> Evidence:
 
 @true("missing_zero_grad")
 def gradient_not_cleared_by_sketch() -> Evidence:
-    earlier = Elsewhere(target_earlier=((0, known(GRADS[1]).summary_only()),))
+    earlier = Elsewhere(target_earlier=((0, summary_only(known(GRADS[1]))),))
     return case(GRADS[0] + GRADS[1], GRADS[0], kept="sketch", elsewhere=earlier, **GRADIENT)
 
 
@@ -770,7 +770,7 @@ def value_of_the_step_before() -> Evidence:
 
 @true("stale_value")
 def value_of_the_step_before_by_digest() -> Evidence:
-    earlier = Elsewhere(target_earlier=((0, known(GRADS[0]).summary_only()),))
+    earlier = Elsewhere(target_earlier=((0, summary_only(known(GRADS[0]))),))
     return case(GRADS[0], GRADS[1], kept="sketch", elsewhere=earlier)
 
 

@@ -12,9 +12,9 @@ import polars as pl
 import pytest
 
 from tests.curves import logs
+from tests.curves.simulating import Truth, simulate
 from tests.diagnosing import diagnosed as runs
 from tests.diagnosing.diagnosed import REFERENCE, capture, facts_of
-from trueup.curves.simulating import Truth, simulate
 from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.stages import StageOutcome, StageStatus

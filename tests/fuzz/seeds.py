@@ -167,7 +167,7 @@ def _weights(folder: Path) -> Iterator[Seed]:
 
 def _logs(folder: Path) -> Iterator[Seed]:
     from tests.curves import logs
-    from trueup.curves.simulating import Truth, simulate
+    from tests.curves.simulating import Truth, simulate
 
     curve, _ = simulate(Truth(num_steps=60, data_sigma=0.02), 7)
     rate = 1e-4 * np.minimum(1, np.arange(1, 61) / 20)

@@ -23,10 +23,10 @@ from bugzoo.models.gpt import GPT, GPTConfig, batch
 import trueup
 from tests.accepting.evaluations import results
 from tests.curves import logs
+from tests.curves.simulating import Truth, simulate
 from tests.diagnosing import diagnosed as runs
 from tests.diagnosing.runs import train
 from trueup.curves.curve import Curve
-from trueup.curves.simulating import Truth, simulate
 from trueup.diagnosing.gradients import VALUES, build_gradient_plan
 from trueup.diagnosing.replay import build_plan
 from trueup.store import Trace

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
+from tests.curves.simulating import Truth, simulate
 from trueup.curves.comparison import compare_curves
-from trueup.curves.simulating import Truth, simulate
 from trueup.diagnosing.around import Around, ShownText
 from trueup.reporting.curves.report import curves_report
 from trueup.reporting.render import show

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.curves.simulating import Truth, simulate
 from tests.reporting.browser import Browser
 from trueup.curves.comparison import compare_curves
-from trueup.curves.simulating import Truth, simulate
 from trueup.reporting.curves import write_reports
 
 pytestmark = pytest.mark.browser

@@ -18,12 +18,13 @@ from trueup_gpt.config import Config, config_from, data_parallel_size
 from trueup_gpt.data import open_data
 from trueup_gpt.data.source import Portion
 from trueup_gpt.parallel.mesh import DATA, mesh_sizes
+from trueup_gpt.result import StepResult
 from trueup_gpt.torch.optimizers import build_optimizer
 from trueup_gpt.torch.parallel.mesh import Mesh, start_mesh
 from trueup_gpt.torch.parallel.pieces import Piece
 from trueup_gpt.torch.parallel.stages import Parallel, build
 from trueup_gpt.torch.session import groups_of
-from trueup_gpt.torch.step import StepResult, TrainStep
+from trueup_gpt.torch.step import TrainStep
 
 STEPS = 2
 """enough for weights that moments of two gradients have changed; benchmarks/layouts.py takes ten"""

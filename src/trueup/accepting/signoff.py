@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from trueup.accepting.item import Item, Part, State
 from trueup.comparing.result import plain
 from trueup.curves.conditions import Condition
 from trueup.curves.standard import ADVISORY
+from trueup.store.writer import write_text
 from trueup.types.codes import AcceptCode as Code
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
@@ -103,8 +103,5 @@ class SignOff:
 
     def write(self, folder: Path) -> Path:
         """Write signoff.json by one rename and return its path."""
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f"{FILE}.writing-{os.getpid()}"
         text = json.dumps(self.to_json(), allow_nan=False, indent=1, ensure_ascii=False)
-        temporary.write_text(text + "\n", encoding="utf-8", errors="replace")
-        return temporary.replace(folder / FILE)
+        return write_text(folder / FILE, text + "\n")

@@ -7,7 +7,7 @@ and the session hands itself in as the sink.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
@@ -221,6 +221,9 @@ class WatchesOverflow(Protocol[TensorIn]):
     def keep(self, call: int, phase: str, *sides: Sequence[tuple[str, TensorIn]]) -> None:
         """Keep the values of a call's tensors."""
 
+    def found(self, *, skipped: bool) -> list[dict[str, object]]:
+        """What was made in the step under way and did harm; ``skipped`` by the gradient scaler."""
+
     def end_step(self) -> None:
         """The step is over."""
 
@@ -231,8 +234,21 @@ class ForcesValues(Protocol[TensorT]):
     def seen(self, call: int, phase: str, slot: str, tensor: TensorT, row: int | None) -> TensorT | None:
         """Look at a record just made; a gradient that is to be replaced is returned, changed."""
 
+    def facts(self) -> Mapping[str, object]:
+        """What was put in place, and what was not."""
+
     def end_step(self) -> None:
         """The step is over."""
+
+
+class ChangesRun(Protocol):
+    """What a person wants changed in the run: its learning rate, its batches."""
+
+    def facts(self) -> dict[str, object]:
+        """What was changed so far."""
+
+    def unkept(self) -> list[str]:
+        """What was asked for and did not happen, once the run is over."""
 
 
 class PerturbsRun(Protocol):
@@ -248,6 +264,10 @@ class MeasuresModules(Protocol[ModuleIn]):
 
     on: bool
     """the step under way is measured"""
+
+    @property
+    def watched(self) -> Mapping[int, object]:
+        """Modules whose outputs are measured, by identity."""
 
     def choose(self, module: ModuleIn, *, training: bool) -> None:
         """A forward of a root begins: which of its modules are watched?"""

@@ -13,6 +13,7 @@ from types import CodeType, FrameType
 
 from trueup.adapters.base import (
     CallScope,
+    ChangesRun,
     ForcesValues,
     MeasuresModules,
     ModuleT,
@@ -135,6 +136,8 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         """in a noise rerun, what changes weights and inputs by rounding (the framework's ``perturb``)"""
         self.measures: MeasuresModules[ModuleT] | None = None
         """where the run is watched, what measures it (the framework's ``measures.Measures``)"""
+        self.long_run: ChangesRun | None = None
+        """what a person wants changed in the run; None: nothing"""
         self.watched: Mapping[int, object] = {}
         """modules whose outputs are measured, by identity"""
         self.replicas: tuple[int, ...] = ()
@@ -167,7 +170,7 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
 
     def let_go(self) -> None:
         """Change nothing of the program any more: the session is over."""
-        self.perturbation = self.forcing = None
+        self.perturbation = self.forcing = self.long_run = None
 
     def sum_of(self, first: TensorT, second: TensorT) -> TensorT:
         """Sum of two gradients, outside any graph."""

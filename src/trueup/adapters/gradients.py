@@ -5,6 +5,7 @@ A framework's own ``gradients`` finds the nodes and puts these hooks there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Generic
 
 from trueup.adapters.base import ModuleT, TensorT
@@ -23,6 +24,15 @@ def interned(slots: list[tuple[int, str]]) -> Slots:
     """The same few tuples over and over: one object each, or the garbage collector has thousands to visit."""
     key = tuple(slots)
     return _known_slots.setdefault(key, key)
+
+
+def uses_of(consumers: Iterable[tuple[object, list[tuple[int, str]]]]) -> dict[str, int]:
+    """How many of the nodes that send gradients to inputs send one to each slot."""
+    uses: dict[str, int] = {}
+    for _, slots in consumers:
+        for _, where in slots:
+            uses[where] = uses.get(where, 0) + 1
+    return uses
 
 
 class _Records(Generic[ModuleT, TensorT]):

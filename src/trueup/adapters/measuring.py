@@ -3,8 +3,11 @@ watched."""
 
 from __future__ import annotations
 
+import functools
 import re
 import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Generic
 
 from trueup.adapters import measures
@@ -20,6 +23,20 @@ _NUM_EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "num_moe
 _TOP_K = ("top_k", "topk", "moe_router_topk", "num_experts_per_tok")
 _HOMES = ("config", "moe", "cfg")
 """attributes under which routers keep their settings"""
+
+
+def never_raises(method: Callable[..., None]) -> Callable[..., None]:
+    """An error is noted, and neither training nor capture hears of it."""
+
+    @functools.wraps(method)
+    def safe(self: BaseMeasures[ModuleT, TensorT], *args: object, **kwargs: object) -> None:
+        try:
+            with self.outside_graph(), self.engine.quiet():
+                method(self, *args, **kwargs)
+        except Exception as error:
+            self.engine.failed(f"the monitor, {method.__name__}", error)
+
+    return safe
 
 
 class BaseMeasures(Generic[ModuleT, TensorT]):
@@ -39,13 +56,27 @@ class BaseMeasures(Generic[ModuleT, TensorT]):
         self._num_taken = 0
         self._trees: dict[int, object] = {}
         self._tables: dict[str, Table] = {}
+        self._waiting: list[tuple[str, list[str], list[int], Callable[[], list[list[float]]]]] = []
+        """kind, names, numbers of elements, and what waits for norm, largest magnitude and zeros of each"""
 
     def widens(self, module: ModuleT) -> bool:
         """Whether it is a projection to at least as much as it gets."""
         raise NotImplementedError
 
+    def outside_graph(self) -> AbstractContextManager[object]:
+        """A context in which what is computed becomes no part of the program's graph."""
+        return nullcontext()
+
     def to_host(self) -> None:
-        """Bring what is still on a device into the tables."""
+        """Read what was queued on devices."""
+        for kind, names, numels, arrive in self._waiting:
+            table = self.table(kind)
+            for name, numel, (norm, most, zeros) in zip(names, numels, arrive(), strict=True):
+                row = table.view(name)
+                row["numel"], row["l2_norm"], row["maximum"], row["minimum"] = numel, norm, most, -most
+                row["num_zero"] = numel if most == 0 else int(zeros)
+                row["num_nan"], row["num_posinf"] = norm != norm, most == float("inf")
+        self._waiting = []
 
     def choose(self, module: ModuleT, *, training: bool) -> None:
         """A forward of a root begins: which of its modules are watched?"""

@@ -12,7 +12,6 @@ from pathlib import Path
 import trueup
 from trueup.errors import ConfigError
 
-ALIASES = ("msprobe",)
 _FOLDER = Path(trueup.__file__).parent / "aliases"
 
 

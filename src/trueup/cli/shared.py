@@ -17,7 +17,6 @@ Overwrite = Annotated[bool, Option("Overwrite existing output.", "--overwrite")]
 Output = Annotated[Path | None, Option("Folder for the result and the reports.", "-o --output DIR")]
 Limit = Annotated[int, Option("Maximum number of rows.", "--limit", least=1)]
 AllRows = Annotated[bool, Option("Print every row.", "--all")]
-Reference = Annotated[Path | None, Option("Trace of the reference.", "--reference TRACE")]
 Tokenizer = Annotated[
     Path | None, Option("Folder of a tokenizer, to print batches as text.", "--tokenizer DIR")
 ]

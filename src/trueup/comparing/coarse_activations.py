@@ -14,13 +14,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from trueup.comparing.coarse_choices import values_of
-from trueup.comparing.first import First, first_of_rows
+from trueup.comparing.first import First, JudgedStep, first_of_rows
 from trueup.comparing.judgement import DIFFERENT, Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.thresholds import ACTIVATION_NUMBERS, NORM_SAME
 from trueup.numerics.activations import ACTIVATIONS
@@ -48,26 +46,19 @@ class ActivationGap:
     """of the target, for which the two give different numbers"""
 
 
-def gap_of_activations(
-    pair: StepPair,
-    rows: Rows,
-    metrics: Metrics,
-    judgement: Judgement,
-    table: pa.Table,
-    sides: tuple[TraceSource, TraceSource],
-) -> ActivationGap | None:
+def gap_of_activations(judged: JudgedStep, sides: tuple[TraceSource, TraceSource]) -> ActivationGap | None:
     """The first place where the two sides apply two known functions; None where there is none, or values are
     lacking."""
-    at = (pair.step, pair.rank), (pair.reference_step, pair.reference_rank)
-    for given, made in _candidates(rows, metrics, judgement):
+    rows = judged.rows
+    for given, made in _candidates(rows, judged.metrics, judged.judgement):
         dtype = rows.match.words.dtype[int(rows.target.dtype[made])]
         target, reference = (
             _read(half, given, made, source, where)
-            for half, source, where in zip((rows.target, rows.reference), sides, at, strict=True)
+            for half, source, where in zip((rows.target, rows.reference), sides, judged.at, strict=True)
         )
         found = None if target is None or reference is None else applied(target, reference, dtype)
         if found is not None:
-            first = first_of_rows(pair, rows, judgement, table, made)
+            first = first_of_rows(judged, made)
             return ActivationGap(at=first, target=found[0], reference=found[1], numbers=found[2])
     return None
 

@@ -12,13 +12,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
-import pyarrow as pa
 
-from trueup.comparing.first import first_of_rows
-from trueup.comparing.judgement import ORIGIN, Judgement
+from trueup.comparing.first import JudgedStep
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.pairing import StepPair
-from trueup.comparing.precision_gap import PrecisionGap
+from trueup.comparing.precision_gap import PrecisionGap, gap_from
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.thresholds import NORM_OTHERS
 from trueup.numerics.dtypes import DTYPES, float64_from_array, rounded_to, unit_roundoffs
@@ -26,20 +23,13 @@ from trueup.store import TraceSource
 from trueup.types.arrays import Floats
 
 
-def gap_of_choices(
-    pair: StepPair,
-    rows: Rows,
-    metrics: Metrics,
-    judgement: Judgement,
-    table: pa.Table,
-    sides: tuple[TraceSource, TraceSource],
-) -> PrecisionGap | None:
+def gap_of_choices(judged: JudgedStep, sides: tuple[TraceSource, TraceSource]) -> PrecisionGap | None:
     """The modules that choose among numbers computed in a coarser dtype on one side; None where there are
     none, or values are lacking."""
-    words = rows.match.words
-    of_target, of_reference = (pair.step, pair.rank), (pair.reference_step, pair.reference_rank)
+    rows, words = judged.rows, judged.rows.match.words
+    of_target, of_reference = judged.at
     found = []
-    for row in _candidates(rows, metrics):
+    for row in _candidates(rows, judged.metrics):
         target = values_of(rows.target, row, sides[0], *of_target)
         reference = values_of(rows.reference, row, sides[1], *of_reference)
         if target is None or reference is None or target.shape != reference.shape:
@@ -49,21 +39,11 @@ def gap_of_choices(
             found.append(row)
     if not found:
         return None
-    own = np.flatnonzero((judgement.attribution.status == ORIGIN) & (np.arange(len(rows)) > found[0]))
     calls = {int(rows.target.call[row]): int(rows.of_call("type")[row]) for row in found}
     types = Counter(words.type[code] for code in calls.values())
-    return PrecisionGap(
-        at=first_of_rows(pair, rows, judgement, table, found[0]),
-        target=words.dtype[rows.target.dtype[found[0]]],
-        reference=words.dtype[rows.reference.dtype[found[0]]],
-        weights=False,
-        whole=False,
-        functions=(),
-        modules=tuple(f"{name} ({num})" for name, num in types.items()),
-        autocast=None,
-        beyond=first_of_rows(pair, rows, judgement, table, int(own[0])) if len(own) else None,
-        scored=found[0],
-    )
+    target_dtype, reference_dtype = (words.dtype[h.dtype[found[0]]] for h in (rows.target, rows.reference))
+    modules = tuple(f"{name} ({num})" for name, num in types.items())
+    return gap_from(judged, found[0], target_dtype, reference_dtype, modules=modules)
 
 
 def _candidates(rows: Rows, metrics: Metrics) -> Iterator[int]:

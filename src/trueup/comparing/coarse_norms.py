@@ -21,13 +21,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
 from trueup.comparing.attributes import Attributes
-from trueup.comparing.first import first_of_rows
-from trueup.comparing.judgement import ORIGIN, Judgement
-from trueup.comparing.pairing import StepPair
-from trueup.comparing.precision_gap import PrecisionGap
+from trueup.comparing.first import JudgedStep
+from trueup.comparing.precision_gap import PrecisionGap, gap_from
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.thresholds import NORM_COHERENT, NORM_FITS, NORM_OTHERS, NORM_ROWS, NORM_SAME
 from trueup.numerics.dtypes import DTYPES, float64_from_array, rounded_to, unit_roundoffs
@@ -58,19 +55,12 @@ class Given:
 
 
 def gap_of_norms(
-    pair: StepPair,
-    rows: Rows,
-    judgement: Judgement,
-    table: pa.Table,
-    sides: tuple[TraceSource, TraceSource],
-    attributes: tuple[Attributes, Attributes],
+    judged: JudgedStep, sides: tuple[TraceSource, TraceSource], attributes: tuple[Attributes, Attributes]
 ) -> PrecisionGap | None:
     """The norms that one side alone rounds inside; None where there are none, or values are lacking."""
-    at = (pair.step, pair.rank), (pair.reference_step, pair.reference_rank)
-    readers = [
-        _Norms(rows, half, *where, source, of)
-        for half, where, source, of in zip((rows.target, rows.reference), at, sides, attributes, strict=True)
-    ]
+    rows = judged.rows
+    both = zip((rows.target, rows.reference), judged.at, sides, attributes, strict=True)
+    readers = [_Norms(rows, half, *where, source, of) for half, where, source, of in both]
     found: dict[int, tuple[str, str]] = {}
     for row in _candidates(rows):
         inside = [norms.rounds_inside(row) for norms in readers]
@@ -82,20 +72,9 @@ def gap_of_norms(
     if not found:
         return None
     first = next(iter(found))
-    own = np.flatnonzero((judgement.attribution.status == ORIGIN) & (np.arange(len(rows)) > first))
     types = Counter(rows.match.words.type[int(rows.of_call("type")[row])] for row in found)
-    return PrecisionGap(
-        at=first_of_rows(pair, rows, judgement, table, first),
-        target=found[first][0],
-        reference=found[first][1],
-        weights=False,
-        whole=False,
-        functions=(),
-        modules=tuple(f"{name} ({num})" for name, num in types.items()),
-        autocast=None,
-        beyond=first_of_rows(pair, rows, judgement, table, int(own[0])) if len(own) else None,
-        scored=first,
-    )
+    modules = tuple(f"{name} ({num})" for name, num in types.items())
+    return gap_from(judged, first, *found[first], modules=modules)
 
 
 def rounds_inside(given: Given, eps: Sequence[float]) -> bool | None:

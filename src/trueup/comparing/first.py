@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from trueup.comparing.judgement import DIFFERENT, EQUAL, WITHIN, Judgement
+from trueup.comparing.metrics import Metrics
 from trueup.comparing.owner import (
     argument_differences,
     argument_of_owner,
@@ -98,18 +99,37 @@ class First:
         self.owner = owner_of_row(rows, row)
 
 
-def first_of_rows(pair: StepPair, rows: Rows, verdict: Judgement, table: pa.Table, row: int) -> First:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedStep:
+    """One step of one rank, compared."""
+
+    pair: StepPair
+    rows: Rows
+    metrics: Metrics
+    judgement: Judgement
+    table: pa.Table
+    """what is written of it"""
+
+    @property
+    def at(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Step and rank on both sides."""
+        pair = self.pair
+        return (pair.step, pair.rank), (pair.reference_step, pair.reference_rank)
+
+
+def first_of_rows(judged: JudgedStep, row: int) -> First:
     """One row with its causes."""
+    rows, table = judged.rows, judged.table
     owner = owner_of_row(rows, row)
     arguments = argument_differences(rows, row)
     columns = {column: table[column][row].as_py() for column in table.column_names}
     return First(
-        step=pair.step,
-        rank=pair.rank,
+        step=judged.pair.step,
+        rank=judged.pair.rank,
         order=row,
-        row=RecordRow.from_columns(columns, verdict.reasons.get(row)),
+        row=RecordRow.from_columns(columns, judged.judgement.reasons.get(row)),
         owner=owner,
-        before=_preceding(verdict, table, row),
+        before=_preceding(judged.judgement, table, row),
         arguments=[arguments_at(rows, call, found) for call, found in arguments.items()],
         argument=argument_of_owner(rows, row, owner, arguments),
         dtypes=dtype_differences(rows, row),

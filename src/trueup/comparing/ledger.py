@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from trueup.comparing.arbiter import Arbitrated, Arbitration, arbitrated, tally
 from trueup.comparing.coarse_activations import ActivationGap
 from trueup.comparing.content import Counts, DepthPoint, LocalNorm, UnmatchedGroup
-from trueup.comparing.first import First, first_of_rows
+from trueup.comparing.first import First, JudgedStep, first_of_rows
 from trueup.comparing.gradient_work import shown_phase
 from trueup.comparing.judgement import (
     DIFFERENT,
@@ -97,15 +97,9 @@ class Ledger:
     notes: list[Reason] = field(default_factory=list)
     pairs: int = 0
 
-    def add(
-        self,
-        pair: StepPair,
-        rows: Rows,
-        metrics: Metrics,
-        judgement: Judgement,
-        table: pa.Table,
-    ) -> None:
+    def add(self, judged: JudgedStep) -> None:
         """Take in one step of one rank."""
+        rows, metrics, judgement, table = judged.rows, judged.metrics, judged.judgement, judged.table
         status = judgement.status
         phases = rows.match.words.phase
         of_both = shown_phase(rows) * len(_STATUSES) + judgement.attribution.status
@@ -120,20 +114,21 @@ class Ledger:
             if count:
                 self.evidence[EVIDENCE[code]] += count
         self._add_inside(judgement, table)
-        self._add_open(pair, rows, judgement, table)
-        self._add_firsts(pair, rows, judgement, table)
-        self._add_other_shape(pair, rows, judgement, table)
-        self._add_origin(pair, rows, judgement, table)
+        self._add_open(judged)
+        self._add_firsts(judged)
+        self._add_other_shape(judged)
+        self._add_origin(judged)
         self.tree.add(rows, judgement, first=self.pairs == 0)
-        self._add_limits(pair, rows, judgement)
+        self._add_limits(judged.pair, rows, judgement)
         if self.pairs == 0:
             self._add_apart(judgement, table)
-            self._add_depth(pair, rows, judgement, table)
+            self._add_depth(judged.pair, rows, judgement, table)
             self._add_local_norms(rows, metrics)
-        self._add_requires_grad(pair, table)
+        self._add_requires_grad(judged.pair, table)
         self.pairs += 1
 
-    def _add_open(self, pair: StepPair, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
+    def _add_open(self, judged: JudgedStep) -> None:
+        pair, rows, judgement, table = judged.pair, judged.rows, judged.judgement, judged.table
         self._settle(pair.rank, agrees=not (judgement.status == DIFFERENT).any())
         open_ = np.isin(judgement.status, (UNMATCHED, UNDECIDED))
         neither = (rows.target.summary < 0) & (rows.reference.summary < 0)
@@ -159,7 +154,7 @@ class Ledger:
                 if judgement.reasons[row].code is RecordCode.NO_PARAMETER
             ]
             if weights and (self.lacking is None or pair.step < self.lacking.step):
-                self.lacking = first_of_rows(pair, rows, judgement, table, weights[0])
+                self.lacking = first_of_rows(judged, weights[0])
 
     def _add_apart(self, judgement: Judgement, table: pa.Table) -> None:
         compared = np.flatnonzero(np.isin(judgement.status, (EQUAL, WITHIN, DIFFERENT)))
@@ -196,32 +191,35 @@ class Ledger:
             self._not_bracketed([] if rank in self.followed_well else records)
         self.awaiting = {}
 
-    def _add_firsts(self, pair: StepPair, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
-        exceeding = np.flatnonzero(judgement.status == DIFFERENT)
+    def _add_firsts(self, judged: JudgedStep) -> None:
+        table = judged.table
+        exceeding = np.flatnonzero(judged.judgement.status == DIFFERENT)
         if not len(exceeding):
             return
         phases, at = np.unique(table["phase"].take(pa.array(exceeding)).to_numpy(), return_index=True)
         for name, row in zip(phases.tolist(), exceeding[at].tolist(), strict=True):
             known = self.firsts.get(name)
-            if known is not None and (known.step, known.order) <= (pair.step, row):
+            if known is not None and (known.step, known.order) <= (judged.pair.step, row):
                 continue
-            self.firsts[name] = first_of_rows(pair, rows, judgement, table, row)
+            self.firsts[name] = first_of_rows(judged, row)
 
-    def _add_other_shape(self, pair: StepPair, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
+    def _add_other_shape(self, judged: JudgedStep) -> None:
+        rows, judgement = judged.rows, judged.judgement
         made = rows.paired & rows.kind_is("module") & rows.phase_is("forward") & rows.slot_starts("output")
         at = [
             row
             for row, why in judgement.reasons.items()
             if why.code is RecordCode.SHAPE_DIFFERS and made[row] and judgement.status[row] == UNDECIDED
         ]
-        if at and (self.other_shape is None or pair.step < self.other_shape.step):
-            self.other_shape = first_of_rows(pair, rows, judgement, table, min(at))
+        if at and (self.other_shape is None or judged.pair.step < self.other_shape.step):
+            self.other_shape = first_of_rows(judged, min(at))
             self.other_shape.why = [judgement.reasons[min(at)]]
 
-    def _add_origin(self, pair: StepPair, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
+    def _add_origin(self, judged: JudgedStep) -> None:
         """Keep the likeliest origin so far. What exceeds in a step without any may follow from what could
         not be compared there; then no later step is where it starts. Where all was compared, noise grew, and
         a later step may show an error of its own."""
+        pair, judgement, table = judged.pair, judged.judgement, judged.table
         at = np.flatnonzero(judgement.attribution.status == ORIGIN)
         self.num_origins += len(at)
         untraced = not len(at) and (judgement.status == DIFFERENT).any() and self.origin is None
@@ -237,9 +235,9 @@ class Ledger:
             if not best[0][0]:
                 break
         if best is not None and (self.origin is None or best[0] < self.origin.likelihood):
-            self.origin = first_of_rows(pair, rows, judgement, table, best[1])
+            self.origin = first_of_rows(judged, best[1])
             self.origin.why, self.origin.likelihood = why_origin(self.origin.row), best[0]
-            self.origin.name_weight(rows, at)
+            self.origin.name_weight(judged.rows, at)
 
     def add_arbitration(self, arbitration: Arbitration, table: pa.Table) -> None:
         """Take in what the arbiter says of one step of one rank."""

@@ -22,6 +22,7 @@ from trueup.store import StepTables
 from trueup.store.checked import document_from_file
 from trueup.store.parquet import damage_named, frame_from_parquet
 from trueup.store.places import places
+from trueup.store.writer import write_text
 from trueup.types.arrays import Floats, Ints
 from trueup.types.codes import NoteCode
 from trueup.types.reason import Reason, reason
@@ -139,9 +140,7 @@ class NoiseProfile:
         temporary = folder / f"{TABLE}.writing-{os.getpid()}"
         self.table.write_parquet(temporary, compression="zstd")
         temporary.replace(folder / TABLE)
-        temporary = folder / f"{FACTS}.writing-{os.getpid()}"
-        temporary.write_text(json.dumps(dict(self.facts), indent=1), encoding="utf-8")
-        temporary.replace(folder / FACTS)
+        write_text(folder / FACTS, json.dumps(dict(self.facts), indent=1))
         return folder
 
     def of_rows(self, rows: Rows, step: int, rank: int) -> StepNoise | None:

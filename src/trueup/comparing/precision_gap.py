@@ -30,12 +30,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
 
-from trueup.comparing.first import First, first_of_rows
+from trueup.comparing.first import First, JudgedStep, first_of_rows
 from trueup.comparing.judgement import EQUAL, ORIGIN, WITHIN, Judgement
 from trueup.comparing.metrics import SKETCH, Metrics
-from trueup.comparing.pairing import StepPair
 from trueup.comparing.precision import is_cast, role_of
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.rules.rule import StepContext
@@ -122,19 +120,12 @@ def _allows_tf32(manifest: Manifest) -> bool | None:
     return override == "1" if override in ("0", "1") else allowed
 
 
-def gap_of_step(
-    pair: StepPair,
-    context: StepContext,
-    metrics: Metrics,
-    judgement: Judgement,
-    table: pa.Table,
-    tf32: str | None = None,
-) -> PrecisionGap | None:
+def gap_of_step(judged: JudgedStep, context: StepContext, tf32: str | None = None) -> PrecisionGap | None:
     """The gap that explains where a step begins to differ; None where there is none.
 
     ``tf32``: the side that alone multiplies in TF32.
     """
-    rows = context.rows
+    rows, metrics, judgement = judged.rows, judged.metrics, judged.judgement
     roundoff = [unit_roundoffs(rows.match.words.dtype)[half.dtype] for half in (rows.target, rows.reference)]
     shown = _apart(rows, roundoff) | _casts_of_one_side(rows, roundoff)
     least = 0.0
@@ -157,7 +148,7 @@ def gap_of_step(
     functions, modules = _computing(rows, shown)
     weights = rows.phase_is("param") & rows.paired & ~np.isnan(roundoff[0]) & ~np.isnan(roundoff[1])
     return PrecisionGap(
-        at=first_of_rows(pair, rows, judgement, table, first),
+        at=first_of_rows(judged, first),
         target=target,
         reference=reference,
         weights=bool((shown & weights).any()),
@@ -165,16 +156,41 @@ def gap_of_step(
         functions=functions,
         modules=modules,
         autocast=_autocast(rows, shown, roundoff),
-        beyond=first_of_rows(pair, rows, judgement, table, int(own[0])) if len(own) else None,
+        beyond=first_of_rows(judged, int(own[0])) if len(own) else None,
         scored=int(beyond[0]),
     )
 
 
-def gap_of_reductions(
-    pair: StepPair, rows: Rows, metrics: Metrics, judgement: Judgement, table: pa.Table
-) -> PrecisionGap | None:
+def gap_from(
+    judged: JudgedStep,
+    row: int,
+    target: str,
+    reference: str,
+    *,
+    functions: tuple[str, ...] = (),
+    modules: tuple[str, ...] = (),
+) -> PrecisionGap:
+    """The gap that begins at a row, of calls that compute in two dtypes by themselves."""
+    at = np.arange(len(judged.rows))
+    own = np.flatnonzero((judged.judgement.attribution.status == ORIGIN) & (at > row))
+    return PrecisionGap(
+        at=first_of_rows(judged, row),
+        target=target,
+        reference=reference,
+        weights=False,
+        whole=False,
+        functions=functions,
+        modules=modules,
+        autocast=None,
+        beyond=first_of_rows(judged, int(own[0])) if len(own) else None,
+        scored=row,
+    )
+
+
+def gap_of_reductions(judged: JudgedStep) -> PrecisionGap | None:
     """The collectives that sum in two dtypes; None where there are none. A single number is none:
     programs log some."""
+    rows, metrics, judgement = judged.rows, judged.metrics, judged.judgement
     words, call = rows.match.words, rows.target.call
     roundoff = unit_roundoffs(words.dtype)
     target, reference = roundoff[rows.target.dtype], roundoff[rows.reference.dtype]
@@ -189,22 +205,11 @@ def gap_of_reductions(
     if not len(found):
         return None
     first = int(found[0])
-    own = np.flatnonzero((judgement.attribution.status == ORIGIN) & (np.arange(len(rows)) > first))
+    target_dtype, reference_dtype = (words.dtype[half.dtype[first]] for half in (rows.target, rows.reference))
     names = Counter(
         words.name[code].rpartition(".")[2].strip("_") for code in rows.of_call("name")[found].tolist()
     )
-    return PrecisionGap(
-        at=first_of_rows(pair, rows, judgement, table, first),
-        target=words.dtype[rows.target.dtype[first]],
-        reference=words.dtype[rows.reference.dtype[first]],
-        weights=False,
-        whole=False,
-        functions=tuple(names),
-        modules=(),
-        autocast=None,
-        beyond=first_of_rows(pair, rows, judgement, table, int(own[0])) if len(own) else None,
-        scored=first,
-    )
+    return gap_from(judged, first, target_dtype, reference_dtype, functions=tuple(names))
 
 
 def _apart(rows: Rows, roundoff: list[Floats]) -> Bools:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trueup.store.parquet import frame_from_parquet, lazy_from_parquet
+from trueup.store.writer import write_text
 from trueup.types.result import ResultDocument
 from trueup.types.verdict import Verdict
 
@@ -111,9 +111,7 @@ def comparison_of(content: Content, **files: Any) -> Comparison:
 
 def write_document(document: Mapping[str, object], folder: Path) -> None:
     """Write result.json by one rename; on one line, which is ten times faster to write."""
-    temporary = folder / f"result.json.writing-{os.getpid()}"
-    temporary.write_text(json.dumps(document, allow_nan=False, separators=(",", ":")), encoding="utf-8")
-    temporary.replace(folder / "result.json")
+    write_text(folder / "result.json", json.dumps(document, allow_nan=False, separators=(",", ":")))
 
 
 def plain(value: Any) -> Any:

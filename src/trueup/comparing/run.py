@@ -24,7 +24,7 @@ from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.common_form import in_common_form
 from trueup.comparing.content import Content, Side, Tolerance
 from trueup.comparing.device_products import device_products
-from trueup.comparing.first import first_of_rows
+from trueup.comparing.first import JudgedStep, first_of_rows
 from trueup.comparing.history import History, observe, remember
 from trueup.comparing.inflow import Inflow
 from trueup.comparing.judgement import Judgement
@@ -199,42 +199,37 @@ class _Work:
         self.histories[pair.rank] = remember(rows, metrics, judgement, history, pair.step)
         arbitration = self._arbitration(rows, judgement, pair)
         table = table_from_rows(pair, rows, metrics, judgement, arbitration, self.stacks)
-        self.ledger.add(pair, rows, metrics, judgement, table)
+        judged = JudgedStep(pair=pair, rows=rows, metrics=metrics, judgement=judgement, table=table)
+        self.ledger.add(judged)
         if arbitration is not None:
             self.ledger.add_arbitration(arbitration, table)
         if first:
             self.precision.append(precision_rows(rows, pair.rank))
             gap = self.ledger.precision
             tf32 = tf32_side(self.target.manifest, self.reference.manifest)
-            self.ledger.precision = gap or gap_of_step(pair, context, metrics, judgement, table, tf32)
+            self.ledger.precision = gap or gap_of_step(judged, context, tf32)
             self.ledger.copies = self.ledger.copies or updated_copies(rows)
             attributes = attributes_of(self.target), attributes_of(self.reference)
             if self.ledger.precision is None:
-                self.ledger.precision = self._coarse_gap(pair, rows, metrics, judgement, table, attributes)
+                self.ledger.precision = self._coarse_gap(judged, attributes)
             if self.options.read_values and self.ledger.activation is None:
                 sides = self.target, self.reference
-                self.ledger.activation = gap_of_activations(pair, rows, metrics, judgement, table, sides)
+                self.ledger.activation = gap_of_activations(judged, sides)
             row = module_of_other_constant(rows, metrics, *attributes)
             if row is not None and self.ledger.other_constant is None:
-                self.ledger.other_constant = first_of_rows(pair, rows, judgement, table, row)
+                self.ledger.other_constant = first_of_rows(judged, row)
         self.seen.append(_described(rows, pair))
         return table
 
     def _coarse_gap(
-        self,
-        pair: StepPair,
-        rows: Rows,
-        metrics: Metrics,
-        judgement: Judgement,
-        table: pa.Table,
-        attributes: tuple[Attributes, Attributes],
+        self, judged: JudgedStep, attributes: tuple[Attributes, Attributes]
     ) -> PrecisionGap | None:
         """The first thing in the step that one run alone makes in a coarse dtype, below every tolerance."""
         sides = self.target, self.reference
-        found = [gap_of_reductions(pair, rows, metrics, judgement, table)]
+        found = [gap_of_reductions(judged)]
         if self.options.read_values:
-            found.append(gap_of_choices(pair, rows, metrics, judgement, table, sides))
-            found.append(gap_of_norms(pair, rows, judgement, table, sides, attributes))
+            found.append(gap_of_choices(judged, sides))
+            found.append(gap_of_norms(judged, sides, attributes))
         return min((gap for gap in found if gap is not None), key=lambda gap: gap.scored, default=None)
 
     def _rows(self, pair: StepPair) -> Rows:

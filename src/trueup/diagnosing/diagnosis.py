@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trueup.comparing.result import plain
 from trueup.diagnosing.stages.protocol import StageOutcome
 from trueup.store.checked import document_from_file
+from trueup.store.writer import write_text
 from trueup.types.confidence import Confidence
 from trueup.types.finding import Finding
 from trueup.types.reason import Reason
@@ -112,11 +112,8 @@ class Diagnosis:
 
     def write(self, folder: Path) -> Path:
         """Write diagnosis.json by one rename and return its path."""
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f"{FILE}.writing-{os.getpid()}"
         text = json.dumps(self.to_json(), allow_nan=False, indent=1, ensure_ascii=False)
-        temporary.write_text(text, encoding="utf-8", errors="replace")
-        return temporary.replace(folder / FILE)
+        return write_text(folder / FILE, text)
 
 
 def read_diagnosis(folder: Path) -> dict[str, object]:

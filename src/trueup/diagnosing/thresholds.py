@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from trueup.numerics.dtypes import DTYPES
 from trueup.types.threshold import chosen, derived
-
-FLOAT32 = DTYPES["float32"].eps
 
 # -- what an optimizer did ------------------------------------------
 

@@ -249,12 +249,17 @@ def write_table(table: pa.Table, path: Path) -> None:
     )
 
 
-def write_json(path: Path, content: Mapping[str, object]) -> None:
+def write_text(path: Path, text: str) -> Path:
     """Replace ``path`` by one rename, so that a reader sees the old or the new file, never half of one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.writing-{os.getpid()}")
-    temporary.write_text(json.dumps(content, default=str), encoding="utf-8")
-    temporary.replace(path)
+    temporary.write_text(text, encoding="utf-8", errors="replace")
+    return temporary.replace(path)
+
+
+def write_json(path: Path, content: Mapping[str, object]) -> None:
+    """Likewise; what JSON does not know is written as text."""
+    write_text(path, json.dumps(content, default=str))
 
 
 def _linked(there: Path, path: Path) -> bool:

@@ -1,20 +1,6 @@
-"""Where in a program a tensor was seen."""
+"""How places of a program are written."""
 
 from __future__ import annotations
-
-from enum import Enum
-
-
-class Phase(str, Enum):
-    """Which part of a training step a record belongs to, in execution order."""
-
-    PARAM = "param"
-    FORWARD = "forward"
-    LOSS = "loss"
-    BACKWARD = "backward"
-    PARAM_GRAD = "param_grad"
-    COLLECTIVE = "collective"
-    OPTIMIZER = "optimizer"
 
 
 def shown_name(name: str) -> str:

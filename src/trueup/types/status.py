@@ -27,11 +27,6 @@ class Status(str, Enum):
         """Its number in arrays of statuses: the place in this enum."""
         return _CODES[self]
 
-    @property
-    def is_exceeding(self) -> bool:
-        """Whether the record differs by more than its tolerance."""
-        return self in (Status.DIFFERENT, Status.PROPAGATED, Status.AMPLIFIED, Status.ORIGIN)
-
     @classmethod
     def final(cls) -> tuple[Status, ...]:
         """Those that a row of a result can have."""
@@ -39,16 +34,6 @@ class Status(str, Enum):
 
 
 _CODES = {status: at for at, status in enumerate(Status)}
-
-
-class Evidence(str, Enum):
-    """What a row's judgement rests on, strongest first."""
-
-    DIGEST = "digest"
-    VALUES = "values"
-    SKETCH = "sketch"
-    STATISTICS = "statistics"
-    NONE = "none"
 
 
 class Outcome(str, Enum):

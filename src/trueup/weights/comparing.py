@@ -32,7 +32,6 @@ class PairStatus(str, Enum):
 
 _LEAST_MULTIPLE, _MOST_ROWS = 64, 1024
 """of published models: Qwen2's 151,665 tokens have 151,936 rows, a multiple of 128"""
-AGREEING = (PairStatus.EQUAL, PairStatus.SAME_VALUES, PairStatus.ROUNDED, PairStatus.WITHIN_TOLERANCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Literal
 
 from trueup.errors import ConfigError
 from trueup.weights.plan import MovingStep, Permute, Reshape, Slice
@@ -52,7 +53,7 @@ class Joining:
     steps: Steps = ()
 
 
-LAYOUTS = (
+Layout = Literal[
     "same",
     "concat",
     "concat_qkv",
@@ -60,14 +61,14 @@ LAYOUTS = (
     "grouped_qkv",
     "interleaved_rotary",
     "stacked",
-)
+]
 
 
 def taken_apart(layout: str, shape: Shape, num: int, heads: Heads, *, query: bool, name: str) -> list[Steps]:
     """For each of the ``num`` plain weights in a stored one, the steps that take it out: at most one slice.
 
     Args:
-        layout: one of ``LAYOUTS``.
+        layout: a ``Layout``.
         shape: of the stored weight.
         heads: of the model, where the layout depends on them.
         query: of ``interleaved_rotary``: whether it is q, with H heads, or k, with G.

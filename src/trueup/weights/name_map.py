@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from trueup.errors import ConfigError
+from trueup.weights.layouts import Layout
 
 _FOR = {"layer": r"\d+", "expert": r"\d+", "part": "weight|bias", "path": ".+", "rest": ".+"}
 _WRAPPERS = frozenset(
@@ -44,15 +45,7 @@ class Rule(BaseModel):
     name: str
     also: tuple[str, ...] = ()
     parts: tuple[str, ...] = Field(alias="is")
-    layout: Literal[
-        "same",
-        "concat",
-        "concat_qkv",
-        "concat_transposed",
-        "grouped_qkv",
-        "interleaved_rotary",
-        "stacked",
-    ] = "same"
+    layout: Layout = "same"
     heads: Literal["query", "key"] = "query"
     gated_by: str | None = None
     unless: str | None = None

@@ -79,6 +79,11 @@ class ModelConfig(Section):
         return "absolute" if value == "learned_absolute" else value
 
     @property
+    def is_gated(self) -> bool:
+        """Whether the feed-forward block has a gate beside its wide product."""
+        return self.hidden_act == "swiglu"
+
+    @property
     def head_dim(self) -> int:
         """Channels of one attention head."""
         return self.kv_channels or self.hidden_size // self.num_attention_heads
@@ -105,3 +110,7 @@ class MoEConfig(Section):
     moe_token_dispatcher_type: Literal["alltoall"] = "alltoall"
     num_experts_from_layer: Count = 0
     """layers before it keep the plain block; not a key of the original"""
+
+    def are_in(self, layer: int) -> bool:
+        """Whether that layer has them."""
+        return self.num_experts > 1 and layer >= self.num_experts_from_layer

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import mindspore
-import numpy as np
 from mindspore import Tensor
 
+from trueup_gpt import session
 from trueup_gpt.config import Config
-from trueup_gpt.data import Source, open_data
-from trueup_gpt.data.source import Portion
+from trueup_gpt.data import open_data
 from trueup_gpt.launching import asked_to_stop
 from trueup_gpt.mindspore.limits import check_supported
 from trueup_gpt.mindspore.optimizers import Groups, build_optimizer
@@ -23,33 +22,21 @@ from trueup_gpt.mindspore.parallel.pipeline import runner_for
 from trueup_gpt.mindspore.parallel.stages import Parallel, build
 from trueup_gpt.mindspore.step import TrainStep
 from trueup_gpt.optimize import weight_decay_groups
-from trueup_gpt.parallel.mesh import AXES, DATA
-from trueup_gpt.session import portion_of, rows_of_step, steps_of
+from trueup_gpt.parallel.mesh import AXES
+from trueup_gpt.parallel.running import Runner
+from trueup_gpt.session import steps_of
 
 if TYPE_CHECKING:
     from trueup_gpt.mindspore.checkpoint import Checkpoints
 
 
 @dataclass(slots=True)
-class Session:
+class Session(session.Session):
     """A run in one process."""
 
-    config: Config
     mesh: Mesh
     parallel: Parallel
     step: TrainStep
-    data: Source
-    validation: Source | None
-    num_steps: int
-
-    def portion(self, step: int) -> Portion:
-        """This process's microbatches of a step."""
-        return portion_of(self.config, self.mesh, step)
-
-    @property
-    def rows_of_step(self) -> int:
-        """Rows that all data-parallel ranks read in a step."""
-        return rows_of_step(self.config, self.mesh)
 
     def checkpoints(self, said: Callable[[str], None]) -> Checkpoints:
         """Of the run; ``said`` is told of each."""
@@ -77,24 +64,22 @@ class Session:
         """The most that was allocated on the device so far; None on a CPU."""
         return None if self.mesh.device == "cpu" else float(mindspore.runtime.max_memory_allocated())
 
-    def evaluate(self) -> float:
-        """Mean loss over the first ``eval_iters`` steps of the validation data; alike in every process."""
-        assert self.validation is not None
-        runner, mesh = runner_for(self.parallel), self.mesh
-        count, eval_iters = self.config.dataset.micro_batch_num, self.config.training.eval_iters
-        total = 0.0
+    def _runner(self) -> Runner[Tensor]:
+        return runner_for(self.parallel)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
         for stage in self.parallel.stages:
             stage.set_train(False)
-        for number in range(eval_iters):
-            losses = runner.run(self.validation.read(self.portion(number)), [1.0] * count, backward=False)
-            if not mesh.coordinate("tp"):
-                total += sum(float(loss.asnumpy()) for loss in losses)
+        yield
         for stage in self.parallel.stages:
             stage.set_train()
-        if mesh.size(*AXES) > 1:
-            dtype = mindspore.float64 if mesh.device == "cpu" else mindspore.float32
-            total = float(all_reduce(Tensor([total], dtype), mesh.group(*AXES)).asnumpy()[0])
-        return total / (eval_iters * count * mesh.size(*DATA))
+
+    def _sum(self, number: float) -> float:
+        if self.mesh.size(*AXES) == 1:
+            return number
+        dtype = mindspore.float64 if self.mesh.device == "cpu" else mindspore.float32
+        return float(all_reduce(Tensor([number], dtype), self.mesh.group(*AXES)).asnumpy()[0])
 
 
 def prepare(config: Config, *, device: str | None = None) -> Session:
@@ -121,10 +106,7 @@ def groups_of(parallel: Parallel) -> Groups:
 
 def seed_streams(config: Config, mesh: Mesh) -> None:
     """Random streams of dropout: one for each place along dp, cp and pp."""
-    place = 1009 * mesh.coordinate(*DATA) + 9176 * mesh.coordinate("pp") + 80141 * mesh.coordinate("cp")
-    seed = config.training.seed + place
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
+    seed = session.seed_python(config, mesh)
     mindspore.set_seed(seed % 2**32)
     mindspore.manual_seed(seed)
     if config.parallel.deterministic_mode:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from trueup import Placement, Shard, part_of
+from trueup import Invariant, Placement, Replicate, Shard, part_of
 from trueup_gpt.parallel.layout import Layout
 from trueup_gpt.parallel.mesh import Mesh
 
@@ -42,6 +42,15 @@ class Place:
     def axes(self, kind: type[Placement]) -> tuple[str, ...]:
         """The axes along which it is placed so."""
         return tuple(axis for axis, placement in self.placements.items() if isinstance(placement, kind))
+
+    def copies(self, mesh: Mesh, *, besides: Sequence[str] = ()) -> tuple[str, ...]:
+        """Axes along which other processes have the same part, those of ``besides`` left out."""
+        same = mesh.axes((*self.axes(Replicate), *self.axes(Invariant)))
+        return tuple(axis for axis in same if axis not in besides)
+
+    def partial(self, mesh: Mesh, among: Sequence[str]) -> tuple[str, ...]:
+        """Those of the axes ``among`` over which its gradient is partial."""
+        return mesh.axes([axis for axis in self.axes(Replicate) if axis in among])
 
 
 def place_of(fqn: str, shape: Sequence[int], layout: Layout, mesh: Mesh) -> Place:

@@ -84,8 +84,8 @@ def _layer(config: Config, layer: int) -> Iterator[tuple[str, tuple[int, ...]]]:
     for name, rows in (("query", heads), ("key", groups), ("value", groups)):
         yield from _linear(f"attention.{name}", rows, hidden, bias=model.qkv_has_bias)
     yield from _linear("attention.output", hidden, heads, bias=model.out_proj_has_bias)
-    gate = ("gate",) if model.hidden_act == "swiglu" else ()
-    if moe.num_experts > 1 and layer >= moe.num_experts_from_layer:
+    gate = ("gate",) if model.is_gated else ()
+    if moe.are_in(layer):
         yield "mlp.router.weight", (moe.num_experts, hidden)
         for name in (*gate, "up"):
             yield f"mlp.experts.{name}", (moe.num_experts, wide, hidden)

@@ -6,16 +6,28 @@ so that ``trueup compare`` can put a run of any layout together and lay it besid
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trueup import Shard
 from trueup_gpt.config import Config
 from trueup_gpt.parallel.layout import TOKENS, Layout
 from trueup_gpt.parallel.mesh import AXES, DATA, Mesh
+from trueup_gpt.parallel.places import Place
 
 MODEL = "model."
 """what stands before names of modules and parameters: a stage holds the model under it"""
 Row = dict[str, object]
+
+
+def piece_facts(place: Place, flat: tuple[int, int], axes: Sequence[str]) -> dict[str, object]:
+    """What a trace is told of a part of a parameter that a process updates (docs/trace-format.md).
+
+    Args:
+        place: of the parameter.
+        flat: which elements of the flattened part that the process computes with.
+        axes: over which it is dealt out.
+    """
+    return {"name": f"{MODEL}{place.fqn}", "flat": list(flat), "shape": list(place.size), "axes": list(axes)}
 
 
 def traced_layout(config: Config, layout: Layout, mesh: Mesh, stages: list[list[int]]) -> dict[str, object]:

@@ -5,7 +5,6 @@ With ``ckpt_format: torch_dist`` the tensors, by the same names, are in torch's 
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Callable, Container, Iterator, Mapping
 from pathlib import Path
@@ -18,21 +17,11 @@ from torch import Tensor
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from trueup import Invariant, Replicate
 from trueup.errors import ConfigError
 from trueup.types.arrays import Array
-from trueup_gpt.parallel.mesh import AXES
-from trueup_gpt.parts import PartReader, PartWriter, is_in_parts
-from trueup_gpt.saved import (
-    BEST,
-    RUN_FILE,
-    RunFacts,
-    check_model,
-    checkpoint_name,
-    find_checkpoint,
-    remove_old,
-    run_facts,
-)
+from trueup_gpt import checkpoints
+from trueup_gpt.parts import PartReader, is_in_parts
+from trueup_gpt.saved import RunFacts
 from trueup_gpt.torch.boxes import Boxes, LoadPlanner, boxes_of
 from trueup_gpt.torch.hugging_face import HuggingFaceWeights, check_exchangeable, is_hugging_face
 from trueup_gpt.torch.parallel.pieces import Piece
@@ -41,39 +30,23 @@ from trueup_gpt.torch.saving import Writer, barrier
 from trueup_gpt.torch.session import Session
 
 
-class Checkpoints:
+class Checkpoints(checkpoints.Checkpoints):
     """The checkpoints of a run."""
 
-    def __init__(self, session: Session, said: Callable[[str], None] = lambda message: None) -> None:
-        self._session, self._said = session, said
-        training = session.config.training
-        self.folder = training.output_dir / "checkpoints"
-        self.best: float | None = None
-        """of the validations so far, kept over a resumption"""
-        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # one process is fine
-        distributed = training.ckpt_format == "torch_dist"
-        self._writer = self._distributed_writer() if distributed else self._part_writer()
+    _session: Session
 
-    def _part_writer(self) -> PartWriter:
-        training, mesh = self._session.config.training, self._session.mesh
-        return PartWriter(
-            self.folder,
-            suffix=training.ckpt_format,
-            rank=mesh.rank,
-            num_processes=mesh.size(*AXES),
-            background=training.async_save,
-            barrier=barrier,
-            on_whole=self._whole,
+    def __init__(self, session: Session, said: Callable[[str], None] = lambda message: None) -> None:
+        super().__init__(session, said)
+        training, first = session.config.training, session.mesh.rank == 0
+        warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # one process is fine
+        self._writer = (
+            Writer(self.folder, first=first, background=training.async_save, on_whole=self._whole)
+            if training.ckpt_format == "torch_dist"
+            else self._part_writer(barrier)
         )
 
-    def _distributed_writer(self) -> Writer:
-        background, first = self._session.config.training.async_save, self._session.mesh.rank == 0
-        return Writer(self.folder, first=first, background=background, on_whole=self._whole)
-
-    def save(self, *, best: bool = False) -> Path:
-        """Begin one, under its step's number or as the best; a process that ends must ``wait`` for it."""
-        name = checkpoint_name(self._session.config.training.prefix, self._session.step.number, best=best)
-        state, facts = self._state(), self._facts()
+    def _begin(self, name: str, facts: RunFacts) -> Path:
+        state = self._state()
         if isinstance(self._writer, Writer):
             return self._writer.begin(state, facts, name)
         held = {name: _arrays(value) for name, value in state.items() if self._is_first(name)}
@@ -86,8 +59,7 @@ class Checkpoints:
         if kind == "random" or session.config.parallel.zero_level in ("z2", "z3"):
             return True
         if kind == "model":
-            place = session.parallel.places[rest]
-            copies = session.mesh.axes((*place.axes(Replicate), *place.axes(Invariant)))
+            copies = session.parallel.places[rest].copies(session.mesh)
         else:
             pieces = session.parallel.engine.pieces
             copies = next(one.copies for one in pieces if f"{rest}.".startswith(f"{one.fqn}."))
@@ -97,46 +69,18 @@ class Checkpoints:
         """Until the last one is whole."""
         self._writer.wait()
 
-    def _whole(self, path: Path) -> None:
-        training = self._session.config.training
-        remove_old(self.folder, training.prefix, training.keep_checkpoint_max)
-        self._said(f"saved {path}" + (", the best so far" if path.name.endswith(BEST) else ""))
-
-    def resume(self) -> Path | None:
-        """Load what the configuration names: weights, optimizer, random streams, place in the data.
-
-        Raises:
-            ConfigError: there is none, or it is of another model.
-        """
-        training = self._session.config.training
-        if training.load_checkpoint is None and not training.resume_training:
-            return None
-        given = training.load_checkpoint
-        if given is not None and is_hugging_face(given):
-            self._import(given)
-            return given
-        path = find_checkpoint(given, self.folder, training.prefix)
-        if path is None:
-            return None
-        facts: RunFacts = json.loads((path / RUN_FILE).read_text(encoding="utf-8"))
-        check_model(path, facts, self._session.config)
-        whole = training.resume_training and not training.no_load_optim
-        state = self._state(optimizer=whole, random=False)
+    def _load(self, path: Path, number: int, *, optimizer: bool) -> None:
+        state = self._state(optimizer=optimizer, random=False)
         masters = [name for name in state if name.startswith("master.")]
         kept = bool(masters) and masters[0] in _names(path)
         _read({name: value for name, value in state.items() if kept or name not in masters}, path)
         if not kept:
             self._session.parallel.adopt()
-        if training.resume_training:
-            self._session.step.number = 0 if training.new_dataset else facts["step"]
-            self._session.step.scale.load_state_dict(facts["loss_scale"])
-            self.best = facts.get("best")
-            if not training.no_load_rng:
-                self._load_random(path, facts["num_processes"])
-        return path
 
-    def _import(self, folder: Path) -> None:
+    def _imported(self, folder: Path) -> bool:
         """Weights alone, from a Hugging Face folder; each process takes its part."""
+        if not is_hugging_face(folder):
+            return False
         session = self._session
         check_exchangeable(session.config)
         weights = HuggingFaceWeights(folder)
@@ -150,16 +94,7 @@ class Checkpoints:
                     whole = whole.narrow(dim, offset, size)
                 box.values.copy_(whole)
         session.parallel.adopt()
-
-    def _facts(self) -> RunFacts:
-        session = self._session
-        return run_facts(
-            session.config,
-            session.mesh,
-            step=session.step.number,
-            scale=session.step.scale,
-            best=self.best,
-        )
+        return True
 
     def _state(self, *, optimizer: bool = True, random: bool = True) -> dict[str, object]:
         """Names to tensors: boxes of this process's parts. What is loaded is written into them."""
@@ -186,10 +121,8 @@ class Checkpoints:
             alike = isinstance(value, Tensor) and value.shape == piece.parameter.shape
             yield name, Boxes.of(value, boxes_of(piece.place, value, piece.flat)) if alike else value
 
-    def _load_random(self, path: Path, num_processes: int) -> None:
+    def _load_random(self, path: Path) -> None:
         mesh = self._session.mesh
-        if num_processes != mesh.size(*mesh.sizes):
-            return
         state = {f"random.{mesh.rank}": random_state(mesh.device)}
         if is_in_parts(path) and f"random.{mesh.rank}" not in _names(path):
             self._said("the checkpoint holds no random streams of PyTorch: dropout draws from the seed")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import cast
@@ -14,7 +12,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.state_dict_saver import AsyncSaveResponse, async_save, save
 
-from trueup_gpt.saved import RUN_FILE
+from trueup_gpt.saved import RunFacts, begin_folder, name_folder
 from trueup_gpt.torch.boxes import Box, Boxes, SavePlanner
 
 
@@ -63,14 +61,12 @@ class Writer:
         self._group: dist.ProcessGroup | None = None
         self._whole: Future[object] | None = None
 
-    def begin(self, state: dict[str, object], facts: Mapping[str, object], name: str) -> Path:
+    def begin(self, state: dict[str, object], facts: RunFacts, name: str) -> Path:
         """Start writing ``state`` as the folder ``name``; what is there under that name is replaced."""
         self.wait()
         unfinished, path = self._folder / f".{name}", self._folder / name
         if self._first:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            unfinished.mkdir(parents=True)
-            (unfinished / RUN_FILE).write_text(json.dumps(facts, indent=1), encoding="utf-8")
+            begin_folder(path, facts)
         barrier()
         whole: Future[object] = Future()
         self._whole = whole
@@ -114,11 +110,7 @@ class Writer:
         try:
             written.result()
             if self._first:
-                old = path.with_name(f".old_{path.name}")
-                if path.exists():
-                    path.rename(old)
-                path.with_name(f".{path.name}").rename(path)
-                shutil.rmtree(old, ignore_errors=True)
+                name_folder(path)
                 self._on_whole(path)
         except BaseException as error:
             whole.set_exception(error)

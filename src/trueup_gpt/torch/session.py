@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
+from trueup_gpt import session
 from trueup_gpt.config import Config
-from trueup_gpt.data import Source, open_data
-from trueup_gpt.data.source import Portion
+from trueup_gpt.data import open_data
 from trueup_gpt.optimize import weight_decay_groups
-from trueup_gpt.parallel.mesh import DATA
-from trueup_gpt.session import portion_of, rows_of_step, steps_of
+from trueup_gpt.parallel.running import Runner
+from trueup_gpt.session import steps_of
 from trueup_gpt.torch.limits import check_supported
 from trueup_gpt.torch.optimizers import Groups, build_optimizer
 from trueup_gpt.torch.parallel.mesh import Mesh, start_mesh
@@ -29,25 +29,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Session:
+class Session(session.Session):
     """A run in one process."""
 
-    config: Config
     mesh: Mesh
     parallel: Parallel
     step: TrainStep
-    data: Source
-    validation: Source | None
-    num_steps: int
-
-    def portion(self, step: int) -> Portion:
-        """This process's microbatches of a step."""
-        return portion_of(self.config, self.mesh, step)
-
-    @property
-    def rows_of_step(self) -> int:
-        """Rows that all data-parallel ranks read in a step."""
-        return rows_of_step(self.config, self.mesh)
 
     def checkpoints(self, said: Callable[[str], None]) -> Checkpoints:
         """Of the run; ``said`` is told of each."""
@@ -75,26 +62,25 @@ class Session:
         """The most that was allocated on the device so far; None on a CPU."""
         return None if self.mesh.device.type == "cpu" else float(torch.accelerator.max_memory_allocated())
 
-    def evaluate(self) -> float:
-        """Mean loss over the first ``eval_iters`` steps of the validation data; alike in every process."""
-        assert self.validation is not None
-        runner, mesh = runner_for(self.parallel), self.mesh
-        count, eval_iters = self.config.dataset.micro_batch_num, self.config.training.eval_iters
-        total = torch.zeros(1, dtype=torch.float64 if mesh.device.type != "npu" else torch.float32)
+    def _runner(self) -> Runner[Tensor]:
+        return runner_for(self.parallel)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
         for stage in self.parallel.stages:
             stage.eval()
         with torch.no_grad():
-            for number in range(eval_iters):
-                batches = self.validation.read(self.portion(number))
-                losses = runner.run(batches, [1.0] * count, backward=False)
-                if losses and not mesh.coordinate("tp"):
-                    total += sum(float(loss) for loss in losses)
+            yield
         for stage in self.parallel.stages:
             stage.train()
-        total = total.to(mesh.device)
-        if dist.is_initialized():
-            dist.all_reduce(total)
-        return float(total) / (eval_iters * count * mesh.size(*DATA))
+
+    def _sum(self, number: float) -> float:
+        if not dist.is_initialized():
+            return number
+        wide = torch.float64 if self.mesh.device.type != "npu" else torch.float32
+        total = torch.tensor([number], dtype=wide, device=self.mesh.device)
+        dist.all_reduce(total)
+        return float(total)
 
 
 def prepare(config: Config, *, device: str | None = None) -> Session:
@@ -121,10 +107,7 @@ def groups_of(parallel: Parallel) -> Groups:
 
 def seed_streams(config: Config, mesh: Mesh) -> None:
     """Random streams of dropout: one for each place along dp, cp and pp; see ``parallel/streams.py``."""
-    place = 1009 * mesh.coordinate(*DATA) + 9176 * mesh.coordinate("pp") + 80141 * mesh.coordinate("cp")
-    seed = config.training.seed + place
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
+    seed = session.seed_python(config, mesh)
     torch.manual_seed(seed)
     if config.parallel.deterministic_mode:
         torch.use_deterministic_algorithms(True)

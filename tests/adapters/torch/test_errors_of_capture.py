@@ -115,7 +115,7 @@ ENTRIES = {
     "adapters/torch/escapes.py:_escaped",
     "adapters/torch/escapes.py:_get_data",
     "adapters/torch/escapes.py:_watched.<locals>.escaping",
-    "adapters/torch/measures.py:_never_raises.<locals>.safe",
+    "adapters/measuring.py:never_raises.<locals>.safe",
     "adapters/torch/modules.py:_captured",
     "adapters/torch/modules.py:_kind_of",
     "adapters/torch/modules.py:_top_level",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import mindspore
 from mindspore import Tensor, nn
 
+from trueup.adapters.adapter import Attributes, BaseAdapter
 from trueup.adapters.base import Recorder, Sink
-from trueup.adapters.measures import Measured, Wanted
+from trueup.adapters.measures import Wanted
 from trueup.adapters.mindspore import api, collectives, compiled, long_run, modules, training
 from trueup.adapters.mindspore.determinism import contrary
 from trueup.adapters.mindspore.engine import Engine
@@ -18,14 +19,14 @@ from trueup.adapters.mindspore.world import place
 __all__ = ["Adapter"]
 
 
-class Adapter:
+class Adapter(BaseAdapter[nn.Cell, Tensor]):
     """What ``adapters.base.Adapter`` asks for, for MindSpore."""
 
+    _engine: Engine
+
     def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._engine = Engine(sink)
-        self._cells_set: dict[str, dict[str, object]] = {}
-        self._models_set: dict[str, dict[str, object]] = {}
 
     def install(self) -> None:
         """Put the hooks in place; they stay, and look at one flag while nothing is captured."""
@@ -55,21 +56,9 @@ class Adapter:
         if "dropout" in options.store_values_of:
             self._sink.limit("what dropout dropped is not sampled in MindSpore programs")
 
-    def watch(self, wanted: Wanted | None) -> None:
-        """From now on measure this in the steps that are watched; None: nothing."""
-        engine = self._engine
-        engine.measures = None if wanted is None else Measures(engine, wanted)
-        engine.watched = {} if engine.measures is None else engine.measures.watched
-
-    def measure(self, on: bool) -> None:
-        """Whether the step that begins is measured."""
-        if self._engine.measures is not None:
-            self._engine.measures.on = on
-
-    def measured(self) -> Measured:
-        """What was measured in the step under way."""
-        with self._engine.quiet():
-            return Measured() if self._engine.measures is None else self._engine.measures.take()
+    def measures(self, wanted: Wanted) -> Measures:
+        """What measures this in the steps that are watched."""
+        return Measures(self._engine, wanted)
 
     def set_models(self, models: list[object]) -> None:
         """Restrict capture to these models; an empty list means every model that trains."""
@@ -97,23 +86,6 @@ class Adapter:
                 value = value.asnumpy().item() if value.size == 1 else None
         return value if isinstance(value, (int, float)) else None
 
-    def overflows(self, *, skipped: bool) -> list[dict[str, object]]:
-        """Where values that are not finite were made in the step under way."""
-        watch = self._engine.overflow
-        return [] if watch is None else watch.found(skipped=skipped)
-
-    def unkept(self) -> list[str]:
-        """Changes of the run that were asked for and did not happen; asked once the run is over."""
-        return [] if self._engine.long_run is None else self._engine.long_run.unkept()
-
-    def let_go(self) -> None:
-        """The session is over: what the program does from now on is no longer changed in any way."""
-        self._engine.let_go()
-
-    def end_step(self) -> None:
-        """The step under way is over: forget everything tied to it."""
-        self._engine.end_step()
-
     def manifest(self) -> dict[str, object]:
         """Framework facts for the manifest."""
         mode = mindspore.get_context("mode")
@@ -128,38 +100,18 @@ class Adapter:
             "default_dtype": "float32",
         }
 
-    def reached_code(self) -> dict[str, object] | None:
-        """The program's functions that the calls so far can reach."""
-        return self._engine.reached_code()
-
     def rank_facts(self) -> dict[str, object]:
         """Parameter table, roots, opaque cells, optimizers."""
-        engine = self._engine
-        roots = [(reference(), name) for reference, name in engine.roots]
+        training = self._engine.training
         return {
-            "local_rank": self.rank()[2],
-            "coordinate": {},
-            "parameters": list(engine.parameter_table.values()),
-            "roots": [
-                {"name": name, "type": engine.class_of(cell)} for cell, name in roots if cell is not None
-            ],
-            "wrapped_by": list(engine.wrapped_by),
-            "optimizers": list(engine.training.optimizers.values()),
-            "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],
-            **({} if engine.forcing is None else {"replay": engine.forcing.facts()}),
-            **({"given_gradients": given.facts()} if (given := engine.training.given) else {}),
-            **({} if engine.long_run is None else {"long_run": engine.long_run.facts()}),
-            **self._settings([(cell, name) for cell, name in roots if cell is not None]),
+            **super().rank_facts(),
+            "optimizers": list(training.optimizers.values()),
+            **({"given_gradients": given.facts()} if (given := training.given) else {}),
         }
 
-    def _settings(self, roots: list[tuple[nn.Cell, str]]) -> dict[str, object]:
-        """How the cells are set, where that is captured; kept when a cell is gone."""
-        if "configuration" not in self._sink.options.store_values_of:
-            return {}
-        for cell, name in roots:
-            self._cells_set |= settings_of(self._engine.modules_below(cell), name)
-            self._models_set |= {name: found} if (found := configuration_of(cell)) else {}
-        return {"settings": self._cells_set, "configuration": self._models_set}
+    def settings(self, module: nn.Cell, name: str) -> tuple[Attributes, dict[str, object]]:
+        """How the cells of a root are set, by name, and the configuration it was made from."""
+        return settings_of(self._engine.modules_below(module), name), configuration_of(module)
 
     def rank(self) -> tuple[int, int, int]:
         """rank, world size, local rank."""

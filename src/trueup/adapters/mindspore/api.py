@@ -216,7 +216,7 @@ def captured(
     try:
         tensors, arguments = split_call(args, kwargs)
         stack = engine.stack_number(2, frame) if engine.stacks_on else None
-        mode = frame.mode if frame is not None else _mode(engine)
+        mode = frame.mode if frame is not None else engine.training.mode
         call = engine.add_call(
             "api", name, None, mode, frame, opaque=opaque, stack=stack, arguments=arguments
         )
@@ -255,9 +255,3 @@ def captured(
     if engine.scope is not None and call >= 0:
         engine.left_scope(call)
     return result
-
-
-def _mode(engine: Engine) -> str:
-    if engine.training.in_backward:
-        return "recompute"
-    return "train" if engine.training.with_gradients else "eval"

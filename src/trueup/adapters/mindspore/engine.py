@@ -65,6 +65,7 @@ class Engine(BaseEngine[nn.Cell, Tensor]):
     summariser: Summariser
     forcing: Forcing | None
     perturbation: Perturbation | None
+    long_run: LongRun | None
     measures: Measures | None
     overflow: OverflowWatch | None
     OWN_PARAMETERS = "_params"
@@ -76,7 +77,6 @@ class Engine(BaseEngine[nn.Cell, Tensor]):
     def __init__(self, sink: Sink) -> None:
         super().__init__(sink)
         self._quiet = _Quiet(self.local)
-        self.long_run: LongRun | None = None
         self.training = Training(self)
         self.adopt(sink)
 
@@ -94,7 +94,6 @@ class Engine(BaseEngine[nn.Cell, Tensor]):
     def let_go(self) -> None:
         """Change nothing of the program any more: the session is over."""
         super().let_go()
-        self.long_run = None
         long_run.end()
 
     def quiet(self) -> _Quiet:

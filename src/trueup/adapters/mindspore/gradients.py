@@ -14,7 +14,7 @@ from mindspore import Tensor
 from mindspore import dtype as ms_dtype
 
 from trueup.adapters.base import GraphNode
-from trueup.adapters.gradients import Arrival, Gradients, Node, Sums, Use, interned
+from trueup.adapters.gradients import Arrival, Gradients, Node, Sums, Use, interned, uses_of
 from trueup.adapters.mindspore.engine import Engine
 
 
@@ -77,10 +77,7 @@ def at_inputs(engine: Engine, call: int, tracked: Edges, results: list[tuple[str
     consumers = consumers_of(tracked, results)
     if not consumers:
         return
-    uses: dict[str, int] = {}
-    for _, slots in consumers:
-        for _, where in slots:
-            uses[where] = uses.get(where, 0) + 1
+    uses = uses_of(consumers)
     if engine.forcing is not None:
         if not any(_COMPILED in node.name() for node, _ in consumers):  # those are left free
             engine.forcing.at_inputs(call, uses, consumers)

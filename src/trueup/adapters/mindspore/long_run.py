@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from mindspore import Parameter, Tensor, nn
 
-from trueup.adapters.batches import BatchChange, ChangedBatches
+from trueup.adapters.batches import ChangedBatches
+from trueup.adapters.long_run import BaseLongRun
 
 if TYPE_CHECKING:
     from trueup.adapters.mindspore.engine import Engine
@@ -22,26 +23,18 @@ _current: LongRun | None = None
 _installed: list[bool] = []
 
 
-class LongRun:
+class LongRun(BaseLongRun[nn.Cell, Tensor]):
     """What is changed in this process, and how often it was."""
 
+    engine: Engine
+    BATCHES_FROM = "mindspore.dataset iterator"
+    OPTIMIZERS = "no optimizer with a rate to hold updated anything"
+    WHY_NOT = ": a schedule inside it sets its rate"
+
     def __init__(self, engine: Engine) -> None:
-        options = engine.sink.options
-        self.engine = engine
-        self.rate: float | None = options.learning_rate
-        self.batches = self._batches(options.only_batch, options.skip_batch)
-        self.num_updates = 0
-        self.without_rate: str | None = None
-        """class of an optimizer whose rate cannot be held"""
+        super().__init__(engine)
         self._own: list[tuple[Parameter, Tensor]] = []
         """rates of the optimizer under way, to be given back"""
-
-    def _batches(self, only: int | None, skip: int | None) -> BatchChange | None:
-        if only is None and skip is None:
-            return None
-        return BatchChange(
-            only=only, skip=skip, is_evaluating=self._is_evaluating, source="mindspore.dataset iterator"
-        )
 
     def _is_evaluating(self) -> bool:
         """Whether the program has set its model to evaluation: cells that were never told anything train."""
@@ -82,24 +75,6 @@ class LongRun:
             rate.set_data(own)
         self._own = []
 
-    def facts(self) -> dict[str, object]:
-        """What was changed so far."""
-        changed: dict[str, object] = {}
-        if self.rate is not None:
-            changed["learning_rate"] = {"rate": self.rate, "updates": self.num_updates}
-        return {**changed, **(self.batches.facts() if self.batches is not None else {})}
-
-    def unkept(self) -> list[str]:
-        """What was asked for and did not happen, once the run is over."""
-        found = []
-        if self.rate is not None and not self.num_updates:
-            found.append("--learning-rate had no effect: no optimizer with a rate to hold updated anything")
-        if self.without_rate is not None:
-            found.append(
-                f"--learning-rate had no effect on {self.without_rate}: a schedule inside it sets its rate"
-            )
-        return found + (self.batches.unkept() if self.batches is not None else [])
-
 
 def _rates(optimizer: nn.Optimizer) -> list[Parameter]:
     """The parameters an optimizer keeps its rates in; none where a schedule computes them."""
@@ -119,7 +94,7 @@ def begin(engine: Engine) -> LongRun | None:
     """What is to be changed under the session's options; None where that is nothing."""
     global _current
     run = LongRun(engine)
-    _current = run if run.rate is not None or run.batches is not None else None
+    _current = run if run.wanted else None
     if run.batches is not None:
         _watch_datasets()
     return _current

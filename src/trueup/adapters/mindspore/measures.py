@@ -7,8 +7,7 @@ when the step ends. Reads only.
 from __future__ import annotations
 
 import ctypes
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import mindspore
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from trueup.adapters import measures
 from trueup.adapters.measures import Wanted
-from trueup.adapters.measuring import BaseMeasures, num_experts_of, top_k_of
+from trueup.adapters.measuring import BaseMeasures, never_raises, num_experts_of, top_k_of
 from trueup.adapters.mindspore.stats import dtype_name, is_on_host
 from trueup.adapters.mindspore.trees import split_result
 from trueup.numerics._native import AVAILABLE, kernels
@@ -31,20 +30,6 @@ if TYPE_CHECKING:
 
 Values: TypeAlias = Any
 """a Tensor, or float64 values that lie here"""
-
-
-def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
-    """An error is noted, and neither training nor capture hears of it."""
-
-    @functools.wraps(method)
-    def safe(self: Measures, *args: object, **kwargs: object) -> None:
-        try:
-            with self.engine.quiet():
-                method(self, *args, **kwargs)
-        except Exception as error:
-            self.engine.failed(f"the monitor, {method.__name__}", error)
-
-    return safe
 
 
 class Measures(BaseMeasures[nn.Cell, Tensor]):
@@ -62,11 +47,10 @@ class Measures(BaseMeasures[nn.Cell, Tensor]):
         self._before: dict[int, Values] = {}
         self._places: dict[int, Tensor] = {}
         """number of values of a weight -> which of them are its sample, where it lies on a device"""
-        self._waiting: list[tuple[str, list[str], list[int], Tensor]] = []
 
     # -- cells ------------------------------------------
 
-    @_never_raises
+    @never_raises
     def root(self, cell: nn.Cell, *, training: bool) -> None:
         """A forward of a root begins."""
         self.choose(cell, training=training)
@@ -76,7 +60,7 @@ class Measures(BaseMeasures[nn.Cell, Tensor]):
         shape: tuple[int, ...] = getattr(getattr(module, "weight", None), "shape", ())
         return len(shape) == 2 and shape[0] >= shape[1]
 
-    @_never_raises
+    @never_raises
     def output(self, cell: nn.Cell, result: object) -> None:
         """A watched cell has returned."""
         known = None if self.engine.training.in_backward else self.known(cell)
@@ -107,14 +91,14 @@ class Measures(BaseMeasures[nn.Cell, Tensor]):
 
     # -- parameters ------------------------------------------
 
-    @_never_raises
+    @never_raises
     def local_gradients(self, named: Sequence[tuple[str, Tensor]]) -> None:
         """A gradient function has returned."""
         self._order, self._unclipped = [(fqn, gradient.shape) for fqn, gradient in named], False
         if self.on and self.wanted.local_gradients:
             self._all(measures.LOCAL_GRADIENT, named)
 
-    @_never_raises
+    @never_raises
     def clipping(self, gradients: Sequence[Tensor]) -> None:
         """Gradients are about to be clipped; they are the step's where they are as many and alike."""
         if self.on and self.wanted.gradients and [g.shape for g in gradients] == [s for _, s in self._order]:
@@ -122,7 +106,7 @@ class Measures(BaseMeasures[nn.Cell, Tensor]):
             self._all(measures.GRADIENT, zip(names, gradients, strict=True))
             self._unclipped = True
 
-    @_never_raises
+    @never_raises
     def before_update(self, named: Sequence[tuple[Parameter, str]], gradients: Sequence[Tensor]) -> None:
         """An optimizer is about to be called with gradients: they, and a sample of each weight, are kept."""
         if not self.on:
@@ -135,7 +119,7 @@ class Measures(BaseMeasures[nn.Cell, Tensor]):
             if sample is not None:
                 self._before[id(parameter)] = sample
 
-    @_never_raises
+    @never_raises
     def after_update(
         self, named: Sequence[tuple[Parameter, str]], states: Iterable[tuple[str, Sequence[Tensor]]]
     ) -> None:
@@ -216,20 +200,8 @@ class Measures(BaseMeasures[nn.Cell, Tensor]):
                 zeros = mint.sum((tensor == 0).astype(mindspore.float32))
                 numbers.append(ops.stack([norm, mint.max(mint.abs(wide)), zeros]))
             names, numels = [name for name, _ in named], [int(tensor.size) for _, tensor in named]
-            self._waiting.append((kind, names, numels, ops.stack(numbers)))
-
-    def to_host(self) -> None:
-        """Read what was queued on devices."""
-        for kind, names, numels, numbers in self._waiting:
-            table = self.table(kind)
-            for name, numel, (norm, most, zeros) in zip(
-                names, numels, numbers.asnumpy().tolist(), strict=True
-            ):
-                row = table.view(name)
-                row["numel"], row["l2_norm"], row["maximum"], row["minimum"] = numel, norm, most, -most
-                row["num_zero"], row["num_nan"] = int(zeros), norm != norm
-                row["num_posinf"] = most == float("inf")
-        self._waiting = []
+            together = ops.stack(numbers)
+            self._waiting.append((kind, names, numels, lambda: together.asnumpy().tolist()))
 
 
 def _entry(tensor: Tensor) -> Dtype | None:

@@ -210,7 +210,7 @@ def _enter(
     kwargs: dict[str, object],
     opaque: bool,
 ) -> tuple[Frame, gradients.Edges]:
-    mode = parent.mode if parent is not None else _mode(engine)
+    mode = parent.mode if parent is not None else engine.training.mode
     name = engine.name_of(cell, parent, recompute=mode == "recompute")
     kind = engine.class_of(cell)
     if opaque:
@@ -247,12 +247,6 @@ def _leave(engine: Engine, frame: Frame, tracked: gradients.Edges, result: objec
             gradients.at_outputs(engine, frame.sender, results)
         if tracked:
             gradients.at_inputs(engine, frame.sender, tracked, results)
-
-
-def _mode(engine: Engine) -> str:
-    if engine.training.in_backward:
-        return "recompute"
-    return "train" if engine.training.with_gradients else "eval"
 
 
 def _is_compiled(cell: nn.Cell) -> bool:

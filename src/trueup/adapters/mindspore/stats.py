@@ -12,16 +12,16 @@ import math
 
 import mindspore
 import numpy as np
-from mindspore import Parameter, Tensor
+from mindspore import Tensor
 from numpy.typing import NDArray
 
 from trueup.adapters.base import Row, Sink
+from trueup.adapters.choosing import Choosing
 from trueup.adapters.placing import Place, WherePlaced
 from trueup.numerics._native import AVAILABLE, kernels, summarise_by_definition
 from trueup.numerics.dtypes import DTYPES
-from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
+from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
 
-_PLAIN_TYPES = (Tensor, Parameter)
 _SPECIAL = {"Float8E4M3FN": "float8_e4m3fn", "Float8E5M2": "float8_e5m2"}
 _NAMES: dict[object, tuple[int, str, int] | None] = {}
 _DEVICES: dict[object, str] = {}
@@ -44,22 +44,11 @@ def _spec(dtype: object) -> tuple[int, str, int] | None:
         return found
 
 
-class Summariser:
+class Summariser(Choosing):
     """Rows for the tensors of one process."""
 
     def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        options = sink.options
-        self._want = (
-            HAS_STATISTICS
-            | (HAS_DIGEST if options.digest else 0)
-            | (HAS_SKETCH if options.sketch else 0)
-            | (HAS_CRC32 if options.crc32 else 0)
-        )
-        self._dedupe = options.digest
-        self._store_all = options.task.value == "tensor"
-        self._kinds_stored = options.store_values_of
-        self._stores = self._store_all or bool(self._kinds_stored)
+        super().__init__(sink)
         self._scratch = np.zeros(1, SUMMARY_DTYPE)
         self._written = np.zeros(1, SUMMARY_DTYPE)
         """where a row is written; the engine lets one thread at a time come there"""
@@ -95,7 +84,7 @@ class Summariser:
             row = recorder.keep(address, dtype, shape, device, placement)
         if part is not None and self._want & HAS_SKETCH:
             recorder.view(row)["sketch"] = _sketch_in_place(tensor, code, dtype, part)
-        if self._stores and (self._store_all or self._wanted(phase, slot, dtype, kind)):
+        if self._stores and self._wanted(phase, slot, dtype, kind):
             self.keep_values(row, tensor, phase, slot)
         return row
 
@@ -131,22 +120,6 @@ class Summariser:
         if spec is None or recorder.has_values(row):
             return
         recorder.store_values(row, f"{phase}.{slot}", spec[1], tensor.shape, host_bytes(tensor).data)
-
-    def _wanted(self, phase: str, slot: str, dtype: str, kind: str) -> bool:
-        """Whether the values of this kind are kept where others are not."""
-        kinds = self._kinds_stored
-        if (
-            phase in ("forward", "loss")
-            and "integers" in kinds
-            and DTYPES[dtype].kind in ("int", "uint", "bool")
-        ):
-            return True
-        if phase in ("param", "optimizer"):
-            return "parameter" in kinds
-        if phase == "param_grad":
-            return "parameter" in kinds and slot != "local"
-        of_module = phase in ("forward", "backward", "loss") and kind in ("module", "loss")
-        return of_module and "module" in kinds
 
     # -- the session's other questions ------------------------------------------
 

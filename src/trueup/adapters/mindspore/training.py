@@ -66,6 +66,11 @@ class Training:
         """tensors that went into a root in the forward of the gradient function under way"""
 
     @property
+    def mode(self) -> str:
+        """Of a call that begins in no other."""
+        return "recompute" if self.in_backward else "train" if self.with_gradients else "eval"
+
+    @property
     def with_gradients(self) -> bool:
         """What is called now is recorded for a backward."""
         return self.recording > 0 and bool(gradient_functions._pynative_executor.enable_grad())

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
-import torch.distributed as dist
 
+from trueup.adapters.adapter import Attributes, BaseAdapter
 from trueup.adapters.base import OnItsWay, Recorder, Sink
-from trueup.adapters.measures import Measured, Wanted
+from trueup.adapters.measures import Wanted
 from trueup.adapters.torch import (
     api,
     collectives,
@@ -26,19 +24,20 @@ from trueup.adapters.torch.forcing import forcing_from_options
 from trueup.adapters.torch.measures import Measures
 from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.settings import configuration_of, settings_of
+from trueup.adapters.torch.world import place
 
 __all__ = ["Adapter"]
 
 
-class Adapter:
+class Adapter(BaseAdapter[torch.nn.Module, torch.Tensor]):
     """What ``adapters.base.Adapter`` asks for, for PyTorch."""
 
+    _engine: Engine
+
     def __init__(self, sink: Sink) -> None:
-        self._sink = sink
+        super().__init__(sink)
         self._engine = Engine(sink)
         self._mode: api.ApiMode | None = None
-        self._modules_set: dict[str, dict[str, object]] = {}
-        self._models_set: dict[str, dict[str, object]] = {}
         self._regions: regions.Regions | None = None
 
     def install(self) -> None:
@@ -79,21 +78,9 @@ class Adapter:
             if backward:
                 gradients.at_outputs(self._engine, call, [("output.0", value)])
 
-    def watch(self, wanted: Wanted | None) -> None:
-        """From now on measure this in the steps that are watched; None: nothing."""
-        engine = self._engine
-        engine.measures = None if wanted is None else Measures(engine, wanted)
-        engine.watched = {} if engine.measures is None else engine.measures.watched
-
-    def measure(self, on: bool) -> None:
-        """Whether the step that begins is measured."""
-        if self._engine.measures is not None:
-            self._engine.measures.on = on
-
-    def measured(self) -> Measured:
-        """What was measured in the step under way."""
-        with quiet():
-            return Measured() if self._engine.measures is None else self._engine.measures.take()
+    def measures(self, wanted: Wanted) -> Measures:
+        """What measures this in the steps that are watched."""
+        return Measures(self._engine, wanted)
 
     def to_host(self) -> None:
         """Bring everything still on a device into the recorder's rows."""
@@ -114,23 +101,6 @@ class Adapter:
             with quiet():
                 value = value.item() if value.numel() == 1 and not value.is_complex() else None
         return value if isinstance(value, (int, float)) else None
-
-    def overflows(self, *, skipped: bool) -> list[dict[str, object]]:
-        """With task ``overflow_check``: where values that are not finite were made in the step under way."""
-        watch = self._engine.overflow
-        return [] if watch is None else watch.found(skipped=skipped)
-
-    def unkept(self) -> list[str]:
-        """Changes of the run that were asked for and did not happen; asked once the run is over."""
-        return [] if self._engine.long_run is None else self._engine.long_run.unkept()
-
-    def let_go(self) -> None:
-        """The session is over: what the program does from now on is no longer changed in any way."""
-        self._engine.let_go()
-
-    def end_step(self) -> None:
-        """The step under way is over: forget everything tied to it."""
-        self._engine.end_step()
 
     def manifest(self) -> dict[str, object]:
         """Framework facts for the manifest."""
@@ -153,46 +123,29 @@ class Adapter:
             facts["allow_tf32"] = products.allow_tf32
         return facts
 
-    def reached_code(self) -> dict[str, object] | None:
-        """The program's functions that the calls so far can reach."""
-        return self._engine.reached_code()
-
     def rank_facts(self) -> dict[str, object]:
         """Parameter table, roots, opaque modules, optimizers."""
         engine = self._engine
-        roots = [(r(), name) for r, name in engine.roots]
         return {
-            "local_rank": self.rank()[2],
-            "coordinate": {},
-            "parameters": list(engine.parameter_table.values()),
+            **super().rank_facts(),
             "buffers": list(engine.training.buffers.table.values()),
-            "roots": engine.root_types(),
-            "wrapped_by": list(engine.wrapped_by),
             "groups": engine.groups,
             "optimizers": list(engine.training.optimizers.values()),
-            "opaque": [{"name": name, "type": kind} for name, kind in engine.opaque_modules.items()],
             **({"summarised_by": paths} if (paths := engine.summariser.paths()) else {}),
-            **({} if engine.long_run is None else {"long_run": engine.long_run.facts()}),
             **({} if self._regions is None else {"compiled": self._regions.facts()}),
-            **({} if engine.forcing is None else {"replay": engine.forcing.facts()}),
             **({"given_gradients": given.facts()} if (given := engine.training.given) else {}),
-            **self._settings([(module, name) for module, name in roots if module is not None]),
         }
 
-    def _settings(self, roots: list[tuple[torch.nn.Module, str]]) -> dict[str, object]:
-        """How the modules are set, where that is captured; kept when a module is gone."""
-        if "configuration" not in self._sink.options.store_values_of:
-            return {}
-        for module, name in roots:
-            self._modules_set |= settings_of(module, name)
-            self._models_set |= {name: found} if (found := configuration_of(module)) else {}
-        for fqn, mode in self._engine.training.buffers.modes_of_all().items():
+    def settings(self, module: torch.nn.Module, name: str) -> tuple[Attributes, dict[str, object]]:
+        """How the modules of a root are set, by name, and the configuration it was made from."""
+        return settings_of(module, name), configuration_of(module)
+
+    def _settings(self) -> dict[str, object]:
+        found = super()._settings()
+        for fqn, mode in self._engine.training.buffers.modes_of_all().items() if found else ():
             self._modules_set.setdefault(fqn, {})["training"] = mode
-        return {"settings": self._modules_set, "configuration": self._models_set}
+        return found
 
     def rank(self) -> tuple[int, int, int]:
         """rank, world size, local rank."""
-        local = int(os.environ.get("LOCAL_RANK", 0))
-        if dist.is_available() and dist.is_initialized():
-            return dist.get_rank(), dist.get_world_size(), local
-        return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1)), local
+        return place()

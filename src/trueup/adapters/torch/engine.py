@@ -42,6 +42,7 @@ class Engine(BaseEngine[nn.Module, Tensor]):
     summariser: Summariser
     forcing: Forcing | None
     perturbation: Perturbation | None
+    long_run: LongRun | None
     measures: Measures | None
     overflow: OverflowWatch | None
     MAX_DEPTH = 20_000
@@ -66,8 +67,6 @@ class Engine(BaseEngine[nn.Module, Tensor]):
         self.collective_watch: Callable[[Engine], AbstractContextManager[object]] = lambda _: nullcontext()
         self.uncompiled = False
         """nothing that the program compiles is: what it wraps is seen"""
-        self.long_run: LongRun | None = None
-        """what a person wants changed in the run; None: nothing"""
         self.training = Training(self)
         self.threads = Threads(self)
         self.adopt(sink)
@@ -86,7 +85,6 @@ class Engine(BaseEngine[nn.Module, Tensor]):
     def let_go(self) -> None:
         """Change nothing of the program any more: the session is over."""
         super().let_go()
-        self.long_run = None
         long_run.end()
 
     def too_deep(self) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from trueup.adapters.given_gradients import BaseGivenGradients, shape_differs
+from trueup.adapters.torch.world import place
 from trueup.types.arrays import Array
 from trueup.types.codes import LeftFree
 from trueup.types.reason import Reason, reason
@@ -52,16 +51,10 @@ def put_given(training: Training, parameters: Iterable[tuple[Tensor, str]]) -> N
     sink = engine.sink
     try:
         if training.given is None:
-            training.given = GivenGradients(sink.options.gradients_from, _rank())
+            training.given = GivenGradients(sink.options.gradients_from, place()[0])
         if training.given.due(sink.recorder, sink.microbatch):
             scale = training.loss_scale
             training.given.put(parameters, scale=1.0 if scale is None else float(scale))
             engine.summariser.forget()
     except Exception as error:
         engine.failed("the gradients to be given", error)
-
-
-def _rank() -> int:
-    if dist.is_available() and dist.is_initialized():
-        return dist.get_rank()
-    return int(os.environ.get("RANK", 0))

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node as GradNode
 
-from trueup.adapters.gradients import Arrival, Node, Slots, Sums, Use, interned
+from trueup.adapters.gradients import Arrival, Node, Slots, Sums, Use, interned, uses_of
 from trueup.adapters.torch.engine import Engine
 
 Edges = list[tuple[str, GradNode | None, int, Tensor | None]]
@@ -51,10 +51,7 @@ def at_inputs(
     consumers = consumers_of(tracked, [t.grad_fn for _, t in results if t.requires_grad], began)
     if not consumers:
         return
-    uses: dict[str, int] = {}
-    for _, slots in consumers:
-        for _, where in slots:
-            uses[where] = uses.get(where, 0) + 1
+    uses = uses_of(consumers)
     if engine.forcing is not None:
         engine.forcing.at_inputs(call, uses, consumers)
         return

@@ -1,8 +1,4 @@
-"""Changes of a run that a person asks for, without an edit of the program: the learning rate, the batches.
-
-The learning rate is held while an optimizer steps and given back afterwards, so that schedules, which compute
-the next rate from the last, go their own way unharmed. At rate 0 weight decay is held at 0 with it.
-"""
+"""Changes of a run with torch (``adapters.long_run``). At rate 0 weight decay is held at 0 with the rate."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from trueup.adapters.batches import BatchChange
+from trueup.adapters.long_run import BaseLongRun
 from trueup.adapters.torch import batches
 from trueup.adapters.torch.quiet import quiet
 
@@ -23,24 +19,17 @@ _current: LongRun | None = None
 _installed: list[bool] = []
 
 
-class LongRun:
+class LongRun(BaseLongRun[torch.nn.Module, Tensor]):
     """What is changed in this process, and how often it was."""
 
+    BATCHES_FROM = "torch DataLoader"
+    OPTIMIZERS = "no optimizer of torch.optim stepped"
+    WHY_NOT = ", which has no rate of its own"
+
     def __init__(self, engine: Engine) -> None:
-        options = engine.sink.options
-        self.engine = engine
-        self.rate: float | None = options.learning_rate
-        self.batches = self._batches(options.only_batch, options.skip_batch)
-        self.num_updates = 0
-        self.without_rate: str | None = None
-        """class of an optimizer that has no learning rate to hold"""
+        super().__init__(engine)
         self._own: dict[int, list[dict[str, object]]] = {}
         """optimizer under way -> settings of its groups, to be given back"""
-
-    def _batches(self, only: int | None, skip: int | None) -> BatchChange | None:
-        if only is None and skip is None:
-            return None
-        return BatchChange(only=only, skip=skip, is_evaluating=self._is_evaluating, source="torch DataLoader")
 
     def _is_evaluating(self) -> bool:
         """Whether gradients are off, or the program has set its model, where it is known, to evaluation."""
@@ -48,11 +37,6 @@ class LongRun:
             return True
         known = [model for model in (reference() for reference, _ in self.engine.roots) if model is not None]
         return bool(known) and not any(model.training for model in known)
-
-    @property
-    def wanted(self) -> bool:
-        """Anything is to be changed."""
-        return self.rate is not None or self.batches is not None
 
     def forward(self, *, training: bool) -> None:
         """A forward of a root begins: the batch last given was for training, or for evaluation."""
@@ -97,24 +81,6 @@ class LongRun:
             norms = [torch.linalg.vector_norm(g.detach(), dtype=torch.float32) for g in local]
             total = torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]))
             self.engine.sink.scalar("_received_norms", total, per_microbatch=True)
-
-    def facts(self) -> dict[str, object]:
-        """What was changed so far."""
-        changed: dict[str, object] = {}
-        if self.rate is not None:
-            changed["learning_rate"] = {"rate": self.rate, "updates": self.num_updates}
-        return {**changed, **(self.batches.facts() if self.batches is not None else {})}
-
-    def unkept(self) -> list[str]:
-        """What was asked for and did not happen, once the run is over."""
-        found = []
-        if self.rate is not None and not self.num_updates:
-            found.append("--learning-rate had no effect: no optimizer of torch.optim stepped")
-        if self.without_rate is not None:
-            found.append(
-                f"--learning-rate had no effect on {self.without_rate}, which has no rate of its own"
-            )
-        return found + (self.batches.unkept() if self.batches is not None else [])
 
 
 def begin(engine: Engine) -> LongRun | None:

@@ -6,8 +6,8 @@ brought to the host when the step ends. Reads only: no hook is put on a module, 
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from trueup.adapters import measures
 from trueup.adapters.measures import Wanted
-from trueup.adapters.measuring import BaseMeasures, num_experts_of, top_k_of
+from trueup.adapters.measuring import BaseMeasures, never_raises, num_experts_of, top_k_of
 from trueup.adapters.torch.memory import data_ptr, storage_of
-from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.stats import CODES
 from trueup.adapters.torch.trees import split_result
 from trueup.numerics._native import AVAILABLE, kernels
@@ -32,31 +31,20 @@ _graph_task = torch._C._current_graph_task_id
 Named = Iterable[tuple[str, Tensor]]
 
 
-def _never_raises(method: Callable[..., None]) -> Callable[..., None]:
-    """Outside any graph; an error is noted, and neither training nor capture hears of it."""
-
-    @functools.wraps(method)
-    def safe(self: Measures, *args: object, **kwargs: object) -> None:
-        try:
-            with torch.no_grad(), quiet():
-                method(self, *args, **kwargs)
-        except Exception as error:
-            self.engine.failed(f"the monitor, {method.__name__}", error)
-
-    return safe
-
-
 class Measures(BaseMeasures[nn.Module, Tensor]):
     """The tables of one process."""
 
     def __init__(self, engine: Engine, wanted: Wanted) -> None:
         super().__init__(engine, wanted)
-        self._waiting: list[tuple[str, list[str], list[int], Tensor]] = []
         self._before: dict[int, Tensor] = {}
+
+    def outside_graph(self) -> AbstractContextManager[object]:
+        """A context in which what is computed becomes no part of the program's graph."""
+        return torch.no_grad()
 
     # -- modules ------------------------------------------
 
-    @_never_raises
+    @never_raises
     def root(self, module: nn.Module, *, training: bool) -> None:
         """A forward of a root begins."""
         self.choose(module, training=training)
@@ -65,7 +53,7 @@ class Measures(BaseMeasures[nn.Module, Tensor]):
         """Whether it is a projection to at least as much as it gets."""
         return isinstance(module, nn.Linear) and module.out_features >= module.in_features
 
-    @_never_raises
+    @never_raises
     def output(self, module: nn.Module, result: object) -> None:
         """A watched module has returned."""
         known = self.known(module) if _graph_task() == -1 else None
@@ -94,20 +82,20 @@ class Measures(BaseMeasures[nn.Module, Tensor]):
 
     # -- parameters ------------------------------------------
 
-    @_never_raises
+    @never_raises
     def local_gradient(self, fqn: str, gradient: Tensor) -> None:
         """A parameter's own gradient of this backward has come."""
         if self.on and self.wanted.local_gradients:
             with self.engine.lock:
                 self._all(measures.LOCAL_GRADIENT, [(fqn, gradient)])
 
-    @_never_raises
+    @never_raises
     def gradients(self, parameters: Iterable[tuple[Tensor, str]]) -> None:
         """Backward is over."""
         if self.on and self.wanted.gradients:
             self._all(measures.GRADIENT, ((fqn, p.grad) for p, fqn in parameters if p.grad is not None))
 
-    @_never_raises
+    @never_raises
     def before_update(self, parameters: Iterable[tuple[Tensor, str]]) -> None:
         """An optimizer is about to step: a sample of each weight is kept."""
         if not (self.on and self.wanted.updates):
@@ -122,7 +110,7 @@ class Measures(BaseMeasures[nn.Module, Tensor]):
             else:
                 kept.copy_(sample)
 
-    @_never_raises
+    @never_raises
     def after_update(self, optimizer: torch.optim.Optimizer, updated: Iterable[tuple[Tensor, str]]) -> None:
         """An optimizer has stepped."""
         if not self.on:
@@ -179,21 +167,9 @@ class Measures(BaseMeasures[nn.Module, Tensor]):
         zeros = [t.numel() - torch.count_nonzero(t) for t in tensors] if counted else []
         num_zero = torch.stack(zeros).to(torch.float32) if zeros else torch.where(largest == 0, 1.0, 0.0)
         norms = norms * norms.new_tensor([factors.get(name, 1.0) for name, _ in named])
-        numels = [tensor.numel() for tensor in tensors]
-        numbers = torch.stack([norms, largest, num_zero])
-        self._waiting.append((kind, [name for name, _ in named], numels, numbers))
-
-    def to_host(self) -> None:
-        """Read what was queued on devices."""
-        for kind, names, numels, numbers in self._waiting:
-            table = self.table(kind)
-            norms, largest, zeros = numbers.cpu().tolist()
-            for name, numel, norm, most, zero in zip(names, numels, norms, largest, zeros, strict=True):
-                row = table.view(name)
-                row["numel"], row["l2_norm"], row["maximum"], row["minimum"] = numel, norm, most, -most
-                row["num_zero"] = numel if most == 0 else int(zero)
-                row["num_nan"], row["num_posinf"] = norm != norm, most == float("inf")
-        self._waiting = []
+        names, numels = [name for name, _ in named], [tensor.numel() for tensor in tensors]
+        numbers = torch.stack([norms, largest, num_zero], dim=1)
+        self._waiting.append((kind, names, numels, lambda: numbers.cpu().tolist()))
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from trueup.adapters.base import OnItsWay, Recorder, Row, Sink
+from trueup.adapters.choosing import Choosing
 from trueup.adapters.placing import Place, WherePlaced
 from trueup.adapters.torch.device.queue import Queue, Step
 from trueup.adapters.torch.device.recording import RECORDING
@@ -37,7 +38,7 @@ from trueup.adapters.torch.memory import (
 from trueup.adapters.torch.quiet import launches
 from trueup.numerics._native import AVAILABLE, kernels
 from trueup.numerics.dtypes import DTYPES
-from trueup.numerics.summary import HAS_CRC32, HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
+from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, SUMMARY_DTYPE
 from trueup.types.pieces import Pieces
 
 Tensor = torch.Tensor
@@ -65,24 +66,13 @@ def _is_built_for_devices() -> bool:
     return torch.backends.cuda.is_built() or hasattr(torch, "npu") or torch.xpu._is_compiled()
 
 
-class Summariser:
+class Summariser(Choosing):
     """Rows for the tensors of one process."""
 
     def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-        options = sink.options
-        self._want = (
-            HAS_STATISTICS
-            | (HAS_DIGEST if options.digest else 0)
-            | (HAS_SKETCH if options.sketch else 0)
-            | (HAS_CRC32 if options.crc32 else 0)
-        )
+        super().__init__(sink)
         self._want_small = self._want | HAS_DIGEST
         """the digest of a small tensor costs nothing, and of many that are alike one row is kept"""
-        self._dedupe = options.digest
-        self._store_all = options.task.value == "tensor"
-        self._kinds_stored = options.store_values_of
-        self._stores = self._store_all or bool(self._kinds_stored)
         self._memo: dict[tuple[object, ...], tuple[int, StorageReference, int]] = {}
         self._distrusted: dict[int, StorageReference] = {}
         self._carried: dict[tuple[object, ...], tuple[bytes, StorageReference, int]] = {}
@@ -306,7 +296,7 @@ class Summariser:
     def _store(
         self, row: int, tensor: Tensor, dtype: str, shape: tuple[int, ...], phase: str, slot: str
     ) -> None:
-        if self._store_all or self._wanted(phase, slot, dtype):
+        if self._wanted(phase, slot, dtype, self._kind):
             self._store_bytes(row, tensor, dtype, shape, phase, slot)
 
     def keep_values(self, row: int, tensor: Tensor, phase: str, slot: str) -> None:
@@ -333,22 +323,6 @@ class Summariser:
             self._sink.limit(
                 "values are missing of some tensors: no memory was left to bring them to the host"
             )
-
-    def _wanted(self, phase: str, slot: str, dtype: str) -> bool:
-        """Whether the values of this kind are kept where others are not."""
-        kinds = self._kinds_stored
-        if (
-            phase in ("forward", "loss")
-            and "integers" in kinds
-            and DTYPES[dtype].kind in ("int", "uint", "bool")
-        ):
-            return True
-        if phase in ("param", "optimizer"):
-            return "parameter" in kinds
-        if phase == "param_grad":
-            return "parameter" in kinds and slot != "local"
-        of_module = phase in ("forward", "backward", "loss") and self._kind in ("module", "loss")
-        return of_module and "module" in kinds
 
     # -- what is known no longer holds ------------------------------------------
 

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import cast
 
 from trueup.checklist.readers.marks import toml_lines, yaml_lines
@@ -68,9 +69,7 @@ def one_line(error: Exception) -> str:
 
 
 def _toml(text: str, path: str) -> object:
-    from trueup._optional import require
-
-    toml = require("tomli" if sys.version_info < (3, 11) else "tomllib", purpose="a TOML file")
+    toml = import_module("tomli" if sys.version_info < (3, 11) else "tomllib")
     try:
         return toml.loads(text)
     except ValueError as error:

@@ -145,7 +145,6 @@ def parameter_of(place: Place) -> ParameterFacts | None:
         target_trainable=_entry(t, fqn).get("requires_grad"),
         reference_trainable=None if r is None else _entry(r, fqn).get("requires_grad"),
         target_grouped=_grouped(t, fqn),
-        reference_grouped=None if r is None else _grouped(r, fqn),
     )
 
 

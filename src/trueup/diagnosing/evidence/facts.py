@@ -10,11 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.diagnosing.loss_form import LossForm
-from trueup.numerics.digest import digest
-from trueup.numerics.dtypes import DTYPES, dtype_of, float64_from_array, real_view
+from trueup.numerics.dtypes import DTYPES, float64_from_array, real_view
 from trueup.numerics.hidden import with_hidden_as_infinite
-from trueup.numerics.sketch import sketch
-from trueup.numerics.statistics import statistics
 from trueup.types.arrays import Floats
 from trueup.types.reason import Json
 
@@ -62,39 +59,6 @@ class Known:
         self.sketch = sketch
         self._raw = raw
         self._windows: dict[Window | None, Floats] = {}
-
-    @classmethod
-    def from_array(cls, array: Stored, *, name: str = "output.0", dtype: str | None = None) -> Known:
-        """A tensor at hand, summarised by the definitions of ``numerics``; bfloat16 as uint16 with its name.
-
-        Raises:
-            ValueError: an unsupported dtype.
-        """
-        array = np.asarray(array)
-        entry = dtype_of(array, dtype)
-        summary = statistics(array, entry.name)
-        return cls(
-            name,
-            dtype=entry.name,
-            shape=tuple(array.shape),
-            statistics={n: float(summary[n]) for n in NUMBERS},
-            sketch=np.asarray(sketch(array, dtype=entry.name), np.float64),
-            raw=lambda: array,
-        )
-
-    def summary_only(self, *, sketches: bool = True) -> Known:
-        """The same tensor as a run without stored values would have left it."""
-        bits = self.digest
-        if bits is None and self.raw is not None:
-            bits = digest(self.raw, dtype=self.dtype)
-        return Known(
-            self.name,
-            dtype=self.dtype,
-            shape=self.shape,
-            statistics=self.statistics,
-            digest=bits,
-            sketch=self.sketch if sketches else None,
-        )
 
     @property
     def numel(self) -> int:
@@ -265,7 +229,6 @@ class ParameterFacts:
     reference_trainable: bool | None = None
     target_grouped: bool | None = None
     """whether an optimizer holds it"""
-    reference_grouped: bool | None = None
 
     def after(self, slot: str) -> Pair | None:
         """What the update left in a slot."""

@@ -30,9 +30,6 @@ from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import KindReason
 from trueup.types.finding import EvidenceRank
 
-_TINY = float(np.finfo(np.float64).tiny)
-_EXACT = float(np.finfo(np.float64).eps)
-
 
 def fitted_constants(evidence: Evidence) -> Iterator[Found]:
     """Constants that differ, of every function this site may be."""

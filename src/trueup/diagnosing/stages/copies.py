@@ -7,7 +7,7 @@ from collections import Counter
 import polars as pl
 
 from trueup.diagnosing.stages.context import Context
-from trueup.diagnosing.stages.naming import described, kind_named, place_of
+from trueup.diagnosing.stages.naming import described, kind_named, place_of, site_of
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepView, TraceSource, step_view
 from trueup.store.view import CLIPPED
@@ -85,7 +85,7 @@ def _finding(axis: str, names: list[str], apart: Differing, book: StepView, cont
         stage=Stage.REDUCTION,
         headline=headline,
         module=place_of(names, shapes),
-        site=f"{names[0]} · gradient clipped" + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
+        site=site_of(names, "gradient clipped"),
         phase="param_grad",
         step=book.step,
         axis=None if odd else axis,

@@ -23,7 +23,7 @@ from trueup.store.given import root_inputs
 from trueup.types.codes import EvidenceCode, ReplayCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
-from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, Origin, Stage
 from trueup.types.reason import Reason, reason
 from trueup.types.verdict import Verdict
 
@@ -177,10 +177,14 @@ def finding_of_precision(verdict: Verdict, stage: Stage) -> Finding:
         headline.place("autocast") or headline.number("whole")
     ):
         cause = CauseCode.AUTOCAST_ON_ONE_SIDE if headline.place("autocast") else CauseCode.MODEL_DTYPE
-    kind = replace(kind, causes=(Reason(cause),))
+    return _as_recorded(verdict, stage, replace(kind, causes=(Reason(cause),)))
+
+
+def _as_recorded(verdict: Verdict, stage: Stage, kind: Kind) -> Finding:
+    """What the comparison concluded, as a finding of this kind."""
     return Finding(
         stage=stage,
-        headline=headline,
+        headline=verdict.headline,
         module=verdict.owner,
         site=verdict.where,
         phase=verdict.phase,
@@ -207,21 +211,7 @@ def _of_verdict(verdict: Verdict) -> Finding:
     """Running statistics, dtypes of buffers or activation functions that differ where all records agree."""
     of_dtype = verdict.headline.code is VerdictCode.BUFFER_DIFFERS
     name = "dtype_or_rounding" if of_dtype else "constant_argument"
-    kind = kind_named(name, EvidenceRank.STATED, verdict.evidence[0])
-    return Finding(
-        stage=Stage.FORWARD,
-        headline=verdict.headline,
-        module=verdict.owner,
-        site=verdict.where,
-        phase=verdict.phase,
-        step=verdict.step,
-        rank=verdict.rank,
-        kinds=(kind,),
-        basis=Basis.RECORDED,
-        evidence=verdict.evidence,
-        causes=kind.causes,
-        next_note=verdict.next,
-    )
+    return _as_recorded(verdict, Stage.FORWARD, kind_named(name, EvidenceRank.STATED, verdict.evidence[0]))
 
 
 def _clarity(finding: Finding) -> float:

@@ -26,6 +26,11 @@ def kind_named(
     return replace(kind, causes=tuple(dict.fromkeys([*causes, *kind.causes])))
 
 
+def site_of(names: Sequence[str], part: str) -> str:
+    """A part of some parameters, such as their gradients, under the name of the first."""
+    return f"{names[0]} · {part}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+
 def described(names: Sequence[str], shapes: Mapping[str, Sequence[int]]) -> str:
     """A set of parameters as a person would say it; ``shapes`` are those of all parameters.
 

@@ -20,7 +20,7 @@ from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_com
 from trueup.diagnosing.stages.copies import copies_findings
 from trueup.diagnosing.stages.forward import finding_of_precision
 from trueup.diagnosing.stages.from_origin import finding_from_origin
-from trueup.diagnosing.stages.naming import described, kind_named, place_of
+from trueup.diagnosing.stages.naming import described, kind_named, place_of, site_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.reported_norm import norm_before_reduction, reported_norm_findings
 from trueup.diagnosing.thresholds import (
@@ -356,7 +356,7 @@ def _summing_finding(
         stage=Stage.REDUCTION,
         headline=headline,
         module=place_of(names, shapes),
-        site=f"{names[0]} · gradient {part[1]}" + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
+        site=site_of(names, f"gradient {part[1]}"),
         phase="param_grad",
         step=book.step,
         rank=None if own.in_pieces else book.rank,

@@ -8,7 +8,7 @@ from functools import partial
 
 from trueup.comparing.attributes import INITIAL
 from trueup.diagnosing.stages.context import Context
-from trueup.diagnosing.stages.naming import described, kind_named, place_of
+from trueup.diagnosing.stages.naming import described, kind_named, place_of, site_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.weight_change import Change
 from trueup.diagnosing.stages.weight_ranks import Sorted, Whose, cut_along, over_ranks, sorted_out
@@ -16,7 +16,7 @@ from trueup.store import StepView
 from trueup.store.view import LOCAL, WEIGHT
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes import WeightsCode as Weights
-from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, Stage
 from trueup.types.reason import Reason, reason
 
 
@@ -156,7 +156,7 @@ def _finding(
         stage=Stage.WEIGHTS,
         headline=headline,
         module=_module_of(names, shapes),
-        site=f"{names[0]} · value" + (f" and {len(names) - 1} more" if len(names) > 1 else ""),
+        site=site_of(names, "value"),
         phase="param",
         step=book.step,
         rank=book.rank,
@@ -218,22 +218,29 @@ def _drawn_after(
     later = reason(Weights.DRAWN_AFTER, parameter=name, first=apart[0][0])
     cause = reason(Weights.BUILT_WITHOUT, side=lacks, parameter=name)
     kind = kind_named("missing_or_extra_term", EvidenceRank.FITTED, later, causes=(cause,))
-    return [
-        Finding(
-            stage=Stage.WEIGHTS,
-            headline=reason(Weights.ONE_SIDED, parameter=name, side=side),
-            module=name.rpartition(".")[0],
-            site=f"{name} · value",
-            phase="param",
-            step=target.step,
-            rank=target.rank,
-            kinds=(kind,),
-            basis=Basis.RECORDED,
-            evidence=(later, reason(Weights.NUM_DIFFERENT, num=len(apart), total=total)),
-            causes=kind.causes,
-            next_note=reason(Weights.BUILD_BOTH, parameter=name),
-        )
-    ]
+    headline = reason(Weights.ONE_SIDED, parameter=name, side=side)
+    evidence = later, reason(Weights.NUM_DIFFERENT, num=len(apart), total=total)
+    return [_of_parameter(headline, name, kind, target, evidence, reason(Weights.BUILD_BOTH, parameter=name))]
+
+
+def _of_parameter(
+    headline: Reason, name: str, kind: Kind, book: StepView, evidence: tuple[Reason, ...], advice: Reason
+) -> Finding:
+    """Of one parameter, or of several of which it is the first."""
+    return Finding(
+        stage=Stage.WEIGHTS,
+        headline=headline,
+        module=name.rpartition(".")[0],
+        site=f"{name} · value",
+        phase="param",
+        step=book.step,
+        rank=book.rank,
+        kinds=(kind,),
+        basis=Basis.RECORDED,
+        evidence=evidence,
+        causes=kind.causes,
+        next_note=advice,
+    )
 
 
 def _built_otherwise(
@@ -306,22 +313,10 @@ def _parametrized_in_one(context: Context, target: StepView, reference: StepView
                 headline,
                 causes=(reason(Weights.PARAMETRIZED_CAUSE),),
             )
-            found.append(
-                Finding(
-                    stage=Stage.WEIGHTS,
-                    headline=headline,
-                    module=plain[0].rpartition(".")[0],
-                    site=f"{plain[0]} · value" + (f" and {len(plain) - 1} more" if len(plain) > 1 else ""),
-                    phase="param",
-                    step=target.step,
-                    rank=target.rank,
-                    kinds=(kind,),
-                    basis=Basis.RECORDED,
-                    evidence=(headline, reason(Weights.NAMES, side=other, names=plain)),
-                    causes=(reason(Weights.PARAMETRIZED_CAUSE),),
-                    next_note=reason(Weights.BUILD_BOTH, parameter=plain[0]),
-                )
-            )
+            evidence = headline, reason(Weights.NAMES, side=other, names=plain)
+            advice = reason(Weights.BUILD_BOTH, parameter=plain[0])
+            finding = _of_parameter(headline, plain[0], kind, target, evidence, advice)
+            found.append(replace(finding, site=site_of(plain, "value"), causes=kind.causes[:1]))
     return found
 
 
@@ -332,20 +327,8 @@ def _only_in(side: str, names: list[str], book: StepView, evidence: tuple[Reason
         Weights.ONLY_IN, side=side, num=len(names), parameter=names[0], drawn_otherwise=bool(evidence)
     )
     kind = kind_named("missing_or_extra_term", EvidenceRank.STATED, headline, causes=(cause,))
-    return Finding(
-        stage=Stage.WEIGHTS,
-        headline=headline,
-        module=names[0].rpartition(".")[0],
-        site=f"{names[0]} · value",
-        phase="param",
-        step=book.step,
-        rank=book.rank,
-        kinds=(kind,),
-        basis=Basis.RECORDED,
-        evidence=(reason(Weights.NAMES, side=side, names=names), *evidence),
-        causes=kind.causes,
-        next_note=reason(Weights.BUILD_BOTH, parameter=names[0]),
-    )
+    told = reason(Weights.NAMES, side=side, names=names), *evidence
+    return _of_parameter(headline, names[0], kind, book, told, reason(Weights.BUILD_BOTH, parameter=names[0]))
 
 
 def _module_of(names: Sequence[str], shapes: Mapping[str, object]) -> str:
@@ -378,20 +361,8 @@ def _tie_finding(fqn: str, target: str | None, reference: str | None, book: Step
     kind = kind_named(
         "missing_or_extra_term", EvidenceRank.FITTED, differs, causes=(reason(Weights.TIE_CAUSE),)
     )
-    return Finding(
-        stage=Stage.WEIGHTS,
-        headline=differs,
-        module=fqn.rpartition(".")[0],
-        site=f"{fqn} · value",
-        phase="param",
-        step=book.step,
-        rank=book.rank,
-        kinds=(kind,),
-        basis=Basis.RECORDED,
-        evidence=(differs, reason(Weights.TIED_GRADIENT)),
-        causes=kind.causes,
-        next_note=reason(Weights.TIE_BOTH),
-    )
+    evidence = differs, reason(Weights.TIED_GRADIENT)
+    return _of_parameter(differs, fqn, kind, book, evidence, reason(Weights.TIE_BOTH))
 
 
 _ORDER_CAUSES = (Weights.CONVERTED_CAUSE, Weights.ROW_ORDER_CAUSE)

@@ -28,7 +28,6 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from trueup.importers.frames import columns_from_rows, frame_from_columns
 from trueup.importers.mindspore.entries import Execution, TensorEntry
@@ -38,7 +37,7 @@ from trueup.importers.mindspore.operators import Operators
 from trueup.importers.mindspore.order import GraphNames
 from trueup.importers.mindspore.summaries import Summaries
 from trueup.store import StepTables, schema
-from trueup.types.table_rows import RecordRow
+from trueup.types.table_rows import CallRow, RecordRow
 
 GRAPH_INPUTS = "mindspore.graph_inputs"
 OPTIMIZER_SETTINGS = "mindspore.optimizer_settings"
@@ -64,19 +63,6 @@ _COLLECTIVES = frozenset(
     }
 )
 _MIRRORED = {"input": "output", "output": "input"}
-
-
-class CallRow(NamedTuple):
-    """What a dump tells of a call."""
-
-    parent: int | None
-    kind: str
-    name: str
-    type: str | None
-    ordinal: int
-    mode: str
-    arguments: str | None
-    global_ordinal: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -326,13 +312,15 @@ class TableBuilder:
         self._ordinals[where] = ordinal + 1
         self._total[kind, name] = number + 1
         text = json.dumps(arguments) if arguments else None
-        self._calls.append(CallRow(parent, kind, name, type_name, ordinal, mode, text, number))
+        self._calls.append(
+            CallRow(parent, kind, name, type_name, ordinal, 0, mode, False, None, text, number)
+        )
         return len(self._calls) - 1
 
     def _tables(self, step: int, rank: int) -> StepTables:
         num = len(self._calls)
         calls = columns_from_rows(self._calls, CallRow._fields)
-        calls |= {"call": range(num), "microbatch": [0] * num, "opaque": [False] * num}
+        calls |= {"call": range(num)}
         records = columns_from_rows(self._records, [column.name for column in schema.RECORDS])
         return StepTables(
             step=step,

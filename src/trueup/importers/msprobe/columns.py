@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from typing import NamedTuple
 
 import polars as pl
 
@@ -15,6 +14,7 @@ from trueup.store import StepTables, schema
 from trueup.store.gaps import Gap
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason
+from trueup.types.table_rows import CallRow
 
 GAPS = (
     Gap(kind="module", name="", code=RecordCode.ROOT_NOT_DUMPED),
@@ -54,20 +54,6 @@ _MD5_DIGITS = 32
 
 MISSING_VALUES = "values named by the dump are not in dump_tensor_data"
 UNSAFE_NAME = "values refused: the dump names a file outside dump_tensor_data"
-
-
-class CallRow(NamedTuple):
-    """What a dump tells of a call."""
-
-    parent: int | None
-    kind: str
-    name: str
-    type: str | None
-    ordinal: int
-    microbatch: int
-    mode: str
-    stack: int | None
-    global_ordinal: int
 
 
 class Columns:
@@ -149,7 +135,7 @@ class Columns:
         num = len(self.calls)
         arguments = [json.dumps(self.arguments[c]) if c in self.arguments else None for c in range(num)]
         calls = columns_from_rows(self.calls, CallRow._fields)
-        calls |= {"call": range(num), "opaque": [False] * num, "arguments": arguments}
+        calls |= {"call": range(num), "arguments": arguments}
         records = columns_from_rows(self._records, [f.name for f in schema.RECORDS])
         return StepTables(
             step=step,

@@ -32,13 +32,14 @@ from collections.abc import Mapping
 from typing import cast
 
 from trueup.errors import TraceError
-from trueup.importers.msprobe.columns import CallRow, Columns
+from trueup.importers.msprobe.columns import Columns
 from trueup.importers.msprobe.leaves import Entry, Leaf, Leaves, backward_slots, input_leaves, output_leaves
 from trueup.importers.msprobe.names import BACKWARD, FORWARD, EntryName, entry_name
 from trueup.importers.msprobe.roots import calls_of_root
 from trueup.store import StepTables
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason
+from trueup.types.table_rows import CallRow
 
 _AUTOGRAD_ORDER = Reason(RecordCode.AUTOGRAD_ORDER)
 NO_GRADIENT = "msprobe saw no gradient here"
@@ -251,7 +252,7 @@ class TableBuilder:
         ordinal = self._ordinals.get(where, 0)
         self._ordinals[where] = ordinal + 1
         self._columns.calls.append(
-            CallRow(parent, kind, name, type_name, ordinal, microbatch, mode, stack, number)
+            CallRow(parent, kind, name, type_name, ordinal, microbatch, mode, False, stack, None, number)
         )
         return len(self._columns.calls) - 1
 

@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 import numpy as np
 import polars as pl
 
+from trueup.comparing.content import UnmatchedGroup
 from trueup.reporting.comparison.columns import record_columns
 from trueup.reporting.comparison.page.explorer import (
     MAX_ROWS,
@@ -25,8 +26,6 @@ from trueup.reporting.comparison.result import (
     SIDES,
     STATUSES,
     ComparisonResult,
-    ScalarStep,
-    UnmatchedGroup,
 )
 from trueup.reporting.document import (
     OUTCOMES,
@@ -58,7 +57,7 @@ from trueup.reporting.document import (
 )
 from trueup.reporting.document import Row as TableRow
 from trueup.reporting.formatting import as_sentence, count, number, plain, ratio, short_frame, short_site
-from trueup.types.result import ResultRow
+from trueup.types.result import ResultRow, ScalarDocument
 from trueup.wording import headline
 
 NUM_ROWS, NUM_EVIDENCE, NUM_LAYOUTS, NUM_NOTES, NOTE_LINES = 6, 3, 5, 3, 3
@@ -129,7 +128,7 @@ def place_of(result: ComparisonResult) -> str:
 
 def unmatched_words(group: UnmatchedGroup) -> str:
     """One group in a line: the call, its module, why."""
-    return f"{short_site(group.name)} in {group.module}: {said(group.reason) if group.reason else ''}"
+    return f"{short_site(group.name)} in {group.module}: {said(group.reason)}"
 
 
 def bracketed_words(result: ComparisonResult) -> str:
@@ -336,7 +335,7 @@ def _precision(result: ComparisonResult) -> Section:
 def _scalars(result: ComparisonResult) -> Section:
     """Scalars that differ, each with its first steps that do, and the names of the others."""
     series = result.scalars()
-    differing = {key: steps for key, steps in series.items() if any(s.target != s.reference for s in steps)}
+    differing = {key: steps for key, steps in series.items() if any(map(_differs, steps))}
     names = {name for name, _ in differing}
     same = ", ".join(dict.fromkeys(_label(name) for name, _ in series if name not in names))
     rows = [row for (name, rank), steps in differing.items() for row in _scalar_rows(name, rank, steps)]
@@ -356,6 +355,10 @@ def _scalars(result: ComparisonResult) -> Section:
     )
 
 
+def _differs(one: ScalarDocument) -> bool:
+    return one.get("target") != one.get("reference")
+
+
 def _kept(same: str, rows: Sequence[TableRow]) -> list[Block]:
     """A section of nothing is not shown; where all scalars agree its lead is worth one."""
     return [Paragraph(line="")] if same and not rows else []
@@ -365,17 +368,17 @@ def _label(name: str, rank: int = 0) -> str:
     return plain(name).replace("_", " ") + (f", rank {rank}" if rank else "")
 
 
-def _scalar_rows(name: str, rank: int, steps: Sequence[ScalarStep]) -> list[TableRow]:
-    start = max(0, next((at for at, one in enumerate(steps) if one.exceeds), 0) - 2)
+def _scalar_rows(name: str, rank: int, steps: Sequence[ScalarDocument]) -> list[TableRow]:
+    start = max(0, next((at for at, one in enumerate(steps) if one.get("beyond")), 0) - 2)
     return [
         TableRow(
             cells=(
                 _label(name, rank) if at == 0 else "",
-                float(one.step),
-                *(_cell_value(side) for side in (one.target, one.reference, one.rel_diff)),
+                float(one["step"]),
+                *map(_cell_value, (one.get("target"), one.get("reference"), one.get("rel_diff"))),
             ),
-            mark=Mark("≠", "exceeds tolerance", Tone.BAD) if one.exceeds else None,
-            loud=one.exceeds,
+            mark=Mark("≠", "exceeds tolerance", Tone.BAD) if one.get("beyond") else None,
+            loud=bool(one.get("beyond")),
         )
         for at, one in enumerate(steps[start : start + NUM_STEPS])
     ]
@@ -392,10 +395,10 @@ def _exact(value: float | None) -> str:
     return number(value, digits=8)
 
 
-def _scalar_plots(name: str, rank: int, steps: Sequence[ScalarStep]) -> list[Plot]:
+def _scalar_plots(name: str, rank: int, steps: Sequence[ScalarDocument]) -> list[Plot]:
     lines = []
     for side in ("reference", "target"):
-        pairs = [(one.step, getattr(one, side)) for one in steps]
+        pairs = [(one["step"], one.get(side)) for one in steps]
         known = [(x, float(y)) for x, y in pairs if isinstance(y, (int, float)) and np.isfinite(y)]
         if len(known) < 3:
             return []
@@ -421,7 +424,7 @@ def _unmatched(result: ComparisonResult) -> Section:
                 plain(one.module),
                 plain(short_site(one.name)),
                 one.count,
-                said(one.reason) if one.reason else "",
+                said(one.reason),
             )
         )
         for one in groups

@@ -17,14 +17,22 @@ from typing import Protocol, cast
 
 import polars as pl
 
+from trueup.comparing.content import UnmatchedGroup
 from trueup.comparing.written import AGAIN, read_document
 from trueup.errors import TraceError
 from trueup.reporting.document import Mark, Tone
 from trueup.reporting.formatting import plain
 from trueup.store import parquet
 from trueup.types.codes import NextCode
-from trueup.types.reason import Json, Reason, read_reason, read_reasons, reason
-from trueup.types.result import CountsDocument, DepthDocument, ResultDocument, ResultRow, SideDocument
+from trueup.types.reason import Json, Reason, given, read_reason, read_reasons, reason
+from trueup.types.result import (
+    CountsDocument,
+    DepthDocument,
+    ResultDocument,
+    ResultRow,
+    ScalarDocument,
+    SideDocument,
+)
 from trueup.types.site import shown_name
 from trueup.types.verdict import Verdict, verdict_from_json
 from trueup.wording import command, text
@@ -70,29 +78,6 @@ class ComparisonLike(Protocol):
     @property
     def precision(self) -> pl.LazyFrame:
         """The table of precision.parquet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnmatchedGroup:
-    """Records of one call that only one run has."""
-
-    side: str
-    module: str
-    name: str
-    count: int
-    reason: Reason | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScalarStep:
-    """A loss, norm or setting of one step."""
-
-    step: int
-    target: object
-    """null where the step was not captured"""
-    reference: object
-    rel_diff: object
-    exceeds: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +159,7 @@ class ComparisonResult:
                 module=shown_name(str(one["module"] or "")),
                 name=shown_name(str(one["name"] or "")),
                 count=one["count"],
-                reason=read_reason(one, "reason"),
+                reason=read_reason(one, "reason") or given(""),
             )
             for one in (groups if isinstance(groups, list) else [])
         )
@@ -215,18 +200,11 @@ class ComparisonResult:
         )
         return "; ".join(part for part in (str(tolerance.get("formula") or ""), constants) if part)
 
-    def scalars(self) -> dict[tuple[str, int], list[ScalarStep]]:
-        """Name and rank -> its value at every step."""
-        named: dict[tuple[str, int], list[ScalarStep]] = {}
+    def scalars(self) -> dict[tuple[str, int], list[ScalarDocument]]:
+        """Name and rank -> its value at every step; null where a run did not capture it."""
+        named: dict[tuple[str, int], list[ScalarDocument]] = {}
         for row in self.summary.get("scalars") or []:
-            one = ScalarStep(
-                step=row["step"],
-                target=row.get("target"),
-                reference=row.get("reference"),
-                rel_diff=row.get("rel_diff"),
-                exceeds=bool(row.get("beyond")),
-            )
-            named.setdefault((row["name"], row.get("rank", 0)), []).append(one)
+            named.setdefault((row["name"], row.get("rank", 0)), []).append(row)
         return named
 
     def part(self, name: str) -> Json:

@@ -15,7 +15,7 @@ from mindspore.mint.nn import functional as F
 from numpy.typing import NDArray
 
 from trueup_gpt.config import ModelConfig, MoEConfig
-from trueup_gpt.mindspore.model.activations import activation, is_gated
+from trueup_gpt.mindspore.model.activations import activation
 from trueup_gpt.mindspore.model.numbers import dtype_named, number, wide
 from trueup_gpt.mindspore.model.parts import TokenSum, weight
 
@@ -81,7 +81,7 @@ class Experts(nn.Cell):
         self.compute_dtype = dtype_named(config.compute_dtype)
         experts, hidden, ffn = moe.num_experts, config.hidden_size, config.ffn_hidden_size
         self.activation = activation(config.hidden_act)
-        gated = is_gated(config.hidden_act)
+        gated = config.is_gated
         self.gate = weight(config, experts, ffn, hidden, name="gate") if gated else None
         self.up = weight(config, experts, ffn, hidden, name="up")
         self.down = weight(config, experts, hidden, ffn, name="down")

@@ -10,7 +10,7 @@ from mindspore.common.initializer import Zero
 from mindspore.mint.nn import functional as F
 
 from trueup_gpt.config import ModelConfig
-from trueup_gpt.mindspore.model.activations import activation, is_gated
+from trueup_gpt.mindspore.model.activations import activation
 from trueup_gpt.mindspore.model.numbers import dtype_named, number, wide
 
 
@@ -79,7 +79,7 @@ class FeedForward(nn.Cell):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         hidden, ffn, bias = config.hidden_size, config.ffn_hidden_size, config.mlp_has_bias
-        gated = is_gated(config.hidden_act)
+        gated = config.is_gated
         self.activation = activation(config.hidden_act)
         self.gate = Linear(hidden, ffn, config, bias=bias) if gated else None
         self.up = Linear(hidden, ffn, config, bias=bias)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
-from fnmatch import fnmatchcase
-
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
@@ -14,9 +10,10 @@ from trueup_gpt.initial import initial_value
 from trueup_gpt.mindspore.model.numbers import dtype_named
 from trueup_gpt.mindspore.parallel.mesh import Mesh
 from trueup_gpt.mindspore.parallel.moving import move
-from trueup_gpt.mindspore.parallel.rules import RULES, Function
+from trueup_gpt.mindspore.parallel.rules import RULES
 from trueup_gpt.normal import draw_normal
-from trueup_gpt.parallel.layout import Call, Layout
+from trueup_gpt.parallel.calls import matching, moved_around
+from trueup_gpt.parallel.layout import Layout
 from trueup_gpt.parallel.places import Place, place_of
 
 
@@ -26,8 +23,12 @@ def apply_layout(model: nn.Cell, layout: Layout, mesh: Mesh, config: Config) -> 
     _fill(model, places, config)
     for call in layout.calls:
         if mesh.size(call.axis) > 1:
-            for owner, name in _matching(model, call.pattern):
-                _wrap(owner, name, call, mesh)
+            for owner, name in matching(model.cells_and_names(), call.pattern, forward="construct"):
+                inner = getattr(owner, name)
+                if call.rule is not None:
+                    inner = RULES[call.rule](owner, inner, mesh, call.axis)
+                wrapped = moved_around(inner, call, move, mesh.group(call.axis), Tensor)
+                object.__setattr__(owner, name, wrapped)
     return places
 
 
@@ -55,33 +56,3 @@ def _fill(model: nn.Cell, places: dict[str, Place], config: Config) -> None:
         for name, old in list(cell._params.items()):
             if old is not None:
                 setattr(cell, name, new[id(old)])
-
-
-def _matching(model: nn.Cell, pattern: str) -> Iterator[tuple[nn.Cell, str]]:
-    """Cell and attribute for each call that fits: a cell's ``construct``, or the method it names."""
-    head, dot, method = pattern.rpartition(".")
-    for fqn, cell in model.cells_and_names():
-        if fnmatchcase(fqn, pattern):
-            yield cell, "construct"
-        elif dot and fnmatchcase(fqn, head) and method not in cell._cells and hasattr(cell, method):
-            yield cell, method
-
-
-def _wrap(owner: nn.Cell, name: str, call: Call, mesh: Mesh) -> None:
-    inner: Function = getattr(owner, name)
-    if call.rule is not None:
-        inner = RULES[call.rule](owner, inner, mesh, call.axis)
-    group, changes, output = mesh.group(call.axis), call.inputs, call.output
-
-    @functools.wraps(inner)
-    def outer(*args: object, **kwargs: object) -> Tensor:
-        given = [
-            move(x, changes[number].have, changes[number].need, group)
-            if number in changes and isinstance(x, Tensor)
-            else x
-            for number, x in enumerate(args)
-        ]
-        y = inner(*given, **kwargs)
-        return y if output is None else move(y, output.have, output.need, group)
-
-    object.__setattr__(owner, name, outer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import mindspore
 import numpy as np
@@ -15,23 +14,7 @@ from trueup_gpt.mindspore.parallel.collectives import all_reduce
 from trueup_gpt.mindspore.parallel.mesh import Mesh
 from trueup_gpt.mindspore.parallel.pieces import Piece
 from trueup_gpt.parallel.mesh import AXES
-
-
-@dataclass(frozen=True, slots=True)
-class Norms:
-    """What one reduction over all processes tells."""
-
-    local: dict[str, float]
-    """L2 norm of each parameter's gradient, the whole parameter's, before clipping"""
-    total: float
-    """of all gradients together"""
-    sums: tuple[float, ...]
-    """further numbers, summed over all processes"""
-
-    @property
-    def finite(self) -> bool:
-        """Whether every gradient of every process is."""
-        return self.total - self.total == 0.0
+from trueup_gpt.step import Norms
 
 
 def gradient_norms(
@@ -64,13 +47,7 @@ def gradient_norms(
     if mesh.size(*AXES) > 1:
         dtype = mindspore.float64 if mesh.device == "cpu" else mindspore.float32
         found = all_reduce(Tensor(found, dtype), mesh.group(*AXES)).asnumpy().astype(np.float64)
-    values = found.tolist()
-    squared = values[: len(names)]
-    return Norms(
-        {name: square**0.5 for name, square in zip(names, squared, strict=True)},
-        sum(squared) ** 0.5,
-        tuple(values[len(names) :]),
-    )
+    return Norms.of_squares(found.tolist(), names)
 
 
 def _sum_of_squares(gradient: Tensor, mesh: Mesh) -> float:

@@ -14,12 +14,11 @@ from typing import Protocol
 import mindspore
 from mindspore import Parameter, Tensor, mint, ops
 
-from trueup import Invariant, Replicate
 from trueup_gpt.mindspore.parallel.collectives import all_gather, all_reduce
 from trueup_gpt.mindspore.parallel.mesh import Group, Mesh
 from trueup_gpt.parallel.mesh import DATA_AXES
 from trueup_gpt.parallel.places import Place
-from trueup_gpt.parallel.traced import MODEL
+from trueup_gpt.parallel.traced import piece_facts
 
 Gradients = dict[str, Tensor]
 """of this process's parameters, by name"""
@@ -86,16 +85,11 @@ def unflattened(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]
     return found
 
 
-def axes_of(place: Place, mesh: Mesh, among: Sequence[str]) -> tuple[str, ...]:
-    """Those of the axes ``among`` over which its gradient is partial."""
-    return mesh.axes([axis for axis in place.axes(Replicate) if axis in among])
-
-
 def reduce_over(gradients: Gradients, places: Iterable[Place], mesh: Mesh, among: Sequence[str]) -> None:
     """All-reduce, one flat tensor for each set of axes."""
     by_axes: dict[tuple[str, ...], list[str]] = {}
     for place in places:
-        by_axes.setdefault(axes_of(place, mesh, among), []).append(place.fqn)
+        by_axes.setdefault(place.partial(mesh, among), []).append(place.fqn)
     for axes, names in by_axes.items():
         if axes:
             sum_over(gradients, names, mesh.group(*axes))
@@ -116,9 +110,8 @@ class Copies:
         self.pieces = []
         for fqn, parameter in parameters.items():
             place = places[fqn]
-            copies = mesh.axes((*place.axes(Replicate), *place.axes(Invariant)))
             given = _own(parameter, f"{fqn}.master", masters=True) if masters else parameter
-            self.pieces.append(Piece(place=place, parameter=given, copies=copies))
+            self.pieces.append(Piece(place=place, parameter=given, copies=place.copies(mesh)))
 
     def reduce(self, gradients: Gradients) -> None:
         """See ``Engine``."""
@@ -168,14 +161,8 @@ class _Bucket:
                 flat = low - start, high - start
                 values = parameters[name].reshape(-1)[flat[0] : flat[1]]
                 given = _own(values, f"{name}.part", masters=masters)
-                given.trueup_piece = {  # for a trace: docs/trace-format.md
-                    "name": f"{MODEL}{name}",
-                    "flat": list(flat),
-                    "shape": list(places[name].size),
-                    "axes": list(axes),
-                }
-                others = (*places[name].axes(Replicate), *places[name].axes(Invariant))
-                copies = tuple(axis for axis in mesh.axes(others) if axis not in axes)
+                given.trueup_piece = piece_facts(places[name], flat, axes)
+                copies = places[name].copies(mesh, besides=axes)
                 self.pieces.append(Piece(place=places[name], parameter=given, copies=copies, flat=flat))
             start += size
 
@@ -216,7 +203,7 @@ class ZeroOne:
         self._places, self._mesh = [places[fqn] for fqn in parameters], mesh
         by_axes: dict[tuple[str, ...], list[str]] = {}
         for place in self._places:
-            by_axes.setdefault(axes_of(place, mesh, DATA_AXES), []).append(place.fqn)
+            by_axes.setdefault(place.partial(mesh, DATA_AXES), []).append(place.fqn)
         self._buckets = [
             _Bucket(names, parameters, places, mesh, axes, masters=masters)
             for axes, names in by_axes.items()
@@ -228,7 +215,7 @@ class ZeroOne:
 
     def reduce(self, gradients: Gradients) -> None:
         """See ``Engine``."""
-        bucketed = [place for place in self._places if axes_of(place, self._mesh, DATA_AXES)]
+        bucketed = [place for place in self._places if place.partial(self._mesh, DATA_AXES)]
         reduce_over(gradients, bucketed, self._mesh, ("tp",))
         self._whole.reduce(gradients)
         for bucket in self._buckets:

@@ -10,33 +10,23 @@ import numpy as np
 from mindspore import Parameter, Tensor, ops
 from mindspore.ops.composite import base
 
-from trueup.errors import ConfigError
 from trueup.types.arrays import Array
 from trueup_gpt.data import Batch, sequence_part
 from trueup_gpt.mindspore.parallel.apply import named_parameters
 from trueup_gpt.mindspore.parallel.collectives import receive, send
 from trueup_gpt.mindspore.parallel.pieces import Gradients
 from trueup_gpt.mindspore.parallel.stages import Parallel, Stage
+from trueup_gpt.parallel import running
+from trueup_gpt.parallel.running import check_shape, stream_shape, tokens_shape
 from trueup_gpt.parallel.schedules import Action, actions_of, messages
 from trueup_gpt.parallel.stages import rank_of_stage
 
 
-class Runner(Protocol):
-    """Forward and backward of all microbatches of a step."""
+class Runner(running.Runner[Tensor], Protocol):
+    """Forward and backward of all microbatches of a step; gradients are handed over."""
 
     gradients: Gradients
     """of the last step's microbatches, summed"""
-
-    def run(
-        self, batches: Sequence[Batch[Array]], weights: Sequence[float], *, backward: bool
-    ) -> list[Tensor]:
-        """Losses of the microbatches, where this process has the last stage.
-
-        Args:
-            batches: the microbatches.
-            weights: what each loss is multiplied by in backward.
-            backward: false: losses alone.
-        """
 
 
 def runner_for(parallel: Parallel) -> Runner:
@@ -93,15 +83,7 @@ class Pipelined:
         self._weights = {number: named_parameters(stage.model) for number, stage in self._stages.items()}
         self._rank, self._ranks = parallel.mesh.coordinate("pp"), parallel.mesh.peers("pp")
         self._actions = actions_of(config, self._rank)
-        length = config.model.seq_length // self._mesh.size("cp")
-        rows = config.dataset.batch_size
-        self._shape = (rows, length)
-        if config.parallel.sequence_parallel:
-            length //= self._mesh.size("tp")
-        self._stream = (
-            *((length, rows) if config.tokens_dim == 0 else (rows, length)),
-            config.model.hidden_size,
-        )
+        self._shape, self._stream = tokens_shape(config, self._mesh), stream_shape(config, self._mesh)
         self.gradients: Gradients = {}
 
     def run(
@@ -110,11 +92,7 @@ class Pipelined:
         """See ``Runner``."""
         own = [sequence_part(batch, self._mesh).map(Tensor) for batch in batches]
         for batch in own:
-            if batch.tokens.shape != self._shape:
-                raise ConfigError(
-                    f"a microbatch of {batch.tokens.shape} tokens in a pipeline that was made for "
-                    f"{self._shape}: set batch_size and seq_length to those of the data"
-                )
+            check_shape(batch.tokens.shape, self._shape)
         for stage in self._parallel.stages:
             stage.losses.clear()
         self.gradients = {}

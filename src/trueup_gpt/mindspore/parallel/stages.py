@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from mindspore import Parameter, Tensor, mint, nn, ops
 
 import trueup
-from trueup import Invariant, Replicate
 from trueup_gpt.config import Config
 from trueup_gpt.mindspore.model import GPTModel
 from trueup_gpt.mindspore.parallel.apply import apply_layout, named_parameters
@@ -70,8 +69,7 @@ class Parallel:
     def whole_piece(self, fqn: str) -> Piece:
         """A parameter that the model computes with, as it is held here."""
         place = self.places[fqn]
-        copies = self.mesh.axes((*place.axes(Replicate), *place.axes(Invariant)))
-        return Piece(place=place, parameter=self.parameters[fqn], copies=copies)
+        return Piece(place=place, parameter=self.parameters[fqn], copies=place.copies(self.mesh))
 
     @property
     def counted_elsewhere(self) -> tuple[str, ...]:

@@ -33,8 +33,3 @@ _BY_NAME: dict[str, Activation] = {
 def activation(name: str) -> Activation:
     """The function; of a gated one that of the gate."""
     return _BY_NAME[name]
-
-
-def is_gated(name: str) -> bool:
-    """Whether the block has a gate beside its wide product."""
-    return name == "swiglu"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueup_gpt.config import ModelConfig, MoEConfig
-from trueup_gpt.torch.model.activations import activation, is_gated
+from trueup_gpt.torch.model.activations import activation
 from trueup_gpt.torch.model.parts import SavedTensors, TokenSum
 
 
@@ -75,7 +75,7 @@ class Experts(nn.Module):
         self.compute_dtype = getattr(torch, config.compute_dtype)
         experts, hidden, wide = moe.num_experts, config.hidden_size, config.ffn_hidden_size
         self.activation = activation(config.hidden_act)
-        gated = is_gated(config.hidden_act)
+        gated = config.is_gated
         self.gate = nn.Parameter(torch.empty(experts, wide, hidden, dtype=dtype)) if gated else None
         self.up = nn.Parameter(torch.empty(experts, wide, hidden, dtype=dtype))
         self.down = nn.Parameter(torch.empty(experts, hidden, wide, dtype=dtype))

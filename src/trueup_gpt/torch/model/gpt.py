@@ -29,7 +29,7 @@ class Layer(nn.Module):
         super().__init__()
         self.input_norm, self.post_attention_norm = Norm(config), Norm(config)
         self.attention = Attention(config, layer, tokens_first=tokens_first)
-        sparse = moe.num_experts > 1 and layer >= moe.num_experts_from_layer
+        sparse = moe.are_in(layer)
         self.mlp = MixtureOfExperts(config, moe) if sparse else FeedForward(config)
         self.sparse, self.dropout = sparse, config.hidden_dropout
         self.from_norm = config.apply_residual_connection_post_norm

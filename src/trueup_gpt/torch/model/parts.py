@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueup_gpt.config import ModelConfig
-from trueup_gpt.torch.model.activations import activation, is_gated
+from trueup_gpt.torch.model.activations import activation
 
 
 class SavedTensors(Protocol):
@@ -82,7 +82,7 @@ class FeedForward(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         hidden, wide, bias = config.hidden_size, config.ffn_hidden_size, config.mlp_has_bias
-        gated = is_gated(config.hidden_act)
+        gated = config.is_gated
         self.activation = activation(config.hidden_act)
         self.gate = Linear(hidden, wide, config, bias=bias) if gated else None
         self.up = Linear(hidden, wide, config, bias=bias)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -13,11 +11,12 @@ from torch import Tensor, nn
 
 from trueup_gpt.config import Config, ModelConfig
 from trueup_gpt.initial import initial_value
-from trueup_gpt.parallel.layout import Call, Layout
+from trueup_gpt.parallel.calls import matching, moved_around
+from trueup_gpt.parallel.layout import Layout
 from trueup_gpt.parallel.places import Place, place_of
 from trueup_gpt.torch.parallel.mesh import Mesh
 from trueup_gpt.torch.parallel.moving import move
-from trueup_gpt.torch.parallel.rules import RULES, Function
+from trueup_gpt.torch.parallel.rules import RULES
 
 
 def apply_layout(model: nn.Module, layout: Layout, mesh: Mesh) -> dict[str, Place]:
@@ -28,8 +27,12 @@ def apply_layout(model: nn.Module, layout: Layout, mesh: Mesh) -> dict[str, Plac
     _replace(model, lambda fqn, old: torch.empty(places[fqn].size, dtype=old.dtype, device="meta"))
     for call in layout.calls:
         if mesh.size(call.axis) > 1:
-            for owner, name in _matching(model, call.pattern):
-                _wrap(owner, name, call, mesh)
+            for owner, name in matching(model.named_modules(), call.pattern, forward="forward"):
+                inner = getattr(owner, name)
+                if call.rule is not None:
+                    inner = RULES[call.rule](owner, inner, mesh, call.axis)
+                wrapped = moved_around(inner, call, move, mesh.group(call.axis), Tensor)
+                object.__setattr__(owner, name, wrapped)
     return places
 
 
@@ -61,33 +64,3 @@ def _replace(model: nn.Module, value: Callable[[str, nn.Parameter], Tensor]) -> 
         for name, old in list(module._parameters.items()):
             if old is not None:
                 setattr(module, name, new[id(old)])
-
-
-def _matching(model: nn.Module, pattern: str) -> Iterator[tuple[nn.Module, str]]:
-    """Module and attribute for each call that fits: a module's forward, or the method it names."""
-    head, dot, method = pattern.rpartition(".")
-    for fqn, module in model.named_modules():
-        if fnmatchcase(fqn, pattern):
-            yield module, "forward"
-        elif dot and fnmatchcase(fqn, head) and method not in module._modules and hasattr(module, method):
-            yield module, method
-
-
-def _wrap(owner: nn.Module, name: str, call: Call, mesh: Mesh) -> None:
-    inner: Function = getattr(owner, name)
-    if call.rule is not None:
-        inner = RULES[call.rule](owner, inner, mesh, call.axis)
-    group, changes, output = mesh.group(call.axis), call.inputs, call.output
-
-    @functools.wraps(inner)
-    def outer(*args: object, **kwargs: object) -> Tensor:
-        given = [
-            move(x, changes[number].have, changes[number].need, group)
-            if number in changes and isinstance(x, Tensor)
-            else x
-            for number, x in enumerate(args)
-        ]
-        y = inner(*given, **kwargs)
-        return y if output is None else move(y, output.have, output.need, group)
-
-    object.__setattr__(owner, name, outer)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from trueup import Invariant, Replicate
+from trueup import Replicate
 from trueup_gpt.parallel.mesh import DATA_AXES
 from trueup_gpt.parallel.places import Place
 from trueup_gpt.torch.model.experts import Experts
@@ -40,8 +40,7 @@ class FullySharded:
         self.pieces = []
         for fqn, parameter in parameters_of(stages).items():
             place = places[fqn]
-            others = mesh.axes((*place.axes(Replicate), *place.axes(Invariant)))
-            copies = tuple(axis for axis in others if axis not in DATA_AXES)
+            copies = place.copies(mesh, besides=DATA_AXES)
             self.pieces.append(Piece(place=place, parameter=parameter, copies=copies))
 
     def _shard(

@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from trueup_gpt.config.training import GradClipKwargs
+from trueup_gpt.step import Norms
 from trueup_gpt.torch.parallel.mesh import Mesh
 from trueup_gpt.torch.parallel.pieces import Piece
-
-
-@dataclass(frozen=True, slots=True)
-class Norms:
-    """What one reduction over all processes tells."""
-
-    local: dict[str, float]
-    """L2 norm of each parameter's gradient, the whole parameter's, before clipping"""
-    total: float
-    """of all gradients together"""
-    sums: tuple[float, ...]
-    """further numbers, summed over all processes"""
-
-    @property
-    def finite(self) -> bool:
-        """Whether every gradient of every process is."""
-        return self.total - self.total == 0.0
 
 
 def gradient_norms(
@@ -67,13 +50,7 @@ def gradient_norms(
         found.index_add_(0, torch.tensor([number for number, _ in counted], device=mesh.device), squares)
     if dist.is_initialized():
         dist.all_reduce(found)
-    values = found.tolist()
-    squared = values[: len(names)]
-    return Norms(
-        {name: square**0.5 for name, square in zip(names, squared, strict=True)},
-        sum(squared) ** 0.5,
-        tuple(values[len(names) :]),
-    )
+    return Norms.of_squares(found.tolist(), names)
 
 
 def _sum_of_squares(gradient: Tensor, wide: torch.dtype) -> Tensor:
@@ -84,14 +61,14 @@ def _sum_of_squares(gradient: Tensor, wide: torch.dtype) -> Tensor:
 
 def clip_gradients(pieces: Sequence[Piece], how: GradClipKwargs, total_norm: float) -> None:
     """By the norm over all parameters: times min(1, clip_value / (norm + 1e-6)); or value by value."""
-    gradients = [gradient for piece in pieces if (gradient := piece.gradient()) is not None]
     if how.grad_clip_type == "GradClipByValue":
-        for gradient in gradients:
-            gradient.clamp_(-how.clip_value, how.clip_value)
+        for piece in pieces:
+            if (gradient := piece.gradient()) is not None:
+                gradient.clamp_(-how.clip_value, how.clip_value)
         return
     factor = how.clip_value / (total_norm + 1e-6)
-    if factor < 1.0 and gradients:
-        torch._foreach_mul_(gradients, factor)
+    if factor < 1.0:
+        scale_gradients(pieces, factor)
 
 
 def scale_gradients(pieces: Sequence[Piece], factor: float) -> None:

@@ -14,10 +14,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
-from trueup import Invariant, Replicate
 from trueup_gpt.parallel.mesh import DATA_AXES
 from trueup_gpt.parallel.places import Place
-from trueup_gpt.parallel.traced import MODEL
+from trueup_gpt.parallel.traced import piece_facts
 from trueup_gpt.torch.parallel.mesh import Mesh
 from trueup_gpt.torch.parallel.moving import all_gather, reduce_scatter
 
@@ -87,8 +86,7 @@ def _by_axes(
     """Places by those of the axes ``among`` over which their gradients are partial."""
     found: dict[tuple[str, ...], list[Place]] = {}
     for place in places:
-        axes = mesh.axes([axis for axis in place.axes(Replicate) if axis in among])
-        found.setdefault(axes, []).append(place)
+        found.setdefault(place.partial(mesh, among), []).append(place)
     return found
 
 
@@ -101,11 +99,7 @@ class Copies:
         self._parameters, self._mesh = parameters, mesh
         self._places = [places[fqn] for fqn in parameters]
         self.pieces = [
-            Piece(
-                place=place,
-                parameter=parameters[place.fqn],
-                copies=mesh.axes((*place.axes(Replicate), *place.axes(Invariant))),
-            )
+            Piece(place=place, parameter=parameters[place.fqn], copies=place.copies(mesh))
             for place in self._places
         ]
 
@@ -167,16 +161,9 @@ class _Bucket:
     def _piece(self, place: Place, low: int, high: int, at: int, mesh: Mesh, axes: tuple[str, ...]) -> Piece:
         parameter = nn.Parameter(self.own_values[low:high])
         parameter.grad = self.own_gradient[low:high]
-        others = (*place.axes(Replicate), *place.axes(Invariant))
-        copies = tuple(axis for axis in mesh.axes(others) if axis not in axes)
         flat = at, at + high - low
-        parameter.trueup_piece = {  # type: ignore[attr-defined]  # for a trace: docs/trace-format.md
-            "name": f"{MODEL}{place.fqn}",
-            "flat": list(flat),
-            "shape": list(place.size),
-            "axes": list(axes),
-        }
-        return Piece(place=place, parameter=parameter, copies=copies, flat=flat)
+        parameter.trueup_piece = piece_facts(place, flat, axes)  # type: ignore[attr-defined]
+        return Piece(place=place, parameter=parameter, copies=place.copies(mesh, besides=axes), flat=flat)
 
 
 class ZeroOne:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,9 +16,10 @@ from torch.distributed.pipelining.schedules import (
     ScheduleZBVZeroBubble,
 )
 
-from trueup.errors import ConfigError
 from trueup.types.arrays import Array
 from trueup_gpt.data import Batch, sequence_part
+from trueup_gpt.parallel.running import Runner, check_shape, stream_shape, tokens_shape
+from trueup_gpt.parallel.schedules import schedule_of
 from trueup_gpt.torch.parallel.stages import Parallel, Stage
 
 _SCHEDULES: dict[str, Callable[..., PipelineScheduleSingle | PipelineScheduleMulti]] = {
@@ -30,22 +30,7 @@ _SCHEDULES: dict[str, Callable[..., PipelineScheduleSingle | PipelineScheduleMul
 }
 
 
-class Runner(Protocol):
-    """Forward and backward of all microbatches of a step."""
-
-    def run(
-        self, batches: Sequence[Batch[Array]], weights: Sequence[float], *, backward: bool
-    ) -> list[Tensor]:
-        """Losses of the microbatches, where this process has the last stage; gradients accumulate.
-
-        Args:
-            batches: the microbatches.
-            weights: what each loss is multiplied by in backward.
-            backward: false: losses alone.
-        """
-
-
-def runner_for(parallel: Parallel) -> Runner:
+def runner_for(parallel: Parallel) -> Runner[Tensor]:
     """The one that fits the mesh."""
     return Plain(parallel) if parallel.num_stages == 1 else Pipelined(parallel)
 
@@ -85,27 +70,21 @@ class Pipelined:
     def __init__(self, parallel: Parallel) -> None:
         self._parallel, self._mesh = parallel, parallel.mesh
         config = parallel.config
-        self._num_microbatches = config.dataset.micro_batch_num
+        self._shape = tokens_shape(config, self._mesh)
         stages = [self._torch_stage(stage) for stage in parallel.stages]
-        chosen = config.parallel.pipeline_schedule or ("interleaved" if len(stages) > 1 else "1f1b")
+        chosen = schedule_of(config)
         single = chosen in ("1f1b", "gpipe")
         self._schedule = _SCHEDULES[chosen](
             stages[0] if single else stages,
-            n_microbatches=self._num_microbatches,
+            n_microbatches=config.dataset.micro_batch_num,
             loss_fn=lambda weighted, target: weighted,
             scale_grads=False,
         )
 
     def _torch_stage(self, stage: Stage) -> PipelineStage:
         config, mesh, last = self._parallel.config, self._mesh, self._parallel.num_stages - 1
-        length = config.model.seq_length // mesh.size("cp")
-        self._shape = torch.Size((config.dataset.batch_size, length))
         ids = torch.empty(self._shape, dtype=torch.int64, device="meta")
-        if config.parallel.sequence_parallel:
-            length //= mesh.size("tp")
-        rows = config.dataset.batch_size
-        shape = (*((length, rows) if config.tokens_dim == 0 else (rows, length)), config.model.hidden_size)
-        dtype = stage.model.residual_dtype
+        shape, dtype = stream_shape(config, mesh), stage.model.residual_dtype
         stream = torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)
         wide = torch.promote_types(getattr(torch, config.model.compute_dtype), torch.float32)
         if config.model.fp16_lm_cross_entropy:
@@ -123,21 +102,13 @@ class Pipelined:
             group=mesh.group("pp"),
         )
 
-    def _check(self, own: Sequence[Batch[Tensor]]) -> None:
-        """Another shape would meet buffers of the one that was told (torch reuses them, and says nothing)."""
-        for batch in own:
-            if batch.tokens.shape != self._shape:
-                raise ConfigError(
-                    f"a microbatch of {tuple(batch.tokens.shape)} tokens in a pipeline that was made for "
-                    f"{tuple(self._shape)}: set batch_size and seq_length to those of the data"
-                )
-
     def run(
         self, batches: Sequence[Batch[Array]], weights: Sequence[float], *, backward: bool
     ) -> list[Tensor]:
         """See ``Runner``."""
         own = [sequence_part(batch, self._mesh).map(_on(self._mesh.device)) for batch in batches]
-        self._check(own)
+        for batch in own:  # torch would reuse the buffers of another shape, and say nothing
+            check_shape(tuple(batch.tokens.shape), self._shape)
         for stage in self._parallel.stages:
             stage.losses.clear()
         given = {name: torch.cat([batch.named()[name] for batch in own]) for name in own[0].named()}
