@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -133,6 +134,7 @@ class Bench:
 
     def run(self, name: str, command: Sequence[str], **variables: str) -> str:
         (self.folder / name).mkdir(exist_ok=True)
+        begun = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="ray-") as temporary:  # Ray's sockets want a short path
             done = subprocess.run(
                 command,
@@ -144,7 +146,8 @@ class Bench:
                 errors="replace",
             )
         (self.folder / name / "log.txt").write_text(done.stdout)
-        self.holds(f"{name}: exit status 0", done.returncode == 0, done.stdout[-2000:])
+        took = f"{time.monotonic() - begun:.0f} s"
+        self.holds(f"{name}: exit status 0 ({took})", done.returncode == 0, done.stdout[-2000:])
         return done.stdout
 
     def holds(self, what: str, fine: bool, found: object = "") -> None:
