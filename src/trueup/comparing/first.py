@@ -192,7 +192,7 @@ def _of_model(rows: Rows, half: Half) -> Bools:
 
 
 def _hides_nothing(rows: Rows, half: Half, row: int) -> bool:
-    """Whether the masks that a model is given in a microbatch show every token: models make none of them for what
+    """Whether the masks given to a model in a microbatch show every token: models make none of them for what
     is inside."""
     at = rows.phase_is("forward") & rows.slot_starts("input") & _named_mask(rows) & (half.record >= 0)
     at &= _of_model(rows, half) & (rows.microbatch == rows.microbatch[row])
