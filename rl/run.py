@@ -103,6 +103,8 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.failed = 0
+        self.watched: dict[str, dict[int, dict[str, str]]] = {}
+        """algorithm -> what verl logged of a captured run"""
         subprocess.run([PYTHON, HERE / "make_inputs.py", folder / "inputs"], check=True, capture_output=True)
 
     def verl(
@@ -202,7 +204,9 @@ def traces(run: Path) -> dict[tuple[str, str], set[int]]:
 def train(bench: Bench, name: str, more: Mapping[str, object]) -> None:
     """One algorithm, captured and monitored: every phase is there, its log-probs give verl's metrics, and its
     layers explain why they differ from the rollout's."""
-    watched = logged(bench.verl(f"{name}-captured", more, captured=True, options=["--monitor"]))
+    settings = {**more, **replayed(bench, name)}
+    watched = logged(bench.verl(f"{name}-captured", settings, captured=True, options=["--monitor"]))
+    bench.watched[name] = watched
     run = bench.folder / f"{name}-captured" / "run"
     phases = traces(run)
     for wanted in sorted(PHASES["grpo"] | PHASES[name]):
@@ -234,19 +238,22 @@ def train(bench: Bench, name: str, more: Mapping[str, object]) -> None:
         )
 
 
-def unchanged(bench: Bench, name: str, more: Mapping[str, object]) -> None:
-    """Capture on and off, with the rollouts of a first run, which verl replays."""
-    recorded = {
+def replayed(bench: Bench, name: str) -> dict[str, object]:
+    """Rollouts are recorded by the first run that has these settings, and taken from there by others."""
+    return {
         "skip.rollout_tq.enable": True,
-        "skip.rollout_tq.dump_dir": bench.folder / "rollouts",
+        "skip.rollout_tq.dump_dir": bench.folder / f"rollouts-{name}",
         "skip.rollout_tq.steps": "[1,2]",
         "trainer.balance_batch": False,
-        **more,
     }
-    bench.verl(f"{name}-recorded", recorded, captured=False)
-    plain, watched = (
-        logged(bench.verl(f"{name}-{word}", recorded, captured=word == "on")) for word in ("off", "on")
-    )
+
+
+def unchanged(bench: Bench, name: str, more: Mapping[str, object]) -> None:
+    """Without capture, on the rollouts of the captured run: verl logs the same numbers."""
+    if name not in bench.watched:
+        train(bench, name, more)
+    plain = logged(bench.verl(f"{name}-off", {**more, **replayed(bench, name)}, captured=False))
+    watched = bench.watched[name]
     differ = {(s, k) for s in plain for k in plain[s] if plain[s][k] != watched.get(s, {}).get(k)}
     count = sum(map(len, plain.values()))
     bench.holds(
@@ -276,13 +283,7 @@ BENIGN = {
 
 def faults(bench: Bench, algorithm: str) -> None:
     """Faults in verl itself, and benign variants, on rollouts that a first run recorded."""
-    recorded = {
-        **MORE[algorithm],
-        "skip.rollout_tq.enable": True,
-        "skip.rollout_tq.dump_dir": bench.folder / f"rollouts-{algorithm}",
-        "skip.rollout_tq.steps": "[1,2]",
-        "trainer.balance_batch": False,
-    }
+    recorded = {**MORE[algorithm], **replayed(bench, f"{algorithm}-faults")}
     values = ["--task", "tensor"]  # rows of other packing and workers are found by them
     bench.verl(f"{algorithm}-reference", recorded, captured=True, options=values)
     for name, wanted in FAULTS[algorithm].items():
