@@ -2,12 +2,14 @@
 
 A small random Qwen2 serves responses in bfloat16 with a KV cache, and a float32 trainer scores them, as in a
 step of RL. Twice: healthy, and with the weights of one layer left behind in the server. ``trueup mismatch``
-explains the first by rounding, and names the layer of the second.
+explains the first by rounding, and names the layer of the second. Then two trainings of two steps by GRPO
+(rl/loop.py), of which one normalises its advantages over the whole batch: ``trueup compare`` says so.
 """
 
 from __future__ import annotations
 
 import copy
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +19,11 @@ from pathlib import Path
 import numpy as np
 import torch
 from transformers import Qwen2Config, Qwen2ForCausalLM
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from rl.faults import OverBatch
+from rl.loop import Settings, Trainer
 
 VOCABULARY, PROMPT, RESPONSE, ROWS = 128, 12, 24, 24
 WATCHED = ("embed_tokens", "input_layernorm", "self_attn", "post_attention_layernorm", "mlp", "norm")
@@ -113,6 +120,18 @@ def scored(
     return {**kept, "training_log_probs": log_probs.numpy(), **arrays}
 
 
+def compared(folder: Path) -> int:
+    """Exit status of a comparison of two trainings on the same tokens."""
+    settings, runs = Settings(steps=2), [folder / name for name in ("target", "reference")]
+    for run in runs:
+        shutil.rmtree(run, ignore_errors=True)
+    Trainer(runs[1], settings).run()
+    OverBatch(runs[0], settings, replay=runs[1]).run()
+    command = ["trueup", "compare", *map(str, runs), "-o", str(folder / "verdict")]
+    print(f"\nadvantages over the whole batch: {' '.join(command)}", flush=True)
+    return subprocess.run([sys.executable, "-m", *command], check=False).returncode
+
+
 def main() -> int:
     """Both steps; the exit status is 0 where the verdicts are those that are due."""
     folder = Path("out/demo-rl")
@@ -129,7 +148,9 @@ def main() -> int:
         command = [sys.executable, "-m", "trueup", "mismatch", str(file), "-o", str(out)]
         print(f"\n{name}: trueup mismatch {file} -o {out}", flush=True)
         due[name] -= subprocess.run(command, check=False).returncode
-    print(f"\npages: {', '.join(str(page) for page in sorted(folder.glob('*/mismatch.html')))}")
+    due["advantages over the whole batch"] = 1 - compared(folder)
+    pages = [*sorted(folder.glob("*/mismatch.html")), folder / "verdict" / "rl.html"]
+    print(f"\npages: {', '.join(map(str, pages))}")
     return int(any(due.values()))
 
 

@@ -18,6 +18,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from rl import forms  # noqa: E402
 from rl.loop import Model, Settings, Trainer, shifted  # noqa: E402
 
 from trueup.diagnosing.rl.walk import RLComparison, compare_rollouts  # noqa: E402
@@ -29,6 +30,8 @@ from trueup.wording import text  # noqa: E402
 GRPO, PPO = Settings(), Settings(algorithm="ppo")
 KL_REWARD = Settings(algorithm="ppo", kl_coef_in_reward=0.1)
 LORA = Settings(lr=2e-2)
+HOT, HOTTER = Settings(lr=5e-2), Settings(lr=0.2)  # ratios beyond the clip, and beyond the dual clip
+PPO_HOT = Settings(algorithm="ppo", lr=2e-2)
 
 
 class OverBatch(Trainer):
@@ -265,7 +268,7 @@ FAULTS = {
         Fault(
             trainer=RolloutBehind, stage=S.ROLLOUT, quantity="rollout_log_probs", code=C.ENGINES, free=True
         ),
-        Fault(trainer=MaskOffByOne, stage=S.ADVANTAGES, quantity="response_mask", code=C.MASK_SHIFTED),
+        Fault(trainer=MaskOffByOne, stage=S.ADVANTAGES, quantity="response_mask", code=C.MASK_END),
         Fault(trainer=MaskOffByOneInLoss, stage=S.POLICY_LOSS, quantity="inputs", code=C.GIVEN_OTHER),
         Fault(trainer=RewardOnFirst, stage=S.REWARDS, quantity="scores", code=C.REWARD_PLACE, settings=PPO),
         Fault(trainer=RewardOnFirst, stage=S.REWARDS, quantity="scores", code=C.REWARD_PLACE, free=True),
@@ -299,6 +302,81 @@ FAULTS = {
         Fault(trainer=NotZeroed, stage=S.UPDATE, quantity="weights", code=C.UPDATE),
     )
 }
+
+
+def _of_forms(stage: Stage, quantity: str, codes: dict[str, RLCode], **more: object) -> dict[str, Fault]:
+    """Faults of rl/forms.py that show in one quantity."""
+    return {
+        name + ("-free" if more.get("free") else ""): Fault(
+            trainer=getattr(forms, name), stage=stage, quantity=quantity, code=code, **more
+        )
+        for name, code in codes.items()
+    }
+
+
+FAULTS |= _of_forms(
+    S.ADVANTAGES,
+    "advantages",
+    {
+        "HalfGroups": C.OVER_PART,
+        "ByLength": C.BY_LENGTH,
+        "BeforeFiltering": C.OTHER_MOMENTS,
+        "WhitenedAgain": C.WHITENED_AGAIN,
+        "LargeEpsilon": C.EPSILON,
+        "AdvantagesClipped": C.ADVANTAGES_CLIPPED,
+    },
+)
+FAULTS |= _of_forms(
+    S.ADVANTAGES,
+    "advantages",
+    {"OtherLambda": C.GAMMA_LAM, "Bootstrapped": C.BOOTSTRAPPED, "PaddingCounts": C.PADDING_COUNTS},
+    settings=PPO,
+)
+FAULTS |= _of_forms(
+    S.ADVANTAGES,
+    "returns",
+    {"ReturnsOfWhitened": C.RETURNS_WHITENED, "ReturnsOfLambdaOne": C.GAMMA_LAM},
+    settings=PPO,
+)
+FAULTS |= _of_forms(
+    S.POLICY_LOSS,
+    "policy_loss",
+    {
+        "NoLowerClip": C.ONE_SIDED_CLIP,
+        "NoUpperClip": C.ONE_SIDED_CLIP,
+        "OtherClip": C.CLIP_RANGE,
+        "SmallerLoss": C.SMALLER_LOSS,
+        "ClippedAlone": C.CLIPPED_ALONE,
+        "DualClipOfAll": C.DUAL_OF_ALL,
+        "SequenceRatio": C.SEQUENCE_RATIO,
+        "RatioToReference": C.RATIO_TO_OTHER,
+        "RatioInverted": C.RATIO_INVERTED,
+        "AdvantageSign": C.SIGN,
+    },
+    settings=HOT,
+)
+FAULTS |= _of_forms(S.POLICY_LOSS, "policy_loss", {"NoDualClip": C.NO_DUAL_CLIP}, settings=HOTTER)
+FAULTS |= _of_forms(S.POLICY_LOSS, "inputs", {"OldOfNow": C.GIVEN_OTHER})
+FAULTS |= _of_forms(S.POLICY_LOSS, "entropy", {"EntropyOfLogits": C.APART})
+FAULTS |= _of_forms(S.KL_TERM, "kl_loss", {"KlToOld": C.KL_TO_OTHER})
+FAULTS |= _of_forms(
+    S.KL_TERM, "rewards", {"KlOnLast": C.KL_ON_LAST, "KlTwice": C.TERM_FACTOR}, settings=KL_REWARD
+)
+FAULTS |= _of_forms(
+    S.VALUE_LOSS,
+    "value_loss",
+    {"ValueSmaller": C.SMALLER_LOSS, "ValueClippedAlone": C.CLIPPED_ALONE},
+    settings=PPO_HOT,
+)
+FAULTS |= _of_forms(S.VALUE_LOSS, "inputs", {"CriticOnRewards": C.GIVEN_OTHER}, settings=PPO)
+FAULTS |= _of_forms(S.REWARDS, "scores", {"RewardOnEvery": C.REWARD_REPEATED, "OtherTokenizer": C.APART})
+FAULTS |= _of_forms(S.ADVANTAGES, "response_mask", {"WithoutEnd": C.MASK_ID})
+FAULTS |= _of_forms(S.ROLLOUT, "responses", {"Repeated": C.REPEATED}, free=True)
+FAULTS |= _of_forms(S.REFERENCE_LOG_PROBS, "ref_log_probs", {"ReferenceLate": C.REFERENCE_CHANGED})
+FAULTS |= _of_forms(
+    S.OLD_LOG_PROBS, "old_log_probs", {"TemperatureTwice": C.STRETCHED, "PaddingSeen": C.APART}
+)
+FAULTS |= _of_forms(S.UPDATE, "weights", {"HalfOfGradient": C.UPDATE})
 BENIGN = {
     "packing": (GRPO, replace(GRPO, packed=True)),
     "two workers": (GRPO, replace(GRPO, workers=2)),
@@ -311,6 +389,13 @@ BENIGN = {
         replace(KL_REWARD, packed=True, workers=2, micro_batches=1, shuffled=True, padding=5),
     ),
     "again": (PPO, PPO),
+    "again, ratios far from 1": (HOTTER, HOTTER),
+    "eager and padding, ratios beyond the clip": (HOT, replace(HOT, attention="eager", padding=4)),
+    "four workers": (GRPO, replace(GRPO, workers=4)),
+    "packing and row order with a KL in the reward": (
+        KL_REWARD,
+        replace(KL_REWARD, packed=True, shuffled=True, micro_batches=4),
+    ),
 }
 """reference and target: AGREE is expected"""
 

@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -102,6 +103,8 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.failed = 0
+        self.recorded: set[str] = set()
+        """algorithms whose rollouts a captured run has recorded"""
         subprocess.run([PYTHON, HERE / "make_inputs.py", folder / "inputs"], check=True, capture_output=True)
 
     def verl(
@@ -133,6 +136,7 @@ class Bench:
 
     def run(self, name: str, command: Sequence[str], **variables: str) -> str:
         (self.folder / name).mkdir(exist_ok=True)
+        begun = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="ray-") as temporary:  # Ray's sockets want a short path
             done = subprocess.run(
                 command,
@@ -144,7 +148,8 @@ class Bench:
                 errors="replace",
             )
         (self.folder / name / "log.txt").write_text(done.stdout)
-        self.holds(f"{name}: exit status 0", done.returncode == 0, done.stdout[-2000:])
+        took = f"{time.monotonic() - begun:.0f} s"
+        self.holds(f"{name}: exit status 0 ({took})", done.returncode == 0, done.stdout[-2000:])
         return done.stdout
 
     def holds(self, what: str, fine: bool, found: object = "") -> None:
@@ -199,7 +204,9 @@ def traces(run: Path) -> dict[tuple[str, str], set[int]]:
 def train(bench: Bench, name: str, more: Mapping[str, object]) -> None:
     """One algorithm, captured and monitored: every phase is there, its log-probs give verl's metrics, and its
     layers explain why they differ from the rollout's."""
-    watched = logged(bench.verl(f"{name}-captured", more, captured=True, options=["--monitor"]))
+    settings = {**more, **replayed(bench, name)}
+    watched = logged(bench.verl(f"{name}-captured", settings, captured=True, options=["--monitor"]))
+    bench.recorded.add(name)
     run = bench.folder / f"{name}-captured" / "run"
     phases = traces(run)
     for wanted in sorted(PHASES["grpo"] | PHASES[name]):
@@ -231,18 +238,23 @@ def train(bench: Bench, name: str, more: Mapping[str, object]) -> None:
         )
 
 
-def unchanged(bench: Bench, name: str, more: Mapping[str, object]) -> None:
-    """Capture on and off, with the rollouts of a first run, which verl replays."""
-    recorded = {
+def replayed(bench: Bench, name: str) -> dict[str, object]:
+    """Rollouts are recorded by the first run that has these settings, and taken from there by others."""
+    return {
         "skip.rollout_tq.enable": True,
-        "skip.rollout_tq.dump_dir": bench.folder / "rollouts",
+        "skip.rollout_tq.dump_dir": bench.folder / f"rollouts-{name}",
         "skip.rollout_tq.steps": "[1,2]",
         "trainer.balance_batch": False,
-        **more,
     }
-    bench.verl(f"{name}-recorded", recorded, captured=False)
+
+
+def unchanged(bench: Bench, name: str, more: Mapping[str, object]) -> None:
+    """Capture on and off, both on the rollouts that a captured run recorded: its own rows stand otherwise."""
+    settings = {**more, **replayed(bench, name)}
+    if name not in bench.recorded:
+        bench.verl(f"{name}-recorded", settings, captured=False)
     plain, watched = (
-        logged(bench.verl(f"{name}-{word}", recorded, captured=word == "on")) for word in ("off", "on")
+        logged(bench.verl(f"{name}-{word}", settings, captured=word == "on")) for word in ("off", "on")
     )
     differ = {(s, k) for s in plain for k in plain[s] if plain[s][k] != watched.get(s, {}).get(k)}
     count = sum(map(len, plain.values()))
@@ -273,13 +285,7 @@ BENIGN = {
 
 def faults(bench: Bench, algorithm: str) -> None:
     """Faults in verl itself, and benign variants, on rollouts that a first run recorded."""
-    recorded = {
-        **MORE[algorithm],
-        "skip.rollout_tq.enable": True,
-        "skip.rollout_tq.dump_dir": bench.folder / f"rollouts-{algorithm}",
-        "skip.rollout_tq.steps": "[1,2]",
-        "trainer.balance_batch": False,
-    }
+    recorded = {**MORE[algorithm], **replayed(bench, f"{algorithm}-faults")}
     values = ["--task", "tensor"]  # rows of other packing and workers are found by them
     bench.verl(f"{algorithm}-reference", recorded, captured=True, options=values)
     for name, wanted in FAULTS[algorithm].items():

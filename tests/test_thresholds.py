@@ -93,7 +93,11 @@ ALLOWED: dict[str, set[float | str]] = {
     "comparing/table.py": {"ROW_GROUP"},  # of the file
     "comparing/verdict.py": {"_SHOWN"},  # shown
     "comparing/worth.py": {"_MOST_SAID", "_MOST_LIMITS"},  # shown
-    "diagnosing/rl/batch_checks.py": {1e-6},  # verl's default
+    "diagnosing/rl/advantage_checks.py": {
+        *(0.5, 0.9, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995, 0.999, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3),
+        "_LINE",
+    },  # settings in use; points of a line
+    "diagnosing/rl/loss_forms.py": {0.05, 0.1, 0.15, 0.2, 0.22, 0.25, 0.28, 0.3, 0.4, 0.5},  # settings in use
     "diagnosing/rl/formulas.py": {"_WHITEN", "_MOST_LOG_RATIO", "_MOST_KL", 1e-8, 20.0, 10.0, 1e-6},  # verl's
     "diagnosing/rl/loss_checks.py": {0.2, 3.0},  # verl's defaults
     "diagnosing/around.py": {"_BESIDE"},  # shown

@@ -13,6 +13,7 @@ from trueup.checklist.check import Checklist, check
 from trueup.checklist.configuration import configured
 from trueup.checklist.document import to_json, training_headline
 from trueup.checklist.readers import read_side
+from trueup.checklist.writing import setting_words
 from trueup.errors import ConfigError
 from trueup.types.codes import ChecklistCode
 
@@ -134,6 +135,59 @@ def test_interpolations_are_followed(tmp_path: Path) -> None:
     configured(read_side([str(file)]))  # a circle ends
 
 
+SCRIPT = """set -x
+clip_high=0.28
+length=$((1024 * 2))
+ray job submit --no-wait --runtime-env="${ENV}" \\
+    -- python3 -m recipe.dapo.main_dapo \\
+    data.max_response_length=${length} \\
+    algorithm.adv_estimator=grpo \\
+    actor_rollout_ref.actor.clip_ratio_high=${clip_high} \\
+    +actor_rollout_ref.model.override_config.attention_dropout=0. \\
+    actor_rollout_ref.actor.ulysses_sequence_parallel_size=2 \\
+    actor_rollout_ref.rollout.n=8 $@
+"""
+
+
+def test_a_launch_script_of_verl(tmp_path: Path) -> None:
+    """verl's examples are scripts of Hydra's words, without a flag of the training program."""
+    for text in (SCRIPT, SCRIPT.replace('ray job submit --no-wait --runtime-env="${ENV}" \\\n    -- ', "")):
+        file = tmp_path / "run.sh"
+        file.write_text(text)
+        found = values(str(file))
+        assert found["clip_ratio_high"] == 0.28
+        assert found["response_length"] == 2048
+        assert (found["rollouts_per_prompt"], found["context_parallel"]) == (8, 2)
+    other = tmp_path / "other.sh"
+    other.write_text(SCRIPT.replace("clip_high=0.28", "clip_high=0.2"))
+    assert different(check([str(other)], [str(file)], recommend=False)) == {"clip_ratio_high"}
+    file.write_text("python -c 'a.b=1 c.d=2'\necho done\n")
+    with pytest.raises(ConfigError):
+        values(str(file))
+
+
+def test_recommendations_for_a_script_of_verl_are_words_of_hydra(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    file.write_text(SCRIPT)
+    side = configured(read_side([str(file)]))
+    assert setting_words(side, "adam_beta2", 0.95) == "'actor_rollout_ref.actor.optim.betas=[0.9, 0.95]'"
+    assert setting_words(side, "shuffle", False) == "data.shuffle=False"
+
+
+def test_prompts_of_a_step_are_no_microbatches_times_replicas(tmp_path: Path) -> None:
+    """verl's batch holds prompts, of which each has several responses, in several updates."""
+    file = tmp_path / "run.sh"
+    file.write_text(
+        SCRIPT.replace(
+            "rollout.n=8",
+            "rollout.n=5 data.train_batch_size=1024 trainer.n_gpus_per_node=8 "
+            "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=40",
+        )
+    )
+    found = check([str(file)], [str(file)])
+    assert "batch_adds_up" not in {one.key for one in found.unmet}
+
+
 TRL = """
 per_device_train_batch_size: 4
 learning_rate: 1e-6
@@ -155,11 +209,26 @@ temperature: 1.0
         ("temperature: 1.0", "temperature: 0.7", "temperature"),
         ("num_generations: 8", "num_generations: 4", "rollouts_per_prompt"),
         ("beta: 0.04", "beta: 0.04\nscale_rewards: none", "norm_adv_by_std"),
+        ("beta: 0.04", "beta: 0.04\nscale_rewards: batch", "adv_std_over"),
+        ("beta: 0.04", "beta: 0.04\nimportance_sampling_level: sequence", "ratio_level"),
+        ("beta: 0.04", "beta: 0.04\nmask_truncated_completions: true", "truncated_left_out"),
     ],
 )
 def test_arguments_of_trls_grpo(tmp_path: Path, before: str, after: str, field: str) -> None:
     assert field in different(checked(tmp_path, TRL.replace(before, after), TRL))
     assert not different(checked(tmp_path, TRL, TRL))
+
+
+def test_a_value_stands_where_it_is_written_not_where_something_was_asked_before_it(tmp_path: Path) -> None:
+    file = tmp_path / "grpo.yaml"
+    file.write_text(TRL)
+    found = configured(read_side([str(file)])).values["temperature"]
+    assert found.settings[0].key == "temperature"
+
+
+def test_the_same_deviation_and_ratio_by_default_or_by_name(tmp_path: Path) -> None:
+    more = "scale_rewards: group\nimportance_sampling_level: token\nmask_truncated_completions: false\n"
+    assert not different(checked(tmp_path, TRL + more, TRL))
 
 
 def test_a_trainer_without_grpo_has_no_rl_fields(tmp_path: Path) -> None:

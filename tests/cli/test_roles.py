@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from trueup.cli import app
+from trueup.importers.opening import traces_inside
 from trueup.store.roles import traces_by_role
 
 pytestmark = pytest.mark.torch
@@ -91,3 +92,35 @@ def test_diagnose_takes_each_role(runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert app.run(["diagnose", str(target), str(reference), "-o", str(out), "-q"]) == 1
     assert (out / "critic" / "diagnosis.html").exists()
+
+
+def profiled(folder: Path, **stages: Path) -> Path:
+    """What verl's profiler writes: a trace for each step and stage."""
+    for place, source in stages.items():
+        step, _, stage = place.partition("__")
+        shutil.copytree(source, folder / step / stage)
+    return folder
+
+
+def test_traces_of_steps_and_stages_are_compared_place_by_place(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same, other = runs / "reference", runs / "target"
+    places = dict.fromkeys(("step_2__actor_update", "step_2__ref", "step_10__actor_update"), same)
+    reference = profiled(tmp_path / "reference", **places)
+    agrees = profiled(tmp_path / "agrees", **places)
+    assert list(traces_inside(agrees)) == ["step_2/actor_update", "step_2/ref", "step_10/actor_update"]
+    assert app.run(["compare", str(agrees), str(reference), "-q"]) == 0
+    wrong = profiled(tmp_path / "wrong", **{**places, "step_10__actor_update": other})
+    out = tmp_path / "out"
+    assert app.run(["compare", str(wrong), str(reference), "-o", str(out), "-q"]) == 1
+    codes = {
+        str(file.parent.relative_to(out)): json.loads(file.read_text())["verdict"]["exit_code"]
+        for file in out.rglob("result.json")
+    }
+    assert codes == {"step_2/actor_update": 0, "step_2/ref": 0, "step_10/actor_update": 1}
+    assert app.run(["diagnose", str(wrong), str(reference), "-o", str(tmp_path / "diagnosed"), "-q"]) == 1
+    short = profiled(tmp_path / "short", step_2__actor_update=same, step_2__ref=same)
+    assert app.run(["compare", str(short), str(reference), "-q"]) == 2
+    assert "step_10/actor_update" in capsys.readouterr().err
+    assert app.run(["compare", str(agrees), str(same), "-q"]) != 0  # a single trace is no counterpart

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from trueup.types.codes import Code
+from trueup.types.codes import Code, MismatchCode
 from trueup.types.codes.base import all_codes
 from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason, reason
@@ -120,3 +120,12 @@ def test_a_headline_names_what_is_scaled(phase: str, slot: str, what: str) -> No
     """The loss of a pair of answers is ln 2 whatever beta is; the gradient it sends back is not."""
     said = reason(KindReason.SCALED, factor=2.0, origin_phase=phase, origin_slot=slot)
     assert cause_headline(said, (), "the loss") == f"{what} of the loss is 2 times the reference's"
+
+
+@pytest.mark.parametrize(("by", "named"), [(1, "previous"), (-1, "next")])
+def test_a_shift_is_of_one_neighbour_in_headline_and_evidence(by: int, named: str) -> None:
+    one = reason(MismatchCode.SHIFTED, by=by, moved=0.0, own=2.0)
+    other = {"previous": "next", "next": "previous"}[named]
+    for said in (str(headline(one)), text(one)):
+        assert f"the {named} token" in said
+        assert other not in said

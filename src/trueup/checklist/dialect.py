@@ -136,6 +136,9 @@ class _Reading:
     dialect: Dialect
     leaves: Mapping[str, Setting] = field(default_factory=dict)
     read: list[Setting] = field(default_factory=list)
+    """also those that were only asked for"""
+    valued: set[Setting] = field(default_factory=set)
+    """whose value was taken"""
     defaulted: list[str] = field(default_factory=list)
     resolving: set[str] = field(default_factory=set)
 
@@ -143,6 +146,7 @@ class _Reading:
         setting = self._setting(name)
         if setting is not None:
             self.read.append(setting)
+            self.valued.add(setting)
             if isinstance(setting.value, Undecided):
                 raise ConfigError(setting.value.why)
             return setting.value
@@ -248,7 +252,7 @@ def _value(name: str, expression: Expression, reading: _Reading) -> Value | None
     if raw is None:
         return None
     value = canonical(raw, fields().spec(name))
-    settings = tuple(dict.fromkeys(s for s in reading.read))
+    settings = tuple(sorted(dict.fromkeys(reading.read), key=lambda one: one not in reading.valued))
     if settings:
         return Value(value=value, origin=Origin.SET, settings=settings)
     if reading.defaulted or expression.names:

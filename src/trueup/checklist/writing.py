@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import json
 import shlex
@@ -189,6 +190,8 @@ def _launch(document: Document, data: Mapping[str, object]) -> str:
     lines = [
         line for key in keys if key not in _LAUNCHER and (line := _flag(key, data[key], dialect, document))
     ]
+    if document.dialect == "verl":
+        return " \\\n    ".join(["python3 -m verl.trainer.main_ppo", *lines]) + "\n"
     starter, devices = _STARTERS.get(str(data.get("ai_framework")), ("torchrun", "nproc_per_node"))
     places = {devices: data["world_size"]} if data.get("world_size") else {}
     places |= {key: data[key] for key in _LAUNCHER if key in data}
@@ -197,7 +200,22 @@ def _launch(document: Document, data: Mapping[str, object]) -> str:
     return " \\\n    ".join([f"{starter} {launcher} {script}".replace("  ", " "), *lines]) + "\n"
 
 
+def _hydra_word(key: str, value: object, dialect: Dialect, document: Document) -> str:
+    """``key=value``; of an element the whole list."""
+    name, index = elements(key)
+    if index is not None:
+        own = document.settings.get(name)
+        texts = (text for short, text in dialect.defaults.items() if name in dialect.places(short))
+        held = own.value if own is not None else ast.literal_eval(str(next(texts, "[]")))
+        if not isinstance(held, list) or index >= len(held):
+            return ""
+        value = [*held[:index], value, *held[index + 1 :]]
+    return shlex.quote(f"{name}={value}")
+
+
 def _flag(key: str, value: object, dialect: Dialect, document: Document) -> str:
+    if document.dialect == "verl":
+        return "" if value is None else _hydra_word(key, value, dialect, document)
     on_by_default = str(dialect.defaults.get(key)) == "True"
     if value is None or (value is True and on_by_default and document.dialect == "megatron"):
         return ""

@@ -89,7 +89,7 @@ def command(runs: CompareRuns, options: CompareOptions, reports: CompareReports,
 
     Each side is a trace of trueup, or a dump of msprobe or MindSpore. Exit status: 0 if they agree, 1 if they
     differ, 2 if that cannot be decided. Of jobs with several process groups (verl's critic) each role is
-    compared with its counterpart.
+    compared with its counterpart, of folders of verl's profiler each step and stage with its own.
     """
     _keep_memory_low()
     from trueup import reporting

@@ -182,9 +182,12 @@ def _inputs_of_one_side(rows: Rows, row: int) -> list[Reason]:
     around = [(call, int(parent[call])) for call, parent in zip(calls, parents, strict=True)]
     inputs = rows.phase_is("forward") & rows.slot_starts("input") & ~rows.paired
     found = []
-    for side, half, own in zip(("target", "reference"), (rows.target, rows.reference), around, strict=True):
+    halves = rows.target, rows.reference
+    for side, half, other, own in zip(("target", "reference"), halves, halves[::-1], around, strict=True):
         at = inputs & (half.record >= 0) & np.isin(half.call, [call for call in own if call >= 0])
         at &= ~_of_other_loss(rows) & ~_counting_positions(rows, half)
+        if _hides_nothing(rows, other, row):
+            at &= ~(_named_mask(rows) & ~_of_model(rows, half))
         if rows.reference.numel[row] > 1:  # a single number, a count say, is what a loss is made with
             at &= half.numel != 1
         names = [rows.match.words.slot[code].partition(".")[2] for code in rows.slot[at].tolist()]
@@ -195,6 +198,26 @@ def _inputs_of_one_side(rows: Rows, row: int) -> list[Reason]:
             reason(EvidenceCode.INPUT_OF_ONE_SIDE, side=side, name=name) for name in dict.fromkeys(names)
         ]
     return found
+
+
+def _named_mask(rows: Rows) -> Bools:
+    return np.array([MASK in word for word in rows.match.words.slot] + [False])[rows.slot]
+
+
+def _of_model(rows: Rows, half: Half) -> Bools:
+    """Of the outermost calls."""
+    parent = (rows.match.target if half is rows.target else rows.match.reference).parent
+    found: Bools = (half.call >= 0) & (parent[half.call] < 0)
+    return found
+
+
+def _hides_nothing(rows: Rows, half: Half, row: int) -> bool:
+    """Whether the masks given to a model in a microbatch show every token: models make none of them for what
+    is inside."""
+    at = rows.phase_is("forward") & rows.slot_starts("input") & _named_mask(rows) & (half.record >= 0)
+    at &= _of_model(rows, half) & (rows.microbatch == rows.microbatch[row])
+    shown = np.isclose(half.statistics["l2_norm"][at] ** 2, half.numel[at])  # of ones
+    return bool(at.any()) and bool(shown.all())
 
 
 def _counting_positions(rows: Rows, half: Half) -> Bools:

@@ -78,6 +78,20 @@ def _part_of_trace(path: Path) -> TracePart | None:
     return TracePart(inside, step=numbers.get("step"), rank=numbers.get("rank"))
 
 
+def traces_inside(path: Path) -> dict[str, Path]:
+    """Traces and dumps in a folder that is none itself, by their place in it: what verl's profiler writes,
+    ``step_2/actor_update``; steps in the order of their numbers. Empty where there is none."""
+    if not path.is_dir() or _is_trace(path):
+        return {}
+    found = {str(child.relative_to(path)): child for child in _folders(path) if _is_trace(child)}
+    return dict(sorted(found.items(), key=lambda one: [_number(part) for part in Path(one[0]).parts]))
+
+
+def _number(name: str) -> tuple[str, int, str]:
+    digits = re.search(r"\d+$", name)
+    return (name, 0, name) if digits is None else (name[: digits.start()], int(digits[0]), name)
+
+
 def _wrong_file(path: Path) -> str:
     if path.name in (files.STACK, files.CONSTRUCT):
         return f"{path} only describes a dump; give {path.with_name(files.DUMP)} or its folder"

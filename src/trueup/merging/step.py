@@ -120,8 +120,8 @@ class _Merging:
         """samples lie along their second dimension (states of recurrent layers, sequences first)"""
         self._batch: tuple[int, ...] | None = None
         """shape of the token ids that the model is given: rows, tokens"""
-        self._shapes: dict[tuple[int, int], tuple[int, ...]] = {}
-        """the same of each rank and microbatch that is put together"""
+        self._shapes: dict[int, dict[tuple[int, int], tuple[int, ...]]] = {}
+        """of each microbatch: the same of each rank and microbatch that is put together in it"""
         self.functions = 0
         """tensors of the framework's functions that were left out"""
 
@@ -162,10 +162,11 @@ class _Merging:
         members = [_member(source, self._read) for source in sources]
         placed = _placed(self._layout, sources[0], phase, slot)
         several = len({member.coordinate.get(BATCH, 0) for member in members}) > 1
+        shapes = self._shapes.setdefault(sources[0].call.microbatch, {})
         if phase == "forward" and isinstance(call.above, int) and len(members[0].part.shape) == 2:
             for member in members:
-                self._shapes.setdefault(_place(member), member.part.shape)
-        batch = self._along_batch(key, members, several=several)
+                shapes.setdefault(_place(member), member.part.shape)
+        batch = self._along_batch(key, members, shapes, several=several)
         if batch is not None:
             placed = Placed({**placed.placements, BATCH: batch}, placed.split)
         elif phase == "forward" and isinstance(call.above, int) and len(members[0].part.shape) == 2:
@@ -179,7 +180,12 @@ class _Merging:
         return copies
 
     def _along_batch(
-        self, key: RecordKey, members: Sequence[Member], *, several: bool
+        self,
+        key: RecordKey,
+        members: Sequence[Member],
+        shapes: Mapping[tuple[int, int], tuple[int, ...]],
+        *,
+        several: bool,
     ) -> Partial | Replicate | Shard | None:
         """How microbatches hold a tensor that has no row a sample, or not along its first dimension."""
         tensor = key.call, key.slot
@@ -187,14 +193,14 @@ class _Merging:
             if tensor in self._of_no_sample:
                 return Partial()
             return Shard(1) if several and tensor in self._second else None
-        if key.phase == "loss" and len(self._shapes) > 1 and _is_one_label(members):
+        if key.phase == "loss" and len(shapes) > 1 and _is_one_label(members):
             raise Unfit(MergingCode.PLACEMENT_UNKNOWN, axis=BATCH)  # of one token: which one, no order tells
         if key.phase != "forward" or not several:
             return None
         if self._is_of_no_sample(members):
             self._of_no_sample.add(tensor)
             return Replicate()
-        if self._lie_second(members) or self._are_packed(members):
+        if self._lie_second(members) or _are_packed(members, shapes):
             self._second.add(tensor)
             return Shard(1)
         return None
@@ -214,13 +220,14 @@ class _Merging:
             return False
         return (shape[0] == tokens != num) or shape[0] % num != 0
 
-    def _are_packed(self, members: Sequence[Member]) -> bool:
-        """Whether each microbatch is one row of as many tokens as fill it: rows of other lengths make one."""
-        shapes = [member.part.shape for member in members]
-        tokens = [self._shapes.get(_place(member), ())[1:] for member in members]
-        return len(set(tokens)) > 1 and all(
-            len(shape) > 1 and shape[:2] == (1, *n) for shape, n in zip(shapes, tokens, strict=True)
-        )
+
+def _are_packed(members: Sequence[Member], given: Mapping[tuple[int, int], tuple[int, ...]]) -> bool:
+    """Whether each microbatch is one row of as many tokens as fill it: rows of other lengths make one."""
+    shapes = [member.part.shape for member in members]
+    tokens = [given.get(_place(member), ())[1:] for member in members]
+    return len(set(tokens)) > 1 and all(
+        len(shape) > 1 and shape[:2] == (1, *n) for shape, n in zip(shapes, tokens, strict=True)
+    )
 
 
 def _is_one_label(members: Sequence[Member]) -> bool:

@@ -173,6 +173,8 @@ class Column:
     even: bool = False
     """as wide as ``width`` on a screen even if its text is shorter: tables below each other line up"""
     code: bool = False
+    words: bool = False
+    """plain words, which a page never breaks inside"""
     below: bool = False
     """goes below its row where a screen is too narrow for it"""
     least: int = 0

@@ -76,11 +76,11 @@ def _step(comparison: RLComparison) -> Section:
 
 def _table(rows: Iterator[Row]) -> Table:
     columns = (
-        Column(title="step", fit=True),
-        Column(title="stage", fit=True),
-        Column(title="quantity", fit=True),
-        Column(title="role", fit=True),
-        Column(title="status"),
+        Column(title="step", fit=True, words=True),
+        Column(title="stage", fit=True, words=True),
+        Column(title="quantity", fit=True, words=True),
+        Column(title="role", fit=True, words=True),
+        Column(title="status", words=True),
         Column(title="what was seen", least=100),
     )
     return Table(columns=columns, rows=tuple(rows))

@@ -92,9 +92,10 @@ def row_keys(given: Given, spans: Sequence[Span]) -> list[bytes]:
 
 def _sequences(given: Given) -> list[Span] | None:
     """Where positions begin anew at 0 and count on: sequences packed into rows. None where no row holds two,
-    or something else says what of it counts (a mask)."""
+    or something else says what of it counts (a mask that hides a token)."""
     positions = next((v for slot, v in given.items() if POSITION in slot and v.ndim == 2), None)
-    if positions is None or _mask(given) is not None or positions.dtype.kind not in "iu":
+    mask = _mask(given)
+    if positions is None or positions.dtype.kind not in "iu" or (mask is not None and not mask.all()):
         return None
     spans, num = [], num_rows(given) or 0
     for row in range(num):

@@ -17,8 +17,13 @@ def _not_identical(facts: Facts) -> str:
     )
 
 
+def _neighbour(facts: Facts) -> str:
+    """Whose log-prob stands at a token; 1: what belongs to it stands one token later."""
+    return "previous" if facts["by"] > 0 else "next"
+
+
 def _moved(facts: Facts) -> str:
-    where = "next" if facts["by"] > 0 else "previous"
+    where = _neighbour(facts)
     return facts.fill(
         "training log-probs are those of the {where} token: their RMS difference is {moved:.2g} there and "
         "{own:.3g} at their own token",
@@ -27,8 +32,7 @@ def _moved(facts: Facts) -> str:
 
 
 def _moved_headline(facts: Facts) -> str:
-    where = "previous" if facts["by"] > 0 else "next"
-    return f"Training log-probs are shifted by one token: they belong to the {where} token"
+    return f"Training log-probs are shifted by one token: they belong to the {_neighbour(facts)} token"
 
 
 def _few(facts: Facts) -> str:

@@ -20,6 +20,9 @@ QUANTITIES = {
     "values": "values",
     "returns": "returns",
     "advantages": "advantages",
+    "entropy": "entropies",
+    "log_probs": "the present policy's log-probs",
+    "predictions": "the critic's present values",
     "inputs": "inputs of the loss",
     "policy_loss": "the policy loss",
     "entropy_loss": "the entropy term",
@@ -100,7 +103,43 @@ def _local(facts: Facts) -> str:
     )
 
 
-_TERMS = {"policy_loss": "policy loss", "entropy_loss": "entropy", "kl_loss": "KL"}
+def _discounts(facts: Facts) -> str:
+    if facts.get("gamma") is None:
+        return facts.fill(
+            "{what} are not those of gamma {wanted_gamma:g} and lambda {wanted_lam:g}", what=quantity(facts)
+        )
+    return facts.fill(
+        "{what} are those of gamma {gamma:g} and lambda {lam:g}, not {wanted_gamma:g} and {wanted_lam:g}",
+        what=quantity(facts),
+    )
+
+
+def _moments(facts: Facts) -> str:
+    divided = " and standard deviation {std:.3g}" if facts.get("std") is not None else ""
+    own = " and {own_std:.3g}" if divided else ""
+    return facts.fill(
+        "advantages take their group's mean as {mean:.3g}" + divided + ", not {own_mean:.3g}" + own
+    )
+
+
+def _clip_range(facts: Facts) -> str:
+    name = _SETTINGS[str(facts["name"])]
+    if facts.get("used") is None:
+        return facts.fill("the {name} is not {wanted:g}", name=name)
+    return facts.fill("the {name} is {used:g}, not {wanted:g}", name=name)
+
+
+def _epsilon(facts: Facts) -> str:
+    used = "{used:g}, not {wanted:g}" if facts.get("used") is not None else "not {wanted:g}"
+    return facts.fill(f"the epsilon of the advantages' standard deviation is {used}")
+
+
+_TERMS = {
+    "policy_loss": "policy loss",
+    "entropy_loss": "entropy",
+    "kl_loss": "KL",
+    "kl_in_reward": "KL-in-reward",
+}
 
 
 def _term(template: str) -> Template:
@@ -185,6 +224,11 @@ PHRASES = {
     R.REWARD_ROWS: _heading(
         "{num} of {total} sequences have the reward of another sequence", {"num": 6, "total": 8}
     ),
+    R.REWARD_REPEATED: _heading("the reward of a sequence is on each of its tokens"),
+    R.REPEATED: _heading(
+        "{num} of {total} answers repeat another to the same prompt; independent draws give {expected:.2g}",
+        {"num": 12, "total": 16, "expected": 1e-9},
+    ),
     R.REWARD_LINE: _heading(
         "rewards are {factor:.3g} times the reference's, plus {offset:.3g}", {"factor": 2.0, "offset": 0.0}
     ),
@@ -220,6 +264,15 @@ PHRASES = {
         advice="check that they are computed with the weights, temperature and packing of the update",
         samples=({"rms": 0.1, "reference": 0.0, "tokens": 96},),
     ),
+    R.REFERENCE_CHANGED: _heading(
+        "the reference policy changes after step {step}: its log-probs agree until then",
+        {"step": 2, "rms": 0.1, "allowed": 1e-6},
+    ),
+    R.MASK_END: _heading("the response mask leaves out the last token of each response", {"num": 16}),
+    R.MASK_START: _heading("the response mask leaves out the first token of each response", {"num": 16}),
+    R.MASK_ID: _heading(
+        "the response mask leaves out the token id {id}: {num:count token}", {"id": 2, "num": 4, "total": 90}
+    ),
     R.MASK_SHIFTED: _heading(
         lambda facts: f"the response mask is shifted by one token, to the {_by(facts)} one",
         {"by": 1, "num": 16},
@@ -245,13 +298,39 @@ PHRASES = {
     R.NOT_WHITENED: _heading("advantages are not whitened"),
     R.OVER_PADDING: _heading("advantages are whitened over tokens that do not count"),
     R.GAMMA_LAM: _heading(
-        "advantages are those of gamma {gamma:g} and lambda {lam:g}, not {wanted_gamma:g} and {wanted_lam:g}",
-        {"gamma": 1.0, "lam": 1.0, "wanted_gamma": 0.99, "wanted_lam": 0.95},
+        _discounts,
+        {"gamma": 1.0, "lam": 1.0, "wanted_gamma": 0.99, "wanted_lam": 0.95, "quantity": "advantages"},
+        {"gamma": None, "lam": None, "wanted_gamma": 0.99, "wanted_lam": 0.95, "quantity": "returns"},
     ),
     R.WITHOUT_KL: _heading("rewards are without their KL term"),
     R.VALUES_SHIFTED: _heading(
-        lambda facts: f"advantages are made from the values of the {_by(facts)} token", {"by": 1}
+        lambda facts: f"{quantity(facts)} are made from the values of the {_by(facts)} token",
+        {"by": 1, "quantity": "advantages"},
     ),
+    R.OVER_PART: _heading(
+        "advantages are normalised over {size} of the {group} answers to a prompt", {"size": 2, "group": 4}
+    ),
+    R.BY_LENGTH: _heading("advantages are divided by the number of tokens of their response"),
+    R.WHITENED_AGAIN: _heading("normalised advantages are whitened over the batch, too"),
+    R.EPSILON: _heading(_epsilon, {"used": 1e-4, "wanted": 1e-6}, {"used": None, "wanted": 1e-4}),
+    R.ADVANTAGES_SCALED: _heading(
+        "advantages are {used:g} times what the run's own rewards give", {"used": 0.5}
+    ),
+    R.ADVANTAGES_CLIPPED: _heading("advantages are clipped at {used:g}", {"used": 1.0}),
+    R.OTHER_MOMENTS: _heading(
+        _moments,
+        {"mean": 0.6, "own_mean": 0.5, "std": 0.3, "own_std": 0.2},
+        {"mean": 0.6, "own_mean": 0.5, "std": None, "own_std": None},
+    ),
+    R.BOOTSTRAPPED: _heading(
+        _of("{what} take the value of the last token for that after the response, not 0"),
+        {"quantity": "advantages"},
+    ),
+    R.PADDING_COUNTS: _heading(
+        _of("{what} are made from the values of tokens that do not count, too"), {"quantity": "returns"}
+    ),
+    R.RETURNS_WHITENED: _heading("returns are made from advantages after whitening"),
+    R.KL_ON_LAST: _heading("the KL of a response is taken from the reward of its last token"),
     R.AGGREGATED: _heading(
         "the loss is aggregated by {mode}, not {wanted}",
         {"mode": "seq-mean-token-mean", "wanted": "token-mean"},
@@ -262,6 +341,23 @@ PHRASES = {
     R.NOT_CLIPPED: _heading("the loss is not clipped"),
     R.SYMMETRIC_CLIP: _heading("the ratio is clipped at {used:g} on both sides", {"used": 0.2}),
     R.NO_DUAL_CLIP: _heading("the loss of negative advantages has no upper bound (dual clip)"),
+    R.ONE_SIDED_CLIP: _heading(
+        "the ratio is not clipped {side} at {bound:g}", {"side": "below", "bound": 0.8}
+    ),
+    R.CLIP_RANGE: _heading(
+        _clip_range,
+        {"name": "clip_high", "used": 0.28, "wanted": 0.2},
+        {"name": "clip_low", "used": None, "wanted": 0.2},
+    ),
+    R.SMALLER_LOSS: _heading("of the losses with and without clipping the smaller counts, not the larger"),
+    R.CLIPPED_ALONE: _heading("the clipped loss counts alone, not the larger of clipped and unclipped"),
+    R.DUAL_OF_ALL: _heading("the dual clip at {bound:g} holds for positive advantages, too", {"bound": 3.0}),
+    R.RATIO_INVERTED: _heading("the ratio is that of the old policy to the new"),
+    R.RATIO_TO_OTHER: _heading(
+        lambda facts: f"the ratio is to {QUANTITIES[str(facts['to'])]}, not to old log-probs",
+        {"to": "ref_log_probs"},
+    ),
+    R.SEQUENCE_RATIO: _heading("the ratio is that of whole sequences, not of tokens"),
     R.SIGN: _heading("the term has the opposite sign"),
     R.MASK_IGNORED: _heading("tokens that the mask leaves out count"),
     R.MASK_MOVED: _heading(
@@ -270,6 +366,10 @@ PHRASES = {
     ),
     R.KL_KIND: _heading("the KL is estimated by {kind}, not {wanted}", {"kind": "k1", "wanted": "k3"}),
     R.KL_SWAPPED: _heading("the KL has policy and reference swapped"),
+    R.KL_TO_OTHER: _heading(
+        lambda facts: f"the KL is to {QUANTITIES[str(facts['to'])]}, not to those of the reference",
+        {"to": "old_log_probs"},
+    ),
     R.TERM_SIGN: _heading(
         _term("the {name} term has the opposite sign in the total loss"), {"term": "entropy_loss"}
     ),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from tests.deciding import decides
 from tests.diagnosing.rl.records import ROWS, WIDTH, batch, pair
 from trueup.diagnosing.rl import batch_checks, model_checks
 from trueup.diagnosing.rl.fits import Case, fitted, scalar
-from trueup.diagnosing.rl.tables import Apart
+from trueup.diagnosing.rl.tables import Apart, Table
 from trueup.diagnosing.rl.thresholds import DRIFT, ENGINES, MODEL, STRETCHED
 from trueup.types.codes import RLCode
 
@@ -68,6 +70,21 @@ def _engines(times):
     found = of(model_checks.rollout(pair(own, other)), "rollout_log_probs")
     assert ENGINES > 1
     return found.said.code is RLCode.ENGINES and not found.passed
+
+
+@decides("rl.repeated")
+def _repeated(surprise):
+    """Two equal answers to one prompt, of a probability as asked: of one expected pair in k the bound is
+    k e^(1-k)."""
+    low, high = -700.0, 0.0
+    for _ in range(200):  # log of the expected number of pairs
+        middle = (low + high) / 2
+        found = -middle - 1 + np.exp(middle)
+        low, high = (middle, high) if found > surprise else (low, middle)
+    table = Table.of([batch().batch]).taken(np.array([0, 0]))
+    held = np.full((2, WIDTH), high / WIDTH)
+    said = model_checks.repeats(replace(table, arrays={**table.arrays, "rollout_log_probs": held}), {})
+    return said is not None
 
 
 @decides("rl.moved", margin=0.05)

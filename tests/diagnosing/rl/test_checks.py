@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.diagnosing.rl.records import ROWS, WIDTH, batch, pair, with_losses
-from trueup.diagnosing.rl import batch_checks, loss_checks, model_checks
+from trueup.diagnosing.rl import advantage_checks, batch_checks, loss_checks, model_checks
 from trueup.diagnosing.rl.formulas import Aggregation, PolicyLoss
 from trueup.diagnosing.rl.tables import Pair, Table
 from trueup.diagnosing.stages.protocol import StageStatus
@@ -51,9 +51,9 @@ def test_rewards(change, code) -> None:
 
 def test_a_setting_that_changes_nothing_is_no_fault() -> None:
     other = batch(settings={"gamma": 0.5})  # grpo has no gamma
-    assert one(batch_checks.advantages(pair(other, batch())), "advantages").passed
+    assert one(advantage_checks.advantages(pair(other, batch())), "advantages").passed
     divided = batch(settings={"by_std": False})
-    found = one(batch_checks.advantages(pair(divided, batch())), "advantages")
+    found = one(advantage_checks.advantages(pair(divided, batch())), "advantages")
     assert found.said.code is RLCode.WITH_STD  # said to be without, and they are not
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.diagnosing.made_steps import passed
 from tests.diagnosing.rl.records import ROWS, WIDTH, batch, pair
-from trueup.diagnosing.rl import batch_checks, model_checks
+from trueup.diagnosing.rl import advantage_checks, batch_checks, model_checks
 from trueup.diagnosing.rl.outcomes import same_sequences
 from trueup.diagnosing.rl.steps import Check, StepPair
 from trueup.diagnosing.rl.walk import RLComparison
@@ -49,7 +49,7 @@ def edited(array: Any, *places: tuple[int, int], value: float = 0.0) -> Any:
 def standardised(step: RLStep, over: str) -> RLStep:
     """A run that says that it divides by the batch's deviation, and divides by that of ``over``."""
     said = {"std_over": "batch"}
-    given = batch_checks._given(
+    given = advantage_checks.given_of(
         batch_checks.Table.of([step.batch]), {**step.batch.settings, "std_over": over}
     )
     return batch(advantages=given.computed(), settings=said)
@@ -150,7 +150,7 @@ CASES: list[tuple[str, LOOK, str, RLStep, RLStep, RLCode, dict[str, Any]]] = [
     ),
     (
         "deviation of groups",
-        batch_checks.advantages,
+        advantage_checks.advantages,
         "advantages",
         standardised(PLAIN, "group"),
         standardised(PLAIN, "batch"),
@@ -159,7 +159,7 @@ CASES: list[tuple[str, LOOK, str, RLStep, RLStep, RLCode, dict[str, Any]]] = [
     ),
     (
         "deviation of the batch",
-        batch_checks.advantages,
+        advantage_checks.advantages,
         "advantages",
         standardised(PLAIN, "batch"),
         standardised(PLAIN, "batch"),
@@ -168,7 +168,7 @@ CASES: list[tuple[str, LOOK, str, RLStep, RLStep, RLCode, dict[str, Any]]] = [
     ),
     (
         "another formula in both",
-        batch_checks.advantages,
+        advantage_checks.advantages,
         "advantages",
         batch(advantages=SPREAD),
         batch(advantages=SPREAD),
@@ -177,7 +177,7 @@ CASES: list[tuple[str, LOOK, str, RLStep, RLStep, RLCode, dict[str, Any]]] = [
     ),
     (
         "a formula of the target alone",
-        batch_checks.advantages,
+        advantage_checks.advantages,
         "advantages",
         PLAIN,
         batch(settings=OTHER),
@@ -186,7 +186,7 @@ CASES: list[tuple[str, LOOK, str, RLStep, RLStep, RLCode, dict[str, Any]]] = [
     ),
     (
         "no formula and other tokens",
-        batch_checks.advantages,
+        advantage_checks.advantages,
         "advantages",
         batch(settings=OTHER, responses=HELD["responses"] + 1000),
         batch(settings=OTHER),
@@ -195,7 +195,7 @@ CASES: list[tuple[str, LOOK, str, RLStep, RLStep, RLCode, dict[str, Any]]] = [
     ),
     (
         "no formula and the same tokens",
-        batch_checks.advantages,
+        advantage_checks.advantages,
         "advantages",
         batch(settings=OTHER),
         batch(settings=OTHER),

@@ -34,6 +34,12 @@ TRIED = (
     "ReferenceUpdated",
     "ValueClipOff",
     "NotZeroed",
+    "BeforeFiltering",
+    "ReturnsOfWhitened",
+    "NoLowerClip",
+    "EntropyOfLogits",
+    "Repeated-free",
+    "ReferenceLate",
 )
 
 

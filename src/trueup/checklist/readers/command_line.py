@@ -42,10 +42,10 @@ Word = tuple[str, str]
 
 def looks_like(text: str) -> bool:
     """Whether this is no name of a file but a command."""
-    return " " in text.strip() and (" --" in f" {text}" or any(map(_of_verl, text.split())))
+    return " " in text.strip() and (" --" in f" {text}" or any(map(is_of_verl, text.split())))
 
 
-def _of_verl(word: str) -> bool:
+def is_of_verl(word: str) -> bool:
     """Whether it is a word of Hydra that verl's trainer has: ``actor_rollout_ref.rollout.n=8``."""
     found = HYDRA_WORD.match(word)
     return found is not None and found[1].partition(".")[0] in _VERL
@@ -82,7 +82,7 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[Document]
         ConfigError: no flag in it.
     """
     variables = [(w, place) for w, place in words if _VARIABLE.match(w)]
-    if len([word for word, _ in words if _of_verl(word)]) >= _FEWEST_HYDRA:
+    if len([word for word, _ in words if is_of_verl(word)]) >= _FEWEST_HYDRA:
         return [hydra_words(words, path=path, kind=kind)]
     settings = flags(words)
     if not settings:

@@ -43,8 +43,17 @@ def looks_like(text: str) -> bool:
     """Whether this is a script with a training command in it."""
     head = text.lstrip()[:200]
     shebang = head.startswith("#!") and any(shell in head.splitlines()[0] for shell in ("bash", "/sh", "zsh"))
-    begun = (line.strip().partition(" ")[0].rpartition("/")[2] for line in text.splitlines())
-    return shebang or (any(word in _STARTERS for word in begun) and " --" in text)
+    if shebang:
+        return True
+    begun = (line.strip().partition(" ")[0] for line in text.splitlines())
+    if any(map(_starts, begun)) and " --" in text:
+        return True
+    words = text.split()
+    return any(map(command_line.is_of_verl, words)) and any(map(_starts, words))
+
+
+def _starts(word: str) -> bool:
+    return word.rpartition("/")[2] in _STARTERS
 
 
 def documents(text: str, path: str, arguments: Sequence[str] | None = None) -> list[Document]:
@@ -185,8 +194,8 @@ class _Run:
         words = [
             (text, self._place(line)) for word, at in raw for text, line in expanded(word, at, self.variables)
         ]
-        starts = any(word.rpartition("/")[2] in _STARTERS for word, _ in words[:1]) or any(
-            word.endswith(".py") for word, _ in words
+        starts = any(_starts(word) for word, _ in words[:1]) or any(
+            word.endswith(".py") or word == "-m" for word, _ in words
         )
         if starts and _num_flags(words) > _num_flags(self.command):
             self.command = [
@@ -202,7 +211,8 @@ class _Run:
 
 
 def _num_flags(words: list[command_line.Word]) -> int:
-    return sum(part.startswith("--") for word, _ in words for part in word.split())
+    parts = (part for word, _ in words for part in word.split())
+    return sum(part.startswith("--") or command_line.is_of_verl(part) for part in parts)
 
 
 def _inner(word: str, place: str) -> list[command_line.Word]:

@@ -1,25 +1,24 @@
-"""Checks of a batch as the trainer has it: prompts, rewards, masks, advantages."""
+"""Checks of a batch as the trainer has it: prompts, rewards, masks, KL in the reward."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from trueup.diagnosing.rl.fits import Case, Value, by_formula, differs, fitted, in_doubt
-from trueup.diagnosing.rl.formulas import Advantages, exact, kl, number
+from trueup.diagnosing.rl.fits import SINGLE, Case, Value, by_formula, differs, fitted, in_doubt
+from trueup.diagnosing.rl.formulas import kl, number, short
 from trueup.diagnosing.rl.steps import Check, StepPair
 from trueup.diagnosing.rl.tables import Apart, Pair, Table, rms
-from trueup.diagnosing.rl.thresholds import MOVED
+from trueup.diagnosing.rl.thresholds import FORMULA, MOVED
 from trueup.store.rollouts import Setting
-from trueup.types.arrays import Floats
+from trueup.types.arrays import Array, Floats
 from trueup.types.codes import RLCode
 from trueup.types.finding import Stage
 from trueup.types.reason import Reason, reason
 
-KL_KINDS = ("k1", "k2", "k3", "abs")
+KL_KINDS = ("k1", "k2", "k3", "abs", "k3_unbounded")
 
 
 def prompts(pair: StepPair) -> Iterator[Check]:
@@ -64,6 +63,8 @@ def rewards(pair: StepPair) -> Iterator[Check]:
         yield quantity.passed(RLCode.EQUAL if tokens is None or not tokens.num_different else RLCode.WITHIN)
     elif sums.agrees:
         yield quantity.failed(misplaced or _place(pair.batch, both))
+    elif _on_every_token(pair.batch, target, reference):
+        yield quantity.failed(reason(RLCode.REWARD_REPEATED))
     elif (said := _of_rows(target, reference)) is not None:
         yield quantity.failed(said)
     elif sums.rms <= tokens.allowed:
@@ -91,6 +92,12 @@ def _misplaced(batch: Pair) -> Reason | None:
     return reason(RLCode.REWARD_PLACE, share=1 - shares[0])
 
 
+def _on_every_token(batch: Pair, target: Floats, reference: Floats) -> bool:
+    """The reference's reward of a sequence stands on each of its tokens."""
+    tokens = batch.target.valid.sum(axis=1)
+    return bool((tokens > 1).any()) and np.allclose(target, reference * tokens, rtol=FORMULA * SINGLE, atol=0)
+
+
 def _place(batch: Pair, both: tuple[Floats, Floats]) -> Reason:
     return reason(RLCode.REWARD_PLACE, share=float((both[0] != both[1]).any(axis=1).mean()))
 
@@ -113,6 +120,7 @@ def masks(pair: StepPair) -> Iterator[Check]:
         return
     quantity = pair.quantity(Stage.ADVANTAGES, "response_mask", "trainer")
     both = pair.batch.both("response_mask")
+    ids = (pair.batch.target if both is not None else pair.batch.whole[0]).arrays["responses"]
     if both is None:
         whole = [bool((side.mask == side.valid).all()) for side in pair.batch.whole]
         both = (pair.batch.whole[0].mask, pair.batch.whole[0].valid.astype(float)) if whole[1] else None
@@ -121,26 +129,40 @@ def masks(pair: StepPair) -> Iterator[Check]:
     elif np.array_equal(*both):
         yield quantity.passed(RLCode.EQUAL)
     else:
-        yield quantity.failed(mask_said(*both))
+        yield quantity.failed(mask_said(*both, ids))
 
 
-def mask_said(target: Floats, reference: Floats) -> Reason:
-    """How a mask differs."""
-    num = int((target != reference).sum())
-    for by in (1, -1):
-        moved = np.zeros_like(reference)
-        moved[:, max(by, 0) : reference.shape[1] + min(by, 0)] = reference[
-            :, max(-by, 0) : reference.shape[1] + min(-by, 0)
-        ]
-        inside = moved * (reference > 0)
-        if np.array_equal(target, moved) or np.array_equal(target, inside):
+def mask_said(target: Floats, reference: Floats, ids: Array | None = None) -> Reason:
+    """How a mask differs. ``ids``: of the tokens."""
+    num, total = int((target != reference).sum()), int(reference.sum())
+    earlier, later = _moved(reference, -1), _moved(reference, 1)
+    if np.array_equal(target, earlier * reference):
+        # of tokens that count up to the end, the same as a shift
+        return reason(RLCode.MASK_END, num=num)
+    if np.array_equal(target, later * reference):
+        return reason(RLCode.MASK_START, num=num)
+    for by, moved in ((1, later), (-1, earlier)):
+        if np.array_equal(target, moved):
             return reason(RLCode.MASK_SHIFTED, by=by, num=num)
-    return reason(RLCode.MASK, num=num, total=int(reference.sum()))
+    out = (reference > 0) & (target == 0)
+    if ids is not None and num == out.sum():
+        ids = ids[:, : out.shape[1]]
+        left = np.unique(ids[out])
+        if len(left) == 1 and not target[ids == left[0]].any():
+            return reason(RLCode.MASK_ID, id=int(left[0]), num=num, total=total)
+    return reason(RLCode.MASK, num=num, total=total)
+
+
+def _moved(mask: Floats, by: int) -> Floats:
+    moved = np.zeros_like(mask)
+    width = mask.shape[1]
+    moved[:, max(by, 0) : width + min(by, 0)] = mask[:, max(-by, 0) : width + min(-by, 0)]
+    return moved
 
 
 def kl_in_reward(pair: StepPair) -> Iterator[Check]:
     """Rewards are scores less the KL to the reference policy."""
-    sides = [(table, settings) for table, settings in _sides(pair) if "rewards" in table]
+    sides = [(table, settings) for table, settings in sides_of(pair) if "rewards" in table]
     if len(sides) < 2:
         return
     cases = [_reward_cases(table, settings) for table, settings in sides]
@@ -169,7 +191,7 @@ def _reward_cases(table: Table, settings: Mapping[str, Setting]) -> list[Case]:
     beta, mask = number(settings, "kl_coef_in_reward", 0.0), table.mask
     rounded = table.rounding("old_log_probs", "ref_log_probs")
 
-    def less(kind: str, towards: tuple[Floats, Floats]) -> Value | None:
+    def less(kind: str, towards: tuple[Floats, Floats], beta: float = beta) -> Value | None:
         term, narrow = kl(*towards, kind), kl(*towards, kind, rounded)
         if term is None or narrow is None:
             return None
@@ -192,131 +214,31 @@ def _reward_cases(table: Table, settings: Mapping[str, Setting]) -> list[Case]:
     swapped = less(kind, (ref, old))
     if swapped is not None:
         variants.append((reason(RLCode.KL_SWAPPED), swapped))
+    term = kl(old, ref, kind)
+    if term is not None:
+        variants += _other_coefficient(
+            scores - held, term * mask, beta, lambda used: less(kind, (old, ref), used)
+        )
+        summed = np.zeros_like(scores)
+        summed[np.arange(len(scores)), _last(table).astype(int)] = (term * mask).sum(axis=1)
+        size = np.abs(scores) + beta * (np.abs(summed) + (np.abs(term) * mask).sum(axis=1, keepdims=True))
+        variants.append((reason(RLCode.KL_ON_LAST), Value(value=scores - beta * summed, magnitude=size)))
     return [Case(recorded=held, expected=expected, variants=variants, unit=table.unit("rewards"))]
 
 
-# -- advantages ------------------------------------------
-
-_ADVANTAGE_SETTINGS = ("estimator", "gamma", "lam", "by_std", "std_over", "epsilon")
-
-
-def advantages(pair: StepPair) -> Iterator[Check]:
-    """What the estimator gives of rewards, groups and values."""
-    sides = list(_sides(pair))
-    if pair.batch is None or any("advantages" not in table for table, _ in sides):
-        return
-    own = [fitted(advantage_cases(table, settings)) for table, settings in sides]
-    other = fitted(advantage_cases(sides[0][0], sides[1][1]))
-    apart = pair.batch.apart("advantages") if pair.batch.is_whole else None
-    yield by_formula(
-        pair.quantity(Stage.ADVANTAGES, "advantages", "trainer"),
-        (own[0], own[1]),
-        settings_apart(*pair.settings, _ADVANTAGE_SETTINGS) if other is not None and not other.holds else (),
-        apart,
-        inputs_agree=pair.agrees("scores", "rewards", "values", "response_mask"),
-    )
+def _other_coefficient(
+    taken: Floats, term: Floats, beta: float, less: Callable[[float], Value | None]
+) -> list[tuple[Reason, Value]]:
+    """The coefficient that gives what was taken from the scores, as a person would have written it."""
+    size = float((term * term).sum())
+    used = short(float((taken * term).sum()) / size) if size else 0.0
+    value = less(used) if used else None
+    said = reason(RLCode.TERM_FACTOR, term="kl_in_reward", used=used, wanted=beta)
+    return [] if value is None else [(said, value)]
 
 
-def advantage_cases(table: Table, settings: Mapping[str, Setting]) -> list[Case]:
-    """The advantages of one batch, and what known variants give."""
-    held, given = table.get("advantages"), _given(table, settings)
-    expected = None if given is None else _value(given)
-    if held is None or given is None or expected is None:
-        return []
-    inside = table.mask > 0
-    variants = [
-        (said, value.at(inside))
-        for said, changed in _advantage_variants(table, given)
-        if (value := _value(changed)) is not None
-    ]
-    return [
-        Case(
-            recorded=held[inside],
-            expected=expected.at(inside),
-            variants=variants,
-            unit=table.unit("advantages"),
-        )
-    ]
-
-
-def _given(table: Table, settings: Mapping[str, Setting]) -> Advantages | None:
-    rewards = table.get("rewards")
-    rewards = table.get("scores") if rewards is None else rewards
-    if rewards is None or "group" not in table:
-        return None
-    return Advantages(
-        estimator=str(settings.get("estimator")),
-        rewards=rewards,
-        mask=table.mask,
-        group=table.arrays["group"],
-        values=table.get("values"),
-        gamma=number(settings, "gamma", 1.0),
-        lam=number(settings, "lam", 1.0),
-        by_std=bool(settings.get("by_std", True)),
-        epsilon=number(settings, "epsilon", 1e-6),
-        batch_std=settings.get("std_over") == "batch",
-        rounded=table.rounding("values"),
-    )
-
-
-def _value(given: Advantages) -> Value | None:
-    found = given.computed()
-    if found is None:
-        return None
-    scores = np.abs(given.rewards).sum(axis=1)
-    if given.estimator in ("grpo", "rloo"):
-        size = np.zeros(len(scores))
-        for one in np.unique(given.group):
-            rows = given.group == one
-            held = given.rewards[rows].sum(axis=1)
-            std = held.std(ddof=given.ddof) if rows.sum() > 1 else 1.0
-            divides = given.by_std and given.estimator == "grpo"
-            size[rows] = scores[rows].max() / ((std + given.epsilon) if divides else 1.0)
-        return Value(value=found, magnitude=np.broadcast_to(size[:, None], found.shape) + np.abs(found))
-    raw, single = replace(given, whitens=False).computed(), replace(given, rounded=exact).computed()
-    values = np.zeros_like(found) if given.values is None else given.values
-    inside = given.mask > 0
-    spread = float(raw[inside].std()) if raw is not None and inside.any() and given.whitens else 1.0
-    largest = scores.max(initial=0.0) + np.abs(values).max(initial=0.0) * given.mask.shape[1] ** 0.5
-    size = np.abs(found) + largest / max(spread, given.epsilon)
-    return Value(value=found if single is None else single, magnitude=size, narrow=found)
-
-
-def _advantage_variants(table: Table, given: Advantages) -> Iterator[tuple[Reason, Advantages]]:
-    size = int(np.unique(given.group, return_counts=True)[1].max(initial=1))
-    if given.estimator in ("grpo", "rloo"):
-        yield reason(RLCode.OVER_BATCH), replace(given, group=np.zeros_like(given.group))
-        neighbours = np.arange(len(given.group)) // max(size, 1)
-        yield reason(RLCode.OVER_NEIGHBOURS, size=size), replace(given, group=neighbours)
-        yield (
-            reason(RLCode.WITHOUT_STD if given.by_std else RLCode.WITH_STD),
-            replace(given, by_std=not given.by_std),
-        )
-        yield reason(RLCode.POPULATION_STD), replace(given, ddof=0)
-        code = RLCode.GROUP_STD if given.batch_std else RLCode.BATCH_STD
-        yield reason(code), replace(given, batch_std=not given.batch_std)
-    else:
-        yield reason(RLCode.NOT_WHITENED), replace(given, whitens=False)
-        padding = np.ones_like(given.mask)
-        yield reason(RLCode.OVER_PADDING), replace(given, whitens_over=padding)
-        yield reason(RLCode.OVER_PADDING), replace(given, whitens_over=table.valid.astype(float))
-        for gamma, lam in ((1.0, given.lam), (given.gamma, 1.0), (1.0, 1.0), (given.lam, given.gamma)):
-            said = reason(
-                RLCode.GAMMA_LAM, gamma=gamma, lam=lam, wanted_gamma=given.gamma, wanted_lam=given.lam
-            )
-            yield said, replace(given, gamma=gamma, lam=lam)
-    if given.values is not None:
-        for by in (1, -1):
-            moved = np.roll(given.values, by, axis=1)
-            yield reason(RLCode.VALUES_SHIFTED, by=by), replace(given, values=moved)
-    scores = table.get("scores")
-    if scores is not None and not np.array_equal(scores, given.rewards):
-        yield reason(RLCode.WITHOUT_KL), replace(given, rewards=scores)
-    if not np.array_equal(given.mask, table.valid):
-        yield reason(RLCode.MASK_IGNORED), replace(given, mask=table.valid.astype(np.float64))
-
-
-def _sides(pair: StepPair) -> Iterator[tuple[Table, Mapping[str, Setting]]]:
+def sides_of(pair: StepPair) -> Iterator[tuple[Table, Mapping[str, Setting]]]:
+    """Both whole batches with their settings."""
     if pair.batch is not None:
         yield from zip(pair.batch.whole, pair.settings, strict=True)
 

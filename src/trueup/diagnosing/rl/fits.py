@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -69,7 +69,8 @@ class Case:
 
     recorded: Floats
     expected: Value
-    variants: Sequence[tuple[Reason, Value]]
+    variants: Iterable[tuple[Reason, Value]]
+    """worked out where the formula does not hold"""
     unit: float
 
 
@@ -96,12 +97,29 @@ def fitted(cases: Sequence[Case]) -> Fit | None:
     if error <= 1:
         return Fit(error=error, variant=None)
     fits = [
-        {(said.code, said.places): said for said, value in case.variants if fits_well(value, case)}
+        {_told(said): said for said, value in case.variants if fits_well(value, case)}
         for case in cases
         if not fits_well(case.expected, case)
     ]
     everywhere = [said for key, said in fits[0].items() if all(key in other for other in fits)]
-    return Fit(error=error, variant=everywhere[0] if everywhere else None)
+    return Fit(error=error, variant=_determined(everywhere) if everywhere else None)
+
+
+CONSTANTS = ("used", "gamma", "lam")
+"""numbers that a program has written: the same in every case"""
+
+
+def _told(said: Reason) -> tuple[object, ...]:
+    return said.code, said.places, *(said.number(name) for name in CONSTANTS)
+
+
+def _determined(variants: Sequence[Reason]) -> Reason:
+    """The first; where it fits with several constants, without a constant."""
+    first = variants[0]
+    if len({_told(one) for one in variants if (one.code, one.places) == (first.code, first.places)}) == 1:
+        return first
+    numbers = tuple((name, None if name in CONSTANTS else value) for name, value in first.numbers)
+    return replace(first, numbers=numbers)
 
 
 def fits_well(value: Value, case: Case) -> bool:

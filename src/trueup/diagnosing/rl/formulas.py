@@ -7,7 +7,7 @@ and zero where the mask is. A formula gives None for an estimator or form that i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -25,6 +25,11 @@ def number(settings: Mapping[str, Setting], name: str, default: float) -> float:
     """A setting as a number; booleans are 0 and 1."""
     value = settings.get(name)
     return default if value is None or isinstance(value, str) else float(value)
+
+
+def short(value: float) -> float:
+    """A constant as a person would have written it."""
+    return float(f"{value:.3g}")
 
 
 Rounding = Callable[[Floats], Floats]
@@ -81,6 +86,14 @@ class Advantages:
     """gae and reinforce++ bring advantages to mean 0 and variance 1"""
     whitens_over: Floats | None = None
     """other than ``mask``"""
+    whitens_groups: bool = False
+    """normalised groups are whitened over the batch, too"""
+    by_length: bool = False
+    """divided by the number of tokens of the response"""
+    bootstraps: bool = False
+    """the value of its last token follows a response, not 0"""
+    skips: bool = True
+    """tokens that do not count are passed over"""
     rounded: Rounding = exact
     """follows operations on values alone"""
 
@@ -106,7 +119,10 @@ class Advantages:
             mean, std = (scores[rows].mean(), scores[rows].std(ddof=self.ddof)) if rows.sum() > 1 else (0, 1)
             std = scores.std(ddof=self.ddof) if self.batch_std else std
             found[rows] = (scores[rows] - mean) / ((std + self.epsilon) if self.by_std else 1.0)
-        return found[:, None] * self.mask
+        if self.by_length:
+            found /= np.maximum(self.mask.sum(axis=1), 1)
+        advantages: Floats = found[:, None] * self.mask
+        return self._whitened(advantages) * self.mask if self.whitens_groups else advantages
 
     def _leave_one_out(self) -> Floats:
         scores, found = self._scores(), self._scores().copy()
@@ -121,15 +137,32 @@ class Advantages:
         if self.values is None:
             return None
         values, mask = self.values, self.mask
-        following, last = np.zeros(len(values)), np.zeros(len(values))
+        following, last = self._after_the_end(values), np.zeros(len(values))
         found = np.zeros_like(values)
         for at in range(values.shape[1] - 1, -1, -1):
-            counts = mask[:, at]
+            counts = mask[:, at] if self.skips else np.ones(len(mask))
             step = self.rewards[:, at] + self.rounded(self.gamma * following) - values[:, at]
             following = np.where(counts > 0, values[:, at], following)
             last = np.where(counts > 0, step + self.gamma * self.lam * last, last)
             found[:, at] = last
         return self._whitened(found) if self.whitens else found
+
+    def _after_the_end(self, values: Floats) -> Floats:
+        if not self.bootstraps:
+            return np.zeros(len(values))
+        last = self.mask.shape[1] - 1 - (self.mask[:, ::-1] > 0).argmax(axis=1)
+        following: Floats = values[np.arange(len(values)), last]
+        return following
+
+    def returns(self) -> Floats | None:
+        """What a critic is trained to give: of GAE before whitening, and with the values; of groups the
+        advantages."""
+        raw = replace(self, whitens=False).computed()
+        return (
+            raw + self.values
+            if self.estimator == "gae" and raw is not None and self.values is not None
+            else raw
+        )
 
     def _reinforce(self) -> Floats:
         last, found = np.zeros(len(self.rewards)), np.zeros_like(self.rewards)
@@ -216,6 +249,12 @@ class PolicyLoss:
     """bound of the loss of negative advantages, None: there is none"""
     weights: Floats | None = None
     """of the rollout's correction"""
+    larger: bool = True
+    """of the losses with and without clipping the larger counts; else the smaller"""
+    clips_alone: bool = False
+    """the clipped loss counts, whichever is larger"""
+    dual_of_all: bool = False
+    """the dual bound holds for positive advantages, too"""
     rounded: Rounding = exact
     """follows the operations on log-probs"""
 
@@ -230,19 +269,29 @@ class PolicyLoss:
         ratio = self.ratio
         low, high = (np.inf if bound is None else bound for bound in (self.low, self.high))
         clipped = self.rounded(np.clip(ratio, 1 - low, 1 + high))
-        loss = np.maximum(-self.advantages * ratio, -self.advantages * clipped)
+        loss = -self.advantages * clipped
+        if not self.clips_alone:
+            loss = (np.maximum if self.larger else np.minimum)(-self.advantages * ratio, loss)
         if self.dual is not None:
             bounded = np.minimum(-self.advantages * self.dual, loss)
-            loss = np.where(self.advantages < 0, bounded, loss)
+            loss = np.where((self.advantages < 0) | self.dual_of_all, bounded, loss)
         return loss if self.weights is None else loss * self.weights
 
 
+Choice = Callable[[Floats, Floats], Floats]
+
+
 def value_loss(
-    predictions: Floats, values: Floats, returns: Floats, clip: float | None, rounded: Rounding = exact
+    predictions: Floats,
+    values: Floats,
+    returns: Floats,
+    clip: float | None,
+    rounded: Rounding = exact,
+    chosen: Choice = np.maximum,
 ) -> Floats:
     """Of each token: the larger of both squared errors, clipped around the old value; halved."""
     loss = (predictions - returns) ** 2
     if clip is not None:
         clipped = np.clip(predictions, rounded(values - clip), rounded(values + clip))
-        loss = np.maximum(loss, (clipped - returns) ** 2)
+        loss = chosen(loss, (clipped - returns) ** 2)
     return np.asarray(0.5 * loss)

@@ -9,7 +9,8 @@ import numpy as np
 
 from trueup.diagnosing.rl.batch_checks import KL_KINDS, mask_said, settings_apart
 from trueup.diagnosing.rl.fits import Case, Value, by_formula, differs, fitted, in_doubt, scalar
-from trueup.diagnosing.rl.formulas import Aggregation, PolicyLoss, kl, number, value_loss
+from trueup.diagnosing.rl.formulas import Aggregation, PolicyLoss, kl, number, short, value_loss
+from trueup.diagnosing.rl.loss_forms import policy_forms, value_forms
 from trueup.diagnosing.rl.steps import Check, StepPair
 from trueup.diagnosing.rl.tables import Apart, Pair, Table
 from trueup.diagnosing.stages.protocol import StageStatus
@@ -57,13 +58,49 @@ def given(pair: StepPair) -> Iterator[Check]:
             yield quantity.passed(RLCode.EQUAL)
 
 
+_GIVEN = ("response_mask", "advantages", "old_log_probs", "ref_log_probs", "values", "returns")
+
+
 def _given_other(pair: Pair) -> Iterator[tuple[str, Reason]]:
-    for name in ("response_mask", "advantages", "old_log_probs", "ref_log_probs", "values", "returns"):
+    for name in _GIVEN:
         apart, both = pair.apart(name), pair.both(name)
         if apart is None or both is None or apart.agrees:
             continue
         said = mask_said(*both) if name == "response_mask" else differs(name, apart)
-        yield name, reason(RLCode.GIVEN_OTHER, said, quantity=name)
+        yield name, reason(RLCode.GIVEN_OTHER, _instead(pair, name) or said, quantity=name)
+
+
+def _instead(pair: Pair, name: str) -> Reason | None:
+    """What a loss was given has the bits of another of its own or of the batch's arrays."""
+    held = pair.target.get(name)
+    for other in ("log_probs", "predictions", "rewards", "rollout_log_probs", *_GIVEN):
+        same = pair.reference.get(other) if other in pair.reference else pair.target.get(other)
+        if held is not None and same is not None and other != name and held.shape[0] == same.shape[0]:
+            width = min(held.shape[1], same.shape[1])
+            if held.any() and np.array_equal(held[:, :width], same[:, :width]):
+                return reason(RLCode.COPIED, quantity=name, of=other)
+    return None
+
+
+def entropies(pair: StepPair) -> Iterator[Check]:
+    """What the policy's distributions give before the first update, where their log-probs agree."""
+    first = next(pair.mini_batches("actor"), None)
+    if first is None or any(name not in side for side in first.whole for name in ("entropy", "log_probs")):
+        return
+    both, probabilities = first.both("entropy"), first.apart("log_probs", pair.unit())
+    if both is None or probabilities is None:
+        return
+    quantity = pair.quantity(Stage.POLICY_LOSS, "entropy", "actor")
+    inside, unit = first.valid(both[0]), max(pair.unit() or 0.0, first.reference.unit("entropy"))
+    apart = Apart.of(both[0][inside], both[1][inside], unit, least=1.0, changed=pair.changed("actor"))
+    if apart.agrees:
+        yield quantity.passed(RLCode.WITHIN if apart.num_different else RLCode.EQUAL)
+    elif not probabilities.agrees or pair.has_failed_before:
+        yield quantity.follows()
+    elif apart.is_beyond:
+        yield quantity.failed(differs("entropy", apart))
+    else:
+        yield quantity.undecided(in_doubt("entropy", apart))
 
 
 def _counts(pair: StepPair, role: str, side: int) -> Reason | None:
@@ -101,7 +138,14 @@ def _term(pair: StepPair, term: Term) -> Check | None:
         settings_apart(sides[0][0].settings, sides[1][0].settings, term.settings) if effective else (),
         _sums(sides[0], sides[1], term.name),
         inputs_agree=pair.agrees(
-            "inputs", "advantages", "old_log_probs", "ref_log_probs", "values", "weights"
+            "inputs",
+            "advantages",
+            "returns",
+            "old_log_probs",
+            "ref_log_probs",
+            "values",
+            "entropy",
+            "weights",
         ),
     )
 
@@ -179,7 +223,7 @@ def _case(
 ) -> list[Case]:
     if expected is None:
         return []
-    known = [(said, value) for said, value in variants if value is not None]
+    known = ((said, value) for said, value in variants if value is not None)
     recorded = np.array([record.numbers[name]])
     return [Case(recorded=recorded, expected=expected, variants=known, unit=unit)]
 
@@ -197,7 +241,7 @@ def _policy(record: RLRecord, settings: Settings) -> list[Case]:
         return _aggregated(form.computed(), by, np.abs(loss.advantages) * (1 + loss.ratio), narrow)
 
     def variants() -> Iterator[tuple[Reason, Value | None]]:
-        for said, form in _forms(loss):
+        for said, form in policy_forms(loss, table):
             yield said, value(form)
         narrow = replace(loss, rounded=rounded).computed()
         yield from _other_aggregations(loss.computed(), table, by, narrow)
@@ -222,13 +266,6 @@ def _objective(table: Table, settings: Settings) -> PolicyLoss | None:
     )
 
 
-def _forms(loss: PolicyLoss) -> Iterator[tuple[Reason, PolicyLoss]]:
-    yield reason(RLCode.NOT_CLIPPED), replace(loss, low=None, high=None, dual=None)
-    yield reason(RLCode.NOT_CLIPPED), replace(loss, low=None, high=None)
-    yield reason(RLCode.SYMMETRIC_CLIP, used=loss.low), replace(loss, high=loss.low)
-    yield reason(RLCode.NO_DUAL_CLIP), replace(loss, dual=None)
-
-
 def _kl(record: RLRecord, settings: Settings) -> list[Case]:
     table = Table.of([record])
     now, ref = table.get("log_probs"), table.get("ref_log_probs")
@@ -245,6 +282,10 @@ def _kl(record: RLRecord, settings: Settings) -> list[Case]:
         for other in KL_KINDS:
             yield reason(RLCode.KL_KIND, kind=other, wanted=kind), value(now, ref, other)
         yield reason(RLCode.KL_SWAPPED), value(ref, now, kind)
+        for name in ("old_log_probs", "rollout_log_probs"):
+            policy = table.get(name)
+            if policy is not None:
+                yield reason(RLCode.KL_TO_OTHER, to=name), value(now, policy, kind)
         own = kl(now, ref, kind)
         if own is not None:
             yield from _other_aggregations(own, table, by, kl(now, ref, kind, rounded))
@@ -286,7 +327,7 @@ def _total(record: RLRecord, settings: Settings) -> list[Case]:
         for name, factor in own.items():
             rest = record.numbers["loss"] - sum(own[n] * parts[n] for n in parts if n != name)
             if parts[name] and factor:
-                used = _short(rest / parts[name])
+                used = short(rest / parts[name])
                 said = reason(RLCode.TERM_FACTOR, term=name, used=used, wanted=factor)
                 yield said, value({**own, name: used})
 
@@ -314,18 +355,13 @@ def _whole(record: RLRecord, settings: Settings) -> list[Case]:
             yield reason(RLCode.KL_KIND, kind=other, wanted=kind), value(loss, other)
         yield reason(RLCode.TERM_MISSING, term="kl_loss"), value(loss, factor=0.0)
         yield reason(RLCode.TERM_SIGN, term="kl_loss"), value(loss, factor=-factor)
-        for said, form in _forms(loss):
+        for said, form in policy_forms(loss, table):
             yield said, value(form)
         term = kl(loss.log_probs, ref, kind) if ref is not None else None
         values = loss.computed() + (0.0 if term is None else factor * term * weight)
         yield from _other_aggregations(values, table, by)
 
     return _case(record, "loss", value(loss), variants(), table.unit("log_probs", "old_log_probs"))
-
-
-def _short(value: float) -> float:
-    """A coefficient as a person would have written it."""
-    return float(f"{value:.3g}")
 
 
 def _value(record: RLRecord, settings: Settings) -> list[Case]:
@@ -338,7 +374,8 @@ def _value(record: RLRecord, settings: Settings) -> list[Case]:
     terms, narrow = now * now + goal * goal, value_loss(now, old, goal, clip, table.rounding("values"))
 
     def variants() -> Iterator[tuple[Reason, Value | None]]:
-        yield reason(RLCode.NOT_CLIPPED), _aggregated(value_loss(now, old, goal, None), by, terms)
+        for said, form in value_forms(now, old, goal, clip):
+            yield said, _aggregated(form, by, terms)
         yield reason(RLCode.NOT_HALVED), _aggregated(2 * own, by, terms, 2 * narrow)
         yield from _other_aggregations(own, table, by, narrow)
 

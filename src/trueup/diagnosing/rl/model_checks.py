@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from trueup.diagnosing.rl.fits import differs, in_doubt
+from trueup.diagnosing.rl.formulas import number
 from trueup.diagnosing.rl.steps import Check, Quantity, StepPair
 from trueup.diagnosing.rl.tables import Apart, Pair, Table, rms
-from trueup.diagnosing.rl.thresholds import DOUBT, ENGINES, ENOUGH, MODEL, MOVED, STRETCHED
+from trueup.diagnosing.rl.thresholds import DOUBT, ENGINES, ENOUGH, MODEL, MOVED, REPEATED, STRETCHED
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.mismatch.measuring import correlation
 from trueup.mismatch.needed import dtype_needed
 from trueup.mismatch.thresholds import SPREAD
 from trueup.numerics.dtypes import DTYPES
+from trueup.store.rollouts import Setting
 from trueup.types.arrays import Bools, Floats
 from trueup.types.codes import RLCode
 from trueup.types.finding import Stage
@@ -29,14 +32,38 @@ def rollout(pair: StepPair) -> Iterator[Check]:
     if batch is None:
         return
     tokens = pair.quantity(Stage.ROLLOUT, "responses", "rollout")
+    repeated = [repeats(table, held) for table, held in zip(batch.whole, pair.settings, strict=True)]
     if batch.is_whole:
         yield tokens.passed(RLCode.EQUAL)
+    elif repeated[0] is not None and repeated[1] is None:
+        yield tokens.failed(repeated[0])
     else:
         total = len(batch.whole[1])
         yield tokens.undecided(reason(RLCode.ROLLOUTS, shared=batch.num_shared, total=total))
     if all(ROLLOUT in side and OLD in side for side in batch.whole):
         quantity = pair.quantity(Stage.ROLLOUT, ROLLOUT, "rollout")
         yield _engines(pair, quantity) if not batch.num_shared else _rollout(pair, quantity, batch)
+
+
+def repeats(table: Table, settings: Mapping[str, Setting]) -> Reason | None:
+    """Answers to one prompt that are alike more often than their own log-probs let independent draws be.
+
+    Of two draws the second equals the first with the first's probability. The number of such pairs exceeds k
+    with a probability below exp(-m) (e m / k)^k where m are expected (Chernoff).
+    """
+    held = table.get(ROLLOUT)
+    cut = number(settings, "top_p", 1.0) < 1 or number(settings, "top_k", -1.0) > 0
+    if held is None or cut or not number(settings, "temperature", 1.0):
+        return None  # probabilities are others than the recorded ones
+    chances, groups = np.exp((held * table.valid).sum(axis=1)), Counter(table.prompts)
+    expected = sum(chance * (groups[one] - 1) / 2 for chance, one in zip(chances, table.prompts, strict=True))
+    num = len(table) - len(set(table.keys))
+    if num <= expected:
+        return None
+    surprise = num * (np.log(num / expected) - 1) + expected if expected > 0 else np.inf
+    if surprise < REPEATED:
+        return None
+    return reason(RLCode.REPEATED, num=num, total=len(table), expected=float(expected))
 
 
 def _mismatch(table: Table) -> Floats:
@@ -149,6 +176,10 @@ def _differing(pair: StepPair, quantity: Quantity, apart: Apart, exact: Reason |
     stretched = variant(pair.batch, name)
     if stretched is not None:
         return quantity.failed(stretched, differs(name, apart))
+    agreed = [one.step for one in pair.before if one.quantity == name == REFERENCE and one.passed]
+    if agreed:
+        said = reason(RLCode.REFERENCE_CHANGED, step=max(agreed), rms=apart.rms, allowed=apart.allowed)
+        return quantity.failed(said, differs(name, apart))
     return quantity.failed(differs(name, apart), confirmed=bool(pair.before))
 
 

@@ -154,13 +154,16 @@ class Apart:
     """how much training has changed the quantity since both models were the same"""
 
     @classmethod
-    def of(cls, target: Floats, reference: Floats, unit: float, changed: float = 0.0) -> Apart:
-        """Of tokens of both sides."""
+    def of(
+        cls, target: Floats, reference: Floats, unit: float, changed: float = 0.0, least: float = 0.0
+    ) -> Apart:
+        """Of tokens of both sides. ``least``: what rounding is relative to at least, for numbers that are
+        differences of larger ones."""
         finite = bool((np.isfinite(target) == np.isfinite(reference)).all())
         kept = np.isfinite(target) & np.isfinite(reference)
         return cls(
             rms=rms(target[kept] - reference[kept]),
-            allowed=MODEL * unit * rms(reference[kept]),
+            allowed=MODEL * unit * max(rms(reference[kept]), least),
             num_tokens=target.size,
             num_different=int((target != reference).sum()),
             is_finite=finite,

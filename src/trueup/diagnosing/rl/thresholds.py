@@ -68,3 +68,9 @@ ENOUGH = chosen(
     "tokens",
     "a root mean square over them is known to 18 %: below it no difference is judged",
 )
+REPEATED = derived(
+    "rl.repeated",
+    21.0,
+    "negative logarithm of the probability of so many equal answers",
+    "one in a thousand million: of the batches of a long run none has it by chance",
+)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trueup.diagnosing.rl import batch_checks, loss_checks, model_checks
+from trueup.diagnosing.rl import advantage_checks, batch_checks, loss_checks, model_checks
 from trueup.diagnosing.rl.steps import Check, StepPair
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.store.rollouts import read_rollouts
@@ -24,8 +24,10 @@ CHECKS: tuple[Callable[[StepPair], Iterator[Check]], ...] = (
     model_checks.reference_policy,
     model_checks.values,
     batch_checks.kl_in_reward,
-    batch_checks.advantages,
+    advantage_checks.advantages,
+    advantage_checks.returns,
     loss_checks.given,
+    loss_checks.entropies,
     loss_checks.losses,
     loss_checks.updates,
 )
