@@ -93,9 +93,9 @@ def _limits(given: argparse.Namespace) -> Iterator[str]:
         "\nA walk's systematic part is what it began with, so that who knows that it is one knows the level "
         "better than from the mean over all steps: widths below 1. Where noise remembers a tenth of the run "
         "(0.99), the second is more than twice as wide as one who knows noise and shape, and covers lines "
-        "under a walk less often than 93 times in 100: the steps do not say whether it is a trend, noise that "
-        "comes back, or a walk. `trueup curves` weighs thousands of shapes of any size. Its intervals are "
-        "wide where both a trend and a memory of a thirtieth of the run or more are there."
+        "under a walk less often than 93 times in 100: the steps do not say whether it is a trend, noise "
+        "that comes back, or a walk. `trueup curves` weighs thousands of shapes of any size. Its intervals "
+        "are wide where both a trend and a memory of a thirtieth of the run or more are there."
     )
 
 
@@ -125,6 +125,7 @@ def _intervals(
 ) -> Iterator[str]:
     yield f"| noise | {' | '.join(SHAPES)} |"
     yield "|---" * (1 + len(SHAPES)) + "|"
+    every: dict[str, list[tuple[float, float]]] = {shape: [] for shape in SHAPES}
     for coefficient in coefficients:
         cells = []
         for shape in SHAPES:
@@ -137,9 +138,12 @@ def _intervals(
                 seed=11,
                 interval=interval,
             )
+            every[shape].append((share, width))
             cells.append(f"{100 * share:.1f} %, {width:.2f}")
         noise = "random walk" if coefficient == 1 else f"AR(1) {coefficient:g}"
         yield f"| {noise} | {' | '.join(cells)} |"
+    means = (np.mean(found, axis=0) for found in every.values())
+    yield f"| mean of all | {' | '.join(f'{100 * share:.1f} %, {width:.2f}' for share, width in means)} |"
 
 
 def _onsets(given: argparse.Namespace) -> Iterator[str]:

@@ -94,6 +94,24 @@ def test_noise_that_remembers_a_tenth_of_the_run_is_no_walk() -> None:
     assert width < 2.2
 
 
+def test_a_trend_is_sure_where_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not in noise with a memory, where its probability comes near."""
+    at = np.arange(1500)
+    for seed in range(8):
+        noise = autoregressive(1500, 0.5, 0.02, np.random.default_rng(seed))
+        for shape in (0.03 * (at > 700), 0.05 * at / 1500, np.zeros(1500)):
+            found = trended(shape + noise, np.ones(1500, bool))
+            assert found is not None
+            assert found.is_sure == bool(shape.any())
+            with monkeypatch.context() as moved:
+                moved.setattr(trend, "TREND_SURE", 0.02)
+                doubtful = found.is_sure
+            with monkeypatch.context() as moved:
+                moved.setattr(trend, "TREND_SURE", 1.0)
+                assert not found.is_sure
+            assert doubtful or not shape.any()
+
+
 def test_the_interval_holds_the_mean_itself() -> None:
     """Also of a walk, which began elsewhere."""
     random = np.random.default_rng(4)
