@@ -442,9 +442,7 @@ def interval_level(chance: float) -> object:
 @decides("curves.trend_sure")
 def trend_sure(chance: float) -> object:
     one = np.ones(1)
-    return Trended(
-        probability=chance, weights=one, centres=one, errors=one, freedom=one
-    ).is_sure
+    return Trended(probability=chance, weights=one, centres=one, errors=one, freedom=one).is_sure
 
 
 def last_part(gap: float = 1.0, moved: float = 0.0, relative: float = 1.0) -> Late:
