@@ -67,8 +67,9 @@ def _kept() -> dict[str, str]:
 
 def _mean(given: argparse.Namespace) -> Iterator[str]:
     yield (
-        f"Share of {given.cases} intervals that cover the truth, and their median width over that of one who "
-        f"knows shape and noise. Systematic parts of 0.1 (flat: 0.02), noise of {given.sigma:g}."
+        f"Share of {given.cases} intervals that cover the truth, and their median width over that of an "
+        "interval around the mean by one who knows shape and noise. Systematic parts of 0.1 (flat: 0.02), "
+        f"noise of {given.sigma:g}."
     )
     for num in given.steps:
         yield f"\n{num:,} steps:\n"
@@ -80,8 +81,7 @@ def _limits(given: argparse.Namespace) -> Iterator[str]:
     yield (
         f"The same {short:,} steps for one who is told the five shapes, their size, how their places are "
         "drawn, and that noise is AR(1) with one of the six coefficients, but not which of them it is "
-        "(benchmarks/curves_oracle.py). By Bayes' rule no interval around the same mean is better on average "
-        "over these cases.\n"
+        "(benchmarks/curves_oracle.py). By Bayes' rule no interval is better on average over these cases.\n"
     )
     yield from _intervals(given, short, told(short).interval)
     yield (
@@ -90,12 +90,12 @@ def _limits(given: argparse.Namespace) -> Iterator[str]:
     )
     yield from _intervals(given, short, told_less(short).interval, LONG)
     yield (
-        "\nWhere noise remembers a tenth of the run (0.99), even the first is two to three times as wide as "
-        "one who knows the noise: the steps do not say whether it is noise that comes back or a walk. "
-        "The second tells a trend from a thirtieth's memory (0.97) well, and pays with walks: it covers them "
-        "less often than 93 times in 100. "
-        f"`trueup curves` weighs thousands of shapes of any size, and leans to walks where {short:,} steps "
-        "do not say: its intervals are wide at 0.97, and a trend under a walk is still covered too seldom."
+        "\nA walk's systematic part is what it began with, so that who knows that it is one knows the level "
+        "better than from the mean over all steps: widths below 1. Where noise remembers a tenth of the run "
+        "(0.99), the second is more than twice as wide as one who knows noise and shape, and covers lines "
+        "under a walk less often than 93 times in 100: the steps do not say whether it is a trend, noise "
+        "that comes back, or a walk. `trueup curves` weighs thousands of shapes of any size. Its intervals "
+        "are wide where both a trend and a memory of a thirtieth of the run or more are there."
     )
 
 
@@ -125,6 +125,7 @@ def _intervals(
 ) -> Iterator[str]:
     yield f"| noise | {' | '.join(SHAPES)} |"
     yield "|---" * (1 + len(SHAPES)) + "|"
+    every: dict[str, list[tuple[float, float]]] = {shape: [] for shape in SHAPES}
     for coefficient in coefficients:
         cells = []
         for shape in SHAPES:
@@ -137,9 +138,12 @@ def _intervals(
                 seed=11,
                 interval=interval,
             )
+            every[shape].append((share, width))
             cells.append(f"{100 * share:.1f} %, {width:.2f}")
         noise = "random walk" if coefficient == 1 else f"AR(1) {coefficient:g}"
         yield f"| {noise} | {' | '.join(cells)} |"
+    means = (np.mean(found, axis=0) for found in every.values())
+    yield f"| mean of all | {' | '.join(f'{100 * share:.1f} %, {width:.2f}' for share, width in means)} |"
 
 
 def _onsets(given: argparse.Namespace) -> Iterator[str]:

@@ -2,8 +2,8 @@
 
 Told: the five shapes, their size of 0.1, how their places and lengths are drawn, and that noise is AR(1) with
 one of the six coefficients. Not told: which of them it is this time, the place, the level and the noise's
-size. By Bayes' rule no other interval around the same mean does better on average over these cases: where
-this one is wide, or misses, the steps do not say which noise it is.
+size. By Bayes' rule no other interval does better on average over these cases: where this one is wide, or
+misses, the steps do not say which noise it is.
 
 ``told_less``: neither the size nor the six coefficients, as of runs that were not simulated.
 """
@@ -21,6 +21,7 @@ from trueup.types.arrays import Floats
 COEFFICIENTS = (0.0, 0.5, 0.9, 0.97, 0.99, 1.0)
 _PLACES = np.linspace(0.1, 0.5, 41)
 _LENGTHS = np.linspace(0.1, 0.4, 13)
+_LEAST_WEIGHT = 1e-4
 _SIZES = (-2.0, -1.0, -0.5, 0.5, 1.0, 2.0)
 _BETWEEN = (0.0, 0.5, 0.8, 0.9, 0.94, 0.96, 0.97, 0.978, 0.984, 0.99, 0.994, 0.998, 1.0)
 
@@ -33,38 +34,40 @@ class Told:
     coefficients: tuple[float, ...]
     shapes: tuple[Floats, ...]
     """(S, N) made independent, of each coefficient"""
+    means: Floats
+    """(S,) of each shape"""
     log_prior: Floats
     """(S,): each of the five shapes is as likely, whatever its place"""
 
     def interval(self, values: Floats) -> Trended:
-        """The error of the mean, weighed over the coefficients."""
+        """What is known of the mean, weighed over coefficients and shapes."""
         found = [
             self._of(values, coefficient, shapes)
             for coefficient, shapes in zip(self.coefficients, self.shapes, strict=True)
         ]
-        logs = np.array([log for log, _ in found])
+        logs, centres, errors = (np.concatenate(one) for one in zip(*found, strict=True))
         weights = np.exp(logs - logs.max())
-        errors = np.array([error for _, error in found])
+        kept = weights > _LEAST_WEIGHT
         return Trended(
             probability=0.0,
-            weights=weights / weights.sum(),
-            errors=errors,
-            freedom=np.full(len(found), self.num - 2.0),
+            weights=weights[kept] / weights[kept].sum(),
+            centres=centres[kept] - float(values.mean()),
+            errors=errors[kept],
+            freedom=np.full(int(kept.sum()), self.num - 2.0),
         )
 
-    def _of(self, values: Floats, coefficient: float, shapes: Floats) -> tuple[float, float]:
-        """Logarithm of a coefficient's likelihood, integrated over shapes, level and size of the noise."""
+    def _of(self, values: Floats, coefficient: float, shapes: Floats) -> tuple[Floats, Floats, Floats]:
+        """Of every shape: logarithm of the likelihood, integrated over level and size of the noise; estimate
+        and error of the mean."""
         ones = _pushes(np.ones(self.num), coefficient)
-        unit = ones / np.linalg.norm(ones)
+        length = float(ones @ ones)
         rest = _pushes(values, coefficient) - shapes
-        squares = np.einsum("sn,sn->s", rest, rest) - (rest @ unit) ** 2
+        levels = rest @ ones / length
+        squares = np.einsum("sn,sn->s", rest, rest) - levels**2 * length
         logs = self.log_prior - (self.num - 1) / 2 * np.log(squares)
-        top = float(logs.max())
         start = 0.5 * math.log(1 - coefficient**2) if coefficient < 1 else 0.0
-        log = top + math.log(float(np.exp(logs - top).sum())) + start - math.log(np.linalg.norm(ones))
-        return log, math.sqrt(
-            float(squares[logs.argmax()]) / (self.num - 1) * _variance(self.num, coefficient)
-        )
+        errors = np.sqrt(squares / (self.num - 1) / length)
+        return logs + start - 0.5 * math.log(length), levels + self.means, errors
 
 
 def told_less(num: int) -> Told:
@@ -93,6 +96,7 @@ def told(num: int, sizes: tuple[float, ...] = (1.0,), coefficients: tuple[float,
             np.stack([_pushes(one, coefficient) for family in families for one in family])
             for coefficient in coefficients
         ),
+        means=np.array([float(one.mean()) for family in families for one in family]),
         log_prior=np.concatenate([np.full(len(family), -math.log(len(family))) for family in families]),
     )
 
@@ -101,11 +105,3 @@ def _pushes(values: Floats, coefficient: float) -> Floats:
     """Independent, of one size; a walk begins at zero, other noise long before."""
     first = values[:1] * (math.sqrt(1 - coefficient**2) if coefficient < 1 else 1.0)
     return np.concatenate([first, values[1:] - coefficient * values[:-1]])
-
-
-def _variance(num: int, coefficient: float) -> float:
-    """Of the mean of ``num`` steps, for pushes of variance 1."""
-    if coefficient == 1:
-        return float(np.sum(np.arange(1, num + 1.0) ** 2)) / num**2
-    lags = np.arange(1, num)
-    return (1 + 2 * float(((1 - lags / num) * coefficient**lags).sum())) / num / (1 - coefficient**2)

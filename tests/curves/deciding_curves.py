@@ -432,16 +432,17 @@ def interval_level(chance: float) -> object:
     found = Trended(
         probability=0.0,
         weights=np.array([1 - chance, chance]),
+        centres=np.zeros(2),
         errors=np.array([1e-9, 1e9]),
         freedom=np.full(2, 1e9),
     )
-    return found.reach(INTERVAL_LEVEL) > 1.0
+    return found.interval(INTERVAL_LEVEL)[1] > 1.0
 
 
 @decides("curves.trend_sure")
 def trend_sure(chance: float) -> object:
     one = np.ones(1)
-    return Trended(probability=chance, weights=one, errors=one, freedom=one).is_sure
+    return Trended(probability=chance, weights=one, centres=one, errors=one, freedom=one).is_sure
 
 
 def last_part(gap: float = 1.0, moved: float = 0.0, relative: float = 1.0) -> Late:

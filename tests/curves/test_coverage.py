@@ -61,9 +61,9 @@ def covered(
             error = sigma * math.sqrt((1 + 2 * ((1 - lags / num) * coefficient**lags).sum()) / num)
         found = interval(truth + noise)
         assert found is not None
-        reach = found.reach(0.05)
-        hits += abs(noise.mean()) <= reach
-        widths.append(reach / (1.96 * error))
+        low, high = found.interval(0.05)
+        hits += low <= -noise.mean() <= high
+        widths.append((high - low) / (2 * 1.96 * error))
     return hits / cases, float(np.median(widths))
 
 
@@ -87,13 +87,63 @@ def test_long_memory_in_a_long_run() -> None:
     assert width < 2
 
 
+def test_noise_that_remembers_a_tenth_of_the_run_is_no_walk() -> None:
+    """A walk's systematic part is what it began with: its interval is not as wide as the walk went."""
+    share, width = covered("flat", 0.99, num=1000, seed=5)
+    assert share >= 0.9
+    assert width < 2.2
+
+
+def test_a_trend_is_sure_where_it_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not in noise with a memory, where its probability comes near."""
+    at = np.arange(1500)
+    for seed in range(8):
+        noise = autoregressive(1500, 0.5, 0.02, np.random.default_rng(seed))
+        for shape in (0.03 * (at > 700), 0.05 * at / 1500, np.zeros(1500)):
+            found = trended(shape + noise, np.ones(1500, bool))
+            assert found is not None
+            assert found.is_sure == bool(shape.any())
+            with monkeypatch.context() as moved:
+                moved.setattr(trend, "TREND_SURE", 0.02)
+                doubtful = found.is_sure
+            with monkeypatch.context() as moved:
+                moved.setattr(trend, "TREND_SURE", 1.0)
+                assert not found.is_sure
+            assert doubtful or not shape.any()
+
+
+def test_the_interval_holds_the_mean_itself() -> None:
+    """Also of a walk, which began elsewhere."""
+    random = np.random.default_rng(4)
+    for _ in range(20):
+        found = trended(np.cumsum(random.standard_normal(600)), np.ones(600, bool))
+        assert found is not None
+        low, high = found.interval(0.05)
+        assert low <= 0 <= high
+        assert found.p_value(1e9) < 0.001
+        assert found.p_value(0.0) <= 1
+
+
+def test_the_p_value_and_the_interval_agree() -> None:
+    random = np.random.default_rng(5)
+    for num in (200, 1000):
+        for offset in (0.0, 0.05, 0.2):
+            values = offset + autoregressive(num, 0.8, 1.0, random)
+            found = trended(values, np.ones(num, bool))
+            assert found is not None
+            mean = float(values.mean())
+            low, high = found.interval(0.05)
+            assert (mean + low <= 0 <= mean + high) == (found.p_value(mean) >= 0.05)
+
+
 def test_a_smooth_difference_has_a_narrow_interval() -> None:
     """It was -19 to +19 on a difference of 0.1."""
     at = np.arange(3000)
     for values in (0.1 * at / 3000, 0.1 / (1 + np.exp(-(at - 1500) / 200)), 0.1 * np.sqrt(at / 3000)):
         found = trended(values, np.ones(3000, bool))
         assert found is not None
-        assert found.reach(0.05) < 0.01
+        low, high = found.interval(0.05)
+        assert high - low < 0.02
         assert found.is_sure
 
 
@@ -102,7 +152,7 @@ def test_a_smooth_difference_has_a_narrow_interval() -> None:
     [
         ("TREND_PRICE", 0.3, "flat", 1.0),
         ("TREND_WALK", 0.05, "flat", 1.0),
-        ("TREND_LINE", -4.0, "line", 1.0),
+        ("TREND_ODDS", -6.0, "flat", 1.0),
         ("TREND_WHITE", 0.01, "flat", 0.0),
     ],
 )
@@ -111,7 +161,7 @@ def test_an_entry_that_moves_loses_coverage(
 ) -> None:
     """Random walks pass for trends, or intervals of white noise become wider than need be."""
 
-    def errors() -> Floats:
+    def widths() -> Floats:
         random = np.random.default_rng(1)
         found = []
         for _ in range(8):
@@ -120,16 +170,17 @@ def test_an_entry_that_moves_loses_coverage(
                 noise = np.cumsum(noise) / 20
             known = trended(systematic(shape, 1000, random) + noise, np.ones(1000, bool))
             assert known is not None
-            found.append(known.standard_error)
+            low, high = known.interval(0.05)
+            found.append(high - low)
         return np.array(found)
 
-    before = errors()
+    before = widths()
     for module in (trend, memories):
         if hasattr(module, name):
             monkeypatch.setattr(module, name, value)
     for cached in (memories.memories, memories.pilots, memories.splines):
         cached.cache_clear()
-    moved = errors()
+    moved = widths()
     monkeypatch.undo()
     for cached in (memories.memories, memories.pilots, memories.splines):
         cached.cache_clear()

@@ -83,7 +83,9 @@ def test_the_interval_misses_as_often_as_it_says() -> None:
     found = trended(noise(1000, 0.5), np.ones(1000, bool))
     assert found is not None
     for level in (0.3, 0.05, 0.001):
-        assert found.p_value(found.reach(level)) == pytest.approx(level, rel=1e-6)
+        low, high = found.interval(level)
+        assert found.p_value(-low) == pytest.approx(level, rel=1e-6)
+        assert found.p_value(-high) == pytest.approx(level, rel=1e-6)
 
 
 def test_student_is_close_to_the_tables() -> None:

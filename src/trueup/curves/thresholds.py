@@ -107,29 +107,30 @@ INTERVAL_LEVEL = chosen(
 _COVERAGE = "tests/curves/test_coverage.py::test_an_entry_that_moves_loses_coverage"
 TREND_SURE = measured(
     "curves.trend_sure",
-    0.9,
+    0.998,
     _CHANCE,
-    "600 simulated benign pairs reach 0.5 at most; ramps and jumps that a person sees have 0.99 and more",
+    "180 simulated benign pairs reach 0.98 at most; ramps and jumps that a person sees have 0.9999 and more",
+    test="tests/curves/test_coverage.py::test_a_trend_is_sure_where_it_is_seen",
 )
 TREND_PRICE = measured(
     "curves.trend_price",
     1.0,
     "times the logarithm of the number of shapes",
-    "0.65 covers a random walk 80 times in 100, 1.0 does 92 times; beyond it ramps look like walks",
+    "of several shapes: 0.65 covers a random walk 80 times in 100, 1.0 does 92 times",
     test=_COVERAGE,
 )
-TREND_LINE = measured(
-    "curves.trend_line",
-    4.0,
+TREND_ODDS = measured(
+    "curves.trend_odds",
+    2.0,
     "logarithm of odds",
-    "a line is looked for at no place, and costs half a shape; 1.0 covers a random walk 4 in 100 less",
+    "of a trend against none, where only the mean is asked for; 0 covers lines under a walk 2 in 100 less",
     test=_COVERAGE,
 )
 TREND_WALK = measured(
     "curves.trend_walk",
-    2.0,
+    4.0,
     "times another memory's prior",
-    "1 covers random walks 86 to 92 times in 100, 8 makes intervals of AR(1) 0.99 twice as wide",
+    "6 makes intervals of AR(1) 0.99 over 1,000 steps 2.3 times as wide as need be, 4 does 1.8 times",
     test=_COVERAGE,
 )
 TREND_WHITE = measured(

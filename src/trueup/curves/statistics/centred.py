@@ -65,13 +65,13 @@ def centre(difference: Floats, bad: NDArray[np.bool_] | None = None, noise: Tren
         return _unknown(difference[good], int(bad.sum()))
     mean = float(difference[good].mean())
     noise = trended(difference, good) if noise is None else noise
-    reach = 0.0 if noise is None else noise.reach(INTERVAL_LEVEL)
+    low, high = (0.0, 0.0) if noise is None else noise.interval(INTERVAL_LEVEL)
     runs, expected, runs_p = _runs(difference[good])
     return Centre(
         mean=mean,
         standard_error=0.0 if noise is None else noise.standard_error,
-        low=mean - reach,
-        high=mean + reach,
+        low=mean + low,
+        high=mean + high,
         p_value=(0.0 if mean else 1.0) if noise is None else noise.p_value(mean),
         autocorrelation=memory(difference, good).coefficient,
         num_steps=num,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trueup.curves.thresholds import TREND_LINE, TREND_WALK, TREND_WHITE
+from trueup.curves.thresholds import TREND_WALK, TREND_WHITE
 from trueup.types.arrays import Floats
 
-TIMES = (0.0, 0.3, 0.6, 1.0, 1.5, 2.2, 3.3, 5.0, 7.5, 11.0, 16.0, 24.0, 40.0, 9600.0)
+TIMES = (0.0, 0.3, 0.6, 1.0, 1.5, 2.2, 3.3, 5.0, 7.5, 11.0, 16.0, 9600.0)
 """memory of the noise in blocks; 0 is none, the last a random walk"""
 RATIOS = (0.0, 1.0, 5.0, 25.0)
 """noise of single steps beside it, over what the slow part moves in a block"""
@@ -22,7 +23,7 @@ _PILOTS = (
     (1.0, 0.0),
     (3.3, 0.0),
     (11.0, 0.0),
-    (40.0, 0.0),
+    (16.0, 0.0),
     (9600.0, 0.0),
     (5.0, 5.0),
     (16.0, 25.0),
@@ -32,6 +33,7 @@ _KNOTS = (0, 5, 10, 20, 36)
 _RAMPS = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48)
 _SIGMOIDS = (1.5, 3.0, 6.0, 12.0)
 _SATURATIONS = (3.0, 5.0, 8.0, 12.0, 18.0, 28.0)
+_NOTHING = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +43,8 @@ class Memories:
     whiten: Floats
     """(G, N, N): makes the noise independent with variance 1"""
     log_det: Floats
-    mean_variance: Floats
-    """of the mean over all blocks, in units of the model's variance"""
+    means: Floats
+    """(G, N): whose product with whitened values is the mean over all blocks"""
     log_prior: Floats
     ones: Floats
     """(G, N): a constant, whitened, of length 1"""
@@ -72,8 +74,8 @@ def memories(num: int, averaged: bool) -> Memories:
     return Memories(
         whiten=whiten,
         log_det=np.array([2 * np.log(np.diag(one)).sum() for one in factors]),
-        mean_variance=np.array([one.sum() / num**2 for one in covariances]),
-        log_prior=np.array([_log_prior(time, num) for time, _ in models]),
+        means=np.stack([one.mean(axis=0) for one in factors]),
+        log_prior=np.array([_log_prior(time, ratio, num) for time, ratio in models]),
         ones=ones / np.sqrt(sizes)[:, None],
         log_ones=np.log(sizes),
     )
@@ -83,9 +85,12 @@ def _ratios(time: float) -> tuple[float, ...]:
     return RATIOS if _BESIDE[0] <= time <= _BESIDE[1] else RATIOS[:1]
 
 
-def _log_prior(time: float, num: int) -> float:
+def _log_prior(time: float, ratio: float, num: int) -> float:
+    """Of the models of one memory, that without noise beside it has half of the weight."""
     weight = TREND_WALK if time > num else TREND_WHITE if time == 0 else 1.0
-    return math.log(weight / len(_ratios(time)))
+    beside = len(_ratios(time)) - 1
+    share = (0.5 if not ratio else 0.5 / beside) if beside else 1.0
+    return math.log(weight * share)
 
 
 def _covariance(num: int, time: float, ratio: float, averaged: bool) -> Floats:
@@ -115,16 +120,43 @@ def _covariance(num: int, time: float, ratio: float, averaged: bool) -> Floats:
 @cache
 def shapes(num: int) -> Floats:
     """What a difference may do once, (N, A): jump, grow, ramp up, level off, each at every block."""
+    return np.concatenate(_families(num), axis=1)
+
+
+def _families(num: int) -> list[Floats]:
+    """The same by family, jumps first."""
     at = np.arange(num) + 0.5
-    found = [(at > k).astype(np.float64) for k in range(1, num)]
     after = [np.maximum(at - k, 0) for k in range(num - 2)]
-    found += (
-        [u / num for u in after] + [np.sqrt(u / num) for u in after] + [(u / num) ** 2 for u in after[:-1]]
-    )
-    found += [np.clip((at - k) / w, 0, 1) for w in _RAMPS for k in range(num - w)]
-    found += [1 / (1 + np.exp(-(at - k) / w)) for w in _SIGMOIDS for k in range(2, num - 2)]
-    found += [-np.expm1(-u / w) for w in _SATURATIONS for u in after]
-    return np.stack(found, axis=1)
+    families = [
+        [(at > k).astype(np.float64) for k in range(1, num)],
+        [u / num for u in after],
+        [np.sqrt(u / num) for u in after],
+        [(u / num) ** 2 for u in after[:-1]],
+        [np.clip((at - k) / w, 0, 1) for w in _RAMPS for k in range(num - w)],
+        [1 / (1 + np.exp(-(at - k) / w)) for w in _SIGMOIDS for k in range(2, num - 2)],
+        [-np.expm1(-u / w) for w in _SATURATIONS for u in after],
+    ]
+    return [np.stack(one, axis=1) for one in families if one]
+
+
+@lru_cache(maxsize=2)
+def singles(num: int, averaged: bool) -> tuple[tuple[NDArray[np.float32], ...], ...]:
+    """Each family of shapes, whitened and of length 1, (G, N, A) in float32. A jump within a block is one
+    before it and one after it: a second array holds what the second adds to the first."""
+    known = memories(num, averaged)
+    found: list[tuple[NDArray[np.float32], ...]] = []
+    for at, family in enumerate(_families(num)):
+        base = known.whiten @ family
+        base -= known.ones[:, :, None] * np.einsum("gi,gia->ga", known.ones, base)[:, None, :]
+        base /= np.maximum(np.sqrt(np.einsum("gia,gia->ga", base, base)), _NOTHING)[:, None, :]
+        if at:
+            found.append((base.astype(np.float32),))
+            continue
+        first, second = base[:, :, :-1], base[:, :, 1:]
+        second = second - first * np.einsum("gia,gia->ga", first, second)[:, None, :]
+        second /= np.maximum(np.sqrt(np.einsum("gia,gia->ga", second, second)), _NOTHING)[:, None, :]
+        found.append((first.astype(np.float32), second.astype(np.float32)))
+    return tuple(found)
 
 
 @cache
@@ -143,8 +175,8 @@ def pilots(num: int, averaged: bool) -> tuple[Pilot, ...]:
 
 
 @cache
-def splines(num: int, averaged: bool) -> tuple[tuple[float, Floats, Floats], ...]:
-    """A line and cubic splines: what each costs, the columns (N, K), and whitened orthonormal (G, N, K)."""
+def splines(num: int, averaged: bool) -> tuple[Floats, ...]:
+    """A line and cubic splines, whitened and orthonormal, (G, N, K)."""
     known = memories(num, averaged)
     at = (np.arange(num) + 0.5) / num
     found = []
@@ -154,5 +186,5 @@ def splines(num: int, averaged: bool) -> tuple[tuple[float, Floats, Floats], ...
         base = np.linalg.qr(np.stack(columns, axis=1))[0]
         white = known.whiten @ base
         white -= known.ones[:, :, None] * np.einsum("gi,gik->gk", known.ones, white)[:, None, :]
-        found.append((0.0 if knots else TREND_LINE, base, np.linalg.qr(white)[0]))
+        found.append(np.linalg.qr(white)[0])
     return tuple(found)

@@ -3,40 +3,44 @@
 A difference that wanders may be noise with a long memory or a smooth change under short noise, and the
 standard error of its mean depends on which by orders of magnitude. Every pair of a trend and a noise model is
 weighed by its likelihood (as restricted likelihood over the constant, with Schwarz's price for each shape and
-a price for having looked at all of them); the error of the mean is the mixture over them, none chosen.
+a price for having looked at all of them) and has its own best estimate of the mean, by generalised least
+squares; what is known of the mean is the mixture over them, none chosen.
 
 The *truth* that an interval is for: the mean over the compared steps of the systematic part, that is of what
 many repetitions of both runs would have in common. A ramp or a jump of the mean is systematic; how far noise,
-up to a random walk, took the runs apart this once is not.
+up to a random walk, took the runs apart this once is not: a walk's systematic part is what it began with.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
-from trueup.curves.statistics.memories import Memories, Pilot, memories, pilots, shapes, splines
+from trueup.curves.statistics.memories import Memories, Pilot, memories, pilots, shapes, singles, splines
 from trueup.curves.statistics.noise import two_sided
-from trueup.curves.thresholds import TREND_PRICE, TREND_SURE
+from trueup.curves.thresholds import TREND_ODDS, TREND_PRICE, TREND_SURE
 from trueup.types.arrays import Bools, Floats
 
-_MAX_BLOCKS, _MOST_SHAPES = 96, 14
-_LEAST_WEIGHT, _BINS = 1e-4, 20.0
+_MAX_BLOCKS, _MOST_SHAPES, _BLOCKS_A_SHAPE = 96, 14, 4
+_LEAST_WEIGHT = 1e-4
 _NOTHING = 1e-20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trended:
-    """What the models say between them."""
+    """What the models say between them of the systematic part's mean."""
 
     probability: float
     """that the difference has a trend: its systematic part is no constant"""
     weights: Floats
-    """(M,) of groups of models, and of each group:"""
+    """(M,) of models, and of each:"""
+    centres: Floats
+    """its estimate less the mean of the difference"""
     errors: Floats
-    """standard error of the mean"""
+    """standard error of that estimate"""
     freedom: Floats
     """degrees of freedom of that error"""
 
@@ -47,23 +51,35 @@ class Trended:
 
     @property
     def standard_error(self) -> float:
-        """Of the mean: the models' errors, averaged."""
-        return float(self.weights @ self.errors)
+        """Of the mean, as an estimate of its systematic part: the models' errors, averaged."""
+        return float(self.weights @ np.sqrt(self.errors**2 + self.centres**2))
 
     def p_value(self, mean: float) -> float:
-        """The probability of a mean so far from a truth of zero."""
-        every = zip(self.weights.tolist(), self.errors.tolist(), self.freedom.tolist(), strict=True)
-        return float(sum(weight * two_sided(mean / error, freedom) for weight, error, freedom in every))
+        """Twice the probability that the systematic part lies beyond zero, as seen from the mean."""
+        return min(1.0, 2 * (self._below(-mean) if mean > 0 else 1 - self._below(-mean)))
 
-    def reach(self, level: float) -> float:
-        """Half the width of the interval that misses the truth with probability ``level``."""
-        low, high = 0.0, float(self.errors.max())
-        while self.p_value(high) > level:
-            high *= 2
+    def interval(self, level: float) -> tuple[float, float]:
+        """Around the mean: holds it, and misses the systematic part with probability ``level`` at most."""
+        return min(0.0, self._quantile(level / 2)), max(0.0, self._quantile(1 - level / 2))
+
+    def _below(self, place: float) -> float:
+        """The probability that the systematic part lies below the mean + ``place``."""
+        z = (place - self.centres) / self.errors
+        every = zip(self.weights.tolist(), z.tolist(), self.freedom.tolist(), strict=True)
+        tails = ((weight, z, 0.5 * two_sided(z, freedom)) for weight, z, freedom in every)
+        return float(sum(weight * (tail if z < 0 else 1 - tail) for weight, z, tail in tails))
+
+    def _quantile(self, share: float) -> float:
+        reach = float(self.errors.max())
+        low, high = float(self.centres.min()) - reach, float(self.centres.max()) + reach
+        while self._below(low) > share:
+            low -= high - low
+        while self._below(high) < share:
+            high += high - low
         for _ in range(40):
             middle = (low + high) / 2
-            low, high = (middle, high) if self.p_value(middle) > level else (low, middle)
-        return high
+            low, high = (middle, high) if self._below(middle) < share else (low, middle)
+        return (low + high) / 2
 
 
 def trended(difference: Floats, good: Bools) -> Trended | None:
@@ -76,20 +92,19 @@ def trended(difference: Floats, good: Bools) -> Trended | None:
     spread = float(np.abs(values - values.mean()).max())
     if not spread > 0:
         return None
-    known = memories(len(values), width > 1)
-    logs, rests, sizes = _weighed(values / spread, known, width > 1)
+    found = _weighed((values - values.mean()) / spread, width > 1)
+    logs = np.concatenate(found.logs)
     weights = np.exp(logs - logs.max())
-    weights /= weights.sum()
-    freedom = np.broadcast_to((len(values) - 1 - sizes)[:, None], weights.shape)
-    errors = spread * np.sqrt(rests / freedom * known.mean_variance)
-    kept = weights > _LEAST_WEIGHT
-    _, group = np.unique(np.round(_BINS * np.log(errors[kept])), return_inverse=True)
-    share = np.bincount(group, weights[kept])
+    kept = weights > _LEAST_WEIGHT * weights.max()
+    flat = float(weights[: len(found.logs[0])].sum())
+    trends = float(weights.sum()) - flat
+    weights = weights[kept] / weights[kept].sum()
     return Trended(
-        probability=float(weights[1:].sum()),
-        weights=share / share.sum(),
-        errors=np.bincount(group, weights[kept] * errors[kept]) / share,
-        freedom=np.bincount(group, weights[kept] * freedom[kept]) / share,
+        probability=trends / (trends + math.exp(TREND_ODDS) * flat),
+        weights=weights,
+        centres=spread * np.concatenate(found.centres)[kept],
+        errors=spread * np.concatenate(found.errors)[kept],
+        freedom=np.concatenate(found.freedom)[kept],
     )
 
 
@@ -103,37 +118,105 @@ def _block_means(difference: Floats, good: Bools, num: int) -> Floats:
     return means
 
 
-def _weighed(values: Floats, known: Memories, averaged: bool) -> tuple[Floats, Floats, Floats]:
-    """Logarithmic weight and squares left (M, G) of every trend and noise model, and the trends' shapes (M,).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """Of every trend, (G,) each: of the noise models under it."""
 
-    The first trend is none.
-    """
-    num, price = len(values), TREND_PRICE * math.log(shapes(len(values)).shape[1])
-    white = known.whiten @ values
-    white -= known.ones * np.einsum("gi,gi->g", known.ones, white)[:, None]
-    whole = np.maximum(np.einsum("gi,gi->g", white, white), _NOTHING)
-    base = known.log_prior - 0.5 * (known.log_det + known.log_ones) - 0.5 * (num - 1) * np.log(whole)
-    logs, rests, sizes = [base], [whole], [0]
+    known: Memories
+    white: Floats
+    """(G, N) without their constant"""
+    pull: Floats
+    """(G, N): whose product with what a shape explains is its part of the mean"""
+    base: Floats
+    """logarithmic weight without a trend"""
+    whole: Floats
+    """squares without a trend"""
+    level: Floats
+    """the mean without a trend"""
+    share: Floats
+    """of the mean that the constant is, as a length"""
+    logs: list[Floats] = field(default_factory=list)
+    centres: list[Floats] = field(default_factory=list)
+    errors: list[Floats] = field(default_factory=list)
+    freedom: list[Floats] = field(default_factory=list)
 
-    def add(explained: Floats, size: int, cost: float) -> None:
+    def add(self, size: int, gain: float, product: Floats, moved: Floats) -> None:
+        """A trend of orthonormal columns (G, K), whose products with values and with the mean these are."""
+        log, rest = self.judge(size, (product**2).sum(axis=1))
+        free = self.white.shape[1] - 1 - size
+        variance = self.share**2 + (moved**2).sum(axis=1)
+        self.logs.append(log + gain)
+        self.centres.append(self.level + (product * moved).sum(axis=1))
+        self.errors.append(np.sqrt(rest / free * variance))
+        self.freedom.append(np.full(len(log), float(free)))
+
+    def add_family(self, gain: float, columns: tuple[NDArray[np.float32], ...]) -> None:
+        """All shapes of a family, as likely each, as the one distribution that they are together."""
+        num = self.white.shape[1]
+        size, count = len(columns), columns[0].shape[2]
+        white, pull = self.white.astype(np.float32), self.pull.astype(np.float32)
+        products = [np.einsum("gia,gi->ga", one, white).astype(np.float64) for one in columns]
+        moved = [np.einsum("gia,gi->ga", one, pull).astype(np.float64) for one in columns]
+        logs, rest = self.judge(size, np.sum([one**2 for one in products], axis=0))
+        centres = self.level[:, None] + np.sum([a * b for a, b in zip(products, moved, strict=True)], axis=0)
+        free = num - 1 - size
+        squares = rest / free * (self.share[:, None] ** 2 + np.sum([one**2 for one in moved], axis=0))
+        top = logs.max(axis=1, keepdims=True)
+        weights = np.exp(logs - top)
+        total = weights.sum(axis=1)
+        centre = (weights * centres).sum(axis=1) / total
+        spread = (weights * (squares + (centres - centre[:, None]) ** 2)).sum(axis=1) / total
+        self.logs.append(top[:, 0] + np.log(total / count) + gain)
+        self.centres.append(centre)
+        self.errors.append(np.sqrt(spread))
+        self.freedom.append(np.full(len(total), float(free)))
+
+    def judge(self, size: int, explained: Floats) -> tuple[Floats, Floats]:
+        """Logarithmic weight and squares left of trends with ``size`` columns."""
+        num = self.white.shape[1]
+        shape = (-1,) + (1,) * (explained.ndim - 1)
+        base, whole = self.base.reshape(shape), self.whole.reshape(shape)
         rest = np.maximum(whole - explained, _NOTHING)
         gain = -0.5 * (num - 1 - size) * np.log(np.minimum(rest / whole, 1.0))
-        logs.append(base + gain - 0.5 * size * math.log(num) - cost)
-        rests.append(rest)
-        sizes.append(size)
+        return base + gain - 0.5 * size * math.log(num), rest
 
-    for cost, columns, q in splines(num, averaged):
-        if columns.shape[1] < num // 2:
-            add((np.einsum("gik,gi->gk", q, white) ** 2).sum(axis=1), columns.shape[1], cost)
+
+def _weighed(values: Floats, averaged: bool) -> _Found:
+    """Weight, estimate and error of the mean of every trend and noise model; the first trend is none."""
+    num = len(values)
+    known, price = memories(num, averaged), TREND_PRICE * math.log(shapes(num).shape[1])
+    white = known.whiten @ values
+    first = np.einsum("gi,gi->g", known.ones, white)
+    white -= known.ones * first[:, None]
+    share = np.einsum("gi,gi->g", known.ones, known.means)
+    whole = np.maximum(np.einsum("gi,gi->g", white, white), _NOTHING)
+    found = _Found(
+        known=known,
+        white=white,
+        pull=known.means - known.ones * share[:, None],
+        base=known.log_prior - 0.5 * (known.log_det + known.log_ones) - 0.5 * (num - 1) * np.log(whole),
+        whole=whole,
+        level=share * first,
+        share=share,
+    )
+    nothing = np.zeros((len(whole), 0))
+    found.add(0, 0.0, nothing, nothing)
+    for at, q in enumerate(splines(num, averaged)):
+        if q.shape[2] < num // 2:
+            both = [np.einsum("gik,gi->gk", q, one) for one in (found.white, found.pull)]
+            found.add(q.shape[2], 0.0 if at else TREND_ODDS, both[0], both[1])
+    families = singles(num, averaged) if num // _BLOCKS_A_SHAPE >= 2 else ()
+    for family in families:
+        found.add_family(TREND_ODDS - math.log(len(families)), family)
     paths = {tuple(_path(pilot, values)) for pilot in pilots(num, averaged)} - {()}
     seen: set[tuple[int, ...]] = set()
     for path in sorted(paths):
-        explained = _explained(path, known, white)
-        for size in range(1, len(path) + 1):
+        product, moved = _along(path, found)
+        for size in range(2, len(path) + 1):
             if (name := tuple(sorted(path[:size]))) not in seen:
                 seen.add(name)
-                add(explained[:, size - 1], size, size * price)
-    return np.stack(logs), np.stack(rests), np.array(sizes)
+                found.add(size, TREND_ODDS - size * price, product[:, :size], moved[:, :size])
+    return found
 
 
 def _path(pilot: Pilot, values: Floats) -> list[int]:
@@ -142,7 +225,7 @@ def _path(pilot: Pilot, values: Floats) -> list[int]:
     rest = pilot.whiten @ values
     rest -= pilot.one * (pilot.one @ rest)
     left, span, chosen = sizes.copy(), np.zeros((0, len(rest))), list[int]()
-    for _ in range(min(_MOST_SHAPES, len(rest) // 4)):
+    for _ in range(min(_MOST_SHAPES, len(rest) // _BLOCKS_A_SHAPE)):
         gain = np.where(left > _LEAST_WEIGHT * sizes, (rest @ base) ** 2 / np.maximum(left, _NOTHING), 0.0)
         best = int(gain.argmax())
         if not gain[best] > 0:
@@ -158,13 +241,13 @@ def _path(pilot: Pilot, values: Floats) -> list[int]:
     return chosen
 
 
-def _explained(path: tuple[int, ...], known: Memories, white: Floats) -> Floats:
-    """Squares (G, K) that the first 1 to K shapes of a path explain."""
-    columns = known.whiten @ shapes(white.shape[1])[:, path]
+def _along(path: tuple[int, ...], found: _Found) -> tuple[Floats, Floats]:
+    """Products (G, K) of a path's shapes, made orthonormal one after the other, with values and mean."""
+    known = found.known
+    columns = known.whiten @ shapes(found.white.shape[1])[:, path]
     columns -= known.ones[:, :, None] * np.einsum("gi,gik->gk", known.ones, columns)[:, None, :]
     columns /= np.sqrt(np.einsum("gik,gik->gk", columns, columns))[:, None, :]
     gram = columns.transpose(0, 2, 1) @ columns + 1e-10 * np.eye(len(path))
-    product = np.einsum("gik,gi->gk", columns, white)
-    solved = np.linalg.solve(np.linalg.cholesky(gram), product[:, :, None])[:, :, 0]
-    found: Floats = np.cumsum(solved**2, axis=1)
-    return found
+    both = columns.transpose(0, 2, 1) @ np.stack([found.white, found.pull], axis=2)
+    solved = np.linalg.solve(np.linalg.cholesky(gram), both)
+    return solved[:, :, 0], solved[:, :, 1]
