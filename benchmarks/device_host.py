@@ -62,6 +62,9 @@ class NoDevice:
     def current_stream(self, device: object) -> NoStream:
         return self._only
 
+    def current_device(self) -> None:
+        """The CPU has no number."""
+
     @contextlib.contextmanager
     def device(self, device: object) -> Iterator[None]:
         yield
@@ -79,6 +82,7 @@ class Counted(Jobs):
     def __init__(self, device: torch.device) -> None:
         super().__init__(device, lambda *_: None, pinned)
         self._module = NoDevice()
+        self._current = lambda: 0
 
     def _keep_for(self, stream: object, tensor: torch.Tensor) -> None: ...
 

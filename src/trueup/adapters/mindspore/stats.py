@@ -59,7 +59,7 @@ class Summariser:
         self._dedupe = options.digest
         self._store_all = options.task.value == "tensor"
         self._kinds_stored = options.store_values_of
-        self._stores = self._store_all or bool(self._kinds_stored)
+        self._stores = self.asks_for_kind = self._store_all or bool(self._kinds_stored)
         self._scratch = np.zeros(1, SUMMARY_DTYPE)
         self._written = np.zeros(1, SUMMARY_DTYPE)
         """where a row is written; the engine lets one thread at a time come there"""
