@@ -62,9 +62,6 @@ class NoDevice:
     def current_stream(self, device: object) -> NoStream:
         return self._only
 
-    def current_device(self) -> None:
-        """The CPU has no number."""
-
     @contextlib.contextmanager
     def device(self, device: object) -> Iterator[None]:
         yield
@@ -83,6 +80,7 @@ class Counted(Jobs):
         super().__init__(device, lambda *_: None, pinned)
         self._module = NoDevice()
         self._current = lambda: 0
+        self._is_current = lambda: True
 
     def _keep_for(self, stream: object, tensor: torch.Tensor) -> None: ...
 

@@ -29,6 +29,7 @@ import trueup.store
 from trueup.adapters.torch.device.parts import COUNTS, EXTREMES, Whole, summaries_from_parts
 from trueup.adapters.torch.device.queue import Kernel, Operations, path_for
 from trueup.adapters.torch.device.queue import Path as DevicePath
+from trueup.adapters.torch.memory import where_is
 from trueup.numerics._native import summarise_array
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS
@@ -86,7 +87,7 @@ class Llama(nn.Module):
 def summary_on(path: DevicePath, tensor: Tensor, dtype: str, want: int = ALL) -> np.void:
     """One tensor's summary."""
     pairs = 2 if tensor.is_complex() else 1
-    num_parts = path.add(tensor, dtype, want, None)
+    num_parts = path.add(tensor, where_is(tensor), dtype, want, None)
     path.launch()
     whole = Whole(
         row=0, numel=tensor.numel(), num_real=tensor.numel() * pairs, want=want, num_parts=num_parts
@@ -155,7 +156,7 @@ def bandwidth(path: DevicePath, device: torch.device, num_bytes: int = 1 << 30) 
     for name, want in (("statistics", HAS_STATISTICS), ("statistics_digest_sketch", ALL)):
 
         def work(want: int = want) -> None:
-            path.add(tensor, "bfloat16", want, None)
+            path.add(tensor, where_is(tensor), "bfloat16", want, None)
             path.launch()
 
         torch.cuda.synchronize()

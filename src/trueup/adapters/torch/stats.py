@@ -33,6 +33,7 @@ from trueup.adapters.torch.memory import (
     storage_of,
     storage_ptr,
     weak_reference,
+    where_is,
 )
 from trueup.adapters.torch.quiet import launches
 from trueup.numerics._native import AVAILABLE, kernels
@@ -226,28 +227,29 @@ class Summariser:
         """Not on the CPU, or no kernel: torch operations, brought to the host when the step ends."""
         if tensor.is_meta:
             return self._meta(tensor, dtype, placement, phase, slot)
-        pointer = data_ptr(tensor)
-        if not pointer and is_freed(tensor):
-            return None, FREED
-        if RECORDING.depth or self._queue.of(tensor).is_recorded():
+        device = self._queue.of(tensor)
+        if RECORDING.depth or device.is_recorded():
             return None, "inside the capture of a device graph: its values come when the graph runs"
         if tensor.is_neg() or (dtype in REAL_PART and tensor.is_conj()):
             tensor = tensor.detach().resolve_conj().resolve_neg()
-            pointer = data_ptr(tensor)
-        shape = tensor.shape
-        key = (pointer, tensor._version, shape, tensor.stride(), dtype, placement)
+        where = where_is(tensor)
+        if not where[0] and is_freed(tensor):
+            return None, FREED
+        key = (where, tensor._version, dtype, placement)
         known = self._memo.get(key)
         recorder = self._sink.recorder
         if known is not None and not tensor.is_cpu and not expired(known[1]):
             if self._stores and not recorder.has_values(known[0]):
-                self._store(known[0], tensor, dtype, tuple(shape), phase, slot)
+                self._store(known[0], tensor, dtype, tuple(where[1]), phase, slot)
             return known[0]
         try:
-            row = self._queue.add(recorder, tensor, dtype, placement, self._want, self._place)
+            row = self._queue.add(
+                recorder, device, tensor, where, dtype, placement, self._want, self._place
+            )
         except torch.OutOfMemoryError:
             return None, "no device memory was left to summarise it"
         if self._stores:
-            self._store(row, tensor, dtype, tuple(shape), phase, slot)
+            self._store(row, tensor, dtype, tuple(where[1]), phase, slot)
         if not (self._distrusted and _storage_of(tensor) in self._distrusted):
             self._memo[key] = row, self._references.to(tensor), 0
         return row

@@ -31,7 +31,7 @@ from trueup.adapters.torch.device.plan import (
 )
 from trueup.adapters.torch.device.recording import RECORDING
 from trueup.adapters.torch.device.tables import Tables
-from trueup.adapters.torch.memory import data_ptr, numpy_of
+from trueup.adapters.torch.memory import Where, data_ptr, numpy_of, where_is
 from trueup.numerics.dtypes import DTYPES, REAL_PART
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH
 from trueup.types.arrays import Array
@@ -200,33 +200,42 @@ class Jobs:
         self.error: Exception | None = None
         """why, where it was not for lack of memory"""
 
-    def add(self, tensor: Tensor, dtype: str, want: int) -> None:
-        """Queue a tensor, which is one part; nothing of it is read before ``launch``."""
-        self._queue(tensor, dtype, want, None, 0)
-
     def add_placed(self, tensor: Tensor, dtype: str, want: int, place: Place) -> list[tuple[int, bool]]:
         """Queue a tensor whose sketch is that of a part of a larger one; numbers of its parts, and whether
         each holds the sketch alone. ``tensor`` is outside any graph."""
         pairs, shape = DTYPES[dtype].kind == "complex", tuple(tensor.shape)
         if len(place.boxes) == 1 and place.local == shape:
             first = _flat(place.boxes[0][1], place.whole, pairs)
-            return [(self._queue(tensor, dtype, want, place.whole, first), False)]
-        found = [(self._queue(tensor, dtype, want & ~HAS_SKETCH, None, 0), False)]
+            return [(self.add(tensor, where_is(tensor), dtype, want, place.whole, first), False)]
+        found = [(self.add(tensor, where_is(tensor), dtype, want & ~HAS_SKETCH), False)]
         local = tensor.reshape(place.local)
         for at, offset in place.boxes:
             first = _flat(offset, place.whole, pairs)
-            found.append((self._queue(local[at], dtype, HAS_SKETCH, place.whole, first), True))
+            part = local[at]
+            found.append((self.add(part, where_is(part), dtype, HAS_SKETCH, place.whole, first), True))
         return found
 
-    def _queue(
-        self, tensor: Tensor, dtype: str, want: int, whole: tuple[int, ...] | None, first: int
+    def add(
+        self,
+        tensor: Tensor,
+        where: Where,
+        dtype: str,
+        want: int,
+        whole: tuple[int, ...] | None = None,
+        first: int = 0,
     ) -> int:
-        key = (tensor.shape, tensor.stride(), dtype, want, whole, first)
+        """Queue one part: number of it. Nothing of the tensor is read before ``launch``.
+
+        ``whole``: the shape its sketch counts in, where that is another than its own, and ``first`` the
+        row-major index of its first element there.
+        """
+        pointer, shape, strides = where
+        key = (shape, strides, dtype, want, whole, first)
         with self._lock:
-            template = self._templates.get(key) or self._made(key, tensor, dtype, want, whole, first)
+            template = self._templates.get(key) or self._made(*key)
             part = self._num_parts
             self._num_parts = part + 1
-            job = (template, data_ptr(tensor), tensor, part)
+            job = (template, pointer, tensor, part)
             thread = threading.get_ident()
             waiting = self._waiting.get(thread)
             if waiting is None:
@@ -237,8 +246,8 @@ class Jobs:
 
     def _made(
         self,
-        key: tuple[object, ...],
-        tensor: Tensor,
+        shape: torch.Size,
+        strides: tuple[int, ...],
         dtype: str,
         want: int,
         whole: tuple[int, ...] | None,
@@ -248,7 +257,7 @@ class Jobs:
         if tables.is_full or len(self._templates) >= MAX_TEMPLATES:
             self._drop_tables()
         pairs = DTYPES[dtype].kind == "complex"
-        plan = plan_of(dims_of(tensor.shape, tensor.stride(), whole or tensor.shape, pairs=pairs), first)
+        plan = plan_of(dims_of(shape, strides, shape if whole is None else whole, pairs=pairs), first)
         tables.cover(plan.last_block)
         words, at = self._pinned_words(len(plan.words))
         words[:] = plan.words
@@ -258,7 +267,7 @@ class Jobs:
         code = DTYPES[REAL_PART.get(dtype, dtype)].code
         variant = code, bool(want & HAS_DIGEST), bool(want & HAS_SKETCH), not plan.contiguous
         made = _Template(variant, plan.num_programs, words, self._copied(at, len(words)))
-        self._templates[key] = made
+        self._templates[shape, strides, dtype, want, whole, first] = made
         tables.num_copied += 1
         self._tables_ready = self._event(self._module.current_stream(self._device))
         return made

@@ -20,6 +20,7 @@ from trueup.adapters.torch.device.recording import asks_whether_recorded
 from trueup.adapters.torch.device.transfer import parts_from_numbers
 from trueup.adapters.torch.device.triton_launch import launch_for
 from trueup.adapters.torch.device.values import Values
+from trueup.adapters.torch.memory import Where
 from trueup.adapters.torch.quiet import is_grouping
 from trueup.numerics.dtypes import REAL_PART
 from trueup.numerics.summary import HAS_SKETCH
@@ -51,7 +52,7 @@ class Path(Protocol):
 
     name: str
 
-    def add(self, tensor: Tensor, dtype: str, want: int, place: Place | None) -> int:
+    def add(self, tensor: Tensor, where: Where, dtype: str, want: int, place: Place | None) -> int:
         """Queue a tensor; how many parts it has."""
 
     def launch(self) -> None:
@@ -75,7 +76,7 @@ class Operations:
         self._numbers: list[Numbers] = []
         self.name = "torch operations" if self._chunks.wide else "torch operations without float64"
 
-    def add(self, tensor: Tensor, dtype: str, want: int, place: Place | None) -> int:
+    def add(self, tensor: Tensor, where: Where, dtype: str, want: int, place: Place | None) -> int:
         """As ``Path.add``; the operations start at once."""
         numbers = self._chunks.numbers_of(tensor.detach(), dtype, want, place)
         self._numbers += numbers
@@ -108,10 +109,10 @@ class Kernel:
         self._values = values
         self._sketch_only: list[int] = []
 
-    def add(self, tensor: Tensor, dtype: str, want: int, place: Place | None) -> int:
+    def add(self, tensor: Tensor, where: Where, dtype: str, want: int, place: Place | None) -> int:
         """As ``Path.add``; what is queued is read at the next ``launch``."""
         if place is None or not want & HAS_SKETCH:
-            self._jobs.add(tensor, dtype, want)
+            self._jobs.add(tensor, where, dtype, want)
             return 1
         found = self._jobs.add_placed(tensor.detach(), dtype, want, place)
         self._sketch_only += [part for part, only in found if only]
@@ -236,20 +237,21 @@ class Queue:
     def add(
         self,
         recorder: Recorder,
+        device: Device,
         tensor: Tensor,
+        where: Where,
         dtype: str,
         placement: str | None,
         want: int,
         place: Place | None = None,
     ) -> int:
-        """Reserve a row and queue its computation."""
-        device, numel = self.of(tensor), tensor.numel()
-        num_parts = 0
+        """Reserve a row and queue its computation. ``device``: that of the tensor (``of``)."""
+        numel, num_parts = tensor.numel(), 0
         if numel:
-            num_parts = device.path.add(tensor, dtype, want, place)
+            num_parts = device.path.add(tensor, where, dtype, want, place)
             if not is_grouping():
                 device.path.launch()
-        row = recorder.keep(0, dtype, tensor.shape, device.name, placement)
+        row = recorder.keep(0, dtype, where[1], device.name, placement)
         num_real = 2 * numel if dtype in REAL_PART else numel
         device.wholes.extend((row, numel, num_real, want, num_parts))
         return row
