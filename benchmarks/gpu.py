@@ -2,9 +2,10 @@
 
     PYTHONPATH=src python benchmarks/gpu.py [--minutes 9] [--layers 16] [--output benchmarks/results/gpu.json]
 
-Summaries of every dtype against the definitions; bandwidth of the kernel on one 1 GB bf16 tensor beside the
-device's own copy; a 1B-parameter Llama in bf16 at sequence 4096: step time and memory with capture off and
-on. It prints each row as it is measured, and writes what there is when the time is over.
+Summaries of every dtype against the definitions; what the host takes to submit one; bandwidth of the kernel
+on one 1 GB bf16 tensor beside the device's own copy; a 1B-parameter Llama in bf16 at sequence 4096: step
+time, memory and the host's time to submit a step, with capture off and on. It prints each row as it is
+measured, and writes what there is when the time is over.
 """
 
 from __future__ import annotations
@@ -192,6 +193,23 @@ def step_seconds(
     return found, submitted
 
 
+def host_microseconds(path: DevicePath, device: torch.device, times: int = 400) -> dict[str, float]:
+    """What it takes the host to submit the summary of a small tensor, alone and as one of two in a launch."""
+    tensors = [torch.randn(64, 64, device=device) for _ in range(2)]
+    found = {}
+    for name, group in (("alone", tensors[:1]), ("of_two", tensors)):
+        for _ in range(2):  # the first compiles
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(times):
+                for tensor in group:
+                    path.add(tensor, where_is(tensor), "float32", ALL, None)
+                path.launch()
+            found[name] = 1e6 * (time.perf_counter() - start) / (times * len(group))
+            path.taken()()
+    return found
+
+
 def profiled(work: Callable[[], object]) -> dict[str, Any]:
     """What the kernel took of the device."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -239,6 +257,7 @@ def rows_of(options: argparse.Namespace, add: Callable[[str, object], None]) -> 
     for name, one in (("kernel", path), ("operations", Operations(device))):
         if isinstance(one, Kernel) or name == "operations":
             add(f"wrong_summaries_{name}", wrong_summaries(one, device))
+    add("host_microseconds_a_tensor", host_microseconds(path, device))
     add("bandwidth", bandwidth(path, device))
     off = trained(options.layers, None, 8, device)
     add("capture off", off)
@@ -251,7 +270,14 @@ def rows_of(options: argparse.Namespace, add: Callable[[str, object], None]) -> 
         extra = on["peak_bytes"] - off["peak_bytes"]
         add(
             f"capture {name}",
-            {**on, "ratio": on["step_seconds"] / off["step_seconds"], "extra_bytes": extra},
+            {
+                **on,
+                "ratio": on["step_seconds"] / off["step_seconds"],
+                "extra_bytes": extra,
+                "submit_microseconds_a_tensor": 1e6
+                * (on["submitted_seconds"] - off["submitted_seconds"])
+                / on["rows"],
+            },
         )
 
 

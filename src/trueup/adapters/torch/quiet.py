@@ -38,8 +38,8 @@ def is_grouping() -> bool:
 
 
 class _Grouped:
-    """What ``quiet`` is, and summaries are started where the outermost ends; a class, as most of what it takes
-    is the context's own beginning and end."""
+    """As ``quiet`` without it, and summaries are started where the outermost ends. A class: it begins and
+    ends at every call, and a generator takes as long as all the rest."""
 
     __slots__ = ("_inner",)
 

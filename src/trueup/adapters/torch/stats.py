@@ -243,9 +243,7 @@ class Summariser:
                 self._store(known[0], tensor, dtype, tuple(where[1]), phase, slot)
             return known[0]
         try:
-            row = self._queue.add(
-                recorder, device, tensor, where, dtype, placement, self._want, self._place
-            )
+            row = self._queue.add(recorder, device, tensor, where, dtype, placement, self._want, self._place)
         except torch.OutOfMemoryError:
             return None, "no device memory was left to summarise it"
         if self._stores:

@@ -84,8 +84,8 @@ class _Template:
 
 
 _Job = tuple[_Template, int, Tensor, int]
-"""one reading of one tensor, or of part of it, that has not been launched: with its address, the tensor, which
-is kept until then, and the number of its part"""
+"""one reading of one tensor, or of part of it, that has not been launched: its address, the tensor, which is
+kept until then, and the number of its part"""
 
 
 @dataclass(slots=True)
@@ -353,7 +353,8 @@ class Jobs:
             here.tables_seen = tables.num_copied
         here.block = block
         tensors = (
-            block.rows, here.partials, here.counters, tables.powers, tables.blocks, tables.signs, tables.float8
+            block.rows, here.partials, here.counters,
+            tables.powers, tables.blocks, tables.signs, tables.float8,
         )  # fmt: skip
         return Room(tensors, tuple(map(data_ptr, tensors)), number)
 

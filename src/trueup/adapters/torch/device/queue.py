@@ -55,7 +55,8 @@ class Path(Protocol):
     def add(self, tensor: Tensor, where: Where, dtype: str, want: int, place: Place | None) -> int:
         """Queue a tensor; how many parts it has."""
 
-    def launch(self) -> None:
+    @property
+    def launch(self) -> Callable[[], None]:
         """What was queued by this thread may change from now on."""
 
     def values_of(self, tensor: Tensor) -> Pieces | None:
@@ -108,6 +109,8 @@ class Kernel:
         self._jobs = jobs
         self._values = values
         self._sketch_only: list[int] = []
+        self.launch = jobs.launch
+        """as ``Path.launch``"""
 
     def add(self, tensor: Tensor, where: Where, dtype: str, want: int, place: Place | None) -> int:
         """As ``Path.add``; what is queued is read at the next ``launch``."""
@@ -117,10 +120,6 @@ class Kernel:
         found = self._jobs.add_placed(tensor.detach(), dtype, want, place)
         self._sketch_only += [part for part, only in found if only]
         return len(found)
-
-    def launch(self) -> None:
-        """As ``Path.launch``."""
-        self._jobs.launch()
 
     def values_of(self, tensor: Tensor) -> Pieces:
         """As ``Path.values_of``."""
@@ -293,9 +292,7 @@ class Queue:
     def scalars(self, noted: Noted) -> Callable[[], Noted]:
         """Noted scalars, as a function that waits for those on devices."""
         copies = [
-            device.path.scalars(noted)
-            for device in self._devices.values()
-            if isinstance(device.path, Kernel)
+            device.path.scalars(noted) for device in self._devices.values() if isinstance(device.path, Kernel)
         ]
 
         def arrived() -> Noted:

@@ -85,5 +85,5 @@ class Starter:
                 self._compiled[of] = start(jobs, pointer, row, *room.tensors, *constants, num_warps=warps)
         else:
             start = self._compiled[of][(num_programs, 1, 1)]
-            self._started[(*of, num_programs)] = start, constants
+            self._started[variant, jobs.device, num_programs] = start, constants
             start(data_ptr(jobs), pointer, row, *room.addresses, *constants)
