@@ -434,8 +434,8 @@ class Jobs:
         self._keep_for(copy, block.rows)
         self._sent.append(_Sent(rows=host, arrived=self._event(copy), parts=block.parts))
         self._block = None
-        for used in self._streams.values():  # else they hold the block's memory until their next launch
-            used.room = used.block = None
+        for of in self._streams.values():  # else they hold the block's memory until their next launch
+            of.room = of.block = None
 
     def _keep_for(self, stream: Any, tensor: Tensor) -> None:
         """What was submitted to a stream reads the tensor: its memory is not handed out before."""
