@@ -2,9 +2,10 @@
 
     PYTHONPATH=src python benchmarks/gpu.py [--minutes 9] [--layers 16] [--output benchmarks/results/gpu.json]
 
-Summaries of every dtype against the definitions; bandwidth of the kernel on one 1 GB bf16 tensor beside the
-device's own copy; a 1B-parameter Llama in bf16 at sequence 4096: step time and memory with capture off and
-on. It prints each row as it is measured, and writes what there is when the time is over.
+Summaries of every dtype against the definitions; what the host takes to submit one; bandwidth of the kernel
+on one 1 GB bf16 tensor beside the device's own copy; a 1B-parameter Llama in bf16 at sequence 4096: step
+time, memory and the host's time to submit a step, with capture off and on. It prints each row as it is
+measured, and writes what there is when the time is over.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import trueup.store
 from trueup.adapters.torch.device.parts import COUNTS, EXTREMES, Whole, summaries_from_parts
 from trueup.adapters.torch.device.queue import Kernel, Operations, path_for
 from trueup.adapters.torch.device.queue import Path as DevicePath
+from trueup.adapters.torch.memory import where_is
 from trueup.numerics._native import summarise_array
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS
@@ -86,7 +88,7 @@ class Llama(nn.Module):
 def summary_on(path: DevicePath, tensor: Tensor, dtype: str, want: int = ALL) -> np.void:
     """One tensor's summary."""
     pairs = 2 if tensor.is_complex() else 1
-    num_parts = path.add(tensor, dtype, want, None)
+    num_parts = path.add(tensor, where_is(tensor), dtype, want, None)
     path.launch()
     whole = Whole(
         row=0, numel=tensor.numel(), num_real=tensor.numel() * pairs, want=want, num_parts=num_parts
@@ -155,7 +157,7 @@ def bandwidth(path: DevicePath, device: torch.device, num_bytes: int = 1 << 30) 
     for name, want in (("statistics", HAS_STATISTICS), ("statistics_digest_sketch", ALL)):
 
         def work(want: int = want) -> None:
-            path.add(tensor, "bfloat16", want, None)
+            path.add(tensor, where_is(tensor), "bfloat16", want, None)
             path.launch()
 
         torch.cuda.synchronize()
@@ -189,6 +191,23 @@ def step_seconds(
         torch.cuda.synchronize()
         found.append(time.perf_counter() - start)
     return found, submitted
+
+
+def host_microseconds(path: DevicePath, device: torch.device, times: int = 400) -> dict[str, float]:
+    """What it takes the host to submit the summary of a small tensor, alone and as one of two in a launch."""
+    tensors = [torch.randn(64, 64, device=device) for _ in range(2)]
+    found = {}
+    for name, group in (("alone", tensors[:1]), ("of_two", tensors)):
+        for _ in range(2):  # the first compiles
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(times):
+                for tensor in group:
+                    path.add(tensor, where_is(tensor), "float32", ALL, None)
+                path.launch()
+            found[name] = 1e6 * (time.perf_counter() - start) / (times * len(group))
+            path.taken()()
+    return found
 
 
 def profiled(work: Callable[[], object]) -> dict[str, Any]:
@@ -238,6 +257,7 @@ def rows_of(options: argparse.Namespace, add: Callable[[str, object], None]) -> 
     for name, one in (("kernel", path), ("operations", Operations(device))):
         if isinstance(one, Kernel) or name == "operations":
             add(f"wrong_summaries_{name}", wrong_summaries(one, device))
+    add("host_microseconds_a_tensor", host_microseconds(path, device))
     add("bandwidth", bandwidth(path, device))
     off = trained(options.layers, None, 8, device)
     add("capture off", off)
@@ -250,7 +270,14 @@ def rows_of(options: argparse.Namespace, add: Callable[[str, object], None]) -> 
         extra = on["peak_bytes"] - off["peak_bytes"]
         add(
             f"capture {name}",
-            {**on, "ratio": on["step_seconds"] / off["step_seconds"], "extra_bytes": extra},
+            {
+                **on,
+                "ratio": on["step_seconds"] / off["step_seconds"],
+                "extra_bytes": extra,
+                "submit_microseconds_a_tensor": 1e6
+                * (on["submitted_seconds"] - off["submitted_seconds"])
+                / on["rows"],
+            },
         )
 
 

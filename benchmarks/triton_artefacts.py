@@ -41,7 +41,7 @@ REAL = [name for name, entry in DTYPES.items() if entry.kind != "complex"]
 RESULTS = Path(__file__).parent / "results" / "triton_artefacts.json"
 _BIN = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 SIGNATURE = {
-    "job_of": "*i64", "jobs": "*i64", "rows": "*i64", "partials": "*i64", "counters": "*i32",
+    "jobs": "*i64", "pointer": "i64", "row": "i64", "rows": "*i64", "partials": "*i64", "counters": "*i32",
     "powers": "*i64", "blocks": "*i16", "signs": "*fp64", "float8": "*fp32",
 }  # fmt: skip
 CONSTANTS = ("CODE", "DIGEST", "SKETCH", "OFFSETS", "LANES")
@@ -91,7 +91,9 @@ def compiled(variant: Variant) -> triton.compiler.CompiledKernel:
     signature = {**SIGNATURE, **dict.fromkeys(CONSTANTS, "constexpr")}
     names = list(signature)
     constants = {(names.index(name),): value for name, value in zip(CONSTANTS, values, strict=True)}
-    aligned = {(at,): [["tt.divisibility", 16]] for at in range(len(SIGNATURE))}
+    aligned = {
+        (at,): [["tt.divisibility", 16]] for at, kind in enumerate(SIGNATURE.values()) if kind.startswith("*")
+    }
     source = ASTSource(kernel.summarise, signature, constants, aligned)
     return triton.compile(
         source,

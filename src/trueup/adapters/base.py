@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trueup.adapters.measures import Measured, Wanted
 from trueup.adapters.placing import WherePlaced
 from trueup.numerics.rows import Rows
+from trueup.types.arrays import Array
 from trueup.types.layout import Layout
 from trueup.types.pieces import Pieces
 from trueup.types.table_rows import CallRow, RecordRow
@@ -104,8 +106,8 @@ class Recorder(Protocol):
     def view(self, row: int) -> np.void:
         """The row as a numpy void, to read and write its fields."""
 
-    def put(self, row: int, summary: Any) -> None:
-        """Write a row that was kept empty: a numpy void."""
+    def put(self, rows: NDArray[np.int64], summaries: Array) -> None:
+        """Write rows that were kept empty: SUMMARY_DTYPE."""
 
     def has_values(self, row: int) -> bool:
         """Whether the values of a row are on disk already."""
@@ -196,6 +198,9 @@ class Unfinished(Protocol):
 
 class SummarisesTensors(Protocol[TensorIn]):
     """Turns a tensor into a row of summaries."""
+
+    asks_for_kind: bool
+    """whether it matters what kind of call a tensor is of"""
 
     def row(
         self, tensor: TensorIn, phase: str, slot: str, kind: str = "module", place: WherePlaced = None

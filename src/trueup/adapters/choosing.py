@@ -22,7 +22,7 @@ class Choosing:
         self._dedupe = options.digest
         self._store_all = options.task.value == "tensor"
         self._kinds_stored = options.store_values_of
-        self._stores = self._store_all or bool(self._kinds_stored)
+        self._stores = self.asks_for_kind = self._store_all or bool(self._kinds_stored)
 
     def _wanted(self, phase: str, slot: str, dtype: str, kind: str) -> bool:
         """Whether the values of a record are kept; ``kind`` of its call."""

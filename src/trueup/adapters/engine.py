@@ -267,7 +267,8 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         try:
             with self.lock:
                 if self.sink.layout is None:
-                    row = self.summariser.row(tensor, phase, slot, self.kind_of(call))
+                    kind = self.kind_of(call) if self.summariser.asks_for_kind else "module"
+                    row = self.summariser.row(tensor, phase, slot, kind)
                 else:
                     row = self.row_in_layout(call, phase, slot, tensor)
         except Exception as error:

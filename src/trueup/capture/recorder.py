@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trueup.capture.flat import FlatRows
 from trueup.numerics._native import Rows
@@ -73,9 +74,12 @@ class Recorder:
         found: np.void = _rows_of(self.rows.blocks[row // BLOCK_ROWS])[row % BLOCK_ROWS]
         return found
 
-    def put(self, row: int, summary: np.void) -> None:
-        """Write a row that was kept empty."""
-        _rows_of(self.rows.blocks[row // BLOCK_ROWS])[row % BLOCK_ROWS] = summary
+    def put(self, rows: NDArray[np.int64], summaries: Array) -> None:
+        """Write rows that were kept empty."""
+        blocks, number = self.rows.blocks, rows // BLOCK_ROWS
+        for block in np.unique(number):
+            here = number == block
+            _rows_of(blocks[block])[rows[here] % BLOCK_ROWS] = summaries[here]
 
     def store_values(
         self, row: int, name: str, dtype: str, shape: tuple[int, ...], data: memoryview | Pieces

@@ -16,12 +16,13 @@ from trueup.adapters.base import Sink
 from trueup.adapters.engine import BaseEngine, Frame
 from trueup.adapters.torch import long_run
 from trueup.adapters.torch.content import content_total, unsigned
+from trueup.adapters.torch.device.recording import is_recorded_as_graph
 from trueup.adapters.torch.long_run import LongRun
 from trueup.adapters.torch.memory import FREED, in_transform, is_freed
 from trueup.adapters.torch.overflow import OverflowWatch
 from trueup.adapters.torch.perturb import Perturbation
 from trueup.adapters.torch.quiet import quiet
-from trueup.adapters.torch.stats import Summariser, is_recorded_as_graph
+from trueup.adapters.torch.stats import Summariser
 from trueup.adapters.torch.threads import Threads
 from trueup.adapters.torch.training import Training
 from trueup.adapters.torch.uninitialised import Uninitialised
@@ -74,7 +75,7 @@ class Engine(BaseEngine[nn.Module, Tensor]):
     def adopt(self, sink: Sink) -> None:
         """Take the choices of the session (again, after a hot switch)."""
         super().adopt(sink)
-        self.summariser = Summariser(sink)
+        self.summariser = Summariser(sink, self.lock)
         self.take = self.summariser.take
         self.overflow = OverflowWatch(self) if sink.options.task.value == "overflow_check" else None
 

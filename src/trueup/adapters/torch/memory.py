@@ -23,6 +23,15 @@ storage_of = _Tensor.untyped_storage
 """the storage a tensor lies in"""
 storage_ptr = _Storage.data_ptr
 """address of a storage's first byte"""
+Where = tuple[int, torch.Size, tuple[int, ...]]
+"""address, shape and strides of a tensor"""
+
+
+def where_is(tensor: torch.Tensor) -> Where:
+    """Each asked once: asking costs as much as what is done with them."""
+    return data_ptr(tensor), tensor.shape, tensor.stride()
+
+
 weak_reference = _Storage._weak_ref
 """a number that tells whether a storage has been freed; free it with ``forget_reference``"""
 expired = _Storage._expired

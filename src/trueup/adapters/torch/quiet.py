@@ -37,24 +37,31 @@ def is_grouping() -> bool:
     return _local.depth > 0
 
 
-@contextmanager
-def _grouped(launch: Callable[[], None]) -> Iterator[None]:
-    _local.depth += 1
-    try:
-        with _silence() if _num_modes() else _no_torch_function():
-            try:
-                yield
-            finally:
-                if _local.depth == 1:
-                    launch()
-    finally:
-        _local.depth -= 1
+class _Grouped:
+    """As ``quiet`` without it, and summaries are started where the outermost ends. A class: it begins and
+    ends at every call, and a generator takes as long as all the rest."""
+
+    __slots__ = ("_inner",)
+
+    def __enter__(self) -> None:
+        _local.depth += 1
+        self._inner = _silence() if _num_modes() else _no_torch_function()
+        self._inner.__enter__()
+
+    def __exit__(self, *error: object) -> None:
+        depth = _local.depth
+        try:
+            if depth == 1 and _launch is not None:
+                _launch()
+        finally:
+            _local.depth = depth - 1
+            self._inner.__exit__(None, None, None)
 
 
 def quiet() -> AbstractContextManager[object]:
     """A context for what capture does with tensors; cheap where the program has no dispatch mode in place."""
     if _launch is not None:
-        return _grouped(_launch)
+        return _Grouped()
     return _silence() if _num_modes() else _no_torch_function()
 
 

@@ -8,10 +8,10 @@ may have written to it since.
 from __future__ import annotations
 
 import ctypes
-import functools
 import importlib
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -34,10 +34,11 @@ from trueup.adapters.torch.memory import (
     storage_of,
     storage_ptr,
     weak_reference,
+    where_is,
 )
 from trueup.adapters.torch.quiet import launches
 from trueup.numerics._native import AVAILABLE, kernels
-from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.dtypes import DTYPES, REAL_PART
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, SUMMARY_DTYPE
 from trueup.types.pieces import Pieces
 
@@ -69,11 +70,15 @@ def _is_built_for_devices() -> bool:
 class Summariser(Choosing):
     """Rows for the tensors of one process."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, lock: AbstractContextManager[object]) -> None:
+        """``lock``: held by whoever calls ``row``."""
         super().__init__(sink)
+        self._lock = lock
         self._want_small = self._want | HAS_DIGEST
         """the digest of a small tensor costs nothing, and of many that are alike one row is kept"""
-        self._memo: dict[tuple[object, ...], tuple[int, StorageReference, int]] = {}
+        self._memo: dict[tuple[object, ...], tuple[int, int, int]] = {}
+        """row, number that tells whether its storage has been freed, probe"""
+        self._references = References()
         self._distrusted: dict[int, StorageReference] = {}
         self._carried: dict[tuple[object, ...], tuple[bytes, StorageReference, int]] = {}
         """parameters after an update, for the start of the next step: its bytes are the same"""
@@ -155,7 +160,7 @@ class Summariser(Choosing):
         probe = kernels.probe(pointer, num_bytes) if strides is None else 0
         recorder = self._sink.recorder
         known = self._memo.get(key)
-        if known is not None and known[2] == probe and not known[1].expired():
+        if known is not None and known[2] == probe and not expired(known[1]):
             if self._stores and not recorder.has_values(known[0]):
                 self._store(known[0], tensor, dtype, shape, phase, slot)
             return known[0]
@@ -177,7 +182,7 @@ class Summariser(Choosing):
         if self._stores:
             self._store(row, tensor, dtype, shape, phase, slot)
         if not (self._distrusted and _storage_of(tensor) in self._distrusted):
-            self._memo[key] = (row, StorageReference(storage_of(tensor)), probe)
+            self._memo[key] = row, self._references.to(tensor), probe
         return row
 
     def _not_in_place(self, placement: str | None) -> str | None:
@@ -213,26 +218,29 @@ class Summariser(Choosing):
         """Not on the CPU, or no kernel: torch operations, brought to the host when the step ends."""
         if tensor.is_meta:
             return self._meta(tensor, dtype, placement, phase, slot)
-        if is_freed(tensor):
-            return None, FREED
-        if is_recorded_as_graph(tensor.device):
+        device = self._queue.of(tensor)
+        if RECORDING.depth or device.is_recorded():
             return None, "inside the capture of a device graph: its values come when the graph runs"
-        shape = tuple(tensor.shape)
-        key = (data_ptr(tensor), tensor._version, shape, tensor.stride(), dtype, placement)
+        if tensor.is_neg() or (dtype in REAL_PART and tensor.is_conj()):
+            tensor = tensor.detach().resolve_conj().resolve_neg()
+        where = where_is(tensor)
+        if not where[0] and is_freed(tensor):
+            return None, FREED
+        key = (where, tensor._version, dtype, placement)
         known = self._memo.get(key)
-        if known is not None and not tensor.is_cpu and not known[1].expired():
-            if self._stores and not self._sink.recorder.has_values(known[0]):
-                self._store(known[0], tensor, dtype, shape, phase, slot)
-            return known[0]
         recorder = self._sink.recorder
+        if known is not None and not tensor.is_cpu and not expired(known[1]):
+            if self._stores and not recorder.has_values(known[0]):
+                self._store(known[0], tensor, dtype, tuple(where[1]), phase, slot)
+            return known[0]
         try:
-            row = self._queue.add(recorder, tensor, dtype, shape, placement, self._want, self._place)
+            row = self._queue.add(recorder, device, tensor, where, dtype, placement, self._want, self._place)
         except torch.OutOfMemoryError:
             return None, "no device memory was left to summarise it"
         if self._stores:
-            self._store(row, tensor, dtype, shape, phase, slot)
+            self._store(row, tensor, dtype, tuple(where[1]), phase, slot)
         if not (self._distrusted and _storage_of(tensor) in self._distrusted):
-            self._memo[key] = (row, StorageReference(storage_of(tensor)), 0)
+            self._memo[key] = row, self._references.to(tensor), 0
         return row
 
     def _meta(self, tensor: Tensor, dtype: str, placement: str | None, phase: str, slot: str) -> Row:
@@ -242,9 +250,9 @@ class Summariser(Choosing):
         shape, storage = tuple(tensor.shape), storage_of(tensor)
         key = (storage._cdata, tensor.storage_offset(), tensor._version, shape, tensor.stride(), dtype)
         known = self._memo.get(key)
-        if known is None or known[1].expired():
+        if known is None or expired(known[1]):
             row = self._sink.recorder.keep(0, dtype, shape, "meta", placement)
-            known = self._memo[key] = row, StorageReference(storage), 0
+            known = self._memo[key] = row, self._references.to(tensor), 0
         if self._stores:
             self._store(known[0], tensor, dtype, shape, phase, slot)
         return known[0]
@@ -329,8 +337,13 @@ class Summariser(Choosing):
     def forget(self) -> None:
         """Memory may have been written behind the version counter: optimizers, collectives, custom
         operations."""
-        self._memo.clear()
+        self._forget_rows()
         self._carried.clear()
+
+    def _forget_rows(self) -> None:
+        with self._lock:
+            self._memo.clear()
+            self._references.clear()
 
     def forget_devices(self) -> None:
         """The same where no look at the memory itself would tell."""
@@ -344,12 +357,12 @@ class Summariser(Choosing):
                 return
             holder = storage_of(holder)
         self._distrusted[storage_ptr(holder)] = StorageReference(holder)
-        self._memo.clear()
+        self._forget_rows()
         self._carried.clear()
 
     def end_step(self) -> None:
         """Rows belong to a step: forget them all."""
-        self._memo.clear()
+        self._forget_rows()
         self._distrusted = {p: r for p, r in self._distrusted.items() if not r.expired()}
         self._queue.forget()
 
@@ -424,15 +437,29 @@ def take_small(want: int, limit: int) -> Take:
     return take
 
 
-def is_recorded_as_graph(device: torch.device) -> bool:
-    """Whether what is called now is recorded to run later (CUDA graphs): capture must add nothing."""
-    return RECORDING.depth > 0 or bool(_asks(device.type)())
+class References:
+    """To the memory that tensors lived in, as ``StorageReference`` but given up together, and numbers: an
+    object for each would be one more that Python's search for garbage visits."""
 
+    __slots__ = ("_pointers",)
 
-@functools.lru_cache(maxsize=8)
-def _asks(kind: str) -> Callable[[], bool]:
-    module = torch.get_device_module(kind)
-    return lambda: getattr(module, "is_current_stream_capturing", bool)()
+    def __init__(self) -> None:
+        self._pointers: list[int] = []
+
+    def to(self, tensor: Tensor) -> int:
+        """A number that ``memory.expired`` takes until ``clear``."""
+        pointer: int = weak_reference(storage_of(tensor))
+        self._pointers.append(pointer)
+        return pointer
+
+    def clear(self) -> None:
+        """Give them up."""
+        pointers, self._pointers = self._pointers, []
+        for pointer in pointers:
+            forget_reference(pointer)
+
+    def __del__(self) -> None:
+        self.clear()
 
 
 class StorageReference:

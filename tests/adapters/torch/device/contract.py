@@ -35,15 +35,19 @@ def memory(address: int, num_bytes: int) -> NDArray[np.uint8]:
 
 def run(
     variant: Variant,
-    job_of: torch.Tensor,
+    num_programs: int,
     jobs: torch.Tensor,
+    pointer: int,
+    row: int,
     rows: torch.Tensor,
     address: Callable[[int], int],
 ) -> None:
     """One launch; ``address`` tells where the host finds an address of the device."""
     table = rows.numpy().reshape(-1).view(PART_DTYPE)
-    for start in sorted(set(job_of.tolist())):
+    for start in [0] if pointer else sorted(set(jobs[:num_programs].tolist())):
         words = [int(word) for word in jobs[start : start + HEAD_WORDS + DIM_WORDS * 16]]
+        if pointer:
+            words[POINTER], words[OUT_ROW] = pointer, row
         table[words[OUT_ROW]] = part_of(variant, words, address)
 
 

@@ -31,15 +31,16 @@ def summarised(
     plans = [
         plan_of(dims_of(t.shape, t.stride(), whole or tuple(t.shape), pairs=pairs), first) for t in tensors
     ]
-    job_of, jobs, at, program, apart = [], [], 0, 0, False
-    total = sum(min(plan.num_programs, max_programs) for plan in plans)
+    starts, jobs, program, apart = [], [], 0, False
+    total = at = sum(min(plan.num_programs, max_programs) for plan in plans)
+    alone = len(tensors) == 1
     for number, (tensor, plan) in enumerate(zip(tensors, plans, strict=True)):
         words, num = plan.words.copy(), min(plan.num_programs, max_programs)
         words[:6] = tensor.data_ptr(), number, program, num, program, total + number
         words[16], words[17] = TABLES.weights(plan.inner), TABLES.offsets(plan.inner)
         apart |= not plan.contiguous
         TABLES.cover(plan.last_block)
-        job_of += [at] * num
+        starts += [at] * num
         at += len(words)
         program += num
         jobs.append(words)
@@ -48,8 +49,9 @@ def summarised(
     counters = torch.zeros(total + len(tensors), dtype=torch.int32)
     with np.errstate(all="ignore"):
         kernel.summarise[(program,)](
-            torch.tensor(job_of),
-            torch.from_numpy(np.concatenate(jobs)),
+            torch.from_numpy(np.concatenate(jobs if alone else [starts, *jobs])),
+            tensors[0].data_ptr() if alone else 0,
+            0,
             rows,
             partials,
             counters,

@@ -22,8 +22,7 @@ import trueup
 from tests.adapters.torch.device import contract, lazy_device
 from tests.models.gpt import GPT, GPTConfig, batch, loss_of
 from trueup.adapters.torch.device import launching, queue, recording, values
-from trueup.adapters.torch.device.launching import Jobs, Launch, Variant
-from trueup.adapters.torch.device.tables import Tables
+from trueup.adapters.torch.device.launching import Jobs, Launch, Room, Variant
 from trueup.adapters.torch.device.values import Values
 from trueup.capture import session
 from trueup.store import tensors
@@ -34,21 +33,15 @@ device = lazy_device.register()
 
 
 def launch(
-    variant: Variant,
-    num_programs: int,
-    job_of: torch.Tensor,
-    jobs: torch.Tensor,
-    rows: torch.Tensor,
-    partials: torch.Tensor,
-    count: torch.Tensor,
-    tables: Tables,
+    variant: Variant, num_programs: int, jobs: torch.Tensor, pointer: int, row: int, room: Room
 ) -> None:
     """The kernel's contract, as work of the current stream."""
     counters.kernels += 1
-    specs = [lazy_device.spec_of(one) for one in (job_of, jobs, rows)]
+    of, into = lazy_device.spec_of(jobs), lazy_device.spec_of(room.tensors[0])
 
     def work() -> None:
-        contract.run(variant, *(spec.on_host() for spec in specs), lazy_device.host_address)
+        address = lazy_device.host_address
+        contract.run(variant, num_programs, of.on_host(), pointer, row, into.on_host(), address)
 
     lazy_device._queues[lazy_device.module.current_stream().stream_id].submit(work)
 
@@ -312,7 +305,7 @@ def scarce(every: int) -> type[Jobs]:
     """Jobs for which memory runs out at every so many launches."""
 
     class Scarce(Jobs):
-        def _words(self, jobs: Any, block: Any) -> Any:
+        def _start_here(self, variant: Variant, jobs: Any) -> None:
             if self.num_launches % every == every - 1:
                 self.num_launches += 1
                 lazy_device.fail_at[0] = counters.allocations
@@ -320,7 +313,7 @@ def scarce(every: int) -> type[Jobs]:
                 torch.empty(1, device=self._device)
             finally:
                 lazy_device.fail_at[0] = -1
-            return super()._words(jobs, block)
+            super()._start_here(variant, jobs)
 
     return Scarce
 

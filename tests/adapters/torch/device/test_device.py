@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from torch.utils import backend_registration
 
 from tests.adapters.reading import Captured
 from trueup.numerics._native import summarise_array
@@ -20,7 +21,14 @@ from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.summary import HAS_DIGEST
 from trueup.store import Trace
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+        reason="torch takes no device written in Python: 2.6 does not",
+    ),
+]
 
 Found = tuple[Path, Mapping[str, Any]]
 EXACT = (

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-pytest.importorskip("triton", reason="the kernel's language; Linux only")
+pytest.importorskip("triton", minversion="3.4", reason="the kernel's language; Linux only")
 
 from tests.adapters.torch.device import contract
 from tests.adapters.torch.device.interpreted import TABLES, summarised

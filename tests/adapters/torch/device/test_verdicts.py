@@ -8,10 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils import backend_registration
 
 from tests.capture.programs import environment, run_trueup
 
-pytestmark = [pytest.mark.torch, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+        reason="torch takes no device written in Python: 2.6 does not",
+    ),
+]
 
 ROOT = Path(__file__).parents[4]
 PROGRAM = Path(__file__).with_name("program.py")

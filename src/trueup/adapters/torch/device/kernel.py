@@ -231,10 +231,11 @@ def _after_tile(
 
 
 # In one piece: one program of a device; what it calls would be put in line all the same.
-@triton.jit
+@triton.jit(do_not_specialize=["pointer", "row"])
 def summarise(
-    job_of,
     jobs,
+    pointer: tl.int64,
+    row: tl.int64,
     rows,
     partials,
     counters,
@@ -251,8 +252,10 @@ def summarise(
     """Summaries of one launch.
 
     Args:
-        job_of: int64, for each program where its job starts in ``jobs``.
-        jobs: int64, see ``plan``.
+        jobs: int64, for each program where its job starts in them, then the jobs, see ``plan``; one job
+            alone where ``pointer`` is not 0.
+        pointer: address of the tensor of one job alone.
+        row: of one job alone.
         rows: int64 (rows, 74), where summaries go.
         partials: int64 (programs, 74), of tensors that several programs share.
         counters: int32, one a program and then one a tensor, 0 before and after.
@@ -267,8 +270,13 @@ def summarise(
         LANES: elements of a sketch block.
     """
     program = tl.program_id(0)
-    job = jobs + tl.load(job_of + program)
-    address = tl.load(job)
+    job = jobs
+    address = pointer
+    out_row = row
+    if pointer == 0:
+        job = jobs + tl.load(jobs + program)
+        address = tl.load(job)
+        out_row = tl.load(job + 1)
     local = program - tl.load(job + 2)
     num_programs = tl.load(job + 3)
     num_runs = tl.load(job + 6)
@@ -431,7 +439,7 @@ def summarise(
         smallest = tl.where(least >= INF32 - 1, INF32, least + 1).to(tl.float32, bitcast=True).to(tl.float64)
     else:
         smallest = tl.min(small, axis=0).to(tl.float64)
-    out = rows + tl.load(job + 1) * WORDS
+    out = rows + out_row * WORDS
     shared = num_programs > 1
     base = partials + tl.load(job + 4) * WORDS
     if shared:
@@ -456,7 +464,7 @@ def summarise(
         source = base + first * WORDS
         target = source
         if num_families == 1:
-            target = rows + tl.load(job + 1) * WORDS
+            target = rows + out_row * WORDS
         many = tl.minimum(num_programs - first, FAMILY)
         apart = 1
         going = many > 0
@@ -471,7 +479,7 @@ def summarise(
                     going = (num_families > 1) & (apart == 1)
                     counter = counters + tl.load(job + 5)
                     source = base
-                    target = rows + tl.load(job + 1) * WORDS
+                    target = rows + out_row * WORDS
                     many = num_families
                     apart = FAMILY
 

@@ -12,7 +12,6 @@ import functools
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -27,13 +26,12 @@ from trueup.adapters.torch.device.plan import (
     AT_LAUNCH,
     OFFSETS,
     WEIGHTS,
-    Plan,
     dims_of,
     plan_of,
 )
 from trueup.adapters.torch.device.recording import RECORDING
 from trueup.adapters.torch.device.tables import Tables
-from trueup.adapters.torch.memory import data_ptr, numpy_of, ours
+from trueup.adapters.torch.memory import Where, data_ptr, numpy_of, where_is
 from trueup.numerics.dtypes import DTYPES, REAL_PART
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH
 from trueup.types.arrays import Array
@@ -55,32 +53,39 @@ Variant = tuple[int, bool, bool, bool]
 """CODE, DIGEST, SKETCH, OFFSETS of the kernel"""
 
 
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What the launches of one stream into one block have in common: arguments of the kernel."""
+
+    tensors: tuple[Tensor, ...]
+    """rows, partials, counters, powers, blocks, signs, float8"""
+    addresses: tuple[int, ...]
+    stream: int
+
+
 class Launch(Protocol):
     """Starts the kernel on the current stream."""
 
     def __call__(
-        self,
-        variant: Variant,
-        num_programs: int,
-        job_of: Tensor,
-        jobs: Tensor,
-        rows: Tensor,
-        partials: Tensor,
-        counters: Tensor,
-        tables: Tables,
+        self, variant: Variant, num_programs: int, jobs: Tensor, pointer: int, row: int, room: Room
     ) -> None: ...
 
 
-@dataclass(slots=True)
-class _Job:
-    """One reading of one tensor, or of part of it, that has not been launched."""
+@dataclass(frozen=True, slots=True)
+class _Template:
+    """What the jobs of all tensors with these dims have in common."""
 
-    plan: Plan
+    variant: Variant
+    num_programs: int
     words: NDArray[np.int64]
-    pointer: int
-    tensor: Tensor
-    """kept until the launch"""
-    part: int
+    there: Tensor
+    """the words on the device: of a job alone address and row are arguments of the launch, and nothing is
+    copied"""
+
+
+_Job = tuple[_Template, int, Tensor, int]
+"""one reading of one tensor, or of part of it, that has not been launched: its address, the tensor, which is
+kept until then, and the number of its part"""
 
 
 @dataclass(slots=True)
@@ -90,8 +95,9 @@ class _Block:
     rows: Tensor
     ready: Any
     """after which the memory is free"""
-    used: int = 0
-    streams: list[Any] = field(default_factory=list)
+    parts: list[int] = field(default_factory=list)
+    """numbers of those whose rows are in use, in the order of the rows"""
+    streams: dict[int, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -100,7 +106,7 @@ class _Sent:
 
     rows: Tensor
     arrived: Any
-    row_of_part: dict[int, int]
+    parts: list[int]
 
 
 @dataclass(slots=True)
@@ -110,6 +116,9 @@ class _Stream:
     stream: Any
     partials: Tensor
     counters: Tensor
+    block: _Block | None = None
+    """whose room it is"""
+    room: Room | None = None
     tables_seen: int = -1
 
 
@@ -143,6 +152,14 @@ def _asks_for_stream(device: torch.device) -> Callable[[], int]:
     return lambda: int(module.current_stream(device).stream_id)
 
 
+def _asks_whether_current(device: torch.device) -> Callable[[], bool]:
+    """Whether what is started now runs on the device, as it mostly does."""
+    if device.type == "cuda":
+        return lambda: bool(torch._C._cuda_getDevice() == device.index)
+    module = torch.get_device_module(device)
+    return lambda: bool(module.current_device() == device.index)
+
+
 def _has_come(event: Any) -> bool:
     with RECORDING.call():
         return bool(event.query())
@@ -160,10 +177,11 @@ class Jobs:
         self._pinned = pinned
         self._tables = Tables(device, pinned)
         self._tables_ready: Any = None
-        self._templates: dict[tuple[object, ...], tuple[Plan, NDArray[np.int64]]] = {}
-        self._waiting: dict[int, list[tuple[Variant, _Job]]] = {}
+        self._templates: dict[tuple[object, ...], _Template] = {}
+        self._waiting: dict[int, list[_Job]] = {}
         self._streams: dict[int, _Stream] = {}
         self._current = _asks_for_stream(device)
+        self._is_current = _asks_whether_current(device)
         self._copy_stream: Any = None
         self._page: Tensor | None = None
         self._page_used = 0
@@ -175,7 +193,6 @@ class Jobs:
         """A step begins; what was not sent of the one before is dropped."""
         self._waiting = {}
         self._block: _Block | None = None
-        self._rows_of: dict[int, int] = {}
         self._sent: list[_Sent] = []
         self._num_parts = 0
         self.lost: set[int] = set()
@@ -183,175 +200,208 @@ class Jobs:
         self.error: Exception | None = None
         """why, where it was not for lack of memory"""
 
-    def add(self, tensor: Tensor, dtype: str, want: int, place: Place | None) -> list[tuple[int, bool]]:
-        """Queue a tensor; numbers of its parts, and whether each holds the sketch alone.
-
-        ``tensor`` is outside any graph; nothing of it is read before ``launch``.
-        """
-        tensor = tensor.resolve_conj().resolve_neg()
-        pairs = DTYPES[dtype].kind == "complex"
-        shape = tuple(tensor.shape)
-        if place is None or not want & HAS_SKETCH:
-            return [(self._queue(tensor, dtype, want, shape, 0, pairs), False)]
+    def add_placed(self, tensor: Tensor, dtype: str, want: int, place: Place) -> list[tuple[int, bool]]:
+        """Queue a tensor whose sketch is that of a part of a larger one; numbers of its parts, and whether
+        each holds the sketch alone. ``tensor`` is outside any graph."""
+        pairs, shape = DTYPES[dtype].kind == "complex", tuple(tensor.shape)
         if len(place.boxes) == 1 and place.local == shape:
-            offset = place.boxes[0][1]
-            return [
-                (
-                    self._queue(tensor, dtype, want, place.whole, _flat(offset, place.whole, pairs), pairs),
-                    False,
-                )
-            ]
-        found = [(self._queue(tensor, dtype, want & ~HAS_SKETCH, shape, 0, pairs), False)]
+            first = _flat(place.boxes[0][1], place.whole, pairs)
+            return [(self.add(tensor, where_is(tensor), dtype, want, place.whole, first), False)]
+        found = [(self.add(tensor, where_is(tensor), dtype, want & ~HAS_SKETCH), False)]
         local = tensor.reshape(place.local)
         for at, offset in place.boxes:
             first = _flat(offset, place.whole, pairs)
-            found.append((self._queue(local[at], dtype, HAS_SKETCH, place.whole, first, pairs), True))
+            part = local[at]
+            found.append((self.add(part, where_is(part), dtype, HAS_SKETCH, place.whole, first), True))
         return found
 
-    def _queue(
-        self, tensor: Tensor, dtype: str, want: int, whole: tuple[int, ...], first: int, pairs: bool
+    def add(
+        self,
+        tensor: Tensor,
+        where: Where,
+        dtype: str,
+        want: int,
+        whole: tuple[int, ...] | None = None,
+        first: int = 0,
     ) -> int:
+        """Queue one part: number of it. Nothing of the tensor is read before ``launch``.
+
+        ``whole``: the shape its sketch counts in, where that is another than its own, and ``first`` the
+        row-major index of its first element there.
+        """
+        pointer, shape, strides = where
+        key = (shape, strides, dtype, want, whole, first)
         with self._lock:
-            plan, words = self._template(tensor, whole, first, pairs)
-            code = DTYPES[REAL_PART.get(dtype, dtype)].code
-            variant = code, bool(want & HAS_DIGEST), bool(want & HAS_SKETCH), not plan.contiguous
-            part, self._num_parts = self._num_parts, self._num_parts + 1
-            job = _Job(plan, words, data_ptr(tensor), tensor, part)
-            self._waiting.setdefault(threading.get_ident(), []).append((variant, job))
+            template = self._templates.get(key) or self._made(*key)
+            part = self._num_parts
+            self._num_parts = part + 1
+            job = (template, pointer, tensor, part)
+            thread = threading.get_ident()
+            waiting = self._waiting.get(thread)
+            if waiting is None:
+                self._waiting[thread] = [job]
+            else:
+                waiting.append(job)
         return part
 
-    def _template(
-        self, tensor: Tensor, whole: tuple[int, ...], first: int, pairs: bool
-    ) -> tuple[Plan, NDArray[np.int64]]:
-        key = tensor.shape, tensor.stride(), whole, first, pairs
-        known = self._templates.get(key)
-        if known is None:
-            if self._tables.is_full or len(self._templates) >= MAX_TEMPLATES:
-                self._drop_tables()
-            plan = plan_of(dims_of(tensor.shape, tensor.stride(), whole, pairs=pairs), first)
-            self._tables.cover(plan.last_block)
-            words = plan.words.copy()
-            words[WEIGHTS] = self._tables.weights(plan.inner)
-            words[OFFSETS] = 0 if plan.contiguous else self._tables.offsets(plan.inner)
-            known = self._templates[key] = plan, words
-            self._tables_ready = self._event(self._module.current_stream(self._device))
-        return known
+    def _made(
+        self,
+        shape: torch.Size,
+        strides: tuple[int, ...],
+        dtype: str,
+        want: int,
+        whole: tuple[int, ...] | None,
+        first: int,
+    ) -> _Template:
+        tables = self._tables
+        if tables.is_full or len(self._templates) >= MAX_TEMPLATES:
+            self._drop_tables()
+        pairs = DTYPES[dtype].kind == "complex"
+        plan = plan_of(dims_of(shape, strides, shape if whole is None else whole, pairs=pairs), first)
+        tables.cover(plan.last_block)
+        words, at = self._pinned_words(len(plan.words))
+        words[:] = plan.words
+        words[2:AT_LAUNCH] = 0, plan.num_programs, 0, MAX_LAUNCH_PROGRAMS
+        words[WEIGHTS] = tables.weights(plan.inner)
+        words[OFFSETS] = 0 if plan.contiguous else tables.offsets(plan.inner)
+        code = DTYPES[REAL_PART.get(dtype, dtype)].code
+        variant = code, bool(want & HAS_DIGEST), bool(want & HAS_SKETCH), not plan.contiguous
+        made = _Template(variant, plan.num_programs, words, self._copied(at, len(words)))
+        self._templates[shape, strides, dtype, want, whole, first] = made
+        tables.num_copied += 1
+        self._tables_ready = self._event(self._module.current_stream(self._device))
+        return made
 
     def _drop_tables(self) -> None:
         for thread in list(self._waiting):
             self._launch_of(thread)
+        dropped = [*self._tables.clear(), *(template.there for template in self._templates.values())]
         self._templates = {}
-        for table in self._tables.clear():
-            for used in self._streams.values():
+        for used in self._streams.values():
+            for table in dropped:
                 self._keep_for(used.stream, table)
 
     # -- launches ------------------------------------------
 
     def launch(self) -> None:
         """Start what this thread has queued, on its current stream: one launch a kind of tensor."""
-        with self._lock:
-            self._launch_of(threading.get_ident())
+        if self._waiting:
+            with self._lock:
+                self._launch_of(threading.get_ident())
 
     def _launch_of(self, thread: int) -> None:
         waiting = self._waiting.pop(thread, None)
         if waiting is None:
             return
+        if len(waiting) == 1:
+            self._start(waiting[0][0].variant, waiting)
+            return
         groups: dict[Variant, list[_Job]] = {}
-        for variant, job in waiting:
-            groups.setdefault(variant, []).append(job)
+        for job in waiting:
+            groups.setdefault(job[0].variant, []).append(job)
         for variant, jobs in groups.items():
             start = programs = 0
-            for at, job in enumerate(jobs):
-                programs += job.plan.num_programs
+            for at, (template, *_) in enumerate(jobs):
+                programs += template.num_programs
                 if programs > MAX_LAUNCH_PROGRAMS or at - start >= BLOCK_ROWS:
                     self._start(variant, jobs[start:at])
-                    start, programs = at, job.plan.num_programs
+                    start, programs = at, template.num_programs
             self._start(variant, jobs[start:])
 
     def _start(self, variant: Variant, jobs: list[_Job]) -> None:
         try:
-            with ours(), self._chosen():
+            if self._is_current():
                 self._start_here(variant, jobs)
+            else:
+                with self._module.device(self._device):
+                    self._start_here(variant, jobs)
         except Exception as error:  # the program is about to go on: told when the step is written
-            self.lost.update(job.part for job in jobs)
+            self.lost.update(part for *_, part in jobs)
             if not isinstance(error, torch.OutOfMemoryError):
                 self.error = self.error or error
 
-    def _chosen(self) -> AbstractContextManager[object]:
-        """Where this device is the current one, as it mostly is already."""
-        return (
-            nullcontext()
-            if self._module.current_device() == self._device.index
-            else self._module.device(self._device)
-        )
-
     def _start_here(self, variant: Variant, jobs: list[_Job]) -> None:
-        here = self._streams.get(self._current()) or self._new_stream()
+        number = self._current()
+        here = self._streams.get(number) or self._new_stream(number)
         block = self._block
-        if block is None or block.used + len(jobs) > BLOCK_ROWS:
-            block = self._room()
-        if here.stream not in block.streams:
+        if block is None or len(block.parts) + len(jobs) > BLOCK_ROWS:
+            block = self._new_block()
+        if here.room is None or here.block is not block or here.tables_seen != self._tables.num_copied:
+            here.room = self._room(number, here, block)
+        row = len(block.parts)
+        if len(jobs) == 1:
+            template, pointer, _, part = jobs[0]
+            block.parts.append(part)
+            self._launch(variant, template.num_programs, template.there, pointer, row, here.room)
+        else:
+            words, num_programs = self._words(jobs, row)
+            block.parts.extend(part for *_, part in jobs)
+            self._launch(variant, num_programs, words, 0, 0, here.room)
+        self.num_launches += 1
+        if len(self._streams) > 1:  # the memory may belong to another stream's allocations
+            for _, _, tensor, _ in jobs:
+                self._keep_for(here.stream, tensor)
+
+    def _room(self, number: int, here: _Stream, block: _Block) -> Room:
+        """After what the stream must wait for."""
+        if number not in block.streams:
             here.stream.wait_event(block.ready)
-            block.streams.append(here.stream)
-        words, num_programs, head = self._words(jobs, block)
-        on_device = words.to(self._device, non_blocking=True)
+            block.streams[number] = here.stream
         tables = self._tables
         if here.tables_seen != tables.num_copied:
             here.stream.wait_event(self._tables_ready)
             here.tables_seen = tables.num_copied
-        job_of, jobs_there = on_device[:num_programs], on_device[head:]
-        self._launch(
-            variant, num_programs, job_of, jobs_there, block.rows, here.partials, here.counters, tables
-        )
-        self.num_launches += 1
-        if len(self._streams) > 1:  # the memory may belong to another stream's allocations
-            for job in jobs:
-                self._keep_for(here.stream, job.tensor)
+        here.block = block
+        tensors = (
+            block.rows, here.partials, here.counters,
+            tables.powers, tables.blocks, tables.signs, tables.float8,
+        )  # fmt: skip
+        return Room(tensors, tuple(map(data_ptr, tensors)), number)
 
-    def _words(self, jobs: list[_Job], block: _Block) -> tuple[Tensor, int, int]:
-        """The words of a launch in pinned memory: for each program where its job starts, then the jobs; how
-        many programs, and where the jobs begin."""
+    def _words(self, jobs: list[_Job], row: int) -> tuple[Tensor, int]:
+        """The words of a launch on the device: for each program where its job starts, then the jobs; how many
+        programs."""
         num_programs = num_words = 0
-        for job in jobs:
-            num_programs += job.plan.num_programs
-            num_words += len(job.words)
-        head = num_programs + num_programs % 2  # jobs start at 16 bytes: for others triton compiles it again
-        words, first = self._pinned_words(head + num_words)
-        program, at, row, rows_of = 0, head, block.used, self._rows_of
-        for number, job in enumerate(jobs):
-            programs, end = job.plan.num_programs, at + len(job.words)
-            words[program : program + programs] = at - head
-            words[at:end] = job.words
+        for template, *_ in jobs:
+            num_programs += template.num_programs
+            num_words += len(template.words)
+        words, first = self._pinned_words(num_programs + num_words)
+        program, at = 0, num_programs
+        for number, (template, pointer, _, _) in enumerate(jobs):
+            programs, end = template.num_programs, at + len(template.words)
+            words[program : program + programs] = at
+            words[at:end] = template.words
             words[at : at + AT_LAUNCH] = (
-                job.pointer, row, program, programs, program, MAX_LAUNCH_PROGRAMS + number,
+                pointer, row + number, program, programs, program, MAX_LAUNCH_PROGRAMS + number,
             )  # fmt: skip
+            program, at = program + programs, end
+        return self._copied(first, len(words)), num_programs
 
-            rows_of[job.part] = row
-            program, at, row = program + programs, end, row + 1
-        block.used = row
+    def _copied(self, first: int, num_words: int) -> Tensor:
+        """Words of the page on the device."""
         assert self._page is not None
-        return self._page[first : first + len(words)], num_programs, head
+        return self._page[first : first + num_words].to(self._device, non_blocking=True)
 
     def _pinned_words(self, num_words: int) -> tuple[NDArray[np.int64], int]:
-        """Room for a launch's words, and where it begins in the page of pinned memory they are taken from."""
+        """Room for words, and where it begins in the page of pinned memory they are taken from."""
         first, self._page_used = self._page_used, self._page_used + num_words
-        if self._page is None or self._page_used > len(self._page):  # what is in use keeps the old one
+        if self._page is None or self._page_used > len(self._page_words):  # what is in use keeps the old one
             self._page = self._pinned(8 * max(PAGE_WORDS, num_words)).view(torch.int64)
             self._page_words: NDArray[np.int64] = numpy_of(self._page)
             first, self._page_used = 0, num_words
         return self._page_words[first : self._page_used], first
 
-    def _new_stream(self) -> _Stream:
+    def _new_stream(self, number: int) -> _Stream:
         stream = self._module.current_stream(self._device)
-        made = self._streams[self._current()] = _Stream(
+        made = self._streams[number] = _Stream(
             stream=stream,
             partials=torch.empty(MAX_LAUNCH_PROGRAMS, PART_WORDS, dtype=torch.int64, device=self._device),
             counters=torch.zeros(MAX_LAUNCH_PROGRAMS + BLOCK_ROWS, dtype=torch.int32, device=self._device),
         )
         return made
 
-    def _room(self) -> _Block:
-        """A new block, after the full one is on its way."""
+    def _new_block(self) -> _Block:
+        """After the full one is on its way."""
         if self._block is not None:
             self._send()
         rows = torch.empty(BLOCK_ROWS, PART_WORDS, dtype=torch.int64, device=self._device)
@@ -375,14 +425,17 @@ class Jobs:
         if self._copy_stream is None:
             self._copy_stream = self._module.Stream(self._device)
         copy = self._copy_stream
-        for stream in block.streams:
+        for stream in block.streams.values():
             copy.wait_event(self._event(stream))
-        host = self._pinned(block.used * PART_WORDS * 8).view(torch.int64).view(block.used, PART_WORDS)
+        used = len(block.parts)
+        host = self._pinned(used * PART_WORDS * 8).view(torch.int64).view(used, PART_WORDS)
         with self._module.stream(copy):
-            host.copy_(block.rows[: block.used], non_blocking=True)
+            host.copy_(block.rows[:used], non_blocking=True)
         self._keep_for(copy, block.rows)
-        self._sent.append(_Sent(rows=host, arrived=self._event(copy), row_of_part=self._rows_of))
-        self._block, self._rows_of = None, {}
+        self._sent.append(_Sent(rows=host, arrived=self._event(copy), parts=block.parts))
+        self._block = None
+        for of in self._streams.values():  # else they hold the block's memory until their next launch
+            of.room = of.block = None
 
     def _keep_for(self, stream: Any, tensor: Tensor) -> None:
         """What was submitted to a stream reads the tensor: its memory is not handed out before."""
@@ -422,9 +475,7 @@ class Jobs:
             for one in sent:
                 wait_for(one.arrived)
                 rows = numpy_of(one.rows).reshape(-1).view(PART_DTYPE)
-                numbers = np.fromiter(one.row_of_part, np.int64, len(one.row_of_part))
-                places = np.fromiter(one.row_of_part.values(), np.int64, len(one.row_of_part))
-                found[numbers] = rows[places]
+                found[np.array(one.parts, np.int64)] = rows
             return found
 
         return parts

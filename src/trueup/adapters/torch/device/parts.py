@@ -6,7 +6,8 @@ sums of float64 are combined in the order of the parts: the summary depends on n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,8 +41,7 @@ PART_DTYPE = np.dtype(
 PART_WORDS = PART_DTYPE.itemsize // 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
+class Whole(NamedTuple):
     """What the host knows of a tensor whose parts are on a device.
 
     Attributes:
@@ -59,24 +59,23 @@ class Whole:
     num_parts: int
 
 
-def summaries_from_parts(parts: Array | None, wholes: list[Whole]) -> Array:
+def summaries_from_parts(parts: Array | None, wholes: Sequence[Whole] | NDArray[np.int64]) -> Array:
     """One SUMMARY_DTYPE row for each tensor, from its parts in order.
 
     Args:
         parts: PART_DTYPE, (sum of num_parts,); None where all are empty.
         wholes: in the order of their parts.
     """
-    rows = np.zeros(len(wholes), SUMMARY_DTYPE)
-    rows["numel"] = [whole.numel for whole in wholes]
-    rows["flags"] = [whole.want & (HAS_STATISTICS | HAS_DIGEST | HAS_SKETCH) for whole in wholes]
+    _, numel, num_real, want, num_parts = np.reshape(np.array(wholes, np.int64), (-1, 5)).T
+    rows = np.zeros(len(numel), SUMMARY_DTYPE)
+    rows["numel"] = numel
+    rows["flags"] = want & (HAS_STATISTICS | HAS_DIGEST | HAS_SKETCH)
     for name in ("minimum", "maximum", "mean", "l2_norm", "smallest_nonzero"):
         rows[name] = np.nan
-    some = np.array([whole.num_parts > 0 for whole in wholes], bool)
+    some = num_parts > 0
     if parts is not None and some.any():
-        lengths = np.array([whole.num_parts for whole in wholes])[some]
-        starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])
-        num_real = np.array([whole.num_real for whole in wholes])[some]
-        rows[some] = _combined(parts, starts, num_real, rows[some])
+        starts = np.concatenate([[0], np.cumsum(num_parts[some])[:-1]])
+        rows[some] = _combined(parts, starts, num_real[some], rows[some])
     return rows
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from trueup.adapters.base import Recorder
@@ -15,10 +16,14 @@ from trueup.adapters.placing import Place
 from trueup.adapters.torch.device.chunks import Chunks, Numbers
 from trueup.adapters.torch.device.launching import Jobs
 from trueup.adapters.torch.device.parts import EXTREMES, Whole, summaries_from_parts
+from trueup.adapters.torch.device.recording import asks_whether_recorded
 from trueup.adapters.torch.device.transfer import parts_from_numbers
 from trueup.adapters.torch.device.triton_launch import launch_for
 from trueup.adapters.torch.device.values import Values
+from trueup.adapters.torch.memory import Where
 from trueup.adapters.torch.quiet import is_grouping
+from trueup.numerics.dtypes import REAL_PART
+from trueup.numerics.summary import HAS_SKETCH
 from trueup.types.arrays import Array
 from trueup.types.pieces import Pieces
 
@@ -47,10 +52,11 @@ class Path(Protocol):
 
     name: str
 
-    def add(self, tensor: Tensor, dtype: str, want: int, place: Place | None) -> int:
+    def add(self, tensor: Tensor, where: Where, dtype: str, want: int, place: Place | None) -> int:
         """Queue a tensor; how many parts it has."""
 
-    def launch(self) -> None:
+    @property
+    def launch(self) -> Callable[[], None]:
         """What was queued by this thread may change from now on."""
 
     def values_of(self, tensor: Tensor) -> Pieces | None:
@@ -71,9 +77,9 @@ class Operations:
         self._numbers: list[Numbers] = []
         self.name = "torch operations" if self._chunks.wide else "torch operations without float64"
 
-    def add(self, tensor: Tensor, dtype: str, want: int, place: Place | None) -> int:
+    def add(self, tensor: Tensor, where: Where, dtype: str, want: int, place: Place | None) -> int:
         """As ``Path.add``; the operations start at once."""
-        numbers = self._chunks.numbers_of(tensor, dtype, want, place)
+        numbers = self._chunks.numbers_of(tensor.detach(), dtype, want, place)
         self._numbers += numbers
         return len(numbers)
 
@@ -103,16 +109,17 @@ class Kernel:
         self._jobs = jobs
         self._values = values
         self._sketch_only: list[int] = []
+        self.launch = jobs.launch
+        """as ``Path.launch``"""
 
-    def add(self, tensor: Tensor, dtype: str, want: int, place: Place | None) -> int:
+    def add(self, tensor: Tensor, where: Where, dtype: str, want: int, place: Place | None) -> int:
         """As ``Path.add``; what is queued is read at the next ``launch``."""
-        found = self._jobs.add(tensor, dtype, want, place)
+        if place is None or not want & HAS_SKETCH:
+            self._jobs.add(tensor, where, dtype, want)
+            return 1
+        found = self._jobs.add_placed(tensor.detach(), dtype, want, place)
         self._sketch_only += [part for part, only in found if only]
         return len(found)
-
-    def launch(self) -> None:
-        """As ``Path.launch``."""
-        self._jobs.launch()
 
     def values_of(self, tensor: Tensor) -> Pieces:
         """As ``Path.values_of``."""
@@ -184,24 +191,39 @@ def path_for(device: torch.device) -> Path:
 class Step:
     """The rows of a step on their way to the host."""
 
-    wholes: dict[torch.device, list[Whole]]
-    taken: dict[torch.device, Taken]
+    wholes: list[tuple[NDArray[np.int64], Taken]]
+    """of each device: ``Whole`` of every tensor"""
 
     def fill(self, recorder: Recorder) -> tuple[int, list[Exception]]:
         """Wait, and write the rows; how many were lost, which keep no numbers, and errors that explain it."""
         num_lost, errors = 0, []
-        for device, wholes in self.wholes.items():
-            arrived = self.taken[device]()
+        for wholes, taken in self.wholes:
+            arrived = taken()
             errors += [] if arrived.error is None else [arrived.error]
-            part = 0
-            for whole, summary in zip(wholes, summaries_from_parts(arrived.parts, wholes), strict=True):
-                numbers = range(part, part + whole.num_parts)
-                part += whole.num_parts
-                if not arrived.lost.isdisjoint(numbers):
-                    summary["flags"] = 0
-                    num_lost += 1
-                recorder.put(whole.row, summary)
+            summaries = summaries_from_parts(arrived.parts, wholes)
+            if arrived.lost:
+                num_parts = wholes[:, -1]
+                of_part = np.repeat(np.arange(len(wholes)), num_parts)
+                lost = np.unique(of_part[list(arrived.lost)])
+                summaries["flags"][lost] = 0
+                num_lost += len(lost)
+            recorder.put(wholes[:, 0], summaries)
         return num_lost, errors
+
+
+class Device:
+    """The rows of one step on one device."""
+
+    def __init__(self, path: Path, device: torch.device) -> None:
+        self.path, self.name = path, str(device)
+        self.is_recorded = asks_whether_recorded(device)
+        self.wholes: list[int] = []
+        """cells of ``Whole`` of every tensor, side by side"""
+
+    def take(self) -> tuple[NDArray[np.int64], Taken]:
+        """What was queued, on its way to the host."""
+        wholes, self.wholes = self.wholes, []
+        return np.array(wholes, np.int64).reshape(-1, len(Whole._fields)), self.path.taken()
 
 
 class Queue:
@@ -209,66 +231,69 @@ class Queue:
 
     def __init__(self, path_for: Callable[[torch.device], Path] = path_for) -> None:
         self._path_for = path_for
-        self._paths: dict[torch.device, Path] = {}
-        self._wholes: dict[torch.device, list[Whole]] = {}
+        self._devices: dict[torch.device, Device] = {}
 
     def add(
         self,
         recorder: Recorder,
+        device: Device,
         tensor: Tensor,
+        where: Where,
         dtype: str,
-        shape: tuple[int, ...],
         placement: str | None,
         want: int,
         place: Place | None = None,
     ) -> int:
-        """Reserve a row and queue its computation."""
-        device, numel = tensor.device, tensor.numel()
-        path, num_parts = self._path(device), 0
+        """Reserve a row and queue its computation. ``device``: that of the tensor (``of``)."""
+        numel, num_parts = tensor.numel(), 0
         if numel:
-            num_parts = path.add(tensor.detach(), dtype, want, place)
+            num_parts = device.path.add(tensor, where, dtype, want, place)
             if not is_grouping():
-                path.launch()
-        row = recorder.keep(0, dtype, shape, str(device), placement)
-        num_real = numel * (2 if tensor.is_complex() else 1)
-        whole = Whole(row=row, numel=numel, num_real=num_real, want=want, num_parts=num_parts)
-        self._wholes.setdefault(device, []).append(whole)
+                device.path.launch()
+        row = recorder.keep(0, dtype, where[1], device.name, placement)
+        num_real = 2 * numel if dtype in REAL_PART else numel
+        device.wholes.extend((row, numel, num_real, want, num_parts))
         return row
 
-    def _path(self, device: torch.device) -> Path:
-        path = self._paths.get(device)
-        if path is None:
-            path = self._paths[device] = self._path_for(device)
-        return path
+    def of(self, tensor: Tensor) -> Device:
+        """That of a tensor."""
+        device = tensor.device
+        return self._devices.get(device) or self._made(device)
+
+    def _made(self, device: torch.device) -> Device:
+        made = self._devices[device] = Device(self._path_for(device), device)
+        return made
 
     def values_of(self, tensor: Tensor) -> Pieces | None:
         """As ``Path.values_of``."""
-        return self._path(tensor.device).values_of(tensor)
+        return self.of(tensor).path.values_of(tensor)
 
     def number(self, value: Tensor) -> Callable[[], Tensor]:
         """As ``Path.number``."""
-        return self._path(value.device).number(value)
+        return self.of(value).path.number(value)
 
     def launch(self) -> None:
         """The program goes on: what was queued may change."""
-        for path in self._paths.values():
-            path.launch()
+        for device in self._devices.values():
+            device.path.launch()
 
     def take(self) -> Step:
         """What was queued in the step, on its way to the host."""
-        wholes, self._wholes = self._wholes, {}
-        return Step(wholes, {device: self._paths[device].taken() for device in wholes})
+        return Step([device.take() for device in self._devices.values() if device.wholes])
 
     def lets_the_host_go_on(self, noted: Noted) -> bool:
         """Whether there are devices, those of noted scalars among them, and the host need wait for none."""
         for value in _flat(noted):
             if isinstance(value, Tensor) and not (value.is_cpu or value.is_meta):
-                self._path(value.device)
-        return bool(self._paths) and all(isinstance(path, Kernel) for path in self._paths.values())
+                self.of(value)
+        devices = self._devices.values()
+        return bool(devices) and all(isinstance(device.path, Kernel) for device in devices)
 
     def scalars(self, noted: Noted) -> Callable[[], Noted]:
         """Noted scalars, as a function that waits for those on devices."""
-        copies = [path.scalars(noted) for path in self._paths.values() if isinstance(path, Kernel)]
+        copies = [
+            device.path.scalars(noted) for device in self._devices.values() if isinstance(device.path, Kernel)
+        ]
 
         def arrived() -> Noted:
             found = noted
@@ -284,4 +309,4 @@ class Queue:
 
     def paths(self) -> dict[str, str]:
         """What summarised the tensors of each device."""
-        return {str(device): path.name for device, path in self._paths.items()}
+        return {device.name: device.path.name for device in self._devices.values()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -56,6 +56,21 @@ class Recording:
 
 
 RECORDING = Recording()
+
+
+def is_recorded_as_graph(device: torch.device) -> bool:
+    """Whether what is called now is recorded to run later (CUDA graphs): capture must add nothing."""
+    return RECORDING.depth > 0 or asks_whether_recorded(device)()
+
+
+@functools.lru_cache(maxsize=64)
+def asks_whether_recorded(device: torch.device) -> Callable[[], bool]:
+    """Asks the device itself: not every recording begins where ``RECORDING`` sees it."""
+    if device.type == "cuda" and hasattr(torch._C, "_cuda_isCurrentStreamCapturing"):
+        asked: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing
+        return asked
+    module = torch.get_device_module(device)
+    return lambda: bool(getattr(module, "is_current_stream_capturing", bool)())
 
 
 def install() -> None:

@@ -11,9 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from trueup.adapters.torch.device.launching import Launch, Variant
-from trueup.adapters.torch.device.tables import Tables
-from trueup.adapters.torch.memory import data_ptr
+from trueup.adapters.torch.device.launching import Launch, Room, Variant
+from trueup.adapters.torch.memory import data_ptr, ours
 
 _TRIED = ("cuda", "xpu", "npu")
 """kinds of devices that a Triton runs on: NVIDIA and AMD, Intel, Ascend (triton-ascend)"""
@@ -31,12 +30,16 @@ def launch_for(kind: str) -> Launch | None:
         target = triton.runtime.driver.active.get_current_target()
     except Exception:  # triton raises what its drivers raise: no driver, no device, another version
         return None
-    return None if target is None else Starter()
+    return None if target is None else Starter(tells_stream=kind == "cuda")
 
 
 def is_recent(version: str) -> bool:
     """Whether a version of triton compiles the kernel: 3.2 does not; 3.4 is the oldest that is asked for."""
     return tuple(int(part) for part in version.split(".")[:2]) >= (3, 4)
+
+
+Constants = tuple[int, bool, bool, bool, int]
+"""a variant, and ``LANES``"""
 
 
 class _Compiled(Protocol):
@@ -47,34 +50,40 @@ class _Compiled(Protocol):
 
 class Starter:
     """Starts the kernel, from the second time on by addresses and without what triton asks of the arguments
-    of any kernel: whether one compiled for them exists. All addresses are multiples of 16, so one does for
-    a variant."""
+    of any kernel: whether one compiled for them exists. All addresses of our own are multiples of 16, so one
+    does for a variant."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tells_stream: bool = False) -> None:
+        """``tells_stream``: the number of a ``Room``'s stream is triton's too, which need not ask for it."""
+        self._tells_stream = tells_stream
         self._compiled: dict[tuple[Variant, torch.device], _Compiled] = {}
+        self._started: dict[tuple[Variant, torch.device, int], tuple[Callable[..., None], Constants]] = {}
 
     def __call__(
-        self,
-        variant: Variant,
-        num_programs: int,
-        job_of: Tensor,
-        jobs: Tensor,
-        rows: Tensor,
-        partials: Tensor,
-        counters: Tensor,
-        tables: Tables,
+        self, variant: Variant, num_programs: int, jobs: Tensor, pointer: int, row: int, room: Room
     ) -> None:
         """As ``Launch``."""
+        known = self._started.get((variant, jobs.device, num_programs))
+        if known is None:
+            self._first(variant, num_programs, jobs, pointer, row, room)
+            return
+        start, constants = known
+        stream = room.stream if self._tells_stream else None
+        start(data_ptr(jobs), pointer, row, *room.addresses, *constants, stream=stream)
+
+    def _first(
+        self, variant: Variant, num_programs: int, jobs: Tensor, pointer: int, row: int, room: Room
+    ) -> None:
+        """Of a variant with so many programs."""
         from trueup.adapters.torch.device import kernel
 
-        tensors = (
-            job_of, jobs, rows, partials, counters, tables.powers, tables.blocks, tables.signs, tables.float8,
-        )  # fmt: skip
-        key = variant, rows.device
-        compiled = self._compiled.get(key)
-        if compiled is None:
+        of, constants = (variant, jobs.device), (*variant, kernel.LANES)
+        if of not in self._compiled:
             start = kernel.summarise[(num_programs,)]
             warps = kernel.warps_of(digest=variant[1], sketch=variant[2])
-            self._compiled[key] = start(*tensors, *variant, kernel.LANES, num_warps=warps)
+            with ours():  # triton reads addresses through the watched attributes
+                self._compiled[of] = start(jobs, pointer, row, *room.tensors, *constants, num_warps=warps)
         else:
-            compiled[(num_programs, 1, 1)](*map(data_ptr, tensors), *variant, kernel.LANES)
+            start = self._compiled[of][(num_programs, 1, 1)]
+            self._started[variant, jobs.device, num_programs] = start, constants
+            start(data_ptr(jobs), pointer, row, *room.addresses, *constants)
