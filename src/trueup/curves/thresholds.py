@@ -109,7 +109,7 @@ TREND_SURE = measured(
     "curves.trend_sure",
     0.998,
     _CHANCE,
-    "180 simulated benign pairs reach 0.98 at most; ramps and jumps that a person sees have 0.9999 and more",
+    "180 simulated benign pairs reach 0.98 at most; the ramps and jumps of the test have more",
     test="tests/curves/test_coverage.py::test_a_trend_is_sure_where_it_is_seen",
 )
 TREND_PRICE = measured(
