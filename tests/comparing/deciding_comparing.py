@@ -43,6 +43,7 @@ from trueup.comparing.rules import (
     judge_step,
 )
 from trueup.comparing.rules.lone_rounding import least_rounding
+from trueup.comparing.rules.reduced_later import are_apart
 from trueup.comparing.scalars import compare_scalars, later_loss
 from trueup.comparing.thresholds import CANCELLED_PART, FLOAT32
 from trueup.comparing.tolerance import _running_roundoff, factor_of, rounding_bound
@@ -660,6 +661,11 @@ def later(times: float) -> object:
 @decides("comparing.later_loss_after_equal")
 def later_after_equal(times: float) -> object:
     return is_left_later(times, equal=True)
+
+
+@decides("comparing.handed_apart")
+def handed_apart(apart: float) -> object:
+    return are_apart(np.array([2.0, 1.0 + apart]), np.ones(2))
 
 
 @decides("comparing.undone")

@@ -464,6 +464,13 @@ LATER_LOSS = chosen(
     "one update after equal losses: rounding of gradients moves the next loss to first order by a rounding "
     "of its change, and what backward and the optimizer add stays below tens of roundings",
 )
+HANDED_APART = chosen(
+    "comparing.handed_apart",
+    0.1,
+    "relative",
+    "clipping to a norm hands on one multiple, and the norms of runs that agree differ by roundings; a sum "
+    "of two microbatches or more is longer than its last by far more, unless they cancel",
+)
 UNDONE = chosen(
     "comparing.undone",
     0.1,

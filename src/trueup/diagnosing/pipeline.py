@@ -251,7 +251,7 @@ def _concluded(
     findings = work.confirmed(together(_with_code(findings, context)), findings, command or (), budget)
     outcome, headline, confidence = _verdict(findings, context)
     if outcome is Outcome.UNDECIDED and not findings:
-        work.notes += _programs(context)
+        work.notes += (*_not_compared(context), *_programs(context))
     summary = context.comparison.summary
     typed = list(command) if command else (context.target.manifest.get("command") or [])
     return Diagnosis(
@@ -304,6 +304,13 @@ def _with_code(findings: tuple[Finding, ...], context: Context) -> tuple[Finding
     if book is None:
         return findings
     return tuple(one if one.stage in _NOT_IN_CODE else _beside_code(one, book) for one in findings)
+
+
+def _not_compared(context: Context) -> list[Reason]:
+    """The records that keep a comparison in which no difference was found from an answer."""
+    verdict = context.comparison.verdict
+    is_open = verdict.headline.code is VerdictCode.NOT_BRACKETED and verdict.evidence
+    return [reason(NoteCode.NOT_COMPARED, *verdict.evidence)] if is_open else []
 
 
 def _programs(context: Context) -> list[Reason]:

@@ -134,6 +134,7 @@ PHRASES = {
     Is.CODE_DIFFERS: Phrase(
         sentence="the runs agree, though the programs differ: {parts:join ; }", samples=_OF_CODE
     ),
+    Is.NOT_COMPARED: Phrase(sentence="not compared: {parts:join ; }", samples=_OF_CODE),
     Is.PROGRAMS_DIFFER: Phrase(sentence="the programs differ: {parts:join ; }", samples=_OF_CODE),
     Is.ROWS_LAID_OTHERWISE: Phrase(
         sentence="batches hold the same rows in another order, or padded otherwise; what was made of them is"

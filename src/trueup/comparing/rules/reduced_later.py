@@ -16,8 +16,10 @@ import numpy as np
 
 from trueup.comparing.judgement import DIFFERENT, EQUAL, UNDECIDED, WITHIN, Judgement
 from trueup.comparing.metrics import STATISTICS, Metrics
+from trueup.comparing.rows import Half, Rows
 from trueup.comparing.rules.rule import Rule, StepContext
-from trueup.comparing.thresholds import REST_OF_DIFFERENCE
+from trueup.comparing.thresholds import HANDED_APART, REST_OF_DIFFERENCE
+from trueup.types.arrays import Bools, Floats
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason
 from trueup.types.status import Status
@@ -27,7 +29,7 @@ def _reduced(context: StepContext, metrics: Metrics, judgement: Judgement) -> Ju
     rows = context.rows
     gradients = rows.paired & rows.phase_is("param_grad")
     differing = gradients & ~rows.slot_is("clipped") & (judgement.status == DIFFERENT)
-    if context.is_alone or not differing.any():
+    if not differing.any() or (context.is_alone and not _handed_otherwise(rows, differing)):
         return judgement
     agrees = gradients & rows.slot_is("clipped") & (metrics.evidence < STATISTICS)
     agrees &= (judgement.status == EQUAL) | (judgement.status == WITHIN)
@@ -40,6 +42,32 @@ def _reduced(context: StepContext, metrics: Metrics, judgement: Judgement) -> Ju
         return judgement
     why = Reason(RecordCode.REDUCED_LATER)
     return judgement.at(differing, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
+
+
+def _handed_otherwise(rows: Rows, differing: Bools) -> bool:
+    """Whether one run hands its optimizer another multiple of what backward left than the other does, of each
+    gradient that differs: in one process, a sum that the program keeps in buffers of its own."""
+    multiples = []
+    for half in (rows.target, rows.reference):
+        left, given = (_lengths(rows, half, slot) for slot in ("accumulated", "clipped"))
+        with np.errstate(all="ignore"):
+            multiples.append((given / left)[half.call[differing]])
+    return are_apart(*multiples)
+
+
+def are_apart(target: Floats, reference: Floats) -> bool:
+    """Whether all gradients are handed on as other multiples than the other run's."""
+    with np.errstate(all="ignore"):
+        apart = np.abs(target / reference - 1)
+    return bool((np.nan_to_num(apart, nan=np.inf) > HANDED_APART).all())
+
+
+def _lengths(rows: Rows, half: Half, slot: str) -> Floats:
+    """Of the last such gradient of each call; NaN where there is none."""
+    found = np.full(half.side.num_calls, np.nan)
+    at = np.flatnonzero(rows.phase_is("param_grad") & rows.slot_is(slot) & (half.call >= 0))
+    found[half.call[at]] = half.statistics["l2_norm"][at]
+    return found
 
 
 def _reduced_in_parts(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:

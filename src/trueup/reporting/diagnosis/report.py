@@ -70,6 +70,7 @@ _TEXTS = "A few decoded rows with their labels below; labels must run one token 
 _STAGES = "In the order of a training step. The first confirmed failure gives the verdict."
 _OF_PROGRAMS = {
     NoteCode.CODE_DIFFERS,
+    NoteCode.NOT_COMPARED,
     NoteCode.PROGRAMS_DIFFER,
     NoteCode.DTYPES_DIFFER,
     NoteCode.WEIGHT_NOT_CAST,

@@ -11,6 +11,7 @@ class NoteCode(Code):
     IN_ONE_ONLY = "note.in_one_only"
     CODE_DIFFERS = "note.code_differs"
     PROGRAMS_DIFFER = "note.programs_differ"
+    NOT_COMPARED = "note.not_compared"
     LOSS_SCALES_DIFFER = "note.loss_scales_differ"
     LOSS_SCALE_UNDONE = "note.loss_scale_undone"
     ROWS_LAID_OTHERWISE = "note.rows_laid_otherwise"
