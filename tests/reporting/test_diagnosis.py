@@ -18,7 +18,7 @@ from trueup.reporting.diagnosis.drawing import WIDTH, model_drawing
 from trueup.reporting.diagnosis.errors import error_drawing
 from trueup.reporting.diagnosis.model import block_of
 from trueup.reporting.render import write
-from trueup.types.codes import StagesCode
+from trueup.types.codes import EvidenceCode, NoteCode, StagesCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, KindClass, KindCode, Origin, Stage
 from trueup.types.reason import given as text
 from trueup.types.reason import reason
@@ -237,6 +237,26 @@ def test_runs_that_agree_have_a_page_too(diagnosis: Diagnosis, tmp_path: Path) -
     assert "<svg" not in page
     assert headline in page
     assert headline in "\n".join(lines_of(diagnosis_report(agreeing)))
+
+
+@pytest.mark.parametrize("outcome", [Outcome.AGREE, Outcome.UNDECIDED])
+def test_what_programs_do_otherwise_is_told_where_nothing_else_is(
+    outcome: Outcome, diagnosis: Diagnosis
+) -> None:
+    """Beside findings the code that differs stands with each; other notes are of the comparison alone."""
+    places = {"target": "a", "reference": "b", "target_at": "p.py:1", "reference_at": "q.py:2"}
+    code = reason(EvidenceCode.CODE_DIFFERS, function="loss_of", **places)
+    notes = (
+        reason(NoteCode.CODE_DIFFERS, code),
+        reason(NoteCode.STEPS_NOT_CAPTURED, first=1, last=1, step=2),
+    )
+    told = replace(diagnosis, outcome=outcome, findings=(), headline=text("so it is"), notes=notes)
+    shown = " ".join("\n".join(lines_of(diagnosis_report(told))).split())
+    assert "the code of loss_of differs" in shown
+    assert "not captured" not in shown
+    assert "the code of loss_of differs" not in "\n".join(
+        lines_of(diagnosis_report(replace(told, findings=diagnosis.findings)))
+    )
 
 
 def test_two_hundred_layers_still_fit(diagnosis: Diagnosis) -> None:
