@@ -310,7 +310,7 @@ def _not_compared(context: Context) -> list[Reason]:
     """The records that keep a comparison in which no difference was found from an answer."""
     verdict = context.comparison.verdict
     is_open = verdict.headline.code is VerdictCode.NOT_BRACKETED and verdict.evidence
-    return [reason(NoteCode.NOT_COMPARED, *verdict.evidence)] if is_open else []
+    return [reason(NoteCode.NOT_COMPARED, *dict.fromkeys(verdict.evidence))] if is_open else []
 
 
 def _programs(context: Context) -> list[Reason]:
