@@ -16,7 +16,7 @@ from tests.diagnosing.cases import case
 from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.evidence import RunFacts
 from trueup.diagnosing.evidence.facts import LossFacts
-from trueup.diagnosing.kinds.loss_divisor import divided_otherwise
+from trueup.diagnosing.kinds.loss_divisor import divided_otherwise, given_divisor
 from trueup.diagnosing.loss_form import LossForm
 from trueup.diagnosing.pipeline import diagnose
 from trueup.types.codes import DivisorCode, StagesCode
@@ -174,6 +174,27 @@ def test_tokens_of_all_ranks(others: tuple[int, ...], code: DivisorCode | None) 
     )
     named = None if found is None else found.sentence.parts[1].code
     assert named is code
+
+
+@pytest.mark.parametrize(
+    ("given", "codes"),
+    [
+        ((51.0, 44.5), [DivisorCode.COUNTED_OF_STEP, DivisorCode.COUNTED_BY_RANK]),
+        ((51.0, 89.0), [DivisorCode.COUNTED_OF_STEP, DivisorCode.COUNTED_OF_RANKS]),
+        ((51.0, 44.0), None),
+    ],
+    ids=["this process's", "as a sum", "another number"],
+)
+def test_a_number_that_is_given_is_named_after_the_tokens_of_the_ranks(
+    given: tuple[float, float], codes: list[DivisorCode] | None
+) -> None:
+    """A model that makes its loss is given the tokens of its own process, in place of its share of all."""
+    run = of_rank(3.0, (51, 38))
+    values = (torch.tensor(number) for number in given)
+    found = given_divisor(
+        case(*values, phase="forward", slot="input.items", module="", target_run=run, reference_run=run)
+    )
+    assert (None if found is None else [part.code for part in found.sentence.parts]) == codes
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from trueup.adapters.base import GraphNode, ModuleT, Recorder, Slotted, TensorT
 from trueup.adapters.forcing_gradients import Arrivals, Sums, Use, at_node
 from trueup.adapters.forcing_measure import NOTHING, Measured, measured
 from trueup.adapters.forcing_plan import COMPARE, SILENT, CallPlan, Entry, HostValues, StepPlan
-from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.dtypes import DTYPES, float64_from_array
 from trueup.numerics.hidden import in_form_of
 from trueup.numerics.summary import HAS_DIGEST
 from trueup.types.codes import LeftFree
@@ -157,6 +157,9 @@ class BaseForcing(Generic[ModuleT, TensorT]):
             self._note(call, phase, slot, FREE, _other_meaning(self.dtype_name(local), entry), NOTHING, entry)
             return None
         wanted = self.wanted(local, expected)
+        if _is_cut_short(self.dtype_name(local), expected):
+            self._hand_over(call, phase, slot, tensor, row, entry, expected)
+            return None
         if same is None and self.same_bits(local, wanted):
             self._note(call, phase, slot, EQUAL, None, NOTHING, entry)
             return None
@@ -183,6 +186,28 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         if values is None:
             return None
         return HostValues(data=values.reshape(-1).view(np.uint8), dtype=dtype, shape=held.shape)
+
+    def _hand_over(
+        self,
+        call: int,
+        phase: str,
+        slot: str,
+        tensor: TensorT,
+        row: int | None,
+        entry: Entry,
+        expected: HostValues,
+    ) -> None:
+        """The reference's numbers are none of the tensor's dtype: a batch gets a tensor of theirs, all else
+        is left."""
+        local = self.local(tensor)
+        found = measured(self.host_values(local), expected, entry.norm)
+        self._keep_values(local, row, phase, slot)
+        is_batch = local is tensor and self._is_batch(call, phase, slot, tensor)
+        given = self.given(local, expected) if is_batch and entry.use != COMPARE else None
+        why = None if given is not None else _other_meaning(self.dtype_name(local), entry)
+        self._note(call, phase, slot, REPLACED if why is None else FREE, why, found, entry)
+        if given is not None:
+            self._substitutes[id(tensor)] = tensor, given
 
     def _same_digest(self, local: TensorT, row: int | None, entry: Entry) -> bool | None:
         """Whether summaries alone say that the bits are the same; None where they do not tell."""
@@ -243,11 +268,15 @@ class BaseForcing(Generic[ModuleT, TensorT]):
     # -- forward ------------------------------------------
 
     def _overwrite(self, call: int, slot: str, tensor: TensorT, wanted: TensorT) -> None:
-        parent = self.engine.sink.recorder.calls.cell(call, "parent")
-        if parent is None and slot.startswith("input") and self.is_foreign(tensor):
+        if self._is_batch(call, "forward", slot, tensor):
             self._substitutes[id(tensor)] = tensor, self.written_copy(tensor, wanted)
             return
         self.write(tensor, wanted)
+
+    def _is_batch(self, call: int, phase: str, slot: str, tensor: TensorT) -> bool:
+        parent = self.engine.sink.recorder.calls.cell(call, "parent")
+        is_input = phase == "forward" and slot.startswith("input")
+        return parent is None and is_input and self.is_foreign(tensor)
 
     def arguments(
         self, args: tuple[object, ...], kwargs: dict[str, object]
@@ -313,6 +342,10 @@ class BaseForcing(Generic[ModuleT, TensorT]):
 
     def wanted(self, local: TensorT, expected: HostValues) -> TensorT:
         """The reference's values in the tensor's dtype, where it lives."""
+        raise NotImplementedError
+
+    def given(self, local: TensorT, expected: HostValues) -> TensorT | None:
+        """The reference's values in their own dtype, where ``local`` lives; None where none can be made."""
         raise NotImplementedError
 
     def same_bits(self, local: TensorT, wanted: TensorT) -> bool:
@@ -384,6 +417,16 @@ class BaseForcing(Generic[ModuleT, TensorT]):
     def less(self, wanted: TensorT, passed: TensorT, like: TensorT) -> TensorT:
         """``wanted - passed``, as exactly as ``like``'s dtype holds it."""
         raise NotImplementedError
+
+
+def _is_cut_short(dtype: str, expected: HostValues) -> bool:
+    """Whether the program's tensor holds whole numbers alone and the reference's has others: 33.5 would be 33
+    there."""
+    if DTYPES[dtype].kind not in ("int", "uint") or DTYPES[expected.dtype].kind != "float":
+        return False
+    values = float64_from_array(expected.data.view(np.dtype(DTYPES[expected.dtype].storage)), expected.dtype)
+    with np.errstate(invalid="ignore"):
+        return not np.array_equal(values.astype(DTYPES[dtype].storage).astype(np.float64), values)
 
 
 def _other_meaning(dtype: str, entry: Entry) -> Reason:

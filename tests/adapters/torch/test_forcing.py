@@ -93,6 +93,65 @@ def test_only_the_call_that_errs_differs_however_large_its_error(factor: float, 
     assert all(e < 1e-6 for e in (others["difference"] / others["norm"]).to_list())
 
 
+class Divided(nn.Module):
+    """Its loss is divided by the number it is given, outside and again inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 1)
+        self.again = Half()
+
+    def forward(self, x: Tensor, count: Tensor) -> Tensor:
+        found: Tensor = self.inner(x).square().sum() / count
+        return found + self.again(found, count)
+
+
+class Half(nn.Module):
+    """A module below that is given the number too."""
+
+    def forward(self, x: Tensor, count: Tensor) -> Tensor:
+        return x / count
+
+
+@pytest.mark.parametrize(("number", "expected"), [(34, "replaced"), (33, "replaced"), (33.5, "equal")])
+def test_a_count_that_is_no_whole_number_is_not_cut_to_one(
+    number: float, expected: str, tmp_path: Path
+) -> None:
+    """33.5 put into whole numbers is 33: equal to the program's 33, and another loss where that had 34."""
+
+    def train(number: float) -> Callable[[], None]:
+        def run() -> None:
+            torch.manual_seed(0)
+            model = Divided()
+            optimizer = torch.optim.SGD(model.parameters(), 0.0)
+            model(torch.randn(16, 8), torch.tensor(number)).backward()
+            optimizer.step()
+
+        return run
+
+    made, _, _ = replay(tmp_path, train(33.5), train(number))
+    given = sites(made).filter(phase="forward", slot="input.1", name="")
+    assert given["state"].to_list() == [expected]
+    others = sites(made).filter((pl.col("slot") != "input.1") | (pl.col("name") != ""))
+    assert set(others["state"]) == {"equal"}, others.filter(pl.col("state") != "equal")
+
+
+def test_a_whole_number_is_the_same_in_another_dtype(tmp_path: Path) -> None:
+    """34 and 34.0 are one number: nothing is handed over."""
+
+    def train(number: float) -> Callable[[], None]:
+        def run() -> None:
+            torch.manual_seed(0)
+            model = Divided()
+            model(torch.randn(16, 8), torch.tensor(number)).backward()
+            torch.optim.SGD(model.parameters(), 0.0).step()
+
+        return run
+
+    made, _, _ = replay(tmp_path, train(34.0), train(34))
+    assert set(states(made)) == {"equal"}
+
+
 def test_values_that_differed_stay_with_the_replay(tmp_path: Path) -> None:
     """What kinds of faults are told by: the program's own tensor, before it was overwritten."""
     made, reference, _ = replay(tmp_path, LOOPS["plain"], lambda: with_a_scale(1.5))

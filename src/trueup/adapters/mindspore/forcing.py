@@ -78,6 +78,13 @@ class Forcing(BaseForcing[nn.Cell, Tensor]):
         with np.errstate(over="ignore", invalid="ignore"):
             return _bytes_of(wide.astype(kinds[1].storage))
 
+    def given(self, local: Tensor, expected: HostValues) -> Tensor | None:
+        """The reference's values in their own dtype; None where numpy has no such type."""
+        if expected.dtype in _UNWRITABLE:
+            return None
+        array: Array = expected.data.view(np.dtype(DTYPES[expected.dtype].storage))
+        return Tensor(array.reshape(expected.shape).copy())
+
     def same_bits(self, local: Tensor, wanted: NDArray[np.uint8]) -> bool:
         """Whether both hold the same bits."""
         return np.array_equal(host_bytes(local), wanted)

@@ -83,9 +83,13 @@ class Forcing(BaseForcing[nn.Module, Tensor]):
 
     def wanted(self, local: Tensor, expected: HostValues) -> Tensor:
         """The reference's values in the tensor's dtype, on its device."""
+        return self.given(local, expected).to(local.dtype)
+
+    def given(self, local: Tensor, expected: HostValues) -> Tensor:
+        """The reference's values in their own dtype, where ``local`` lives."""
         dtype = getattr(torch, expected.dtype)
         values = torch.from_numpy(expected.data).view(dtype).reshape(expected.shape)
-        return values.to(device=local.device).to(local.dtype)
+        return values.to(device=local.device)
 
     def same_bits(self, local: Tensor, wanted: Tensor) -> bool:
         """Whether two tensors of one dtype, shape and device hold the same bits."""

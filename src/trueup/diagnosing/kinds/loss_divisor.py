@@ -91,14 +91,15 @@ def given_divisor(evidence: Evidence) -> Found | None:
     reference's."""
     numbers = numbers_given(evidence)
     at = evidence.origin.microbatch or 0
-    of_reference = evidence.reference_run.losses
-    sides = evidence.target_run.losses or of_reference, of_reference
-    if numbers is None or not all(at in losses for losses in sides):
+    reference = evidence.reference_run
+    target = evidence.target_run if evidence.target_run.losses else reference
+    if numbers is None or not all(at in run.losses for run in (target, reference)):
         return None
     near = max(evidence.roundoff, FLOAT32_ROUNDOFF)
     named: list[dict[DivisorCode, Reason]] = [{}, {}]
-    for side, number, losses in zip(named, numbers, sides, strict=True):
-        for code, of in _candidates(losses):
+    for side, number, run in zip(named, numbers, (target, reference), strict=True):
+        likeliest = sorted(_candidates(run.losses), key=lambda one: one[0] is DivisorCode.COUNTED_TIMES)
+        for code, of in (*likeliest, *_of_ranks(run)):  # a number that is given is of the step, and whole
             if of[at] > 1 and abs(number / of[at] - 1) <= near:
                 side[code] = reason(code, number=number)
     pairs = [(one, other) for one, a in named[0].items() for other, b in named[1].items() if one is not other]
