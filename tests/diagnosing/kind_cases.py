@@ -17,6 +17,7 @@ from trueup.diagnosing.evidence import (
     Elsewhere,
     Evidence,
     NeighbourCall,
+    Pair,
     ParameterFacts,
     RunFacts,
     Surroundings,
@@ -506,6 +507,20 @@ def residual_and_something_else() -> Evidence:
     around = inputs(given.bfloat16(), normed.bfloat16())
     other = made + 0.3 * normal(4, 16, 32, seed=62)
     return case((normed + other).bfloat16(), (given + made).bfloat16(), surroundings=around)
+
+
+@near("missing_or_extra_term")
+def an_input_that_differs_by_as_much() -> Evidence:
+    """What came in with a tensor is no other tensor in its place."""
+    given, _, made = residuals(63)
+    other = given + 0.05 * normal(4, 16, 32, seed=65)
+    pair = Pair(
+        slot="input.0",
+        target=known(other.bfloat16(), name="layers.0, input.0"),
+        reference=known(given.bfloat16(), name="layers.0, input.0"),
+    )
+    around = Surroundings(inputs=(pair,))
+    return case((other + made).bfloat16(), (given + made).bfloat16(), surroundings=around)
 
 
 @near("missing_or_extra_term")

@@ -19,6 +19,7 @@ from trueup.diagnosing.diagnosis import Diagnosis, StepLoss
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.replay import ReplayNoise
 from trueup.diagnosing.replay import origins as replay_origins
+from trueup.diagnosing.replay.agreed import AgreedRecord, agreed_records
 from trueup.diagnosing.rl.outcomes import diagnosis_of_records, generated, same_sequences, stage_outcomes
 from trueup.diagnosing.rl.walk import RLComparison, compare_rollouts
 from trueup.diagnosing.runs import Clock, Runs, is_equal
@@ -41,7 +42,7 @@ from trueup.types.confidence import Confidence
 from trueup.types.finding import Basis, Finding, Origin, Stage
 from trueup.types.reason import Reason, read_reasons, reason
 from trueup.types.result import DepthDocument, PathDocument
-from trueup.types.status import Outcome
+from trueup.types.status import Outcome, Status
 from trueup.types.verdict import Verdict
 
 MAX_POINTS = 600
@@ -149,8 +150,8 @@ def _context(
     target, reference = work.sources
     replayed = None if replay is None else open_trace(replay)
     found = passive
+    measured = ReplayNoise.measured(replay_noise, reference) if replay_noise else None  # type: ignore[arg-type]
     if replay is not None:
-        measured = ReplayNoise.measured(replay_noise, reference) if replay_noise else None  # type: ignore[arg-type]
         by_replay = tuple(replay_origins(replay, work.reference, noise=measured))
         kept = against_agreement(by_replay) if _agree_as_measured(comparison) else by_replay
         found = _merged(kept, passive)
@@ -167,7 +168,11 @@ def _context(
             origin, source, reference, free=target, dtypes_in_code=lambda: dtypes_in_code(origin)
         )
 
+    def agreed() -> frozenset[AgreedRecord]:
+        return frozenset() if replay is None else agreed_records(replay, work.reference, noise=measured)
+
     return Context(
+        agreed=agreed,
         target=target,
         reference=reference,
         comparison=comparison,
@@ -435,9 +440,24 @@ def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, 
     beyond = context.rows.filter(is_beyond())
     worst = beyond["score"].max()
     is_late = beyond.filter(pl.col("step") <= context.steps[0][0]).is_empty()
+    if _calls_agree(context, beyond):
+        return Outcome.AGREE, reason(Stages.CALLS_AGREE), None
     if context.all_passed and is_late and isinstance(worst, float) and worst < FAR_LATER:
         return Outcome.UNDECIDED, reason(Stages.LATE_DIFFERENCES, score=worst), None
     return Outcome.UNDECIDED, reason(Stages.NO_STAGE, verdict.headline), None
+
+
+def _calls_agree(context: Context, beyond: pl.DataFrame) -> bool:
+    """Whether a stage saw carried rounding and nothing else differs: what replay does not compare follows."""
+    carried = any(one.said.code is Stages.ONLY_CARRIED for one in context.earlier)
+    open_ = [one for one in context.earlier if one.status is StageStatus.UNDECIDED]
+    settled = all(one.said.code is Stages.ONE_STEP for one in open_)
+    follows = pl.col("status").is_in([Status.PROPAGATED.value, Status.AMPLIFIED.value])
+    follows &= pl.col("score") < FAR_LATER
+    calls = pl.col("phase").is_in(["forward", "loss", "backward", "param_grad"])
+    calls &= pl.col("step") == context.steps[0][0]
+    rest_follows = beyond.filter(~calls & ~follows).is_empty()
+    return carried and settled and rest_follows and context.only_carried(beyond.filter(calls))
 
 
 def _basis_said(context: Context) -> tuple[Reason, ...]:

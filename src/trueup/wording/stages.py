@@ -365,6 +365,11 @@ PHRASES = {
         "{num:count record} exceed tolerance, the first at {site}; where the difference starts was not found",
         {"num": 2, "site": "layers.0 · output"},
     ),
+    S.ONLY_CARRIED: clause(
+        "{num:count record} exceed tolerance, and no call does with the reference's inputs: carried rounding",
+        {"num": 1},
+        {"num": 4},
+    ),
     S.ONE_STEP: clause("only one step was captured in both runs"),
     S.NEXT_LOSS_FOUND: clause("Differs from {site} on", {"site": "layers.0 · output.0"}),
     S.NEXT_LOSS_AGREES: clause("The loss agrees, though {num:count record} before it differ", {"num": 3}),
@@ -824,6 +829,9 @@ PHRASES = {
     ),
     S.LATE_DIFFERENCES: clause(
         "Every stage agrees; records of a later step reach {score:.3g} x tolerance", {"score": 1.5}
+    ),
+    S.CALLS_AGREE: clause(
+        "Each call agrees within rounding; what it is given differs by rounding carried on"
     ),
     S.NO_STAGE: clause(lambda facts: f"{facts.parts[0]}. No stage could determine the cause", _ANY),
     S.LEARNING_RATE: clause(

@@ -97,6 +97,8 @@ def _in_place(evidence: Evidence) -> Found | None:
     difference = vectors.target - vectors.reference
     allowed = min(_rounded(evidence, vectors), (1.0 - FULL_SHARE) * vectors.difference)
     for (name, x), (other, y) in permutations(known, 2):
+        if name == other:
+            continue  # a difference that came in with it
         if min(length(x), length(y)) <= 2 * allowed or length(x - y) <= 2 * allowed:
             continue  # as much as nothing, or alike: one of them alone, or another would do as well
         if length(difference - x + y) <= allowed and holds_everywhere(evidence, x - y, 1.0):
@@ -113,7 +115,8 @@ def _candidates(evidence: Evidence) -> Iterator[tuple[str, Known]]:
     pairs = [*around.inputs, *around.parameters, *around.nearby]
     if evidence.parameter is not None:
         facts = evidence.parameter
-        pairs += [facts.before, *(p for _, p in facts.gradients), *facts.updated, *facts.state_before]
+        made_since = () if evidence.origin.phase == "param_grad" else facts.updated
+        pairs += [facts.before, *(p for _, p in facts.gradients), *made_since, *facts.state_before]
     for pair in pairs:
         for known in (pair.reference, pair.target):
             if known is None or own[0] is None or known.shape != own[0].shape or not known.is_floating:

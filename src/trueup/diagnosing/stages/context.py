@@ -13,9 +13,11 @@ import polars as pl
 
 from trueup.comparing.optimizer_settings import declared
 from trueup.comparing.result import Comparison
+from trueup.comparing.thresholds import FLOAT32
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.gradients import matched_parameters, scalar_line
 from trueup.diagnosing.kinds import name_kinds
+from trueup.diagnosing.replay.agreed import AgreedRecord
 from trueup.diagnosing.replay.trials import Trials
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.thresholds import (
@@ -33,7 +35,7 @@ from trueup.matching.bridge import Bridge, bridge_between
 from trueup.matching.mapping import NameMap
 from trueup.merging.sides import mesh_of
 from trueup.merging.trace import MergedTrace
-from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.dtypes import DTYPES, unit_roundoffs
 from trueup.store import StepView, TraceSource
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
@@ -66,6 +68,8 @@ class Context:
     origins: tuple[Origin, ...] = ()
     """what attribution says; of replay where there was one, else passive"""
     passive: tuple[Origin, ...] = ()
+    agreed: Callable[[], frozenset[AgreedRecord]] = frozenset
+    """what the replay found to be the reference's, up to rounding of one call"""
     evidence_of: Callable[[Origin], Evidence] | None = None
     """None: what stands around an origin is not known"""
     tokenizer: Path | None = None
@@ -340,6 +344,24 @@ class Context:
     def by_replay(self) -> bool:
         """Whether the origins were found with the reference's own values put in."""
         return self.replayed is not None
+
+    def only_carried(self, rows: pl.DataFrame) -> bool:
+        """Whether what these rows differ by is rounding that was carried on and grew: the replay compared
+        every one that is beyond its tolerance, and with the reference's inputs no call differs by more than
+        rounding of its own.
+
+        In float32 alone: what a coarser dtype does to one call may hide a fault.
+        """
+        dtypes = {*self.rows["target_dtype"].drop_nulls(), *self.rows["reference_dtype"].drop_nulls()}
+        roundoffs = unit_roundoffs(sorted(map(str, dtypes)))
+        if not self.by_replay or roundoffs[~np.isnan(roundoffs)].max(initial=0.0) > FLOAT32:
+            return False
+        at = rows.filter(is_beyond()).select("step", "rank", "reference_record").rows()
+        return bool(at) and set(at) <= self._agreed
+
+    @cached_property
+    def _agreed(self) -> frozenset[AgreedRecord]:
+        return self.agreed()
 
     # -- what stages before found ------------------------------------------
 

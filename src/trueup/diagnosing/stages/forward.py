@@ -156,6 +156,9 @@ def _judged(
     if before is not None or explained:
         said = follows_from(before) if before else reason(Stages.EXPLAINED, explained[0])
         return outcome(status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
+    if context.only_carried(rows):
+        said = reason(Stages.ONLY_CARRIED, num=beyond.height)
+        return outcome(status=StageStatus.PASSED, said=said, evidence=evidence)
     row = beyond.row(0, named=True)
     said = reason(Stages.NO_PLACE, num=beyond.height, site=str(row["site"]))
     return outcome(status=StageStatus.UNDECIDED, said=said, evidence=evidence)
