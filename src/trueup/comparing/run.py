@@ -20,9 +20,12 @@ from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coarse_activations import gap_of_activations
 from trueup.comparing.coarse_choices import gap_of_choices
 from trueup.comparing.coarse_norms import gap_of_norms
+from trueup.comparing.coarse_results import gap_of_results
+from trueup.comparing.coarse_sums import gap_of_sums
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.common_form import in_common_form
 from trueup.comparing.content import Content, Side, Tolerance
+from trueup.comparing.counted_rows import rows_that_count
 from trueup.comparing.device_products import device_products
 from trueup.comparing.first import JudgedStep, first_of_rows
 from trueup.comparing.history import History, observe, remember
@@ -215,6 +218,8 @@ class _Work:
             if self.options.read_values and self.ledger.activation is None:
                 sides = self.target, self.reference
                 self.ledger.activation = gap_of_activations(judged, sides)
+                if scales[0] == scales[1] and self.ledger.counted is None:
+                    self.ledger.counted = rows_that_count(judged, sides)
             row = module_of_other_constant(rows, metrics, *attributes)
             if row is not None and self.ledger.other_constant is None:
                 self.ledger.other_constant = first_of_rows(judged, row)
@@ -226,10 +231,12 @@ class _Work:
     ) -> PrecisionGap | None:
         """The first thing in the step that one run alone makes in a coarse dtype, below every tolerance."""
         sides = self.target, self.reference
-        found = [gap_of_reductions(judged)]
+        manifests = self.target.manifest, self.reference.manifest
+        found = [gap_of_reductions(judged), gap_of_results(judged, manifests)]
         if self.options.read_values:
             found.append(gap_of_choices(judged, sides))
             found.append(gap_of_norms(judged, sides, attributes))
+            found.append(gap_of_sums(judged, sides))
         return min((gap for gap in found if gap is not None), key=lambda gap: gap.scored, default=None)
 
     def _rows(self, pair: StepPair) -> Rows:

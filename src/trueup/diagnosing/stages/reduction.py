@@ -18,7 +18,7 @@ from trueup.diagnosing.stages.clipping import clipping_findings, clipping_of, lo
 from trueup.diagnosing.stages.clipping_ranks import clipping_over_ranks
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.copies import copies_findings
-from trueup.diagnosing.stages.forward import finding_of_precision
+from trueup.diagnosing.stages.forward import precision_findings
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, place_of, site_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -37,7 +37,7 @@ from trueup.merging.sides import mesh_of
 from trueup.store import StepView, TraceSource
 from trueup.store.view import ACCUMULATED, CLIPPED
 from trueup.types.codes import ClippingCode as Clip
-from trueup.types.codes import RecordCode
+from trueup.types.codes import RecordCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
 from trueup.types.layout import Layout
@@ -53,6 +53,9 @@ class ReductionStage:
     def check(self, context: Context) -> StageOutcome:
         """Compare what each run does to its own gradients."""
         findings, said = _all_summed(context)
+        precision = list(precision_findings(context, Stage.REDUCTION))
+        if any(one.headline.code is VerdictCode.SUMS_IN for one in precision):
+            findings = precision
         apart = copies_findings(context) if context.failed_before() is None else []
         findings += apart
         scale_findings, scales = loss_scale_findings(context)
@@ -69,7 +72,9 @@ class ReductionStage:
             said += clip_said
             findings = _with_norm_taken(findings, context)
         if not findings and len(context.ranks) > 1:
-            findings += _over_ranks(context)
+            findings += clipping_over_ranks(context)
+        if not findings:
+            findings += precision
         if not findings and (context.all_passed or (not said and context.failed_before() is None)):
             origins = [o for o in context.origins_of(Stage.REDUCTION) if not _is_of_others(o, context)]
             origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
@@ -205,15 +210,6 @@ def _summed(
         return [], [reason(Stages.SUMMED_ALIKE, step=step, part=part[1], ways=kinds, numbers=numbers)]
     groups = sorted(apart.items(), key=lambda item: -len(item[1]))
     return [_summing_finding(names, target, reference, context, book, part) for _, names in groups[:4]], []
-
-
-def _over_ranks(context: Context) -> list[Finding]:
-    """The norm that ranks clip to together, else what one run sums over ranks in another dtype."""
-    precision = context.precision
-    clipped = clipping_over_ranks(context)
-    if clipped or precision is None or precision.phase != "collective":
-        return clipped
-    return [finding_of_precision(precision, Stage.REDUCTION)]
 
 
 def _allowed(fqn: str, book: StepView, context: Context, at: int, part: tuple[str, str]) -> float:
