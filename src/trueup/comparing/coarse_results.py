@@ -6,9 +6,9 @@ elsewhere hides that in its tolerance, but it is no noise: it is in every step, 
 difference of the runs where
 
 - the two differ by more than the finer dtype rounds, and by no more than the coarser one does, and
-- something of one dtype on both sides that comes after it differs by more than the finer dtype rounds. Where a
-  result was only handed on in another dtype and is cast by whoever reads it, nothing does. Of weights what their
-  gradients and updates are is enough: they are trained in that dtype.
+- something of one dtype on both sides that comes after it differs by more than the finer dtype rounds. Where
+  a result was only handed on in another dtype and is cast by whoever reads it, nothing does. Of weights what
+  their gradients and updates are is enough: they are trained in that dtype.
 
 A loss that both runs hold in one dtype is judged by the logits that it is made of, where these are the same
 numbers in two dtypes. Two versions of a framework, and two kinds of device, have lists of their own of what
@@ -54,12 +54,18 @@ def gap_of_results(judged: JudgedStep, sides: tuple[Manifest, Manifest]) -> Prec
     if rows.phase_is("param")[first]:
         alike |= in_two & rows.phase_is("param_grad", "optimizer")
     felt = alike & ~metrics.bits_equal & (metrics.rel_l2 > least) & (np.arange(len(rows)) >= first)
-    if not least < metrics.rel_l2[first] <= COARSER * coarser or not felt.any():
+    if not is_rounding(float(metrics.rel_l2[first]), least, coarser) or not felt.any():
         return None
     felt_at = str(judged.table["site"][int(np.argmax(felt))])
     size = reason(EvidenceCode.FINER_EXCEEDED, rel_l2=float(metrics.rel_l2[first]), least=least, site=felt_at)
     gap = _gap(judged, shown, in_two, (size,), of_loss=bool(rows.phase_is("loss")[first]))
     return gap if gap.beyond is None else None
+
+
+def is_rounding(error: float, least: float, coarser: float) -> bool:
+    """Whether a relative difference is more than the finer dtype makes and no more than one of this unit
+    roundoff does."""
+    return least < error <= COARSER * coarser
 
 
 def _platform(manifest: Manifest) -> tuple[object, ...]:
@@ -117,7 +123,7 @@ def _gap(
         of = GapOf.LOSS
     made = alike & rows.phase_is("forward") & rows.slot_starts("output") & rows.kind_is("module")
     made &= rows.of_call("type") == rows.of_call("type")[shown]
-    modules = ()
+    modules: tuple[str, ...] = ()
     if of is GapOf.RESULT and made.any():
         modules = (f"{words.type[rows.of_call('type')[shown]]} ({len(names_of(rows, made))})",)
     return gap_from(judged, shown, *dtypes, of=of, parameters=weights, modules=modules, grounds=grounds)

@@ -1,9 +1,9 @@
 """The dtype that gradients of a step are added up in, told from equal gradients of its microbatches.
 
-Where two runs give a weight the same gradients, bit by bit, and make other sums of them, each sum is worked out
-again: in float32, in a coarse dtype after each microbatch, or in float32 and rounded once. What an optimizer
-gets is such a sum times one number (a mean, clipping, a loss scale), and one of the three gives it to a few
-roundings of float32, the others to one of the coarse dtype: a thousand times more. Where none does (a coarse
+Where two runs give a weight the same gradients, bit by bit, and make other sums of them, each sum is worked
+out again: in float32, in a coarse dtype after each microbatch, or in float32 and rounded once. What an
+optimizer gets is such a sum times one number (a mean, clipping, a loss scale), and one of the three gives it to
+a few roundings of float32, the others to one of the coarse dtype: a thousand times more. Where none does (a coarse
 dtype rounds the product, too; an order of its own), nothing is said.
 
 Masters in float32 have names of their own: the gradient of one is that of the weight whose sum it is.
@@ -47,18 +47,19 @@ class Added:
 def gap_of_sums(judged: JudgedStep, sides: tuple[TraceSource, TraceSource]) -> PrecisionGap | None:
     """Weights whose equal gradients the two sides add up in two dtypes; None where there are none, or nothing
     tells."""
-    rows, found = judged.rows, []
+    rows = judged.rows
+    halves = (rows.target, rows.reference)
+    found: dict[tuple[Added, Added], list[int]] = defaultdict(list)
     for row, parts in _candidates(judged, sides[1]):
-        how = []
-        for half, source, at in zip((rows.target, rows.reference), sides, judged.at, strict=True):
-            total = values_of(half, row, source, *at)
-            how.append(None if total is None else added_up(total, parts))
-        if how[0] is not None and how[1] is not None and how[0] != how[1]:
-            found.append((row, how[0], how[1]))
+        totals = [
+            values_of(half, row, *of) for half, of in zip(halves, _read_from(judged, sides), strict=True)
+        ]
+        target, reference = (None if one is None else added_up(one, parts) for one in totals)
+        if target is not None and reference is not None and target != reference:
+            found[target, reference].append(row)
     if not found:
         return None
-    (target, reference), _ = Counter((one, other) for _, one, other in found).most_common(1)[0]
-    alike = [row for row, *both in found if both == [target, reference]]
+    (target, reference), alike = max(found.items(), key=lambda one: len(one[1]))
     words, names = rows.match.words.name, rows.of_call("name")
     said = reason(
         EvidenceCode.SUMS_TOLD,
@@ -71,6 +72,13 @@ def gap_of_sums(judged: JudgedStep, sides: tuple[TraceSource, TraceSource]) -> P
     parameters = tuple(words[int(names[row])] for row in alike)
     dtypes = target.dtype, reference.dtype
     return gap_from(judged, alike[0], *dtypes, of=GapOf.SUMS, parameters=parameters, grounds=(said,))
+
+
+def _read_from(
+    judged: JudgedStep, sides: tuple[TraceSource, TraceSource]
+) -> Iterator[tuple[TraceSource, int, int]]:
+    for source, at in zip(sides, judged.at, strict=True):
+        yield source, *at
 
 
 def added_up(total: Floats, parts: Sequence[Floats]) -> Added | None:
@@ -91,6 +99,11 @@ def added_up(total: Floats, parts: Sequence[Floats]) -> Added | None:
     return how if left <= SUM_EXACT * DTYPES[FINE].eps and min(others) > 2 * left else None
 
 
+def is_sum_of(total: Floats, parts: Sequence[Floats]) -> bool:
+    """Whether ``total``, times any factor, is nearly the sum of ``parts``."""
+    return parts[0].shape == total.shape and _left_over(total, np.sum(parts, axis=0)) <= SUM_LINKED
+
+
 def _summed(parts: Sequence[Floats], dtype: str) -> Floats:
     """A sum that each addition rounds, beginning with 0."""
     out = np.zeros_like(parts[0])
@@ -109,9 +122,7 @@ def _left_over(total: Floats, values: Floats) -> float:
     return float(np.linalg.norm(total - values * (total @ values) / (values @ values))) / size
 
 
-def _candidates(
-    judged: JudgedStep, reference: TraceSource
-) -> Iterator[tuple[int, list[Floats]]]:
+def _candidates(judged: JudgedStep, reference: TraceSource) -> Iterator[tuple[int, list[Floats]]]:
     """Row of a sum that differs, and the equal gradients of microbatches that it may be made of."""
     rows, at = judged.rows, judged.at[1]
     held, left = _held(rows, judged.metrics), MOST_NUMBERS
@@ -120,12 +131,13 @@ def _candidates(
         if judged.metrics.bits_equal[row] or left <= 0:
             continue
         total = values_of(rows.reference, row, reference, *at)
-        for name in () if total is None else _may_be_of(rows, row, held):
+        if total is None:
+            continue
+        for name in _may_be_of(rows, row, held):
             if name not in read:
                 read[name] = [values_of(rows.reference, one, reference, *at) for one in held[name]]
             parts = [one for one in read[name] if one is not None]
-            whole = len(parts) == len(held[name]) and parts[0].shape == total.shape
-            if whole and _left_over(total, np.sum(parts, axis=0)) <= SUM_LINKED:
+            if len(parts) == len(held[name]) and is_sum_of(total, parts):
                 left -= total.size
                 yield row, parts
                 break
@@ -149,8 +161,8 @@ def _may_be_of(rows: Rows, row: int, held: Mapping[int, list[int]]) -> list[int]
 
 
 def _held(rows: Rows, metrics: Metrics) -> dict[int, list[int]]:
-    """Name of a weight -> rows of its gradients in the microbatches, where all are bit-identical and there are
-    several."""
+    """Name of a weight -> rows of its gradients in the microbatches, where there are several and all are
+    bit-identical."""
     local = rows.phase_is("param_grad") & rows.slot_starts("local")
     names, found = rows.of_call("name"), defaultdict(list)
     for row in np.flatnonzero(local).tolist():

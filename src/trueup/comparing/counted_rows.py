@@ -73,7 +73,7 @@ def counted(target: Floats, reference: Floats, dtypes: list[str], *, share: floa
         return None
     sides = [one.reshape(-1, one.shape[-1]) for one in (target, reference)]
     there = [one.any(axis=1) for one in sides]
-    apart, both = there[0] != there[1], there[0] & there[1]
+    apart, both = np.not_equal(*there), np.logical_and(*there)
     if not apart.any() or not both.any():
         return None
     whole = np.where(there[0][:, None], sides[0], sides[1])[apart]

@@ -174,7 +174,7 @@ def gap_of_step(judged: JudgedStep, context: StepContext, tf32: str | None = Non
         at=first_of_rows(judged, first),
         target=target,
         reference=reference,
-        of=GapOf.WEIGHTS if parameters and not whole and not functions else GapOf.COMPUTING,
+        of=GapOf.COMPUTING if functions or _hold_no_others(rows, shown & weights) else GapOf.WEIGHTS,
         parameters=parameters,
         weights=bool(parameters),
         whole=whole,
@@ -216,6 +216,13 @@ def gap_from(
         beyond=first_of_rows(judged, int(own[0])) if len(own) else None,
         scored=row,
     )
+
+
+def _hold_no_others(rows: Rows, shown: Bools) -> bool:
+    """Whether the modules that hold some weights hold no others, nor do modules in them."""
+    others = names_of(rows, rows.phase_is("param") & ~shown)
+    owners = {name.rpartition(".")[0] for name in names_of(rows, shown)}
+    return not any(name.startswith(f"{owner}.") or not owner for owner in owners for name in others)
 
 
 def names_of(rows: Rows, chosen: Bools) -> tuple[str, ...]:

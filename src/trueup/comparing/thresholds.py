@@ -267,7 +267,7 @@ COUNTED_TIMES = chosen(
     "comparing.counted_times",
     1024.0,
     "smallest normal numbers",
-    "what underflows in one order of factors and not in the other: a number of tokens, or a part of a loss scale",
+    "what underflows in one order of factors and not in the other: a number of tokens, part of a loss scale",
 )
 COUNTED_SHARE = chosen(
     "comparing.counted_share",

@@ -153,7 +153,7 @@ def _context(
         measured = ReplayNoise.measured(replay_noise, reference) if replay_noise else None  # type: ignore[arg-type]
         by_replay = tuple(replay_origins(replay, work.reference, noise=measured))
         kept = against_agreement(by_replay) if _agree_as_measured(comparison) else by_replay
-        found = _merged(kept, passive)
+        found = (*_merged(kept, passive), *_unreached(passive, kept, comparison))
     shown = replayed if replayed is not None else target
     book = code_book(target, reference)
 
@@ -207,6 +207,22 @@ def _merged(replayed: tuple[Origin, ...], passive: tuple[Origin, ...]) -> tuple[
         replace(o, evidence=(*o.evidence, reason(Stages.ALSO_PASSIVE))) if o.module in modules else o
         for o in replayed
     )
+
+
+def _unreached(
+    passive: Sequence[Origin], replayed: Sequence[Origin], comparison: Comparison
+) -> tuple[Origin, ...]:
+    """Gradients of weights whose modules no replay can give the reference's values, since none of their calls
+    has a counterpart: a norm that is given another layout, after another step. There the traces decide."""
+    own = comparison.frame().filter(
+        (pl.col("phase").cast(pl.String) == "forward") & (pl.col("kind").cast(pl.String) == "module")
+    )
+    paired = pl.col("status").cast(pl.String) != "unmatched"
+    names = own.group_by(pl.col("name").cast(pl.String)).agg(paired.any().alias("paired"))
+    alone = set(names.filter(~pl.col("paired"))["name"])
+    known = {origin.module for origin in replayed}
+    found = [one for one in passive if one.phase == "param_grad" and one.stage is Stage.BACKWARD]
+    return tuple(one for one in found if one.module in alone and one.module not in known)
 
 
 def _walk(

@@ -124,7 +124,9 @@ def _sums_told(facts: Facts) -> str:
         else f"their sum in {facts[side]} ({side})"
         for side in ("target", "reference")
     ]
-    held = facts.fill("{num:count weight} {has} bit-identical gradients", has="has" if facts["num"] == 1 else "have")
+    held = facts.fill(
+        "{num:count weight} {has} bit-identical gradients", has="has" if facts["num"] == 1 else "have"
+    )
     return f"{held} in every microbatch; the optimizer gets {ways[0]}, {ways[1]}, times a factor"
 
 
@@ -414,8 +416,8 @@ PHRASES = {
         ),
     ),
     Is.FINER_EXCEEDED: Phrase(
-        sentence="all before is the same number by number; this differs by {rel_l2:.3g}, where the finer dtype "
-        "rounds {least:.1g} at most, and with it {site}",
+        sentence="all before is the same number by number; this differs by {rel_l2:.3g}, where the finer "
+        "dtype rounds {least:.1g} at most, and with it {site}",
         samples=({"rel_l2": 1.5e-3, "least": 4.8e-7, "site": "layers.1.norm · output.0"},),
     ),
     Is.SUMS_TOLD: Phrase(
@@ -438,8 +440,8 @@ PHRASES = {
         ),
     ),
     Is.ROWS_OF_ONE_SIDE: Phrase(
-        sentence="of {total} rows of the gradient, {target} (target) and {reference} (reference) are not exactly "
-        "zero; rounding makes no such zeros",
+        sentence="of {total} rows of the gradient, {target} (target) and {reference} (reference) are not "
+        "exactly zero; rounding makes no such zeros",
         samples=({"target": 96, "reference": 88, "total": 96},),
     ),
     Is.FIRST_BEYOND: Phrase(

@@ -22,6 +22,7 @@ from trueup.store import StepView
 from trueup.store.given import root_inputs
 from trueup.types.codes import EvidenceCode, ReplayCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
+from trueup.types.codes.base import Code
 from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, Origin, Stage
 from trueup.types.reason import Reason, reason
@@ -184,8 +185,8 @@ def precision_findings(context: Context, stage: Stage) -> tuple[Finding, ...]:
         headline.place("autocast") or headline.number("whole")
     ):
         cause = CauseCode.AUTOCAST_ON_ONE_SIDE if headline.place("autocast") else CauseCode.MODEL_DTYPE
-    elif headline.code in _CAUSES:
-        cause = _CAUSES[headline.code]
+    else:
+        cause = _CAUSES.get(headline.code, cause)
     return (_as_recorded(verdict, stage, replace(kind, causes=(Reason(cause),))),)
 
 
@@ -196,7 +197,7 @@ def _stage_of(verdict: Verdict) -> Stage:
     return Stage.REDUCTION if of_sums else Stage.FORWARD
 
 
-_CAUSES = {
+_CAUSES: dict[Code, CauseCode] = {
     VerdictCode.WEIGHTS_IN: CauseCode.MODEL_DTYPE,
     VerdictCode.SUMS_IN: CauseCode.SUMS_IN_COARSE_DTYPE,
 }
@@ -236,7 +237,7 @@ def _of_verdict(verdict: Verdict) -> Finding:
     return _as_recorded(verdict, stage, kind_named(name, EvidenceRank.STATED, verdict.evidence[0]))
 
 
-_KNOWN = {
+_KNOWN: dict[Code, tuple[str, Stage]] = {
     VerdictCode.BUFFER_DIFFERS: ("dtype_or_rounding", Stage.FORWARD),
     VerdictCode.POSITIONS_COUNT: ("wrong_mask", Stage.LOSS),
     VerdictCode.ROWS_TRAIN: ("frozen_or_missing_gradient", Stage.BACKWARD),

@@ -12,6 +12,7 @@ from functools import partial
 import numpy as np
 import polars as pl
 
+from trueup.comparing.thresholds import COARSER
 from trueup.diagnosing.ledger import Summing, handovers, summings
 from trueup.diagnosing.optimizer_fit import roundoff_of
 from trueup.diagnosing.stages.clipping import clipping_findings, clipping_of, loss_scale_findings
@@ -81,6 +82,7 @@ class ReductionStage:
             findings = [finding_from_origin(origin, context) for origin in origins]
         if not findings:
             findings = reported_norm_findings(context)
+        findings = [one for one in findings if not _follows_dtype(one, context)]
         return self._outcome(context, tuple(findings), tuple(dict.fromkeys(said)))
 
     def _outcome(
@@ -110,6 +112,27 @@ class ReductionStage:
             return outcome(status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)
         head = reason(Stages.BOTH_ALIKE)
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
+
+
+def _follows_dtype(finding: Finding, context: Context) -> bool:
+    """Whether weights in another dtype make it: their gradients have that dtype, and what a norm or a sum is
+    off by then is its rounding."""
+    dtypes, headline = context.dtypes_of_weights, finding.headline
+    if dtypes is None:
+        return False
+    if headline.code is Stages.ROUNDED:
+        return True
+    sides = ("target", "reference")
+    sums = [one for one in finding.evidence if one.code is Stages.SUMMED]
+    left = [one.number(f"{side}_residual") for one in sums for side in sides]
+    if headline.code is Stages.SCALED:
+        left.append((headline.number("factor") or 0.0) - 1)
+    elif headline.code is Clip.REPORTED_NORM:
+        left = [(headline.number(side) or 0.0) - 1 for side in sides]
+    elif headline.code is not Stages.CHANGED:
+        return False
+    most = COARSER * max(map(roundoff_of, dtypes))
+    return bool(left) and all(one is not None and abs(one) <= most for one in left)
 
 
 def _with_norm_taken(findings: list[Finding], context: Context) -> list[Finding]:

@@ -43,7 +43,10 @@ class WeightsStage:
         lone = [f for f in target.parameters if f not in context.matched]
         extra = (reason(Weights.UNMATCHED, num=len(lone), names=lone),) if lone else ()
         ties = ties_that_differ(context)
-        lead = [*_parametrized_in_one(context, target, reference), *precision_findings(context, Stage.WEIGHTS)]
+        lead = [
+            *_parametrized_in_one(context, target, reference),
+            *precision_findings(context, Stage.WEIGHTS),
+        ]
         trained = [] if apart else _trained_in_one(context, target, reference)
         if apart or ties or trained or lead:
             shapes = _shapes(context)

@@ -51,8 +51,8 @@ class EvidenceCode(Code):
     INPUTS_DIFFER_ALREADY = "evidence.inputs_differ_already"
     # what else differs
     FINER_EXCEEDED = "evidence.finer_exceeded"
-    """``rel_l2`` of the first record that is not the same, the ``least`` that the finer of its dtypes does not
-    explain, and the ``site`` of the first after it that exceeds it too"""
+    """``rel_l2`` of the first record that is not the same, the ``least`` that the finer of its dtypes does
+    not explain, and the ``site`` of the first after it that exceeds it too"""
     SUMS_TOLD = "evidence.sums_told"
     """``num`` weights have equal gradients in all microbatches; ``target``, ``reference``: dtypes of their
     sums, ``target_once``, ``reference_once``: whether they are rounded to it once"""
