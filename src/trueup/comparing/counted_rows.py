@@ -72,8 +72,8 @@ def counted(target: Floats, reference: Floats, dtypes: list[str], *, share: floa
     if target.shape != reference.shape or target.ndim < 2 or not target.size:
         return None
     sides = [one.reshape(-1, one.shape[-1]) for one in (target, reference)]
-    there = [one.any(axis=1) for one in sides]
-    apart, both = np.not_equal(*there), np.logical_and(*there)
+    there: list[Bools] = [np.asarray(one.any(axis=1)) for one in sides]
+    apart, both = there[0] != there[1], there[0] & there[1]
     if not apart.any() or not both.any():
         return None
     whole = np.where(there[0][:, None], sides[0], sides[1])[apart]

@@ -57,9 +57,9 @@ def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement
 
 
 def _comes_out_later(rows: Rows, metrics: Metrics, begins: Bools) -> bool:
-    """Whether a difference begins after the step's last loss, so that neither that nor a gradient felt it, and
-    what the model returned then differs by more than ``1 / UNFELT`` of it: a teacher that is asked for the
-    next step, say."""
+    """Whether a difference begins after the step's last loss, so that neither that nor a gradient felt it,
+    and what the model returned then differs by more than ``1 / UNFELT`` of it: a teacher that is asked for
+    the next step, say."""
     losses = np.flatnonzero(rows.phase_is("loss"))
     at = np.arange(len(rows))
     late = begins & (at > losses[-1]) & rows.phase_is("forward")
