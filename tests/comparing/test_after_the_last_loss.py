@@ -1,4 +1,4 @@
-"""What a step evaluates after its last loss, of which the next loss is made, beside another form of the same."""
+"""What a step evaluates after its last loss, of which the next loss is made, beside another form of it."""
 
 from __future__ import annotations
 

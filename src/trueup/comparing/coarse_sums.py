@@ -3,8 +3,8 @@
 Where two runs give a weight the same gradients, bit by bit, and make other sums of them, each sum is worked
 out again: in float32, in a coarse dtype after each microbatch, or in float32 and rounded once. What an
 optimizer gets is such a sum times one number (a mean, clipping, a loss scale), and one of the three gives it
-to a few roundings of float32, the others to one of the coarse dtype: a thousand times more. Where none does (a
-coarse dtype rounds the product, too; an order of its own), nothing is said.
+to a few roundings of float32, the others to one of the coarse dtype: a thousand times more. Where none does
+(a coarse dtype rounds the product, too; an order of its own), nothing is said.
 
 Masters in float32 have names of their own: the gradient of one is that of the weight whose sum it is.
 """
