@@ -41,6 +41,8 @@ class Program:
     """of weights of their own"""
     scale: float = 1.0
     """of the second block: a fault"""
+    sent: float = 1.0
+    """what gradients are multiplied by before the update: a fault"""
     autocast: bool = False
     chunks: int = 1
     eager: bool = False
@@ -107,6 +109,9 @@ def train(folder: Path, program: Program, **manifest: object) -> Path:
             with torch.autocast("cpu", dtype=COARSE, enabled=program.autocast):
                 logits = model(ids)
             model.criterion(logits, labels).backward()
+            for parameter in model.parameters():
+                if program.sent != 1.0 and parameter.grad is not None:
+                    parameter.grad *= program.sent
             optimizer.step()
             optimizer.zero_grad()
     torch.set_num_threads(1)

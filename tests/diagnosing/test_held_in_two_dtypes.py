@@ -45,6 +45,13 @@ def diagnosed(folder: Path, target: Program, reference: Program):
     return diagnose(*runs, output=folder / "diagnosis")
 
 
+def test_a_factor_beyond_rounding_stands_beside_the_dtype(tmp_path: Path) -> None:
+    found = diagnosed(tmp_path, replace(BASE, gates=COARSE, sent=1.25), BASE)
+    first, *more = found.findings
+    assert first.headline.code is VerdictCode.WEIGHTS_IN
+    assert Stage.REDUCTION in {one.stage for one in more}
+
+
 def test_another_form_of_attention_has_no_finding(tmp_path: Path) -> None:
     assert diagnosed(tmp_path, replace(BASE, eager=True), BASE).outcome is Outcome.AGREE
 

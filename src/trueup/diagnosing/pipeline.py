@@ -214,15 +214,25 @@ def _unreached(
 ) -> tuple[Origin, ...]:
     """Gradients of weights whose modules no replay can give the reference's values, since none of their calls
     has a counterpart: a norm that is given another layout, after another step. There the traces decide."""
+    name, slot = pl.col("name").cast(pl.String), pl.col("slot").cast(pl.String)
     own = comparison.frame().filter(
         (pl.col("phase").cast(pl.String) == "forward") & (pl.col("kind").cast(pl.String) == "module")
     )
-    paired = pl.col("status").cast(pl.String) != "unmatched"
-    names = own.group_by(pl.col("name").cast(pl.String)).agg(paired.any().alias("paired"))
-    alone = set(names.filter(~pl.col("paired"))["name"])
+    given = [pl.col(f"{side}_shape").cast(pl.String).filter(slot.str.starts_with("input")) for side in _SIDES]
+    paired = (pl.col("status").cast(pl.String) != "unmatched").any()
+    first = (one.drop_nulls().first().alias(side) for one, side in zip(given, _SIDES, strict=True))
+    calls = own.group_by(name).agg(paired.alias("paired"), *first)
+    alone = {row.pop("name"): row for row in calls.filter(~pl.col("paired")).drop("paired").to_dicts()}
     known = {origin.module for origin in replayed}
-    found = [one for one in passive if one.phase == "param_grad" and one.stage is Stage.BACKWARD]
-    return tuple(one for one in found if one.module in alone and one.module not in known)
+    return tuple(
+        replace(one, evidence=(reason(Stages.GIVEN_SHAPES, module=one.module, **shapes), *one.evidence))
+        for one in passive
+        if one.phase == "param_grad" and one.stage is Stage.BACKWARD and one.module not in known
+        if (shapes := alone.get(one.module)) is not None and None not in shapes.values()
+    )
+
+
+_SIDES = ("target", "reference")
 
 
 def _walk(

@@ -125,6 +125,9 @@ def _follows_dtype(finding: Finding, context: Context) -> bool:
     sides = ("target", "reference")
     sums = [one for one in finding.evidence if one.code is Stages.SUMMED]
     left = [one.number(f"{side}_residual") for one in sums for side in sides]
+    told = (part for one in finding.evidence for part in (one, *one.parts))
+    uneven = (one for one in told if one.code is Clip.BY_PARAMETER)
+    left += [(one.number("factor") or 0.0) / (one.number("usual") or 1.0) - 1 for one in uneven]
     if headline.code is Stages.SCALED:
         left.append((headline.number("factor") or 0.0) - 1)
     elif headline.code is Clip.REPORTED_NORM:
