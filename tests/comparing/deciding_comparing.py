@@ -18,7 +18,10 @@ from tests.deciding import decides
 from trueup.comparing.arbiter import _judge
 from trueup.comparing.coarse_activations import _told
 from trueup.comparing.coarse_norms import Given, are_off_together, rounds_inside
+from trueup.comparing.coarse_results import is_rounding
+from trueup.comparing.coarse_sums import added_up, is_sum_of
 from trueup.comparing.common_form import _copied, _settle, _settle_sums, _whole
+from trueup.comparing.counted_rows import counted
 from trueup.comparing.device_products import device_products
 from trueup.comparing.first import Preceding
 from trueup.comparing.grounds import _norms
@@ -45,7 +48,7 @@ from trueup.comparing.rules import (
 from trueup.comparing.rules.lone_rounding import least_rounding
 from trueup.comparing.rules.reduced_later import are_apart
 from trueup.comparing.scalars import compare_scalars, later_loss
-from trueup.comparing.thresholds import CANCELLED_PART, FLOAT32
+from trueup.comparing.thresholds import CANCELLED_PART, COUNTED_SHARE, FLOAT32
 from trueup.comparing.tolerance import _running_roundoff, factor_of, rounding_bound
 from trueup.comparing.verdict import confidence, may_be_noise
 from trueup.comparing.worth import refuse_different_models
@@ -902,3 +905,50 @@ def norm_fits(size: float) -> object:
     given = norm_given()
     signs = np.where(np.arange(len(given.x)) % 2, 1.0, -1.0)
     return rounds_inside(off_together(given, size * signs), [0.0])
+
+
+# -- dtypes ------------------------------------------
+
+
+@decides("comparing.coarser")
+def coarser(size: float) -> object:
+    return is_rounding(size * UNIT, 1e-6, UNIT)
+
+
+def parts_of_a_sum() -> tuple[list[Floats], Floats]:
+    """Three gradients in bfloat16 and something that is none of their sum, of its length."""
+    parts = [rounded_to(one, "bfloat16") for one in np.random.default_rng(0).normal(size=(3, 512))]
+    total, other = np.sum(parts, axis=0), np.random.default_rng(1).normal(size=512)
+    other -= total * (total @ other) / (total @ total)
+    return parts, other * np.linalg.norm(total) / np.linalg.norm(other)
+
+
+@decides("comparing.sum_exact", margin=0.1)
+def sum_exact(size: float) -> object:
+    parts, other = parts_of_a_sum()
+    return added_up(np.sum(parts, axis=0) + size * FLOAT32 * other, parts)
+
+
+@decides("comparing.sum_linked")
+def sum_linked(size: float) -> object:
+    parts, other = parts_of_a_sum()
+    return is_sum_of(np.sum(parts, axis=0) + size / np.sqrt(1 - size**2) * other, parts)
+
+
+def of_one_side(size: float, share: float) -> object:
+    """Rows of 64 that both sides have, and one of the target's alone with numbers of this size."""
+    reference = np.ones((5, 64))
+    reference[4] = 0.0
+    target = reference.copy()
+    target[4] = size
+    return counted(target, reference, ["float32", "float16"], share=share)
+
+
+@decides("comparing.counted_times")
+def counted_times(times: float) -> object:
+    return of_one_side(times * DTYPES["float16"].smallest_normal, 0.0)
+
+
+@decides("comparing.counted_share")
+def counted_share(share: float) -> object:
+    return of_one_side(share, COUNTED_SHARE)

@@ -268,3 +268,38 @@ def test_a_gradient_changed_after_backward_names_its_weight(tmp_path: Path) -> N
     held = reason(VerdictCode.HELD_GRADIENT_CHANGED, weight="layers.2.weight", step=0)
     assert verdict.headline == held
     assert verdict.owner == "layers.2"
+
+
+# -- the first difference of a later step ------------------------------------------
+
+HOST = {"devices": [], "num_threads": 1, "framework_version": "2.13.0"}
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "machine", "is_named"),
+    [
+        ((), [0], HOST, True),
+        ([3], [0], HOST, False),
+        ((), range(NUM_LAYERS), HOST, True),
+        ((), [0], HOST | {"devices": ["NVIDIA H100"]}, False),
+        ((), (), HOST, False),
+    ],
+    ids=["equal before", "a step before differs", "of all its like", "kernels vary", "equal"],
+)
+def test_after_equal_steps_the_first_other_bits_are_told(
+    first: Collection[int], later: Collection[int], machine: dict[str, object], is_named: bool, tmp_path: Path
+) -> None:
+    for side, steps in (("target", (first, later)), ("reference", ((), ()))):
+        for step, rounded in enumerate(steps):
+            norms(rounded).write(tmp_path / side, step=step, **machine)
+    found = compare(tmp_path / "target", tmp_path / "reference")
+    told = reason(RecordCode.AFTER_EQUAL_STEPS, step=1)
+    assert (told in found.verdict.evidence) is is_named
+    assert (origins(found)[:1] == ["layers.0.ln · output.0"]) is is_named
+
+
+def test_a_last_bit_of_float32_of_a_later_step_is_left_alone(tmp_path: Path) -> None:
+    for side, steps in (("target", ((), [0])), ("reference", ((), ()))):
+        for step, rounded in enumerate(steps):
+            norms(rounded, of="float32").write(tmp_path / side, step=step, **HOST)
+    assert origins(compare(tmp_path / "target", tmp_path / "reference")) == []

@@ -49,6 +49,7 @@ def precision_grounds(gap: PrecisionGap, ledger: Ledger, scalars: Sequence[Scala
     found = []
     if gap.functions or gap.modules:
         found.append(reason(EvidenceCode.COMPUTED_BY, functions=gap.functions, modules=gap.modules))
+    found += gap.grounds
     if gap.beyond is None:
         found.append(reason(EvidenceCode.NONE_BEYOND, dtype=gap.coarser))
     else:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from trueup.comparing.arbiter import Arbitrated, Arbitration, arbitrated, tally
 from trueup.comparing.coarse_activations import ActivationGap
 from trueup.comparing.content import Counts, DepthPoint, LocalNorm, UnmatchedGroup
+from trueup.comparing.counted_rows import CountedRows
 from trueup.comparing.first import First, JudgedStep, first_of_rows
 from trueup.comparing.gradient_work import shown_phase
 from trueup.comparing.judgement import (
@@ -62,6 +63,8 @@ class Ledger:
     """of the first compared step: what a module with another constant makes of the same, within rounding"""
     activation: ActivationGap | None = None
     """of the first compared step: two activation functions that no tolerance tells apart"""
+    counted: CountedRows | None = None
+    """of the first compared step: rows of a gradient that are exactly zero in one run alone"""
     copies: UpdatedCopies | None = None
     """that one side's optimizer updates in place of weights, in the first compared step"""
     lacking: First | None = None

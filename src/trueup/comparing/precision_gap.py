@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import numpy as np
 
@@ -43,6 +44,7 @@ from trueup.comparing.tolerance import Precision, rounding_bound
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.arrays import Bools, Floats
+from trueup.types.reason import Reason
 from trueup.types.trace import Manifest
 
 TF32 = "tf32"
@@ -54,6 +56,21 @@ _REDUCTIONS = frozenset({"mean", "sum", "var", "var_mean", "std", "std_mean", "n
 """functions that make one number of many"""
 _WEIGHTED = ("linear", "head")
 """roles whose inputs and weight tell autocast: nothing else gives a coarser output from them"""
+
+
+class GapOf(Enum):
+    """What is in another dtype."""
+
+    COMPUTING = auto()
+    """what functions or modules compute in"""
+    WEIGHTS = auto()
+    """weights, not all of them"""
+    RESULT = auto()
+    """what a module gives, or is given"""
+    LOSS = auto()
+    """the loss, or the logits it is made of"""
+    SUMS = auto()
+    """the gradients of a step, while they are added up"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +96,11 @@ class PrecisionGap:
     """the first origin that the coarser dtype does not explain"""
     scored: int
     """order of the record that the coarser dtype explains and the finer one does not"""
+    of: GapOf = GapOf.COMPUTING
+    parameters: tuple[str, ...] = ()
+    """weights that have these dtypes, or whose gradients do"""
+    grounds: tuple[Reason, ...] = ()
+    """how it is known, beside what computes in the dtypes"""
 
     @property
     def named(self) -> tuple[str, ...]:
@@ -147,12 +169,15 @@ def gap_of_step(judged: JudgedStep, context: StepContext, tf32: str | None = Non
         target, reference = (TF32 if tf32 == "target" else target, TF32 if tf32 == "reference" else reference)
     functions, modules = _computing(rows, shown)
     weights = rows.phase_is("param") & rows.paired & ~np.isnan(roundoff[0]) & ~np.isnan(roundoff[1])
+    parameters, whole = names_of(rows, shown & weights), bool(weights.any() and shown[weights].all())
     return PrecisionGap(
         at=first_of_rows(judged, first),
         target=target,
         reference=reference,
-        weights=bool((shown & weights).any()),
-        whole=bool(weights.any() and shown[weights].all()),
+        of=GapOf.COMPUTING if functions or _hold_no_others(rows, shown & weights) else GapOf.WEIGHTS,
+        parameters=parameters,
+        weights=bool(parameters),
+        whole=whole,
         functions=functions,
         modules=modules,
         autocast=_autocast(rows, shown, roundoff),
@@ -169,6 +194,9 @@ def gap_from(
     *,
     functions: tuple[str, ...] = (),
     modules: tuple[str, ...] = (),
+    of: GapOf = GapOf.COMPUTING,
+    parameters: tuple[str, ...] = (),
+    grounds: tuple[Reason, ...] = (),
 ) -> PrecisionGap:
     """The gap that begins at a row, of calls that compute in two dtypes by themselves."""
     at = np.arange(len(judged.rows))
@@ -177,7 +205,10 @@ def gap_from(
         at=first_of_rows(judged, row),
         target=target,
         reference=reference,
-        weights=False,
+        of=of,
+        parameters=parameters,
+        grounds=grounds,
+        weights=of is GapOf.WEIGHTS,
         whole=False,
         functions=functions,
         modules=modules,
@@ -185,6 +216,19 @@ def gap_from(
         beyond=first_of_rows(judged, int(own[0])) if len(own) else None,
         scored=row,
     )
+
+
+def _hold_no_others(rows: Rows, shown: Bools) -> bool:
+    """Whether the modules that hold some weights hold no others, nor do modules in them."""
+    others = names_of(rows, rows.phase_is("param") & ~shown)
+    owners = {name.rpartition(".")[0] for name in names_of(rows, shown)}
+    return not any(name.startswith(f"{owner}.") or not owner for owner in owners for name in others)
+
+
+def names_of(rows: Rows, chosen: Bools) -> tuple[str, ...]:
+    """Names of the calls of some rows, each once."""
+    words = rows.match.words.name
+    return tuple(dict.fromkeys(words[code] for code in rows.of_call("name")[chosen].tolist()))
 
 
 def gap_of_reductions(judged: JudgedStep) -> PrecisionGap | None:

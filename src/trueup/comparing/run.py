@@ -20,14 +20,17 @@ from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coarse_activations import gap_of_activations
 from trueup.comparing.coarse_choices import gap_of_choices
 from trueup.comparing.coarse_norms import gap_of_norms
+from trueup.comparing.coarse_results import gap_of_results
+from trueup.comparing.coarse_sums import gap_of_sums
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.common_form import in_common_form
 from trueup.comparing.content import Content, Side, Tolerance
+from trueup.comparing.counted_rows import rows_that_count
 from trueup.comparing.device_products import device_products
 from trueup.comparing.first import JudgedStep, first_of_rows
 from trueup.comparing.history import History, observe, remember
 from trueup.comparing.inflow import Inflow
-from trueup.comparing.judgement import Judgement
+from trueup.comparing.judgement import EQUAL, Judgement
 from trueup.comparing.label_parts import with_joined_parts
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.loss_scale import in_one_scale, loss_scales, undone_scale, with_factor_of
@@ -150,6 +153,8 @@ class _Work:
     tied: dict[str, str] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
     histories: dict[int, History] = field(default_factory=dict)
+    equal: dict[int, bool] = field(default_factory=dict)
+    """rank -> whether all records of the steps so far are bit-identical"""
     stacks: tuple[StackBook, StackBook] = field(default_factory=lambda: (StackBook(), StackBook()))
     precision: list[pl.DataFrame] = field(default_factory=list)
     seen: list[str] = field(default_factory=list)
@@ -192,10 +197,13 @@ class _Work:
             step=pair.step,
             factor=self._factor(rows),
             is_merged=any(isinstance(side, MergedTrace) for side in (self.target, self.reference)),
+            repeats=self.equal.get(pair.rank, False) and self._kernels_repeat(),
             is_alone=all(side.manifest.get("world_size") == 1 for side in (self.target, self.reference)),
         )
         judgement = judge_step(context, metrics)
         metrics = replace(metrics, difference=judgement.difference)
+        is_equal = bool((judgement.status == EQUAL).all())
+        self.equal[pair.rank] = is_equal and self.equal.get(pair.rank, first)
         self.histories[pair.rank] = remember(rows, metrics, judgement, history, pair.step)
         arbitration = self._arbitration(rows, judgement, pair)
         table = table_from_rows(pair, rows, metrics, judgement, arbitration, self.stacks)
@@ -215,21 +223,32 @@ class _Work:
             if self.options.read_values and self.ledger.activation is None:
                 sides = self.target, self.reference
                 self.ledger.activation = gap_of_activations(judged, sides)
+                if scales[0] == scales[1] and self.ledger.counted is None:
+                    self.ledger.counted = rows_that_count(judged, sides)
             row = module_of_other_constant(rows, metrics, *attributes)
             if row is not None and self.ledger.other_constant is None:
                 self.ledger.other_constant = first_of_rows(judged, row)
         self.seen.append(_described(rows, pair))
         return table
 
+    def _kernels_repeat(self) -> bool:
+        """Whether one program makes the same bits of the same bits: on a host, by as many threads."""
+        sides = self.target.manifest, self.reference.manifest
+        known = [(one.get("devices"), one.get("num_threads"), one.get("framework_version")) for one in sides]
+        return known[0] == known[1] and known[0][0] in ([], ["CPU"])
+
     def _coarse_gap(
         self, judged: JudgedStep, attributes: tuple[Attributes, Attributes]
     ) -> PrecisionGap | None:
         """The first thing in the step that one run alone makes in a coarse dtype, below every tolerance."""
         sides = self.target, self.reference
+        manifests = self.target.manifest, self.reference.manifest
         found = [gap_of_reductions(judged)]
         if self.options.read_values:
             found.append(gap_of_choices(judged, sides))
             found.append(gap_of_norms(judged, sides, attributes))
+            found.append(gap_of_sums(judged, sides))
+        found.append(gap_of_results(judged, manifests))  # last: the others know of the same row what it does
         return min((gap for gap in found if gap is not None), key=lambda gap: gap.scored, default=None)
 
     def _rows(self, pair: StepPair) -> Rows:

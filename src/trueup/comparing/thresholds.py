@@ -256,6 +256,38 @@ FINER = chosen(
     _ROUNDINGS,
     "of the finer dtype; float16 stands 8,192 of float32's above it, so anything near does",
 )
+COARSER = derived(
+    "comparing.coarser",
+    4.0,
+    _ROUNDINGS,
+    "of the coarser dtype: a tensor rounded once is off by less than one, one that a module makes in it by a "
+    "few; a difference of another cause has no such limit",
+)
+COUNTED_TIMES = chosen(
+    "comparing.counted_times",
+    1024.0,
+    "smallest normal numbers",
+    "what underflows in one order of factors and not in the other: a number of tokens, part of a loss scale",
+)
+COUNTED_SHARE = chosen(
+    "comparing.counted_share",
+    0.1,
+    "of the usual row",
+    "rows of an embedding that cancel to rounding have a hundredth at most, in bfloat16",
+)
+SUM_EXACT = derived(
+    "comparing.sum_exact",
+    16.0,
+    _ROUNDINGS,
+    "of float32: an addition a microbatch, a mean, clipping and a loss scale round a few times; a sum in "
+    "float16 is off by a thousand, in bfloat16 by ten thousand",
+)
+SUM_LINKED = derived(
+    "comparing.sum_linked",
+    0.05,
+    "of the norm",
+    "a sum in bfloat16 is off by less than a hundredth of it, one of other gradients by about all of it",
+)
 LONE_LEAST = derived(
     "comparing.lone_least",
     DTYPES["float16"].eps / 2,

@@ -8,8 +8,9 @@ A record may differ from its counterpart by
 
 - u: unit roundoff of the coarsest floating dtype both traces have used at or before the site (bfloat16 2^-8,
   float32 2^-24).
-- depth: leaf module calls before it, forward and backward counted on, whose tensors are not bit for bit
-  equal: rounding errors add up like a random walk, but only from where the runs begin to round differently.
+- depth: leaf module calls before it in its microbatch, forward and backward counted on, whose tensors are not
+  bit for bit equal: rounding errors add up like a random walk, but only from where the runs begin to round
+  differently. The next microbatch begins with the same weights; a sum of several has the noise of one.
   What one run computes out of sight (a compiled model) counts with all that the other run shows in it, its
   calls and its dtypes.
   A record that is computed from bit-equal values alone is held to what it can have been rounded to since
@@ -197,8 +198,8 @@ def _so_far(values: Floats) -> Floats:
 
 
 def _depth(rows: Rows, metrics: Metrics, inside: Unseen | None) -> Floats:
-    """Leaf calls before each row, per execution, whose outputs (forward) or input gradients (backward) are
-    not bit-equal."""
+    """Leaf calls before each row in its microbatch, per execution, whose outputs (forward) or input gradients
+    (backward) are not bit-equal; of what is made of all microbatches, those of the deepest."""
     leaf, weight = _leaves(rows)
     forward = rows.phase_is("forward") & rows.slot_starts("output")
     backward = rows.phase_is("backward") & rows.slot_starts("input")
@@ -208,7 +209,14 @@ def _depth(rows: Rows, metrics: Metrics, inside: Unseen | None) -> Floats:
     steps = np.zeros(len(rows))
     unseen_leaves = 0.0 if inside is None else inside.leaves
     steps[at[first]] = weight if inside is None else np.maximum(weight, inside.leaves[at[first]])
-    return np.cumsum(steps) - steps + unseen_leaves
+    depth = np.zeros(len(rows))
+    for microbatch in np.unique(rows.microbatch).tolist():  # each begins anew, with the weights of the step
+        own = rows.microbatch == microbatch
+        depth[own] = np.cumsum(steps[own]) - steps[own]
+    whole = after_backward(rows) | rows.phase_is("collective")  # made of all of them
+    whole |= rows.phase_is("param_grad") & ~rows.slot_starts("local")
+    depth[whole] = np.maximum.accumulate(depth)[whole]
+    return depth + unseen_leaves
 
 
 def _leaves(rows: Rows) -> tuple[Bools, float]:

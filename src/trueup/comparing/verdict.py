@@ -11,12 +11,13 @@ from trueup.comparing.attributes import Attributes, explain_by_attributes
 from trueup.comparing.buffers import BufferGaps, explain_by_buffers, settings_of_writers
 from trueup.comparing.captured import not_paired, unseen
 from trueup.comparing.coarse_activations import ActivationGap
+from trueup.comparing.counted_rows import CountedRows
 from trueup.comparing.first import First, Preceding
 from trueup.comparing.grounds import grounds, preceding, precision_grounds, scalar_reason
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.microbatches import led_by_microbatches
 from trueup.comparing.optimizer_settings import SharedGap
-from trueup.comparing.precision_gap import PrecisionGap
+from trueup.comparing.precision_gap import GapOf, PrecisionGap
 from trueup.comparing.scalars import DECISIVE, NORM, RATE, ScalarPair, later_loss, number
 from trueup.comparing.thresholds import (
     DOUBT_AFTER_EQUAL,
@@ -121,6 +122,15 @@ def _led_by_precision(verdict: Verdict, ledger: Ledger, scalars: Sequence[Scalar
 
 def _precision_headline(gap: PrecisionGap) -> Reason:
     dtypes = {"target": gap.target, "reference": gap.reference}
+    if gap.of is GapOf.WEIGHTS:
+        return reason(VerdictCode.WEIGHTS_IN, parameters=gap.parameters, **dtypes)
+    if gap.of is GapOf.LOSS:
+        return reason(VerdictCode.LOSS_IN, of_logits=gap.at.row.phase != "loss", **dtypes)
+    if gap.of is GapOf.SUMS:
+        return reason(VerdictCode.SUMS_IN, parameters=gap.parameters, **dtypes)
+    if gap.of is GapOf.RESULT:
+        given = gap.at.row.slot.startswith("input")
+        return reason(VerdictCode.RESULT_IN, module=gap.at.row.name, given=given, **dtypes)
     if gap.cast_by is not None:
         return reason(VerdictCode.CASTS_TO, side=gap.cast_by, module=gap.at.owner, **dtypes)
     return reason(
@@ -135,6 +145,8 @@ def _precision_headline(gap: PrecisionGap) -> Reason:
 
 def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
     """No record exceeds its tolerance."""
+    if ledger.counted is not None:
+        return _other_rows_count(ledger.counted, runs)
     apart = [s for s in scalars if s.beyond and s.base in DECISIVE and s.step in ledger.limits]
     if apart:
         return _scalars_differ(apart, ledger)
@@ -405,6 +417,27 @@ def _activations_differ(gap: ActivationGap, ledger: Ledger, runs: Runs) -> Verdi
         phase=first.row.phase,
         confidence=in_words(Word.CERTAIN),
         evidence=(reason(EvidenceCode.ACTIVATIONS, num=gap.numbers, **functions),),
+        before=preceding(first.before),
+        next=runs.to_do(NextCode.READ_REPORT, first.step),
+    )
+
+
+def _other_rows_count(found: CountedRows, runs: Runs) -> Verdict:
+    """Rows with a gradient in one run alone, below what rounding may make of all of it."""
+    first = found.at
+    numbers = {"target": found.target, "reference": found.reference, "total": found.total}
+    code = VerdictCode.POSITIONS_COUNT if found.weight is None else VerdictCode.ROWS_TRAIN
+    of = {} if found.weight is None else {"weight": found.weight}
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=reason(code, **numbers, **of),
+        where=first.row.site,
+        owner=first.owner,
+        step=first.step,
+        rank=first.rank,
+        phase=first.row.phase,
+        confidence=in_words(Word.CERTAIN),
+        evidence=(reason(EvidenceCode.ROWS_OF_ONE_SIDE, **numbers),),
         before=preceding(first.before),
         next=runs.to_do(NextCode.READ_REPORT, first.step),
     )

@@ -154,7 +154,7 @@ def _context(
     if replay is not None:
         by_replay = tuple(replay_origins(replay, work.reference, noise=measured))
         kept = against_agreement(by_replay) if _agree_as_measured(comparison) else by_replay
-        found = _merged(kept, passive)
+        found = (*_merged(kept, passive), *_unreached(passive, kept, comparison))
     shown = replayed if replayed is not None else target
     book = code_book(target, reference)
 
@@ -212,6 +212,32 @@ def _merged(replayed: tuple[Origin, ...], passive: tuple[Origin, ...]) -> tuple[
         replace(o, evidence=(*o.evidence, reason(Stages.ALSO_PASSIVE))) if o.module in modules else o
         for o in replayed
     )
+
+
+def _unreached(
+    passive: Sequence[Origin], replayed: Sequence[Origin], comparison: Comparison
+) -> tuple[Origin, ...]:
+    """Gradients of weights whose modules no replay can give the reference's values, since none of their calls
+    has a counterpart: a norm that is given another layout, after another step. There the traces decide."""
+    name, slot = pl.col("name").cast(pl.String), pl.col("slot").cast(pl.String)
+    own = comparison.frame().filter(
+        (pl.col("phase").cast(pl.String) == "forward") & (pl.col("kind").cast(pl.String) == "module")
+    )
+    given = [pl.col(f"{side}_shape").cast(pl.String).filter(slot.str.starts_with("input")) for side in _SIDES]
+    paired = (pl.col("status").cast(pl.String) != "unmatched").any()
+    first = (one.drop_nulls().first().alias(side) for one, side in zip(given, _SIDES, strict=True))
+    calls = own.group_by(name).agg(paired.alias("paired"), *first)
+    alone = {row.pop("name"): row for row in calls.filter(~pl.col("paired")).drop("paired").to_dicts()}
+    known = {origin.module for origin in replayed}
+    return tuple(
+        replace(one, evidence=(reason(Stages.GIVEN_SHAPES, module=one.module, **shapes), *one.evidence))
+        for one in passive
+        if one.phase == "param_grad" and one.stage is Stage.BACKWARD and one.module not in known
+        if (shapes := alone.get(one.module)) is not None and None not in shapes.values()
+    )
+
+
+_SIDES = ("target", "reference")
 
 
 def _walk(

@@ -80,6 +80,7 @@ _CAUSES = {
     CauseCode.MODEL_DTYPE: "the model is built, loaded or converted in a different dtype",
     CauseCode.TF32_ON_ONE_SIDE: "one run alone lets its GPU multiply float32 matrices in TF32: allow_tf32, "
     "the matmul precision or NVIDIA_TF32_OVERRIDE",
+    CauseCode.SUMS_IN_COARSE_DTYPE: "buffers that gradients are accumulated in have a coarser dtype",
     CauseCode.VIEW_FOR_TRANSPOSE: "a view or reshape instead of a transpose",
     CauseCode.WRAPPER_BYPASSED: "the distributed wrapper bypassed or its synchronization disabled",
 }

@@ -117,6 +117,19 @@ def _code_of_one_side(facts: Facts) -> str:
     return facts.fill(f'only the {{side}} runs {{function}} ({{at}}){other}: "{{text}}"')
 
 
+def _sums_told(facts: Facts) -> str:
+    ways = [
+        f"their sum in float32, rounded to {facts[side]} once ({side})"
+        if facts[f"{side}_once"]
+        else f"their sum in {facts[side]} ({side})"
+        for side in ("target", "reference")
+    ]
+    held = facts.fill(
+        "{num:count weight} {has} bit-identical gradients", has="has" if facts["num"] == 1 else "have"
+    )
+    return f"{held} in every microbatch; the optimizer gets {ways[0]}, {ways[1]}, times a factor"
+
+
 def _computed_by(facts: Facts) -> str:
     named = [("functions", facts["functions"]), ("modules", facts["modules"])]
     return "; ".join(f"{kind} in other dtypes: {listed(names)}" for kind, names in named if names)
@@ -401,6 +414,35 @@ PHRASES = {
             {"functions": ("linear", "gelu"), "modules": ("Linear (12)", "GELU (3)")},
             {"functions": (), "modules": ("Linear (12)",)},
         ),
+    ),
+    Is.FINER_EXCEEDED: Phrase(
+        sentence="all before is the same number by number; this differs by {rel_l2:.3g}, where the finer "
+        "dtype rounds {least:.1g} at most, and with it {site}",
+        samples=({"rel_l2": 1.5e-3, "least": 4.8e-7, "site": "layers.1.norm · output.0"},),
+    ),
+    Is.SUMS_TOLD: Phrase(
+        sentence=_sums_told,
+        samples=(
+            {
+                "num": 3,
+                "target": "bfloat16",
+                "reference": "float32",
+                "target_once": False,
+                "reference_once": False,
+            },
+            {
+                "num": 1,
+                "target": "float32",
+                "reference": "bfloat16",
+                "target_once": False,
+                "reference_once": True,
+            },
+        ),
+    ),
+    Is.ROWS_OF_ONE_SIDE: Phrase(
+        sentence="of {total} rows of the gradient, {target} (target) and {reference} (reference) are not "
+        "exactly zero; rounding makes no such zeros",
+        samples=({"target": 96, "reference": 88, "total": 96},),
     ),
     Is.FIRST_BEYOND: Phrase(
         sentence="first difference that {dtype} does not explain: {site} ({rel_l2:.3g}; tolerance "

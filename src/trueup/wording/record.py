@@ -231,6 +231,11 @@ PHRASES = {
         sentence=_one_rounding,
         samples=({"like": "layers.*.ln", "num_alike": 1}, {"like": "layers.*.ln", "num_alike": 2}),
     ),
+    Is.AFTER_EQUAL_STEPS: Phrase(
+        sentence="all steps before step {step} and all records before this one are bit-identical: other bits "
+        "come of other code or state",
+        samples=({"step": 1},),
+    ),
     Is.COMMON_FACTOR: Phrase(
         sentence=_common_factor,
         samples=({"factor": 0.002, "noise": 0.0001},),

@@ -482,6 +482,10 @@ PHRASES = {
         {"module": "layers.1.norm", "name": "eps"},
     ),
     S.COMPARE_CODE: clause("compare the code of both sides at this place"),
+    S.GIVEN_SHAPES: clause(
+        "no call of {module} has a counterpart: it is given {target} (target), {reference} (reference)",
+        {"module": "attn.q_norm", "target": "[2, 4, 48, 16]", "reference": "[2, 48, 4, 16]"},
+    ),
     S.ALSO_PASSIVE: clause("the traces alone, without replay, name the same module"),
     S.WEIGHTS_DIFFER_FROM: clause("the weights differ from step {step} on", {"step": 1}),
     S.WEIGHT_DIFFERS: clause("{parameter} differs at the start", {"parameter": "a.weight"}),

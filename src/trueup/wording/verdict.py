@@ -78,6 +78,13 @@ def _computes_in(facts: Facts) -> str:
     return f"The target {does} in {sides[0]}, the reference in {sides[1]}"
 
 
+def _weights_in(facts: Facts) -> str:
+    names = facts["parameters"]
+    subject = f"{names[0]} is" if len(names) == 1 else f"{len(names)} weights are"
+    listed_names = "" if len(names) == 1 else f": {listed(names, 1)}"
+    return facts.fill(f"{subject} {{target}} (target), {{reference}} (reference)") + listed_names
+
+
 def _casts_to(facts: Facts) -> str:
     side, module = facts["side"], facts.get("module")
     other = "reference" if side == "target" else "target"
@@ -246,6 +253,44 @@ PHRASES = {
             "weights": True,
             "whole": False,
         },
+    ),
+    Is.POSITIONS_COUNT: _headline(
+        "The loss counts {target} of {total} positions (target), {reference} (reference)",
+        {"target": 96, "reference": 88, "total": 96},
+    ),
+    Is.ROWS_TRAIN: _headline(
+        "Rows of {weight} with a gradient: {target} (target), {reference} (reference) of {total}",
+        {"weight": "emb.weight", "target": 14, "reference": 13, "total": 192},
+    ),
+    Is.WEIGHTS_IN: _headline(
+        _weights_in,
+        {"parameters": ("layers.0.mixer.D",), "target": "bfloat16", "reference": "float32"},
+        {"parameters": ("a.weight", "b.weight", "c.weight"), "target": "bfloat16", "reference": "float32"},
+    ),
+    Is.RESULT_IN: _headline(
+        lambda facts: facts.fill(
+            f"{'Input' if facts['given'] else 'Output'} of {facts['module'] or 'the root module'} is "
+            "{target} (target), {reference} (reference)"
+        ),
+        {"module": "layers.0", "given": False, "target": "bfloat16", "reference": "float32"},
+        {"module": "", "given": False, "target": "float32", "reference": "bfloat16"},
+        {"module": "layers.1", "given": True, "target": "float32", "reference": "bfloat16"},
+    ),
+    Is.LOSS_IN: _headline(
+        lambda facts: facts.fill(
+            "The loss is made of {target} logits (target), {reference} logits (reference)"
+            if facts["of_logits"]
+            else "The loss is computed in {target} (target), {reference} (reference)"
+        ),
+        {"of_logits": False, "target": "bfloat16", "reference": "float32"},
+        {"of_logits": True, "target": "bfloat16", "reference": "float32"},
+    ),
+    Is.SUMS_IN: _headline(
+        lambda facts: facts.fill(
+            "Gradients of {num:count weight} are added up in {target} (target), {reference} (reference)",
+            num=len(facts["parameters"]),
+        ),
+        {"parameters": ("a.weight", "b.weight"), "target": "bfloat16", "reference": "float32"},
     ),
     Is.CASTS_TO: _headline(
         _casts_to,

@@ -4,6 +4,9 @@ A coarse dtype hides a missing upcast: what it changes is no larger than one rou
 rounding innocently, another device, thread count, library or kernel, changes it in every module of a kind.
 Where all that ran before agrees bit for bit, others of the same kind among it, the code of the first that
 does not is another.
+
+So is what differs first in a later step, where every record of the steps before is bit-identical and kernels
+repeat themselves: both sides have made the same bits of that module before.
 """
 
 from __future__ import annotations
@@ -40,10 +43,12 @@ def _lone(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judge
         return judgement
     owner = owner_of_row(rows, row)
     peers = _equal_like(rows, metrics, row, owner) if owner else set()
-    if owner is None or not peers:
+    if owner is None or not (peers or context.repeats):
         return judgement
     least = least_rounding(roundoff)
     why = reason(RecordCode.ONE_ROUNDING, like=like(owner), num_alike=len(peers))
+    if not peers:
+        why = reason(RecordCode.AFTER_EQUAL_STEPS, step=context.step)
     judged = judgement.at(np.array([row]), tolerance=least, score=error[row] / least, why=why)
     return judged.attributed(np.array([row]), ORIGIN)
 
@@ -63,7 +68,7 @@ def _equal_like(rows: Rows, metrics: Metrics, row: int, owner: str) -> set[str]:
 
 RULE = Rule(
     apply=_lone,
-    codes=(RecordCode.ONE_ROUNDING,),
+    codes=(RecordCode.ONE_ROUNDING, RecordCode.AFTER_EQUAL_STEPS),
     statuses=(Status.ORIGIN,),
     place="after clipped, which takes origins back: a row that stands for its kind stays one",
     note="0009-rounding-that-stands-alone",

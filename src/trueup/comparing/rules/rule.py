@@ -49,6 +49,9 @@ class StepContext:
     is_alone: bool = False
     """both runs are of one process: nothing is reduced"""
 
+    repeats: bool = False
+    """all records of the steps before are bit-identical, and neither run's kernels vary from call to call"""
+
     @property
     def offers(self) -> Needs:
         """What rules can be asked with."""

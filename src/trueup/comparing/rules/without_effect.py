@@ -10,7 +10,8 @@ goes into a product with a weight is a factor of that weight's gradient. Smaller
 they are: rounding could hide what comes of them. What cannot be compared at all, since one run gives an
 expert all tokens and the other its own, is settled in the same way where a difference of its whole size would
 have been felt. What the program gives the model is data, not inside of it. NaN and infinity are left as they
-are, and what several ranks make together, which also shows how it was put together.
+are, and what several ranks make together, which also shows how it was put together. So is what begins after
+the last loss and comes out of the model, of which the next step's loss may be made.
 """
 
 from __future__ import annotations
@@ -48,11 +49,26 @@ def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement
     gaps = metrics.rel_l2[begins]
     if not len(gaps) or not (gaps >= UNFELT * felt).all():
         return judgement
-    if _of_weights_in_evaluation(rows, judgement):
+    if _of_weights_in_evaluation(rows, judgement) or _comes_out_later(rows, metrics, begins):
         return judgement
     why = Reason(RecordCode.WITHOUT_EFFECT)
     found = judgement.at(differ, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
     return found.attributed(differ, UNDECIDED)
+
+
+def _comes_out_later(rows: Rows, metrics: Metrics, begins: Bools) -> bool:
+    """Whether a difference begins after the step's last loss, so that neither that nor a gradient felt it,
+    and what the model returned then differs by more than ``1 / UNFELT`` of it: a teacher that is asked for
+    the next step, say."""
+    losses = np.flatnonzero(rows.phase_is("loss"))
+    at = np.arange(len(rows))
+    late = begins & (at > losses[-1]) & rows.phase_is("forward")
+    if not late.any():
+        return False
+    returned = rows.phase_is("forward") & rows.kind_is("module") & rows.slot_starts("output") & rows.paired
+    returned &= (rows.of_call("parent") < 0) & (at > np.argmax(late))
+    gap = float(metrics.rel_l2[late].min())
+    return not returned.any() or bool((metrics.rel_l2[returned] * UNFELT > gap).any())
 
 
 def _of_weights_in_evaluation(rows: Rows, judgement: Judgement) -> bool:

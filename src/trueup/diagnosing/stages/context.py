@@ -50,7 +50,14 @@ if TYPE_CHECKING:
     from trueup.curves.comparison import CurveComparison
     from trueup.diagnosing.stages.config import Configurations
 
-OTHER_PRECISION = (VerdictCode.COMPUTES_IN, VerdictCode.CASTS_TO)
+OTHER_PRECISION = (
+    VerdictCode.COMPUTES_IN,
+    VerdictCode.CASTS_TO,
+    VerdictCode.WEIGHTS_IN,
+    VerdictCode.RESULT_IN,
+    VerdictCode.LOSS_IN,
+    VerdictCode.SUMS_IN,
+)
 BEYOND = ("different", "origin", "amplified", "propagated")
 """statuses that mean: further apart than allowed"""
 
@@ -274,9 +281,12 @@ class Context:
 
     @property
     def dtypes_of_weights(self) -> tuple[str, str] | None:
-        """Those of target and reference where one whole run is in another dtype, its weights too."""
+        """Those of target and reference where weights are in another dtype, all of them or some."""
         headline = None if self.precision is None else self.precision.headline
-        if headline is None or headline.code is not VerdictCode.COMPUTES_IN or not headline.number("weights"):
+        if headline is None:
+            return None
+        of_weights = headline.code is VerdictCode.COMPUTES_IN and headline.number("weights")
+        if not of_weights and headline.code is not VerdictCode.WEIGHTS_IN:
             return None
         return str(headline.place("target")), str(headline.place("reference"))
 

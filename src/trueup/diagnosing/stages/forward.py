@@ -22,6 +22,7 @@ from trueup.store import StepView
 from trueup.store.given import root_inputs
 from trueup.types.codes import EvidenceCode, ReplayCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
+from trueup.types.codes.base import Code
 from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, Origin, Stage
 from trueup.types.reason import Reason, reason
@@ -37,12 +38,9 @@ class ForwardStage:
     def check(self, context: Context) -> StageOutcome:
         """Origins in the forward and the loss, those that other weights or other data explain left out."""
         rows = context.of_phases("forward", "loss")
-        precision = context.precision
-        known: tuple[Finding, ...] = ()
-        if precision is not None and precision.phase != "collective":  # that is the reduction's to say
-            known = (finding_of_precision(precision, Stage.FORWARD),)
+        known = precision_findings(context, Stage.FORWARD)
         verdict = context.comparison.verdict
-        if _is_below_tolerance(verdict):
+        if _is_below_tolerance(verdict) or verdict.headline.code is VerdictCode.POSITIONS_COUNT:
             known = (*known, _of_verdict(verdict))
         stages = [Stage.FORWARD, Stage.LOSS]
         if not context.origins_of(*stages) and _is_given_another_number(context):
@@ -76,7 +74,14 @@ class BackwardStage:
         sent = () if frozen or own else _sent_gradients(context)
         told = bool(frozen) or (bool(own) and context.by_replay) or context.failed_before() is not None
         lost = () if told else unreached_findings(context)
-        known = (*frozen, *lost, *(finding_from_origin(origin, context) for origin in sent[:1]))
+        verdict = context.comparison.verdict
+        rows_apart = (_of_verdict(verdict),) if verdict.headline.code is VerdictCode.ROWS_TRAIN else ()
+        known = (
+            *frozen,
+            *lost,
+            *rows_apart,
+            *(finding_from_origin(origin, context) for origin in sent[:1]),
+        )
         return _judged(self, context, rows, [Stage.BACKWARD], norms_said(context), known=known)
 
 
@@ -169,8 +174,11 @@ def follows_from(outcome: StageOutcome) -> Reason:
     return reason(Stages.FOLLOWS, stage=outcome.stage.value)
 
 
-def finding_of_precision(verdict: Verdict, stage: Stage) -> Finding:
-    """What one run computes in another dtype, as the comparison found it."""
+def precision_findings(context: Context, stage: Stage) -> tuple[Finding, ...]:
+    """What one run computes in another dtype, as the comparison found it, where it is this stage's to say."""
+    verdict = context.precision
+    if verdict is None or _stage_of(verdict) is not stage:
+        return ()
     headline = verdict.headline
     kind = kind_named("dtype_or_rounding", EvidenceRank.STATED, headline)
     cause = CauseCode.UPCAST_LEFT_OUT
@@ -180,7 +188,22 @@ def finding_of_precision(verdict: Verdict, stage: Stage) -> Finding:
         headline.place("autocast") or headline.number("whole")
     ):
         cause = CauseCode.AUTOCAST_ON_ONE_SIDE if headline.place("autocast") else CauseCode.MODEL_DTYPE
-    return _as_recorded(verdict, stage, replace(kind, causes=(Reason(cause),)))
+    else:
+        cause = _CAUSES.get(headline.code, cause)
+    return (_as_recorded(verdict, stage, replace(kind, causes=(Reason(cause),))),)
+
+
+def _stage_of(verdict: Verdict) -> Stage:
+    if verdict.headline.code is VerdictCode.WEIGHTS_IN:
+        return Stage.WEIGHTS
+    of_sums = verdict.headline.code is VerdictCode.SUMS_IN or verdict.phase == "collective"
+    return Stage.REDUCTION if of_sums else Stage.FORWARD
+
+
+_CAUSES: dict[Code, CauseCode] = {
+    VerdictCode.WEIGHTS_IN: CauseCode.MODEL_DTYPE,
+    VerdictCode.SUMS_IN: CauseCode.SUMS_IN_COARSE_DTYPE,
+}
 
 
 def _as_recorded(verdict: Verdict, stage: Stage, kind: Kind) -> Finding:
@@ -211,10 +234,18 @@ def _is_below_tolerance(verdict: Verdict) -> bool:
 
 
 def _of_verdict(verdict: Verdict) -> Finding:
-    """Running statistics, dtypes of buffers or activation functions that differ where all records agree."""
-    of_dtype = verdict.headline.code is VerdictCode.BUFFER_DIFFERS
-    name = "dtype_or_rounding" if of_dtype else "constant_argument"
-    return _as_recorded(verdict, Stage.FORWARD, kind_named(name, EvidenceRank.STATED, verdict.evidence[0]))
+    """Running statistics, dtypes of buffers, activation functions or rows that count, which differ where all
+    records agree."""
+    name, stage = _KNOWN.get(verdict.headline.code, ("constant_argument", Stage.FORWARD))
+    return _as_recorded(verdict, stage, kind_named(name, EvidenceRank.STATED, verdict.evidence[0]))
+
+
+_KNOWN: dict[Code, tuple[str, Stage]] = {
+    VerdictCode.BUFFER_DIFFERS: ("dtype_or_rounding", Stage.FORWARD),
+    VerdictCode.POSITIONS_COUNT: ("wrong_mask", Stage.LOSS),
+    VerdictCode.ROWS_TRAIN: ("frozen_or_missing_gradient", Stage.BACKWARD),
+}
+"""kind and stage of what a comparison finds below every tolerance"""
 
 
 def _clarity(finding: Finding) -> float:

@@ -12,13 +12,14 @@ from functools import partial
 import numpy as np
 import polars as pl
 
+from trueup.comparing.thresholds import COARSER
 from trueup.diagnosing.ledger import Summing, handovers, summings
 from trueup.diagnosing.optimizer_fit import roundoff_of
 from trueup.diagnosing.stages.clipping import clipping_findings, clipping_of, loss_scale_findings
 from trueup.diagnosing.stages.clipping_ranks import clipping_over_ranks
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.copies import copies_findings
-from trueup.diagnosing.stages.forward import finding_of_precision
+from trueup.diagnosing.stages.forward import precision_findings
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import described, kind_named, place_of, site_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -37,7 +38,7 @@ from trueup.merging.sides import mesh_of
 from trueup.store import StepView, TraceSource
 from trueup.store.view import ACCUMULATED, CLIPPED
 from trueup.types.codes import ClippingCode as Clip
-from trueup.types.codes import RecordCode
+from trueup.types.codes import RecordCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
 from trueup.types.layout import Layout
@@ -53,6 +54,9 @@ class ReductionStage:
     def check(self, context: Context) -> StageOutcome:
         """Compare what each run does to its own gradients."""
         findings, said = _all_summed(context)
+        precision = list(precision_findings(context, Stage.REDUCTION))
+        if any(one.headline.code is VerdictCode.SUMS_IN for one in precision):
+            findings = precision
         apart = copies_findings(context) if context.failed_before() is None else []
         findings += apart
         scale_findings, scales = loss_scale_findings(context)
@@ -69,13 +73,16 @@ class ReductionStage:
             said += clip_said
             findings = _with_norm_taken(findings, context)
         if not findings and len(context.ranks) > 1:
-            findings += _over_ranks(context)
+            findings += clipping_over_ranks(context)
+        if not findings:
+            findings += precision
         if not findings and (context.all_passed or (not said and context.failed_before() is None)):
             origins = [o for o in context.origins_of(Stage.REDUCTION) if not _is_of_others(o, context)]
             origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
             findings = [finding_from_origin(origin, context) for origin in origins]
         if not findings:
             findings = reported_norm_findings(context)
+        findings = [one for one in findings if not _follows_dtype(one, context)]
         return self._outcome(context, tuple(findings), tuple(dict.fromkeys(said)))
 
     def _outcome(
@@ -105,6 +112,30 @@ class ReductionStage:
             return outcome(status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)
         head = reason(Stages.BOTH_ALIKE)
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
+
+
+def _follows_dtype(finding: Finding, context: Context) -> bool:
+    """Whether weights in another dtype make it: their gradients have that dtype, and what a norm or a sum is
+    off by then is its rounding."""
+    dtypes, headline = context.dtypes_of_weights, finding.headline
+    if dtypes is None:
+        return False
+    if headline.code is Stages.ROUNDED:
+        return True
+    sides = ("target", "reference")
+    sums = [one for one in finding.evidence if one.code is Stages.SUMMED]
+    left = [one.number(f"{side}_residual") for one in sums for side in sides]
+    told = (part for one in finding.evidence for part in (one, *one.parts))
+    uneven = (one for one in told if one.code is Clip.BY_PARAMETER)
+    left += [(one.number("factor") or 0.0) / (one.number("usual") or 1.0) - 1 for one in uneven]
+    if headline.code is Stages.SCALED:
+        left.append((headline.number("factor") or 0.0) - 1)
+    elif headline.code is Clip.REPORTED_NORM:
+        left = [(headline.number(side) or 0.0) - 1 for side in sides]
+    elif headline.code is not Stages.CHANGED:
+        return False
+    most = COARSER * max(map(roundoff_of, dtypes))
+    return bool(left) and all(one is not None and abs(one) <= most for one in left)
 
 
 def _with_norm_taken(findings: list[Finding], context: Context) -> list[Finding]:
@@ -205,15 +236,6 @@ def _summed(
         return [], [reason(Stages.SUMMED_ALIKE, step=step, part=part[1], ways=kinds, numbers=numbers)]
     groups = sorted(apart.items(), key=lambda item: -len(item[1]))
     return [_summing_finding(names, target, reference, context, book, part) for _, names in groups[:4]], []
-
-
-def _over_ranks(context: Context) -> list[Finding]:
-    """The norm that ranks clip to together, else what one run sums over ranks in another dtype."""
-    precision = context.precision
-    clipped = clipping_over_ranks(context)
-    if clipped or precision is None or precision.phase != "collective":
-        return clipped
-    return [finding_of_precision(precision, Stage.REDUCTION)]
 
 
 def _allowed(fqn: str, book: StepView, context: Context, at: int, part: tuple[str, str]) -> float:

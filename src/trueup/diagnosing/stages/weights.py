@@ -8,6 +8,7 @@ from functools import partial
 
 from trueup.comparing.attributes import INITIAL
 from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.forward import precision_findings
 from trueup.diagnosing.stages.naming import described, kind_named, place_of, site_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.weight_change import Change
@@ -42,7 +43,10 @@ class WeightsStage:
         lone = [f for f in target.parameters if f not in context.matched]
         extra = (reason(Weights.UNMATCHED, num=len(lone), names=lone),) if lone else ()
         ties = ties_that_differ(context)
-        lead = _parametrized_in_one(context, target, reference)
+        lead = [
+            *_parametrized_in_one(context, target, reference),
+            *precision_findings(context, Stage.WEIGHTS),
+        ]
         trained = [] if apart else _trained_in_one(context, target, reference)
         if apart or ties or trained or lead:
             shapes = _shapes(context)

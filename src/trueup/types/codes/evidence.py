@@ -50,6 +50,14 @@ class EvidenceCode(Code):
     INPUTS_EXPLAIN = "evidence.inputs_explain"
     INPUTS_DIFFER_ALREADY = "evidence.inputs_differ_already"
     # what else differs
+    FINER_EXCEEDED = "evidence.finer_exceeded"
+    """``rel_l2`` of the first record that is not the same, the ``least`` that the finer of its dtypes does
+    not explain, and the ``site`` of the first after it that exceeds it too"""
+    SUMS_TOLD = "evidence.sums_told"
+    """``num`` weights have equal gradients in all microbatches; ``target``, ``reference``: dtypes of their
+    sums, ``target_once``, ``reference_once``: whether they are rounded to it once"""
+    ROWS_OF_ONE_SIDE = "evidence.rows_of_one_side"
+    """``target``, ``reference``: of ``total`` rows of a gradient those that are not exactly zero"""
     FIRST_BEYOND = "evidence.first_beyond"
     """``dtype``: the coarser of two; ``site``: the first record whose difference it does not explain"""
     NONE_BEYOND = "evidence.none_beyond"

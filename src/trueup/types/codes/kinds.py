@@ -159,6 +159,7 @@ class CauseCode(Code):
     AUTOCAST_ON_ONE_SIDE = "cause.autocast_on_one_side"
     MODEL_DTYPE = "cause.model_dtype"
     TF32_ON_ONE_SIDE = "cause.tf32_on_one_side"
+    SUMS_IN_COARSE_DTYPE = "cause.sums_in_coarse_dtype"
     OTHER_ORDER_OR_KERNEL = "cause.other_order_or_kernel"
     ORDER_OF_SUMS = "cause.order_of_sums"
     COARSER_ON_ONE_SIDE = "cause.coarser_on_one_side"

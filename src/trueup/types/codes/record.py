@@ -61,4 +61,6 @@ class RecordCode(Code):
     MEAN_OF_TOKENS = "record.mean_of_tokens"
     NOT_READ = "record.not_read"
     ONE_ROUNDING = "record.one_rounding"
+    AFTER_EQUAL_STEPS = "record.after_equal_steps"
+    """the first difference of all, in ``step``"""
     COMMON_FACTOR = "record.common_factor"

@@ -55,6 +55,8 @@ class StagesCode(Code):
     ALSO_AT = "origin.also_at"
     ALIGN_SETTING = "origin.align_setting"
     COMPARE_CODE = "origin.compare_code"
+    GIVEN_SHAPES = "origin.given_shapes"
+    """``target``, ``reference``: shapes of what ``module`` is given, whose calls have no counterpart"""
     ALSO_PASSIVE = "origin.also_named_without_replay"
     WEIGHTS_DIFFER_FROM = "origin.explained_by_later_weights"
     WEIGHT_DIFFERS = "origin.explained_by_weight"
