@@ -73,6 +73,8 @@ class PrecisionGap:
     """that compute in them, linear layers first, then the most frequent"""
     modules: tuple[str, ...]
     """classes of the modules that do, with the number of modules: ``Linear (12)``"""
+    parameters: tuple[str, ...] = ()
+    """last names of weights in these dtypes, where nothing but weights shows them"""
     autocast: str | None
     """the side whose linear layers are given finer tensors than they compute in"""
     beyond: First | None
@@ -155,6 +157,7 @@ def gap_of_step(judged: JudgedStep, context: StepContext, tf32: str | None = Non
         whole=bool(weights.any() and shown[weights].all()),
         functions=functions,
         modules=modules,
+        parameters=_weights_alone(rows, shown),
         autocast=_autocast(rows, shown, roundoff),
         beyond=first_of_rows(judged, int(own[0])) if len(own) else None,
         scored=int(beyond[0]),
@@ -358,6 +361,14 @@ def _computing(rows: Rows, shown: Bools) -> tuple[tuple[str, ...], tuple[str, ..
     roles = {name: role_of("api", name, None) for name in functions}
     likely = sorted(functions, key=lambda name: (roles[name] not in _WEIGHTED, -functions[name]))
     return tuple(likely), tuple(f"{name} ({num})" for name, num in classes.most_common())
+
+
+def _weights_alone(rows: Rows, shown: Bools) -> tuple[str, ...]:
+    """Last names of the weights in other dtypes, where all that modules make has the same on both sides."""
+    if (shown & rows.phase_is("forward", "loss")).any():
+        return ()
+    names = rows.of_call("name")[shown & rows.phase_is("param")].tolist()
+    return tuple(dict.fromkeys(rows.match.words.name[code].rpartition(".")[2] for code in names))
 
 
 def _innermost(modules: Iterable[str]) -> list[str]:

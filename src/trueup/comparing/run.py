@@ -37,6 +37,7 @@ from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
 from trueup.comparing.optimizer_settings import Setting, declared, update_rule_gaps
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
+from trueup.comparing.positions import same_distances
 from trueup.comparing.precision import precision_noted, precision_rows
 from trueup.comparing.precision_gap import PrecisionGap, gap_of_reductions, gap_of_step, tf32_side
 from trueup.comparing.program_code import code_book
@@ -59,6 +60,7 @@ from trueup.matching import StepMatch, match_step
 from trueup.merging.sides import as_wholes, notes_of, of_side
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepTables, TraceSource, step_view
+from trueup.types.arrays import Bools
 from trueup.types.codes import NoteCode, ToleranceCode, VerdictCode
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
@@ -191,6 +193,7 @@ class _Work:
             history=history,
             step=pair.step,
             factor=self._factor(rows),
+            same_distances=self._same_distances(rows, pair),
             is_merged=any(isinstance(side, MergedTrace) for side in (self.target, self.reference)),
             is_alone=all(side.manifest.get("world_size") == 1 for side in (self.target, self.reference)),
         )
@@ -220,6 +223,11 @@ class _Work:
                 self.ledger.other_constant = first_of_rows(judged, row)
         self.seen.append(_described(rows, pair))
         return table
+
+    def _same_distances(self, rows: Rows, pair: StepPair) -> Bools | None:
+        sides = self.target, self.reference
+        is_merged = any(isinstance(side, MergedTrace) for side in sides)
+        return None if is_merged or not self.options.read_values else same_distances(rows, *sides, pair)
 
     def _coarse_gap(
         self, judged: JudgedStep, attributes: tuple[Attributes, Attributes]

@@ -72,6 +72,8 @@ def _computes_in(facts: Facts) -> str:
         for side in ("target", "reference")
     ]
     what = f" {listed(facts['functions'], 2)}" if facts["functions"] else ""
+    if weights := facts.get("parameters"):
+        return f"Weights {listed(weights, 3)} of{what} are {sides[0]} (target), {sides[1]} (reference)"
     if facts["weights"] and not facts["whole"]:
         what += ", weights included,"
     does = "holds its weights and computes" if facts["whole"] else f"computes{what}"
@@ -181,6 +183,15 @@ PHRASES = {
             "function": "Norm.forward",
         },
     ),
+    Is.ARGUMENT_LACKS: _headline(
+        "{parts:join }: {name} is not given to {called} ({side})",
+        {
+            "parts": (reason(Is.FIRST_DIVERGENCE, phase="forward", slot="output.0", module="norm", step=0),),
+            "name": "causal",
+            "called": "attend",
+            "side": "target",
+        },
+    ),
     Is.OTHER_VALUE_IN_CODE: _headline(
         "{parts:join }: {name} is {target} (target), {reference} (reference)",
         {
@@ -246,6 +257,15 @@ PHRASES = {
             "weights": True,
             "whole": False,
         },
+        {
+            "target": "bfloat16",
+            "reference": "float32",
+            "functions": ("MambaMixer",),
+            "parameters": ("A_log", "D"),
+            "autocast": "",
+            "weights": True,
+            "whole": False,
+        },
     ),
     Is.CASTS_TO: _headline(
         _casts_to,
@@ -273,6 +293,9 @@ PHRASES = {
     ),
     Is.AGREE_BUT_INSIDE: _headline(
         "The runs agree, with {num:count record} inside the model in another form", {"num": 60}
+    ),
+    Is.AGREE_BUT_INPUT: _headline(
+        "The runs agree; {names:list} given to them differs without effect here", {"names": ("position_ids",)}
     ),
     Is.BIT_IDENTICAL: _headline("The runs are bit-identical"),
     Is.COMPARED_IS_BIT_IDENTICAL: _headline("All compared records are bit-identical"),

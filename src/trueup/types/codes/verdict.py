@@ -21,6 +21,7 @@ class VerdictCode(Code):
     FIRST_DIVERGENCE = "verdict.first_divergence"
     OTHER_CODE = "verdict.other_code"
     """its part is the headline of a place whose ``function`` has other statements"""
+    ARGUMENT_LACKS = "verdict.argument_lacks"
     OTHER_VALUE_IN_CODE = "verdict.other_value_in_code"
     PARAMETER_ABSENT = "verdict.parameter_absent"
     LOSS_DIFFERS_LATER = "verdict.loss_differs_later"
@@ -45,6 +46,7 @@ class VerdictCode(Code):
     NOTHING_COMPARED_OF = "verdict.nothing_compared_of"
     # the runs agree
     AGREE_BUT_INSIDE = "verdict.agree_but_inside"
+    AGREE_BUT_INPUT = "verdict.agree_but_input"
     BIT_IDENTICAL = "verdict.bit_identical"
     COMPARED_IS_BIT_IDENTICAL = "verdict.compared_is_bit_identical"
     AGREE = "verdict.agree"
