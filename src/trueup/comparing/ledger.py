@@ -85,7 +85,7 @@ class Ledger:
     """rows that differ inside the model and come out nowhere"""
     inside_at: str | None = None
     inputs: list[str] = field(default_factory=list)
-    """of those what the program gives: positions by their name, ``mask`` of the loss"""
+    """of those what the program gives: positions by their name, ``mask of the loss``"""
     not_bracketed: int = 0
     not_bracketed_examples: list[Reason] = field(default_factory=list)
     awaiting: dict[int, list[Reason]] = field(default_factory=dict)
@@ -177,7 +177,8 @@ class Ledger:
         self.inside += len(inside)
         given = given_to_the_program(rows)
         named = [rows.match.words.slot[rows.slot[row]].partition(".") for row in inside if given[row]]
-        self.inputs = list(dict.fromkeys((*self.inputs, *(rest or head for head, _, rest in named))))
+        names = (rest or f"{head} of the loss" for head, _, rest in named)
+        self.inputs = list(dict.fromkeys((*self.inputs, *names)))
 
     def _not_bracketed(self, records: list[Reason]) -> None:
         self.not_bracketed += len(records)

@@ -363,6 +363,9 @@ class _Work:
             return replace(verdict, headline=headline, evidence=near.beside(verdict.evidence, known=known))
         if found := book.anywhere():
             self.ledger.notes.append(reason(NoteCode.CODE_DIFFERS, *found))
+            if verdict.headline.code is VerdictCode.BIT_IDENTICAL:
+                function = found[0].place("function") or found[0].place("name")
+                return replace(verdict, headline=reason(VerdictCode.CAPTURED_IS_EQUAL, function=function))
         return verdict
 
     def _scalars(self, pairs: list[StepPair]) -> list[ScalarPair]:

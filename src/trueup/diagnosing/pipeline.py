@@ -309,7 +309,9 @@ def _with_code(
         return findings, ((),) * len(findings)
     near = [None if one.stage in _NOT_IN_CODE else _code_near(one, book) for one in findings]
     found = [one if at is None else _beside_code(one, at) for one, at in zip(findings, near, strict=True)]
-    return tuple(found), tuple(() if at is None else at.statements for at in near)
+    inside = [one.stage not in _OUTSIDE and bool(one.module) for one in findings]
+    code = (at.statements if at is not None and is_in else () for at, is_in in zip(near, inside, strict=True))
+    return tuple(found), tuple(code)
 
 
 def _not_compared(context: Context) -> list[Reason]:

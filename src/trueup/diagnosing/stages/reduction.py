@@ -192,6 +192,8 @@ def _summed(
         left = at > 0 and book.parameter(fqn, *CLIPPED) is None  # in no optimizer: nothing clears it
         if other is None or left or fqn in later:
             continue
+        if fqn in context.rounded_weights and _is_rounded(own, other):
+            continue  # a gradient has the dtype of its weight, which differs
         held = (_of_holding if part is ACCUMULATED else _of_factor)(fqn, book, context, at)
         rounds = _is_same_sum(own, other, held) and own.residual <= _allowed(fqn, book, context, at, part)
         if _differs(own, other, part, held=held) and not rounds:
@@ -377,8 +379,8 @@ def _summing_finding(
         basis=Basis.RECORDED,
         evidence=(said, reason(Stages.NUM_GRADIENTS, num=len(names), total=len(target))),
         counter_evidence=(reason(Stages.FROM_OWN_GRADIENTS),),
-        causes=named.causes,
-        next_note=named.next,
+        causes=causes if left_out is not None else named.causes,
+        next_note=reason(Clip.COMPARE_NORMS) if left_out is not None else named.next,
     )
 
 

@@ -47,6 +47,8 @@ class VerdictCode(Code):
     # the runs agree
     AGREE_BUT_INSIDE = "verdict.agree_but_inside"
     AGREE_BUT_INPUT = "verdict.agree_but_input"
+    CAPTURED_IS_EQUAL = "verdict.captured_is_bit_identical"
+    """and ``function`` is written otherwise, which may act on what was not captured"""
     BIT_IDENTICAL = "verdict.bit_identical"
     COMPARED_IS_BIT_IDENTICAL = "verdict.compared_is_bit_identical"
     AGREE = "verdict.agree"
