@@ -171,7 +171,7 @@ def placed(folder: Path, *, begins: int = 0, seen: int = 1) -> Path:
 
 
 def test_positions_without_effect_are_said_and_no_difference(tmp_path: Path) -> None:
-    """Positions that only their distances are taken of, and a mask with another number that hides the same."""
+    """Positions of which distances alone are taken, and a mask with another number that hides the same."""
     clean = placed(tmp_path / "clean")
     comparison = compare(placed(tmp_path / "positions", begins=5), clean)
     assert comparison.exit_code == 0
@@ -197,7 +197,9 @@ class Packed(nn.Module):
         angle = positions[..., None] * 0.3 ** torch.arange(8)
         turn = torch.polar(torch.ones_like(angle), angle)
         q, k = (
-            torch.view_as_real(torch.view_as_complex(y.float().unflatten(-1, (8, 2)).contiguous()) * turn).flatten(-2)
+            torch.view_as_real(
+                torch.view_as_complex(y.float().unflatten(-1, (8, 2)).contiguous()) * turn
+            ).flatten(-2)
             for y in (self.q(x), self.k(x))
         )
         weights = (q @ k.mT).masked_fill(~mask, -math.inf).softmax(-1)
@@ -205,7 +207,7 @@ class Packed(nn.Module):
 
 
 DOCUMENT = (torch.arange(9) >= 4).long().expand(4, 9)
-RESTARTED = (torch.arange(9) - 4 * DOCUMENT)
+RESTARTED = torch.arange(9) - 4 * DOCUMENT
 COUNTED = torch.arange(9).expand(4, 9)
 CAUSAL = torch.ones(9, 9, dtype=torch.bool).tril()
 APART = (DOCUMENT[:, :, None] == DOCUMENT[:, None]) & CAUSAL
@@ -239,8 +241,8 @@ POSITIONS: dict[str, tuple[Tensor, Tensor, float, int]] = {
 def test_positions_of_packed_documents(
     positions: Tensor, mask: Tensor, added: float, status: int, dtype: torch.dtype, tmp_path: Path
 ) -> None:
-    """Twins: tokens that see other documents, one position that is off by one document, and a use that is not of
-    distances, which in bfloat16 is within what rounding may do to gradients."""
+    """Twins: tokens that see other documents, one position that is off by one document, and a use that is not
+    of distances, which in bfloat16 is within what rounding may do to gradients."""
     clean = packed(tmp_path / "clean", RESTARTED, mask, dtype=dtype, added=added)
     run = packed(tmp_path / "run", positions, mask, dtype=dtype, added=added)
     assert compare(run, clean).exit_code == status
@@ -248,8 +250,8 @@ def test_positions_of_packed_documents(
 
 
 def preferred(folder: Path, weights: Tensor, *, dtype: torch.dtype) -> Path:
-    """Chosen and rejected rows that begin with the same four tokens; the loss is of the difference of their sums,
-    so that what the three labels among these send back cancels in every weight."""
+    """Chosen and rejected rows that begin with the same four tokens; the loss is of the difference of their
+    sums, so that what the three labels among these send back cancels in every weight."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(30, 16), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 30))
     ids = torch.cat((IDS[:2], torch.cat((IDS[:2, :4], IDS[2:4, 4:]), 1)))

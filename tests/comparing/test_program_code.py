@@ -172,7 +172,9 @@ ONE = {"s": "scores", "c": "choice", "g": "group", "m": "allowed", "i": "chosen"
 OTHER = {"s": "p", "c": "biased", "g": "best_two", "m": "mask", "i": "indices", "w": "taken"}
 
 
-@pytest.mark.parametrize(("taken", "first"), [("choice", "weights = choice.gather(1, chosen)"), ("scores", None)])
+@pytest.mark.parametrize(
+    ("taken", "first"), [("choice", "weights = choice.gather(1, chosen)"), ("scores", None)]
+)
 def test_a_value_that_is_taken_of_another_variable_is_told_first(
     taken: str, first: str | None, tmp_path: Path
 ) -> None:
@@ -188,15 +190,23 @@ def test_a_value_that_is_taken_of_another_variable_is_told_first(
 
 def test_exchanged_halves_are_told_first(tmp_path: Path) -> None:
     head = "def normalised(value):\n    out = value * 0\n    for e in range(4):\n        here = value[e]\n"
-    tail = "        if here.numel():\n            out[e] = {y}\n    out = out.abs()\n    out = out + 1\n    return out\n"
-    target = head + "        up, gate = here.chunk(2, -1)\n        y = gate.tanh() * up\n" + tail.format(y="y.sin()")
+    tail = "        if here.numel():\n            out[e] = {y}\n    out = out.abs()\n"
+    tail += "    out = out + 1\n    return out\n"
+    target = (
+        head
+        + "        up, gate = here.chunk(2, -1)\n        y = gate.tanh() * up\n"
+        + tail.format(y="y.sin()")
+    )
     reference = (
         head.replace("here", "one").replace("out", "total")
         + "        gate, up = one.chunk(2, -1)\n        made = gate.tanh() * up\n        made = made.cos()\n"
         + tail.format(y="made").replace("here", "one").replace("out", "total")
     )
     (found,) = functions(tmp_path, target, reference)
-    for name, text in (("target", "up, gate = here.chunk(2, -1)"), ("reference", "gate, up = one.chunk(2, -1)")):
+    for name, text in (
+        ("target", "up, gate = here.chunk(2, -1)"),
+        ("reference", "gate, up = one.chunk(2, -1)"),
+    ):
         assert text in str(found.place(name)).split("; ")[:2]
 
 
@@ -255,7 +265,8 @@ def test_an_argument_that_a_call_lacks(given: str, lacks: list[str], tmp_path: P
         tmp_path, inner + CALL.format(given=given), inner + CALL.format(given="value, signed=False, size=2")
     )
     told = [
-        tuple(one.place(name) for name in ("name", "called", "default", "value", "side")) for one in found[:-1]
+        tuple(one.place(name) for name in ("name", "called", "default", "value", "side"))
+        for one in found[:-1]
     ]
     assert told == [(name, "bucket", "True", "False", "target") for name in lacks]
     assert found[-1].code is EvidenceCode.CODE_DIFFERS

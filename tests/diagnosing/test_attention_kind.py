@@ -110,7 +110,10 @@ CHANGES = {
     "both ends": ({"inclusive": True}, "constant_argument", KindReason.FREQUENCIES_INCLUSIVE, None),
     "softmax": ({"dtype": torch.bfloat16}, "dtype_or_rounding", KindReason.SOFTMAX_ROUNDED, None),
 }
-ATTENDED = {code for _, _, code, _ in CHANGES.values()} | {KindReason.CAUSAL_MASK_ADDED, KindReason.MASK_BEGINS}
+ATTENDED = {code for _, _, code, _ in CHANGES.values()} | {
+    KindReason.CAUSAL_MASK_ADDED,
+    KindReason.MASK_BEGINS,
+}
 """what is said of an attention that was computed again"""
 
 
@@ -277,9 +280,7 @@ def test_exchanged_gate_and_factor() -> None:
     """Twins: another function, and a factor that is no half."""
     both = normal(2, TOKENS, 32, seed=51)
     gate, factor = both.chunk(2, -1)
-    around = Surroundings(
-        module="mlp", name="mlp.down", type="MLP", nearby=(pair("output.0", None, both),)
-    )
+    around = Surroundings(module="mlp", name="mlp.down", type="MLP", nearby=(pair("output.0", None, both),))
 
     def told(target: Tensor, reference: Tensor) -> bool:
         found = name_kinds(case(target, reference, slot="input.0", module="mlp", surroundings=around))

@@ -269,7 +269,9 @@ class Session:
             self._open_step()
         if self._num_before and self.active:
             calls = "1 call" if self._num_before == 1 else f"{self._num_before} calls"
-            self.limit(f"{calls} of a model without gradients, before the first training forward, left no record")
+            self.limit(
+                f"{calls} of a model without gradients, before the first training forward, left no record"
+            )
             self._num_before = 0
         if self._writer is not None and not self._aside:
             self.watch.step_begins(self.clock.step)

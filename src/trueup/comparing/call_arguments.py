@@ -28,7 +28,9 @@ def stands_for(code: ProgramCode, function: ProgramFunction) -> ProgramFunction:
     for _ in range(4):
         tree = _function(function.source)
         names = [] if tree is None else [_wrapped(one) for one in tree.decorator_list]
-        inner = next((found for name in names if name and (found := code.function(function.calls.get(name)))), None)
+        inner = next(
+            (found for name in names if name and (found := code.function(function.calls.get(name)))), None
+        )
         if inner is None:
             break
         function = inner
@@ -69,8 +71,8 @@ def not_handed_on(wrapper: ProgramFunction, inner: ProgramFunction) -> list[Argu
 def lacking(
     own: Sequence[str], other: Sequence[str], function: ProgramFunction, code: ProgramCode
 ) -> Argument | None:
-    """The one argument by name that a statement's call lacks beside its counterpart, which is the same but for
-    that; None where more differs."""
+    """The one argument by name that a statement's call lacks beside its counterpart, which is the same but
+    for that; None where more differs."""
     found = [one for pair in zip(own, other, strict=False) if (one := _lacks(*pair)) is not None]
     if len(own) != len(other) or len(found) != 1:
         return None

@@ -121,8 +121,8 @@ def _finite_norm(target: Half, reference: Half) -> Floats:
 
 def _largest_norm(half: Half) -> Floats:
     """sqrt(n ((M - mean)(mean - m) + mean^2)): no n numbers between m and M with that mean have a larger norm
-    (Bhatia and Davis 2000). Without a mean sqrt(n) times the largest magnitude; NaN without an extreme. Of one
-    number, as the sum over ranks of a scalar's gradients is known, that of its mean.
+    (Bhatia and Davis 2000). Without a mean sqrt(n) times the largest magnitude; NaN without an extreme. Of
+    one number, as the sum over ranks of a scalar's gradients is known, that of its mean.
     """
     low, high, mean = (half.statistics[name] for name in ("minimum", "maximum", "mean"))
     with np.errstate(invalid="ignore", over="ignore"):

@@ -1,9 +1,9 @@
 """Positions that differ in no distance: of any two tokens of a row of which one may see the other, both runs
 have the same difference of positions.
 
-A model that looks at distances (rotary embeddings, relative buckets, slopes) computes the same of them, but
-for rounding. Documents packed into one row that a mask keeps apart may so begin anew or be counted on, and all
-positions may begin at another number. Without a mask every token may see every other.
+A model that looks at distances (rotary embeddings, relative buckets, slopes) computes the same of them,
+but for rounding. Documents packed into one row, kept apart by a mask, may so begin anew or be counted on,
+and all positions may begin at another number. Without a mask every token may see every other.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ def same_distances(rows: Rows, target: TraceSource, reference: TraceSource, pair
     given = np.flatnonzero(positions_given(rows)).tolist()
     if not given:
         return found
-    views = step_view(target, pair.step, pair.rank), step_view(reference, pair.reference_step, pair.reference_rank)
+    views = (
+        step_view(target, pair.step, pair.rank),
+        step_view(reference, pair.reference_step, pair.reference_rank),
+    )
     for row in given:
         records = int(rows.target.record[row]), int(rows.reference.record[row])
         own, other = (whole_numbers(view, at) for view, at in zip(views, records, strict=True))

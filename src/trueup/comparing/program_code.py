@@ -154,7 +154,9 @@ class CodeBook:
                 )
                 return
         originals = stands_for(self.target, target), stands_for(self.reference, reference)
-        if (originals[0] is target) != (originals[1] is reference):  # of one side alone: what it dispatches to
+        if (originals[0] is target) != (
+            originals[1] is reference
+        ):  # of one side alone: what it dispatches to
             target, reference = originals
         yield from _lacking(self, target, reference)
         yield _statements_apart(target, reference)
@@ -163,13 +165,11 @@ class CodeBook:
 def _lacking(book: CodeBook, target: ProgramFunction, reference: ProgramFunction) -> Iterator[Reason]:
     """The argument that one call of a changed statement lacks, where that is all that differs."""
     at = changed(target, reference)
-    lines = [[compared_of(one)[n] for n in of] for one, of in zip((target, reference), at, strict=True)]
-    for side, own, other, function, code in (
-        ("target", *lines, reference, book.reference),
-        ("reference", *lines[::-1], target, book.target),
-    ):
-        if (one := lacking(own, other, function, code)) is not None:
-            yield _argument(one, side, function)
+    own, other = ([compared_of(one)[n] for n in of] for one, of in zip((target, reference), at, strict=True))
+    if (one := lacking(own, other, reference, book.reference)) is not None:
+        yield _argument(one, "target", reference)
+    elif (one := lacking(other, own, target, book.target)) is not None:
+        yield _argument(one, "reference", target)
 
 
 def _argument(one: Argument, side: str, function: ProgramFunction) -> Reason:

@@ -1,4 +1,4 @@
-"""Statements of a program's functions, read from their source: how they are shown, and how they are compared."""
+"""Statements of a program's functions, read from their source: how they are shown and compared."""
 
 from __future__ import annotations
 

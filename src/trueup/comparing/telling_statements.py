@@ -1,11 +1,11 @@
 """Which of the statements that two functions write otherwise tell the difference.
 
 Functions written by two hands differ in most statements, and in most of them by names alone. What is written
-alike but for names of variables is the same expression; of its variables both sides then have the same, which
-gives each variable its counterpart. An expression that is used with a variable whose counterpart is another is
-told first, with the statements that gave the two their values. Next come statements that name something which
-the other function names nowhere, and last those that only say the same in another way. Within each the one
-nearest to what the function returns comes first, going back by what it is made from.
+alike but for names of variables is the same expression; of its variables both sides then have the same,
+which gives each variable its counterpart. An expression that is used with a variable whose counterpart is
+another is told first, with the statements that gave the two their values. Next come statements that name
+something which the other function names nowhere, and last those that only say the same in another way. Within
+each the one nearest to what the function returns comes first, going back by what it is made from.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _statement(line: str, tree: ast.stmt | None, variables: frozenset[str]) -> S
     words |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     words |= {repr(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
     words |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg}
-    parts = {}
+    parts: dict[str, tuple[str, ...]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.expr) and sum(1 for _ in ast.walk(node)) >= _LEAST_NODES:
             shape, held = _shape(node, variables)
@@ -148,10 +148,12 @@ def _in_order(node: ast.AST, variables: frozenset[str]) -> Iterator[str]:
 
 def _pairs(target: Sequence[Statement], reference: Sequence[Statement]) -> list[tuple[int, int]]:
     """Counterparts: statements of one shape in their order, then those most alike."""
-    shapes = [[one.shape for one in side] for side in (target, reference)]
-    matcher = SequenceMatcher(None, *shapes, autojunk=False)
+    own, other = ([one.shape for one in side] for side in (target, reference))
+    matcher = SequenceMatcher(None, own, other, autojunk=False)
     found = [(i + n, j + n) for i, j, size in matcher.get_matching_blocks() for n in range(size)]
-    left = [set(range(len(side))) - {pair[at] for pair in found} for at, side in enumerate((target, reference))]
+    left = [
+        set(range(len(side))) - {pair[at] for pair in found} for at, side in enumerate((target, reference))
+    ]
     alike = sorted(
         (
             (SequenceMatcher(None, target[i].text, reference[j].text, autojunk=False).ratio(), i, j)

@@ -412,9 +412,11 @@ def way_of(
 
 
 def factor_rounding(book: StepView) -> dict[str, float]:
-    """How far the factor of each gradient that the optimizer got may be off: no weighted mean of its elements'
-    factors is off by more than one of them, which unscaling and clipping round once each."""
-    return {f: 2 * roundoff_of(book.dtype(book.parameter(f, *CLIPPED))) for f in book.parameters_with(*CLIPPED)}
+    """How far the factor of each gradient that the optimizer got may be off: no weighted mean of its
+    elements' factors is off by more than one of them, which unscaling and clipping round once each."""
+    return {
+        f: 2 * roundoff_of(book.dtype(book.parameter(f, *CLIPPED))) for f in book.parameters_with(*CLIPPED)
+    }
 
 
 def _reduced_later(after: float, reported: float | None) -> Clipping:

@@ -17,7 +17,9 @@ def _copy_differs(facts: Facts) -> str:
 def _left_out(facts: Facts) -> str:
     norm = {"out": " nor counted in the norm", "in": " but counted in the norm"}.get(facts["counts"], "")
     other = "reference" if facts["side"] == "target" else "target"
-    return f"Gradients of {facts['parameters']} are not clipped{norm} ({facts['side']}), in the {other} they are"
+    return (
+        f"Gradients of {facts['parameters']} are not clipped{norm} ({facts['side']}), in the {other} they are"
+    )
 
 
 def _others_cut(facts: Facts) -> str:
@@ -26,7 +28,8 @@ def _others_cut(facts: Facts) -> str:
         "in": "the norm of all gradients, {all:.6g}, to {limit:.6g}",
     }.get(facts["counts"], "norm {rest:.6g} to {clipped:.6g}")
     text = facts.fill(made, clipped=facts["factor"] * facts["rest"])
-    return f"{facts['side']}: these gradients times 1, the others times {facts['factor']:.4g}, which brings {text}"
+    others = f"the others times {facts['factor']:.4g}, which brings {text}"
+    return f"{facts['side']}: these gradients times 1, {others}"
 
 
 _LEFT_OUT: dict[str, object] = {"parameters": "a.weight", "side": "target", "counts": "out"}
@@ -106,9 +109,14 @@ PHRASES = {
     C.UNSCALED_TWICE: heading(
         "The target's gradients are divided by the loss scale, {scale:.6g}, twice", {"scale": 256.0}
     ),
-    C.LEFT_OUT: heading(_left_out, _LEFT_OUT, {**_LEFT_OUT, "counts": "in"}, {**_LEFT_OUT, "counts": "neither"}),
+    C.LEFT_OUT: heading(
+        _left_out, _LEFT_OUT, {**_LEFT_OUT, "counts": "in"}, {**_LEFT_OUT, "counts": "neither"}
+    ),
     C.OTHERS_CUT: clause(
-        _others_cut, _OTHERS, {**_OTHERS, "counts": "in"}, {**_OTHERS, "counts": "neither", "side": "reference"}
+        _others_cut,
+        _OTHERS,
+        {**_OTHERS, "counts": "in"},
+        {**_OTHERS, "counts": "neither", "side": "reference"},
     ),
     C.LIMIT_CAUSE: clause("a different max_norm"),
     C.NORM_CAUSE: clause("a norm over different parameters or ranks, or with copies counted twice"),

@@ -378,8 +378,8 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.FREQUENCIES_INCLUSIVE: _say(
         _computed_again(
             lambda facts: (
-                f"rotary exponents i/{facts['number'] - 1:g} instead of i/{facts['number']:g}, which is a theta of "
-                f"{fitted(facts['same'])} instead of {fitted(facts['theta'])}"
+                f"rotary exponents i/{facts['number'] - 1:g} instead of i/{facts['number']:g}, "
+                f"which is a theta of {fitted(facts['same'])} instead of {fitted(facts['theta'])}"
             )
         ),
         {"number": 4, "theta": 1e4, "same": 215443.0},
@@ -387,15 +387,16 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.MASK_BEGINS: _say(
         _computed_again(
             lambda facts: (
-                f"a window that is one token {'longer' if facts['side'] == 'target' else 'shorter'} than the mask's"
+                "a window that is one token "
+                f"{'longer' if facts['side'] == 'target' else 'shorter'} than the mask's"
             )
         ),
         {"side": "target"},
         {"side": "reference"},
     ),
     KindReason.GATE_FOR_UP: _say(
-        "{subject} is {activation} of what the reference takes as the factor beside it, times what the reference "
-        "gives to {activation}: the two are exchanged",
+        "{subject} is {activation} of the reference's factor, times what the reference gives to "
+        "{activation}: gate and factor are exchanged",
         {"activation": "silu"},
     ),
     KindReason.FUSED_ROWS_BY_GROUP: _say(

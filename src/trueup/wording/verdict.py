@@ -298,7 +298,8 @@ PHRASES = {
         "The runs agree; {names:list} given to them differs without effect here", {"names": ("position_ids",)}
     ),
     Is.CAPTURED_IS_EQUAL: _headline(
-        "All that was captured is bit-identical; {function} is written differently", {"function": "Average.update"}
+        "All that was captured is bit-identical; {function} is written differently",
+        {"function": "Average.update"},
     ),
     Is.BIT_IDENTICAL: _headline("The runs are bit-identical"),
     Is.COMPARED_IS_BIT_IDENTICAL: _headline("All compared records are bit-identical"),

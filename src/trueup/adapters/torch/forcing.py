@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from trueup.adapters.torch.engine import Engine
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_LOOKED_FOR = ("AmaxBackward0", "AminBackward0", "AminmaxBackward0", "MaxBackward1", "MinBackward1")
-_LOOKED_FOR += ("MedianBackward0", "NanmedianBackward0")
+_LOOKED_FOR = (
+    *("AmaxBackward0", "AminBackward0", "AminmaxBackward0", "MaxBackward1", "MinBackward1"),
+    *("MedianBackward0", "NanmedianBackward0"),
+)
 """backwards that compare what went in with what came out; those of ``max(dim)`` keep the places"""
 FUNCTION_TRANSFORM = Reason(LeftFree.FUNCTION_TRANSFORM)
 

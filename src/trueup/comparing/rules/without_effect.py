@@ -13,9 +13,9 @@ have been felt. Positions, and what weighs the loss, are settled so too. What el
 is data, not inside of it. NaN and infinity are left as they are, and what several ranks make together, which
 also shows how it was put together.
 
-In a coarse dtype gradients may differ by so much that none of this can be said. Two things are known there all
-the same. Positions that are as far apart as the other run's, wherever one token may see the other, are the
-same to all that looks at distances; what looks at them alone has no gradient, and all that has one must
+In a coarse dtype gradients may differ by so much that none of this can be said. Two things are known there
+all the same. Positions that are as far apart as the other run's, wherever one token may see the other, are
+the same to all that looks at distances; what looks at them alone has no gradient, and all that has one must
 agree. And where a mask of the loss differs and what is sent back to the model's output with it, by d, but
 gradients of weights, as they are, by a hundredth of that, what came in cancels.
 """

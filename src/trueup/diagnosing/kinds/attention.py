@@ -315,8 +315,8 @@ def _masks(base: Attention) -> Iterator[_Change]:
 
 
 def _beginnings(base: Attention, hidden: Bools) -> Iterator[_Change]:
-    """A window that is one token longer, or shorter: tokens that see most of all see its first, and no edge of
-    a document, at the beginning of what they may see."""
+    """A window that is one token longer, or shorter: tokens that see most of all see its first, and no edge
+    of a document, at the beginning of what they may see."""
     seen = (~hidden).sum(axis=1)
     rows = np.flatnonzero(seen == seen.max())
     first = np.argmax(~hidden[rows], axis=1)

@@ -1,5 +1,5 @@
-"""A gated layer whose gate and factor are exchanged, told by computing it again from what its projections gave:
-the reference as f(a) b, the target as f(b) a, with one function f for both."""
+"""A gated layer whose gate and factor are exchanged, told by computing it again from what its projections
+gave: the reference as f(a) b, the target as f(b) a, with one function f for both."""
 
 from __future__ import annotations
 
@@ -59,7 +59,9 @@ def _sources(evidence: Evidence, shape: tuple[int, ...]) -> Iterator[tuple[Float
             yield first, second
             yield second, first
     for one, other in pairwise(known):
-        values, more = (x.values() if x.shape == shape and tried < MAX_SOURCES else None for x in (one, other))
+        values, more = (
+            x.values() if x.shape == shape and tried < MAX_SOURCES else None for x in (one, other)
+        )
         if values is not None and more is not None:
             tried += 1
             yield values, more

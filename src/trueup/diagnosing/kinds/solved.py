@@ -18,8 +18,8 @@ class Solved:
 
 
 def solved(kind: KindCode) -> Look:
-    """Looks for a fault of this kind of a rotary embedding, an attention, a gate or a loss, or in the factors of
-    indices; each function is worked out once for all rules."""
+    """Looks for a fault of this kind of a rotary embedding, an attention, a gate or a loss, or in the factors
+    of indices; each function is worked out once for all rules."""
     from trueup.diagnosing.kinds.attention import attention_fault
     from trueup.diagnosing.kinds.by_index import index_fault
     from trueup.diagnosing.kinds.criterion import criterion_fault

@@ -166,14 +166,18 @@ def _is_handed_in(step: ReplayedStep, one: Difference, known: list[Difference]) 
     digest = None if one.record is None else step.target.digest(one.record)
     if one.left_free is not LeftFree.LOOKED_FOR or not one.slot.startswith("input") or digest is None:
         return False
-    made = (o for o in known if o.left_free is one.left_free and o.slot.startswith("output") and o.record is not None)
+    made = (
+        o
+        for o in known
+        if o.left_free is one.left_free and o.slot.startswith("output") and o.record is not None
+    )
     return any(step.target.digest(other.record) == digest for other in made)
 
 
 def _is_free_input(one: Difference) -> bool:
     """Whether a module was given something else that could not be put right, since its elements share memory
-    (positions or a mask, made by the code around it) or are looked for in backward. What the module's own code
-    makes follows from that."""
+    (positions or a mask, made by the code around it) or are looked for in backward. What the module's own
+    code makes follows from that."""
     is_input = one.phase == "forward" and one.slot.startswith("input")
     return is_input and one.left_free in (LeftFree.EXPANDED, LeftFree.LOOKED_FOR) and one.score > 1
 

@@ -137,8 +137,8 @@ def settled(outcomes: Sequence[StageOutcome], context: Context) -> tuple[StageOu
 def beside_findings(
     outcomes: Sequence[StageOutcome], findings: Sequence[Finding], context: Context
 ) -> tuple[StageOutcome, ...]:
-    """The outcomes; where the verdict names a setting of the program that is none of those compared, that none
-    of them differs is said with it."""
+    """The outcomes; where the verdict names a setting of the program that is none of those compared, that
+    none of them differs is said with it."""
     both = context.configurations
     named = _settings_of(findings[0].headline, *findings[0].evidence) if findings else []
     if both is None or not named:

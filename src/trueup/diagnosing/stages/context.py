@@ -128,8 +128,8 @@ class Context:
         """What the program gives, in one of the captured steps otherwise, of which nothing comes: the whole
         comparison says so, or nothing is."""
         headline = self.comparison.verdict.headline
-        is_said = headline.code is VerdictCode.AGREE_BUT_INPUT
-        return tuple(map(str, headline.facts["names"])) if is_said else ()
+        names = headline.facts["names"] if headline.code is VerdictCode.AGREE_BUT_INPUT else ()
+        return names if isinstance(names, tuple) else (str(names),)
 
     @cached_property
     def felt(self) -> float | None:

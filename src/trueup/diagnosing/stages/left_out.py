@@ -15,7 +15,11 @@ from trueup.types.reason import Reason, reason
 
 
 def left_out_of_clipping(
-    names: Sequence[str], who: str, clips: tuple[Clipping | None, Clipping | None], context: Context, rank: int
+    names: Sequence[str],
+    who: str,
+    clips: tuple[Clipping | None, Clipping | None],
+    context: Context,
+    rank: int,
 ) -> tuple[Reason, Reason] | None:
     """Headline and evidence where one side clips the norm of all gradients, and the other of all but these
     (by the target's names); None where that is not so.

@@ -384,9 +384,7 @@ def _summing_finding(
     )
 
 
-def _left_out(
-    names: list[str], who: str, context: Context, book: StepView
-) -> tuple[Reason, Reason] | None:
+def _left_out(names: list[str], who: str, context: Context, book: StepView) -> tuple[Reason, Reason] | None:
     """Headline and evidence where these alone are not clipped, in the first step."""
     steps = context.steps[0]
     if book.step != steps[0]:

@@ -18,9 +18,7 @@ _SOLVED = ("target", "reference", "factor")
 _NAMED_OF_PLACE = (Stages.SETTING_DIFFERS, VerdictCode.MODULE_CLASS_DIFFERS)
 
 
-def together(
-    findings: Sequence[Finding], code: Sequence[tuple[Reason, ...]] = ()
-) -> tuple[Finding, ...]:
+def together(findings: Sequence[Finding], code: Sequence[tuple[Reason, ...]] = ()) -> tuple[Finding, ...]:
     """The same findings, in their order, each cause once.
 
     ``code``: the statements of each finding's own place that the other program writes otherwise. Where they
@@ -38,7 +36,7 @@ def together(
             groups.setdefault(key, []).append(finding)
     found = [_one(*some) for some in groups.values()]
     if follow:
-        found[0] = _with_same_code(found[0], follow)
+        found[0] = _with_same_code(found[0], follow, own)
     return tuple(found)
 
 
@@ -46,16 +44,18 @@ def _is_recorded(finding: Finding) -> bool:
     return any(kind.rank is EvidenceRank.STATED for kind in finding.kinds[:1])
 
 
-def _with_same_code(first: Finding, others: Sequence[Finding]) -> Finding:
+def _with_same_code(first: Finding, others: Sequence[Finding], code: Sequence[Reason]) -> Finding:
+    """With where else the code differs, behind what differs in it."""
     places = dict.fromkeys(str(one.module) for one in others)
     places.pop(str(first.module), None)
     said = (reason(Stages.SAME_CODE_IN, num=len(places), modules=tuple(places)),) if places else ()
-    return replace(first, evidence=(*first.evidence[:1], *said, *first.evidence[1:]))
+    after = max((at + 1 for at, one in enumerate(first.evidence) if one in code), default=1)
+    return replace(first, evidence=(*first.evidence[:after], *said, *first.evidence[after:]))
 
 
 def _of_first_step(findings: Sequence[Finding]) -> list[int]:
-    """By number, without what the traces alone show of modules in later steps than the first that differs: weights and
-    random numbers differ by then, so that it may follow, whatever it looks like."""
+    """By number, without what the traces alone show of modules in later steps than the first that differs:
+    weights and random numbers differ by then, so that it may follow, whatever it looks like."""
     first = min((one.step for one in findings if one.step is not None), default=None)
     return [
         number
