@@ -45,8 +45,9 @@ _ABOUT_THE_CAUSE = (
     EvidenceCode.INPUT_OF_ONE_SIDE,
     BatchCode.NUM_COUNTED,
 )
-_STATEMENTS = (
+_OF_THE_PLACE = (
     EvidenceCode.CODE_ARGUMENT_LACKS,
+    EvidenceCode.CODE_VALUE_DIFFERS,
     EvidenceCode.CODE_DIFFERS,
     EvidenceCode.CODE_IN_OTHER_ORDER,
     EvidenceCode.CODE_NESTED_OTHERWISE,
@@ -235,9 +236,9 @@ class Near:
         return (*evidence[:named], *self.reasons, *evidence[named:])
 
     @property
-    def statements(self) -> tuple[Reason, ...]:
-        """Of the place itself, without values and functions of one side."""
-        return tuple(one for one in self.reasons if self.is_own and one.code in _STATEMENTS)
+    def own(self) -> tuple[Reason, ...]:
+        """Statements and values of the place itself, without functions of one side."""
+        return tuple(one for one in self.reasons if self.is_own and one.code in _OF_THE_PLACE)
 
     @property
     def dtypes(self) -> frozenset[str]:

@@ -310,7 +310,7 @@ def _with_code(
     near = [None if one.stage in _NOT_IN_CODE else _code_near(one, book) for one in findings]
     found = [one if at is None else _beside_code(one, at) for one, at in zip(findings, near, strict=True)]
     inside = [one.stage not in _OUTSIDE and bool(one.module) for one in findings]
-    code = (at.statements if at is not None and is_in else () for at, is_in in zip(near, inside, strict=True))
+    code = (at.own if at is not None and is_in else () for at, is_in in zip(near, inside, strict=True))
     return tuple(found), tuple(code)
 
 
