@@ -49,23 +49,27 @@ def not_handed_on(wrapper: ProgramFunction, inner: ProgramFunction) -> list[Argu
     tree, called = _function(wrapper.source), _function(inner.source)
     if tree is None or called is None:
         return []
+    names = {name for name, value in wrapper.calls.items() if isinstance(value, int)}
+    call = _only_call(tree, names)
+    if call is None:
+        return []
     own = {one.arg for one in (*tree.args.posonlyargs, *tree.args.args, *tree.args.kwonlyargs)}
-    names = [name for name, value in wrapper.calls.items() if isinstance(value, int)]
-    calls = [
-        one
-        for one in ast.walk(tree)
-        if isinstance(one, ast.Call) and ast.unparse(one.func).rpartition(".")[2] in names
-    ]
-    if len(calls) != 1 or any(word.arg is None for word in calls[0].keywords):
-        return []
     every = [one.arg for one in (*called.args.posonlyargs, *called.args.args)]
-    every = every[1:] if every[:1] in (["self"], ["cls"]) and len(calls[0].args) < len(every) else every
-    if any(isinstance(one, ast.Starred) for one in calls[0].args):
-        return []
-    given = {*every[: len(calls[0].args)], *(word.arg for word in calls[0].keywords)}
+    if every[:1] in (["self"], ["cls"]) and len(call.args) < len(every):
+        every = every[1:]
+    given = {*every[: len(call.args)], *(word.arg for word in call.keywords)}
     defaults = _defaults(called)
     left = [name for name in defaults if name in own and name not in given]
     return [Argument(name=name, function=inner.name, default=defaults[name]) for name in left]
+
+
+def _only_call(tree: ast.AST, names: set[str]) -> ast.Call | None:
+    """The one call of a function of these names, with all that it is given written out."""
+    every = (one for one in ast.walk(tree) if isinstance(one, ast.Call))
+    calls = [one for one in every if ast.unparse(one.func).rpartition(".")[2] in names]
+    if len(calls) != 1 or any(isinstance(one, ast.Starred) for one in calls[0].args):
+        return None
+    return None if any(word.arg is None for word in calls[0].keywords) else calls[0]
 
 
 def lacking(

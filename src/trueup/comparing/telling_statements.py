@@ -108,26 +108,40 @@ def _statement(line: str, tree: ast.stmt | None, variables: frozenset[str]) -> S
     if tree is None:
         return Statement(text=line, shape=line, words=frozenset({line}), loads=(), stores=())
     names = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in variables]
-    words = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id not in variables}
-    words |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    words |= {repr(node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    words |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.keyword) and node.arg}
-    parts: dict[str, tuple[str, ...]] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.expr) and sum(1 for _ in ast.walk(node)) >= _LEAST_NODES:
-            shape, held = _shape(node, variables)
-            if held and not isinstance(getattr(node, "ctx", None), ast.Store):
-                parts.setdefault(shape, held)
     shape, held = _shape(tree, variables)
+    words = (word for node in ast.walk(tree) if (word := _word(node)) is not None)
     return Statement(
         text=line,
         shape=shape,
         variables=held,
-        words=frozenset(words),
+        words=frozenset(words) - variables,
         loads=tuple(node.id for node in names if isinstance(node.ctx, ast.Load)),
         stores=tuple(node.id for node in names if isinstance(node.ctx, ast.Store)),
-        parts=parts,
+        parts=_parts(tree, variables),
     )
+
+
+def _word(node: ast.AST) -> str | None:
+    """What a node names: a variable too."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    if isinstance(node, ast.Constant):
+        return repr(node.value)
+    return node.arg if isinstance(node, ast.keyword) else None
+
+
+def _parts(tree: ast.stmt, variables: frozenset[str]) -> dict[str, tuple[str, ...]]:
+    """Shape of each expression with a variable -> its variables, without what values are given to."""
+    found: dict[str, tuple[str, ...]] = {}
+    for node in ast.walk(tree):
+        is_given = isinstance(getattr(node, "ctx", None), ast.Store)
+        if isinstance(node, ast.expr) and not is_given and sum(1 for _ in ast.walk(node)) >= _LEAST_NODES:
+            shape, held = _shape(node, variables)
+            if held:
+                found.setdefault(shape, held)
+    return found
 
 
 def _shape(node: ast.AST, variables: frozenset[str]) -> tuple[str, tuple[str, ...]]:

@@ -15,11 +15,11 @@ def _copy_differs(facts: Facts) -> str:
 
 
 def _left_out(facts: Facts) -> str:
-    norm = {"out": " nor counted in the norm", "in": " but counted in the norm"}.get(facts["counts"], "")
-    other = "reference" if facts["side"] == "target" else "target"
-    return (
-        f"Gradients of {facts['parameters']} are not clipped{norm} ({facts['side']}), in the {other} they are"
-    )
+    clipped = {
+        "out": "neither clipped nor counted in the norm",
+        "in": "counted in the norm but not clipped",
+    }.get(facts["counts"], "not clipped, unlike all others")
+    return f"Gradients of {facts['parameters']} are {clipped} ({facts['side']})"
 
 
 def _others_cut(facts: Facts) -> str:

@@ -362,7 +362,7 @@ PHRASES = {
         sentence=_argument_lacks,
         samples=(
             {"name": "causal", "called": "attend", "side": "target", "default": "True", "value": "False"},
-            {"name": "mask", "called": "attend", "side": "reference", "default": "None", "value": ""},
+            {"name": "mask", "called": "attend", "side": "reference", "default": "0", "value": ""},
             {"name": "mask", "called": "attend", "side": "target", "default": "", "value": "mask"},
         ),
     ),

@@ -135,9 +135,7 @@ def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
     }
     unsound = _unsound(step, known)
     for one in lone_ones(step, known, lambda one: _owner_of(step, one)[0]):
-        if one.score <= 1 or (one.left_free in _NOT_CHARGED and not _is_free_input(one)):
-            continue
-        if _is_handed_in(step, one, known):
+        if one.score <= 1 or _is_left_to_others(step, one, known):
             continue
         if (one.phase, _owner_of(step, one)[0]) in unsound:
             continue
@@ -159,6 +157,11 @@ def _unsound(step: ReplayedStep, known: list[Difference]) -> set[tuple[str, str]
     misled = {_around_handed(step, one) for one in known if _hands_on_alone(step, one)}
     found = {(phase, owner) for phase in ("forward", "param_grad") for owner in unforced}
     return found | {("backward", owner) for owner in misled}
+
+
+def _is_left_to_others(step: ReplayedStep, one: Difference, known: list[Difference]) -> bool:
+    """Whether what kept the program's values is charged elsewhere, or nowhere."""
+    return _is_handed_in(step, one, known) or (one.left_free in _NOT_CHARGED and not _is_free_input(one))
 
 
 def _is_handed_in(step: ReplayedStep, one: Difference, known: list[Difference]) -> bool:

@@ -72,8 +72,7 @@ class DataStage:
                     findings = _of_batch_axis(findings, context, at)
                 break
         findings = findings or _beyond_ids(context) or _masks_apart(context)
-        if unfelt := context.inputs_without_effect:
-            said.insert(0, reason(Stages.INPUT_WITHOUT_EFFECT, names=unfelt))
+        said[:0] = _without_effect(context)
         if findings and _comes_out_nowhere(context):
             said, findings = [reason(Stages.BATCH_IN_OTHER_FORM), *said], []
         own, other = (Batch.of(book) for book in context.pair())
@@ -83,6 +82,12 @@ class DataStage:
         if not compared and any(map(_is_in_parts, context.pair())):
             said.insert(0, reason(Stages.BATCH_IN_PARTS))
         return _outcome(_one_each(findings), list(dict.fromkeys(said)), compared, details)
+
+
+def _without_effect(context: Context) -> list[Reason]:
+    """What the programs give otherwise, and nothing comes of."""
+    names = context.inputs_without_effect
+    return [reason(Stages.INPUT_WITHOUT_EFFECT, names=names)] if names else []
 
 
 def _comes_out_nowhere(context: Context) -> bool:

@@ -187,13 +187,12 @@ def _summed(
     book = context.book(context.target, step, rank)
     apart: dict[tuple[str, str, float, float, tuple[float, ...]], list[str]] = {}
     later = _reduced_later(context, at) | _equal_throughout(context, at)
+    later |= _in_the_weight_s_dtype(target, reference, context)
     for fqn, own in target.items():
         other = reference.get(context.matched.get(fqn, fqn))
         left = at > 0 and book.parameter(fqn, *CLIPPED) is None  # in no optimizer: nothing clears it
         if other is None or left or fqn in later:
             continue
-        if fqn in context.rounded_weights and _is_rounded(own, other):
-            continue  # a gradient has the dtype of its weight, which differs
         held = (_of_holding if part is ACCUMULATED else _of_factor)(fqn, book, context, at)
         rounds = _is_same_sum(own, other, held) and own.residual <= _allowed(fqn, book, context, at, part)
         if _differs(own, other, part, held=held) and not rounds:
@@ -208,6 +207,14 @@ def _summed(
         return [], [reason(Stages.SUMMED_ALIKE, step=step, part=part[1], ways=kinds, numbers=numbers)]
     groups = sorted(apart.items(), key=lambda item: -len(item[1]))
     return [_summing_finding(names, target, reference, context, book, part) for _, names in groups[:4]], []
+
+
+def _in_the_weight_s_dtype(
+    target: dict[str, Summing], reference: dict[str, Summing], context: Context
+) -> set[str]:
+    """Gradients of weights in another dtype that are rounded to it: that follows from the weights."""
+    pairs = ((f, target.get(f), reference.get(context.matched.get(f, f))) for f in context.rounded_weights)
+    return {f for f, own, other in pairs if own is not None and other is not None and _is_rounded(own, other)}
 
 
 def _over_ranks(context: Context) -> list[Finding]:
