@@ -88,7 +88,9 @@ ALLOWED: dict[str, set[float | str]] = {
     "comparing/metrics.py": {"_BLOCK"},  # costs memory
     "comparing/noise.py": {"SCHEMA_VERSION"},
     "comparing/owner.py": {"MAX_HINTS"},  # shown
-    "comparing/program_code.py": {"MOST_PAIRS", "SHOWN", "_LINES", "_WIDTH"},  # costs time; shown
+    "comparing/program_code.py": {"MOST_PAIRS", "SHOWN"},  # costs time; shown
+    "comparing/program_statements.py": {"LINES", "_WIDTH"},  # shown
+    "comparing/telling_statements.py": {"ALIKE", 0.5, "_LEAST_NODES"},  # the order in which it is shown
     "comparing/precision_gap.py": {"2.0 ** (-11)", "_TF32_ROUNDOFF"},  # its definition
     "comparing/rules/inputs_bound.py": {"_MOST_ROUNDS"},  # costs time
     "comparing/stacks.py": {"MAX_STACKS"},  # written
@@ -205,6 +207,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "matching/layouts.py": {"MAX_DIMS", "MAX_WAYS"},  # cost time
     "matching/mapping.py": {"VERSION"},
     "matching/modules.py": {0.99, 0.8, 0.85, "10 ** 9"},  # confidences; a number beyond all atoms
+    "diagnosing/kinds/gated.py": {"MAX_SOURCES"},  # costs time
     "diagnosing/kinds/functions.py": {0.044715, 1.702},  # of the definitions of gelu
     "diagnosing/kinds/updates.py": {1e-8, 0.9, 0.999},  # PyTorch's defaults of Adam
     "diagnosing/kinds/attended.py": {1e4, "_USUAL_THETA"},  # never read without a rotary embedding

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -169,9 +170,118 @@ def placed(folder: Path, *, begins: int = 0, seen: int = 1) -> Path:
     return folder
 
 
-def test_what_the_model_is_given_is_not_inside_of_it(tmp_path: Path) -> None:
-    """Positions are data, whatever comes of them; a twin: a mask with another number hides the same."""
+def test_positions_without_effect_are_said_and_no_difference(tmp_path: Path) -> None:
+    """Positions of which distances alone are taken, and a mask with another number that hides the same."""
     clean = placed(tmp_path / "clean")
-    verdict = compare(placed(tmp_path / "positions", begins=5), clean).verdict
-    assert (verdict.outcome, verdict.where, verdict.step) == (Outcome.DIFFER, "(root) · input.positions", 0)
+    comparison = compare(placed(tmp_path / "positions", begins=5), clean)
+    assert comparison.exit_code == 0
+    assert comparison.verdict.headline.code is VerdictCode.AGREE_BUT_INPUT
+    assert comparison.verdict.headline.facts["names"] == ("positions",)
     assert compare(placed(tmp_path / "mask", seen=2), clean).exit_code == 0
+
+
+class Packed(nn.Module):
+    """Attention with rotary positions, whose documents a mask keeps apart; maybe positions also add."""
+
+    def __init__(self, added: float) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(30, 16), nn.Linear(16, 30)
+        self.q, self.k, self.v = (nn.Linear(16, 16) for _ in range(3))
+        self.table = nn.Embedding(40, 16)
+        self.added = added
+
+    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
+        x = self.embedding(ids)
+        if self.added:
+            x = x + self.added * self.table(positions)
+        angle = positions[..., None] * 0.3 ** torch.arange(8)
+        turn = torch.polar(torch.ones_like(angle), angle)
+        q, k = (
+            torch.view_as_real(
+                torch.view_as_complex(y.float().unflatten(-1, (8, 2)).contiguous()) * turn
+            ).flatten(-2)
+            for y in (self.q(x), self.k(x))
+        )
+        weights = (q @ k.mT).masked_fill(~mask, -math.inf).softmax(-1)
+        return self.head(weights.to(x.dtype) @ self.v(x))
+
+
+DOCUMENT = (torch.arange(9) >= 4).long().expand(4, 9)
+RESTARTED = torch.arange(9) - 4 * DOCUMENT
+COUNTED = torch.arange(9).expand(4, 9)
+CAUSAL = torch.ones(9, 9, dtype=torch.bool).tril()
+APART = (DOCUMENT[:, :, None] == DOCUMENT[:, None]) & CAUSAL
+
+
+def packed(
+    folder: Path, positions: Tensor, mask: Tensor, *, dtype: torch.dtype = torch.float32, added: float = 0.0
+) -> Path:
+    torch.manual_seed(0)
+    model = Packed(added)
+    with trueup.Tracer(folder, level="L0", steps="0", store_values_of=VALUES):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
+            logits = model(ids=IDS, positions=positions, mask=mask)
+        F.cross_entropy(logits.float().flatten(0, 1), LABELS.flatten()).backward()
+        torch.optim.SGD(model.parameters(), lr=0.01).step()
+    return folder
+
+
+POSITIONS: dict[str, tuple[Tensor, Tensor, float, int]] = {
+    "documents counted on": (COUNTED, APART, 0.0, 0),
+    "all counted from 3": (RESTARTED + 3, APART, 0.0, 0),
+    "one document moved": (RESTARTED + 7 * DOCUMENT, APART, 0.0, 0),
+    "documents see one another": (COUNTED, CAUSAL.expand(4, 9, 9), 0.0, 1),
+    "the edge one token early": (torch.where(torch.arange(9) == 3, 0, RESTARTED), APART, 0.0, 1),
+    "a table of positions, faint": (COUNTED, APART, 0.05, 1),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("positions", "mask", "added", "status"), POSITIONS.values(), ids=POSITIONS)
+def test_positions_of_packed_documents(
+    positions: Tensor, mask: Tensor, added: float, status: int, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    """Twins: tokens that see other documents, one position that is off by one document, and a use that is not
+    of distances, which in bfloat16 is within what rounding may do to gradients."""
+    clean = packed(tmp_path / "clean", RESTARTED, mask, dtype=dtype, added=added)
+    run = packed(tmp_path / "run", positions, mask, dtype=dtype, added=added)
+    assert compare(run, clean).exit_code == status
+    assert diagnose(run, clean, output=tmp_path / "out").exit_code == status
+
+
+def preferred(folder: Path, weights: Tensor, *, dtype: torch.dtype) -> Path:
+    """Chosen and rejected rows that begin with the same four tokens; the loss is of the difference of their
+    sums, so that what the three labels among these send back cancels in every weight."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(30, 16), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 30))
+    ids = torch.cat((IDS[:2], torch.cat((IDS[:2, :4], IDS[2:4, 4:]), 1)))
+    with trueup.Tracer(folder, level="L0", steps="0", store_values_of=VALUES):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype is torch.bfloat16):
+            logits = model(ids)
+        chances = logits[:, :-1].double().log_softmax(-1).gather(2, ids[:, 1:, None]).squeeze(-1)
+        chosen, rejected = (chances * weights.expand(4, 8)).sum(-1).chunk(2)
+        (-F.logsigmoid(chosen - rejected)).mean().backward()
+        torch.optim.SGD(model.parameters(), lr=0.01).step()
+    return folder
+
+
+AT = torch.arange(8)
+ANSWER = (AT >= 3).float()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("weights", "status"),
+    [(torch.ones(8), 0), ((AT >= 1).float(), 0), ((AT >= 4).float(), 1), (ANSWER + 0.05 * (AT == 3), 1)],
+    ids=["all", "two of the prompt", "one of the answer less", "one of the answer counts a little more"],
+)
+def test_a_mask_of_the_loss_whose_part_cancels(
+    weights: Tensor, status: int, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    clean = preferred(tmp_path / "clean", ANSWER, dtype=dtype)
+    run = preferred(tmp_path / "run", weights, dtype=dtype)
+    comparison = compare(run, clean)
+    assert comparison.exit_code == status
+    assert diagnose(run, clean, output=tmp_path / "out").exit_code == status
+    if not status:
+        assert comparison.verdict.headline.facts["names"] == ("mask of the loss",)

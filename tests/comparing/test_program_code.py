@@ -135,23 +135,141 @@ def test_a_long_statement_is_shown_from_where_it_differs(ahead: int, begins: str
         assert (text.startswith(begins), text.endswith(f"/ {number}")) == (True, True)
 
 
-@pytest.mark.parametrize("last", ["c.max(b)", "c.sum()"])
-def test_of_many_statements_those_that_call_something_else_are_shown(last: str, tmp_path: Path) -> None:
+def functions(folder: Path, target: str, reference: str) -> tuple[Reason, ...]:
+    """What differs where a function that a layer calls is written in these two ways."""
+    bodies = (("target", target), ("reference", reference))
+    return differences(*(side(folder / name, helpers=text) for name, text in bodies))
+
+
+def chain(*names: str, last: str) -> str:
+    lines = [f"{name} = value.sum() + {before}" for before, name in zip(("1", *names), names, strict=False)]
+    body = "\n    ".join([*lines, f"return {last}"])
+    return f"def normalised(value):\n    {body}\n"
+
+
+def test_of_many_statements_those_that_call_something_else_are_shown(tmp_path: Path) -> None:
     """A function written anew: most of its statements differ by the names of variables alone."""
+    (found,) = functions(tmp_path, chain(*"abcdefg", last="c.max(b)"), chain(*"tuvwxyz", last="z.sum()"))
+    assert str(found.place("target")).startswith("return c.max(b); ")
 
-    def written(*names: str, last: str) -> str:
-        lines = [
-            f"{name} = value.sum() + {before}" for before, name in zip(("1", *names), names, strict=False)
-        ]
-        body = "\n    ".join([*lines, f"return {last}"])
-        return f"def normalised(value):\n    {body}\n"
 
-    runs = [
-        side(tmp_path / "target", helpers=written(*"abcdefg", last=last)),
-        side(tmp_path / "reference", helpers=written(*"tuvwxyz", last="z.sum()")),
+@pytest.mark.parametrize(("last", "number"), [("z.sum()", 0), ("y.sum()", 1)])
+def test_other_names_of_variables_are_no_difference(last: str, number: int, tmp_path: Path) -> None:
+    """A twin: another variable than the one that stands for it."""
+    assert len(functions(tmp_path, chain(*"abcdefg", last="g.sum()"), chain(*"tuvwxyz", last=last))) == number
+
+
+ROUTE = """def normalised(value):
+    {s} = value.{cast}.sigmoid()
+    {c} = {s} + 1
+    {g} = {c}.view(4, 2).topk(2)[0].sum(-1)
+    {m} = {g}.{mask}
+    {i} = ({c} * {m}).topk(2)[1]
+    {w} = {of}.gather(1, {i})
+    return {w} / {w}.sum(-1)
+"""
+ONE = {"s": "scores", "c": "choice", "g": "group", "m": "allowed", "i": "chosen", "w": "weights"}
+OTHER = {"s": "p", "c": "biased", "g": "best_two", "m": "mask", "i": "indices", "w": "taken"}
+
+
+@pytest.mark.parametrize(
+    ("taken", "first"), [("choice", "weights = choice.gather(1, chosen)"), ("scores", None)]
+)
+def test_a_value_that_is_taken_of_another_variable_is_told_first(
+    taken: str, first: str | None, tmp_path: Path
+) -> None:
+    """In functions written by two hands; a twin that takes it of the same."""
+    target = ROUTE.format(**ONE, cast="float()", mask="bool()", of=taken)
+    reference = ROUTE.format(**OTHER, cast="to(float)", mask="gt(0)", of="p")
+    (found,) = functions(tmp_path, target, reference)
+    shown = str(found.place("target"))
+    assert shown.startswith(first) if first else not shown.startswith("weights = ")
+    if first:
+        assert str(found.place("reference")).startswith("taken = p.gather(1, indices)")
+
+
+def test_exchanged_halves_are_told_first(tmp_path: Path) -> None:
+    head = "def normalised(value):\n    out = value * 0\n    for e in range(4):\n        here = value[e]\n"
+    tail = "        if here.numel():\n            out[e] = {y}\n    out = out.abs()\n"
+    tail += "    out = out + 1\n    return out\n"
+    target = (
+        head
+        + "        up, gate = here.chunk(2, -1)\n        y = gate.tanh() * up\n"
+        + tail.format(y="y.sin()")
+    )
+    reference = (
+        head.replace("here", "one").replace("out", "total")
+        + "        gate, up = one.chunk(2, -1)\n        made = gate.tanh() * up\n        made = made.cos()\n"
+        + tail.format(y="made").replace("here", "one").replace("out", "total")
+    )
+    (found,) = functions(tmp_path, target, reference)
+    for name, text in (
+        ("target", "up, gate = here.chunk(2, -1)"),
+        ("reference", "gate, up = one.chunk(2, -1)"),
+    ):
+        assert text in str(found.place(name)).split("; ")[:2]
+
+
+DISPATCH = """
+from functools import wraps
+
+def plain(value):
+    return value / 2
+
+def decorated(original):
+    @wraps(original)
+    def wrapper(value):
+        return original(value)
+    return wrapper
+
+normalised = decorated(plain)
+"""
+
+
+def test_what_a_wrapper_stands_for_is_compared(tmp_path: Path) -> None:
+    (found,) = functions(tmp_path, "def normalised(value):\n    return value / 3\n", DISPATCH)
+    texts = [found.place(name) for name in ("target", "reference", "function")]
+    assert texts == ["return value / 3", "return value / 2", "plain"]
+
+
+BUCKET = "def {name}(value, signed=True, size=4):\n    return value % size if signed else -value\n"
+HANDED = {
+    "all": ("signed=signed, size=size", "value, signed=True, size=4", []),
+    "by place": ("signed, size", "value, signed=True, size=4", []),
+    "one is dropped": ("size=size", "value, signed=True, size=4", ["signed"]),
+    "not taken": ("size=size", "value, size=4", []),
+}
+
+
+@pytest.mark.parametrize("how", HANDED)
+def test_an_argument_that_is_not_handed_on(how: str, tmp_path: Path) -> None:
+    given, taken, lacks = HANDED[how]
+    wrapper = f"def normalised({taken}):\n    return bucket(value, {given})\n"
+    found = functions(tmp_path, BUCKET.format(name="bucket") + wrapper, BUCKET.format(name="normalised"))
+    assert found[-1].code is EvidenceCode.CODE_WRAPPED
+    told = [(one.place("name"), one.place("default"), one.place("side")) for one in found[:-1]]
+    assert told == [(name, "True", "target") for name in lacks]
+
+
+CALL = "def normalised(value):\n    return bucket({given})\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "lacks"),
+    [("value, size=2", ["signed"]), ("value, size=3, signed=False", []), ("value, 2", [])],
+    ids=["dropped", "another value", "two differ"],
+)
+def test_an_argument_that_a_call_lacks(given: str, lacks: list[str], tmp_path: Path) -> None:
+    inner = BUCKET.format(name="bucket")
+    found = functions(
+        tmp_path, inner + CALL.format(given=given), inner + CALL.format(given="value, signed=False, size=2")
+    )
+    told = [
+        tuple(one.place(name) for name in ("name", "called", "default", "value", "side"))
+        for one in found[:-1]
     ]
-    (found,) = differences(*runs)
-    assert str(found.place("target")).startswith("return c.max(b); " if "max" in last else "a = ")
+    assert told == [(name, "bucket", "True", "False", "target") for name in lacks]
+    assert found[-1].code is EvidenceCode.CODE_DIFFERS
 
 
 @pytest.mark.parametrize(
@@ -334,11 +452,20 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_loss_that_differs_is_shown(runs: Path) -> None:
     verdict = compare(runs / "sum", runs / "mean").verdict
     first = verdict.evidence[0]
-    assert verdict.headline.code is VerdictCode.OTHER_CODE
+    assert verdict.headline.code is VerdictCode.ARGUMENT_LACKS
     assert verdict.headline.place("function") == "loss_of"
-    assert (verdict.outcome, first.code) == (Outcome.DIFFER, EvidenceCode.CODE_DIFFERS)
-    assert first.place("function") == "loss_of"
-    assert "reduction='sum'" in str(first.place("target"))
+    assert (verdict.outcome, first.code) == (Outcome.DIFFER, EvidenceCode.CODE_ARGUMENT_LACKS)
+    facts = {name: first.place(name) for name in ("name", "called", "side", "value", "function")}
+    assert facts == {
+        "name": "reduction",
+        "called": "cross_entropy",
+        "side": "reference",
+        "value": "'sum'",
+        "function": "loss_of",
+    }
+    second = verdict.evidence[1]
+    assert second.code is EvidenceCode.CODE_DIFFERS
+    assert "reduction='sum'" in str(second.place("target"))
 
 
 def test_programs_that_agree_are_told_to_differ(runs: Path) -> None:

@@ -51,9 +51,13 @@ def attention(
     by_kind: bool = False,
     backward: bool = False,
     limit: float = math.inf,
+    exchanged: bool = False,
+    inclusive: bool = False,
+    documents: Tensor | None = None,
 ) -> Tensor:
     """(rows, tokens, width) as a program computes it."""
-    q, k, v = Q, K, V
+    q, k, v = (Q, V, K) if exchanged else (Q, K, V)
+    theta = theta ** (SIZE / (SIZE - 2)) if theta is not None and inclusive else theta
     if by_group:
         parts = [x.unflatten(-1, (GROUPS, -1)) for x in (q, k, v)]
         q, k, v = torch.cat(parts, -1).flatten(-2).split([HEADS * SIZE, GROUPS * SIZE, GROUPS * SIZE], -1)
@@ -67,12 +71,19 @@ def attention(
     k, v = (x.repeat(1, 2, 1, 1) if alternating else x.repeat_interleave(2, 1) for x in (k, v))
     scores = (q @ k.transpose(-2, -1) * scale).clamp(-limit, limit)
     scores = scores.masked_fill(~torch.ones(TOKENS, TOKENS, dtype=torch.bool).tril(last), -math.inf)
+    if documents is not None:
+        scores = scores.masked_fill(~documents, -math.inf)
     weights = F.softmax(scores if dtype is None else scores.to(dtype), dim=-1).float()
     return (weights @ v).transpose(1, 2).flatten(-2)
 
 
-def evidence_of(target: Tensor, reference: Tensor, *, fused: bool = False) -> Any:
+def evidence_of(
+    target: Tensor, reference: Tensor, *, fused: bool | str = False, mask: Tensor | None = None
+) -> Any:
     near = [("output.0", torch.cat((Q, K, V), -1))] if fused else [("output.0", x) for x in (Q, K, V)]
+    if fused == "keys and values":
+        near = [("output.0", Q), ("output.0", torch.cat((K, V), -1))]
+    near += [] if mask is None else [("input.1", mask)]
     around = Surroundings(
         module="layers.0.attn",
         name="layers.0.attn.proj",
@@ -95,16 +106,21 @@ CHANGES = {
     "pairs": ({"pairs": True}, "transposed_or_permuted", KindReason.ROTARY_PAIRING, ("pairs", "halves")),
     "rows": ({"by_group": True}, "transposed_or_permuted", KindReason.FUSED_ROWS_BY_GROUP, None),
     "left out": ({"theta": None}, "missing_or_extra_term", KindReason.NO_ROTARY, None),
+    "exchanged": ({"exchanged": True}, "transposed_or_permuted", KindReason.KEYS_FOR_VALUES, None),
+    "both ends": ({"inclusive": True}, "constant_argument", KindReason.FREQUENCIES_INCLUSIVE, None),
     "softmax": ({"dtype": torch.bfloat16}, "dtype_or_rounding", KindReason.SOFTMAX_ROUNDED, None),
 }
-ATTENDED = {code for _, _, code, _ in CHANGES.values()} | {KindReason.CAUSAL_MASK_ADDED}
+ATTENDED = {code for _, _, code, _ in CHANGES.values()} | {
+    KindReason.CAUSAL_MASK_ADDED,
+    KindReason.MASK_BEGINS,
+}
 """what is said of an attention that was computed again"""
 
 
-@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("fused", [False, True, "keys and values"])
 @pytest.mark.parametrize(("change", "kind", "code", "values"), CHANGES.values(), ids=CHANGES)
 def test_the_change_is_named(
-    change: dict[str, Any], kind: str, code: KindReason, values: tuple[Any, Any] | None, fused: bool
+    change: dict[str, Any], kind: str, code: KindReason, values: tuple[Any, Any] | None, fused: bool | str
 ) -> None:
     found = name_kinds(evidence_of(attention(**change), attention(), fused=fused))
     assert found[0].name == kind, found
@@ -229,3 +245,49 @@ def test_another_value_is_no_other_attention() -> None:
     kinds = name_kinds(around(reference, reference[-1] + 0.01 * normal(2, TOKENS, 4 * SMALL, seed=9)))
     codes = KindReason.KEY_HEADS_ALTERNATE, KindReason.ROTARY_PAIRING
     assert not any(tells(kind.sentence, *codes) for kind in kinds)
+
+
+def window(size: int) -> Tensor:
+    """What each token of two documents may see of the last tokens of its own: (1, tokens, tokens)."""
+    at = torch.arange(TOKENS)
+    document = at // 15
+    seen = (document[:, None] == document[None]) & (at[:, None] >= at[None]) & (at[:, None] - at[None] < size)
+    return seen[None]
+
+
+@pytest.mark.parametrize(("other", "side"), [(5, "reference"), (6, None), (7, "target"), (9, None)])
+def test_a_window_that_begins_elsewhere(other: int, side: str | None) -> None:
+    """One token shorter or longer; twins: equal windows, and one that is three longer."""
+    masks = window(6), window(other)
+    sides = [attention(documents=mask[0]) for mask in masks[::-1]]
+    found = name_kinds(evidence_of(*sides, fused="keys and values", mask=masks[0]))
+    told = [kind.sentence for kind in found if kind.sentence.code in ATTENDED]
+    assert [one.place("side") for one in told] == ([] if side is None else [side]), told
+
+
+def test_packed_documents_do_not_hide_a_scale() -> None:
+    mask = window(TOKENS)
+    sides = [attention(documents=mask[0], scale=scale) for scale in (0.125, 0.25)]
+    found = name_kinds(evidence_of(*sides, fused="keys and values", mask=mask))
+    assert tells(found[0].sentence, KindReason.SCORES_SCALED)
+
+
+def gated(gate: Tensor, factor: Tensor) -> Tensor:
+    return F.silu(gate) * factor
+
+
+def test_exchanged_gate_and_factor() -> None:
+    """Twins: another function, and a factor that is no half."""
+    both = normal(2, TOKENS, 32, seed=51)
+    gate, factor = both.chunk(2, -1)
+    around = Surroundings(module="mlp", name="mlp.down", type="MLP", nearby=(pair("output.0", None, both),))
+
+    def told(target: Tensor, reference: Tensor) -> bool:
+        found = name_kinds(case(target, reference, slot="input.0", module="mlp", surroundings=around))
+        return any(kind.sentence.code is KindReason.GATE_FOR_UP for kind in found)
+
+    assert told(gated(factor, gate), gated(gate, factor))
+    assert told(gated(gate, factor), gated(factor, gate))
+    assert not told(gated(gate, factor) * (1 + 1e-7), gated(gate, factor))
+    assert not told(F.relu(factor) * gate, gated(gate, factor))
+    assert not told(gated(factor, gate.flip(-1)), gated(gate, factor))

@@ -126,6 +126,19 @@ def test_words_never_lead_before_what_was_measured(tmp_path: Path, reference: Tr
     assert [f.stage for f in found.findings][-1] is Stage.CONFIG
 
 
+@pytest.mark.parametrize(("change", "names"), [(runs.norm_eps, ("eps",)), (runs.gradient_scale, None)])
+def test_a_setting_of_the_program_stands_beside_those_compared(
+    change: Any, names: tuple[str, ...] | None, tmp_path: Path, reference: Trace
+) -> None:
+    """That no setting differs is said of the compared ones alone where the verdict names another."""
+    target = capture(tmp_path / "run", {**REFERENCE, "change": change})
+    found = diagnose(target.path, reference.path, output=tmp_path / "out")
+    own = stage_of(found, Stage.CONFIG)
+    assert own.status is StageStatus.PASSED
+    assert (own.said.code is StagesCode.CONFIG_ALIGNED) is (names is None)
+    assert own.said.place("names") == names
+
+
 def test_a_coarser_number_of_the_same_setting_is_none(tmp_path: Path, reference: Trace) -> None:
     given = files(tmp_path, learning_rate=float(np.float32(0.001)), clip_grad="0.5")
     found = diagnose(reference.path, reference.path, output=tmp_path / "out", configs=given)

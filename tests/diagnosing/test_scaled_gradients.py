@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from torch import Tensor, nn  # noqa: E402
 
 import trueup  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
+from trueup.store import Trace  # noqa: E402
+from trueup.store.view import ACCUMULATED, step_view  # noqa: E402
 from trueup.types.codes import ClippingCode  # noqa: E402
 from trueup.types.codes import StagesCode as Stages  # noqa: E402
 
@@ -50,3 +53,71 @@ def test_a_factor_rounds_in_the_dtype_of_the_gradient(
     codes = {one.headline.code for one in found}
     assert (Stages.ROUNDED in codes) is is_rounded
     assert codes & set(ClippingCode) or is_rounded
+
+
+LIMIT = 0.01
+"""below the norm of every half of the gradients"""
+
+
+def clipped(
+    folder: Path, left: str = "", counted: bool = False, times: float = 1.0, dtype: str = "float32"
+) -> Path:
+    """Gradients clipped to one norm, but for some weights: those are multiplied, and may count."""
+    torch.manual_seed(0)
+    kind = getattr(torch, dtype)
+    model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 8)).to(kind)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    values = ["module", "parameter", "labels", "configuration"]
+    with trueup.Tracer(folder, level="L0", steps="0", store_values_of=values):
+        model(torch.randn(8, 16).to(kind)).float().square().mean().backward()
+        grads = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+        out = [name for name in grads if left and name.startswith(left)]
+        norm = torch.stack([g.float().norm() for n, g in grads.items() if counted or n not in out]).norm()
+        for name, grad in grads.items():
+            grad.mul_(times if name in out else LIMIT / norm)
+        optimizer.step()
+    return folder
+
+
+@pytest.mark.parametrize("side", ["target", "reference"])
+@pytest.mark.parametrize(
+    ("counted", "times", "counts"),
+    [(False, 1.0, "out"), (True, 1.0, "in"), (False, 0.5, None), (True, 0.99, None)],
+    ids=["not in the norm", "in the norm", "halved", "nearly left"],
+)
+def test_gradients_that_are_not_clipped(
+    counted: bool, times: float, counts: str | None, side: str, tmp_path: Path
+) -> None:
+    """Twins: gradients with a factor of their own."""
+    runs = [clipped(tmp_path / "odd", "2.bias", counted, times), clipped(tmp_path / "plain")]
+    findings = diagnose(*runs[:: 1 if side == "target" else -1], output=tmp_path / "out").findings
+    led = [one.headline for one in findings if one.headline.code is ClippingCode.LEFT_OUT]
+    assert [(one.place("side"), one.place("counts")) for one in led] == ([(side, counts)] if counts else [])
+    if counts:
+        (finding,) = findings
+        said = finding.evidence[0]
+        assert (said.code, said.number("limit")) == (ClippingCode.OTHERS_CUT, pytest.approx(LIMIT, rel=1e-3))
+    else:
+        assert findings
+
+
+@pytest.mark.parametrize(("times", "is_told"), [(None, False), (1.02, True)])
+def test_a_clipping_factor_is_known_to_the_rounding_of_the_gradients(
+    times: float | None, is_told: bool, tmp_path: Path
+) -> None:
+    """In bfloat16 the factor of a few elements is off by a rounding; a twin is off by five."""
+    reference = clipped(tmp_path / "plain")
+    factor = 1.0 if times is None else times * LIMIT / _norm(tmp_path / "norm")
+    run = clipped(tmp_path / "run", "" if times is None else "2.bias", True, factor, "bfloat16")
+    coarse = clipped(tmp_path / "coarse", dtype="bfloat16")
+    found = diagnose(run, coarse, output=tmp_path / "out").findings
+    assert bool(found) is is_told
+    mixed = diagnose(coarse, reference, output=tmp_path / "mixed").findings
+    assert not [one for one in mixed if one.headline.code in (Stages.SCALED, Stages.CHANGED)]
+
+
+def _norm(folder: Path) -> float:
+    """Of all gradients in bfloat16."""
+    book = step_view(Trace(clipped(folder, "0.", True, 1.0, "bfloat16")), 0, 0)
+    held = (book.norm(book.parameter(name, *ACCUMULATED)) or 0.0 for name in book.parameters)
+    return math.sqrt(sum(one**2 for one in held))

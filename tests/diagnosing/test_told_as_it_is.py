@@ -27,7 +27,7 @@ from trueup.diagnosing.stages.naming import kind_named  # noqa: E402
 from trueup.diagnosing.stages.together import together  # noqa: E402
 from trueup.importers import open_trace  # noqa: E402
 from trueup.store import step_view  # noqa: E402
-from trueup.types.codes import ClippingCode, StagesCode, VerdictCode, WeightsCode  # noqa: E402
+from trueup.types.codes import ClippingCode, EvidenceCode, StagesCode, VerdictCode, WeightsCode  # noqa: E402
 from trueup.types.codes.kinds import KindReason  # noqa: E402
 from trueup.types.finding import (  # noqa: E402
     Basis,
@@ -319,6 +319,56 @@ def test_places_of_other_factors_are_told_with_them(
     )
     (first,) = together(findings)
     assert reason(StagesCode.ALSO_IN, num=1, modules=("b",), **told) in first.evidence
+
+
+def code(function: str) -> tuple[Reason, ...]:
+    places = {"target_at": "a.py:1", "reference_at": "a.py:1"}
+    return (
+        reason(
+            EvidenceCode.CODE_DIFFERS, function=function, target="return x", reference="return y", **places
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "rank", "number"),
+    [
+        (code("Norm.forward"), EvidenceRank.FITTED, 1),
+        (code("MLP.forward"), EvidenceRank.FITTED, 2),
+        ((), EvidenceRank.FITTED, 2),
+        (code("Norm.forward"), EvidenceRank.STATED, 2),
+    ],
+    ids=["the same code", "other code", "no code", "a setting that both record"],
+)
+def test_one_piece_of_code_is_one_cause(own: tuple[Reason, ...], rank: EvidenceRank, number: int) -> None:
+    """Whatever its values look like in another place."""
+    sentences = reason(KindReason.NORM_EPS, target=1e-5, reference=1e-6), scaled(1.002)
+    kinds = (
+        kind_named("constant_argument", EvidenceRank.FITTED, sentences[0]),
+        kind_named("wrong_scale", rank, sentences[1]),
+    )
+    findings = tuple(
+        Finding(
+            stage=Stage.FORWARD,
+            headline=reason(StagesCode.OF_KIND, sentence, module=module),
+            module=module,
+            site=module,
+            phase="forward",
+            step=0,
+            rank=0,
+            kinds=(kind,),
+            evidence=(sentence, *written),
+            basis=Basis.REPLAY,
+            origin=of_replay(module),
+        )
+        for module, sentence, kind, written in zip(
+            ("a", "b"), sentences, kinds, (code("Norm.forward"), own), strict=True
+        )
+    )
+    first, *others = together(findings, (code("Norm.forward"), own))
+    assert 1 + len(others) == number
+    told = reason(StagesCode.SAME_CODE_IN, num=1, modules=("b",))
+    assert (told == first.evidence[-1]) is (number == 1)
 
 
 # -- gradients ------------------------------------------

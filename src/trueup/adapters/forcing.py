@@ -34,6 +34,7 @@ EQUAL, REPLACED, FREE = "equal", "replaced", "free"
 PARAMETER = Reason(LeftFree.PARAMETER)
 COMPARED_ONLY = Reason(LeftFree.COMPARED_ONLY)
 EXPANDED = Reason(LeftFree.EXPANDED)
+LOOKED_FOR = Reason(LeftFree.LOOKED_FOR)
 NOT_IN_REFERENCE = Reason(LeftFree.NOT_IN_REFERENCE)
 NO_VALUES = Reason(LeftFree.NO_VALUES)
 BEFORE_MODEL = Reason(LeftFree.BEFORE_MODEL)
@@ -226,6 +227,8 @@ class BaseForcing(Generic[ModuleT, TensorT]):
             return PARAMETER
         if any(stride == 0 and size > 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True)):
             return EXPANDED
+        if self.is_looked_for(tensor):
+            return LOOKED_FOR
         outermost = self.engine.sink.recorder.calls[call]
         given = outermost.parent is None and outermost.kind == "api" and slot.startswith("input")
         if given and self.is_foreign(tensor):
@@ -367,6 +370,11 @@ class BaseForcing(Generic[ModuleT, TensorT]):
     def is_fixed(self, tensor: TensorT) -> bool:
         """Whether it is a parameter or buffer, or a view of one."""
         raise NotImplementedError
+
+    def is_looked_for(self, tensor: TensorT) -> bool:
+        """Whether the backward of what made it looks for the elements that equal it: with another value it
+        finds none, and divides by their number."""
+        return False
 
     def is_foreign(self, tensor: TensorT) -> bool:
         """Made by no operation of this step, as far as its graph tells."""

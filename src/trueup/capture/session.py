@@ -254,6 +254,8 @@ class Session:
         if not (training and has_parameters):
             if self._explicit and has_parameters and not self.active:
                 self._open_step()
+            elif has_parameters and not self.has_begun:
+                self._num_before += 1
             return
         self._hidden = False
         self._training_forward()
@@ -265,6 +267,12 @@ class Session:
         self.microbatch = self.clock.microbatch
         if not self.active:
             self._open_step()
+        if self._num_before and self.active:
+            calls = "1 call" if self._num_before == 1 else f"{self._num_before} calls"
+            self.limit(
+                f"{calls} of a model without gradients, before the first training forward, left no record"
+            )
+            self._num_before = 0
         if self._writer is not None and not self._aside:
             self.watch.step_begins(self.clock.step)
 
@@ -379,6 +387,8 @@ class Session:
     _opening = threading.RLock()
     """process-wide: models may run in threads; one of them opens the run, and each step"""
     _recorded_step = -1
+    _num_before = 0
+    """calls of models before the process is known to train"""
     _captured_ranks: frozenset[int] = frozenset()
     _facts_written: list[int] | None = None
 

@@ -33,6 +33,7 @@ from trueup.comparing.pairing import StepPair
 from trueup.comparing.precision_gap import PrecisionGap
 from trueup.comparing.rows import Rows
 from trueup.comparing.rules.one_sided import awaiting, bracketed
+from trueup.comparing.rules.without_effect import given_to_the_program
 from trueup.comparing.updated_copies import UpdatedCopies
 from trueup.types.codes import EvidenceCode, MergingCode, NoteCode, RecordCode
 from trueup.types.reason import Reason, reason
@@ -86,6 +87,8 @@ class Ledger:
     inside: int = 0
     """rows that differ inside the model and come out nowhere"""
     inside_at: str | None = None
+    inputs: list[str] = field(default_factory=list)
+    """of those what the program gives: positions by their name, ``mask of the loss``"""
     not_bracketed: int = 0
     not_bracketed_examples: list[Reason] = field(default_factory=list)
     awaiting: dict[int, list[Reason]] = field(default_factory=dict)
@@ -116,7 +119,7 @@ class Ledger:
         for code, count in enumerate(np.bincount(metrics.evidence[rows.paired], minlength=NONE + 1).tolist()):
             if count:
                 self.evidence[EVIDENCE[code]] += count
-        self._add_inside(judgement, table)
+        self._add_inside(rows, judgement, table)
         self._add_open(judged)
         self._add_firsts(judged)
         self._add_other_shape(judged)
@@ -170,11 +173,15 @@ class Ledger:
             facts = {"rel_l2": rel_l2, "tolerance": tolerance}
             self.apart = reason(EvidenceCode.FIRST_APART, site=site, equal=equal, **facts)
 
-    def _add_inside(self, judgement: Judgement, table: pa.Table) -> None:
+    def _add_inside(self, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
         inside = [at for at, why in judgement.reasons.items() if why.code is RecordCode.WITHOUT_EFFECT]
         if inside and self.inside_at is None:
             self.inside_at = str(table["site"][min(inside)].as_py())
         self.inside += len(inside)
+        given = given_to_the_program(rows)
+        named = [rows.match.words.slot[rows.slot[row]].partition(".") for row in inside if given[row]]
+        names = (rest or f"{head} of the loss" for head, _, rest in named)
+        self.inputs = list(dict.fromkeys((*self.inputs, *names)))
 
     def _not_bracketed(self, records: list[Reason]) -> None:
         self.not_bracketed += len(records)

@@ -121,14 +121,16 @@ def _finite_norm(target: Half, reference: Half) -> Floats:
 
 def _largest_norm(half: Half) -> Floats:
     """sqrt(n ((M - mean)(mean - m) + mean^2)): no n numbers between m and M with that mean have a larger norm
-    (Bhatia and Davis 2000). Without a mean sqrt(n) times the largest magnitude; NaN without an extreme.
+    (Bhatia and Davis 2000). Without a mean sqrt(n) times the largest magnitude; NaN without an extreme. Of
+    one number, as the sum over ranks of a scalar's gradients is known, that of its mean.
     """
     low, high, mean = (half.statistics[name] for name in ("minimum", "maximum", "mean"))
     with np.errstate(invalid="ignore", over="ignore"):
         spread = np.maximum((high - mean) * (mean - low), 0.0) + mean**2
         extreme = np.maximum(np.abs(low), np.abs(high))  # NaN where either is
         squared = np.fmin(spread, extreme**2)
-        return np.asarray(np.where(np.isfinite(extreme), np.sqrt(half.numel * squared), np.nan))
+        largest = np.where(np.isfinite(extreme), np.sqrt(half.numel * squared), np.nan)
+        return np.asarray(np.where((half.numel == 1) & np.isfinite(mean), np.abs(mean), largest))
 
 
 def _all_non_finite(half: Half) -> Bools:

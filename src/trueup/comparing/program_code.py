@@ -7,14 +7,26 @@ decides whether two runs agree.
 
 from __future__ import annotations
 
-import ast
-import difflib
 import re
-import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 
+from trueup.comparing.call_arguments import Argument, lacking, not_handed_on, stands_for
+from trueup.comparing.program_statements import (
+    LINES,
+    arguments_of,
+    before,
+    changed,
+    compared_of,
+    from_difference,
+    joined,
+    nested_otherwise,
+    place_of,
+    read_statements,
+    same_statements,
+    statements_of,
+)
+from trueup.comparing.telling_statements import in_telling_order
 from trueup.numerics.dtypes import DTYPES
 from trueup.store.code import Called, ProgramCode, ProgramFunction, Roots, code_of
 from trueup.store.reader import TraceSource
@@ -25,9 +37,6 @@ MOST_PAIRS = 400
 """functions that are compared from one place on"""
 SHOWN = 3
 """differences that are told of one place"""
-_LINES = 4
-"""statements of a function that are shown of a side"""
-_WIDTH = 160
 _ABOUT_THE_CAUSE = (
     StagesCode.ALSO_IN,
     StagesCode.ACTS_HERE,
@@ -35,6 +44,14 @@ _ABOUT_THE_CAUSE = (
     EvidenceCode.BUFFER_DIFFERS,
     EvidenceCode.INPUT_OF_ONE_SIDE,
     BatchCode.NUM_COUNTED,
+)
+_OF_THE_PLACE = (
+    EvidenceCode.CODE_ARGUMENT_LACKS,
+    EvidenceCode.CODE_VALUE_DIFFERS,
+    EvidenceCode.CODE_DIFFERS,
+    EvidenceCode.CODE_IN_OTHER_ORDER,
+    EvidenceCode.CODE_NESTED_OTHERWISE,
+    EvidenceCode.CODE_WRAPPED,
 )
 _WORD = re.compile(r"\w+")
 _LOSS_AND_MORE = ("loss", "optimizer", "scalar", "param", "collective")
@@ -115,66 +132,91 @@ class CodeBook:
                 if (one := _replaced(pair, target, reference)) is not None:
                     yield one
                 continue
-            if not _same_statements(target, reference):
-                yield self._other_statements(pair.name, target, reference)
+            if not same_statements(target, reference):
+                yield from self._other_statements(target, reference)
                 continue
             yield from _other_values(target, reference, self.worlds)
             names = dict.fromkeys((*target.calls, *reference.calls))
             todo += [_Pair(name, target.calls.get(name), reference.calls.get(name)) for name in names]
 
-    def _other_statements(self, name: str, target: ProgramFunction, reference: ProgramFunction) -> Reason:
-        inside = (self.target.function(one) for one in target.calls.values())
-        if any(one is not None and _same_statements(one, reference) for one in inside):
-            return reason(
-                EvidenceCode.CODE_WRAPPED,
-                function=_shown_name(reference),
-                side="target",
-                text=_joined(_statements(target)),
-                at=target.at,
-            )
-        inside = (self.reference.function(one) for one in reference.calls.values())
-        if any(one is not None and _same_statements(one, target) for one in inside):
-            return reason(
-                EvidenceCode.CODE_WRAPPED,
-                function=_shown_name(target),
-                side="reference",
-                text=_joined(_statements(reference)),
-                at=reference.at,
-            )
-        at = _changed(target, reference)
-        if not any(at) and (moved := _nested_otherwise(target, reference)):
-            around = [_read(one.source, one.name)[3][moved[0]] for one in (target, reference)]
-            return reason(
-                EvidenceCode.CODE_NESTED_OTHERWISE,
-                function=_shown_name(reference),
-                text=_joined([_statements(target)[n] for n in moved]),
-                target=around[0].rpartition("\n")[2],
-                reference=around[1].rpartition("\n")[2],
-                target_at=_at(target, moved),
-                reference_at=_at(reference, moved),
-            )
-        shown = [[_statements(one)[n] for n in of] for one, of in zip((target, reference), at, strict=True)]
-        places = {"target_at": _at(target, at[0]), "reference_at": _at(reference, at[1])}
-        if sorted(shown[0]) == sorted(shown[1]):  # the same statements in another order
-            before = [_before(one, of) for one, of in zip((target, reference), at, strict=True)]
-            return reason(
-                EvidenceCode.CODE_IN_OTHER_ORDER,
-                function=_shown_name(reference),
-                text=_joined(shown[0]),
-                target=before[0],
-                reference=before[1],
-                **places,
-            )
-        if len(shown[0]) == len(shown[1]):
-            shown = [_from_difference(*pair) for pair in (shown, shown[::-1])]
-        telling = [_telling(own, other) for own, other in (shown, shown[::-1])]
+    def _other_statements(self, target: ProgramFunction, reference: ProgramFunction) -> Iterator[Reason]:
+        sides = (("target", self.target, target, reference), ("reference", self.reference, reference, target))
+        for side, code, own, other in sides:
+            inside = (code.function(one) for one in own.calls.values())
+            if any(one is not None and same_statements(one, other) for one in inside):
+                for one in not_handed_on(own, other):
+                    yield _argument(one, side, other)
+                yield reason(
+                    EvidenceCode.CODE_WRAPPED,
+                    function=_shown_name(other),
+                    side=side,
+                    text=joined(statements_of(own)),
+                    at=own.at,
+                )
+                return
+        originals = stands_for(self.target, target), stands_for(self.reference, reference)
+        if (originals[0] is target) != (
+            originals[1] is reference
+        ):  # of one side alone: what it dispatches to
+            target, reference = originals
+        yield from _lacking(self, target, reference)
+        yield _statements_apart(target, reference)
+
+
+def _lacking(book: CodeBook, target: ProgramFunction, reference: ProgramFunction) -> Iterator[Reason]:
+    """The argument that one call of a changed statement lacks, where that is all that differs."""
+    at = changed(target, reference)
+    own, other = ([compared_of(one)[n] for n in of] for one, of in zip((target, reference), at, strict=True))
+    if (one := lacking(own, other, reference, book.reference)) is not None:
+        yield _argument(one, "target", reference)
+    elif (one := lacking(other, own, target, book.target)) is not None:
+        yield _argument(one, "reference", target)
+
+
+def _argument(one: Argument, side: str, function: ProgramFunction) -> Reason:
+    facts = {"name": one.name, "called": one.function, "default": one.default, "value": one.value}
+    return reason(EvidenceCode.CODE_ARGUMENT_LACKS, side=side, function=_shown_name(function), **facts)
+
+
+def _statements_apart(target: ProgramFunction, reference: ProgramFunction) -> Reason:
+    """The statements of two functions that differ, the most telling first where they are many."""
+    at = changed(target, reference)
+    if not any(at) and (moved := nested_otherwise(target, reference)):
+        around = [read_statements(one.source, one.name)[3][moved[0]] for one in (target, reference)]
         return reason(
-            EvidenceCode.CODE_DIFFERS,
+            EvidenceCode.CODE_NESTED_OTHERWISE,
             function=_shown_name(reference),
-            target=_joined(telling[0]),
-            reference=_joined(telling[1]),
+            text=joined([statements_of(target)[n] for n in moved]),
+            target=around[0].rpartition("\n")[2],
+            reference=around[1].rpartition("\n")[2],
+            target_at=place_of(target, moved),
+            reference_at=place_of(reference, moved),
+        )
+    sides = statements_of(target), statements_of(reference)
+    shown = [[lines[n] for n in of] for lines, of in zip(sides, at, strict=True)]
+    places = {"target_at": place_of(target, at[0]), "reference_at": place_of(reference, at[1])}
+    if sorted(shown[0]) == sorted(shown[1]):  # the same statements in another order
+        ahead = [before(one, of) for one, of in zip((target, reference), at, strict=True)]
+        return reason(
+            EvidenceCode.CODE_IN_OTHER_ORDER,
+            function=_shown_name(reference),
+            text=joined(shown[0]),
+            target=ahead[0],
+            reference=ahead[1],
             **places,
         )
+    if max(map(len, shown)) > LINES:
+        order = in_telling_order(sides, at, (arguments_of(target), arguments_of(reference)))
+        shown = [[lines[n] for n in of] for lines, of in zip(sides, order, strict=True)]
+    elif len(shown[0]) == len(shown[1]):
+        shown = [from_difference(*pair) for pair in (shown, shown[::-1])]
+    return reason(
+        EvidenceCode.CODE_DIFFERS,
+        function=_shown_name(reference),
+        target=joined(shown[0]),
+        reference=joined(shown[1]),
+        **places,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +236,11 @@ class Near:
         return (*evidence[:named], *self.reasons, *evidence[named:])
 
     @property
+    def own(self) -> tuple[Reason, ...]:
+        """Statements and values of the place itself, without functions of one side."""
+        return tuple(one for one in self.reasons if self.is_own and one.code in _OF_THE_PLACE)
+
+    @property
     def dtypes(self) -> frozenset[str]:
         """Dtypes that the code of the place itself names on one side alone."""
         sides: dict[str, set[str]] = {"target": set(), "reference": set()}
@@ -211,6 +258,8 @@ class Near:
         if first.code is EvidenceCode.CODE_VALUE_DIFFERS:
             facts = {key: first.place(key) for key in ("name", "target", "reference")}
             return reason(VerdictCode.OTHER_VALUE_IN_CODE, headline, **facts)
+        if first.code is EvidenceCode.CODE_ARGUMENT_LACKS:
+            return reason(VerdictCode.ARGUMENT_LACKS, headline, **dict(first.places))
         return reason(VerdictCode.OTHER_CODE, headline, function=first.place("function"))
 
 
@@ -265,7 +314,7 @@ def _replaced(
         name=pair.name,
         function=_shown_name(one),
         side=side,
-        text=_joined(_statements(one)),
+        text=joined(statements_of(one)),
         at=one.at,
         other=str(other or ""),
     )
@@ -301,181 +350,3 @@ def _nearness(one: Reason) -> int:
 
 def _shown_name(function: ProgramFunction) -> str:
     return function.name
-
-
-def _same_statements(target: ProgramFunction, reference: ProgramFunction) -> bool:
-    if not target.source or not reference.source:
-        return target.digest == reference.digest
-    same = target.source == reference.source or _compared(target) == _compared(reference)
-    return same and not _nested_otherwise(target, reference)
-
-
-def _nested_otherwise(target: ProgramFunction, reference: ProgramFunction) -> list[int]:
-    """The statements that stand in another block, by number, where all are the same in the same order."""
-    sides = [_read(one.source, one.name)[3] for one in (target, reference)]
-    if len(sides[0]) != len(sides[1]):
-        return []
-    return [
-        n for n, (one, other) in enumerate(zip(*sides, strict=True)) if one.count("\n") != other.count("\n")
-    ]
-
-
-def _changed(target: ProgramFunction, reference: ProgramFunction) -> tuple[list[int], list[int]]:
-    """The statements of each side that the other does not have there, by number."""
-    only_a: list[int] = []
-    only_b: list[int] = []
-    matcher = difflib.SequenceMatcher(None, _compared(target), _compared(reference), autojunk=False)
-    for tag, i, j, k, m in matcher.get_opcodes():
-        if tag != "equal":
-            only_a += range(i, j)
-            only_b += range(k, m)
-    return only_a, only_b
-
-
-def _before(function: ProgramFunction, numbers: list[int]) -> str:
-    """The statement ahead of the first of these."""
-    first = numbers[0]
-    return _joined(_statements(function)[first - 1 : first]) if first else ""
-
-
-def _at(function: ProgramFunction, numbers: list[int]) -> str:
-    """Where a function begins; of a script, which is all of its file, the outermost statement around the
-    first of these."""
-    file, _, _ = function.at.rpartition(":")
-    lines = _read(function.source, function.name)[2]
-    return f"{file}:{lines[numbers[0]]}" if function.name == "<module>" and numbers and lines else function.at
-
-
-def _from_difference(lines: list[str], others: list[str]) -> list[str]:
-    """Statements, those too long to be shown from shortly before where they differ from the other side's."""
-    found = []
-    for line, other in zip(lines, others, strict=True):
-        same = next((n for n, pair in enumerate(zip(line, other, strict=False)) if pair[0] != pair[1]), 0)
-        start = same - _WIDTH // 2
-        too_long = max(len(line), len(other)) > _WIDTH and start > 0
-        found.append("…" + line[start:] if too_long else line)
-    return found
-
-
-def _telling(lines: list[str], others: list[str]) -> list[str]:
-    """Of more statements than are shown those first that have a word which the other side has in none of its
-    own, and gives no variable: what is called or named anew."""
-    if len(lines) <= _LINES:
-        return lines
-    variables = {name for line in (*lines, *others) for name in _assigned(line)}
-    known = variables.union(*map(_WORD.findall, others))
-    new = [not known.issuperset(_WORD.findall(line)) for line in lines]
-    return [
-        line for wanted in (True, False) for line, is_new in zip(lines, new, strict=True) if is_new is wanted
-    ]
-
-
-def _assigned(line: str) -> list[str]:
-    """Names that a statement gives values to."""
-    left, equals, _ = line.partition(" = ")
-    return _WORD.findall(left) if equals and "(" not in left else []
-
-
-def _joined(lines: list[str]) -> str:
-    shown = [line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…" for line in lines[:_LINES]]
-    more = len(lines) - len(shown)
-    return "; ".join(shown) + (f"; … {more} more" if more else "")
-
-
-def _statements(function: ProgramFunction) -> list[str]:
-    """One line a statement, without comments, docstring and annotations."""
-    return _read(function.source, function.name)[0]
-
-
-def _compared(function: ProgramFunction) -> list[str]:
-    """The same, with arguments named by their position."""
-    return _read(function.source, function.name)[1]
-
-
-@lru_cache(maxsize=4096)
-def _read(source: str, name: str) -> tuple[list[str], list[str], list[int], list[str]]:
-    """Statements as they are shown and as they are compared, the line of the outermost around each, and the
-    heads of the blocks around each, the outermost first, one a line."""
-    text = textwrap.dedent(source)
-    try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError):
-        lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return lines, lines, [], []
-    inside, arguments, decorators = _parts_of(body, name)
-    if inside and isinstance(inside[0], ast.Expr) and isinstance(inside[0].value, ast.Constant):
-        inside = inside[1:]
-    inside = [_Bare().visit(one) for one in inside]
-    lines = [f"@{ast.unparse(one)}" for one in decorators]
-    shown = lines + _lines_of(inside)
-    names = {} if arguments is None else _positions(arguments)
-    compared = lines + _lines_of([_Renamed(names).visit(one) for one in inside])
-    numbers = [one.lineno for one in inside for _ in _lines_of([one])]
-    same = len(compared) == len(shown)
-    return shown, compared if same else shown, [0] * len(lines) + numbers, [""] * len(lines) + _around(inside)
-
-
-def _parts_of(body: list[ast.stmt], name: str) -> tuple[list[ast.stmt], ast.arguments | None, list[ast.expr]]:
-    """Statements, arguments and decorators of a function, a lambda or a script."""
-    first = body[0] if len(body) == 1 else None
-    if name == "<module>":  # functions, classes and what is imported are compared where they are reached
-        left_out = (*_DEFINED, ast.Import, ast.ImportFrom)
-        return [one for one in body if not isinstance(one, left_out)], None, []
-    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Lambda):
-        return [ast.Return(first.value.body)], first.value.args, []
-    if isinstance(first, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        return first.body, first.args, first.decorator_list
-    return body, None, []
-
-
-_DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-
-
-def _lines_of(body: list[ast.stmt]) -> list[str]:
-    text = "\n".join(ast.unparse(ast.fix_missing_locations(one)) for one in body)
-    return [line.strip() for line in text.splitlines()]
-
-
-def _around(body: list[ast.stmt]) -> list[str]:
-    """The heads of the blocks around each line."""
-    found, heads = [], list[tuple[int, str]]()
-    text = "\n".join(ast.unparse(ast.fix_missing_locations(one)) for one in body)
-    for line in text.splitlines():
-        depth = len(line) - len(line.lstrip())
-        while heads and heads[-1][0] >= depth:
-            heads.pop()
-        found.append("".join(f"\n{head}" for _, head in heads))
-        heads.append((depth, line.strip()))
-    return found
-
-
-def _positions(arguments: ast.arguments) -> dict[str, str]:
-    every = [*arguments.posonlyargs, *arguments.args]
-    return {one.arg: f"argument_{number}" for number, one in enumerate(every)}
-
-
-class _Bare(ast.NodeTransformer):
-    """Takes annotations off."""
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
-        """``x: int = 1`` is ``x = 1``."""
-        self.generic_visit(node)
-        if node.value is None:
-            return ast.Pass()
-        return ast.Assign(targets=[node.target], value=node.value, lineno=node.lineno)
-
-    def visit_arg(self, node: ast.arg) -> ast.arg:
-        """Of functions inside."""
-        node.annotation = None
-        return node
-
-
-class _Renamed(ast.NodeTransformer):
-    """Gives names other names."""
-
-    def __init__(self, names: dict[str, str]) -> None:
-        self._names = names
-
-    def visit_Name(self, node: ast.Name) -> ast.Name:
-        """Of a variable."""
-        return ast.Name(id=self._names.get(node.id, node.id), ctx=node.ctx)

@@ -40,6 +40,7 @@ from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
 from trueup.comparing.optimizer_settings import Setting, declared, update_rule_gaps
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
+from trueup.comparing.positions import same_distances
 from trueup.comparing.precision import precision_noted, precision_rows
 from trueup.comparing.precision_gap import PrecisionGap, gap_of_reductions, gap_of_step, tf32_side
 from trueup.comparing.program_code import code_book
@@ -62,6 +63,7 @@ from trueup.matching import StepMatch, match_step
 from trueup.merging.sides import as_wholes, notes_of, of_side
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepTables, TraceSource, step_view
+from trueup.types.arrays import Bools
 from trueup.types.codes import NoteCode, ToleranceCode, VerdictCode
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
@@ -196,6 +198,7 @@ class _Work:
             history=history,
             step=pair.step,
             factor=self._factor(rows),
+            same_distances=self._same_distances(rows, pair),
             is_merged=any(isinstance(side, MergedTrace) for side in (self.target, self.reference)),
             repeats=self.equal.get(pair.rank, False) and self._kernels_repeat(),
             is_alone=all(side.manifest.get("world_size") == 1 for side in (self.target, self.reference)),
@@ -236,6 +239,11 @@ class _Work:
         sides = self.target.manifest, self.reference.manifest
         known = [(one.get("devices"), one.get("num_threads"), one.get("framework_version")) for one in sides]
         return known[0] == known[1] and known[0][0] in ([], ["CPU"])
+
+    def _same_distances(self, rows: Rows, pair: StepPair) -> Bools | None:
+        sides = self.target, self.reference
+        is_merged = any(isinstance(side, MergedTrace) for side in sides)
+        return None if is_merged or not self.options.read_values else same_distances(rows, *sides, pair)
 
     def _coarse_gap(
         self, judged: JudgedStep, attributes: tuple[Attributes, Attributes]
@@ -374,6 +382,9 @@ class _Work:
             return replace(verdict, headline=headline, evidence=near.beside(verdict.evidence, known=known))
         if found := book.anywhere():
             self.ledger.notes.append(reason(NoteCode.CODE_DIFFERS, *found))
+            if verdict.headline.code is VerdictCode.BIT_IDENTICAL:
+                function = found[0].place("function") or found[0].place("name")
+                return replace(verdict, headline=reason(VerdictCode.CAPTURED_IS_EQUAL, function=function))
         return verdict
 
     def _scalars(self, pairs: list[StepPair]) -> list[ScalarPair]:

@@ -587,6 +587,8 @@ def _agree(ledger: Ledger, captured: tuple[Reason, ...]) -> Verdict:
     headline = Reason(_agreement(equal, ledger.compared, total))
     if ledger.inside:
         headline = reason(VerdictCode.AGREE_BUT_INSIDE, num=ledger.inside)
+        if ledger.inputs:
+            headline = reason(VerdictCode.AGREE_BUT_INPUT, names=ledger.inputs)
         told = {"num": ledger.inside, "site": ledger.inside_at}
         evidence.insert(0, reason(EvidenceCode.WITHOUT_EFFECT, **told))
     elif ledger.apart is not None:

@@ -13,6 +13,7 @@ from itertools import combinations
 
 import numpy as np
 
+from trueup.diagnosing.optimizer_fit import roundoff_of
 from trueup.diagnosing.thresholds import (
     AT_TOP,
     CLIP_EXACT,
@@ -365,7 +366,7 @@ def clipping(book: StepView, *, loss_scale: float | None, reported: float | None
     some_reduced = len(fits) / 2 < len(multiples) < len(fits)
     factors = {f: factor * scale for f, (factor, _) in (multiples if some_reduced else fits).items()}
     common = float(np.median(list(factors.values()))) if factors else 1.0
-    way, uneven = way_of(factors, common)
+    way, uneven = way_of(factors, common, factor_rounding(book))
     if limit is not None:
         way = "value"
     if common and (some_reduced or any(a is None and c is not None for _, a, c in pairs)):
@@ -398,12 +399,24 @@ def _measured(book: StepView, fqn: str, slot: tuple[str, str]) -> int | None:
     return None if book.norm(record) is None else record
 
 
-def way_of(factors: Mapping[str, float], common: float) -> tuple[str, tuple[tuple[str, float], ...]]:
+def way_of(
+    factors: Mapping[str, float], common: float, rounding: Mapping[str, float] | None = None
+) -> tuple[str, tuple[tuple[str, float], ...]]:
     """How gradients were clipped, by the factor of each parameter: ``none``, ``norm`` or ``each``; and those
-    whose factor is not the common one."""
-    least = max(abs(common), 1e-12)
-    uneven = tuple((f, v) for f, v in factors.items() if abs(v - common) > CLIP_NEAR * least)
+    whose factor is not the common one, by more than multiplying rounds in the dtype that holds them."""
+    least, known = max(abs(common), 1e-12), rounding or {}
+    uneven = tuple(
+        (f, v) for f, v in factors.items() if abs(v - common) > max(CLIP_NEAR, known.get(f, 0.0)) * least
+    )
     return "each" if uneven else "none" if abs(common - 1) < CLIP_EXACT else "norm", uneven
+
+
+def factor_rounding(book: StepView) -> dict[str, float]:
+    """How far the factor of each gradient that the optimizer got may be off: no weighted mean of its
+    elements' factors is off by more than one of them, which unscaling and clipping round once each."""
+    return {
+        f: 2 * roundoff_of(book.dtype(book.parameter(f, *CLIPPED))) for f in book.parameters_with(*CLIPPED)
+    }
 
 
 def _reduced_later(after: float, reported: float | None) -> Clipping:

@@ -11,7 +11,7 @@ import polars as pl
 
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.origins import origins as passive_origins
-from trueup.comparing.program_code import CodeBook, code_book
+from trueup.comparing.program_code import CodeBook, Near, code_book
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare_sources
 from trueup.comparing.scalars import number
@@ -24,7 +24,7 @@ from trueup.diagnosing.rl.outcomes import diagnosis_of_records, generated, same_
 from trueup.diagnosing.rl.walk import RLComparison, compare_rollouts
 from trueup.diagnosing.runs import Clock, Runs, is_equal
 from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
-from trueup.diagnosing.stages.config import configurations, settled
+from trueup.diagnosing.stages.config import beside_findings, configurations, settled
 from trueup.diagnosing.stages.context import is_beyond
 from trueup.diagnosing.stages.evaluated import other_model_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin
@@ -279,7 +279,8 @@ def _concluded(
     findings = (*(found or later), *_of_words(outcomes))
     if findings:
         findings = (_with_next(_with_before(findings[0], outcomes), context, work), *findings[1:])
-    findings = work.confirmed(together(_with_code(findings, context)), findings, command or (), budget)
+    findings = work.confirmed(together(*_with_code(findings, context)), findings, command or (), budget)
+    outcomes = beside_findings(outcomes, findings, context)
     outcome, headline, confidence = _verdict(findings, context)
     if outcome is Outcome.UNDECIDED and not findings:
         work.notes += (*_not_compared(context), *_programs(context))
@@ -329,12 +330,19 @@ def _of_words(outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:
     return tuple(f for o in outcomes if o.stage is Stage.CONFIG for f in o.findings)
 
 
-def _with_code(findings: tuple[Finding, ...], context: Context) -> tuple[Finding, ...]:
-    """Findings with what differs in the programs' code at their place."""
+def _with_code(
+    findings: tuple[Finding, ...], context: Context
+) -> tuple[tuple[Finding, ...], tuple[tuple[Reason, ...], ...]]:
+    """Findings with what differs in the programs' code at their place, and what of it is statements of the
+    place itself."""
     book = code_book(context.target, context.reference) if findings else None
     if book is None:
-        return findings
-    return tuple(one if one.stage in _NOT_IN_CODE else _beside_code(one, book) for one in findings)
+        return findings, ((),) * len(findings)
+    near = [None if one.stage in _NOT_IN_CODE else _code_near(one, book) for one in findings]
+    found = [one if at is None else _beside_code(one, at) for one, at in zip(findings, near, strict=True)]
+    inside = [one.stage not in _OUTSIDE and bool(one.module) for one in findings]
+    code = (at.own if at is not None and is_in else () for at, is_in in zip(near, inside, strict=True))
+    return tuple(found), tuple(code)
 
 
 def _not_compared(context: Context) -> list[Reason]:
@@ -351,10 +359,12 @@ def _programs(context: Context) -> list[Reason]:
     return [reason(NoteCode.PROGRAMS_DIFFER, *found)] if found else []
 
 
-def _beside_code(finding: Finding, book: CodeBook) -> Finding:
-    near = book.near(
-        None if finding.stage in _OUTSIDE else finding.module, finding.phase or finding.stage.value
-    )
+def _code_near(finding: Finding, book: CodeBook) -> Near:
+    module = None if finding.stage in _OUTSIDE else finding.module
+    return book.near(module, finding.phase or finding.stage.value)
+
+
+def _beside_code(finding: Finding, near: Near) -> Finding:
     known = finding.stage in (Stage.DATA, Stage.WEIGHTS) or any(
         kind.rank.is_named for kind in finding.kinds[:1]
     )

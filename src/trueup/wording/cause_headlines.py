@@ -77,6 +77,12 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ACTIVATION: _both("activation"),
     KindReason.ROTARY_THETA: _fitted("rotary theta"),
     KindReason.ATTENTION_THETA: _fitted("rotary theta"),
+    KindReason.KEYS_FOR_VALUES: "keys and values are exchanged in {place}",
+    KindReason.FREQUENCIES_INCLUSIVE: lambda facts: (
+        f"rotary exponents in {{place}} are i/{facts['number'] - 1:g}; the reference's i/{facts['number']:g}"
+    ),
+    KindReason.MASK_BEGINS: "the window of {place} is one token longer in the {side}",
+    KindReason.GATE_FOR_UP: "the halves that are gate and factor are exchanged in {place}",
     KindReason.SCALED_PER_ROW: in_range("Rows are weighted differently in {place}: factors {range}", 3),
     KindReason.SENT_TO_OTHER_POSITIONS: "The loss counts other positions: {target} of {total} (target), "
     "{reference} (reference)",

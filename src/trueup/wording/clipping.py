@@ -14,6 +14,26 @@ def _copy_differs(facts: Facts) -> str:
     )
 
 
+def _left_out(facts: Facts) -> str:
+    clipped = {
+        "out": "neither clipped nor counted in the norm",
+        "in": "counted in the norm but not clipped",
+    }.get(facts["counts"], "not clipped, unlike all others")
+    return f"Gradients of {facts['parameters']} are {clipped} ({facts['side']})"
+
+
+def _others_cut(facts: Facts) -> str:
+    made = {
+        "out": "the norm of the others alone, {rest:.6g}, to {limit:.6g}",
+        "in": "the norm of all gradients, {all:.6g}, to {limit:.6g}",
+    }.get(facts["counts"], "norm {rest:.6g} to {clipped:.6g}")
+    text = facts.fill(made, clipped=facts["factor"] * facts["rest"])
+    others = f"the others times {facts['factor']:.4g}, which brings {text}"
+    return f"{facts['side']}: these gradients times 1, {others}"
+
+
+_LEFT_OUT: dict[str, object] = {"parameters": "a.weight", "side": "target", "counts": "out"}
+_OTHERS: dict[str, object] = {**_LEFT_OUT, "factor": 0.46, "rest": 1.7, "all": 1.8, "limit": 0.8}
 _VALUES: dict[str, object] = {"target": 0.25, "reference": 1.0}
 
 PHRASES = {
@@ -88,6 +108,15 @@ PHRASES = {
     ),
     C.UNSCALED_TWICE: heading(
         "The target's gradients are divided by the loss scale, {scale:.6g}, twice", {"scale": 256.0}
+    ),
+    C.LEFT_OUT: heading(
+        _left_out, _LEFT_OUT, {**_LEFT_OUT, "counts": "in"}, {**_LEFT_OUT, "counts": "neither"}
+    ),
+    C.OTHERS_CUT: clause(
+        _others_cut,
+        _OTHERS,
+        {**_OTHERS, "counts": "in"},
+        {**_OTHERS, "counts": "neither", "side": "reference"},
     ),
     C.LIMIT_CAUSE: clause("a different max_norm"),
     C.NORM_CAUSE: clause("a norm over different parameters or ranks, or with copies counted twice"),

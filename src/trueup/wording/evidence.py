@@ -85,6 +85,13 @@ def _inputs(state: str) -> Callable[[Facts], str]:
     return sentence
 
 
+def _argument_lacks(facts: Facts) -> str:
+    other = "reference" if facts["side"] == "target" else "target"
+    given = f", where the {other} gives {facts['value']}" if facts["value"] else ""
+    takes = f": it takes its default, {facts['default']}" if facts["default"] else ""
+    return f"{facts['name']} is not given to {facts['called']} in the {facts['side']}{given}{takes}"
+
+
 def _code_differs(facts: Facts) -> str:
     sides = [
         f'"{facts[side]}" ({side}, {facts[f"{side}_at"]})' if facts[side] else f"no such statement ({side})"
@@ -364,6 +371,14 @@ PHRASES = {
             },
         ),
     ),
+    Is.CODE_ARGUMENT_LACKS: Phrase(
+        sentence=_argument_lacks,
+        samples=(
+            {"name": "causal", "called": "attend", "side": "target", "default": "True", "value": "False"},
+            {"name": "mask", "called": "attend", "side": "reference", "default": "0", "value": ""},
+            {"name": "mask", "called": "attend", "side": "target", "default": "", "value": "mask"},
+        ),
+    ),
     Is.CODE_WRAPPED: Phrase(
         sentence="in the {side}, a function that the other run does not have calls {function} ({at}): "
         '"{text}"',
@@ -487,7 +502,7 @@ PHRASES = {
         samples=({"records": 1}, {"records": 12}),
     ),
     Is.WITHOUT_EFFECT: Phrase(
-        sentence="{num:count record} inside the model exceed their tolerance, {site} first; the loss and the "
+        sentence="{num:count record} exceed their tolerance, {site} first; the loss and the "
         "gradients of all weights agree: the same mathematics in another form",
         samples=({"num": 60, "site": "layers.0.mlp · input.0"},),
     ),

@@ -374,6 +374,31 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.NO_MASK: _say(_computed_again("no causal mask")),
     KindReason.CAUSAL_MASK_ADDED: _say(_computed_again("a causal mask")),
     KindReason.KEY_HEADS_ALTERNATE: _say(_computed_again("query heads assigned to key heads alternately")),
+    KindReason.KEYS_FOR_VALUES: _say(_computed_again("keys and values exchanged")),
+    KindReason.FREQUENCIES_INCLUSIVE: _say(
+        _computed_again(
+            lambda facts: (
+                f"rotary exponents i/{facts['number'] - 1:g} instead of i/{facts['number']:g}, "
+                f"which is a theta of {fitted(facts['same'])} instead of {fitted(facts['theta'])}"
+            )
+        ),
+        {"number": 4, "theta": 1e4, "same": 215443.0},
+    ),
+    KindReason.MASK_BEGINS: _say(
+        _computed_again(
+            lambda facts: (
+                "a window that is one token "
+                f"{'longer' if facts['side'] == 'target' else 'shorter'} than the mask's"
+            )
+        ),
+        {"side": "target"},
+        {"side": "reference"},
+    ),
+    KindReason.GATE_FOR_UP: _say(
+        "{subject} is {activation} of the reference's factor, times what the reference gives to "
+        "{activation}: gate and factor are exchanged",
+        {"activation": "silu"},
+    ),
     KindReason.FUSED_ROWS_BY_GROUP: _say(
         _computed_again(
             "a fused projection whose rows are grouped by head group, read as grouped by q, k and v"

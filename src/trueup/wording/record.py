@@ -153,9 +153,7 @@ PHRASES = {
     Is.UNCOUNTED_LABELS: Phrase(
         sentence="labels differ where none counts: the loss and the gradients it sends into the model agree"
     ),
-    Is.WITHOUT_EFFECT: Phrase(
-        sentence="differs inside the model alone: the loss and the gradients of all weights agree"
-    ),
+    Is.WITHOUT_EFFECT: Phrase(sentence="comes out nowhere: the loss and the gradients of all weights agree"),
     Is.REDUCED_LATER: Phrase(
         sentence="one run reduces this gradient after backward; what the optimizer is given agrees"
     ),

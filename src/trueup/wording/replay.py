@@ -60,6 +60,9 @@ PHRASES = {
     LeftFree.PARAMETER: Phrase(sentence="parameter or buffer: compared, not replaced"),
     LeftFree.COMPARED_ONLY: Phrase(sentence="parameter, its gradient or the loss: compared, not replaced"),
     LeftFree.EXPANDED: Phrase(sentence="expanded tensor: several elements share one place in memory"),
+    LeftFree.LOOKED_FOR: Phrase(
+        sentence="largest or smallest element: its backward looks for the elements that equal it"
+    ),
     LeftFree.SHARED_GRADIENT: Phrase(
         sentence="same tensor as an output of another module, where its gradient was compared"
     ),

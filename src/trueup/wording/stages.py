@@ -429,6 +429,10 @@ PHRASES = {
         {"num": 2, "modules": ("layers.1.norm", "norm")},
         {"num": 1, "modules": ("norm",), "low": 1.001, "high": 1.003},
     ),
+    S.SAME_CODE_IN: clause(
+        "{num:count other place} with the same code differ too: {modules:list}",
+        {"num": 2, "modules": ("layers.1.norm", "norm")},
+    ),
     S.LOSS_DIVISOR: Phrase(
         sentence="Loss divisor differs: {parts[0]} (target), {parts[1]} (reference)",
         headline="Loss divisor differs: {parts[0]} (target), {parts[1]} (reference)",
@@ -517,6 +521,10 @@ PHRASES = {
     S.CONFIG_ALIGNED: clause(
         "Of {num:count setting} compared none differs that changes the training", {"num": 9}
     ),
+    S.CONFIG_ALIGNED_BUT: clause(
+        "Of {num:count setting} compared none differs; {names:list}, set elsewhere in the program, does",
+        {"num": 9, "names": ("rope_interleave",)},
+    ),
     S.CONFIG_DIFFERS: clause(
         "{key} differs: {target} (target), {reference} (reference)",
         {"key": "clip_grad", "target": "0.25", "reference": "1.0"},
@@ -566,6 +574,10 @@ PHRASES = {
     S.NO_BATCH: clause("neither run recorded a batch of integers, nor a digest of one"),
     S.BATCH_IN_OTHER_FORM: clause(
         "The batches hold the same in another form: the loss and the gradient of every weight agree"
+    ),
+    S.INPUT_WITHOUT_EFFECT: clause(
+        "{names:list} differs without effect here: the loss and the gradient of every weight agree",
+        {"names": ("position_ids",)},
     ),
     S.SAME_BATCHES: clause("Both runs have the same batches"),
     S.SAME_IDS: clause(

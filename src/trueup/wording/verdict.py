@@ -188,6 +188,15 @@ PHRASES = {
             "function": "Norm.forward",
         },
     ),
+    Is.ARGUMENT_LACKS: _headline(
+        "{parts:join }: {name} is not given to {called} ({side})",
+        {
+            "parts": (reason(Is.FIRST_DIVERGENCE, phase="forward", slot="output.0", module="norm", step=0),),
+            "name": "causal",
+            "called": "attend",
+            "side": "target",
+        },
+    ),
     Is.OTHER_VALUE_IN_CODE: _headline(
         "{parts:join }: {name} is {target} (target), {reference} (reference)",
         {
@@ -318,6 +327,13 @@ PHRASES = {
     ),
     Is.AGREE_BUT_INSIDE: _headline(
         "The runs agree, with {num:count record} inside the model in another form", {"num": 60}
+    ),
+    Is.AGREE_BUT_INPUT: _headline(
+        "The runs agree; {names:list} given to them differs without effect here", {"names": ("position_ids",)}
+    ),
+    Is.CAPTURED_IS_EQUAL: _headline(
+        "All that was captured is bit-identical; {function} is written differently",
+        {"function": "Average.update"},
     ),
     Is.BIT_IDENTICAL: _headline("The runs are bit-identical"),
     Is.COMPARED_IS_BIT_IDENTICAL: _headline("All compared records are bit-identical"),

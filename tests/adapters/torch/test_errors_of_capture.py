@@ -4,6 +4,7 @@ raise, once and always, and the program computes the same bits as without captur
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -289,3 +290,29 @@ def test_the_ways_in_are_the_ones_listed(tmp_path: Path) -> None:
     """An error at the very beginning of a way in reaches the program: the list is of those, and no others."""
     seen = {name_of(code) for way in WAYS for code in outermost_functions(tmp_path / way, way)}
     assert ENTRIES - seen <= NOT_HERE
+
+
+EARLIER = """
+import torch
+from torch import nn
+model = nn.Linear(4, 2)
+for _ in range({calls}):
+    with torch.no_grad():
+        model(torch.ones(3, 4))
+model(torch.ones(3, 4)).sum().backward()
+torch.optim.SGD(model.parameters(), lr=0.1).step()
+"""
+
+
+@pytest.mark.parametrize("calls", [0, 2])
+def test_calls_before_the_first_training_forward_are_counted(calls: int, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(EARLIER.format(calls=calls), encoding="utf-8")
+    command = [sys.executable, "-m", "trueup", "capture", "-o", str(tmp_path / "run"), "--", sys.executable]
+    subprocess.run([*command, str(program)], check=True, capture_output=True)
+    limits = Trace(tmp_path / "run").rank_facts(0).get("limits") or []
+    assert [limit for limit in limits if "before the first training forward" in limit] == (
+        [f"{calls} calls of a model without gradients, before the first training forward, left no record"]
+        if calls
+        else []
+    )

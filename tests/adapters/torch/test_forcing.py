@@ -19,6 +19,8 @@ from tests.adapters.torch.reading import Captured
 from tests.adapters.torch.test_bit_identity import assert_same_bits
 from tests.diagnosing.replaying import capture, replay, sites, states
 from trueup.diagnosing.replay import origins
+from trueup.types.codes import LeftFree
+from trueup.types.finding import Stage
 
 pytestmark = pytest.mark.torch
 
@@ -164,6 +166,54 @@ def test_values_that_differed_stay_with_the_replay(tmp_path: Path) -> None:
     assert row["scale"] == pytest.approx(1.5)
     equal = sites(made).filter(state="equal").row(0, named=True)
     assert mine.records[equal["record"]]["summary"]["tensor"] is None
+
+
+LARGEST = {
+    "amax": lambda x: x.amax(-1, keepdim=True),
+    "a view of it": lambda x: x.amax(-1)[..., None],
+    "a norm": lambda x: torch.linalg.vector_norm(x, math.inf, dim=-1, keepdim=True),
+    "of all": lambda x: x.max(),
+    "with its place": lambda x: x.max(-1, keepdim=True).values,
+}
+
+
+class Largest(nn.Module):
+    """A module that gives the largest element, and one that is given it."""
+
+    def __init__(self, how: str, factor: float) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.how, self.factor, self.identity = LARGEST[how], factor, nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        if self.factor != 1.0:  # the graph of the reference has no factor
+            x = x * self.factor
+        return self.last(x - self.identity(self.how(x)))
+
+
+@pytest.mark.parametrize("how", LARGEST)
+def test_a_largest_element_is_not_replaced_where_backward_looks_for_it(how: str, tmp_path: Path) -> None:
+    """Backward would find no element that equals it, and divide by none; a twin keeps the place."""
+
+    def train(factor: float) -> Callable[[], None]:
+        def run() -> None:
+            torch.manual_seed(0)
+            model = Largest(how, factor)
+            model(torch.randn(3, 8)).square().sum().backward()
+            torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+        return run
+
+    made, reference, _ = replay(tmp_path, train(1.0), train(1.01))
+    rows = sites(made).filter(name="identity", phase="forward")
+    left = set(rows["reason"].drop_nulls())
+    assert left == (set() if how == "with its place" else {LeftFree.LOOKED_FOR.value})
+    grads = made.read(0, 0)
+    values = grads.records.filter(phase="param_grad")["summary"]
+    assert not any(grads.summaries["num_nan"][int(row)] for row in values)
+    found = origins(made.path, reference.path)
+    assert {one.module for one in found if one.stage is Stage.FORWARD} == {""}
 
 
 def with_a_scale(factor: float) -> None:

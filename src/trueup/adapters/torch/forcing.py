@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sized
 from contextlib import AbstractContextManager
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
     from trueup.adapters.torch.engine import Engine
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_LOOKED_FOR = (
+    *("AmaxBackward0", "AminBackward0", "AminmaxBackward0", "MaxBackward1", "MinBackward1"),
+    *("MedianBackward0", "NanmedianBackward0"),
+)
+"""backwards that compare what went in with what came out; those of ``max(dim)`` keep the places"""
 FUNCTION_TRANSFORM = Reason(LeftFree.FUNCTION_TRANSFORM)
 
 
@@ -123,6 +129,15 @@ class Forcing(BaseForcing[nn.Module, Tensor]):
     def is_fixed(self, tensor: Tensor) -> bool:
         """Whether it is a parameter or buffer, or a view of one."""
         return isinstance(tensor, nn.Parameter) or tensor.untyped_storage().data_ptr() in self._fixed
+
+    def is_looked_for(self, tensor: Tensor) -> bool:
+        """A largest or smallest element, or a view of one: ``amax``, ``max()``, a norm of order infinity."""
+        made = [one.grad_fn for one in (tensor, tensor._base) if one is not None]
+        return any(
+            node.name() in _LOOKED_FOR or getattr(node, "_saved_ord", None) in (math.inf, -math.inf)
+            for node in made
+            if node is not None
+        )
 
     def is_foreign(self, tensor: Tensor) -> bool:
         """Made by no operation of this step, as far as its graph tells."""

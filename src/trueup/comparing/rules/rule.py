@@ -44,6 +44,8 @@ class StepContext:
     step: int
     factor: float
     """of all tolerances"""
+    same_distances: Bools | None = None
+    """positions given to the model that are as far apart as the other run's, where tokens see each other"""
     is_merged: bool = False
     """several ranks were put together"""
     is_alone: bool = False

@@ -1,4 +1,4 @@
-"""What differs inside the model and comes out nowhere: the same computation in another form.
+"""What differs and comes out nowhere: the same computation in another form.
 
 A tensor inside the model acts on the training through the loss and the gradients of weights alone. A program
 may scale before a product or after it, run a recurrent layer over packed rows or over padded ones, fill
@@ -9,9 +9,16 @@ them agrees, that share is below 1 / ``UNFELT`` in each: less than any use of th
 goes into a product with a weight is a factor of that weight's gradient. Smaller differences are left as
 they are: rounding could hide what comes of them. What cannot be compared at all, since one run gives an
 expert all tokens and the other its own, is settled in the same way where a difference of its whole size would
-have been felt. What the program gives the model is data, not inside of it. NaN and infinity are left as they
-are, and what several ranks make together, which also shows how it was put together. So is what begins after
-the last loss and comes out of the model, of which the next step's loss may be made.
+have been felt. Positions, and what weighs the loss, are settled so too. What else the program gives the model
+is data, not inside of it. NaN and infinity are left as they are, and what several ranks make together, which
+also shows how it was put together. So is what begins after the last loss and comes out of the model, of which
+the next step's loss may be made.
+
+In a coarse dtype gradients may differ by so much that none of this can be said. Two things are known there
+all the same. Positions that are as far apart as the other run's, wherever one token may see the other, are
+the same to all that looks at distances; what looks at them alone has no gradient, and all that has one must
+agree. And where a mask of the loss differs and what is sent back to the model's output with it, by d, but
+gradients of weights, as they are, by a hundredth of that, what came in cancels.
 """
 
 from __future__ import annotations
@@ -20,11 +27,12 @@ import numpy as np
 
 from trueup.comparing.judgement import DIFFERENT, EQUAL, ORIGIN, UNDECIDED, UNMATCHED, WITHIN, Judgement
 from trueup.comparing.metrics import STATISTICS, Metrics
+from trueup.comparing.positions import positions_given
 from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.comparing.thresholds import UNFELT
 from trueup.numerics.dtypes import unit_roundoffs
-from trueup.store.same_rows import MASK
+from trueup.store.same_rows import MASK, POSITION
 from trueup.types.arrays import Bools
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason
@@ -33,24 +41,28 @@ from trueup.types.status import Status
 
 def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
     rows, status = context.rows, judgement.status
-    inside = _inside(rows)
+    inside = _inside(rows) | _masks_of_the_loss(rows)
     differ = status == DIFFERENT
     left = inside & ~judgement.bracketable & ((status == UNDECIDED) | (status == UNMATCHED))
     if context.is_merged or not (differ | left).any() or (differ & ~inside).any():
         return judgement
     felt = _felt(rows, metrics, judgement)
-    if felt is None or felt * UNFELT > 1:
-        return judgement
-    judgement = judgement.at(left, bracketable=True)
-    begins = judgement.attribution.status == ORIGIN
     whys = [judgement.reasons.get(row) for row in np.flatnonzero(differ).tolist()]
-    if any(why is not None and why.code is RecordCode.NOT_FINITE for why in whys):
+    not_finite = any(why is not None and why.code is RecordCode.NOT_FINITE for why in whys)
+    if felt is None:
+        return judgement
+    is_seen = felt * UNFELT <= 1
+    if is_seen:
+        judgement = judgement.at(left, bracketable=True)
+    begins = judgement.attribution.status == ORIGIN
+    acts_later = _of_weights_in_evaluation(rows, judgement) or _comes_out_later(rows, metrics, begins)
+    if not_finite or acts_later:
         return judgement
     gaps = metrics.rel_l2[begins]
-    if not len(gaps) or not (gaps >= UNFELT * felt).all():
-        return judgement
-    if _of_weights_in_evaluation(rows, judgement) or _comes_out_later(rows, metrics, begins):
-        return judgement
+    if not (is_seen and len(gaps) and (gaps >= UNFELT * felt).all()):
+        if not _are_distances(context, differ) and not _cancels(rows, metrics, judgement, differ):
+            return judgement
+        judgement = judgement.at(left & rows.paired, bracketable=True)
     why = Reason(RecordCode.WITHOUT_EFFECT)
     found = judgement.at(differ, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
     return found.attributed(differ, UNDECIDED)
@@ -69,6 +81,34 @@ def _comes_out_later(rows: Rows, metrics: Metrics, begins: Bools) -> bool:
     returned &= (rows.of_call("parent") < 0) & (at > np.argmax(late))
     gap = float(metrics.rel_l2[late].min())
     return not returned.any() or bool((metrics.rel_l2[returned] * UNFELT > gap).any())
+
+
+def _are_distances(context: StepContext, differ: Bools) -> bool:
+    """Whether what differs is positions with the same distances, and what is made of positions alone: it has
+    no gradient."""
+    given, kept = positions_given(context.rows) & differ, context.same_distances
+    if kept is None or not given.any() or not kept[given].all():
+        return False
+    rows = context.rows
+    plain = rows.paired & rows.phase_is("forward")
+    for half in (rows.target, rows.reference):
+        requires = half.tables.records["requires_grad"].fill_null(True).to_numpy()
+        plain &= ~requires[half.record]
+    return bool(plain[differ].all())
+
+
+def _cancels(rows: Rows, metrics: Metrics, judgement: Judgement, differ: Bools) -> bool:
+    """Whether a mask of the loss differs, and beside it nothing but what is sent back: to the model's output
+    by ``UNFELT`` times what gradients of weights differ by."""
+    masks = _masks_of_the_loss(rows) & (differ | (judgement.status == UNDECIDED))
+    sent = rows.paired & rows.phase_is("backward") & rows.kind_is("module")
+    if not masks.any() or (differ & ~masks & ~sent).any():
+        return False
+    out = sent & (rows.of_call("parent") < 0) & rows.slot_starts("output")
+    out &= np.isin(rows.microbatch, rows.microbatch[masks]) & differ
+    grads = rows.phase_is("param_grad")
+    apart = np.where(judgement.status == EQUAL, 0.0, metrics.rel_l2)[grads]
+    return bool(out.any() and metrics.rel_l2[out].min() >= UNFELT * np.median(apart))
 
 
 def _of_weights_in_evaluation(rows: Rows, judgement: Judgement) -> bool:
@@ -112,13 +152,23 @@ def _inside(rows: Rows) -> Bools:
 
 
 def _of_the_batch(rows: Rows) -> Bools:
-    """Whole numbers that the program gives the model, ids and positions: they are data, whatever comes of
-    them. A mask may be filled with another number and hide the same."""
+    """Whole numbers that the program gives the model, ids: they are data, whatever comes of them. A mask may
+    be filled with another number and hide the same, positions may keep their distances."""
     words = rows.match.words
-    masks = np.array([MASK in word for word in words.slot] + [False])[rows.slot]
+    masks = np.array([MASK in word or POSITION in word for word in words.slot] + [False])[rows.slot]
     whole = np.isnan(unit_roundoffs(words.dtype))[rows.reference.dtype]
     given = rows.paired & rows.kind_is("module") & rows.phase_is("forward") & rows.slot_starts("input")
     return np.asarray(given & (rows.of_call("parent") < 0) & whole & ~masks)
+
+
+def given_to_the_program(rows: Rows) -> Bools:
+    """Of what is settled here, what the program chooses: positions, and what weighs the loss."""
+    return np.asarray(positions_given(rows) | _masks_of_the_loss(rows))
+
+
+def _masks_of_the_loss(rows: Rows) -> Bools:
+    masks = np.array([MASK in word for word in rows.match.words.slot] + [False])[rows.slot]
+    return np.asarray(rows.paired & rows.phase_is("loss") & masks)
 
 
 RULE = Rule(

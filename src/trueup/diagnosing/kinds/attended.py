@@ -36,6 +36,10 @@ class Attention:
     """query heads take key heads one after the other, not in groups"""
     regrouped: str | None = None
     """rows of a fused projection are taken as if they lay ``by group`` or ``by kind``, and do not"""
+    exchanged: bool = False
+    """keys are taken for values, and values for keys"""
+    inclusive: bool = False
+    """frequencies from 1 to 1 / theta, both ends included; else as many as are below the end"""
     keys_backward: bool = False
     """keys are rotated the other way"""
     dtype: str | None = None
@@ -47,6 +51,8 @@ class Attention:
         """(tokens, query width), (tokens, key width) twice -> (tokens, query width)."""
         length = len(q)
         heads, groups = q.shape[1] // self.head, k.shape[1] // self.head
+        if self.exchanged:
+            k, v = v, k
         if self.regrouped is not None:
             q, k, v = _regrouped(q, k, v, groups, self.regrouped)
         q, k, v = (np.asarray(x.reshape(length, -1, self.head).transpose(1, 0, 2)) for x in (q, k, v))
@@ -71,7 +77,9 @@ class Attention:
         if self.table is not None:
             cos, sin = (one[: x.shape[1]] for one in self.table)
         else:
-            angle = np.outer(np.arange(x.shape[1]), self.theta ** -(np.arange(0, self.head, 2) / self.head))
+            half = self.head // 2
+            exponents = np.arange(half) / (half - self.inclusive if half > 1 else 1)
+            angle = np.outer(np.arange(x.shape[1]), self.theta**-exponents)
             cos, sin = np.cos(angle), np.sin(angle)
         sin = way * sin
         if self.angles is not None:

@@ -164,6 +164,13 @@ def _sources(evidence: Evidence, shape: tuple[int, ...]) -> Iterator[Triple]:
         if tried < MAX_SOURCES and q is not None and k is not None and v is not None:
             tried += 1
             yield q[0, :TOKENS], k[0, :TOKENS], v[0, :TOKENS]
+    for one, other in (*pairwise(known), *pairwise(known[::-1])):  # queries beside keys and values in one
+        half, odd = divmod(other.shape[2], 2)
+        fits = one.shape[2] == shape[2] and half > 0 and not odd and shape[2] % half == 0
+        q, both = (x.values() if fits else None for x in (one, other))
+        if tried < MAX_SOURCES and q is not None and both is not None:
+            tried += 1
+            yield q[0, :TOKENS], both[0, :TOKENS, :half], both[0, :TOKENS, half:]
     for one in known:
         size, left = shape[2], one.shape[2] - shape[2]
         fused = one.values() if left > 0 and left % 2 == 0 and size % (left // 2) == 0 else None
@@ -262,6 +269,7 @@ class _Change:
 def _changes(base: Attention, left: Callable[[Attention], float]) -> Iterator[_Change]:
     yield from _masks(base)
     order = KindCode.TRANSPOSED_OR_PERMUTED
+    yield _Change(kind=order, code=KindReason.KEYS_FOR_VALUES, way=replace(base, exchanged=True))
     way = replace(base, alternating=not base.alternating)
     yield _Change(kind=order, code=KindReason.KEY_HEADS_ALTERNATE, way=way)
     for how, code in (
@@ -289,6 +297,7 @@ def _changes(base: Attention, left: Callable[[Attention], float]) -> Iterator[_C
 
 def _masks(base: Attention) -> Iterator[_Change]:
     if base.hidden is not None:
+        yield from _beginnings(base, base.hidden)
         rows, columns = np.indices(base.hidden.shape)
         hides_later = base.hidden[columns > rows].all()
         padded = base.hidden & (columns <= rows)
@@ -303,6 +312,24 @@ def _masks(base: Attention) -> Iterator[_Change]:
         return
     for last, code in ((1, KindReason.SEES_SUCCESSOR), (None, KindReason.NO_MASK)):
         yield _Change(kind=KindCode.WRONG_MASK, code=code, way=replace(base, last=last))
+
+
+def _beginnings(base: Attention, hidden: Bools) -> Iterator[_Change]:
+    """A window that is one token longer, or shorter: tokens that see most of all see its first, and no edge
+    of a document, at the beginning of what they may see."""
+    seen = (~hidden).sum(axis=1)
+    rows = np.flatnonzero(seen == seen.max())
+    first = np.argmax(~hidden[rows], axis=1)
+    longer, shorter = hidden.copy(), hidden.copy()
+    inside = (first > 0) & ~hidden[rows - 1, first - 1]
+    longer[rows[inside], first[inside] - 1] = False
+    shorter[rows, first] = True
+    for side, mask, num in (("target", longer, inside.sum()), ("reference", shorter, len(rows))):
+        if num > 1 and seen.max() > 1:
+            way = replace(base, hidden=mask)
+            yield _Change(
+                kind=KindCode.WRONG_MASK, code=KindReason.MASK_BEGINS, way=way, facts={"side": side}
+            )
 
 
 def _rotations(base: Attention, pairing: str, left: Callable[[Attention], float]) -> Iterator[_Change]:
@@ -328,6 +355,12 @@ def _rotations(base: Attention, pairing: str, left: Callable[[Attention], float]
     if base.table is not None:
         return
     theta = _fitted(lambda theta: left(replace(base, theta=theta)), *THETAS)
+    ends = replace(base, inclusive=True)
+    if left(ends) <= max(left(replace(base, theta=theta)), REPRODUCED_EXACTLY):
+        facts: dict[str, Number | Place] = {"number": base.head // 2, "theta": base.theta, "same": theta}
+        code = KindReason.FREQUENCIES_INCLUSIVE
+        yield _Change(kind=KindCode.CONSTANT_ARGUMENT, code=code, way=ends, facts=facts)
+        return
     yield _Change(
         kind=KindCode.CONSTANT_ARGUMENT,
         code=KindReason.ATTENTION_THETA,

@@ -18,15 +18,16 @@ class Solved:
 
 
 def solved(kind: KindCode) -> Look:
-    """Looks for a fault of this kind of a rotary embedding, an attention or a loss, or in the factors of
-    indices; each function is worked out once for all rules."""
+    """Looks for a fault of this kind of a rotary embedding, an attention, a gate or a loss, or in the factors
+    of indices; each function is worked out once for all rules."""
     from trueup.diagnosing.kinds.attention import attention_fault
     from trueup.diagnosing.kinds.by_index import index_fault
     from trueup.diagnosing.kinds.criterion import criterion_fault
+    from trueup.diagnosing.kinds.gated import gate_fault
     from trueup.diagnosing.kinds.rotary import rotary_fault
 
     def look(evidence: Evidence) -> Found | None:
-        for fault in (rotary_fault, attention_fault, criterion_fault, index_fault):
+        for fault in (rotary_fault, attention_fault, gate_fault, criterion_fault, index_fault):
             one = evidence.remembered(fault)
             if one is not None and one.kind is kind:
                 return one.found

@@ -135,7 +135,7 @@ def _charges(step: ReplayedStep, noise: ReplayNoise | None) -> list[Charge]:
     }
     unsound = _unsound(step, known)
     for one in lone_ones(step, known, lambda one: _owner_of(step, one)[0]):
-        if one.score <= 1 or (one.left_free in _NOT_CHARGED and not _is_free_input(one)):
+        if one.score <= 1 or _is_left_to_others(step, one, known):
             continue
         if (one.phase, _owner_of(step, one)[0]) in unsound:
             continue
@@ -159,11 +159,30 @@ def _unsound(step: ReplayedStep, known: list[Difference]) -> set[tuple[str, str]
     return found | {("backward", owner) for owner in misled}
 
 
+def _is_left_to_others(step: ReplayedStep, one: Difference, known: list[Difference]) -> bool:
+    """Whether what kept the program's values is charged elsewhere, or nowhere."""
+    return _is_handed_in(step, one, known) or (one.left_free in _NOT_CHARGED and not _is_free_input(one))
+
+
+def _is_handed_in(step: ReplayedStep, one: Difference, known: list[Difference]) -> bool:
+    """Whether a module is given what another made, which could not be put right: that is charged there."""
+    digest = None if one.record is None else step.target.digest(one.record)
+    if one.left_free is not LeftFree.LOOKED_FOR or not one.slot.startswith("input") or digest is None:
+        return False
+    made = (
+        o
+        for o in known
+        if o.left_free is one.left_free and o.slot.startswith("output") and o.record is not None
+    )
+    return any(step.target.digest(other.record) == digest for other in made)
+
+
 def _is_free_input(one: Difference) -> bool:
-    """Whether a module was given something else that could not be put right, since its elements share memory:
-    positions or a mask, made by the code around it. What the module's own code makes follows from that."""
+    """Whether a module was given something else that could not be put right, since its elements share memory
+    (positions or a mask, made by the code around it) or are looked for in backward. What the module's own
+    code makes follows from that."""
     is_input = one.phase == "forward" and one.slot.startswith("input")
-    return is_input and one.left_free is LeftFree.EXPANDED and one.score > 1
+    return is_input and one.left_free in (LeftFree.EXPANDED, LeftFree.LOOKED_FOR) and one.score > 1
 
 
 def _is_of_loss(step: ReplayedStep, one: Difference, loss: Difference | None) -> bool:

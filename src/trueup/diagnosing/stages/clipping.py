@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from trueup.diagnosing.gradients import scalar_line
-from trueup.diagnosing.ledger import Clipping, clipping, way_of
+from trueup.diagnosing.ledger import Clipping, clipping, factor_rounding, way_of
 from trueup.diagnosing.stages.clipping_ranks import axis_of_norm, norms_of_all_ranks
 from trueup.diagnosing.stages.context import Context, is_beyond
 from trueup.diagnosing.stages.copies import parts_of
@@ -235,7 +235,7 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
         return None
     ordered = sorted(factors.values())
     common = ordered[len(ordered) // 2]
-    way, uneven = way_of(factors, common)
+    way, uneven = way_of(factors, common, factor_rounding(book))
     return Clipping(
         way=way,
         norm=reference.norm,

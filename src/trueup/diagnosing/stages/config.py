@@ -16,6 +16,7 @@ from trueup.checklist.readers.trace import is_trace
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.errors import ConfigError
+from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, Finding, Stage
 from trueup.types.reason import Reason, reason
@@ -131,6 +132,28 @@ def settled(outcomes: Sequence[StageOutcome], context: Context) -> tuple[StageOu
     done = iter(others)
     weighed = _weighed(own, left, [r for found in shown.values() for r in found], idle, both.given, others)
     return tuple(weighed if o is own else next(done) for o in outcomes)
+
+
+def beside_findings(
+    outcomes: Sequence[StageOutcome], findings: Sequence[Finding], context: Context
+) -> tuple[StageOutcome, ...]:
+    """The outcomes; where the verdict names a setting of the program that is none of those compared, that
+    none of them differs is said with it."""
+    both = context.configurations
+    named = _settings_of(findings[0].headline, *findings[0].evidence) if findings else []
+    if both is None or not named:
+        return tuple(outcomes)
+    said = reason(Stages.CONFIG_ALIGNED_BUT, num=both.num_compared, names=tuple(dict.fromkeys(named)))
+    return tuple(replace(o, said=said) if o.said.code is Stages.CONFIG_ALIGNED else o for o in outcomes)
+
+
+_SETTINGS = (Stages.SETTING_DIFFERS, EvidenceCode.CODE_VALUE_DIFFERS, VerdictCode.OTHER_VALUE_IN_CODE)
+
+
+def _settings_of(*said: Reason) -> list[str]:
+    """Names of settings, in reasons and their parts."""
+    found = [str(one.place("name")) for one in said if one.code in _SETTINGS]
+    return [*found, *(name for one in said for name in _settings_of(*one.parts))]
 
 
 def _failed(outcome: StageOutcome) -> bool:

@@ -130,9 +130,17 @@ class Context:
         Also the module around it, whose code gives a part what it takes.
         """
         at = self.rows.filter(pl.col("reason_code").cast(pl.String) == RecordCode.WITHOUT_EFFECT.value)
-        pairs = at.select(pl.col("module", "phase").cast(pl.String)).unique().rows()
+        pairs = at.select(pl.col("module", "phase").cast(pl.String)).drop_nulls().unique().rows()
         around = [(module.rpartition(".")[0], phase) for module, phase in pairs]
         return frozenset([*pairs, *around])
+
+    @cached_property
+    def inputs_without_effect(self) -> tuple[str, ...]:
+        """What the program gives, in one of the captured steps otherwise, of which nothing comes: the whole
+        comparison says so, or nothing is."""
+        headline = self.comparison.verdict.headline
+        names = headline.facts["names"] if headline.code is VerdictCode.AGREE_BUT_INPUT else ()
+        return names if isinstance(names, tuple) else (str(names),)
 
     @cached_property
     def felt(self) -> float | None:

@@ -72,6 +72,7 @@ class DataStage:
                     findings = _of_batch_axis(findings, context, at)
                 break
         findings = findings or _beyond_ids(context) or _masks_apart(context)
+        said[:0] = _without_effect(context)
         if findings and _comes_out_nowhere(context):
             said, findings = [reason(Stages.BATCH_IN_OTHER_FORM), *said], []
         own, other = (Batch.of(book) for book in context.pair())
@@ -81,6 +82,12 @@ class DataStage:
         if not compared and any(map(_is_in_parts, context.pair())):
             said.insert(0, reason(Stages.BATCH_IN_PARTS))
         return _outcome(_one_each(findings), list(dict.fromkeys(said)), compared, details)
+
+
+def _without_effect(context: Context) -> list[Reason]:
+    """What the programs give otherwise, and nothing comes of."""
+    names = context.inputs_without_effect
+    return [reason(Stages.INPUT_WITHOUT_EFFECT, names=names)] if names else []
 
 
 def _comes_out_nowhere(context: Context) -> bool:
@@ -99,6 +106,7 @@ def _comes_out_nowhere(context: Context) -> bool:
     return bool(apart) and min(apart) >= UNFELT * context.felt
 
 
+_WITHOUT_EFFECT = (Stages.BATCH_IN_OTHER_FORM, Stages.INPUT_WITHOUT_EFFECT)
 _NOT_COMPARED = (Stages.PACKED_OTHERWISE, Stages.BATCH_IN_PARTS)
 
 
@@ -351,7 +359,7 @@ def _outcome(
         return outcome(status=StageStatus.UNDECIDED, said=why)
     apart = any(one.code is EvidenceCode.INPUT_OF_ONE_SIDE for one in said)
     head = reason(Stages.SAME_SHARED if apart else Stages.SAME_BATCHES)
-    head = next((one for one in said if one.code is Stages.BATCH_IN_OTHER_FORM), head)
+    head = next((one for one in said if one.code in _WITHOUT_EFFECT), head)
     return outcome(status=StageStatus.PASSED, said=head, evidence=tuple(said), confirmed=True)
 
 
@@ -389,6 +397,8 @@ def _of_ids(target: Batch, reference: Batch, names: Sequence[str], context: Cont
     for name in names:
         ids, other = target.ids[name], reference.ids[name]
         if _is_one_for_all_rows(ids, other) or _is_padded_otherwise(name, ids, other):
+            continue
+        if name.partition(".")[2] in context.inputs_without_effect:
             continue
         outside = _outside(target, name)
         if outside.any():

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from trueup.comparing.thresholds import COARSER
-from trueup.diagnosing.ledger import Summing, handovers, summings
+from trueup.diagnosing.ledger import Summing, factor_rounding, handovers, summings
 from trueup.diagnosing.optimizer_fit import roundoff_of
 from trueup.diagnosing.stages.clipping import clipping_findings, clipping_of, loss_scale_findings
 from trueup.diagnosing.stages.clipping_ranks import clipping_over_ranks
@@ -21,6 +21,7 @@ from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_com
 from trueup.diagnosing.stages.copies import copies_findings
 from trueup.diagnosing.stages.forward import precision_findings
 from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.left_out import left_out_of_clipping
 from trueup.diagnosing.stages.naming import described, kind_named, place_of, site_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.reported_norm import norm_before_reduction, reported_norm_findings
@@ -67,9 +68,9 @@ class ReductionStage:
             summed_alike = (
                 not findings
             )  # else what clipping does to a gradient is not told from its reduction
-            findings += [
-                f for f in clip_findings if summed_alike or f.headline.code is not Clip.METHOD_DIFFERS
-            ]
+            is_left_out = any(f.headline.code is Clip.LEFT_OUT for f in findings)
+            told = (Clip.METHOD_DIFFERS, *(_OF_SUMS if is_left_out else ()))
+            findings += [f for f in clip_findings if summed_alike or f.headline.code not in told]
             said += clip_said
             findings = _with_norm_taken(findings, context)
         if not findings and len(context.ranks) > 1:
@@ -222,7 +223,7 @@ def _summed(
         left = at > 0 and book.parameter(fqn, *CLIPPED) is None  # in no optimizer: nothing clears it
         if other is None or left or fqn in later:
             continue
-        held = _of_holding(fqn, book, context, at) if part is ACCUMULATED else 0.0
+        held = (_of_holding if part is ACCUMULATED else _of_factor)(fqn, book, context, at)
         rounds = _is_same_sum(own, other, held) and own.residual <= _allowed(fqn, book, context, at, part)
         if _differs(own, other, part, held=held) and not rounds:
             key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor), own.weights)
@@ -266,6 +267,13 @@ def _of_holding(fqn: str, book: StepView, context: Context, at: int) -> float:
     in the factor; roundings of several additions add up as their root."""
     pairs = zip(context.additions, _held_in(fqn, book, context, at), strict=True)
     return sum(math.sqrt(max(num - 1, 0)) * roundoff_of(dtype) for num, dtype in pairs)
+
+
+def _of_factor(fqn: str, book: StepView, context: Context, at: int) -> float:
+    """How far rounding may set apart the factors that both sides clip a gradient by."""
+    other = context.book(context.reference, context.steps[at][1], book.rank)
+    name = context.matched.get(fqn, fqn)
+    return factor_rounding(book).get(fqn, 0.0) + factor_rounding(other).get(name, 0.0)
 
 
 def _held_in(fqn: str, book: StepView, context: Context, at: int) -> tuple[str | None, str | None]:
@@ -372,7 +380,11 @@ def _summing_finding(
     who = described(names, shapes)
     kind, headline = _named(own, other, who, in_places=_is_changed_in_places(names[0], own, book, part))
     said = _sums(names[0], own, other)
+    left_out = _left_out(names, who, context, book) if part is CLIPPED else None
+    if left_out is not None:
+        kind, (headline, said) = "wrong_optimizer_setting", left_out
     causes = (reason(Stages.BETWEEN_MICROBATCHES),) if own.way == "weighted" else ()
+    causes = (reason(Clip.NORM_CAUSE),) if left_out is not None else causes
     named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, said, causes=causes)
     return Finding(
         stage=Stage.REDUCTION,
@@ -387,9 +399,19 @@ def _summing_finding(
         basis=Basis.RECORDED,
         evidence=(said, reason(Stages.NUM_GRADIENTS, num=len(names), total=len(target))),
         counter_evidence=(reason(Stages.FROM_OWN_GRADIENTS),),
-        causes=named.causes,
-        next_note=named.next,
+        causes=causes if left_out is not None else named.causes,
+        next_note=reason(Clip.COMPARE_NORMS) if left_out is not None else named.next,
     )
+
+
+def _left_out(names: list[str], who: str, context: Context, book: StepView) -> tuple[Reason, Reason] | None:
+    """Headline and evidence where these alone are not clipped, in the first step."""
+    steps = context.steps[0]
+    if book.step != steps[0]:
+        return None
+    own = clipping_of(context, context.target, steps[0], book.rank)
+    other = clipping_of(context, context.reference, steps[1], book.rank)
+    return left_out_of_clipping(names, who, (own, other), context, book.rank)
 
 
 def _axis_of(own: Summing, other: Summing, mesh: Layout) -> str | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes import VerdictCode
-from trueup.types.finding import Basis, Finding
+from trueup.types.finding import Basis, EvidenceRank, Finding
 from trueup.types.reason import Reason, reason
 
 _OF_PLACE = frozenset({"module", "origin_phase", "origin_slot", "part_seen", "place", "site", "parameter"})
@@ -18,20 +18,47 @@ _SOLVED = ("target", "reference", "factor")
 _NAMED_OF_PLACE = (Stages.SETTING_DIFFERS, VerdictCode.MODULE_CLASS_DIFFERS)
 
 
-def together(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The same findings, in their order, each cause once."""
+def together(findings: Sequence[Finding], code: Sequence[tuple[Reason, ...]] = ()) -> tuple[Finding, ...]:
+    """The same findings, in their order, each cause once.
+
+    ``code``: the statements of each finding's own place that the other program writes otherwise. Where they
+    are those of the first, it explains what is made there too, whatever that looks like; not what a setting
+    that both runs record does.
+    """
     groups: dict[object, list[Finding]] = {}
-    for finding in _of_first_step(findings):
-        groups.setdefault(_cause(finding), []).append(finding)
-    return tuple(_one(*some) for some in groups.values())
+    follow, own = list[Finding](), code[0] if code else ()
+    for number in _of_first_step(findings):
+        finding = findings[number]
+        key = _cause(finding)
+        if own and code[number] == own and groups and key not in groups and not _is_recorded(finding):
+            follow.append(finding)
+        else:
+            groups.setdefault(key, []).append(finding)
+    found = [_one(*some) for some in groups.values()]
+    if follow:
+        found[0] = _with_same_code(found[0], follow, own)
+    return tuple(found)
 
 
-def _of_first_step(findings: Sequence[Finding]) -> list[Finding]:
-    """Without what the traces alone show of modules in later steps than the first that differs: weights and
-    random numbers differ by then, so that it may follow, whatever it looks like."""
+def _is_recorded(finding: Finding) -> bool:
+    return any(kind.rank is EvidenceRank.STATED for kind in finding.kinds[:1])
+
+
+def _with_same_code(first: Finding, others: Sequence[Finding], code: Sequence[Reason]) -> Finding:
+    """With where else the code differs, behind what differs in it."""
+    places = dict.fromkeys(str(one.module) for one in others)
+    places.pop(str(first.module), None)
+    said = (reason(Stages.SAME_CODE_IN, num=len(places), modules=tuple(places)),) if places else ()
+    after = max((at + 1 for at, one in enumerate(first.evidence) if one in code), default=1)
+    return replace(first, evidence=(*first.evidence[:after], *said, *first.evidence[after:]))
+
+
+def _of_first_step(findings: Sequence[Finding]) -> list[int]:
+    """By number, without what the traces alone show of modules in later steps than the first that differs:
+    weights and random numbers differ by then, so that it may follow, whatever it looks like."""
     first = min((one.step for one in findings if one.step is not None), default=None)
     return [
-        one
+        number
         for number, one in enumerate(findings)
         if not number
         or first is None

@@ -28,6 +28,8 @@ class EvidenceCode(Code):
     CODE_IN_OTHER_ORDER = "evidence.code_in_other_order"
     CODE_NESTED_OTHERWISE = "evidence.code_nested_otherwise"
     """``text`` follows another statement in ``target`` than in ``reference``"""
+    CODE_ARGUMENT_LACKS = "evidence.code_argument_lacks"
+    """a call of one ``side`` lacks an argument that the other's has, or that is to be handed on"""
     CODE_WRAPPED = "evidence.code_wrapped"
     """on one ``side`` another function calls the other's"""
     CODE_OF_ONE_SIDE = "evidence.code_of_one_side"

@@ -12,6 +12,8 @@ class LeftFree(Code):
     """a parameter, its gradient or the loss"""
     EXPANDED = "left_free.expanded"
     """several elements share one place in memory"""
+    LOOKED_FOR = "left_free.looked_for"
+    """a largest or smallest element: its backward looks for those that equal it"""
     SHARED_GRADIENT = "left_free.shared_gradient"
     """one tensor with another output, where its gradient was compared"""
     LAST_USE_WITHOUT_GRADIENT = "left_free.last_use_without_gradient"

@@ -33,6 +33,7 @@ class StagesCode(Code):
     COUNTS = "stage.record_counts"
 
     # origins of forward, loss and backward
+    SAME_CODE_IN = "origin.same_code_in"
     ALSO_IN = "origin.also_in"
     SETTING_DIFFERS = "origin.setting_differs"
     LOSS_DIVISOR = "origin.loss_divisor"
@@ -78,6 +79,7 @@ class StagesCode(Code):
     MAY_CHANGE_ROUNDING = "config.may_change_rounding"
     ACTS_HERE = "config.acts_here"
     WITHOUT_EFFECT = "config.without_effect"
+    CONFIG_ALIGNED_BUT = "config.aligned_but"
     ALL_WITHOUT_EFFECT = "config.all_without_effect"
     STEPS_AGREE_BUT = "config.steps_agree_but"
     RULE_WHY = "config.why"
@@ -94,6 +96,7 @@ class StagesCode(Code):
     NO_BATCH = "data.no_batch"
     BATCH_IN_PARTS = "data.batch_in_parts"
     BATCH_IN_OTHER_FORM = "data.in_another_form"
+    INPUT_WITHOUT_EFFECT = "data.differs_without_effect"
     SAME_BATCHES = "data.same_batches"
     SAME_IDS = "data.same_ids"
     SAME_DIGESTS = "data.same_digests"

@@ -25,6 +25,7 @@ class VerdictCode(Code):
     FIRST_DIVERGENCE = "verdict.first_divergence"
     OTHER_CODE = "verdict.other_code"
     """its part is the headline of a place whose ``function`` has other statements"""
+    ARGUMENT_LACKS = "verdict.argument_lacks"
     OTHER_VALUE_IN_CODE = "verdict.other_value_in_code"
     PARAMETER_ABSENT = "verdict.parameter_absent"
     LOSS_DIFFERS_LATER = "verdict.loss_differs_later"
@@ -57,6 +58,9 @@ class VerdictCode(Code):
     NOTHING_COMPARED_OF = "verdict.nothing_compared_of"
     # the runs agree
     AGREE_BUT_INSIDE = "verdict.agree_but_inside"
+    AGREE_BUT_INPUT = "verdict.agree_but_input"
+    CAPTURED_IS_EQUAL = "verdict.captured_is_bit_identical"
+    """and ``function`` is written otherwise, which may act on what was not captured"""
     BIT_IDENTICAL = "verdict.bit_identical"
     COMPARED_IS_BIT_IDENTICAL = "verdict.compared_is_bit_identical"
     AGREE = "verdict.agree"

@@ -1,0 +1,191 @@
+"""Statements of a program's functions, read from their source: how they are shown and compared."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import textwrap
+from functools import lru_cache
+
+from trueup.comparing.telling_statements import are_renamed
+from trueup.store.code import ProgramFunction
+
+LINES = 5
+"""statements of a function that are shown of a side"""
+_WIDTH = 160
+
+
+def same_statements(target: ProgramFunction, reference: ProgramFunction) -> bool:
+    if not target.source or not reference.source:
+        return target.digest == reference.digest
+    same = target.source == reference.source or compared_of(target) == compared_of(reference)
+    same = same or _are_renamed(target, reference)
+    return same and not nested_otherwise(target, reference)
+
+
+def _are_renamed(target: ProgramFunction, reference: ProgramFunction) -> bool:
+    """Whether nothing but names of variables differs, each for one other throughout."""
+    sides = [(statements_of(one), arguments_of(one)) for one in (target, reference)]
+    return len(sides[0][0]) == len(sides[1][0]) and are_renamed(*sides)
+
+
+def arguments_of(function: ProgramFunction) -> list[str]:
+    """The names that a function is given its arguments by."""
+    try:
+        body = ast.parse(textwrap.dedent(function.source)).body
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    _, arguments, _ = _parts_of(body, function.name)
+    return [] if arguments is None else [one.arg for one in (*arguments.posonlyargs, *arguments.args)]
+
+
+def nested_otherwise(target: ProgramFunction, reference: ProgramFunction) -> list[int]:
+    """The statements that stand in another block, by number, where all are the same in the same order."""
+    sides = [read_statements(one.source, one.name)[3] for one in (target, reference)]
+    if len(sides[0]) != len(sides[1]):
+        return []
+    return [
+        n for n, (one, other) in enumerate(zip(*sides, strict=True)) if one.count("\n") != other.count("\n")
+    ]
+
+
+def changed(target: ProgramFunction, reference: ProgramFunction) -> tuple[list[int], list[int]]:
+    """The statements of each side that the other does not have there, by number."""
+    only_a: list[int] = []
+    only_b: list[int] = []
+    matcher = difflib.SequenceMatcher(None, compared_of(target), compared_of(reference), autojunk=False)
+    for tag, i, j, k, m in matcher.get_opcodes():
+        if tag != "equal":
+            only_a += range(i, j)
+            only_b += range(k, m)
+    return only_a, only_b
+
+
+def before(function: ProgramFunction, numbers: list[int]) -> str:
+    """The statement ahead of the first of these."""
+    first = numbers[0]
+    return joined(statements_of(function)[first - 1 : first]) if first else ""
+
+
+def place_of(function: ProgramFunction, numbers: list[int]) -> str:
+    """Where a function begins; of a script, which is all of its file, the outermost statement around the
+    first of these."""
+    file, _, _ = function.at.rpartition(":")
+    lines = read_statements(function.source, function.name)[2]
+    return f"{file}:{lines[numbers[0]]}" if function.name == "<module>" and numbers and lines else function.at
+
+
+def from_difference(lines: list[str], others: list[str]) -> list[str]:
+    """Statements, those too long to be shown from shortly before where they differ from the other side's."""
+    found = []
+    for line, other in zip(lines, others, strict=True):
+        same = next((n for n, pair in enumerate(zip(line, other, strict=False)) if pair[0] != pair[1]), 0)
+        start = same - _WIDTH // 2
+        too_long = max(len(line), len(other)) > _WIDTH and start > 0
+        found.append("…" + line[start:] if too_long else line)
+    return found
+
+
+def joined(lines: list[str]) -> str:
+    shown = [line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…" for line in lines[:LINES]]
+    more = len(lines) - len(shown)
+    return "; ".join(shown) + (f"; … {more} more" if more else "")
+
+
+def statements_of(function: ProgramFunction) -> list[str]:
+    """One line a statement, without comments, docstring and annotations."""
+    return read_statements(function.source, function.name)[0]
+
+
+def compared_of(function: ProgramFunction) -> list[str]:
+    """The same, with arguments named by their position."""
+    return read_statements(function.source, function.name)[1]
+
+
+@lru_cache(maxsize=4096)
+def read_statements(source: str, name: str) -> tuple[list[str], list[str], list[int], list[str]]:
+    """Statements as they are shown and as they are compared, the line of the outermost around each, and the
+    heads of the blocks around each, the outermost first, one a line."""
+    text = textwrap.dedent(source)
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError):
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return lines, lines, [], []
+    inside, arguments, decorators = _parts_of(body, name)
+    if inside and isinstance(inside[0], ast.Expr) and isinstance(inside[0].value, ast.Constant):
+        inside = inside[1:]
+    inside = [_Bare().visit(one) for one in inside]
+    lines = [f"@{ast.unparse(one)}" for one in decorators]
+    shown = lines + _lines_of(inside)
+    names = {} if arguments is None else _positions(arguments)
+    compared = lines + _lines_of([_Renamed(names).visit(one) for one in inside])
+    numbers = [one.lineno for one in inside for _ in _lines_of([one])]
+    same = len(compared) == len(shown)
+    return shown, compared if same else shown, [0] * len(lines) + numbers, [""] * len(lines) + _around(inside)
+
+
+def _parts_of(body: list[ast.stmt], name: str) -> tuple[list[ast.stmt], ast.arguments | None, list[ast.expr]]:
+    """Statements, arguments and decorators of a function, a lambda or a script."""
+    first = body[0] if len(body) == 1 else None
+    if name == "<module>":  # functions, classes and what is imported are compared where they are reached
+        left_out = (*_DEFINED, ast.Import, ast.ImportFrom)
+        return [one for one in body if not isinstance(one, left_out)], None, []
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Lambda):
+        return [ast.Return(first.value.body)], first.value.args, []
+    if isinstance(first, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return first.body, first.args, first.decorator_list
+    return body, None, []
+
+
+_DEFINED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def _lines_of(body: list[ast.stmt]) -> list[str]:
+    text = "\n".join(ast.unparse(ast.fix_missing_locations(one)) for one in body)
+    return [line.strip() for line in text.splitlines()]
+
+
+def _around(body: list[ast.stmt]) -> list[str]:
+    """The heads of the blocks around each line."""
+    found, heads = [], list[tuple[int, str]]()
+    text = "\n".join(ast.unparse(ast.fix_missing_locations(one)) for one in body)
+    for line in text.splitlines():
+        depth = len(line) - len(line.lstrip())
+        while heads and heads[-1][0] >= depth:
+            heads.pop()
+        found.append("".join(f"\n{head}" for _, head in heads))
+        heads.append((depth, line.strip()))
+    return found
+
+
+def _positions(arguments: ast.arguments) -> dict[str, str]:
+    every = [*arguments.posonlyargs, *arguments.args]
+    return {one.arg: f"argument_{number}" for number, one in enumerate(every)}
+
+
+class _Bare(ast.NodeTransformer):
+    """Takes annotations off."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
+        """``x: int = 1`` is ``x = 1``."""
+        self.generic_visit(node)
+        if node.value is None:
+            return ast.Pass()
+        return ast.Assign(targets=[node.target], value=node.value, lineno=node.lineno)
+
+    def visit_arg(self, node: ast.arg) -> ast.arg:
+        """Of functions inside."""
+        node.annotation = None
+        return node
+
+
+class _Renamed(ast.NodeTransformer):
+    """Gives names other names."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self._names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        """Of a variable."""
+        return ast.Name(id=self._names.get(node.id, node.id), ctx=node.ctx)
