@@ -1,7 +1,7 @@
 """A causal transformer whose ranks have a part of every sequence, and say nothing of it.
 
-Ranks may be several groups that read other rows (data parallelism); gradients are then reduced by hand, by DDP or
-by FSDP2.
+Ranks may be several groups that read other rows (data parallelism); gradients are then reduced by hand, by
+DDP or by FSDP2.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ VOCABULARY, WIDTH, HEADS, LENGTH, ROWS = 96, 32, 4, 16, 4
 
 @dataclass(frozen=True)
 class Ring:
-    """The ranks that share the sequences of this process, its place among them, and the order of the pieces."""
+    """The ranks that share the sequences of this process, its place among them, and the order of the
+    pieces."""
 
     group: Any = None
     rank: int = 0
@@ -114,12 +115,15 @@ class Model(nn.Module):
 
 
 def rings(order: str, groups: int, *, strided: bool) -> tuple[Ring, int]:
-    """This process's ring, and which group of rows it reads; neighbours share sequences, or every ``groups``-th
-    process does (``strided``)."""
+    """This process's ring, and which group of rows it reads; neighbours share sequences, or every
+    ``groups``-th process does (``strided``)."""
     if not order:
         return Ring(), 0
     rank, size = dist.get_rank(), dist.get_world_size() // groups
-    held = [range(at, groups * size, groups) if strided else range(at * size, (at + 1) * size) for at in range(groups)]
+    held = [
+        range(at, groups * size, groups) if strided else range(at * size, (at + 1) * size)
+        for at in range(groups)
+    ]
     made = [dist.new_group(list(ranks)) for ranks in held]
     at = next(number for number, ranks in enumerate(held) if rank in ranks)
     return Ring(made[at], list(held[at]).index(rank), size, order), at
@@ -148,7 +152,9 @@ def train(order: str, fault: str, folder: str, options: dict[str, Any], more: di
         ids = torch.randint(0, VOCABULARY, (ROWS, LENGTH + 1), generator=draw)
         positions = torch.arange(LENGTH).expand(ROWS, LENGTH)
         every = ids[:, :-1], positions, ids[:, 1:]
-        rows = [one[at::groups] if more.get("dealt") == "alternately" else one.chunk(groups)[at] for one in every]
+        rows = [
+            one[at::groups] if more.get("dealt") == "alternately" else one.chunk(groups)[at] for one in every
+        ]
         optimizer.zero_grad()
         for call in range(calls):
             given = [part(one.chunk(calls)[call], ring.rank, ring.size, order).contiguous() for one in rows]
@@ -166,7 +172,13 @@ def train(order: str, fault: str, folder: str, options: dict[str, Any], more: di
 
 
 def traced(
-    order: str, folder: Path, fault: str = "", size: int = 2, *, more: dict[str, Any] | None = None, **options: Any
+    order: str,
+    folder: Path,
+    fault: str = "",
+    size: int = 2,
+    *,
+    more: dict[str, Any] | None = None,
+    **options: Any,
 ) -> Path:
     """The trace of a run; without an order of one process."""
     from tests.trainer.worlds import world

@@ -1,5 +1,6 @@
-"""Sequences cut among some ranks while others read other rows (context beside data parallelism): a mesh of two
-axes, of which a program need not say anything. The token ids that its ranks and one process were given tell it.
+"""Sequences cut among some ranks while others read other rows (context beside data parallelism): a mesh of
+two axes, of which a program need not say anything. The token ids that its ranks and one process were given
+tell it.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ class Grid:
 
 
 def grid_beside(parts: TraceSource, whole: TraceSource, step: int) -> Grid | None:
-    """How the ranks of ``parts`` share out what the one process of ``whole`` is given: the way in which most rows
-    are found again, token by token. None where that is less than half, or where the ids were not kept.
+    """How the ranks of ``parts`` share out what the one process of ``whole`` is given: the way in which
+    most rows are found again, token by token. None where that is less than half, or where the ids were not
+    kept.
 
     No other cut gives a whole sequence by chance; a sequence that no cut gives differs in its tokens.
     """
@@ -108,8 +110,8 @@ def _width(calls: Calls) -> int:
 def _dealt(
     calls: Sequence[Calls], groups: Sequence[Sequence[int]], order: Shard, rows: Counter[bytes]
 ) -> tuple[int, Dealt] | None:
-    """How many rows of the groups are rows of the one process, each counted once, and the rows of every group;
-    None where there are more or fewer rows."""
+    """How many rows of the groups are rows of the one process, each counted once, and the rows of every
+    group; None where there are more or fewer rows."""
     made: Counter[bytes] = Counter()
     parts: dict[tuple[int, int], frozenset[bytes]] = {}
     for group in groups:
@@ -222,8 +224,8 @@ def _cut(parts: Sequence[Summary], whole: Summary | None, grid: Grid) -> Cut:
 
 
 def _of_number(parts: Sequence[Summary], whole: Summary, grid: Grid) -> dict[str, Placement]:
-    """Numbers of a group (losses) add up or are averaged, and count 1/n where every group's is a mean of its own
-    rows: whichever brings them near the whole's, if any does."""
+    """Numbers of a group (losses) add up or are averaged, and count 1/n where every group's is a mean of
+    its own rows: whichever brings them near the whole's, if any does."""
     means = [part.mean for part in (*parts, whole)]
     unknown: dict[str, Placement] = {CONTEXT: Unknown()}
     if grid.own[0] != grid.whole[0] or None in means or not whole.mean:

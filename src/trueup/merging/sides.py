@@ -17,6 +17,7 @@ from trueup.merging.grid import CONTEXT, grid_beside, infer_grid
 from trueup.merging.infer import AXIS, NEAR, infer, replicas
 from trueup.merging.trace import MergedTrace, microbatches_of
 from trueup.merging.tree import Functions
+from trueup.merging.whole_weights import with_whole_weights
 from trueup.store import StepTables, Trace, TraceSource
 from trueup.store.pipelined import by_backward
 from trueup.types.codes import MergingCode
@@ -106,7 +107,11 @@ def as_wholes(
     inferred: list[Reason] = []
     foreign = not all(isinstance(side, Trace) for side in sides)  # dumps say too little of their parts
     if foreign and not merge and not any(layouts):
-        return Sides(*sides)
+        whole = [
+            with_whole_weights(side, other) if isinstance(side, Trace) else side
+            for side, other in (sides, sides[::-1])
+        ]
+        return Sides(whole[0], whole[1])
     dealt = dealt_otherwise(sides)
     if {one and one.size, other and other.size} == {None, 1}:
         cut = _cut_and_dealt(target, reference, is_target=one is None) if dealt is None else None
@@ -217,9 +222,7 @@ def _with_numbers_placed(both: Sequence[tuple[TraceSource, Layout]]) -> list[Lay
             if not is_alike and apart > NEAR:
                 found += _unplaced(key)
                 continue
-            as_they_are: dict[str, Placement] = (
-                {} if is_alike else dict.fromkeys(layout.batch, Replicate())
-            )
+            as_they_are: dict[str, Placement] = {} if is_alike else dict.fromkeys(layout.batch, Replicate())
             if CONTEXT in layout.wide_axes:
                 as_they_are[CONTEXT] = Partial(mean=mean)
             found.append(Row(name, {BATCH: Partial(mean=mean), **as_they_are}, slot, phase))
@@ -345,8 +348,8 @@ def _beside_one_process(
 def _cut_and_dealt(
     target: TraceSource, reference: TraceSource, *, is_target: bool
 ) -> tuple[Layout, tuple[Dealt, Dealt], list[Reason]] | None:
-    """The layout of the run of several ranks (``is_target``: the target), and how both deal out the rows, where
-    its ranks share out what the other's one process is given, sequences cut."""
+    """The layout of the run of several ranks (``is_target``: the target), and how both deal out the rows,
+    where its ranks share out what the other's one process is given, sequences cut."""
     common = min(set(target.steps()) & set(reference.steps()), default=None)
     parts, whole, name = (target, reference, "target") if is_target else (reference, target, "reference")
     if common is None or not all(isinstance(side, Trace) for side in (parts, whole)):

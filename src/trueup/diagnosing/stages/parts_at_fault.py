@@ -1,4 +1,5 @@
-"""Whose part of a tensor that was put together from ranks is wrong: the elements that err, and who recorded them."""
+"""Whose part of a tensor that was put together from ranks is wrong: the elements that err, and who recorded
+them."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from trueup.types.finding import Origin
 
 
 def ranks_that_err(origin: Origin, context: Context) -> tuple[int, ...]:
-    """The ranks whose part of the origin's tensor exceeds its tolerance while every other rank's keeps it; empty
-    where all err, where a rank has no part of its own, or where values were not kept."""
+    """The ranks whose part of the origin's tensor exceeds its tolerance while every other rank's keeps it;
+    empty where all err, where a rank has no part of its own, or where values were not kept."""
     at = next((n for n, steps in enumerate(context.steps) if steps[0] == origin.step), None)
     records = origin.target_record, origin.reference_record
     return () if at is None else ranks_apart(context, at, records, origin.tolerance or 0.0)

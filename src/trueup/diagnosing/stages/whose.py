@@ -58,8 +58,8 @@ def _axis_of_scale(kinds: tuple[Kind, ...], context: Context, module: str) -> st
 
 
 def _whose_part(finding: Finding, origin: Origin, kinds: tuple[Kind, ...], context: Context) -> Finding:
-    """Of wholes put together from ranks: copies that differ tell, else whose part it is, else a factor, else how
-    it is cut."""
+    """Of wholes put together from ranks: copies that differ tell, else whose part it is, else a factor,
+    else how it is cut."""
     target = context.target
     if not isinstance(target, MergedTrace) or not target.layout.wide_axes:
         return finding
