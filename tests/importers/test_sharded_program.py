@@ -91,3 +91,22 @@ def test_a_fault_beside_a_dump_of_sharded_weights(msprobe_command: list[str], tm
     found = compare(captured(tmp_path, 2, "fault", "float32"), dump)
     assert found.exit_code == 1
     assert found.summary["verdict"]["where"].startswith("layers.1.before"), found.summary["verdict"]
+
+
+def test_a_dump_may_lack_a_module_in_between(msprobe_command: list[str], tmp_path: Path) -> None:
+    """As of verl's actor, whose dump holds neither its decoder nor its head: what is inside still pairs."""
+    dump = dumped(msprobe_command, tmp_path, 1, "float32")
+    for file in dump.rglob("construct.json"):
+        inner = json.loads(file.read_text())
+        gone = {key for key in inner if key.startswith("Module.layers.1.FSDPBlock")}
+        kept = {key: None if above in gone else above for key, above in inner.items() if key not in gone}
+        file.write_text(json.dumps(kept))
+        data = json.loads(file.with_name("dump.json").read_text())
+        data["data"] = {key: one for key, one in data["data"].items() if key not in gone}
+        file.with_name("dump.json").write_text(json.dumps(data))
+        assert gone
+    found = compare(captured(tmp_path, 1, "none", "float32"), dump)
+    kind, status = (pl.col(name).cast(pl.String) for name in ("kind", "status"))
+    modules = found.frame().filter(kind == "module").group_by("name").agg((status != "unmatched").any())
+    alone = modules.filter(~pl.col("status"))["name"].cast(pl.String).to_list()
+    assert (modules.height, sorted(alone), found.exit_code) == (21, ["", "layers.1"], 2)

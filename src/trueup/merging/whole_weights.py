@@ -25,9 +25,8 @@ class WholeWeights:
     changed.
 
     The parts of all ranks add up to counts, extremes, mean and norm of the whole; digests, sketches and
-    values are of parts, and are left out. A hook on a whole weight sees its gradient before ranks reduce
-    it: where one backward made it, that one stands for the gradient after backward, of which a rank has
-    only its part.
+    values are of parts, and are left out. A hook on a whole weight sees what one backward gave, before it is
+    reduced and added up: that stands for the gradient after backward, of which a rank has only its part.
     """
 
     def __init__(self, source: TraceSource) -> None:
@@ -70,7 +69,7 @@ class WholeWeights:
         )
         for at, row in enumerate(changed):
             numbers[row] = first + at
-        for row, number in _gradients_of_one_backward(tables, changed).items():
+        for row, number in _as_hooks_see_them(tables, changed).items():
             numbers[row] = number
         return replace(
             tables,
@@ -97,21 +96,22 @@ class WholeWeights:
         return self._source.missing(rank)
 
 
-def _gradients_of_one_backward(tables: StepTables, weights: Collection[int]) -> dict[int, int | None]:
-    """Record of a distributed weight's gradient after backward -> summary of what its only backward gave;
-    None where several did."""
+def _as_hooks_see_them(tables: StepTables, weights: Collection[int]) -> dict[int, int | None]:
+    """Record of a distributed weight's gradient after a backward -> summary of what that backward gave; None
+    where there are not as many of both."""
     slots, calls = tables.records["slot"].cast(pl.String).to_list(), tables.records["call"].to_list()
     numbers = tables.records["summary"].to_list()
-    local: dict[int, list[int | None]] = {}
-    for slot, call, number in zip(slots, calls, numbers, strict=True):
-        if slot == "local":
-            local.setdefault(call, []).append(number)
-    of_weights = {call: local.get(call, []) for call in {calls[row] for row in weights}}
-    return {
-        row: of_weights[call][0] if len(of_weights[call]) == 1 else None
-        for row, (slot, call) in enumerate(zip(slots, calls, strict=True))
-        if slot == "accumulated" and call in of_weights
-    }
+    of_weights = {calls[row] for row in weights}
+    held: dict[str, dict[int, list[int]]] = {"local": {}, "accumulated": {}}
+    for row, (slot, call) in enumerate(zip(slots, calls, strict=True)):
+        if slot in held and call in of_weights:
+            held[slot].setdefault(call, []).append(row)
+    found: dict[int, int | None] = {}
+    for call, rows in held["accumulated"].items():
+        local = held["local"].get(call, [])
+        same = len(local) == len(rows)
+        found |= {row: numbers[local[at]] if same else None for at, row in enumerate(rows)}
+    return found
 
 
 _OF_PARTS = ("placement", "digest", "crc32", "sketch", "chunk", "tensor")
@@ -121,7 +121,7 @@ def with_whole_weights(source: TraceSource, other: TraceSource) -> TraceSource:
     """``source`` with whole weights, where its ranks have parts of weights that ``other`` has whole."""
     ranks = next(iter(source.steps().values()), [])
     step = next(iter(source.steps()), None)
-    if step is None or len(ranks) < 2 or ranks != list(range(len(ranks))):
+    if step is None or ranks != list(range(len(ranks))):
         return source
     parts = _keys(_rank_step(source, step, 0))
     theirs = _shapes(other)
