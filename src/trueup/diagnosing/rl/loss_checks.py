@@ -92,7 +92,7 @@ def weights(pair: StepPair) -> Iterator[Check]:
     target, reference = pair.batch.whole
     cap = float(reference.arrays["rollout_weights"].max(initial=0.0))
     own, other = (_weight_forms(side, cap) for side in (target, reference))
-    if other.get(RLCode.FORMULA_HOLDS, np.inf) <= 1:
+    if own and other.get(RLCode.FORMULA_HOLDS, np.inf) <= 1:
         said = next((code for code, error in own.items() if error <= 1), RLCode.FORMULA_FAILS)
         reached = float(target.arrays["rollout_weights"].max(initial=0.0))
         numbers = {"used": reached, "wanted": cap} if said is RLCode.WEIGHTS_NOT_CAPPED else {}
@@ -118,8 +118,8 @@ def _weight_forms(table: Table, cap: float) -> dict[RLCode, float]:
     held, old, rollout = (
         table.get(name) for name in ("rollout_weights", "old_log_probs", "rollout_log_probs")
     )
-    if held is None or old is None or rollout is None:
-        return {}
+    if held is None or old is None or rollout is None or not (held[table.mask > 0] < cap).any():
+        return {}  # all that is truncated is the same whatever it is made from
     inside, apart = table.mask > 0, (old - rollout) * table.mask
     summed = np.broadcast_to(apart.sum(axis=1, keepdims=True), apart.shape)
     forms = {
