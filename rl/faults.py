@@ -18,7 +18,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from rl import forms  # noqa: E402
+from rl import forms, recipes  # noqa: E402
 from rl.loop import Model, Settings, Trainer, shifted  # noqa: E402
 
 from trueup.diagnosing.rl.walk import RLComparison, compare_rollouts  # noqa: E402
@@ -308,7 +308,11 @@ def _of_forms(stage: Stage, quantity: str, codes: dict[str, RLCode], **more: obj
     """Faults of rl/forms.py that show in one quantity."""
     return {
         name + ("-free" if more.get("free") else ""): Fault(
-            trainer=getattr(forms, name), stage=stage, quantity=quantity, code=code, **more
+            trainer=getattr(forms, name, None) or getattr(recipes, name),
+            stage=stage,
+            quantity=quantity,
+            code=code,
+            **more,
         )
         for name, code in codes.items()
     }
@@ -377,7 +381,76 @@ FAULTS |= _of_forms(
     S.OLD_LOG_PROBS, "old_log_probs", {"TemperatureTwice": C.STRETCHED, "PaddingSeen": C.APART}
 )
 FAULTS |= _of_forms(S.UPDATE, "weights", {"HalfOfGradient": C.UPDATE})
+RLOO, REMAX = Settings(algorithm="rloo"), Settings(algorithm="remax")
+REINFORCE = Settings(algorithm="reinforce_plus_plus", kl_coef_in_reward=0.05)
+BASELINE = Settings(algorithm="reinforce_plus_plus_baseline")
+GSPO = Settings(loss_mode="gspo", clip_low=3e-3, clip_high=4e-3, loss_agg_mode="seq-mean-token-mean", lr=2e-2)
+TIS = Settings(weights_cap=1.004, engine_dtype="bfloat16", lr=2e-2)
+OVERLONG = Settings(overlong=6)
+HORIZON = Settings(loss_agg_mode="seq-mean-token-sum-norm", horizon=20.0)
+FAULTS |= _of_forms(
+    S.ADVANTAGES,
+    "advantages",
+    {
+        "BaselineWithOwn": C.OTHER_ESTIMATOR,
+        "BaselineOfBatch": C.OVER_BATCH,
+        "DividedByStd": C.OTHER_ESTIMATOR,
+    },
+    settings=RLOO,
+)
+FAULTS |= _of_forms(
+    S.ADVANTAGES,
+    "advantages",
+    {"NotDiscounted": C.GAMMA_LAM, "DiscountedRaw": C.NOT_WHITENED},
+    settings=REINFORCE,
+)
+FAULTS |= _of_forms(
+    S.ADVANTAGES,
+    "advantages",
+    {"BaselineLeftOut": C.WITHOUT_BASELINE, "MeanNotWhitened": C.NOT_WHITENED},
+    settings=BASELINE,
+)
+FAULTS |= _of_forms(
+    S.ADVANTAGES, "advantages", {"GreedyOfNeighbour": C.APART, "GreedyLeftOut": C.APART}, settings=REMAX
+)
+FAULTS |= _of_forms(
+    S.POLICY_LOSS,
+    "policy_loss",
+    {"TokenRatio": C.TOKEN_RATIO, "RatioSummed": C.RATIO_SUMMED, "ClipOfTokens": C.CLIP_RANGE},
+    settings=GSPO,
+)
+FAULTS |= _of_forms(
+    S.POLICY_LOSS,
+    "policy_loss",
+    {"NoWeights": C.WEIGHTS_IGNORED, "WeightsTwice": C.FORMULA_FAILS},
+    settings=TIS,
+)
+FAULTS |= _of_forms(
+    S.POLICY_LOSS,
+    "rollout_weights",
+    {
+        "WeightsInverted": C.WEIGHTS_INVERTED,
+        "WeightsOfSequences": C.WEIGHTS_OF_SEQUENCES,
+        "WeightsNotCapped": C.WEIGHTS_NOT_CAPPED,
+    },
+    settings=TIS,
+)
+FAULTS |= _of_forms(
+    S.REWARDS, "scores", {"NotPunished": C.REWARD_OF_LONG, "Rewarded": C.REWARD_OF_LONG}, settings=OVERLONG
+)
+FAULTS |= _of_forms(S.REWARDS, "scores", {"RewardsBounded": C.REWARD_BOUNDED})
+FAULTS |= _of_forms(S.POLICY_LOSS, "policy_loss", {"HorizonOfBatch": C.HORIZON}, settings=HORIZON)
+FAULTS |= _of_forms(S.POLICY_LOSS, "policy_loss", {"DualBound": C.CLIP_RANGE}, settings=HOTTER)
+FAULTS |= _of_forms(S.POLICY_LOSS, "loss", {"EntropyTenfold": C.TERM_FACTOR})
 BENIGN = {
+    "rloo, packed": (RLOO, replace(RLOO, packed=True)),
+    "reinforce++, microbatches": (REINFORCE, replace(REINFORCE, micro_batches=4)),
+    "reinforce++ with a baseline, padding": (BASELINE, replace(BASELINE, padding=3)),
+    "remax, row order": (REMAX, replace(REMAX, shuffled=True)),
+    "gspo, microbatches and padding": (GSPO, replace(GSPO, micro_batches=1, padding=4)),
+    "importance weights, two workers": (TIS, replace(TIS, workers=2)),
+    "punished length, packed": (OVERLONG, replace(OVERLONG, packed=True)),
+    "a fixed horizon, microbatches": (HORIZON, replace(HORIZON, micro_batches=4)),
     "packing": (GRPO, replace(GRPO, packed=True)),
     "two workers": (GRPO, replace(GRPO, workers=2)),
     "microbatches": (PPO, replace(PPO, micro_batches=4)),

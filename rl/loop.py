@@ -24,6 +24,15 @@ VOCABULARY, WIDTH, HEADS, LAYERS, PROMPT, RESPONSE, EOS = 48, 32, 4, 2, 6, 14, 1
 @dataclass(frozen=True)
 class Settings:
     algorithm: str = "grpo"
+    """grpo, ppo, or verl's name of another estimator"""
+    loss_mode: str = "vanilla"
+    """or gspo: the ratio of whole sequences"""
+    weights_cap: float | None = None
+    """of importance weights of the rollout's tokens (TIS); None: none"""
+    engine_dtype: str = "float32"
+    """of the inference engine's logits"""
+    overlong: int = 0
+    """tokens before the end of a response in which its length is punished (DAPO)"""
     steps: int = 3
     prompts: int = 4
     answers: int = 4
@@ -44,6 +53,8 @@ class Settings:
     kl_coef: float = 0.1
     entropy_coef: float = 0.02
     value_clip: float = 0.05
+    horizon: float = float(RESPONSE)
+    """what Dr. GRPO divides a sequence's loss by"""
     gamma: float = 0.98
     lam: float = 0.9
     by_std: bool = True
@@ -142,7 +153,9 @@ class Trainer:
             batch["rollout_log_probs"] = self.engine_log_probs(prompts, responses) * valid
             batch["old_log_probs"] = self.old_log_probs(prompts, responses) * valid
             batch["ref_log_probs"] = self.log_probs(self.reference, prompts, responses)[0] * valid
-            batch["scores"] = self.rewards(prompts, responses)
+            if self.s.weights_cap is not None:
+                batch["rollout_weights"] = self.rollout_weights(batch) * valid
+            batch["scores"] = self.rewards(prompts, responses) + self.punishment(responses)
             if self.s.has_critic:
                 batch["values"] = self.values(prompts, responses) * valid
             batch["rewards"] = self.rewards_less_kl(batch)
@@ -242,7 +255,11 @@ class Trainer:
         return torch.cat(found)
 
     def engine_scores(self, logits: Tensor) -> Tensor:
-        return logits.log_softmax(-1)
+        return logits.to(getattr(torch, self.s.engine_dtype)).float().log_softmax(-1)
+
+    def rollout_weights(self, batch: dict[str, Tensor]) -> Tensor:
+        """Trainer to rollout, truncated."""
+        return (batch["old_log_probs"] - batch["rollout_log_probs"]).exp().clamp(max=self.s.weights_cap)
 
     def old_log_probs(self, prompts: Tensor, responses: Tensor) -> Tensor:
         return self.log_probs(self.actor, prompts, responses)[0]
@@ -260,6 +277,15 @@ class Trainer:
             scores[at, len(ids) - 1] = len(set(ids.tolist())) / 7 + float((ids.float() / VOCABULARY).mean())
         return scores
 
+    def punishment(self, responses: Tensor) -> Tensor:
+        """Of length: from 0 to -1 over the last tokens that a response may have."""
+        lengths = (responses >= 0).sum(1)
+        found = torch.zeros(responses.shape)
+        if self.s.overlong:
+            over = (lengths - (RESPONSE - self.s.overlong)).clamp(min=0) / self.s.overlong
+            found[torch.arange(len(lengths)), lengths - 1] = -over
+        return found
+
     def rewards_less_kl(self, batch: dict[str, Tensor]) -> Tensor:
         apart = batch["old_log_probs"] - batch["ref_log_probs"]
         return batch["scores"] - self.s.kl_coef_in_reward * apart * batch["response_mask"]
@@ -267,7 +293,59 @@ class Trainer:
     def advantages(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         if self.s.has_critic:
             return self.gae(batch, self.s.gamma, self.s.lam)
+        named = {
+            "rloo": self.leave_one_out,
+            "reinforce_plus_plus": self.discounted,
+            "reinforce_plus_plus_baseline": self.less_mean,
+            "remax": self.less_greedy,
+        }
+        if self.s.algorithm in named:
+            return named[self.s.algorithm](batch)
         return self.grouped(batch, batch["group"])
+
+    def means(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Scores, their group's mean and size, of each sequence."""
+        scores = batch["rewards"].sum(-1)
+        same = (batch["group"][:, None] == batch["group"]).float()
+        return scores, same @ scores / same.sum(1), same.sum(1)
+
+    def leave_one_out(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        scores, mean, size = self.means(batch)
+        found = ((scores - mean) * size / (size - 1))[:, None] * batch["response_mask"]
+        return found, found
+
+    def discounted(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        rewards, mask = batch["rewards"], batch["response_mask"]
+        last, found = torch.zeros(len(rewards)), []
+        for at in reversed(range(rewards.shape[1])):
+            last = rewards[:, at] + self.s.gamma * last
+            found.append(last)
+            last = last * mask[:, at]
+        returns = torch.stack(found[::-1], 1)
+        return self.whitened(returns, mask) * mask, returns
+
+    def less_mean(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        scores, mean, _ = self.means(batch)
+        mask = batch["response_mask"]
+        found = self.whitened((scores - mean)[:, None] * mask, mask) * mask
+        return found, found
+
+    def less_greedy(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        mask = batch["response_mask"]
+        returns = (batch["rewards"] * mask).flip(1).cumsum(1).flip(1)
+        return returns - self.baselines(batch)[:, None] * mask, returns
+
+    def baselines(self, batch: dict[str, Tensor]) -> Tensor:
+        """What the greedy answer of each prompt earns."""
+        answers = []
+        for row in batch["prompts"]:
+            ids = row[row >= 0].tolist()
+            found: list[int] = []
+            while len(found) < RESPONSE and EOS not in found:
+                found.append(int(self.logits(self.engine, [torch.tensor(ids + found)])[0][-1].argmax()))
+            answers.append(found + [-1] * (RESPONSE - len(found)))
+        answered = torch.tensor(answers)
+        return (self.rewards(batch["prompts"], answered) + self.punishment(answered)).sum(-1)
 
     def grouped(self, batch: dict[str, Tensor], group: Tensor) -> tuple[Tensor, Tensor]:
         scores, found = batch["rewards"].sum(-1), torch.zeros(len(group))
@@ -346,11 +424,25 @@ class Trainer:
         return micro
 
     def policy_loss(self, now: Tensor, given: dict[str, Tensor]) -> Tensor:
+        loss = self.of_sequences(now, given) if self.s.loss_mode == "gspo" else self.of_tokens(now, given)
+        return loss * given["rollout_weights"] if "rollout_weights" in given else loss
+
+    def of_tokens(self, now: Tensor, given: dict[str, Tensor]) -> Tensor:
         gains = given["advantages"]
         ratio = (now - given["old_log_probs"]).clamp(-20, 20).exp()
-        low, high = self.clips()
-        loss = torch.maximum(-gains * ratio, -gains * ratio.clamp(1 - low, 1 + high))
+        loss = self.clipped(gains, ratio)
         return torch.where(gains < 0, torch.minimum(-gains * self.s.clip_dual, loss), loss)
+
+    def of_sequences(self, now: Tensor, given: dict[str, Tensor]) -> Tensor:
+        """verl's GSPO: no dual clip."""
+        mask = given["response_mask"]
+        apart = ((now - given["old_log_probs"]) * mask).sum(1) / mask.sum(1).clamp(min=1)
+        ratio = (now - now.detach() + apart.detach()[:, None]).clamp(max=10).exp()
+        return self.clipped(given["advantages"], ratio)
+
+    def clipped(self, gains: Tensor, ratio: Tensor) -> Tensor:
+        low, high = self.clips()
+        return torch.maximum(-gains * ratio, -gains * ratio.clamp(1 - low, 1 + high))
 
     def clips(self) -> tuple[float, float]:
         return self.s.clip_low, self.s.clip_high
@@ -365,7 +457,12 @@ class Trainer:
         rows = (values * mask).sum(1)
         if mode == "seq-mean-token-mean":
             rows = rows / (mask.sum(1) + 1e-8)
+        if mode == "seq-mean-token-sum-norm":
+            rows = rows / self.horizon()
         return rows.sum() / counts["num_sequences"] * scale
+
+    def horizon(self) -> float:
+        return self.s.horizon
 
     def kl(self, now: Tensor, reference: Tensor) -> Tensor:
         apart = (reference - now).clamp(-20, 20)
@@ -397,7 +494,7 @@ class Trainer:
         held = vars(self.s)
         return {
             **{name: held[name] for name in ("gamma", "lam", "by_std", "epsilon", "temperature")},
-            "estimator": "gae" if self.s.has_critic else "grpo",
+            "estimator": "gae" if self.s.has_critic else self.s.algorithm,
             "use_kl_in_reward": self.s.kl_coef_in_reward > 0,
             "kl_penalty": "kl",
             "kl_coef_in_reward": self.s.kl_coef_in_reward,
@@ -415,13 +512,21 @@ class Trainer:
         numbers: dict[str, Tensor],
         counts: dict[str, float],
     ) -> None:
-        names = ("loss_agg_mode", "clip_low", "clip_high", "clip_dual", "kl_loss_type", "kl_coef")
+        names = (
+            "loss_mode",
+            "loss_agg_mode",
+            "clip_low",
+            "clip_high",
+            "clip_dual",
+            "kl_loss_type",
+            "kl_coef",
+        )
         settings = {name: vars(self.s)[name] for name in (*names, "entropy_coef", "value_clip")}
         write_loss(
             self.output,
             self.step,
             {name: tensor.numpy() for name, tensor in arrays.items()},
-            {**settings, **counts},
+            {**settings, **counts, "horizon": self.s.horizon},
             {name: float(value.detach()) for name, value in numbers.items()},
             role=role,
             number=number,

@@ -1,8 +1,10 @@
 """trueup on a real verl: ``make rl``. GRPO and PPO on a CPU, with capture and without, and a Ray cluster.
 
-    python rl/run.py [ray] [trl] [sft] [debugger] [cost] [grpo] [ppo] [unchanged] [faults]
+    python rl/run.py [cost] [grpo] [ppo] [ray] [trl] [sft] [unchanged] [faults] [debugger]
 
-Each line says what was held against what; the exit status is 1 where something does not hold.
+Each line says what was held against what; the exit status is 1 where something does not hold. What costs is
+measured alone; then two trainings run at a time. One training of an algorithm records its rollouts, shows its
+phases and layers, and is the reference of its faults.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,6 +72,7 @@ GRPO = {
     "actor_rollout_ref.rollout.free_cache_engine": False,
     "reward.custom_reward_function.name": "compute_score",
     "reward.num_workers": 1,
+    "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,  # each is a process
     "ray_kwargs.ray_init.num_cpus": 16,
     "+ray_kwargs.ray_init.num_gpus": 1,
     "+ray_kwargs.ray_init.include_dashboard": False,
@@ -91,6 +97,10 @@ trainer.total_epochs=1 trainer.test_freq=-1 trainer.save_freq=-1 trainer.resume_
 trainer.project_name=toy trainer.experiment_name=sft
 """
 MOST_COST = 1.15
+COST_STEPS, COST_WARM = 12, 3
+"""steps of each process; those in which code is captured and memory is first taken"""
+AT_A_TIME = 2
+RAY_PORT = 6391
 PHASES = {
     "grpo": {("actor", "compute_log_prob"), ("reference", "ref_log_prob"), ("actor", "update")},
     "ppo": {("critic", "values"), ("critic", "update")},
@@ -103,8 +113,7 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.failed = 0
-        self.recorded: set[str] = set()
-        """algorithms whose rollouts a captured run has recorded"""
+        self._lock = threading.Lock()
         subprocess.run([PYTHON, HERE / "make_inputs.py", folder / "inputs"], check=True, capture_output=True)
 
     def verl(
@@ -153,8 +162,9 @@ class Bench:
         return done.stdout
 
     def holds(self, what: str, fine: bool, found: object = "") -> None:
-        self.failed += not fine
-        print(f"{'ok  ' if fine else 'FAIL'} {what}{'' if fine else f': {found}'}", flush=True)
+        with self._lock:
+            self.failed += not fine
+            print(f"{'ok  ' if fine else 'FAIL'} {what}{'' if fine else f': {found}'}", flush=True)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -201,12 +211,11 @@ def traces(run: Path) -> dict[tuple[str, str], set[int]]:
     return found
 
 
-def train(bench: Bench, name: str, more: Mapping[str, object]) -> None:
+def train(bench: Bench, name: str) -> None:
     """One algorithm, captured and monitored: every phase is there, its log-probs give verl's metrics, and its
     layers explain why they differ from the rollout's."""
-    settings = {**more, **replayed(bench, name)}
-    watched = logged(bench.verl(f"{name}-captured", settings, captured=True, options=["--monitor"]))
-    bench.recorded.add(name)
+    options = ["--monitor", "--task", "tensor"]  # rows of other packing and workers are found by values
+    watched = logged(bench.verl(f"{name}-captured", replayed(bench, name), captured=True, options=options))
     run = bench.folder / f"{name}-captured" / "run"
     phases = traces(run)
     for wanted in sorted(PHASES["grpo"] | PHASES[name]):
@@ -241,6 +250,7 @@ def train(bench: Bench, name: str, more: Mapping[str, object]) -> None:
 def replayed(bench: Bench, name: str) -> dict[str, object]:
     """Rollouts are recorded by the first run that has these settings, and taken from there by others."""
     return {
+        **MORE[name],
         "skip.rollout_tq.enable": True,
         "skip.rollout_tq.dump_dir": bench.folder / f"rollouts-{name}",
         "skip.rollout_tq.steps": "[1,2]",
@@ -248,19 +258,15 @@ def replayed(bench: Bench, name: str) -> dict[str, object]:
     }
 
 
-def unchanged(bench: Bench, name: str, more: Mapping[str, object]) -> None:
+def unchanged(bench: Bench) -> None:
     """Capture on and off, both on the rollouts that a captured run recorded: its own rows stand otherwise."""
-    settings = {**more, **replayed(bench, name)}
-    if name not in bench.recorded:
-        bench.verl(f"{name}-recorded", settings, captured=False)
     plain, watched = (
-        logged(bench.verl(f"{name}-{word}", settings, captured=word == "on")) for word in ("off", "on")
+        logged(bench.verl(f"grpo-{word}", replayed(bench, "grpo"), captured=word == "on"))
+        for word in ("off", "on")
     )
     differ = {(s, k) for s in plain for k in plain[s] if plain[s][k] != watched.get(s, {}).get(k)}
     count = sum(map(len, plain.values()))
-    bench.holds(
-        f"{name}: {count} numbers that verl logs are equal with capture", not differ and count, differ
-    )
+    bench.holds(f"grpo: {count} numbers that verl logs are equal with capture", not differ and count, differ)
 
 
 FAULTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
@@ -283,26 +289,24 @@ BENIGN = {
 }
 
 
-def faults(bench: Bench, algorithm: str) -> None:
-    """Faults in verl itself, and benign variants, on rollouts that a first run recorded."""
-    recorded = {**MORE[algorithm], **replayed(bench, f"{algorithm}-faults")}
-    values = ["--task", "tensor"]  # rows of other packing and workers are found by them
-    bench.verl(f"{algorithm}-reference", recorded, captured=True, options=values)
-    for name, wanted in FAULTS[algorithm].items():
-        bench.verl(name, recorded, captured=True, RL_FAULT=name)
-        checks = compared(bench, name, f"{algorithm}-reference")
-        first = min((c for c in checks if c["status"] == "failed"), key=_place, default=None)
-        said = None if first is None else (first["quantity"], first["reason"]["code"])
-        bench.holds(f"{algorithm}: {name} is found in verl", said == wanted, said)
-    for name, more in BENIGN.items() if algorithm == "grpo" else ():
-        bench.verl(name.replace(" ", "-"), {**recorded, **more}, captured=True, options=values)
-        checks = compared(bench, name.replace(" ", "-"), f"{algorithm}-reference")
-        alarms = [one["said"] for one in checks if one["status"] == "failed"]
-        bench.holds(
-            f"{algorithm}: {name}: no alarm in {len(checks)} checks", bool(checks) and not alarms, alarms
-        )
-        codes = exit_statuses(bench, name.replace(" ", "-"), f"{algorithm}-reference")
-        bench.holds(f"{algorithm}: {name}: compare and diagnose agree", codes == (0, 0), codes)
+def fault(bench: Bench, algorithm: str, name: str) -> None:
+    """A fault in verl itself, on the rollouts that the first run recorded."""
+    bench.verl(name, replayed(bench, algorithm), captured=True, RL_FAULT=name)
+    checks = compared(bench, name, f"{algorithm}-captured")
+    first = min((c for c in checks if c["status"] == "failed"), key=_place, default=None)
+    said = None if first is None else (first["quantity"], first["reason"]["code"])
+    bench.holds(f"{algorithm}: {name} is found in verl", said == FAULTS[algorithm][name], said)
+
+
+def benign(bench: Bench, name: str) -> None:
+    """The same training in other microbatches, without padding, or with two workers."""
+    place, settings = name.replace(" ", "-"), {**replayed(bench, "grpo"), **BENIGN[name]}
+    bench.verl(place, settings, captured=True, options=["--task", "tensor"])
+    checks = compared(bench, place, "grpo-captured")
+    alarms = [one["said"] for one in checks if one["status"] == "failed"]
+    bench.holds(f"grpo: {name}: no alarm in {len(checks)} checks", bool(checks) and not alarms, alarms)
+    codes = exit_statuses(bench, place, "grpo-captured")
+    bench.holds(f"grpo: {name}: compare and diagnose agree", codes == (0, 0), codes)
 
 
 def _place(check: Mapping[str, object]) -> tuple[object, object]:
@@ -369,7 +373,7 @@ def debugger(bench: Bench) -> None:
             "actor_rollout_ref.actor.profiler.enable": True,
             "actor_rollout_ref.ref.profiler.enable": True,
         }
-        bench.verl("debugger", profiled, captured=False, PYTHONPATH=path)
+        bench.verl("debugger", {**MORE["grpo"], **profiled}, captured=False, PYTHONPATH=path)
         traces = sorted({str(file.parent.relative_to(dumps)) for file in dumps.rglob("manifest.json")})
         bench.holds(f"debugger: traces of {traces}", len(traces) >= 2, traces)
     finally:
@@ -379,60 +383,54 @@ def debugger(bench: Bench) -> None:
 
 
 def cost(bench: Bench) -> None:
-    """CPU seconds of a step of verl's SFT trainer, captured at L0 over not captured: medians, alternately."""
-    seconds: dict[bool, list[float]] = {False: [], True: []}
-    for repeat in range(2):
-        for captured in (False, True):
-            place = bench.folder / f"cost-{repeat}-{captured}"
-            place.mkdir()
-            command = [
-                str(PYTHON),
-                str(HERE / "verl_cost.py"),
-                str(place),
-                f"{bench.folder}/inputs/model",
-                "8",
-            ]
-            if captured:
-                given = ["-q", "-o", str(place / "run"), "--steps", "2-7"]
-                command = [*TRUEUP, "capture", *given, "--", *command]
-            text = bench.run(place.name, command)
-            line = next(line for line in text.splitlines() if line.startswith("CPU_SECONDS"))
-            seconds[captured] += json.loads(line.partition(" ")[2])[
-                3:
-            ]  # the first captured step has code, too
-    on, off = (statistics.median(seconds[captured]) for captured in (True, False))
-    said = f"cost: L0 takes {on / off:.3f} of a step's CPU seconds ({on:.3f} against {off:.3f} s)"
-    bench.holds(said, on <= MOST_COST * off)
+    """CPU seconds of a step of verl's SFT trainer, captured at L0 over not captured: two processes take turns
+    step by step, so that whatever else the machine does weighs on both; the median of the pairs."""
+
+    def steps(word: str) -> list[float]:
+        place = bench.folder / f"cost-{word}"
+        place.mkdir()
+        words = [place, bench.folder / "inputs/model", COST_STEPS, bench.folder / "turns", word]
+        command = [str(PYTHON), str(HERE / "verl_cost.py"), *map(str, words)]
+        if word == "on":
+            given = ["-q", "-o", str(place / "run"), "--steps", f"{COST_WARM - 1}-{COST_STEPS - 1}"]
+            command = [*TRUEUP, "capture", *given, "--", *command]
+        text = bench.run(place.name, command)
+        line = next(line for line in text.splitlines() if line.startswith("CPU_SECONDS"))
+        return json.loads(line.partition(" ")[2])[COST_WARM:]
+
+    (bench.folder / "turns").mkdir()
+    with ThreadPoolExecutor(2) as pool:
+        off, on = pool.map(steps, ("off", "on"))
+    ratios = [one / other for one, other in zip(on, off, strict=True)]
+    ratio = statistics.median(ratios)
+    said = f"{statistics.median(on):.3f} against {statistics.median(off):.3f} s, {len(ratios)} pairs"
+    spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
+    bench.holds(f"cost: L0 takes {ratio:.3f} of a step's CPU seconds ({said}: {spread})", ratio <= MOST_COST)
 
 
 TRL_FAULTS = {"std": ("advantages", "rl.std_of_batch"), "kl": ("loss", "rl.term_missing")}
 """of rl/trl_grpo.py -> the quantity and reason of the verdict"""
 
 
+def _trl(bench: Bench, fault: str, kind: str) -> str:
+    """Train with TRL's GRPOTrainer, captured; the run's name."""
+    name = f"trl-{fault or kind}"
+    command = [str(PYTHON), str(HERE / "trl_grpo.py"), str(bench.folder / "inputs" / "model"), fault, kind]
+    place = bench.folder / name / "run"
+    captured = [*TRUEUP, "capture", "-o", str(place), "--steps", "0-3", "--", *command]
+    bench.run(name, captured, PYTHONPATH=f"{HERE}:{PYTHON.parents[1] / 'trl'}")
+    return name
+
+
 def trl(bench: Bench) -> None:
     """TRL's GRPOTrainer: every loss type keeps to its formula, and faults are found."""
-
-    def capture(name: str, fault: str, kind: str) -> None:
-        command = [
-            str(PYTHON),
-            str(HERE / "trl_grpo.py"),
-            str(bench.folder / "inputs" / "model"),
-            fault,
-            kind,
-        ]
-        place = bench.folder / name / "run"
-        captured = [*TRUEUP, "capture", "-o", str(place), "--steps", "0-3", "--", *command]
-        bench.run(name, captured, PYTHONPATH=f"{HERE}:{PYTHON.parents[1] / 'trl'}")
-
     for kind in ("dapo", "grpo", "bnpo", "dr_grpo"):
-        capture(f"trl-{kind}", "", kind)
-        checks = compared(bench, f"trl-{kind}", f"trl-{kind}")
-        held = [c for c in checks if c["quantity"] in ("loss", "advantages")]
+        name = _trl(bench, "", kind)
+        held = [c for c in compared(bench, name, name) if c["quantity"] in ("loss", "advantages")]
         codes = {one["reason"]["code"] for one in held}
         bench.holds(f"trl: {kind} keeps to its formula", codes == {"rl.formula_holds"}, codes)
     for fault, wanted in TRL_FAULTS.items():
-        capture(f"trl-{fault}", fault, "dapo")
-        checks = compared(bench, f"trl-{fault}", "trl-dapo")
+        checks = compared(bench, _trl(bench, fault, "dapo"), "trl-dapo")
         first = min((c for c in checks if c["status"] == "failed"), key=_place, default=None)
         said = None if first is None else (first["quantity"], first["reason"]["code"])
         bench.holds(f"trl: {fault} is found", said == wanted, said)
@@ -440,46 +438,77 @@ def trl(bench: Bench) -> None:
 
 def cluster(bench: Bench) -> None:
     """Workers of a cluster that was started before capture."""
-    ray = str(PYTHON.parent / "ray")
     with tempfile.TemporaryDirectory(prefix="ray-") as temporary:
-        start = [ray, "start", "--head", "--port=6391", "--num-cpus=4", "--include-dashboard=false"]
-        started = subprocess.run(
-            [*start, f"--temp-dir={temporary}"], env=environment(), capture_output=True, text=True
+        start = [PYTHON.parent / "ray", "start", "--head", f"--port={RAY_PORT}", "--num-cpus=4", "--block"]
+        more = ["--include-dashboard=false", f"--temp-dir={temporary}"]
+        head = subprocess.Popen(
+            [*start, *more], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
         try:
-            bench.holds("ray: cluster started", started.returncode == 0, started.stdout + started.stderr)
+            said = next((line for line in head.stdout or () if "Ray runtime started" in line), "")
+            bench.holds("ray: cluster started", bool(said))
             run = bench.folder / "ray" / "run"
             command = [*TRUEUP, "capture", "-o", str(run), "--", str(PYTHON), str(HERE / "ray_job.py")]
-            bench.run("ray", command, RAY_ADDRESS="127.0.0.1:6391")
+            bench.run("ray", command, RAY_ADDRESS=f"127.0.0.1:{RAY_PORT}")
             facts = [json.loads(file.read_text()) for file in run.rglob("ranks/rank_*.json")]
             actors = [one.get("ray", {}).get("actor") for one in facts]
             bench.holds("ray: 3 actors captured, with their class", actors == ["Trainer"] * 3, facts)
         finally:
-            subprocess.run([ray, "stop", "--force"], env=environment(), capture_output=True)
+            head.terminate()  # and with it what it started; `ray stop` would end every cluster of the machine
+            head.communicate(timeout=60)
+
+
+Task = Callable[[Bench], None]
+RECORDS: Mapping[str, Task] = {
+    "grpo": partial(train, name="grpo"),
+    "ppo": partial(train, name="ppo"),
+    "sft": sft,
+    "trl": trl,
+    "ray": cluster,
+}
+"""parts that need no other"""
+
+
+def on_records(asked: Sequence[str]) -> list[Task]:
+    """What runs on the rollouts that ``grpo`` and ``ppo`` recorded."""
+    tasks: list[Task] = [unchanged] if "unchanged" in asked else []
+    if "faults" in asked:
+        tasks += [partial(benign, name=name) for name in BENIGN]
+        tasks += [partial(fault, algorithm=of, name=name) for of, names in FAULTS.items() for name in names]
+    return tasks + ([debugger] if "debugger" in asked else [])
+
+
+def side_by_side(bench: Bench, tasks: Sequence[Task]) -> None:
+    """Run tasks, two at a time; one that breaks is a failure, and the others go on."""
+
+    def run(task: Task) -> None:
+        try:
+            task(bench)
+        except Exception as error:  # of any kind: it is told, and counts
+            bench.holds(f"{task}: ran to its end", False, repr(error))
+
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        list(pool.map(run, tasks))
 
 
 def main() -> int:
-    asked = sys.argv[1:] or ["ray", "trl", "sft", "grpo", "ppo", "unchanged"]
+    every = ["cost", *RECORDS, "unchanged", "faults", "debugger"]
+    asked = sys.argv[1:] or every
     if not PYTHON.exists():
         print(f"{PYTHON} is not there: rl/setup.sh makes it")
         return 2
+    begun, before = time.monotonic(), os.times()
     with tempfile.TemporaryDirectory(prefix="rl-") as folder:
         bench = Bench(Path(folder))
-        if "ray" in asked:
-            cluster(bench)
-        for name, part in (("sft", sft), ("debugger", debugger), ("cost", cost)):
-            if name in asked:
-                part(bench)
-        for name, more in (("grpo", {}), ("ppo", PPO)):
-            if name in asked:
-                train(bench, name, more)
-        if "trl" in asked:
-            trl(bench)
-        for name in ("grpo", "ppo"):
-            if "faults" in asked or f"faults-{name}" in asked:
-                faults(bench, name)
-        if "unchanged" in asked:
-            unchanged(bench, "grpo", {})
+        if "cost" in asked:
+            cost(bench)
+        later = on_records(asked)
+        needed = {"grpo", "ppo"} if "faults" in asked else {"grpo"} if "unchanged" in asked else set()
+        side_by_side(bench, [task for name, task in RECORDS.items() if name in asked or name in needed])
+        side_by_side(bench, later)
+    after = os.times()
+    cpu = sum(after[2:4]) - sum(before[2:4])
+    print(f"{time.monotonic() - begun:.0f} s, {cpu:.0f} CPU seconds; {bench.failed} failed")
     return 1 if bench.failed else 0
 
 

@@ -1,6 +1,11 @@
-"""CPU seconds of each step of verl's SFT trainer (FSDP2 on a CPU): ``verl_cost.py FOLDER TOKENIZER STEPS``.
+"""CPU seconds of each step of verl's SFT trainer (FSDP2 on a CPU).
 
-4 of the 24 layers of Qwen2.5-0.5B (hidden 896), vocabulary 8192, 4 sequences of 256 tokens a step, bfloat16.
+    verl_cost.py FOLDER TOKENIZER STEPS TURNS NAME
+
+Two processes, NAME ``off`` and ``on``, take turns step by step; each begins every second pair. TURNS is a
+folder that both see. 4 of the 24 layers of Qwen2.5-0.5B (hidden 896), vocabulary 8192, 4 sequences of 256
+tokens a step, bfloat16.
+
 """
 
 from __future__ import annotations
@@ -65,9 +70,38 @@ def write_inputs(folder: Path, tokenizer: Path, steps: int) -> None:
     pd.DataFrame({"messages": rows}).to_parquet(folder / "sft.parquet")
 
 
+MOST_SECONDS = 300.0
+"""to wait for the other process"""
+
+
+class Turns:
+    """The turns of two processes: a file for each step that one has done."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder, self._name = folder, name
+        self._other = "on" if name == "off" else "off"
+        self._step = 0
+
+    def wait(self) -> None:
+        """Until the other has done this step, where it begins the pair, else the one before."""
+        begins = self._name == ("off" if self._step % 2 == 0 else "on")
+        wanted = self._folder / f"{self._other}-{self._step - begins}"
+        until = time.monotonic() + MOST_SECONDS
+        while self._step - begins >= 0 and not wanted.exists():
+            if time.monotonic() > until:
+                raise TimeoutError(f"{wanted} did not come")
+            time.sleep(0.01)
+
+    def done(self) -> None:
+        """This step is."""
+        (self._folder / f"{self._name}-{self._step}").touch()
+        self._step += 1
+
+
 def main() -> None:
     """Train, and print the CPU seconds of every step as JSON."""
     folder, steps = Path(sys.argv[1]), int(sys.argv[3])
+    turns = Turns(Path(sys.argv[4]), sys.argv[5])
     torch.set_num_threads(1)
     initialize_global_process_group()
     write_inputs(folder, Path(sys.argv[2]), steps)
@@ -85,8 +119,10 @@ def main() -> None:
     step = trainer.training_client.train_batch
 
     def timed(*words: object, **more: object) -> object:
+        turns.wait()
         output = step(*words, **more)
         ended.append(time.process_time())
+        turns.done()
         return output
 
     trainer.training_client.train_batch = timed

@@ -101,9 +101,15 @@ ALLOWED: dict[str, set[float | str]] = {
         *(0.5, 0.9, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995, 0.999, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3),
         "_LINE",
     },  # settings in use; points of a line
-    "diagnosing/rl/loss_forms.py": {0.05, 0.1, 0.15, 0.2, 0.22, 0.25, 0.28, 0.3, 0.4, 0.5},  # settings in use
-    "diagnosing/rl/formulas.py": {"_WHITEN", "_MOST_LOG_RATIO", "_MOST_KL", 1e-8, 20.0, 10.0, 1e-6},  # verl's
-    "diagnosing/rl/loss_checks.py": {0.2, 3.0},  # verl's defaults
+    "diagnosing/rl/loss_forms.py": {
+        *(0.05, 0.1, 0.15, 0.2, 0.22, 0.25, 0.28, 0.3, 0.4, 0.5),
+        *(3e-4, 4e-4, 3e-3, 4e-3, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 10.0),
+    },  # settings in use
+    "diagnosing/rl/formulas.py": {
+        *("_WHITEN", "_MOST_LOG_RATIO", "_MOST_OF_SEQUENCES", "_MOST_KL"),
+        *(1e-8, 20.0, 10.0, 1e-6),
+    },  # verl's
+    "diagnosing/rl/loss_checks.py": {0.2, 3.0, 1e-300},  # verl's defaults; against a division by 0
     "diagnosing/around.py": {"_BESIDE"},  # shown
     "diagnosing/batches.py": {"_NUM_LISTED"},  # shown
     "diagnosing/diagnosis.py": {"SCHEMA_VERSION"},

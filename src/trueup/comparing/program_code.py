@@ -37,6 +37,8 @@ MOST_PAIRS = 400
 """functions that are compared from one place on"""
 SHOWN = 3
 """differences that are told of one place"""
+OF_ONE_PROCESS = frozenset(("", "None", "False", "0", "1"))
+"""what a program with nothing to share keeps of how it is shared"""
 _ABOUT_THE_CAUSE = (
     StagesCode.ALSO_IN,
     StagesCode.ACTS_HERE,
@@ -75,7 +77,8 @@ class CodeBook:
         for level, begins in enumerate(self._levels(module, phase)):
             found = tuple(_each_once(self._walked(begins, of_loss=phase == "loss")))
             if found:
-                return Near(reasons=found[:SHOWN], is_own=level == 0)
+                one_size = self.worlds[0] == self.worlds[1]
+                return Near(reasons=found[:SHOWN], is_own=level == 0, is_of_one_size=one_size)
         return Near(reasons=(), is_own=False)
 
     def anywhere(self) -> tuple[Reason, ...]:
@@ -226,6 +229,8 @@ class Near:
     reasons: tuple[Reason, ...]
     is_own: bool
     """it is the code of the place itself, not of what is around it"""
+    is_of_one_size: bool = True
+    """both runs have as many processes"""
 
     def beside(self, evidence: tuple[Reason, ...], *, known: bool) -> tuple[Reason, ...]:
         """Evidence with what differs in the code: behind what names a cause that is known, ahead of how large
@@ -256,6 +261,9 @@ class Near:
         if first is None or first.code is EvidenceCode.CODE_CALLS_ANOTHER:
             return headline
         if first.code is EvidenceCode.CODE_VALUE_DIFFERS:
+            values = {str(first.place("target")), str(first.place("reference"))}
+            if not self.is_of_one_size and values & OF_ONE_PROCESS:
+                return headline  # how many processes share the work, and how, is told of every program
             facts = {key: first.place(key) for key in ("name", "target", "reference")}
             return reason(VerdictCode.OTHER_VALUE_IN_CODE, headline, **facts)
         if first.code is EvidenceCode.CODE_ARGUMENT_LACKS:

@@ -243,6 +243,13 @@ def _is_given_alone(rows: Rows, given: Bools, call: int) -> Bools:
     return np.asarray(given & found & ~rows.paired)
 
 
+def layout_of_rows(target: Given, reference: Given, shapes: tuple[Shape, Shape]) -> Layout | None:
+    """What brings two tensors of a microbatch to the same rows, of what the models were given there; None
+    where the rows stand where they stood, or are not the same."""
+    laid = _laid(target, reference)
+    return None if laid is None else _layout(*shapes, *laid)
+
+
 # -- calls that are given other rows ------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -99,6 +100,10 @@ def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]
     asked = microbatches(target, reference)
     pipelined = by_backward(target, reference)
     alone = _kinds_of_one_side(*kind.codes)
+    plains = [
+        _plain_names(kind.codes[which], name.codes[which], kind.words, words_of_names, index_of_name)
+        for which in range(2)
+    ]
     for which, tables in enumerate(both):
         microbatch, records = asked[which], _record_columns(tables, asked[which])
         if pipelined is not None:
@@ -106,8 +111,9 @@ def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]
             records = records[0], pipelined[which].records, records[2]
         parent = integers(tables.calls["parent"])
         parent = _without(parent, np.isin(kind.codes[which], alone))
-        plain = _plain_names(kind.codes[which], name.codes[which], kind.words, words_of_names, index_of_name)
-        module = _code_of(kind.words, "module")
+        plain, module = plains[which], _code_of(kind.words, "module")
+        if both[1 - which].gaps:
+            parent = _without(parent, _not_held(plains, [codes == module for codes in kind.codes], which))
         parent, wrapper, wrapped_by = _skip_wrappers(parent, kind.codes[which], plain, module)
         exact, family = _tokens(
             parent,
@@ -173,6 +179,15 @@ def _kinds_of_one_side(target: Codes, reference: Codes) -> Codes:
     """Kinds of call that only one trace has, say modules where the other is at level L1: never taken for
     parents."""
     return np.asarray(np.setxor1d(np.unique(target), np.unique(reference)), np.int64)
+
+
+def _not_held(plains: Sequence[Codes], modules: Sequence[NDArray[np.bool_]], which: int) -> NDArray[np.bool_]:
+    """Modules of one trace that a dump, which holds no other module than the trace does, does not hold: its
+    calls below them stand where they do."""
+    own, other = (np.unique(plains[side][modules[side]]) for side in (which, 1 - which))
+    if not len(other) or not np.isin(other, own).all():
+        return np.zeros(len(plains[which]), bool)
+    return np.asarray(modules[which] & ~np.isin(plains[which], other))
 
 
 def _without(parent: Codes, left_out: NDArray[np.bool_]) -> Codes:

@@ -72,18 +72,25 @@ def _is_the_same(sources: Sequence[TraceSource], step: int) -> bool:
 
 
 def _rows(view: StepView) -> dict[int, set[bytes]]:
-    """Microbatch -> its rows: those of the first input of token ids of each call, without their padding."""
     found: dict[int, set[bytes]] = {}
-    calls: dict[int, dict[str, Ints]] = {}
-    of_call: dict[int, int] = {}
+    for microbatch, given in given_to_calls(view):
+        found.setdefault(microbatch, set()).update(rows_of(given))
+    return found
+
+
+def given_to_calls(view: StepView) -> list[tuple[int, dict[str, Ints]]]:
+    """Microbatch and whole numbers of two dims that each training call of the model is given, by slot."""
+    calls: dict[int, tuple[int, dict[str, Ints]]] = {}
     for microbatch, slot, record in root_inputs(view):
         ids = whole_numbers(view, record)
         if ids is not None and ids.ndim == 2:
-            calls.setdefault(view.record_call[record], {})[slot] = ids
-            of_call[view.record_call[record]] = microbatch
-    for call, given in calls.items():
-        tokens = next((slot for slot in given if MASK not in slot), None)
-        if tokens is not None and num_rows(given) is not None:
-            spans = spans_of(given, without_padding=True)
-            found.setdefault(of_call[call], set()).update(row_keys({"": given[tokens]}, spans))
-    return found
+            calls.setdefault(view.record_call[record], (microbatch, {}))[1][slot] = ids
+    return list(calls.values())
+
+
+def rows_of(given: Mapping[str, Ints]) -> list[bytes]:
+    """The rows of the first input of token ids, without their padding."""
+    tokens = next((slot for slot in given if MASK not in slot), None)
+    if tokens is None or num_rows(given) is None:
+        return []
+    return row_keys({"": given[tokens]}, spans_of(given, without_padding=True))

@@ -96,8 +96,8 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
         return found_batches
     ranks = [RankStep(view, mesh, 1) for view in views]
     megatron = _megatron(parts.rank_facts(held[0]))
-    there = {key: summary for key, _, summary in _summaries(one)}
-    by_key = _by_key(ranks)
+    there = {key: summary for key, _, summary in summaries_of(one)}
+    by_key = summaries_by_key(ranks)
     decided: dict[Slot, Placement | None] = {}
     # what one microbatch gives is not what other parts of the batch give together
     counts = {num_microbatches(side.view.tables, mesh) for side in (ranks[0], one)}
@@ -146,11 +146,11 @@ def _of_microbatches(views: Sequence[StepView], one: RankStep) -> Inferred | Non
     if number == 1 or sum(counts[:-1]) != counts[-1]:
         return None
     ranks = [RankStep(view, mesh, 1) for view in views]
-    there = {key: summary for key, _, summary in _summaries(one)}
-    by_key = _by_key(ranks)
+    there = {key: summary for key, _, summary in summaries_of(one)}
+    by_key = summaries_by_key(ranks)
     if not _read_in_turn(by_key, there, counts[-1]):
         return None
-    last = {key: summary for key, _, summary in _summaries(ranks[-1])}
+    last = {key: summary for key, _, summary in summaries_of(ranks[-1])}
     gradients, losses = (
         [(there.get(key), last[key]) for key in last if key[1:] == kind]
         for kind in (("param_grad", "local"), ("loss", "value"))
@@ -183,7 +183,7 @@ def replicas(source: TraceSource, step: int, whole: TraceSource | None = None) -
     if len(ranks) < 2 or ranks != list(range(len(ranks))):
         return None
     views = [RankStep(step_view(source, step, rank), mesh, 1) for rank in ranks]
-    by_key, placed = _by_key(views), _say_their_place(views[0])
+    by_key, placed = summaries_by_key(views), say_their_place(views[0])
     is_mean = whole is None or _is_times_in_all(views, RankStep(step_view(whole, step, 0), mesh, 1))
     rows: list[Row] = [Row("*", {DATA: Partial(mean=is_mean)}, "local", "param_grad")]
     counts: Counter[str] = Counter()
@@ -202,7 +202,7 @@ def replicas(source: TraceSource, step: int, whole: TraceSource | None = None) -
     return Inferred(layout=layout, counts=counts, code=MergingCode.REPLICAS)
 
 
-def _say_their_place(rank: RankStep) -> set[str]:
+def say_their_place(rank: RankStep) -> set[str]:
     """Parameters that are distributed tensors, or parts of flat ones."""
     rows = zip(rank.view.record_call, rank.view.content, strict=True)
     return {
@@ -230,10 +230,10 @@ def _weights_of(
     return decided
 
 
-def _by_key(ranks: Sequence[RankStep]) -> dict[RecordKey, tuple[Slot, list[Summary]]]:
+def summaries_by_key(ranks: Sequence[RankStep]) -> dict[RecordKey, tuple[Slot, list[Summary]]]:
     found: dict[RecordKey, tuple[Slot, list[Summary]]] = {}
     for rank in ranks:
-        for key, slot, summary in _summaries(rank):
+        for key, slot, summary in summaries_of(rank):
             found.setdefault(key, (slot, []))[1].append(summary)
     return found
 
@@ -263,8 +263,8 @@ def _is_times(pairs: Sequence[tuple[Summary | None, Summary]], number: int) -> b
 def _is_times_in_all(parts: Sequence[RankStep], whole: RankStep) -> bool:
     """Whether the gradients that backward passes back, of all rows of the step, are as many times those of
     one process as there are ranks, and not of their size: a rank divides its loss by its own rows alone."""
-    own = [_passed_back(rank) for rank in parts]
-    other = _passed_back(whole)
+    own = [passed_back(rank) for rank in parts]
+    other = passed_back(whole)
     ratios = [
         math.sqrt(sum(held[name] for held in own) / other[name])
         for name in other
@@ -273,7 +273,7 @@ def _is_times_in_all(parts: Sequence[RankStep], whole: RankStep) -> bool:
     return not ratios or float(np.median(ratios)) > math.sqrt(len(parts))
 
 
-def _passed_back(rank: RankStep) -> dict[tuple[str, str], float]:
+def passed_back(rank: RankStep) -> dict[tuple[str, str], float]:
     """Call and slot -> sum of squares over all microbatches of what backward gives there."""
     found: dict[tuple[str, str], float] = {}
     view = rank.view
@@ -406,7 +406,7 @@ def _stored(source: TraceSource, rank: RankStep, row: int) -> Array | None:
     return np.asarray(found.data).view(storage).reshape(found.shape)
 
 
-def _summaries(rank: RankStep) -> Iterator[tuple[RecordKey, Slot, Summary]]:
+def summaries_of(rank: RankStep) -> Iterator[tuple[RecordKey, Slot, Summary]]:
     """One summary for each call, phase and slot: the last, as of gradients that accumulate."""
     last: dict[RecordKey, tuple[Slot, int]] = {}
     view = rank.view

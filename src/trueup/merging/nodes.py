@@ -6,7 +6,7 @@ before it is asked for, and nothing is kept.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from trueup.merging.summary import Summary, joined, summed
 from trueup.numerics.dtypes import DTYPES, float64_from_array
-from trueup.types.arrays import Array
+from trueup.types.arrays import Array, Ints
 from trueup.types.codes import MergingCode
 from trueup.types.placement import Segments
 from trueup.types.reason import Reason, reason
@@ -40,6 +40,10 @@ class Node(Protocol):
 
     def values(self) -> Values | None:
         """Storage of the dtype, of ``shape``; None where some part has none."""
+
+    def owners(self) -> Ints | None:
+        """Of ``shape``: the rank that recorded each element; None where several made it together, or where it
+        is not known which."""
 
 
 class Part:
@@ -71,6 +75,10 @@ class Part:
         """As stored."""
         found = None if self._read is None else self._read()
         return None if found is None else found.reshape(self.shape)
+
+    def owners(self) -> Ints:
+        """The rank."""
+        return np.full(self.shape, self.rank, np.int64)
 
 
 class Join:
@@ -110,11 +118,17 @@ class Join:
 
     def values(self) -> Values | None:
         """Put together."""
+        return self._put_together(child.values() for child in self._children)
+
+    def owners(self) -> Ints | None:
+        """Put together."""
+        return self._put_together(child.owners() for child in self._children)
+
+    def _put_together(self, parts: Iterable[Array | None]) -> Array | None:
         if self._segments is None:
             return None
-        out: Values | None = None
-        for child, segments in zip(self._children, self._segments, strict=True):
-            part = child.values()
+        out: Array | None = None
+        for part, segments in zip(parts, self._segments, strict=True):
             if part is None:
                 return None
             if out is None:
@@ -155,6 +169,10 @@ class Sum:
             total = wide if total is None else total + wide
         return None if total is None else rounded(np.asarray(total * self._factor), dtype)
 
+    def owners(self) -> Ints | None:
+        """None of a sum of several."""
+        return self._children[0].owners() if len(self._children) == 1 else None
+
 
 class Scaled(Sum):
     """One tensor times a factor: its statistics too."""
@@ -190,6 +208,11 @@ class Seen:
     def values(self) -> Values | None:
         """Reshaped."""
         found = self._child.values()
+        return None if found is None else found.reshape(self.shape)
+
+    def owners(self) -> Ints | None:
+        """Reshaped."""
+        found = self._child.owners()
         return None if found is None else found.reshape(self.shape)
 
 

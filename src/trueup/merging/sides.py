@@ -12,15 +12,17 @@ import numpy as np
 import polars as pl
 
 from trueup.errors import ConfigError
-from trueup.merging.dealt import dealt_otherwise
+from trueup.merging.dealt import Dealt, dealt_otherwise
+from trueup.merging.grid import CONTEXT, grid_beside, infer_grid
 from trueup.merging.infer import AXIS, NEAR, infer, replicas
 from trueup.merging.trace import MergedTrace, microbatches_of
 from trueup.merging.tree import Functions
+from trueup.merging.whole_weights import with_whole_weights
 from trueup.store import StepTables, Trace, TraceSource
 from trueup.store.pipelined import by_backward
 from trueup.types.codes import MergingCode
 from trueup.types.layout import BATCH, Layout, Row, layout_from_plain
-from trueup.types.placement import Invariant, Partial, Replicate, Unknown
+from trueup.types.placement import Invariant, Partial, Placement, Replicate, Unknown
 from trueup.types.reason import Reason, reason
 
 _SMALL = 1e-300
@@ -105,10 +107,19 @@ def as_wholes(
     inferred: list[Reason] = []
     foreign = not all(isinstance(side, Trace) for side in sides)  # dumps say too little of their parts
     if foreign and not merge and not any(layouts):
-        return Sides(*sides)
+        whole = [
+            with_whole_weights(side, other) if isinstance(side, Trace) else side
+            for side, other in (sides, sides[::-1])
+        ]
+        return Sides(whole[0], whole[1])
     dealt = dealt_otherwise(sides)
-    if dealt is not None and {one and one.size, other and other.size} == {None, 1}:
-        one, other, inferred = _beside_one_process(target, reference, one, other)
+    if {one and one.size, other and other.size} == {None, 1}:
+        cut = _cut_and_dealt(target, reference, is_target=one is None) if dealt is None else None
+        if cut is not None:
+            found, dealt, inferred = cut
+            one, other = (found, other) if one is None else (one, found)
+        elif dealt is not None:
+            one, other, inferred = _beside_one_process(target, reference, one, other)
     if one is None and other is not None and other.size == 1:
         one, inferred = _inferred(target, reference, "target")
     elif other is None and one is not None and one.size == 1:
@@ -197,7 +208,7 @@ def _with_numbers_placed(both: Sequence[tuple[TraceSource, Layout]]) -> list[Lay
     common = min(set(both[0][0].steps()) & set(both[1][0].steps()), default=None)
     if common is None:
         return [layout for _, layout in both]
-    if any(layout.num_batches < layout.size for _, layout in both):
+    if any(set(layout.wide_axes) - {*layout.batch, CONTEXT} for _, layout in both):
         return [_with_numbers_unknown(side, layout, common) for side, layout in both]
     is_alike = both[0][1].size == both[1][1].size
     numbers = [_numbers(side, common) for side, _ in both]
@@ -211,7 +222,9 @@ def _with_numbers_placed(both: Sequence[tuple[TraceSource, Layout]]) -> list[Lay
             if not is_alike and apart > NEAR:
                 found += _unplaced(key)
                 continue
-            as_they_are = {} if is_alike else dict.fromkeys(layout.batch, Replicate())
+            as_they_are: dict[str, Placement] = {} if is_alike else dict.fromkeys(layout.batch, Replicate())
+            if CONTEXT in layout.wide_axes:
+                as_they_are[CONTEXT] = Partial(mean=mean)
             found.append(Row(name, {BATCH: Partial(mean=mean), **as_they_are}, slot, phase))
             if phase == "forward":  # of a mean each has its share of the gradient, of a sum the whole
                 found.append(Row(name, {BATCH: Partial(mean=not mean)}, slot, "backward"))
@@ -330,6 +343,24 @@ def _beside_one_process(
         return one, other, []
     notes = [of_side(name, note) for note in found.notes()]
     return (found.layout, other, notes) if one is None else (one, found.layout, notes)
+
+
+def _cut_and_dealt(
+    target: TraceSource, reference: TraceSource, *, is_target: bool
+) -> tuple[Layout, tuple[Dealt, Dealt], list[Reason]] | None:
+    """The layout of the run of several ranks (``is_target``: the target), and how both deal out the rows,
+    where its ranks share out what the other's one process is given, sequences cut."""
+    common = min(set(target.steps()) & set(reference.steps()), default=None)
+    parts, whole, name = (target, reference, "target") if is_target else (reference, target, "reference")
+    if common is None or not all(isinstance(side, Trace) for side in (parts, whole)):
+        return None
+    grid = grid_beside(parts, whole, common)
+    found = None if grid is None else infer_grid(parts, whole, common, grid)
+    if grid is None or found is None:
+        return None
+    own, other = grid.dealt, Dealt.of(whole, common)
+    dealt = (own, other) if is_target else (other, own)
+    return found.layout, dealt, [of_side(name, note) for note in found.notes()]
 
 
 def _as_they_are(target: TraceSource, reference: TraceSource, *, merge: bool | None) -> Sides:

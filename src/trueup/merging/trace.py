@@ -12,6 +12,7 @@ from trueup.merging.step import MergedStep, copies_reason, merge_step
 from trueup.merging.tree import Functions
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepTables, StepView, StoredTensor, TraceSource, step_view
+from trueup.types.arrays import Ints
 from trueup.types.codes import MergingCode
 from trueup.types.layout import Layout, bare_name
 from trueup.types.reason import Reason, reason
@@ -109,6 +110,11 @@ class MergedTrace:
         first = found.differing[0].axis
         ranks = {rank for axis, some, _ in found.differing if axis == first for rank in some}
         return first, tuple(sorted(ranks))
+
+    def owners(self, step: int, summary: int) -> Ints | None:
+        """The rank that recorded each element of a row of summaries; None where several made it together."""
+        node = self.merged(step).nodes.get(summary)
+        return None if node is None else node.owners()
 
     @property
     def parts(self) -> TraceSource:

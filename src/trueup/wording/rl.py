@@ -21,6 +21,7 @@ QUANTITIES = {
     "returns": "returns",
     "advantages": "advantages",
     "entropy": "entropies",
+    "rollout_weights": "importance weights of the rollout",
     "log_probs": "the present policy's log-probs",
     "predictions": "the critic's present values",
     "inputs": "inputs of the loss",
@@ -224,6 +225,11 @@ PHRASES = {
     R.REWARD_ROWS: _heading(
         "{num} of {total} sequences have the reward of another sequence", {"num": 6, "total": 8}
     ),
+    R.REWARD_BOUNDED: _heading("rewards are clipped to {low:.3g} and {high:.3g}", {"low": 0.0, "high": 1.5}),
+    R.REWARD_OF_LONG: _heading(
+        "rewards differ for responses of {tokens} tokens or more alone: {num} of {total}",
+        {"tokens": 512, "num": 3, "total": 16},
+    ),
     R.REWARD_REPEATED: _heading("the reward of a sequence is on each of its tokens"),
     R.REPEATED: _heading(
         "{num} of {total} answers repeat another to the same prompt; independent draws give {expected:.2g}",
@@ -313,6 +319,10 @@ PHRASES = {
     R.BY_LENGTH: _heading("advantages are divided by the number of tokens of their response"),
     R.WHITENED_AGAIN: _heading("normalised advantages are whitened over the batch, too"),
     R.EPSILON: _heading(_epsilon, {"used": 1e-4, "wanted": 1e-6}, {"used": None, "wanted": 1e-4}),
+    R.OTHER_ESTIMATOR: _heading(
+        "advantages are those of {used}, not of {wanted}", {"used": "grpo", "wanted": "rloo"}
+    ),
+    R.WITHOUT_BASELINE: _heading("no group's mean is taken off advantages"),
     R.ADVANTAGES_SCALED: _heading(
         "advantages are {used:g} times what the run's own rewards give", {"used": 0.5}
     ),
@@ -358,6 +368,16 @@ PHRASES = {
         {"to": "ref_log_probs"},
     ),
     R.SEQUENCE_RATIO: _heading("the ratio is that of whole sequences, not of tokens"),
+    R.TOKEN_RATIO: _heading("the ratio is that of tokens, not of whole sequences"),
+    R.RATIO_SUMMED: _heading("the ratio of a sequence is not brought to its number of tokens"),
+    R.HORIZON: _heading("the loss is divided by the longest response of a call, not by a constant"),
+    R.WEIGHTS_IGNORED: _heading("the loss leaves the rollout's importance weights out"),
+    R.WEIGHTS_INVERTED: _heading("importance weights are those of the rollout over the trainer"),
+    R.WEIGHTS_OF_SEQUENCES: _heading("importance weights are those of sequences, not of tokens"),
+    R.WEIGHTS_NOT_CAPPED: _heading(
+        "importance weights reach {used:.3g}, the reference's end at {wanted:.3g}",
+        {"used": 2.4, "wanted": 2.0},
+    ),
     R.SIGN: _heading("the term has the opposite sign"),
     R.MASK_IGNORED: _heading("tokens that the mask leaves out count"),
     R.MASK_MOVED: _heading(

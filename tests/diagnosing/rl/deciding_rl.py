@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.deciding import decides
 from tests.diagnosing.rl.records import ROWS, WIDTH, batch, pair
-from trueup.diagnosing.rl import batch_checks, model_checks
+from trueup.diagnosing.rl import advantage_checks, batch_checks, model_checks
 from trueup.diagnosing.rl.fits import Case, fitted, scalar
 from trueup.diagnosing.rl.tables import Apart, Table
 from trueup.diagnosing.rl.thresholds import DRIFT, ENGINES, MODEL, STRETCHED
@@ -120,3 +120,34 @@ def _stretched(alike):
     )
     assert STRETCHED < 1
     return of(model_checks.policy(pair(changed, plain)), "old_log_probs").said.code
+
+
+@decides("rl.level", margin=0.5)
+def _level(share):
+    """A baseline off by a share of the group's deviation, of a run that leaves one out."""
+    plain = batch(settings={"estimator": "rloo"})
+    given = advantage_checks.given_of(Table.of([plain.batch]), plain.batch.settings)
+    sums, held = given.rewards.sum(axis=1), np.zeros(ROWS)
+    for one in np.unique(given.group):
+        rows = given.group == one
+        held[rows] = 1.3 * (sums[rows] - sums[rows].mean() - share * sums[rows].std(ddof=1))
+    both = pair(
+        batch(advantages=held[:, None] * np.ones((ROWS, WIDTH)), settings={"estimator": "rloo"}),
+        batch(advantages=given.computed(), settings={"estimator": "rloo"}),
+    )
+    return of(advantage_checks.advantages(both), "advantages").said.code is RLCode.OTHER_MOMENTS
+
+
+@decides("rl.long")
+def _long(sequences):
+    """So many of the longest responses have another reward."""
+    lengths = np.arange(ROWS) + 4
+    mask = np.arange(WIDTH) < lengths[:, None]
+    responses = np.where(mask, np.arange(ROWS * WIDTH).reshape(ROWS, WIDTH), -1)
+    scores = np.zeros((ROWS, WIDTH), np.float32)
+    scores[np.arange(ROWS), lengths - 1] = np.arange(ROWS, dtype=np.float32) ** 2 / 7
+    other = scores.copy()
+    other[np.arange(ROWS), lengths - 1] -= (np.arange(ROWS) >= ROWS - sequences) * np.float32(0.37)
+    held = {"responses": responses, "response_mask": mask.astype(np.float32)}
+    both = pair(batch(scores=other, **held), batch(scores=scores, **held))
+    return of(batch_checks.rewards(both), "scores").said.code

@@ -12,6 +12,7 @@ from trueup.diagnosing.rl.fits import Case, Value, by_formula, fitted
 from trueup.diagnosing.rl.formulas import Advantages, exact, number, short
 from trueup.diagnosing.rl.steps import Check, StepPair
 from trueup.diagnosing.rl.tables import Table
+from trueup.diagnosing.rl.thresholds import LEVEL
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.store.rollouts import Setting
 from trueup.types.arrays import Array, Floats
@@ -151,6 +152,9 @@ def _value(given: Advantages) -> Value | None:
     if found is None:
         return None
     scores = np.abs(given.rewards).sum(axis=1)
+    if given.estimator == "reinforce_plus_plus_baseline" and not given.whitens:
+        size = np.zeros(len(scores)) + scores.max(initial=0.0)
+        return Value(value=found, magnitude=np.broadcast_to(size[:, None], found.shape))
     if given.estimator in ("grpo", "rloo"):
         size = np.zeros(len(scores))
         for one in np.unique(given.group):
@@ -190,9 +194,14 @@ def _return(given: Advantages) -> Value | None:
 def _forms(
     table: Table, given: Advantages, quantity: str = "advantages"
 ) -> Iterator[tuple[Reason, Advantages]]:
-    yield from (
-        _of_groups(given) if given.estimator in ("grpo", "rloo") else _of_tokens(table, given, quantity)
-    )
+    if given.estimator in ("grpo", "rloo"):
+        yield from _of_groups(given)
+    elif given.estimator == "reinforce_plus_plus_baseline":
+        yield reason(RLCode.WITHOUT_BASELINE), replace(given, centers=False)
+        yield reason(RLCode.NOT_WHITENED), replace(given, whitens=False)
+        yield reason(RLCode.OVER_BATCH), replace(given, group=np.zeros_like(given.group))
+    else:
+        yield from _of_tokens(table, given, quantity)
     if given.values is not None:
         for by in (1, -1):
             moved = np.roll(given.values, by, axis=1)
@@ -217,6 +226,11 @@ def _of_groups(given: Advantages) -> Iterator[tuple[Reason, Advantages]]:
         reason(RLCode.WITHOUT_STD if given.by_std else RLCode.WITH_STD),
         replace(given, by_std=not given.by_std),
     )
+    for estimator, by_std in (("grpo", True), ("grpo", False), ("rloo", False)):
+        if given.estimator != estimator:
+            used = estimator if by_std or estimator != "grpo" else "grpo without division by std"
+            said = reason(RLCode.OTHER_ESTIMATOR, used=used, wanted=given.estimator)
+            yield said, replace(given, estimator=estimator, by_std=by_std)
     yield reason(RLCode.POPULATION_STD), replace(given, ddof=0)
     code = RLCode.GROUP_STD if given.batch_std else RLCode.BATCH_STD
     yield reason(code), replace(given, batch_std=not given.batch_std)
@@ -275,6 +289,8 @@ def _other_moments(held: Floats, given: Advantages, expected: Value) -> tuple[Re
     if not told:
         return None
     mean, own_mean, std, own_std = max(told, key=lambda one: abs(one[0] - one[1]) / one[3])
+    if given.estimator == "rloo" and abs(mean - own_mean) <= LEVEL * own_std:
+        return None  # the group's own mean, and another slope
     divides = given.by_std and given.estimator == "grpo"
     deviations = {"std": std, "own_std": own_std} if divides else {"std": None, "own_std": None}
     said = reason(RLCode.OTHER_MOMENTS, mean=mean, own_mean=own_mean, **deviations)

@@ -11,7 +11,7 @@ from trueup.diagnosing.rl.fits import SINGLE, Case, Value, by_formula, differs, 
 from trueup.diagnosing.rl.formulas import kl, number, short
 from trueup.diagnosing.rl.steps import Check, StepPair
 from trueup.diagnosing.rl.tables import Apart, Pair, Table, rms
-from trueup.diagnosing.rl.thresholds import FORMULA, MOVED
+from trueup.diagnosing.rl.thresholds import FORMULA, LONG, MOVED
 from trueup.store.rollouts import Setting
 from trueup.types.arrays import Array, Floats
 from trueup.types.codes import RLCode
@@ -65,7 +65,7 @@ def rewards(pair: StepPair) -> Iterator[Check]:
         yield quantity.failed(misplaced or _place(pair.batch, both))
     elif _on_every_token(pair.batch, target, reference):
         yield quantity.failed(reason(RLCode.REWARD_REPEATED))
-    elif (said := _of_rows(target, reference)) is not None:
+    elif (said := _of_rows(target, reference) or _of_some(pair.batch, target, reference)) is not None:
         yield quantity.failed(said)
     elif sums.rms <= tokens.allowed:
         yield quantity.undecided(in_doubt("scores", tokens))
@@ -110,6 +110,19 @@ def _of_rows(target: Floats, reference: Floats) -> Reason | None:
         factor, offset = np.polyfit(reference, target, 1)
         if rms(target - (factor * reference + offset)) < MOVED * rms(target - reference):
             return reason(RLCode.REWARD_LINE, factor=float(factor), offset=float(offset))
+    return None
+
+
+def _of_some(batch: Pair, target: Floats, reference: Floats) -> Reason | None:
+    """Rewards that are clipped, or another for long responses alone."""
+    other, lengths = target != reference, batch.target.valid.sum(axis=1)
+    low, high = float(target.min()), float(target.max())
+    cut = [len(np.unique(reference[other & (target == bound)])) for bound in (low, high)]
+    if not other.all() and max(cut) > 1 and np.array_equal(target, np.clip(reference, low, high)):
+        return reason(RLCode.REWARD_BOUNDED, low=low, high=high)
+    if other.sum() >= LONG and not other.all() and lengths[other].min() > lengths[~other].max():
+        said = {"tokens": int(lengths[other].min()), "num": int(other.sum()), "total": len(other)}
+        return reason(RLCode.REWARD_OF_LONG, **said)
     return None
 
 

@@ -17,6 +17,7 @@ from trueup.types.arrays import Array, Floats
 _WHITEN = 1e-8
 """verl adds it to the variance"""
 _MOST_LOG_RATIO = 20.0
+_MOST_OF_SEQUENCES = 10.0
 _MOST_KL = 10.0
 """verl clamps to these"""
 
@@ -94,6 +95,8 @@ class Advantages:
     """the value of its last token follows a response, not 0"""
     skips: bool = True
     """tokens that do not count are passed over"""
+    centers: bool = True
+    """a group's mean is taken off (reinforce++ with a baseline)"""
     rounded: Rounding = exact
     """follows operations on values alone"""
 
@@ -104,6 +107,7 @@ class Advantages:
             "rloo": self._leave_one_out,
             "gae": self._gae,
             "reinforce_plus_plus": self._reinforce,
+            "reinforce_plus_plus_baseline": self._centered,
         }
         known = estimators.get(self.estimator)
         return None if known is None else known()
@@ -133,6 +137,14 @@ class Advantages:
                 found[rows] = (scores[rows] - scores[rows].mean()) * size / (size - 1)
         return np.asarray(found[:, None] * self.mask)
 
+    def _centered(self) -> Floats:
+        scores, found = self._scores(), self._scores().copy()
+        for one in np.unique(self.group) if self.centers else ():
+            rows = self.group == one
+            found[rows] -= scores[rows].mean() if rows.sum() > 1 else 0.0
+        raw: Floats = found[:, None] * self.mask
+        return (self._whitened(raw) if self.whitens else raw) * self.mask
+
     def _gae(self) -> Floats | None:
         if self.values is None:
             return None
@@ -157,6 +169,8 @@ class Advantages:
     def returns(self) -> Floats | None:
         """What a critic is trained to give: of GAE before whitening, and with the values; of groups the
         advantages."""
+        if self.estimator == "reinforce_plus_plus_baseline":
+            return self.computed()
         raw = replace(self, whitens=False).computed()
         return (
             raw + self.values
@@ -253,6 +267,11 @@ class PolicyLoss:
     """of the losses with and without clipping the larger counts; else the smaller"""
     clips_alone: bool = False
     """the clipped loss counts, whichever is larger"""
+    of_sequences: Floats | None = None
+    """mask: the ratio is that of whole sequences, brought to their number of tokens (GSPO); None: of
+    tokens"""
+    by_length: bool = True
+    """whether it is"""
     dual_of_all: bool = False
     """the dual bound holds for positive advantages, too"""
     rounded: Rounding = exact
@@ -262,6 +281,10 @@ class PolicyLoss:
     def ratio(self) -> Floats:
         """New policy to old, of each token."""
         apart = self.rounded(self.log_probs - self.old)
+        if self.of_sequences is not None:
+            counts = np.maximum(self.of_sequences.sum(axis=1), 1) if self.by_length else 1.0
+            mean = (apart * self.of_sequences).sum(axis=1) / counts
+            apart = np.broadcast_to(np.minimum(mean, _MOST_OF_SEQUENCES)[:, None], apart.shape)
         return self.rounded(np.exp(np.clip(apart, -_MOST_LOG_RATIO, _MOST_LOG_RATIO)))
 
     def computed(self) -> Floats:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trueup.diagnosing.rl.batch_checks import KL_KINDS, mask_said, settings_apart
-from trueup.diagnosing.rl.fits import Case, Value, by_formula, differs, fitted, in_doubt, scalar
+from trueup.diagnosing.rl.fits import SINGLE, Case, Value, by_formula, differs, fitted, in_doubt, scalar
 from trueup.diagnosing.rl.formulas import Aggregation, PolicyLoss, kl, number, short, value_loss
 from trueup.diagnosing.rl.loss_forms import policy_forms, value_forms
 from trueup.diagnosing.rl.steps import Check, StepPair
 from trueup.diagnosing.rl.tables import Apart, Pair, Table
+from trueup.diagnosing.rl.thresholds import FORMULA
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.store.rollouts import RLRecord, Setting
 from trueup.types.arrays import Floats
@@ -82,6 +83,58 @@ def _instead(pair: Pair, name: str) -> Reason | None:
     return None
 
 
+def weights(pair: StepPair) -> Iterator[Check]:
+    """Importance weights of the rollout's tokens: the trainer's probability over the rollout's, truncated
+    where the reference's are. Of another kind in the reference: what it has for the same tokens."""
+    if pair.batch is None or any("rollout_weights" not in side for side in pair.batch.whole):
+        return
+    quantity = pair.quantity(Stage.POLICY_LOSS, "rollout_weights", "trainer")
+    target, reference = pair.batch.whole
+    cap = float(reference.arrays["rollout_weights"].max(initial=0.0))
+    own, other = (_weight_forms(side, cap) for side in (target, reference))
+    if own and other.get(RLCode.FORMULA_HOLDS, np.inf) <= 1:
+        said = next((code for code, error in own.items() if error <= 1), RLCode.FORMULA_FAILS)
+        reached = float(target.arrays["rollout_weights"].max(initial=0.0))
+        numbers = {"used": reached, "wanted": cap} if said is RLCode.WEIGHTS_NOT_CAPPED else {}
+        if said is RLCode.FORMULA_HOLDS:
+            yield quantity.passed(said)
+        elif said is RLCode.FORMULA_FAILS:
+            error = own.get(RLCode.FORMULA_HOLDS)
+            yield quantity.failed(reason(said, quantity="rollout_weights", side="target", error=error))
+        else:
+            yield quantity.failed(reason(said, **numbers))
+        return
+    apart = pair.batch.apart("rollout_weights", pair.unit(), pair.changed("actor"))
+    if apart is None or apart.agrees:
+        yield quantity.passed(RLCode.EQUAL if apart is None or not apart.num_different else RLCode.WITHIN)
+    elif apart.is_beyond and pair.agrees("old_log_probs", "rollout_log_probs") and not pair.has_failed_before:
+        yield quantity.failed(differs("rollout_weights", apart))
+    else:
+        yield quantity.undecided(in_doubt("rollout_weights", apart))
+
+
+def _weight_forms(table: Table, cap: float) -> dict[RLCode, float]:
+    """How far recorded weights are from those that a run's own log-probs give, in what rounding allows."""
+    held, old, rollout = (
+        table.get(name) for name in ("rollout_weights", "old_log_probs", "rollout_log_probs")
+    )
+    if held is None or old is None or rollout is None or not (held[table.mask > 0] < cap).any():
+        return {}  # all that is truncated is the same whatever it is made from
+    inside, apart = table.mask > 0, (old - rollout) * table.mask
+    summed = np.broadcast_to(apart.sum(axis=1, keepdims=True), apart.shape)
+    forms = {
+        RLCode.FORMULA_HOLDS: np.minimum(np.exp(apart), cap),
+        RLCode.WEIGHTS_NOT_CAPPED: np.exp(apart),
+        RLCode.WEIGHTS_INVERTED: np.minimum(np.exp(-apart), cap),
+        RLCode.WEIGHTS_OF_SEQUENCES: np.minimum(np.exp(summed), cap),
+    }
+    size = max(table.unit("rollout_weights"), SINGLE) * (1 + np.abs(old) + np.abs(rollout)) * np.abs(held)
+    return {
+        code: float((np.abs(held - value) / np.maximum(FORMULA * size, 1e-300))[inside].max(initial=0.0))
+        for code, value in forms.items()
+    }
+
+
 def entropies(pair: StepPair) -> Iterator[Check]:
     """What the policy's distributions give before the first update, where their log-probs agree."""
     first = next(pair.mini_batches("actor"), None)
@@ -145,6 +198,7 @@ def _term(pair: StepPair, term: Term) -> Check | None:
             "ref_log_probs",
             "values",
             "entropy",
+            "rollout_weights",
             "weights",
         ),
     )
@@ -206,6 +260,8 @@ def _other_aggregations(
             yield said, value(mode=mode, num_tokens=None, num_sequences=None)
     local = reason(RLCode.LOCAL_COUNT, told=float(table.mask.sum()), actual=by.num_tokens, calls=1)
     yield local, value(num_tokens=None, num_sequences=None)
+    if by.mode == "seq-mean-token-sum-norm":
+        yield reason(RLCode.HORIZON), value(horizon=float(table.mask.sum(axis=1).max(initial=1.0)))
     valid = table.valid.astype(np.float64)
     yield reason(RLCode.MASK_IGNORED), value(mask=valid)
     yield reason(RLCode.MASK_IGNORED), value(mask=np.ones_like(valid))
@@ -252,7 +308,8 @@ def _policy(record: RLRecord, settings: Settings) -> list[Case]:
 def _objective(table: Table, settings: Settings) -> PolicyLoss | None:
     """None of a form that is not known here."""
     now, old, gains = (table.get(name) for name in ("log_probs", "old_log_probs", "advantages"))
-    if now is None or old is None or gains is None or settings.get("loss_mode", "vanilla") != "vanilla":
+    mode = settings.get("loss_mode") or "vanilla"
+    if now is None or old is None or gains is None or mode not in ("vanilla", "gspo"):
         return None
     low = number(settings, "clip_low", 0.2)
     return PolicyLoss(
@@ -261,7 +318,10 @@ def _objective(table: Table, settings: Settings) -> PolicyLoss | None:
         advantages=gains,
         low=low,
         high=number(settings, "clip_high", low),
-        dual=None if settings.get("clip_dual") is None else number(settings, "clip_dual", 3.0),
+        dual=None
+        if settings.get("clip_dual") is None or mode == "gspo"
+        else number(settings, "clip_dual", 3.0),
+        of_sequences=table.mask if mode == "gspo" else None,
         weights=table.get("rollout_weights"),
     )
 

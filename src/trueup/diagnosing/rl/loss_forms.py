@@ -13,12 +13,19 @@ from trueup.types.arrays import Floats
 from trueup.types.codes import RLCode
 from trueup.types.reason import Reason, reason
 
+OF_SEQUENCES = (3e-4, 4e-4, 3e-3, 4e-3)
+DUALS = (1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 10.0)
 RANGES = (0.05, 0.1, 0.15, 0.2, 0.22, 0.25, 0.28, 0.3, 0.4, 0.5)
 """clip ranges in use"""
 
 
 def policy_forms(loss: PolicyLoss, table: Table) -> Iterator[tuple[Reason, PolicyLoss]]:
-    """Other clips, other ratios, the opposite sign."""
+    """Other clips, other ratios, the opposite sign, no weights."""
+    if loss.weights is not None:
+        yield reason(RLCode.WEIGHTS_IGNORED), replace(loss, weights=None)
+    if loss.of_sequences is not None:
+        yield reason(RLCode.TOKEN_RATIO), replace(loss, of_sequences=None)
+        yield reason(RLCode.RATIO_SUMMED), replace(loss, by_length=False)
     yield reason(RLCode.NOT_CLIPPED), replace(loss, low=None, high=None, dual=None)
     yield reason(RLCode.NOT_CLIPPED), replace(loss, low=None, high=None)
     yield reason(RLCode.SYMMETRIC_CLIP, used=loss.low), replace(loss, high=loss.low)
@@ -37,11 +44,8 @@ def policy_forms(loss: PolicyLoss, table: Table) -> Iterator[tuple[Reason, Polic
         other = table.get(name)
         if other is not None:
             yield reason(RLCode.RATIO_TO_OTHER, to=name), replace(loss, old=other)
-    counts = np.maximum(table.mask.sum(axis=1, keepdims=True), 1)
-    mean = ((loss.log_probs - loss.old) * table.mask).sum(axis=1, keepdims=True) / counts
-    whole = replace(loss, log_probs=loss.old + mean)
-    for dual in {loss.dual, None}:
-        yield reason(RLCode.SEQUENCE_RATIO), replace(whole, dual=dual)
+    for dual in {loss.dual, None} if loss.of_sequences is None else ():
+        yield reason(RLCode.SEQUENCE_RATIO), replace(loss, of_sequences=table.mask, dual=dual)
 
 
 def _bound(width: float | None, side: int) -> float | None:
@@ -49,7 +53,15 @@ def _bound(width: float | None, side: int) -> float | None:
 
 
 def _ranges(loss: PolicyLoss) -> Iterator[tuple[Reason, PolicyLoss]]:
-    for used in RANGES:
+    for used in DUALS if loss.dual is not None else ():
+        if used != loss.dual:
+            said = reason(RLCode.CLIP_RANGE, name="clip_dual", used=used, wanted=loss.dual)
+            yield said, replace(loss, dual=used)
+    for low, high in ((0.2, 0.28), (0.2, 0.2)) if loss.low is not None and loss.high is not None else ():
+        if low != loss.low and high != loss.high:
+            said = reason(RLCode.CLIP_RANGE, name="clip_high", used=high, wanted=loss.high)
+            yield said, replace(loss, low=low, high=high)
+    for used in RANGES if loss.of_sequences is None else (*RANGES, *OF_SEQUENCES):
         for name, wanted in (("low", loss.low), ("high", loss.high)):
             if wanted is not None and used != wanted:
                 said = reason(RLCode.CLIP_RANGE, name=f"clip_{name}", used=used, wanted=wanted)

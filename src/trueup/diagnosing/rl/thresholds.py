@@ -68,6 +68,19 @@ ENOUGH = chosen(
     "tokens",
     "a root mean square over them is known to 18 %: below it no difference is judged",
 )
+LEVEL = derived(
+    "rl.level",
+    1e-3,
+    "of the group's deviation",
+    "a mean solved for from advantages in float32 is off by roundoffs of its rewards over their deviation; "
+    "a mean of other sequences is off by a tenth of it and more",
+)
+LONG = derived(
+    "rl.long",
+    3,
+    "sequences",
+    "of a random share of a batch the longest ones alone are seldom chosen: three among eight by one in 56",
+)
 REPEATED = derived(
     "rl.repeated",
     21.0,

@@ -27,6 +27,7 @@ CHECKS: tuple[Callable[[StepPair], Iterator[Check]], ...] = (
     advantage_checks.advantages,
     advantage_checks.returns,
     loss_checks.given,
+    loss_checks.weights,
     loss_checks.entropies,
     loss_checks.losses,
     loss_checks.updates,

@@ -23,6 +23,7 @@ from trueup.diagnosing.stages.context import Context, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.labels import compared_labels
 from trueup.diagnosing.stages.naming import kind_named
+from trueup.diagnosing.stages.parts_at_fault import ranks_apart
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.whose import of_ranks
@@ -274,7 +275,19 @@ def _of_batch_axis(findings: list[Finding], context: Context, at: int) -> list[F
     repeated = [_repeats(Batch.of(book)) for book in context.pair(at)]
     if len(axes) == 1 and repeated == [True, False]:
         return [_same_shard(axes[0], context, at), *findings]
-    return findings
+    return [_of_part(finding, context, at) for finding in findings]
+
+
+def _of_part(finding: Finding, context: Context, at: int) -> Finding:
+    """The finding with the ranks whose part of an input alone is another."""
+    slot = (finding.site or "").rpartition(", ")[2]
+    of_model = (pl.col("module") == "") & (pl.col("kind") == "module") & (pl.col("slot") == slot)
+    inputs = context.of_phases("forward", at=at).filter(of_model & ~pl.col("bits_equal").fill_null(False))
+    for pair in inputs.select("target_record", "reference_record").iter_rows():
+        some = ranks_apart(context, at, pair, 0.0)
+        if some:
+            return of_ranks(finding, some, range(context.layout.size), context.layout)
+    return finding
 
 
 def _repeats(batch: Batch) -> bool:

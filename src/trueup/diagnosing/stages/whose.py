@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.parts_at_fault import ranks_that_err
 from trueup.diagnosing.thresholds import SAME_FACTOR
 from trueup.diagnosing.whose import (
     axis_of_copies,
@@ -57,7 +58,8 @@ def _axis_of_scale(kinds: tuple[Kind, ...], context: Context, module: str) -> st
 
 
 def _whose_part(finding: Finding, origin: Origin, kinds: tuple[Kind, ...], context: Context) -> Finding:
-    """Of wholes put together from ranks: copies that differ tell, else a factor, else how it is cut."""
+    """Of wholes put together from ranks: copies that differ tell, else whose part it is, else a factor,
+    else how it is cut."""
     target = context.target
     if not isinstance(target, MergedTrace) or not target.layout.wide_axes:
         return finding
@@ -65,6 +67,9 @@ def _whose_part(finding: Finding, origin: Origin, kinds: tuple[Kind, ...], conte
         copies = target.copies_apart(origin.step, origin.target_record)
         if copies is not None:
             return replace(finding, axis=copies[0])
+        some = ranks_that_err(origin, context)
+        if some:
+            return of_ranks(finding, some, range(target.layout.size), target.layout)
     return replace(
         finding, axis=_axis_of_scale(kinds, context, origin.module) or axis_of_cut(origin, kinds, target)
     )
