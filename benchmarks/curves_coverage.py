@@ -139,8 +139,8 @@ def _abrupt(given: argparse.Namespace) -> Iterator[str]:
         yield f"| {shape} | {' | '.join(_parting(shape, one, given.onsets) for one in (0.0, 0.5, 0.9))} |"
     yield (
         "\nA blow-up `a (exp(u / L) - 1)` is told from what it left, over about `L` steps: its onset is "
-        "known to a few times `sqrt(L)` steps times noise over `a`, and less well where noise remembers. What "
-        "begins far below the noise is named where it stands out, and its interval is said.\n"
+        "known to a few times `sqrt(L)` steps times noise over `a`, and less well where noise remembers. "
+        "What begins far below the noise is named where it stands out, and its interval is said.\n"
     )
 
 
