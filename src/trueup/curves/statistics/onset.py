@@ -95,9 +95,10 @@ def onset(
     if p_value < ONSET_LEVEL or has_trend:
         raw = filled(difference, ~np.isfinite(difference))
         bend = departure(raw, index)
+        settled = False
         if bend is not None and _is_before(raw, index, bend.index):
             index, earliest, latest = bend.index, bend.earliest, bend.latest
-        settled = bend is not None and _is_settled((latest - earliest) / num)
+            settled = _is_settled((latest - earliest) / num)
         shape = _shape(raw, index)
         slow = growth(raw) if shape == "slope" and not settled else None
         if slow is not None and (bend is None or slow.index <= bend.gone):
