@@ -172,19 +172,40 @@ ALLOWED: dict[str, set[float | str]] = {
     "curves/commands.py": {"_STEPS_BEFORE"},  # costs time
     "curves/standard.py": {1e-30},  # against a division by 0
     "curves/statistics/departing.py": {
-        *(0.75, 1.25, 1.5, 2.5, 3.0),
-        *(0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.1, 1.6),
-        "_NOTHING",
-        1e-300,
-        *(0.95, 0.99),
-        4.0,
         "_HALVED",
-    }
-    | {"_PLACES"},  # where a search looks; against a division by 0
+        "_SCALES",
+        "_BEFORE",
+        "_KNOWN",
+        "_WINDOWS",
+        "_RECENT",
+        "_FEWEST",
+    },  # where a search looks
+    "curves/statistics/bends.py": {
+        *("_POWERS", "_BLOCKS", "_ROUNDS", "_LENGTHS", "_SHORTEST", "_LONGEST", "_STEEPEST", "_UNLIKELY"),
+        *(
+            "_PARAMETERS",
+            "_NOTHING",
+            1e-300,
+            1e-150,
+            1e-9,
+            0.99,
+        ),  # where a search looks; against a division by 0
+        *(0.75, 1.25, 1.5, 2.0, 2.5, 3.0, 10.0, 12.0),  # powers and lengths: a family, none chosen
+        *(0.05, 0.95),  # the interval that is stated
+    },
     "curves/statistics/growing.py": {
-        *("_BLOCKS", "_IN_A_BLOCK", "_FEWEST", "_LENGTHS", "_FINER", "_ROUNDS", "_SMOOTHED"),  # cost time
+        *(
+            "_BLOCKS",
+            "_IN_A_BLOCK",
+            "_FEWEST",
+            "_LENGTHS",
+            "_FINER",
+            "_ROUNDS",
+            "_SMOOTHED",
+            "_SOME",
+        ),  # cost time
         *("_PARAMETERS", "_LONGEST", "_UNLIKELY", "_NOTHING", 2.5, 10.0, 1e-300),
-        *(0.75, 1.25, 1.5, 3.0, 4.0, 5.0),  # powers and rates: a family, none chosen
+        *(0.75, 1.25, 1.5, 3.0, 3.75, 4.0, 4.5, 5.5),  # powers and rates: a family, none chosen
         *(0.05, 0.95),  # the interval that is stated
     },
     "curves/statistics/excursions.py": {"_LISTED"},  # shown

@@ -355,7 +355,7 @@ CASES = (
     _case('graph_kernel', (('enable_graph_kernel: False', 'enable_graph_kernel: True'),), {}, '', 'graph_kernel_fusion'),
     _case('data', (), {'data_path': "['/corpus/en_text_document']"}, 'data_files', 'data_files'),
     _case('seed', (('seed: 2027\noutput', 'seed: 5\noutput'),), {}, 'seed', ''),
-    _case('determinism_off', (('deterministic: "ON"', 'deterministic: "OFF"'),), {}, 'deterministic', ''),
+    _case('determinism_off', (('deterministic: "ON"', 'deterministic: "OFF"'),), {}, 'deterministic', 'deterministic'),
     _case('shuffle', (('shuffle: False', 'shuffle: True'),), {}, '', ''),
     _case('intermediate_size_same', (('  expert_num: 24', '  expert_num: 1'), ('    intermediate_size: 3456\n', '    multiple_of: 384\n')), {'num_experts': None}, '', ''),
     _case('intermediate_size', (('  expert_num: 24', '  expert_num: 1'), ('    intermediate_size: 3456\n', '    multiple_of: 512\n')), {'num_experts': None}, 'intermediate_size', ''),

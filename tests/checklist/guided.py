@@ -263,6 +263,8 @@ VIOLATIONS: tuple[tuple[str, str, str, str], ...] = (
     ("plain", "vocab_size", "32000", "32001"),
     ("plain", "clip_grad", "clip_grad: 1.0", "clip_grad: 5.0"),
     ("environment", "overflow_mode", "INFNAN_MODE\n", "SATURATION_MODE\n"),
+    ("mindformers", "deterministic", "deterministic: 'ON'", "deterministic: 'OFF'"),
+    ("pynative", "deterministic", "deterministic_mode: true", "deterministic_mode: false"),
     ("environment", "hccl_deterministic", "DETERMINISTIC=true", "DETERMINISTIC=false"),
 )  # fmt: skip
 """dialect, row, what is replaced, by what: one recommendation that is not followed"""
@@ -270,7 +272,7 @@ SUGGESTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("mindformers", "lr_schedule", "ConstantWarmUpLR", "CosineWithWarmUpLR"),
     ("mindformers", "warmup_steps", "warmup_steps: 0", "warmup_steps: 100"),
     ("mindformers", "shuffle", "shuffle: false", "shuffle: true"),
-    ("mindformers", "deterministic", "deterministic: 'ON'", "deterministic: 'OFF'"),
+    ("lightning", "deterministic", "deterministic: true", "deterministic: false"),
     ("megatron", "lr_schedule", "--lr-decay-style constant", "--lr-decay-style cosine"),
     ("megatron", "fp8", "--bf16", "--bf16 --fp8-format hybrid"),
     ("hf", "shuffle", "sequential", "random"),

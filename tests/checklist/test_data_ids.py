@@ -125,6 +125,19 @@ def test_packed_rows_have_no_end_to_judge_by(tmp_path: Path) -> None:
     assert _keys(check([_config(tmp_path)], data=[_batches(tmp_path, rows)])) == {}
 
 
+@pytest.mark.parametrize(("end", "in_text", "is_other"), [(2, 0, False), (7, 0, True), (7, 6, False)])
+def test_packed_rows_that_begin_with_a_document(
+    end: int, in_text: int, is_other: bool, tmp_path: Path
+) -> None:
+    """What stands before each later beginning ends a document, unless it stands in the text as well."""
+    random = np.random.default_rng(3)
+    rows = random.integers(10, 1000, (8, 64))
+    rows[:, [0, 16, 40]], rows[:, [15, 39]] = 1, end
+    rows[:, 50 : 50 + in_text] = end
+    found = check([_config(tmp_path)], data=[_batches(tmp_path, rows.tolist())])
+    assert ("eos_token_id" in _keys(found)) is is_other
+
+
 def test_documents_without_an_end(tmp_path: Path) -> None:
     """Data made without --append-eod: no end is shared, and none is claimed."""
     random = np.random.default_rng(2)

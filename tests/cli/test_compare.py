@@ -86,7 +86,14 @@ ARTICLE_MULTI = """{
 
 
 @pytest.mark.parametrize(
-    "listing", [ARTICLE_SINGLE, ARTICLE_MULTI, ARTICLE_MULTI.replace("step0", "step0/rank0/dump.json")]
+    "listing",
+    [
+        ARTICLE_SINGLE,
+        ARTICLE_MULTI,
+        ARTICLE_MULTI.replace("step0", "step0/rank0/dump.json"),
+        ARTICLE_MULTI.replace("step0", "step0/rank/dump.json"),
+        ARTICLE_MULTI.replace("step0", "step0/rank"),
+    ],
 )
 @pytest.mark.filterwarnings("error")
 def test_the_dump_article_s_compare_on_traces(

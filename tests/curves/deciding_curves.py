@@ -26,8 +26,9 @@ from trueup.curves.standard import (
     repeats,
     smooth,
 )
+from trueup.curves.statistics.bends import _is_seen
 from trueup.curves.statistics.centred import Centre, _runs, centre
-from trueup.curves.statistics.departing import _far, _fits, _gone, _is_seen, departure
+from trueup.curves.statistics.departing import _far, _fits, _gone, departure
 from trueup.curves.statistics.envelope import band_spread, window_of
 from trueup.curves.statistics.excursions import Excursion, Excursions, excursions
 from trueup.curves.statistics.frozen import _outlying
@@ -35,7 +36,7 @@ from trueup.curves.statistics.growing import _is_bend
 from trueup.curves.statistics.health import Health, overflows, plateau, rates
 from trueup.curves.statistics.late import Late, _slope, late
 from trueup.curves.statistics.noise import Memory, _coefficient, memory, outliers, robust_scale
-from trueup.curves.statistics.onset import Onset, _is_before, _kolmogorov, _scale, _shape, onset
+from trueup.curves.statistics.onset import Onset, _is_before, _is_settled, _kolmogorov, _scale, _shape, onset
 from trueup.curves.statistics.spikes import Spikes, heights, spikes
 from trueup.curves.statistics.trend import Trended
 from trueup.curves.thresholds import INTERVAL_LEVEL
@@ -531,6 +532,11 @@ def growth_length(share: float) -> object:
 def onset_told(share: float) -> object:
     wide = 10**9  # steps are whole numbers
     return _is_vague(replace(change(), earliest=0, latest=round(share * wide)), wide)
+
+
+@decides("curves.onset_settled")
+def onset_settled(share: float) -> object:
+    return _is_settled(share)
 
 
 @decides("curves.onset_away")

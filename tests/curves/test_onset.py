@@ -26,6 +26,52 @@ SLOW: dict[str, Law] = {
 }
 """how a difference grows, over the part of the run that it needs for it"""
 
+ABRUPT: dict[str, Law] = {
+    "jump of 5": lambda u: 5.0 * (u > 0),
+    "jump of 30": lambda u: 30.0 * (u > 0),
+    "blow-up 1 (exp(u / 10) - 1)": lambda u: np.expm1(u / 10),
+    "blow-up 1 (exp(u / 60) - 1)": lambda u: np.expm1(u / 60),
+    "blow-up 4 (exp(u / 60) - 1)": lambda u: 4 * np.expm1(u / 60),
+    "blow-up 20 (exp(u / 20) - 1)": lambda u: 20 * np.expm1(u / 20),
+    "blow-up 4 (exp(u / 150) - 1)": lambda u: 4 * np.expm1(u / 150),
+    "blow-up 4 (exp(u / 60) - 1), up to 50": lambda u: np.minimum(4 * np.expm1(u / 60), 50),
+    "blow-up 4 (exp(u / 60) - 1), up to 600": lambda u: np.minimum(4 * np.expm1(u / 60), 600),
+    "leap of 3, then 2 (exp(u / 40) - 1)": lambda u: 3 * (u > 0) + 2 * np.expm1(u / 40),
+    "line to 30 in 50 steps": lambda u: 30 * np.minimum(u / 50, 1),
+    "line to 30 in 200 steps": lambda u: 30 * np.minimum(u / 200, 1),
+    "square to 100 in 100 steps": lambda u: 100 * np.minimum(u / 100, 1) ** 2,
+    "saturating 50 (1 - exp(-u / 40))": lambda u: -50 * np.expm1(-u / 40),
+}
+"""how a difference grows over steps, in standard deviations of its noise"""
+
+
+def abrupt(shape: str, coefficient: float, *, cases: int, seed: int = 0) -> Iterator[tuple[Floats, int]]:
+    """Differences of noise 1 that part at once, or blow up; each with its onset."""
+    random = np.random.default_rng(seed)
+    for _ in range(cases):
+        num = int(random.choice([1000, 2600, 5000]))
+        begin = int(num * random.uniform(0.15, 0.85))
+        with np.errstate(over="ignore"):
+            grown = np.minimum(ABRUPT[shape](np.maximum(np.arange(num) - begin + 1, 0.0)), 1e6)
+        yield grown + autoregressive(num, coefficient, 1.0, random), begin
+
+
+def place_told_law(values: Floats, shape: str, coefficient: float, begin: int) -> int:
+    """The median place by the likelihood of one who is told law, time constant, noise and where to look."""
+    places = np.arange(max(2, begin - 200), min(len(values) - 2, begin + 200))
+    end = min(len(values), begin + 400)
+    with np.errstate(over="ignore"):
+        grown = np.minimum(ABRUPT[shape](np.maximum(np.arange(end) - places[:, None] + 1, 0.0)), 300)
+    far = np.flatnonzero(np.abs(values[begin:end]) > 300)
+    end = begin + max(2, int(far[0])) if len(far) else end
+    places, grown = places[places < end - 1], grown[places < end - 1]
+    x, y = (one[..., 1:end] - coefficient * one[..., : end - 1] for one in (grown, values))
+    x, y = x - x.mean(axis=1, keepdims=True), y - y.mean()
+    size = np.einsum("pi,pi->p", x, x)
+    logs = (x @ y) ** 2 / size / 2 / (1 - coefficient**2) - 0.5 * np.log(size)
+    share = np.cumsum(np.exp(logs - logs.max()))
+    return int(places[np.searchsorted(share, 0.5 * share[-1])])
+
 
 def drawn(
     shape: str, random: np.random.Generator, sigmas: float, coefficient: float
@@ -144,6 +190,46 @@ def near(errors: list[float], within: float = 0.01) -> float:
 @pytest.mark.parametrize("coefficient", [0.0, 0.5, 0.9])
 def test_a_slow_onset_is_named_within_a_hundredth_of_the_run(shape: str, coefficient: float) -> None:
     assert near(named(shape, 30, coefficient, cases=10)) >= 0.9
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        "jump of 30",
+        "blow-up 4 (exp(u / 60) - 1)",
+        "blow-up 4 (exp(u / 60) - 1), up to 600",
+        "blow-up 20 (exp(u / 20) - 1)",
+        "leap of 3, then 2 (exp(u / 40) - 1)",
+        "line to 30 in 50 steps",
+    ],
+)
+@pytest.mark.parametrize("coefficient", [0.0, 0.5])
+def test_a_blow_up_is_named_within_five_steps(shape: str, coefficient: float) -> None:
+    """It was named 40 steps early, or 130 late where it levels off."""
+    errors = [found(values).index - begin for values, begin in abrupt(shape, coefficient, cases=5)]
+    assert np.mean(np.abs(errors) <= 5) >= 0.8
+    assert max(np.abs(errors)) <= 15
+
+
+@pytest.mark.parametrize("scale", [0.005, 0.01])
+def test_a_slow_blow_up_within_a_hundredth_and_not_after_it_has_left(scale: float) -> None:
+    """0.02 (exp(u / 60) - 1) from 1,734 on under noise of 0.005; it was named 1,695."""
+    u: Floats = np.maximum(np.arange(2600) - 1733.0, 0.0)
+    for seed in range(3):
+        noise = autoregressive(2600, 0.0, scale, np.random.default_rng(seed))
+        one = found(np.minimum(0.02 * np.expm1(np.minimum(u / 60, 12)), 3.0) + noise)
+        assert abs(one.index - 1734) <= 26
+        assert one.earliest - 7 <= 1734 <= one.latest + 7
+
+
+def test_where_growth_begins_unseen_its_interval_says_so() -> None:
+    """A twentieth of the noise, doubling every 42 steps: there is no step that anybody could name."""
+    u: Floats = np.maximum(np.arange(2600) - 1000.0, 0.0)
+    one = found(
+        0.05 * np.expm1(np.minimum(u / 60, 9)) + autoregressive(2600, 0.0, 1.0, np.random.default_rng(1))
+    )
+    assert 1000 < one.index < 1250
+    assert one.latest - one.earliest > 5
 
 
 @pytest.mark.parametrize("shape", ["square", "exponential"])

@@ -98,6 +98,8 @@ def _summed(path: str, rows: Sequence[Array], *, are_documents: bool) -> DataIds
     end = _shared([int(row[-1]) for row in rows]) if ends else None
     if not are_documents and padding is not None:
         end = _end_of_padded(rows, padding, found)
+    if not are_documents and padding is None:
+        end = _end_within(rows)
     return DataIds(
         path=path,
         num_ids=int(counts.sum()),
@@ -134,6 +136,20 @@ def _end_of_padded(rows: Sequence[Array], padding: int, counts: Mapping[int, int
     filled = [row for row in rows if row[-1] == padding and _run(row) >= PADDING_RUN]
     end = _shared([int(row[-1 - _run(row)]) for row in filled])
     return end if end is not None and counts[end] <= ENDS_A_ROW * len(rows) else None
+
+
+def _end_within(rows: Sequence[Array]) -> int | None:
+    """Of packed rows: the id before nearly every later place of the id that they begin with, where it stands
+    nearly nowhere else. Rows begin with a document then, and so do those places."""
+    start = _shared([int(row[0]) for row in rows])
+    if start is None:
+        return None
+    before = [int(one) for row in rows for one in row[:-1][row[1:] == start]]
+    end = _shared(before)
+    others = (
+        sum(int(np.count_nonzero(row == end)) for row in rows) - before.count(end) if end is not None else 0
+    )
+    return end if end != start and others <= ENDS_A_ROW * len(rows) else None
 
 
 def _run(row: Array) -> int:

@@ -108,11 +108,12 @@ def _of_field(row: Row, rule: Rule, sides: Mapping[str, Configuration], broken: 
     wanted = {name: _wanted(rule, sides[name]) for name in broken}
     value = next((w for w in wanted.values() if w is not None), None)
     how = {name: setting_words(sides[name], rule.field, wanted[name]) for name in broken}
+    grave = bool(rule.grave) and any(holds(rule.grave, sides[name]) for name in broken)
     return Unmet(
         key=row.key,
         section=row.section,
         about=row.about,
-        severity=rule.unmet or row.severity,
+        severity=row.severity if grave else rule.unmet or row.severity,
         sides=broken,
         target=cells.get("target"),
         reference=cells.get("reference"),

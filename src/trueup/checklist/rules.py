@@ -53,6 +53,8 @@ class Rule(BaseModel):
     """whether the guide wants one value on both sides, though two values are the same training"""
     unmet: Severity | None = None
     """the severity where the recommendation is not met (docs/decisions/0028)"""
+    grave: str = ""
+    """condition on a side that does not meet it, under which ``severity`` decides in place of ``unmet``"""
     reproduce: str = ""
     """the value of a first, reduced reproduction: an expression over the side"""
     verify: str = ""

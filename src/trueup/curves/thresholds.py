@@ -215,15 +215,21 @@ BEND_SIGMAS = chosen(
 )
 GROWTH_LENGTH = chosen(
     "curves.growth_length",
-    0.03,
+    0.06,
     "of the steps",
-    "twelve of the blocks that laws are fitted by; what grows up in less is a bend, seen step by step",
+    "twenty-four of the blocks that laws are fitted by; what grows up in less is a bend, seen step by step",
 )
 ONSET_TOLD = chosen(
     "curves.onset_told",
     0.01,
     "of the steps",
     "what an onset is expected to be named within; where its 90 % interval is wider, the interval is said",
+)
+ONSET_SETTLED = chosen(
+    "curves.onset_settled",
+    0.005,
+    "of the steps",
+    "half of what an onset is to be named within: told by its first steps, and by no law of the whole run",
 )
 ONSET_AWAY = chosen(
     "curves.onset_away",

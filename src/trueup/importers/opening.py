@@ -19,7 +19,8 @@ _LOOKED_FOR = (
     f"or stepN/procN/{files.DUMP}), MindSpore's own (rank_N/{{net}}/{{graph}}/{{iteration}}/), and one of "
     "ptdbg_ascend (rankN/api_stack_dump.pkl)"
 )
-_PART = re.compile(r"(?P<kind>step|rank|proc)(?P<number>\d+)")
+_PART = re.compile(r"(?P<kind>step|rank|proc)(?P<number>\d+)|rank")
+"""msprobe names a rank without a number where nothing is distributed"""
 _MAX_NAMED = 8
 _MAX_SUGGESTED = 3
 _MAX_OPENED = 50
@@ -70,7 +71,7 @@ def _part_of_trace(path: Path) -> TracePart | None:
     inside = path.parent if path.name == files.DUMP else path
     numbers: dict[str, int] = {}
     while (found := _PART.fullmatch(inside.name)) is not None and not inside.exists():
-        if found["kind"] != "proc":
+        if found["kind"] in ("step", "rank"):
             numbers[found["kind"]] = int(found["number"])
         inside = inside.parent
     if inside == path or not (inside / layout.MANIFEST).is_file():

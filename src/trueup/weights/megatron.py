@@ -131,9 +131,12 @@ def read_megatron(path: Path, files: Mapping[str, Path]) -> PlannedWeights:
     entries, copies = _without_copies(list(_entries(path, parts, every)), parts[0], every)
     whole = PlannedWeights(ConversionPlan(entries=entries), every)
     sizes = _sizes(parts[0])
-    whole.remarks = (
+    merged = (
         f"{len(parts)} parts put together: tensor parallel {sizes.tensor}, pipeline parallel "
         f"{sizes.pipeline}, expert parallel {sizes.expert}",
+    )
+    whole.remarks = (
+        *(merged if len(parts) > 1 else ()),
         *_vocabulary_remark(parts[0].weights.arguments),
         *copies,
     )

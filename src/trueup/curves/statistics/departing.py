@@ -12,24 +12,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trueup.curves.statistics.bends import bend, noise_of
 from trueup.curves.statistics.noise import robust_scale
 from trueup.curves.thresholds import (
     BEND_MISFIT,
-    BEND_SEEN,
     BEND_SIGMAS,
     DEPARTED_FEWEST,
     DEPARTED_SIGMAS,
     DEPARTED_WINDOWS,
 )
-from trueup.types.arrays import Bools, Floats, Ints
+from trueup.types.arrays import Floats
 
-_SCALES, _POINTS, _PLACES = 2, 240, 80
-_POWERS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0)
-_RATES = (0.05, 0.07, 0.1, 0.14, 0.2, 0.28, 0.4, 0.56, 0.8, 1.1, 1.6)
-"""of the window; neighbours are so near that no true rate between them moves the place of the bend much"""
+_SCALES = 2
+_BEFORE, _KNOWN, _WINDOWS, _RECENT = 3, 200, 20, 2000
+"""steps before a bend: times those after it, at the least, and times those of a mean that was far; the most
+that its noise is told from"""
+_FEWEST = 40
 _HALVED = 4
 """how often what is taken for before is halved: its latter part may be after"""
-_NOTHING = 1e-300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,18 +80,26 @@ def _gone(values: Floats, before: int) -> tuple[int | None, int]:
 def _bend(values: Floats, gone: int, window: int) -> Departure:
     """Fit one bend over ever more steps after ``gone``; the last that fits is the best known."""
     found, ahead, last = None, max(4, window), _far(values, gone, window)
+    noise = noise_of(_early(values, max(DEPARTED_FEWEST, gone - 2 * window)))
     while True:
         end = min(last, gone + ahead)
-        places, chances, misfit = _fitted(values, gone, end)
-        if found is None or _fits(misfit):
-            share = np.cumsum(chances) / chances.sum()
-            earliest, index, latest = (
-                int(places[min(int(np.searchsorted(share, at)), len(places) - 1)]) for at in (0.05, 0.5, 0.95)
-            )
-            found = Departure(index=index, earliest=earliest, latest=latest, gone=gone)
+        begin = max(0, gone - max(_BEFORE * (end - gone), _KNOWN, _WINDOWS * window))
+        first = begin + max(4, (gone - begin) // 8)
+        for _ in range(2):  # once more with the noise up to the place
+            one = bend(values, noise, begin=begin, end=end, first=first, last=gone)
+            if one.earliest < _FEWEST:
+                break
+            noise = noise_of(_early(values, one.earliest))
+        if found is not None and not _fits(one.misfit):
+            return found
+        found = Departure(index=one.index, earliest=one.earliest, latest=one.latest, gone=gone)
         if end == last:
             return found
         ahead *= 2
+
+
+def _early(values: Floats, end: int) -> Floats:
+    return values[max(0, end - _RECENT) : end]
 
 
 def _fits(misfit: float) -> bool:
@@ -106,60 +114,3 @@ def _far(values: Floats, gone: int, window: int) -> int:
     far = np.flatnonzero(size > BEND_SIGMAS * robust_scale(early))
     reach = int(far[0]) if len(far) else len(values)
     return min(len(values), gone + max(4, 2 * window, reach))
-
-
-def _fitted(values: Floats, gone: int, end: int) -> tuple[Ints, Floats, float]:
-    """Places of the bend, how likely each is, and by how many of its errors the best misses."""
-    begin = max(0, gone - max(3 * (end - gone), 3 * DEPARTED_FEWEST))
-    width = max(1, (end - begin) // _POINTS)
-    num = (end - begin) // width
-    y = values[begin : begin + num * width].reshape(num, width).mean(axis=1)
-    known = max(4, (gone - begin) // width)
-    at: Floats = np.arange(num, dtype=np.float64) + 0.5
-    first, last = max(1, known // 8), min(known, num - 3)
-    edges: Floats = np.array([last], np.float64)
-    if last > first:
-        edges = np.unique(np.linspace(first, last, min(_PLACES, last - first + 1)).round()).astype(np.float64)
-    early = y[: max(4, int(edges[len(edges) // 2]))]
-    memory = _neighbours(early)
-    y = y[1:] - memory * y[:-1]
-    y = y - y.mean()
-    noise = max(float(np.var(early[1:] - memory * early[:-1])), _NOTHING)
-    best = np.full(len(edges), np.inf)
-    spread = float(np.std(early))
-    for shape, unit in _bends(at, edges):
-        x = shape[:, 1:] - memory * shape[:, :-1]
-        x = x - x.mean(axis=1, keepdims=True)
-        size, length = x @ y, np.maximum(np.einsum("pi,pi->p", x, x), _NOTHING)
-        seen = True if unit is None else _is_seen(np.abs(size / length) * unit, spread)
-        best = np.minimum(best, float(y @ y) - np.where(seen, size**2 / length, 0.0))
-    free = max(1.0, num - 4.0)
-    misfit = (float(best.min()) / noise - free) / math.sqrt(2 * free)
-    chances = np.exp(-(best - best.min()) / 2 / max(noise, float(best.min()) / free))
-    return (begin + edges * width).astype(np.int64), chances, misfit
-
-
-def _is_seen(height: Floats, spread: float) -> Bools:
-    """Whether a bend is seen soon after it began: what blew up by many times its first size unseen may have
-    begun anywhere before."""
-    return np.asarray(height >= BEND_SEEN * spread)
-
-
-def _bends(at: Floats, edges: Floats) -> list[tuple[Floats, float | None]]:
-    """Shapes (P, N) that are zero up to each place: a jump, powers, levelling off, blowing up; with the last
-    their height when they have grown by e."""
-    u = np.maximum(at[None, :] - edges[:, None], 0.0) / len(at)
-    found = [(u > 0).astype(np.float64)]
-    found += [u**power for power in _POWERS]
-    found += [-np.expm1(-u / rate) for rate in _RATES]
-    found += [np.minimum(u / rate, 1.0) for rate in _RATES]
-    ends = [math.exp(-1 / rate) for rate in _RATES]
-    blown = [(np.expm1(u / rate) * end, math.expm1(1) * end) for rate, end in zip(_RATES, ends, strict=True)]
-    return [*((shape, None) for shape in found), *blown]
-
-
-def _neighbours(values: Floats) -> float:
-    """Correlation of neighbours, at least 0."""
-    x = values - values.mean()
-    power = float(x @ x)
-    return min(max(float(x[1:] @ x[:-1]) / power, 0.0), 0.99) if power > 0 else 0.0

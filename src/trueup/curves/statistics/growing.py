@@ -23,13 +23,14 @@ Law = Callable[[Floats], Floats]
 
 _BLOCKS, _IN_A_BLOCK, _FEWEST = 400, 4, 40
 _POWERS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
-_RATES = (1.5, 3.0, 5.0)
+_RATES = (1.0, 1.5, 2.0, 2.5, 3.0, 3.75, 4.5, 5.5)
 _LONGEST, _LENGTHS, _FINER = 2.5, 24, 13
 """a law that goes on to the end has a length beyond it; lengths of a law in the first round, and later"""
 _UNLIKELY = 10.0
 """logarithm of odds: a length that is less likely than the law's best by more is looked at no further"""
 _ROUNDS = 3
 _SMOOTHED = 50
+_SOME = 8
 _PARAMETERS = 5
 """mean, height, place, length, memory"""
 _NOTHING = 1e-300
@@ -95,15 +96,14 @@ def growth(values: Floats) -> Growth | None:
     rest = _roughness(clean)
     for _ in range(_ROUNDS):
         blocks = _whitened(clean, memory(rest, np.ones(num, bool)).coefficient)
-        logs, left, first = _weighed(blocks, lengths)
+        logs, first = _weighed(blocks, lengths)
         law, at, place = np.unravel_index(logs.argmax(), logs.shape)
         begin, length = blocks.begin + (first + int(place)) * blocks.width, float(lengths[law, at])
         rest = _rest(clean, blocks.memory, _LAWS[law], length, begin)
         lengths = _finer(lengths, logs.max(axis=2))
     if _is_bend(length / num, float(np.ptp(clean - rest)) / max(robust_scale(rest), _NOTHING)):
         return None
-    free = len(blocks.means) - _PARAMETERS
-    if (left / blocks.variance - free) / math.sqrt(2 * free) > BEND_MISFIT:
+    if not _fits(rest, blocks, max(begin - blocks.begin, 0) // blocks.width, int(length / blocks.width)):
         return None
     share = np.cumsum(np.exp(logs - logs.max()).sum(axis=(0, 1)))
     earliest, index, latest = (
@@ -116,6 +116,20 @@ def growth(values: Floats) -> Growth | None:
 def _is_bend(length: float, sigmas: float) -> bool:
     """Whether a growth over this share of the steps, to this height, is one that its first steps tell."""
     return length <= GROWTH_LENGTH or sigmas > BEND_SIGMAS
+
+
+def _fits(rest: Floats, blocks: _Blocks, begin: int, length: int) -> bool:
+    """Whether a law leaves no more while it grows, and after it began, than there was before."""
+    white = (rest[1:] - blocks.memory * rest[:-1])[blocks.begin - 1 :]
+    left = white.reshape(-1, blocks.width).mean(axis=1)
+    left = (left - left.mean()) ** 2
+    before = left[: max(begin, _FEWEST)]
+    grown = (left[begin : begin + max(_SOME, length)], left[begin:])
+    return all(
+        float(np.sum(part) / np.mean(before)) - len(part)
+        <= BEND_MISFIT * math.sqrt(2 * len(part) * (1 + len(part) / len(before)))
+        for part in grown
+    )
 
 
 def _roughness(values: Floats) -> Floats:
@@ -142,9 +156,9 @@ def _whitened(values: Floats, coefficient: float) -> _Blocks:
     )
 
 
-def _weighed(blocks: _Blocks, lengths: Floats) -> tuple[Floats, float, int]:
+def _weighed(blocks: _Blocks, lengths: Floats) -> tuple[Floats, int]:
     """Logarithm of the likelihood (laws, lengths, places) over each of the lengths (laws, lengths); the
-    squares that the best leaves; the block of the first place."""
+    block of the first place."""
     y, num = blocks.means - blocks.means.mean(), len(blocks.means)
     after = (np.arange(num) + 0.5) * blocks.width
     before = np.maximum(after - 1, 0)
@@ -162,7 +176,7 @@ def _weighed(blocks: _Blocks, lengths: Floats) -> tuple[Floats, float, int]:
     left = max(blocks.squares - float(explained.max()), _NOTHING)
     unit = (spread / heights[..., ::-1] ** 2)[..., places]  # of a height of 1 at the end
     apart = np.log(lengths[:, -1:] / lengths[:, :1])[..., None]  # each length stands for those around it
-    return 0.5 * explained * (num - _PARAMETERS) / left - 0.5 * np.log(unit) + np.log(apart), left, edge
+    return 0.5 * explained * (num - _PARAMETERS) / left - 0.5 * np.log(unit) + np.log(apart), edge
 
 
 def _rest(values: Floats, coefficient: float, law: Law, length: float, begin: int) -> Floats:

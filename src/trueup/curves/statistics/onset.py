@@ -21,6 +21,7 @@ from trueup.curves.thresholds import (
     ONSET_GROWTH,
     ONSET_LEVEL,
     ONSET_NOTHING,
+    ONSET_SETTLED,
     ONSET_TAKEN,
 )
 from trueup.types.arrays import Floats, Ints
@@ -94,11 +95,13 @@ def onset(
     if p_value < ONSET_LEVEL or has_trend:
         raw = filled(difference, ~np.isfinite(difference))
         bend = departure(raw, index)
+        settled = False
         if bend is not None and _is_before(raw, index, bend.index):
             index, earliest, latest = bend.index, bend.earliest, bend.latest
+            settled = _is_settled((latest - earliest) / num)
         shape = _shape(raw, index)
-        slow = growth(raw) if shape == "slope" else None
-        if slow is not None:
+        slow = growth(raw) if shape == "slope" and not settled else None
+        if slow is not None and (bend is None or slow.index <= bend.gone):
             index, earliest, latest = slow.index, slow.earliest, slow.latest
     before, after, per_step = _sizes(_each_side(difference, index), index, shape)
     return Onset(
@@ -130,6 +133,12 @@ def _fit(y: Floats, centred: Floats, total: Floats) -> tuple[int, str, Floats]:
     index = int(at[best])
     ramp = float(product[best] / spread[best]) * np.maximum(np.arange(num) - index, 0)
     return index, "slope", float((y - ramp).mean()) + ramp
+
+
+def _is_settled(share: float) -> bool:
+    """Whether the first steps tell an onset to so small a share of all steps that no law of the whole run can
+    tell it better."""
+    return share <= ONSET_SETTLED
 
 
 def _is_before(y: Floats, index: int, other: int) -> bool:
