@@ -329,3 +329,24 @@ def test_a_row_is_what_it_is_without_its_padding(ids: list[int], mask: list[int]
     trimmed = {"input.input_ids": np.array([[5, 6]]), "input.attention_mask": np.array([[1, 1]])}
     keys = [row_keys(one, spans_of(one, without_padding=True)) for one in (given, trimmed)]
     assert (keys[0] == keys[1]) is same
+
+
+@pytest.mark.parametrize(
+    ("ids", "beside", "same"),
+    [
+        ([[5, 6, 0], [7, 8, 9]], [[1, 1, 0], [1, 1, 1]], True),
+        ([[5, 0, 0], [7, 8, 9]], [[1, 0, 0], [1, 1, 1]], False),
+        ([[5, 6, 0], [7, 8, 9]], [[1, 0, 0], [1, 1, 1]], False),  # hides a token beside the padding
+        ([[5, 6, 0], [7, 8, 9]], [[0, 1, 1], [0, 0, 1]], False),  # types of tokens
+        ([[1, 1, 0], [1, 0, 1]], [[4, 4, 4], [4, 4, 4]], False),  # tokens of two kinds
+        ([[5, 6, 0], [7, 8, 9]], [[1, 1, 2], [1, 1, 1]], False),
+    ],
+    ids=["padding", "another row", "a token hidden", "types", "two tokens", "no mask"],
+)
+def test_what_hides_padding_needs_no_name(ids: list[list[int]], beside: list[list[int]], same: bool) -> None:
+    def rows(held: list[list[int]], shown: list[list[int]]) -> bytes:
+        given = {"input.0": np.array(held), "input.1": np.array(shown)}
+        return row_keys(given, spans_of(given, without_padding=True))[0]
+
+    alone = [[5, 6]] if ids[0][0] > 1 else [[1, 1]]
+    assert (rows(ids, beside) == rows(alone, [[1, 1]])) is same

@@ -112,7 +112,23 @@ def _sequences(given: Given) -> list[Span] | None:
 
 
 def _mask(given: Given) -> Array | None:
-    return next((values for slot, values in given.items() if MASK in slot and values.ndim == 2), None)
+    named = next((values for slot, values in given.items() if MASK in slot and values.ndim == 2), None)
+    return _mask_by_place(given) if named is None else named
+
+
+def _mask_by_place(given: Given) -> Array | None:
+    """What hides padding, given without a name: zeros and ones, and where it is 0 all else that the model is
+    given has one value, a filling. Types of tokens are 0 where tokens differ."""
+    tables = [values for values in given.values() if values.ndim == 2 and values.dtype.kind in "iub"]
+    for mask in tables:
+        others = [values for values in tables if values is not mask and values.shape == mask.shape]
+        hidden = mask == 0
+        if not hidden.any() or not (hidden | (mask == 1)).all():
+            continue
+        filled = all((values[hidden] == values[hidden][0]).all() for values in others)
+        if filled and any((values > 1).any() for values in others):
+            return mask
+    return None
 
 
 def _cut(values: Array, span: Span, width: int) -> Array:

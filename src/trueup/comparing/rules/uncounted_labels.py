@@ -14,6 +14,7 @@ from trueup.comparing.judgement import DIFFERENT, EQUAL, UNDECIDED, WITHIN, Judg
 from trueup.comparing.metrics import STATISTICS, Metrics
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.comparing.thresholds import UNCOUNTED
+from trueup.types.arrays import Bools
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason
 from trueup.types.status import Status
@@ -22,7 +23,7 @@ from trueup.types.status import Status
 def _uncounted(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
     rows = context.rows
     of_loss = rows.paired & rows.phase_is("loss")
-    labels = of_loss & ~rows.slot_is("value") & (judgement.status == DIFFERENT)
+    labels = of_loss & ~rows.slot_is("value") & ((judgement.status == DIFFERENT) | _may_follow(judgement))
     if not labels.any():
         return judgement
     agrees = (judgement.status == EQUAL) | (judgement.status == WITHIN)
@@ -42,6 +43,14 @@ def _uncounted(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
             found |= labels & here
     why = Reason(RecordCode.UNCOUNTED_LABELS)
     return judgement.at(found, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
+
+
+def _may_follow(judgement: Judgement) -> Bools:
+    """What ``rounded_indices`` leaves open: whatever it follows from, what comes of it is asked here."""
+    rows = [row for row, why in judgement.reasons.items() if why.code is RecordCode.MAY_FOLLOW_ROUNDING]
+    found = np.zeros(len(judgement.status), bool)
+    found[rows] = judgement.status[rows] == UNDECIDED
+    return found
 
 
 RULE = Rule(

@@ -80,7 +80,22 @@ class _Side:
             and self._is_one_tensor(call, slot := view.slot[row])
             and step.target.name[call] not in elsewhere
             and (call, slot) in self._requires_grad
+            and not (slot.startswith("output") and self._is_sent_on(call))
         }
+
+    def _is_sent_on(self, call: int) -> bool:
+        """Whether a call with a single output sends its inputs what it sends them in the other run: nothing
+        but the gradient of that output makes it, so it did arrive. A hook on a view misses it where the view
+        is written to afterwards (``linear(x).add_(x)``): the graph goes past the view then.
+        """
+        step, view = self._step, self._step.target
+        outputs = [slot for c, slot in self._requires_grad if c == call and slot.startswith("output")]
+        sent = [r for r in view.records(call, "backward") if view.slot[r].startswith("input")]
+        rows = [step.row_of_record.get(record, -1) for record in sent]
+        if len(outputs) != 1 or not rows or min(rows) < 0:
+            return False
+        apart, norm = step.metrics.difference[rows], step.metrics.norm[rows]
+        return bool((norm > 0).all() and (apart <= step.bounds[rows]).all())
 
     @cached_property
     def _names_of_second_runs(self) -> set[str]:
