@@ -1,6 +1,6 @@
 """trueup on a real verl: ``make rl``. GRPO and PPO on a CPU, with capture and without, and a Ray cluster.
 
-    python rl/run.py [cost] [grpo] [ppo] [ray] [trl] [sft] [unchanged] [faults] [debugger]
+    python rl/run.py [cost] [grpo] [ppo] [ray] [trl] [sft] [engines] [unchanged] [faults] [debugger]
 
 Each line says what was held against what; the exit status is 1 where something does not hold. What costs is
 measured alone; then two trainings run at a time. One training of an algorithm records its rollouts, shows its
@@ -101,6 +101,8 @@ COST_STEPS, COST_WARM = 12, 3
 """steps of each process; those in which code is captured and memory is first taken"""
 AT_A_TIME = 2
 RAY_PORT = 6391
+ENGINES = Path(os.environ.get("TRUEUP_REALWORLD_VENVS") or ROOT / ".cache/realworld") / "light/bin/python"
+"""with transformers and Megatron-core: realworld/setup.sh light"""
 PHASES = {
     "grpo": {("actor", "compute_log_prob"), ("reference", "ref_log_prob"), ("actor", "update")},
     "ppo": {("critic", "values"), ("critic", "update")},
@@ -436,6 +438,33 @@ def trl(bench: Bench) -> None:
         bench.holds(f"trl: {fault} is found", said == wanted, said)
 
 
+def engines(bench: Bench) -> None:
+    """Hugging Face's model under FSDP2, and Megatron-core's: the same weights on the same tokens."""
+    if not ENGINES.exists():
+        print(f"     engines: left out, {ENGINES} is not there", flush=True)
+        return
+    tokens = bench.folder / "tokens" / "run"
+    path = f"{ROOT / 'src'}:{ROOT}"
+    command = [str(ENGINES), str(HERE / "two_engines.py")]
+    bench.run("tokens", [*command, "hf", str(tokens)], PYTHONPATH=path)
+    for name, words in (("hf", ["hf"]), ("megatron", ["megatron"]), ("megatron-eps", ["megatron"])):
+        run = bench.folder / name / "run"
+        given = ["-q", "--level", "L0", "--task", "tensor", "--steps", "0-3", "-o", str(run)]
+        more = [str(run), str(tokens), name.partition("-")[2]]
+        captured = [str(ENGINES), "-m", "trueup", "capture", *given, "--", *command, *words, *more]
+        bench.run(name, captured, PYTHONPATH=path)
+    codes = exit_statuses(bench, "megatron", "hf")
+    bench.holds("engines: Megatron and FSDP2 agree, module by module", codes == (0, 0), codes)
+    checks = compared(bench, "megatron", "hf")
+    apart = [one["said"] for one in checks if one["status"] != "passed"]
+    bench.holds(f"engines: {len(checks)} checks of the pipeline agree", bool(checks) and not apart, apart)
+    codes = exit_statuses(bench, "megatron-eps", "hf")
+    page = json.loads((bench.folder / "megatron-eps-diagnosed-diagnose" / "diagnosis.json").read_text())
+    module = page["findings"][0]["module"]
+    wanted = "model.decoder.layers.0.input_layernorm"
+    bench.holds("engines: another epsilon is found", codes[0] == 1 and module == wanted, (codes, module))
+
+
 def cluster(bench: Bench) -> None:
     """Workers of a cluster that was started before capture."""
     with tempfile.TemporaryDirectory(prefix="ray-") as temporary:
@@ -465,6 +494,7 @@ RECORDS: Mapping[str, Task] = {
     "sft": sft,
     "trl": trl,
     "ray": cluster,
+    "engines": engines,
 }
 """parts that need no other"""
 
