@@ -190,19 +190,7 @@ class _Work:
         if undone != 1.0:
             metrics = in_one_scale(rows, metrics, undone, with_factor_of(rows, undone))
             self.ledger.notes.append(reason(NoteCode.LOSS_SCALE_UNDONE, factor=undone))
-        context = StepContext(
-            rows=rows,
-            rounding=rounding,
-            noise=self._noise(rows, pair),
-            inflow=Inflow(rows, tied=self.tied),
-            history=history,
-            step=pair.step,
-            factor=self._factor(rows),
-            same_distances=self._same_distances(rows, pair),
-            is_merged=any(isinstance(side, MergedTrace) for side in (self.target, self.reference)),
-            repeats=self.equal.get(pair.rank, False) and self._kernels_repeat(),
-            is_alone=all(side.manifest.get("world_size") == 1 for side in (self.target, self.reference)),
-        )
+        context = self._context(rows, rounding, history, pair)
         judgement = judge_step(context, metrics)
         metrics = replace(metrics, difference=judgement.difference)
         is_equal = bool((judgement.status == EQUAL).all())
@@ -233,6 +221,22 @@ class _Work:
                 self.ledger.other_constant = first_of_rows(judged, row)
         self.seen.append(_described(rows, pair))
         return table
+
+    def _context(self, rows: Rows, rounding: Bound, history: History, pair: StepPair) -> StepContext:
+        """Everything the rules look at."""
+        return StepContext(
+            rows=rows,
+            rounding=rounding,
+            noise=self._noise(rows, pair),
+            inflow=Inflow(rows, tied=self.tied),
+            history=history,
+            step=pair.step,
+            factor=self._factor(rows),
+            same_distances=self._same_distances(rows, pair),
+            is_merged=any(isinstance(side, MergedTrace) for side in (self.target, self.reference)),
+            repeats=self.equal.get(pair.rank, False) and self._kernels_repeat(),
+            is_alone=all(side.manifest.get("world_size") == 1 for side in (self.target, self.reference)),
+        )
 
     def _kernels_repeat(self) -> bool:
         """Whether one program makes the same bits of the same bits: on a host, by as many threads."""

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -72,17 +73,22 @@ def grid_beside(parts: TraceSource, whole: TraceSource, step: int) -> Grid | Non
     calls = [given_to_calls(step_view(parts, step, rank)) for rank in held]
     if held != list(range(len(held))) or not rows or not calls[0] or len({len(own) for own in calls}) > 1:
         return None
-    best: tuple[int, Grid] | None = None
-    for layout in _meshes(len(held)):
-        if layout.mesh[CONTEXT] == len(held) and len(calls[0]) == len(one):
+    found, best = max(_grids(calls, one, rows), key=itemgetter(0), default=(0, None))
+    return best if 2 * found >= rows.total() else None
+
+
+def _grids(calls: Sequence[Calls], one: Calls, rows: Counter[bytes]) -> Iterator[tuple[int, Grid]]:
+    """Every way to share out that gives some rows again, with how many."""
+    held = range(len(calls))
+    for layout in _meshes(len(calls)):
+        if layout.mesh[CONTEXT] == len(calls) and len(calls[0]) == len(one):
             continue  # one sequence cut among all: told record by record
         groups = [layout.group(rank, [CONTEXT]) for rank in held if not layout.coordinate(rank)[CONTEXT]]
         for order in _orders(_width(calls[0])):
             found = _dealt(calls, groups, order, rows)
-            if found is not None and found[0] > (best[0] if best else 0):
+            if found is not None and found[0]:
                 own, other = (_tokens(of[0][1]).shape for of in (calls[0], one))
-                best = found[0], Grid(mesh=layout.mesh, order=order, dealt=found[1], own=own, whole=other)
-    return best[1] if best and 2 * best[0] >= rows.total() else None
+                yield found[0], Grid(mesh=layout.mesh, order=order, dealt=found[1], own=own, whole=other)
 
 
 def _meshes(size: int) -> Iterator[Layout]:

@@ -52,6 +52,7 @@ class ReductionStage:
     stage = Stage.REDUCTION
     title = reason(Stages.TITLE, key="reduction")
 
+    # In one piece: one branch a question, in the order in which their answers exclude each other.
     def check(self, context: Context) -> StageOutcome:
         """Compare what each run does to its own gradients."""
         findings, said = _all_summed(context)
@@ -115,6 +116,7 @@ class ReductionStage:
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
 
 
+# In one piece: one branch a headline that roundings of a dtype can make.
 def _follows_dtype(finding: Finding, context: Context) -> bool:
     """Whether weights in another dtype make it: their gradients have that dtype, and what a norm or a sum is
     off by then is its rounding."""
