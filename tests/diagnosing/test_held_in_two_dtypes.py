@@ -9,6 +9,7 @@ import pytest
 
 from tests.comparing import test_counted_rows as rows
 from tests.comparing.test_first_in_two_dtypes import BASE, COARSE, Program, train
+from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.pipeline import diagnose
 from trueup.types.codes import VerdictCode
 from trueup.types.codes.kinds import CauseCode
@@ -40,7 +41,7 @@ def test_the_dtype_is_the_only_finding(case: str, tmp_path: Path) -> None:
     assert [one.code for one in finding.causes] == [cause]
 
 
-def diagnosed(folder: Path, target: Program, reference: Program):
+def diagnosed(folder: Path, target: Program, reference: Program) -> Diagnosis:
     runs = train(folder / "target", target), train(folder / "reference", reference)
     return diagnose(*runs, output=folder / "diagnosis")
 

@@ -128,7 +128,7 @@ def _candidates(judged: JudgedStep, reference: TraceSource) -> Iterator[tuple[in
     held, left = _held(rows, judged.metrics), MOST_NUMBERS
     read: dict[int, list[Floats | None]] = {}
     for row in _sums(rows) if held else ():
-        if judged.metrics.bits_equal[row] or left <= 0:
+        if judged.metrics.bits_equal[row] or not rows.reference.numel[row] <= left:
             continue
         total = values_of(rows.reference, row, reference, *at)
         if total is None:
@@ -136,9 +136,9 @@ def _candidates(judged: JudgedStep, reference: TraceSource) -> Iterator[tuple[in
         for name in _may_be_of(rows, row, held):
             if name not in read:
                 read[name] = [values_of(rows.reference, one, reference, *at) for one in held[name]]
+                left -= total.size
             parts = [one for one in read[name] if one is not None]
             if len(parts) == len(held[name]) and is_sum_of(total, parts):
-                left -= total.size
                 yield row, parts
                 break
 
