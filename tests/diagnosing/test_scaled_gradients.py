@@ -60,7 +60,12 @@ LIMIT = 0.01
 
 
 def clipped(
-    folder: Path, left: str = "", counted: bool = False, times: float = 1.0, dtype: str = "float32"
+    folder: Path,
+    left: str = "",
+    counted: bool = False,
+    times: float = 1.0,
+    dtype: str = "float32",
+    limit: float = LIMIT,
 ) -> Path:
     """Gradients clipped to one norm, but for some weights: those are multiplied, and may count."""
     torch.manual_seed(0)
@@ -74,7 +79,7 @@ def clipped(
         out = [name for name in grads if left and name.startswith(left)]
         norm = torch.stack([g.float().norm() for n, g in grads.items() if counted or n not in out]).norm()
         for name, grad in grads.items():
-            grad.mul_(times if name in out else LIMIT / norm)
+            grad.mul_(times if name in out else limit / norm)
         optimizer.step()
     return folder
 
@@ -114,6 +119,19 @@ def test_a_clipping_factor_is_known_to_the_rounding_of_the_gradients(
     assert bool(found) is is_told
     mixed = diagnose(coarse, reference, output=tmp_path / "mixed").findings
     assert not [one for one in mixed if one.headline.code in (Stages.SCALED, Stages.CHANGED)]
+
+
+@pytest.mark.parametrize(("times", "is_told"), [(1.004, False), (1.012, True)])
+def test_a_limit_is_known_to_the_rounding_of_the_gradients(
+    times: float, is_told: bool, tmp_path: Path
+) -> None:
+    """The factor of all gradients is worked out in bfloat16 too; a limit a hundredth larger is another."""
+    runs = [
+        clipped(tmp_path / name, dtype="bfloat16", limit=limit)
+        for name, limit in (("run", times * LIMIT), ("plain", LIMIT))
+    ]
+    codes = {one.headline.code for one in diagnose(*runs, output=tmp_path / "out").findings}
+    assert (ClippingCode.NORM_DIFFERS in codes) is is_told
 
 
 def _norm(folder: Path) -> float:

@@ -335,6 +335,8 @@ class Clipping:
     """parameters whose factor is not the common one"""
     largest: float | None = None
     """the largest magnitude of any element before, loss scale taken out"""
+    rounding: float = 0.0
+    """how far the common factor may be off, of gradients that are multiplied in a coarse dtype"""
 
     @property
     def reports_largest(self) -> bool:
@@ -366,7 +368,8 @@ def clipping(book: StepView, *, loss_scale: float | None, reported: float | None
     some_reduced = len(fits) / 2 < len(multiples) < len(fits)
     factors = {f: factor * scale for f, (factor, _) in (multiples if some_reduced else fits).items()}
     common = float(np.median(list(factors.values()))) if factors else 1.0
-    way, uneven = way_of(factors, common, factor_rounding(book))
+    rounding = factor_rounding(book)
+    way, uneven = way_of(factors, common, rounding)
     if limit is not None:
         way = "value"
     if common and (some_reduced or any(a is None and c is not None for _, a, c in pairs)):
@@ -384,6 +387,7 @@ def clipping(book: StepView, *, loss_scale: float | None, reported: float | None
         reported=reported,
         uneven=uneven,
         largest=max((_largest(book, a) for *_, a, _ in norms), default=0.0) / scale or None,
+        rounding=float(np.median(list(rounding.values()))) if rounding else 0.0,
     )
 
 

@@ -270,7 +270,7 @@ def _clipping_difference(own: Clipping, other: Clipping, scale: float) -> Differ
             return _factor_difference(own, other)
         return "wrong_optimizer_setting", reason(Clip.METHOD_DIFFERS), _both(own, other)
     if own.way == "norm" and other.way == "norm":
-        if abs(own.clipped_norm / other.clipped_norm - 1) <= CLIP_NEAR:
+        if abs(own.clipped_norm / other.clipped_norm - 1) <= max(CLIP_NEAR, own.rounding, other.rounding):
             return None
         return _limit_difference(Clip.NORM_DIFFERS, own.clipped_norm, other.clipped_norm)
     if own.way == "norm":
