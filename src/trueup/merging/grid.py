@@ -76,13 +76,18 @@ def grid_beside(parts: TraceSource, whole: TraceSource, step: int) -> Grid | Non
     for layout in _meshes(len(held)):
         if layout.mesh[CONTEXT] == len(held) and len(calls[0]) == len(one):
             continue  # one sequence cut among all: told record by record
-        groups = [layout.group(rank, [CONTEXT]) for rank in held if not layout.coordinate(rank)[CONTEXT]]
         for order in _orders(_width(calls[0])):
-            found = _dealt(calls, groups, order, rows)
+            found = _dealt(calls, _groups(layout), order, rows)
             if found is not None and found[0] > (best[0] if best else 0):
                 own, other = (_tokens(of[0][1]).shape for of in (calls[0], one))
                 best = found[0], Grid(mesh=layout.mesh, order=order, dealt=found[1], own=own, whole=other)
     return best[1] if best and 2 * best[0] >= rows.total() else None
+
+
+def _groups(layout: Layout) -> list[tuple[int, ...]]:
+    """Ranks that share their sequences, in the order of their pieces."""
+    firsts = (rank for rank in range(layout.size) if not layout.coordinate(rank)[CONTEXT])
+    return [layout.group(rank, [CONTEXT]) for rank in firsts]
 
 
 def _meshes(size: int) -> Iterator[Layout]:
