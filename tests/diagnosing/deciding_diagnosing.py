@@ -39,7 +39,7 @@ from trueup.diagnosing.stages.context import clarity, stands_alone
 from trueup.diagnosing.stages.gaps import Gap, _constant_differs, _drop_contradicted
 from trueup.diagnosing.stages.handed_back import stale_elements
 from trueup.diagnosing.stages.optimizer import _zero, near_updates
-from trueup.diagnosing.stages.reduction import _differs, _is_rounded
+from trueup.diagnosing.stages.reduction import _differs, _have_same_factor, _is_rounded
 from trueup.diagnosing.stages.weight_change import change_of
 from trueup.diagnosing.thresholds import START_NEAR
 from trueup.diagnosing.update_rule import (
@@ -461,6 +461,14 @@ def rounded_times(times: float) -> object:
 @decides("diagnosing.rounded_least")
 def rounded_least(residual: float) -> object:
     return _is_rounded(summing(residual), summing(0.0))
+
+
+@decides("diagnosing.factor_known")
+def _factor_known(times):
+    """Factors as far apart as asked, of sums that leave a hundredth unexplained."""
+    own = Summing(fqn="w", way="own", factor=1.0 + times * 0.01, residual=0.0)
+    other = Summing(fqn="w", way="own", factor=1.0, residual=0.01)
+    return _have_same_factor(own, other, 0.0)
 
 
 @decides("diagnosing.same_factor")

@@ -225,6 +225,14 @@ SAME_FACTOR = chosen(
     _RELATIVE,
     "half a rounding of bfloat16; numbers of processes differ by 1/64 and more up to 64",
 )
+FACTOR_KNOWN = derived(
+    "diagnosing.factor_known",
+    4.0,
+    "times what both sums leave unexplained",
+    "of a gradient that a few large elements make, the error along it is as large as the one across it, "
+    "which is what is left: of two directions alike it is more than 4 times that in one of six, of three in "
+    "one of thirty",
+)
 CLIP_EXACT = derived(
     "diagnosing.clip_exact",
     1e-5,

@@ -27,6 +27,7 @@ from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.reported_norm import norm_before_reduction, reported_norm_findings
 from trueup.diagnosing.thresholds import (
     AT_TOP,
+    FACTOR_KNOWN,
     ROUNDED_LEAST,
     ROUNDED_TIMES,
     SAME_FACTOR,
@@ -354,7 +355,7 @@ def _have_same_factor(own: Summing, other: Summing, held: float) -> bool:
     """Equal as far as they are known. A factor is that of the few largest elements where they are most of a
     gradient, and known no better than they are: to what it leaves over, and to what rounding of the sums may
     do to them (``held``)."""
-    known = own.residual * abs(own.factor) + other.residual * abs(other.factor)
+    known = FACTOR_KNOWN * (own.residual * abs(own.factor) + other.residual * abs(other.factor))
     known = max(known, held * max(abs(own.factor), abs(other.factor)))
     return abs(own.factor - other.factor) <= max(SAME_FACTOR * max(abs(other.factor), 1e-9), known)
 
