@@ -94,7 +94,7 @@ def _mean(given: argparse.Namespace) -> Iterator[str]:
 def _limits(given: argparse.Namespace) -> Iterator[str]:
     short = given.steps[0]
     yield (
-        f"The same {short:,} steps for one who is told the five shapes, their size, how their places are "
+        f"Cases of {short:,} steps, for one who is told the five shapes, their size, how their places are "
         "drawn, and that noise is AR(1) with one of the six coefficients, but not which of them it is "
         "(benchmarks/curves_oracle.py). By Bayes' rule no interval is better on average over these cases.\n"
     )

@@ -93,7 +93,8 @@ class _Blocks:
     @property
     def after(self) -> Floats:
         """Steps since a departure that begins with the first block."""
-        return (np.arange(len(self.means)) + 0.5) * self.width + 0.5
+        steps: Floats = (np.arange(len(self.means), dtype=np.float64) + 0.5) * self.width + 0.5
+        return steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
