@@ -68,9 +68,7 @@ def _loop(join: Join) -> Callable[[], None]:
 
 
 def _missing(found: list[Origin]) -> list[str]:
-    return [
-        one.module for one in found if any(r.code is ReplayCode.MISSING_GRADIENT for r in one.evidence)
-    ]
+    return [one.module for one in found if any(r.code is ReplayCode.MISSING_GRADIENT for r in one.evidence)]
 
 
 def test_what_is_written_to_in_place_still_gets_its_gradient(tmp_path: Path) -> None:
