@@ -45,7 +45,7 @@ def test_every_process_counts_its_own_weights(tmp_path: Path) -> None:
 
 
 def cut(whole: tuple[bool, int], folder: str) -> None:
-    """In every process: a step of a model of whose last layer each holds the whole, or its own rows from one on."""
+    """In every process: a step of a model; each holds its last layer whole, or its own rows from one on."""
     import torch
     import torch.distributed as dist
 

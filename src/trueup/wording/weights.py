@@ -93,8 +93,8 @@ PHRASES = {
     ),
     W.SHIFTED: clause("the reference's values plus {offset:.6g}", {"offset": -1.0}),
     W.WHOLE_ON_EACH: clause(
-        "each of the {num} ranks of the {side} holds the whole, bit for bit what the other run's hold parts of "
-        "along dimension {dim}: a sum over them counts it {num} times",
+        "each of the {num} ranks of the {side} holds the whole, bit for bit what the other run's hold parts "
+        "of along dimension {dim}: a sum over them counts it {num} times",
         {"side": "target", "num": 2, "dim": 0},
     ),
     W.OF_ANOTHER: clause("the reference's {parameter}, bit for bit", {"parameter": "layers.0.up.weight"}),

@@ -54,7 +54,7 @@ def change_of(
 
 
 def held_whole(targets: list[Floats | None], references: list[Floats | None]) -> Change | None:
-    """Of one weight on several ranks, in their order: each of one run's holds, bit for bit, all that the other
+    """Of one weight on several ranks, in their order: each of one run's holds, bit for bit, what the other
     run's hold parts of."""
     for side, held, parts in (("target", targets, references), ("reference", references, targets)):
         for dim in range(held[0].ndim if held[0] is not None else 0):
