@@ -22,7 +22,7 @@ _WAYS = {
     "near": "small difference",
     "shape": "different shape",
     "whole_in_target": "whole on every rank",
-    "whole_in_reference": "a part on each rank",
+    "whole_in_reference": "split over ranks",
 }
 """how values differ, in a headline; ``scaled`` has its factor, of ``unknown`` nothing is known"""
 

@@ -3,6 +3,7 @@ no padding, or the token before it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -27,28 +28,34 @@ def places_taken(*, shifted: bool) -> Look:
             return None
         if evidence.origin.phase != "forward" or evidence.window is not None:
             return None
-        around = evidence.surroundings
-        for pair in (*around.inputs, *around.nearby):
-            x = pair.given
-            if not pair.agree or x is None or x.numel > MAX_SOURCE or x.dtype != (evidence.target or x).dtype:
-                continue
-            values = x.values() if len(x.shape) == t.ndim + 1 else None
-            if values is None or values.shape[:1] + values.shape[2:] != t.shape:
-                continue
+        for name, values in _sources(evidence, t.shape):
             own, other = _places(t, values), _places(r, values)
-            if own is None or other is None or np.array_equal(own, other):
-                continue
-            apart = np.unique(own - other).tolist()
-            if (apart in ([1], [-1])) is not shifted:
-                return None
-            numbers = {"first": int(own.min()), "last": int(own.max()), "size": values.shape[1]}
-            numbers |= {"other_first": int(other.min()), "other_last": int(other.max())}
-            sentence = said(evidence, KindReason.OTHER_PLACES, source=x.name, **numbers)
-            found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
-            return found if shifted else replace(found, causes=_CAUSES, without=_OF_LAYOUTS)
+            if own is not None and other is not None and not np.array_equal(own, other):
+                is_shift = np.unique(own - other).tolist() in ([1], [-1])
+                return told(evidence, name, (own, other, values.shape[1])) if is_shift is shifted else None
         return None
 
+    def told(evidence: Evidence, name: str, places: tuple[Ints, Ints, int]) -> Found:
+        own, other, size = places
+        numbers = {"first": int(own.min()), "last": int(own.max()), "size": size}
+        numbers |= {"other_first": int(other.min()), "other_last": int(other.max())}
+        sentence = said(evidence, KindReason.OTHER_PLACES, source=name, **numbers)
+        found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+        return found if shifted else replace(found, causes=_CAUSES, without=_OF_LAYOUTS)
+
     return look
+
+
+def _sources(evidence: Evidence, shape: tuple[int, ...]) -> Iterator[tuple[str, Floats]]:
+    """Tensors at hand, the same in both runs, that hold several such vectors a row."""
+    around = evidence.surroundings
+    for pair in (*around.inputs, *around.nearby):
+        x = pair.given
+        if not pair.agree or x is None or x.numel > MAX_SOURCE or len(x.shape) != len(shape) + 1:
+            continue
+        values = x.values() if x.dtype == (evidence.target or x).dtype else None
+        if values is not None and values.shape[:1] + values.shape[2:] == shape:
+            yield x.name, values
 
 
 def _places(taken: Floats, source: Floats) -> Ints | None:
