@@ -224,6 +224,31 @@ def other_slices_of_one_tensor() -> Evidence:
     )
 
 
+def token_of_each_row(places: list[int], *, same_at: int | None = None) -> Evidence:
+    """What a head is given of six rows of twelve tokens; the reference's are the last that are no padding."""
+    hidden, rows, last = normal(6, 12, 8, seed=25), torch.arange(6), torch.tensor([4, 8, 10, 6, 9, 3])
+    if same_at is not None:
+        hidden[:, same_at] = hidden[:, -1]
+    taken = hidden[rows, torch.tensor(places)]
+    nearby = Surroundings(nearby=(pair("output.0", hidden),))
+    return case(taken, hidden[rows, last], slot="input.0", surroundings=nearby)
+
+
+@true("transposed_or_permuted")
+def last_token_though_it_is_padding() -> Evidence:
+    return token_of_each_row([11] * 6)
+
+
+@true("shifted_by_one")
+def token_before_the_last() -> Evidence:
+    return token_of_each_row([3, 7, 9, 5, 8, 2])
+
+
+@near("shifted_by_one", instead="transposed_or_permuted")
+def token_before_the_last_of_most_rows() -> Evidence:
+    return token_of_each_row([3, 7, 9, 5, 8, 1])
+
+
 @true("transposed_or_permuted")
 def transposed_by_summary_alone() -> Evidence:
     return case(SQUARE.T, SQUARE, kept="sketch")

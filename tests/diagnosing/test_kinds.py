@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.diagnosing.cases import best, case, known, normal, pair, rank, told
-from tests.diagnosing.kind_cases import GRADIENT, GRADS, NEAR, TRUE, UPDATE, Case, X
+from tests.diagnosing.kind_cases import GRADIENT, GRADS, NEAR, TRUE, UPDATE, Case, X, token_of_each_row
 from trueup.diagnosing.evidence import ParameterFacts, RunFacts
 from trueup.diagnosing.kinds import RULES, name_kinds
 from trueup.diagnosing.kinds.rule import Found
@@ -382,3 +382,21 @@ def test_dropout_of_the_same_numbers_in_another_memory_layout() -> None:
         assert said.place("order") == ("0", "2", "1")
     other = drop(2, torch.channels_last)
     assert name_kinds(case(other, first))[0].sentence.code is KindReason.OTHER_ELEMENTS_DROPPED
+
+
+@pytest.mark.parametrize(
+    ("places", "same_at", "code"),
+    [
+        ([11] * 6, None, KindReason.OTHER_PLACES),
+        ([3, 7, 9, 5, 8, 2], None, KindReason.OTHER_PLACES),
+        ([11] * 6, 2, KindReason.OTHER_ELEMENTS),  # which of two equal tokens is not known
+    ],
+)
+def test_the_place_that_is_taken_of_each_row_is_told(
+    places: list[int], same_at: int | None, code: KindReason
+) -> None:
+    said = name_kinds(token_of_each_row(places, same_at=same_at))[0].sentence
+    assert said.code is code
+    if code is KindReason.OTHER_PLACES:
+        told = [said.number(name) for name in ("first", "last", "other_first", "other_last")]
+        assert told == [min(places), max(places), 3, 10]

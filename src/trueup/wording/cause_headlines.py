@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason
-from trueup.wording.kinds import PAIRING, fitted, in_range
+from trueup.wording.kinds import PAIRING, fitted, in_range, places_of_rows
 from trueup.wording.phrase import Facts, Template
 
 
@@ -120,6 +120,10 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ABSOLUTE_ERROR: "{place} is an absolute error (L1) in the {side} alone",
     KindReason.LIMITED_ERROR: "{place} limits each error (Huber, smooth L1) in the {side} alone",
     KindReason.OF_ANOTHER_CALL: "exchanged outputs in {place}: {target} for {reference}",
+    KindReason.OTHER_PLACES: lambda facts: (
+        f"place taken in {{place}}: {places_of_rows(facts)} (target), "
+        f"{places_of_rows(facts, 'other_')} (reference)"
+    ),
     KindReason.STEP_LEFT_OUT: "a step of the computation is skipped in {place}",
     KindReason.ACTIVATION_OF_ONE_SIDE: "the {side} alone applies {function} in {place}",
     KindReason.NO_GRADIENT_IN_REFERENCE: "gradient in the target alone, at {place}",

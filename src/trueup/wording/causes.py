@@ -22,6 +22,7 @@ _CAUSES = {
     CauseCode.FACTOR_LEFT_OUT: "a factor missing, applied twice or different",
     CauseCode.FAULTY_MEMORY: "faulty memory or a faulty core",
     CauseCode.GRAPH_CUT: "a detach or no_grad in the path",
+    CauseCode.COUNTED_WITH_PADDING: "a place counted with the padding, or from the other end",
     CauseCode.INDEX_OFF_BY_ONE: "an index off by one",
     CauseCode.IN_NO_GROUP: "the parameter in no optimizer group",
     CauseCode.KERNEL_CHOICE: "kernels chosen at run time",

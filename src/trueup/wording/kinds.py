@@ -32,7 +32,7 @@ NAMES = {
     KindCode.RANDOMNESS: "different random numbers",
     KindCode.SHIFTED_BY_ONE: "values shifted by one position",
     KindCode.STALE_VALUE: "stale value",
-    KindCode.TRANSPOSED_OR_PERMUTED: "permuted or transposed values",
+    KindCode.TRANSPOSED_OR_PERMUTED: "values in another order or place",
     KindCode.WRONG_DATA: "different data",
     KindCode.WRONG_MASK: "different mask",
     KindCode.WRONG_OPTIMIZER_SETTING: "different optimizer setting",
@@ -109,6 +109,21 @@ def fitted(value: float) -> str:
         ('10000', '1e-06')
     """
     return f"{float(f'{float(value):.3g}'):g}"
+
+
+def places_of_rows(facts: Facts, head: str = "") -> str:
+    """Which place of each row is taken on one side."""
+    first, last = int(facts[f"{head}first"]), int(facts[f"{head}last"])
+    if first != last:
+        return f"{first} to {last}"
+    return "the last" if last == int(facts["size"]) - 1 else f"{last}"
+
+
+def _other_places(facts: Facts) -> str:
+    sides = f"{places_of_rows(facts)} (target), {places_of_rows(facts, 'other_')} (reference)"
+    return facts.fill(
+        "{subject} takes one place of each row of {source}: {sides}", subject="{subject}", sides=sides
+    )
 
 
 def in_range(text: str, digits: int) -> Callable[[Facts], str]:
@@ -634,6 +649,25 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.SAME_NUMBERS: _say("{subject} holds the reference's numbers in a different order"),
     KindReason.SAME_STATISTICS: _say(
         "{subject} has every statistic of the reference's, but a different order"
+    ),
+    KindReason.OTHER_PLACES: _say(
+        _other_places,
+        {
+            "source": "backbone, output.0",
+            "first": 17,
+            "last": 17,
+            "other_first": 9,
+            "other_last": 16,
+            "size": 18,
+        },
+        {
+            "source": "backbone, output.0",
+            "first": 8,
+            "last": 15,
+            "other_first": 9,
+            "other_last": 16,
+            "size": 18,
+        },
     ),
     KindReason.OTHER_ELEMENTS: _say(
         "{subject} takes different elements of {source} than the reference", {"source": "qkv, output.0"}

@@ -21,6 +21,8 @@ _WAYS = {
     "related": "correlated values",
     "near": "small difference",
     "shape": "different shape",
+    "whole_in_target": "whole on every rank",
+    "whole_in_reference": "split over ranks",
 }
 """how values differ, in a headline; ``scaled`` has its factor, of ``unknown`` nothing is known"""
 
@@ -90,6 +92,11 @@ PHRASES = {
         "shape {target} (target), {reference} (reference)", {"target": "[4, 2]", "reference": "[4, 3]"}
     ),
     W.SHIFTED: clause("the reference's values plus {offset:.6g}", {"offset": -1.0}),
+    W.WHOLE_ON_EACH: clause(
+        "each of the {num} ranks of the {side} holds the whole, bit for bit what the other run's hold parts "
+        "of along dimension {dim}: a sum over them counts it {num} times",
+        {"side": "target", "num": 2, "dim": 0},
+    ),
     W.OF_ANOTHER: clause("the reference's {parameter}, bit for bit", {"parameter": "layers.0.up.weight"}),
     W.ZERO: clause("zero everywhere, as if never loaded or initialized"),
     W.NEGATED: clause("the reference's values with the opposite sign"),
@@ -177,6 +184,7 @@ PHRASES = {
     W.BUILD_ORDER_CAUSE: clause("modules created or initialized in a different order"),
     W.INIT_CAUSE: clause("a different initialization (distribution or scale)"),
     W.CONVERTED_CAUSE: clause("weights converted for a different layout"),
+    W.CUT_CAUSE: clause("a layer split over the ranks in one run only"),
     W.ROW_ORDER_CAUSE: clause("rows or heads in a different order"),
     W.NOT_STRICT_CAUSE: clause("a checkpoint without this weight, loaded with strict=False"),
     W.CHANGED_CAUSE: clause("weights changed between loading and the first step"),

@@ -89,3 +89,33 @@ def test_what_a_model_is_given_first_was_read(before: str, follows: bool, tmp_pa
     row = int(np.flatnonzero(context.rows.slot_is("input.0") & (context.rows.microbatch == 1))[0])
     why = judgement.reasons.get(row)
     assert (why is not None and why.code is RecordCode.MAY_FOLLOW_ROUNDING) is follows
+
+
+def masked(labels: np.ndarray, *, rounding: float, felt: float) -> Recorder:
+    """A loss with labels, after an activation that differs by rounding, and what it sends back."""
+    out = Recorder()
+    root = out.call("module", "", type_="Model")
+    out.record(root, "forward", "output.0", (HIDDEN * (1 + rounding)).astype(np.float32))
+    loss = out.call("loss", "loss")
+    out.record(loss, "loss", "labels", labels)
+    out.record(loss, "loss", "value", np.array(1.5, np.float32))
+    out.record(root, "backward", "output.0", (HIDDEN * (1 + felt)).astype(np.float32))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("felt", "code"), [(0.0, RecordCode.UNCOUNTED_LABELS), (0.3, RecordCode.MAY_FOLLOW_ROUNDING)]
+)
+def test_labels_after_rounding_are_asked_for_what_comes_of_them(
+    felt: float, code: RecordCode, tmp_path: Path
+) -> None:
+    """Ignored in one run, 0 under a mask in the other: beside a gradient that is another they stay open."""
+    ignored = np.where(np.arange(16) % 4 == 0, -100, np.arange(16))
+    sides = [
+        masked(labels, rounding=size, felt=apart)
+        for labels, size, apart in ((ignored, 1e-7, felt), (ignored.clip(min=0), 0.0, 0.0))
+    ]
+    context, metrics = step_of(tmp_path, *sides)
+    judgement = judge_step(context, metrics)
+    row = int(np.flatnonzero(context.rows.slot_is("labels"))[0])
+    assert judgement.reasons[row].code is code

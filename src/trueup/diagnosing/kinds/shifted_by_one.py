@@ -6,6 +6,7 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.fitting import close, rank_of
+from trueup.diagnosing.kinds.places_taken import places_taken
 from trueup.diagnosing.kinds.rule import Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
@@ -74,7 +75,7 @@ def _share(t: Floats, r: Floats, dim: int, shift: int, rounding: float) -> float
 RULE = KindRule(
     code=KindCode.SHIFTED_BY_ONE,
     family=KindClass.MODEL,
-    looks=(solved(KindCode.SHIFTED_BY_ONE), _shifted),
+    looks=(solved(KindCode.SHIFTED_BY_ONE), places_taken(shifted=True), _shifted),
     causes=(CauseCode.SHIFTED_TWICE_OR_NEVER, CauseCode.INDEX_OFF_BY_ONE),
     advice=AdviceCode.COUNT_SHIFTS,
     place="a shift is a permutation too, and says more",

@@ -8,6 +8,7 @@ from trueup.diagnosing.evidence import Evidence, Known
 from trueup.diagnosing.kinds.arguments import layout_differences
 from trueup.diagnosing.kinds.fitting import close, roundoff_of
 from trueup.diagnosing.kinds.permutations import along, described, equal_layout, layouts, same_numbers
+from trueup.diagnosing.kinds.places_taken import places_taken
 from trueup.diagnosing.kinds.rule import Found, KindRule, said, said_of_whole
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.taken import call_of, taken
@@ -227,6 +228,7 @@ RULE = KindRule(
         _of_another_call,
         solved(KindCode.TRANSPOSED_OR_PERMUTED),
         _reordered,
+        places_taken(shifted=False),
         _other_elements,
         _gate_and_up,
         _layout_calls,

@@ -53,6 +53,26 @@ def change_of(
     return _draw(target, reference, gap)
 
 
+def held_whole(targets: list[Floats | None], references: list[Floats | None]) -> Change | None:
+    """Of one weight on several ranks, in their order: each of one run's holds, bit for bit, what the other
+    run's hold parts of."""
+    for side, held, parts in (("target", targets, references), ("reference", references, targets)):
+        for dim in range(held[0].ndim if held[0] is not None else 0):
+            whole = joined(parts, dim)
+            if whole is not None and all(one is not None and np.array_equal(one, whole) for one in held):
+                numbers = {"num": len(held), "dim": dim}
+                evidence = reason(Weights.WHOLE_ON_EACH, side=side, **numbers)
+                return Change(name=f"whole_in_{side}", kind="constant_argument", evidence=evidence)
+    return None
+
+
+def joined(parts: list[Floats | None], dim: int) -> Floats | None:
+    """The parts one after the other along a dimension; None where one is not known, or they do not fit."""
+    known = [part for part in parts if part is not None]
+    same = len({part.shape[:dim] + part.shape[dim + 1 :] for part in known}) == 1
+    return np.concatenate(known, axis=dim) if len(known) == len(parts) and same else None
+
+
 def _coarser(*names: str | None) -> float:
     return max(dtype_from_name(name).eps for name in names if name in DTYPES)
 
@@ -61,7 +81,7 @@ def _other_shape(target: Floats, reference: Floats) -> Change:
     if target.shape == reference.shape[::-1] and np.allclose(target, reference.T, rtol=WEIGHT_EXACT, atol=0):
         return Change(name="transposed", kind="transposed_or_permuted", evidence=reason(Weights.TRANSPOSED))
     shapes = {"target": str(list(target.shape)), "reference": str(list(reference.shape))}
-    return Change(name="shape", kind="transposed_or_permuted", evidence=reason(Weights.SHAPE, **shapes))
+    return Change(name="shape", kind="constant_argument", evidence=reason(Weights.SHAPE, **shapes))
 
 
 def _number(target: Floats, reference: Floats) -> Change | None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from trueup.diagnosing.stages.context import Context
-from trueup.diagnosing.stages.weight_change import Change, change_of
+from trueup.diagnosing.stages.weight_change import Change, change_of, held_whole, joined
 from trueup.diagnosing.whose import axis_that_parts
 from trueup.store import StepView
 from trueup.store.view import WEIGHT
-from trueup.types.arrays import Floats
 from trueup.types.codes import WeightsCode as Weights
 from trueup.types.layout import Layout
 from trueup.types.placement import Shard
@@ -121,14 +118,18 @@ def cut_along(apart: list[Apart], layout: Layout) -> dict[str, Whose]:
 
 
 def _laid_out(one: Apart, context: Context) -> tuple[str | None, Change | None]:
-    """The axis along which the ranks' parts, put together, are the reference's in another order."""
+    """The axis along which the ranks' parts, put together, are the reference's in another order, or are what
+    each rank of the other run holds."""
     for axis in context.mesh.wide_axes:
         group = context.mesh.group(context.ranks[0], [axis])
         books = [context.pair(0, rank) for rank in group]
         target = [book.value(book.parameter(one[0], *WEIGHT)) for book, _ in books]
         reference = [book.value(book.parameter(one[1], *WEIGHT)) for _, book in books]
+        change = held_whole(target, reference)
+        if change is not None:
+            return axis, change
         for dim in range(target[0].ndim if target[0] is not None else 0):
-            whole, other = _joined(target, dim), _joined(reference, dim)
+            whole, other = joined(target, dim), joined(reference, dim)
             if whole is None or other is None:
                 continue
             dtype = books[0][0].dtype(books[0][0].parameter(one[0], *WEIGHT))
@@ -136,9 +137,3 @@ def _laid_out(one: Apart, context: Context) -> tuple[str | None, Change | None]:
             if change is not None and change.kind == "transposed_or_permuted":
                 return axis, change
     return None, None
-
-
-def _joined(parts: list[Floats | None], dim: int) -> Floats | None:
-    known = [part for part in parts if part is not None]
-    same = len({part.shape[:dim] + part.shape[dim + 1 :] for part in known}) == 1
-    return np.concatenate(known, axis=dim) if len(known) == len(parts) and same else None

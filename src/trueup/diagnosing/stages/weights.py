@@ -377,7 +377,9 @@ _CAUSES = {
     "related": (Weights.RELATED_CAUSE,),
     "transposed": _ORDER_CAUSES,
     "permuted": _ORDER_CAUSES,
-    "shape": _ORDER_CAUSES,
+    "shape": (Weights.CONVERTED_CAUSE,),
+    "whole_in_target": (Weights.CUT_CAUSE,),
+    "whole_in_reference": (Weights.CUT_CAUSE,),
     "zero": (Weights.NOT_STRICT_CAUSE,),
     "part": (Weights.NOT_STRICT_CAUSE,),
 }
