@@ -541,7 +541,7 @@ def an_input_that_differs_by_as_much() -> Evidence:
     other = given + 0.05 * normal(4, 16, 32, seed=65)
     pair = Pair(
         slot="input.0",
-        target=known(other.bfloat16(), name="layers.0, input.0"),
+        target=known(other.bfloat16(), name="blocks.0, input.0"),
         reference=known(given.bfloat16(), name="layers.0, input.0"),
     )
     around = Surroundings(inputs=(pair,))

@@ -7,7 +7,7 @@ from itertools import permutations
 
 import numpy as np
 
-from trueup.diagnosing.evidence import Evidence, Known, Vectors
+from trueup.diagnosing.evidence import Evidence, Known, Pair, Vectors
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import (
     at_most,
@@ -96,8 +96,9 @@ def _in_place(evidence: Evidence) -> Found | None:
     known = known[:_MAX_COMPARED]
     difference = vectors.target - vectors.reference
     allowed = min(_rounded(evidence, vectors), (1.0 - FULL_SHARE) * vectors.difference)
+    both = [(p.target.name, p.reference.name) for p in _pairs(evidence) if p.target and p.reference]
     for (name, x), (other, y) in permutations(known, 2):
-        if name == other:
+        if name == other or (name, other) in both or (other, name) in both:
             continue  # a difference that came in with it
         if min(length(x), length(y)) <= 2 * allowed or length(x - y) <= 2 * allowed:
             continue  # as much as nothing, or alike: one of them alone, or another would do as well
@@ -107,17 +108,22 @@ def _in_place(evidence: Evidence) -> Found | None:
     return None
 
 
-def _candidates(evidence: Evidence) -> Iterator[tuple[str, Known]]:
-    """Tensors of the origin's shape that a term may have been: of the module, or of the parameter."""
-    own = (evidence.target, evidence.reference)
-    seen: list[Known] = []
+def _pairs(evidence: Evidence) -> list[Pair]:
+    """What stands around the origin, of both runs, and of its parameter what there was before."""
     around = evidence.surroundings
     pairs = [*around.inputs, *around.parameters, *around.nearby]
     if evidence.parameter is not None:
         facts = evidence.parameter
         made_since = () if evidence.origin.phase == "param_grad" else facts.updated
         pairs += [facts.before, *(p for _, p in facts.gradients), *made_since, *facts.state_before]
-    for pair in pairs:
+    return pairs
+
+
+def _candidates(evidence: Evidence) -> Iterator[tuple[str, Known]]:
+    """Tensors of the origin's shape that a term may have been: of the module, or of the parameter."""
+    own = (evidence.target, evidence.reference)
+    seen: list[Known] = []
+    for pair in _pairs(evidence):
         for known in (pair.reference, pair.target):
             if known is None or own[0] is None or known.shape != own[0].shape or not known.is_floating:
                 continue
