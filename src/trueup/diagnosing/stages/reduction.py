@@ -51,6 +51,7 @@ class ReductionStage:
     stage = Stage.REDUCTION
     title = reason(Stages.TITLE, key="reduction")
 
+    # In one piece: one branch a part of the stage, in the order in which they exclude each other.
     def check(self, context: Context) -> StageOutcome:
         """Compare what each run does to its own gradients."""
         findings, said = _all_summed(context)
@@ -114,6 +115,7 @@ class ReductionStage:
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
 
 
+# In one piece: one branch a code, each with what it is off by beside rounding.
 def _follows_dtype(finding: Finding, context: Context) -> bool:
     """Whether weights in another dtype make it: their gradients have that dtype, and what a norm or a sum is
     off by then is its rounding."""
