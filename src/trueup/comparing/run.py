@@ -163,6 +163,7 @@ class _Work:
     layouts: list[Reason] = field(default_factory=list)
     """how ranks were put together"""
 
+    # In one piece: the parts of a step in their order, each made of those before it.
     def step(self, pair: StepPair, *, first: bool) -> pa.Table:
         """Compare one step of one rank."""
         rows = self._rows(pair)
