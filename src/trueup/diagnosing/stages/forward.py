@@ -179,6 +179,11 @@ def precision_findings(context: Context, stage: Stage) -> tuple[Finding, ...]:
     verdict = context.precision
     if verdict is None or _stage_of(verdict) is not stage:
         return ()
+    return (finding_of_precision(verdict, stage),)
+
+
+def finding_of_precision(verdict: Verdict, stage: Stage) -> Finding:
+    """With what may have caused it."""
     headline = verdict.headline
     kind = kind_named("dtype_or_rounding", EvidenceRank.STATED, headline)
     cause = CauseCode.UPCAST_LEFT_OUT
@@ -190,7 +195,7 @@ def precision_findings(context: Context, stage: Stage) -> tuple[Finding, ...]:
         cause = CauseCode.AUTOCAST_ON_ONE_SIDE if headline.place("autocast") else CauseCode.MODEL_DTYPE
     else:
         cause = _CAUSES.get(headline.code, cause)
-    return (_as_recorded(verdict, stage, replace(kind, causes=(Reason(cause),))),)
+    return _as_recorded(verdict, stage, replace(kind, causes=(Reason(cause),)))
 
 
 def _stage_of(verdict: Verdict) -> Stage:
