@@ -51,10 +51,12 @@ VERSION_1 = {
         LeftFree.GRADIENT_SHAPE_DIFFERS, target="[2]", reference="[3]"
     ),
 }
+LATER = {LeftFree.LOOKED_FOR}
+"""codes that version 1 did not know"""
 
 
 def test_every_code_had_a_sentence() -> None:
-    assert {one.code for one in VERSION_1.values()} == set(LeftFree)
+    assert {one.code for one in VERSION_1.values()} == set(LeftFree) - LATER
 
 
 @pytest.mark.parametrize("sentence", VERSION_1)

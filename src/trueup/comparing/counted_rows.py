@@ -5,7 +5,7 @@ that no id asks for, or that is frozen, has no gradient. No rounding makes such 
 does, of numbers near the smallest of their dtype, and a softmax that is 1 leaves one number or none. So a row
 that is zero in one run is another's only where more than half of its numbers are there in the other run, and
 large beside the smallest normal number. In a coarse program such rows may be far within the tolerance of the
-whole gradient.
+whole gradient. Not of rows that stand elsewhere in the other run, nor of what cancels in every weight.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from trueup.comparing.thresholds import COUNTED_SHARE, COUNTED_TIMES
 from trueup.numerics.dtypes import DTYPES, unit_roundoffs
 from trueup.store import TraceSource
 from trueup.types.arrays import Bools, Floats
+from trueup.types.codes import RecordCode
 
 _MOST_NUMBERS = 1 << 24
 
@@ -45,6 +46,9 @@ def rows_that_count(judged: JudgedStep, sides: tuple[TraceSource, TraceSource]) 
     rows, words = judged.rows, judged.rows.match.words
     for row, at, weight, share in _candidates(judged):
         if judged.metrics.bits_equal[row] or rows.reference.numel[row] > _MOST_NUMBERS:
+            continue
+        why = judged.judgement.reasons.get(row)
+        if rows.layout[row] >= 0 or (why is not None and why.code is RecordCode.WITHOUT_EFFECT):
             continue
         t, r = (
             values_of(half, row, source, *where)

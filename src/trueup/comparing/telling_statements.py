@@ -98,9 +98,10 @@ def _parsed(line: str) -> ast.stmt | None:
     """One statement; of a block its head."""
     for text in (line, f"{line} pass", f"if 1: pass\n{line} pass"):
         try:
-            return ast.parse(text).body[0]
+            found = ast.parse(text).body
         except SyntaxError:
             continue
+        return found[0] if found else None
     return None
 
 

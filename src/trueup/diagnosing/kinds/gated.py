@@ -48,7 +48,7 @@ def _sources(evidence: Evidence, shape: tuple[int, ...]) -> Iterator[tuple[Float
         either
         for pair in evidence.surroundings.nearby
         if pair.slot.startswith("output") and (either := pair.reference or pair.target) is not None
-        if either.is_floating and either.shape[:-1] == shape[:-1]
+        if either.is_floating and len(either.shape) == len(shape) > 0 and either.shape[:-1] == shape[:-1]
     ]
     tried = 0
     for one in known:
