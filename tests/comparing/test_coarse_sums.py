@@ -109,3 +109,17 @@ def test_each_way_of_adding(factor: float) -> None:
     found = [added_up((factor * one).double().numpy(), parts) for one in given]
     assert found == [Added("float32"), Added("bfloat16"), Added("bfloat16", once=True)]
     assert added_up(rounded_to(0.3 * np.sum(parts, axis=0), "bfloat16"), parts) is None
+
+
+def test_gradients_of_one_microbatch_are_parts_of_a_weight(tmp_path: Path) -> None:
+    """Of a weight that the other run has in three, of three shapes."""
+    runs = []
+    for name, total in (("target", in_bfloat16(PARTS)), ("reference", in_float32(PARTS))):
+        out = Recorder()
+        weight, held = out.call("parameter", "up.weight"), out.call("parameter", "AdamW.group0.0")
+        for part in (PARTS[0], PARTS[1][:8]):
+            out.record(weight, "param_grad", "local", part.numpy(), microbatch=0)
+        out.record(held, "param_grad", "clipped", total.numpy())
+        out.write(tmp_path / name, values=True)
+        runs.append(tmp_path / name)
+    assert compare(*runs).verdict.headline.code is not VerdictCode.SUMS_IN

@@ -162,10 +162,14 @@ def _may_be_of(rows: Rows, row: int, held: Mapping[int, list[int]]) -> list[int]
 
 def _held(rows: Rows, metrics: Metrics) -> dict[int, list[int]]:
     """Name of a weight -> rows of its gradients in the microbatches, where there are several and all are
-    bit-identical."""
+    bit-identical; of a weight that the other run has in parts, several are of one microbatch."""
     local = rows.phase_is("param_grad") & rows.slot_starts("local")
     names, found = rows.of_call("name"), defaultdict(list)
     for row in np.flatnonzero(local).tolist():
         found[int(names[row])].append(row)
     same = rows.paired & metrics.bits_equal
-    return {name: at for name, at in found.items() if len(at) > 1 and same[at].all()}
+    return {
+        name: at
+        for name, at in found.items()
+        if len(at) > 1 and same[at].all() and len(set(rows.microbatch[at].tolist())) == len(at)
+    }
