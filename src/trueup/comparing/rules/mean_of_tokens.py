@@ -40,7 +40,8 @@ def _mean(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judge
     losses = _losses(context, at, before, np.flatnonzero(made))
     if not losses.size > 0:
         return judgement
-    error = metrics.difference[at] / metrics.norm[at]
+    with np.errstate(divide="ignore", invalid="ignore"):  # losses of 0 on both sides: NaN is beyond nothing
+        error = metrics.difference[at] / metrics.norm[at]
     beyond = error > losses.tolerance
     if losses.coarsest <= FLOAT32 or not losses.error > losses.tolerance:
         return judgement
