@@ -299,6 +299,59 @@ def test_gradients_reduced_in_more_calls(
     assert (RecordCode.REDUCED_IN_PARTS in codes) is is_left
 
 
+CLIPPED = WHOLE / 4
+
+
+@pytest.mark.parametrize(
+    ("parts", "given", "loss", "is_left"),
+    [
+        (((3.0, 7.0), (5.0, 8.0)), CLIPPED, 0.7, True),
+        (((5.0, 7.0), (5.0, 8.0)), CLIPPED, 0.7, True),
+        (((3.0, 7.0), (5.0, 8.0)), WHOLE, 0.7, False),
+        (((3.0, 7.0), (5.0, 8.0)), OWN / 4, 0.7, False),
+        (((3.0, 7.0), (5.0, 8.0)), CLIPPED, 5.0, False),
+    ],
+    ids=["other parts", "other parts of others", "nothing clipped", "other gradients", "the loss, to report"],
+)
+def test_a_norm_of_other_parts(
+    parts: tuple[tuple[float, float], ...], given: np.ndarray, loss: float, is_left: bool, tmp_path: Path
+) -> None:
+    """Squares that ranks add up: where both clip to what comes of them and the gradients agree, so do they."""
+    sides = (Recorder(), Recorder())
+    for out, (part, total), handed in zip(sides, parts, (given, WHOLE if given is WHOLE else CLIPPED), strict=True):
+        out.record(out.call("loss", "loss"), "loss", "value", np.full((), loss, np.float32))
+        weight = out.call("parameter", "m.weight")
+        out.record(weight, "param_grad", "accumulated", WHOLE.astype(np.float32))
+        call = out.call("api", "c10d.allreduce_")
+        out.record(call, "collective", "input.0", np.full((), part, np.float32))
+        out.record(call, "collective", "output.0", np.full((), total, np.float32))
+        out.record(weight, "param_grad", "clipped", handed.astype(np.float32))
+    context, metrics = step_of(tmp_path, *sides)
+    codes = {why.code for why in judge_step(context, metrics).reasons.values()}
+    assert (RecordCode.NORM_IN_PARTS in codes) is is_left
+
+
+@pytest.mark.parametrize(
+    ("master", "is_left"),
+    [(WHOLE, True), (WHOLE * 1.001, False), (np.append(WHOLE, WHOLE), False)],
+    ids=["agrees", "differs", "of another shape"],
+)
+def test_what_backward_left_where_the_optimizer_has_masters(
+    master: np.ndarray, is_left: bool, tmp_path: Path
+) -> None:
+    sides = (Recorder(), Recorder())
+    for out, left, given in ((sides[0], OWN + OTHERS, master), (sides[1], OTHERS, WHOLE)):
+        given = given if given.shape == master.shape else np.append(given, given)
+        weight = out.call("parameter", "m.weight")
+        out.record(weight, "param_grad", "local", OTHERS.astype(np.float32))
+        out.record(weight, "param_grad", "accumulated", left.astype(np.float32))
+        held = out.call("parameter", "AdamW.group0.0")
+        out.record(held, "param_grad", "clipped", given.astype(np.float32))
+    context, metrics = step_of(tmp_path, *sides)
+    codes = {why.code for why in judge_step(context, metrics).reasons.values()}
+    assert (RecordCode.GATHERED_ELSEWHERE in codes) is is_left
+
+
 MOVED = np.random.default_rng(3).normal(size=(4, 3)) / 800
 
 

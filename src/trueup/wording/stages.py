@@ -683,6 +683,18 @@ PHRASES = {
         ),
         {"parameters": "a.weight", "counts": ("0.25", "1")},
     ),
+    S.MASTER_COUNTS: clause(
+        lambda facts: (
+            f"{facts['parameter']}: the gradient of its master {facts['master']} is the sum of the "
+            f"microbatches times {listed(facts['target'])} (target), {listed(facts['reference'])} (reference)"
+        ),
+        {
+            "parameter": "a.weight",
+            "master": "AdamW.group0.0",
+            "target": ("2", "1"),
+            "reference": ("1", "1"),
+        },
+    ),
     S.LACKS_MICROBATCHES: clause(
         lambda facts: (
             f"Gradients of {facts['parameters']} lack "

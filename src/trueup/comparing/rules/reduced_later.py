@@ -49,7 +49,7 @@ def _handed_otherwise(rows: Rows, differing: Bools) -> bool:
     gradient that differs: in one process, a sum that the program keeps in buffers of its own."""
     multiples = []
     for half in (rows.target, rows.reference):
-        left, given = (_lengths(rows, half, slot) for slot in ("accumulated", "clipped"))
+        left, given = (lengths_of(rows, half, slot) for slot in ("accumulated", "clipped"))
         with np.errstate(all="ignore"):
             multiples.append((given / left)[half.call[differing]])
     return are_apart(*multiples)
@@ -62,7 +62,7 @@ def are_apart(target: Floats, reference: Floats) -> bool:
     return bool((np.nan_to_num(apart, nan=np.inf) > HANDED_APART).all())
 
 
-def _lengths(rows: Rows, half: Half, slot: str) -> Floats:
+def lengths_of(rows: Rows, half: Half, slot: str) -> Floats:
     """Of the last such gradient of each call; NaN where there is none."""
     found = np.full(half.side.num_calls, np.nan)
     at = np.flatnonzero(rows.phase_is("param_grad") & rows.slot_is(slot) & (half.call >= 0))

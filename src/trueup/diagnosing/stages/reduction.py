@@ -22,6 +22,7 @@ from trueup.diagnosing.stages.copies import copies_findings
 from trueup.diagnosing.stages.forward import precision_findings
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.left_out import left_out_of_clipping
+from trueup.diagnosing.stages.master_gradients import master_gradient_findings
 from trueup.diagnosing.stages.naming import described, kind_named, place_of, site_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.reported_norm import norm_before_reduction, reported_norm_findings
@@ -201,8 +202,10 @@ def _all_summed(context: Context) -> tuple[list[Finding], list[Reason]]:
     num_steps = min(len(context.steps), 2 if target == reference else 1)
     for at in range(num_steps if context.undone == 1.0 else 0):
         for rank in context.ranks:
+            of_masters, gathered = master_gradient_findings(context, at, rank)
+            findings += of_masters
             for part in (ACCUMULATED, CLIPPED):
-                more, words = _summed(context, at, rank, part)
+                more, words = _summed(context, at, rank, part, gathered)
                 findings += more
                 said += words
         if findings:
@@ -211,8 +214,9 @@ def _all_summed(context: Context) -> tuple[list[Finding], list[Reason]]:
 
 
 def _summed(
-    context: Context, at: int, rank: int, part: tuple[str, str]
+    context: Context, at: int, rank: int, part: tuple[str, str], elsewhere: set[str]
 ) -> tuple[list[Finding], list[Reason]]:
+    """Of all weights but those whose sums are made ``elsewhere``."""
     sides = [_summings(context, source, at, rank, part) for source in (context.target, context.reference)]
     target, reference = sides
     if not target or not reference:
@@ -220,7 +224,7 @@ def _summed(
     step = context.steps[at][0]
     book = context.book(context.target, step, rank)
     apart: dict[tuple[str, str, float, float, tuple[float, ...]], list[str]] = {}
-    later = _reduced_later(context, at) | _equal_throughout(context, at)
+    later = elsewhere | _reduced_later(context, at) | _equal_throughout(context, at)
     for fqn, own in target.items():
         other = reference.get(context.matched.get(fqn, fqn))
         left = at > 0 and book.parameter(fqn, *CLIPPED) is None  # in no optimizer: nothing clears it
@@ -461,7 +465,8 @@ def _named(own: Summing, other: Summing, who: str, *, in_places: bool) -> tuple[
         return "wrong_scale", reason(Stages.WEIGHTED, parameters=who, counts=counts)
     if own.way == "last":
         return "missing_or_extra_term", reason(Stages.LAST_ONLY, parameters=who)
-    if _is_rounded(own, other) and not in_places:
+    alike = own.key == other.key or _share_a_way(own, other)
+    if alike and _is_rounded(own, other) and not in_places:
         return "dtype_or_rounding", reason(Stages.ROUNDED, parameters=who)
     if own.key == other.key and own.residual < SUM_CHANGED:
         factor = own.factor / other.factor if other.factor else math.inf

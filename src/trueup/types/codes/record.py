@@ -42,6 +42,8 @@ class RecordCode(Code):
     WITHOUT_EFFECT = "record.without_effect"
     REDUCED_LATER = "record.reduced_later"
     REDUCED_IN_PARTS = "record.reduced_in_parts"
+    GATHERED_ELSEWHERE = "record.gathered_elsewhere"
+    NORM_IN_PARTS = "record.norm_in_parts"
     REDUCED_BY_OPTIMIZER = "record.reduced_by_optimizer"
     NO_COMMON_EVIDENCE = "record.no_common_evidence"
     ROWS_DEALT_OTHERWISE = "record.rows_dealt_otherwise"

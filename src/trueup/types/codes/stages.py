@@ -124,6 +124,7 @@ class StagesCode(Code):
     NOT_REDUCED = "reduction.not_reduced"
     BETWEEN_MICROBATCHES = "reduction.cause.between_microbatches"
     WEIGHTED = "reduction.microbatches_weighted"
+    MASTER_COUNTS = "reduction.master_counts"
     LACKS_MICROBATCHES = "reduction.lacks_microbatches"
     LAST_ONLY = "reduction.last_microbatch_only"
     ROUNDED = "reduction.rounded"
