@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from trueup.diagnosing.replay.step import OUTSIDE, ReplayedStep
+from trueup.matching.across.records import GRADIENTS_PART
 from trueup.store import StepView
 from trueup.types.codes import ReplayCode
 from trueup.types.reason import Reason
@@ -91,11 +94,28 @@ class _Side:
         step, view = self._step, self._step.target
         outputs = [slot for c, slot in self._requires_grad if c == call and slot.startswith("output")]
         sent = [r for r in view.records(call, "backward") if view.slot[r].startswith("input")]
+        if len(outputs) != 1 or not sent:
+            return False
+        if step.match.bridge is not None:
+            return all(self._is_of_the_reference(call, record) for record in sent)
         rows = [step.row_of_record.get(record, -1) for record in sent]
-        if len(outputs) != 1 or not rows or min(rows) < 0:
+        if min(rows) < 0:
             return False
         apart, norm = step.metrics.difference[rows], step.metrics.norm[rows]
         return bool((norm > 0).all() and (apart <= step.bounds[rows]).all())
+
+    def _is_of_the_reference(self, call: int, record: int) -> bool:
+        """Whether the call of the reference sends one of its inputs this gradient. Two implementations were
+        paired before anything was put in, so that gradients far apart then have no partner in the replay."""
+        view, other = self._step.target, self._step.reference
+        partner = int(self._step.match.calls.reference_of[call])
+        sketch, shape = view.shared_sketch(record), view.shape(record)
+        if partner < 0 or sketch is None or not np.any(sketch):
+            return False
+        sent = [r for r in other.records(partner, "backward") if other.slot[r].startswith("input")]
+        alike = (other.shared_sketch(r) for r in sent if other.shape(r) == shape)
+        most = GRADIENTS_PART * float(np.linalg.norm(sketch))
+        return any(one is not None and float(np.linalg.norm(sketch - one)) <= most for one in alike)
 
     @cached_property
     def _names_of_second_runs(self) -> set[str]:
