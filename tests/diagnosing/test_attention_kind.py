@@ -272,6 +272,57 @@ def test_packed_documents_do_not_hide_a_scale() -> None:
     assert tells(found[0].sentence, KindReason.SCORES_SCALED)
 
 
+KEYS, ODD = 9, 12
+"""tokens of the other sequence, and a size of a head that no large model has"""
+
+
+def crossed(*, masked: bool = True, exchanged: bool = False, scale: float = ODD**-0.5) -> tuple[Any, ...]:
+    """Queries of one sequence, keys and values of another, the mask of its pads and what is made of them."""
+    q = normal(2, TOKENS, 4 * ODD, seed=4)
+    k, v = (normal(2, KEYS, 4 * ODD, seed=seed) for seed in (2, 3))
+    keep = torch.ones(2, 1, 1, KEYS, dtype=torch.bool)
+    keep[1, ..., 6:] = False
+    a, b, c = (x.unflatten(-1, (-1, ODD)).transpose(1, 2).double() for x in (q, k, v))
+    b, c = (c, b) if exchanged else (b, c)
+    scores = a @ b.transpose(-2, -1) * scale
+    scores = scores.masked_fill(~keep, -math.inf) if masked else scores
+    return q, k, v, keep, (scores.softmax(-1) @ c).transpose(1, 2).flatten(-2).float()
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        ({"masked": False}, KindReason.MASK_UNUSED),
+        ({"exchanged": True}, KindReason.KEYS_FOR_VALUES),
+        ({"scale": 0.5}, KindReason.SCORES_SCALED),
+    ],
+    ids=["no mask", "exchanged", "scale"],
+)
+@pytest.mark.parametrize("hides", [False, True], ids=["true is seen", "true is hidden"])
+def test_attention_to_another_sequence(change: dict[str, Any], code: KindReason, hides: bool) -> None:
+    q, k, v, keep, out = crossed()
+    held = (("output.0", q), ("output.0", k), ("output.0", v), ("input.mask", ~keep if hides else keep))
+    near = tuple(pair(slot, None, value) for slot, value in held)
+    known = Surroundings(module="dec.0.cross_attn", name="dec.0.cross_attn.proj", type="Attn", nearby=near)
+    case_ = case(crossed(**change)[-1], out, slot="input.0", module="dec.0.cross_attn", surroundings=known)
+    told = {kind.sentence.code for kind in name_kinds(case_)}
+    assert told & (ATTENDED | {KindReason.MASK_UNUSED}) == {code}
+
+
+def test_pads_that_the_causal_mask_alone_leaves_in_sight() -> None:
+    reference = padded()
+    q, k, v, cos, sin, mask, _ = reference
+    before = torch.zeros(TOKENS, TOKENS).masked_fill(torch.ones(TOKENS, TOKENS).triu(1).bool(), -math.inf)
+    heads = [x.unflatten(-1, (-1, SMALL)).transpose(1, 2).double() for x in (q, k, v)]
+    for at in (0, 1):
+        turned_ = torch.cat((-heads[at][..., SMALL // 2 :], heads[at][..., : SMALL // 2]), -1)
+        heads[at] = heads[at] * cos[0].double() + turned_ * sin[0].double()
+    a, b, c = heads[0], heads[1].repeat_interleave(2, 1), heads[2].repeat_interleave(2, 1)
+    seen = ((a @ b.transpose(-2, -1) * SMALL**-0.5 + before).softmax(-1) @ c).transpose(1, 2).flatten(-2)
+    found = name_kinds(around(reference, seen.float()))[0].sentence
+    assert tells(found, KindReason.MASK_UNUSED) and found.place("left") == "causal"
+
+
 def gated(gate: Tensor, factor: Tensor) -> Tensor:
     return F.silu(gate) * factor
 

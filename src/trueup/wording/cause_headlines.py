@@ -100,6 +100,11 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.NO_ROTARY: "no rotary embedding in {place}",
     KindReason.SEES_SUCCESSOR: "attention {place} sees one token ahead",
     KindReason.NO_MASK: "no causal mask in {place}",
+    KindReason.MASK_UNUSED: lambda facts: (
+        "padding is not masked in {place}, only later tokens"
+        if facts["left"] == "causal"
+        else "the mask is not applied in {place}"
+    ),
     KindReason.CAUSAL_MASK_ADDED: "causal mask in {place}; the reference has none",
     KindReason.OFFSET_BY_TABLE: lambda facts: (
         f"{'a gradient term' if facts['origin_phase'] in _SCALED else 'a bias or table'} of shape "

@@ -387,6 +387,17 @@ PHRASES: dict[KindReason, Phrase] = {
     # attention, computed again
     KindReason.SEES_SUCCESSOR: _say(_computed_again("each token attending to its successor as well")),
     KindReason.NO_MASK: _say(_computed_again("no causal mask")),
+    KindReason.MASK_UNUSED: _say(
+        _computed_again(
+            lambda facts: (
+                "the causal mask alone, without the rest of the mask"
+                if facts["left"] == "causal"
+                else "no mask, where the reference's hides some keys"
+            )
+        ),
+        {"left": "causal"},
+        {"left": "none"},
+    ),
     KindReason.CAUSAL_MASK_ADDED: _say(_computed_again("a causal mask")),
     KindReason.KEY_HEADS_ALTERNATE: _say(_computed_again("query heads assigned to key heads alternately")),
     KindReason.KEYS_FOR_VALUES: _say(_computed_again("keys and values exchanged")),

@@ -28,10 +28,12 @@ class Attention:
     laid: str | None = None
     """the pairing that cosines and sines are laid out for; None: the same"""
     scale: float = 1.0
+    crossing: bool = False
+    """keys and values are of another sequence, of another length"""
     last: int | None = 0
     """a token sees up to its own place plus this; None: all"""
     hidden: Bools | None = None
-    """(tokens, tokens): what the program's own mask hides besides, where it is known"""
+    """(tokens, keys): what the program's own mask hides besides, where it is known"""
     alternating: bool = False
     """query heads take key heads one after the other, not in groups"""
     regrouped: str | None = None
@@ -48,20 +50,20 @@ class Attention:
     """cosines and sines are"""
 
     def of(self, q: Floats, k: Floats, v: Floats) -> Floats:
-        """(tokens, query width), (tokens, key width) twice -> (tokens, query width)."""
+        """(tokens, query width), (keys, key width) twice -> (tokens, query width)."""
         length = len(q)
         heads, groups = q.shape[1] // self.head, k.shape[1] // self.head
         if self.exchanged:
             k, v = v, k
         if self.regrouped is not None:
             q, k, v = _regrouped(q, k, v, groups, self.regrouped)
-        q, k, v = (np.asarray(x.reshape(length, -1, self.head).transpose(1, 0, 2)) for x in (q, k, v))
+        q, k, v = (np.asarray(x.reshape(len(x), -1, self.head).transpose(1, 0, 2)) for x in (q, k, v))
         q, k = self._rotated(q, 1.0), self._rotated(k, -1.0 if self.keys_backward else 1.0)
         taken = [h % groups if self.alternating else h * groups // heads for h in range(heads)]
         scores = self._rounded((q @ k[taken].transpose(0, 2, 1)) * self.scale)
         if self.last is not None:
-            place = np.arange(length)
-            scores = np.where(place[None, :] <= place[:, None] + self.last, scores, -np.inf)
+            seen = np.arange(k.shape[1])[None, :] <= np.arange(length)[:, None] + self.last
+            scores = np.where(seen, scores, -np.inf)
         if self.hidden is not None:
             scores = np.where(self.hidden, -np.inf, scores)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))

@@ -35,7 +35,8 @@ from trueup.types.codes.kinds import KindReason
 from trueup.types.finding import EvidenceRank, KindCode
 from trueup.types.reason import Number, Place
 
-HEAD_SIZES = (8, 16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)
+HEAD_SIZES = (64, 128, *(size for size in range(4, 258, 2) if size not in (64, 128)))
+"""those of large models first: of heads that explain alike, the first"""
 THETAS = (1e2, 1e8)
 """between which a rotary theta is searched for"""
 TOKENS, FEW_TOKENS = 96, 24
@@ -56,9 +57,10 @@ def attention_fault(evidence: Evidence) -> Solved | None:
     around = evidence.surroundings
     if "att" not in (around.module + around.name + (around.type or "")).lower():
         return None
-    hints = _hints(evidence, t.shape)
-    for given in _sources(evidence, t.shape):
-        found = _explained(evidence, given, hints, t[0, :TOKENS], r[0, :TOKENS])
+    row = int(np.argmax(np.linalg.norm((t - r).reshape(len(t), -1), axis=1)))
+    hints = _hints(evidence, t.shape, row)
+    for given in _sources(evidence, t.shape, row):
+        found = _explained(evidence, given, hints, t[row, :TOKENS], r[row, :TOKENS])
         if found is not None:
             return found
     return None
@@ -87,13 +89,12 @@ class Hints:
     """sizes of a head, likeliest first"""
     table: tuple[Floats, Floats] | None = None
     """cosines and sines of a rotary embedding, (tokens, half a head)"""
-    hidden: Bools | None = None
-    """what the first sequence's mask hides, (tokens, tokens); None where no mask is known, or it hides all of
-    a row"""
+    hidden: tuple[Bools, ...] = ()
+    """what masks of the sequence that is looked at may hide, (tokens, keys); none that hides all of a row"""
 
 
-def _hints(evidence: Evidence, shape: tuple[int, ...]) -> Hints:
-    """Heads by the attention weights' shape; mask, cosines and sines as the module was given them."""
+def _hints(evidence: Evidence, shape: tuple[int, ...], row: int) -> Hints:
+    """Heads by the attention weights' shape; masks, cosines and sines as the module was given them."""
     given, made = (
         [
             k
@@ -104,12 +105,13 @@ def _hints(evidence: Evidence, shape: tuple[int, ...]) -> Hints:
     )
     tokens, width = shape[1:]
     heads = [width // one.shape[1] for one in made if _is_weights(one.shape, tokens, width)]
-    masks = (_hidden(one) for one in given if len(one.shape) > 2 and one.shape[-2:] == (tokens, tokens))
+    planes = [one for one in given if len(one.shape) > 2 and one.shape[-2] in (1, tokens)]
+    masks = [mask for one in planes for mask in _hidden(one, row, tokens)]
     table = _table([one for one in given if one.shape[-2:-1] == (tokens,) and one.shape[-1] < width])
     if table is not None:
         heads.insert(0, 2 * table[0].shape[1])
     fitting = dict.fromkeys(h for h in (*heads, *HEAD_SIZES) if h % 2 == 0)
-    return Hints(heads=tuple(fitting), table=table, hidden=next((m for m in masks if m is not None), None))
+    return Hints(heads=tuple(fitting), table=table, hidden=tuple(masks))
 
 
 def _is_weights(shape: tuple[int, ...], tokens: int, width: int) -> bool:
@@ -139,44 +141,50 @@ def _halved(table: Floats) -> Floats:
     return table[:, :half] if np.array_equal(table[:, :half], table[:, half:]) else table[:, ::2]
 
 
-def _hidden(mask: Known) -> Bools | None:
+def _hidden(mask: Known, row: int, tokens: int) -> Iterator[Bools]:
+    """What a mask hides of one sequence; of booleans those that are false, or those that are true."""
     values = mask.values() if mask.is_floating or mask.dtype == "bool" else None
     if values is None:
-        return None
-    plane = values.reshape(-1, *values.shape[-2:])[0, :TOKENS, :TOKENS]
-    hidden = plane == 0 if mask.dtype == "bool" else plane <= MASKED_BELOW
-    return None if hidden.all(axis=-1).any() else np.asarray(hidden)
+        return
+    planes = values[min(row, len(values) - 1)]
+    plane = np.broadcast_to(planes.reshape(-1, *planes.shape[-2:])[0], (tokens, planes.shape[-1]))
+    plane = plane[:TOKENS, :TOKENS]
+    for hidden in (plane == 0, plane != 0) if mask.dtype == "bool" else (plane <= MASKED_BELOW,):
+        if hidden.any() and not hidden.all(axis=-1).any():
+            yield np.asarray(hidden)
 
 
 # In one piece: two forms of one search, with one limit on what both try.
-def _sources(evidence: Evidence, shape: tuple[int, ...]) -> Iterator[Triple]:
-    """Queries, keys and values of one sequence, wherever three outputs inside the module may be such."""
+def _sources(evidence: Evidence, shape: tuple[int, ...], at: int) -> Iterator[Triple]:
+    """Queries, keys and values of one sequence, wherever three outputs inside the module may be such; keys
+    and values perhaps of another sequence than the queries."""
     known = [
         either
         for pair in evidence.surroundings.nearby
         if pair.slot.startswith("output") and (either := pair.reference or pair.target) is not None
-        if len(either.shape) == 3 and either.shape[:2] == shape[:2] and either.is_floating
+        if len(either.shape) == 3 and either.shape[0] == shape[0] and either.is_floating
     ]
     tried = 0
     for one, other, third in zip(known, known[1:], known[2:], strict=False):
-        fits = one.shape[2] == shape[2] and other.shape == third.shape and shape[2] % other.shape[2] == 0
+        fits = one.shape == shape and other.shape == third.shape and shape[2] % other.shape[2] == 0
         q, k, v = (x.values() if fits else None for x in (one, other, third))
         if tried < MAX_SOURCES and q is not None and k is not None and v is not None:
             tried += 1
-            yield q[0, :TOKENS], k[0, :TOKENS], v[0, :TOKENS]
+            yield q[at, :TOKENS], k[at, :TOKENS], v[at, :TOKENS]
     for one, other in (*pairwise(known), *pairwise(known[::-1])):  # queries beside keys and values in one
         half, odd = divmod(other.shape[2], 2)
-        fits = one.shape[2] == shape[2] and half > 0 and not odd and shape[2] % half == 0
+        fits = one.shape == shape and half > 0 and not odd and shape[2] % half == 0
         q, both = (x.values() if fits else None for x in (one, other))
         if tried < MAX_SOURCES and q is not None and both is not None:
             tried += 1
-            yield q[0, :TOKENS], both[0, :TOKENS, :half], both[0, :TOKENS, half:]
+            yield q[at, :TOKENS], both[at, :TOKENS, :half], both[at, :TOKENS, half:]
     for one in known:
         size, left = shape[2], one.shape[2] - shape[2]
-        fused = one.values() if left > 0 and left % 2 == 0 and size % (left // 2) == 0 else None
+        fits = one.shape[1] == shape[1] and left > 0 and left % 2 == 0 and size % (left // 2) == 0
+        fused = one.values() if fits else None
         if tried < MAX_SOURCES and fused is not None:
             tried += 1
-            row = fused[0, :TOKENS]
+            row = fused[at, :TOKENS]
             yield row[:, :size], row[:, size : size + left // 2], row[:, size + left // 2 :]
 
 
@@ -216,6 +224,8 @@ def _as_the_reference(given: Triple, hints: Hints, r: Floats, gap: float) -> Att
     if best is None or error(best) < REPRODUCED_EXACTLY * size:
         return best
     for way in ways if best.table is None or error(best) > REPRODUCED * size else ():
+        if way.crossing:  # places of another sequence are rotated by no theta of these
+            continue
         # What a token sees is known of few tokens only where it sees none that come after them.
         tokens = FEW_TOKENS if way.last == 0 else None
         for pairing in PAIRINGS:
@@ -233,10 +243,12 @@ def _as_the_reference(given: Triple, hints: Hints, r: Floats, gap: float) -> Att
 def _ways(hints: Hints, q: Floats, k: Floats) -> list[Attention]:
     """Ways in which a reference may attend, without an embedding or with the one that is known."""
     heads = [h for h in hints.heads if k.shape[1] % h == 0 and q.shape[1] % h == 0]
-    ways = [Attention(head=h, scale=h**-0.5, last=last) for h in heads for last in (0, None)]
-    if hints.hidden is not None:
-        ways += [replace(way, hidden=hints.hidden) for way in ways if way.last is None]
-    if hints.table is not None:
+    lasts = (0, None) if len(q) == len(k) else (None,)
+    crossing = len(q) != len(k)
+    ways = [Attention(head=h, scale=h**-0.5, last=last, crossing=crossing) for h in heads for last in lasts]
+    masks = [mask for mask in hints.hidden if mask.shape == (len(q), len(k))]
+    ways += [replace(way, hidden=mask) for mask in masks for way in ways if way.last is None]
+    if hints.table is not None and len(q) == len(k):
         half = hints.table[0].shape[1]
         ways += [
             replace(way, pairing=pairing, table=hints.table)
@@ -272,10 +284,8 @@ def _changes(base: Attention, left: Callable[[Attention], float]) -> Iterator[_C
     yield _Change(kind=order, code=KindReason.KEYS_FOR_VALUES, way=replace(base, exchanged=True))
     way = replace(base, alternating=not base.alternating)
     yield _Change(kind=order, code=KindReason.KEY_HEADS_ALTERNATE, way=way)
-    for how, code in (
-        ("by kind", KindReason.FUSED_ROWS_BY_GROUP),
-        ("by group", KindReason.FUSED_ROWS_BY_KIND),
-    ):
+    rows = (("by kind", KindReason.FUSED_ROWS_BY_GROUP), ("by group", KindReason.FUSED_ROWS_BY_KIND))
+    for how, code in () if base.crossing else rows:
         yield _Change(kind=order, code=code, way=replace(base, regrouped=how))
     if base.pairing is not None:
         yield from _rotations(base, base.pairing, left)
@@ -297,14 +307,21 @@ def _changes(base: Attention, left: Callable[[Attention], float]) -> Iterator[_C
 
 def _masks(base: Attention) -> Iterator[_Change]:
     if base.hidden is not None:
-        yield from _beginnings(base, base.hidden)
         rows, columns = np.indices(base.hidden.shape)
-        hides_later = base.hidden[columns > rows].all()
+        hides_later = not base.crossing and base.hidden[columns > rows].all()
+        if not base.crossing:
+            yield from _beginnings(base, base.hidden)
         padded = base.hidden & (columns <= rows)
         if hides_later:
             for last, code in ((1, KindReason.SEES_SUCCESSOR), (None, KindReason.NO_MASK)):
                 way = replace(base, last=last, hidden=padded if padded.any() else None)
                 yield _Change(kind=KindCode.WRONG_MASK, code=code, way=way)
+        if padded.any():
+            way = replace(base, last=0 if hides_later else base.last, hidden=None)
+            facts: dict[str, Number | Place] = {"left": "causal" if hides_later else "none"}
+            yield _Change(kind=KindCode.WRONG_MASK, code=KindReason.MASK_UNUSED, way=way, facts=facts)
+        return
+    if base.crossing:
         return
     if base.last is None:
         way = replace(base, last=0)

@@ -14,6 +14,7 @@ class KindReason(Code):
     FUSED_ROWS_BY_KIND = "kind.fused_rows_by_kind"
     SEES_SUCCESSOR = "kind.sees_successor"
     NO_MASK = "kind.no_mask"
+    MASK_UNUSED = "kind.mask_unused"
     KEY_HEADS_ALTERNATE = "kind.key_heads_alternate"
     SCORES_SCALED = "kind.scores_scaled"
     SCALED_PER_ROW = "kind.scaled_per_row"
