@@ -27,13 +27,13 @@ kind = sys.argv[1]
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)).bfloat16()
 weights = list(model.parameters())
-if kind in ("copies", "copied back"):
+if kind in ("copies", "copied back", "resting"):
     held = [weight.detach().float().clone().requires_grad_() for weight in weights]
 elif kind == "something else":
     held = [torch.zeros(3, 5, requires_grad=True) for _ in weights]
 else:
     held = weights
-optimizer = torch.optim.AdamW(held, lr=1e-2)
+optimizer = torch.optim.AdamW(held, lr=0.0 if kind == "resting" else 1e-2)
 for step in range(2):
     x = torch.randn(8, 16).bfloat16()
     model(x).float().square().mean().backward()
@@ -41,7 +41,7 @@ for step in range(2):
         if one is not weight:
             one.grad = weight.grad.float() if one.shape == weight.shape else torch.ones_like(one)
     optimizer.step()
-    if kind in ("copies", "copied back"):
+    if kind in ("copies", "copied back", "resting"):
         with torch.no_grad():
             for weight, one in zip(weights, held):
                 weight.copy_(one)
@@ -56,7 +56,7 @@ for step in range(2):
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("masters")
     (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
-    for kind in ("copies", "copied back", "weights", "something else"):
+    for kind in ("copies", "copied back", "weights", "something else", "resting"):
         command = [sys.executable, "-m", "trueup", "capture", "-o", str(folder / kind)]
         options = ["--preset", "diagnose", "--", sys.executable, str(folder / "program.py"), kind]
         subprocess.run([*command, *options], check=True, capture_output=True)
@@ -191,6 +191,16 @@ def test_copies_that_are_rounded_back_are_named(runs: Path) -> None:
         assert said_of_the_optimizer(runs, both, both) == []
     swapped = said_of_the_optimizer(runs, "copies", "copied back")
     assert WeightsCode.RESTARTED not in [one.code for one in swapped]
+
+
+@pytest.mark.parametrize(("target", "reference"), [("resting", "copies"), ("copies", "resting")])
+def test_copies_that_a_rate_of_0_leaves_coarse_are_no_coarse_copies(
+    target: str, reference: str, runs: Path
+) -> None:
+    """As in a warm-up's first step: what is made of a coarse weight has its values until it is moved."""
+    (said,) = said_of_the_optimizer(runs, target, reference)
+    assert (said.code, said.place("key")) == (Stages.SETTING, "lr")
+    assert said_of_the_optimizer(runs, "weights", target)[0].place("key") == "updated_dtype"
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,8 @@ class Update(StepFit):
     """norm of after - before"""
     most_spacings: float | None = None
     """the largest change of a weight, in distances between numbers of its dtype; None of float32 and finer"""
+    held_dtype: str | None = None
+    """that of the tensor which is updated, whatever its values need"""
     has_gradient: bool = True
     """one other than zero reached the optimizer; else a weight rightly stays as it is"""
 
@@ -131,7 +133,8 @@ def _update(fqn: str, book: StepView, before: StepView | None, settings: dict[st
         fqn=fqn,
         moved=book.digest(at) is None or book.digest(at) != book.digest(after),
         dtype=book.dtype(at),
-        after_dtype=precision_of(book, after),
+        after_dtype=_updated_dtype(book, at, after, moves=settings.get("lr") != 0 and _has_gradient(fqn, book)),
+        held_dtype=book.dtype(after),
         state_dtypes={
             name: dtype for name, record in state.items() if (dtype := precision_of(book, record)) is not None
         },
@@ -182,6 +185,15 @@ def _most_spacings(start: Floats, moved: Floats, dtype: str | None) -> float | N
         exponents = np.floor(np.log2(np.abs(start.ravel())))
     spacing = 2 * known.eps * np.exp2(np.maximum(exponents, np.log2(known.smallest_normal)))
     return float(np.max(np.abs(moved) / spacing, initial=0.0))
+
+
+def _updated_dtype(book: StepView, at: int | None, after: int | None, *, moves: bool) -> str | None:
+    """The dtype an update is made in; None where nothing moved, so that values made of a coarse copy are as
+    coarse as it was (``moves``: asked where the weight before is not recorded, as of a master)."""
+    found = precision_of(book, after)
+    before = book.digest(at)
+    stayed = not moves if before is None else before == book.digest(after)
+    return None if stayed and found != book.dtype(after) else found
 
 
 def precision_of(book: StepView, record: int | None) -> str | None:

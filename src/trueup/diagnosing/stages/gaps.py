@@ -143,7 +143,7 @@ def _held_gap(
     if target is None or reference is None:
         words = ["not_held" if one is None else "stepped" for one in held]
         return {"moved": Gap(key="moved", target=words[0], reference=words[1], declared=True)}
-    after, other = target.after_dtype, reference.after_dtype
+    after, other = (one.after_dtype or one.held_dtype for one in (target, reference))
     if after is None or other is None or after == other:  # what a trace lacks is no other dtype
         return {}
     key = "updated_dtype"
@@ -156,7 +156,7 @@ def _stands_for(book: StepView, updates: dict[str, Update], names: list[str]) ->
     apart = [
         fqn for fqn in names if fqn not in updates and book.dtype(book.parameter(fqn, *WEIGHT)) in _HALVES
     ]
-    unnamed = [name for name in updates if name not in names and updates[name].after_dtype == "float32"]
+    unnamed = [name for name in updates if name not in names and _is_fine(updates[name])]
     by_shape: dict[tuple[int, ...], list[str]] = {}
     for name in unnamed:
         by_shape.setdefault(tuple(book.shape(book.parameter(name, *UPDATED)) or ()), []).append(name)
@@ -167,6 +167,10 @@ def _stands_for(book: StepView, updates: dict[str, Update], names: list[str]) ->
             return {}
         found[fqn] = updates[same.pop()]
     return found
+
+
+def _is_fine(update: Update) -> bool:
+    return (update.after_dtype or update.held_dtype) == "float32"
 
 
 def _is_rounded_away(target: Update, reference: Update) -> bool:
