@@ -43,6 +43,7 @@ from trueup.diagnosing.kinds.permutations import described
 from trueup.types.codes import Code
 from trueup.types.codes.kinds import CauseCode, DivisorCode, FactorCode, OrderCode, PlacesCode
 from trueup.types.codes.kinds import KindReason as Kind
+from trueup.types.finding import Stage
 from trueup.types.reason import Reason
 
 pytestmark = pytest.mark.torch
@@ -108,6 +109,15 @@ MOVED = GRADS[0] - 0.01 * GRADS[1]
 def counted(target: float, reference: float, microbatches: int | None) -> Evidence:
     sides = torch.tensor(target), torch.tensor(reference)
     return parameter(*sides, slot="state.step", target_run=RunFacts(microbatches=microbatches))
+
+
+def sent_by_the_loss(target: Tensor, *, loss: float = 0.7, other: float = 0.7) -> Evidence:
+    """What a loss of the target sends to a model's output, beside that of the reference."""
+    runs = {"target_run": RunFacts(loss=loss), "reference_run": RunFacts(loss=other)}
+    return case(target, X, phase="backward", stage=Stage.LOSS, slot="output.0", module="", **runs)
+
+
+FIRST_ROWS = torch.arange(len(X)).reshape(-1, *(1,) * (X.ndim - 1)) < len(X) // 2
 
 
 # -- random numbers, masks ------------------------------------------
@@ -384,6 +394,17 @@ TWINS = [
         lambda: hidden(within(slice(3, 6), ALL)),
         lambda: hidden(within(slice(3, 6), slice(0, 15))),
         {"rows": "3 to 5"},
+    ),
+    Twins(
+        Kind.PART_DETACHED,
+        lambda: sent_by_the_loss(X * FIRST_ROWS),
+        lambda: sent_by_the_loss(X * FIRST_ROWS, other=0.71),
+        {"side": "target", "num": X.numel() // 2, "size": X.numel()},
+    ),
+    Twins(
+        Kind.PART_DETACHED,
+        lambda: sent_by_the_loss(X * FIRST_ROWS),
+        lambda: sent_by_the_loss(1.001 * X * FIRST_ROWS),
     ),
     Twins(
         PlacesCode.PART_OF_TRIANGLE,

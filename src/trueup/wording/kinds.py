@@ -846,6 +846,11 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.NO_GRADIENT_IN_REFERENCE: _say(_gradient("is present, and the reference has none"), _WEIGHT),
     KindReason.ZERO_GRADIENT: _say(_gradient("is zero everywhere"), _WEIGHT),
     KindReason.ZERO_GRADIENT_IN_REFERENCE: _say(_gradient("is not zero, the reference's is"), _WEIGHT),
+    KindReason.PART_DETACHED: _say(
+        "the loss has the same value in both runs, and in the {side} alone sends nothing to {num} of "
+        "{size:count element} that it is made of: they are detached there",
+        {"side": "target", "num": 4, "size": 8},
+    ),
     # updates
     KindReason.NOT_UPDATED: _say(
         _not_updated, {**_WEIGHT, "has_gradient": True, "why": CauseCode.STEP_SKIPPED.value}

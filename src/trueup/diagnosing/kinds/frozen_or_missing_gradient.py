@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trueup.diagnosing.evidence import Evidence, Known
+from trueup.diagnosing.kinds.fitting import close, roundoff_of
 from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
+from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS
+from trueup.numerics.dtypes import DTYPES
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
-from trueup.types.finding import EvidenceRank, KindClass, KindCode
+from trueup.types.finding import EvidenceRank, KindClass, KindCode, Stage
 
 
 def _frozen(evidence: Evidence) -> Found | None:
@@ -47,6 +50,37 @@ def _missing(evidence: Evidence) -> Found | None:
     return replace(found, without=(CauseCode.NOT_TRAINABLE,)) if is_trained else found
 
 
+def _part_of_the_loss(evidence: Evidence) -> Found | None:
+    """A loss of one value that sends nothing to a part of what it is made of, and to the rest what the other
+    run's does: a mask would have changed its value, a detach does not."""
+    t, r = evidence.target_values, evidence.reference_values
+    is_sent = evidence.origin.stage is Stage.LOSS and evidence.origin.phase == "backward"
+    if not is_sent or t is None or r is None or t.shape != r.shape or not _same_loss(evidence):
+        return None
+    cut, given = (t == 0) & (r != 0), (r == 0) & (t != 0)
+    rest = ~(cut | given)
+    if cut.any() == given.any() or not t[rest].any() or not close(t[rest], r[rest], roundoff_of(evidence)).all():
+        return None
+    side, where = ("target", cut) if cut.any() else ("reference", given)
+    sentence = said(
+        evidence, KindReason.PART_DETACHED, side=side, num=int(where.sum()), size=int((t != 0).sum() + cut.sum())
+    )
+    found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+    without = _CAUSES if side == "reference" else (CauseCode.NOT_TRAINABLE, CauseCode.RESULT_UNUSED)
+    return replace(found, without=without)
+
+
+def _same_loss(evidence: Evidence) -> bool:
+    """Whether the loss that sends it has one value in both runs, to the roundings of a sum."""
+    runs = (evidence.target_run, evidence.reference_run)
+    at = evidence.surroundings.microbatch
+    known = [run.losses[at].value if at in run.losses else run.loss for run in runs]
+    if None in known:
+        return False
+    a, b = (float(one) for one in known if one is not None)
+    return abs(a - b) <= CLOSE_ROUNDINGS * DTYPES["float32"].eps * abs(b)
+
+
 _CAUSES = (CauseCode.NOT_TRAINABLE, CauseCode.GRAPH_CUT, CauseCode.RESULT_UNUSED)
 _IN_REFERENCE = (KindReason.NO_GRADIENT_IN_REFERENCE, KindReason.ZERO_GRADIENT_IN_REFERENCE)
 
@@ -61,7 +95,7 @@ RULE = KindRule(
     code=KindCode.FROZEN_OR_MISSING_GRADIENT,
     family=KindClass.MODEL,
     needs=Needs.NOTHING,
-    looks=(_frozen, _missing),
+    looks=(_frozen, _missing, _part_of_the_loss),
     causes=_CAUSES,
     advice=AdviceCode.FOLLOW_THE_GRAPH,
     place="a gradient of zeros is a scale of zero and a missing term too; where it is cut says more",

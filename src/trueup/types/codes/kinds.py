@@ -66,6 +66,7 @@ class KindReason(Code):
     NO_GRADIENT_IN_REFERENCE = "kind.no_gradient_in_reference"
     ZERO_GRADIENT = "kind.zero_gradient"
     ZERO_GRADIENT_IN_REFERENCE = "kind.zero_gradient_in_reference"
+    PART_DETACHED = "kind.part_detached"
     FEWER_COLLECTIVES = "kind.fewer_collectives"
     SUM_OVER_RANKS = "kind.sum_over_ranks"
     MEAN_OVER_RANKS = "kind.mean_over_ranks"
