@@ -196,3 +196,18 @@ def test_steps_the_profile_lacks_are_judged_by_the_dtype_bound(tmp_path: Path) -
     assert missing in result.content.notes
     assert result.summary["verdict"]["step"] == 1
     assert Trace(reference).steps() == {0: [0], 1: [0]}
+
+
+def test_a_change_that_a_program_undoes_is_no_measurement(tmp_path: Path) -> None:
+    """Masters that are written back, of an update by 0: the reruns are the reference again in step 1."""
+    reference = measured(tmp_path, 1e-4)
+    network().write(reference, step=1, run_id="first")
+    profile = NoiseProfile.read(reference)
+    later = profile.table.with_columns(step=pl.lit(1, pl.Int32), perturbed=0.0, repeat=0.0)
+    for twin, table in ((None, later), (1e-9, later.with_columns(perturbed=1e-9))):
+        NoiseProfile(table=pl.concat([profile.table, table]), facts=profile.facts).write(reference)
+        network(noisy(99, 1e-4)).write(tmp_path / "target")
+        network(noisy(99, 1e-8)).write(tmp_path / "target", step=1)
+        notes = compare(tmp_path / "target", reference).content.notes
+        missing = reason(NoteCode.NOT_IN_NOISE_PROFILE, step=1, rank=0)
+        assert (missing in notes) is (twin is None)

@@ -469,6 +469,15 @@ def summed_but_not_averaged() -> Evidence:
     return case(2 * mean, mean, elsewhere=Elsewhere(target_ranks=ranks), **GRADIENT)
 
 
+@near("missing_all_reduce")
+def the_mean_on_one_rank_alone() -> Evidence:
+    """What is reduced is on every rank: a mean that the reference's other rank does not hold is no reduction."""
+    ranks = tuple((i, known(g)) for i, g in enumerate(GRADS[:2]))
+    mean = (GRADS[0] + GRADS[1]) / 2
+    there = Elsewhere(target_ranks=ranks, reference_ranks=((0, known(mean)), (1, known(GRADS[2]))))
+    return case(GRADS[0], mean, elsewhere=there, **GRADIENT)
+
+
 @true("missing_zero_grad")
 def gradient_not_cleared() -> Evidence:
     earlier = Elsewhere(target_earlier=((0, known(GRADS[1])),))

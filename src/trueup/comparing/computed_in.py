@@ -1,7 +1,7 @@
 """What a record can have been rounded to, where all that it is computed from is bit-equal.
 
 A coarse dtype that both runs have used before rounds nothing that came out equal: a difference that starts at
-a record was made between the record and what it is computed from, in a dtype that one of the two shows. Three
+a record was made between the record and what it is computed from, in a dtype that one of the two shows. Four
 cases tell what a record is computed from:
 
 - an output of one function of the framework: the function's inputs. It computes in the dtype of its result or
@@ -10,6 +10,10 @@ cases tell what a record is computed from:
   modules returned. A sum over their n numbers adds n / ROWS_PER_ROUNDING to the walk.
 - where functions were captured and both runs are one program, a single number after others: those numbers.
   Functions show every step in between.
+
+- what a module makes of integers alone (cosines of positions): those, which are exact. An angle of up to n
+  is known to n roundings, and the module computes in the dtype of its result: a coarse one that stands before
+  it is none of its own.
 
 Elsewhere a module computes out of sight, in any dtype that it has seen.
 """
@@ -58,11 +62,13 @@ def computed_in(rows: Rows, metrics: Metrics) -> ComputedIn:
     one_program = rows.match.bridge is None and bool(rows.kind_is("api").any())
     after_numbers = single & (earlier > 0) & one_program
 
+    largest = _of_integers(rows, apart, own)
     roundoff = np.full(len(rows), np.inf)
     for chosen, source in (
         (after_model, returned),
         (after_numbers, earlier),
         (outputs & _of_equal_inputs(rows, apart), np.zeros(len(rows))),
+        (outputs & (largest > 0), own * largest),
     ):
         found = np.maximum(np.maximum(own, differing), source)
         roundoff[chosen] = np.minimum(roundoff, found)[chosen]
@@ -82,6 +88,19 @@ def _of_equal_inputs(rows: Rows, apart: Bools) -> Bools:
     some[call[inputs]] = True
     some[-1] = False
     return np.asarray(functions & (some & equal)[call])
+
+
+def _of_integers(rows: Rows, apart: Bools, own: Floats) -> Floats:
+    """Of rows whose call is a module that is given integers alone, all bit-equal: one more than the largest
+    magnitude of them; else 0."""
+    inputs = rows.phase_is("forward") & rows.slot_starts("input") & rows.kind_is("module")
+    call = _target_call(rows)
+    largest = np.zeros(rows.match.target.num_calls + 1)
+    sizes = [np.abs(rows.target.statistics[name]) for name in ("minimum", "maximum")]
+    np.maximum.at(largest, call[inputs], 1 + np.nan_to_num(np.fmax(*sizes))[inputs])
+    largest[call[inputs & (apart | (own > 0))]] = 0.0
+    largest[-1] = 0.0
+    return np.asarray(largest[call])
 
 
 def _target_call(rows: Rows) -> Codes:

@@ -145,9 +145,9 @@ class NoiseProfile:
 
     def of_rows(self, rows: Rows, step: int, rank: int) -> StepNoise | None:
         """The noise of every row of a comparison, by the reference's place; None where the profile has
-        nothing of this step and rank."""
+        nothing of this step and rank, or the reruns were the reference again by then."""
         here = self.table.filter((pl.col("step") == step) & (pl.col("rank") == rank))
-        if here.is_empty():
+        if here.is_empty() or self._is_lost_in(here):
             return None
         keys = keys_of_records(rows.reference.tables).with_row_index("record")
         found = keys.join(here, on=list(KEY), how="left", maintain_order="left").unique(
@@ -156,6 +156,18 @@ class NoiseProfile:
         at = rows.reference.record
         columns = {name: _column(found[name], at) for name in MEASURES}
         return StepNoise(**columns)
+
+
+    def _is_lost_in(self, step: pl.DataFrame) -> bool:
+        """Whether nothing of a step's forward shows what the reruns were changed by, where an earlier one does: a
+        program that writes its own copies of the weights back (masters, a rate of 0) undoes the change, and
+        nothing was measured."""
+        return not _is_moved(step) and _is_moved(self.table.filter(pl.col("step") < step["step"].min()))
+
+
+def _is_moved(table: pl.DataFrame) -> bool:
+    table = table.filter(pl.col("phase") == "forward")
+    return bool((table["perturbed"].fill_nan(None).drop_nulls() > 0).any())
 
 
 def keys_of_records(tables: StepTables) -> pl.DataFrame:

@@ -386,7 +386,9 @@ class _Work:
             headline = verdict.headline if known else near.headline(verdict.headline)
             return replace(verdict, headline=headline, evidence=near.beside(verdict.evidence, known=known))
         if found := book.anywhere():
-            self.ledger.notes.append(reason(NoteCode.CODE_DIFFERS, *found))
+            agrees = verdict.outcome is Outcome.AGREE
+            code = NoteCode.CODE_DIFFERS if agrees else NoteCode.PROGRAMS_DIFFER
+            self.ledger.notes.append(reason(code, *found))
             if verdict.headline.code is VerdictCode.BIT_IDENTICAL:
                 function = found[0].place("function") or found[0].place("name")
                 return replace(verdict, headline=reason(VerdictCode.CAPTURED_IS_EQUAL, function=function))

@@ -285,6 +285,9 @@ def _concluded(
     if outcome is Outcome.UNDECIDED and not findings:
         work.notes += (*_not_compared(context), *_programs(context))
     summary = context.comparison.summary
+    compared = read_reasons(summary, "notes")
+    if outcome is not Outcome.AGREE:
+        compared = tuple(note for note in compared if note.code not in _OF_CODE)
     typed = list(command) if command else (context.target.manifest.get("command") or [])
     return Diagnosis(
         target=str(work.target),
@@ -296,7 +299,7 @@ def _concluded(
         findings=findings,
         path=_path(summary.get("depth") or [], findings),
         losses=_losses(context),
-        notes=(*_basis_said(context), *work.notes, *read_reasons(summary, "notes")),
+        notes=(*_basis_said(context), *work.notes, *compared),
         runs={
             name: str(work.output / name)
             for name in ("compare", "replay", "gradients")
@@ -323,6 +326,10 @@ def _ordered(outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:
 def _is_of_layout(finding: Finding) -> bool:
     """Whether it is equal random numbers that lie otherwise in memory, which may come of any other cause."""
     return any(kind.sentence.code is KindReason.DROPPED_IN_OTHER_LAYOUT for kind in finding.kinds[:1])
+
+
+_OF_CODE = (NoteCode.CODE_DIFFERS, NoteCode.PROGRAMS_DIFFER)
+"""what ``compare`` says of the programs; a diagnosis says it anew where it is open"""
 
 
 def _of_words(outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:

@@ -152,6 +152,8 @@ def test_rules_give_the_codes_and_statuses_that_they_declare(steps: list[Step]) 
         "regrouped",
         "mean_of_tokens",
         "reduced_later",
+        "gathered_elsewhere",
+        "norm_in_parts",
         "uncounted_labels",
         "unread_views",
         "without_effect",

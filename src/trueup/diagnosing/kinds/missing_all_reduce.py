@@ -28,6 +28,8 @@ def _sum_over_ranks(evidence: Evidence) -> Found | None:
         return None
     best: tuple[float, KindReason, list[int]] | None = None
     for group in _groups(sorted(held), own):
+        if not _held_by_all(evidence, vectors, group):
+            continue
         for code, share in _shares(evidence, vectors, [held[r] for r in group], held[own]):
             if best is None or share > best[0] + NEAR_ONE:
                 best = share, code, group
@@ -37,6 +39,14 @@ def _sum_over_ranks(evidence: Evidence) -> Found | None:
     share, code, group = best
     sentence = said(evidence, code, *_fewer_collectives(evidence), ranks=[str(r) for r in group])
     return Found(rank=rank, measure=share, sentence=sentence, over=tuple(group))
+
+
+def _held_by_all(evidence: Evidence, vectors: Vectors, group: list[int]) -> bool:
+    """Whether the reference's ranks of a group hold one value, as far as they are known: what is reduced over
+    them is on all of them."""
+    known = [vectors.like(one) for rank, one in evidence.elsewhere.reference_ranks if rank in group]
+    most = ROUNDINGS_APART * vectors.rounding * vectors.norm
+    return all(one is None or length(one - vectors.reference) <= most for one in known)
 
 
 def _groups(ranks: list[int], own: int) -> list[list[int]]:
