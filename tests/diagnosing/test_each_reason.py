@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -115,6 +116,18 @@ def sent_by_the_loss(target: Tensor, *, loss: float = 0.7, other: float = 0.7) -
     """What a loss of the target sends to a model's output, beside that of the reference."""
     runs = {"target_run": RunFacts(loss=loss), "reference_run": RunFacts(loss=other)}
     return case(target, X, phase="backward", stage=Stage.LOSS, slot="output.0", module="", **runs)
+
+
+ONE, OTHER = (normal(*X.shape, seed=seed) for seed in (51, 52))
+
+
+def taken_in_place(*, alone: bool = False) -> Evidence:
+    """A sum in which one tensor is added in place of another: both runs have both, or each one of them."""
+    near = pair("input.0", ONE), pair("input.1", OTHER)
+    if alone:
+        near = replace(near[0], reference=None), replace(near[1], target=None)
+    around = Surroundings(module="layers.0", inputs=near)
+    return case(X + ONE - OTHER, X, surroundings=around)
 
 
 FIRST_ROWS = torch.arange(len(X)).reshape(-1, *(1,) * (X.ndim - 1)) < len(X) // 2
@@ -394,6 +407,12 @@ TWINS = [
         lambda: hidden(within(slice(3, 6), ALL)),
         lambda: hidden(within(slice(3, 6), slice(0, 15))),
         {"rows": "3 to 5"},
+    ),
+    Twins(
+        Kind.TERM_IN_PLACE,
+        taken_in_place,
+        lambda: taken_in_place(alone=True),
+        {"term": "input.0", "other": "input.1"},
     ),
     Twins(
         Kind.PART_DETACHED,

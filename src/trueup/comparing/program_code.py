@@ -8,8 +8,8 @@ decides whether two runs agree.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from trueup.comparing.call_arguments import Argument, lacking, not_handed_on, stands_for
 from trueup.comparing.program_statements import (
@@ -67,6 +67,8 @@ class CodeBook:
     reference: ProgramCode
     worlds: tuple[int, int] = (1, 1)
     """processes of both runs"""
+    counterparts: Mapping[str, str] = field(default_factory=dict)
+    """module of the target -> that of the reference, where two implementations were paired"""
 
     def near(self, module: str | None, phase: str | None) -> Near:
         """Differences nearest to a place: in the module's own forward, else in the modules around it, else in
@@ -99,14 +101,16 @@ class CodeBook:
             yield self._of_module("")
 
     def _of_module(self, module: str) -> list[_Pair]:
-        hung = [
-            key for key in (*self.target.modules, *self.reference.modules) if key.startswith(f"{module} ")
-        ]
+        other = self.counterparts.get(module, module)
+        if module not in self.target.types or other not in self.reference.types:
+            return []
         pairs = [
-            _Pair(module or "the model", self.target.forward_of(module), self.reference.forward_of(module))
+            _Pair(module or "the model", self.target.forward_of(module), self.reference.forward_of(other))
         ]
-        pairs += [_Pair(key, self.target.modules.get(key), self.reference.modules.get(key)) for key in hung]
-        return pairs if module in self.target.types and module in self.reference.types else []
+        for key in (*self.target.modules, *self.reference.modules) if module == other else ():
+            if key.startswith(f"{module} "):  # what is hung on it
+                pairs.append(_Pair(key, self.target.modules.get(key), self.reference.modules.get(key)))
+        return pairs
 
     def _outside(self, phase: str) -> list[_Pair]:
         """The optimizer's step, and the functions above the model's call, innermost first."""
@@ -285,7 +289,13 @@ def _inside(frames: Roots, others: Roots) -> list[str]:
     return [name for name in names[: outermost + 1] if name not in others]
 
 
-def code_book(target: TraceSource, reference: TraceSource, rank: int = 0) -> CodeBook | None:
+def code_book(
+    target: TraceSource,
+    reference: TraceSource,
+    rank: int = 0,
+    *,
+    counterparts: Mapping[str, str] | None = None,
+) -> CodeBook | None:
     """The programs of two traces; None where one of them kept none."""
     sides = []
     for source in (target, reference):
@@ -295,7 +305,9 @@ def code_book(target: TraceSource, reference: TraceSource, rank: int = 0) -> Cod
     if of_target is None or of_reference is None or not of_target.names & of_reference.names:
         return None  # two programs that have nothing in common differ everywhere
     worlds = int(target.manifest.get("world_size") or 1), int(reference.manifest.get("world_size") or 1)
-    return CodeBook(target=of_target, reference=of_reference, worlds=worlds)
+    return CodeBook(
+        target=of_target, reference=of_reference, worlds=worlds, counterparts=counterparts or {}
+    )
 
 
 def _replaced(

@@ -342,7 +342,8 @@ def _with_code(
 ) -> tuple[tuple[Finding, ...], tuple[tuple[Reason, ...], ...]]:
     """Findings with what differs in the programs' code at their place, and what of it is statements of the
     place itself."""
-    book = code_book(context.target, context.reference) if findings else None
+    paired = {} if context.bridge is None else context.bridge.modules.reference_of()
+    book = code_book(context.target, context.reference, counterparts=paired) if findings else None
     if book is None:
         return findings, ((),) * len(findings)
     near = [None if one.stage in _NOT_IN_CODE else _code_near(one, book) for one in findings]

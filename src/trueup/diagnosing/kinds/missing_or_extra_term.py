@@ -97,9 +97,12 @@ def _in_place(evidence: Evidence) -> Found | None:
     difference = vectors.target - vectors.reference
     allowed = min(_rounded(evidence, vectors), (1.0 - FULL_SHARE) * vectors.difference)
     both = [(p.target.name, p.reference.name) for p in _pairs(evidence) if p.target and p.reference]
+    in_both = {name for pair in both for name in pair}
     for (name, x), (other, y) in permutations(known, 2):
         if name == other or (name, other) in both or (other, name) in both:
             continue  # a difference that came in with it
+        if name not in in_both and other not in in_both:
+            continue  # each of one run alone: perhaps counterparts, apart for the same reason
         if min(length(x), length(y)) <= 2 * allowed or length(x - y) <= 2 * allowed:
             continue  # as much as nothing, or alike: one of them alone, or another would do as well
         if length(difference - x + y) <= allowed and holds_everywhere(evidence, x - y, 1.0):
