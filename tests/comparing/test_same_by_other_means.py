@@ -318,7 +318,9 @@ def test_a_norm_of_other_parts(
 ) -> None:
     """Squares that ranks add up: where both clip to what comes of them and the gradients agree, so do they."""
     sides = (Recorder(), Recorder())
-    for out, (part, total), handed in zip(sides, parts, (given, WHOLE if given is WHOLE else CLIPPED), strict=True):
+    for out, (part, total), handed in zip(
+        sides, parts, (given, WHOLE if given is WHOLE else CLIPPED), strict=True
+    ):
         out.record(out.call("loss", "loss"), "loss", "value", np.full((), loss, np.float32))
         weight = out.call("parameter", "m.weight")
         out.record(weight, "param_grad", "accumulated", WHOLE.astype(np.float32))

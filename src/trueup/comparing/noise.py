@@ -157,7 +157,6 @@ class NoiseProfile:
         columns = {name: _column(found[name], at) for name in MEASURES}
         return StepNoise(**columns)
 
-
     def _is_lost_in(self, step: pl.DataFrame) -> bool:
         """Whether nothing of a step's forward shows what the reruns were changed by, where an earlier one does: a
         program that writes its own copies of the weights back (masters, a rate of 0) undoes the change, and

@@ -305,9 +305,7 @@ def code_book(
     if of_target is None or of_reference is None or not of_target.names & of_reference.names:
         return None  # two programs that have nothing in common differ everywhere
     worlds = int(target.manifest.get("world_size") or 1), int(reference.manifest.get("world_size") or 1)
-    return CodeBook(
-        target=of_target, reference=of_reference, worlds=worlds, counterparts=counterparts or {}
-    )
+    return CodeBook(target=of_target, reference=of_reference, worlds=worlds, counterparts=counterparts or {})
 
 
 def _replaced(

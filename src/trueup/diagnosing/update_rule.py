@@ -133,7 +133,9 @@ def _update(fqn: str, book: StepView, before: StepView | None, settings: dict[st
         fqn=fqn,
         moved=book.digest(at) is None or book.digest(at) != book.digest(after),
         dtype=book.dtype(at),
-        after_dtype=_updated_dtype(book, at, after, moves=settings.get("lr") != 0 and _has_gradient(fqn, book)),
+        after_dtype=_updated_dtype(
+            book, at, after, moves=settings.get("lr") != 0 and _has_gradient(fqn, book)
+        ),
         held_dtype=book.dtype(after),
         state_dtypes={
             name: dtype for name, record in state.items() if (dtype := precision_of(book, record)) is not None

@@ -59,11 +59,19 @@ def _part_of_the_loss(evidence: Evidence) -> Found | None:
         return None
     cut, given = (t == 0) & (r != 0), (r == 0) & (t != 0)
     rest = ~(cut | given)
-    if cut.any() == given.any() or not t[rest].any() or not close(t[rest], r[rest], roundoff_of(evidence)).all():
+    if (
+        cut.any() == given.any()
+        or not t[rest].any()
+        or not close(t[rest], r[rest], roundoff_of(evidence)).all()
+    ):
         return None
     side, where = ("target", cut) if cut.any() else ("reference", given)
     sentence = said(
-        evidence, KindReason.PART_DETACHED, side=side, num=int(where.sum()), size=int((t != 0).sum() + cut.sum())
+        evidence,
+        KindReason.PART_DETACHED,
+        side=side,
+        num=int(where.sum()),
+        size=int((t != 0).sum() + cut.sum()),
     )
     found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
     without = _CAUSES if side == "reference" else (CauseCode.NOT_TRAINABLE, CauseCode.RESULT_UNUSED)
