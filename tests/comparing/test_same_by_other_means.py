@@ -316,7 +316,7 @@ CLIPPED = WHOLE / 4
 def test_a_norm_of_other_parts(
     parts: tuple[tuple[float, float], ...], given: np.ndarray, loss: float, is_left: bool, tmp_path: Path
 ) -> None:
-    """Squares that ranks add up: where both clip to what comes of them and the gradients agree, so do they."""
+    """Squares that ranks add up: where both clip to what comes of them and gradients agree, so do they."""
     sides = (Recorder(), Recorder())
     for out, (part, total), handed in zip(
         sides, parts, (given, WHOLE if given is WHOLE else CLIPPED), strict=True

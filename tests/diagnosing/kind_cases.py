@@ -471,7 +471,7 @@ def summed_but_not_averaged() -> Evidence:
 
 @near("missing_all_reduce")
 def the_mean_on_one_rank_alone() -> Evidence:
-    """What is reduced is on every rank: a mean that the reference's other rank does not hold is no reduction."""
+    """What is reduced is on every rank: a mean that the reference's other rank does not hold is none."""
     ranks = tuple((i, known(g)) for i, g in enumerate(GRADS[:2]))
     mean = (GRADS[0] + GRADS[1]) / 2
     there = Elsewhere(target_ranks=ranks, reference_ranks=((0, known(mean)), (1, known(GRADS[2]))))

@@ -158,9 +158,9 @@ class NoiseProfile:
         return StepNoise(**columns)
 
     def _is_lost_in(self, step: pl.DataFrame) -> bool:
-        """Whether nothing of a step's forward shows what the reruns were changed by, where an earlier one does: a
-        program that writes its own copies of the weights back (masters, a rate of 0) undoes the change, and
-        nothing was measured."""
+        """Whether nothing of a step's forward shows what the reruns were changed by, where an earlier one
+        does: a program that writes its own copies of the weights back (masters, a rate of 0) undoes the
+        change, and nothing was measured."""
         return not _is_moved(step) and _is_moved(self.table.filter(pl.col("step") < step["step"].min()))
 
 

@@ -107,9 +107,9 @@ class CodeBook:
         pairs = [
             _Pair(module or "the model", self.target.forward_of(module), self.reference.forward_of(other))
         ]
-        for key in (*self.target.modules, *self.reference.modules) if module == other else ():
-            if key.startswith(f"{module} "):  # what is hung on it
-                pairs.append(_Pair(key, self.target.modules.get(key), self.reference.modules.get(key)))
+        every = (*self.target.modules, *self.reference.modules) if module == other else ()
+        hung = [key for key in every if key.startswith(f"{module} ")]
+        pairs += [_Pair(key, self.target.modules.get(key), self.reference.modules.get(key)) for key in hung]
         return pairs
 
     def _outside(self, phase: str) -> list[_Pair]:

@@ -164,7 +164,8 @@ PHRASES = {
         sentence="the optimizer has masters of the weights, and is given gradients of them that agree"
     ),
     Is.NORM_IN_PARTS: Phrase(
-        sentence="ranks add up the norm of the gradients from other parts; clipping to it gives the same gradients"
+        sentence="ranks add up the norm of the gradients from other parts; clipping to it gives the same "
+        "gradients"
     ),
     Is.REDUCED_BY_OPTIMIZER: Phrase(
         sentence="ranks hold gradients of their own; the optimizer updates the weight alike on all ranks, as "

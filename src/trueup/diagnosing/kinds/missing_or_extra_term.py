@@ -87,6 +87,13 @@ def _rounded(evidence: Evidence, vectors: Vectors) -> float:
     return relative * max(vectors.norm, vectors.target_norm)
 
 
+def _may_be_one(name: str, other: str, evidence: Evidence) -> bool:
+    """Whether both are one tensor of the two runs, so that a difference came in with it; or each is of one
+    run alone, perhaps counterparts that are apart for the same reason."""
+    both = [{p.target.name, p.reference.name} for p in _pairs(evidence) if p.target and p.reference]
+    return name == other or {name, other} in both or not {name, other} & set().union(*both)
+
+
 def _in_place(evidence: Evidence) -> Found | None:
     """t - r is one tensor known nearby less another one: the first is added in place of the second."""
     vectors = _comparable(evidence)
@@ -96,13 +103,9 @@ def _in_place(evidence: Evidence) -> Found | None:
     known = known[:_MAX_COMPARED]
     difference = vectors.target - vectors.reference
     allowed = min(_rounded(evidence, vectors), (1.0 - FULL_SHARE) * vectors.difference)
-    both = [(p.target.name, p.reference.name) for p in _pairs(evidence) if p.target and p.reference]
-    in_both = {name for pair in both for name in pair}
     for (name, x), (other, y) in permutations(known, 2):
-        if name == other or (name, other) in both or (other, name) in both:
-            continue  # a difference that came in with it
-        if name not in in_both and other not in in_both:
-            continue  # each of one run alone: perhaps counterparts, apart for the same reason
+        if _may_be_one(name, other, evidence):
+            continue
         if min(length(x), length(y)) <= 2 * allowed or length(x - y) <= 2 * allowed:
             continue  # as much as nothing, or alike: one of them alone, or another would do as well
         if length(difference - x + y) <= allowed and holds_everywhere(evidence, x - y, 1.0):

@@ -42,8 +42,10 @@ def gathered(book: StepView) -> dict[str, Gathered]:
     for master in masters:
         record = book.parameter(master, *CLIPPED)
         total, shape = book.sketch(record), book.shape(record)
+        if total is None or not np.any(total):
+            continue
         fits = []
-        for fqn in apart if total is not None and np.any(total) else ():
+        for fqn in apart:
             records = book.parameter_records(fqn, *LOCAL)
             if fqn in found or len(records) < 2 or book.shape(records[0]) != shape:
                 continue
