@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import permutations
 
 import numpy as np
@@ -87,10 +87,9 @@ def _rounded(evidence: Evidence, vectors: Vectors) -> float:
     return relative * max(vectors.norm, vectors.target_norm)
 
 
-def _may_be_one(name: str, other: str, evidence: Evidence) -> bool:
+def _may_be_one(name: str, other: str, both: Sequence[set[str]]) -> bool:
     """Whether both are one tensor of the two runs, so that a difference came in with it; or each is of one
-    run alone, perhaps counterparts that are apart for the same reason."""
-    both = [{p.target.name, p.reference.name} for p in _pairs(evidence) if p.target and p.reference]
+    run alone, perhaps counterparts that are apart for the same reason. ``both``: names of what both have."""
     return name == other or {name, other} in both or not {name, other} & set().union(*both)
 
 
@@ -103,8 +102,9 @@ def _in_place(evidence: Evidence) -> Found | None:
     known = known[:_MAX_COMPARED]
     difference = vectors.target - vectors.reference
     allowed = min(_rounded(evidence, vectors), (1.0 - FULL_SHARE) * vectors.difference)
+    both = [{p.target.name, p.reference.name} for p in _pairs(evidence) if p.target and p.reference]
     for (name, x), (other, y) in permutations(known, 2):
-        if _may_be_one(name, other, evidence):
+        if _may_be_one(name, other, both):
             continue
         if min(length(x), length(y)) <= 2 * allowed or length(x - y) <= 2 * allowed:
             continue  # as much as nothing, or alike: one of them alone, or another would do as well
