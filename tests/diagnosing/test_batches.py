@@ -55,6 +55,32 @@ def test_how_a_batch_differs_is_named(target: Any, reference: Any, name: str) ->
     assert relation(target, reference).name == name
 
 
+LENGTHS = np.array([5, 9, 12, 7])
+KEPT = (np.arange(14) < LENGTHS[:, None]).astype(np.int64)
+ANSWERS = KEPT * (np.arange(14) >= 3)
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "name", "facts"),
+    [
+        (KEPT * (np.arange(14) < LENGTHS[:, None] - 1), KEPT, "flags", {"fewer": 4, "length": 1, "end": "last"}),
+        (KEPT, KEPT * (np.arange(14) > 1), "flags", {"more": 8, "length": 2, "end": "first"}),
+        (np.ones_like(KEPT), KEPT, "flags", {"more": 23, "length": 0, "end": ""}),
+        (1 - KEPT, KEPT, "flags", {"inverted": True}),
+        (np.roll(ANSWERS, -1, axis=1), ANSWERS, "shift", {"shift": 1}),
+        (KEPT[[1, 0, 3, 2]], KEPT, "order", {}),
+        (KEPT + 2, KEPT, "offset", {}),
+    ],
+    ids=["one shorter", "from the third", "all ones", "inverted", "shifted", "reordered", "no flags"],
+)
+def test_masks_that_are_shorter_are_not_shifted(
+    target: Any, reference: Any, name: str, facts: dict[str, Any]
+) -> None:
+    found = relation(target, reference)
+    assert found.name == name
+    assert {key: found.evidence.facts[key] for key in facts} == facts
+
+
 PIXELS = np.random.default_rng(4).standard_normal((4, 3, 6, 5)).astype(np.float32).astype(np.float64)
 
 

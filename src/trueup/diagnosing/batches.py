@@ -36,7 +36,7 @@ class Relation:
     """How one batch came to differ from another."""
 
     name: str
-    """``same order more_rows begin_anew counting offset offset_by_row shape shift padding packing some_rows
+    """``same order more_rows begin_anew counting offset offset_by_row flags shape shift padding packing some_rows
     mapped_ids``, else ``other``"""
     evidence: Reason
 
@@ -52,6 +52,7 @@ def relation(target: Ints, reference: Ints) -> Relation:
         return Relation(name="same", evidence=reason(Batches.SAME))
     for look in (
         _order,
+        _flags,
         _counting,
         _offset,
         _offset_by_row,
@@ -243,6 +244,33 @@ def moved(target: Ints, reference: Ints) -> Relation | None:
         )
     )
     return found if np.array_equal(mine, theirs) else None
+
+
+def _flags(target: Ints, reference: Ints) -> Relation | None:
+    """Zeros and ones, as of a mask, that are more or fewer on one side, or all exchanged. That a mask is one
+    shorter is no shift of it."""
+    if target.shape != reference.shape or not {*np.unique(target), *np.unique(reference)} <= {0, 1}:
+        return None
+    more, fewer = ((a > b).sum() for a, b in ((target, reference), (reference, target)))
+    inverted = bool((target != reference).all())
+    if more and fewer and not inverted:
+        return None
+    ends = {_end(*rows) for rows in zip(target, reference, strict=True) if (rows[0] != rows[1]).any()}
+    end, length = ends.pop() if len(ends) == 1 else ("", 0)
+    numbers = {"more": int(more), "fewer": int(fewer), "length": length}
+    return Relation(name="flags", evidence=reason(Batches.FLAGS, **numbers, end=end, inverted=inverted))
+
+
+def _end(row: Ints, other: Ints) -> tuple[str, int]:
+    """Where two rows of zeros and ones differ, and by how many: at the ``first`` or the ``last`` ones of the
+    one that has more; else "" and 0."""
+    longer = np.flatnonzero(row | other)
+    apart = np.flatnonzero(row != other)
+    subset = len(longer) == max(row.sum(), other.sum())
+    for end, ones in (("last", longer[len(longer) - len(apart) :]), ("first", longer[: len(apart)])):
+        if subset and np.array_equal(apart, ones) and len(apart) < len(longer):
+            return end, len(apart)
+    return "", 0
 
 
 def _shift(target: Ints, reference: Ints) -> Relation | None:

@@ -25,6 +25,20 @@ def _shift(facts: Facts) -> str:
     return f"every row is {count(abs(facts['shift']), 'position')} {ahead} the reference's"
 
 
+def _flags(facts: Facts) -> str:
+    if facts["inverted"]:
+        return "each 1 is a 0 in the reference, and each 0 a 1"
+    number, side = (
+        (facts["fewer"], "reference") if facts["fewer"] else (facts["more"], "target")
+    )
+    other = "target" if side == "reference" else "reference"
+    text = f"{count(number, 'position')} that {'is' if number == 1 else 'are'} 1 in the {side} alone"
+    if not facts["end"]:
+        return f"{text}, 0 in the {other}"
+    which = facts["end"] if facts["length"] == 1 else f"{facts['end']} {facts['length']}"
+    return f"{text}: the {which} of the ones of a row"
+
+
 _PADDED = {"left": "on the left", "right": "on the right", "none": "at no end"}
 
 
@@ -97,6 +111,12 @@ PHRASES = {
         _order, {"rows": ("1", "0"), "num": 2}, {"rows": ("1", "2", "3", "4", "5", "0"), "num": 9}
     ),
     B.SHIFT: clause(_shift, {"shift": 1}, {"shift": -2}),
+    B.FLAGS: clause(
+        _flags,
+        {"more": 0, "fewer": 4, "length": 1, "end": "last", "inverted": False},
+        {"more": 9, "fewer": 0, "length": 0, "end": "", "inverted": False},
+        {"more": 9, "fewer": 7, "length": 0, "end": "", "inverted": True},
+    ),
     B.PADDING: clause(
         _padding,
         {

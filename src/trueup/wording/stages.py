@@ -177,6 +177,7 @@ def _lower(text: str) -> str:
 
 
 _BATCHES = {
+    "flags": "Other positions of an input are 1",
     "order": "The batch holds the same rows in a different order",
     "offset": "Every id of the batch is larger or smaller by one constant",
     "begin_anew": "Positions begin anew inside rows in one run alone",

@@ -775,7 +775,7 @@ def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str,
     )
 
 
-_OF_ANY_INPUT = ("shift", "begin_anew", "counting", "offset", "offset_by_row")
+_OF_ANY_INPUT = ("flags", "shift", "begin_anew", "counting", "offset", "offset_by_row")
 """relations that tell how an input was made, whatever it holds"""
 _TOKENS = ("input_ids", "tokens", "ids", "idx", "token_ids")
 

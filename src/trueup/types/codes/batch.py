@@ -9,6 +9,7 @@ class BatchCode(Code):
     SAME = "batch.same_ids"
     ORDER = "batch.rows_reordered"
     SHIFT = "batch.rows_shifted"
+    FLAGS = "batch.flags_differ"
     PADDING = "batch.padding_differs"
     ROW_LENGTH = "batch.row_length_differs"
     STREAM_OFFSET = "batch.stream_offset"
