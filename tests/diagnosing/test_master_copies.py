@@ -27,7 +27,7 @@ kind = sys.argv[1]
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)).bfloat16()
 weights = list(model.parameters())
-if kind in ("copies", "copied back", "resting"):
+if kind in ("copies", "copied back", "resting", "coarse state"):
     held = [weight.detach().float().clone().requires_grad_() for weight in weights]
 elif kind == "something else":
     held = [torch.zeros(3, 5, requires_grad=True) for _ in weights]
@@ -41,12 +41,16 @@ for step in range(2):
         if one is not weight:
             one.grad = weight.grad.float() if one.shape == weight.shape else torch.ones_like(one)
     optimizer.step()
-    if kind in ("copies", "copied back", "resting"):
+    if kind in ("copies", "copied back", "resting", "coarse state"):
         with torch.no_grad():
             for weight, one in zip(weights, held):
                 weight.copy_(one)
                 if kind == "copied back":
                     one.copy_(weight)
+    if kind == "coarse state":
+        for state in optimizer.state.values():
+            for name in ("exp_avg", "exp_avg_sq"):
+                state[name].copy_(state[name].bfloat16())
     model.zero_grad()
     optimizer.zero_grad()
 """
@@ -56,7 +60,7 @@ for step in range(2):
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("masters")
     (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
-    for kind in ("copies", "copied back", "weights", "something else", "resting"):
+    for kind in ("copies", "copied back", "weights", "something else", "resting", "coarse state"):
         command = [sys.executable, "-m", "trueup", "capture", "-o", str(folder / kind)]
         options = ["--preset", "diagnose", "--", sys.executable, str(folder / "program.py"), kind]
         subprocess.run([*command, *options], check=True, capture_output=True)
@@ -191,6 +195,12 @@ def test_copies_that_are_rounded_back_are_named(runs: Path) -> None:
         assert said_of_the_optimizer(runs, both, both) == []
     swapped = said_of_the_optimizer(runs, "copies", "copied back")
     assert WeightsCode.RESTARTED not in [one.code for one in swapped]
+
+
+def test_state_of_copies_that_is_rounded_between_two_steps(runs: Path) -> None:
+    """A copy begins a step as the step before left it, though nobody recorded it there."""
+    found = diagnose(runs / "coarse state", runs / "copies", output=runs / "rounded").findings
+    assert found[0].headline.code is Stages.STATE_ROUNDED
 
 
 @pytest.mark.parametrize(("target", "reference"), [("resting", "copies"), ("copies", "resting")])

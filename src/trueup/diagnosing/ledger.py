@@ -404,15 +404,20 @@ def _measured(book: StepView, fqn: str, slot: tuple[str, str]) -> int | None:
 
 
 def way_of(
-    factors: Mapping[str, float], common: float, rounding: Mapping[str, float] | None = None
+    factors: Mapping[str, float],
+    common: float,
+    rounding: Mapping[str, float] | None = None,
+    *,
+    unchanged: float = CLIP_EXACT,
 ) -> tuple[str, tuple[tuple[str, float], ...]]:
     """How gradients were clipped, by the factor of each parameter: ``none``, ``norm`` or ``each``; and those
-    whose factor is not the common one, by more than multiplying rounds in the dtype that holds them."""
+    whose factor is not the common one, by more than multiplying rounds in the dtype that holds them.
+    ``unchanged``: how far a common factor of 1 may seem to be off."""
     least, known = max(abs(common), 1e-12), rounding or {}
     uneven = tuple(
         (f, v) for f, v in factors.items() if abs(v - common) > max(CLIP_NEAR, known.get(f, 0.0)) * least
     )
-    return "each" if uneven else "none" if abs(common - 1) < CLIP_EXACT else "norm", uneven
+    return "each" if uneven else "none" if abs(common - 1) < unchanged else "norm", uneven
 
 
 def factor_rounding(book: StepView) -> dict[str, float]:

@@ -275,7 +275,7 @@ def _concluded(
 ) -> Diagnosis:
     found = _ordered(outcomes)
     later = () if found else _later_but_order(context, outcomes)
-    outcomes = _pointed(outcomes, later)
+    outcomes = _pointed(outcomes, later, context.steps[0][0])
     findings = (*(found or later), *_of_words(outcomes))
     if findings:
         findings = (_with_next(_with_before(findings[0], outcomes), context, work), *findings[1:])
@@ -447,10 +447,21 @@ def _later_but_order(context: Context, outcomes: Sequence[StageOutcome]) -> tupl
     return tuple(one for one in _later(context) if not (same and one.stage is Stage.DATA))
 
 
-def _pointed(outcomes: tuple[StageOutcome, ...], later: tuple[Finding, ...]) -> tuple[StageOutcome, ...]:
-    """The outcomes; where the next loss differs without a fault, with where traces show that it begins."""
+def _pointed(
+    outcomes: tuple[StageOutcome, ...], later: tuple[Finding, ...], first: int
+) -> tuple[StageOutcome, ...]:
+    """The outcomes; where the next loss differs without a fault, with where traces show that it begins. Where
+    no stage is open, the stage that the first step passes says in which step it differs."""
     if not later:
         return outcomes
+    if not any(one.said.code is Stages.NEXT_LOSS_ALONE for one in outcomes):
+        said = reason(Stages.DIFFERS_LATER, first=first, step=later[0].step or 0)
+        return tuple(
+            replace(one, said=said, status=StageStatus.FAILED)
+            if one.stage is later[0].stage and one.status is StageStatus.PASSED
+            else one
+            for one in outcomes
+        )
     said = reason(Stages.NEXT_LOSS_FOUND, site=later[0].site or "")
     return tuple(
         replace(one, said=said, status=StageStatus.CONSEQUENCE)

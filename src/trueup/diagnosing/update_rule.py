@@ -144,6 +144,8 @@ def _update(fqn: str, book: StepView, before: StepView | None, settings: dict[st
         has_gradient=_has_gradient(fqn, book),
     )
     start, end, gradient = book.sample(at), book.sample(after), book.sample(book.parameter(fqn, *CLIPPED))
+    if at is None and before is not None:  # a master: as the step before left it
+        start = before.sample(before.parameter(fqn, *UPDATED))
     if start is None or end is None or gradient is None or start.shape != end.shape:
         return update
     moved = (end - start).ravel()

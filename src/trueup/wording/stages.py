@@ -372,6 +372,7 @@ PHRASES = {
         {"num": 4},
     ),
     S.ONE_STEP: clause("only one step was captured in both runs"),
+    S.DIFFERS_LATER: clause("Agrees in step {first}; differs in step {step}", {"first": 0, "step": 1}),
     S.NEXT_LOSS_FOUND: clause("Differs from {site} on", {"site": "layers.0 · output.0"}),
     S.NEXT_LOSS_AGREES: clause("The loss agrees, though {num:count record} before it differ", {"num": 3}),
     S.LOSS_GRADIENT: clause("The loss agrees, but its gradient differs"),

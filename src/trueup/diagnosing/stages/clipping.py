@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.ledger import Clipping, clipping, factor_rounding, way_of
+from trueup.diagnosing.optimizer_fit import roundoff_of
 from trueup.diagnosing.stages.clipping_ranks import axis_of_norm, norms_of_all_ranks
 from trueup.diagnosing.stages.context import Context, is_beyond
 from trueup.diagnosing.stages.copies import parts_of
@@ -15,7 +16,7 @@ from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.thresholds import CLIP_EXACT, CLIP_NEAR, SAME_FACTOR, SAME_NORM
 from trueup.diagnosing.whose import axis_of_factor, axis_of_factors, of_ranks
 from trueup.merging.trace import MergedTrace
-from trueup.store import TraceSource
+from trueup.store import StepView, TraceSource
 from trueup.store.view import ACCUMULATED, CLIPPED
 from trueup.types.codes import ClippingCode as Clip
 from trueup.types.codes import Code
@@ -235,7 +236,9 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
         return None
     ordered = sorted(factors.values())
     common = ordered[len(ordered) // 2]
-    way, uneven = way_of(factors, common, factor_rounding(book))
+    rounding = factor_rounding(book)
+    unchanged = max((rounding[f] for f in factors if _is_rounded_in(f, book, theirs, context)), default=0.0)
+    way, uneven = way_of(factors, common, rounding, unchanged=max(CLIP_EXACT, unchanged))
     return Clipping(
         way=way,
         norm=reference.norm,
@@ -246,6 +249,13 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
         uneven=uneven,
         largest=reference.largest,
     )
+
+
+def _is_rounded_in(fqn: str, book: StepView, theirs: StepView, context: Context) -> bool:
+    """Whether a gradient of the reference was put into a coarser dtype than its own."""
+    other = theirs.parameter(context.matched.get(fqn, fqn), *ACCUMULATED)
+    held = book.dtype(book.parameter(fqn, *CLIPPED)), theirs.dtype(other)
+    return roundoff_of(held[0]) > roundoff_of(held[1])
 
 
 def _same_parameters(context: Context, rank: int) -> bool:

@@ -22,6 +22,7 @@ class StagesCode(Code):
     DETACHED_CAUSE = "loss.detached"
     EVALUATED_WEIGHTS = "forward.evaluated_with_other_weights"
     NEXT_LOSS_ALONE = "next_loss.differs_alone"
+    DIFFERS_LATER = "stage.differs_later"
     NEXT_LOSS_FOUND = "next_loss.found"
     NEXT_LOSS_AGREES = "next_loss.agrees"
     GIVEN_LOSS = "next_loss.with_given_gradients"
