@@ -413,6 +413,8 @@ def _of_ids(target: Batch, reference: Batch, names: Sequence[str], context: Cont
             continue
         if name.partition(".")[2] in context.inputs_without_effect:
             continue
+        if _is_hidden_there(name, target, reference):
+            continue
         outside = _outside(target, name)
         if outside.any():
             findings.append(_out_of_range(target, name, outside))
@@ -439,6 +441,25 @@ def _is_padded_otherwise(name: str, ids: Ints, other: Ints) -> bool:
     """Whether a mask or positions have another shape: that follows from how rows are cut and padded, of which
     the tokens beside them say whether it matters."""
     return ids.shape != other.shape and (MASK in name or POSITION in name)
+
+
+def _is_hidden_there(name: str, target: Batch, reference: Batch) -> bool:
+    """Whether an input differs nowhere but where a mask of the same tokens does: what stands there follows
+    from what the mask hides. Labels are no part of what it hides."""
+    apart = target.ids[name] != reference.ids[name] if _are_alike(name, target, reference) else None
+    if apart is None or _is_of_labels(name) or MASK in name:
+        return False
+    at = name.rpartition(".")[0]
+    masks = [one for one in target.ids if MASK in one and one.rpartition(".")[0] == at]
+    others = (
+        target.ids[one] != reference.ids[one] for one in masks if _are_alike(one, target, reference)
+    )
+    return any(mask.shape == apart.shape and mask.any() and not (apart & ~mask).any() for mask in others)
+
+
+def _are_alike(name: str, target: Batch, reference: Batch) -> bool:
+    """Whether both runs have the input, in one shape."""
+    return name in reference.ids and target.ids[name].shape == reference.ids[name].shape
 
 
 def _is_one_for_all_rows(ids: Ints, other: Ints) -> bool:
