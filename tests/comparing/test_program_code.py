@@ -16,7 +16,7 @@ from trueup.adapters.code import Code
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.program_code import CodeBook, code_book
 from trueup.comparing.run import compare
-from trueup.store.code import code_of
+from trueup.store.code import ProgramCode, code_of
 from trueup.types.codes import EvidenceCode, NoteCode, VerdictCode
 from trueup.types.reason import Reason
 from trueup.types.status import Outcome
@@ -541,3 +541,17 @@ def test_of_a_loss_the_code_that_makes_it_is_told_and_not_the_model_s(
     assert verdict.outcome is (Outcome.AGREE if function is None else Outcome.DIFFER)
     if function is not None:
         assert (verdict.headline.place("function"), verdict.evidence[0].place("function")) == (function,) * 2
+
+
+@pytest.mark.parametrize(
+    ("module", "counterpart"), [("", "model"), ("norm", "model.norm"), ("layers.0", "layers.0")]
+)
+def test_a_module_that_is_called_alone_is_the_one_of_its_class(module: str, counterpart: str) -> None:
+    """One run calls the model without its head; layers are several of one class, and tell nothing."""
+    inside = {"": "Inner", "norm": "Norm", "layers.0": "Layer", "layers.1": "Layer"}
+    whole = {"": "Whole"} | {f"model.{name}".rstrip("."): one for name, one in inside.items()}
+    sides = (
+        ProgramCode(functions=(), types=one, classes={}, modules={}, frames={}) for one in (inside, whole)
+    )
+    book = CodeBook(**dict(zip(("target", "reference"), sides, strict=True)))
+    assert book._counterpart(module) == counterpart

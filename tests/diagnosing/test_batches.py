@@ -63,7 +63,12 @@ ANSWERS = KEPT * (np.arange(14) >= 3)
 @pytest.mark.parametrize(
     ("target", "reference", "name", "facts"),
     [
-        (KEPT * (np.arange(14) < LENGTHS[:, None] - 1), KEPT, "flags", {"fewer": 4, "length": 1, "end": "last"}),
+        (
+            KEPT * (np.arange(14) < LENGTHS[:, None] - 1),
+            KEPT,
+            "flags",
+            {"fewer": 4, "length": 1, "end": "last"},
+        ),
         (KEPT, KEPT * (np.arange(14) > 1), "flags", {"more": 8, "length": 2, "end": "first"}),
         (np.ones_like(KEPT), KEPT, "flags", {"more": 23, "length": 0, "end": ""}),
         (1 - KEPT, KEPT, "flags", {"inverted": True}),

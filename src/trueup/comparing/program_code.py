@@ -101,7 +101,7 @@ class CodeBook:
             yield self._of_module("")
 
     def _of_module(self, module: str) -> list[_Pair]:
-        other = self.counterparts.get(module, module)
+        other = self._counterpart(module)
         if module not in self.target.types or other not in self.reference.types:
             return []
         pairs = [
@@ -111,6 +111,15 @@ class CodeBook:
         hung = [key for key in every if key.startswith(f"{module} ")]
         pairs += [_Pair(key, self.target.modules.get(key), self.reference.modules.get(key)) for key in hung]
         return pairs
+
+    def _counterpart(self, module: str) -> str:
+        """The reference's module of that name; where it is of another class, the only one of that class: one
+        run may call a module inside where the other calls the whole."""
+        if module in self.counterparts:
+            return self.counterparts[module]
+        of_class = self.target.types.get(module)
+        alike = [name for name, one in self.reference.types.items() if one == of_class]
+        return alike[0] if len(alike) == 1 else module
 
     def _outside(self, phase: str) -> list[_Pair]:
         """The optimizer's step, and the functions above the model's call, innermost first."""

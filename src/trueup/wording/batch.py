@@ -28,9 +28,7 @@ def _shift(facts: Facts) -> str:
 def _flags(facts: Facts) -> str:
     if facts["inverted"]:
         return "each 1 is a 0 in the reference, and each 0 a 1"
-    number, side = (
-        (facts["fewer"], "reference") if facts["fewer"] else (facts["more"], "target")
-    )
+    number, side = (facts["fewer"], "reference") if facts["fewer"] else (facts["more"], "target")
     other = "target" if side == "reference" else "reference"
     text = f"{count(number, 'position')} that {'is' if number == 1 else 'are'} 1 in the {side} alone"
     if not facts["end"]:

@@ -451,9 +451,7 @@ def _is_hidden_there(name: str, target: Batch, reference: Batch) -> bool:
         return False
     at = name.rpartition(".")[0]
     masks = [one for one in target.ids if MASK in one and one.rpartition(".")[0] == at]
-    others = (
-        target.ids[one] != reference.ids[one] for one in masks if _are_alike(one, target, reference)
-    )
+    others = (target.ids[one] != reference.ids[one] for one in masks if _are_alike(one, target, reference))
     return any(mask.shape == apart.shape and mask.any() and not (apart & ~mask).any() for mask in others)
 
 
