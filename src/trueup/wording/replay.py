@@ -84,6 +84,10 @@ PHRASES = {
         sentence="{reference} values cannot be converted to {target} in this framework",
         samples=({"target": "bfloat16", "reference": "float32"},),
     ),
+    LeftFree.OUTSIDE_TABLE: Phrase(
+        sentence="indices of the reference up to {largest}: the target's table has {size} rows",
+        samples=({"size": 8, "largest": 31},),
+    ),
     LeftFree.NUM_CALLS_DIFFERS: Phrase(sentence="number of calls differs from the reference"),
     LeftFree.LAYOUT_NOT_INVERTIBLE: Phrase(
         sentence="different layout in the reference, which cannot be converted"

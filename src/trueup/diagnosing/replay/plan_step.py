@@ -19,10 +19,12 @@ from trueup.diagnosing.replay.recomputed import originals
 from trueup.errors import ConfigError
 from trueup.matching import StepMatch
 from trueup.matching.layouts import Layout
+from trueup.numerics.dtypes import DTYPES
 from trueup.store import Trace, step_view
 from trueup.store.left_free import left_free_from_plain
+from trueup.store.view import WEIGHT
 from trueup.types.codes import LeftFree
-from trueup.types.reason import Json, Reason
+from trueup.types.reason import Json, Reason, reason
 from trueup.types.trace import LeftFreeDocument, SummaryRow
 
 COLUMNS = pa.schema(
@@ -251,7 +253,22 @@ class StepBuilder:
             return NO_VALUES
         if call in unsure:
             return unsure[call]
+        if (outside := self._outside_table(call, summary)) is not None:
+            return outside
         return PLACE_NOT_UNIQUE if self._target.places[call] in twice else None
+
+    def _outside_table(self, call: int, summary: SummaryRow) -> Reason | None:
+        """Indices into a module's table that it has no row for: put in, they would end the program."""
+        lowest, largest = summary["minimum"], summary["maximum"]
+        known = DTYPES.get(summary["dtype"])
+        if known is None or known.kind not in ("int", "uint") or lowest is None or largest is None:
+            return None
+        view = self._target
+        module = view.name[call] if view.kind[call] == "module" else view.caller(call)
+        table = view.shape(view.parameter(f"{module}.weight", *WEIGHT))
+        if table is None or len(table) != 2 or 0 <= lowest <= largest < table[0]:
+            return None
+        return reason(LeftFree.OUTSIDE_TABLE, size=int(table[0]), largest=int(largest))
 
     def _leave(self, row: int, why: Reason) -> None:
         self._left[why] += 1

@@ -30,6 +30,8 @@ class LeftFree(Code):
     """place ``dtype``"""
     ROUNDING = "left_free.rounding"
     """places ``target``, ``reference``: dtypes that cannot be converted"""
+    OUTSIDE_TABLE = "left_free.outside_table"
+    """places ``size`` and ``largest``: indices of the reference that the target's table has no row for"""
     NUM_CALLS_DIFFERS = "left_free.num_calls_differs"
     LAYOUT_NOT_INVERTIBLE = "left_free.layout_not_invertible"
     CALL_ORDER_DIFFERS = "left_free.call_order_differs"
