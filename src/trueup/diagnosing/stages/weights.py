@@ -132,6 +132,9 @@ def _altered_before_draws(
     others = [some for some in members if some[0][2].name != "other_draw"]
     if not drawn or not others:
         return None
+    sized = [some for some in others if some[0][2].name == "shape"]
+    if sized:  # it takes other numbers, and a library may draw all weights anew after it is built
+        return sized[0], min(drawn, key=lambda fqn: order.get(fqn, 0))
     first = min(others, key=lambda some: min(order.get(fqn, 0) for fqn, _, _ in some))
     place = min(order.get(fqn, 0) for fqn, _, _ in first)
     if any(order.get(fqn, 0) < place for fqn in drawn):
