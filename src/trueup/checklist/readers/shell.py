@@ -13,6 +13,7 @@ from trueup.checklist.readers.shell_words import (
     Variables,
     expanded,
     expanded_text,
+    plain,
     statements,
 )
 from trueup.checklist.settings import Document, Setting, Undecided
@@ -69,7 +70,7 @@ def documents(text: str, path: str, arguments: Sequence[str] | None = None) -> l
     """
     run = _Run(path, Variables(arguments=arguments))
     run.all(statements(text))
-    words = run.command or run.assembled()
+    words = [(plain(word), place) for word, place in run.command or run.assembled()]
     if not words:
         raise ConfigError(
             f"{path}: no training command in this script; expected a line with flags such as --num-layers"
@@ -167,7 +168,7 @@ class _Run:
             self.variables.shift()
         if words[0][0] in _SETUP:
             texts = (expanded(word, line, self.variables) for word, line in words)
-            self.setup.append(" ".join(text for found in texts for text, _ in found))
+            self.setup.append(plain(" ".join(text for found in texts for text, _ in found)))
         index = 0
         exporting = words[0][0] in ("export", "declare", "local", "readonly", "typeset")
         if words[0][0] in ("then", "do", "{", "export", "declare", "local", "readonly", "typeset"):
@@ -186,7 +187,7 @@ class _Run:
     def _export(self, names: list[tuple[str, int]]) -> None:
         """Variables the training command sees: exported, or set before a command."""
         for name, line in names:
-            text = expanded_text(f"${{{name}}}", self.variables)
+            text = plain(expanded_text(f"${{{name}}}", self.variables))
             self.exported[name] = Setting(name, text, self._place(line))
 
     def _command(self, raw: list[tuple[str, int]]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -15,6 +16,9 @@ _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?]")
 _BRACED = re.compile(r"(#?)([A-Za-z_]\w*|[0-9@*]+)(\[[@*0-9]+\])?(?:(:?[-=+?])(.*))?$", re.DOTALL)
 _ARITHMETIC = re.compile(r"[\d\s+\-*/%()]+$")
 _ENDS = {"\n", ";", "&", "|"}
+_PAIRS = {"(": ")", "{": "}"}
+_BLANK = "\ue000"
+"""in the place of a blank inside a command substitution, at which its word must not fall apart"""
 
 Raw = tuple[str, int]
 
@@ -146,15 +150,18 @@ def _taken(text: str, index: int, word: str) -> str:
         return text[index : end + 1] if end > 0 else text[index:]
     if character in '"`':
         return text[index : _closing_quote(text, index) + 1]
-    opens = {"(": ")", "{": "}"}
-    if character in opens and (word.endswith("$") or (character == "(" and word.endswith("="))):
-        return text[index : _closing(text, index, character, opens[character]) + 1]
+    if character in _PAIRS and (word.endswith("$") or (character == "(" and word.endswith("="))):
+        return text[index : _closing(text, index, character, _PAIRS[character]) + 1]
     return character
 
 
 def _closing_quote(text: str, index: int) -> int:
     quote, at = text[index], index + 1
     while at < len(text) and text[at] != quote:
+        inside = text[at + 1 : at + 2] if quote == '"' and text[at] == "$" else ""
+        if inside in _PAIRS:
+            at = _closing(text, at + 1, inside, _PAIRS[inside]) + 1
+            continue
         at += 2 if text[at] == "\\" else 1
     return at
 
@@ -201,8 +208,13 @@ def expanded(word: str, line: int, variables: Variables) -> list[Raw]:
 
 
 def _one_word(substitution: str) -> str:
-    """A command substitution, which is not run, without blanks at which it would fall apart."""
-    return "".join(substitution.split())
+    """A command substitution, which is not run, as one word: :func:`plain` gives its blanks back."""
+    return _BLANK.join(substitution.split())
+
+
+def plain(text: str) -> str:
+    """The text as it was written, with the blanks of its command substitutions."""
+    return text.replace(_BLANK, " ")
 
 
 def open_in(text: str) -> bool:
@@ -212,6 +224,21 @@ def open_in(text: str) -> bool:
 
 def _split(text: str) -> list[str]:
     return [part.strip("'\"") for part in text.replace("\\\n", " ").split() if part != "\\"]
+
+
+def quoted(text: str) -> str:
+    """An expanded text as one word of a script: what was left open is for its shell to put in."""
+    result, index, is_open = "", 0, False
+    while index < len(text):
+        end = index
+        if text.startswith(("${", "$("), index):
+            end = _closing(text, index + 1, text[index + 1], _PAIRS[text[index + 1]]) + 1
+        elif text[index] == "`":
+            end = _closing_quote(text, index) + 1
+        is_open = is_open or end > index
+        result += text[index:end] or ("\\" * (text[index] in '\\"$') + text[index])
+        index = max(end, index + 1)
+    return f'"{result}"' if is_open else shlex.quote(text)
 
 
 def expanded_text(word: str, variables: Variables) -> str:
