@@ -118,7 +118,7 @@ def _variables(folder: Path, script: Path, environment: Path) -> dict[str, str]:
         capture_output=True,
         text=True,
         check=True,
-        env={"PATH": f"{binaries}:/usr/bin:/bin", "LD_LIBRARY_PATH": "/old"},
+        env={"PATH": f"{binaries}:/usr/bin:/bin", "LD_LIBRARY_PATH": "/old", "TOKENS": "40"},
     )
     return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
 
@@ -232,7 +232,7 @@ def _command(folder: Path, script: Path, *arguments: str) -> list[str]:
         capture_output=True,
         text=True,
         check=True,
-        env={"PATH": f"{binaries}:/usr/bin:/bin", "DATA": "/corpus/a b/wiki"},
+        env={"PATH": f"{binaries}:/usr/bin:/bin", "DATA": "/corpus/a b/wiki", "TOKENS": "40"},
         cwd=folder,
     )
     return done.stdout.splitlines()
@@ -313,3 +313,52 @@ def test_each_rung_has_the_devices_its_strategy_needs(tensor: int, pipeline: int
     texts = {rung.name: rung.files[0].read_text() for rung in result.rungs}
     assert f"--nproc_per_node={tensor} " in texts["tensor parallel"]
     assert f"--nproc_per_node={tensor * pipeline} " in texts["pipeline parallel"]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        '$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)',
+        '$( cd "$( dirname "$0" )"; pwd )',
+        "$(dirname $(readlink -f $0))",
+        "`dirname $0`",
+    ],
+)
+def test_a_place_beside_the_script_is_still_that_of_the_script(place: str, tmp_path: Path) -> None:
+    """What a command of the shell is given from the script's own variables is put in: they are not written."""
+    text = f'''HERE={place}
+NAME=wiki
+export PYTHONPATH=$(dirname ${{HERE}}):$HERE/lib
+FIRST=$(printf '%s %s' $NAME b | awk '{{print $1}}')
+WARM=$((${{TOKENS}} / 8))
+torchrun'''
+    folder = tmp_path / "job" / "scripts"
+    folder.mkdir(parents=True)
+    script = MEGATRON.replace("torchrun", text).replace(
+        "--bf16", "--bf16 --vocab-file $HERE/v.json --wandb-exp-name $FIRST --exit-interval $WARM"
+    )
+    (folder / "run.sh").write_text(script)
+    result = prepared(read_side([str(folder / "run.sh")]), tmp_path)
+    written = result.rungs[0].files[0]
+    words = _command(tmp_path, written)
+    assert words[words.index("--vocab-file") + 1] == f"{folder}/v.json"
+    assert words[words.index("--wandb-exp-name") + 1] == "wiki"
+    assert words[words.index("--exit-interval") + 1] == "5"
+    assert _variables(tmp_path, written, result.environment)["PYTHONPATH"] == f"{tmp_path}/job:{folder}/lib"
+
+
+@pytest.mark.parametrize("ratio", [0.03, 0.1])
+def test_a_warmup_whose_length_only_the_data_tells_is_reduced_too(ratio: float, tmp_path: Path) -> None:
+    """MindFormers' usual form: a share of total_steps -1, those of the data set."""
+    text = MINDFORMERS.replace("warmup_steps: 0, total_steps: 1000", f"warmup_ratio: {ratio}, total_steps: -1")
+    (tmp_path / "a.yaml").write_text(text.replace("ConstantWarmUpLR", "CosineWithWarmUpLR"))
+    (tmp_path / "b.sh").write_text(MEGATRON)
+    sides = [read_side([str(tmp_path / name)]) for name in ("a.yaml", "b.sh")]
+    result = reduced_together(*sides, tmp_path / "out", ladder=True)
+    folders = {rung.name: rung.files[0] for rung in result.sides["target"].rungs}
+    assert "warmup_steps" not in result.pairs[0].differs
+    for name, is_back in (("reduced", False), ("full size", False), ("learning-rate schedule", True)):
+        schedule = yaml.safe_load(folders[name].read_text())["lr_schedule"]
+        assert (schedule.get("warmup_ratio"), schedule.get("warmup_steps")) == (
+            (ratio, None) if is_back else (None, 0)
+        ), name

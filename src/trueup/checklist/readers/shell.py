@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from trueup.checklist.readers import command_line, environment
 from trueup.checklist.readers.shell_branches import Branches
@@ -68,7 +69,7 @@ def documents(text: str, path: str, arguments: Sequence[str] | None = None) -> l
     Raises:
         ConfigError: there is no training command in it.
     """
-    run = _Run(path, Variables(arguments=arguments))
+    run = _Run(path, Variables(script=str(Path(path).resolve()), arguments=arguments))
     run.all(statements(text))
     words = [(plain(word), place) for word, place in run.command or run.assembled()]
     if not words:

@@ -14,6 +14,8 @@ ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)$", re.DOTALL)
 """an assignment: name, sign, value"""
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?]")
 _BRACED = re.compile(r"(#?)([A-Za-z_]\w*|[0-9@*]+)(\[[@*0-9]+\])?(?:(:?[-=+?])(.*))?$", re.DOTALL)
+_PLAIN = re.compile(r"\$\{(\w+)(?:\[0\])?\}|\$(\w+)")
+_BARE = re.compile(r"(?<![\w{$])[A-Za-z_]\w*")
 _ARITHMETIC = re.compile(r"[\d\s+\-*/%()]+$")
 _ENDS = {"\n", ";", "&", "|"}
 _PAIRS = {"(": ")", "{": "}"}
@@ -42,6 +44,8 @@ class Variables:
     texts: dict[str, tuple[str, int]] = field(default_factory=dict)
     arrays: dict[str, list[Raw]] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
+    script: str | None = None
+    """where the script lies: its ``$0``"""
     arguments: Sequence[str] | None = None
     """what the script is called with; None where that is not known"""
     passed_over: set[str] = field(default_factory=set)
@@ -55,6 +59,8 @@ class Variables:
         """The text of a variable or an argument; None where the script leaves it open."""
         if name in self.texts:
             return self.texts[name][0]
+        if name in ("0", "BASH_SOURCE"):
+            return self.script
         if self.arguments is not None and name in ("@", "*"):
             return " ".join(self.arguments)
         if self.arguments is not None and name == "#":
@@ -259,7 +265,7 @@ def expanded_text(word: str, variables: Variables) -> str:
             result += value
         elif character == "`":
             end = _closing_quote(word, index)
-            result, index = result + _one_word(word[index : end + 1]), end + 1
+            result, index = result + _one_word(_filled(word[index : end + 1], variables)), end + 1
         else:
             result += character
             index += 1
@@ -270,10 +276,10 @@ def _variable(word: str, index: int, variables: Variables) -> tuple[str, int]:
     rest = word[index + 1 :]
     if rest.startswith("(("):
         end = _closing(word, index + 1, "(", ")")
-        return _arithmetic(word[index + 3 : end - 1], variables, word[index : end + 1]), end + 1
+        return _arithmetic(word[index + 3 : end - 1], variables), end + 1
     if rest.startswith("("):
         end = _closing(word, index + 1, "(", ")")
-        return _one_word(word[index : end + 1]), end + 1
+        return _one_word(_filled(word[index : end + 1], variables)), end + 1
     if rest.startswith("{"):
         end = _closing(word, index + 1, "{", "}")
         return _braced(word[index + 2 : end], variables), end + 1
@@ -281,6 +287,18 @@ def _variable(word: str, index: int, variables: Variables) -> tuple[str, int]:
     if not match:
         return "$", index + 1
     return _looked_up(match.group(), variables), index + 1 + match.end()
+
+
+def _filled(substitution: str, variables: Variables) -> str:
+    """A command substitution with the script's own variables put in, but for what stands in single quotes."""
+    parts = re.split(r"('[^']*')", substitution)
+    known = variables.aside()
+
+    def value(match: re.Match[str]) -> str:
+        text = known.text(match[1] or match[2])
+        return match[0] if text is None else text
+
+    return "".join(part if part[:1] == "'" else _PLAIN.sub(value, part) for part in parts)
 
 
 def _looked_up(name: str, variables: Variables) -> str:
@@ -311,11 +329,11 @@ def _braced(inside: str, variables: Variables) -> str:
     return _looked_up(name, variables)
 
 
-def _arithmetic(text: str, variables: Variables, whole: str) -> str:
-    """``$((A * 8))`` where all of it is known; else the whole of it as one word."""
-    whole = _one_word(whole)
+def _arithmetic(text: str, variables: Variables) -> str:
+    """``$((A * 8))`` where all of it is known; else the whole of it, as far as it is known, as one word."""
     filled = expanded_text(text, variables)
-    filled = re.sub(r"[A-Za-z_]\w*", lambda match: _looked_up(match.group(), variables), filled)
+    filled = _BARE.sub(lambda match: _looked_up(match.group(), variables), filled)
+    whole = _one_word(f"$(({filled}))")
     if not _ARITHMETIC.match(filled) or "**" in filled:
         return whole
     try:
