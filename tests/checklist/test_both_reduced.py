@@ -326,12 +326,12 @@ def test_each_rung_has_the_devices_its_strategy_needs(tensor: int, pipeline: int
 )
 def test_a_place_beside_the_script_is_still_that_of_the_script(place: str, tmp_path: Path) -> None:
     """What a command of the shell is given from the script's own variables is put in: they are not written."""
-    text = f'''HERE={place}
+    text = f"""HERE={place}
 NAME=wiki
 export PYTHONPATH=$(dirname ${{HERE}}):$HERE/lib
 FIRST=$(printf '%s %s' $NAME b | awk '{{print $1}}')
 WARM=$((${{TOKENS}} / 8))
-torchrun'''
+torchrun"""
     folder = tmp_path / "job" / "scripts"
     folder.mkdir(parents=True)
     script = MEGATRON.replace("torchrun", text).replace(
@@ -350,7 +350,9 @@ torchrun'''
 @pytest.mark.parametrize("ratio", [0.03, 0.1])
 def test_a_warmup_whose_length_only_the_data_tells_is_reduced_too(ratio: float, tmp_path: Path) -> None:
     """MindFormers' usual form: a share of total_steps -1, those of the data set."""
-    text = MINDFORMERS.replace("warmup_steps: 0, total_steps: 1000", f"warmup_ratio: {ratio}, total_steps: -1")
+    text = MINDFORMERS.replace(
+        "warmup_steps: 0, total_steps: 1000", f"warmup_ratio: {ratio}, total_steps: -1"
+    )
     (tmp_path / "a.yaml").write_text(text.replace("ConstantWarmUpLR", "CosineWithWarmUpLR"))
     (tmp_path / "b.sh").write_text(MEGATRON)
     sides = [read_side([str(tmp_path / name)]) for name in ("a.yaml", "b.sh")]
