@@ -239,11 +239,11 @@ def _command(folder: Path, script: Path, *arguments: str) -> list[str]:
 
 
 def test_what_only_the_shell_knows_is_left_to_it(tmp_path: Path) -> None:
-    """Arguments of the script, variables of the machine and commands are put in when the script is started."""
+    """Arguments of the script, variables of the machine and commands are put in when it is started."""
     text = MEGATRON.replace("--nproc_per_node 2", '--nproc_per_node $(echo "4 2" | cut -c 3)').replace(
         "--bf16",
-        '--bf16 --save $1 --load "${2}/last" --tensorboard-dir `echo /logs/"x y"` --data-cache-path $PWD/cache'
-        " --vocab-file $(dirname $DATA)/v.json --wandb-exp-name 'costs 5$'",
+        '--bf16 --save $1 --load "${2}/last" --tensorboard-dir `echo /logs/"x y"`'
+        " --data-cache-path $PWD/cache --vocab-file $(dirname $DATA)/v.json --wandb-exp-name 'costs 5$'",
     )
     text = text.replace("torchrun", 'export TRITON_CACHE_DIR="/t/$(echo "a  b")"\ntorchrun')
     (tmp_path / "run.sh").write_text(text.replace("--num-layers 4", "--num-layers 6"))
@@ -325,7 +325,7 @@ def test_each_rung_has_the_devices_its_strategy_needs(tensor: int, pipeline: int
     ],
 )
 def test_a_place_beside_the_script_is_still_that_of_the_script(place: str, tmp_path: Path) -> None:
-    """What a command of the shell is given from the script's own variables is put in: they are not written."""
+    """The script's own variables are put into a command of the shell: they are not written."""
     text = f"""HERE={place}
 NAME=wiki
 export PYTHONPATH=$(dirname ${{HERE}}):$HERE/lib

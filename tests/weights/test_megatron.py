@@ -262,7 +262,7 @@ def test_experts_are_counted_where_the_arguments_do_not_say_their_number(
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("experts", [0, 4])
 def test_a_wrapper_s_name_is_no_part_of_the_weights_names(experts: int, tmp_path: Path) -> None:
-    """NeMo saves the wrapper of the model: ``module.decoder...``; an own module of that name among others stays."""
+    """NeMo saves the wrapper of the model: ``module.decoder...``; one such module among others stays."""
     model = made.whole_model(experts=experts)
     folder = distributed(tmp_path / "dist", model, experts=experts, prefix="module.")
     assert_holds(open_weights(folder), model)

@@ -32,7 +32,7 @@ _CONVERSATIONS = (
 
 
 def same_template(left: object, right: object) -> bool | None:
-    """Whether both make the same text of several conversations; None where one is only a name, or none renders."""
+    """Whether both make the same text of several conversations; None: one is only a name, or none renders."""
     one, other = str(left).strip(), str(right).strip()
     if one == other:
         return True

@@ -16,8 +16,8 @@ _KV_HEADS = ("num_key_value_heads", "num_query_groups", "n_kv_heads", "n_kv_head
 
 
 def heads_beside(path: Path) -> Heads:
-    """The heads of the model whose weights are at ``path``, from ``config.json`` beside them, from a trace, or
-    from the arguments that Megatron keeps in its checkpoint.
+    """The heads of the model whose weights are at ``path``, from ``config.json`` beside them, from a trace,
+    or from the arguments that Megatron keeps in its checkpoint.
 
     Unknown where nothing says it; a file that cannot be read counts as none.
     """

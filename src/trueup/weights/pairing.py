@@ -57,9 +57,8 @@ def most_common(target: WeightSet, reference: WeightSet, heads: Heads) -> tuple[
 
 
 def _other_spellings(target: WeightSet, reference: WeightSet) -> tuple[WeightSet, str]:
-    """``reference`` with the names that one family has two of (Megatron's ``input_layernorm``, which
-    Transformer Engine keeps in ``linear_qkv``, and its experts one by one or grouped) as the target spells them.
-    """
+    """``reference`` with the names that one family has two of as the target spells them: Megatron's
+    ``input_layernorm``, which Transformer Engine keeps in ``linear_qkv``, experts one by one or grouped."""
     family = family_of(target.table)
     if family is None or family != family_of(reference.table):
         return reference, ""
