@@ -118,7 +118,7 @@ def _variables(folder: Path, script: Path, environment: Path) -> dict[str, str]:
         capture_output=True,
         text=True,
         check=True,
-        env={"PATH": f"{binaries}:/usr/bin:/bin", "LD_LIBRARY_PATH": "/old"},
+        env={"PATH": f"{binaries}:/usr/bin:/bin", "LD_LIBRARY_PATH": "/old", "TOKENS": "40"},
     )
     return dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
 
@@ -219,3 +219,148 @@ def test_no_key_is_made_up(tmp_path: Path) -> None:
         result = prepared(read_side([str(tmp_path / name)]), folder)
         written = yaml.safe_load(result.rungs[0].files[0].read_text())
         assert set(written) - set(yaml.safe_load(text)) <= {"seed", "seed_everything", "deterministic"}
+
+
+def _command(folder: Path, script: Path, *arguments: str) -> list[str]:
+    """The words with which a written script starts its program: torchrun is a program that prints them."""
+    binaries = folder / "bin"
+    binaries.mkdir(exist_ok=True)
+    (binaries / "torchrun").write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n')
+    (binaries / "torchrun").chmod(0o755)
+    done = subprocess.run(
+        ["bash", str(script), *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": f"{binaries}:/usr/bin:/bin", "DATA": "/corpus/a b/wiki", "TOKENS": "40"},
+        cwd=folder,
+    )
+    return done.stdout.splitlines()
+
+
+def test_what_only_the_shell_knows_is_left_to_it(tmp_path: Path) -> None:
+    """Arguments of the script, variables of the machine and commands are put in when it is started."""
+    text = MEGATRON.replace("--nproc_per_node 2", '--nproc_per_node $(echo "4 2" | cut -c 3)').replace(
+        "--bf16",
+        '--bf16 --save $1 --load "${2}/last" --tensorboard-dir `echo /logs/"x y"`'
+        " --data-cache-path $PWD/cache --vocab-file $(dirname $DATA)/v.json --wandb-exp-name 'costs 5$'",
+    )
+    text = text.replace("torchrun", 'export TRITON_CACHE_DIR="/t/$(echo "a  b")"\ntorchrun')
+    (tmp_path / "run.sh").write_text(text.replace("--num-layers 4", "--num-layers 6"))
+    result = expanded(read_side([str(tmp_path / "run.sh")]), tmp_path)
+    for rung in result.rungs:
+        words = _command(tmp_path, rung.files[0], "/ckpt", "/old run")
+        for flag, value in (
+            ("--save", "/ckpt"),
+            ("--load", "/old run/last"),
+            ("--tensorboard-dir", "/logs/x y"),
+            ("--data-cache-path", f"{tmp_path}/cache"),
+            ("--wandb-exp-name", "costs 5$"),
+        ):
+            assert words[words.index(flag) + 1] == value, rung.name
+        assert 'TRITON_CACHE_DIR="/t/$(echo "a b")"' in rung.files[0].read_text()
+    assert "--nproc_per_node=2" in words
+
+
+@pytest.mark.parametrize(
+    ("starter", "program"),
+    [
+        ("python -u -m torch.distributed.run --nproc-per-node 8 pretrain_gpt.py", "pretrain_gpt.py"),
+        ("srun -N 2 --container-image /images/a.sqsh python -u pretrain_gpt.py", "pretrain_gpt.py"),
+        ("torchrun --nproc_per_node 8 -m our.pretrain", "-m our.pretrain"),
+    ],
+)
+def test_what_starts_the_program_is_not_handed_to_it(starter: str, program: str, tmp_path: Path) -> None:
+    text = MEGATRON.replace("torchrun --nproc_per_node 2 pretrain_gpt.py", starter)
+    (tmp_path / "run.sh").write_text(text)
+    (tmp_path / "out").mkdir()
+    result = prepared(read_side([str(tmp_path / "run.sh")]), tmp_path / "out")
+    words = _command(tmp_path, result.rungs[0].files[0])
+    assert words[: 1 + len(program.split())] == ["--nproc_per_node=1", *program.split()]
+    assert words[len(program.split()) + 1].startswith("--")
+    assert {"--m", "--u", "--N", "--container-image"} & set(words) == set()
+
+
+def test_what_needs_the_distributed_optimizer_goes_and_comes_with_it(tmp_path: Path) -> None:
+    """Megatron refuses to start with the one and without the other."""
+    flags = "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --fp8-param-gather"
+    (tmp_path / "run.sh").write_text(MEGATRON.replace("--bf16", f"--bf16 --fp8-format hybrid {flags}"))
+    result = expanded(read_side([str(tmp_path / "run.sh")]), tmp_path)
+    for rung in result.rungs:
+        words = rung.files[0].read_text().split()
+        is_on = "--use-distributed-optimizer" in words
+        assert ("--fp8-param-gather" in words) == ("--overlap-param-gather" in words) == is_on, rung.name
+    assert is_on
+
+
+@pytest.mark.parametrize("ramp", ["--rampup-batch-size 2 2 3000", "--step-batch-size-schedule '0:2 1B:4'"])
+def test_a_batch_that_grows_comes_back_with_the_whole_batch(ramp: str, tmp_path: Path) -> None:
+    """Megatron refuses a batch that grows to less than it begins with."""
+    (tmp_path / "run.sh").write_text(MEGATRON.replace("--bf16", f"--bf16 {ramp}"))
+    result = expanded(read_side([str(tmp_path / "run.sh")]), tmp_path)
+    with_ramp = [rung.name for rung in result.rungs if ramp.split()[0] in rung.files[0].read_text()]
+    whole = next(at for at, rung in enumerate(result.rungs) if rung.name == "data parallel, whole batch")
+    assert with_ramp == [rung.name for rung in result.rungs[whole:]]
+    assert whole > 0
+
+
+@pytest.mark.parametrize(("tensor", "pipeline"), [(8, 2), (4, 4)])
+def test_each_rung_has_the_devices_its_strategy_needs(tensor: int, pipeline: int, tmp_path: Path) -> None:
+    """Also where the script's own number is that of one node of the job."""
+    flags = f"--tensor-model-parallel-size {tensor} --pipeline-model-parallel-size {pipeline}"
+    (tmp_path / "run.sh").write_text(MEGATRON.replace("--bf16", f"--bf16 {flags}"))
+    result = expanded(read_side([str(tmp_path / "run.sh")]), tmp_path)
+    texts = {rung.name: rung.files[0].read_text() for rung in result.rungs}
+    assert f"--nproc_per_node={tensor} " in texts["tensor parallel"]
+    assert f"--nproc_per_node={tensor * pipeline} " in texts["pipeline parallel"]
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        '$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)',
+        '$( cd "$( dirname "$0" )"; pwd )',
+        "$(dirname $(readlink -f $0))",
+        "`dirname $0`",
+    ],
+)
+def test_a_place_beside_the_script_is_still_that_of_the_script(place: str, tmp_path: Path) -> None:
+    """The script's own variables are put into a command of the shell: they are not written."""
+    text = f"""HERE={place}
+NAME=wiki
+export PYTHONPATH=$(dirname ${{HERE}}):$HERE/lib
+FIRST=$(printf '%s %s' $NAME b | awk '{{print $1}}')
+WARM=$((${{TOKENS}} / 8))
+torchrun"""
+    folder = tmp_path / "job" / "scripts"
+    folder.mkdir(parents=True)
+    script = MEGATRON.replace("torchrun", text).replace(
+        "--bf16", "--bf16 --vocab-file $HERE/v.json --wandb-exp-name $FIRST --exit-interval $WARM"
+    )
+    (folder / "run.sh").write_text(script)
+    result = prepared(read_side([str(folder / "run.sh")]), tmp_path)
+    written = result.rungs[0].files[0]
+    words = _command(tmp_path, written)
+    assert words[words.index("--vocab-file") + 1] == f"{folder}/v.json"
+    assert words[words.index("--wandb-exp-name") + 1] == "wiki"
+    assert words[words.index("--exit-interval") + 1] == "5"
+    assert _variables(tmp_path, written, result.environment)["PYTHONPATH"] == f"{tmp_path}/job:{folder}/lib"
+
+
+@pytest.mark.parametrize("ratio", [0.03, 0.1])
+def test_a_warmup_whose_length_only_the_data_tells_is_reduced_too(ratio: float, tmp_path: Path) -> None:
+    """MindFormers' usual form: a share of total_steps -1, those of the data set."""
+    text = MINDFORMERS.replace(
+        "warmup_steps: 0, total_steps: 1000", f"warmup_ratio: {ratio}, total_steps: -1"
+    )
+    (tmp_path / "a.yaml").write_text(text.replace("ConstantWarmUpLR", "CosineWithWarmUpLR"))
+    (tmp_path / "b.sh").write_text(MEGATRON)
+    sides = [read_side([str(tmp_path / name)]) for name in ("a.yaml", "b.sh")]
+    result = reduced_together(*sides, tmp_path / "out", ladder=True)
+    folders = {rung.name: rung.files[0] for rung in result.sides["target"].rungs}
+    assert "warmup_steps" not in result.pairs[0].differs
+    for name, is_back in (("reduced", False), ("full size", False), ("learning-rate schedule", True)):
+        schedule = yaml.safe_load(folders[name].read_text())["lr_schedule"]
+        assert (schedule.get("warmup_ratio"), schedule.get("warmup_steps")) == (
+            (ratio, None) if is_back else (None, 0)
+        ), name

@@ -188,6 +188,19 @@ PLAIN = "{% for message in messages %}{{ message['role'] }}: {{ message['content
         ("qwen", "llama3", False),
         ("qwen", CHATML, None),
         ("{{ broken", CHATML, False),
+        ("{{ broken", "{{ broken too", None),
+        ("{{ raise_exception('a') }}", "{{ raise_exception('b') }}", None),
+        (f"{{% set date = strftime_now('%d') %}}{CHATML}", CHATML, True),
+        (CHATML.replace("+ message['content']", "}}{% generation %}{{ message['content']"), PLAIN, False),
+        (
+            CHATML.replace("{{ '<", "{% generation %}{{ '<", 1).replace(
+                "{% endfor", "{% endgeneration %}{% endfor", 1
+            ),
+            CHATML,
+            True,
+        ),
+        (CHATML.replace("%}{{ '<", "%}{% if loop.index > 9 %}{% break %}{% endif %}{{ '<", 1), CHATML, True),
+        (f"{{% if tools is not none %}}{{{{ 'tools' }}}}{{% endif %}}{CHATML}", CHATML, True),
     ],
 )
 def test_templates(one: str, other: str, is_same: bool | None) -> None:

@@ -411,6 +411,22 @@ def test_what_is_not_finite_is_named(
     assert from_step == 0 or found.alignments[0].basis == "found"
 
 
+@pytest.mark.parametrize(("first", "last"), [(611, 611), (90, 96), (1500, 1998)])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_finite_again_is_not_said_to_stay(first: int, last: int, value: float) -> None:
+    """One step that overflowed, whose update was left out; its twin stays broken from there on."""
+    target, references = runs(num_steps=2000)
+    loss = target.frame["loss"].to_numpy().copy()
+    loss[first : last + 1] = value
+    steps = target.frame["step"]
+    headline = compare_curves(changed(target, loss=pl.Series(loss)), references, ASSUMED).judgement.headline
+    assert headline.code is CurvesCode.NOT_FINITE
+    assert (headline.facts["step"], headline.facts["again"]) == (steps[first], steps[last + 1])
+    loss[first:] = value
+    headline = compare_curves(changed(target, loss=pl.Series(loss)), references, ASSUMED).judgement.headline
+    assert headline.facts.get("again") is None
+
+
 def test_a_loss_that_was_not_logged_at_first_is_not_nan() -> None:
     target, references = runs(num_steps=2000)
     late = changed(target, loss=pl.Series([None] * 100 + target.frame["loss"].to_list()[100:]))

@@ -179,6 +179,19 @@ def test_local_norms_printed_as_tensors(curve: Curve, tmp_path: Path, form: str,
     assert norms["local_norm"].to_list() == pytest.approx([1.5, 0.25, 9.0])
 
 
+@pytest.mark.parametrize("num", [2, 6, 90])
+@pytest.mark.parametrize("blank", [" ", "\n"])
+def test_local_norms_printed_as_one_tensor(curve: Curve, tmp_path: Path, num: int, blank: str) -> None:
+    squares = [(at + 0.5) ** 2 for at in range(num)]
+    lines = [",  ".join(f"{one:.8e}" for one in squares[at : at + 5]) for at in range(0, num, 5)]
+    shown = f"Tensor(shape=[{num}], dtype=Float32, value={blank}[ {f',{chr(10)}  '.join(lines)}])"
+    size = f"norm_size: Tensor(shape=[], dtype=Int64, value= {num})"
+    (tmp_path / "log").write_text(f"{size}\nlocal_norm: {shown}\n" + logs.mindformers(curve))
+    norms = read_curve(tmp_path / "log").local_norms
+    assert norms is not None
+    assert norms["local_norm"].to_list() == pytest.approx([at + 0.5 for at in range(num)])
+
+
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [3, 4, 0, 2, 1]])
 def test_the_embeddings_local_norm_is_a_finding(curve: Curve, tmp_path: Path, order: list[int]) -> None:
     """Megatron's optimizer may have its weights in another order than MindFormers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import pickle
+import re
 import types
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from trueup.errors import ConfigError, WeightsError
 from trueup.weights.comparing import PairStatus, compare_weights
 from trueup.weights.layouts import Heads
 from trueup.weights.megatron_writing import layout_from_text
+from trueup.weights.model_config import heads_beside
 from trueup.weights.opening import open_weights
-from trueup.weights.pairing import most_common
+from trueup.weights.pairing import most_common, renamed_by_map
 from trueup.weights.weight_set import MemoryWeights, WeightSet
 from trueup.weights.writing import write_weights
 
@@ -203,7 +205,7 @@ def test_megatron_s_enums_are_not_imported(tmp_path: Path, monkeypatch: pytest.M
 # -- distributed checkpoints ------------------------------------------
 
 
-def distributed(folder: Path, model: dict[str, Tensor], *, experts: int = 0) -> Path:
+def distributed(folder: Path, model: dict[str, Tensor], *, experts: int = 0, prefix: str = "") -> Path:
     """As Megatron-core writes it: layers, and experts, stacked; states of an optimizer beside."""
     stacked: dict[str, Any] = {}
     for name, whole in model.items():
@@ -217,12 +219,12 @@ def distributed(folder: Path, model: dict[str, Tensor], *, experts: int = 0) -> 
     whole_state = {}
     for name, parts in stacked.items():
         if ".layers." not in name:
-            whole_state[name] = parts[0]
+            whole_state[prefix + name] = parts[0]
         elif "experts.experts" in name:
             each = [torch.stack(parts[at : at + experts]) for at in range(0, len(parts), experts)]
-            whole_state[name] = torch.stack(each)
+            whole_state[prefix + name] = torch.stack(each)
         else:
-            whole_state[name] = torch.stack(parts)
+            whole_state[prefix + name] = torch.stack(parts)
     whole_state["optimizer.state.exp_avg.output_layer.weight"] = torch.zeros(3)
     (folder / "iter_0000100").mkdir(parents=True)
     dcp.save(whole_state, checkpoint_id=folder / "iter_0000100", no_dist=True)
@@ -242,6 +244,33 @@ def test_a_distributed_checkpoint_is_the_whole_model(experts: int, tmp_path: Pat
     assert compare_weights(found, parts).exit_code() == 0
 
 
+@pytest.mark.parametrize(
+    "layout", [Layout(expert=2), Layout(expert=4, pipeline=2), Layout(tensor=2, expert=2)]
+)
+def test_experts_are_counted_where_the_arguments_do_not_say_their_number(
+    layout: Layout, tmp_path: Path
+) -> None:
+    model = made.whole_model(experts=4)
+    folder = made.write(tmp_path / "run", model, layout, experts=4)
+    for file in folder.rglob("model_optim_rng.pt"):
+        state = torch.load(file, weights_only=False)
+        del state["args"].num_experts
+        torch.save(state, file)
+    assert_holds(open_weights(folder), model)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("experts", [0, 4])
+def test_a_wrapper_s_name_is_no_part_of_the_weights_names(experts: int, tmp_path: Path) -> None:
+    """NeMo saves the wrapper of the model: ``module.decoder...``; one such module among others stays."""
+    model = made.whole_model(experts=experts)
+    folder = distributed(tmp_path / "dist", model, experts=experts, prefix="module.")
+    assert_holds(open_weights(folder), model)
+    state = {"module.weight": torch.ones(2), "head.weight": torch.ones(2)}
+    dcp.save(state, checkpoint_id=tmp_path / "other", no_dist=True)
+    assert set(open_weights(tmp_path / "other").table) == set(state)
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_damaged_distributed_checkpoint_is_named(tmp_path: Path) -> None:
     folder = distributed(tmp_path / "dist", made.whole_model()) / "iter_0000100"
@@ -259,6 +288,35 @@ def test_a_damaged_distributed_checkpoint_is_named(tmp_path: Path) -> None:
 
 
 # -- comparing ------------------------------------------
+
+
+@pytest.mark.parametrize("experts", [2, 8])
+def test_grouped_experts_are_paired_with_single_ones(experts: int, tmp_path: Path) -> None:
+    """Most names are on one side alone, and both are of one family."""
+    model = made.whole_model(experts=experts)
+    grouped = {
+        re.sub(r"local_experts\.(\d+)\.(linear_fc[12])\.weight", r"\2.weight\1", name): value
+        for name, value in model.items()
+    }
+    target = open_weights(made.write(tmp_path / "run", model, Layout(expert=2), experts=experts))
+    reference = MemoryWeights({name: value.numpy() for name, value in grouped.items()})
+    for renamed, _ in (most_common(target, reference, Heads()), renamed_by_map(target, reference, Heads())):
+        found = compare_weights(target, renamed)
+        assert (found.only_target, found.only_reference, found.exit_code()) == ((), (), 0)
+
+
+@pytest.mark.parametrize(("grouped", "expected"), [(True, 2), (False, 4)])
+def test_heads_are_those_of_the_arguments_in_the_checkpoint(
+    grouped: bool, expected: int, tmp_path: Path
+) -> None:
+    folder = made.write(tmp_path / "run", made.whole_model(), Layout(tensor=2))
+    assert heads_beside(folder) == Heads()
+    for file in folder.rglob("model_optim_rng.pt"):
+        state = torch.load(file, weights_only=False)
+        vars(state["args"]).update(num_attention_heads=4, num_query_groups=2, group_query_attention=grouped)
+        torch.save(state, file)
+    for path in (folder, folder / "iter_0000100", open_weights(folder).path):
+        assert heads_beside(path) == Heads(num_heads=4, num_kv_heads=expected)
 
 
 def test_spellings_of_transformer_engine_are_paired(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from trueup.checklist.readers import read_side
 from trueup.checklist.settings import Document
 from trueup.checklist.writing import writable
 
-_BATCH = frozenset({"data_parallel", "global_batch_size", "gradient_accumulation"})
+_BATCH = frozenset({"data_parallel", "global_batch_size", "gradient_accumulation", "batch_rampup"})
 RUNGS: tuple[tuple[str, frozenset[str]], ...] = (
     ("full size", frozenset({"num_layers", "first_dense_layers", "num_mtp_layers"})),
     ("learning-rate schedule", frozenset({"lr_schedule", "warmup_steps", "adam_eps"})),
@@ -111,9 +111,9 @@ class _Ladder:
 
     @property
     def replicas(self) -> int:
-        """Replicas of the whole job, as far as it says."""
+        """Replicas of the whole job, as far as it says; one where its devices are too few for one."""
         found = self.whole.values.get("data_parallel")
-        return found.whole if found is not None else 1
+        return max(1, found.whole) if found is not None else 1
 
     def write(self, name: str, changes: Sequence[Change], adds: tuple[str, ...]) -> Rung:
         """One rung: the changes that are left, and what follows from them."""

@@ -22,8 +22,8 @@ from trueup.errors import ConfigError
 ENVIRONMENT = "environment.sh"
 _DEVICES = "num_devices"
 _WRITTEN_ANYWAY = frozenset({"seed", "deterministic"})
-"""fields that are written though the side says nothing of them; any other key that nobody set may be one that
-the program does not know"""
+"""fields that are written though the side has no key of them; any other key may be one that the program does
+not know"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def reduction(documents: Sequence[Document]) -> tuple[list[Change], dict[str, ob
     for rule in (rule for file in rules().values() for rule in file if rule.reproduce):
         value = side.values.get(rule.field)
         after = _wanted(rule.reproduce, rule.field, side) if applies(rule.when, side) else None
-        if after is None or (value is None and rule.field not in _WRITTEN_ANYWAY):
+        if after is None or (value is None and not _is_stated(rule.field, after, documents)):
             continue
         wanted[rule.field] = after
         if value is not None and same(value.value, after):
@@ -118,6 +118,16 @@ def reduction(documents: Sequence[Document]) -> tuple[list[Change], dict[str, ob
         found = [_change(rule.field, side, after, i, d) for i, d in enumerate(documents) if writable(d)]
         changes += _where_it_is_set([change for change in found if change], side, rule.field, documents)
     return changes, wanted
+
+
+def _is_stated(field: str, after: object, documents: Sequence[Document]) -> bool:
+    """Whether a field without a value is to be written: always, or as the side has a key of it.
+
+    A warmup as a share of steps that only the data set tells is such a field.
+    """
+    made = ((d, writes(dialects()[d.dialect], d, field, after) or {}) for d in documents if writable(d))
+    found = (d.settings[key].value for d, keys in made for key in keys if key in d.settings)
+    return field in _WRITTEN_ANYWAY or any(value is not None for value in found)
 
 
 def _wanted(expression: str, field: str, side: Configuration) -> object:

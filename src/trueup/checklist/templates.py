@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from jinja2 import TemplateError
@@ -16,6 +17,8 @@ from trueup.types.reason import reason
 FIELD = "chat_template"
 INFERENCE = "inference_template"
 """the row of a template of inference that is not the one of training"""
+_GENERATION = re.compile(r"\{%-?\s*(end)?generation\s*-?%\}\n?")
+"""what Transformers marks an answer with: it prints nothing"""
 _USER, _ANSWER = {"role": "user", "content": "<<one>>"}, {"role": "assistant", "content": "<<two>>"}
 _SYSTEM = {"role": "system", "content": "<<zero>>"}
 _CONVERSATIONS = (
@@ -29,13 +32,16 @@ _CONVERSATIONS = (
 
 
 def same_template(left: object, right: object) -> bool | None:
-    """Whether both make the same text of several conversations; None where one is only a name."""
+    """Whether both make the same text of several conversations; None: one is only a name, or none renders."""
     one, other = str(left).strip(), str(right).strip()
     if one == other:
         return True
     if not (_is_jinja(one) and _is_jinja(other)):
         return None if _is_jinja(one) or _is_jinja(other) else False
-    return all(a == b for a, b in zip(_rendered(one), _rendered(other), strict=True))
+    texts, others = list(_rendered(one)), list(_rendered(other))
+    if not any(texts) and not any(others):
+        return None
+    return texts == others
 
 
 def _is_jinja(text: str) -> bool:
@@ -44,10 +50,12 @@ def _is_jinja(text: str) -> bool:
 
 def _rendered(text: str) -> Iterator[str | None]:
     """The text of each conversation, with and without the head of an answer; None where it is refused."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.globals["raise_exception"] = _refuse
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+    )
+    environment.globals.update(raise_exception=_refuse, strftime_now=str)
     try:
-        template = environment.from_string(text)
+        template = environment.from_string(_GENERATION.sub("", text))
     except TemplateError:
         yield from [None] * (2 * len(_CONVERSATIONS))
         return
@@ -57,6 +65,8 @@ def _rendered(text: str) -> Iterator[str | None]:
                 yield template.render(
                     messages=messages,
                     add_generation_prompt=prompted,
+                    tools=None,
+                    documents=None,
                     bos_token="<bos>",
                     eos_token="<eos>",
                     pad_token="<pad>",

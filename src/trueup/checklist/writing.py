@@ -5,25 +5,16 @@ from __future__ import annotations
 import ast
 import copy
 import json
-import shlex
 from collections.abc import Container, Mapping
 from pathlib import Path
 
 from trueup.checklist.configuration import Configuration
 from trueup.checklist.dialect import Dialect, dialects, elements, translated, writes
+from trueup.checklist.readers.command_line import LAUNCHER
+from trueup.checklist.readers.shell_words import quoted
 from trueup.checklist.settings import Document
 from trueup.errors import ConfigError
 
-_LAUNCHER = (
-    "nproc_per_node",
-    "nnodes",
-    "node_rank",
-    "master_addr",
-    "master_port",
-    "rdzv_backend",
-    "rdzv_endpoint",
-    *("worker_num", "local_worker_num", "log_dir", "join", "cluster_time_out", "bind_core"),
-)
 _STARTERS = {"mindspore": ("msrun", "worker_num")}
 """of a framework: what starts its processes, and the flag of their number"""
 _NEGATED = {"add_bias_linear": "disable_bias_linear", "apply_rope_fusion": "no_rope_fusion"}
@@ -158,8 +149,7 @@ def _environment(document: Document, without: Container[str]) -> str:
     lines = [*document.setup]
     for name, value in document.exports.items():
         if name not in without:
-            text = value.replace("\\", "\\\\").replace('"', '\\"').replace("`", "\\`")
-            lines.append(f'export {name}="{text}"')
+            lines.append(f"export {name}={quoted(value)}")
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -188,14 +178,14 @@ def _launch(document: Document, data: Mapping[str, object]) -> str:
         known = translated(document).used | set(data) - set(document.settings)
         keys = [key for key in keys if key in known and key not in _COMPUTED]
     lines = [
-        line for key in keys if key not in _LAUNCHER and (line := _flag(key, data[key], dialect, document))
+        line for key in keys if key not in LAUNCHER and (line := _flag(key, data[key], dialect, document))
     ]
     if document.dialect == "verl":
         return " \\\n    ".join(["python3 -m verl.trainer.main_ppo", *lines]) + "\n"
     starter, devices = _STARTERS.get(str(data.get("ai_framework")), ("torchrun", "nproc_per_node"))
     places = {devices: data["world_size"]} if data.get("world_size") else {}
-    places |= {key: data[key] for key in _LAUNCHER if key in data}
-    launcher = " ".join(f"--{key}={value}" for key, value in places.items())
+    places |= {key: data[key] for key in LAUNCHER if key in data}
+    launcher = " ".join(f"--{key}={quoted(str(value))}" for key, value in places.items())
     script = str(data.get("script") or ("pretrain_gpt.py" if document.dialect == "megatron" else "train.py"))
     return " \\\n    ".join([f"{starter} {launcher} {script}".replace("  ", " "), *lines]) + "\n"
 
@@ -210,7 +200,7 @@ def _hydra_word(key: str, value: object, dialect: Dialect, document: Document) -
         if not isinstance(held, list) or index >= len(held):
             return ""
         value = [*held[:index], value, *held[index + 1 :]]
-    return shlex.quote(f"{name}={value}")
+    return quoted(f"{name}={value}")
 
 
 def _flag(key: str, value: object, dialect: Dialect, document: Document) -> str:
@@ -225,11 +215,7 @@ def _flag(key: str, value: object, dialect: Dialect, document: Document) -> str:
         return _dashed(_NEGATED.get(key, f"no_{key}")) if on_by_default or key in _NEGATED else ""
     words = value if isinstance(value, list) else [value]
     dashed = f"--{key}" if document.dialect != "megatron" else _dashed(key)
-    return f"{dashed} {' '.join(shlex.quote(_word(word)) for word in words)}"
-
-
-def _word(value: object) -> str:
-    return str(value)
+    return f"{dashed} {' '.join(quoted(str(word)) for word in words)}"
 
 
 def _dashed(key: str) -> str:

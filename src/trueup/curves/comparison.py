@@ -349,7 +349,7 @@ def _frozen(paired: Paired) -> Frozen | None:
 def _health(side: Side, other: Side, steps: Ints, broken: Mapping[str, Ints], *, trains: bool) -> Health:
     """``broken``: steps that logged NaN or infinity; what is missing before the first number is none."""
     bad = np.zeros(len(steps), bool)
-    broke_as = None
+    broke_as = finite_again = None
     for column in (GRAD_NORM, LOSS):
         values = side.get(column)
         if values is not None:
@@ -363,12 +363,15 @@ def _health(side: Side, other: Side, steps: Ints, broken: Mapping[str, Ints], *,
             at = int(np.argmax(bad))
             if wrong[at]:
                 broke_as = (column, "NaN" if np.isnan(values[at]) else "infinite")
+                finite_again = next(iter(steps[at:][~wrong[at:]].tolist()), None)
     overflow = overflows(side.get(LOSS_SCALE), side.get(SKIPPED))
     target, reference = side.get(LOSS), other.get(LOSS)
     flat = (
         plateau(target, reference, steps) if trains and target is not None and reference is not None else None
     )
-    return health(steps=steps, bad=bad, overflow=overflow, plateau=flat, broke_as=broke_as)
+    return health(
+        steps=steps, bad=bad, overflow=overflow, plateau=flat, broke_as=broke_as, finite_again=finite_again
+    )
 
 
 def _notes(

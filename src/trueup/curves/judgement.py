@@ -163,7 +163,8 @@ def _case(e: Evidence, failed: Sequence[Criterion]) -> _Case:
         at = e.target_health.not_finite[0]
         advice: tuple[Reason, ...] = (reason(Curves.OVERFLOW_CHECK), *_DATA_ADVICE[:2])
         column, what = e.target_health.broke_as or ("loss", "NaN")
-        said = reason(Curves.NOT_FINITE, step=at, column=_COLUMNS.get(column, column), what=what)
+        again = e.target_health.finite_again
+        said = reason(Curves.NOT_FINITE, step=at, column=_COLUMNS.get(column, column), what=what, again=again)
         return _Case("not_finite", said, at, advice)
     if e.frozen is not None:
         return _of_frozen(e, e.frozen, failed)

@@ -243,10 +243,17 @@ def _whole_name(path: Path, name: str, part: _Part, sizes: _Sizes) -> str:
     number = int(chunk["number"]) if chunk else 0
     at = _first_layer(path, part, sizes, number)
     bare = LAYER.sub(lambda found: f"{found['before']}{int(found['number']) + at}", bare)
-    if sizes.expert > 1 and sizes.num_experts:
-        ahead = part.expert * (sizes.num_experts // sizes.expert)
+    if sizes.expert > 1:
+        ahead = part.expert * _experts_of(part, sizes)
         bare = EXPERT.sub(lambda found: f"{found['before']}{int(found['number']) + ahead}", bare)
     return bare
+
+
+def _experts_of(part: _Part, sizes: _Sizes) -> int:
+    """How many experts each expert rank holds; where the arguments do not say, as many as this one does."""
+    if sizes.num_experts:
+        return sizes.num_experts // sizes.expert
+    return len({found["number"] for name in part.weights.table if (found := EXPERT.search(name))})
 
 
 def _first_layer(path: Path, part: _Part, sizes: _Sizes, chunk: int) -> int:

@@ -1,4 +1,4 @@
-"""Attention heads as the configuration beside the weights says them."""
+"""Attention heads as the configuration beside the weights, or in them, says them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from pathlib import Path
 
 from trueup.store import layout
 from trueup.weights.layouts import Heads
+from trueup.weights.megatron import iteration_folder, part_files
+from trueup.weights.torch_file import TorchFile
 
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
 _KV_HEADS = ("num_key_value_heads", "num_query_groups", "n_kv_heads", "n_kv_head")
 
 
 def heads_beside(path: Path) -> Heads:
-    """The heads of the model whose weights are at ``path``, from ``config.json`` beside them or from a trace.
+    """The heads of the model whose weights are at ``path``, from ``config.json`` beside them, from a trace,
+    or from the arguments that Megatron keeps in its checkpoint.
 
     Unknown where nothing says it; a file that cannot be read counts as none.
     """
@@ -36,6 +39,16 @@ def _configurations(path: Path) -> Iterator[dict[str, object]]:
             continue
         if isinstance(plain, dict):
             yield from _within(plain)
+    if path.is_dir():
+        for part in list(part_files(iteration_folder(path)).values())[:1]:
+            yield _of_arguments(TorchFile(part).arguments)
+
+
+def _of_arguments(arguments: Mapping[str, object]) -> dict[str, object]:
+    """Megatron has a number of query groups also where it does not group: then it means nothing."""
+    heads = arguments.get("num_attention_heads")
+    groups = arguments.get("num_query_groups") if arguments.get("group_query_attention") else heads
+    return {"num_attention_heads": heads, "num_query_groups": groups}
 
 
 def _within(plain: dict[str, object]) -> Iterator[dict[str, object]]:

@@ -19,6 +19,9 @@ def renamed_by_map(target: WeightSet, reference: WeightSet, heads: Heads) -> tup
         ConfigError: no map leads from one to the other.
     """
     families = family_of(target.table), family_of(reference.table)
+    spelled, told = _other_spellings(target, reference)
+    if told:
+        return spelled, told
     if families[0] and families[1] and families[0] != families[1]:
         plan = plan_from_maps(
             reference.table, to=families[0], source_family=families[1], heads=heads, whole=False
@@ -41,8 +44,9 @@ def renamed_by_map(target: WeightSet, reference: WeightSet, heads: Heads) -> tup
 def most_common(target: WeightSet, reference: WeightSet, heads: Heads) -> tuple[WeightSet, str]:
     """``reference`` as it is, or where most names are on one side alone, as maps name it."""
     common = _num_common(target, reference)
-    if 2 * common >= max(len(target.table), len(reference.table)):
-        return _other_spellings(target, reference)
+    spelled, told = _other_spellings(target, reference)
+    if told or 2 * common >= max(len(target.table), len(reference.table)):
+        return spelled, told
     try:
         renamed, told = renamed_by_map(target, reference, heads)
     except ConfigError:
@@ -53,8 +57,8 @@ def most_common(target: WeightSet, reference: WeightSet, heads: Heads) -> tuple[
 
 
 def _other_spellings(target: WeightSet, reference: WeightSet) -> tuple[WeightSet, str]:
-    """``reference`` with the names that one family has two of (Megatron's ``input_layernorm``, which
-    Transformer Engine keeps in ``linear_qkv``) as the target spells them."""
+    """``reference`` with the names that one family has two of as the target spells them: Megatron's
+    ``input_layernorm``, which Transformer Engine keeps in ``linear_qkv``, experts one by one or grouped."""
     family = family_of(target.table)
     if family is None or family != family_of(reference.table):
         return reference, ""

@@ -21,6 +21,8 @@ from trueup.weights.weight_set import Table, WeightInfo, checked_dtype, known
 
 METADATA = ".metadata"
 _OTHERS = ("optimizer.", "rng_state", "rerun_state_machine", "chained_")
+_WRAPPER = "module."
+"""before every name where a wrapper of the model was saved, as NeMo does"""
 _STACKED = re.compile(r"(?P<before>(?:.*\.)?(?:decoder|encoder)\.layers\.)(?P<after>[^\d].*)")
 _EXPERTS = re.compile(r"(?P<before>.*\.mlp\.experts\.)experts\.(?P<after>[^\d].*)")
 
@@ -47,8 +49,11 @@ class DistributedWeights:
         self._file = checkpoints().DistributedCheckpoint(path)
         tensors: dict[str, tuple[str, tuple[int, ...]]] = self._file.table()
         wanted = {name: kind for name, kind in tensors.items() if not name.startswith(_OTHERS)}
+        wrapper = _WRAPPER if wanted and all(name.startswith(_WRAPPER) for name in wanted) else ""
         self._weights = {
-            one.info.name: one for name, kind in wanted.items() for one in _each(path, name, *kind)
+            one.info.name: one
+            for name, kind in wanted.items()
+            for one in _each(path, name, name.removeprefix(wrapper), *kind)
         }
         if not self._weights:
             raise WeightsError(
@@ -67,8 +72,8 @@ class DistributedWeights:
         return np.ascontiguousarray(values).reshape(one.info.shape)
 
 
-def _each(path: Path, name: str, dtype: str, shape: tuple[int, ...]) -> Iterator[_Weight]:
-    """The weights in one stored tensor."""
+def _each(path: Path, stored: str, name: str, dtype: str, shape: tuple[int, ...]) -> Iterator[_Weight]:
+    """The weights in one stored tensor, by the model's names."""
     names: list[tuple[str, tuple[int, ...]]] = [(name, ())]
     layers = _STACKED.fullmatch(name)
     if layers is not None and shape:
@@ -84,5 +89,5 @@ def _each(path: Path, name: str, dtype: str, shape: tuple[int, ...]) -> Iterator
             for expert in range(shape[len(at)])
         ]
     for whole, at in split:
-        info = WeightInfo(name=whole, dtype=checked_dtype(dtype, name, path), shape=shape[len(at) :])
-        yield _Weight(info=info, stored=name, at=at)
+        info = WeightInfo(name=whole, dtype=checked_dtype(dtype, stored, path), shape=shape[len(at) :])
+        yield _Weight(info=info, stored=stored, at=at)

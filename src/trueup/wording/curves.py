@@ -141,8 +141,15 @@ _ALIGNED = {"offset": 1, "basis": "found", "correlation": 0.93, "runner_up": 0.1
 
 PHRASES = {
     Curves.NOT_FINITE: Phrase(
-        sentence="The target's {column} is {what} from step {step}",
-        samples=({"column": "loss", "what": "NaN", "step": 12},),
+        sentence=lambda facts: facts.fill(
+            "The target's {column} is {what} from step {step}"
+            if facts.get("again") is None
+            else "The target's {column} is {what} at step {step} and finite again at step {again}"
+        ),
+        samples=(
+            {"column": "loss", "what": "NaN", "step": 12},
+            {"column": "loss", "what": "NaN", "step": 12, "again": 13},
+        ),
     ),
     Curves.FROZEN_DIFFERS: Phrase(
         sentence=_frozen_differs,

@@ -34,7 +34,12 @@ _CONFIG_FLAGS = (
 _FEWEST_LINES = 3
 _FEWEST_HYDRA = 2
 _VERL = ("actor_rollout_ref", "algorithm", "critic")
-_LAUNCHER = {"nproc_per_node", "nnodes"}
+_DEVICES = {"nproc_per_node", "nnodes"}
+LAUNCHER = (
+    *("nproc_per_node", "nnodes", "node_rank", "master_addr", "master_port", "rdzv_backend", "rdzv_endpoint"),
+    *("worker_num", "local_worker_num", "log_dir", "join", "cluster_time_out", "bind_core"),
+)
+"""flags of torchrun and msrun that a written script keeps"""
 
 Word = tuple[str, str]
 """a word and its place"""
@@ -84,11 +89,12 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[Document]
     variables = [(w, place) for w, place in words if _VARIABLE.match(w)]
     if len([word for word, _ in words if is_of_verl(word)]) >= _FEWEST_HYDRA:
         return [hydra_words(words, path=path, kind=kind)]
-    settings = flags(words)
+    starter, script, own = _parted(words)
+    settings = {**flags(starter), **flags(own)}
     if not settings:
         raise ConfigError(f"{path}: no flag such as --num-layers in this command")
-    data = {key: setting.value for key, setting in settings.items()}
-    script = next((w for w, _ in words if w.endswith(".py")), "")
+    of_starter = flags(starter).keys() - flags(own).keys() - set(LAUNCHER)
+    data = {key: setting.value for key, setting in settings.items() if key not in of_starter}
     dialect = _dialect(settings)
     if not _known(dialect, settings) and not config_files(settings):
         shown = ", ".join(f"--{key}" for key in list(settings)[:5])
@@ -114,6 +120,16 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[Document]
     return found
 
 
+def _parted(words: Sequence[Word]) -> tuple[Sequence[Word], str, Sequence[Word]]:
+    """What starts the program, the program (a file, or ``-m`` with a module), and its own flags."""
+    for at, (word, _) in enumerate(words):
+        if word.endswith(".py"):
+            return words[:at], word, words[at + 1 :]
+        if word == "-m" and at + 1 < len(words) and not words[at + 1][0].startswith("torch.distributed"):
+            return words[:at], f"-m {words[at + 1][0]}", words[at + 2 :]
+    return (), "", words
+
+
 def config_files(settings: Mapping[str, Setting]) -> list[str]:
     """Files of settings that the command names."""
     found = (settings[key].value for key in _CONFIG_FLAGS if key in settings)
@@ -132,7 +148,7 @@ def _known(dialect: str, settings: Mapping[str, Setting]) -> bool:
     names = {
         elements(place)[0] for text in texts for name in parsed(text).names for place in known.places(name)
     }
-    return bool(names & settings.keys() - _LAUNCHER)
+    return bool(names & settings.keys() - _DEVICES)
 
 
 def flags(words: Sequence[Word]) -> dict[str, Setting]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from trueup.checklist.readers import command_line, environment
 from trueup.checklist.readers.shell_branches import Branches
@@ -13,6 +14,7 @@ from trueup.checklist.readers.shell_words import (
     Variables,
     expanded,
     expanded_text,
+    plain,
     statements,
 )
 from trueup.checklist.settings import Document, Setting, Undecided
@@ -67,9 +69,9 @@ def documents(text: str, path: str, arguments: Sequence[str] | None = None) -> l
     Raises:
         ConfigError: there is no training command in it.
     """
-    run = _Run(path, Variables(arguments=arguments))
+    run = _Run(path, Variables(script=str(Path(path).resolve()), arguments=arguments))
     run.all(statements(text))
-    words = run.command or run.assembled()
+    words = [(plain(word), place) for word, place in run.command or run.assembled()]
     if not words:
         raise ConfigError(
             f"{path}: no training command in this script; expected a line with flags such as --num-layers"
@@ -167,7 +169,7 @@ class _Run:
             self.variables.shift()
         if words[0][0] in _SETUP:
             texts = (expanded(word, line, self.variables) for word, line in words)
-            self.setup.append(" ".join(text for found in texts for text, _ in found))
+            self.setup.append(plain(" ".join(text for found in texts for text, _ in found)))
         index = 0
         exporting = words[0][0] in ("export", "declare", "local", "readonly", "typeset")
         if words[0][0] in ("then", "do", "{", "export", "declare", "local", "readonly", "typeset"):
@@ -186,7 +188,7 @@ class _Run:
     def _export(self, names: list[tuple[str, int]]) -> None:
         """Variables the training command sees: exported, or set before a command."""
         for name, line in names:
-            text = expanded_text(f"${{{name}}}", self.variables)
+            text = plain(expanded_text(f"${{{name}}}", self.variables))
             self.exported[name] = Setting(name, text, self._place(line))
 
     def _command(self, raw: list[tuple[str, int]]) -> None:

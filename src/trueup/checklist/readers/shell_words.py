@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,8 +14,13 @@ ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)$", re.DOTALL)
 """an assignment: name, sign, value"""
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?]")
 _BRACED = re.compile(r"(#?)([A-Za-z_]\w*|[0-9@*]+)(\[[@*0-9]+\])?(?:(:?[-=+?])(.*))?$", re.DOTALL)
+_PLAIN = re.compile(r"\$\{(\w+)(?:\[0\])?\}|\$(\w+)")
+_BARE = re.compile(r"(?<![\w{$])[A-Za-z_]\w*")
 _ARITHMETIC = re.compile(r"[\d\s+\-*/%()]+$")
 _ENDS = {"\n", ";", "&", "|"}
+_PAIRS = {"(": ")", "{": "}"}
+_BLANK = "\ue000"
+"""in the place of a blank inside a command substitution, at which its word must not fall apart"""
 
 Raw = tuple[str, int]
 
@@ -38,6 +44,8 @@ class Variables:
     texts: dict[str, tuple[str, int]] = field(default_factory=dict)
     arrays: dict[str, list[Raw]] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
+    script: str | None = None
+    """where the script lies: its ``$0``"""
     arguments: Sequence[str] | None = None
     """what the script is called with; None where that is not known"""
     passed_over: set[str] = field(default_factory=set)
@@ -51,6 +59,8 @@ class Variables:
         """The text of a variable or an argument; None where the script leaves it open."""
         if name in self.texts:
             return self.texts[name][0]
+        if name in ("0", "BASH_SOURCE"):
+            return self.script
         if self.arguments is not None and name in ("@", "*"):
             return " ".join(self.arguments)
         if self.arguments is not None and name == "#":
@@ -146,15 +156,18 @@ def _taken(text: str, index: int, word: str) -> str:
         return text[index : end + 1] if end > 0 else text[index:]
     if character in '"`':
         return text[index : _closing_quote(text, index) + 1]
-    opens = {"(": ")", "{": "}"}
-    if character in opens and (word.endswith("$") or (character == "(" and word.endswith("="))):
-        return text[index : _closing(text, index, character, opens[character]) + 1]
+    if character in _PAIRS and (word.endswith("$") or (character == "(" and word.endswith("="))):
+        return text[index : _closing(text, index, character, _PAIRS[character]) + 1]
     return character
 
 
 def _closing_quote(text: str, index: int) -> int:
     quote, at = text[index], index + 1
     while at < len(text) and text[at] != quote:
+        inside = text[at + 1 : at + 2] if quote == '"' and text[at] == "$" else ""
+        if inside in _PAIRS:
+            at = _closing(text, at + 1, inside, _PAIRS[inside]) + 1
+            continue
         at += 2 if text[at] == "\\" else 1
     return at
 
@@ -201,8 +214,13 @@ def expanded(word: str, line: int, variables: Variables) -> list[Raw]:
 
 
 def _one_word(substitution: str) -> str:
-    """A command substitution, which is not run, without blanks at which it would fall apart."""
-    return "".join(substitution.split())
+    """A command substitution, which is not run, as one word: :func:`plain` gives its blanks back."""
+    return _BLANK.join(substitution.split())
+
+
+def plain(text: str) -> str:
+    """The text as it was written, with the blanks of its command substitutions."""
+    return text.replace(_BLANK, " ")
 
 
 def open_in(text: str) -> bool:
@@ -212,6 +230,21 @@ def open_in(text: str) -> bool:
 
 def _split(text: str) -> list[str]:
     return [part.strip("'\"") for part in text.replace("\\\n", " ").split() if part != "\\"]
+
+
+def quoted(text: str) -> str:
+    """An expanded text as one word of a script: what was left open is for its shell to put in."""
+    result, index, is_open = "", 0, False
+    while index < len(text):
+        end = index
+        if text.startswith(("${", "$("), index):
+            end = _closing(text, index + 1, text[index + 1], _PAIRS[text[index + 1]]) + 1
+        elif text[index] == "`":
+            end = _closing_quote(text, index) + 1
+        is_open = is_open or end > index
+        result += text[index:end] or ("\\" * (text[index] in '\\"$') + text[index])
+        index = max(end, index + 1)
+    return f'"{result}"' if is_open else shlex.quote(text)
 
 
 def expanded_text(word: str, variables: Variables) -> str:
@@ -232,7 +265,7 @@ def expanded_text(word: str, variables: Variables) -> str:
             result += value
         elif character == "`":
             end = _closing_quote(word, index)
-            result, index = result + _one_word(word[index : end + 1]), end + 1
+            result, index = result + _one_word(_filled(word[index : end + 1], variables)), end + 1
         else:
             result += character
             index += 1
@@ -243,10 +276,10 @@ def _variable(word: str, index: int, variables: Variables) -> tuple[str, int]:
     rest = word[index + 1 :]
     if rest.startswith("(("):
         end = _closing(word, index + 1, "(", ")")
-        return _arithmetic(word[index + 3 : end - 1], variables, word[index : end + 1]), end + 1
+        return _arithmetic(word[index + 3 : end - 1], variables), end + 1
     if rest.startswith("("):
         end = _closing(word, index + 1, "(", ")")
-        return _one_word(word[index : end + 1]), end + 1
+        return _one_word(_filled(word[index : end + 1], variables)), end + 1
     if rest.startswith("{"):
         end = _closing(word, index + 1, "{", "}")
         return _braced(word[index + 2 : end], variables), end + 1
@@ -254,6 +287,18 @@ def _variable(word: str, index: int, variables: Variables) -> tuple[str, int]:
     if not match:
         return "$", index + 1
     return _looked_up(match.group(), variables), index + 1 + match.end()
+
+
+def _filled(substitution: str, variables: Variables) -> str:
+    """A command substitution with the script's own variables put in, but for what stands in single quotes."""
+    parts = re.split(r"('[^']*')", substitution)
+    known = variables.aside()
+
+    def value(match: re.Match[str]) -> str:
+        text = known.text(match[1] or match[2])
+        return match[0] if text is None else text
+
+    return "".join(part if part[:1] == "'" else _PLAIN.sub(value, part) for part in parts)
 
 
 def _looked_up(name: str, variables: Variables) -> str:
@@ -284,11 +329,11 @@ def _braced(inside: str, variables: Variables) -> str:
     return _looked_up(name, variables)
 
 
-def _arithmetic(text: str, variables: Variables, whole: str) -> str:
-    """``$((A * 8))`` where all of it is known; else the whole of it as one word."""
-    whole = _one_word(whole)
+def _arithmetic(text: str, variables: Variables) -> str:
+    """``$((A * 8))`` where all of it is known; else the whole of it, as far as it is known, as one word."""
     filled = expanded_text(text, variables)
-    filled = re.sub(r"[A-Za-z_]\w*", lambda match: _looked_up(match.group(), variables), filled)
+    filled = _BARE.sub(lambda match: _looked_up(match.group(), variables), filled)
+    whole = _one_word(f"$(({filled}))")
     if not _ARITHMETIC.match(filled) or "**" in filled:
         return whole
     try:

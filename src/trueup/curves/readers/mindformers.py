@@ -22,8 +22,8 @@ _LIST = re.compile(
 """what the training wrapper returns with ``local_norm: True``: sums of squares in the weights' order"""
 _LINE = re.compile(rb"Epoch:\[ *(\d+)/ *\d+\], step:\[ *(\d+)/ *(\d+)\]", re.IGNORECASE)
 _NUMBER = re.compile(rb"[-+]?(?:nan|inf|(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)(?=[\s,\])]|$)", re.IGNORECASE)
-_TENSOR = re.compile(rb"Tensor\(shape=\[[\d, ]*\],\s*dtype=\w+,\s*value=\s*\[?([^\[\]()]*)\]?\)")
-"""one number of a list, as MindSpore shows a tensor"""
+_TENSOR = re.compile(rb"Tensor\(shape=\[([\d, ]*)\],\s*dtype=\w+,\s*value=\s*\[?([^\[\]()]*)\]?\)")
+"""a number of a list, or the list, as MindSpore shows a tensor"""
 _SHORTENED = b"..."
 """what a list of more than a thousand numbers is printed with, in place of those in the middle"""
 
@@ -48,9 +48,14 @@ def local_norms(data: bytes) -> pl.DataFrame | None:
     return pl.DataFrame(rows, schema=LOCAL_NORM_SCHEMA, orient="row")
 
 
+def _plain(tensor: re.Match[bytes]) -> bytes:
+    shape, values = tensor.groups()
+    return values if shape in (b"", b"1") else b"[" + values + b"]"
+
+
 def _listed(data: bytes) -> pl.DataFrame:
     rows: list[tuple[int, int, None, float]] = []
-    data = _TENSOR.sub(rb"\1", data) if mentions(data, b"Tensor(shape=") else data
+    data = _TENSOR.sub(_plain, data) if mentions(data, b"Tensor(shape=") else data
     for match in _LIST.finditer(data):
         line = _LINE.search(data, match.end())
         if line is None or _SHORTENED in match.group(2):

@@ -41,10 +41,17 @@ class Health:
     """how far its loss fell before"""
     broke_as: tuple[str, str] | None = None
     """the column that is not finite first, and what it is: NaN or infinite"""
+    finite_again: int | None = None
+    """step at which that column is finite again, None where it stays as it is"""
 
     def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return asdict(self)
+        """Plain values; ``finite_again`` where there is such a step."""
+        plain = asdict(self)
+        return (
+            plain
+            if self.finite_again is not None
+            else {k: v for k, v in plain.items() if k != "finite_again"}
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +103,7 @@ def health(
     overflow: NDArray[np.bool_],
     plateau: Plateau | None = None,
     broke_as: tuple[str, str] | None = None,
+    finite_again: int | None = None,
 ) -> Health:
     """Put together what was found."""
     return Health(
@@ -107,6 +115,7 @@ def health(
         plateau_level=None if plateau is None else plateau.level,
         fell=None if plateau is None else plateau.fell,
         broke_as=broke_as,
+        finite_again=finite_again,
     )
 
 
