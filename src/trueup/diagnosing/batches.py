@@ -36,8 +36,8 @@ class Relation:
     """How one batch came to differ from another."""
 
     name: str
-    """``same order more_rows begin_anew counting offset offset_by_row flags shape shift padding packing some_rows
-    mapped_ids``, else ``other``"""
+    """``same order more_rows begin_anew counting offset offset_by_row flags shape shift padding packing
+    some_rows mapped_ids``, else ``other``"""
     evidence: Reason
 
 

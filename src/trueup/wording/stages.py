@@ -351,6 +351,7 @@ PHRASES = {
         lambda facts: ": ".join(STAGE_TITLES[facts["key"]]), *({"key": key} for key in STAGE_TITLES)
     ),
     S.EQUAL: clause("Bit-identical"),
+    S.COMPARED_EQUAL: clause("What was compared is bit-identical"),
     S.WITHIN_ROUNDING: clause("Agrees within rounding"),
     S.SCALE_UNDONE: clause(
         "Agrees but for a factor of {factor:.6g} that is taken out before the update", {"factor": 0.5}

@@ -426,6 +426,15 @@ def is_compared() -> pl.Expr:
     return pl.col("status").is_in(("equal", "within_noise", *BEYOND))
 
 
+def agreement_of(rows: pl.DataFrame) -> Reason:
+    """How rows agree of which none differs by more than it may."""
+    equal = rows["status"] == "equal"
+    if equal.all():
+        return reason(Stages.EQUAL)
+    compared = rows.filter(is_compared())["status"]
+    return reason(Stages.COMPARED_EQUAL if (compared == "equal").all() else Stages.WITHIN_ROUNDING)
+
+
 def basis_of(origin: Origin) -> Basis:
     """What its place rests on, as a finding says it."""
     alone = stands_alone(origin) and origin.basis is not Basis.REPLAY

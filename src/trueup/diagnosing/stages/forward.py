@@ -12,7 +12,15 @@ import polars as pl
 from trueup.comparing.precision_gap import TF32
 from trueup.comparing.program_code import code_book
 from trueup.comparing.scalars import number
-from trueup.diagnosing.stages.context import Context, clarity, counted, is_beyond, is_compared, stands_alone
+from trueup.diagnosing.stages.context import (
+    Context,
+    agreement_of,
+    clarity,
+    counted,
+    is_beyond,
+    is_compared,
+    stands_alone,
+)
 from trueup.diagnosing.stages.evaluated import with_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.naming import kind_named
@@ -148,8 +156,7 @@ def _judged(
         return outcome(status=StageStatus.UNDECIDED, said=reason(Stages.NOTHING_RECORDED, what="record"))
     evidence = (counted(rows), *extra)
     if beyond.is_empty():
-        exact = rows.filter(pl.col("status") == "equal").height == rows.height
-        said = reason(Stages.EQUAL if exact else Stages.WITHIN_ROUNDING)
+        said = agreement_of(rows)
         if context.undone != 1.0:
             said = reason(Stages.SCALE_UNDONE, factor=context.undone)
         if {phase for _, phase in context.without_effect} & set(rows["phase"].cast(pl.String)):

@@ -9,6 +9,8 @@ class StagesCode(Code):
     # any stage
     TITLE = "stage.title"
     EQUAL = "stage.bit_identical"
+    COMPARED_EQUAL = "stage.compared_equal"
+    """bit-identical, beside records that one run alone has or that cannot be compared"""
     WITHIN_ROUNDING = "stage.within_rounding"
     SCALE_UNDONE = "stage.loss_scale_undone"
     NOTHING_RECORDED = "stage.nothing_recorded"
