@@ -11,9 +11,9 @@ cases tell what a record is computed from:
 - where functions were captured and both runs are one program, a single number after others: those numbers.
   Functions show every step in between.
 
-- what a module makes of integers alone (cosines of positions): those, which are exact. An angle of up to n
-  is known to n roundings, and the module computes in the dtype of its result: a coarse one that stands before
-  it is none of its own.
+- what a module without weights makes of integers alone (cosines of positions): those, which are exact. An
+  angle of up to n is known to n roundings, and the module computes in the dtype of its result: a coarse one
+  that stands before it is none of its own.
 
 Elsewhere a module computes out of sight, in any dtype that it has seen.
 """
@@ -91,8 +91,8 @@ def _of_equal_inputs(rows: Rows, apart: Bools) -> Bools:
 
 
 def _of_integers(rows: Rows, apart: Bools, own: Floats) -> Floats:
-    """Of rows whose call is a module that is given integers alone, all bit-equal: one more than the largest
-    magnitude of them; else 0."""
+    """Of rows whose call is a module without weights that is given integers alone, all bit-equal: one more
+    than the largest magnitude of them; else 0."""
     inputs = rows.phase_is("forward") & rows.slot_starts("input") & rows.kind_is("module")
     call = _target_call(rows)
     largest = np.zeros(rows.match.target.num_calls + 1)
@@ -100,7 +100,17 @@ def _of_integers(rows: Rows, apart: Bools, own: Floats) -> Floats:
     np.maximum.at(largest, call[inputs], 1 + np.nan_to_num(np.fmax(*sizes))[inputs])
     largest[call[inputs & (apart | (own > 0))]] = 0.0
     largest[-1] = 0.0
-    return np.asarray(largest[call])
+    return np.where(_holds_weights(rows), 0.0, largest[call])
+
+
+def _holds_weights(rows: Rows) -> Bools:
+    """Rows whose call is a module with a weight in it: the root, and all that a weight's name leads through."""
+    words, names = rows.match.words.name, rows.of_call("name")
+    held = {""}
+    for code in np.unique(names[rows.kind_is("parameter")]).tolist():
+        parts = words[code].split(".")
+        held.update(".".join(parts[:end]) for end in range(1, len(parts)))
+    return np.isin(names, [code for code, word in enumerate(words) if word in held])
 
 
 def _target_call(rows: Rows) -> Codes:
