@@ -104,7 +104,7 @@ def _of_integers(rows: Rows, apart: Bools, own: Floats) -> Floats:
 
 
 def _holds_weights(rows: Rows) -> Bools:
-    """Rows whose call is a module with a weight in it: the root, and all that a weight's name leads through."""
+    """Rows whose call is a module with a weight in it: the root, and all that a weight is named under."""
     words, names = rows.match.words.name, rows.of_call("name")
     held = {""}
     for code in np.unique(names[rows.kind_is("parameter")]).tolist():
