@@ -30,7 +30,7 @@ _HERE = Path(__file__).parent
 
 @contextmanager
 def warm_python(cold: str = COLD, *imported: str) -> Iterator[str]:
-    """A command that looks like ``python``, as long as it is needed.
+    """A command that looks like ``python``, as long as it is needed; MindSpore's ``msrun`` lies beside it.
 
     Args:
         cold: the Python it stands for.
@@ -42,6 +42,9 @@ def warm_python(cold: str = COLD, *imported: str) -> Iterator[str]:
         command.write_text(f"#!/bin/sh\n{words}\n", encoding="utf-8")
         command.chmod(0o755)
         (Path(folder) / "python3").symlink_to(command)
+        if (launcher := Path(cold).with_name("msrun")).exists():  # it imports MindSpore, as all it starts do
+            (Path(folder) / "msrun").write_text(f"#!/bin/sh\nexec '{command}' '{launcher}' \"$@\"\n", "utf-8")
+            (Path(folder) / "msrun").chmod(0o755)
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("TRUEUP_", "PYTHON"))}
         server = subprocess.Popen(
             [cold, str(_HERE / "server.py"), socket, *imported], stdin=subprocess.PIPE, env=environment
