@@ -70,6 +70,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _left_out() -> None:
+    """Nor does anyone go through what the files before this one imported and keep."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_sessionfinish() -> None:
     """Freed in order, as without it."""
     gc.unfreeze()
