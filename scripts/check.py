@@ -39,7 +39,7 @@ def main() -> int:
         return types.status()
     cores = min(os.cpu_count() or 1, 8)
     with ThreadPoolExecutor(1) as beside:
-        mindspore = beside.submit(_mindspore_tests, cores // 2)
+        mindspore = beside.submit(_mindspore_tests, max(1, cores // 2))
         tests, _ = _pytest(PYTHON, cores + (cores > 1), "-m", "not mindspore")
         status = types.status() or tests
         of_mindspore, said = mindspore.result()
@@ -68,14 +68,7 @@ class Check:
 
 def _pytest(python: str, workers: int, *words: str, aside: bool = False) -> tuple[int, str]:
     """Exit status, and what it says if it runs ``aside``; else that is seen at once."""
-    command = [
-        python,
-        "-m",
-        "pytest",
-        *(["-n", str(workers)] if workers > 1 else []),
-        "--durations=10",
-        *words,
-    ]
+    command = [python, "-m", "pytest", "-n", str(workers), "--durations=10", *words]
     compiled = Path(tempfile.gettempdir()) / "trueup-inductor"  # a minute of g++, if nothing was kept
     with tempfile.TemporaryDirectory(prefix="trueup-tests-", dir=_memory()) as folder:
         environment = {
