@@ -74,7 +74,10 @@ def from_plain(name: str, plain: dict[str, Any]) -> Base:
 @cache
 def bases() -> dict[str, Base]:
     """All of them."""
-    read = yaml.safe_load((HERE / "bases.yaml").read_text(encoding="utf-8"))
+    read = yaml.load(
+        (HERE / "bases.yaml").read_text(encoding="utf-8"),
+        Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),
+    )
     return {name: from_plain(name, plain) for name, plain in read.items()}
 
 

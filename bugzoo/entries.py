@@ -128,7 +128,9 @@ def entries() -> dict[str, Entry]:
     """
     found: dict[str, Entry] = {}
     for path in sorted(FOLDER.glob("*.yaml"), key=lambda path: (path.stem == "benign", path.stem)):
-        for given in yaml.safe_load(path.read_text(encoding="utf-8")):
+        for given in yaml.load(
+            path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        ):
             entry = Entry(**given)
             if entry.name in found or entry.base not in bases():
                 raise ValueError(f"{path.name}: {entry.name}: the name is taken, or there is no such base")

@@ -1,6 +1,7 @@
 """Static checks, and with ``--test`` the whole test suite: what CI runs. Stops at the first that fails.
 
-Tests marked ``mindspore`` run in an environment of their own: MindSpore needs an older numpy.
+Tests marked ``mindspore`` run in an environment of their own: MindSpore needs an older numpy. They run beside
+the others, so that no core waits for the last of either.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -33,11 +35,16 @@ def main() -> int:
         if status := Check(name, command).status():
             return status
     types = Check(*TYPES)
-    tests = _pytest(PYTHON, "-m", "not mindspore") if "--test" in sys.argv[1:] else 0
-    status = types.status() or tests
-    if "--test" in sys.argv[1:] and not status:
-        status = _mindspore_tests()
-    return status
+    if "--test" not in sys.argv[1:]:
+        return types.status()
+    cores = min(os.cpu_count() or 1, 8)
+    with ThreadPoolExecutor(1) as beside:
+        mindspore = beside.submit(_mindspore_tests, max(1, cores // 2))
+        tests, _ = _pytest(PYTHON, cores + (cores > 1), "-m", "not mindspore")
+        status = types.status() or tests
+        of_mindspore, said = mindspore.result()
+    print(said)
+    return status or of_mindspore
 
 
 class Check:
@@ -59,10 +66,9 @@ class Check:
         return self._process.returncode
 
 
-def _pytest(python: str, *words: str) -> int:
-    cores = os.cpu_count() or 1  # one worker more: tests wait for the programs they start
-    workers = ["-n", str(min(cores, 8) + 1)]
-    command = [python, "-m", "pytest", *(workers if cores > 1 else []), "--durations=10", *words]
+def _pytest(python: str, workers: int, *words: str, aside: bool = False) -> tuple[int, str]:
+    """Exit status, and what it says if it runs ``aside``; else that is seen at once."""
+    command = [python, "-m", "pytest", "-n", str(workers), "--durations=10", *words]
     compiled = Path(tempfile.gettempdir()) / "trueup-inductor"  # a minute of g++, if nothing was kept
     with tempfile.TemporaryDirectory(prefix="trueup-tests-", dir=_memory()) as folder:
         environment = {
@@ -71,7 +77,17 @@ def _pytest(python: str, *words: str) -> int:
             "TMPDIR": folder,
             "PYTHONDONTWRITEBYTECODE": "",  # a thousand programs would compile the source each for itself
         }
-        return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        kept = subprocess.PIPE if aside else None
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            check=False,
+            text=True,
+            stdout=kept,
+            stderr=kept and subprocess.STDOUT,
+        )
+        return done.returncode, done.stdout or ""
 
 
 def _memory() -> str | None:
@@ -82,17 +98,17 @@ def _memory() -> str | None:
     return None if os.statvfs(memory).f_flag & os.ST_NOEXEC else str(memory)
 
 
-def _mindspore_tests() -> int:
+def _mindspore_tests(workers: int) -> tuple[int, str]:
     """Those of the files that have the marker; in CI it is a failure that MindSpore is not there."""
     if not _has_mindspore():
         in_ci = os.environ.get("CI") == "true"
-        verdict = "FAILED" if in_ci else "skipped"
-        print(f"tests with MindSpore {verdict}: {MINDSPORE.parent.parent.name} has none; try: make mindspore")
-        return int(in_ci)
+        verdict, home = "FAILED" if in_ci else "skipped", MINDSPORE.parent.parent.name
+        return int(in_ci), f"tests with MindSpore {verdict}: {home} has none; try: make mindspore"
     files = [
         path for path in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.mindspore" in path.read_text()
     ]
-    return _pytest(str(MINDSPORE), "-m", "mindspore", *(str(path.relative_to(ROOT)) for path in files))
+    names = [str(path.relative_to(ROOT)) for path in files]
+    return _pytest(str(MINDSPORE), workers, "-m", "mindspore", *names, aside=True)
 
 
 def _has_mindspore() -> bool:

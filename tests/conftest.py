@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.scheduling import ByFile, unit_of
-from tests.warm import COLD, OF_TRUEUP, WARM, warm_python
+from tests.warm import COLD, OF_TRUEUP, TRUEUP, WARM, warm_python
 
 # Tests run side by side: a thread for each core in each of them would wait for the others' most of the time.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -47,7 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
         mindspore.runtime.launch_blocking()
     if WARM not in os.environ:
         closing = ExitStack()
-        os.environ[WARM] = closing.enter_context(warm_python(COLD, *OF_TRUEUP))
+        os.environ[WARM] = closing.enter_context(warm_python(COLD, *OF_TRUEUP, *TRUEUP))
         config.add_cleanup(closing.close)
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         sys.executable = os.environ[WARM]
@@ -66,6 +66,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What stands now stays: whoever goes through all objects leaves it out."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _left_out() -> None:
+    """Nor does anyone go through what the files before this one imported and keep."""
     gc.collect()
     gc.freeze()
 

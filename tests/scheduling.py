@@ -39,8 +39,8 @@ def unit_of(nodeid: str) -> str:
 @cache
 def _groups(file: str) -> dict[str, str]:
     """Group of each function with the mark, and of the whole file under no name."""
-    found = dict[str, str]()
-    for node in ast.parse((ROOT / file).read_text(encoding="utf-8")).body:
+    found, text = dict[str, str](), (ROOT / file).read_text(encoding="utf-8")
+    for node in ast.parse(text).body if "xdist_group" in text else ():
         if isinstance(node, ast.FunctionDef):
             name, marks = node.name, node.decorator_list
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":

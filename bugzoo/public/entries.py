@@ -171,7 +171,9 @@ def public_entries() -> dict[str, PublicEntry]:
     """
     found: dict[str, PublicEntry] = {}
     for path in sorted(FOLDER.glob("*.yaml"), key=lambda path: ("benign" in path.stem, path.stem)):
-        for given in yaml.safe_load(path.read_text(encoding="utf-8")):
+        for given in yaml.load(
+            path.read_text(encoding="utf-8"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        ):
             entry = _from_plain(given)
             if entry.name in found or (entry.cause not in CAUSES and not entry.is_benign):
                 raise ValueError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 from bugzoo.bases import bases
 from bugzoo.entries import Entry, entries
 
-from tests.warm import COLD
 from trueup_gpt.launching import launch
 
 pytestmark = [
@@ -33,7 +31,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Found]]:
     """What each process saw of every base and entry: all have two processes, started once."""
     folder = tmp_path_factory.mktemp("half")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", COLD)  # msrun lies beside it
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("GLOG_v", "3")
         patch.setenv("PYTHONPATH", os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")]))

@@ -8,10 +8,10 @@ import subprocess
 import sys
 from contextlib import ExitStack
 
-from tests.warm import COLD, OF_MSPROBE, OF_TRUEUP, WARM, warm_python
+from tests.warm import COLD, OF_MSPROBE, OF_TRUEUP, TRUEUP, WARM, warm_python
 
 with ExitStack() as closing:
-    warm = {WARM: closing.enter_context(warm_python(COLD, *OF_TRUEUP))}
+    warm = {WARM: closing.enter_context(warm_python(COLD, *OF_TRUEUP, *TRUEUP))}
     if home := os.environ.get("TRUEUP_MSPROBE_VENV"):
         warm["WARM_MSPROBE"] = closing.enter_context(warm_python(f"{home}/bin/python", *OF_MSPROBE))
     status = subprocess.call(sys.argv[1:], env=os.environ | warm)

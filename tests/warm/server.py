@@ -16,12 +16,12 @@ import threading
 import types
 import warnings
 from collections.abc import Callable
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 IMPORTED = ("torch", "torch._dynamo", "torch.distributed.run", "torch.utils.checkpoint", "torch.utils.data")
-FRAMEWORKS = ("torch", "mindspore")
+PACKAGES = ("trueup", "torch", "mindspore")
 """hidden until a program imports them"""
 MOST_FILES = 250
 
@@ -48,8 +48,11 @@ class Hidden:
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """The package itself, once."""
+        """The package itself, once, unless the program's path leads to another of its name."""
         if name != self._package or not self._modules:
+            return None
+        found = PathFinder.find_spec(name)
+        if found is not None and found.origin and not os.path.samefile(found.origin, str(self._spec.origin)):
             return None
         return ModuleSpec(name, self, origin=self._spec.origin, is_package=True)
 
@@ -139,7 +142,7 @@ def settle(asked: Asked) -> None:
     unbuffered = "PYTHONUNBUFFERED" in os.environ or "-u" in asked.words[:3]
     sys.stdout.reconfigure(write_through=unbuffered)
     sys.path[:0] = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    for package in FRAMEWORKS:
+    for package in PACKAGES:
         if package in sys.modules:
             Hidden(package)
     if "PYTHONPATH" in os.environ:

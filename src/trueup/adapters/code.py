@@ -355,7 +355,7 @@ class _Reached:
     types: _Types
     identity: int | None = None
     """of what the function closes over: of the same code, others compute something else"""
-    sets: set[str] = field(default_factory=set)
+    sets: frozenset[str] = frozenset()
     """attributes and globals that it sets"""
 
 
@@ -448,7 +448,8 @@ _CHANGING = (
 """methods that change a list or a set"""
 
 
-def _used(code: CodeType) -> tuple[set[str], set[str]]:
+@functools.lru_cache(maxsize=1 << 14)
+def _used(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """Names of globals that a function reads, and of attributes and globals that it sets or changes in place:
     ``self.seen = []``, ``self.seen.append(x)``, ``self.seen[at] = x``."""
     read: set[str] = set()
@@ -478,7 +479,7 @@ def _used(code: CodeType) -> tuple[set[str], set[str]]:
             inner = _used(constant)
             read |= inner[0]
             written |= inner[1]
-    return read, written
+    return frozenset(read), frozenset(written)
 
 
 def _vars(value: object) -> dict[str, object]:
@@ -536,7 +537,7 @@ def _source(code: CodeType) -> str:
         return "".join(lines)
     if code.co_name == "<lambda>" and (body := _body_of_lambda(code, lines)):
         return body
-    return "".join(lines[first - 1 : _last_line(code)])
+    return "".join(lines[first - 1 : _last_line(code, code.co_filename)])
 
 
 def _body_of_lambda(code: CodeType, lines: list[str]) -> str:
@@ -558,12 +559,15 @@ def _body_of_lambda(code: CodeType, lines: list[str]) -> str:
     return f"lambda {arguments}: (" + b"".join(text).decode(errors="replace") + ")\n"
 
 
-def _last_line(code: CodeType) -> int:
+@functools.lru_cache(maxsize=1 << 14)
+def _last_line(code: CodeType, of_file: str) -> int:
+    """``of_file``: functions that do the same are one key, and stand on other lines of other files."""
     last = max((line for _, _, line in code.co_lines() if line is not None), default=code.co_firstlineno)
-    inner = [_last_line(one) for one in code.co_consts if isinstance(one, CodeType)]
+    inner = [_last_line(one, of_file) for one in code.co_consts if isinstance(one, CodeType)]
     return max([last, *inner])
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def _digest(code: CodeType) -> str:
     found = hashlib.blake2b(digest_size=8)
     found.update(code.co_code)

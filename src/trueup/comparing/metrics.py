@@ -240,7 +240,8 @@ def _from_sketches(rows: Rows, metrics: Metrics, open_: Bools) -> None:
     tables = rows.target.tables.summaries, rows.reference.tables.summaries
     blocks = [key[start : start + _BLOCK] for start in range(0, len(key), _BLOCK)]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        done = list(pool.map(lambda block: _sketch_block(tables, block // width, block % width), blocks))
+        in_turn = map if len(blocks) == 1 else pool.map
+        done = list(in_turn(lambda block: _sketch_block(tables, block // width, block % width), blocks))
     found = np.concatenate(done, axis=1)[:, inverse.reshape(-1)]
     _at_resolution(rows, metrics, index, found)
     good = ~np.isnan(found[0])

@@ -18,6 +18,8 @@ _WIDTH = 160
 def same_statements(target: ProgramFunction, reference: ProgramFunction) -> bool:
     if not target.source or not reference.source:
         return target.digest == reference.digest
+    if (target.source, target.name) == (reference.source, reference.name):
+        return True
     same = target.source == reference.source or compared_of(target) == compared_of(reference)
     same = same or _are_renamed(target, reference)
     return same and not nested_otherwise(target, reference)

@@ -218,7 +218,8 @@ def _take(values: Codes, at: Codes) -> Codes:
 
 
 def _floats(tables: StepTables, name: str, summary: Codes) -> Floats:
-    values = tables.summaries[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()
+    column = tables.summaries[name].cast(pl.Float64)
+    values = (column.fill_null(float("nan")) if column.null_count() else column).to_numpy()
     if not len(values):
         return np.full(len(summary), np.nan)
     return np.where(summary >= 0, values[summary], np.nan)

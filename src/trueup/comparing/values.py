@@ -26,6 +26,9 @@ from trueup.types.trace import SummaryRow
 if TYPE_CHECKING:
     from trueup.matching.layouts import Layout
 
+_FEW = 1 << 22
+"""elements in all that are compared sooner than they are handed to other threads"""
+
 
 def read_values(
     rows: Rows,
@@ -79,7 +82,8 @@ def read_values(
     # The first read opens the maps; after that threads share them.
     results = [one(0)]
     with ThreadPoolExecutor(options.num_threads or os.cpu_count() or 1) as pool:
-        results += pool.map(one, range(1, len(jobs)))
+        in_turn = map if rows.reference.numel[index[first]].sum() < _FEW else pool.map
+        results += in_turn(one, range(1, len(jobs)))
     at_of = np.argsort(inverse, kind="stable")
     ends = np.cumsum(np.bincount(inverse, minlength=len(jobs)))
     for at, (found, _) in enumerate(results):

@@ -29,8 +29,7 @@ class Shared:
 
 def shared_codes(target: pl.Series, reference: pl.Series) -> Shared:
     """Codes of a string or categorical column of both traces."""
-    words = pl.concat([target.unique().cast(pl.String), reference.unique().cast(pl.String)])
-    vocabulary = words.drop_nulls().unique().sort().to_list()
+    vocabulary = sorted({*target.unique().to_list(), *reference.unique().to_list()} - {None})
     return Shared((_codes(target, vocabulary), _codes(reference, vocabulary)), vocabulary)
 
 
@@ -42,7 +41,8 @@ def _codes(column: pl.Series, vocabulary: list[str]) -> Codes:
 
 def integers(column: pl.Series) -> Codes:
     """An integer column as int64, null is -1."""
-    return np.asarray(column.cast(pl.Int64).fill_null(-1).to_numpy(), np.int64)
+    column = column.cast(pl.Int64)
+    return np.asarray((column.fill_null(-1) if column.null_count() else column).to_numpy(), np.int64)
 
 
 def mix(*parts: Array) -> Hashes:

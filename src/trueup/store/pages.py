@@ -11,6 +11,7 @@ import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 12
 _WHOLE = (4, 5, 6)
@@ -28,6 +29,10 @@ _GROUPS, _COLUMNS, _ABOUT = 4, 1, 3
 _NUM_OF_COLUMN, _SIZE_OF_COLUMN, _DATA_AT, _DICTIONARY_AT = 5, 7, 9, 11
 _Fields = dict[tuple[int, ...], int]
 """numbers of a field, and of structs and places in lists around it, outermost first -> its whole number"""
+_Wanted: TypeAlias = "dict[int, _Wanted]"
+"""fields of a struct that are structs, or lists of them, whose whole numbers are wanted too"""
+_OF_FOOTER: _Wanted = {_GROUPS: {_COLUMNS: {_ABOUT: {}}}}
+_OF_HEADER: _Wanted = {field: {} for field in _BODIES.values()}
 
 
 class DamagedPage(ValueError):
@@ -43,11 +48,7 @@ def refuse_damaged_pages(source: Path | io.BytesIO) -> None:
     """
     with _bytes_of(source) as data:
         footer = _footer(data)
-        for group, column in dict.fromkeys(
-            (place[1], place[3])
-            for place in footer
-            if len(place) > 5 and (place[0], place[2], place[4]) == (_GROUPS, _COLUMNS, _ABOUT)
-        ):
+        for group, column in dict.fromkeys((place[1], place[3]) for place in footer if len(place) > 5):
             about = (_GROUPS, group, _COLUMNS, column, _ABOUT)
             num, size, begin = (
                 footer.get((*about, field), 0) for field in (_NUM_OF_COLUMN, _SIZE_OF_COLUMN, _DATA_AT)
@@ -64,7 +65,7 @@ def _footer(data: _Bytes) -> _Fields:
         raise DamagedPage(f"no footer at the end of {len(data)} bytes")
     found: _Fields = {}
     try:
-        _take_struct(data[begin:-8], 0, (), found)
+        _take_struct(data[begin:-8], 0, _OF_FOOTER, (), found)
     except (KeyError, IndexError, RecursionError) as error:
         raise DamagedPage("the footer") from error
     return found
@@ -77,7 +78,7 @@ def _refuse(data: _Bytes, begin: int, size: int, num_values: int) -> None:
     while begin < end:
         try:
             header: _Fields = {}
-            begin = _take_struct(data, begin, (), header)
+            begin = _take_struct(data, begin, _OF_HEADER, (), header)
             kind = header[_KIND,]
             num = header[_BODIES[kind], _NUM_VALUES]
             most = header[_SIZE,] if kind == _DICTIONARY else left  # an entry of a dictionary takes a byte
@@ -90,38 +91,49 @@ def _refuse(data: _Bytes, begin: int, size: int, num_values: int) -> None:
         begin = following
 
 
-def _take_struct(data: _Bytes, at: int, around: tuple[int, ...], found: _Fields) -> int:
-    """Put the whole numbers of a struct among those found; returns where it ends."""
+def _take_struct(
+    data: _Bytes, at: int, wanted: _Wanted | None, around: tuple[int, ...], found: _Fields
+) -> int:
+    """Put the whole numbers of a struct among those found, unless none is wanted; returns where it ends."""
     number = 0
     while (head := data[at]) != _STOP:
         at += 1
         kind = head & 15
-        if head >> 4:
+        if head > 15:
             number += head >> 4
         else:
             number, at = _whole(data, at)
-        if kind not in (_TRUE, _FALSE):  # those have no bytes of their own here
-            at = _take_value(data, at, kind, (*around, number), found)
+        if kind in _WHOLE:
+            value, at = _whole(data, at)
+            if wanted is not None:
+                place = (*around, number)
+                found[place] = value
+        elif kind not in (_TRUE, _FALSE):  # those have no bytes of their own here
+            inside = None if wanted is None else wanted.get(number)
+            at = _take_value(data, at, kind, inside, around if inside is None else (*around, number), found)
     return at + 1
 
 
-def _take_value(data: _Bytes, at: int, kind: int, place: tuple[int, ...], found: _Fields) -> int:
-    if kind in _WHOLE:
-        found[place], at = _whole(data, at)
-        return at
-    if kind == _STRUCT:
-        return _take_struct(data, at, place, found)
+def _take_value(
+    data: _Bytes, at: int, kind: int, wanted: _Wanted | None, place: tuple[int, ...], found: _Fields
+) -> int:
+    """Go past a value; of a struct, or a list of them, put what is wanted among those found."""
     if kind == _BINARY:
         length, at = _unsigned(data, at)
         return at + length
+    if kind == _STRUCT:
+        return _take_struct(data, at, wanted, place, found)
     if kind in (_LIST, _SET):
         head = data[at]
         num, at = (head >> 4, at + 1) if head >> 4 < 15 else _unsigned(data, at + 1)
         if num > _LONGEST:
             raise KeyError(num)
         for entry in range(num):
-            at = _take_value(data, at, head & 15, (*place, entry), found)
+            inner = place if wanted is None else (*place, entry)
+            at = _take_value(data, at, head & 15, wanted, inner, found)
         return at
+    if kind in _WHOLE:
+        return _unsigned(data, at)[1]
     if kind in (_TRUE, _FALSE, _BYTE, _DOUBLE):
         return at + (8 if kind == _DOUBLE else 1)
     raise KeyError(kind)
@@ -133,6 +145,8 @@ def _whole(data: _Bytes, at: int) -> tuple[int, int]:
 
 
 def _unsigned(data: _Bytes, at: int) -> tuple[int, int]:
+    if (value := data[at]) < 128:
+        return value, at + 1
     value = shift = 0
     while True:
         byte = data[at]

@@ -351,7 +351,7 @@ def _refuse_cells(folder: Path, frames: Mapping[str, pl.DataFrame]) -> None:
 
 
 def _distinct(column: pl.Series) -> list[str]:
-    return list(map(str, column.unique().drop_nulls().to_list()))
+    return [str(one) for one in column.unique().to_list() if one is not None]
 
 
 def _read_table(path: Path, name: str) -> pl.DataFrame:

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from tests.trainer.layouts import Run, merged
-from tests.warm import COLD
 from trueup_gpt.config import config_from
 from trueup_gpt.launching import _port, place_in_world
 from trueup_gpt.mindspore.session import Session, prepare
@@ -93,7 +93,7 @@ def in_world(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "cases.json").write_text(json.dumps({"steps": steps, "cases": cases}))
     command = [
-        str(Path(COLD).with_name("msrun")),
+        str(Path(sys.executable).with_name("msrun")),
         f"--worker_num={size}",
         f"--local_worker_num={size}",
         f"--master_port={_port()}",
@@ -103,7 +103,7 @@ def in_world(
         *("python", "-m", "tests.trainer.mindspore.worker", str(folder)),
     ]
     environment = os.environ | {
-        "PATH": f"{Path(COLD).parent}:{os.environ['PATH']}",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         "GLOG_v": "3",
     }

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.trainer.mindspore.runs import ALL
-from tests.warm import COLD
 
 pytestmark = [pytest.mark.mindspore, pytest.mark.torch, pytest.mark.distributed, pytest.mark.slow]
 
@@ -37,10 +36,9 @@ LAYOUTS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 Capture = Callable[..., Path]
 
 
-def _trueup(*words: str, python: str = "") -> subprocess.CompletedProcess[str]:
-    path = f"{Path(COLD).parent}:{os.environ['PATH']}"
-    environment = os.environ | {"PATH": path, "GLOG_v": "3"}
-    command = [python or sys.executable, "-m", "trueup", *words]
+def _trueup(*words: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"GLOG_v": "3"}
+    command = [sys.executable, "-m", "trueup", *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
 
 
@@ -54,10 +52,9 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Capture:
         path = folder / str(captured.cache_info().misses)
         settings = ["training_config.training_iters=2", f"training_config.output_dir={path}.run", *changes]
         words = [word for one in settings for word in ("--set", one)]
-        python = COLD if framework == "mindspore" and nproc > 1 else sys.executable  # msrun's own processes
-        program = [python, "-m", "trueup_gpt", "tiny", "--device", "cpu", "--framework", framework]
+        program = [sys.executable, "-m", "trueup_gpt", "tiny", "--device", "cpu", "--framework", framework]
         program += ["--nproc", str(nproc), *words]
-        done = _trueup("capture", "--level", level, "-o", str(path), "--", *program, python=python)
+        done = _trueup("capture", "--level", level, "-o", str(path), "--", *program)
         assert done.returncode == 0, done.stdout + done.stderr
         return path
 

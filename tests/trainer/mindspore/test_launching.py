@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def _run(cwd: Path, words: list[str], **more: str) -> subprocess.CompletedProces
 
 
 def _train(cwd: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return _run(cwd, [COLD, "-m", "trueup_gpt", "tiny", "--framework", "mindspore", *words], **more)
+    return _run(cwd, [sys.executable, "-m", "trueup_gpt", "tiny", "--framework", "mindspore", *words], **more)
 
 
 @slow

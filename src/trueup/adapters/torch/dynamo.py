@@ -47,8 +47,9 @@ def _name_methods() -> None:
 
 
 def _codes() -> Iterator[CodeType]:
-    for name, module in list(sys.modules.items()):
-        if name == PACKAGE or name.startswith(f"{PACKAGE}."):
+    for name in [name for name in sys.modules if name.startswith(PACKAGE)]:
+        module = sys.modules.get(name)
+        if module is not None and name.partition(".")[0] == PACKAGE:
             values = list(vars(module).values())
             if _marked.get(name) != len(values):
                 _marked[name] = len(values)
