@@ -281,6 +281,26 @@ def test_a_gradient_reduced_after_backward(
 
 
 @pytest.mark.parametrize(
+    ("others", "is_left"),
+    [((0.02 * OTHERS, OTHERS), True), ((0.02 * OTHERS, 0.02 * OWN), False)],
+    ids=["of one rank by chance", "a factor of all"],
+)
+def test_gradients_of_which_one_rank_makes_most(
+    others: tuple[np.ndarray, np.ndarray], is_left: bool, tmp_path: Path
+) -> None:
+    """Such a part is nearly a multiple of the mean: of one gradient by chance, of all a factor."""
+    target, reference = Recorder(), Recorder()
+    for name, other in zip(("a.weight", "b.weight"), others, strict=True):
+        for out, left in ((target, OWN), (reference, (OWN + other) / 2)):
+            weight = out.call("parameter", name)
+            out.record(weight, "param_grad", "accumulated", left.astype(np.float32))
+            out.record(weight, "param_grad", "clipped", ((OWN + other) / 2).astype(np.float32))
+    context, metrics = step_of(tmp_path, target, reference)
+    codes = {why.code for why in judge_step(context, metrics).reasons.values()}
+    assert (RecordCode.REDUCED_LATER in codes) is is_left
+
+
+@pytest.mark.parametrize(
     ("calls", "gradient", "is_left"),
     [([OTHERS, WHOLE], WHOLE, True), ([OTHERS, WHOLE], OWN, False), ([OTHERS], WHOLE, False)],
     ids=["in parts", "in parts that are not the whole", "once, of something else"],

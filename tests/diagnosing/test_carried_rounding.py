@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
+import polars as pl
 import pytest
 import torch
 from torch import Tensor, nn
 
 from tests.diagnosing.replaying import capture, replay
 from trueup.diagnosing.diagnosis import Diagnosis
-from trueup.diagnosing.pipeline import diagnose
+from trueup.diagnosing.pipeline import _begins_alike, diagnose
+from trueup.diagnosing.stages.context import Context
 from trueup.types.codes import StagesCode
 from trueup.types.status import Outcome
 
@@ -93,3 +97,31 @@ def test_not_in_a_coarse_dtype(tmp_path: Path) -> None:
     """What bfloat16 does to one call may hide a fault."""
     found = diagnosed(tmp_path, factor=1.0, dtype=torch.bfloat16)
     assert found.headline.code is not StagesCode.CALLS_AGREE
+
+
+@pytest.mark.parametrize(
+    ("weights", "status", "alike"),
+    [
+        ((1e-5, 0.0), "propagated", True),
+        ((1.9e-5, 0.0), "propagated", True),
+        ((2.1e-5, 0.0), "propagated", False),
+        ((1e-5, None), "unmatched", False),
+        ((), "equal", False),
+    ],
+    ids=["as the gradients", "and rounding", "more", "one that is not compared", "none"],
+)
+def test_an_update_that_nobody_recorded_is_told_by_the_next_weights(
+    weights: tuple[float | None, ...], status: str, alike: bool
+) -> None:
+    """Gradients that are 1e-5 apart make weights that are so at most."""
+    rows = {
+        0: pl.DataFrame({"status": ["origin", "equal"], "rel_l2": [1e-5, 0.0]}),
+        1: pl.DataFrame({"status": ["within_noise", status][: len(weights)], "rel_l2": weights}),
+    }
+
+    def of_phases(*phases: str, at: int = 0) -> pl.DataFrame:
+        assert phases == (("param",) if at else ("param_grad",))
+        return rows[at]
+
+    context = SimpleNamespace(steps=((0, 0), (1, 1)), of_phases=of_phases)
+    assert _begins_alike(cast(Context, context)) is alike

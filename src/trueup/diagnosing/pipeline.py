@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
 from trueup.comparing.options import CompareOptions
@@ -25,7 +26,7 @@ from trueup.diagnosing.rl.walk import RLComparison, compare_rollouts
 from trueup.diagnosing.runs import Clock, Runs, is_equal
 from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
 from trueup.diagnosing.stages.config import beside_findings, configurations, settled
-from trueup.diagnosing.stages.context import is_beyond
+from trueup.diagnosing.stages.context import is_beyond, is_compared
 from trueup.diagnosing.stages.evaluated import other_model_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.long_run import curves_of
@@ -490,13 +491,14 @@ def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, 
     long_run = context.outcome_of(Stage.LONG_RUN)
     if verdict.outcome is Outcome.AGREE and long_run is not None and long_run.status is StageStatus.UNDECIDED:
         return Outcome.UNDECIDED, reason(Stages.LONG_RUN_OPEN, long_run.said), None
+    beyond = context.rows.filter(is_beyond())
+    is_open = verdict.outcome is Outcome.DIFFER or verdict.headline.code is VerdictCode.NOISE_GREW
+    if is_open and _calls_agree(context, beyond):
+        return Outcome.AGREE, reason(Stages.CALLS_AGREE), None
     if verdict.outcome is not Outcome.DIFFER:
         return verdict.outcome, verdict.headline, verdict.confidence
-    beyond = context.rows.filter(is_beyond())
     worst = beyond["score"].max()
     is_late = beyond.filter(pl.col("step") <= context.steps[0][0]).is_empty()
-    if _calls_agree(context, beyond):
-        return Outcome.AGREE, reason(Stages.CALLS_AGREE), None
     if context.all_passed and is_late and isinstance(worst, float) and worst < FAR_LATER:
         return Outcome.UNDECIDED, reason(Stages.LATE_DIFFERENCES, score=worst), None
     return Outcome.UNDECIDED, reason(Stages.NO_STAGE, verdict.headline), None
@@ -506,13 +508,28 @@ def _calls_agree(context: Context, beyond: pl.DataFrame) -> bool:
     """Whether a stage saw carried rounding and nothing else differs: what replay does not compare follows."""
     carried = any(one.said.code is Stages.ONLY_CARRIED for one in context.earlier)
     open_ = [one for one in context.earlier if one.status is StageStatus.UNDECIDED]
-    settled = all(one.said.code is Stages.ONE_STEP for one in open_)
+    codes = {one.said.code for one in open_}
+    settled = codes <= {Stages.ONE_STEP, *([Stages.NO_UPDATE] if _begins_alike(context) else [])}
     follows = pl.col("status").is_in([Status.PROPAGATED.value, Status.AMPLIFIED.value])
     follows &= pl.col("score") < FAR_LATER
     calls = pl.col("phase").is_in(["forward", "loss", "backward", "param_grad"])
     calls &= pl.col("step") == context.steps[0][0]
     rest_follows = beyond.filter(~calls & ~follows).is_empty()
     return carried and settled and rest_follows and context.only_carried(beyond.filter(calls))
+
+
+def _begins_alike(context: Context) -> bool:
+    """Whether the weights of the second step are no further apart than the gradients of the first were: an
+    update that nobody recorded was then the same. It is at most the whole of a weight, so that the weight's
+    own difference is no larger than the gradient's, and as much again for the update's own rounding."""
+    if len(context.steps) < 2:
+        return False
+    weights, gradients = context.of_phases("param", at=1), context.of_phases("param_grad")
+    known = weights.filter(is_compared())["rel_l2"]
+    apart = gradients.filter(is_compared())["rel_l2"].max()
+    if not weights.height or len(known) < weights.height or not isinstance(apart, float):
+        return False
+    return bool((known.fill_null(np.inf) <= 2 * apart).all())
 
 
 def _basis_said(context: Context) -> tuple[Reason, ...]:

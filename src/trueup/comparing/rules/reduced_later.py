@@ -2,8 +2,9 @@
 
 DistributedDataParallel reduces inside backward, a program that calls ``all_reduce`` itself after it. What the
 optimizer is given tells whether that was done: where it agrees, by evidence that shows every difference, for
-every parameter whose gradient differed before, the two are one computation. A common factor is left as it is:
-clipping to one norm takes any factor away, also a wrong one.
+every parameter whose gradient differed before, the two are one computation. A factor of all of them is left
+as it is: clipping to one norm takes any factor away, also a wrong one. Of some it may be one by chance: where
+one rank makes most of a gradient, its part is nearly a multiple of the mean.
 
 Where one run reduces in every microbatch and the other once, a collective carries what is left to reduce: no
 two of them hold one quantity. Calls that one run makes more often are therefore judged by what comes of them,
@@ -38,7 +39,7 @@ def _reduced(context: StepContext, metrics: Metrics, judgement: Judgement) -> Ju
     rest = metrics.details["residual"]
     with np.errstate(invalid="ignore"):
         is_factor = ~(rest > REST_OF_DIFFERENCE * metrics.rel_l2)  # unknown too
-    if is_factor[differing].any() or not received[rows.target.call[differing]].all():
+    if is_factor[differing].all() or not received[rows.target.call[differing]].all():
         return judgement
     why = Reason(RecordCode.REDUCED_LATER)
     return judgement.at(differing, status=UNDECIDED, score=np.nan, bracketable=True, why=why)

@@ -1,14 +1,14 @@
 """Work that one run cuts into other pieces: a loss in chunks, a projection called once for each part.
 
 A call that was given another number of elements in the two runs, where all calls of its name together were
-given as many in both, is not one computation: its results cannot be held against each other, nor what was
-made of these alone. What they amount to can: where all that leaves the model (its output, the loss, gradients
-of weights, updates) agrees in this step, by evidence that shows every difference, such calls are left without
-a verdict. Where something does not agree, they are judged like all others, so that the place of a fault is
-not hidden. An input of another size of a module whose outputs agree is such a record too, and so is what
-holds padding that the other run does not have, where its rows are not known (tokens sent to experts) or its
-microbatches are padded to other widths and cannot be put together; and what ranks exchange packed in another
-order.
+given as many in both, or that stands inside a module whose outputs agree, is not one computation: its results
+cannot be held against each other, nor what was made of these alone. What they amount to can: where all that
+leaves the model (its output, the loss, gradients of weights, updates) agrees in this step, by evidence that
+shows every difference, such calls are left without a verdict. Where something does not agree, they are judged
+like all others, so that the place of a fault is not hidden. An input of another size of a module whose
+outputs agree is such a record too, and so is what holds padding that the other run does not have, where its
+rows are not known (tokens sent to experts) or its microbatches are padded to other widths and cannot be put
+together; and what ranks exchange packed in another order.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ def _regrouped(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     inner |= repacked
     other_form = _in_another_form(rows, metrics, judgement)
     recut = inner & ((_of_other_size(rows) & _as_many_in_all(rows)) | _of_repeated(rows)) | other_form
+    recut |= inner & _of_other_size(rows) & _inside_what_agrees(rows, metrics, judgement)
     recut |= _padded_otherwise(rows, metrics) | repacked
     if not recut.any() or not _agrees_outside(rows, metrics, judgement, inner):
         return judgement
@@ -76,14 +77,33 @@ def _in_another_form(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bool
     labels of other sizes, with those that are ignored or without them."""
     forward = rows.paired & rows.phase_is("forward") & rows.kind_is("module")
     inputs = forward & rows.slot_starts("input") & _of_other_size(rows) & (metrics.evidence == NONE)
+    good = _calls_that_agree(rows, metrics, judgement)
+    labels = rows.paired & rows.phase_is("loss") & ~rows.slot_is("value") & _of_other_size(rows)
+    return np.asarray((inputs & good[rows.target.call]) | (labels & (metrics.evidence == NONE)))
+
+
+def _calls_that_agree(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools:
+    """By call of the target, and False after the last: modules all of whose outputs agree."""
+    outputs = rows.paired & rows.phase_is("forward") & rows.kind_is("module") & rows.slot_starts("output")
     agrees = (judgement.status == EQUAL) | (judgement.status == WITHIN)
-    outputs = forward & rows.slot_starts("output")
     num = rows.match.target.num_calls + 1
     good, bad = np.zeros(num, bool), np.zeros(num, bool)
     good[rows.target.call[outputs & agrees & (metrics.evidence < STATISTICS)]] = True
     bad[rows.target.call[outputs & ~agrees]] = True
-    labels = rows.paired & rows.phase_is("loss") & ~rows.slot_is("value") & _of_other_size(rows)
-    return np.asarray((inputs & (good & ~bad)[rows.target.call]) | (labels & (metrics.evidence == NONE)))
+    return np.asarray(good & ~bad)
+
+
+def _inside_what_agrees(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools:
+    """Rows of calls inside a module, not the whole model, all of whose outputs agree: experts that are given
+    all tokens and count for some, say."""
+    good, parent = _calls_that_agree(rows, metrics, judgement), rows.match.target.parent
+    around = np.append(parent, -1)
+    found = np.zeros(len(good), bool)
+    while (around >= 0).any():
+        above = np.where(around >= 0, np.append(parent, -1)[around], -1)
+        found |= (around >= 0) & (above >= 0) & good[around]
+        around = above
+    return np.asarray(found[rows.target.call])
 
 
 def _padded_otherwise(rows: Rows, metrics: Metrics) -> Bools:
