@@ -135,6 +135,33 @@ for step in range(3):
 """
 
 
+BY_HAND = """
+import sys
+import torch
+
+how, num = sys.argv[1], int(sys.argv[2])
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4))
+weights = list(model.parameters())
+sums = [torch.zeros_like(weight) for weight in weights]
+moments = [torch.zeros_like(weight) for weight in weights]
+for step in range(3):
+    for microbatch in range(num):
+        model(torch.randn(8, 16)).square().mean().backward()
+        for weight, total in zip(weights, sums):
+            total += weight.grad
+            weight.grad = None
+    with torch.no_grad():
+        for weight, total, moment in zip(weights, sums, moments):
+            moment.mul_(0.9).add_(total, alpha=0.1)
+            if how == "data":
+                weight.data -= 0.1 * moment
+            else:
+                weight.sub_(moment, alpha=0.1)
+            total.zero_()
+"""
+
+
 def captured(folder: Path, program: str, *words: str) -> Path:
     (folder / "program.py").write_text(program, encoding="utf-8")
     out = folder / f"run {len(list(folder.iterdir()))}"
@@ -173,6 +200,17 @@ def test_buffers_that_the_weights_own_gradients_are_added_up_in(tmp_path: Path) 
 def test_a_step_without_an_optimizer_ends_where_gradients_are_cleared(tmp_path: Path) -> None:
     run = open_trace(captured(tmp_path, UPDATED))
     assert sorted(run.steps()) == [0, 1]
+
+
+@pytest.mark.parametrize("how", ["data", "in place"])
+@pytest.mark.parametrize("num", [1, 3])
+def test_a_step_without_an_optimizer_ends_where_weights_are_written(
+    how: str, num: int, tmp_path: Path
+) -> None:
+    """Gradients that are taken away after each microbatch and added up end none."""
+    run = open_trace(captured(tmp_path, BY_HAND, how, str(num)))
+    assert sorted(run.steps()) == [0, 1]
+    assert [max(step_view(run, step, 0).microbatch) for step in (0, 1)] == [num - 1] * 2
 
 
 def said_of_the_optimizer(folder: Path, target: str, reference: str) -> list[Reason]:

@@ -51,7 +51,7 @@ VERSION_1 = {
         LeftFree.GRADIENT_SHAPE_DIFFERS, target="[2]", reference="[3]"
     ),
 }
-LATER = {LeftFree.LOOKED_FOR}
+LATER = {LeftFree.LOOKED_FOR, LeftFree.OUTSIDE_TABLE}
 """codes that version 1 did not know"""
 
 

@@ -61,6 +61,9 @@ class Training:
         """the program adds up gradients in buffers of its own; None: not looked for"""
         self._sample: Tensor | None = None
         """some numbers of the gradient of the watched weight, as the last backward left it"""
+        self._numbers: Tensor | None = None
+        """some of the watched weight then, while it is not known to be in an optimizer"""
+        self._in_optimizer = False
         self._scaled: tuple[Tensor, Tensor] | None = None
         """what a gradient scaler returned, until its backward, and the loss it scaled"""
         self.loss_scale: Tensor | None = None
@@ -83,6 +86,8 @@ class Training:
         if watched is not None and watched.grad is None:
             self._watched = None
             moved = watched._version != self._watched_version
+            if not moved and not self._updates_copies():
+                moved = self._is_rewritten(watched)
             if moved or not (self._updates_copies() or self._adds_up(watched)):
                 self.engine.sink.gradients_cleared()
 
@@ -101,14 +106,22 @@ class Training:
             self._copies = found
         return self._copies
 
+    def _is_rewritten(self, parameter: Tensor) -> bool:
+        """Whether a weight that no optimizer holds has other numbers than when backward left its gradient:
+        an update that its version does not tell (``weight.data``)."""
+        if self._in_optimizer or self._numbers is None:
+            return False
+        now = _sampled(parameter)
+        return now is None or not bool((now == self._numbers).all())
+
     def _adds_up(self, parameter: Tensor) -> bool:
         """Whether a buffer of the program holds what the cleared gradient was: such a program hands the sum
-        to the weight's optimizer as ``grad``, and its step ends with the update. Looked for once, where a
-        gradient is first taken away without an update. A weight in no optimizer is updated by the program."""
+        to the weight's optimizer as ``grad``, or to code of its own that updates the weight, and its step
+        ends with the update. Looked for once, where a gradient is first taken away without an update."""
         if self._buffered is None and self._sample is not None:
             sample, self._sample = self._sample, None
             objects = gc.get_objects()
-            steps = any(
+            self._in_optimizer = any(
                 one is parameter
                 for optimizer in objects
                 if issubclass(type(optimizer), torch.optim.Optimizer)
@@ -116,8 +129,9 @@ class Training:
                 for one in group["params"]
             )
             others = (one for one in objects if type(one) in (Tensor, nn.Parameter))
-            self._buffered = steps and _one_holds(
-                [one for one in others if one is not parameter and one is not sample], parameter, sample
+            own = (parameter, sample, self._numbers)
+            self._buffered = not self._is_rewritten(parameter) and _one_holds(
+                [one for one in others if all(one is not known for known in own)], parameter, sample
             )
         return bool(self._buffered)
 
@@ -299,6 +313,8 @@ class Training:
                 self._watched_version = parameter._version
                 if self._buffered is None:
                     self._sample = _sampled(parameter.grad)
+                if not self._in_optimizer:
+                    self._numbers = _sampled(parameter)
             if not (engine.sink.active and engine.gradients_on):
                 break
             engine.tensor(engine.parameter_call(parameter, fqn), "param_grad", "accumulated", parameter.grad)
@@ -373,6 +389,7 @@ class Training:
         watched = self._watched() if self._watched is not None else None
         if watched is not None and any(one is watched for one, _ in self._updated(optimizer)):
             self._watched_version = _UPDATED
+            self._in_optimizer, self._numbers = True, None
         if engine.measures is not None:
             engine.measures.after_update(optimizer, self._updated(optimizer))
         if engine.sink.active and engine.optimizer_on:

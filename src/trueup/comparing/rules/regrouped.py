@@ -35,7 +35,7 @@ def _regrouped(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     inner |= repacked
     other_form = _in_another_form(rows, metrics, judgement)
     recut = inner & ((_of_other_size(rows) & _as_many_in_all(rows)) | _of_repeated(rows)) | other_form
-    recut |= inner & _of_other_size(rows) & _inside_what_agrees(rows, metrics, judgement)
+    recut |= inner & _of_other_rows(rows) & _inside_what_agrees(rows, metrics, judgement)
     recut |= _padded_otherwise(rows, metrics) | repacked
     if not recut.any() or not _agrees_outside(rows, metrics, judgement, inner):
         return judgement
@@ -70,6 +70,17 @@ def _of_other_size(rows: Rows) -> Bools:
     t, r = rows.target, rows.reference
     both = (t.summary >= 0) & (r.summary >= 0) & (rows.layout < 0)
     return np.asarray(both & (t.numel != r.numel))
+
+
+def _of_other_rows(rows: Rows) -> Bools:
+    """Of another size by their number of rows alone: a width is no matter of which rows a call is given."""
+    known: dict[tuple[int, ...], int] = {}
+    shapes = rows.match.words.shape
+    wide = np.array(
+        [known.setdefault(one[1:], len(known) + 1) if len(one) > 1 else 0 for one in shapes] + [0]
+    )
+    t, r = rows.target.shape, rows.reference.shape
+    return np.asarray(_of_other_size(rows) & (wide[t] == wide[r]) & (wide[t] != 0))
 
 
 def _in_another_form(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools:
