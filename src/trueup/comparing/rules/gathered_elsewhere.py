@@ -40,5 +40,5 @@ RULE = Rule(
     codes=(RecordCode.GATHERED_ELSEWHERE,),
     statuses=(Status.UNDECIDED,),
     place="after all that decides whether a record differs; before where a difference starts",
-    note="0066-what-comes-of-it",
+    note="0064-what-comes-of-it",
 )

@@ -76,5 +76,5 @@ RULE = Rule(
     codes=(RecordCode.NORM_IN_PARTS,),
     statuses=(Status.UNDECIDED,),
     place="after gradients that are reduced later, which leave calls of another number of elements",
-    note="0066-what-comes-of-it",
+    note="0064-what-comes-of-it",
 )
