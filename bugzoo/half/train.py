@@ -15,7 +15,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from bugzoo.bases import Base, bases  # noqa: E402
 from bugzoo.entries import entries, planted_by  # noqa: E402
-from trueup_gpt.launching import launch, schedule  # noqa: E402
+from trueup_gpt.launching import finished, launch, place_in_world, schedule  # noqa: E402
 
 
 def main() -> int:
@@ -38,6 +38,7 @@ def main() -> int:
             words = [str(Path(__file__).resolve()), *sys.argv[1:]]
             return launch(base.ranks, words, Path(folder), quiet=False)
     _train(base, given.fault or given.benign, given.steps)
+    finished(*place_in_world(os.environ))
     return 0
 
 

@@ -131,7 +131,7 @@ def _with_mindspore(
     config: Config, device: str | None, nproc: int | None, *, synchronous: bool, quiet: bool
 ) -> int:
     from trueup_gpt.config import check_combinations
-    from trueup_gpt.launching import launch, place_in_world, schedule
+    from trueup_gpt.launching import finished, launch, place_in_world, schedule
     from trueup_gpt.mindspore.limits import check_supported
     from trueup_gpt.session import device_of
 
@@ -146,7 +146,10 @@ def _with_mindspore(
         return schedule(device_of(config, device))
     if world_size > 1 and "MS_ROLE" not in os.environ:
         return launch(world_size, ["-m", "trueup_gpt", *_words()], config.training.output_dir, quiet=quiet)
-    return _run(config, Framework.MINDSPORE, device, quiet=quiet)
+    status = _run(config, Framework.MINDSPORE, device, quiet=quiet)
+    if status == 0:
+        finished(*place_in_world(os.environ))
+    return status
 
 
 def _read(config: Path | None, changes: list[str], *, resume: bool, quiet: bool) -> Config:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tests.trainer.layouts import Run, merged
 from trueup_gpt.config import config_from
-from trueup_gpt.launching import _port, place_in_world
+from trueup_gpt.launching import STOP, _port, place_in_world
 from trueup_gpt.mindspore.session import Session, prepare
 from trueup_gpt.parallel.mesh import DATA, mesh_sizes
 
@@ -106,6 +106,7 @@ def in_world(
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         "GLOG_v": "3",
+        STOP: str(folder / "stop"),
     }
     with (folder / "msrun.log").open("w") as log:
         subprocess.run(

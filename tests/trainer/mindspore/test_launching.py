@@ -15,6 +15,7 @@ from tests.trainer.layouts import configuration
 from tests.warm import COLD
 from trueup.errors import ConfigError
 from trueup_gpt.config import config_from
+from trueup_gpt.launching import launch
 from trueup_gpt.mindspore.limits import check_supported
 from trueup_gpt.session import device_of
 
@@ -99,6 +100,43 @@ def test_a_dead_process_ends_all_with_its_own_error_and_the_logs_are_named(tmp_p
     assert "error: rank 1: FileExistsError" in done.stderr
     assert "error: rank 0" not in done.stderr
     assert "logs of the processes: output/msrun_log/worker_*.log" in done.stderr
+
+
+DIES = """
+import os, signal, sys
+from trueup_gpt.launching import finished, place_in_world, schedule
+if os.environ["MS_ROLE"] == "MS_SCHED":
+    sys.exit(schedule("cpu"))
+from mindspore.communication import init
+init("mccl")
+rank, size = place_in_world(os.environ)
+if sys.argv[1] == "after":
+    finished(rank, size)
+if rank == 1:
+    os.kill(os.getpid(), signal.SIGSEGV)
+finished(rank, size)
+"""
+
+
+@slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("when", "status", "words"),
+    [
+        ("before", 1, "error: a process was ended by SIGSEGV, without an error of its own"),
+        ("after", 0, "note: all processes were done; one then was ended by SIGSEGV, inside MindSpore's own end"),
+    ],
+)
+def test_a_process_that_dies_once_all_are_done_is_no_failure(
+    when: str, status: int, words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "dies.py"
+    program.write_text(DIES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GLOG_v", "3")
+        patch.setenv("OMP_NUM_THREADS", "1")
+        assert launch(2, [str(program), when], tmp_path, quiet=True) == status
+    assert capfd.readouterr().err.splitlines()[0] == words
 
 
 def test_bfloat16_is_refused_where_only_a_cpu_is_there() -> None:

@@ -9,7 +9,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from trueup_gpt.launching import place_in_world, schedule
+from trueup_gpt.launching import finished, place_in_world, schedule
 
 
 def main(folder: Path) -> None:
@@ -19,7 +19,7 @@ def main(folder: Path) -> None:
         return
     from tests.trainer.mindspore.runs import train
 
-    rank, _ = place_in_world(os.environ)
+    rank, size = place_in_world(os.environ)
     given = json.loads((folder / "cases.json").read_text())
     for name, plain in given["cases"].items():
         try:
@@ -29,6 +29,7 @@ def main(folder: Path) -> None:
         (folder / f"{name}.{rank}.pickle").write_bytes(pickle.dumps(found))
         if isinstance(found, str):
             sys.exit(1)
+    finished(rank, size)
 
 
 if __name__ == "__main__":
