@@ -124,7 +124,11 @@ finished(rank, size)
     ("when", "status", "words"),
     [
         ("before", 1, "error: a process was ended by SIGSEGV, without an error of its own"),
-        ("after", 0, "note: all processes were done; one then was ended by SIGSEGV, inside MindSpore's own end"),
+        (
+            "after",
+            0,
+            "note: all processes were done; one then was ended by SIGSEGV, inside MindSpore's own end",
+        ),
     ],
 )
 def test_a_process_that_dies_once_all_are_done_is_no_failure(
