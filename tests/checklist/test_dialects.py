@@ -215,7 +215,8 @@ def test_what_is_written_is_read_back(name: str, tmp_path: Path) -> None:
             path.write_text(written(document, changed(document, keys), remarks=[]))
             again = configured(read_side([str(path)])).values
             read = again[field].value if field in again else "none"
-            assert read == canonical(value, fields().spec(field)), (field, value)
+            code = field in dialect.not_configurable and read == "none"
+            assert code or read == canonical(value, fields().spec(field)), (field, value)
             tried += 1
     assert tried
 

@@ -10,6 +10,7 @@ from tests.checklist.fresh import CASES, Case
 from trueup.checklist import check
 from trueup.checklist.check import Checklist
 from trueup.checklist.judging import Status
+from trueup.types.codes import ChecklistCode
 
 _SAYS = (Status.DIFFERENT, Status.BROKEN, Status.NOT_COMPARABLE)
 _TO_KNOW = {"framework", "fused_router", "data_files", "zero_level"}
@@ -38,6 +39,44 @@ def test_row(case: Case, form: str, tmp_path: Path) -> None:
     assert unmet == case.unmet
     wrong = (case.differs | case.unmet) - _NOTES
     assert (found.exit_code == 0) is not bool(wrong), (found.exit_code, _said(found), unmet)
+
+
+@pytest.mark.parametrize(
+    ("given", "computed", "suspected"),
+    [(None, "bf16", ["bfloat16"]), (None, "fp16", ["float16"]), (None, None, []), ("fp32", "bf16", [])],
+)
+def test_a_router_that_follows_the_computation_is_a_suspect(
+    given: str | None, computed: str | None, suspected: list[str], tmp_path: Path
+) -> None:
+    """Megatron's router computes in the dtype of its input, where its arguments do not say another one."""
+    dtypes = {"bf16": computed == "bf16", "fp16": computed == "fp16"}
+    case = Case(name="router", reference={"moe_router_dtype": given, **dtypes})
+    sides = tmp_path / "train.yaml", tmp_path / "train.sh"
+    sides[0].write_text(case.mindformers(), encoding="utf-8")
+    sides[1].write_text(case.megatron("script"), encoding="utf-8")
+    found = check([str(sides[0])], [str(sides[1])])
+    rows = [row for row in found.suspects if row.key == "router_dtype"]
+    assert [row.reference.value for row in rows if row.reference] == suspected
+    assert not any(row.matters for row in rows)
+
+
+def test_one_value_may_have_another_effect(tmp_path: Path) -> None:
+    """Sequence parallelism on both sides acts on the one that splits tensors; with both split it is aligned."""
+    asked = (
+        ("use_seq_parallel: False", "use_seq_parallel: True"),
+        ("model_parallel: 1", "model_parallel: 2"),
+    )
+    for degree, effect in ((1, ChecklistCode.OTHER_EFFECT), (2, None)):
+        words = {"sequence_parallel": True, "tensor_model_parallel_size": degree, "world_size": 4 * degree}
+        case = Case(name="sequence", target=asked, reference=words)
+        sides = tmp_path / f"{degree}.yaml", tmp_path / f"{degree}.sh"
+        sides[0].write_text(case.mindformers(), encoding="utf-8")
+        sides[1].write_text(case.megatron("script"), encoding="utf-8")
+        (row,) = (
+            row for row in check([str(sides[0])], [str(sides[1])]).rows if row.key == "sequence_parallel"
+        )
+        assert (row.reason.code if row.reason else None) == effect
+        assert (row.status is Status.DIFFERENT) is (degree == 1)
 
 
 def test_names_are_unique() -> None:

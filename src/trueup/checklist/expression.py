@@ -55,6 +55,7 @@ _FUNCTIONS: dict[str, Callable[..., object]] = {
     "windowed": lambda freq, num: _windowed(freq, num),
     "unrotated": lambda freq, num: _every(freq, num),
     "window": lambda value: _window(value),
+    "train_share": lambda shares: str(shares).partition(",")[0],
     "prompts": lambda user, assistant: _prompts(str(user), str(assistant)),
     "layer_step": lambda freq: freq if isinstance(freq, int) and freq > 0 else 1,
     "dense_after": lambda freq: _dense_after(freq),

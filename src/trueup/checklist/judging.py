@@ -212,6 +212,8 @@ def _compared(rule: Rule, section: str, target: Configuration, reference: Config
     why = _joined(defaults)
     if equal and not same(values[0].value, values[1].value):
         why = reason(Code.SAME_EFFECT, *defaults)
+    if not equal and same(values[0].value, values[1].value):
+        why = reason(Code.OTHER_EFFECT)
     yield _row(rule, section, status, severity, *cells, reason=why, advice=_not_met(rule, target, reference))
 
 

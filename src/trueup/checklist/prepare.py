@@ -121,13 +121,15 @@ def reduction(documents: Sequence[Document]) -> tuple[list[Change], dict[str, ob
 
 
 def _is_stated(field: str, after: object, documents: Sequence[Document]) -> bool:
-    """Whether a field without a value is to be written: always, or as the side has a key of it.
+    """Whether a field without a value is to be written: always, or as the side has a key of it that changes.
 
     A warmup as a share of steps that only the data set tells is such a field.
     """
     made = ((d, writes(dialects()[d.dialect], d, field, after) or {}) for d in documents if writable(d))
-    found = (d.settings[key].value for d, keys in made for key in keys if key in d.settings)
-    return field in _WRITTEN_ANYWAY or any(value is not None for value in found)
+    found = (
+        (d.settings[key].value, new) for d, keys in made for key, new in keys.items() if key in d.settings
+    )
+    return field in _WRITTEN_ANYWAY or any(old is not None and old != new for old, new in found)
 
 
 def _wanted(expression: str, field: str, side: Configuration) -> object:

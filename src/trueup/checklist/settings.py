@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 _EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+$")
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
+_NONE_AS_CHOICE = "none"
+"""the word in small letters is a choice of its own: no position code, no load balancing"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Document:
 def scalar(text: str) -> object:
     """A word of a command line or a log as a value: number, truth value, None or the text itself."""
     word = text.strip()
-    if word.lower() in _WORDS:
+    if word.lower() in _WORDS and word != _NONE_AS_CHOICE:
         return _WORDS[word.lower()]
     try:
         return int(word)

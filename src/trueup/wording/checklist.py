@@ -128,6 +128,7 @@ PHRASES = {
     C.SAME_EFFECT: clause(
         lambda facts: "; ".join(("the same in effect", *facts.parts)), {}, {"parts": (_DEFAULT,)}
     ),
+    C.OTHER_EFFECT: clause("one value, but its effect differs with the other settings of each side"),
     C.NOT_SET: clause("not set in the {side}", {"side": "target"}),
     C.WANTED: clause(_wanted, {"value": 1e-8}, {"value": "float32"}),
     C.WANTED_ON: clause("yes"),

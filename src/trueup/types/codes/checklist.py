@@ -29,6 +29,7 @@ class ChecklistCode(Code):
     DEFAULT = "checklist.default_of"
     SIDES = "checklist.both_sides"
     SAME_EFFECT = "checklist.same_effect"
+    OTHER_EFFECT = "checklist.other_effect"
     NOT_SET = "checklist.not_set"
     FOLLOWS = "checklist.follows"
     SUSPECTS = "checklist.suspects"
