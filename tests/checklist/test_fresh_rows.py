@@ -61,7 +61,7 @@ def test_a_router_that_follows_the_computation_is_a_suspect(
 
 
 def test_one_value_may_have_another_effect(tmp_path: Path) -> None:
-    """Sequence parallelism on both sides acts on the one that splits tensors; with both split it is aligned."""
+    """Sequence parallelism on both sides acts where tensors are split."""
     asked = (
         ("use_seq_parallel: False", "use_seq_parallel: True"),
         ("model_parallel: 1", "model_parallel: 2"),
