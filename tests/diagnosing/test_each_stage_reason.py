@@ -376,6 +376,26 @@ def test_factors_of_sums_over_ranks(tmp_path: Path, target: Any, code: Clip | No
         assert any(tells(one, Clip.SUMS_SCALED, factor=0.5) for one in said)
 
 
+@pytest.mark.parametrize(
+    ("target", "reference", "code"),
+    [
+        ((0.2, 2.0), 1 / 3, None),
+        ((0.2, 1.0), 1 / 3, Clip.SUMS_SCALED),
+        ((0.2, 2.0), 0.3, Clip.SUMS_SCALED),
+        ((0.4, 2.0), 1 / 3, Clip.SUMS_SCALED),
+    ],
+    ids=["larger ones are cut", "as large", "the reference scales too", "larger and less divided"],
+)
+def test_means_over_ranks_of_which_the_larger_are_cut(
+    tmp_path: Path, target: tuple[float, float], reference: float, code: Clip | None
+) -> None:
+    """A mean that the limit leaves alone, and a larger one cut to it: one clipping, the gradients differ."""
+    factor, size = target
+    sides = of_ranks(factor, factor, factor, size=size), of_ranks(reference, reference, reference)
+    findings = ReductionStage().check(pair(tmp_path, *sides)).findings
+    assert [one.headline.code for one in findings] == ([] if code is None else [code])
+
+
 LAYOUT = {
     "version": 1,
     "mesh": {"dp": 3},

@@ -89,12 +89,22 @@ def norms_of_all_ranks(context: Context) -> tuple[float, float]:
 
 
 def _one_limit(context: Context, target: Clip, reference: Clip) -> bool:
-    """Whether both may have clipped to one norm: to the same, or one was below what the other cut to."""
+    """Whether both may have clipped to one norm: to the same, or one was below what the other cut to.
+
+    What is not cut has the factor of a sum or of a mean over ranks, one or one over their number; what is cut a
+    smaller one.
+    """
     norms = norms_of_all_ranks(context)
     if abs(norms[0] / norms[1] - 1) <= SAME_NORM:
         return True
     lower, higher = (target, reference) if norms[0] < norms[1] else (reference, target)
-    return abs(lower.usual() - 1) <= SAME_NORM and higher.usual() < 1
+    uncut = [
+        1.0,
+        1.0 / len(context.ranks),
+        *(1.0 / context.mesh.mesh[axis] for axis in context.mesh.wide_axes),
+    ]
+    is_uncut = any(abs(lower.usual() / factor - 1) <= SAME_NORM for factor in uncut)
+    return is_uncut and higher.usual() < lower.usual()
 
 
 def _finding(headline: Reason, evidence: Reason, context: Context, axis: str | None = None) -> Finding:
