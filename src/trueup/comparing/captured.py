@@ -14,6 +14,8 @@ _MADE_OF_CALLS = ("forward", "backward")
 """phases that nothing later in the step tells the agreement of, call by call"""
 _COMPARED = tuple(status for status in Status if status not in (Status.UNMATCHED, Status.UNDECIDED))
 _CHOICES = ("level", "task", "data_mode", "scope", "list")
+_PARTS = ("names", "backward", "gradients", "optimizer", "collectives")
+"""what else decides which records there are"""
 
 Counted = Mapping[tuple[str, Status], int]
 """numbers of records by phase and status"""
@@ -46,7 +48,7 @@ def captured_alike(target: Mapping[str, object], reference: Mapping[str, object]
     one, other = target.get("options"), reference.get("options")
     if not isinstance(one, Mapping) or not isinstance(other, Mapping):
         return False
-    return all(one.get(name) == other.get(name) for name in _CHOICES)
+    return all(one.get(name) == other.get(name) for name in (*_CHOICES, *_PARTS))
 
 
 def captures_apart(target: Mapping[str, object], reference: Mapping[str, object]) -> tuple[Reason, ...]:

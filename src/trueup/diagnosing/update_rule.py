@@ -200,6 +200,10 @@ def _updated_dtype(book: StepView, at: int | None, after: int | None, *, moves: 
     return None if stayed and found != book.dtype(after) else found
 
 
+_EXPONENT = np.uint32(0x7F800000)
+"""of a float32; all set: infinity or NaN"""
+
+
 def precision_of(book: StepView, record: int | None) -> str | None:
     """The dtype its values need: bfloat16 where each float32 of it would survive that cast. None where the
     trace does not hold the record."""
@@ -208,7 +212,9 @@ def precision_of(book: StepView, record: int | None) -> str | None:
         return book.dtype(record)
     flat = found[1].reshape(-1)
     bits = np.ascontiguousarray(flat[:: max(1, flat.size // 4096)]).view(np.uint32)
-    bits = bits[bits << np.uint32(1) != 0]
+    bits = bits[
+        (bits << np.uint32(1) != 0) & (bits & _EXPONENT != _EXPONENT)
+    ]  # zeros, infinities and NaN fit any
     coarse = len(bits) >= PRECISION_FEWEST and not np.any(bits & np.uint32(0xFFFF))
     return "bfloat16" if coarse else "float32"
 

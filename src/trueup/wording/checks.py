@@ -154,7 +154,7 @@ PHRASES = {
     C.NORM_OF_MASTERS: clause(
         "gradients are moved to master weights before clipping, where the reported norm is measured"
     ),
-    C.NO_NORM: clause("the program reports no gradient norm (it does not call clip_grad_norm_)"),
+    C.NO_NORM: clause("no gradient norm was reported: no call of clip_grad_norm_ was captured"),
     C.NORM_NOT_CAPTURED: clause("the gradients of the reported norm were not captured, or are shards"),
     C.NORM_AGREES: clause(
         "{reported:.6g} reported, {recomputed:.6g} recomputed: largest difference among {num:count norm}",

@@ -91,8 +91,7 @@ def norms_of_all_ranks(context: Context) -> tuple[float, float]:
 def _one_limit(context: Context, target: Clip, reference: Clip) -> bool:
     """Whether both may have clipped to one norm: to the same, or one was below what the other cut to.
 
-    What is not cut has the factor of a sum or of a mean over ranks, one or one over their number; what is cut a
-    smaller one.
+    What is not cut has the factor of a sum or of a mean over ranks: one, or one over their number.
     """
     norms = norms_of_all_ranks(context)
     if abs(norms[0] / norms[1] - 1) <= SAME_NORM:

@@ -11,8 +11,8 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.thresholds import DECAY_APART, DECAY_LEAST, EPS_APART, GAP_ERRORS, IMPRECISE_FIT
 from trueup.diagnosing.update_rule import Update
-from trueup.store import StepView
-from trueup.store.view import UPDATED, WEIGHT
+from trueup.store import StepView, TraceSource
+from trueup.store.view import ACCUMULATED, UPDATED, WEIGHT
 
 _HALVES = ("bfloat16", "float16")
 
@@ -53,6 +53,8 @@ def sides_of(context: Context, at: int) -> tuple[dict[str, Update], dict[str, Up
 def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
     """Parameter -> key -> difference; and all parameters compared."""
     target, reference = sides_of(context, 0)
+    if any(map(_are_unseen, (target, reference), context.pair(), (context.target, context.reference))):
+        return {}, []
     says = [declared(context.facts(s)) for s in (context.target, context.reference)]
     found: dict[str, dict[str, Gap]] = {}
     compared = []
@@ -94,6 +96,13 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
         if gaps:
             found[fqn] = gaps
     return _moved_or_rounded(found, (target, reference)), compared
+
+
+def _are_unseen(updates: dict[str, Update], book: StepView, source: TraceSource) -> bool:
+    """Whether a run without an update may have made some: they were not captured, or it ended before them."""
+    captured = source.manifest.get("options", {}).get("optimizer") is not False
+    ended = not any(book.parameter(fqn, *ACCUMULATED) is not None for fqn in book.parameters)
+    return not updates and (ended or not captured)
 
 
 def _moved_or_rounded(
