@@ -50,7 +50,7 @@ def manifest_of(
         "run_id": uuid.uuid4().hex,
         "launch": launch_id(),
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "command": list(sys.orig_argv),
+        "command": _command(),
         "python_version": platform.python_version(),
         "platform": platform.platform(),
         "world_size": world_size,
@@ -139,6 +139,12 @@ def ray_facts() -> dict[str, str]:
     if actor is None:
         return {}
     return {"node": socket.gethostname(), "actor": type(actor).__name__, "role": role_of(os.environ)}
+
+
+def _command() -> list[str]:
+    """What starts the whole run again: what was captured, with its launcher, else this process."""
+    given = os.environ.get("TRUEUP_COMMAND")
+    return [str(word) for word in json.loads(given)] if given else list(sys.orig_argv)
 
 
 def launch_id() -> str:

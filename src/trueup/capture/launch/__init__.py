@@ -37,6 +37,8 @@ _FLAGS = ("--node-rank", "--node_rank", "--machine-rank", "--machine_rank")
 CAPTURE = "TRUEUP_CAPTURE"
 """options and import folders, as JSON; the start-up file does nothing without it"""
 LAUNCH_ID = "TRUEUP_LAUNCH_ID"
+COMMAND = "TRUEUP_COMMAND"
+"""what was launched: torchrun with its processes, where the program sees itself alone"""
 """the same in all processes of a run, on all nodes, so that a rank knows a folder that another rank has made;
 drawn from the folder's path, because a launcher has already made sure that no other run is in it"""
 _STARTUP = Path(__file__).parent / "startup"
@@ -77,7 +79,7 @@ def launch(
     else:
         folder.make_writable(output)
     options = replace(options, output=output)
-    environment = environment_from_options(options, base=os.environ)
+    environment = environment_from_options(options, base=os.environ) | {COMMAND: json.dumps(list(command))}
     enough = partial(has_all_steps, options) if first and stop_when_captured else None
     status = run_command(command, program=program, environment=environment, enough=enough)
     if not first:

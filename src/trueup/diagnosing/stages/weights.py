@@ -67,7 +67,9 @@ class WeightsStage:
             )
         if not equal and not rounded:
             why = reason(Stages.NOTHING_RECORDED, what="weight")
-            return outcome(status=StageStatus.UNDECIDED, said=why, evidence=extra)
+            if any(reference.parameter(other, *WEIGHT) is not None for _, other in pairs):  # without digests
+                why = reason(Weights.SOME_EQUAL, num=0, open=len(found.open))
+            return outcome(status=StageStatus.UNDECIDED, said=why, evidence=(*found.open[:3], *extra))
         if found.open or lone:
             some = reason(Weights.SOME_EQUAL, num=len(equal), open=len(found.open) + len(lone))
             evidence = (*found.open[:3], *extra)

@@ -18,7 +18,7 @@ Scale = Callable[[float], float]
 
 def error_drawing(diagnosis: Diagnosis, phase: str) -> str:
     """Relative error of every module output as they ran, over the band of the tolerance; on
-    the lowest line those that are bit-identical."""
+    the lowest line those without a difference."""
     points = [point for point in points_of(diagnosis, phase) if point.error is not None]
     if len(points) < 2:
         return ""
@@ -63,7 +63,7 @@ def _grid(low: int, high: int, left: float, right: float, y: Scale) -> str:
 def _ground(left: float, right: float, at: float) -> str:
     return (
         f'<rect class="lane" x="{left}" y="{at - 8}" width="{right - left}" height="16" rx="3"/>'
-        f'<text class="tick" x="{left - 8}" y="{at + 4}" text-anchor="end">identical</text>'
+        f'<text class="tick" x="{left - 8}" y="{at + 4}" text-anchor="end">0</text>'
     )
 
 

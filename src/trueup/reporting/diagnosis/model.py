@@ -24,7 +24,7 @@ class Point:
 
     @property
     def score(self) -> float | None:
-        """Error over tolerance; 0 is bit-identical, infinite where nothing is tolerated."""
+        """Error over tolerance; 0 where no difference was measured, infinite where nothing is tolerated."""
         if self.error is None or self.tolerance is None:
             return None
         if self.error == 0:
@@ -124,7 +124,7 @@ def score_text(score: float | None) -> str:
     if score is None:
         return "not compared"
     if score == 0:
-        return "bit-identical"
+        return "no difference"
     return "not comparable" if math.isinf(score) else f"{score:.3g} × tolerance"
 
 

@@ -57,14 +57,14 @@ _MARKS = {
     StageStatus.SKIPPED: Mark("·", "skipped", Tone.QUIET),
 }
 _LEGEND = (
-    ("equal", "bit-identical"),
+    ("equal", "no difference"),
     ("within", "within tolerance"),
     ("over", "exceeds tolerance"),
     ("far", "more than 100 × tolerance"),
 )
 _ERRORS = (
     "Relative L2 error of every module output in the first step, in execution order. The band is the "
-    "tolerance; points on the lowest line are bit-identical."
+    "tolerance; points on the lowest line show no difference."
 )
 _TEXTS = "A few decoded rows with their labels below; labels must run one token ahead of the inputs."
 _STAGES = "In the order of a training step. The first confirmed failure gives the verdict."

@@ -37,7 +37,7 @@ BASES = {
     Basis.RECORDED: "recorded by both runs",
     Basis.REPLAY: "confirmed by replay",
     Basis.FITTED: "fitted to what both runs recorded",
-    Basis.EQUAL_INPUTS: "from the traces: its inputs are bit-identical",
+    Basis.EQUAL_INPUTS: "from the traces: its inputs agree",
     Basis.NOISE: "from the traces, against measured noise",
     Basis.BOUND: "from the traces alone",
     Basis.CURVES: "from the loss curves",

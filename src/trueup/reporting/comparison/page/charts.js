@@ -127,7 +127,7 @@ class DepthChart {
     this.dot.setAttribute("cx", at);
     this.dot.setAttribute("cy", level);
     this.tip.replaceChildren(el("b", {}, moduleName(p.module)), el("span", {}, p.type || ""),
-      el("span", {}, p.error === 0 ? "bit-identical" : `rel L2 ${error(p.error)}`),
+      el("span", {}, p.error === 0 ? "no difference" : `rel L2 ${error(p.error)}`),
       el("span", {}, p.bound === null ? "" : `tolerance ${error(p.bound)}${p.error > p.bound ? `, ${ratio(p.error / p.bound)}` : ""}`));
     const flip = at > this.width / 2;
     this.tip.style.left = flip ? "auto" : `${at + 14}px`;

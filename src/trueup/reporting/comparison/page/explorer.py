@@ -43,7 +43,7 @@ _LISTED = (
 """columns the table and its filters read; the others are decoded when details are first opened"""
 _DEPTH = (
     "Relative L2 error of every module output, in execution order{place}. The band is the tolerance; points "
-    "on the lowest line are bit-identical. Select a point to see its records."
+    "on the lowest line show no difference. Select a point to see its records."
 )
 
 
