@@ -116,7 +116,9 @@ def test_a_child_process_of_a_launcher_without_torch(script: Path, tmp_path: Pat
     launcher = "import subprocess, sys; sys.exit(subprocess.call([sys.executable, 'train.py']))"
     captured = run_trueup("capture", "-o", "run", "--", PYTHON, "-c", launcher, cwd=tmp_path)
     assert captured.returncode == 0, captured.stderr
-    assert Trace(tmp_path / "run").steps() == {0: [0], 1: [0]}
+    trace = Trace(tmp_path / "run")
+    assert trace.steps() == {0: [0], 1: [0]}
+    assert trace.manifest["command"] == [PYTHON, "-c", launcher]  # what a replay must start again
 
 
 @pytest.mark.distributed
