@@ -1,4 +1,4 @@
-"""Of random pairs: what is called bit-identical is, its digests were compared, and no report says both."""
+"""Of random pairs: what is called bit-identical is, its digests were compared, and no report says both.
 
 A change keeps its statistics and its sketch where it only swaps two rows: without a digest nobody can see it.
 """
