@@ -303,3 +303,15 @@ def test_a_last_bit_of_float32_of_a_later_step_is_left_alone(tmp_path: Path) -> 
         for step, rounded in enumerate(steps):
             norms(rounded, of="float32").write(tmp_path / side, step=step, **HOST)
     assert origins(compare(tmp_path / "target", tmp_path / "reference")) == []
+
+
+def test_labels_that_one_run_alone_keeps_are_no_dtype_of_the_loss(tmp_path: Path) -> None:
+    for name, labels in (("target", False), ("reference", True)):
+        out = network(loss=False)
+        call = out.call("loss", "loss")
+        out.record(call, "loss", "value", np.float32(3.5).reshape(()))
+        if labels:
+            out.record(call, "loss", "labels", np.arange(8))
+        out.write(tmp_path / name)
+    notes = compare(tmp_path / "target", tmp_path / "reference").content.notes
+    assert NoteCode.DTYPES_DIFFER not in {note.code for note in notes}

@@ -130,8 +130,9 @@ def _dtypes(rows: Rows, half: Half, name: str) -> pl.DataFrame:
     call."""
     words = rows.match.words
     to_target = np.arange(half.side.num_calls) if half is rows.target else rows.match.calls.target_of
-    forward = rows.phase_is("forward", "loss") & (half.call >= 0) & (half.dtype >= 0)
-    part = np.where(rows.slot_starts("output") | rows.phase_is("loss"), 2, 0)[forward]
+    losses = rows.phase_is("loss") & rows.slot_is("value")  # labels and masks are computed by no call
+    forward = (rows.phase_is("forward") | losses) & (half.call >= 0) & (half.dtype >= 0)
+    part = np.where(rows.slot_starts("output") | losses, 2, 0)[forward]
     weights = _weights(rows, half, to_target)
     call = np.concatenate([to_target[half.call[forward]], weights[:, 0]])
     part = np.concatenate([part, weights[:, 1]])
