@@ -309,7 +309,7 @@ def test_labels_that_one_run_alone_keeps_are_no_dtype_of_the_loss(tmp_path: Path
     for name, labels in (("target", False), ("reference", True)):
         out = network(loss=False)
         call = out.call("loss", "loss")
-        out.record(call, "loss", "value", np.float32(3.5).reshape(()))
+        out.record(call, "loss", "value", np.array(3.5, np.float32))
         if labels:
             out.record(call, "loss", "labels", np.arange(8))
         out.write(tmp_path / name)
