@@ -156,6 +156,16 @@ def test_what_the_tokenizer_does_not_know(tmp_path: Path) -> None:
     assert _keys(check([other], data=[str(tmp_path / "data")])) == {}
 
 
+@pytest.mark.parametrize(("unk", "pad", "found"), [(9, 9, {"pad_token_id"}), (2, 0, set()), (1, 0, set())])
+def test_padding_and_ends_are_not_what_the_tokenizer_does_not_know(
+    unk: int, pad: int, found: set[str], tmp_path: Path
+) -> None:
+    """One id may pad, begin or end a document and stand for unknown words: GPT-2 has one for all of them."""
+    rows = [[1, *range(20, 24 + at), 2, *[pad] * (12 - at)] for at in range(6)]
+    checked = check([_config(tmp_path, unk_token_id=unk)], data=[_batches(tmp_path, rows)])
+    assert set(_keys(checked)) == found
+
+
 def test_the_command_takes_data_and_inference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = _config(tmp_path, eos_token_id=7)
     assert run(["check", config, "--data", _data(tmp_path)]) == 1

@@ -195,7 +195,9 @@ def _differs(key: str, side: Configuration, found: DataIds) -> tuple[Reason, int
     in_data = {"bos_token_id": found.start, "eos_token_id": found.end, "pad_token_id": found.padding}.get(key)
     if key == "unk_token_id":
         num = found.counts.get(own, 0)
-        if num <= UNKNOWN_SHARE * found.num_ids:
+        known = (side.values[other].whole for other in _SPECIAL if other != key and other in side.values)
+        other_use = (found.start, found.end, found.padding, *known)
+        if own in other_use or num <= UNKNOWN_SHARE * found.num_ids:
             return None
         return reason(Code.UNKNOWN_IDS, share=num / found.num_ids, id=own, path=found.path), None
     if in_data is None or in_data == own:
