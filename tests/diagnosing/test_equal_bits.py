@@ -41,9 +41,11 @@ SITES = (
     "grad.1",
     "new.1",
 )
-PHASES = {
-    "forward": {"input", "in.1", "linear.1", "out.1", "out.2", "output", "loss"},
-    "backward": {"gout.1", "gin.1", "grad.1"},
+OF_STAGES = {
+    Stage.FORWARD: {"input", "in.1", "linear.1", "out.1", "out.2", "output", "loss"},
+    Stage.BACKWARD: {"gout.1", "gin.1"},
+    Stage.REDUCTION: {"grad.1"},
+    Stage.OPTIMIZER: {"new.1"},
 }
 CLAIM = re.compile(r"(?<!\b0 records )(?<!\b0 weights )(?<!\b0 )(?<!not )bit-identical", re.IGNORECASE)
 """of a tensor or more"""
@@ -71,7 +73,7 @@ changes = st.dictionaries(
 wants = st.sampled_from([0, HAS_DIGEST, HAS_SKETCH, HAS_DIGEST | HAS_SKETCH])
 
 
-@settings(max_examples=20, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=20, phases=[Phase.explicit, Phase.generate], derandomize=True)
 @given(
     changed=changes,
     target=wants,
@@ -85,7 +87,10 @@ def test_what_is_called_bit_identical_is(
 
     def change(site: str, array: NDArray[np.float32]) -> NDArray[np.float32]:
         made = _changed(array, changed[site]) if site in changed else array
-        real.update({site} if made.tobytes() != array.tobytes() else ())
+        dealt = (
+            all(values) and changed.get(site) == "two rows swapped"
+        )  # rows in another order are put back, and noted
+        real.update({site} if made.tobytes() != array.tobytes() and not dealt else ())
         return made
 
     with tempfile.TemporaryDirectory() as name:
@@ -115,10 +120,10 @@ def test_what_is_called_bit_identical_is(
         if one.code is EvidenceCode.INPUTS_BIT_IDENTICAL:
             assert known
     said = {outcome.stage: outcome.said.code for outcome in made.stages}
-    for stage, of in ((Stage.FORWARD, "forward"), (Stage.BACKWARD, "backward")):
+    for stage, sites in OF_STAGES.items():
         if said.get(stage) in (StagesCode.EQUAL, StagesCode.COMPARED_EQUAL):
             assert known
-            assert not real & PHASES[of]
+            assert not real & sites
     equal = table.filter(table["bits_equal"])
     assert known or equal.is_empty()
     statuses = set(table["status"].cast(str))
