@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from trueup.comparing import arbiter as arbiters
 from trueup.comparing.attributes import Attributes, attributes_of, module_of_other_constant
+from trueup.comparing.averages import average_gaps
 from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coarse_activations import gap_of_activations
@@ -337,6 +338,8 @@ class _Work:
         """What result.json holds."""
         ledger, scalars = self.ledger, self._scalars(pairs)
         ledger.finish()
+        runs = self._runs(pairs)
+        ledger.notes += runs.averages.notes
         for history in self.histories.values():
             ledger.notes += history.notes
         for name, side in (("target", self.target), ("reference", self.reference)):
@@ -354,7 +357,7 @@ class _Work:
             target=Side(path=str(self.target.path), manifest=manifests[0]),
             reference=Side(path=str(self.reference.path), manifest=manifests[1]),
             options=self.options.to_json(),
-            verdict=self._with_code(verdict_from(ledger, scalars, self._runs(pairs)), dtypes),
+            verdict=self._with_code(verdict_from(ledger, scalars, runs), dtypes),
             firsts={name: first.row for name, first in ledger.firsts.items()},
             counts=ledger.totals(),
             bracketed=ledger.not_bracketed == 0,
@@ -417,6 +420,7 @@ class _Work:
             captured=captures_apart(*manifests),
             attributes=(attributes_of(self.target), attributes_of(self.reference)),
             buffers=buffer_gaps(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
+            averages=average_gaps(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
             update_rule_gaps=update_rule_gaps(_declared(self.target), _declared(self.reference)),
         )
 

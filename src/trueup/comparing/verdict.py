@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from trueup.comparing.attributes import Attributes, explain_by_attributes
+from trueup.comparing.averages import AverageGap, AverageGaps
 from trueup.comparing.buffers import BufferGaps, explain_by_buffers, settings_of_writers
 from trueup.comparing.captured import not_paired, unseen
 from trueup.comparing.coarse_activations import ActivationGap
@@ -62,6 +63,7 @@ class Runs:
     attributes: tuple[Attributes, Attributes] = field(default_factory=lambda: ({}, {}))
     """plain attributes of modules, as far as both captures kept them"""
     buffers: BufferGaps = field(default_factory=lambda: BufferGaps(initial={}, written=()))
+    averages: AverageGaps = field(default_factory=AverageGaps)
     update_rule_gaps: tuple[SharedGap, ...] = ()
     """settings of the optimizers that both programs declare, with different values"""
 
@@ -160,6 +162,8 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
         return _buffers_differ(ledger, runs)
     if runs.buffers.in_other_dtypes:
         return _buffer_dtypes_differ(ledger, runs)
+    if runs.averages.gap is not None:
+        return _averages_differ(runs.averages.gap, ledger, runs)
     unpaired = not_paired(ledger.counts, ledger.one_sided)
     if unpaired and (
         runs.captured or "forward" in unpaired
@@ -469,6 +473,22 @@ def _buffers_differ(ledger: Ledger, runs: Runs) -> Verdict:
         evidence=(*site, reason(EvidenceCode.BUFFERS_WRITTEN, by_norm=first.by_norm, **written, **norms)),
         before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
         next=runs.to_do(NextCode.READ_REPORT, first.step),
+    )
+
+
+def _averages_differ(gap: AverageGap, ledger: Ledger, runs: Runs) -> Verdict:
+    """All that training reads agrees; the weights that the program averages beside it do not."""
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=gap.headline,
+        where=f"averaged weights · {gap.names[0]}",
+        owner=gap.names[0].rpartition(".")[0],
+        step=gap.step,
+        phase="optimizer",
+        confidence=in_words(Word.CERTAIN),
+        evidence=gap.said,
+        before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
+        next=runs.to_do(NextCode.READ_REPORT, gap.step),
     )
 
 

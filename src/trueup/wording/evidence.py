@@ -63,6 +63,16 @@ def _buffers_written(facts: Facts) -> str:
     )
 
 
+def _averaged_as(facts: Facts) -> str:
+    parts = [("new", "the weights after the update"), ("old", "the weights before it")]
+    shares = [f"{facts[key]:.4g} of {words}" for key, words in parts if facts[key]]
+    return (
+        facts.fill("the {side}'s averaged weights fit {decay:.6g} of themselves")
+        + "".join(f" + {share}" for share in shares)
+        + facts.fill(" in step {step} (each share within {error:.1g})")
+    )
+
+
 def _absent(facts: Facts) -> str:
     names = facts["parameters"]
     noun = "parameter" if len(names) == 1 else "parameters"
@@ -225,6 +235,25 @@ PHRASES = {
         sentence="computed in float64 and rounded once, {target} gives the target's numbers and {reference} "
         "the reference's, also the {num} for which the two differ",
         samples=({"target": "gelu", "reference": "silu", "num": 212},),
+    ),
+    Is.AVERAGES_APART: Phrase(
+        sentence="{num:count averaged weight} differ beyond rounding after step {step}; {name}: relative "
+        "difference {rel_l2:.3g}, tolerance {tolerance:.3g}",
+        samples=({"num": 8, "step": 0, "name": "head.weight", "rel_l2": 0.0031, "tolerance": 2.4e-7},),
+    ),
+    Is.AVERAGE_CONSTANT: Phrase(
+        sentence=lambda facts: (
+            facts.fill("the {side}'s averaged model keeps {num:count tensor} as they were when it was made: ")
+            + listed(facts["names"], 3)
+        ),
+        samples=({"side": "target", "num": 2, "names": ("bn.running_mean", "bn.running_var")},),
+    ),
+    Is.AVERAGED_AS: Phrase(
+        sentence=_averaged_as,
+        samples=(
+            {"side": "target", "step": 1, "decay": 0.99, "new": 0.01, "old": 0.0, "error": 1e-5},
+            {"side": "reference", "step": 1, "decay": 0.81, "new": 0.1, "old": 0.09, "error": 1e-4},
+        ),
     ),
     Is.BUFFERS_WRITTEN: Phrase(
         sentence=_buffers_written,

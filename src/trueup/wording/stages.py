@@ -281,6 +281,13 @@ def setting_name(key: str) -> str:
     return _SETTINGS.get(key, key.replace("_", " "))
 
 
+_AVERAGE_CAUSES = {
+    "decay": "another decay, or another schedule of it: a warm-up, a first update that copies the weights",
+    "order": "the program averages before it calls the optimizer's step",
+    "microbatches": "the program averages more than once a step, as after each microbatch",
+    "parameters_only": "the program averages what parameters() returns, without buffers such as running "
+    "statistics",
+}
 _MOVED = {"not_held": "in no optimizer", "stepped": "updated by an optimizer"}
 
 
@@ -795,6 +802,9 @@ PHRASES = {
         "Weights move by {target:.4g} (target), {reference:.4g} (reference) outside the optimizer "
         "before step {next}",
         {"target": 0.0598, "reference": 0.08, "step": 0, "next": 1},
+    ),
+    S.AVERAGE_CAUSE: clause(
+        lambda facts: _AVERAGE_CAUSES[facts["key"]], *({"key": key} for key in _AVERAGE_CAUSES)
     ),
     S.MOVED_TIMES: clause(
         "Weights move by {target:.4g} (target), {reference:.4g} (reference) times their gradient before "

@@ -82,6 +82,11 @@ class Adapter(BaseAdapter[torch.nn.Module, torch.Tensor]):
         """What measures this in the steps that are watched."""
         return Measures(self._engine, wanted)
 
+    def step_ends(self) -> None:
+        """Averaged weights are recorded as the step leaves them."""
+        with quiet():
+            self._engine.training.averages.record()
+
     def to_host(self) -> None:
         """Bring everything still on a device into the recorder's rows."""
         with quiet():
@@ -129,6 +134,7 @@ class Adapter(BaseAdapter[torch.nn.Module, torch.Tensor]):
         return {
             **super().rank_facts(),
             "buffers": list(engine.training.buffers.table.values()),
+            **({} if (averages := engine.training.averages.facts()) is None else {"averages": averages}),
             "groups": engine.groups,
             "optimizers": list(engine.training.optimizers.values()),
             **({"summarised_by": paths} if (paths := engine.summariser.paths()) else {}),

@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from trueup.adapters.names import ParameterReference
+from trueup.adapters.torch.averages import Averages
 from trueup.adapters.torch.buffers import Buffers
 from trueup.adapters.torch.device.recording import RECORDING
 from trueup.adapters.torch.given_gradients import GivenGradients, put_given
@@ -48,6 +49,7 @@ class Training:
         self.engine = engine
         self.optimizers: dict[int, dict[str, object]] = {}
         self.buffers = Buffers(engine)
+        self.averages = Averages(engine)
         self._hooked: dict[int, RemovableHandle] = {}
         self._parameters: dict[int, tuple[ParameterReference[Tensor], str]] = {}
         self._recorded: set[int] = set()
@@ -166,6 +168,11 @@ class Training:
                 self._hook(parameter, fqn, parameter)
                 if hasattr(parameter, "_local_tensor"):
                     self._sharded_roots[id(module)] = weakref.ref(module)
+        try:
+            if engine.sink.active:
+                self.averages.root(module)
+        except Exception as error:
+            engine.failed("averaged weights", error)
 
     def _hooks_gradients(self) -> bool:
         """Whether each backward's own gradients of weights are asked for."""
@@ -198,6 +205,7 @@ class Training:
         The swap would take the hook away and leave the dictionary of hooks, after which torch calls no hook
         that the program registers on this tensor (seen with 2.13).
         """
+        self.averages.forget(*tensors)
         for tensor in tensors:
             handle = self._hooked.pop(id(tensor), None)
             if handle is not None and handle.id in (tensor._backward_hooks or ()):

@@ -17,6 +17,13 @@ class EvidenceCode(Code):
     BUFFER_DIFFERS = "evidence.buffer_differs"
     ACTIVATIONS = "evidence.activations"
     """``num`` numbers of the target that the functions ``target`` and ``reference`` give different"""
+    AVERAGES_APART = "evidence.averages_apart"
+    """``num`` averaged weights after ``step``; ``rel_l2`` and relative ``tolerance`` of ``name``"""
+    AVERAGE_CONSTANT = "evidence.average_constant"
+    """``names`` of ``num`` tensors of which ``side`` writes nothing in its copy"""
+    AVERAGED_AS = "evidence.averaged_as"
+    """``decay``, ``new`` (after the update) and ``old`` (before it), up to ``error``: what the average of
+    ``side`` is made of in ``step``"""
     BUFFERS_WRITTEN = "evidence.buffers_written"
     """places ``name``, ``side`` (the run that has it)"""
     ID_BEYOND = "evidence.id_beyond_the_vocabulary"
