@@ -27,7 +27,7 @@ from trueup.store import StepView, TraceSource, step_view
 from trueup.store.view import WEIGHT
 from trueup.types.arrays import Floats
 from trueup.types.codes import EvidenceCode, NoteCode, VerdictCode
-from trueup.types.reason import Number, Place, Reason, reason
+from trueup.types.reason import Reason, reason
 from trueup.types.trace import AverageFacts
 
 _OWN = "weight"
@@ -195,17 +195,25 @@ def _paired(sides: tuple[_Side, _Side], steps: Mapping[int, int]) -> list[tuple[
     if len(mine) == 1:
         return [(mine[0], theirs[0])]
     orders = [list(zip(mine, order, strict=True)) for order in itertools.permutations(theirs)]
-    return min(orders, key=lambda pairs: sum(_distance(sides, pair, steps) for pair in pairs))
+
+    def apart(pairs: list[tuple[str, str]]) -> tuple[float, float]:
+        alone, lengths = zip(*(_distance(sides, pair, steps) for pair in pairs), strict=True)
+        return sum(alone), sum(lengths)
+
+    return min(orders, key=apart)
 
 
-def _distance(sides: tuple[_Side, _Side], pair: tuple[str, str], steps: Mapping[int, int]) -> float:
-    last = [(s, r) for s, r in steps.items() if sides[0].of_step(s, pair[0]) and sides[1].of_step(r, pair[1])]
-    if not last:
-        return 0.0
-    one, other = sides[0].of_step(last[-1][0], pair[0]), sides[1].of_step(last[-1][1], pair[1])
-    assert one is not None
-    assert other is not None
-    return sum(_apart(one, other, fqn, own=False) or 0.0 for fqn in one.records if fqn in other.records)
+def _distance(
+    sides: tuple[_Side, _Side], pair: tuple[str, str], steps: Mapping[int, int]
+) -> tuple[float, float]:
+    """How many tensors one copy alone holds, and how far the others are apart, after the last step that has
+    both."""
+    for step, other in sorted(steps.items(), reverse=True):
+        one, two = sides[0].of_step(step, pair[0]), sides[1].of_step(other, pair[1])
+        if one is not None and two is not None:
+            lengths = (_apart(one, two, fqn, own=False) for fqn in one.records if fqn in two.records)
+            return len(one.records.keys() ^ two.records.keys()), sum(one or 0.0 for one in lengths)
+    return math.inf, 0.0
 
 
 @dataclass(slots=True)
@@ -282,9 +290,9 @@ def _apart(one: _Step, two: _Step, fqn: str, *, own: bool) -> float | None:
     a, b = one.records[fqn][slots[0]], two.records[fqn][slots[1]]
     if one.book.shape(a) != two.book.shape(b):
         return None
-    if one.book.digest(a) is not None and one.book.dtype(a) == two.book.dtype(b):
-        if one.book.digest(a) == two.book.digest(b):
-            return 0.0
+    digest, alike = one.book.digest(a), one.book.dtype(a) == two.book.dtype(b)
+    if digest is not None and alike and digest == two.book.digest(b):
+        return 0.0
     x, y = _numbers(one.book, a), _numbers(two.book, b)
     if x is not None and y is not None and x.shape == y.shape:
         return float(np.linalg.norm(x - y))
@@ -318,22 +326,21 @@ def _explained(
     gap: AverageGap, fits: Sequence[tuple[int, Fit | None, Fit | None]], constant: Sequence[set[str]]
 ) -> AverageGap:
     """With the cause that each side's own numbers tell."""
-    for side, mine, theirs in (("target", *constant), ("reference", *reversed(constant))):
+    for at, side in enumerate(("target", "reference")):
+        mine, theirs = constant[at], constant[1 - at]
         if gap.names and all(fqn in mine - theirs for fqn in gap.names):
-            facts: dict[str, Number | Place] = {"side": side, "num": len(gap.names), "name": gap.names[0]}
-            said = reason(
-                EvidenceCode.AVERAGE_CONSTANT, side=side, names=gap.names[:_SHOWN], num=len(gap.names)
-            )
-            headline = reason(VerdictCode.AVERAGE_LEAVES_OUT, **facts)
+            num, shown = len(gap.names), gap.names[:_SHOWN]
+            said = reason(EvidenceCode.AVERAGE_CONSTANT, side=side, names=shown, num=num)
+            headline = reason(VerdictCode.AVERAGE_LEAVES_OUT, side=side, num=num, name=gap.names[0])
             return replace(gap, headline=headline, said=(*gap.said, said), is_told=True)
     told = [
         (_cause(one, two, step), _fits_said(one, two, step))
         for step, one, two in fits
         if one is not None and two is not None and Form.OPEN not in (one.form, two.form)
     ]
-    for headline, said in told:
-        if headline is not None:
-            return replace(gap, headline=headline, said=(*gap.said, *said), is_told=True)
+    for cause, both in told:
+        if cause is not None:
+            return replace(gap, headline=cause, said=(*gap.said, *both), is_told=True)
     return replace(gap, said=(*gap.said, *told[-1][1])) if told else gap
 
 

@@ -75,8 +75,8 @@ AVERAGE_TOLD = chosen(
     "comparing.average_told",
     2.0,
     "times the error of a fit, the largest that its rounding allows",
-    "that error is a bound and not a deviation: roundings of single elements, which have no common direction, "
-    "make a small part of it",
+    "that error is a bound and not a deviation: roundings of single elements, which have no common "
+    "direction, make a small part of it",
 )
 API_CALLS_PER_LEAF = chosen(
     "comparing.api_calls_per_leaf",

@@ -128,7 +128,8 @@ PHRASES = {
         samples=({"side": "target", "kinds": ("AveragedModel",)},),
     ),
     Is.AVERAGES_NOT_PAIRED: Phrase(
-        sentence="averaged copies of the weights are not compared: {target} (target), {reference} (reference)",
+        sentence="copies of the weights that are averaged are not compared: {target} (target), {reference} "
+        "(reference)",
         samples=({"target": 2, "reference": 1},),
     ),
     Is.AVERAGED_ALONE: Phrase(

@@ -142,18 +142,18 @@ PHRASES = {
         {"num": 8, "step": 0, "name": "layers.0.mlp.weight"},
     ),
     Is.AVERAGE_DECAY_DIFFERS: _headline(
-        "Decay of averaged weights differs in step {step}: {target:.6g} (target), {reference:.6g} (reference)",
+        "Decay of averaged weights in step {step}: {target:.6g} (target), {reference:.6g} (reference)",
         {"step": 0, "target": 0.99, "reference": 0.999},
     ),
     Is.AVERAGES_BEFORE_UPDATE: _headline(
-        "The {side} averages the weights before the optimizer's update, the other run after it",
+        "The {side} averages weights before the optimizer's update, not after it",
         {"side": "target"},
     ),
     Is.AVERAGES_TWICE: _headline(
         "The {side} averages weights from before and after the update in one step", {"side": "reference"}
     ),
     Is.AVERAGE_LEAVES_OUT: _headline(
-        "The {side}'s averaged model does not average {num:count tensor}, {name} first",
+        "The {side} does not average {num:count tensor}, {name} first",
         {"side": "target", "num": 6, "name": "bn1.running_mean"},
     ),
     Is.ACTIVATION_DIFFERS: _headline(

@@ -83,9 +83,9 @@ class Adapter(BaseAdapter[torch.nn.Module, torch.Tensor]):
         return Measures(self._engine, wanted)
 
     def step_ends(self) -> None:
-        """Averaged weights are recorded as the step leaves them."""
+        """Averaged weights and buffers are recorded as the step leaves them."""
         with quiet():
-            self._engine.training.averages.record()
+            self._engine.training.step_ends()
 
     def to_host(self) -> None:
         """Bring everything still on a device into the recorder's rows."""

@@ -238,7 +238,9 @@ class Averages:
         found: list[_Copy] = []
         for model in _models(self._engine, root, name):
             if model.trainable:
-                found += _copies_of(model, name, self._roots(), known)
+                copies = _copies_of(model, name, self._roots(), known)
+                known |= {_address(one.copy()) for copy in copies for one in copy.tensors}
+                found += copies
         found = found[: max(0, _MOST_COPIES - len(self._copies))]
         for copy in found:
             pairs = [(one.own(), one.copy()) for one in copy.tensors if not one.is_buffer]

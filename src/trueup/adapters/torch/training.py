@@ -50,6 +50,7 @@ class Training:
         self.optimizers: dict[int, dict[str, object]] = {}
         self.buffers = Buffers(engine)
         self.averages = Averages(engine)
+        self._are_buffers_noted = False
         self._hooked: dict[int, RemovableHandle] = {}
         self._parameters: dict[int, tuple[ParameterReference[Tensor], str]] = {}
         self._recorded: set[int] = set()
@@ -407,9 +408,21 @@ class Training:
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, Tensor):
                         engine.tensor(call, "optimizer", f"state.{key}", value)
-        if engine.sink.active and (norms := self.buffers.norms()) is not None:
-            engine.sink.scalar("_buffers", norms)
+        if engine.sink.active:
+            self._note_buffers()
         engine.sink.optimizer_stepped()
+
+    def _note_buffers(self) -> None:
+        if (norms := self.buffers.norms()) is not None:
+            self._are_buffers_noted = True
+            self.engine.sink.scalar("_buffers", norms)
+
+    def step_ends(self) -> None:
+        """The step is about to be written: what it left in averaged weights, and in buffers where no
+        optimizer of the framework has stepped."""
+        if not self._are_buffers_noted and self.engine.optimizer_on:
+            self._note_buffers()
+        self.averages.record()
 
     def _updated(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[Tensor, str]]:
         for g, group in enumerate(optimizer.param_groups):
@@ -422,6 +435,7 @@ class Training:
         self._recorded = set()
         self._sharded_roots = {}
         self._scaled = None
+        self._are_buffers_noted = False
         self.buffers.end_step()
 
 
