@@ -74,7 +74,7 @@ def fit_of(tensors: Iterable[Averaged]) -> Fit | None:
     new = [one.weight - one.before for one in parts]
     is_known = all(one.weight_before is not None for one in parts)
     old = [one.weight_before - one.before for one in parts if one.weight_before is not None]
-    noise = math.sqrt(sum(one.rounding**2 for one in parts))
+    noise = math.hypot(*(one.rounding for one in parts))
     if _length(moved) <= noise:
         told = _length(new) > AVERAGE_TOLD * noise
         return Fit(form=Form.UNMOVED if told else Form.OPEN)

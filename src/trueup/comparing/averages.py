@@ -301,10 +301,14 @@ def _apart(one: _Step, two: _Step, fqn: str, *, own: bool) -> float | None:
 
 
 def _taken_up(step: _Step, fqn: str) -> float:
-    """m."""
     before, after, weight = step.average_before(fqn), step.average(fqn), step.weight(fqn)
     if before is None or after is None or weight is None or not before.shape == after.shape == weight.shape:
         return 1.0
+    return taken_up(before, after, weight)
+
+
+def taken_up(before: Floats, after: Floats, weight: Floats) -> float:
+    """m: the largest share of the weights that an average may have taken up in a step."""
     length = float(np.linalg.norm(weight - before))
     return min(1.0, AVERAGE_SHARE * float(np.linalg.norm(after - before)) / length) if length else 1.0
 

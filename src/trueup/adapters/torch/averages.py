@@ -85,8 +85,6 @@ class _Copy:
     """the step at whose beginning the model's weights were what the copy held when it was found"""
     slot: str | None = None
     """under which it is recorded, once it is"""
-    recorded: int = -1
-    """the step it was last recorded in"""
 
     @property
     def is_alive(self) -> bool:
@@ -103,10 +101,10 @@ class Averages:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._copies: list[_Copy] = []
+        self._facts: dict[str, dict[str, object]] = {}
+        """slot -> what is known of a copy"""
         self._searched: dict[str, int] = {}
         """names of models -> searches made for copies of them"""
-        self._number = 0
-        """of captured steps"""
 
     # -- when ------------------------------------------
 
@@ -125,7 +123,7 @@ class Averages:
         self._look_again(step)
         for copy in self._copies:
             if copy.is_alive and self._is_news(copy, step):
-                self._record(copy, step)
+                self._record(copy)
 
     def evaluates(self) -> None:
         """A model is called without gradients: after an update, what it is averaged to may soon be gone."""
@@ -145,19 +143,8 @@ class Averages:
         ]
 
     def facts(self) -> list[dict[str, object]] | None:
-        """Of each copy that was recorded; None where none was looked for."""
-        if not self._searched:
-            return None
-        return [
-            {
-                "slot": copy.slot,
-                "kind": copy.kind,
-                "held": copy.held,
-                "constant": [one.fqn for one in copy.tensors if not one.is_written],
-            }
-            for copy in self._copies
-            if copy.slot is not None
-        ]
+        """Of each copy that was recorded, be it there still or not; None where none was looked for."""
+        return list(self._facts.values()) if self._searched else None
 
     def _is_on(self) -> bool:
         engine = self._engine
@@ -193,12 +180,11 @@ class Averages:
         )
         return (finer or copy.container is not None) and _same(pairs)
 
-    def _record(self, copy: _Copy, step: int) -> None:
+    def _record(self, copy: _Copy) -> None:
         engine = self._engine
         if copy.slot is None:
-            number = sum(other.slot is not None for other in self._copies)
-            copy.slot = f"copy.{number}"
-        copy.recorded = step
+            copy.slot = f"copy.{len(self._facts)}"
+        engine.summariser.forget()  # averages are often written through ``data``, which counts no version
         for one in copy.tensors:
             tensor, own = one.copy(), one.own()
             if tensor is None or own is None:
@@ -207,6 +193,12 @@ class Averages:
             engine.tensor(call, "average", copy.slot, tensor)
             engine.tensor(call, "average", "weight", own)
             one.note()
+        self._facts[copy.slot] = {
+            "slot": copy.slot,
+            "kind": copy.kind,
+            "held": copy.held,
+            "constant": [one.fqn for one in copy.tensors if not one.is_written],
+        }
 
     # -- where they are ------------------------------------------
 
@@ -236,11 +228,12 @@ class Averages:
         """Copies of a model that are not known yet; each is noted as it is."""
         known = {_address(one.copy()) for copy in self._copies for one in copy.tensors}
         found: list[_Copy] = []
-        for model in _models(self._engine, root, name):
-            if model.trainable:
-                copies = _copies_of(model, name, self._roots(), known)
-                known |= {_address(one.copy()) for copy in copies for one in copy.tensors}
-                found += copies
+        models = [model for model in _models(self._engine, root, name) if model.trainable]
+        objects = _objects(models, self._roots())
+        for model in models:
+            copies = _copies_of(model, name, objects, known)
+            known |= {_address(one.copy()) for copy in copies for one in copy.tensors}
+            found += copies
         found = found[: max(0, _MOST_COPIES - len(self._copies))]
         for copy in found:
             pairs = [(one.own(), one.copy()) for one in copy.tensors if not one.is_buffer]
@@ -319,34 +312,69 @@ def _model(engine: Engine, module: nn.Module, name: str) -> _Model:
     )
 
 
-def _copies_of(model: _Model, root: str, roots: Sequence[nn.Module], known: set[int | None]) -> list[_Copy]:
-    """All there are of a model among the objects of the process; ``known`` are addresses of others."""
+@dataclass(slots=True)
+class _Objects:
+    """What of all objects of the process may be, or tell of, a copy of some models."""
+
+    modules: list[nn.Module]
+    dicts: list[dict[object, object]]
+    lists: list[Sequence[object]]
+    wrapped: frozenset[int]
+    """modules that an ``AveragedModel`` holds"""
+    trained: frozenset[int | None]
+    """addresses of what optimizers update"""
+
+
+def _objects(models: Sequence[_Model], roots: Sequence[nn.Module]) -> _Objects:
+    """One look through what the collector knows; what a class means is asked once."""
     inside = {id(inner) for one in roots for inner in one.modules()}
-    taken = known | {_address(place()) for place in model.own.values()}
-    wrapped: dict[int, str] = {}
-    modules: list[nn.Module] = []
-    holders: list[object] = []
-    trained: set[int | None] = set()
-    sizes = {len(model.trainable), len(model.own) - len(model.buffers)}
-    for one in gc.get_objects():
+    kinds = {model.kind for model in models}
+    least = min((len(model.trainable) for model in models), default=0)
+    sizes = {n for model in models for n in (len(model.trainable), len(model.own) - len(model.buffers))}
+    found = _Objects([], [], [], frozenset(), frozenset())
+    wrapped, trained = set(), set()
+    meaning: dict[type, str] = {**dict.fromkeys(_DICTS, "dict"), list: "list", tuple: "list"}
+    for one in gc.get_objects() if models else ():
         kind = type(one)
-        if kind in _DICTS:
-            if len(one) >= len(model.trainable) and _first_is_tensor(one):
-                holders.append(one)
-        elif kind is list or kind is tuple:
-            if len(one) in sizes and issubclass(type(one[0]), Tensor):
-                holders.append(one)
-        elif issubclass(kind, nn.Module):
-            if issubclass(kind, torch.optim.swa_utils.AveragedModel):
-                wrapped[id(one.module)] = "AveragedModel"
-            if kind is model.kind and id(one) not in inside:
-                modules.append(one)
-        elif issubclass(kind, torch.optim.Optimizer):
-            trained |= {_address(held) for group in one.param_groups for held in group["params"]}
-    taken |= trained
+        means = meaning.get(kind)
+        if means is None:
+            means = meaning[kind] = _meaning(kind, kinds)
+        if not means:
+            continue
+        if means == "dict":
+            if len(one) >= least and _first_is_tensor(one):
+                found.dicts.append(one)
+        elif means == "list":
+            if len(one) in sizes and _first_is_tensor(one):
+                found.lists.append(one)
+        elif means == "module":
+            if id(one) not in inside:
+                found.modules.append(one)
+        elif means == "averaged":
+            wrapped.add(id(vars(one).get("_modules", {}).get("module")))
+        else:
+            groups = vars(one).get("param_groups", ())
+            trained |= {_address(held) for group in groups for held in group["params"]}
+    found.wrapped, found.trained = frozenset(wrapped), frozenset(trained)
+    return found
+
+
+def _meaning(kind: type, models: set[type[nn.Module]]) -> str:
+    if kind in models:
+        return "module"
+    if issubclass(kind, torch.optim.swa_utils.AveragedModel):
+        return "averaged"
+    return "optimizer" if issubclass(kind, torch.optim.Optimizer) else ""
+
+
+def _copies_of(model: _Model, root: str, objects: _Objects, known: set[int | None]) -> list[_Copy]:
+    """All there are of a model; ``known`` are addresses of others."""
+    taken = known | {_address(place()) for place in model.own.values()} | objects.trained
+    wrapped = objects.wrapped
+    modules = [one for one in objects.modules if type(one) is model.kind]
     modules.sort(key=lambda one: id(one) not in wrapped)
     found = []
-    for holder in (*modules, *sorted(holders, key=lambda one: type(one) not in _DICTS)):
+    for holder in (*modules, *objects.dicts, *objects.lists):
         held = _contents(holder, model)
         pairs = None if held is None else model.pairs({name: tensor for name, (tensor, _) in held.items()})
         if held is None or pairs is None or any(_address(one) in taken for one in pairs.values()):
@@ -358,7 +386,7 @@ def _copies_of(model: _Model, root: str, roots: Sequence[nn.Module], known: set[
         plain = {_plain(name): reference for name, (_, reference) in held.items()}
         found.append(
             _Copy(
-                kind=wrapped.get(id(holder), type(holder).__name__),
+                kind="AveragedModel" if id(holder) in wrapped else type(holder).__name__,
                 root=root,
                 container=None if is_module else id(holder),
                 tensors=[
@@ -370,9 +398,10 @@ def _copies_of(model: _Model, root: str, roots: Sequence[nn.Module], known: set[
     return found
 
 
-def _first_is_tensor(held: dict[object, object]) -> bool:
+def _first_is_tensor(held: dict[object, object] | Sequence[object]) -> bool:
     try:
-        return issubclass(type(next(iter(dict.values(held)))), Tensor)
+        values = dict.values(held) if isinstance(held, dict) else held
+        return issubclass(type(next(iter(values))), Tensor)
     except (StopIteration, RuntimeError):  # another thread writes it
         return False
 
@@ -390,11 +419,12 @@ def _contents(holder: object, model: _Model) -> dict[str, tuple[Tensor, _Referen
         }
     if isinstance(holder, dict):
         own = {id(place()): name for name, place in model.own.items()}
-        named = {_name_of(key, own): value for key, value in list(dict.items(holder))}
+        named = {_name_of(key, own): value for key, value in dict.copy(holder).items()}
     else:
         values = cast("Sequence[object]", holder)
         names = [name for name in model.own if name not in model.buffers]
-        named = dict(zip(names if len(names) == len(values) else model.trainable, values, strict=True))
+        ordered = next((one for one in (names, model.trainable) if len(one) == len(values)), ())
+        named = dict(zip(ordered, values, strict=False))
     return {
         name: (value, weakref.ref(value))
         for name, value in named.items()
