@@ -151,3 +151,11 @@ def test_without_an_optimizer_of_the_framework(tmp_path: Path) -> None:
     assert compared(tmp_path / "a", replace(base, how="lerp"), base).verdict.outcome is Outcome.AGREE
     verdict = compared(tmp_path / "b", replace(base, before_update=True), base).verdict
     assert verdict.headline.code is VerdictCode.AVERAGES_BEFORE_UPDATE
+
+
+def test_an_average_that_one_run_makes_less_often(tmp_path: Path) -> None:
+    verdict = compared(tmp_path, Program(every=2)).verdict
+    assert (verdict.outcome, verdict.headline.code) == (Outcome.DIFFER, VerdictCode.AVERAGES_DIFFER)
+    assert verdict.headline.number("step") == 1
+    said = [one.number("decay") for one in verdict.evidence if one.code is EvidenceCode.AVERAGED_AS]
+    assert said == [1.0, pytest.approx(0.9, abs=1e-4)]

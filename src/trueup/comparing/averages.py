@@ -33,6 +33,8 @@ from trueup.types.trace import AverageFacts
 _OWN = "weight"
 """the slot of what the model itself holds then"""
 _MOST_COPIES = 4
+_MOST_NUMBERS = 1 << 22
+"""of a copy, beyond which sketches are read in place of values: costs memory"""
 _SHOWN = 3
 
 
@@ -59,6 +61,10 @@ class AverageGaps:
 
     gap: AverageGap | None = None
     notes: tuple[Reason, ...] = ()
+    equal: int = 0
+    """averaged tensors of all steps that are bit-identical"""
+    within: int = 0
+    """those that differ within what they are made of and rounding explain"""
 
 
 class _Side:
@@ -110,13 +116,24 @@ class _Step:
         """The step's own records: it begins with the weights before its update."""
         return step_view(self.side.source, self.step, self.side.rank)
 
+    @cached_property
+    def is_small(self) -> bool:
+        """Whether values are read, where they are stored."""
+        shapes = (self.book.shape(of[self.slot]) or () for of in self.records.values())
+        return sum(map(math.prod, shapes)) <= _MOST_NUMBERS
+
+    def numbers(self, book: StepView, record: int) -> Floats | None:
+        """Stored values, else the sketch; in one dimension."""
+        value = book.value(record) if self.is_small else None
+        return book.sketch(record) if value is None else value.reshape(-1)
+
     def average(self, fqn: str) -> Floats | None:
         """Values or sketch."""
-        return _numbers(self.book, self.records[fqn][self.slot])
+        return self.numbers(self.book, self.records[fqn][self.slot])
 
     def weight(self, fqn: str) -> Floats | None:
         """What the model held then."""
-        return _numbers(self.book, self.records[fqn][_OWN])
+        return self.numbers(self.book, self.records[fqn][_OWN])
 
     def average_before(self, fqn: str) -> Floats | None:
         """What the average was before the step: of the step before, else what it was found as."""
@@ -138,7 +155,7 @@ class _Step:
             return None
         book = step_view(self.side.source, step, self.side.rank)
         record = book.parameter(fqn, *WEIGHT)
-        return None if record is None else _numbers(book, record)
+        return None if record is None else self.numbers(book, record)
 
     def rounding(self, fqn: str) -> float:
         """Of one average, as a length."""
@@ -186,7 +203,11 @@ def average_gaps(target: TraceSource, reference: TraceSource, steps: Mapping[int
     found = [_gap_of(sides, pair, steps) for pair in _paired(sides, steps)]
     gaps = [one.gap for one in found if one.gap is not None]
     notes = tuple(dict.fromkeys(note for one in found for note in one.notes))
-    return AverageGaps(gap=min(gaps, key=lambda gap: gap.step, default=None), notes=notes)
+    equal, within = sum(one.equal for one in found), sum(one.within for one in found)
+    if not gaps and equal + within:
+        notes += (reason(NoteCode.AVERAGES_AGREE, equal=equal, within=within),)
+    first = min(gaps, key=lambda gap: gap.step, default=None)
+    return AverageGaps(gap=first, notes=notes, equal=equal, within=within)
 
 
 def _paired(sides: tuple[_Side, _Side], steps: Mapping[int, int]) -> list[tuple[str, str]]:
@@ -222,6 +243,8 @@ class _Accepted:
 
     averages: dict[str, float] = field(default_factory=dict)
     weights: dict[str, float] = field(default_factory=dict)
+    equal: int = 0
+    within: int = 0
 
 
 def _gap_of(sides: tuple[_Side, _Side], pair: tuple[str, str], steps: Mapping[int, int]) -> AverageGaps:
@@ -232,6 +255,9 @@ def _gap_of(sides: tuple[_Side, _Side], pair: tuple[str, str], steps: Mapping[in
         one, two = sides[0].of_step(step, pair[0]), sides[1].of_step(other, pair[1])
         if one is None or two is None:
             continue
+        if not one.records.keys() & two.records.keys():  # two implementations, by other names
+            notes.setdefault(reason(NoteCode.AVERAGES_NOT_PAIRED, target=1, reference=1))
+            continue
         fits.append((step, one.fit(), two.fit()))
         for side, mine, theirs in (("target", one, two), ("reference", two, one)):
             if alone := [fqn for fqn in mine.records if fqn not in theirs.records]:
@@ -240,7 +266,7 @@ def _gap_of(sides: tuple[_Side, _Side], pair: tuple[str, str], steps: Mapping[in
     if first is not None:
         constant = [{*side.copies[slot]["constant"]} for side, slot in zip(sides, pair, strict=True)]
         first = _explained(first, fits, constant)
-    return AverageGaps(gap=first, notes=tuple(notes))
+    return AverageGaps(gap=first, notes=tuple(notes), equal=accepted.equal, within=accepted.within)
 
 
 def _beyond(one: _Step, two: _Step, accepted: _Accepted) -> AverageGap | None:
@@ -254,6 +280,8 @@ def _beyond(one: _Step, two: _Step, accepted: _Accepted) -> AverageGap | None:
         norm = two.book.norm(two.records[fqn][two.slot]) or 0.0
         allowed = accepted.averages.get(fqn, 0.0) + max(one.rounding(fqn), two.rounding(fqn))
         allowed += _taken_up(two, fqn) * max(weights, accepted.weights.get(fqn, 0.0))
+        accepted.equal += difference == 0
+        accepted.within += 0 < difference <= allowed
         if difference > allowed:
             score = difference / allowed if allowed else math.inf
             beyond.append(
@@ -293,7 +321,7 @@ def _apart(one: _Step, two: _Step, fqn: str, *, own: bool) -> float | None:
     digest, alike = one.book.digest(a), one.book.dtype(a) == two.book.dtype(b)
     if digest is not None and alike and digest == two.book.digest(b):
         return 0.0
-    x, y = _numbers(one.book, a), _numbers(two.book, b)
+    x, y = one.numbers(one.book, a), two.numbers(two.book, b)
     if x is not None and y is not None and x.shape == y.shape:
         return float(np.linalg.norm(x - y))
     norms = one.book.norm(a), two.book.norm(b)
@@ -311,12 +339,6 @@ def taken_up(before: Floats, after: Floats, weight: Floats) -> float:
     """m: the largest share of the weights that an average may have taken up in a step."""
     length = float(np.linalg.norm(weight - before))
     return min(1.0, AVERAGE_SHARE * float(np.linalg.norm(after - before)) / length) if length else 1.0
-
-
-def _numbers(book: StepView, record: int) -> Floats | None:
-    """Stored values, else the sketch; in one dimension."""
-    value = book.value(record)
-    return book.sketch(record) if value is None else value.reshape(-1)
 
 
 def _roundoff(dtype: str | None) -> float:

@@ -174,7 +174,7 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
     if (later := later_loss(scalars, ledger.limits, equal=_num_equal(ledger) == ledger.compared)) is not None:
         return _loss_differs_later(later, ledger, runs)
     phases = unseen(ledger.counts)
-    return _agree_in_part(ledger, phases, runs) if phases else _agree(ledger, runs.captured)
+    return _agree_in_part(ledger, phases, runs) if phases else _agree(ledger, runs)
 
 
 def confidence(evidence: str, score: float, before: Preceding, match: float) -> Confidence:
@@ -599,12 +599,13 @@ def _not_compared(ledger: Ledger, phases: list[str], captured: tuple[Reason, ...
     )
 
 
-def _agree(ledger: Ledger, captured: tuple[Reason, ...]) -> Verdict:
-    total = sum(ledger.counts.values())
+def _agree(ledger: Ledger, runs: Runs) -> Verdict:
+    total, captured = sum(ledger.counts.values()), runs.captured
     equal = _num_equal(ledger)
     rest = NextCode.CAPTURE_SAME_OPTIONS if captured and ledger.compared < total else NextCode.NOTHING
     evidence = _agreeing(equal, ledger.compared, total - ledger.inside, captured)
-    headline = Reason(_agreement(equal, ledger.compared, total))
+    alike = VerdictCode.AGREE if runs.averages.within else _agreement(equal, ledger.compared, total)
+    headline = Reason(alike)
     if ledger.inside:
         headline = reason(VerdictCode.AGREE_BUT_INSIDE, num=ledger.inside)
         if ledger.inputs:

@@ -132,6 +132,10 @@ PHRASES = {
         "(reference)",
         samples=({"target": 2, "reference": 1},),
     ),
+    Is.AVERAGES_AGREE: Phrase(
+        sentence="averaged weights agree: {equal} bit-identical, {within} within rounding",
+        samples=({"equal": 31, "within": 0},),
+    ),
     Is.AVERAGED_ALONE: Phrase(
         sentence="only the {side}'s averaged weights hold {num:count tensor}, {name} first",
         samples=({"side": "reference", "num": 2, "name": "bn1.running_mean"},),

@@ -85,6 +85,8 @@ class _Copy:
     """the step at whose beginning the model's weights were what the copy held when it was found"""
     slot: str | None = None
     """under which it is recorded, once it is"""
+    recorded: int = -1
+    """the step it was last recorded in"""
 
     @property
     def is_alive(self) -> bool:
@@ -123,7 +125,7 @@ class Averages:
         self._look_again(step)
         for copy in self._copies:
             if copy.is_alive and self._is_news(copy, step):
-                self._record(copy)
+                self._record(copy, step)
 
     def evaluates(self) -> None:
         """A model is called without gradients: after an update, what it is averaged to may soon be gone."""
@@ -160,7 +162,7 @@ class Averages:
         written = any(tensor is not None and _version(tensor) != one.version for one, tensor in tensors)
         moved = _moved(copy.tensors)
         if not written and not moved:
-            return False
+            return copy.slot is not None and copy.recorded != step  # it stayed
         for one in moved:
             one.is_written = True
         if not copy.is_average and copy.slot is None and self._follows(copy):
@@ -180,10 +182,11 @@ class Averages:
         )
         return (finer or copy.container is not None) and _same(pairs)
 
-    def _record(self, copy: _Copy) -> None:
+    def _record(self, copy: _Copy, step: int) -> None:
         engine = self._engine
         if copy.slot is None:
             copy.slot = f"copy.{len(self._facts)}"
+        copy.recorded = step
         engine.summariser.forget()  # averages are often written through ``data``, which counts no version
         for one in copy.tensors:
             tensor, own = one.copy(), one.own()
@@ -219,7 +222,7 @@ class Averages:
                 before = known.get(found.container)
                 if before is None or [one.fqn for one in before.tensors] != [o.fqn for o in found.tensors]:
                     continue
-                found.held, found.slot = before.held, before.slot
+                found.held, found.slot, found.recorded = before.held, before.slot, before.recorded
                 for one, old in zip(found.tensors, before.tensors, strict=True):
                     one.version, one.sample, one.is_written = -1, old.sample, old.is_written
         self._copies = [copy for copy in self._copies if copy.is_alive]

@@ -16,6 +16,8 @@ class NoteCode(Code):
     """``kinds``: what holds the averaged weights"""
     AVERAGES_NOT_PAIRED = "note.averages_not_paired"
     """``target``, ``reference``: averaged copies that each keeps"""
+    AVERAGES_AGREE = "note.averages_agree"
+    """``equal`` averaged weights of all steps are bit-identical, ``within`` differ within rounding"""
     AVERAGED_ALONE = "note.averaged_alone"
     """``num`` tensors, ``name`` first, that the averaged weights of ``side`` alone hold"""
     LOSS_SCALES_DIFFER = "note.loss_scales_differ"
