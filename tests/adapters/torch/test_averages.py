@@ -150,6 +150,8 @@ def test_a_twin_that_trains_is_no_copy(tmp_path: Path) -> None:
 
 def test_a_copy_that_is_made_after_the_first_step(tmp_path: Path) -> None:
     made: list[nn.Module] = []
+    model = built()
+    teacher = copy.deepcopy(model)
 
     def after(model: nn.Module, step: int) -> None:
         if not made:
@@ -157,8 +159,9 @@ def test_a_copy_that_is_made_after_the_first_step(tmp_path: Path) -> None:
         for a, b in zip(made[0].parameters(), model.parameters(), strict=True):
             a.lerp_(b, 0.1)
 
-    (found,) = captured(tmp_path, after)
+    (found,) = captured(tmp_path, after, model=model)
     assert found["held"] == 1
+    assert len(list(teacher.parameters())) == 6
     recorded = _Side(Trace(tmp_path)).of_step(1, "copy.0")
     assert recorded is not None
     fit = recorded.fit()

@@ -14,87 +14,26 @@ average. Nothing here keeps a tensor of the program alive.
 
 from __future__ import annotations
 
-import collections
-import gc
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
-from trueup.adapters.torch.device.recording import is_recorded_as_graph
-from trueup.adapters.torch.memory import in_transform, is_freed
+from trueup.adapters.torch.weight_copies import (
+    Copy,
+    address,
+    copies_of,
+    hold_the_same,
+    is_waiting,
+    models_of,
+    moved_of,
+    objects_of,
+    version_of,
+)
 
 if TYPE_CHECKING:
     from trueup.adapters.torch.engine import Engine
 
-_Reference = Callable[[], Tensor | None]
-_NEAR = 0.5
-"""of the norm of the weights: an average is less far from them; moments and gradients, which have nothing of
-the weights' own values in them, are about as far as they are long, or as the weights are"""
-_SAMPLE = 64
-"""numbers of a tensor by which a write is seen that counts no version (``tensor.data``)"""
 _MOST_COPIES = 4
-_DICTS = (dict, collections.OrderedDict, collections.defaultdict)
-_PREFIXES = ("module.", "_orig_mod.", "model.")
-
-
-class _Place:
-    """What a module holds under a name now; keeps neither alive."""
-
-    __slots__ = ("_key", "_owner", "_table")
-
-    def __init__(self, owner: nn.Module, table: str, key: str) -> None:
-        self._owner, self._table, self._key = weakref.ref(owner), table, key
-
-    def __call__(self) -> Tensor | None:
-        owner = self._owner()
-        return None if owner is None else getattr(owner, self._table).get(self._key)
-
-
-@dataclass(slots=True)
-class _Held:
-    """One tensor of a copy, and the model's own."""
-
-    fqn: str
-    own: _Reference
-    copy: _Reference
-    is_buffer: bool
-    version: int = -1
-    sample: Tensor | None = None
-    is_written: bool = False
-
-    def note(self) -> None:
-        """Remember what the copy holds now."""
-        tensor = self.copy()
-        if tensor is not None:
-            self.version, self.sample = _version(tensor), _sampled(tensor)
-
-
-@dataclass(slots=True)
-class _Copy:
-    kind: str
-    root: str
-    """of the model that it is a copy of"""
-    tensors: list[_Held]
-    container: int | None
-    """identity of the dict or list that holds the tensors, which may be replaced by others"""
-    held: int | None = None
-    """the step at whose beginning the model's weights were what the copy held when it was found"""
-    slot: str | None = None
-    """under which it is recorded, once it is"""
-    recorded: int = -1
-    """the step it was last recorded in"""
-
-    @property
-    def is_alive(self) -> bool:
-        return all(one.copy() is not None for one in self.tensors)
-
-    @property
-    def is_average(self) -> bool:
-        return self.kind == "AveragedModel"
 
 
 class Averages:
@@ -102,7 +41,7 @@ class Averages:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._copies: list[_Copy] = []
+        self._copies: list[Copy] = []
         self._facts: dict[str, dict[str, object]] = {}
         """slot -> what is known of a copy"""
         self._searched: dict[str, int] = {}
@@ -122,7 +61,11 @@ class Averages:
         step = self._engine.sink.recorder.step
         if not self._is_on() or not self._searched or step < 0:
             return
-        self._look_again(step)
+        self._record_news(step)
+        if self._look_again(step):
+            self._record_news(step)
+
+    def _record_news(self, step: int) -> None:
         for copy in self._copies:
             if copy.is_alive and self._is_news(copy, step):
                 self._record(copy, step)
@@ -154,13 +97,13 @@ class Averages:
 
     # -- what was written ------------------------------------------
 
-    def _is_news(self, copy: _Copy, step: int) -> bool:
+    def _is_news(self, copy: Copy, step: int) -> bool:
         """Whether the program wrote a copy since it was last noted."""
         tensors = [(one, one.copy()) for one in copy.tensors]
-        if any(_is_waiting(tensor) for _, tensor in tensors if tensor is not None):
+        if any(is_waiting(tensor) for _, tensor in tensors if tensor is not None):
             return False
-        written = any(tensor is not None and _version(tensor) != one.version for one, tensor in tensors)
-        moved = _moved(copy.tensors)
+        written = any(tensor is not None and version_of(tensor) != one.version for one, tensor in tensors)
+        moved = moved_of(copy.tensors)
         if not written and not moved:
             return copy.slot is not None and copy.recorded != step  # it stayed
         for one in moved:
@@ -172,7 +115,7 @@ class Averages:
             return False
         return True
 
-    def _follows(self, copy: _Copy) -> bool:
+    def _follows(self, copy: Copy) -> bool:
         """Whether a copy is finer than the weights and rounds to them: an optimizer's own weights; or was
         made anew of them."""
         pairs = [(one.own(), one.copy()) for one in copy.tensors if not one.is_buffer]
@@ -180,9 +123,9 @@ class Averages:
             own is not None and other is not None and own.dtype.itemsize < other.dtype.itemsize
             for own, other in pairs
         )
-        return (finer or copy.container is not None) and _same(pairs)
+        return (finer or copy.container is not None) and hold_the_same(pairs)
 
-    def _record(self, copy: _Copy, step: int) -> None:
+    def _record(self, copy: Copy, step: int) -> None:
         engine = self._engine
         if copy.slot is None:
             copy.slot = f"copy.{len(self._facts)}"
@@ -205,42 +148,40 @@ class Averages:
 
     # -- where they are ------------------------------------------
 
-    def _look_again(self, step: int) -> None:
-        """After the step in which a model was first seen, and where the tensors of a copy are gone: a program
-        that makes new ones at each update holds those in the same dict or list."""
+    def _look_again(self, step: int) -> bool:
+        """After the step in which a model was first seen, unless a copy was recorded, and where the tensors
+        of a copy are gone: a program that makes new ones at each update holds those in the same dict or list.
+        Whether it looked."""
         gone = [copy for copy in self._copies if not copy.is_alive]
-        roots = [(one(), name) for one, name in self._engine.roots if name in self._searched]
-        for root, name in roots:
-            lost = [copy for copy in gone if copy.root == name and copy.container is not None]
-            first = self._searched[name] == 1 and not any(copy.root == name for copy in self._copies)
-            if root is None or not (lost or first):
-                continue
-            self._searched[name] += 1
-            known = {copy.container: copy for copy in lost}
-            self._copies = [copy for copy in self._copies if copy not in gone]
-            for found in self._search(root, name, step + 1):
-                before = known.get(found.container)
-                if before is None or [one.fqn for one in before.tensors] != [o.fqn for o in found.tensors]:
-                    continue
-                found.held, found.slot, found.recorded = before.held, before.slot, before.recorded
-                for one, old in zip(found.tensors, before.tensors, strict=True):
-                    one.version, one.sample, one.is_written = -1, old.sample, old.is_written
         self._copies = [copy for copy in self._copies if copy.is_alive]
+        looked = False
+        for root, name in [(one(), name) for one, name in self._engine.roots if name in self._searched]:
+            lost: dict[int | None, Copy] = {
+                copy.container: copy for copy in gone if copy.root == name and copy.container is not None
+            }
+            known = any(copy.root == name and copy.slot is not None for copy in self._copies)
+            if root is not None and (lost or (self._searched[name] == 1 and not known)):
+                self._searched[name] += 1
+                looked = True
+                for found in self._search(root, name, step + 1):
+                    if (before := lost.get(found.container)) is not None:
+                        found.take_over(before)
+        return looked
 
-    def _search(self, root: nn.Module, name: str, step: int) -> list[_Copy]:
+    def _search(self, root: nn.Module, name: str, step: int) -> list[Copy]:
         """Copies of a model that are not known yet; each is noted as it is."""
-        known = {_address(one.copy()) for copy in self._copies for one in copy.tensors}
-        found: list[_Copy] = []
-        models = [model for model in _models(self._engine, root, name) if model.trainable]
-        objects = _objects(models, self._roots())
+        known = {address(one.copy()) for copy in self._copies for one in copy.tensors}
+        found: list[Copy] = []
+        models = [model for model in models_of(self._engine, root, name) if model.trainable]
+        objects = objects_of(models, self._roots())
         for model in models:
-            copies = _copies_of(model, name, objects, known)
-            known |= {_address(one.copy()) for copy in copies for one in copy.tensors}
+            copies = copies_of(model, name, objects, known)
+            known |= {address(one.copy()) for copy in copies for one in copy.tensors}
             found += copies
         found = found[: max(0, _MOST_COPIES - len(self._copies))]
         for copy in found:
             pairs = [(one.own(), one.copy()) for one in copy.tensors if not one.is_buffer]
-            copy.held = step if _same(pairs) else None
+            copy.held = step if hold_the_same(pairs) else None
             for one in copy.tensors:
                 one.note()
         self._copies += found
@@ -248,271 +189,3 @@ class Averages:
 
     def _roots(self) -> list[nn.Module]:
         return [root for one, _ in self._engine.roots if (root := one()) is not None]
-
-
-@dataclass(slots=True, frozen=True)
-class _Model:
-    """What a copy is one of: a model that trains, or a part of it."""
-
-    kind: type[nn.Module]
-    names: Mapping[str, str]
-    """name below it -> full name"""
-    own: Mapping[str, _Place]
-    buffers: frozenset[str]
-    trainable: tuple[str, ...]
-
-    def pairs(self, held: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        """What a copy holds of it by our names; None where it is no copy."""
-        held = {_plain(name): tensor for name, tensor in held.items()}
-        found = {}
-        for name, place in self.own.items():
-            own, tensor = place(), held.get(name)
-            alike = own is not None and tensor is not None and own.shape == tensor.shape
-            if alike and tensor is not None and tensor.is_floating_point():
-                found[name] = tensor
-        return found if all(name in found for name in self.trainable) else None
-
-
-def _plain(name: str) -> str:
-    while prefix := next((one for one in _PREFIXES[:2] if name.startswith(one)), None):
-        name = name[len(prefix) :]
-    return name
-
-
-def _models(engine: Engine, root: nn.Module, name: str) -> Iterator[_Model]:
-    """The model, and the parts it is directly made of (a program may average one of them alone)."""
-    bare = engine.bare(root)
-    bare = cast(nn.Module, getattr(bare, "_orig_mod", bare))
-    yield _model(engine, bare, name)
-    kinds = collections.Counter(map(type, bare.modules()))
-    for key, child in bare._modules.items():
-        if child is not None and kinds[type(child)] == 1 and child._modules:
-            yield _model(engine, child, ".".join(part for part in (name, key) if part))
-
-
-def _model(engine: Engine, module: nn.Module, name: str) -> _Model:
-    own: dict[str, _Place] = {}
-    buffers, trainable = [], []
-    seen: set[int] = set()
-    for inner, child in engine.modules_below(module):
-        for table in ("_parameters", "_buffers"):
-            for key, tensor in getattr(child, table).items():
-                fqn = ".".join(part for part in (inner, key) if part)
-                if tensor is None or id(tensor) in seen or not _has_numbers(tensor):
-                    continue
-                seen.add(id(tensor))
-                own[fqn] = _Place(child, table, key)
-                if table == "_buffers":
-                    buffers.append(fqn)
-                elif tensor.requires_grad:
-                    trainable.append(fqn)
-    return _Model(
-        kind=type(module),
-        names={fqn: ".".join(part for part in (name, fqn) if part) for fqn in own},
-        own=own,
-        buffers=frozenset(buffers),
-        trainable=tuple(trainable),
-    )
-
-
-@dataclass(slots=True)
-class _Objects:
-    """What of all objects of the process may be, or tell of, a copy of some models."""
-
-    modules: list[nn.Module]
-    dicts: list[dict[object, object]]
-    lists: list[Sequence[object]]
-    wrapped: frozenset[int]
-    """modules that an ``AveragedModel`` holds"""
-    trained: frozenset[int | None]
-    """addresses of what optimizers update"""
-
-
-def _objects(models: Sequence[_Model], roots: Sequence[nn.Module]) -> _Objects:
-    """One look through what the collector knows; what a class means is asked once."""
-    inside = {id(inner) for one in roots for inner in one.modules()}
-    kinds = {model.kind for model in models}
-    least = min((len(model.trainable) for model in models), default=0)
-    sizes = {n for model in models for n in (len(model.trainable), len(model.own) - len(model.buffers))}
-    found = _Objects([], [], [], frozenset(), frozenset())
-    wrapped, trained = set(), set()
-    meaning: dict[type, str] = {**dict.fromkeys(_DICTS, "dict"), list: "list", tuple: "list"}
-    for one in gc.get_objects() if models else ():
-        kind = type(one)
-        means = meaning.get(kind)
-        if means is None:
-            means = meaning[kind] = _meaning(kind, kinds)
-        if not means:
-            continue
-        if means == "dict":
-            if len(one) >= least and _first_is_tensor(one):
-                found.dicts.append(one)
-        elif means == "list":
-            if len(one) in sizes and _first_is_tensor(one):
-                found.lists.append(one)
-        elif means == "module":
-            if id(one) not in inside:
-                found.modules.append(one)
-        elif means == "averaged":
-            wrapped.add(id(vars(one).get("_modules", {}).get("module")))
-        else:
-            groups = vars(one).get("param_groups", ())
-            trained |= {_address(held) for group in groups for held in group["params"]}
-    found.wrapped, found.trained = frozenset(wrapped), frozenset(trained)
-    return found
-
-
-def _meaning(kind: type, models: set[type[nn.Module]]) -> str:
-    if kind in models:
-        return "module"
-    if issubclass(kind, torch.optim.swa_utils.AveragedModel):
-        return "averaged"
-    return "optimizer" if issubclass(kind, torch.optim.Optimizer) else ""
-
-
-def _copies_of(model: _Model, root: str, objects: _Objects, known: set[int | None]) -> list[_Copy]:
-    """All there are of a model; ``known`` are addresses of others."""
-    taken = known | {_address(place()) for place in model.own.values()} | objects.trained
-    wrapped = objects.wrapped
-    modules = [one for one in objects.modules if type(one) is model.kind]
-    modules.sort(key=lambda one: id(one) not in wrapped)
-    found = []
-    for holder in (*modules, *objects.dicts, *objects.lists):
-        held = _contents(holder, model)
-        pairs = None if held is None else model.pairs({name: tensor for name, (tensor, _) in held.items()})
-        if held is None or pairs is None or any(_address(one) in taken for one in pairs.values()):
-            continue
-        if not _is_near(model, pairs):
-            continue
-        taken |= {_address(one) for one in pairs.values()}
-        is_module = isinstance(holder, nn.Module)
-        plain = {_plain(name): reference for name, (_, reference) in held.items()}
-        found.append(
-            _Copy(
-                kind="AveragedModel" if id(holder) in wrapped else type(holder).__name__,
-                root=root,
-                container=None if is_module else id(holder),
-                tensors=[
-                    _Held(model.names[name], model.own[name], plain[name], name in model.buffers)
-                    for name in pairs
-                ],
-            )
-        )
-    return found
-
-
-def _first_is_tensor(held: dict[object, object] | Sequence[object]) -> bool:
-    try:
-        values = dict.values(held) if isinstance(held, dict) else held
-        return issubclass(type(next(iter(values))), Tensor)
-    except (StopIteration, RuntimeError):  # another thread writes it
-        return False
-
-
-def _contents(holder: object, model: _Model) -> dict[str, tuple[Tensor, _Reference]] | None:
-    """Tensors of a module, dict or list by the model's names, each with a reference that keeps nothing
-    alive."""
-    if isinstance(holder, nn.Module):
-        return {
-            ".".join(part for part in (inner, key) if part): (tensor, _Place(child, table, key))
-            for inner, child in holder.named_modules()
-            for table in ("_parameters", "_buffers")
-            for key, tensor in getattr(child, table).items()
-            if tensor is not None and _has_numbers(tensor)
-        }
-    if isinstance(holder, dict):
-        own = {id(place()): name for name, place in model.own.items()}
-        named = {_name_of(key, own): value for key, value in dict.copy(holder).items()}
-    else:
-        values = cast("Sequence[object]", holder)
-        names = [name for name in model.own if name not in model.buffers]
-        ordered = next((one for one in (names, model.trainable) if len(one) == len(values)), ())
-        named = dict(zip(ordered, values, strict=False))
-    return {
-        name: (value, weakref.ref(value))
-        for name, value in named.items()
-        if name is not None and isinstance(value, Tensor) and _has_numbers(value)
-    }
-
-
-def _name_of(key: object, own: Mapping[int, str]) -> str | None:
-    """What a key of a dict stands for: a name, a parameter, or its identity."""
-    if type(key) is str:
-        return key
-    return own.get(key) if type(key) is int else own.get(id(key))
-
-
-def _moved(tensors: Sequence[_Held]) -> list[_Held]:
-    """Those whose bits are others than when they were noted, as far as samples tell; a device is waited for
-    once."""
-    now = [
-        (one, sample)
-        for one in tensors
-        if (copy := one.copy()) is not None and (sample := _sampled(copy)) is not None
-    ]
-    flags = [(one, (sample != one.sample).any()) for one, sample in now if one.sample is not None]
-    if not flags:
-        return []
-    device = flags[0][1].device
-    told = torch.stack([flag.to(device) for _, flag in flags]).tolist()
-    return [one for (one, _), flag in zip(flags, told, strict=True) if flag]
-
-
-def _is_near(model: _Model, held: Mapping[str, Tensor]) -> bool:
-    pairs = [
-        (_sampled(own), _sampled(held[name]))
-        for name in model.trainable
-        if (own := model.own[name]()) is not None
-    ]
-    known = [(a, b) for a, b in pairs if a is not None and b is not None]
-    if not known or any(_is_waiting(tensor) for tensor in held.values()):
-        return False
-    device = known[0][0].device
-    weights, others = (torch.cat([one.to(device) for one in side]) for side in zip(*known, strict=True))
-    return bool((weights - others).norm() < _NEAR * weights.norm())
-
-
-def _same(pairs: Sequence[tuple[Tensor | None, Tensor | None]]) -> bool:
-    """Whether copies hold the weights, as far as the copies' and the weights' dtypes can."""
-    for own, other in pairs:
-        if own is None or other is None:
-            return False
-        one, two = _sampled(own), _sampled(other)
-        if one is None or two is None:
-            return False
-        coarser = min(own.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
-        if not torch.equal(one.to(coarser), two.to(coarser).to(one.device)):
-            return False
-    return True
-
-
-def _sampled(tensor: Tensor) -> Tensor | None:
-    """Some numbers of a tensor, as float32; of one in parts those of this process."""
-    tensor = getattr(tensor, "_local_tensor", tensor)
-    if tensor.layout is not torch.strided or not tensor.numel() or is_freed(tensor):
-        return None
-    with torch.no_grad():
-        return tensor.detach().reshape(-1)[:: -(-tensor.numel() // _SAMPLE)].float().clone()
-
-
-def _version(tensor: Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
-
-
-def _has_numbers(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and not tensor.is_meta and not in_transform(tensor)
-
-
-def _is_waiting(tensor: Tensor) -> bool:
-    """Whether a CUDA graph is being recorded on its device: nothing may be asked."""
-    return not tensor.is_cpu and is_recorded_as_graph(tensor.device)
-
-
-def _address(tensor: object) -> int | None:
-    """Where its numbers are; None for what has none of its own."""
-    if not isinstance(tensor, Tensor):
-        return None
-    try:
-        return int(getattr(tensor, "_local_tensor", tensor).untyped_storage().data_ptr()) or None
-    except (RuntimeError, NotImplementedError):
-        return None
