@@ -40,7 +40,8 @@ class Place:
 
     def __call__(self) -> Tensor | None:
         owner = self._owner()
-        return None if owner is None else getattr(owner, self._table).get(self._key)
+        held = {} if owner is None else getattr(owner, self._table)
+        return next((one for key, one in held.items() if key == self._key), None)  # torch.jit's has no get
 
 
 @dataclass(slots=True)
