@@ -123,7 +123,9 @@ PHRASES = {
     ),
     Is.AVERAGES_OF_ONE_SIDE: Phrase(
         sentence=lambda facts: (
-            facts.fill("only the {side} keeps averaged weights (") + listed(facts["kinds"], 3) + ")"
+            facts.fill("only the {side} updates a copy of the weights beside the model (")
+            + listed(facts["kinds"], 3)
+            + "): averaged weights are not compared"
         ),
         samples=({"side": "target", "kinds": ("AveragedModel",)},),
     ),
