@@ -64,6 +64,8 @@ class Training:
         self._numbers: Tensor | None = None
         """some of the watched weight then, while it is not known to be in an optimizer"""
         self._in_optimizer = False
+        self._has_buffers = False
+        """what the step leaves in buffers has been noted"""
         self._scaled: tuple[Tensor, Tensor] | None = None
         """what a gradient scaler returned, until its backward, and the loss it scaled"""
         self.loss_scale: Tensor | None = None
@@ -399,9 +401,22 @@ class Training:
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, Tensor):
                         engine.tensor(call, "optimizer", f"state.{key}", value)
-        if engine.sink.active and (norms := self.buffers.norms()) is not None:
-            engine.sink.scalar("_buffers", norms)
+        self._note_buffers()
         engine.sink.optimizer_stepped()
+
+    def step_ends(self) -> None:
+        """The step under way is about to be written: note what no optimizer's update has told."""
+        if self._has_buffers:
+            return
+        try:
+            self._note_buffers()
+        except Exception as error:
+            self.engine.failed("buffers", error)
+
+    def _note_buffers(self) -> None:
+        if self.engine.sink.active and (norms := self.buffers.norms()) is not None:
+            self.engine.sink.scalar("_buffers", norms)
+            self._has_buffers = True
 
     def _updated(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[Tensor, str]]:
         for g, group in enumerate(optimizer.param_groups):
@@ -414,6 +429,7 @@ class Training:
         self._recorded = set()
         self._sharded_roots = {}
         self._scaled = None
+        self._has_buffers = False
         self.buffers.end_step()
 
 
