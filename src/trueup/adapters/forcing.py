@@ -142,13 +142,16 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         local = self.local(tensor)
         why_not = self.incomparable(local, entry)
         expected = same = None
+        if why_not is not None and why_not.code is LeftFree.SHAPE_DIFFERS and phase == "forward":
+            if self._is_repeated(call, slot, tensor, entry) and (values := self._values(entry)) is not None:
+                self._hand_over(call, phase, slot, tensor, row, entry, values)
+                return None
         if why_not is None:
             same = self._same_digest(local, row, entry)
             if same:
                 self._note(call, phase, slot, EQUAL, None, NOTHING, entry)
                 return None
-            assert self._plan is not None
-            expected = self._plan.values(entry)
+            expected = self._values(entry)
             why_not = NO_VALUES if expected is None else None
         if expected is None:
             self._note(call, phase, slot, FREE, why_not, NOTHING, entry)
@@ -175,6 +178,19 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         self._overwrite(call, slot, tensor, wanted)
         return None
 
+    def _values(self, entry: Entry) -> HostValues | None:
+        assert self._plan is not None
+        return self._plan.values(entry)
+
+    def _is_repeated(self, call: int, slot: str, tensor: TensorT, entry: Entry) -> bool:
+        """Whether a model is given one row where the reference gives it one for each sample: position ids of
+        size 1 in the first dim, say."""
+        shape = tuple(tensor.shape)
+        repeated = len(shape) == len(entry.shape) and all(
+            own in (1, wanted) for own, wanted in zip(shape, entry.shape, strict=True)
+        )
+        return repeated and self._is_batch(call, "forward", slot, tensor)
+
     def _as_the_same_mask(self, local: TensorT, expected: HostValues) -> HostValues | None:
         """The reference's values; of a boolean mask beside another kind, in the form of the program's; None
         where one of the two is no mask."""
@@ -198,10 +214,10 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         entry: Entry,
         expected: HostValues,
     ) -> None:
-        """The reference's numbers are none of the tensor's dtype: a batch gets a tensor of theirs, all else
-        is left."""
+        """The reference's numbers are none of the tensor's dtype, or more of them: a batch gets a tensor of
+        theirs, all else is left."""
         local = self.local(tensor)
-        found = measured(self.host_values(local), expected, entry.norm)
+        found = measured(_repeated(self.host_values(local), expected.shape), expected, entry.norm)
         self._keep_values(local, row, phase, slot)
         is_batch = local is tensor and self._is_batch(call, phase, slot, tensor)
         given = self.given(local, expected) if is_batch and entry.use != COMPARE else None
@@ -425,6 +441,15 @@ class BaseForcing(Generic[ModuleT, TensorT]):
     def less(self, wanted: TensorT, passed: TensorT, like: TensorT) -> TensorT:
         """``wanted - passed``, as exactly as ``like``'s dtype holds it."""
         raise NotImplementedError
+
+
+def _repeated(held: HostValues, shape: tuple[int, ...]) -> HostValues:
+    """The values as a tensor of this shape holds them, to which theirs expands."""
+    if held.shape == shape:
+        return held
+    values = held.data.view(np.dtype(DTYPES[held.dtype].storage)).reshape(held.shape)
+    whole: Array = np.ascontiguousarray(np.broadcast_to(values, shape))
+    return HostValues(data=whole.reshape(-1).view(np.uint8), dtype=held.dtype, shape=shape)
 
 
 def _is_cut_short(dtype: str, expected: HostValues) -> bool:
