@@ -142,10 +142,11 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         local = self.local(tensor)
         why_not = self.incomparable(local, entry)
         expected = same = None
-        if why_not is not None and why_not.code is LeftFree.SHAPE_DIFFERS and phase == "forward":
-            if self._is_repeated(call, slot, tensor, entry) and (values := self._values(entry)) is not None:
-                self._hand_over(call, phase, slot, tensor, row, entry, values)
-                return None
+        if phase == "forward" and self._is_repeated(call, slot, tensor, entry):
+            expected = self._values(entry)
+        if expected is not None:
+            self._hand_over(call, phase, slot, tensor, row, entry, expected)
+            return None
         if why_not is None:
             same = self._same_digest(local, row, entry)
             if same:
@@ -186,7 +187,8 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         """Whether a model is given one row where the reference gives it one for each sample: position ids of
         size 1 in the first dim, say."""
         shape = tuple(tensor.shape)
-        repeated = len(shape) == len(entry.shape) and all(
+        repeated = len(shape) == len(entry.shape) and shape != entry.shape
+        repeated = repeated and all(
             own in (1, wanted) for own, wanted in zip(shape, entry.shape, strict=True)
         )
         return repeated and self._is_batch(call, "forward", slot, tensor)
@@ -448,7 +450,7 @@ def _repeated(held: HostValues, shape: tuple[int, ...]) -> HostValues:
     if held.shape == shape:
         return held
     values = held.data.view(np.dtype(DTYPES[held.dtype].storage)).reshape(held.shape)
-    whole: Array = np.ascontiguousarray(np.broadcast_to(values, shape))
+    whole = np.ascontiguousarray(np.broadcast_to(values, shape))
     return HostValues(data=whole.reshape(-1).view(np.uint8), dtype=held.dtype, shape=shape)
 
 

@@ -37,7 +37,15 @@ from trueup.importers import open_trace
 from trueup.matching.mapping import read_mapping
 from trueup.merging.sides import as_wholes
 from trueup.store.rollouts import is_trace
-from trueup.types.codes import KindReason, NoteCode, RecordCode, ReplayCode, RLCode, ToleranceCode, VerdictCode
+from trueup.types.codes import (
+    KindReason,
+    NoteCode,
+    RecordCode,
+    ReplayCode,
+    RLCode,
+    ToleranceCode,
+    VerdictCode,
+)
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.confidence import Confidence
 from trueup.types.finding import Basis, Finding, Origin, Stage

@@ -470,7 +470,7 @@ def _is_one_for_all_rows(ids: Ints, other: Ints) -> bool:
 
 
 def _for_all_rows(ids: Ints, other: Ints) -> tuple[Ints, Ints]:
-    """Both in one shape, where one side gives a single row and the other one for each sample, not all alike."""
+    """Both in one shape, where one side gives a single row and the other one for each sample, unlike it."""
     if ids.ndim < 2 or ids.shape[1:] != other.shape[1:] or 1 not in (len(ids), len(other)):
         return ids, other
     if _is_one_for_all_rows(ids, other):
