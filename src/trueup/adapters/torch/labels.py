@@ -91,8 +91,8 @@ def _of_probabilities(labels: list[tuple[Node, Tensor]], seen: set[Node]) -> lis
 
 
 def _made_of(node: Node) -> list[Node]:
-    """What its tensor was made of: the node before it, and what that is a cast or view of. A sigmoid of logits
-    whose log-sum-exp is taken too is a router's score, and its index no label."""
+    """What its tensor was made of: the node before it, and what that is a cast or view of. A sigmoid of
+    logits whose log-sum-exp is taken too is a router's score, and its index no label."""
     found: list[Node] = []
     while node.next_functions and len(found) < _MOST_VIEWS:
         before = node.next_functions[0][0]
