@@ -62,7 +62,7 @@ PHRASES = {
         {"parts": (reason(C.NOT_CLIPPED, norm=1.5), reason(C.TO_NORM, norm=1.5, clipped=1.0))},
     ),
     C.NORM_OF_OWN_PART: heading(
-        "Each rank clips its own part to {norm:.6g}: all together {together:.6g}, reference {reference:.6g}",
+        "Each rank clips by its own norm: {together:.6g} in all (target), {reference:.6g} (reference)",
         {"norm": 0.2, "together": 0.283, "reference": 0.2},
     ),
     C.NORM_DIFFERS: heading(
