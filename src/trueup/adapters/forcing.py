@@ -184,14 +184,14 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         return self._plan.values(entry)
 
     def _is_repeated(self, call: int, slot: str, tensor: TensorT, entry: Entry) -> bool:
-        """Whether a model is given one row where the reference gives it one for each sample: position ids of
-        size 1 in the first dim, say."""
+        """Whether a model, or a module of it that takes whole numbers, is given one row where the reference
+        gives one for each sample: position ids of size 1 in the first dim, say."""
         shape = tuple(tensor.shape)
         repeated = len(shape) == len(entry.shape) and shape != entry.shape
         repeated = repeated and all(
             own in (1, wanted) for own, wanted in zip(shape, entry.shape, strict=True)
         )
-        return repeated and self._is_batch(call, "forward", slot, tensor)
+        return repeated and self._may_be_exchanged(call, "forward", slot, tensor)
 
     def _as_the_same_mask(self, local: TensorT, expected: HostValues) -> HostValues | None:
         """The reference's values; of a boolean mask beside another kind, in the form of the program's; None
@@ -221,8 +221,8 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         local = self.local(tensor)
         found = measured(_repeated(self.host_values(local), expected.shape), expected, entry.norm)
         self._keep_values(local, row, phase, slot)
-        is_batch = local is tensor and self._is_batch(call, phase, slot, tensor)
-        given = self.given(local, expected) if is_batch and entry.use != COMPARE else None
+        may_be = local is tensor and self._may_be_exchanged(call, phase, slot, tensor)
+        given = self.given(local, expected) if may_be and entry.use != COMPARE else None
         why = None if given is not None else _other_meaning(self.dtype_name(local), entry)
         self._note(call, phase, slot, REPLACED if why is None else FREE, why, found, entry)
         if given is not None:
@@ -298,6 +298,15 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         parent = self.engine.sink.recorder.calls.cell(call, "parent")
         is_input = phase == "forward" and slot.startswith("input")
         return parent is None and is_input and self.is_foreign(tensor)
+
+    def _may_be_exchanged(self, call: int, phase: str, slot: str, tensor: TensorT) -> bool:
+        """Whether a call can be handed another tensor: a batch, or whole numbers, which have no graph."""
+        if self._is_batch(call, phase, slot, tensor):
+            return True
+        recorder = self.engine.sink.recorder
+        whole = DTYPES[self.dtype_name(tensor)].kind in ("int", "uint")
+        is_input = phase == "forward" and slot.startswith("input")
+        return whole and is_input and recorder.calls.cell(call, "kind") == "module"
 
     def arguments(
         self, args: tuple[object, ...], kwargs: dict[str, object]
