@@ -332,7 +332,10 @@ def _is_in_place_of(headline: Reason, origin: Origin, context: Context) -> bool:
     if headline.code is not Stages.INPUT_OF_ONE_SIDE or not origin.slot.startswith("input"):
         return False
     given = f"input.{headline.place('name')}"
-    of_target, evidence = headline.place("side") == "target", context.evidence_of(origin)
+    of_target = headline.place("side") == "target"
+    evidence = None if context.evidence_of is None else context.evidence_of(origin)
+    if evidence is None:
+        return False
     book = context.pair(0, origin.rank)[0 if of_target else 1]
     known = evidence.target if of_target else evidence.reference
     digests = {book.digest(row) for _, slot, row in root_inputs(book) if slot == given}
