@@ -59,9 +59,6 @@ class BaseAdapter(Generic[ModuleT, TensorT]):
         """The session is over: what the program does from now on is no longer changed in any way."""
         self._engine.let_go()
 
-    def step_ends(self) -> None:
-        """The step under way is about to be written: the last moment to record something of it."""
-
     def end_step(self) -> None:
         """The step under way is over: forget everything tied to it."""
         self._engine.end_step()

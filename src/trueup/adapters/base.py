@@ -325,9 +325,6 @@ class Adapter(Protocol):
     def let_go(self) -> None:
         """The session is over: what the program does from now on is no longer changed in any way."""
 
-    def step_ends(self) -> None:
-        """The step under way is about to be written: the last moment to record something of it."""
-
     def end_step(self) -> None:
         """The step under way is over: forget everything tied to it."""
 

@@ -498,9 +498,6 @@ class Session:
             self.recorder = Recorder(self._writer or RunWriter(self.output, rank=self.rank), -1)
 
     def _write_step(self, writer: RunWriter, recorder: Recorder | None) -> None:
-        if recorder is not None and self.active:
-            with self.guard("averaged weights"):
-                self.adapter.step_ends()
         if recorder is not None and self.options.stacks:
             with self.guard("the program's code"):
                 if (code := self.adapter.reached_code()) is not None:

@@ -29,6 +29,7 @@ from trueup.comparing.thresholds import (
 )
 from trueup.comparing.updated_copies import UpdatedCopies
 from trueup.matching.thresholds import SURE
+from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
 from trueup.types.confidence import Confidence, Question, Word, confidence_of
 from trueup.types.reason import Number, Place, Reason, reason
@@ -118,6 +119,26 @@ def _led_by_precision(verdict: Verdict, ledger: Ledger, scalars: Sequence[Scalar
         confidence=in_words(Word.CERTAIN),
         evidence=precision_grounds(gap, ledger, scalars),
         before=preceding(gap.at.before),
+        next=runs.to_do(NextCode.ALIGN_PRECISION),
+    )
+
+
+def of_casts(verdict: Verdict, first: First, casts: Sequence[Reason], runs: Runs) -> Verdict:
+    """The verdict where all that differs in the code of the first record with other bits is what it casts:
+    rounding in the coarser of two dtypes, which no tolerance for the coarser dtype tells."""
+    dtypes = [str(first.row.columns[name]) for name in ("target_dtype", "reference_dtype")]
+    coarser = max(dtypes, key=lambda name: unit_roundoffs([name])[0])
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=reason(VerdictCode.CASTS_DIFFER, function=casts[0].place("function"), dtype=coarser),
+        where=first.row.site,
+        owner=first.owner,
+        step=first.step,
+        rank=first.rank,
+        phase=first.row.phase,
+        confidence=in_words(Word.CERTAIN),
+        evidence=(*casts, *verdict.evidence),
+        before=preceding(first.before),
         next=runs.to_do(NextCode.ALIGN_PRECISION),
     )
 

@@ -110,6 +110,11 @@ def _code_differs(facts: Facts) -> str:
     return facts.fill("the code of {function} differs: ") + ", ".join(sides)
 
 
+def _code_casts(facts: Facts) -> str:
+    sides = [f'"{facts[side]}" ({side}, {facts[f"{side}_at"]})' for side in _SIDES if facts[side]]
+    return facts.fill("the casts in {function} differ: ") + ", ".join(sides)
+
+
 def _code_nested_otherwise(facts: Facts) -> str:
     blocks = [f'inside "{facts[side]}"' if facts[side] else "outside all blocks" for side in _SIDES]
     return (
@@ -358,6 +363,25 @@ PHRASES = {
             },
         ),
     ),
+    Is.CODE_CASTS: Phrase(
+        sentence=_code_casts,
+        samples=(
+            {
+                "function": "RMSNorm.forward",
+                "target": "return self.weight * x.type_as(given)",
+                "reference": "return (self.weight * x).type_as(given)",
+                "target_at": "model.py:31",
+                "reference_at": "model.py:31",
+            },
+            {
+                "function": "Head.forward",
+                "target": "",
+                "reference": "x = x.float()",
+                "target_at": "model.py:8",
+                "reference_at": "model.py:8",
+            },
+        ),
+    ),
     Is.CODE_NESTED_OTHERWISE: Phrase(
         sentence=_code_nested_otherwise,
         samples=(
@@ -531,12 +555,13 @@ PHRASES = {
         samples=({"records": 1}, {"records": 12}),
     ),
     Is.WITHOUT_EFFECT: Phrase(
-        sentence="{num:count record} exceed their tolerance, {site} first; the loss and the "
+        sentence="{num:count record} {num:verb exceed} tolerance, {site} first; the loss and the "
         "gradients of all weights agree: the same mathematics in another form",
         samples=({"num": 60, "site": "layers.0.mlp · input.0"},),
     ),
     Is.WITHOUT_COUNTERPART: Phrase(
-        sentence="{records:,} of {total:count record} have no counterpart, or one of a different shape",
+        sentence="{records:,} of {total:count record} {records:verb have} no counterpart, or one "
+        "of a different shape",
         samples=({"records": 900, "total": 1000},),
     ),
     Is.FIRST_OF_COMPARED: Phrase(

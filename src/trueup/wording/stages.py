@@ -371,11 +371,14 @@ PHRASES = {
     S.FOLLOWS: clause(_follows, {"stage": "data"}, {"stage": "weights"}),
     S.EXPLAINED: clause(lambda facts: f"Differs: {facts.parts[0]}", {"parts": (reason(S.BATCH_DIFFERS),)}),
     S.NO_PLACE: clause(
-        "{num:count record} exceed tolerance, the first at {site}; where the difference starts was not found",
+        "{num:count record} {num:verb exceed} tolerance, the first at {site}; where the difference starts "
+        "was not found",
+        {"num": 1, "site": "layers.0 · output"},
         {"num": 2, "site": "layers.0 · output"},
     ),
     S.ONLY_CARRIED: clause(
-        "{num:count record} exceed tolerance, and no call does with the reference's inputs: carried rounding",
+        "{num:count record} {num:verb exceed} tolerance, and no call does with the reference's inputs: "
+        "carried rounding",
         {"num": 1},
         {"num": 4},
     ),
@@ -540,7 +543,7 @@ PHRASES = {
         {"key": "clip_grad", "target": "0.25", "reference": "1.0"},
     ),
     S.CONFIGS_DIFFER: clause(
-        "{num:count setting} differ that change the training: {keys}",
+        "{num:count setting} {num:verb differ} that {num:verb change} the training: {keys}",
         {"num": 2, "keys": ("clip_grad", "seed")},
     ),
     S.CONFIG_ROW: clause(_row, _ROW, {**_ROW, "target_place": ""}),
@@ -598,7 +601,7 @@ PHRASES = {
         "step {step}, rank {rank}: the digests of the batches are equal", {"step": 0, "rank": 0}
     ),
     S.ELSEWHERE: clause(
-        "{num} of {rows:count row} are rows of the reference's {place}",
+        "{num} of {rows:count row} {num:verb are} rows of the reference's {place}",
         {"num": 2, "rows": 8, "place": "step 1, rank 0, microbatch 0"},
     ),
     S.BATCH: clause(

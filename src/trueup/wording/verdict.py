@@ -325,6 +325,10 @@ PHRASES = {
         ),
         {"parameters": ("a.weight", "b.weight"), "target": "bfloat16", "reference": "float32"},
     ),
+    Is.CASTS_DIFFER: _headline(
+        "{function} rounds to {dtype} elsewhere: its casts differ",
+        {"function": "RMSNorm.forward", "dtype": "bfloat16"},
+    ),
     Is.CASTS_TO: _headline(
         _casts_to,
         {"side": "target", "module": "emb", "target": "bfloat16", "reference": "float32"},

@@ -82,14 +82,10 @@ class Adapter(BaseAdapter[torch.nn.Module, torch.Tensor]):
         """What measures this in the steps that are watched."""
         return Measures(self._engine, wanted)
 
-    def step_ends(self) -> None:
-        """Averaged weights and buffers are recorded as the step leaves them."""
-        with quiet():
-            self._engine.training.step_ends()
-
     def to_host(self) -> None:
         """Bring everything still on a device into the recorder's rows."""
         with quiet():
+            self._engine.training.step_ends()
             self._engine.flush_gradients()
             self._engine.summariser.to_host()
 
@@ -97,6 +93,7 @@ class Adapter(BaseAdapter[torch.nn.Module, torch.Tensor]):
         """Start the copies; see ``adapters.base``."""
         with quiet():
             if recorder is not None:
+                self._engine.training.step_ends()
                 self._engine.flush_gradients()
             return self._engine.summariser.on_its_way(recorder, scalars)
 

@@ -50,7 +50,6 @@ class Training:
         self.optimizers: dict[int, dict[str, object]] = {}
         self.buffers = Buffers(engine)
         self.averages = Averages(engine)
-        self._are_buffers_noted = False
         self._hooked: dict[int, RemovableHandle] = {}
         self._parameters: dict[int, tuple[ParameterReference[Tensor], str]] = {}
         self._recorded: set[int] = set()
@@ -67,6 +66,8 @@ class Training:
         self._numbers: Tensor | None = None
         """some of the watched weight then, while it is not known to be in an optimizer"""
         self._in_optimizer = False
+        self._has_buffers = False
+        """what the step leaves in buffers has been noted"""
         self._scaled: tuple[Tensor, Tensor] | None = None
         """what a gradient scaler returned, until its backward, and the loss it scaled"""
         self.loss_scale: Tensor | None = None
@@ -408,21 +409,26 @@ class Training:
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, Tensor):
                         engine.tensor(call, "optimizer", f"state.{key}", value)
-        if engine.sink.active:
-            self._note_buffers()
+        self._note_buffers()
         engine.sink.optimizer_stepped()
 
-    def _note_buffers(self) -> None:
-        if (norms := self.buffers.norms()) is not None:
-            self._are_buffers_noted = True
-            self.engine.sink.scalar("_buffers", norms)
-
     def step_ends(self) -> None:
-        """The step is about to be written: what it left in averaged weights, and in buffers where no
-        optimizer of the framework has stepped."""
-        if not self._are_buffers_noted and self.engine.optimizer_on:
-            self._note_buffers()
-        self.averages.record()
+        """The step under way is about to be written: note buffers that no optimizer's update
+        has told of, and averaged weights."""
+        try:
+            if not self._has_buffers:
+                self._note_buffers()
+        except Exception as error:
+            self.engine.failed("buffers", error)
+        try:
+            self.averages.record()
+        except Exception as error:
+            self.engine.failed("averaged weights", error)
+
+    def _note_buffers(self) -> None:
+        if self.engine.sink.active and (norms := self.buffers.norms()) is not None:
+            self.engine.sink.scalar("_buffers", norms)
+            self._has_buffers = True
 
     def _updated(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[Tensor, str]]:
         for g, group in enumerate(optimizer.param_groups):
@@ -435,7 +441,7 @@ class Training:
         self._recorded = set()
         self._sharded_roots = {}
         self._scaled = None
-        self._are_buffers_noted = False
+        self._has_buffers = False
         self.buffers.end_step()
 
 

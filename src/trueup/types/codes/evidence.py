@@ -32,6 +32,8 @@ class EvidenceCode(Code):
     DTYPES_DIFFER = "evidence.dtypes_differ"
     CODE_DIFFERS = "evidence.code_differs"
     """``function`` has other statements; ``target`` and ``reference``: those that differ"""
+    CODE_CASTS = "evidence.code_casts"
+    """the same of a ``function`` that casts otherwise and is the same else"""
     CODE_IN_OTHER_ORDER = "evidence.code_in_other_order"
     CODE_NESTED_OTHERWISE = "evidence.code_nested_otherwise"
     """``text`` follows another statement in ``target`` than in ``reference``"""

@@ -60,6 +60,8 @@ class VerdictCode(Code):
     """``target``, ``reference``: dtypes that gradients of ``parameters`` are added up in"""
     CASTS_TO = "verdict.casts_to"
     """``side`` casts in ``module``; ``target``, ``reference``: dtypes there"""
+    CASTS_DIFFER = "verdict.casts_differ"
+    """``function`` of both programs differs in its casts alone; ``dtype``: the coarser of what it makes"""
     MICROBATCHES_DIFFER = "verdict.microbatches_differ"
     # undecided
     NOISE_GREW = "verdict.noise_grew"
