@@ -175,14 +175,7 @@ class NamedModules(Generic[ModuleT, TensorT]):
         parts = {n for r, n in self.roots if id(r()) in inside}
         before = self._names_below(module) if parts else {}
         self.roots = [(r, n) for r, n in self.roots if id(r()) not in inside]
-        gone = self._gone_of_class(kind) if self.has_parameters(module) else None
-        if gone is not None:
-            self.roots = [(r, n) for r, n in self.roots if n != gone]
-        main = "" not in (n for _, n in self.roots) and self.has_parameters(module)
-        if not main and id(module) in self._evaluated:
-            for earlier in self._evaluated_before(module, kind):
-                self.roots.append((weakref.ref(earlier), self._next_root(kind)))
-        name = "" if main else gone or self._next_root(kind)
+        name = self._name_for(module, kind)
         self._classes[name] = kind
         self.roots.append((weakref.ref(module), name))
         self._named_in_step.add(id(module))
@@ -191,6 +184,20 @@ class NamedModules(Generic[ModuleT, TensorT]):
             now = self._names_below(module)
             self.renamed({old: now[one] for one, old in before.items() if old != now[one]})
         return name
+
+    def _name_for(self, module: ModuleT, kind: str) -> str:
+        """The empty one of the first model with weights; of one that is built anew that of the one before."""
+        weighted = self.has_parameters(module)
+        gone = self._gone_of_class(kind) if weighted else None
+        if gone is not None:
+            self.roots = [(r, n) for r, n in self.roots if n != gone]
+            return gone
+        if weighted and "" not in (n for _, n in self.roots):
+            return ""
+        if id(module) in self._evaluated:
+            for earlier in self._evaluated_before(module, kind):
+                self.roots.append((weakref.ref(earlier), self._next_root(kind)))
+        return self._next_root(kind)
 
     def _gone_of_class(self, kind: str) -> str | None:
         """The name of a root of this class that the program has let go, if there is one: it has built the
