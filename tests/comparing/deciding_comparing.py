@@ -16,6 +16,8 @@ from tests.comparing.rules.judging import step_of
 from tests.comparing.traces import Recorder
 from tests.deciding import decides
 from trueup.comparing.arbiter import _judge
+from trueup.comparing.average_fit import Averaged, Fit, Form, decays_differ, fit_of, rounding_of
+from trueup.comparing.averages import taken_up
 from trueup.comparing.coarse_activations import _told
 from trueup.comparing.coarse_norms import Given, are_off_together, rounds_inside
 from trueup.comparing.coarse_results import is_rounding
@@ -764,6 +766,37 @@ def buffer_apart(share: float) -> object:
     return len(
         _written(0, {"buffers": {"bn.running_var": 1.0}}, {"buffers": {"bn.running_var": 1.0 - share}})
     )
+
+
+@decides("comparing.average_roundings", margin=0.01)
+def average_roundings(roundings: float) -> object:
+    """An average that moves by so many roundoffs, of weights that move further."""
+    norm, roundoff = 10.0, DTYPES["float32"].eps
+    before = np.full(100, 1.0)
+    after = before + roundings * roundoff
+    one = Averaged(
+        before=before,
+        after=after,
+        weight=before + 1.0,
+        weight_before=before,
+        rounding=rounding_of(norm, roundoff),
+    )
+    found = fit_of([one])
+    return None if found is None else found.form
+
+
+@decides("comparing.average_share", margin=0.01)
+def average_share(share: float) -> object:
+    """Averages that differ by so many times what a tenth of the weights' difference, 1, makes of them."""
+    before, weight = np.zeros(4), np.ones(4)
+    return 0.1 * share > taken_up(before, 0.1 * weight, weight)
+
+
+@decides("comparing.average_told", margin=0.01)
+def average_told(times: float) -> object:
+    """Two decays, each known to 1e-5."""
+    one, other = (Fit(form=Form.AFTER, new=new, error=1e-5) for new in (0.1, 0.1 + times * 2e-5))
+    return decays_differ(one, other)
 
 
 @decides("comparing.mean_roundings")

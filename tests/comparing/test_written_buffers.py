@@ -70,3 +70,23 @@ def test_a_buffer_of_the_same_norm_with_other_values(tmp_path: Path, change: str
 def test_a_buffer_rounded_otherwise_is_the_same(tmp_path: Path) -> None:
     reference = trained(tmp_path / "reference")
     assert compare(trained(tmp_path / "target", "rounded"), reference).verdict.outcome is Outcome.AGREE
+
+
+def with_own_updates(folder: Path, momentum: float) -> Path:
+    """A program that writes its weights by itself."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4, momentum=momentum))
+    with trueup.Tracer(folder, level="L0", steps="0-1"):
+        for _ in range(3):
+            model(torch.randn(32, 8)).square().mean().backward()
+            for weight in model.parameters():
+                weight.data.sub_(weight.grad, alpha=0.01)
+                weight.grad = None
+    return folder
+
+
+def test_running_statistics_where_no_optimizer_of_the_framework_updates(tmp_path: Path) -> None:
+    reference = with_own_updates(tmp_path / "reference", 0.1)
+    verdict = compare(with_own_updates(tmp_path / "target", 0.9), reference).verdict
+    assert (verdict.outcome, verdict.headline.code) == (Outcome.DIFFER, VerdictCode.BUFFERS_WRITTEN)
+    assert compare(with_own_updates(tmp_path / "same", 0.1), reference).verdict.outcome is Outcome.AGREE

@@ -338,6 +338,30 @@ def copies_rounded_where_nothing_is_in_bfloat16() -> Evidence:
     return with_copies_rounded("float32")
 
 
+def later_off(size: float, earlier: Tensor) -> Evidence:
+    """Off by noise of this relative size in bfloat16; an earlier step has the same bits on both sides."""
+    seen = ((0, known(earlier.bfloat16())),)
+    noisy = (X * (1 + size * normal(4, 16, 32, seed=38))).bfloat16()
+    return case(noisy, X.bfloat16(), elsewhere=Elsewhere(target_earlier=seen, reference_earlier=seen))
+
+
+@true("dtype_or_rounding")
+def rounded_from_a_step_on_in_which_a_part_is_no_longer_zero() -> Evidence:
+    """One rounding, as an adapter's product in another order makes once its weight is not zero."""
+    return later_off(0.003, normal(4, 16, 32, seed=39))
+
+
+@true("dtype_or_rounding")
+def roundings_where_all_was_zero_before() -> Evidence:
+    return later_off(0.0045, torch.zeros(4, 16, 32))
+
+
+@near("dtype_or_rounding")
+def more_than_rounding_where_the_same_code_made_the_same_bits() -> Evidence:
+    """More than a rounding: dtypes and order had made the same bits of other numbers before."""
+    return later_off(0.0045, normal(4, 16, 32, seed=39))
+
+
 def factors_of_rows_off(*named: str) -> Evidence:
     """Each row of a sum of two has its factors rounded: what is rounded is in no record."""
     a, b = normal(256, 32, seed=37), normal(256, 32, seed=38)

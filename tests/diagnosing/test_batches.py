@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trueup.diagnosing.batches import label_facts, moved, relation, rows_found, value_relation
-from trueup.diagnosing.stages.data import _is_one_for_all_rows, _is_padded_otherwise
+from trueup.diagnosing.stages.data import _for_all_rows, _is_one_for_all_rows, _is_padded_otherwise
 from trueup.diagnosing.stages.weight_change import change_of
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import WeightsCode
@@ -107,6 +107,14 @@ ONCE = np.arange(32)[None]
 def test_one_row_for_all_is_what_all_rows_repeat(target: Any, reference: Any, is_one: bool) -> None:
     """Positions and masks: given once, or once a row, or put together of microbatches that have the same."""
     assert _is_one_for_all_rows(target, reference) is is_one
+
+
+def test_one_row_beside_rows_of_their_own_is_compared_row_by_row() -> None:
+    own = np.repeat(ONCE, 4, 0) - np.array([0, 3, 1, 0])[:, None]
+    whole, other = _for_all_rows(ONCE, own)
+    assert relation(whole, other).name == "offset_by_row"
+    assert _for_all_rows(ONCE, np.repeat(ONCE, 4, 0))[0] is ONCE
+    assert _for_all_rows(ONCE, own[:, :31])[0] is ONCE
 
 
 @pytest.mark.parametrize(

@@ -461,6 +461,12 @@ def test_one_other_word_is_another_batch(reference: Path, tmp_path: Path) -> Non
 # -- labels ------------------------------------------
 
 
+def _by_chunks(made: Tensor, index: Tensor) -> Tensor:
+    """As RL trainers take log-probs of long sequences: row by row."""
+    rows = [one.logsumexp(-1) - one.gather(0, at[None])[0] for one, at in zip(made, index, strict=True)]
+    return torch.stack(rows).mean()
+
+
 def picked(loss: Callable[[Tensor, Tensor], Tensor], folder: Path) -> list[str]:
     """Slots of the loss call of a program."""
     linear = nn.Linear(4, 7)
@@ -479,9 +485,29 @@ def picked(loss: Callable[[Tensor, Tensor], Tensor], folder: Path) -> list[str]:
         (lambda made, index: (made.logsumexp(-1) - made.gather(1, index[:, None])[:, 0]).mean(), True),
         (lambda made, index: -(made / 2).float().log_softmax(-1).gather(1, index[:, None]).sum(), True),
         (lambda made, index: F.softplus(made.gather(1, index[:, None])).mean(), False),
+        (
+            lambda made, index: (
+                2 * made[:4].logsumexp(-1) - (2 * made[:4])[range(4)].gather(1, index[:4, None]).squeeze()
+            ).mean(),
+            False,
+        ),
         (lambda made, index: (made.softmax(-1).gather(1, index[:, None]) * made[:, :1]).mean(), False),
+        (
+            lambda made, index: (made.sigmoid().gather(1, index[:, None]) + made.logsumexp(-1) ** 2).mean(),
+            False,
+        ),
+        (lambda made, index: _by_chunks(made / 2, index), True),
     ],
-    ids=["log-softmax", "log-sum-exp", "scaled logits", "last token", "router"],
+    ids=[
+        "log-softmax",
+        "log-sum-exp",
+        "scaled logits",
+        "last token",
+        "another sum",
+        "router",
+        "router with z-loss",
+        "rows",
+    ],
 )
 def test_an_index_is_a_label_where_it_picks_a_probability(
     loss: Callable[[Tensor, Tensor], Tensor], labelled: bool, tmp_path: Path

@@ -30,7 +30,7 @@ class Choosing:
         whole_numbers = "integers" in kinds and DTYPES[dtype].kind in ("int", "uint", "bool")
         if self._store_all or (phase in ("forward", "loss") and whole_numbers):
             return True
-        if phase in ("param", "optimizer"):
+        if phase in ("param", "optimizer", "average"):
             return "parameter" in kinds
         if phase == "param_grad":
             return "parameter" in kinds and slot != "local"

@@ -142,13 +142,17 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         local = self.local(tensor)
         why_not = self.incomparable(local, entry)
         expected = same = None
+        if phase == "forward" and self._is_repeated(call, slot, tensor, entry):
+            expected = self._values(entry)
+        if expected is not None:
+            self._hand_over(call, phase, slot, tensor, row, entry, expected)
+            return None
         if why_not is None:
             same = self._same_digest(local, row, entry)
             if same:
                 self._note(call, phase, slot, EQUAL, None, NOTHING, entry)
                 return None
-            assert self._plan is not None
-            expected = self._plan.values(entry)
+            expected = self._values(entry)
             why_not = NO_VALUES if expected is None else None
         if expected is None:
             self._note(call, phase, slot, FREE, why_not, NOTHING, entry)
@@ -175,6 +179,20 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         self._overwrite(call, slot, tensor, wanted)
         return None
 
+    def _values(self, entry: Entry) -> HostValues | None:
+        assert self._plan is not None
+        return self._plan.values(entry)
+
+    def _is_repeated(self, call: int, slot: str, tensor: TensorT, entry: Entry) -> bool:
+        """Whether a model, or a module of it that takes whole numbers, is given one row where the reference
+        gives one for each sample: position ids of size 1 in the first dim, say."""
+        shape = tuple(tensor.shape)
+        repeated = len(shape) == len(entry.shape) and shape != entry.shape
+        repeated = repeated and all(
+            own in (1, wanted) for own, wanted in zip(shape, entry.shape, strict=True)
+        )
+        return repeated and self._may_be_exchanged(call, "forward", slot, tensor)
+
     def _as_the_same_mask(self, local: TensorT, expected: HostValues) -> HostValues | None:
         """The reference's values; of a boolean mask beside another kind, in the form of the program's; None
         where one of the two is no mask."""
@@ -198,13 +216,13 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         entry: Entry,
         expected: HostValues,
     ) -> None:
-        """The reference's numbers are none of the tensor's dtype: a batch gets a tensor of theirs, all else
-        is left."""
+        """The reference's numbers are none of the tensor's dtype, or more of them: a batch gets a tensor of
+        theirs, all else is left."""
         local = self.local(tensor)
-        found = measured(self.host_values(local), expected, entry.norm)
+        found = measured(_repeated(self.host_values(local), expected.shape), expected, entry.norm)
         self._keep_values(local, row, phase, slot)
-        is_batch = local is tensor and self._is_batch(call, phase, slot, tensor)
-        given = self.given(local, expected) if is_batch and entry.use != COMPARE else None
+        may_be = local is tensor and self._may_be_exchanged(call, phase, slot, tensor)
+        given = self.given(local, expected) if may_be and entry.use != COMPARE else None
         why = None if given is not None else _other_meaning(self.dtype_name(local), entry)
         self._note(call, phase, slot, REPLACED if why is None else FREE, why, found, entry)
         if given is not None:
@@ -280,6 +298,15 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         parent = self.engine.sink.recorder.calls.cell(call, "parent")
         is_input = phase == "forward" and slot.startswith("input")
         return parent is None and is_input and self.is_foreign(tensor)
+
+    def _may_be_exchanged(self, call: int, phase: str, slot: str, tensor: TensorT) -> bool:
+        """Whether a call can be handed another tensor: a batch, or whole numbers, which have no graph."""
+        if self._is_batch(call, phase, slot, tensor):
+            return True
+        recorder = self.engine.sink.recorder
+        whole = DTYPES[self.dtype_name(tensor)].kind in ("int", "uint")
+        is_input = phase == "forward" and slot.startswith("input")
+        return whole and is_input and recorder.calls.cell(call, "kind") == "module"
 
     def arguments(
         self, args: tuple[object, ...], kwargs: dict[str, object]
@@ -425,6 +452,15 @@ class BaseForcing(Generic[ModuleT, TensorT]):
     def less(self, wanted: TensorT, passed: TensorT, like: TensorT) -> TensorT:
         """``wanted - passed``, as exactly as ``like``'s dtype holds it."""
         raise NotImplementedError
+
+
+def _repeated(held: HostValues, shape: tuple[int, ...]) -> HostValues:
+    """The values as a tensor of this shape holds them, to which theirs expands."""
+    if held.shape == shape:
+        return held
+    values = held.data.view(np.dtype(DTYPES[held.dtype].storage)).reshape(held.shape)
+    whole = np.ascontiguousarray(np.broadcast_to(values, shape))
+    return HostValues(data=whole.reshape(-1).view(np.uint8), dtype=held.dtype, shape=shape)
 
 
 def _is_cut_short(dtype: str, expected: HostValues) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Generic
@@ -63,6 +64,8 @@ class NamedModules(Generic[ModuleT, TensorT]):
         self.parameter_names: dict[int, str] = {}
         self.roots: list[tuple[weakref.ref[ModuleT], str]] = []
         self.parameter_table: dict[str, dict[str, object]] = {}
+        self._classes: dict[str, str] = {}
+        """name of a root -> class"""
         self._evaluated: dict[int, weakref.ref[ModuleT]] = {}
         """models that were evaluated, captured or not, in the order of their first call"""
         self._trees: dict[int, tuple[tuple[object, ...], list[tuple[ParameterReference[TensorT], str]]]] = {}
@@ -172,11 +175,8 @@ class NamedModules(Generic[ModuleT, TensorT]):
         parts = {n for r, n in self.roots if id(r()) in inside}
         before = self._names_below(module) if parts else {}
         self.roots = [(r, n) for r, n in self.roots if id(r()) not in inside]
-        main = "" not in (n for _, n in self.roots) and self.has_parameters(module)
-        if not main and id(module) in self._evaluated:
-            for earlier in self._evaluated_before(module, kind):
-                self.roots.append((weakref.ref(earlier), self._next_root(kind)))
-        name = "" if main else self._next_root(kind)
+        name = self._name_for(module, kind)
+        self._classes[name] = kind
         self.roots.append((weakref.ref(module), name))
         self._named_in_step.add(id(module))
         self._name_tree(module, name)
@@ -184,6 +184,28 @@ class NamedModules(Generic[ModuleT, TensorT]):
             now = self._names_below(module)
             self.renamed({old: now[one] for one, old in before.items() if old != now[one]})
         return name
+
+    def _name_for(self, module: ModuleT, kind: str) -> str:
+        """The empty one of the first model with weights; of one that is built anew that of the one before."""
+        weighted = self.has_parameters(module)
+        gone = self._gone_of_class(kind) if weighted else None
+        if gone is not None:
+            self.roots = [(r, n) for r, n in self.roots if n != gone]
+            return gone
+        if weighted and "" not in (n for _, n in self.roots):
+            return ""
+        if id(module) in self._evaluated:
+            for earlier in self._evaluated_before(module, kind):
+                self.roots.append((weakref.ref(earlier), self._next_root(kind)))
+        return self._next_root(kind)
+
+    def _gone_of_class(self, kind: str) -> str | None:
+        """The name of a root of this class that the program has let go, if there is one: it has built the
+        model anew, and loaded a checkpoint into it, say."""
+        names = [name for _, name in self.roots if self._classes.get(name) == kind]
+        if names and all(reference() is not None for reference, name in self.roots if name in names):
+            gc.collect()  # it may wait for that
+        return next((name for reference, name in self.roots if name in names and reference() is None), None)
 
     def _next_root(self, kind: str) -> str:
         same = sum(n == kind or n.startswith(f"{kind}#") for _, n in self.roots)

@@ -82,6 +82,8 @@ class Ledger:
     """(side, module, name, reason) -> unmatched records"""
     one_sided: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(side, phase) -> unmatched records"""
+    other_bits: First | None = None
+    """the first record of the first compared step, where it is a forward's and all before it are equal"""
     apart: Reason | None = None
     """the first record of the first compared step that is not bit-identical, where all before it are"""
     inside: int = 0
@@ -127,7 +129,7 @@ class Ledger:
         self.tree.add(rows, judgement, first=self.pairs == 0)
         self._add_limits(judged.pair, rows, judgement)
         if self.pairs == 0:
-            self._add_apart(judgement, table)
+            self._add_apart(judged)
             self._add_depth(judged.pair, rows, judgement, table)
             self._add_local_norms(rows, metrics)
         self._add_requires_grad(judged.pair, table)
@@ -162,12 +164,15 @@ class Ledger:
             if weights and (self.lacking is None or pair.step < self.lacking.step):
                 self.lacking = first_of_rows(judged, weights[0])
 
-    def _add_apart(self, judgement: Judgement, table: pa.Table) -> None:
+    def _add_apart(self, judged: JudgedStep) -> None:
+        judgement, table = judged.judgement, judged.table
         compared = np.flatnonzero(np.isin(judgement.status, (EQUAL, WITHIN, DIFFERENT)))
         equal = int(np.argmax(judgement.status[compared] != EQUAL)) if len(compared) else 0
         if not equal:
             return
         row = int(compared[equal])
+        if judged.rows.phase_is("forward")[row]:
+            self.other_bits = first_of_rows(judged, row)
         site, rel_l2, tolerance = (table[name][row].as_py() for name in ("site", "rel_l2", "tolerance"))
         if rel_l2 is not None and tolerance is not None:
             facts = {"rel_l2": rel_l2, "tolerance": tolerance}

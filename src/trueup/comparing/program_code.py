@@ -1,8 +1,8 @@
 """Where the two programs' code differs, beginning at a place of the step and going on through what is called
 there: functions under one name with other statements or other plain values, and functions of one side alone.
 
-A difference in code is a fact, not a fault: it is told beside a place that differs, nearest first, and never
-decides whether two runs agree.
+A difference in code is a fact, not a fault: it is told beside a place that differs, nearest first. It decides
+whether two runs agree in one case: where nothing but casts differs, and made the first other bits.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from trueup.comparing.program_statements import (
     LINES,
     arguments_of,
     before,
+    cast_otherwise,
     changed,
     compared_of,
     from_difference,
@@ -51,6 +52,7 @@ _OF_THE_PLACE = (
     EvidenceCode.CODE_ARGUMENT_LACKS,
     EvidenceCode.CODE_VALUE_DIFFERS,
     EvidenceCode.CODE_DIFFERS,
+    EvidenceCode.CODE_CASTS,
     EvidenceCode.CODE_IN_OTHER_ORDER,
     EvidenceCode.CODE_NESTED_OTHERWISE,
     EvidenceCode.CODE_WRAPPED,
@@ -227,7 +229,7 @@ def _statements_apart(target: ProgramFunction, reference: ProgramFunction) -> Re
     elif len(shown[0]) == len(shown[1]):
         shown = [from_difference(*pair) for pair in (shown, shown[::-1])]
     return reason(
-        EvidenceCode.CODE_DIFFERS,
+        EvidenceCode.CODE_CASTS if cast_otherwise(target, reference) else EvidenceCode.CODE_DIFFERS,
         function=_shown_name(reference),
         target=joined(shown[0]),
         reference=joined(shown[1]),
@@ -257,6 +259,12 @@ class Near:
     def own(self) -> tuple[Reason, ...]:
         """Statements and values of the place itself, without functions of one side."""
         return tuple(one for one in self.reasons if self.is_own and one.code in _OF_THE_PLACE)
+
+    @property
+    def only_casts(self) -> bool:
+        """Whether the code of the place itself differs in what it casts, and in nothing else."""
+        casts = [one.code is EvidenceCode.CODE_CASTS for one in self.reasons]
+        return self.is_own and bool(casts) and all(casts)
 
     @property
     def dtypes(self) -> frozenset[str]:

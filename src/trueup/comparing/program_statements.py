@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import copy
 import difflib
 import textwrap
 from functools import lru_cache
 
 from trueup.comparing.telling_statements import are_renamed
+from trueup.numerics.dtypes import DTYPES
 from trueup.store.code import ProgramFunction
 
 LINES = 5
@@ -61,6 +63,104 @@ def changed(target: ProgramFunction, reference: ProgramFunction) -> tuple[list[i
             only_a += range(i, j)
             only_b += range(k, m)
     return only_a, only_b
+
+
+def cast_otherwise(target: ProgramFunction, reference: ProgramFunction) -> bool:
+    """Whether nothing but casts to other dtypes differs: the same is computed, in another precision."""
+    sides = [compared_of(one) for one in (target, reference)]
+    bare = [[line for line in map(_without_casts, side) if line is not None] for side in sides]
+    if sides[0] == sides[1] or bare[0] == bare[1]:
+        return sides[0] != sides[1]
+    results = [_result(statements_of(one)) for one in (target, reference)]
+    uncast = [
+        _result([line for line in map(_without_casts, statements_of(one)) if line is not None])
+        for one in (target, reference)
+    ]
+    return None not in uncast and uncast[0] == uncast[1] and results[0] != results[1]
+
+
+def _result(lines: list[str]) -> str | None:
+    """What a function without branches returns, as one expression of what it is given, names numbered as they
+    occur; None of other functions."""
+    values: dict[str, ast.expr] = {}
+    for line in lines:
+        try:
+            (found,) = ast.parse(line).body
+        except (SyntaxError, ValueError, RecursionError):
+            return None
+        if isinstance(found, ast.Return) and found.value is not None and line is lines[-1]:
+            return ast.unparse(_Numbered().visit(_Inlined(values).visit(found.value)))
+        if not (isinstance(found, ast.Assign) and isinstance(found.targets[0], ast.Name)):
+            return None
+        values[found.targets[0].id] = _Inlined(values).visit(found.value)
+    return None
+
+
+class _Inlined(ast.NodeTransformer):
+    """Puts the values of variables in their place."""
+
+    def __init__(self, values: dict[str, ast.expr]) -> None:
+        self._values = dict(values)
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Of a variable."""
+        return copy.deepcopy(self._values.get(node.id, node))
+
+
+class _Numbered(ast.NodeTransformer):
+    """Names what is left by the order in which it occurs."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        """Of an argument, or of what stands outside."""
+        return ast.Name(id=self._names.setdefault(node.id, f"name_{len(self._names)}"), ctx=node.ctx)
+
+
+@lru_cache(maxsize=4096)
+def _without_casts(line: str) -> str | None:
+    """A statement, or the head of a block, without casts; None where it does nothing else."""
+    body = " pass" if line.endswith(":") else ""
+    try:
+        (found,) = ast.parse(line + body).body
+    except (SyntaxError, ValueError, RecursionError):
+        return line
+    bare = _Uncast().visit(found)
+    alone = isinstance(bare, ast.Assign) and len(bare.targets) == 1
+    if alone and ast.unparse(bare.targets[0]) == ast.unparse(bare.value):
+        return None
+    return ast.unparse(ast.fix_missing_locations(bare))
+
+
+class _Uncast(ast.NodeTransformer):
+    """Takes casts off: ``x.float()`` and ``x.to(torch.bfloat16)`` are ``x``, ``dtype=`` is not given."""
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """Of any depth."""
+        self.generic_visit(node)
+        given = [*node.args, *(word.value for word in node.keywords if word.arg == "dtype")]
+        if isinstance(node.func, ast.Attribute):
+            name, of = node.func.attr, node.func.value
+            plain = name in _CASTS and not given and not node.keywords
+            if plain or (name in _CASTS_LIKE and len(given) == 1):
+                return of
+            if name in _MAY_CAST and len(given) == 1 and len(node.keywords) <= 1 and _is_dtype(given[0]):
+                return of
+            if name == "cast" and len(node.args) == 2 and _is_dtype(node.args[1]):
+                return node.args[0]
+        node.keywords = [word for word in node.keywords if word.arg != "dtype"]
+        return node
+
+
+_CASTS = ("float", "half", "bfloat16", "double")
+_CASTS_LIKE = ("type_as",)
+_MAY_CAST = ("to", "type", "astype")
+
+
+def _is_dtype(node: ast.expr) -> bool:
+    last = ast.unparse(node).rpartition(".")[2]
+    return last in DTYPES or last in _CASTS or last.endswith("dtype")
 
 
 def before(function: ProgramFunction, numbers: list[int]) -> str:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from trueup.comparing import arbiter as arbiters
 from trueup.comparing.attributes import Attributes, attributes_of, module_of_other_constant
+from trueup.comparing.averages import average_gaps
 from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coarse_activations import gap_of_activations
@@ -55,7 +56,7 @@ from trueup.comparing.thresholds import ACROSS, FACTORS, NOISE_TIMES
 from trueup.comparing.tolerance import Bound, are_of_two_frameworks, factor_of, rounding_bound
 from trueup.comparing.updated_copies import updated_copies
 from trueup.comparing.values import read_values
-from trueup.comparing.verdict import Runs, verdict_from
+from trueup.comparing.verdict import Runs, of_casts, verdict_from
 from trueup.comparing.whole import with_whole_statistics
 from trueup.comparing.worth import refuse_different_models, traces_noted
 from trueup.errors import ConfigError, NothingCompared
@@ -335,8 +336,9 @@ class _Work:
 
     def content(self, pairs: list[StepPair]) -> Content:
         """What result.json holds."""
-        ledger, scalars = self.ledger, self._scalars(pairs)
+        ledger, scalars, runs = self.ledger, self._scalars(pairs), self._runs(pairs)
         ledger.finish()
+        ledger.notes += runs.averages.notes
         for history in self.histories.values():
             ledger.notes += history.notes
         for name, side in (("target", self.target), ("reference", self.reference)):
@@ -354,7 +356,7 @@ class _Work:
             target=Side(path=str(self.target.path), manifest=manifests[0]),
             reference=Side(path=str(self.reference.path), manifest=manifests[1]),
             options=self.options.to_json(),
-            verdict=self._with_code(verdict_from(ledger, scalars, self._runs(pairs)), dtypes),
+            verdict=self._with_code(verdict_from(ledger, scalars, runs), dtypes, runs),
             firsts={name: first.row for name, first in ledger.firsts.items()},
             counts=ledger.totals(),
             bracketed=ledger.not_bracketed == 0,
@@ -369,8 +371,9 @@ class _Work:
             notes=list(dict.fromkeys(ledger.notes)),
         )
 
-    def _with_code(self, verdict: Verdict, dtypes: Sequence[Reason]) -> Verdict:
-        """The verdict with what differs in the programs' code at its place; where the runs agree, a note.
+    def _with_code(self, verdict: Verdict, dtypes: Sequence[Reason], runs: Runs) -> Verdict:
+        """The verdict with what differs in the programs' code at its place; where the runs agree, a note, but
+        for casts that made other bits.
 
         Where it is open, what computes in other dtypes is said first.
         """
@@ -385,6 +388,11 @@ class _Work:
             known = verdict.headline.code is not VerdictCode.FIRST_DIVERGENCE
             headline = verdict.headline if known else near.headline(verdict.headline)
             return replace(verdict, headline=headline, evidence=near.beside(verdict.evidence, known=known))
+        first = self.ledger.other_bits
+        if verdict.outcome is Outcome.AGREE and first is not None and self._kernels_repeat():
+            near = book.near(first.owner, first.row.phase)
+            if near.only_casts:
+                return of_casts(verdict, first, near.reasons, runs)
         if found := book.anywhere():
             agrees = verdict.outcome is Outcome.AGREE
             code = NoteCode.CODE_DIFFERS if agrees else NoteCode.PROGRAMS_DIFFER
@@ -417,6 +425,7 @@ class _Work:
             captured=captures_apart(*manifests),
             attributes=(attributes_of(self.target), attributes_of(self.reference)),
             buffers=buffer_gaps(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
+            averages=average_gaps(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
             update_rule_gaps=update_rule_gaps(_declared(self.target), _declared(self.reference)),
         )
 

@@ -57,6 +57,27 @@ BUFFER_APART = chosen(
     "of the norm",
     "running statistics average activations that agree: to 1e-3 in bfloat16, to 1e-6 in float32",
 )
+AVERAGE_ROUNDINGS = derived(
+    "comparing.average_roundings",
+    4.0,
+    "unit roundoffs of the averaged weights",
+    "d a, (1 - d) w and their sum round once each, or the difference of a lerp, its product and the sum, and "
+    "the factor itself: at most 3 to 4, each half a step; two runs differ by less, as no two round all apart",
+)
+AVERAGE_SHARE = derived(
+    "comparing.average_share",
+    2.0,
+    "times the share by which an average moves to the weights after an update",
+    "where it averages before the update it moves to weights that are nearer: over two steps of one length "
+    "half as far",
+)
+AVERAGE_TOLD = chosen(
+    "comparing.average_told",
+    2.0,
+    "times the error of a fit, the largest that its rounding allows",
+    "that error is a bound and not a deviation: roundings of single elements, which have no common "
+    "direction, make a small part of it",
+)
 API_CALLS_PER_LEAF = chosen(
     "comparing.api_calls_per_leaf",
     8,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from trueup.comparing.attributes import Attributes, explain_by_attributes
+from trueup.comparing.averages import AverageGap, AverageGaps
 from trueup.comparing.buffers import BufferGaps, explain_by_buffers, settings_of_writers
 from trueup.comparing.captured import not_paired, unseen
 from trueup.comparing.coarse_activations import ActivationGap
@@ -28,6 +29,7 @@ from trueup.comparing.thresholds import (
 )
 from trueup.comparing.updated_copies import UpdatedCopies
 from trueup.matching.thresholds import SURE
+from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
 from trueup.types.confidence import Confidence, Question, Word, confidence_of
 from trueup.types.reason import Number, Place, Reason, reason
@@ -62,6 +64,7 @@ class Runs:
     attributes: tuple[Attributes, Attributes] = field(default_factory=lambda: ({}, {}))
     """plain attributes of modules, as far as both captures kept them"""
     buffers: BufferGaps = field(default_factory=lambda: BufferGaps(initial={}, written=()))
+    averages: AverageGaps = field(default_factory=AverageGaps)
     update_rule_gaps: tuple[SharedGap, ...] = ()
     """settings of the optimizers that both programs declare, with different values"""
 
@@ -120,6 +123,26 @@ def _led_by_precision(verdict: Verdict, ledger: Ledger, scalars: Sequence[Scalar
     )
 
 
+def of_casts(verdict: Verdict, first: First, casts: Sequence[Reason], runs: Runs) -> Verdict:
+    """The verdict where all that differs in the code of the first record with other bits is what it casts:
+    rounding in the coarser of two dtypes, which no tolerance for the coarser dtype tells."""
+    dtypes = [str(first.row.columns[name]) for name in ("target_dtype", "reference_dtype")]
+    coarser = max(dtypes, key=lambda name: unit_roundoffs([name])[0])
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=reason(VerdictCode.CASTS_DIFFER, function=casts[0].place("function"), dtype=coarser),
+        where=first.row.site,
+        owner=first.owner,
+        step=first.step,
+        rank=first.rank,
+        phase=first.row.phase,
+        confidence=in_words(Word.CERTAIN),
+        evidence=(*casts, *verdict.evidence),
+        before=preceding(first.before),
+        next=runs.to_do(NextCode.ALIGN_PRECISION),
+    )
+
+
 def _precision_headline(gap: PrecisionGap) -> Reason:
     dtypes = {"target": gap.target, "reference": gap.reference}
     if gap.of is GapOf.WEIGHTS:
@@ -160,6 +183,8 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
         return _buffers_differ(ledger, runs)
     if runs.buffers.in_other_dtypes:
         return _buffer_dtypes_differ(ledger, runs)
+    if runs.averages.gap is not None:
+        return _averages_differ(runs.averages.gap, ledger, runs)
     unpaired = not_paired(ledger.counts, ledger.one_sided)
     if unpaired and (
         runs.captured or "forward" in unpaired
@@ -170,7 +195,7 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
     if (later := later_loss(scalars, ledger.limits, equal=_num_equal(ledger) == ledger.compared)) is not None:
         return _loss_differs_later(later, ledger, runs)
     phases = unseen(ledger.counts)
-    return _agree_in_part(ledger, phases, runs) if phases else _agree(ledger, runs.captured)
+    return _agree_in_part(ledger, phases, runs) if phases else _agree(ledger, runs)
 
 
 def confidence(evidence: str, score: float, before: Preceding, match: float) -> Confidence:
@@ -472,6 +497,22 @@ def _buffers_differ(ledger: Ledger, runs: Runs) -> Verdict:
     )
 
 
+def _averages_differ(gap: AverageGap, ledger: Ledger, runs: Runs) -> Verdict:
+    """All that training reads agrees; the weights that the program averages beside it do not."""
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=gap.headline,
+        where=f"averaged weights · {gap.names[0]}",
+        owner=gap.names[0].rpartition(".")[0],
+        step=gap.step,
+        phase="optimizer",
+        confidence=in_words(Word.CERTAIN),
+        evidence=gap.said,
+        before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
+        next=runs.to_do(NextCode.READ_REPORT, gap.step),
+    )
+
+
 def _scalars_differ(apart: list[ScalarPair], ledger: Ledger) -> Verdict:
     names = sorted({pair.name for pair in apart})
     of_norm, step = names == [NORM], apart[0].step
@@ -579,12 +620,13 @@ def _not_compared(ledger: Ledger, phases: list[str], captured: tuple[Reason, ...
     )
 
 
-def _agree(ledger: Ledger, captured: tuple[Reason, ...]) -> Verdict:
-    total = sum(ledger.counts.values())
+def _agree(ledger: Ledger, runs: Runs) -> Verdict:
+    total, captured = sum(ledger.counts.values()), runs.captured
     equal = _num_equal(ledger)
     rest = NextCode.CAPTURE_SAME_OPTIONS if captured and ledger.compared < total else NextCode.NOTHING
     evidence = _agreeing(equal, ledger.compared, total - ledger.inside, captured)
-    headline = Reason(_agreement(equal, ledger.compared, total))
+    alike = VerdictCode.AGREE if runs.averages.within else _agreement(equal, ledger.compared, total)
+    headline = Reason(alike)
     if ledger.inside:
         headline = reason(VerdictCode.AGREE_BUT_INSIDE, num=ledger.inside)
         if ledger.inputs:

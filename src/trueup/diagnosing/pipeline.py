@@ -37,7 +37,15 @@ from trueup.importers import open_trace
 from trueup.matching.mapping import read_mapping
 from trueup.merging.sides import as_wholes
 from trueup.store.rollouts import is_trace
-from trueup.types.codes import KindReason, NoteCode, ReplayCode, RLCode, ToleranceCode, VerdictCode
+from trueup.types.codes import (
+    KindReason,
+    NoteCode,
+    RecordCode,
+    ReplayCode,
+    RLCode,
+    ToleranceCode,
+    VerdictCode,
+)
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.confidence import Confidence
 from trueup.types.finding import Basis, Finding, Origin, Stage
@@ -155,7 +163,7 @@ def _context(
     if replay is not None:
         by_replay = tuple(replay_origins(replay, work.reference, noise=measured))
         kept = against_agreement(by_replay) if _agree_as_measured(comparison) else by_replay
-        found = (*_merged(kept, passive), *_unreached(passive, kept, comparison))
+        found = (*_merged(kept, passive), *_means(passive, kept), *_unreached(passive, kept, comparison))
     shown = replayed if replayed is not None else target
     book = code_book(target, reference)
 
@@ -212,6 +220,19 @@ def _merged(replayed: tuple[Origin, ...], passive: tuple[Origin, ...]) -> tuple[
     return tuple(
         replace(o, evidence=(*o.evidence, reason(Stages.ALSO_PASSIVE))) if o.module in modules else o
         for o in replayed
+    )
+
+
+def _means(passive: Sequence[Origin], replayed: Sequence[Origin]) -> tuple[Origin, ...]:
+    """Means that differ by more than roundings of what they are made of. All before them is bit-identical, so
+    that a replay sees the same numbers; it knows the dtype alone, not how many are averaged."""
+    known = {origin.module for origin in replayed}
+    return tuple(
+        one
+        for one in passive
+        if one.from_equals
+        and one.module not in known
+        and any(why.code is RecordCode.MEAN_OF_TOKENS for why in one.evidence)
     )
 
 

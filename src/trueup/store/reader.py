@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -68,6 +68,8 @@ class StepTables:
     gaps: tuple[Gap, ...] = ()
     coarse_statistics: bool = False
     reasons: Mapping[int, Reason] = field(default_factory=dict)
+    averages: StepTables | None = None
+    """records of averaged copies of the weights, which are no part of the step's calls"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "summaries", with_visible_norms(self.summaries))
@@ -153,7 +155,7 @@ class Trace:
         _refuse_outside(folder, frames)
         _refuse_cells(folder, frames)
         frames["summaries"] = frames["summaries"].with_row_index("summary").cast({"summary": pl.Int32})
-        return StepTables(step=step, rank=rank, **frames)  # type: ignore[arg-type]
+        return _without_averages(StepTables(step=step, rank=rank, **frames))  # type: ignore[arg-type]
 
     def forced(self, step: int, rank: int) -> pl.DataFrame:
         """What a replay put in place of the program's values; ``reason`` holds values of ``LeftFree``.
@@ -269,6 +271,20 @@ class Trace:
             else:
                 garbage += number <= num_ended
         return lines, garbage
+
+
+def _without_averages(tables: StepTables) -> StepTables:
+    """Averaged weights are recorded last in a step, under calls of their own: taken off the end of both
+    tables."""
+    kinds = tables.calls["kind"].cast(pl.String) == "average"
+    if not kinds.any():
+        return tables
+    phases = tables.records["phase"].cast(pl.String) == "average"
+    averages = replace(tables, records=tables.records.filter(phases))
+    calls = tables.calls
+    if int(kinds.arg_max() or 0) == calls.height - int(kinds.sum()):
+        calls = calls.filter(~kinds)
+    return replace(tables, calls=calls, records=tables.records.filter(~phases), averages=averages)
 
 
 def scalar_line(line: str, where: str) -> ScalarLine | None:

@@ -159,6 +159,19 @@ class Replayed(TypedDict, total=False):
     """modules in which a supposed cause was tried"""
 
 
+class AverageFacts(TypedDict):
+    """An averaged copy of the weights that the program keeps."""
+
+    slot: str
+    """of its records"""
+    kind: str
+    """class that holds it, ``AveragedModel``, or ``dict``, ``list``"""
+    held: int | None
+    """step at whose beginning the model's weights were what the copy held when it was found"""
+    constant: Sequence[str]
+    """parameters and buffers of which nothing was written in the copy"""
+
+
 class RankFacts(TypedDict, total=False):
     """``ranks/rank_NNNNN.json``: what one rank says of itself."""
 
@@ -168,6 +181,8 @@ class RankFacts(TypedDict, total=False):
     coordinate: Mapping[str, int]
     parameters: Sequence[ParameterFacts]
     buffers: Sequence[BufferFacts]
+    averages: Sequence[AverageFacts]
+    """averaged copies of the weights"""
     roots: Sequence[Root]
     """modules that no other one calls"""
     wrapped_by: Sequence[str]

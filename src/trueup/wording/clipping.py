@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.types.codes import ClippingCode as C
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, Phrase, clause, heading, ranks_named
+from trueup.wording.phrase import Facts, clause, heading, ranks_named
 
 
 def _copy_differs(facts: Facts) -> str:
@@ -61,11 +61,9 @@ PHRASES = {
         "gradients: {parts[0]} (target), {parts[1]} (reference)",
         {"parts": (reason(C.NOT_CLIPPED, norm=1.5), reason(C.TO_NORM, norm=1.5, clipped=1.0))},
     ),
-    C.NORM_OF_OWN_PART: Phrase(
-        headline="Each rank clips by the norm of its own part of the gradients",
-        sentence="each rank clips what it holds to {norm:.6g}, all together to {together:.6g}; the ranks of "
-        "the reference to {reference:.6g} together",
-        samples=({"norm": 0.2, "together": 0.283, "reference": 0.2},),
+    C.NORM_OF_OWN_PART: heading(
+        "Each rank clips by its own norm: {together:.6g} in all (target), {reference:.6g} (reference)",
+        {"norm": 0.2, "together": 0.283, "reference": 0.2},
     ),
     C.NORM_DIFFERS: heading(
         "Gradients are clipped to different norms: {target:.6g} (target), {reference:.6g} (reference)",

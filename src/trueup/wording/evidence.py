@@ -63,6 +63,16 @@ def _buffers_written(facts: Facts) -> str:
     )
 
 
+def _averaged_as(facts: Facts) -> str:
+    parts = [("new", "the weights after the update"), ("old", "the weights before it")]
+    shares = [f"{facts[key]:.4g} of {words}" for key, words in parts if facts[key]]
+    return (
+        facts.fill("the {side}'s averaged weights fit {decay:.6g} of themselves")
+        + "".join(f" + {share}" for share in shares)
+        + facts.fill(" in step {step} (each share within {error:.1g})")
+    )
+
+
 def _absent(facts: Facts) -> str:
     names = facts["parameters"]
     noun = "parameter" if len(names) == 1 else "parameters"
@@ -98,6 +108,11 @@ def _code_differs(facts: Facts) -> str:
         for side in ("target", "reference")
     ]
     return facts.fill("the code of {function} differs: ") + ", ".join(sides)
+
+
+def _code_casts(facts: Facts) -> str:
+    sides = [f'"{facts[side]}" ({side}, {facts[f"{side}_at"]})' for side in _SIDES if facts[side]]
+    return facts.fill("the casts in {function} differ: ") + ", ".join(sides)
 
 
 def _code_nested_otherwise(facts: Facts) -> str:
@@ -226,6 +241,25 @@ PHRASES = {
         "the reference's, also the {num} for which the two differ",
         samples=({"target": "gelu", "reference": "silu", "num": 212},),
     ),
+    Is.AVERAGES_APART: Phrase(
+        sentence="{num:count averaged weight} differ beyond rounding after step {step}; {name}: relative "
+        "difference {rel_l2:.3g}, tolerance {tolerance:.3g}",
+        samples=({"num": 8, "step": 0, "name": "head.weight", "rel_l2": 0.0031, "tolerance": 2.4e-7},),
+    ),
+    Is.AVERAGE_CONSTANT: Phrase(
+        sentence=lambda facts: (
+            facts.fill("the {side}'s averaged model keeps {num:count tensor} as they were when it was made: ")
+            + listed(facts["names"], 3)
+        ),
+        samples=({"side": "target", "num": 2, "names": ("bn.running_mean", "bn.running_var")},),
+    ),
+    Is.AVERAGED_AS: Phrase(
+        sentence=_averaged_as,
+        samples=(
+            {"side": "target", "step": 1, "decay": 0.99, "new": 0.01, "old": 0.0, "error": 1e-5},
+            {"side": "reference", "step": 1, "decay": 0.81, "new": 0.1, "old": 0.09, "error": 1e-4},
+        ),
+    ),
     Is.BUFFERS_WRITTEN: Phrase(
         sentence=_buffers_written,
         samples=(
@@ -326,6 +360,25 @@ PHRASES = {
                 "reference": "",
                 "target_at": "loss.py:31",
                 "reference_at": "loss.py:29",
+            },
+        ),
+    ),
+    Is.CODE_CASTS: Phrase(
+        sentence=_code_casts,
+        samples=(
+            {
+                "function": "RMSNorm.forward",
+                "target": "return self.weight * x.type_as(given)",
+                "reference": "return (self.weight * x).type_as(given)",
+                "target_at": "model.py:31",
+                "reference_at": "model.py:31",
+            },
+            {
+                "function": "Head.forward",
+                "target": "",
+                "reference": "x = x.float()",
+                "target_at": "model.py:8",
+                "reference_at": "model.py:8",
             },
         ),
     ),
@@ -502,12 +555,13 @@ PHRASES = {
         samples=({"records": 1}, {"records": 12}),
     ),
     Is.WITHOUT_EFFECT: Phrase(
-        sentence="{num:count record} exceed their tolerance, {site} first; the loss and the "
+        sentence="{num:count record} {num:verb exceed} tolerance, {site} first; the loss and the "
         "gradients of all weights agree: the same mathematics in another form",
         samples=({"num": 60, "site": "layers.0.mlp · input.0"},),
     ),
     Is.WITHOUT_COUNTERPART: Phrase(
-        sentence="{records:,} of {total:count record} have no counterpart, or one of a different shape",
+        sentence="{records:,} of {total:count record} {records:verb have} no counterpart, or one "
+        "of a different shape",
         samples=({"records": 900, "total": 1000},),
     ),
     Is.FIRST_OF_COMPARED: Phrase(

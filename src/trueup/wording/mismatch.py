@@ -125,8 +125,8 @@ PHRASES = {
         samples=({"name": "model.norm", "rel_l2": 0.012, "log_probs": 0.3},),
     ),
     M.NOT_FINITE: Phrase(
-        sentence="{num:count log-prob} are not finite ({sides:list}), first at token {position} of "
-        "sequence {sequence}",
+        sentence="{num:count log-prob} {num:verb are} not finite ({sides:list}), first at token {position} "
+        "of sequence {sequence}",
         headline="Log-probs that are not finite: {sides:list}",
         advice="a sampled token has a finite log-prob: look for filtered logits (top-p, top-k) and overflow",
         samples=({"num": 2, "sides": ["rollout"], "sequence": 3, "position": 7},),

@@ -121,6 +121,27 @@ PHRASES = {
         sentence=lambda facts: f"{_numbers(facts)} only in the {facts['side']}: not compared",
         samples=({"what": "step", "numbers": ("2",), "side": "target"},),
     ),
+    Is.AVERAGES_OF_ONE_SIDE: Phrase(
+        sentence=lambda facts: (
+            facts.fill("only the {side} updates a copy of the weights beside the model (")
+            + listed(facts["kinds"], 3)
+            + "): averaged weights are not compared"
+        ),
+        samples=({"side": "target", "kinds": ("AveragedModel",)},),
+    ),
+    Is.AVERAGES_NOT_PAIRED: Phrase(
+        sentence="copies of the weights that are averaged are not compared: {target} (target), {reference} "
+        "(reference)",
+        samples=({"target": 2, "reference": 1},),
+    ),
+    Is.AVERAGES_AGREE: Phrase(
+        sentence="averaged weights agree: {equal} bit-identical, {within} within rounding",
+        samples=({"equal": 31, "within": 0},),
+    ),
+    Is.AVERAGED_ALONE: Phrase(
+        sentence="only the {side}'s averaged weights hold {num:count tensor}, {name} first",
+        samples=({"side": "reference", "num": 2, "name": "bn1.running_mean"},),
+    ),
     Is.LOSS_SCALES_DIFFER: Phrase(
         sentence="loss scale {target:g} (target) vs {reference:g} (reference); gradients are compared in one"
         " scale",

@@ -65,6 +65,7 @@ class Phrase:
 
     Template strings take format specifications of Python and these:
         ``{n:count record}``   ``1 record``, ``2 records``, ``1,200 records``
+        ``{n:verb exceed}``    ``exceeds`` of 1, else ``exceed``
         ``{names:list}``       ``a, b, c and d``, or ``a, b, c, d and 3 more``
         ``{x:times}``          ``1.5 times``, ``19,800 times``
         ``{x:g}``              six digits, as for every number without a specification; unknown is ``n/a``
@@ -101,6 +102,8 @@ class _Formatter(string.Formatter):
             return str(UNKNOWN)
         if kind == "count":
             return count(int(value), rest)
+        if kind == "verb":
+            return _SINGULAR.get(rest, f"{rest}s") if int(value) == 1 else rest
         if kind == "list":
             return listed(value if not isinstance(value, str) else (value,))
         if kind == "times":
@@ -117,6 +120,7 @@ class _Formatter(string.Formatter):
 
 
 _FORMATTER = _Formatter()
+_SINGULAR = {"are": "is", "have": "has"}
 
 
 def count(number: int, noun: str) -> str:

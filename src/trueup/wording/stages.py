@@ -281,6 +281,13 @@ def setting_name(key: str) -> str:
     return _SETTINGS.get(key, key.replace("_", " "))
 
 
+_AVERAGE_CAUSES = {
+    "decay": "another decay, or another schedule of it: a warm-up, a first update that copies the weights",
+    "order": "the program averages before it calls the optimizer's step",
+    "microbatches": "the program averages more than once a step, as after each microbatch",
+    "parameters_only": "the program averages what parameters() returns, without buffers such as running "
+    "statistics",
+}
 _MOVED = {"not_held": "in no optimizer", "stepped": "updated by an optimizer"}
 
 
@@ -364,11 +371,14 @@ PHRASES = {
     S.FOLLOWS: clause(_follows, {"stage": "data"}, {"stage": "weights"}),
     S.EXPLAINED: clause(lambda facts: f"Differs: {facts.parts[0]}", {"parts": (reason(S.BATCH_DIFFERS),)}),
     S.NO_PLACE: clause(
-        "{num:count record} exceed tolerance, the first at {site}; where the difference starts was not found",
+        "{num:count record} {num:verb exceed} tolerance, the first at {site}; where the difference starts "
+        "was not found",
+        {"num": 1, "site": "layers.0 · output"},
         {"num": 2, "site": "layers.0 · output"},
     ),
     S.ONLY_CARRIED: clause(
-        "{num:count record} exceed tolerance, and no call does with the reference's inputs: carried rounding",
+        "{num:count record} {num:verb exceed} tolerance, and no call does with the reference's inputs: "
+        "carried rounding",
         {"num": 1},
         {"num": 4},
     ),
@@ -533,7 +543,7 @@ PHRASES = {
         {"key": "clip_grad", "target": "0.25", "reference": "1.0"},
     ),
     S.CONFIGS_DIFFER: clause(
-        "{num:count setting} differ that change the training: {keys}",
+        "{num:count setting} {num:verb differ} that {num:verb change} the training: {keys}",
         {"num": 2, "keys": ("clip_grad", "seed")},
     ),
     S.CONFIG_ROW: clause(_row, _ROW, {**_ROW, "target_place": ""}),
@@ -591,7 +601,7 @@ PHRASES = {
         "step {step}, rank {rank}: the digests of the batches are equal", {"step": 0, "rank": 0}
     ),
     S.ELSEWHERE: clause(
-        "{num} of {rows:count row} are rows of the reference's {place}",
+        "{num} of {rows:count row} {num:verb are} rows of the reference's {place}",
         {"num": 2, "rows": 8, "place": "step 1, rank 0, microbatch 0"},
     ),
     S.BATCH: clause(
@@ -795,6 +805,9 @@ PHRASES = {
         "Weights move by {target:.4g} (target), {reference:.4g} (reference) outside the optimizer "
         "before step {next}",
         {"target": 0.0598, "reference": 0.08, "step": 0, "next": 1},
+    ),
+    S.AVERAGE_CAUSE: clause(
+        lambda facts: _AVERAGE_CAUSES[facts["key"]], *({"key": key} for key in _AVERAGE_CAUSES)
     ),
     S.MOVED_TIMES: clause(
         "Weights move by {target:.4g} (target), {reference:.4g} (reference) times their gradient before "

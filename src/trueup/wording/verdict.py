@@ -132,6 +132,30 @@ PHRASES = {
         {"name": "inv_freq", "module": "rotary", "target": "bfloat16", "reference": "float32"},
         {"name": "inv_freq", "module": "rotary", "target": "float32", "reference": "float32"},
     ),
+    Is.AVERAGES_DIFFER: _headline(
+        lambda facts: facts.fill(
+            "{num:count averaged weight} "
+            + ("differs" if facts["num"] == 1 else "differ")
+            + " after step {step}, {name} first"
+        ),
+        {"num": 1, "step": 0, "name": "head.weight"},
+        {"num": 8, "step": 0, "name": "layers.0.mlp.weight"},
+    ),
+    Is.AVERAGE_DECAY_DIFFERS: _headline(
+        "Decay of averaged weights in step {step}: {target:.6g} (target), {reference:.6g} (reference)",
+        {"step": 0, "target": 0.99, "reference": 0.999},
+    ),
+    Is.AVERAGES_BEFORE_UPDATE: _headline(
+        "The {side} averages weights before the optimizer's update, not after it",
+        {"side": "target"},
+    ),
+    Is.AVERAGES_TWICE: _headline(
+        "The {side} averages weights from before and after the update in one step", {"side": "reference"}
+    ),
+    Is.AVERAGE_LEAVES_OUT: _headline(
+        "The {side} does not average {num:count tensor}, {name} first",
+        {"side": "target", "num": 6, "name": "bn1.running_mean"},
+    ),
     Is.ACTIVATION_DIFFERS: _headline(
         "Activation differs in {module}: {target} (target), {reference} (reference)",
         {"module": "layers.1.mlp", "target": "gelu", "reference": "silu"},
@@ -300,6 +324,10 @@ PHRASES = {
             num=len(facts["parameters"]),
         ),
         {"parameters": ("a.weight", "b.weight"), "target": "bfloat16", "reference": "float32"},
+    ),
+    Is.CASTS_DIFFER: _headline(
+        "{function} rounds to {dtype} elsewhere: its casts differ",
+        {"function": "RMSNorm.forward", "dtype": "bfloat16"},
     ),
     Is.CASTS_TO: _headline(
         _casts_to,

@@ -238,3 +238,46 @@ def with_a_scale(factor: float) -> None:
         LOOPS["plain"]()
     finally:
         loops.GPT = made  # type: ignore[misc]
+
+
+class Placed(nn.Module):
+    """Token vectors and those of positions, with a norm of its own that sees the sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(12, 8), nn.Embedding(6, 8)
+        self.out = nn.Linear(8, 12)
+
+    def forward(self, ids: Tensor, position_ids: Tensor | None = None) -> Tensor:
+        if position_ids is None:
+            position_ids = torch.arange(ids.shape[1])[None]
+        found: Tensor = self.out(self.tokens(ids) + self.places(position_ids))
+        return found
+
+
+def test_positions_of_one_row_where_the_reference_gives_each_sample_its_own(tmp_path: Path) -> None:
+    """The target counts padding; with the reference's positions the whole model is the reference's."""
+
+    def train(position_ids: Tensor | None) -> Callable[[], None]:
+        def run() -> None:
+            torch.manual_seed(0)
+            model = Placed()
+            optimizer = torch.optim.SGD(model.parameters(), 0.0)
+            model(torch.arange(12).view(2, 6), position_ids=position_ids).square().mean().backward()
+            optimizer.step()
+
+        return run
+
+    own = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 2, 3]])
+    made, _, _ = replay(tmp_path, train(own), train(torch.arange(6)[None]))
+    given = sites(made).filter(phase="forward", slot="input.position_ids", name="")
+    assert given["state"].to_list() == ["replaced"]
+    others = sites(made).filter((pl.col("slot") != "input.position_ids") | (pl.col("name") != ""))
+    assert set(others["state"]) == {"equal"}, others.filter(pl.col("state") != "equal")
+    lacking, _, _ = replay(tmp_path / "lacking", train(own), train(None))
+    found = sites(lacking).filter(pl.col("phase") == "forward")
+    assert "replaced" in found.filter(name="places", slot="input.0")["state"].to_list()
+    assert set(found.filter(pl.col("name") == "out")["state"]) == {"equal"}
+    fewer, _, _ = replay(tmp_path / "fewer", train(torch.arange(6)[None]), train(own))
+    given = sites(fewer).filter(phase="forward", slot="input.position_ids", name="")
+    assert given["state"].to_list() == ["free"]

@@ -85,6 +85,7 @@ class Adapter(BaseAdapter[torch.nn.Module, torch.Tensor]):
     def to_host(self) -> None:
         """Bring everything still on a device into the recorder's rows."""
         with quiet():
+            self._engine.training.step_ends()
             self._engine.flush_gradients()
             self._engine.summariser.to_host()
 
@@ -92,6 +93,7 @@ class Adapter(BaseAdapter[torch.nn.Module, torch.Tensor]):
         """Start the copies; see ``adapters.base``."""
         with quiet():
             if recorder is not None:
+                self._engine.training.step_ends()
                 self._engine.flush_gradients()
             return self._engine.summariser.on_its_way(recorder, scalars)
 
@@ -129,6 +131,7 @@ class Adapter(BaseAdapter[torch.nn.Module, torch.Tensor]):
         return {
             **super().rank_facts(),
             "buffers": list(engine.training.buffers.table.values()),
+            **({} if (averages := engine.training.averages.facts()) is None else {"averages": averages}),
             "groups": engine.groups,
             "optimizers": list(engine.training.optimizers.values()),
             **({"summarised_by": paths} if (paths := engine.summariser.paths()) else {}),

@@ -20,6 +20,22 @@ _GATHERED = "GatherBackward0"
 _NUMBERS = ("ignore_index", "reduction")
 _MOST_VIEWS = 8
 """casts and views between a log-softmax and what gathers from it"""
+_VIEWS = (
+    *("Alias", "Clone", "Copy", "ToCopy", "Expand", "Flatten", "Index", "Narrow", "Permute", "Reshape"),
+    *(
+        "Select",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "TBackward",
+        "Transpose",
+        "Unbind",
+        "Unsqueeze",
+        "UnsafeView",
+        "View",
+    ),
+)
+"""beginnings of their nodes' names"""
 
 
 def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]]:
@@ -75,14 +91,15 @@ def _of_probabilities(labels: list[tuple[Node, Tensor]], seen: set[Node]) -> lis
 
 
 def _made_of(node: Node) -> list[Node]:
-    """What its tensor was made of: the node before it, and those before that by one input each."""
+    """What its tensor was made of: the node before it, and what that is a cast or view of. A sigmoid of
+    logits whose log-sum-exp is taken too is a router's score, and its index no label."""
     found: list[Node] = []
     while node.next_functions and len(found) < _MOST_VIEWS:
         before = node.next_functions[0][0]
         if before is None:
             break
         found.append(before)
-        if len([one for one, _ in before.next_functions if one is not None]) != 1:
+        if not before.name().startswith(_VIEWS):
             break
         node = before
     return found

@@ -135,6 +135,7 @@ def _announce(engine: Engine, module: Module, args: tuple[object, ...], kwargs: 
         captured = engine.evaluation_on and engine.evaluation_roots <= engine.MAX_EVALUATION_ROOTS
         if captured and sink.active:
             engine.training.buffers.evaluation_root(module)
+            engine.training.averages.evaluates()
         return captured
     return True
 

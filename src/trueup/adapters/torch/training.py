@@ -18,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from trueup.adapters.names import ParameterReference
+from trueup.adapters.torch.averages import Averages
 from trueup.adapters.torch.buffers import Buffers
 from trueup.adapters.torch.device.recording import RECORDING
 from trueup.adapters.torch.given_gradients import GivenGradients, put_given
@@ -48,6 +49,7 @@ class Training:
         self.engine = engine
         self.optimizers: dict[int, dict[str, object]] = {}
         self.buffers = Buffers(engine)
+        self.averages = Averages(engine)
         self._hooked: dict[int, RemovableHandle] = {}
         self._parameters: dict[int, tuple[ParameterReference[Tensor], str]] = {}
         self._recorded: set[int] = set()
@@ -64,6 +66,8 @@ class Training:
         self._numbers: Tensor | None = None
         """some of the watched weight then, while it is not known to be in an optimizer"""
         self._in_optimizer = False
+        self._has_buffers = False
+        """what the step leaves in buffers has been noted"""
         self._scaled: tuple[Tensor, Tensor] | None = None
         """what a gradient scaler returned, until its backward, and the loss it scaled"""
         self.loss_scale: Tensor | None = None
@@ -166,6 +170,11 @@ class Training:
                 self._hook(parameter, fqn, parameter)
                 if hasattr(parameter, "_local_tensor"):
                     self._sharded_roots[id(module)] = weakref.ref(module)
+        try:
+            if engine.sink.active:
+                self.averages.root(module)
+        except Exception as error:
+            engine.failed("averaged weights", error)
 
     def _hooks_gradients(self) -> bool:
         """Whether each backward's own gradients of weights are asked for."""
@@ -198,6 +207,7 @@ class Training:
         The swap would take the hook away and leave the dictionary of hooks, after which torch calls no hook
         that the program registers on this tensor (seen with 2.13).
         """
+        self.averages.forget(*tensors)
         for tensor in tensors:
             handle = self._hooked.pop(id(tensor), None)
             if handle is not None and handle.id in (tensor._backward_hooks or ()):
@@ -399,9 +409,26 @@ class Training:
                 for key, value in optimizer.state.get(parameter, {}).items():
                     if isinstance(value, Tensor):
                         engine.tensor(call, "optimizer", f"state.{key}", value)
-        if engine.sink.active and (norms := self.buffers.norms()) is not None:
-            engine.sink.scalar("_buffers", norms)
+        self._note_buffers()
         engine.sink.optimizer_stepped()
+
+    def step_ends(self) -> None:
+        """The step under way is about to be written: note buffers that no optimizer's update
+        has told of, and averaged weights."""
+        try:
+            if not self._has_buffers:
+                self._note_buffers()
+        except Exception as error:
+            self.engine.failed("buffers", error)
+        try:
+            self.averages.record()
+        except Exception as error:
+            self.engine.failed("averaged weights", error)
+
+    def _note_buffers(self) -> None:
+        if self.engine.sink.active and (norms := self.buffers.norms()) is not None:
+            self.engine.sink.scalar("_buffers", norms)
+            self._has_buffers = True
 
     def _updated(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[Tensor, str]]:
         for g, group in enumerate(optimizer.param_groups):
@@ -414,6 +441,7 @@ class Training:
         self._recorded = set()
         self._sharded_roots = {}
         self._scaled = None
+        self._has_buffers = False
         self.buffers.end_step()
 
 

@@ -159,6 +159,8 @@ def _size(evidence: Evidence) -> Found | None:
     dtype = dtype_of_error(vectors.rel, partial(may_compute_in, evidence))
     if dtype is None:
         return None
+    if vectors.rel > ROUNDOFF[dtype] and _was_equal(evidence):
+        return None  # the same dtypes and sums made the same bits before: what was zero then has come in
     bias = fit(vectors.target - vectors.reference, vectors.reference)
     small = ROUNDOFF[dtype] / 2 if dtype == "float32" else vectors.rel * BIAS_OF_ERROR
     if bias is None or (bias.z >= SIGNIFICANT_Z and abs(bias.factor) > small):
@@ -172,6 +174,19 @@ def _size(evidence: Evidence) -> Found | None:
         rank=EvidenceRank.CONSISTENT if like_rounding else EvidenceRank.GUESS,
         sentence=sentence,
         causes=(CauseCode.ORDER_OF_SUMS if fine else CauseCode.COARSER_ON_ONE_SIDE,),
+    )
+
+
+def _was_equal(evidence: Evidence) -> bool:
+    """Whether both runs made the same numbers here in an earlier step, not zeros and not today's."""
+    reference, elsewhere = evidence.reference, evidence.elsewhere
+    earlier = dict(elsewhere.reference_earlier)
+    return any(
+        known.same_bits(earlier[step])
+        and known.statistic("l2_norm") > 0
+        and not (reference and reference.same_bits(known))
+        for step, known in elsewhere.target_earlier
+        if step in earlier
     )
 
 

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 OTHER_PRECISION = (
     VerdictCode.COMPUTES_IN,
     VerdictCode.CASTS_TO,
+    VerdictCode.CASTS_DIFFER,
     VerdictCode.WEIGHTS_IN,
     VerdictCode.RESULT_IN,
     VerdictCode.LOSS_IN,

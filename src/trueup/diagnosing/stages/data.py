@@ -409,6 +409,8 @@ def _of_ids(target: Batch, reference: Batch, names: Sequence[str], context: Cont
     findings: list[Finding] = []
     for name in names:
         ids, other = target.ids[name], reference.ids[name]
+        if MASK in name or POSITION in name:
+            ids, other = _for_all_rows(ids, other)
         if _is_one_for_all_rows(ids, other) or _is_padded_otherwise(name, ids, other):
             continue
         if name.partition(".")[2] in context.inputs_without_effect:
@@ -465,6 +467,16 @@ def _is_one_for_all_rows(ids: Ints, other: Ints) -> bool:
     if ids.ndim < 2 or ids.shape[1:] != other.shape[1:] or 1 not in (len(ids), len(other)):
         return False
     return len(ids) != len(other) and bool((ids == other).all())
+
+
+def _for_all_rows(ids: Ints, other: Ints) -> tuple[Ints, Ints]:
+    """Both in one shape, where one side gives a single row and the other one for each sample, unlike it."""
+    if ids.ndim < 2 or ids.shape[1:] != other.shape[1:] or 1 not in (len(ids), len(other)):
+        return ids, other
+    if _is_one_for_all_rows(ids, other):
+        return ids, other
+    whole = np.broadcast_arrays(ids, other)
+    return whole[0], whole[1]
 
 
 def _with_rows(finding: Finding, findings: Sequence[Finding]) -> Finding:

@@ -322,7 +322,24 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
         of_rows = origin.phase in ("backward", "param_grad") and any(map(_has_other_rows, data.findings))
         if fed or of_rows or origin.stage in (Stage.LOSS, Stage.DATA):
             return reason(Stages.BATCH_DIFFERS)
+        if any(_is_in_place_of(one.headline, origin, context) for one in data.findings):
+            return reason(Stages.BATCH_DIFFERS)
     return None
+
+
+def _is_in_place_of(headline: Reason, origin: Origin, context: Context) -> bool:
+    """Whether one run makes here by itself what the other is given as an input that the first lacks."""
+    if headline.code is not Stages.INPUT_OF_ONE_SIDE or not origin.slot.startswith("input"):
+        return False
+    given = f"input.{headline.place('name')}"
+    of_target = headline.place("side") == "target"
+    evidence = None if context.evidence_of is None else context.evidence_of(origin)
+    if evidence is None:
+        return False
+    book = context.pair(0, origin.rank)[0 if of_target else 1]
+    known = evidence.target if of_target else evidence.reference
+    digests = {book.digest(row) for _, slot, row in root_inputs(book) if slot == given}
+    return known is not None and known.digest is not None and known.digest in digests
 
 
 def _is_of_given_scale(origin: Origin, context: Context) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from trueup.diagnosing.stages.averaged import averaged_weights
 from trueup.diagnosing.stages.between_steps import moved_between
 from trueup.diagnosing.stages.context import Context, agreement_of, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
@@ -103,7 +104,10 @@ class OptimizerStage:
         alone = alone and not frozen_on_one_side(context)
         if not findings and alone and agreement is not None and agreement.code in _UNNAMED:
             findings = [_unnamed(context, agreement)]
-        return _outcome(context, findings, said, agreement)
+        averaged, beside = averaged_weights(context)
+        if not context.of_phases("optimizer").is_empty():
+            said += beside
+        return _outcome(context, findings + averaged, said, agreement)
 
 
 def _beside_dtype(context: Context, gaps: dict[str, dict[str, Gap]]) -> dict[str, dict[str, Gap]]:

@@ -169,6 +169,8 @@ class StagesCode(Code):
     MOVE_KEPT = "optimizer.move_kept"
     MOVE_LEFT = "optimizer.move_left_over"
     OWN_STEP = "optimizer.own_step"
+    AVERAGE_CAUSE = "optimizer.average_cause"
+    """``key``: what may make the averaged weights differ"""
     NOT_TOLD = "optimizer.gradients_or_optimizer"
     GIVEN_CLEARS = "optimizer.comes_from_before"
     BOTH_SAME = "optimizer.both_do_the_same"
