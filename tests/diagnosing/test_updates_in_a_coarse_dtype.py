@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -14,6 +15,8 @@ from torch import Tensor, nn  # noqa: E402
 import trueup  # noqa: E402
 from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
+from trueup.diagnosing.stages.handed_back import stale_elements  # noqa: E402
+from trueup.numerics.dtypes import DTYPES  # noqa: E402
 from trueup.types.codes import StagesCode as Stages  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
@@ -105,3 +108,20 @@ def test_a_larger_rate_is_told_before_the_roundings_that_it_changes(tmp_path: Pa
     first, *more = said(run("run", 0.6), run("reference", 0.2), tmp_path).findings
     assert (first.headline.code, first.headline.place("key")) == (Stages.SETTING, "lr")
     assert Stages.ROUNDED_AWAY not in {one.headline.code for one in more}
+
+
+@pytest.mark.parametrize(("dtype", "is_stale"), [("float32", True), ("bfloat16", False)])
+def test_an_update_that_a_coarse_weight_does_not_show_is_not_missing(dtype: str, is_stale: bool) -> None:
+    """Weights near 1: the reference's update takes them to the next number of bfloat16, the target's, half as
+    large, moves those alone that lie near the middle between two."""
+    old = np.ones(64)
+    reference = old - DTYPES["bfloat16"].eps
+    target = np.where(np.arange(64) % 3 == 0, reference, old)
+    found = stale_elements(target, reference, old, DTYPES[dtype].eps)
+    assert (found is not None) is is_stale
+
+
+def test_a_coarse_weight_that_did_not_move_at_all_is_stale() -> None:
+    old = np.ones(64)
+    reference = np.where(np.arange(64) % 3 == 0, old, old - DTYPES["bfloat16"].eps)
+    assert stale_elements(old, reference, old, DTYPES["bfloat16"].eps) is not None

@@ -16,6 +16,7 @@ from trueup.diagnosing.stages.context import Context, is_beyond, is_compared
 from trueup.diagnosing.stages.naming import described, kind_named, place_of
 from trueup.diagnosing.thresholds import STALE_CHANGE, STALE_FEWEST, STALE_SHARE
 from trueup.merging.trace import MergedTrace
+from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView
 from trueup.store.view import UPDATED, WEIGHT
 from trueup.types.arrays import Bools, Floats
@@ -96,7 +97,7 @@ def _stale(context: Context, rank: int) -> Iterator[Stale]:
             or not target.shape == reference.shape == old.shape
         ):
             continue
-        kept = stale_elements(target, reference, old)
+        kept = stale_elements(target, reference, old, _roundoff(records))
         if kept is not None:
             yield Stale(fqn=fqn, rank=rank, elements=kept)
 
@@ -110,11 +111,24 @@ def _same_digest(records: list[tuple[StepView, int | None]]) -> bool:
     return len(digests) == 1 and None not in digests
 
 
-def stale_elements(target: Floats, reference: Floats, old: Floats) -> Bools | None:
+def _roundoff(records: list[tuple[StepView, int | None]]) -> float:
+    """Of the coarser dtype of the two."""
+    dtypes = [book.dtype(record) for book, record in records if record is not None]
+    return max((DTYPES[one].eps for one in dtypes if one in DTYPES), default=0.0)
+
+
+def stale_elements(target: Floats, reference: Floats, old: Floats, roundoff: float = 0.0) -> Bools | None:
     """Elements that are still the old ones and not the reference's, flat; None where those do not make up
     most of what differs by more than a thousandth of what the step changed, or are so few that updates of
-    exactly zero explain them: the sign of a gradient that is all rounding decides those."""
+    exactly zero explain them: the sign of a gradient that is all rounding decides those.
+
+    An update that moved an element of the reference to the next number of its dtype is one that another
+    gradient may leave below half a step: where the target moved others, only larger ones count.
+    """
     kept = ((target == old) & (target != reference)).reshape(-1)
+    if not (target == old).all():
+        step = 2 * roundoff * np.maximum(np.abs(reference), np.abs(old))
+        kept &= (np.abs(reference - old) > step).reshape(-1)
     changed = float(np.abs(reference - old).max())
     beyond = np.abs(target - reference) > STALE_CHANGE * changed
     enough = kept.all() or kept.sum() >= STALE_FEWEST
