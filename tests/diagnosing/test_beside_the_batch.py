@@ -178,6 +178,25 @@ CUT = replace(UNCUT, way="norm", clipped_norm=1.0, factor=1 / 1.36)
 
 
 @pytest.mark.parametrize(
+    ("reported", "code"),
+    [
+        (1.36, ClippingCode.SCALED_IN_REFERENCE),
+        (1.36 / 2, ClippingCode.REPORTED_NORM),
+    ],
+    ids=["what backward left", "another number"],
+)
+def test_a_scale_that_nobody_declares_is_taken_out_before_clipping_in_the_reference_alone(
+    reported: float, code: ClippingCode
+) -> None:
+    """A program's own scaler: its loss scale is in no record."""
+    other = replace(CUT, reported=1.36 / 1024, factor=1 / 1024, clipped_norm=1.36 / 1024)
+    own = replace(CUT, reported=reported, factor=0.5 / 1024, clipped_norm=1.36 * 0.5 / 1024)
+    found = _norm_difference(own, other, 1.0)
+    assert found is not None
+    assert found[1].code is code
+
+
+@pytest.mark.parametrize(
     ("reported", "factor", "code"),
     [
         (1.36 / 1024, 1 / 1024, ClippingCode.UNSCALED_TWICE),

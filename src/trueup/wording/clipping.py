@@ -100,6 +100,10 @@ PHRASES = {
         "The target's gradients are multiplied by {factor:.4g} between backward and clipping",
         {"factor": 0.5},
     ),
+    C.SCALED_IN_REFERENCE: heading(
+        "Only the reference's gradients are multiplied, by {factor:.4g}, between backward and clipping",
+        {"factor": 1 / 1024},
+    ),
     C.CLIPPED_SCALED: heading(
         "The target's gradients are clipped before they are divided by the loss scale, {scale:.6g}",
         {"scale": 256.0},

@@ -169,8 +169,9 @@ def _finding(
 ) -> Finding:
     kind, headline, evidence = difference
     causes: tuple[Code, ...] = Clip.LIMIT_CAUSE, Clip.NORM_CAUSE
-    if headline.code in (Clip.SCALED_BEFORE, Clip.CLIPPED_SCALED, Clip.UNSCALED_TWICE):
-        causes = (CauseCode.UNSCALED_OR_CLIPPED,) if headline.code is Clip.CLIPPED_SCALED else ()
+    clipped_first = headline.code in (Clip.CLIPPED_SCALED, Clip.SCALED_IN_REFERENCE)
+    if clipped_first or headline.code in (Clip.SCALED_BEFORE, Clip.UNSCALED_TWICE):
+        causes = (CauseCode.UNSCALED_OR_CLIPPED,) if clipped_first else ()
     module, site = None, "gradient clipping"
     few = [] if "value" in (own.way, other.way) else [fqn for fqn, _ in own.uneven]
     if few and not other.uneven and 2 * len(few) < len(context.matched):
@@ -333,7 +334,8 @@ def _norm_difference(own: Clipping, other: Clipping, scale: float) -> Difference
     A target that clips to the reference's norm has the norm of what it clips: its gradients were multiplied
     on the way there; so were those of one whose norm is what the optimizer gets, of which nothing is cut. One
     whose norm is the loss scale times too large, and whose result is as much too small,
-    clips before it divides by the scale; one whose norm is as much too small has divided twice. Else the norm
+    clips before it divides by the scale, as one does that measures what backward left where the reference's
+    norm is of what it multiplied; one whose norm is as much too small has divided twice. Else the norm
     itself is another.
     """
     if own.reported is None or other.reported is None or not own.norm or not other.norm:
@@ -351,6 +353,8 @@ def _norm_difference(own: Clipping, other: Clipping, scale: float) -> Difference
         differs = reason(Clip.UNSCALED_TWICE, scale=scale)
     elif _is_uncut(own) and abs(reference - 1) <= CLIP_NEAR:
         differs = reason(Clip.SCALED_BEFORE, factor=target)
+    elif _is_uncut(other) and abs(target - 1) <= CLIP_NEAR:
+        differs = reason(Clip.SCALED_IN_REFERENCE, factor=reference)
     elif own.way == other.way == "norm" and other.clipped_norm and abs(reference - 1) <= CLIP_NEAR:
         clipped = own.clipped_norm / other.clipped_norm
         if abs(clipped - 1) <= CLIP_NEAR:

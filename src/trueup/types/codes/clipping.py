@@ -29,6 +29,8 @@ class ClippingCode(Code):
     FACTOR_DIFFERS = "clipping.factor_differs"
     REPORTED_NORM = "clipping.reported_norm_differs"
     SCALED_BEFORE = "clipping.scaled_before"
+    SCALED_IN_REFERENCE = "clipping.scaled_in_reference"
+    """``factor`` of the reference's gradients between backward and clipping; none of the target's"""
     CLIPPED_SCALED = "clipping.clipped_before_unscaling"
     UNSCALED_TWICE = "clipping.unscaled_twice"
     LEFT_OUT = "clipping.some_left_out"
