@@ -17,7 +17,7 @@ from bugzoo.models.gpt import GPT, batch, loss_of  # noqa: E402
 from tests.diagnosing.diagnosed import Program, capture, clipped, diagnosed  # noqa: E402
 from tests.diagnosing.runs import SMALL  # noqa: E402
 from trueup.store import Trace  # noqa: E402
-from trueup.types.codes import StagesCode  # noqa: E402
+from trueup.types.codes import StagesCode, VerdictCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
@@ -114,7 +114,8 @@ def test_a_state_rounded_otherwise_is_the_same(tmp_path: Path, reference: Trace)
 def test_an_average_of_equal_updates_keeps_its_own_difference(tmp_path: Path, reference: Trace) -> None:
     """The weights agree after the update, so that it explains nothing of what is evaluated."""
     found = diagnosed(tmp_path, reference, program(average=0.5), replay=True, gradients=True)
-    (finding,) = found.findings
+    lead, finding = found.findings
+    assert (lead.stage, lead.headline.code) == (Stage.OPTIMIZER, VerdictCode.AVERAGE_DECAY_DIFFERS)
     said = finding.headline
     assert (finding.stage, finding.module) == (Stage.FORWARD, "GPT")
     assert StagesCode.EVALUATED_WEIGHTS in {said.code, *(part.code for part in said.parts)}

@@ -188,7 +188,7 @@ class NamedModules(Generic[ModuleT, TensorT]):
     def _name_for(self, module: ModuleT, kind: str) -> str:
         """The empty one of the first model with weights; of one that is built anew that of the one before."""
         weighted = self.has_parameters(module)
-        gone = self._gone_of_class(kind) if weighted else None
+        gone = self._gone_like(module, kind) if weighted else None
         if gone is not None:
             self.roots = [(r, n) for r, n in self.roots if n != gone]
             return gone
@@ -199,10 +199,16 @@ class NamedModules(Generic[ModuleT, TensorT]):
                 self.roots.append((weakref.ref(earlier), self._next_root(kind)))
         return self._next_root(kind)
 
-    def _gone_of_class(self, kind: str) -> str | None:
-        """The name of a root of this class that the program has let go, if there is one: it has built the
-        model anew, and loaded a checkpoint into it, say."""
-        names = [name for _, name in self.roots if self._classes.get(name) == kind]
+    def _gone_like(self, module: ModuleT, kind: str) -> str | None:
+        """The name of a root of this class, with parameters of the same names and shapes, that the program
+        has let go, if there is one: it has built the model anew, and loaded a checkpoint into it, say."""
+        own = {inner: self.table_row(parameter) for inner, parameter in self.parameters_below(module)}
+
+        def is_like(name: str) -> bool:
+            rows = [(row, self.parameter_table.get(_joined(name, inner))) for inner, row in own.items()]
+            return all(row and there and row["shape"] == there["shape"] for row, there in rows)
+
+        names = [name for _, name in self.roots if self._classes.get(name) == kind and is_like(name)]
         if names and all(reference() is not None for reference, name in self.roots if name in names):
             gc.collect()  # it may wait for that
         return next((name for reference, name in self.roots if name in names and reference() is None), None)

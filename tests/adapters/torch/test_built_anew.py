@@ -62,3 +62,14 @@ def test_it_has_the_names_of_the_one_before(tmp_path: Path) -> None:
 def test_beside_one_that_lives_it_has_its_own(tmp_path: Path) -> None:
     found = Trace(trained(tmp_path / "run", beside=True)).rank_facts(0)["roots"]
     assert {one["name"] for one in found} == {"", "Net"}
+
+
+def test_one_of_other_shapes_is_another_model(tmp_path: Path) -> None:
+    with trueup.Tracer(tmp_path / "run", level="L0", steps="0-2"):
+        for width in (4, 4, 6):
+            model = nn.Sequential(nn.Linear(4, width), nn.Linear(width, 1))
+            model(torch.randn(3, 4)).square().mean().backward()
+            torch.optim.SGD(model.parameters(), 0.1).step()
+    trace = Trace(tmp_path / "run")
+    names = [set(trace.read(step, 0).calls["name"].cast(str)) & {"", "Sequential"} for step in range(3)]
+    assert names == [{""}, {""}, {"Sequential"}]

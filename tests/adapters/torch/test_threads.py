@@ -180,7 +180,7 @@ def test_forward_and_backward_in_threads_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("late", [0.0, 0.03])
-def test_another_model_in_another_thread_once_the_first_waits(late: float, tmp_path: Path) -> None:
+def test_another_model_in_another_thread_once_the_first_is_gone(late: float, tmp_path: Path) -> None:
     def program() -> None:
         for _ in training(linear(0)):
             pass
@@ -196,5 +196,5 @@ def test_another_model_in_another_thread_once_the_first_waits(late: float, tmp_p
 
     run = capture(tmp_path / "run", program, step=4)
     assert list(run.trace.steps()) == list(range(2 * STEPS))
-    assert run.find("Sequential", "forward", "output.0")
+    assert run.find("", "forward", "output.0")
     assert not run.facts["limits"]

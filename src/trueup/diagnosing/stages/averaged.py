@@ -9,12 +9,13 @@ from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, Finding, Stage
 from trueup.types.reason import Reason, reason
 
-_CAUSES: dict[Code, str] = {
+AVERAGED: dict[Code, str] = {
     VerdictCode.AVERAGE_DECAY_DIFFERS: "decay",
     VerdictCode.AVERAGES_BEFORE_UPDATE: "order",
     VerdictCode.AVERAGES_TWICE: "microbatches",
     VerdictCode.AVERAGE_LEAVES_OUT: "parameters_only",
 }
+"""how averages are made otherwise, and what is the cause of it"""
 
 
 def averaged_weights(context: Context) -> tuple[list[Finding], tuple[Reason, ...]]:
@@ -28,7 +29,7 @@ def averaged_weights(context: Context) -> tuple[list[Finding], tuple[Reason, ...
 
 
 def _finding(gap: AverageGap, context: Context) -> Finding:
-    cause = _CAUSES.get(gap.headline.code)
+    cause = AVERAGED.get(gap.headline.code)
     return Finding(
         stage=Stage.OPTIMIZER,
         headline=gap.headline,
