@@ -115,7 +115,8 @@ def test_an_average_of_equal_updates_keeps_its_own_difference(tmp_path: Path, re
     """The weights agree after the update, so that it explains nothing of what is evaluated."""
     found = diagnosed(tmp_path, reference, program(average=0.5), replay=True, gradients=True)
     lead, finding = found.findings
-    assert (lead.stage, lead.headline.code) == (Stage.OPTIMIZER, VerdictCode.AVERAGE_DECAY_DIFFERS)
+    assert lead.stage is Stage.OPTIMIZER
+    assert VerdictCode.AVERAGE_DECAY_DIFFERS in {part.code for part in (lead.headline, *lead.headline.parts)}
     said = finding.headline
     assert (finding.stage, finding.module) == (Stage.FORWARD, "GPT")
     assert StagesCode.EVALUATED_WEIGHTS in {said.code, *(part.code for part in said.parts)}
