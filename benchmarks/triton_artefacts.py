@@ -2,7 +2,8 @@
 
     python benchmarks/triton_artefacts.py [--targets sm_80 ...] [--dtypes bfloat16 ...] [--write]
 
-For sm_80, sm_90, sm_100 and gfx942, in every dtype, with and without digest, sketch and table of offsets.
+For sm_80, sm_90, sm_100 and gfx942, in every dtype, with and without digest, sketch and table of offsets, floats
+of 16 and 32 bits as words too.
 Fails where a variant does not compile, or has the loop that sums use local memory. Beside the bandwidth of
 device memory stands what the instructions of a variant allow when none of them ever waits: the lower of the
 two is its roofline.
@@ -29,6 +30,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from trueup.adapters.torch.device import kernel
+from trueup.adapters.torch.device.plan import APART, AS_WORDS, IN_ORDER, PER_WORD
 from trueup.numerics.dtypes import DTYPES
 
 TARGETS = {
@@ -44,7 +46,7 @@ SIGNATURE = {
     "jobs": "*i64", "pointer": "i64", "row": "i64", "rows": "*i64", "partials": "*i64", "counters": "*i32",
     "powers": "*i64", "blocks": "*i16", "signs": "*fp64", "float8": "*fp32",
 }  # fmt: skip
-CONSTANTS = ("CODE", "DIGEST", "SKETCH", "OFFSETS", "LANES")
+CONSTANTS = ("CODE", "DIGEST", "SKETCH", "WALK", "TILE", "STEP")
 MOST_SAVED_BYTES = 64
 """in local memory: what a run keeps, outside the loop that sums"""
 H100_BYTES_A_SECOND, H100_LANES_A_SECOND = 3.35e12, 132 * 128 * 1.755e9
@@ -60,7 +62,8 @@ class Variant:
     dtype: str
     digest: bool
     sketch: bool
-    offsets: bool
+    walk: int
+    """see ``plan``"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +78,21 @@ class Artefact:
     """instructions of the loop that use it"""
     shared_bytes: int
     loop_instructions: int | None
-    """of one pass over full blocks of finite values"""
+    """of one pass over full blocks, or rows of them, of values that are not rare"""
     instructions_an_element: float | None
 
 
-def _warps(variant: Variant) -> int:
-    return kernel.warps_of(digest=variant.digest, sketch=variant.sketch)
+def _shape(variant: Variant) -> kernel.Shape:
+    return kernel.shape_of(
+        kernel.code_of(variant.dtype), digest=variant.digest, sketch=variant.sketch, walk=variant.walk
+    )
 
 
 def compiled(variant: Variant) -> triton.compiler.CompiledKernel:
     """The kernel for a target that need not be here."""
+    shape = _shape(variant)
     values = (
-        kernel.code_of(variant.dtype), variant.digest, variant.sketch, variant.offsets, kernel.LANES,
+        kernel.code_of(variant.dtype), variant.digest, variant.sketch, variant.walk, shape.tile, shape.step,
     )  # fmt: skip
     signature = {**SIGNATURE, **dict.fromkeys(CONSTANTS, "constexpr")}
     names = list(signature)
@@ -95,11 +101,10 @@ def compiled(variant: Variant) -> triton.compiler.CompiledKernel:
         (at,): [["tt.divisibility", 16]] for at, kind in enumerate(SIGNATURE.values()) if kind.startswith("*")
     }
     source = ASTSource(kernel.summarise, signature, constants, aligned)
-    return triton.compile(
-        source,
-        target=TARGETS[variant.target],
-        options={"num_warps": _warps(variant)},
-    )
+    target, options = TARGETS[variant.target], {"num_warps": shape.num_warps}
+    if shape.max_registers is not None and target.backend == "cuda":
+        options["maxnreg"] = shape.max_registers
+    return triton.compile(source, target=target, options=options)
 
 
 def artefact_of(variant: Variant) -> Artefact:
@@ -115,7 +120,10 @@ def _of_nvidia(variant: Variant, made: triton.compiler.CompiledKernel) -> Artefa
         usage = _run("cuobjdump", "--dump-resource-usage", file.name)
         code = _run("nvdisasm", "-c", file.name)
     numbers = {name: int(value) for name, value in re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", usage)}
-    loop, threads = loop_of(code), 32 * _warps(variant)
+    loop, shape = loop_of(code), _shape(variant)
+    elements = 2 * 1024 / (32 * shape.num_warps)
+    if variant.walk == AS_WORDS:
+        elements = shape.step * PER_WORD[variant.dtype]
     local = sum("LDL" in line or "STL" in line for line in loop)
     return Artefact(
         variant=variant,
@@ -124,7 +132,7 @@ def _of_nvidia(variant: Variant, made: triton.compiler.CompiledKernel) -> Artefa
         loop_local=local,
         shared_bytes=int(made.metadata.shared),
         loop_instructions=len(loop) or None,
-        instructions_an_element=len(loop) * threads / (2 * kernel.LANES) if loop else None,
+        instructions_an_element=len(loop) / elements if loop else None,
     )
 
 
@@ -147,8 +155,8 @@ def _of_amd(variant: Variant, made: triton.compiler.CompiledKernel) -> Artefact:
 
 
 def loop_of(code: str) -> list[str]:
-    """Instructions of one pass over two full blocks of finite values: the shortest way round the loop with
-    most additions in float64, of SASS with labels."""
+    """Instructions of one pass over two full blocks (of words: over a few rows of one): the shortest way round the
+    loop with most sums of products, of SASS with labels."""
     blocks, follow = _basic_blocks(code)
     best: tuple[int, list[str]] = 0, []
     for latch, targets in follow.items():
@@ -157,8 +165,8 @@ def loop_of(code: str) -> list[str]:
             if way is None:
                 continue
             body = [line for number in way for line in blocks[number]]
-            sums = sum("DFMA" in line or "DMUL" in line for line in body)
-            if sums > best[0]:
+            sums = sum(bool(re.search("DFMA|DMUL|FFMA|FMUL", line)) for line in body)
+            if sums > best[0] or (sums == best[0] and len(body) < len(best[1])):
                 best = sums, body
     return best[1]
 
@@ -215,8 +223,11 @@ def _run(tool: str, *arguments: str) -> str:
     return subprocess.run([str(_BIN / tool), *arguments], capture_output=True, text=True, check=True).stdout
 
 
-WANTED = ((True, True, False), (True, True, True), (True, False, False), (False, False, False))
-"""digest, sketch, table of offsets: as captured by default, of views, without sketch, statistics alone"""
+WANTED = (
+    (True, True, AS_WORDS), (True, False, AS_WORDS), (False, False, AS_WORDS),
+    (True, True, IN_ORDER), (True, True, APART), (True, False, IN_ORDER), (False, False, IN_ORDER),
+)  # fmt: skip
+"""digest, sketch and how elements lie"""
 
 
 def row_of(artefact: Artefact) -> dict[str, object]:
@@ -226,6 +237,7 @@ def row_of(artefact: Artefact) -> dict[str, object]:
     issued = None if limit is None else H100_LANES_A_SECOND / limit * itemsize
     return {
         **asdict(artefact.variant),
+        "walk": ("in order", "apart", "as words")[artefact.variant.walk],
         "registers": artefact.registers,
         "saved_bytes": artefact.saved_bytes,
         "loop_local": artefact.loop_local,
@@ -244,14 +256,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), choices=list(TARGETS))
     parser.add_argument("--dtypes", nargs="+", default=REAL, choices=REAL)
-    parser.add_argument("--first", action="store_true", help="only what is captured by default")
+    parser.add_argument("--first", action="store_true", help="all three summaries of words alone")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/triton_artefacts.json")
     options = parser.parse_args()
     rows, bad = [], 0
-    for target, dtype, (digest, sketch, offsets) in product(
+    for target, dtype, (digest, sketch, walk) in product(
         options.targets, options.dtypes, WANTED[:1] if options.first else WANTED
     ):
-        variant = Variant(target=target, dtype=dtype, digest=digest, sketch=sketch, offsets=offsets)
+        if walk == AS_WORDS and dtype not in PER_WORD:
+            continue
+        variant = Variant(target=target, dtype=dtype, digest=digest, sketch=sketch, walk=walk)
         artefact = artefact_of(variant)
         bad += bool(artefact.loop_local) or artefact.saved_bytes > MOST_SAVED_BYTES
         rows.append(row_of(artefact))

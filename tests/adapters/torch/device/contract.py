@@ -13,15 +13,18 @@ from numpy.typing import NDArray
 from trueup.adapters.torch.device.launching import Variant
 from trueup.adapters.torch.device.parts import PART_DTYPE
 from trueup.adapters.torch.device.plan import (
+    APART,
+    AS_WORDS,
     DIM_WORDS,
     HEAD_WORDS,
     MAX_RUN,
     OFFSETS,
     OUT_ROW,
+    PER_WORD,
     POINTER,
     WEIGHTS,
 )
-from trueup.numerics.digest import GENERATORS, MASK, mix
+from trueup.numerics.digest import GENERATORS, MASK, mix, powers
 from trueup.numerics.dtypes import DTYPES, bits_from_array, float64_from_array
 from trueup.numerics.sketch import places
 
@@ -54,10 +57,17 @@ def run(
 @np.errstate(over="ignore", invalid="ignore")
 def part_of(variant: Variant, words: list[int], address: Callable[[int], int]) -> np.void:
     """The part of one job."""
-    code, digest, sketch, apart = variant
+    code, digest, sketch, walk = variant
     name = NAMES[code]
-    weights = memory(address(words[WEIGHTS]), 8 * MAX_RUN).view(np.uint64) if words[WEIGHTS] else None
-    offsets = memory(address(words[OFFSETS]), 8 * MAX_RUN).view(np.int64) if apart else np.arange(MAX_RUN)
+    weights = None
+    if words[WEIGHTS]:
+        per_word = PER_WORD[name] if walk == AS_WORDS else 1
+        of_words = memory(address(words[WEIGHTS]), 8 * MAX_RUN // per_word).view(np.uint64)
+        within = powers(words[OFFSETS], per_word) if walk == AS_WORDS else np.ones(1, np.uint64)
+        weights = (of_words[:, None] * within).ravel()
+    offsets = np.arange(MAX_RUN)
+    if walk == APART:
+        offsets = memory(address(words[OFFSETS]), 8 * MAX_RUN).view(np.int64)
     part: Any = np.zeros((), PART_DTYPE)
     values, hashed = [], 0
     for first, flat, length, factor in _runs(words):

@@ -7,7 +7,7 @@ import torch
 
 from trueup.adapters.torch.device import kernel
 from trueup.adapters.torch.device.parts import PART_DTYPE, PART_WORDS, Whole, summaries_from_parts
-from trueup.adapters.torch.device.plan import MAX_PROGRAMS, dims_of, plan_of
+from trueup.adapters.torch.device.plan import MAX_PROGRAMS, PER_WORD, WORD_BYTES, dims_of, plan_of
 from trueup.adapters.torch.device.tables import Tables
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH
@@ -25,25 +25,33 @@ def summarised(
     first: int = 0,
     *,
     max_programs: int = MAX_PROGRAMS,
+    words: bool = True,
+    tile: int = 8,
 ) -> Array:
-    """Summaries of tensors of one dtype by one launch."""
+    """Summaries of tensors of one dtype by one launch; ``words``: whether they may be read as words."""
     pairs = DTYPES[dtype].kind == "complex"
     plans = [
-        plan_of(dims_of(t.shape, t.stride(), whole or tuple(t.shape), pairs=pairs), first) for t in tensors
+        plan_of(
+            dims_of(t.shape, t.stride(), whole or tuple(t.shape), pairs=pairs),
+            first,
+            0 if t.data_ptr() % WORD_BYTES or not words else PER_WORD.get(dtype, 0),
+        )
+        for t in tensors
     ]
-    starts, jobs, program, apart = [], [], 0, False
+    if len({plan.walk for plan in plans}) > 1:
+        return summarised(tensors, dtype, want, whole, first, max_programs=max_programs, words=False)
+    starts, jobs, program = [], [], 0
     total = at = sum(min(plan.num_programs, max_programs) for plan in plans)
     alone = len(tensors) == 1
     for number, (tensor, plan) in enumerate(zip(tensors, plans, strict=True)):
-        words, num = plan.words.copy(), min(plan.num_programs, max_programs)
-        words[:6] = tensor.data_ptr(), number, program, num, program, total + number
-        words[16], words[17] = TABLES.weights(plan.inner), TABLES.offsets(plan.inner)
-        apart |= not plan.contiguous
+        job, num = plan.words.copy(), min(plan.num_programs, max_programs)
+        job[:6] = tensor.data_ptr(), number, program, num, program, total + number
+        TABLES.fill(job, plan)
         TABLES.cover(plan.last_block)
         starts += [at] * num
-        at += len(words)
+        at += len(job)
         program += num
-        jobs.append(words)
+        jobs.append(job)
     rows = torch.full((len(tensors), PART_WORDS), -1)
     partials = torch.full((program, PART_WORDS), -1)
     counters = torch.zeros(total + len(tensors), dtype=torch.int32)
@@ -62,8 +70,9 @@ def summarised(
             CODE=kernel.code_of(dtype),
             DIGEST=bool(want & HAS_DIGEST),
             SKETCH=bool(want & HAS_SKETCH),
-            OFFSETS=apart,
-            LANES=kernel.LANES,
+            WALK=plans[0].walk,
+            TILE=tile,
+            STEP=4,
         )
     assert not counters.any()
     parts = rows.numpy().reshape(-1).view(PART_DTYPE)

@@ -19,10 +19,11 @@ from tests.adapters.torch.device.interpreted import TABLES, summarised
 from tests.adapters.torch.device.test_chunks import ALL, tensor_of
 from tests.numerics.arrays import arrays
 from tests.numerics.test_kernel import assert_same
-from trueup.adapters.torch.device.plan import MAX_RUN, Dim, dims_of, offsets_of, plan_of, weights_of
+from trueup.adapters.torch.device.plan import AS_WORDS, MAX_RUN, PER_WORD, Dim, dims_of, offsets_of, plan_of, weights_of
 from trueup.numerics._native import summarise_array, summarise_by_definition
 from trueup.numerics.digest import digest
 from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS
 
 pytestmark = pytest.mark.torch
 
@@ -55,6 +56,77 @@ def test_several_programs_share_a_tensor(shape: tuple[int, ...], layout: str) ->
     array = np.moveaxis(array, *MOVED[layout])
     found = summarised([tensor_of(array, "float32")], "float32", ALL)
     assert_same(found[0], summarise_array(array, ALL))
+
+
+WORD_SHAPES = {
+    "usual": [(9, 1024), (9004,), (5, 768), (7, 100, 12), (4,), (1, 11008), (3, 4, 3000)],
+    "not finite": [(8, 1024), (7, 100, 12)],
+}
+
+
+def some_values(shape: tuple[int, ...], kind: str) -> NDArray[Any]:
+    """Numbers of which some are rare: what a run of words is read again for."""
+    generator = np.random.default_rng(3)
+    array = generator.standard_normal(shape)
+    place = generator.random(shape)
+    if kind == "zeros":
+        array[place < 0.01] = 0
+    elif kind == "negative zero":
+        array[place > 0.999] = -0.0
+    elif kind == "not finite":
+        array[place < 2e-3] = np.nan
+        array[(place > 0.4) & (place < 0.402)] = np.inf
+        array[(place > 0.7) & (place < 0.702)] = -np.inf
+    elif kind == "tiny":
+        array *= 1e-20
+    elif kind == "large":
+        array *= 1e30
+    elif kind == "one sign":
+        array = -np.abs(array) - 1
+    elif kind.startswith("all"):
+        array[:] = np.nan if kind == "all NaN" else 0
+    return array
+
+
+KINDS = (
+    "usual", "zeros", "all zero", "negative zero", "not finite", "tiny", "large", "one sign", "all NaN",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_words_equal_the_definition(dtype: str, kind: str) -> None:
+    for shape in WORD_SHAPES.get(kind, [(2, 1028)]):
+        tensor = torch.from_numpy(some_values(shape, kind)).to(getattr(torch, dtype))
+        plan = plan_of(dims_of(shape, tensor.stride(), shape, pairs=False), 0, PER_WORD[dtype])
+        assert plan.walk == AS_WORDS
+        array = tensor.view({2: torch.int16, 4: torch.int32}[tensor.element_size()]).numpy()
+        expected = summarise_by_definition(array.view(DTYPES[dtype].storage), ALL, dtype)
+        assert_same(summarised([tensor], dtype, ALL, tile=2 if len(shape) == 3 else 8)[0], expected)
+
+
+@pytest.mark.parametrize("want", [HAS_STATISTICS, HAS_STATISTICS | HAS_DIGEST, HAS_STATISTICS | HAS_SKETCH])
+def test_words_of_part_of_what_there_is(want: int) -> None:
+    tensor = torch.randn(9, 1236).bfloat16()
+    array = tensor.view(torch.int16).numpy().view(DTYPES["bfloat16"].storage)
+    found = summarised([tensor], "bfloat16", want)[0]
+    assert_same(found, summarise_by_definition(array, want, "bfloat16"))
+
+
+@pytest.mark.parametrize("shift", [1, 2, 3])
+def test_what_does_not_lie_at_a_word_is_read_by_elements(shift: int) -> None:
+    tensor = torch.randn(4100).bfloat16()[shift : shift + 4096]
+    array = tensor.view(torch.int16).numpy().view(DTYPES["bfloat16"].storage)
+    found = summarised([tensor], "bfloat16", ALL)[0]
+    assert_same(found, summarise_by_definition(array, ALL, "bfloat16"))
+
+
+@pytest.mark.parametrize("first", [4, 1000, 1024, 5000])
+def test_words_of_a_shard_begin_anywhere_in_a_block(first: int) -> None:
+    tensor = torch.randn(10, 1000).bfloat16()
+    found = summarised([tensor], "bfloat16", ALL, whole=(40, 1000), first=first)[0]
+    elements = summarised([tensor], "bfloat16", ALL, whole=(40, 1000), first=first, words=False)[0]
+    assert_same(found, elements)
 
 
 def test_tensors_of_a_launch_do_not_mix() -> None:
@@ -135,11 +207,13 @@ def test_the_contract_is_what_the_kernel_does(case: tuple[NDArray[Any], str]) ->
     if not array.size:
         return
     tensor = tensor_of(array, dtype)
-    plan = plan_of(dims_of(tensor.shape, tensor.stride(), tuple(tensor.shape), pairs=False))
+    dims = dims_of(tensor.shape, tensor.stride(), tuple(tensor.shape), pairs=False)
+    plan = plan_of(dims, 0, PER_WORD.get(dtype, 0))
     words = plan.words.copy()
-    words[0], words[16], words[17] = tensor.data_ptr(), TABLES.weights(plan.inner), TABLES.offsets(plan.inner)
+    words[0] = tensor.data_ptr()
+    TABLES.fill(words, plan)
     part = contract.part_of(
-        (DTYPES[dtype].code, True, True, not plan.contiguous),
+        (DTYPES[dtype].code, True, True, plan.walk),
         [int(w) for w in words] + [0] * 64,
         lambda at: at,
     )

@@ -15,18 +15,37 @@ which, from the cache.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import triton
 import triton.language as tl
 
+from trueup.adapters.torch.device.plan import AS_WORDS
+from trueup.adapters.torch.device.words import is_rare, read_again, tile_of_words, turned
 from trueup.numerics.dtypes import DTYPES, REAL_PART
 
-LANES = 1024
+LANES = tl.constexpr(1024)
 """a sketch block"""
 
 
-def warps_of(*, digest: bool, sketch: bool) -> int:
-    """Warps of a program, which keeps sums of a quarter of a block's lanes: the fastest on an H200."""
-    return 8 if sketch else 4 if digest else 2
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a variant is compiled: ``TILE`` and ``STEP`` of the kernel, warps of a program, and the most registers
+    of a thread, where the target can be told."""
+
+    tile: int
+    step: int
+    num_warps: int
+    max_registers: int | None
+
+
+def shape_of(code: int, *, digest: bool, sketch: bool, walk: int) -> Shape:
+    """The fastest on an H100 (of words) and an H200 (of sums of a quarter of a block's lanes)."""
+    if walk == AS_WORDS and code == DTYPES["float32"].code:
+        return Shape(tile=1, step=8, num_warps=1, max_registers=104 if sketch else 80)
+    if walk == AS_WORDS:
+        return Shape(tile=2, step=8, num_warps=1, max_registers=128 if sketch else 96)
+    return Shape(tile=1, step=1, num_warps=8 if sketch else 4 if digest else 2, max_registers=None)
 
 
 WORDS = tl.constexpr(74)
@@ -230,6 +249,18 @@ def _after_tile(
     return zeros, small, most, low, high, total, squares, digest, sketch
 
 
+@triton.jit
+def _over_blocks(sums, TILE: tl.constexpr, PER_ROW: tl.constexpr):
+    """Of lanes that have the same buckets."""
+    return tl.sum(tl.reshape(sums, [TILE, PER_ROW]), axis=0)
+
+
+@triton.jit
+def _add_to(at, numbers):
+    """To what this program has written there."""
+    tl.store(at, tl.load(at) + numbers)
+
+
 # In one piece: one program of a device; what it calls would be put in line all the same.
 @triton.jit(do_not_specialize=["pointer", "row"])
 def summarise(
@@ -246,8 +277,9 @@ def summarise(
     CODE: tl.constexpr,
     DIGEST: tl.constexpr,
     SKETCH: tl.constexpr,
-    OFFSETS: tl.constexpr,
-    LANES: tl.constexpr,
+    WALK: tl.constexpr,
+    TILE: tl.constexpr,
+    STEP: tl.constexpr,
 ):
     """Summaries of one launch.
 
@@ -261,13 +293,14 @@ def summarise(
         counters: int32, one a program and then one a tensor, 0 before and after.
         powers: int64 (17, 4, 1024).
         blocks: int16, of each sketch block its rotation and, times 64, the start of its signs in units of 16.
-        signs: float64 (3072,), 1 or -1.
+        signs: float64 (3072,), 1 or -1; then bits that change the signs of 3072 elements of 16 and of 32 bits.
         float8: float32 (4, 256), what bytes mean.
         CODE: of the dtype.
         DIGEST: whether it is wanted.
         SKETCH: whether it is wanted.
-        OFFSETS: whether the elements of a run lie apart.
-        LANES: elements of a sketch block.
+        WALK: how the elements of a run lie, see ``plan``.
+        TILE: sketch blocks that are read as words at once.
+        STEP: rows of 64 elements of each of these blocks whose loads are on their way together.
     """
     program = tl.program_id(0)
     job = jobs
@@ -292,6 +325,8 @@ def summarise(
     weights = tl.load(job + 16).to(tl.pointer_type(tl.int64))
     offsets = tl.load(job + 17).to(tl.pointer_type(tl.int64))
 
+    OFFSETS: tl.constexpr = WALK == 1
+    WORDS_OF_EIGHT: tl.constexpr = WALK == 2
     WIDE: tl.constexpr = CODE == 0 or CODE == 10 or CODE == 11 or CODE == 14 or CODE == 15
     FLOAT: tl.constexpr = CODE < 8
     BYTES: tl.constexpr = (
@@ -303,7 +338,9 @@ def summarise(
             else (2 if CODE == 2 or CODE == 3 or CODE == 9 or CODE == 13 else 1)
         )
     )
-    GROUP: tl.constexpr = LANES // 4
+    PER_ROW: tl.constexpr = 64 * BYTES // 8
+    PER_WORD: tl.constexpr = 64 // PER_ROW
+    GROUP: tl.constexpr = TILE * PER_ROW if WORDS_OF_EIGHT else LANES // 4
     lane = tl.arange(0, GROUP)
     column = lane & 63
     across = lane - column
@@ -321,10 +358,28 @@ def summarise(
         high = tl.full([GROUP], float("-inf"), tl.float32)
     if CODE == 0:
         small = tl.full([GROUP], MOST64, tl.int64).to(tl.uint64, bitcast=True)
-    elif FLOAT:
+    elif FLOAT and not WORDS_OF_EIGHT:
         small = tl.full([GROUP], MOST32, tl.int32).to(tl.uint32, bitcast=True)
     else:
         small = low
+    if WORDS_OF_EIGHT:
+        of_last_dim = powers + tl.load(job + 17) * 4096
+        second = tl.load(of_last_dim + 1)
+        third = tl.load(of_last_dim + 2)
+        fourth = tl.load(of_last_dim + 3)
+        if CODE != 1:
+            second -= 65536
+            fourth -= third * 65536
+        sign_words = signs.to(tl.pointer_type(tl.int64)) + (3840 if CODE == 1 else 3072)
+        word_column = lane & (PER_ROW - 1)
+        block_of_lane = lane // PER_ROW
+        turned0 = sketch
+        turned1 = sketch
+        turned2 = sketch
+        turned3 = sketch
+        turned4 = sketch
+        turned5 = sketch
+        turned6 = sketch
     num_nan = tl.full([], 0, tl.int64)
     num_positive = tl.full([], 0, tl.int64)
     num_negative = tl.full([], 0, tl.int64)
@@ -352,89 +407,145 @@ def summarise(
         if SKETCH:
             front = (flat & (LANES - 1)).to(tl.int32)
         elements = _elements(address + memory * BYTES, CODE)
-        if CODE == 0:
-            most = tl.zeros([GROUP], tl.int64)
-        else:
-            most = tl.zeros([GROUP], tl.int32)
-        of_run = tl.zeros([GROUP], tl.int64)
-        first_full = (front + LANES - 1) // LANES
-        end_full = (front + length) // LANES
-        rotations = blocks + flat // LANES
-        num_pairs = (end_full - first_full) // 2
-        packed = 0
-        ahead = 0
-        if SKETCH:
-            packed = tl.load(rotations + first_full, mask=num_pairs > 0, other=0).to(tl.int32)
-            ahead = tl.load(rotations + first_full + 1, mask=num_pairs > 0, other=0).to(tl.int32)
-        for pair in range(num_pairs):  # all that two full blocks hold is on its way before any is added up
-            block = first_full + 2 * pair
-            begin = block * LANES - front
-            here = ((column - packed) & 63) + across
-            there = ((column - ahead) & 63) + across + LANES
-            raw0, raw1, raw2, raw3 = _loaded_block(
-                elements, elements + begin + here, offsets + begin + here, CODE, GROUP, OFFSETS
-            )
-            raw4, raw5, raw6, raw7 = _loaded_block(
-                elements, elements + begin + there, offsets + begin + there, CODE, GROUP, OFFSETS
-            )
-            weight_at, sign_at = weights + begin + here, signs + (packed >> 6) * 16 + here
-            other_at, other_sign_at = weights + begin + there, signs + (ahead >> 6) * 16 + there - LANES
-            if SKETCH:
-                again_in = block + 2 < end_full - 1
-                packed = tl.load(rotations + block + 2, mask=again_in, other=0).to(tl.int32)
-                ahead = tl.load(rotations + block + 3, mask=again_in, other=0).to(tl.int32)
-            for group in tl.static_range(4):
-                raw = raw0 if group == 0 else raw1 if group == 1 else raw2 if group == 2 else raw3
-                zeros, small, most, low, high, total, squares, of_run, sketch = _after_tile(
-                    raw, weight_at + group * GROUP, sign_at + group * GROUP, here >= 0, float8,
-                    zeros, small, most, low, high, total, squares, of_run, sketch,
-                    CODE, DIGEST, SKETCH, False,
-                )  # fmt: skip
-            for group in tl.static_range(4):
-                raw = raw4 if group == 0 else raw5 if group == 1 else raw6 if group == 2 else raw7
-                zeros, small, most, low, high, total, squares, of_run, sketch = _after_tile(
-                    raw, other_at + group * GROUP, other_sign_at + group * GROUP, here >= 0, float8,
-                    zeros, small, most, low, high, total, squares, of_run, sketch,
-                    CODE, DIGEST, SKETCH, False,
-                )  # fmt: skip
-        for rest in range(
-            3
-        ):  # a block at the front that is not full, the last of an odd number, one at the end
-            block = first_full + 2 * num_pairs + rest - 1
-            if rest == 0:
-                block = 0
-            if (block * LANES < front + length) & ((rest > 0) | (first_full > 0)):
-                packed = 0
+        if WORDS_OF_EIGHT:
+            of_run = tl.zeros([GROUP], tl.int64)
+            for tile in range((front + length + TILE * LANES - 1) // (TILE * LANES)):
+                block = tile * TILE + block_of_lane
+                packed = lane * 0
                 if SKETCH:
-                    packed = tl.load(rotations + block).to(tl.int32)
-                begin = block * LANES - front
-                for group in tl.static_range(4):
-                    here = ((column - packed) & 63) + across + group * GROUP
-                    ok = (begin + here >= 0) & (begin + here < length)
-                    at = elements + begin + here
-                    if OFFSETS:
-                        at = elements + tl.load(offsets + begin + here, mask=ok, other=0)
-                    raw = _masked(at, ok, CODE)
-                    zeros, small, most, low, high, total, squares, of_run, sketch = _after_tile(
-                        raw, weights + begin + here, signs + (packed >> 6) * 16 + here, ok, float8,
-                        zeros, small, most, low, high, total, squares, of_run, sketch,
-                        CODE, DIGEST, SKETCH, True,
+                    packed = tl.load(
+                        blocks + flat // LANES + block, mask=block * LANES < front + length, other=0
+                    ).to(tl.int32)
+                turn = packed & (PER_WORD - 1)
+                column_here = (word_column - (packed & 63) // PER_WORD) & (PER_ROW - 1)
+                place = block * LANES - front + column_here * PER_WORD
+                first_word = place // PER_WORD
+                at = elements.to(tl.pointer_type(tl.int64)) + first_word
+                weight_at = weights + first_word
+                sign_at = sign_words + (packed >> 6) * (PER_ROW // 4) + column_here
+                zero = tl.zeros([GROUP], tl.float64 if CODE == 1 else tl.float32)
+                if (tile * TILE * LANES >= front) & ((tile + 1) * TILE * LANES <= front + length):
+                    of_total, of_squares, of_low, of_high, of_small, of_tile, one, two, three, four = tile_of_words(
+                        at, weight_at, sign_at, place, length, second, third, fourth, zero,
+                        CODE, DIGEST, SKETCH, False, STEP,
                     )  # fmt: skip
-        if DIGEST:
-            digest += of_run * weight
-        if FLOAT:  # noqa: SIM102  (triton takes no `and` of a constant and a number)
-            if tl.max(most, axis=0) >= (INF64 if CODE == 0 else INF32):
-                more_nan, more_positive, more_negative = _counted(
-                    elements, offsets, float8, length, again, CODE, OFFSETS
+                else:
+                    of_total, of_squares, of_low, of_high, of_small, of_tile, one, two, three, four = tile_of_words(
+                        at, weight_at, sign_at, place, length, second, third, fourth, zero,
+                        CODE, DIGEST, SKETCH, True, STEP,
+                    )  # fmt: skip
+                all_total, all_squares = of_total.to(tl.float64), of_squares.to(tl.float64)
+                if is_rare(of_squares, of_small, CODE):
+                    (
+                        all_total, all_squares, of_low, of_high, of_small, one, two, three, four, more_zeros,
+                        more_nan, more_positive, more_negative,
+                    ) = read_again(at, sign_at, place, length, total * 0, CODE, SKETCH)  # fmt: skip
+                    zeros += more_zeros
+                    num_nan += more_nan
+                    num_positive += more_positive
+                    num_negative += more_negative
+                total += all_total
+                squares += all_squares
+                low = tl.minimum(low, of_low)
+                high = tl.maximum(high, of_high)
+                small = tl.minimum(small, of_small)
+                if DIGEST:
+                    of_run += of_tile
+                if SKETCH:
+                    turned0 += turned(turn, one, two, three, four, 0, CODE)
+                    turned1 += turned(turn, one, two, three, four, 1, CODE)
+                    turned2 += turned(turn, one, two, three, four, 2, CODE)
+                    if CODE != 1:
+                        turned3 += turned(turn, one, two, three, four, 3, CODE)
+                        turned4 += turned(turn, one, two, three, four, 4, CODE)
+                        turned5 += turned(turn, one, two, three, four, 5, CODE)
+                        turned6 += turned(turn, one, two, three, four, 6, CODE)
+            if DIGEST:
+                digest += of_run * weight
+        else:
+            if CODE == 0:
+                most = tl.zeros([GROUP], tl.int64)
+            else:
+                most = tl.zeros([GROUP], tl.int32)
+            of_run = tl.zeros([GROUP], tl.int64)
+            first_full = (front + LANES - 1) // LANES
+            end_full = (front + length) // LANES
+            rotations = blocks + flat // LANES
+            num_pairs = (end_full - first_full) // 2
+            packed = 0
+            ahead = 0
+            if SKETCH:
+                packed = tl.load(rotations + first_full, mask=num_pairs > 0, other=0).to(tl.int32)
+                ahead = tl.load(rotations + first_full + 1, mask=num_pairs > 0, other=0).to(tl.int32)
+            for pair in range(num_pairs):  # all that two full blocks hold is on its way before any is added up
+                block = first_full + 2 * pair
+                begin = block * LANES - front
+                here = ((column - packed) & 63) + across
+                there = ((column - ahead) & 63) + across + LANES
+                raw0, raw1, raw2, raw3 = _loaded_block(
+                    elements, elements + begin + here, offsets + begin + here, CODE, GROUP, OFFSETS
                 )
-                num_nan += more_nan
-                num_positive += more_positive
-                num_negative += more_negative
+                raw4, raw5, raw6, raw7 = _loaded_block(
+                    elements, elements + begin + there, offsets + begin + there, CODE, GROUP, OFFSETS
+                )
+                weight_at, sign_at = weights + begin + here, signs + (packed >> 6) * 16 + here
+                other_at, other_sign_at = weights + begin + there, signs + (ahead >> 6) * 16 + there - LANES
+                if SKETCH:
+                    again_in = block + 2 < end_full - 1
+                    packed = tl.load(rotations + block + 2, mask=again_in, other=0).to(tl.int32)
+                    ahead = tl.load(rotations + block + 3, mask=again_in, other=0).to(tl.int32)
+                for group in tl.static_range(4):
+                    raw = raw0 if group == 0 else raw1 if group == 1 else raw2 if group == 2 else raw3
+                    zeros, small, most, low, high, total, squares, of_run, sketch = _after_tile(
+                        raw, weight_at + group * GROUP, sign_at + group * GROUP, here >= 0, float8,
+                        zeros, small, most, low, high, total, squares, of_run, sketch,
+                        CODE, DIGEST, SKETCH, False,
+                    )  # fmt: skip
+                for group in tl.static_range(4):
+                    raw = raw4 if group == 0 else raw5 if group == 1 else raw6 if group == 2 else raw7
+                    zeros, small, most, low, high, total, squares, of_run, sketch = _after_tile(
+                        raw, other_at + group * GROUP, other_sign_at + group * GROUP, here >= 0, float8,
+                        zeros, small, most, low, high, total, squares, of_run, sketch,
+                        CODE, DIGEST, SKETCH, False,
+                    )  # fmt: skip
+            for rest in range(
+                3
+            ):  # a block at the front that is not full, the last of an odd number, one at the end
+                block = first_full + 2 * num_pairs + rest - 1
+                if rest == 0:
+                    block = 0
+                if (block * LANES < front + length) & ((rest > 0) | (first_full > 0)):
+                    packed = 0
+                    if SKETCH:
+                        packed = tl.load(rotations + block).to(tl.int32)
+                    begin = block * LANES - front
+                    for group in tl.static_range(4):
+                        here = ((column - packed) & 63) + across + group * GROUP
+                        ok = (begin + here >= 0) & (begin + here < length)
+                        at = elements + begin + here
+                        if OFFSETS:
+                            at = elements + tl.load(offsets + begin + here, mask=ok, other=0)
+                        raw = _masked(at, ok, CODE)
+                        zeros, small, most, low, high, total, squares, of_run, sketch = _after_tile(
+                            raw, weights + begin + here, signs + (packed >> 6) * 16 + here, ok, float8,
+                            zeros, small, most, low, high, total, squares, of_run, sketch,
+                            CODE, DIGEST, SKETCH, True,
+                        )  # fmt: skip
+            if DIGEST:
+                digest += of_run * weight
+            if FLOAT:  # noqa: SIM102  (triton takes no `and` of a constant and a number)
+                if tl.max(most, axis=0) >= (INF64 if CODE == 0 else INF32):
+                    more_nan, more_positive, more_negative = _counted(
+                        elements, offsets, float8, length, again, CODE, OFFSETS
+                    )
+                    num_nan += more_nan
+                    num_positive += more_positive
+                    num_negative += more_negative
 
     if CODE == 0:
         least = tl.min(small, axis=0).to(tl.int64, bitcast=True)
         smallest = tl.where(least >= INF64 - 1, INF64, least + 1).to(tl.float64, bitcast=True)
-    elif FLOAT:
+    elif FLOAT and not WORDS_OF_EIGHT:
         least = tl.min(small, axis=0).to(tl.int32, bitcast=True)
         smallest = tl.where(least >= INF32 - 1, INF32, least + 1).to(tl.float32, bitcast=True).to(tl.float64)
     else:
@@ -455,8 +566,25 @@ def summarise(
     tl.store(numbers + 7, smallest)
     tl.store(numbers + 8, tl.sum(total, axis=0))
     tl.store(numbers + 9, tl.sum(squares, axis=0))
-    bucket = tl.arange(0, 64)
-    tl.store(numbers + 10 + bucket, tl.sum(tl.reshape(sketch, [GROUP // 64, 64]), axis=0))
+    if WORDS_OF_EIGHT:
+        if SKETCH:
+            first_bucket = 10 + tl.arange(0, PER_ROW) * PER_WORD
+            next_bucket = 10 + (tl.arange(0, PER_ROW) + 1) % PER_ROW * PER_WORD
+            tl.store(numbers + first_bucket, _over_blocks(turned0, TILE, PER_ROW))
+            tl.store(numbers + first_bucket + 1, _over_blocks(turned1, TILE, PER_ROW))
+            if CODE == 1:
+                tl.debug_barrier()
+                _add_to(numbers + next_bucket, _over_blocks(turned2, TILE, PER_ROW))
+            else:
+                tl.store(numbers + first_bucket + 2, _over_blocks(turned2, TILE, PER_ROW))
+                tl.store(numbers + first_bucket + 3, _over_blocks(turned3, TILE, PER_ROW))
+                tl.debug_barrier()
+                _add_to(numbers + next_bucket, _over_blocks(turned4, TILE, PER_ROW))
+                _add_to(numbers + next_bucket + 1, _over_blocks(turned5, TILE, PER_ROW))
+                _add_to(numbers + next_bucket + 2, _over_blocks(turned6, TILE, PER_ROW))
+    elif SKETCH:
+        bucket = tl.arange(0, 64)
+        tl.store(numbers + 10 + bucket, tl.sum(tl.reshape(sketch, [GROUP // 64, 64]), axis=0))
     if shared:
         first = local // FAMILY * FAMILY
         num_families = (num_programs + FAMILY - 1) // FAMILY
@@ -475,7 +603,7 @@ def summarise(
                 if going:
                     tl.debug_barrier()
                     tl.store(counter, 0)
-                    _combine(source, many, apart, target)
+                    _combine(source, many, apart, target, SKETCH)
                     going = (num_families > 1) & (apart == 1)
                     counter = counters + tl.load(job + 5)
                     source = base
@@ -485,31 +613,28 @@ def summarise(
 
 
 @triton.jit
-def _combine(partials, num_parts, apart, out):
-    """Add up parts in their order, so many rows apart; caches that others do not write are passed by."""
-    each = tl.arange(0, 8)[:, None]
-    word = tl.arange(0, 128)[None, :]
-    source = partials.to(tl.pointer_type(tl.float64))
-    first_word = tl.arange(0, 8)[None, :]
-    counts = tl.zeros([8], tl.int64)
-    sums = tl.zeros([128], tl.float64)
-    low = tl.full([128], float("inf"), tl.float64)
-    high = tl.full([128], float("-inf"), tl.float64)
-    for first in range(0, num_parts, 8):
-        row = (first + each) * apart * WORDS
-        ok = first + each < num_parts
-        counted = ok & (first_word < 5)
-        counts += tl.sum(
-            tl.load(partials + row + first_word, mask=counted, other=0, cache_modifier=".cg"), axis=0
-        )
-        there = ok & (word >= 5) & (word < WORDS)
-        number = tl.load(source + row + word, mask=there, other=0, cache_modifier=".cg")
-        sums += tl.sum(number, axis=0)
-        low = tl.minimum(low, tl.min(tl.where(ok, number, float("inf")), axis=0))
-        high = tl.maximum(high, tl.max(tl.where(ok, number, float("-inf")), axis=0))
-    at = tl.arange(0, 128)
-    numbers = out.to(tl.pointer_type(tl.float64))
-    found = tl.where((at == 5) | (at == 7), low, tl.where(at == 6, high, sums))
+def _combine(partials, num_parts, apart, out, SKETCH: tl.constexpr):
+    """Add up parts in their order, so many rows apart; caches that others do not write are passed by. Without a
+    sketch, words of it are neither read nor written."""
+    NUM: tl.constexpr = 74 if SKETCH else 10
+    TOGETHER: tl.constexpr = 8 if SKETCH else 32
+    word = tl.arange(0, 128 if SKETCH else 16)
+    there = word < NUM
+    nothing = word * 0
+    counts = nothing.to(tl.int64)
+    sums = nothing.to(tl.float64)
+    low = sums + float("inf")
+    high = sums - float("inf")
+    for first in range(0, num_parts, TOGETHER):
+        for each in tl.static_range(TOGETHER):
+            ok = there & (nothing + first + each < num_parts)
+            at = partials + (first + each) * apart * WORDS + word
+            raw = tl.load(at, mask=ok, other=0, cache_modifier=".cg")
+            number = raw.to(tl.float64, bitcast=True)
+            counts += raw
+            sums += number
+            low = tl.minimum(low, tl.where(ok, number, float("inf")))
+            high = tl.maximum(high, tl.where(ok, number, float("-inf")))
+    found = tl.where((word == 5) | (word == 7), low, tl.where(word == 6, high, sums))
     tl.debug_barrier()  # where the parts were, their sum may be written
-    tl.store(out + tl.arange(0, 8), counts, mask=tl.arange(0, 8) < 5)
-    tl.store(numbers + at, found, mask=(at >= 5) & (at < WORDS))
+    tl.store(out + word, tl.where(word < 5, counts, found.to(tl.int64, bitcast=True)), mask=there)

@@ -24,8 +24,8 @@ from trueup.adapters.placing import Place
 from trueup.adapters.torch.device.parts import PART_DTYPE, PART_WORDS
 from trueup.adapters.torch.device.plan import (
     AT_LAUNCH,
-    OFFSETS,
-    WEIGHTS,
+    PER_WORD,
+    WORD_BYTES,
     dims_of,
     plan_of,
 )
@@ -49,8 +49,8 @@ MAX_NUMBERS = 1 << 14
 MAX_TEMPLATES = 4096
 """kinds of tensors whose jobs are remembered"""
 
-Variant = tuple[int, bool, bool, bool]
-"""CODE, DIGEST, SKETCH, OFFSETS of the kernel"""
+Variant = tuple[int, bool, bool, int]
+"""CODE, DIGEST, SKETCH, WALK of the kernel"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ class Jobs:
         row-major index of its first element there.
         """
         pointer, shape, strides = where
-        key = (shape, strides, dtype, want, whole, first)
+        key = (shape, strides, dtype, want, whole, first, pointer % WORD_BYTES == 0)
         with self._lock:
             template = self._templates.get(key) or self._made(*key)
             part = self._num_parts
@@ -252,22 +252,23 @@ class Jobs:
         want: int,
         whole: tuple[int, ...] | None,
         first: int,
+        aligned: bool,
     ) -> _Template:
         tables = self._tables
         if tables.is_full or len(self._templates) >= MAX_TEMPLATES:
             self._drop_tables()
         pairs = DTYPES[dtype].kind == "complex"
-        plan = plan_of(dims_of(shape, strides, shape if whole is None else whole, pairs=pairs), first)
+        dims = dims_of(shape, strides, shape if whole is None else whole, pairs=pairs)
+        plan = plan_of(dims, first, PER_WORD.get(dtype, 0) if aligned else 0)
         tables.cover(plan.last_block)
         words, at = self._pinned_words(len(plan.words))
         words[:] = plan.words
         words[2:AT_LAUNCH] = 0, plan.num_programs, 0, MAX_LAUNCH_PROGRAMS
-        words[WEIGHTS] = tables.weights(plan.inner)
-        words[OFFSETS] = 0 if plan.contiguous else tables.offsets(plan.inner)
+        tables.fill(words, plan)
         code = DTYPES[REAL_PART.get(dtype, dtype)].code
-        variant = code, bool(want & HAS_DIGEST), bool(want & HAS_SKETCH), not plan.contiguous
+        variant = code, bool(want & HAS_DIGEST), bool(want & HAS_SKETCH), plan.walk
         made = _Template(variant, plan.num_programs, words, self._copied(at, len(words)))
-        self._templates[shape, strides, dtype, want, whole, first] = made
+        self._templates[shape, strides, dtype, want, whole, first, aligned] = made
         tables.num_copied += 1
         self._tables_ready = self._event(self._module.current_stream(self._device))
         return made

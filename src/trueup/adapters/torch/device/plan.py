@@ -23,6 +23,8 @@ MAX_RUN = 8 * PERIOD
 FEW_PROGRAMS, MAX_PROGRAMS = 264, 1056
 """programs that share one tensor: two for each of the some hundred processors of a device, eight of a large
 tensor; more have more to add up"""
+MOST_WORD_PROGRAMS = 2112
+"""of one warp, of a large tensor whose elements are read as words: 16 for each of 132 processors"""
 
 HEAD_WORDS, DIM_WORDS = 18, 4
 """int64 words of a job, and of each of its outer dims"""
@@ -30,7 +32,13 @@ POINTER, OUT_ROW, AT_LAUNCH = 0, 1, 6
 """the words before AT_LAUNCH are known at a launch: address of the tensor, its row, its first program in the
 launch, how many it has, where their parts go, and its counter"""
 WEIGHTS, OFFSETS = 16, 17
-"""words that hold addresses of a run's tables"""
+"""words that hold addresses of a run's tables; of a run read as words, OFFSETS holds the generator of its last
+dim"""
+IN_ORDER, APART, AS_WORDS = 0, 1, 2
+"""how the elements of a run lie: one after another, apart, or one after another in words of eight bytes"""
+WORD_BYTES = 8
+PER_WORD = {"float32": 2, "complex64": 2, "float16": 4, "bfloat16": 4}
+"""real elements of a word, of dtypes whose words the kernel takes apart"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,8 @@ class Plan:
         words: of its job; those known at launch, and the addresses of tables, are 0.
         num_programs: how many programs share it.
         inner: dims inside a run, the first of them open-ended: what its tables depend on.
-        contiguous: a run's elements follow one another in memory.
+        walk: how a run's elements lie: IN_ORDER, APART or AS_WORDS.
+        per_word: real elements that share a digest weight of the tables: those of a word, or 1.
         last_block: the highest sketch block it touches.
         numel: real elements.
     """
@@ -60,7 +69,8 @@ class Plan:
     words: NDArray[np.int64]
     num_programs: int
     inner: tuple[Dim, ...]
-    contiguous: bool
+    walk: int
+    per_word: int
     last_block: int
     numel: int
 
@@ -88,12 +98,14 @@ def dims_of(
     return (*dims, *([Dim(2, 1, 1, 16)] if pairs else []))
 
 
-def plan_of(dims: tuple[Dim, ...], first: int = 0) -> Plan:
+def plan_of(dims: tuple[Dim, ...], first: int = 0, per_word: int = 0) -> Plan:
     """How a tensor that is not empty is walked.
 
     Args:
         dims: outermost first.
         first: row-major index of its first element in the whole.
+        per_word: real elements in a word, where the first lies at a multiple of ``WORD_BYTES`` and the kernel
+            reads words of such elements; 0 where not.
     """
     kept = tuple(dim for dim in dims if dim.size > 1) or (_NONE,)
     if kept[-1].flat != 1:  # a part of one column: no two elements follow one another in the whole
@@ -103,6 +115,10 @@ def plan_of(dims: tuple[Dim, ...], first: int = 0) -> Plan:
     rows = _rows(split, row, aligned=first % PERIOD == 0 and all(dim.flat % PERIOD == 0 for dim in outer))
     per_line = -(-split.size // rows)
     num_runs = per_line * math.prod(dim.size for dim in outer)
+    walk = APART
+    if _is_contiguous(inner):
+        apart = (first, *(number for dim in outer for number in (dim.stride, dim.flat)), inner[-1].size, rows * row)
+        walk = AS_WORDS if per_word and not any(number % per_word for number in apart) else IN_ORDER
     words = np.zeros(HEAD_WORDS + DIM_WORDS * len(outer), np.int64)
     words[6:16] = (
         num_runs,
@@ -121,9 +137,10 @@ def plan_of(dims: tuple[Dim, ...], first: int = 0) -> Plan:
         words[start : start + DIM_WORDS] = dim.size, dim.stride, dim.flat, dim.generator
     return Plan(
         words=words,
-        num_programs=min(num_runs, max(FEW_PROGRAMS, min(MAX_PROGRAMS, num_runs // 4))),
+        num_programs=_num_programs(num_runs, walk),
         inner=inner,
-        contiguous=_is_contiguous(inner),
+        walk=walk,
+        per_word=per_word if walk == AS_WORDS else 1,
         last_block=(first + sum((dim.size - 1) * dim.flat for dim in kept)) // PERIOD,
         numel=math.prod(dim.size for dim in kept),
     )
@@ -132,14 +149,25 @@ def plan_of(dims: tuple[Dim, ...], first: int = 0) -> Plan:
 _NONE = Dim(1, 1, 1, 0)
 
 
+def _num_programs(num_runs: int, walk: int) -> int:
+    if walk == AS_WORDS:
+        return min(num_runs, max(MOST_WORD_PROGRAMS // 2, min(MOST_WORD_PROGRAMS, num_runs // 4)))
+    return min(num_runs, max(FEW_PROGRAMS, min(MAX_PROGRAMS, num_runs // 4)))
+
+
 def _rows(split: Dim, row: int, *, aligned: bool) -> int:
     """Rows of a run, so that it lies in at most eight sketch blocks. ``aligned``: lines start a block."""
     rows = min(max(MAX_RUN // row, 1), split.size)
     step = PERIOD // math.gcd(PERIOD, split.flat)
     if aligned and (rows == split.size or rows >= step):
         return rows if rows == split.size else rows // step * step
-    rows = min(max((MAX_RUN - PERIOD) // row, 1), split.size)
-    return -(-split.size // -(-split.size // rows))
+    even = WORD_BYTES // math.gcd(WORD_BYTES, row)  # so many rows end with a word
+    most = max((MAX_RUN - PERIOD) // row, 1)
+    if most < even:
+        even = 1
+    rows = min(most // even * even, split.size)
+    rows = -(-split.size // -(-split.size // rows))
+    return min(split.size, -(-rows // even) * even)
 
 
 def _split(dims: tuple[Dim, ...]) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
@@ -160,13 +188,14 @@ def _is_contiguous(inner: tuple[Dim, ...]) -> bool:
     return True
 
 
-def weights_of(inner: tuple[Dim, ...]) -> NDArray[np.int64]:
-    """Digest weights of a run's elements, as many as fit a run; the first dim is as long as needed."""
+def weights_of(inner: tuple[Dim, ...], per_word: int = 1) -> NDArray[np.int64]:
+    """Digest weights of a run's elements (of the first of each word), as many as fit a run; the first dim is as
+    long as needed."""
     weights = np.ones(1, np.uint64)
     for number, dim in reversed(list(enumerate(inner))):
         size = dim.size if number else max(1, MAX_RUN // len(weights))
         weights = (powers(dim.generator, size)[:, None] * weights).ravel()
-    return weights.view(np.int64)
+    return np.ascontiguousarray(weights[::per_word]).view(np.int64)
 
 
 def offsets_of(inner: tuple[Dim, ...]) -> NDArray[np.int64]:

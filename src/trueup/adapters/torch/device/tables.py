@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trueup.adapters.torch.device.plan import Dim, offsets_of, weights_of
+from trueup.adapters.torch.device.plan import APART, OFFSETS, WEIGHTS, Plan, offsets_of, weights_of
 from trueup.adapters.torch.memory import data_ptr, numpy_of
 from trueup.numerics import sketch as sketches
 from trueup.numerics.digest import GENERATORS, MASK
@@ -48,15 +48,18 @@ class Tables:
             start, rotation = sketches.block_places(np.arange(self._num_blocks, dtype=np.int64))
             self.blocks = self._put((start << 6 | rotation).astype(np.int16))
 
-    def weights(self, inner: tuple[Dim, ...]) -> int:
-        """Address of the digest weights of a run."""
-        key = ("weights", inner[0].generator, *((dim.size, dim.generator) for dim in inner[1:]))
-        return self._address(key, lambda: weights_of(inner))
-
-    def offsets(self, inner: tuple[Dim, ...]) -> int:
-        """Address of the memory offsets of a run."""
-        key = ("offsets", inner[0].stride, *((dim.size, dim.stride) for dim in inner[1:]))
-        return self._address(key, lambda: offsets_of(inner))
+    def fill(self, words: NDArray[np.int64], plan: Plan) -> None:
+        """Write into a job's words where the tables of its runs are."""
+        inner = plan.inner
+        key: tuple[object, ...] = (inner[0].generator, *((dim.size, dim.generator) for dim in inner[1:]))
+        words[WEIGHTS] = self._address(
+            ("weights", plan.per_word, *key), lambda: weights_of(inner, plan.per_word)
+        )
+        if plan.walk == APART:
+            key = (inner[0].stride, *((dim.size, dim.stride) for dim in inner[1:]))
+            words[OFFSETS] = self._address(("offsets", *key), lambda: offsets_of(inner))
+        else:
+            words[OFFSETS] = inner[-1].generator
 
     @property
     def is_full(self) -> bool:
@@ -94,5 +97,8 @@ def _powers() -> NDArray[np.int64]:
 
 
 def _signs() -> NDArray[np.float64]:
-    signs = np.concatenate([sketches.SIGNS, sketches.SIGNS[: sketches.PERIOD]])
-    return np.where(signs < 0, -1.0, 1.0)
+    """3072 as numbers, then as bits that change the sign of so many elements of 16 and of 32 bits."""
+    negative = np.concatenate([sketches.SIGNS, sketches.SIGNS[: sketches.PERIOD]]) < 0
+    short = np.where(negative, np.uint16(1 << 15), np.uint16(0))
+    long = np.where(negative, np.uint32(1 << 31), np.uint32(0))
+    return np.concatenate([np.where(negative, -1.0, 1.0), short.view(np.float64), long.view(np.float64)])

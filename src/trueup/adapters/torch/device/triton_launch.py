@@ -38,8 +38,8 @@ def is_recent(version: str) -> bool:
     return tuple(int(part) for part in version.split(".")[:2]) >= (3, 4)
 
 
-Constants = tuple[int, bool, bool, bool, int]
-"""a variant, and ``LANES``"""
+Constants = tuple[int, bool, bool, int, int, int]
+"""a variant, and the ``TILE`` and ``STEP`` it is compiled for"""
 
 
 class _Compiled(Protocol):
@@ -77,12 +77,16 @@ class Starter:
         """Of a variant with so many programs."""
         from trueup.adapters.torch.device import kernel
 
-        of, constants = (variant, jobs.device), (*variant, kernel.LANES)
+        code, digest, sketch, walk = variant
+        shape = kernel.shape_of(code, digest=digest, sketch=sketch, walk=walk)
+        of, constants = (variant, jobs.device), (*variant, shape.tile, shape.step)
         if of not in self._compiled:
             start = kernel.summarise[(num_programs,)]
-            warps = kernel.warps_of(digest=variant[1], sketch=variant[2])
+            options = {"num_warps": shape.num_warps}
+            if shape.max_registers is not None and torch.version.cuda is not None:
+                options["maxnreg"] = shape.max_registers
             with ours():  # triton reads addresses through the watched attributes
-                self._compiled[of] = start(jobs, pointer, row, *room.tensors, *constants, num_warps=warps)
+                self._compiled[of] = start(jobs, pointer, row, *room.tensors, *constants, **options)
         else:
             start = self._compiled[of][(num_programs, 1, 1)]
             self._started[variant, jobs.device, num_programs] = start, constants
