@@ -46,7 +46,7 @@ SIGNATURE = {
     "jobs": "*i64", "pointer": "i64", "row": "i64", "rows": "*i64", "partials": "*i64", "counters": "*i32",
     "powers": "*i64", "blocks": "*i16", "signs": "*fp64", "float8": "*fp32",
 }  # fmt: skip
-CONSTANTS = ("CODE", "DIGEST", "SKETCH", "WALK", "TILE", "STEP")
+CONSTANTS = ("CODE", "DIGEST", "SKETCH", "WALK", "TILE", "STEP", "PAIRS")
 MOST_SAVED_BYTES = 64
 """in local memory: what a run keeps, outside the loop that sums"""
 H100_BYTES_A_SECOND, H100_LANES_A_SECOND = 3.35e12, 132 * 128 * 1.755e9
@@ -93,6 +93,7 @@ def compiled(variant: Variant) -> triton.compiler.CompiledKernel:
     shape = _shape(variant)
     values = (
         kernel.code_of(variant.dtype), variant.digest, variant.sketch, variant.walk, shape.tile, shape.step,
+        shape.pairs and TARGETS[variant.target].backend == "cuda",
     )  # fmt: skip
     signature = {**SIGNATURE, **dict.fromkeys(CONSTANTS, "constexpr")}
     names = list(signature)

@@ -73,6 +73,7 @@ def summarised(
             WALK=plans[0].walk,
             TILE=tile,
             STEP=4,
+            PAIRS=False,
         )
     assert not counters.any()
     parts = rows.numpy().reshape(-1).view(PART_DTYPE)

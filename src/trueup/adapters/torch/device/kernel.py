@@ -37,15 +37,18 @@ class Shape:
     step: int
     num_warps: int
     max_registers: int | None
+    pairs: bool
+    """``PAIRS`` where the target can"""
 
 
 def shape_of(code: int, *, digest: bool, sketch: bool, walk: int) -> Shape:
     """The fastest on an H100 (of words) and an H200 (of sums of a quarter of a block's lanes)."""
-    if walk == AS_WORDS and code == DTYPES["float32"].code:
-        return Shape(tile=1, step=8, num_warps=1, max_registers=104 if sketch else 80)
-    if walk == AS_WORDS:
-        return Shape(tile=2, step=8, num_warps=1, max_registers=128 if sketch else 96)
-    return Shape(tile=1, step=1, num_warps=8 if sketch else 4 if digest else 2, max_registers=None)
+    if walk != AS_WORDS:
+        warps = 8 if sketch else 4 if digest else 2
+        return Shape(tile=1, step=1, num_warps=warps, max_registers=None, pairs=False)
+    if code == DTYPES["float32"].code:
+        return Shape(tile=1, step=8, num_warps=1, max_registers=104 if sketch else 80, pairs=False)
+    return Shape(tile=2, step=8, num_warps=1, max_registers=128 if sketch else 96, pairs=True)
 
 
 WORDS = tl.constexpr(74)
@@ -280,6 +283,7 @@ def summarise(
     WALK: tl.constexpr,
     TILE: tl.constexpr,
     STEP: tl.constexpr,
+    PAIRS: tl.constexpr,
 ):
     """Summaries of one launch.
 
@@ -293,7 +297,7 @@ def summarise(
         counters: int32, one a program and then one a tensor, 0 before and after.
         powers: int64 (17, 4, 1024).
         blocks: int16, of each sketch block its rotation and, times 64, the start of its signs in units of 16.
-        signs: float64 (3072,), 1 or -1; then bits that change the signs of 3072 elements of 16 and of 32 bits.
+        signs: float64 (3072,), 1 or -1; then so many as bfloat16 and as float32.
         float8: float32 (4, 256), what bytes mean.
         CODE: of the dtype.
         DIGEST: whether it is wanted.
@@ -301,6 +305,7 @@ def summarise(
         WALK: how the elements of a run lie, see ``plan``.
         TILE: sketch blocks that are read as words at once.
         STEP: rows of 64 elements of each of these blocks whose loads are on their way together.
+        PAIRS: whether the target has instructions for two numbers of 16 bits at once, which this needs.
     """
     program = tl.program_id(0)
     job = jobs
@@ -427,12 +432,12 @@ def summarise(
                 if (tile * TILE * LANES >= front) & ((tile + 1) * TILE * LANES <= front + length):
                     of_total, of_squares, of_low, of_high, of_small, of_tile, one, two, three, four = tile_of_words(
                         at, weight_at, sign_at, place, length, second, third, fourth, zero,
-                        CODE, DIGEST, SKETCH, False, STEP,
+                        CODE, DIGEST, SKETCH, False, STEP, PAIRS,
                     )  # fmt: skip
                 else:
                     of_total, of_squares, of_low, of_high, of_small, of_tile, one, two, three, four = tile_of_words(
                         at, weight_at, sign_at, place, length, second, third, fourth, zero,
-                        CODE, DIGEST, SKETCH, True, STEP,
+                        CODE, DIGEST, SKETCH, True, STEP, PAIRS,
                     )  # fmt: skip
                 all_total, all_squares = of_total.to(tl.float64), of_squares.to(tl.float64)
                 if is_rare(of_squares, of_small, CODE):
@@ -603,7 +608,7 @@ def summarise(
                 if going:
                     tl.debug_barrier()
                     tl.store(counter, 0)
-                    _combine(source, many, apart, target, SKETCH)
+                    _combine(source, many, apart, target)
                     going = (num_families > 1) & (apart == 1)
                     counter = counters + tl.load(job + 5)
                     source = base
@@ -613,20 +618,17 @@ def summarise(
 
 
 @triton.jit
-def _combine(partials, num_parts, apart, out, SKETCH: tl.constexpr):
-    """Add up parts in their order, so many rows apart; caches that others do not write are passed by. Without a
-    sketch, words of it are neither read nor written."""
-    NUM: tl.constexpr = 74 if SKETCH else 10
-    TOGETHER: tl.constexpr = 8 if SKETCH else 32
-    word = tl.arange(0, 128 if SKETCH else 16)
-    there = word < NUM
+def _combine(partials, num_parts, apart, out):
+    """Add up parts in their order, so many rows apart; caches that others do not write are passed by."""
+    word = tl.arange(0, 128)
+    there = word < WORDS
     nothing = word * 0
     counts = nothing.to(tl.int64)
     sums = nothing.to(tl.float64)
     low = sums + float("inf")
     high = sums - float("inf")
-    for first in range(0, num_parts, TOGETHER):
-        for each in tl.static_range(TOGETHER):
+    for first in range(0, num_parts, 8):
+        for each in tl.static_range(8):
             ok = there & (nothing + first + each < num_parts)
             at = partials + (first + each) * apart * WORDS + word
             raw = tl.load(at, mask=ok, other=0, cache_modifier=".cg")

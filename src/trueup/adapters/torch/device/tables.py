@@ -97,8 +97,8 @@ def _powers() -> NDArray[np.int64]:
 
 
 def _signs() -> NDArray[np.float64]:
-    """3072 as numbers, then as bits that change the sign of so many elements of 16 and of 32 bits."""
-    negative = np.concatenate([sketches.SIGNS, sketches.SIGNS[: sketches.PERIOD]]) < 0
-    short = np.where(negative, np.uint16(1 << 15), np.uint16(0))
-    long = np.where(negative, np.uint32(1 << 31), np.uint32(0))
-    return np.concatenate([np.where(negative, -1.0, 1.0), short.view(np.float64), long.view(np.float64)])
+    """3072 as float64, then as bfloat16, then as float32."""
+    signs = np.concatenate([sketches.SIGNS, sketches.SIGNS[: sketches.PERIOD]])
+    single = np.where(signs < 0, -1, 1).astype(np.float32)
+    short = (single.view(np.uint32) >> 16).astype(np.uint16)
+    return np.concatenate([single.astype(np.float64), short.view(np.float64), single.view(np.float64)])

@@ -38,8 +38,17 @@ def is_recent(version: str) -> bool:
     return tuple(int(part) for part in version.split(".")[:2]) >= (3, 4)
 
 
-Constants = tuple[int, bool, bool, int, int, int]
-"""a variant, and the ``TILE`` and ``STEP`` it is compiled for"""
+Constants = tuple[int, bool, bool, int, int, int, bool]
+"""a variant, and the ``TILE``, ``STEP`` and ``PAIRS`` it is compiled for"""
+
+
+def _is_nvidia(device: torch.device) -> bool:
+    return device.type == "cuda" and torch.version.hip is None
+
+
+def _compares_pairs(device: torch.device) -> bool:
+    """Whether it takes ``min.bf16x2``: from compute capability 8.0 on."""
+    return _is_nvidia(device) and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 class _Compiled(Protocol):
@@ -79,11 +88,12 @@ class Starter:
 
         code, digest, sketch, walk = variant
         shape = kernel.shape_of(code, digest=digest, sketch=sketch, walk=walk)
-        of, constants = (variant, jobs.device), (*variant, shape.tile, shape.step)
+        pairs = shape.pairs and _compares_pairs(jobs.device)
+        of, constants = (variant, jobs.device), (*variant, shape.tile, shape.step, pairs)
         if of not in self._compiled:
             start = kernel.summarise[(num_programs,)]
             options = {"num_warps": shape.num_warps}
-            if shape.max_registers is not None and torch.version.cuda is not None:
+            if shape.max_registers is not None and _is_nvidia(jobs.device):
                 options["maxnreg"] = shape.max_registers
             with ours():  # triton reads addresses through the watched attributes
                 self._compiled[of] = start(jobs, pointer, row, *room.tensors, *constants, **options)
