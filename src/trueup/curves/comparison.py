@@ -33,6 +33,7 @@ from trueup.curves.statistics.health import Health, health, overflows, plateau, 
 from trueup.curves.statistics.late import late
 from trueup.curves.statistics.noise import outliers
 from trueup.curves.statistics.onset import Onset, onset
+from trueup.curves.statistics.passing import passing
 from trueup.curves.statistics.spikes import Spikes, heights, spikes
 from trueup.curves.statistics.trend import trended
 from trueup.curves.thresholds import (
@@ -99,6 +100,7 @@ class CurveComparison:
             "late": e.late,
             "envelope": e.envelope,
             "excursions": e.excursions,
+            "passing": e.passing,
             "spikes": e.spikes,
             "grad_norm_spikes": e.norm_spikes,
             "learning_rates": e.rates,
@@ -263,6 +265,7 @@ def _evidence(
         else late(difference[:known], theirs[:known], steps[:known], bad[:known]),
         envelope=seen,
         excursions=None if still is not None else gone_and_back,
+        passing=None if still is not None or gone_and_back is not None else passing(room, steps),
         spikes=_spikes(paired, column),
         norm_spikes=_spikes(paired, GRAD_NORM),
         rates=found_rates,
