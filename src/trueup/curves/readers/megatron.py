@@ -17,7 +17,7 @@ _STEP = re.compile(rb" iteration +(\d+)/")
 
 
 def _with_nan(frame: pl.DataFrame) -> pl.DataFrame:
-    """Megatron leaves out a loss that is NaN and counts the step instead; so in a run that is NaN throughout."""
+    """Megatron leaves out a loss that is NaN and counts the step instead, also where every loss is NaN."""
     if "nan_iterations" not in frame.columns:
         return frame
     if LOSS not in frame.columns:
