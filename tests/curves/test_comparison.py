@@ -136,7 +136,7 @@ def test_a_steady_offset_between_the_repeats_is_within_reason() -> None:
 def test_a_difference_that_goes_again_is_neither_steady_nor_a_divergence(
     size: float, first: float, last: float, num: int
 ) -> None:
-    """In the middle of a run, or at its beginning: the runs agree after it, and that is said with its steps."""
+    """In the middle of a run, or at its beginning: the runs agree after it, which is said with its steps."""
     target, references = runs(num_steps=num)
     at = np.arange(num)
     begin, end = max(30, int(first * num)), int(last * num)

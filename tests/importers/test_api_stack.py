@@ -203,7 +203,7 @@ def spoilt_lines(
     for line in lines:
         layer, is_output = int(line[0].split("_")[2]), line[0].endswith("output")
         is_weight = line[0].endswith("input.1")
-        if layer > from_layer and not is_weight or layer == from_layer and is_output:
+        if (layer > from_layer and not is_weight) or (layer == from_layer and is_output):
             line[5] = [shown if at in words else value for at, value in enumerate(line[5])]
     return lines
 

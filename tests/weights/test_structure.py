@@ -106,7 +106,7 @@ def test_values_that_pair_need_no_proposal(tmp_path: Path) -> None:
 
 
 def grouped_port(folder: Path, heads: int, groups: int, size: int, name: str) -> dict[str, np.ndarray]:
-    """Source and target of q, k and v under Megatron's name, and what the right conversion makes of the source."""
+    """Source and target of q, k and v under Megatron's name; what the right conversion makes."""
     rng, hidden = np.random.default_rng(heads), heads * size
     source: dict[str, np.ndarray] = {}
     made: dict[str, np.ndarray] = {}

@@ -1,7 +1,7 @@
 """NaN and infinities that another tool's statistics show without counting them.
 
-A maximum over all values that is NaN proves a NaN, one that is infinite an infinity; a finite maximum, minimum
-and mean over all values prove that there is none. Norms prove nothing: they overflow by themselves.
+A maximum over all values that is NaN proves a NaN, one that is infinite an infinity; a finite maximum,
+minimum and mean over all values prove that there is none. Norms prove nothing: they overflow by themselves.
 """
 
 from __future__ import annotations

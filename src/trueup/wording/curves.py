@@ -64,10 +64,8 @@ def _frozen_differs(facts: Facts) -> str:
 
 def _passes(facts: Facts) -> str:
     agree = "agree after" if facts["from_the_start"] else "agree before and after"
-    return (
-        f"The loss differs by up to {signed(facts['largest'])} from step {facts['first']} to {facts['last']}; "
-        f"the runs {agree}"
-    )
+    place = f"from step {facts['first']} to {facts['last']}"
+    return f"The loss differs by up to {signed(facts['largest'])} {place}; the runs {agree}"
 
 
 def _spike(facts: Facts) -> str:

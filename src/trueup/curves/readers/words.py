@@ -1,7 +1,7 @@
 """Lines that name their numbers, in whatever way: the last reader that is asked.
 
-``steps: 10 loss: 2.31``, ``Iter: 10, Loss: 2.31``, ``Step 10 | loss:2.31 lr:2e-5``, JSON behind a time stamp, a
-progress bar with ``loss=2.31``, and blocks of lines of which the first has the step.
+``steps: 10 loss: 2.31``, ``Iter: 10, Loss: 2.31``, ``Step 10 | loss:2.31 lr:2e-5``, JSON behind a time
+stamp, a progress bar with ``loss=2.31``, and blocks of lines of which the first has the step.
 """
 
 from __future__ import annotations

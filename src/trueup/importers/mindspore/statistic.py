@@ -26,8 +26,8 @@ _NUMBERS = {
     "mean": "mean",
     "l2norm": "l2_norm",
 }
-"""column, in lower case -> our name, also as the configuration's ``statistic_category`` has it; ``Negative Zero Count`` and ``Positive Zero Count`` count negative and
-positive elements and stay as they are"""
+"""column, in lower case -> our name, also as the configuration's ``statistic_category`` has it; ``Negative
+Zero Count`` and ``Positive Zero Count`` count negative and positive elements and stay as they are"""
 _COUNTS = frozenset({"num_nan", "num_posinf", "num_neginf", "num_zero", "numel"})
 _DIGESTS = {"md5": "md5", "md5 value": "md5", "sha1": "sha1", "sha1 value": "sha1"}
 _NEEDED = ("op type", "op name", "task id", "stream id", "timestamp", "slot", "data type", "shape")

@@ -3,8 +3,8 @@
 Neither values nor known names help here, so every entry is a proposal (``how: structure``); a conversion
 stops and leaves the plan to a person. Layers are paired in order; in a layer a weight goes to the only one of
 its shape (or of the shape transposed), a fused one is put together of those whose rows add up to its own, and
-the rest of equal shapes is paired by likeness of name. Query, key and value under Megatron's names lie head group
-by head group, for which the number of attention heads must be known.
+the rest of equal shapes is paired by likeness of name. Query, key and value under Megatron's names lie head
+group by head group, for which the number of attention heads must be known.
 """
 
 from __future__ import annotations
