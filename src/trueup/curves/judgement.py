@@ -164,6 +164,15 @@ _OPTIMIZER_ADVICE: tuple[Reason, ...] = (reason(Curves.CHECK_OPTIMIZER), reason(
 
 
 def _case(e: Evidence, failed: Sequence[Criterion]) -> _Case:
+    case = _standing(e, failed)
+    if e.passing is None or case.name not in _MAY_PASS or _late_gap(e):
+        return case
+    advice = (*_DATA_ADVICE, *_OPTIMIZER_ADVICE)
+    return _Case("passing_difference", _passes(e.passing), e.passing.first_step, advice)
+
+
+def _standing(e: Evidence, failed: Sequence[Criterion]) -> _Case:
+    """The case of a difference that stays, or that is scatter."""
     names = {c.key for c in failed}
     if e.target_health.num_not_finite > e.reference_health.num_not_finite:
         at = e.target_health.not_finite[0]
@@ -184,16 +193,12 @@ def _case(e: Evidence, failed: Sequence[Criterion]) -> _Case:
     if first_rate is not None and (failed or late_gap or gap):
         said = reason(Curves.LEARNING_RATES, step=first_rate)
         return _Case("learning_rates_differ", said, first_rate, _OPTIMIZER_ADVICE[:1])
-    case = (
+    return (
         _of_plateau(e, late_gap=late_gap)
         or _of_training(e, late_gap=late_gap, gap=gap, systematic=systematic)
         or _of_findings(e)
         or _of_standard(e, names, failed)
     )
-    if e.passing is None or case.name not in _MAY_PASS or late_gap:
-        return case
-    advice = (*_DATA_ADVICE, *_OPTIMIZER_ADVICE)
-    return _Case("passing_difference", _passes(e.passing), e.passing.first_step, advice)
 
 
 def _passes(found: Passing) -> Reason:
