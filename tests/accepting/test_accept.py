@@ -21,7 +21,7 @@ from trueup.accepting.procedure import Given, accept
 from trueup.cli.app import run
 from trueup.curves.conditions import ASSUMABLE
 from trueup.curves.curve import Curve
-from trueup.types.codes import AcceptCode, CriterionCode
+from trueup.types.codes import AcceptCode, CriterionCode, CurvesCode
 from trueup.types.reason import read_reason, read_reasons, reason
 
 pytestmark = pytest.mark.torch
@@ -192,6 +192,55 @@ def test_two_files_that_agree_prove_the_settings(there: Path, tmp_path: Path) ->
     assert read_reason(item(document, "settings"), "measured").code is AcceptCode.BY_FILES
 
 
+@pytest.mark.parametrize("num", [1, 40, 1200])
+@pytest.mark.parametrize("column", ["loss", "grad_norm"])
+def test_a_number_that_is_nan_while_no_weight_is_updated_refuses(
+    there: Path, tmp_path: Path, column: str, num: int
+) -> None:
+    """NaN of the target is the target's; the same of both sides tells nothing, and is not passed."""
+    target, references = simulate(Truth(num_steps=1200, sigma=0.0005, spike_rate=0.0), 1)
+    sides = [changed(one, learning_rate=np.zeros(1200)) for one in (target, references[0])]
+    for side, path in zip(sides, ("nan.log", "zero.log"), strict=True):
+        values = side.frame[column].to_numpy().copy()
+        values[1200 - num :] = np.nan
+        (tmp_path / path).write_text(logs.megatron(changed(side, **{column: values})))
+    (tmp_path / "whole.log").write_text(logs.megatron(sides[1]))
+    key = {"loss": "no_update_loss", "grad_norm": "no_update_norm"}[column]
+    broken, both, whole = (str(tmp_path / name) for name in ("nan.log", "zero.log", "whole.log"))
+    status, document = decided(tmp_path / "one", **BY_LOGS, no_update=[broken, whole])
+    found = item(document, key)
+    assert (status, found["state"], found["binding"]) == (1, "failed", True)
+    said = [read_reason(found, "measured"), *read_reasons(found, "evidence")]
+    assert CurvesCode.NOT_FINITE in [one.code for one in said]
+    status, document = decided(tmp_path / "both", **BY_LOGS, no_update=[broken, both])
+    assert status == 0
+    if num == 1200:
+        assert item(document, key)["state"] == "not shown"
+
+
+@pytest.mark.parametrize(
+    ("rate", "code"), [(None, AcceptCode.RATE_NOT_LOGGED), (1e-5, AcceptCode.RATE_NOT_ZERO)]
+)
+def test_a_rate_that_is_not_logged_is_not_said_to_be_another(
+    there: Path, tmp_path: Path, rate: float | None, code: AcceptCode
+) -> None:
+    for name, shift in (("t", 1e-4), ("r", 0.0)):
+        lines = [f"{at},{9 + shift + at % 7 / 100}" + (f",{rate}" if rate else "") for at in range(1, 1101)]
+        head = "step,loss" + (",learning_rate" if rate else "")
+        (tmp_path / f"{name}.csv").write_text("\n".join([head, *lines, ""]))
+    given = [str(tmp_path / f"{name}.csv") for name in "tr"]
+    _, document = decided(tmp_path / "out", **BY_LOGS, no_update=given)
+    assert read_reason(item(document, "no_update_loss"), "measured").code is code
+
+
+def test_one_file_for_both_sides_is_noted(there: Path, tmp_path: Path) -> None:
+    (tmp_path / "copy.json").write_text(Path("target.json").read_text())
+    for other, noted in (("./target.json", True), (str(tmp_path / "copy.json"), False)):
+        _, document = decided(tmp_path / "out", **BY_LOGS, configs=("target.json", other))
+        codes = [one.code for one in read_reasons(document, "notes")]
+        assert (AcceptCode.ONE_FILE in codes) is noted
+
+
 def test_logs_without_a_loss_are_not_accepted(there: Path, tmp_path: Path) -> None:
     for name in ("target", "gpu1", "gpu2"):
         text = "".join(f"{n},{1 + (n % 7) / 10}\n" for n in range(1, 1201))
@@ -210,6 +259,7 @@ def test_logs_without_a_loss_are_not_accepted(there: Path, tmp_path: Path) -> No
         (("target", "nowhere"), "no such trace"),
         (("--curves", "target.log"), "say what to compare with"),
         (("--curves", "target.log", "gpu1.log", "gpu1.log"), "is given twice"),
+        (("--curves", "target.log", "gpu1.log", "./gpu1.log"), "is given twice"),
         (("--curves", "target.log", "nowhere.log"), "no such log"),
         (("--eval", "eval.json", "nowhere.json"), "no such file"),
         (("--eval", "eval.json", "eval.json"), "both are the same file"),

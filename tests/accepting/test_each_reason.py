@@ -59,10 +59,10 @@ def test_what_decides(state: State, binding: bool, code: Code) -> None:
 @pytest.mark.parametrize("steps", [(3, 9), ()])
 def test_steps_that_stand_out_while_no_weight_is_updated(steps: tuple[int, ...]) -> None:
     loss, norm = no_update_items(None)
-    found = facts_of(_still_loss(loss, replace(STILL, outlying_steps=steps)).evidence, Code.OUTLYING)
+    found = facts_of(_still_loss(loss, replace(STILL, outlying_steps=steps), ()).evidence, Code.OUTLYING)
     assert found == ({"steps": ("3", "9")} if steps else None)
     known = replace(STILL, mean_norm_diff=0.1, mean_norm_rel_diff=0.01, max_norm_diff=0.2)
-    measured = [_still_norm(norm, one).measured.code for one in (STILL, known)]
+    measured = [_still_norm(norm, one, ()).measured.code for one in (STILL, known)]
     assert measured == [Code.NO_NORM, Code.FROZEN_NORM]
 
 

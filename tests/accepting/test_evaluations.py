@@ -54,6 +54,26 @@ def test_a_score(
         assert row.why.number("limit") == pytest.approx(1.96, abs=0.001)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize(
+    ("sides", "state"),
+    [
+        (["target"], State.FAILED),
+        (["reference"], State.NOT_SHOWN),
+        (["target", "reference"], State.NOT_SHOWN),
+    ],
+)
+def test_a_score_that_is_no_number(tmp_path: Path, value: float, sides: list[str], state: State) -> None:
+    """A model that gives NaN is broken: its task is not passed over as one that was not evaluated."""
+    good: Pairs = {"arc": (0.5, 0.016), "boolq": (0.7, 0.01), "piqa": (0.7, 0.01)}
+    bad: Pairs = {**good, "arc": (value, "N/A")}
+    found = compared(tmp_path, *(bad if side in sides else good for side in ("target", "reference")))
+    (row,) = (row for row in found.rows if row.task == "arc")
+    assert (row.state, row.why) == (state, reason(Code.SCORE_NOT_FINITE, sides=sides))
+    assert found.together is not None
+    assert (found.together.num_tasks, found.together.state) == (2, State.PASSED)
+
+
 def test_less_is_better_where_it_is(tmp_path: Path) -> None:
     sections = {"results": {"wikitext": {"word_perplexity,none": 12.0, "word_perplexity_stderr,none": "N/A"}}}
     for name, value in (("target", 12.0), ("reference", 10.0)):
@@ -135,7 +155,7 @@ def test_the_old_form_and_the_newest_file_of_a_folder(tmp_path: Path) -> None:
         ('{"results": {"arc": {"acc": 1}}, "group_subtasks": {"arc": 3}}', r"group_subtasks\.arc"),
         ('{"results": {"arc": {"acc": 1}}, "higher_is_better": 1}', "higher_is_better: "),
         ('{"results": {}}', "no task under `results`"),
-        ('{"results": {"arc": {"alias": "arc", "acc,none": NaN}}}', "none of its 1 tasks has a metric"),
+        ('{"results": {"arc": {"alias": "arc", "acc,none": "N/A"}}}', "none of its 1 tasks has a metric"),
     ],
 )
 def test_what_is_no_results_file_is_said(tmp_path: Path, text: str, said: str) -> None:

@@ -14,7 +14,7 @@ from tests.curves.simulating import Truth, simulate
 from trueup.cli.app import run
 from trueup.reporting import signoff
 from trueup.types.codes import AcceptCode
-from trueup.types.reason import read_reasons
+from trueup.types.reason import read_reason, read_reasons
 
 GOOD = {"num_layers": 2, "hidden_size": 64, "learning_rate": 0.001, "clip_grad": 1.0, "adam_beta2": 0.95}
 CASES: tuple[dict[str, Any], ...] = (
@@ -100,6 +100,7 @@ def test_one_violation_is_not_signed_and_a_waiver_signs_it(
     assert status == 0
     assert (item["state"], item["binding"]) == ("waived", False)
     assert document["waivers"] == [{"row": row, "reason": why}]
+    assert read_reason(document, "headline").number("waived") == 1
     for name in ("signoff.md", "signoff.html"):
         assert why in (tmp_path / "out" / name).read_text(), name
 
@@ -127,6 +128,34 @@ def test_a_waiver_that_was_not_needed_is_noted(tmp_path: Path, curves: list[str]
     status, document = _accept(tmp_path, GOOD, curves, "--waive", "clip_grad", "to be safe")
     assert status == 0
     assert AcceptCode.NEEDLESS_WAIVER in [one.code for one in read_reasons(document, "notes")]
+    assert document["waivers"] == [], "nothing is signed over"
+
+
+@pytest.mark.parametrize("change", [{"norm_eps": 1e-5}, {"num_layers": 3}, {"hidden_size": 128}])
+def test_a_difference_is_not_waived_and_not_said_to_be_none(
+    change: dict[str, Any], tmp_path: Path, curves: list[str]
+) -> None:
+    (row,) = change
+    good = GOOD | {"norm_eps": 1e-6}
+    status, document = _accept(tmp_path, good | change, curves, "--waive", row, "we like it", other=good)
+    codes = [one.code for one in read_reasons(document, "notes")]
+    assert (status, document["waivers"]) == (1, [])
+    assert AcceptCode.NO_WAIVER in codes
+    assert AcceptCode.NEEDLESS_WAIVER not in codes
+
+
+def test_a_row_that_there_is_not_is_said_before_anything_is_run(tmp_path: Path, curves: list[str]) -> None:
+    (tmp_path / "t.json").write_text(json.dumps(GOOD))
+    given = (
+        "--config",
+        str(tmp_path / "t.json"),
+        str(tmp_path / "t.json"),
+        "--curves",
+        "nowhere.log",
+        *curves,
+    )
+    assert run(["accept", *given, "--waive", "clipgrad", "x", "-o", str(tmp_path / "out")]) == 2
+    assert not list((tmp_path / "out").glob("signoff*"))
 
 
 @pytest.mark.parametrize("change", UNREAD, ids=lambda case: next(iter(case)))

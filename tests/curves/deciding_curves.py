@@ -29,7 +29,7 @@ from trueup.curves.standard import (
 from trueup.curves.statistics.bends import _is_seen
 from trueup.curves.statistics.centred import Centre, _runs, centre
 from trueup.curves.statistics.departing import _far, _fits, _gone, departure
-from trueup.curves.statistics.envelope import band_spread, window_of
+from trueup.curves.statistics.envelope import Band, band_spread, window_of
 from trueup.curves.statistics.excursions import Excursion, Excursions, excursions
 from trueup.curves.statistics.frozen import _outlying
 from trueup.curves.statistics.growing import _is_bend
@@ -37,6 +37,7 @@ from trueup.curves.statistics.health import Health, overflows, plateau, rates
 from trueup.curves.statistics.late import Late, _slope, late
 from trueup.curves.statistics.noise import Memory, _coefficient, memory, outliers, robust_scale
 from trueup.curves.statistics.onset import Onset, _is_before, _is_settled, _kolmogorov, _scale, _shape, onset
+from trueup.curves.statistics.passing import passing
 from trueup.curves.statistics.spikes import Spikes, heights, spikes
 from trueup.curves.statistics.trend import Trended
 from trueup.curves.thresholds import INTERVAL_LEVEL
@@ -381,9 +382,23 @@ def evidence(found: Onset, at: tuple[int, ...] = ()) -> Evidence:
         mean_size=1.0,
         learned=1.0,
         excursions=None,
+        passing=None,
         repeats_frozen=None,
         local_norms=None,
     )
+
+
+@decides("curves.passing_left")
+def passing_left(left: float) -> object:
+    smoothed = np.full(1000, left)
+    smoothed[300:500] = 1.0
+    room = Band(
+        half_width=np.full(1000, 0.9),
+        origin="standard",
+        window=20,
+        smoothed=smoothed * (1 - 1e-9 * (smoothed < 1)),
+    )
+    return passing(room, np.arange(1000)) is None
 
 
 @decides("curves.early")

@@ -130,6 +130,42 @@ def test_a_steady_offset_between_the_repeats_is_within_reason() -> None:
     assert not alone.evidence.centre.is_centred
 
 
+@pytest.mark.parametrize(
+    ("size", "first", "last", "num"), [(0.3, 0.3, 0.5, 3000), (-0.12, 0.35, 0.7, 5000), (0.4, 0.0, 0.2, 2000)]
+)
+def test_a_difference_that_goes_again_is_neither_steady_nor_a_divergence(
+    size: float, first: float, last: float, num: int
+) -> None:
+    """In the middle of a run, or at its beginning: the runs agree after it, which is said with its steps."""
+    target, references = runs(num_steps=num)
+    at = np.arange(num)
+    begin, end = max(30, int(first * num)), int(last * num)
+    there = (at >= begin) & (at < end)
+    found = compare_curves(moved(target, size * there), references, ASSUMED)
+    said = found.judgement.headline
+    assert (found.judgement.outcome.value, found.judgement.case) == ("differ", "passing_difference")
+    assert said.code is CurvesCode.PASSES
+    assert said.number("first") == pytest.approx(begin, abs=0.03 * num)
+    assert said.number("last") == pytest.approx(end, abs=0.03 * num)
+    assert said.number("largest") == pytest.approx(size, rel=0.1)
+    stays = size * there + 0.5 * size * (at >= end)
+    for other in (stays, size * (at >= begin)):
+        assert (
+            compare_curves(moved(target, other), references, ASSUMED).judgement.case != "passing_difference"
+        )
+
+
+def test_a_short_difference_within_the_standard_is_remarked() -> None:
+    target, references = runs()
+    bump = 0.3 * np.exp(-(((np.arange(3000) - 1500) / 30) ** 2))
+    found = compare_curves(moved(target, bump), references, ASSUMED)
+    assert (found.judgement.outcome.value, found.judgement.case) == ("agree", "aligned")
+    assert CurvesCode.PASSES in [one.code for one in found.judgement.remarks]
+    assert found.judgement.headline.code is CurvesCode.WITHIN_STANDARD
+    quiet = compare_curves(target, references, ASSUMED).judgement
+    assert CurvesCode.PASSES not in [one.code for one in quiet.remarks]
+
+
 def test_scatter_to_both_sides_is_fluctuation() -> None:
     target, references = runs(sigma=0.0005)
     swing = 0.2 * np.random.default_rng(0).standard_normal(3000) * np.minimum(1, np.arange(3000) / 100)

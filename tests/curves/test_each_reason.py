@@ -79,6 +79,7 @@ NOTHING = Evidence(
     mean_size=1.0,
     learned=1.0,
     excursions=None,
+    passing=None,
     repeats_frozen=None,
     local_norms=None,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -421,3 +422,58 @@ def test_what_a_loop_prints_by_itself(line: str, name: str, tmp_path: Path) -> N
     frame = read_curve(file).frame
     assert frame["step"].to_list() == list(range(40))
     assert frame["loss"].to_list() == pytest.approx(losses, abs=1e-4)
+
+
+LOOPS: dict[str, Callable[[int, float, float], str]] = {
+    "deepspeed": lambda step, loss, norm: f"steps: {step} loss: {loss:.4f} iter time (s): 0.5",
+    "capitals": lambda step, loss, norm: f"[rank0] Iter: {step}, Loss: {loss:.4f}, LR: 1.00e-04",
+    "close": lambda step, loss, norm: f"Step {step} | loss:{loss:.4f} lr:1e-04 grad_norm:{norm:.3f}",
+    "json": lambda step, loss, norm: (
+        f'2026-02-11 10:12:33 | INFO | train_inner | {{"num_updates": "{step}", "loss": "{loss:.4f}", '
+        f'"lr": "1e-04", "gnorm": "{norm:.3f}"}}'
+    ),
+    "bar": lambda step, loss, norm: f"10%|██   | {step}/400 [00:10<10:00, 1.9it/s, loss={loss:.4f}]\r",
+    "blocks": lambda step, loss, norm: (
+        f"[2026-02-11 10:12:33] INFO [step={step}/400,epoch=0]\n    optim/total_grad_norm={norm:.3f}\n"
+        f"    train/CrossEntropyLoss={loss:.4f}\n    val/CrossEntropyLoss=9.0"
+    ),
+    "train_loss": lambda step, loss, norm: f"INFO: step={step} train_loss={loss:.4f} grad_norm={norm:.3f}",
+    "val_first": lambda step, loss, norm: f"Steps: {step} val loss: 9.0, loss: {loss:.4f}",
+}
+
+
+@pytest.mark.parametrize("form", LOOPS)
+def test_loops_that_print_in_their_own_way(form: str, tmp_path: Path) -> None:
+    losses = [4.0 - step / 200 + step % 7 / 10 for step in range(1, 401)]
+    lines = [LOOPS[form](step, loss, 1 + step / 100) for step, loss in enumerate(losses, 1)]
+    (tmp_path / "run.log").write_text("using 8 devices\n" + "\n".join(lines) + "\ndone\n")
+    found = read_curve(tmp_path / "run.log")
+    assert found.span == (1, 400)
+    assert found.frame["loss"].to_list() == pytest.approx(losses, abs=1e-4)
+    if form in ("close", "json", "blocks", "train_loss"):
+        assert found.frame["grad_norm"].to_list() == pytest.approx(
+            [1 + step / 100 for step in range(1, 401)], abs=1e-3
+        )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The loss at step 3 was good.\n",
+        "steps: 9 loss: 0.5\nsteps: 9 loss: 0.5\n",
+        "In stage 2 the Loss: 3\nIter: 4, Loss: 2\n",
+        "Iter: 9, Loss: 2\nIter: 4, Loss: 2\n",
+    ],
+)
+def test_sentences_are_no_log(text: str, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text(text)
+    with pytest.raises(TraceError, match="no training log of a kind"):
+        read_curve(tmp_path / "notes.txt")
+
+
+def test_a_log_that_begins_with_a_date_is_no_json(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("[2026-02-11 10:12:33] nothing here\n")
+    with pytest.raises(TraceError, match="no training log of a kind"):
+        read_curve(tmp_path / "a.log")
+    (tmp_path / "b.json").write_text('[{"step": 1, "loss": 2.5}, {"step": 2, "loss": 2.25}]')
+    assert read_curve(tmp_path / "b.json").span == (1, 2)

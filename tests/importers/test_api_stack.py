@@ -15,6 +15,8 @@ from tests.importers.dumps import rows
 from trueup.comparing.run import compare
 from trueup.errors import TraceError
 from trueup.importers import open_trace
+from trueup.types.codes import VerdictCode
+from trueup.types.reason import read_reason
 
 LINES: list[list[Any]] = [
     ["Torch_relu_0_forward_input.0", 1, [], "torch.float32", [2, 2], [3.0, -1.0, 0.5]],
@@ -191,6 +193,69 @@ def test_extremes_alone_show_a_difference(tmp_path: Path, size: int) -> None:
 def test_rounding_is_no_difference_without_a_norm(tmp_path: Path, form: dict[str, bool]) -> None:
     found = compared(tmp_path, linear_lines(noise=6e-8, **form), linear_lines(**form))
     assert found["outcome"] == "agree"
+
+
+def spoilt_lines(
+    shown: float, words: tuple[int, ...], *, from_layer: int, norm: bool = True
+) -> list[list[Any]]:
+    """The layers' lists, with ``shown`` in place of these statistics from the output of one layer on."""
+    lines = linear_lines(norm=norm)
+    for line in lines:
+        layer, is_output = int(line[0].split("_")[2]), line[0].endswith("output")
+        is_weight = line[0].endswith("input.1")
+        if (layer > from_layer and not is_weight) or (layer == from_layer and is_output):
+            line[5] = [shown if at in words else value for at, value in enumerate(line[5])]
+    return lines
+
+
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("layer", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("shown", "words", "what"),
+    [
+        (float("nan"), (0, 1, 2, 3), "NaN"),
+        (float("inf"), (0, 2, 3), "+Inf"),
+        (float("inf"), (0, 1, 2, 3), "+Inf"),
+        (float("-inf"), (1, 2, 3), "-Inf"),
+    ],
+)
+def test_what_is_not_finite_is_named(
+    tmp_path: Path, shown: float, words: tuple[int, ...], what: str, layer: int, norm: bool
+) -> None:
+    """Nobody counted it; the extremes show it, beside extremes and a mean that are finite."""
+    bad, good = spoilt_lines(shown, words, from_layer=layer, norm=norm), linear_lines(norm=norm)
+    for side, pair in (("target", (bad, good)), ("reference", (good, bad))):
+        found = compared(tmp_path / side, *pair)
+        headline = read_reason(found, "headline")
+        assert (found["outcome"], headline.code) == ("differ", VerdictCode.NOT_FINITE)
+        assert (headline.place("what"), headline.place("side")) == (what, side)
+        assert found["where"].endswith(f"linear[{layer}] · output.0" if layer else "linear · output.0")
+    both = compared(tmp_path / "both", bad, bad)
+    assert both["outcome"] != "differ", "the same on both sides"
+
+
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [(float("inf"), (3,)), (float("nan"), (3,)), ("Nan", (0, 1, 2, 3)), (float("inf"), (2,))],
+    ids=["norm_overflows", "norm_is_nan", "no_statistics", "mean_overflows"],
+)
+def test_what_shows_no_infinity_is_none(tmp_path: Path, shown: Any, words: tuple[int, ...]) -> None:
+    """A norm or mean overflows by itself; a word is no number."""
+    found = compared(tmp_path, spoilt_lines(shown, words, from_layer=1), linear_lines(norm=True))
+    assert found["outcome"] != "differ"
+
+
+@pytest.mark.parametrize("hides", [-1e9, -3.4028234663852886e38])
+def test_minus_infinity_beside_another_mask_is_none(tmp_path: Path, hides: float) -> None:
+    def lines(low: float) -> list[list[Any]]:
+        mask = ["Functional_softmax_0_forward_input.0", 1, [], "torch.float32", [8, 8], [2.0, low, low / 2]]
+        return [
+            mask,
+            ["Functional_softmax_0_forward_output", 1, [], "torch.float32", [8, 8], [0.5, 0.0, 0.125]],
+        ]
+
+    assert compared(tmp_path, lines(float("-inf")), lines(hides))["outcome"] != "differ"
+    assert compared(tmp_path, lines(float("-inf")), lines(-4.0))["outcome"] == "differ"
 
 
 def test_norms_and_digests_of_later_versions(tmp_path: Path) -> None:

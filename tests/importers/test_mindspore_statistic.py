@@ -113,3 +113,16 @@ def test_an_empty_table_and_one_without_heading(tmp_path: Path) -> None:
     assert "statistic.csv is empty" in refusal(tmp_path)
     file.write_text("1,2,3\n")
     assert "has no column 'op type'" in refusal(tmp_path)
+
+
+def test_statistics_under_the_names_of_the_configuration(tmp_path: Path) -> None:
+    line = 'Add,Default_Add-op0,0,0,5,output,0,8,Float32,"(2,2)"'
+    write_statistics(tmp_path, ",max,min,avg,l2norm", f"{line},3,-1,0.5,4,")
+    (row,) = rows(open_trace(tmp_path).read(0, 0), "mindspore.ops.Add")
+    assert [row[name] for name in ("maximum", "minimum", "mean", "l2_norm")] == [3.0, -1.0, 0.5, 4.0]
+
+
+def test_a_table_without_any_known_statistic_is_refused(tmp_path: Path) -> None:
+    line = 'Add,Default_Add-op0,0,0,5,output,0,8,Float32,"(2,2)"'
+    write_statistics(tmp_path, ",Largest,Skew", f"{line},3,-1,")
+    assert "'largest', 'skew'" in refusal(tmp_path)

@@ -103,3 +103,53 @@ def test_values_that_pair_need_no_proposal(tmp_path: Path) -> None:
     save_file(renamed, tmp_path / "target.safetensors")
     assert convert(tmp_path) == 0
     assert not (tmp_path / "out.safetensors.plan.yaml").exists()
+
+
+def grouped_port(folder: Path, heads: int, groups: int, size: int, name: str) -> dict[str, np.ndarray]:
+    """Source and target of q, k and v under Megatron's name; what the right conversion makes."""
+    rng, hidden = np.random.default_rng(heads), heads * size
+    source: dict[str, np.ndarray] = {}
+    made: dict[str, np.ndarray] = {}
+    for layer in range(2):
+        for part, width in (("weight", (hidden,)), ("bias", ())):
+            one = [rng.normal(size=(rows, *width)) for rows in (hidden, groups * size, groups * size)]
+            parts = {role: values.astype(np.float32) for role, values in zip("qkv", one, strict=True)}
+            source |= {f"m.{layer}.self.{role}_proj.{part}": values for role, values in parts.items()}
+            lines = [values.reshape(groups, -1, *width) for values in parts.values()]
+            made[f"port.{layer}.core.{name}.{part}"] = np.concatenate(lines, axis=1).reshape(-1, *width)
+    save_file(source, folder / "source.safetensors")
+    other = {one: rng.normal(size=values.shape).astype(np.float32) for one, values in made.items()}
+    save_file(other, folder / "target.safetensors")
+    return made
+
+
+@pytest.mark.parametrize("name", ["linear_qkv", "query_key_value"])
+@pytest.mark.parametrize(("heads", "groups", "size"), [(4, 4, 8), (6, 2, 4), (8, 1, 6)])
+def test_query_groups_of_megatron_lie_together(
+    heads: int, groups: int, size: int, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = grouped_port(tmp_path, heads, groups, size, name)
+    file = tmp_path / "out.safetensors.plan.yaml"
+    assert convert(tmp_path) == 2
+    assert "--num-heads" in capsys.readouterr().err
+    assert not file.exists(), "three plain slices would be another model"
+    assert convert(tmp_path, "--num-heads", str(heads)) == 2
+    assert convert(tmp_path, "--plan", str(file)) == 0
+    written = load_file(tmp_path / "out.safetensors")
+    assert all(np.array_equal(written[one], values) for one, values in made.items())
+    source = load_file(tmp_path / "source.safetensors")
+    save_file(made, tmp_path / "source.safetensors")
+    save_file({one: values * values + 1 for one, values in source.items()}, tmp_path / "target.safetensors")
+    assert convert(tmp_path, "--num-heads", str(heads)) == 2
+    assert convert(tmp_path, "--plan", str(file)) == 0
+    back = load_file(tmp_path / "out.safetensors")
+    assert all(np.array_equal(back[one], values) for one, values in source.items())
+
+
+def test_heads_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grouped_port(tmp_path, 6, 2, 4, "linear_qkv")
+    assert convert(tmp_path, "--num-heads", "5") == 2
+    assert "24 rows of queries and 8 of keys are not those of 5 heads" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 6, "num_key_value_heads": 2}')
+    assert convert(tmp_path) == 2
+    assert (tmp_path / "out.safetensors.plan.yaml").exists()

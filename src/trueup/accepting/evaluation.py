@@ -46,6 +46,7 @@ class Score:
     metric: str
     """with its filter, as ``exact_match,strict-match``; the filter ``none`` is left out"""
     value: float
+    """NaN or infinite where the file says so: a model that is broken"""
     standard_error: float | None
     higher_is_better: bool
 
@@ -132,7 +133,7 @@ def _scores(task: str, found: Mapping[str, object], content: _Harness) -> list[S
     scores = []
     for key, value in found.items():
         name, _, kind = key.partition(",")
-        number = _number(value)
+        number = value if isinstance(value, float) else number_from_json(value)
         if name in _NO_METRIC or name.endswith("_stderr") or number is None:
             continue
         error = _number(found.get(f"{name}_stderr,{kind}" if kind else f"{name}_stderr"))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from trueup.accepting.item import Item, Part, State, item_from_criterion
+from trueup.curves.columns import GRAD_NORM, LOSS
 from trueup.curves.comparison import CurveComparison, Options, compare_curves
 from trueup.curves.conditions import ASSUMABLE
 from trueup.curves.judgement import FINDINGS, Judgement
@@ -71,7 +73,8 @@ def compared(logs: Sequence[str], option: str, options: Options) -> CurveCompari
         raise ConfigError(
             f"{option} {logs[0]}: say what to compare with: {option} TARGET_LOG REFERENCE_LOG ..."
         )
-    twice = [log for log in logs if list(logs).count(log) > 1]
+    places = [str(Path(log).resolve()) for log in logs]
+    twice = [log for log, place in zip(logs, places, strict=True) if places.count(place) > 1]
     if twice:
         raise ConfigError(f"{option}: {twice[0]} is given twice; every log is another run's")
     target, *references = (read_curve(log) for log in logs)
@@ -154,7 +157,7 @@ def no_update_items(found: CurveComparison | None) -> list[Item]:
     """Losses and norms of every step while no weight is updated."""
     still = None if found is None else found.evidence.frozen
     rule = "stage 3: weights not updated"
-    measured = reason(Code.NO_LOGS if found is None else Code.RATE_NOT_ZERO)
+    measured = reason(_why_not_frozen(found))
     loss = Item(
         key="no_update_loss",
         part=Part.NO_UPDATE,
@@ -177,16 +180,41 @@ def no_update_items(found: CurveComparison | None) -> list[Item]:
         measured=measured,
         how=reason(Code.GIVE_FROZEN),
     )
-    if still is None:
+    if still is None or found is None:
         return [loss, norm]
-    return [_still_loss(loss, still), _still_norm(norm, still)]
+    broken = _broken(found)
+    return [
+        _still_loss(loss, still, broken.get(LOSS, ())),
+        _still_norm(norm, still, broken.get(GRAD_NORM, ())),
+    ]
 
 
-def _still_loss(item: Item, still: Frozen) -> Item:
-    state = State.FAILED if still.num_beyond else State.PASSED
+def _why_not_frozen(found: CurveComparison | None) -> Code:
+    if found is None:
+        return Code.NO_LOGS
+    rates = found.evidence.rates
+    if rates is None:
+        return Code.RATE_NOT_LOGGED
+    return Code.NOT_IN_LOGS if rates.all_zero else Code.RATE_NOT_ZERO
+
+
+def _broken(found: CurveComparison) -> dict[str, tuple[Reason, ...]]:
+    """The column that is NaN or infinite in the target and not in the reference, and how that is said."""
+    broke_as = found.evidence.target_health.broke_as
+    if found.judgement.case != "not_finite":
+        return {}
+    return {LOSS if broke_as is None else broke_as[0]: (found.judgement.headline,)}
+
+
+def _still_loss(item: Item, still: Frozen, broken: tuple[Reason, ...]) -> Item:
+    if not still.num_steps and not broken:
+        return replace(item, measured=reason(Code.NO_FINITE))
+    state = State.FAILED if still.num_beyond or broken else State.PASSED
     if state is State.PASSED and still.num_steps < FEWEST_STEPS:
         state = State.WARNING
-    evidence = [reason(Code.LARGEST, num=still.num_steps, step=still.max_loss_step)]
+    evidence = [*broken]
+    if still.num_steps:
+        evidence.append(reason(Code.LARGEST, num=still.num_steps, step=still.max_loss_step))
     if still.outlying_steps:
         evidence.append(reason(Code.OUTLYING, steps=[str(step) for step in still.outlying_steps]))
     losses = reason(
@@ -200,14 +228,16 @@ def _still_loss(item: Item, still: Frozen) -> Item:
         item,
         state=state,
         binding=state is State.FAILED,
-        measured=losses,
+        measured=losses if still.num_steps else reason(Code.NO_FINITE),
         evidence=tuple(evidence),
         how=None,
     )
 
 
-def _still_norm(item: Item, still: Frozen) -> Item:
+def _still_norm(item: Item, still: Frozen, broken: tuple[Reason, ...]) -> Item:
     relative = still.mean_norm_rel_diff
+    if broken:
+        return replace(item, state=State.FAILED, binding=True, measured=broken[0], how=None)
     if relative is None:
         return replace(item, measured=reason(Code.NO_NORM))
     return replace(

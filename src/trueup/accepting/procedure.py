@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from trueup.accepting.downstream import Downstream, downstream, downstream_items
 from trueup.accepting.first_steps import preparation_items, step_items
 from trueup.accepting.item import Item, State
 from trueup.accepting.long_run import compared, leaves_a_small_gap, long_run_items, no_update_items
-from trueup.accepting.recommended import needless, recommendation_items, unjudged_items
+from trueup.accepting.recommended import needless, recommendation_items, unjudged_items, waivable
 from trueup.accepting.settings import by_hand, checklist_items
 from trueup.accepting.signoff import SignOff
 from trueup.curves.comparison import CurveComparison, Options
@@ -109,6 +109,7 @@ def accept(given: Given, *, output: Path, say: Callable[[str], None] = lambda _:
         reference_trace=native[1] if native else None,
     )
     settings = _settings(given)
+    notes = (*_one_file(given), *needless(settings, given.waived))
     tasks = downstream(given.evaluations)
     long_run = compared(given.curves, "--curves", options)
     still = compared(given.no_update, "--learning-rate-0", replace(options, assumed=frozenset(ASSUMABLE)))
@@ -132,14 +133,13 @@ def accept(given: Given, *, output: Path, say: Callable[[str], None] = lambda _:
         *long_run_items(long_run),
         *downstream_items(tasks, wanted=leaves_a_small_gap(long_run)),
     ]
-    notes = (*needless(settings, given.waived), *(() if long_run is None else long_run.notes))
     signoff = SignOff(
         items=tuple(items),
         inputs=tuple(given.inputs()),
         conditions=tuple(conditions(options.target_trace, dict(given.stated))),
         by_hand=(*by_hand(settings), reason(Code.EXPANSION)),
-        notes=notes,
-        waivers=dict(given.waived),
+        notes=(*notes, *(() if long_run is None else long_run.notes)),
+        waivers={row: why for row, why in given.waived.items() if row in waivable(settings)},
         seconds={"all": time.perf_counter() - began},
     )
     signoff.write(output)
@@ -171,6 +171,12 @@ def _settings(given: Given) -> Configurations | None:
     return configurations(
         *(given.traces or (Path(), Path())), given.configs, data=given.data, inference=given.inference
     )
+
+
+def _one_file(given: Given) -> Iterator[Reason]:
+    """Runs of one script may share its file; one file given twice by mistake proves nothing."""
+    if given.configs is not None and Path(given.configs[0]).resolve() == Path(given.configs[1]).resolve():
+        yield reason(Code.ONE_FILE, file=given.configs[0])
 
 
 def _by_files(item: Item, settings: Configurations | None) -> Item:

@@ -42,16 +42,27 @@ def needless(both: Configurations | None, waived: Mapping[str, str]) -> list[Rea
     Raises:
         ConfigError: a waived row that there is not.
     """
-    open_: set[str] = set()
+    open_, differing = waivable(both), set[str]()
     known = {*EXTRA_ROWS, *(rule.key for file in rules().values() for rule in file)}
     if both is not None:
-        unjudged = {one.key for one in both.checklist.not_judged}
-        open_ = {one.key for one in both.checklist.unmet if one.counts} | unjudged
-        known |= unjudged | both.checklist.unread_keys()
+        differing = {row.key for row in both.checklist.rows if row.matters}
+        known |= open_ | both.checklist.unread_keys()
     for key in waived:
         if key not in known:
             raise ConfigError(f"--waive: {unknown_key_message(key, known, 'row')}")
-    return [reason(Code.NEEDLESS_WAIVER, key=key) for key in waived if key not in open_]
+    return [
+        reason(Code.NO_WAIVER if key in differing else Code.NEEDLESS_WAIVER, key=key)
+        for key in waived
+        if key not in open_
+    ]
+
+
+def waivable(both: Configurations | None) -> set[str]:
+    """Rows and settings that only a waiver signs over."""
+    if both is None:
+        return set()
+    unmet = {one.key for one in both.checklist.unmet if one.counts}
+    return unmet | {one.key for one in both.checklist.not_judged}
 
 
 def _unjudged(one: NotJudged, why_waived: str | None) -> Item:

@@ -97,6 +97,9 @@ def _row(key: tuple[str, str], target: Evaluation, reference: Evaluation, limit:
         else None
     )
     state, why = _judged(mine, theirs, relative, error, z, limit)
+    if broken := _not_finite(mine, theirs):
+        state = State.FAILED if broken == ["target"] else State.NOT_SHOWN
+        why = reason(Code.SCORE_NOT_FINITE, sides=broken)
     other = _other_settings(target, reference, mine.task)
     if other is not None:
         state, why = State.NOT_SHOWN, other
@@ -112,6 +115,11 @@ def _row(key: tuple[str, str], target: Evaluation, reference: Evaluation, limit:
         state=state,
         why=why,
     )
+
+
+def _not_finite(target: Score, reference: Score) -> list[str]:
+    sides = (("target", target), ("reference", reference))
+    return [side for side, score in sides if not math.isfinite(score.value)]
 
 
 def _judged(
@@ -164,7 +172,7 @@ def _together(target: Evaluation, reference: Evaluation, shared: list[tuple[str,
     keys = [(task, metric) for task in tasks if (metric := reference.primary(task)) is not None]
     keys = [k for k in keys if k in shared and _other_settings(target, reference, k[0]) is None]
     pairs = [(target.scores[k], reference.scores[k]) for k in keys]
-    pairs = [p for p in pairs if p[1].higher_is_better and _error(*p) is not None]
+    pairs = [p for p in pairs if p[1].higher_is_better and _error(*p) is not None and not _not_finite(*p)]
     if len(pairs) < 2:
         return None
     mine, theirs = (sum(pair[side].value for pair in pairs) / len(pairs) for side in (0, 1))

@@ -57,7 +57,8 @@ class SignOff:
         binding = [item for item in self.items if item.binding]
         failed = [item.title for item in self.items if item.state is State.FAILED]
         if self.outcome is Outcome.AGREE:
-            return reason(Code.ACCEPTED, num=len(binding))
+            waived = sum(item.state is State.WAIVED for item in self.items)
+            return reason(Code.ACCEPTED, num=len(binding), waived=waived)
         if self.outcome is Outcome.DIFFER:
             return reason(Code.REFUSED, *(item.title for item in binding if item.state is State.FAILED))
         if failed:

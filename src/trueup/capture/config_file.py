@@ -186,7 +186,7 @@ def read_json_object(path: Path) -> dict[str, object]:
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror or error}") from error
     if not isinstance(plain, dict):
-        raise expected(str(path), 'a JSON object, {"task": "statistics", ...}', plain)
+        raise expected(str(path), 'a JSON object, {"NAME": VALUE, ...}', plain)
     return plain
 
 

@@ -255,16 +255,19 @@ def _joined(reasons: Sequence[Reason]) -> Reason | None:
 
 
 def _alike(field: str, left: object, right: object, target: Configuration, reference: Configuration) -> bool:
-    """Two spellings of one setting: files in other folders, windows that count the token itself or not."""
+    """Two spellings of one setting: files in other folders, windows that count the token itself or not,
+    labels to ignore that are no word's id, each framework's own."""
     if field == "chat_template":
         from trueup.checklist.templates import same_template
 
         return same_template(left, right) is True
     if field in ("data_files", "tokenizer"):
         return _file_names(left) == _file_names(right)
+    own = {document.dialect for document in target.documents}
+    crossing = own.isdisjoint(document.dialect for document in reference.documents)
+    if field == "ignore_token_id" and isinstance(left, int) and isinstance(right, int):
+        return crossing and max(left, right) < 0
     if field == "sliding_window" and isinstance(left, int) and isinstance(right, int):
-        own = {document.dialect for document in target.documents}
-        crossing = own.isdisjoint(document.dialect for document in reference.documents)
         return crossing and min(left, right) > 0 and abs(left - right) == 1
     return False
 

@@ -149,7 +149,9 @@ def command(options: ConvertOptions, printed: Printed) -> int:
         save_plan=options.save_plan,
         proposal=options.destination.with_name(f"{options.destination.name}.plan.yaml"),
     )
-    plan = plan_conversion(weights, request, infer=partial(infer_plan, by_structure=True))
+    num_heads = heads.num_heads or (heads_beside(options.like).num_heads if options.like else None)
+    infer = partial(infer_plan, by_structure=True, num_heads=num_heads)
+    plan = plan_conversion(weights, request, infer=infer)
     result = apply_plan(plan, weights)
     for_mindspore = (options.to or "").startswith(("mindspore", "mindformers"))
     write_weights(

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from trueup.weights.weight_set import WeightSet
 
 
-def infer_plan(target: WeightSet, source: WeightSet, *, by_structure: bool = False) -> ConversionPlan:
+def infer_plan(
+    target: WeightSet, source: WeightSet, *, by_structure: bool = False, num_heads: int | None = None
+) -> ConversionPlan:
     """The plan that values, names and shapes of both sides suggest; with ``by_structure``, where no values
     are equal, also proposals (``matching.weights.structure``).
 
@@ -32,7 +34,9 @@ def infer_plan(target: WeightSet, source: WeightSet, *, by_structure: bool = Fal
     plan: ConversionPlan = matching.infer_plan(ours, theirs)
     converted = any(entry.how == "values" for entry in plan.entries)  # then what is left really differs
     if by_structure and plan.only_target and not converted:
-        proposed = matching.by_structure(ours, theirs, plan.only_target, plan.only_source)
+        proposed = matching.by_structure(
+            ours, theirs, plan.only_target, plan.only_source, num_heads=num_heads
+        )
         made = {entry.target for entry in proposed}
         used = {piece.source for entry in proposed for piece in entry.pieces}
         plan = replace(

@@ -44,6 +44,7 @@ import numpy as np
 
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import STATISTICS, Metrics, sketches_of
+from trueup.comparing.not_counted import shown_apart
 from trueup.comparing.rows import Rows
 from trueup.comparing.thresholds import (
     CANCELLED_EPS,
@@ -222,6 +223,8 @@ def not_finite_apart(rows: Rows) -> Bools:
     for name in ("num_nan", "num_posinf", "num_neginf"):
         target, reference = rows.target.statistics[name], rows.reference.statistics[name]
         out |= (target != reference) & ~np.isnan(target + reference)
+    for sides in shown_apart(rows).values():
+        out |= sides[0] | sides[1]
     return np.asarray(out & rows.paired)
 
 

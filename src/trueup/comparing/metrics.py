@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from trueup.comparing.not_counted import shown_apart
 from trueup.comparing.rows import Half, Rows
 from trueup.comparing.thresholds import FLOAT32, RESOLUTION, SUM_LENGTH, SUM_POWER, SUM_ROUNDINGS
 from trueup.matching.codes import Codes
@@ -100,6 +101,10 @@ def measure(rows: Rows) -> Metrics:
     open_ = both & ~equal & ((t.shape == r.shape) | ~plain)
     _from_statistics(rows, metrics, open_)
     _from_sketches(rows, metrics, open_ & plain)
+    for sides in shown_apart(rows).values():
+        told = open_ & (sides[0] | sides[1]) & (metrics.evidence == NONE)
+        metrics.evidence[told] = STATISTICS
+        metrics.difference[told] = metrics.norm[told]
     nothing_finite = open_ & _all_non_finite(t) & _all_non_finite(r)
     metrics.difference[nothing_finite] = metrics.norm[nothing_finite] = 0.0
     return metrics

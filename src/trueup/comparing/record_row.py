@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 
 from trueup.comparing.written import reason_of_row
+from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason, read_reason
 
 Cell = str | int | float | bool | None
@@ -15,16 +16,17 @@ REASON_COLUMNS = ("reason", "reason_code", "reason_facts")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotFinite:
-    """How many NaN, or infinities of one sign, the two sides hold."""
+    """How many NaN, or infinities of one sign, the two sides hold; None: some, which nobody counted."""
 
     what: str
-    target: int
-    reference: int
+    target: int | None
+    reference: int | None
 
     @property
     def side(self) -> str:
         """The one that holds more."""
-        return "target" if self.target > self.reference else "reference"
+        more = self.target is None or (self.reference is not None and self.target > self.reference)
+        return "target" if more else "reference"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,11 @@ class RecordRow:
             target, reference = (self.columns.get(f"{side}_{column}") for side in ("target", "reference"))
             if isinstance(target, int) and isinstance(reference, int) and target != reference:
                 return NotFinite(what=what, target=target, reference=reference)
-        return None
+        shown = self.reason.place("what") if self.reason is not None else None
+        if self.reason is None or self.reason.code is not RecordCode.NOT_FINITE or not shown:
+            return None
+        of_target = self.reason.place("side") == "target"
+        return NotFinite(what=str(shown), target=None if of_target else 0, reference=0 if of_target else None)
 
     def to_json(self) -> dict[str, Cell | Reason]:
         """Every column; the reason stays what it is, for ``wording.document``."""

@@ -77,6 +77,9 @@ _ALIASES: dict[str, tuple[Alias, ...]] = {
                 "actor/pg_loss",
                 "train/lm_loss",
                 "reduced_train_loss",
+                "train_loss_step",
+                "train/loss_step",
+                "loss_step",
             ],
         )
     ),

@@ -52,7 +52,7 @@ def commands(
                 purpose=reason(Curves.NAME_FIRST_OVERFLOW),
             )
         ]
-    if case in ("loss_diffusion", "spike") and at is not None:
+    if case in ("loss_diffusion", "spike", "passing_difference") and at is not None:
         return _around(at, run, _captured_before(judgement, target, at))
     if case in (
         "first_step_gap",

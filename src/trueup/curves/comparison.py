@@ -27,12 +27,13 @@ from trueup.curves.statistics.envelope import (
     mean_around,
     repeat_distances,
 )
-from trueup.curves.statistics.excursions import excursions
+from trueup.curves.statistics.excursions import Excursions, excursions
 from trueup.curves.statistics.frozen import Frozen, frozen
 from trueup.curves.statistics.health import Health, health, overflows, plateau, rates
 from trueup.curves.statistics.late import late
 from trueup.curves.statistics.noise import outliers
 from trueup.curves.statistics.onset import Onset, onset
+from trueup.curves.statistics.passing import Passing, passing
 from trueup.curves.statistics.spikes import Spikes, heights, spikes
 from trueup.curves.statistics.trend import trended
 from trueup.curves.thresholds import (
@@ -99,6 +100,7 @@ class CurveComparison:
             "late": e.late,
             "envelope": e.envelope,
             "excursions": e.excursions,
+            "passing": e.passing,
             "spikes": e.spikes,
             "grad_norm_spikes": e.norm_spikes,
             "learning_rates": e.rates,
@@ -263,6 +265,7 @@ def _evidence(
         else late(difference[:known], theirs[:known], steps[:known], bad[:known]),
         envelope=seen,
         excursions=None if still is not None else gone_and_back,
+        passing=_passing(still, gone_and_back, room, steps),
         spikes=_spikes(paired, column),
         norm_spikes=_spikes(paired, GRAD_NORM),
         rates=found_rates,
@@ -288,6 +291,11 @@ def _evidence(
         local_norms=norms,
     )
     return evidence, room
+
+
+def _passing(still: Frozen | None, spikes: Excursions | None, room: Band, steps: Ints) -> Passing | None:
+    """A difference that goes again, which is no spike; nothing passes while no weight is updated."""
+    return None if still is not None or spikes is not None else passing(room, steps)
 
 
 def _no_later(found: Onset | None, left: int | None, steps: Ints) -> Onset | None:

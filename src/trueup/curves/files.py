@@ -34,7 +34,14 @@ _UNREAD = (
     ".yml",
     ".py",
     ".sh",
+    ".md",
+    ".html",
+    ".png",
+    ".svg",
+    ".pdf",
+    ".xlsx",
 )
+"""of a folder: no logs; a report (its own sign-off too) has sentences with a step and a loss"""
 
 
 def contents(path: Path, room: bytearray | None = None) -> bytes:

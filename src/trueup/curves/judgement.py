@@ -15,6 +15,7 @@ from trueup.curves.statistics.frozen import Frozen
 from trueup.curves.statistics.health import Health, Rates
 from trueup.curves.statistics.late import Late
 from trueup.curves.statistics.onset import Onset
+from trueup.curves.statistics.passing import Passing
 from trueup.curves.statistics.spikes import Spikes
 from trueup.curves.thresholds import (
     CONVERGED,
@@ -61,6 +62,8 @@ class Evidence:
     learned: float
     """how far the reference's loss fell"""
     excursions: Excursions | None
+    passing: Passing | None
+    """a difference that goes again"""
     repeats_frozen: Frozen | None
     """a repeat against the reference, where no weight is updated"""
     local_norms: LocalNorms | None
@@ -144,7 +147,10 @@ _DIFFERING = {
     "late_difference",
     "steady_offset",
     "learning_rates_differ",
+    "passing_difference",
 }
+_MAY_PASS = {"loss_diffusion", "late_difference", "steady_offset", "fluctuation"}
+"""cases that say that a difference stays, or is scatter"""
 _COLUMNS = {"grad_norm": "gradient norm"}
 _STUCK = {"does_not_converge", "plateau_too_high"}
 FINDINGS = {"spike", "local_norm"}
@@ -158,6 +164,15 @@ _OPTIMIZER_ADVICE: tuple[Reason, ...] = (reason(Curves.CHECK_OPTIMIZER), reason(
 
 
 def _case(e: Evidence, failed: Sequence[Criterion]) -> _Case:
+    case = _standing(e, failed)
+    if e.passing is None or case.name not in _MAY_PASS or _late_gap(e):
+        return case
+    advice = (*_DATA_ADVICE, *_OPTIMIZER_ADVICE)
+    return _Case("passing_difference", _passes(e.passing), e.passing.first_step, advice)
+
+
+def _standing(e: Evidence, failed: Sequence[Criterion]) -> _Case:
+    """The case of a difference that stays, or that is scatter."""
     names = {c.key for c in failed}
     if e.target_health.num_not_finite > e.reference_health.num_not_finite:
         at = e.target_health.not_finite[0]
@@ -184,6 +199,11 @@ def _case(e: Evidence, failed: Sequence[Criterion]) -> _Case:
         or _of_findings(e)
         or _of_standard(e, names, failed)
     )
+
+
+def _passes(found: Passing) -> Reason:
+    facts = {"first": found.first_step, "last": found.last_step, "largest": found.largest}
+    return reason(Curves.PASSES, from_the_start=found.from_the_start, **facts)
 
 
 def _late_gap(e: Evidence) -> bool:
@@ -347,7 +367,7 @@ def _aligned(e: Evidence) -> Reason:
     c = e.centre
     if c is not None and c.mean == c.standard_error == 0 and not c.num_outliers:
         return reason(Curves.IDENTICAL)
-    if _is_known(c) and c is not None and c.is_centred:
+    if _is_known(c) and c is not None and c.is_centred and e.passing is None:
         return reason(Curves.CENTRED)
     if c is not None and e.envelope is not None and _explained(e, c.mean) and _beyond(e, c.mean):
         return reason(Curves.WITHIN_REPEATS)
@@ -431,6 +451,8 @@ def _remarks(e: Evidence, outcome: Outcome, case: str) -> Iterator[Reason]:
         yield reason(
             Curves.SPIKE, height=one.height, first=one.first_step, last=one.last_step, num=e.excursions.num
         )
+    if e.passing is not None and case == "aligned":
+        yield _passes(e.passing)
     yield from _of_curves(e, case)
     if late is not None and late.p_value < LATE_LEVEL and 0 < abs(late.relative_gap) < MEAN_REL:
         yield reason(Curves.LATE_BELOW_1_PERCENT, relative=abs(late.relative_gap))

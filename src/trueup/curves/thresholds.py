@@ -174,6 +174,12 @@ SYSTEMATIC = chosen(
 EXCURSION_HEIGHT = chosen(
     "curves.excursion_height", 0.2, "of the loss", "twenty times what the standard allows the mean"
 )
+PASSING_LEFT = chosen(
+    "curves.passing_left",
+    0.25,
+    "of the difference while it lasts",
+    "what is left before and after, and of other stretches: more is a difference that stays, or that wanders",
+)
 EXCURSION_AGAIN = chosen(
     "curves.excursion_again",
     3.0,

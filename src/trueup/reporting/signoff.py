@@ -168,7 +168,8 @@ def _waivers(signoff: SignOff) -> Section:
     rows = [Row(cells=(key, plain(why))) for key, why in signoff.waivers.items()]
     return Section(
         title="Waived recommendations",
-        lead="Recommendations of the accuracy guide that are not followed, by decision of those who sign."
+        lead="Recommendations of the accuracy guide that are not followed, and settings without a rule that "
+        "differ, by decision of those who sign."
         if rows
         else "",
         blocks=(Table(columns=columns, rows=tuple(rows)),) if rows else (),

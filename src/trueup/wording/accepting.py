@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from trueup.types.codes import AcceptCode as A
 from trueup.types.codes import CriterionCode as Criteria
 from trueup.types.reason import reason
@@ -45,6 +47,12 @@ def _named(facts: Facts) -> str:
     return listed([title[:1].lower() + title[1:] for title in facts.parts], shown=2) or "nothing"
 
 
+def _accepted(facts: Facts) -> str:
+    met = "the deciding item is met" if facts["num"] == 1 else f"all {facts['num']} deciding items are met"
+    waived = f", {count(facts['waived'], 'row')} waived" if facts["waived"] else ""
+    return f"Accepted: {met}{waived}"
+
+
 def _input(facts: Facts) -> str:
     repeat = f", repeat {facts['repeat']}" if facts["repeat"] else ""
     return f"{facts['what']} of the {facts['side']}{repeat}" if facts["side"] else facts["what"]
@@ -58,13 +66,12 @@ def _frozen_loss(facts: Facts) -> str:
 
 
 def _scores(facts: Facts) -> str:
-    if facts.get("difference") is None:
-        return "–"
+    sides = [f"{facts[s]:.4f} ({s})" for s in ("target", "reference") if facts.get(s) is not None]
+    difference = facts.get("difference")
+    if difference is None or not math.isfinite(difference):
+        return ", ".join(sides) or "–"
     error = "" if facts.get("standard_error") is None else f" ± {facts['standard_error']:.4f}"
-    return (
-        f"{facts['target']:.4f} (target), {facts['reference']:.4f} (reference): "
-        f"{signed(facts['difference'])}{error}, {percent(facts['relative'])}"
-    )
+    return f"{', '.join(sides)}: {signed(difference)}{error}, {percent(facts['relative'])}"
 
 
 def _settings(facts: Facts) -> str:
@@ -90,6 +97,10 @@ def _other_settings(facts: Facts) -> str:
     return "evaluated differently: " + "; ".join(f"{n} {a} (target), {b} (reference)" for n, a, b in sides)
 
 
+def _not_finite(facts: Facts) -> str:
+    return f"NaN or infinite in the {' and the '.join(facts['sides'])}"
+
+
 def _better(facts: Facts) -> str:
     return "worse" if facts["is_worse"] else "better"
 
@@ -106,13 +117,7 @@ _SCORES: dict[str, object] = {
 
 PHRASES = {
     A.ACCEPTED: heading(
-        lambda facts: (
-            "Accepted: the deciding item is met"
-            if facts["num"] == 1
-            else f"Accepted: all {facts['num']} deciding items are met"
-        ),
-        {"num": 1},
-        {"num": 12},
+        _accepted, {"num": 1, "waived": 0}, {"num": 12, "waived": 0}, {"num": 12, "waived": 2}
     ),
     A.REFUSED: heading(lambda facts: f"Refused, not met: {_named(facts)}", _TITLE),
     A.FAILED_UNPROVED: heading(lambda facts: f"Undecided, failed without proof: {_named(facts)}", _TITLE),
@@ -138,6 +143,8 @@ PHRASES = {
     A.NOT_CAPTURED: clause("not captured in both runs"),
     A.NO_SETTINGS: clause("neither run contains them"),
     A.RATE_NOT_ZERO: clause("the learning rate in these logs is not 0 throughout"),
+    A.RATE_NOT_LOGGED: clause("these logs do not contain the learning rate"),
+    A.NO_FINITE: clause("no step has a finite loss in both runs"),
     A.NO_NORM: clause("no gradient norm was logged in both runs"),
     A.FROZEN_LOSS: clause(_frozen_loss, {"mean": 0.001, "largest": 0.002, "num": 0, "total": 1000}),
     A.FROZEN_NORM: clause(
@@ -242,6 +249,13 @@ PHRASES = {
         'set it alike on both sides, or --waive {key} "REASON"', {"key": "model.router_jitter"}
     ),
     A.NEEDLESS_WAIVER: clause("--waive {key}: nothing that was given violates it", {"key": "clip_grad"}),
+    A.NO_WAIVER: clause(
+        "--waive {key}: it differs between the two sides, which a waiver does not cover", {"key": "norm_eps"}
+    ),
+    A.ONE_FILE: clause(
+        "{file} is the configuration of both sides: its settings were compared with themselves",
+        {"file": "train.yaml"},
+    ),
     A.NOT_COMPARED: clause("{key} is not compared: {parts[0]}", {"key": "clip_grad", **_TITLE}),
     A.AND_MORE: clause("and {num:count setting} more, in the checklist's report", {"num": 1}, {"num": 3}),
     A.BELOW_1_PERCENT: clause("less than 1 % difference"),
@@ -260,6 +274,7 @@ PHRASES = {
     A.WITHIN: clause("within its standard error ({z:.1f} of at most {limit:.1f})", {"z": 0.5, "limit": 2.5}),
     A.OTHER_SETTINGS: clause(_other_settings, {"names": ("shots",), "target": ("5",), "reference": ("0",)}),
     A.ONE_SIDED: clause("the {side} was not evaluated on it", {"side": "reference"}),
+    A.SCORE_NOT_FINITE: clause(_not_finite, {"sides": ("target",)}, {"sides": ("target", "reference")}),
     A.GIVE_TRACES: clause(
         "two traces: trueup capture --preset diagnose --deterministic -o RUN -- COMMAND, on both sides"
     ),

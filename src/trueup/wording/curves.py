@@ -62,6 +62,12 @@ def _frozen_differs(facts: Facts) -> str:
     return f"With learning rate 0, the loss of {facts['num']:,} of {facts['total']:,} steps differs{cause}"
 
 
+def _passes(facts: Facts) -> str:
+    agree = "agree after" if facts["from_the_start"] else "agree before and after"
+    place = f"from step {facts['first']} to {facts['last']}"
+    return f"The loss differs by up to {signed(facts['largest'])} {place}; the runs {agree}"
+
+
 def _spike(facts: Facts) -> str:
     num = facts["num"]
     more = f"; {num} such spikes in all" if num > 1 else ""
@@ -182,6 +188,13 @@ PHRASES = {
             f"reference reaches {absolute(facts['reference'])}"
         ),
         samples=(_STUCK,),
+    ),
+    Curves.PASSES: Phrase(
+        sentence=_passes,
+        samples=(
+            {"first": 520, "last": 980, "largest": 0.3, "from_the_start": False},
+            {"first": 3, "last": 400, "largest": -0.1, "from_the_start": True},
+        ),
     ),
     Curves.SPIKE: Phrase(
         sentence=_spike,

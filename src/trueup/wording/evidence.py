@@ -190,6 +190,12 @@ def _preceding(facts: Facts) -> str:
     return facts.fill(f"{text}; the nearest reaches {{worst_score:.2f}} of its tolerance, at {{worst_site}}")
 
 
+def _not_finite(facts: Facts) -> str:
+    counts = (facts.get(side) for side in ("target", "reference"))
+    target, reference = ("some, not counted" if one is None else f"{one:,}" for one in counts)
+    return f"{facts['what']}: {target} (target) vs {reference} (reference)"
+
+
 PHRASES = {
     Is.SETTING_DIFFERS: Phrase(
         sentence=_setting,
@@ -304,8 +310,11 @@ PHRASES = {
         samples=({"name": "layers.0.weight", "parts": (reason(Is.NORMS, target=1.0, reference=2.0),)},),
     ),
     Is.NOT_FINITE: Phrase(
-        sentence="{what}: {target:,} (target) vs {reference:,} (reference)",
-        samples=({"what": "NaN", "target": 7, "reference": 0},),
+        sentence=_not_finite,
+        samples=(
+            {"what": "NaN", "target": 7, "reference": 0},
+            {"what": "NaN", "target": None, "reference": 0},
+        ),
     ),
     Is.COMMON_FACTOR: Phrase(
         sentence=lambda facts: (

@@ -14,6 +14,8 @@ def _not_finite(facts: Facts) -> str:
     said = []
     if facts.get("places"):
         said.append(f"NaN or infinity on one side only at {facts.fill('{places:count place}')}")
+    if facts.get("what"):
+        said.append(f"the {facts['side']}'s statistics show {facts['what']}, the other's none")
     for name, what in _NUMBERS:
         target, reference = facts.get(f"target_{name}"), facts.get(f"reference_{name}")
         if target is not None:
@@ -197,6 +199,7 @@ PHRASES = {
             {"places": 1},
             {"target_nan": 3, "reference_nan": 0, "target_posinf": 0, "reference_posinf": 1},
             {"places": 2, "target_neginf": 2, "reference_neginf": 0},
+            {"what": "NaN", "side": "target"},
         ),
     ),
     Is.DTYPE_DIFFERS: Phrase(

@@ -6,6 +6,7 @@ import numpy as np
 
 from trueup.comparing.judgement import DIFFERENT, EQUAL, Judgement
 from trueup.comparing.metrics import Metrics
+from trueup.comparing.not_counted import shown_apart
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.types.arrays import Bools
 from trueup.types.codes import RecordCode
@@ -25,9 +26,9 @@ def _not_finite(context: StepContext, metrics: Metrics, judgement: Judgement) ->
     return judgement.at(at, status=DIFFERENT, score=np.inf, why=reasons)
 
 
-def _counts(context: StepContext, metrics: Metrics, open_: Bools) -> dict[int, dict[str, int]]:
-    """Row -> how many places differ, and what each side holds more or less of."""
-    counts: dict[int, dict[str, int]] = {}
+def _counts(context: StepContext, metrics: Metrics, open_: Bools) -> dict[int, dict[str, int | str]]:
+    """Row -> how many places differ, and what each side holds more or less of, or is shown to hold."""
+    counts: dict[int, dict[str, int | str]] = {}
     for row in np.flatnonzero(open_ & (metrics.mismatched > 0)).tolist():
         counts[row] = {"places": int(metrics.mismatched[row])}
     sides = context.rows.target.statistics, context.rows.reference.statistics
@@ -36,6 +37,11 @@ def _counts(context: StepContext, metrics: Metrics, open_: Bools) -> dict[int, d
         for row in np.flatnonzero(open_ & (target != reference) & ~np.isnan(target + reference)).tolist():
             found = counts.setdefault(row, {})
             found |= {f"target_{name}": int(target[row]), f"reference_{name}": int(reference[row])}
+    for what, alone in shown_apart(context.rows).items():
+        for side, here in zip(("target", "reference"), alone, strict=True):
+            for row in np.flatnonzero(open_ & here).tolist():
+                if row not in counts:
+                    counts[row] = {"what": what, "side": side}
     return counts
 
 
@@ -44,5 +50,5 @@ RULE = Rule(
     codes=(RecordCode.NOT_FINITE,),
     statuses=(Status.DIFFERENT,),
     place="after all that judge sizes, which leave NaN out; it keeps what they gave as its part",
-    note="0002-tolerance",
+    note="0068-not-finite-without-counts",
 )

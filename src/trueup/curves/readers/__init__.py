@@ -9,6 +9,7 @@ from trueup.curves.readers.protocol import Reader, Rows
 from trueup.curves.readers.tables import Csv, JsonLines, JsonList, Parquet
 from trueup.curves.readers.tensorboard import EventFile
 from trueup.curves.readers.trainer import CONSOLE, TrainerState
+from trueup.curves.readers.words import NamedNumbers
 
 READERS: tuple[Reader, ...] = (
     EventFile(),
@@ -26,6 +27,7 @@ READERS: tuple[Reader, ...] = (
     CONSOLE,
     loop.NANOGPT,
     loop.STEPS,
+    NamedNumbers(),
 )
 """In the order they are asked: what is surest to recognise first."""
 

@@ -7,9 +7,19 @@ from trueup.curves.readers.lines import LineFormat
 from trueup.curves.readers.scanning import Key
 
 _KEYS = {
-    LOSS: (Key(" loss "), Key(" loss: "), Key(" loss="), Key(",loss=")),
+    LOSS: (
+        *(Key(" loss "), Key(" loss: "), Key(" loss="), Key(",loss=")),
+        *(Key(" train_loss "), Key(" train_loss: "), Key(" train_loss=")),
+    ),
     "learning_rate": (Key(" lr "), Key(" lr: "), Key(" lr=")),
-    GRAD_NORM: (Key(" norm "), Key(" norm: "), Key(" grad_norm "), Key(" grad_norm: "), Key(" grad_norm=")),
+    GRAD_NORM: (
+        Key(" norm "),
+        Key(" norm: "),
+        Key(" grad_norm "),
+        Key(" grad_norm: "),
+        Key(" grad_norm="),
+        Key(" gnorm "),
+    ),
 }
 NANOGPT = LineFormat(name="nanogpt", title="nanoGPT", marker="iter ", keys={STEP: (Key("iter "),), **_KEYS})
 """its lines of evaluation, ``step 0: train loss 3.2``, have no marker"""

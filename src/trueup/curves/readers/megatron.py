@@ -17,9 +17,11 @@ _STEP = re.compile(rb" iteration +(\d+)/")
 
 
 def _with_nan(frame: pl.DataFrame) -> pl.DataFrame:
-    """Megatron leaves out a loss that is NaN and counts the step instead."""
-    if "nan_iterations" not in frame.columns or LOSS not in frame.columns:
+    """Megatron leaves out a loss that is NaN and counts the step instead, also where every loss is NaN."""
+    if "nan_iterations" not in frame.columns:
         return frame
+    if LOSS not in frame.columns:
+        frame = frame.with_columns(pl.lit(None, pl.Float64).alias(LOSS))
     missing = pl.col(LOSS).is_null() & (pl.col("nan_iterations") > 0)
     return frame.with_columns(pl.when(missing).then(float("nan")).otherwise(pl.col(LOSS)).alias(LOSS))
 

@@ -178,7 +178,9 @@ class JsonList:
 
     def recognises(self, head: bytes, path: Path) -> bool:
         """Whether it begins like one; what is in it is seen on reading."""
-        if re.match(rb"\s*\[\s*([\[{\"\d\]-]|$)", head):  # a console's line begins with ``[rank0]``
+        if re.match(
+            rb"\s*\[\s*([\[{\"\]]|-?\d[\d.eE+-]*\s*[,\]]|$)", head
+        ):  # a console's line begins with ``[rank0]``
             return True
         return head.lstrip()[:1] == b"{" and path.name.lower().removesuffix(".gz").endswith(".json")
 

@@ -67,7 +67,7 @@ def excursions(
     limit = np.maximum(limit, SPIKE_SIGMAS * robust_scale(difference - (high + low) / 2))
     spread = TAIL_SIGMAS * robust_scale(difference)
     found = []
-    for first, last in _stretches(above > limit, window_of(len(above))):
+    for first, last in stretches(above > limit, window_of(len(above))):
         if last + window_of(len(above)) >= end:
             continue
         while first > 0 and above[first - 1] > spread:
@@ -95,7 +95,7 @@ def _levels(difference: Floats) -> tuple[Floats, Floats]:
     return np.repeat([max(b) for b in beside], sizes), np.repeat([min(b) for b in beside], sizes)
 
 
-def _stretches(above: Bools, gap: int) -> list[tuple[int, int]]:
+def stretches(above: Bools, gap: int) -> list[tuple[int, int]]:
     """First and last of the stretches, those no further apart than ``gap`` joined."""
     at = np.flatnonzero(above)
     if not len(at):

@@ -104,11 +104,16 @@ def _leaf(cells: list[object], place: str) -> dict[str, object]:
     numbers = [*statistics, *[None] * len(_STATISTICS)][: len(_STATISTICS)]
     numbers[-1] = more.get(_NORM_CELL) if numbers[-1] is None else numbers[-1]
     # of what has none these lists hold "Nan" or an empty list
-    leaf |= {word: number_from_json(value) for word, value in zip(_STATISTICS, numbers, strict=True)}
+    leaf |= {word: _statistic(value) for word, value in zip(_STATISTICS, numbers, strict=True)}
     digest = more.get(_DIGEST_CELL)
     if isinstance(digest, str) and digest:
         leaf["md5"] = digest
     return leaf | {"data_name": f"{name}.npy"}
+
+
+def _statistic(value: object) -> float | None:
+    """A number, JSON's NaN too: of a tensor that holds one the extremes are NaN."""
+    return value if isinstance(value, float) else number_from_json(value)
 
 
 def _frame(frame: list[object]) -> str:

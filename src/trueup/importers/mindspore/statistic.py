@@ -20,9 +20,14 @@ _NUMBERS = {
     "negative inf count": "num_neginf",
     "zero count": "num_zero",
     "count": "numel",
+    "max": "maximum",
+    "min": "minimum",
+    "avg": "mean",
+    "mean": "mean",
+    "l2norm": "l2_norm",
 }
-"""column, in lower case -> our name; ``Negative Zero Count`` and ``Positive Zero Count`` count negative and
-positive elements and stay as they are"""
+"""column, in lower case -> our name, also as the configuration's ``statistic_category`` has it; ``Negative
+Zero Count`` and ``Positive Zero Count`` count negative and positive elements and stay as they are"""
 _COUNTS = frozenset({"num_nan", "num_posinf", "num_neginf", "num_zero", "numel"})
 _DIGESTS = {"md5": "md5", "md5 value": "md5", "sha1": "sha1", "sha1 value": "sha1"}
 _NEEDED = ("op type", "op name", "task id", "stream id", "timestamp", "slot", "data type", "shape")
@@ -71,6 +76,13 @@ def read_statistics(file: Path) -> list[Statistics]:
         raise TraceError(
             f"{file} has no column {', '.join(map(repr, missing))}: its first line is no heading of "
             "MindSpore's statistic.csv (was the file cut or edited?)"
+        )
+    if not {*_NUMBERS, *_DIGESTS} & set(head):
+        others = ", ".join(repr(name) for name in head if name not in _KNOWN) or "none"
+        raise TraceError(
+            f"{file} has no statistic that is read, such as 'Max Value', 'L2Norm Value' or 'md5' (columns "
+            f"besides those of an operator: {others}); dump again with "
+            "trueup dump-config --kind partial --statistics max,min,l2norm"
         )
     return [_line(file, number, head, line) for number, line in enumerate(lines[1:], 2) if any(line)]
 

@@ -3,7 +3,8 @@
 Neither values nor known names help here, so every entry is a proposal (``how: structure``); a conversion
 stops and leaves the plan to a person. Layers are paired in order; in a layer a weight goes to the only one of
 its shape (or of the shape transposed), a fused one is put together of those whose rows add up to its own, and
-the rest of equal shapes is paired by likeness of name.
+the rest of equal shapes is paired by likeness of name. Query, key and value under Megatron's names lie head
+group by head group, for which the number of attention heads must be known.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import combinations
+from functools import partial
+from itertools import accumulate, combinations, pairwise
 
+from trueup.errors import ConfigError
 from trueup.matching.weights.table import WeightTable
 from trueup.weights.converting import PROPOSED
+from trueup.weights.layouts import Heads, Steps, put_together, taken_apart
 from trueup.weights.plan import Entry, Permute, Piece, Slice
 
 ONLY_ONE, ONE_OF_SEVERAL = 0.5, 0.3
@@ -23,6 +27,8 @@ ONLY_ONE, ONE_OF_SEVERAL = 0.5, 0.3
 _NUMBER = re.compile(r"\d+")
 _ROLES = (("q", "k", "v"), ("query", "key", "value"), ("k", "v"), ("gate", "up"), ("w1", "w3"))
 """what is fused, in its usual order"""
+_GROUPED = re.compile(r"(^|\.)(linear_qkv|query_key_value)\.")
+"""names under which Megatron, and what was made from it, keep q, k and v of a group of heads together"""
 _MOST_FUSED = 3
 _MOST_LEFT = 40
 """weights of a layer among which sums of rows are looked for: costs time"""
@@ -45,9 +51,21 @@ class _Layer:
 
 
 def by_structure(
-    target: WeightTable, source: WeightTable, left_target: Sequence[str], left_source: Sequence[str]
+    target: WeightTable,
+    source: WeightTable,
+    left_target: Sequence[str],
+    left_source: Sequence[str],
+    *,
+    num_heads: int | None = None,
 ) -> list[Entry]:
-    """Proposals for the weights that are left on both sides; none where the numbers of layers differ."""
+    """Proposals for the weights that are left on both sides; none where the numbers of layers differ.
+
+    Args:
+        num_heads: attention heads (of the queries), where they are known.
+
+    Raises:
+        ConfigError: a fused weight lies by groups of heads, and their number is not known, or does not fit.
+    """
     ours = _layers(left_target, target)
     theirs = _layers(left_source, source)
     if len(ours) != len(theirs):
@@ -55,7 +73,8 @@ def by_structure(
     found: list[Entry] = []
     for mine, other in zip(ours, theirs, strict=True):
         layer = _Layer(targets=dict(mine), sources=dict(other))
-        for step in (_only_ones, _fused, _split, _only_ones, _alike):
+        fused, split = partial(_fused, num_heads=num_heads), partial(_split, num_heads=num_heads)
+        for step in (_only_ones, fused, split, _only_ones, _alike):
             found += list(step(layer))
     return found
 
@@ -92,30 +111,66 @@ def _only_ones(layer: _Layer) -> Iterator[Entry]:
             layer.take(name, there[0])
 
 
-def _fused(layer: _Layer) -> Iterator[Entry]:
+def _fused(layer: _Layer, *, num_heads: int | None) -> Iterator[Entry]:
     """A target put together of sources."""
     for name, shape in list(layer.targets.items()):
         if any(_fits(shape, its) for its in layer.sources.values()):
             continue
         parts = _parts(shape, layer.sources)
         if parts:
-            pieces = tuple(Piece(source=part) for part in parts)
-            yield Entry(target=name, pieces=pieces, join="concat", how=PROPOSED, confidence=ONE_OF_SEVERAL)
+            shapes = [layer.sources[part] for part in parts]
+            joining = put_together(*_layout(name, parts, shapes, num_heads), query=False, name=name)
+            yield Entry(
+                target=name,
+                pieces=tuple(
+                    Piece(source=part, steps=steps) for part, steps in zip(parts, joining.pieces, strict=True)
+                ),
+                join="concat",
+                dim=joining.dim,
+                steps=joining.steps,
+                how=PROPOSED,
+                confidence=ONE_OF_SEVERAL,
+            )
             layer.take(name, *parts)
 
 
-def _split(layer: _Layer) -> Iterator[Entry]:
+def _layout(
+    name: str, parts: Sequence[str], shapes: Sequence[Shape], num_heads: int | None
+) -> tuple[str, Sequence[Shape], Heads]:
+    """How ``parts`` lie in ``name``: one above the other, or q, k and v of each group of heads together."""
+    if _GROUPED.search(name.lower()) is None or len(parts) != len(_ROLES[0]) or _roles_of(parts) is None:
+        return "concat", shapes, Heads()
+    num, _ = Heads(num_heads=num_heads).both(f"{name}, which holds the rows of each group of heads together,")
+    query, key = shapes[0][0], shapes[1][0]
+    if not query or query % num or num * key % query:
+        raise ConfigError(f"{name}: {query} rows of queries and {key} of keys are not those of {num} heads")
+    return "grouped_qkv", shapes, Heads(num_heads=num, num_kv_heads=num * key // query)
+
+
+def _split(layer: _Layer, *, num_heads: int | None) -> Iterator[Entry]:
     """Targets that are rows of one source."""
     for name, shape in list(layer.sources.items()):
         if any(_fits(shape, its) for its in layer.targets.values()):
             continue
-        at = 0
-        for part in _parts(shape, layer.targets):
-            rows = layer.targets[part][0]
-            piece = Piece(source=name, steps=(Slice(dim=0, start=at, stop=at + rows),))
+        parts = _parts(shape, layer.targets)
+        shapes = [layer.targets[part] for part in parts]
+        for part, steps in zip(parts, _cut(name, shape, parts, shapes, num_heads), strict=True):
+            piece = Piece(source=name, steps=steps)
             yield Entry(target=part, pieces=(piece,), how=PROPOSED, confidence=ONE_OF_SEVERAL)
             layer.take(part, name)
-            at += rows
+
+
+def _cut(
+    name: str, shape: Shape, parts: Sequence[str], shapes: Sequence[Shape], num_heads: int | None
+) -> list[Steps]:
+    """What takes each of ``parts`` out of ``name``."""
+    if not parts:
+        return []
+    layout, _, heads = _layout(name, parts, shapes, num_heads)
+    if layout != "concat":
+        return taken_apart(layout, shape, len(parts), heads, query=False, name=name)
+    ends = list(accumulate((one[0] for one in shapes), initial=0))
+    return [(Slice(dim=0, start=start, stop=stop),) for start, stop in pairwise(ends)]
 
 
 def _parts(shape: Shape, there: dict[str, Shape]) -> tuple[str, ...]:

@@ -29,7 +29,9 @@ class AcceptCode(Code):
     NOT_CAPTURED = "accept.not_captured"
     NO_SETTINGS = "accept.no_settings"
     RATE_NOT_ZERO = "accept.learning_rate_not_zero"
+    RATE_NOT_LOGGED = "accept.learning_rate_not_logged"
     NO_NORM = "accept.no_gradient_norm"
+    NO_FINITE = "accept.no_finite_loss"
     FROZEN_LOSS = "accept.frozen_loss"
     FROZEN_NORM = "accept.frozen_norm"
     SCORES = "accept.scores"
@@ -73,6 +75,8 @@ class AcceptCode(Code):
     SAME_VALUE = "accept.same_value"
     WAIVE_SETTING = "accept.waive_setting"
     NEEDLESS_WAIVER = "accept.needless_waiver"
+    NO_WAIVER = "accept.waiver_of_a_difference"
+    ONE_FILE = "accept.one_configuration_file"
     NOT_COMPARED = "accept.setting_not_compared"
     AND_MORE = "accept.and_more"
 
@@ -84,6 +88,7 @@ class AcceptCode(Code):
     WITHIN = "accept.score.within_standard_error"
     OTHER_SETTINGS = "accept.score.other_settings"
     ONE_SIDED = "accept.score.one_sided"
+    SCORE_NOT_FINITE = "accept.score.not_finite"
 
     # how to show it
     GIVE_TRACES = "accept.how.traces"

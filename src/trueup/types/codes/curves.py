@@ -24,6 +24,7 @@ class CurvesCode(Code):
     NO_CONVERGENCE = "curves.does_not_converge"
     PLATEAU_HIGH = "curves.plateau_too_high"
     SPIKE = "curves.spike_recovers"
+    PASSES = "curves.difference_passes"
     LOCAL_NORM = "curves.local_norm_differs"
     FROZEN_CAUSE = "curves.frozen_not_deterministic"
     """its part is what was not fixed"""
