@@ -172,6 +172,17 @@ class AverageFacts(TypedDict):
     """parameters and buffers of which nothing was written in the copy"""
 
 
+class MasterFacts(TypedDict):
+    """Master weights that the program keeps outside the framework's optimizers."""
+
+    slot: str
+    """of their records, among those of averages"""
+    kind: str
+    """class that holds them, or ``dict``, ``list``"""
+    held: int | None
+    """step at whose beginning the weights were what the copy held when it was found, rounded to their dtype"""
+
+
 class RankFacts(TypedDict, total=False):
     """``ranks/rank_NNNNN.json``: what one rank says of itself."""
 
@@ -183,6 +194,8 @@ class RankFacts(TypedDict, total=False):
     buffers: Sequence[BufferFacts]
     averages: Sequence[AverageFacts]
     """averaged copies of the weights"""
+    masters: Sequence[MasterFacts]
+    """finer copies that the weights are rounded from"""
     roots: Sequence[Root]
     """modules that no other one calls"""
     wrapped_by: Sequence[str]

@@ -260,6 +260,16 @@ PHRASES = {
             {"side": "reference", "step": 1, "decay": 0.81, "new": 0.1, "old": 0.09, "error": 1e-4},
         ),
     ),
+    Is.MASTERS_APART: Phrase(
+        sentence="{num:count master weight} differ after step {step}; {name}: by {share:.3g} of its update, "
+        "tolerance {tolerance:.3g}",
+        samples=({"num": 8, "step": 0, "name": "head.weight", "share": 0.03, "tolerance": 0.001},),
+    ),
+    Is.GRADIENTS_THE_SAME: Phrase(
+        sentence="the gradients that backward left up to step {step} are bit-identical: what sums, clips or applies "
+        "them differs",
+        samples=({"step": 0},),
+    ),
     Is.BUFFERS_WRITTEN: Phrase(
         sentence=_buffers_written,
         samples=(
