@@ -227,6 +227,12 @@ PHRASES = {
         "({reference_share:.1%}) (reference)",
         {"target": 90, "target_share": 0.9, "reference": 100, "reference_share": 1.0},
     ),
+    B.FACTORS_DIFFER: heading("A factor of the loss differs: numbers that multiply it at each position"),
+    B.FACTORS: clause(
+        "numbers that multiply the loss at each position (advantages, ratios, weights): {num} of {total} differ, the "
+        "furthest at {at}: {target:.4g} (target), {reference:.4g} (reference)",
+        {"num": 84, "total": 84, "at": 7, "target": -0.31, "reference": 0.12},
+    ),
     B.MASK_WEIGHTS: heading("Loss mask differs"),
     B.NUM_WEIGHTS: clause(
         _mask, {"num": 1, "first": 7, "is_shifted": False}, {"num": 3, "first": 0, "is_shifted": True}

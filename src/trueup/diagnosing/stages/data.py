@@ -22,6 +22,7 @@ from trueup.diagnosing.stages.batch import Batch, data_finding, given, without_m
 from trueup.diagnosing.stages.context import Context, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.labels import compared_labels
+from trueup.diagnosing.stages.loss_factors import hides_otherwise, values_of
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.parts_at_fault import ranks_apart
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -705,25 +706,16 @@ def _masks_apart(context: Context) -> list[Finding]:
     for origin in context.passive:
         if origin.stage is not Stage.DATA or origin.step != first or MASK not in origin.slot:
             continue
-        both = _values_of(origin, context)
+        both = values_of(origin, context)
         if both is None:
             continue
         finding = replace(finding_from_origin(origin, context), basis=Basis.RECORDED, origin=None)
         of_loss = origin.phase == "loss"
-        if of_loss and is_made_inside:
+        if of_loss and (is_made_inside or not hides_otherwise(*both)):
             continue
         name = origin.slot.partition(".")[2]
         found.setdefault(origin.slot, _weighed(finding, *both) if of_loss else _given_mask(finding, name))
     return list(found.values())
-
-
-def _values_of(origin: Origin, context: Context) -> tuple[Floats, Floats] | None:
-    """Of both sides, where they are known and more than a number."""
-    evidence = None if context.evidence_of is None else context.evidence_of(origin)
-    if evidence is None or evidence.target_values is None or evidence.reference_values is None:
-        return None
-    target, reference = evidence.target_values, evidence.reference_values
-    return (target, reference) if target.shape == reference.shape and target.size > 1 else None
 
 
 def _given_mask(finding: Finding, name: str) -> Finding:

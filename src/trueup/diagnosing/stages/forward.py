@@ -23,6 +23,7 @@ from trueup.diagnosing.stages.context import (
 )
 from trueup.diagnosing.stages.evaluated import with_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.loss_factors import factor_findings
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.trainable import frozen_findings, unreached_findings
@@ -50,6 +51,7 @@ class ForwardStage:
         verdict = context.comparison.verdict
         if _is_below_tolerance(verdict) or verdict.headline.code is VerdictCode.POSITIONS_COUNT:
             known = (*known, _of_verdict(verdict))
+        known = known or factor_findings(context)
         stages = [Stage.FORWARD, Stage.LOSS]
         if not context.origins_of(*stages) and _is_given_another_number(context):
             stages.append(Stage.DATA)

@@ -8,6 +8,7 @@ import numpy as np
 
 from trueup.diagnosing.batches import LabelFacts, label_facts
 from trueup.diagnosing.stages.batch import Batch, data_finding
+from trueup.diagnosing.stages.loss_factors import hides_otherwise
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.finding import EvidenceRank, Finding
@@ -119,7 +120,7 @@ def _mask_finding(target: Batch, reference: Batch, microbatch: int) -> Finding |
     if masks[0] is None or masks[1] is None or masks[0].shape != masks[1].shape:
         return None
     a, b = masks[0].ravel(), masks[1].ravel()
-    if np.array_equal(a, b):
+    if np.array_equal(a, b) or not hides_otherwise(a, b):
         return None
     different = np.flatnonzero(a != b)
     is_shifted = np.array_equal(a[1:], b[:-1]) or np.array_equal(a[:-1], b[1:])
