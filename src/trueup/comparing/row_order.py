@@ -23,7 +23,8 @@ from trueup.comparing.values import are_stored
 from trueup.matching.codes import Codes
 from trueup.matching.layouts import UNORDERED, Layout, Shape, Steps
 from trueup.numerics.dtypes import DTYPES
-from trueup.store import TraceSource
+from trueup.store import TraceSource, step_view
+from trueup.store.own_sums import sums_elsewhere
 from trueup.store.same_rows import Given, Span, num_rows, places, row_keys, spans_of, width_of
 from trueup.types.arrays import Array, Bools
 from trueup.weights.plan import Permute, Reshape, Slice
@@ -282,7 +283,8 @@ def _dealt_otherwise(rows: Rows, places: tuple[Place, Place]) -> Bools:
         if mode == "train":  # also the loss and the gradients that its microbatch makes
             numbers = np.unique(rows.microbatch[at & np.isin(rows.target.call, other)])
             inside |= np.isin(rows.microbatch, numbers) & rows.phase_is("loss", "param_grad")
-            inside &= ~rows.slot_is("accumulated") & ~rows.slot_is("clipped")
+            if not all(sums_elsewhere(step_view(*place)) for place in places):  # else of one microbatch too
+                inside &= ~rows.slot_is("accumulated") & ~rows.slot_is("clipped")
         found |= rows.paired & inside & ~rows.phase_is("param")
     return found
 

@@ -66,6 +66,7 @@ def factor_findings(context: Context) -> tuple[Finding, ...]:
                 kinds=kinds,
                 causes=kinds[0].causes if kinds else (),
                 module=None,
+                next_note=finding.next_note if kinds else None,
                 basis=Basis.RECORDED,
                 origin=None,
                 evidence=(said, *(one for one in finding.evidence if kinds)),
