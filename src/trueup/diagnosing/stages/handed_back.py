@@ -132,7 +132,22 @@ def stale_elements(target: Floats, reference: Floats, old: Floats, roundoff: flo
     changed = float(np.abs(reference - old).max())
     beyond = np.abs(target - reference) > STALE_CHANGE * changed
     enough = kept.all() or kept.sum() >= STALE_FEWEST
-    return np.asarray(kept) if kept.any() and enough and kept.sum() >= STALE_SHARE * beyond.sum() else None
+    if not (kept.any() and enough and kept.sum() >= STALE_SHARE * beyond.sum()):
+        return None
+    return np.asarray(kept) if _are_a_part(kept, reference != old) else None
+
+
+def _are_a_part(kept: Bools, changed: Bools) -> bool:
+    """Whether elements make up a part that may be handed on by itself: most of what the reference changed
+    between the first and the last of them, or in all the rows or columns, along some dimension, that hold them.
+    Elements here and there are those whose gradients cancel in one run."""
+    flat = np.flatnonzero(kept)
+    parts = [changed.reshape(-1)[flat[0] : flat[-1] + 1].sum()]
+    for dim in range(changed.ndim):
+        rest = tuple(other for other in range(changed.ndim) if other != dim)
+        held = kept.reshape(changed.shape).any(axis=rest)
+        parts.append(np.compress(held, changed, axis=dim).sum())
+    return bool(kept.sum() >= STALE_SHARE * min(parts))
 
 
 def _whose(found: list[Stale], context: Context) -> tuple[str | None, tuple[int, ...]]:
