@@ -25,7 +25,7 @@ from trueup.matching.layouts import UNORDERED, Layout, Shape, Steps
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource, step_view
 from trueup.store.own_sums import sums_elsewhere
-from trueup.store.same_rows import Given, Span, num_rows, places, row_keys, spans_of, width_of
+from trueup.store.same_rows import Given, Span, as_stream, num_rows, places, row_keys, spans_of, width_of
 from trueup.types.arrays import Array, Bools
 from trueup.weights.plan import Permute, Reshape, Slice
 
@@ -203,6 +203,9 @@ def _given(rows: Rows, half: Half, given: Bools, place: Place) -> Given | None:
         if not stored.shape:  # a number is of no row
             continue
         found[slot] = stored.data.view(np.dtype(DTYPES[stored.dtype].storage)).reshape(stored.shape)
+    stream = as_stream(found)
+    if stream is not None:
+        return stream
     return found if found and num_rows(found) is not None else None
 
 

@@ -227,6 +227,13 @@ PHRASES = {
         "({reference_share:.1%}) (reference)",
         {"target": 90, "target_share": 0.9, "reference": 100, "reference_share": 1.0},
     ),
+    B.BOUNDARIES_DIFFER: heading("Boundaries of the packed sequences differ; the tokens are the same"),
+    B.BOUNDARIES: clause(
+        "boundaries of packed sequences: {num} of {total} are at other tokens; number {at}: {target} (target), "
+        "{reference} (reference)",
+        {"num": 6, "total": 8, "at": 1, "target": 18, "reference": 17},
+    ),
+    B.CHECK_BOUNDARIES: clause("Compare how both sides make the boundaries of the packed sequences"),
     B.FACTORS_DIFFER: heading("A factor of the loss differs: numbers that multiply it at each position"),
     B.FACTORS: clause(
         "numbers that multiply the loss at each position (advantages, ratios, weights): {num} of {total} differ, the "

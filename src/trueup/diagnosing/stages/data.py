@@ -386,7 +386,7 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
     step, rank = target.book.step, target.book.rank
     said: list[Reason] = []
     shared = sorted((name for name in target.ids if name in reference.ids), key=_is_of_labels)
-    findings = _of_ids(target, reference, shared, context)
+    findings = _of_ids(target, reference, shared, context) or _of_bounds(target, reference)
     if shared and not findings:
         tokens = sum(target.ids[name].size for name in shared)
         said.append(reason(Stages.SAME_IDS, step=step, rank=rank, ids=tokens, inputs=len(shared)))
@@ -403,6 +403,37 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
         findings += _without_agreeing(more, context, step)
         said += words
     return findings, said
+
+
+def _of_bounds(target: Batch, reference: Batch) -> list[Finding]:
+    """Boundaries of packed sequences that differ where all ids that both models are given are the same."""
+    for name in target.bounds.keys() & reference.bounds.keys():
+        own, other = target.bounds[name], reference.bounds[name]
+        if np.array_equal(own, other):
+            continue
+        lone = set(own.tolist()) - set(other.tolist())
+        shared = min(len(own), len(other))
+        first = int(np.argmax(own[:shared] != other[:shared]))
+        said = reason(
+            Batches.BOUNDARIES,
+            num=len(lone),
+            total=len(own),
+            target=int(own[first]),
+            reference=int(other[first]),
+            at=first,
+        )
+        return [
+            data_finding(
+                headline=reason(Batches.BOUNDARIES_DIFFER),
+                site=f"batch of step {target.book.step}, {name}",
+                book=target.book,
+                phase="forward",
+                kinds=(kind_named("wrong_mask", EvidenceRank.STATED, said, phase="forward"),),
+                evidence=(said,),
+                next_note=reason(Batches.CHECK_BOUNDARIES),
+            )
+        ]
+    return []
 
 
 def _of_ids(target: Batch, reference: Batch, names: Sequence[str], context: Context) -> list[Finding]:

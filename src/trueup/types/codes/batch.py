@@ -39,6 +39,11 @@ class BatchCode(Code):
     SHIFT_DIFFERS = "labels.shift_differs"
     MASK_DIFFERS = "labels.counted_positions_differ"
     NUM_COUNTED = "labels.num_counted"
+    BOUNDARIES_DIFFER = "batch.boundaries_differ"
+    BOUNDARIES = "batch.boundaries"
+    """``num`` of ``total`` of the target's that are none of the reference's; ``target``, ``reference``: the first
+    that differ, ``at``"""
+    CHECK_BOUNDARIES = "batch.check_boundaries"
     FACTORS_DIFFER = "labels.factors_differ"
     FACTORS = "labels.factors"
     """``num`` of ``total`` numbers that multiply the loss; ``target``, ``reference``: the furthest, ``at``"""
