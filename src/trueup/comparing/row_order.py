@@ -31,8 +31,9 @@ from trueup.weights.plan import Permute, Reshape, Slice
 
 PADDED = "padded otherwise, where only stored values would tell"
 HIDDEN = "without the tokens that the mask hides"
+BOUNDS = "boundaries of sequences that stand in another order"
 DEALT = "of other rows: the calls of this step share out its rows otherwise"
-_UNSEEN = (PADDED, DEALT, HIDDEN)
+_UNSEEN = (PADDED, DEALT, HIDDEN, BOUNDS)
 """labels of layouts whose statistics say nothing"""
 Place = tuple[TraceSource, int, int]
 
@@ -70,11 +71,12 @@ def in_row_order(
     elsewhere = _elsewhere(rows, metrics)
     layouts, numbers = list(rows.layouts), rows.layout.copy()
     for here in _together(rows, given):
-        laid = _laid(
-            _given(rows, rows.target, given & here, places[0]),
-            _given(rows, rows.reference, given & here, places[1]),
-        )
-        if laid is None:
+        sides = [
+            _given(rows, half, given & here, place)
+            for half, place in zip((rows.target, rows.reference), places, strict=True)
+        ]
+        laid = _laid(*sides)
+        if laid is None or sides[0] is None or sides[1] is None:
             continue
         known: dict[tuple[Shape, Shape], int] = {}
         for row in np.flatnonzero(here & elsewhere).tolist():
@@ -83,6 +85,12 @@ def in_row_order(
                 known[shapes] = len(layouts)
                 layouts.append(_layout(*shapes, *laid))
             numbers[row] = known[shapes]
+        held = sides[0].keys() | sides[1].keys()
+        told = np.array([word not in held for word in rows.match.words.slot] + [False])[rows.slot]
+        bounds = given & here & elsewhere & told & (rows.target.numel > 1)
+        if bounds.any():
+            numbers[bounds] = len(layouts)
+            layouts.append(Layout(label=BOUNDS, known=False, whole=False))
     dealt = _dealt_otherwise(rows, places)
     if dealt.any():
         numbers[dealt] = len(layouts)
