@@ -1,4 +1,4 @@
-"""Master weights that both programs keep outside the framework's optimizers, as updates of their own left them.
+"""Master weights that both programs keep outside the framework's optimizers, as their own updates left them.
 
 No record of the step shows them but by the weights that are rounded from them: a coarse weight hides what an
 update does to less than half its step, and what the last captured update did shows nowhere. Judged from the
@@ -117,9 +117,7 @@ class _Step:
         return [self.view.digest(row) for row, phase in enumerate(self.view.phase) if phase == "param_grad"]
 
 
-def master_gap(
-    target: TraceSource, reference: TraceSource, steps: Mapping[int, int]
-) -> MasterGap | None:
+def master_gap(target: TraceSource, reference: TraceSource, steps: Mapping[int, int]) -> MasterGap | None:
     """Of the first rank; ``steps``: target step -> reference step. None where nothing differs by more than
     it may, and where either run keeps no master weights, or several."""
     sides = _Side(target), _Side(reference)
@@ -201,9 +199,7 @@ def _beyond(
     )
 
 
-def _rounded_in_one(
-    one: _Step, two: _Step, after: tuple[dict[str, Floats], ...]
-) -> Reason | None:
+def _rounded_in_one(one: _Step, two: _Step, after: tuple[dict[str, Floats], ...]) -> Reason | None:
     """Whether one run's masters hold no more than the dtype of the weights can, after an update that needs
     more in the other run."""
     dtypes = {one.dtype_of_weight(fqn) for fqn in after[0]} | {two.dtype_of_weight(fqn) for fqn in after[1]}

@@ -68,8 +68,8 @@ MASTER_UPDATE = measured(
     "comparing.master_update",
     1e-3,
     "of the update of master weights",
-    "an update written in two ways (fused, divided in another order, summed in another order) differs beyond the "
-    "rounding of the sum by 1e-6 of itself at most; sums in bfloat16 or another decay by 0.03 and more (0066)",
+    "an update written in two ways (fused, divided or summed in another order) differs beyond the rounding "
+    "of the sum by 1e-6 of itself at most; sums in bfloat16 or another decay by 0.03 and more (0066)",
 )
 MASTER_FIT_REST = chosen(
     "comparing.master_fit_rest",

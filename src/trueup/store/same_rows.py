@@ -91,12 +91,12 @@ def row_keys(given: Given, spans: Sequence[Span]) -> list[bytes]:
 
 
 def as_stream(given: Given) -> dict[str, Array] | None:
-    """What a model is given of tokens without a dimension of rows, as one row that holds all of them; None where
-    it is none.
+    """What a model is given of tokens without a dimension of rows, as one row that holds all of them; None
+    where it is none.
 
-    Sequences packed without padding stand one after the other in inputs of one dimension, (T,); positions that
-    count from 0 in each, or boundaries that count from 0 to T, say where they begin. Boundaries that positions
-    tell too are left out.
+    Sequences packed without padding stand one after the other in inputs of one dimension, (T,); positions
+    that count from 0 in each, or boundaries that count from 0 to T, say where they begin. Boundaries that
+    positions tell too are left out.
     """
     flat = {slot: values for slot, values in given.items() if values.ndim == 1 and values.dtype.kind in "iu"}
     length = max((len(values) for values in flat.values()), default=0)
@@ -107,16 +107,19 @@ def as_stream(given: Given) -> dict[str, Array] | None:
     if positions is None and len(bounds) == 1:
         positions = _positions_between(next(iter(bounds.values())))
         of_tokens["position"] = positions
-    if positions is None or len(of_tokens) < 2 or any(len(v) != 1 for v in (rest[s] for s in rest if s not in flat)):
+    others = [values for slot, values in rest.items() if slot not in flat]
+    if positions is None or len(of_tokens) < 2 or any(len(values) != 1 for values in others):
         return None
     told = {slot for slot, v in bounds.items() if np.array_equal(_positions_between(v), positions)}
-    kept = {slot: values[None] if slot in flat else values for slot, values in rest.items() if slot not in told}
-    return {slot: values[None] for slot, values in of_tokens.items()} | kept
+    kept = {slot: values for slot, values in {**of_tokens, **rest}.items() if slot not in told}
+    return {
+        slot: values if slot in rest and slot not in flat else values[None] for slot, values in kept.items()
+    }
 
 
 def bounds_in(given: Given) -> dict[str, Array]:
-    """Boundaries of packed sequences among what a model is given of one dimension: whole numbers that grow from 0
-    to the number of tokens of all other such inputs."""
+    """Boundaries of packed sequences among what a model is given of one dimension: whole numbers that grow
+    from 0 to the number of tokens."""
     flat = {slot: values for slot, values in given.items() if values.ndim == 1 and values.dtype.kind in "iu"}
     length = max((len(values) for values in flat.values()), default=0)
     return {slot: values for slot, values in flat.items() if _are_bounds(values, length)}
@@ -131,7 +134,7 @@ def _positions_between(bounds: Array) -> Array:
 
 
 def _count_anew(values: Array) -> bool:
-    """Whether numbers count from 0, and again from 0: positions of sequences of two tokens and more, as a rule."""
+    """Whether numbers count from 0, and again from 0: positions of sequences of two tokens and more."""
     starts = values == 0
     goes_on = starts[1:] | (values[1:] == values[:-1] + 1)
     return bool(len(values) and starts[0] and goes_on.all() and 2 * starts.sum() <= len(values))

@@ -180,7 +180,7 @@ class MasterFacts(TypedDict):
     kind: str
     """class that holds them, or ``dict``, ``list``"""
     held: int | None
-    """step at whose beginning the weights were what the copy held when it was found, rounded to their dtype"""
+    """step at whose beginning the weights were what the copy held when it was found, rounded"""
 
 
 class RankFacts(TypedDict, total=False):

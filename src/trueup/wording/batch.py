@@ -229,15 +229,15 @@ PHRASES = {
     ),
     B.BOUNDARIES_DIFFER: heading("Boundaries of the packed sequences differ; the tokens are the same"),
     B.BOUNDARIES: clause(
-        "boundaries of packed sequences: {num} of {total} are at other tokens; number {at}: {target} (target), "
-        "{reference} (reference)",
+        "boundaries of packed sequences: {num} of {total} are at other tokens; number {at}: {target} "
+        "(target), {reference} (reference)",
         {"num": 6, "total": 8, "at": 1, "target": 18, "reference": 17},
     ),
     B.CHECK_BOUNDARIES: clause("Compare how both sides make the boundaries of the packed sequences"),
     B.FACTORS_DIFFER: heading("A factor of the loss differs: numbers that multiply it at each position"),
     B.FACTORS: clause(
-        "numbers that multiply the loss at each position (advantages, ratios, weights): {num} of {total} differ, the "
-        "furthest at {at}: {target:.4g} (target), {reference:.4g} (reference)",
+        "numbers that multiply the loss at each position (advantages, ratios, weights): {num} of {total} "
+        "differ, the largest difference at {at}: {target:.4g} (target), {reference:.4g} (reference)",
         {"num": 84, "total": 84, "at": 7, "target": -0.31, "reference": 0.12},
     ),
     B.MASK_WEIGHTS: heading("Loss mask differs"),

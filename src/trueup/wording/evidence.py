@@ -266,8 +266,8 @@ PHRASES = {
         samples=({"num": 8, "step": 0, "name": "head.weight", "share": 0.03, "tolerance": 0.001},),
     ),
     Is.GRADIENTS_THE_SAME: Phrase(
-        sentence="the gradients that backward left up to step {step} are bit-identical: what sums, clips or applies "
-        "them differs",
+        sentence="the gradients that backward left up to step {step} are bit-identical: what sums, clips or "
+        "applies them differs",
         samples=({"step": 0},),
     ),
     Is.BUFFERS_WRITTEN: Phrase(

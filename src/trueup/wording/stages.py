@@ -289,7 +289,7 @@ _AVERAGE_CAUSES = {
     "statistics",
 }
 _MASTER_CAUSES = {
-    "rounded": "master weights made anew of the rounded weights at every update, or updates of the rounded weights",
+    "rounded": "master weights made anew of the rounded weights at every update, or no update of their own",
     "decay": "weight decay applied to other weights, or another weight decay or learning rate",
     "scaled": "another learning rate, or another bias correction of the moments",
     "update": "gradients summed in another dtype, clipped by another norm, or another formula of the update",

@@ -8,8 +8,9 @@ trainable parameters, a list in their order, of the same shapes, in other memory
 Content tells a copy of the weights from moments and sums of gradients, which have the same names and shapes.
 
 A copy is recorded once the program has written it: a frozen reference model, or a checkpoint kept in memory,
-stays what it was. One in a finer dtype that always rounds to the weights is what an optimizer of the program's
-own updates: master weights, recorded as such, and no average. Nothing here keeps a tensor of the program alive.
+stays what it was. One in a finer dtype that always rounds to the weights is what an optimizer of the
+program's own updates: master weights, recorded as such, and no average. Nothing here keeps a tensor of the
+program alive.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from trueup.comparing.label_parts import PARTS
 from trueup.comparing.thresholds import UNFELT
 from trueup.diagnosing.batches import moved, relation, rows_found, value_relation
 from trueup.diagnosing.evidence.run import run_facts
@@ -39,7 +40,7 @@ from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
-from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.layout import Layout
 from trueup.types.placement import Shard
 from trueup.types.reason import Reason, reason
@@ -641,7 +642,10 @@ def _labels_count_nowhere(context: Context, step: int) -> bool:
 def _labels_are_one(context: Context, step: int) -> bool:
     """Whether the comparison, which knows how ranks and chunks share labels, has them equal in this step."""
     of_loss = context.rows.filter((pl.col("step") == step) & (pl.col("phase") == "loss"))
-    labels = of_loss.filter(pl.col("slot").cast(pl.String).str.starts_with("labels"), is_compared())
+    labels = of_loss.filter(pl.col("slot").cast(pl.String).str.starts_with("labels"))
+    labels, lone = labels.filter(is_compared()), labels.filter(~is_compared())
+    if lone.height and labels.filter(pl.col("layout").cast(pl.String) == PARTS.label).is_empty():
+        return False  # a chunk that one run alone has, and that is no part of the others
     return labels.height > 0 and labels.filter(is_beyond()).is_empty()
 
 

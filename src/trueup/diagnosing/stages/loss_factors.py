@@ -1,7 +1,7 @@
 """Numbers that multiply the loss at each position: masks, and what the program computes, such as advantages.
 
-A mask says which positions count, and belongs to the data. Other factors are computed outside the model of what
-it gave, or of rewards: that they differ says that the loss is made otherwise.
+A mask says which positions count, and belongs to the data. Other factors are computed outside the model, of
+what it gave or of rewards: that they differ says that the loss is made otherwise.
 """
 
 from __future__ import annotations

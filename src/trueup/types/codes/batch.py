@@ -41,8 +41,8 @@ class BatchCode(Code):
     NUM_COUNTED = "labels.num_counted"
     BOUNDARIES_DIFFER = "batch.boundaries_differ"
     BOUNDARIES = "batch.boundaries"
-    """``num`` of ``total`` of the target's that are none of the reference's; ``target``, ``reference``: the first
-    that differ, ``at``"""
+    """``num`` of ``total`` of the target's that are none of the reference's; ``target``, ``reference``: the
+    first that differ, ``at``"""
     CHECK_BOUNDARIES = "batch.check_boundaries"
     FACTORS_DIFFER = "labels.factors_differ"
     FACTORS = "labels.factors"

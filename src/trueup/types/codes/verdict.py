@@ -28,7 +28,7 @@ class VerdictCode(Code):
     MASTERS_DECAY = "verdict.masters_decay"
     """``num`` master weights, ``name`` first, lose ``share`` of themselves more in the target in ``step``"""
     MASTERS_SCALED = "verdict.masters_scaled"
-    """the update of ``num`` master weights, ``name`` first, in ``step`` is ``factor`` times the reference's"""
+    """the update of ``num`` master weights, ``name`` first, in ``step``: ``factor`` times the reference's"""
     ACTIVATION_DIFFERS = "verdict.activation_differs"
     """``target``, ``reference``: functions that ``module`` applies"""
     POSITIONS_COUNT = "verdict.positions_count"
