@@ -274,6 +274,9 @@ class ScalarLine(TypedDict, total=False):
     buffers: Mapping[str, float | None]
     """l2 norms of the floating buffers after the update"""
     buffer_sums: Mapping[str, float | None]
+    buffers_before: Mapping[str, float | None]
+    """the same of the first model's as the step begins"""
+    buffer_sums_before: Mapping[str, float | None]
     """sum_i cos(i) b_i of the same, which signs and order change"""
     weight_norm: float | None
     update_ratio: float | None

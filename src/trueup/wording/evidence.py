@@ -236,6 +236,31 @@ PHRASES = {
             {"name": "inv_freq", "module": "rotary", "target": "float32", "reference": "float32"},
         ),
     ),
+    Is.BUFFER_BEGINS: Phrase(
+        sentence=lambda facts: facts.fill(
+            "buffer {name} of {module} as step {step} begins: "
+            + ("norm" if facts["by_norm"] else "sum weighted by place")
+            + " {target:.6g} (target), {reference:.6g} (reference)"
+        ),
+        samples=(
+            {
+                "name": "bias",
+                "module": "layers.0.moe.router",
+                "step": 1,
+                "target": 0.1,
+                "reference": 0.2,
+                "by_norm": True,
+            },
+            {
+                "name": "bias",
+                "module": "layers.0.moe.router",
+                "step": 1,
+                "target": -0.1,
+                "reference": 0.1,
+                "by_norm": False,
+            },
+        ),
+    ),
     Is.ACTIVATIONS: Phrase(
         sentence="computed in float64 and rounded once, {target} gives the target's numbers and {reference} "
         "the reference's, also the {num} for which the two differ",

@@ -139,6 +139,10 @@ PHRASES = {
         {"name": "inv_freq", "module": "rotary", "target": "bfloat16", "reference": "float32"},
         {"name": "inv_freq", "module": "rotary", "target": "float32", "reference": "float32"},
     ),
+    Is.BUFFER_BEGINS: _headline(
+        "Buffer {name} of {module} differs as step {step} begins",
+        {"name": "bias", "module": "layers.0.moe.router", "step": 1},
+    ),
     Is.AVERAGES_DIFFER: _headline(
         lambda facts: facts.fill(
             "{num:count averaged weight} "

@@ -139,7 +139,8 @@ def stale_elements(target: Floats, reference: Floats, old: Floats, roundoff: flo
 
 def _are_a_part(kept: Bools, changed: Bools) -> bool:
     """Whether elements make up a part that may be handed on by itself: most of what the reference changed
-    between the first and the last of them, or in all the rows or columns that hold them. Elements here and there are those whose gradients cancel in one run."""
+    between the first and the last of them, or in all the rows or columns that hold them. Elements here and
+    there are those whose gradients cancel in one run."""
     flat = np.flatnonzero(kept)
     parts = [changed.reshape(-1)[flat[0] : flat[-1] + 1].sum()]
     for dim in range(changed.ndim):

@@ -11,6 +11,8 @@ class VerdictCode(Code):
     ARGUMENT_DIFFERS = "verdict.argument_differs"
     INPUT_OF_ONE_SIDE = "verdict.input_of_one_side"
     BUFFER_DIFFERS = "verdict.buffer_differs"
+    BUFFER_BEGINS = "verdict.buffer_begins"
+    """``name`` of ``module`` differs as ``step`` begins"""
     BUFFERS_WRITTEN = "verdict.buffers_written"
     AVERAGES_DIFFER = "verdict.averages_differ"
     """``num`` averaged weights, ``name`` first, after ``step``"""
