@@ -15,7 +15,7 @@ from trueup.comparing.first import First
 from trueup.comparing.thresholds import BUFFER_APART
 from trueup.store import TraceSource
 from trueup.types.codes import EvidenceCode, VerdictCode
-from trueup.types.reason import Reason, reason
+from trueup.types.reason import Number, Place, Reason, reason
 from trueup.types.trace import BufferFacts, ScalarLine
 
 
@@ -120,9 +120,14 @@ def explain_by_buffers(origin: First, gaps: BufferGaps) -> None:
         return
     for gap in gaps.before:
         if gap.step == origin.step and gap.module == origin.owner and origin.row.phase == "forward":
-            facts = {"name": gap.fqn.rpartition(".")[2], "module": gap.module, "step": gap.step}
-            numbers = {"target": gap.target, "reference": gap.reference, "by_norm": gap.by_norm}
-            origin.arguments.append(reason(EvidenceCode.BUFFER_BEGINS, **facts, **numbers))
+            facts: dict[str, Number | Place] = {
+                "name": gap.fqn.rpartition(".")[2],
+                "module": gap.module,
+                "step": gap.step,
+            }
+            numbers: dict[str, Number | Place] = {"target": gap.target, "reference": gap.reference}
+            begins = reason(EvidenceCode.BUFFER_BEGINS, by_norm=gap.by_norm, **facts, **numbers)
+            origin.arguments.append(begins)
             origin.argument = origin.argument or reason(VerdictCode.BUFFER_BEGINS, **facts)
     for fqn, (target, reference) in gaps.initial.items():
         module, _, name = fqn.rpartition(".")

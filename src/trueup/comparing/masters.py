@@ -27,7 +27,7 @@ from trueup.store import StepView, TraceSource, step_view
 from trueup.store.view import WEIGHT
 from trueup.types.arrays import Floats
 from trueup.types.codes import EvidenceCode, VerdictCode
-from trueup.types.reason import Reason, reason
+from trueup.types.reason import Number, Place, Reason, reason
 
 _OWN = "weight"
 
@@ -233,7 +233,7 @@ def _formula(
     ours = np.concatenate([after[0][fqn] - before[0][fqn] for fqn in names])
     theirs = np.concatenate([after[1][fqn] - before[1][fqn] for fqn in names])
     weights = np.concatenate([before[1][fqn] for fqn in names])
-    facts = {"num": len(names), "step": one.step, "name": names[0]}
+    facts: dict[str, Number | Place] = {"num": len(names), "step": one.step, "name": names[0]}
     share = _multiple(ours - theirs, weights)
     if share is not None:
         return reason(VerdictCode.MASTERS_DECAY, share=-share, **facts)
