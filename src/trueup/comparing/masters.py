@@ -171,8 +171,8 @@ def _beyond(
             continue
         start, other_start, end, other_end = known
         update = float(np.linalg.norm(other_end - other_start))
-        allowed = float(np.linalg.norm(start - other_start)) + max(one.rounding(fqn), two.rounding(fqn))
-        allowed += MASTER_UPDATE * update
+        rounding = max(one.rounding(fqn), two.rounding(fqn))
+        allowed = allowed_gap(float(np.linalg.norm(start - other_start)), rounding, update)
         difference = float(np.linalg.norm(end - other_end))
         if difference > allowed and update > 0:
             found.append((difference / allowed, fqn, difference / update, allowed / update))
@@ -197,6 +197,11 @@ def _beyond(
         said=(said, reason(EvidenceCode.GRADIENTS_THE_SAME, step=one.step)),
         is_told=told is not None,
     )
+
+
+def allowed_gap(before: float, rounding: float, update: float) -> float:
+    """What a master may differ by after an update of that length, all as lengths."""
+    return before + rounding + MASTER_UPDATE * update
 
 
 def _rounded_in_one(one: _Step, two: _Step, after: tuple[dict[str, Floats], ...]) -> Reason | None:
@@ -234,14 +239,14 @@ def _formula(
     theirs = np.concatenate([after[1][fqn] - before[1][fqn] for fqn in names])
     weights = np.concatenate([before[1][fqn] for fqn in names])
     facts: dict[str, Number | Place] = {"num": len(names), "step": one.step, "name": names[0]}
-    share = _multiple(ours - theirs, weights)
+    share = multiple_of(ours - theirs, weights)
     if share is not None:
         return reason(VerdictCode.MASTERS_DECAY, share=-share, **facts)
-    factor = _multiple(ours - theirs, theirs)
+    factor = multiple_of(ours - theirs, theirs)
     return None if factor is None else reason(VerdictCode.MASTERS_SCALED, factor=1 + factor, **facts)
 
 
-def _multiple(difference: Floats, of: Floats) -> float | None:
+def multiple_of(difference: Floats, of: Floats) -> float | None:
     """c of difference = c of, where that leaves next to nothing."""
     square = float(of @ of)
     if not square:
