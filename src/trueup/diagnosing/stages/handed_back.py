@@ -139,15 +139,17 @@ def stale_elements(target: Floats, reference: Floats, old: Floats, roundoff: flo
 
 def _are_a_part(kept: Bools, changed: Bools) -> bool:
     """Whether elements make up a part that may be handed on by itself: most of what the reference changed
-    between the first and the last of them, or in all the rows or columns that hold them. Elements here and
+    between the first and the last of them, or, for most of them, in their row or column. Elements here and
     there are those whose gradients cancel in one run."""
-    flat = np.flatnonzero(kept)
-    parts = [changed.reshape(-1)[flat[0] : flat[-1] + 1].sum()]
-    for dim in range(changed.ndim):
+    num, flat = kept.sum(), np.flatnonzero(kept)
+    if 2 * num > changed.reshape(-1)[flat[0] : flat[-1] + 1].sum():
+        return True
+    for dim in range(changed.ndim if changed.ndim > 1 else 0):
         rest = tuple(other for other in range(changed.ndim) if other != dim)
-        held = kept.reshape(changed.shape).any(axis=rest)
-        parts.append(np.compress(held, changed, axis=dim).sum())
-    return bool(kept.sum() >= STALE_SHARE * min(parts))
+        held, moved = kept.reshape(changed.shape).sum(axis=rest), changed.sum(axis=rest)
+        if 2 * held[2 * held > moved].sum() > num:
+            return True
+    return False
 
 
 def _whose(found: list[Stale], context: Context) -> tuple[str | None, tuple[int, ...]]:
