@@ -795,7 +795,7 @@ def average_share(share: float) -> object:
 
 @decides("comparing.master_update", margin=0.01)
 def master_update(share: float) -> object:
-    """Masters that differ by such a share of an update of length 1, where nothing else may make a difference."""
+    """Masters that differ by such a share of an update of length 1, and by nothing else."""
     return share > allowed_gap(0.0, 0.0, 1.0)
 
 

@@ -151,6 +151,12 @@ def test_updates_that_coarse_weights_hide(tmp_path: Path, code: VerdictCode) -> 
         assert verdict.headline.place("side") == "target"
 
 
+def test_masters_that_rest_are_not_called_rounded(tmp_path: Path) -> None:
+    verdict = compared(tmp_path, replace(PLAIN, rate=0.0)).verdict
+    assert verdict.outcome is Outcome.DIFFER
+    assert verdict.headline.code is not VerdictCode.MASTERS_ROUNDED
+
+
 def test_clipping_each_by_its_own_norm_shows_after_the_second_update(tmp_path: Path) -> None:
     small = replace(PLAIN, limit=2e-2)
     verdict = compared(tmp_path, replace(small, per_tensor=True), small).verdict

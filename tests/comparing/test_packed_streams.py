@@ -1,4 +1,4 @@
-"""Sequences packed one after the other into inputs of one dimension, as variable-length attention takes them."""
+"""Sequences packed one after the other into inputs of one dimension, for variable-length attention."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ LENGTHS = (9, 4, 12, 7)
 IDS = np.array([7, 3, 9, 1, 5, 2, 8, 4, 6, 3])
 POSITIONS = np.array([0, 1, 2, 3, 0, 1, 2, 0, 1, 2])
 BOUNDS = np.array([0, 4, 7, 10])
+LATE = np.array([0, 1, 1, 0])
 
 
 @pytest.mark.parametrize(
@@ -58,7 +59,7 @@ def test_classes_of_samples_and_other_numbers_are_no_stream(given: dict[str, np.
 
 
 def test_boundaries_that_positions_contradict_are_kept() -> None:
-    found = as_stream({"input.0": IDS, "input.1": POSITIONS, "input.2": BOUNDS + [0, 1, 1, 0]})
+    found = as_stream({"input.0": IDS, "input.1": POSITIONS, "input.2": BOUNDS + LATE})
     assert found is not None
     assert "input.2" in found
     assert list(bounds_in({"input.0": IDS, "input.2": BOUNDS})) == ["input.2"]

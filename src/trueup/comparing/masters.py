@@ -188,7 +188,7 @@ def _beyond(
         share=found[0][2],
         tolerance=found[0][3],
     )
-    told = _rounded_in_one(one, two, after) or _formula(one, names, before, after)
+    told = _rounded_in_one(one, two, before, after) or _formula(one, names, before, after)
     headline = reason(VerdictCode.MASTERS_DIFFER, num=len(names), step=one.step, name=names[0])
     return MasterGap(
         step=one.step,
@@ -204,9 +204,11 @@ def allowed_gap(before: float, rounding: float, update: float) -> float:
     return before + rounding + MASTER_UPDATE * update
 
 
-def _rounded_in_one(one: _Step, two: _Step, after: tuple[dict[str, Floats], ...]) -> Reason | None:
-    """Whether one run's masters hold no more than the dtype of the weights can, after an update that needs
-    more in the other run."""
+def _rounded_in_one(
+    one: _Step, two: _Step, before: tuple[dict[str, Floats], ...], after: tuple[dict[str, Floats], ...]
+) -> Reason | None:
+    """Whether one run's masters hold no more than the dtype of the weights can, after an update that moved
+    them, and needs more in the other run. Those that rest, at a rate of 0, hold what they were made of."""
     dtypes = {one.dtype_of_weight(fqn) for fqn in after[0]} | {two.dtype_of_weight(fqn) for fqn in after[1]}
     dtype = next(iter(dtypes)) if len(dtypes) == 1 else None
     if dtype != "bfloat16":
@@ -214,9 +216,10 @@ def _rounded_in_one(one: _Step, two: _Step, after: tuple[dict[str, Floats], ...]
     sides = [_is_coarse([step.values(fqn) for fqn in step.records]) for step in (one, two)]
     if None in sides or sides[0] == sides[1]:
         return None
-    return reason(
-        VerdictCode.MASTERS_ROUNDED, side="target" if sides[0] else "reference", dtype=dtype, step=one.step
-    )
+    at = 0 if sides[0] else 1
+    if all(np.array_equal(end, before[at].get(fqn)) for fqn, end in after[at].items()):
+        return None
+    return reason(VerdictCode.MASTERS_ROUNDED, side=("target", "reference")[at], dtype=dtype, step=one.step)
 
 
 def _is_coarse(values: Sequence[Floats | None]) -> bool | None:
