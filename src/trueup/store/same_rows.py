@@ -98,30 +98,31 @@ def as_stream(given: Given) -> dict[str, Array] | None:
     that count from 0 in each, or boundaries that count from 0 to T, say where they begin. Boundaries that
     positions tell too are left out.
     """
-    flat = {slot: values for slot, values in given.items() if values.ndim == 1 and values.dtype.kind in "iu"}
-    length = max((len(values) for values in flat.values()), default=0)
+    flat = _flat(given)
+    length = max(map(len, flat.values()), default=0)
     of_tokens = {slot: values for slot, values in flat.items() if len(values) == length}
-    rest = {slot: values for slot, values in given.items() if slot not in of_tokens}
     bounds = bounds_in(given)
     positions = next((v for v in of_tokens.values() if _count_anew(v)), None)
     if positions is None and len(bounds) == 1:
-        positions = _positions_between(next(iter(bounds.values())))
-        of_tokens["position"] = positions
-    others = [values for slot, values in rest.items() if slot not in flat]
-    if positions is None or len(of_tokens) < 2 or any(len(values) != 1 for values in others):
+        positions = of_tokens["position"] = _positions_between(next(iter(bounds.values())))
+    others = {slot: values for slot, values in given.items() if slot not in flat}
+    if positions is None or len(of_tokens) < 2 or any(len(values) != 1 for values in others.values()):
         return None
     told = {slot for slot, v in bounds.items() if np.array_equal(_positions_between(v), positions)}
-    kept = {slot: values for slot, values in {**of_tokens, **rest}.items() if slot not in told}
-    return {
-        slot: values if slot in rest and slot not in flat else values[None] for slot, values in kept.items()
-    }
+    rows = {slot: values[None] for slot, values in {**of_tokens, **flat}.items() if slot not in told}
+    return rows | others
+
+
+def _flat(given: Given) -> dict[str, Array]:
+    """Whole numbers of one dimension."""
+    return {slot: values for slot, values in given.items() if values.ndim == 1 and values.dtype.kind in "iu"}
 
 
 def bounds_in(given: Given) -> dict[str, Array]:
     """Boundaries of packed sequences among what a model is given of one dimension: whole numbers that grow
     from 0 to the number of tokens."""
-    flat = {slot: values for slot, values in given.items() if values.ndim == 1 and values.dtype.kind in "iu"}
-    length = max((len(values) for values in flat.values()), default=0)
+    flat = _flat(given)
+    length = max(map(len, flat.values()), default=0)
     return {slot: values for slot, values in flat.items() if _are_bounds(values, length)}
 
 

@@ -238,7 +238,7 @@ PHRASES = {
     ),
     Is.BUFFER_BEGINS: Phrase(
         sentence=lambda facts: facts.fill(
-            "buffer {name} of {module} as step {step} begins: "
+            "buffer {name} of {module} at the start of step {step}: "
             + ("norm" if facts["by_norm"] else "sum weighted by place")
             + " {target:.6g} (target), {reference:.6g} (reference)"
         ),

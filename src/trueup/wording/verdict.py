@@ -140,7 +140,7 @@ PHRASES = {
         {"name": "inv_freq", "module": "rotary", "target": "float32", "reference": "float32"},
     ),
     Is.BUFFER_BEGINS: _headline(
-        "Buffer {name} of {module} differs as step {step} begins",
+        "Buffer {name} of {module} differs at the start of step {step}",
         {"name": "bias", "module": "layers.0.moe.router", "step": 1},
     ),
     Is.AVERAGES_DIFFER: _headline(

@@ -116,7 +116,11 @@ class Averages:
             return copy.slot is not None and copy.recorded != step  # it stayed
         for one in moved:
             one.is_written = True
-        if copy.is_average or not (copy.slot is None or copy.is_master):
+        return copy.is_average or self._tells(copy, step)
+
+    def _tells(self, copy: Copy, step: int) -> bool:
+        """Whether a copy that was written is one to record: not where it was made anew of the weights."""
+        if copy.slot is not None and not copy.is_master:
             return True
         pairs = [(one.own(), one.copy()) for one in copy.tensors if not one.is_buffer]
         follows, finer = hold_the_same(pairs), _is_finer(pairs)
