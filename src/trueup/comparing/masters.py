@@ -217,7 +217,8 @@ def _rounded_in_one(
     if None in sides or sides[0] == sides[1]:
         return None
     at = 0 if sides[0] else 1
-    if all(np.array_equal(end, before[at].get(fqn)) for fqn, end in after[at].items()):
+    shared = before[at].keys() & after[at].keys()
+    if all(np.array_equal(after[at][fqn], before[at][fqn]) for fqn in shared):
         return None
     return reason(VerdictCode.MASTERS_ROUNDED, side=("target", "reference")[at], dtype=dtype, step=one.step)
 
