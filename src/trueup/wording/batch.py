@@ -234,7 +234,7 @@ PHRASES = {
         {"num": 6, "total": 8, "at": 1, "target": 18, "reference": 17},
     ),
     B.CHECK_BOUNDARIES: clause("Compare how both sides make the boundaries of the packed sequences"),
-    B.FACTORS_DIFFER: heading("A factor of the loss differs: numbers that multiply it at each position"),
+    B.FACTORS_DIFFER: heading("Numbers that multiply the loss at each position differ"),
     B.FACTORS: clause(
         "numbers that multiply the loss at each position (advantages, ratios, weights): {num} of {total} "
         "differ, the largest difference at {at}: {target:.4g} (target), {reference:.4g} (reference)",
