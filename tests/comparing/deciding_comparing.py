@@ -33,6 +33,7 @@ from trueup.comparing.layouts import _nearest
 from trueup.comparing.loss_scale import is_taken_out
 from trueup.comparing.losses.cross_entropy import reproduced
 from trueup.comparing.losses.exact import allowed_error
+from trueup.comparing.masters import allowed_gap, multiple_of
 from trueup.comparing.metrics import SKETCH, VALUES, Metrics, measure, sum_roundoff
 from trueup.comparing.noise import StepNoise
 from trueup.comparing.optimizer_settings import setting_gaps
@@ -790,6 +791,19 @@ def average_share(share: float) -> object:
     """Averages that differ by so many times what a tenth of the weights' difference, 1, makes of them."""
     before, weight = np.zeros(4), np.ones(4)
     return 0.1 * share > taken_up(before, 0.1 * weight, weight)
+
+
+@decides("comparing.master_update", margin=0.01)
+def master_update(share: float) -> object:
+    """Masters that differ by such a share of an update of length 1, and by nothing else."""
+    return share > allowed_gap(0.0, 0.0, 1.0)
+
+
+@decides("comparing.master_fit_rest", margin=0.01)
+def master_fit_rest(rest: float) -> object:
+    """A difference along the weights, with such a share of it across them."""
+    weights, across = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    return multiple_of(weights * np.sqrt(1 - rest * rest) + rest * across, weights) is None
 
 
 @decides("comparing.average_told", margin=0.01)

@@ -90,3 +90,44 @@ def test_running_statistics_where_no_optimizer_of_the_framework_updates(tmp_path
     verdict = compare(with_own_updates(tmp_path / "target", 0.9), reference).verdict
     assert (verdict.outcome, verdict.headline.code) == (Outcome.DIFFER, VerdictCode.BUFFERS_WRITTEN)
     assert compare(with_own_updates(tmp_path / "same", 0.1), reference).verdict.outcome is Outcome.AGREE
+
+
+class Balanced(nn.Module):
+    """Scores with a bias that the program writes between steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scores = nn.Linear(8, 4)
+        self.register_buffer("bias", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.scores(x) + self.bias).sigmoid()
+
+
+def balanced(folder: Path, by: float, *, scale: float = 1.0) -> Path:
+    torch.manual_seed(0)
+    model = nn.Sequential(Balanced(), nn.Linear(4, 2))
+    updater = torch.optim.SGD(model.parameters(), 0.01)
+    with trueup.Tracer(folder, level="L0", steps="0-1", task="tensor"):
+        for step in range(2):
+            (model(torch.randn(16, 8)).square().mean() * (scale if step else 1.0)).backward()
+            updater.step()
+            updater.zero_grad()
+            with torch.no_grad():
+                model[0].bias.add_(torch.tensor([by, -by, by, by]))  # type: ignore[union-attr,operator]
+    return folder
+
+
+def test_a_buffer_that_is_written_between_steps(tmp_path: Path) -> None:
+    reference = balanced(tmp_path / "reference", 0.1)
+    verdict = compare(balanced(tmp_path / "target", -0.1), reference).verdict
+    assert (verdict.headline.code, verdict.step) == (VerdictCode.BUFFER_BEGINS, 1)
+    (said,) = [one for one in verdict.evidence if one.code is EvidenceCode.BUFFER_BEGINS]
+    assert (said.place("name"), said.place("module"), said.number("by_norm")) == ("bias", "0", False)
+
+
+def test_a_buffer_that_agrees_as_the_step_begins_is_no_cause(tmp_path: Path) -> None:
+    reference = balanced(tmp_path / "reference", 0.1)
+    verdict = compare(balanced(tmp_path / "target", 0.1, scale=2.0), reference).verdict
+    assert verdict.outcome is Outcome.DIFFER
+    assert VerdictCode.BUFFER_BEGINS not in {verdict.headline.code, *(p.code for p in verdict.headline.parts)}

@@ -125,3 +125,13 @@ def test_a_coarse_weight_that_did_not_move_at_all_is_stale() -> None:
     old = np.ones(64)
     reference = np.where(np.arange(64) % 3 == 0, old, old - DTYPES["bfloat16"].eps)
     assert stale_elements(old, reference, old, DTYPES["bfloat16"].eps) is not None
+
+
+@pytest.mark.parametrize(("rows", "is_stale"), [(slice(2, 4), True), (slice(0, 0), False)])
+def test_rows_that_did_not_arrive_and_elements_whose_gradient_cancels(rows: slice, is_stale: bool) -> None:
+    """Eight elements here and there that one run leaves alone are no part of a weight; two rows are."""
+    old = np.linspace(1.0, 2.0, 256).reshape(16, 16)
+    reference, target = old + 0.1, old + 0.1
+    target.reshape(-1)[5::32] = old.reshape(-1)[5::32]
+    target[rows] = old[rows]
+    assert (stale_elements(target, reference, old) is not None) is is_stale

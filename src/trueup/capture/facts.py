@@ -89,10 +89,11 @@ def scalar_line(
     for name, value in noted.items():
         if not name.startswith("_") and name != "losses":
             line[name] = item(value) if not isinstance(value, (dict, list, bool, str)) else value
-    if "_buffers" in noted:
-        names, (norms, sums) = noted["_buffers"]
-        line["buffers"] = dict(zip(names, norms.tolist(), strict=True))
-        line["buffer_sums"] = dict(zip(names, sums.tolist(), strict=True))
+    for key in ("buffers", "buffers_before"):
+        if f"_{key}" in noted:
+            names, (norms, sums) = noted[f"_{key}"]
+            line[key] = dict(zip(names, norms.tolist(), strict=True))
+            line[key.replace("buffers", "buffer_sums")] = dict(zip(names, sums.tolist(), strict=True))
     received = [n for n in map(item, noted.get("_received_norms", [])) if n is not None]
     if received:
         line.setdefault("grad_norm", sum(n * n for n in received) ** 0.5)

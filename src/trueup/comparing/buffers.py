@@ -15,7 +15,7 @@ from trueup.comparing.first import First
 from trueup.comparing.thresholds import BUFFER_APART
 from trueup.store import TraceSource
 from trueup.types.codes import EvidenceCode, VerdictCode
-from trueup.types.reason import Reason, reason
+from trueup.types.reason import Number, Place, Reason, reason
 from trueup.types.trace import BufferFacts, ScalarLine
 
 
@@ -42,6 +42,8 @@ class BufferGaps:
 
     initial: Mapping[str, tuple[BufferFacts, BufferFacts]]
     written: Sequence[WrittenBuffer]
+    before: Sequence[WrittenBuffer] = ()
+    """that differ as a step after the first begins"""
 
     @property
     def in_other_dtypes(self) -> dict[str, tuple[BufferFacts, BufferFacts]]:
@@ -77,6 +79,12 @@ def buffer_gaps(target: TraceSource, reference: TraceSource, steps: Mapping[int,
             if step in lines[0] and other in lines[1]
             for gap in _written(step, lines[0][step], lines[1][other])
         ],
+        before=[
+            gap
+            for step, other in sorted(steps.items())[1:]
+            if step in lines[0] and other in lines[1]
+            for gap in _written(step, lines[0][step], lines[1][other], when="_before")
+        ],
     )
 
 
@@ -85,14 +93,14 @@ def _apart(one: BufferFacts, other: BufferFacts) -> bool:
     return one["dtype"] != other["dtype"] or (known and one["content"] != other["content"])
 
 
-def _written(step: int, line: ScalarLine, other: ScalarLine) -> list[WrittenBuffer]:
-    found, there = [], other.get("buffers") or {}
-    for fqn, target in (line.get("buffers") or {}).items():
+def _written(step: int, line: ScalarLine, other: ScalarLine, when: str = "") -> list[WrittenBuffer]:
+    found, (held, there) = [], (_numbers(one, f"buffers{when}") for one in (line, other))
+    for fqn, target in held.items():
         reference = there.get(fqn)
         if target is None or reference is None:
             continue
         allowed = BUFFER_APART * max(target, reference)
-        sums = [(side.get("buffer_sums") or {}).get(fqn) for side in (line, other)]
+        sums = [_numbers(side, f"buffer_sums{when}").get(fqn) for side in (line, other)]
         if abs(target - reference) > allowed:
             found.append(WrittenBuffer(fqn=fqn, step=step, target=target, reference=reference))
         elif sums[0] is not None and sums[1] is not None and abs(sums[0] - sums[1]) > allowed:
@@ -100,11 +108,27 @@ def _written(step: int, line: ScalarLine, other: ScalarLine) -> list[WrittenBuff
     return found
 
 
+def _numbers(line: ScalarLine, key: str) -> Mapping[str, float | None]:
+    found = line.get(key)
+    return found if isinstance(found, Mapping) else {}
+
+
 def explain_by_buffers(origin: First, gaps: BufferGaps) -> None:
     """Note in ``origin`` the buffers of its module that differ from the start; the first becomes its headline
     unless something closer is known."""
     if origin.owner is None or origin.row.phase not in ("forward", "loss", "backward"):
         return
+    for gap in gaps.before:
+        if gap.step == origin.step and gap.module == origin.owner and origin.row.phase == "forward":
+            facts: dict[str, Number | Place] = {
+                "name": gap.fqn.rpartition(".")[2],
+                "module": gap.module,
+                "step": gap.step,
+            }
+            numbers: dict[str, Number | Place] = {"target": gap.target, "reference": gap.reference}
+            begins = reason(EvidenceCode.BUFFER_BEGINS, by_norm=gap.by_norm, **facts, **numbers)
+            origin.arguments.append(begins)
+            origin.argument = origin.argument or reason(VerdictCode.BUFFER_BEGINS, **facts)
     for fqn, (target, reference) in gaps.initial.items():
         module, _, name = fqn.rpartition(".")
         if module != origin.owner:

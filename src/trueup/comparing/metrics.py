@@ -53,7 +53,7 @@ class Metrics:
     evidence: Codes
     difference: Floats
     norm: Floats
-    """||r|| over finite values"""
+    """||r|| over finite values; of what was put together of sketches alone, as their length tells"""
     mismatched: Codes
     """places that hold NaN or an infinity on one side and something else on the other; -1 where values were
     not read"""
@@ -253,8 +253,10 @@ def _from_sketches(rows: Rows, metrics: Metrics, open_: Bools) -> None:
     at = index[good]
     metrics.difference[at] = np.fmax(found[0, good], metrics.difference[at])
     metrics.evidence[at] = SKETCH
-    for name, values in zip(("scale", "residual", "cosine_similarity"), found[1:], strict=True):
+    for name, values in zip(("scale", "residual", "cosine_similarity"), found[1:4], strict=True):
         metrics.details[name][at] = values[good]
+    sizeless = np.isnan(metrics.norm[at])  # sums over microbatches or ranks that were put together
+    metrics.norm[at[sizeless]] = found[4, good][sizeless]
 
 
 def _at_resolution(rows: Rows, metrics: Metrics, index: Codes, found: Floats) -> None:
@@ -266,14 +268,15 @@ def _at_resolution(rows: Rows, metrics: Metrics, index: Codes, found: Floats) ->
 
 
 def _sketch_block(tables: tuple[pl.DataFrame, pl.DataFrame], target: Codes, reference: Codes) -> Floats:
-    """Rows ||t-r||, scale, residual and cosine of some pairs; NaN where a sketch is missing or not finite."""
+    """Rows ||t-r||, scale, residual, cosine and ||r|| of some pairs; NaN where a sketch is missing or not
+    finite."""
     a, has_a = sketches_of(tables[0], target)
     b, has_b = sketches_of(tables[1], reference)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         difference = sketch.relative_error(a, b, np.ones(len(a)))
         scale, residual = sketch.scale_residual(a, b)
         cosine = scale * np.linalg.norm(b, axis=1) / np.linalg.norm(a, axis=1)
-    out: Floats = np.stack([difference, scale, residual, cosine])
+    out: Floats = np.stack([difference, scale, residual, cosine, np.linalg.norm(b, axis=1)])
     out[:, ~(has_a & has_b & np.isfinite(difference))] = np.nan
     return out
 

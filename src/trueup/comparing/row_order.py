@@ -23,15 +23,17 @@ from trueup.comparing.values import are_stored
 from trueup.matching.codes import Codes
 from trueup.matching.layouts import UNORDERED, Layout, Shape, Steps
 from trueup.numerics.dtypes import DTYPES
-from trueup.store import TraceSource
-from trueup.store.same_rows import Given, Span, num_rows, places, row_keys, spans_of, width_of
+from trueup.store import TraceSource, step_view
+from trueup.store.own_sums import sums_elsewhere
+from trueup.store.same_rows import Given, Span, as_stream, num_rows, places, row_keys, spans_of, width_of
 from trueup.types.arrays import Array, Bools
 from trueup.weights.plan import Permute, Reshape, Slice
 
 PADDED = "padded otherwise, where only stored values would tell"
 HIDDEN = "without the tokens that the mask hides"
+BOUNDS = "boundaries of sequences that stand in another order"
 DEALT = "of other rows: the calls of this step share out its rows otherwise"
-_UNSEEN = (PADDED, DEALT, HIDDEN)
+_UNSEEN = (PADDED, DEALT, HIDDEN, BOUNDS)
 """labels of layouts whose statistics say nothing"""
 Place = tuple[TraceSource, int, int]
 
@@ -69,11 +71,12 @@ def in_row_order(
     elsewhere = _elsewhere(rows, metrics)
     layouts, numbers = list(rows.layouts), rows.layout.copy()
     for here in _together(rows, given):
-        laid = _laid(
-            _given(rows, rows.target, given & here, places[0]),
-            _given(rows, rows.reference, given & here, places[1]),
-        )
-        if laid is None:
+        sides = [
+            _given(rows, half, given & here, place)
+            for half, place in zip((rows.target, rows.reference), places, strict=True)
+        ]
+        laid = _laid(*sides)
+        if laid is None or sides[0] is None or sides[1] is None:
             continue
         known: dict[tuple[Shape, Shape], int] = {}
         for row in np.flatnonzero(here & elsewhere).tolist():
@@ -82,6 +85,12 @@ def in_row_order(
                 known[shapes] = len(layouts)
                 layouts.append(_layout(*shapes, *laid))
             numbers[row] = known[shapes]
+        held = sides[0].keys() | sides[1].keys()
+        told = np.array([word not in held for word in rows.match.words.slot] + [False])[rows.slot]
+        bounds = given & here & elsewhere & told & (rows.target.numel > 1)
+        if bounds.any():
+            numbers[bounds] = len(layouts)
+            layouts.append(Layout(label=BOUNDS, known=False, whole=False))
     dealt = _dealt_otherwise(rows, places)
     if dealt.any():
         numbers[dealt] = len(layouts)
@@ -202,6 +211,9 @@ def _given(rows: Rows, half: Half, given: Bools, place: Place) -> Given | None:
         if not stored.shape:  # a number is of no row
             continue
         found[slot] = stored.data.view(np.dtype(DTYPES[stored.dtype].storage)).reshape(stored.shape)
+    stream = as_stream(found)
+    if stream is not None:
+        return stream
     return found if found and num_rows(found) is not None else None
 
 
@@ -282,7 +294,8 @@ def _dealt_otherwise(rows: Rows, places: tuple[Place, Place]) -> Bools:
         if mode == "train":  # also the loss and the gradients that its microbatch makes
             numbers = np.unique(rows.microbatch[at & np.isin(rows.target.call, other)])
             inside |= np.isin(rows.microbatch, numbers) & rows.phase_is("loss", "param_grad")
-            inside &= ~rows.slot_is("accumulated") & ~rows.slot_is("clipped")
+            if not all(sums_elsewhere(step_view(*place)) for place in places):  # else of one microbatch too
+                inside &= ~rows.slot_is("accumulated") & ~rows.slot_is("clipped")
         found |= rows.paired & inside & ~rows.phase_is("param")
     return found
 

@@ -36,6 +36,7 @@ from trueup.comparing.label_parts import with_joined_parts
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.loss_scale import in_one_scale, loss_scales, undone_scale, with_factor_of
 from trueup.comparing.losses.exact import with_exact_losses
+from trueup.comparing.masters import master_gap
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
 from trueup.comparing.optimizer_settings import Setting, declared, update_rule_gaps
@@ -426,6 +427,7 @@ class _Work:
             attributes=(attributes_of(self.target), attributes_of(self.reference)),
             buffers=buffer_gaps(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
             averages=average_gaps(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
+            masters=master_gap(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
             update_rule_gaps=update_rule_gaps(_declared(self.target), _declared(self.reference)),
         )
 

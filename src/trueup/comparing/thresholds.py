@@ -64,6 +64,20 @@ AVERAGE_ROUNDINGS = derived(
     "d a, (1 - d) w and their sum round once each, or the difference of a lerp, its product and the sum, and "
     "the factor itself: at most 3 to 4, each half a step; two runs differ by less, as no two round all apart",
 )
+MASTER_UPDATE = measured(
+    "comparing.master_update",
+    1e-3,
+    "of the update of master weights",
+    "an update written in two ways (fused, divided or summed in another order) differs beyond the rounding "
+    "of the sum by 1e-6 of itself at most; sums in bfloat16 or another decay by 0.03 and more (0066)",
+)
+MASTER_FIT_REST = chosen(
+    "comparing.master_fit_rest",
+    0.02,
+    "of what updates of master weights differ by",
+    "one factor, or one share of the weights, explains the difference of all tensors; roundings of the sums "
+    "leave 4 unit roundoffs of the weights, a hundredth of an update by a thousandth of them",
+)
 AVERAGE_SHARE = derived(
     "comparing.average_share",
     2.0,

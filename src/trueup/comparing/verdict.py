@@ -16,6 +16,7 @@ from trueup.comparing.counted_rows import CountedRows
 from trueup.comparing.first import First, Preceding
 from trueup.comparing.grounds import grounds, preceding, precision_grounds, scalar_reason
 from trueup.comparing.ledger import Ledger
+from trueup.comparing.masters import MasterGap
 from trueup.comparing.microbatches import led_by_microbatches
 from trueup.comparing.optimizer_settings import SharedGap
 from trueup.comparing.precision_gap import GapOf, PrecisionGap
@@ -65,6 +66,8 @@ class Runs:
     """plain attributes of modules, as far as both captures kept them"""
     buffers: BufferGaps = field(default_factory=lambda: BufferGaps(initial={}, written=()))
     averages: AverageGaps = field(default_factory=AverageGaps)
+    masters: MasterGap | None = None
+    """of master weights that the programs update themselves"""
     update_rule_gaps: tuple[SharedGap, ...] = ()
     """settings of the optimizers that both programs declare, with different values"""
 
@@ -78,7 +81,9 @@ def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> V
     """The conclusion over all that was compared."""
     first = min(ledger.firsts.values(), key=lambda f: (f.step, f.order), default=None)
     lacking, origin, constant = ledger.lacking, ledger.origin, ledger.other_constant
-    if lacking is not None and origin is not None and _is_drawn_after(origin, lacking):
+    if runs.masters is not None and (first is None or first.step > runs.masters.step):
+        verdict = _masters_differ(runs.masters, ledger, runs)
+    elif lacking is not None and origin is not None and _is_drawn_after(origin, lacking):
         verdict = _lacking(lacking, origin, ledger, scalars, runs)
     elif ledger.origin is not None:
         explain_by_attributes(ledger.origin, *runs.attributes)
@@ -494,6 +499,22 @@ def _buffers_differ(ledger: Ledger, runs: Runs) -> Verdict:
         evidence=(*site, reason(EvidenceCode.BUFFERS_WRITTEN, by_norm=first.by_norm, **written, **norms)),
         before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
         next=runs.to_do(NextCode.READ_REPORT, first.step),
+    )
+
+
+def _masters_differ(gap: MasterGap, ledger: Ledger, runs: Runs) -> Verdict:
+    """Up to a step's update nothing differs but what the programs' own updates make of equal gradients."""
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=gap.headline,
+        where=f"master weights · {gap.names[0]}",
+        owner=gap.names[0].rpartition(".")[0],
+        step=gap.step,
+        phase="optimizer",
+        confidence=in_words(Word.CERTAIN),
+        evidence=gap.said,
+        before=None,
+        next=runs.to_do(NextCode.READ_REPORT, gap.step),
     )
 
 

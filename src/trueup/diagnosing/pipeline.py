@@ -25,7 +25,7 @@ from trueup.diagnosing.rl.outcomes import diagnosis_of_records, generated, same_
 from trueup.diagnosing.rl.walk import RLComparison, compare_rollouts
 from trueup.diagnosing.runs import Clock, Runs, is_equal
 from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
-from trueup.diagnosing.stages.averaged import AVERAGED
+from trueup.diagnosing.stages.averaged import AVERAGED, MASTERS
 from trueup.diagnosing.stages.config import beside_findings, configurations, settled
 from trueup.diagnosing.stages.context import is_beyond, is_compared
 from trueup.diagnosing.stages.evaluated import other_model_evaluated
@@ -344,10 +344,12 @@ def _ordered(outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:
     rest = [o for o in failed if o is not first]
     found = [f for o in (first, *rest) for f in o.findings]
     averaged = any(one.headline.code in AVERAGED for one in found)
+    updated = next((one.step for one in found if one.headline.code in MASTERS), None)
 
-    def place(one: Finding) -> tuple[bool, bool]:
+    def place(one: Finding) -> tuple[bool, bool, bool]:
         evaluated = one.headline.code is Stages.EVALUATED_WEIGHTS  # follows from how weights are averaged
-        return _is_of_layout(one), averaged and evaluated
+        made = updated is not None and one.step is not None and one.step > updated  # of updated weights
+        return _is_of_layout(one), averaged and evaluated, made
 
     return tuple(sorted(found, key=place))
 

@@ -13,6 +13,7 @@ from trueup.merging.summary import Summary, summary_of_values
 from trueup.merging.tables import RECORDS, summaries_table, table
 from trueup.merging.tree import Functions, merged_calls
 from trueup.store import StepTables
+from trueup.store.own_sums import sums_elsewhere
 from trueup.types.codes import MergingCode, RecordCode
 from trueup.types.layout import BATCH, Layout, Placed
 from trueup.types.placement import At, Partial, Replicate, Shard
@@ -75,6 +76,8 @@ def merge_step(
     seldom = _seen_of_some(groups) if layout.num_stages > 1 else 0
     if seldom:
         merging.notes.append(reason(MergingCode.GRADIENTS_LEFT_OUT, parameters=seldom))
+        groups = {key: sources for key, sources in groups.items() if key.slot != "accumulated"}
+    if all(sums_elsewhere(rank.view) for rank in ranks):  # what is left last is one microbatch's
         groups = {key: sources for key, sources in groups.items() if key.slot != "accumulated"}
     for key in sorted(groups, key=lambda one: _order(one, groups[one])):
         merging.add(key, groups[key])

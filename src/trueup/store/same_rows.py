@@ -79,21 +79,82 @@ def row_keys(given: Given, spans: Sequence[Span]) -> list[bytes]:
     What a model takes by itself where it is given nothing is left out: a mask that hides nothing, positions
     that count from 0.
     """
-    width = width_of(given)
+    width, positions = width_of(given), _positions(given)
     rows: list[list[bytes]] = [[] for _ in spans]
     for slot, values in sorted(given.items()):
         cut = [_cut(values, span, width) for span in spans]
-        if not _is_default(slot, values, cut):
+        if not _is_default(slot, values, cut, is_position=POSITION in slot or values is positions):
             for row, part in zip(rows, cut, strict=True):
                 whole = part.astype(np.int64) if part.dtype.kind in "iub" else np.ascontiguousarray(part)
                 row.append(slot.encode() + b"=" + whole.tobytes())
     return [b"|".join(row) for row in rows]
 
 
+def as_stream(given: Given) -> dict[str, Array] | None:
+    """What a model is given of tokens without a dimension of rows, as one row that holds all of them; None
+    where it is none.
+
+    Sequences packed without padding stand one after the other in inputs of one dimension, (T,); positions
+    that count from 0 in each, or boundaries that count from 0 to T, say where they begin. Boundaries that
+    positions tell too are left out.
+    """
+    flat = _flat(given)
+    length = max(map(len, flat.values()), default=0)
+    of_tokens = {slot: values for slot, values in flat.items() if len(values) == length}
+    bounds = bounds_in(given)
+    positions = next((v for v in of_tokens.values() if _count_anew(v)), None)
+    if positions is None and len(bounds) == 1:
+        positions = of_tokens["position"] = _positions_between(next(iter(bounds.values())))
+    others = {slot: values for slot, values in given.items() if slot not in flat}
+    if positions is None or len(of_tokens) < 2 or any(len(values) != 1 for values in others.values()):
+        return None
+    told = {slot for slot, v in bounds.items() if np.array_equal(_positions_between(v), positions)}
+    rows = {slot: values[None] for slot, values in {**of_tokens, **flat}.items() if slot not in told}
+    return rows | others
+
+
+def _flat(given: Given) -> dict[str, Array]:
+    """Whole numbers of one dimension."""
+    return {slot: values for slot, values in given.items() if values.ndim == 1 and values.dtype.kind in "iu"}
+
+
+def bounds_in(given: Given) -> dict[str, Array]:
+    """Boundaries of packed sequences among what a model is given of one dimension: whole numbers that grow
+    from 0 to the number of tokens."""
+    flat = _flat(given)
+    length = max(map(len, flat.values()), default=0)
+    return {slot: values for slot, values in flat.items() if _are_bounds(values, length)}
+
+
+def _are_bounds(values: Array, length: int) -> bool:
+    return len(values) > 1 and values[0] == 0 and values[-1] == length and bool((np.diff(values) > 0).all())
+
+
+def _positions_between(bounds: Array) -> Array:
+    return np.concatenate([np.arange(size) for size in np.diff(bounds).tolist()])
+
+
+def _count_anew(values: Array) -> bool:
+    """Whether numbers count from 0, and again from 0: positions of sequences of two tokens and more."""
+    starts = values == 0
+    goes_on = starts[1:] | (values[1:] == values[:-1] + 1)
+    return bool(len(values) and starts[0] and goes_on.all() and 2 * starts.sum() <= len(values))
+
+
+def _positions(given: Given) -> Array | None:
+    """By name, else by what they hold."""
+    tables = [(slot, v) for slot, v in given.items() if v.ndim == 2 and v.dtype.kind in "iu"]
+    named = next((values for slot, values in tables if POSITION in slot), None)
+    if named is not None or any(POSITION in slot for slot in given):
+        return named
+    counting = (v for _, v in tables if all(_count_anew(row) for row in v) and (v[:, 1:] == 0).any())
+    return next(counting, None)
+
+
 def _sequences(given: Given) -> list[Span] | None:
     """Where positions begin anew at 0 and count on: sequences packed into rows. None where no row holds two,
     or something else says what of it counts (a mask that hides a token)."""
-    positions = next((v for slot, v in given.items() if POSITION in slot and v.ndim == 2), None)
+    positions = _positions(given)
     mask = _mask(given)
     if positions is None or positions.dtype.kind not in "iu" or (mask is not None and not mask.all()):
         return None
@@ -136,9 +197,9 @@ def _cut(values: Array, span: Span, width: int) -> Array:
     return held[span.start : span.stop] if values.ndim > 1 and values.shape[1] == width else held
 
 
-def _is_default(slot: str, values: Array, cut: Sequence[Array]) -> bool:
+def _is_default(slot: str, values: Array, cut: Sequence[Array], *, is_position: bool) -> bool:
     if values.ndim != 2 or values.dtype.kind not in "iub":
         return False
     if MASK in slot:
         return all(bool((part == 1).all()) for part in cut)
-    return POSITION in slot and all(np.array_equal(part, np.arange(len(part))) for part in cut)
+    return is_position and all(np.array_equal(part, np.arange(len(part))) for part in cut)

@@ -172,6 +172,17 @@ class AverageFacts(TypedDict):
     """parameters and buffers of which nothing was written in the copy"""
 
 
+class MasterFacts(TypedDict):
+    """Master weights that the program keeps outside the framework's optimizers."""
+
+    slot: str
+    """of their records, among those of averages"""
+    kind: str
+    """class that holds them, or ``dict``, ``list``"""
+    held: int | None
+    """step at whose beginning the weights were what the copy held when it was found, rounded"""
+
+
 class RankFacts(TypedDict, total=False):
     """``ranks/rank_NNNNN.json``: what one rank says of itself."""
 
@@ -183,6 +194,8 @@ class RankFacts(TypedDict, total=False):
     buffers: Sequence[BufferFacts]
     averages: Sequence[AverageFacts]
     """averaged copies of the weights"""
+    masters: Sequence[MasterFacts]
+    """finer copies that the weights are rounded from"""
     roots: Sequence[Root]
     """modules that no other one calls"""
     wrapped_by: Sequence[str]
@@ -261,6 +274,9 @@ class ScalarLine(TypedDict, total=False):
     buffers: Mapping[str, float | None]
     """l2 norms of the floating buffers after the update"""
     buffer_sums: Mapping[str, float | None]
+    buffers_before: Mapping[str, float | None]
+    """the same of the first model's as the step begins"""
+    buffer_sums_before: Mapping[str, float | None]
     """sum_i cos(i) b_i of the same, which signs and order change"""
     weight_norm: float | None
     update_ratio: float | None

@@ -227,6 +227,19 @@ PHRASES = {
         "({reference_share:.1%}) (reference)",
         {"target": 90, "target_share": 0.9, "reference": 100, "reference_share": 1.0},
     ),
+    B.BOUNDARIES_DIFFER: heading("Boundaries of the packed sequences differ; the tokens are the same"),
+    B.BOUNDARIES: clause(
+        "boundaries of packed sequences: {num} of {total} are at other tokens; number {at}: {target} "
+        "(target), {reference} (reference)",
+        {"num": 6, "total": 8, "at": 1, "target": 18, "reference": 17},
+    ),
+    B.CHECK_BOUNDARIES: clause("Compare how both sides make the boundaries of the packed sequences"),
+    B.FACTORS_DIFFER: heading("Numbers that multiply the loss at each position differ"),
+    B.FACTORS: clause(
+        "numbers that multiply the loss at each position (advantages, ratios, weights): {num} of {total} "
+        "differ, the largest difference at {at}: {target:.4g} (target), {reference:.4g} (reference)",
+        {"num": 84, "total": 84, "at": 7, "target": -0.31, "reference": 0.12},
+    ),
     B.MASK_WEIGHTS: heading("Loss mask differs"),
     B.NUM_WEIGHTS: clause(
         _mask, {"num": 1, "first": 7, "is_shifted": False}, {"num": 3, "first": 0, "is_shifted": True}

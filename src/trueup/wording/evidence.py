@@ -242,6 +242,31 @@ PHRASES = {
             {"name": "inv_freq", "module": "rotary", "target": "float32", "reference": "float32"},
         ),
     ),
+    Is.BUFFER_BEGINS: Phrase(
+        sentence=lambda facts: facts.fill(
+            "buffer {name} of {module} at the start of step {step}: "
+            + ("norm" if facts["by_norm"] else "sum weighted by place")
+            + " {target:.6g} (target), {reference:.6g} (reference)"
+        ),
+        samples=(
+            {
+                "name": "bias",
+                "module": "layers.0.moe.router",
+                "step": 1,
+                "target": 0.1,
+                "reference": 0.2,
+                "by_norm": True,
+            },
+            {
+                "name": "bias",
+                "module": "layers.0.moe.router",
+                "step": 1,
+                "target": -0.1,
+                "reference": 0.1,
+                "by_norm": False,
+            },
+        ),
+    ),
     Is.ACTIVATIONS: Phrase(
         sentence="computed in float64 and rounded once, {target} gives the target's numbers and {reference} "
         "the reference's, also the {num} for which the two differ",
@@ -265,6 +290,16 @@ PHRASES = {
             {"side": "target", "step": 1, "decay": 0.99, "new": 0.01, "old": 0.0, "error": 1e-5},
             {"side": "reference", "step": 1, "decay": 0.81, "new": 0.1, "old": 0.09, "error": 1e-4},
         ),
+    ),
+    Is.MASTERS_APART: Phrase(
+        sentence="{num:count master weight} differ after step {step}; {name}: by {share:.3g} of its update, "
+        "tolerance {tolerance:.3g}",
+        samples=({"num": 8, "step": 0, "name": "head.weight", "share": 0.03, "tolerance": 0.001},),
+    ),
+    Is.GRADIENTS_THE_SAME: Phrase(
+        sentence="the gradients that backward left up to step {step} are bit-identical: what sums, clips or "
+        "applies them differs",
+        samples=({"step": 0},),
     ),
     Is.BUFFERS_WRITTEN: Phrase(
         sentence=_buffers_written,

@@ -177,6 +177,9 @@ PHRASES = {
     Is.ROWS_DEALT_OTHERWISE: Phrase(
         sentence="the call is given other rows in the two runs, which deal out the rows of the step otherwise"
     ),
+    Is.BOUNDARIES_REORDERED: Phrase(
+        sentence="boundaries of packed sequences, which are the same sequences in another order"
+    ),
     Is.NOTHING_FINITE: Phrase(sentence="the summaries hold no finite number"),
     Is.NO_NORM: Phrase(
         sentence="the values differ, and the summaries hold neither a norm nor both minimum and maximum, so "

@@ -288,6 +288,12 @@ _AVERAGE_CAUSES = {
     "parameters_only": "the program averages what parameters() returns, without buffers such as running "
     "statistics",
 }
+_MASTER_CAUSES = {
+    "rounded": "master weights made anew of the rounded weights at every update, or no update of their own",
+    "decay": "weight decay applied to other weights, or another weight decay or learning rate",
+    "scaled": "another learning rate, or another bias correction of the moments",
+    "update": "gradients summed in another dtype, clipped by another norm, or another formula of the update",
+}
 _MOVED = {"not_held": "in no optimizer", "stepped": "updated by an optimizer"}
 
 
@@ -808,6 +814,9 @@ PHRASES = {
     ),
     S.AVERAGE_CAUSE: clause(
         lambda facts: _AVERAGE_CAUSES[facts["key"]], *({"key": key} for key in _AVERAGE_CAUSES)
+    ),
+    S.MASTER_CAUSE: clause(
+        lambda facts: _MASTER_CAUSES[facts["key"]], *({"key": key} for key in _MASTER_CAUSES)
     ),
     S.MOVED_TIMES: clause(
         "Weights move by {target:.4g} (target), {reference:.4g} (reference) times their gradient before "

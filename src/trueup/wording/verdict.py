@@ -35,6 +35,13 @@ def _what(facts: Facts) -> str:
     return _DIFFERING.get(facts["phase"], str(facts["phase"]))
 
 
+def _decayed(facts: Facts) -> str:
+    """A share of each weight that one side takes off; the difference of both where each takes some."""
+    side = "target" if facts["share"] > 0 else "reference"
+    what = facts.fill("{num:count master weight} ") + ("shrinks" if facts["num"] == 1 else "shrink")
+    return f"{what} by {abs(facts['share']):.3g} more in the {side}, step {facts['step']}: weight decay"
+
+
 def _first(facts: Facts) -> str:
     if facts.get("weight") is not None:
         return (
@@ -132,6 +139,10 @@ PHRASES = {
         {"name": "inv_freq", "module": "rotary", "target": "bfloat16", "reference": "float32"},
         {"name": "inv_freq", "module": "rotary", "target": "float32", "reference": "float32"},
     ),
+    Is.BUFFER_BEGINS: _headline(
+        "Buffer {name} of {module} differs at the start of step {step}",
+        {"name": "bias", "module": "layers.0.moe.router", "step": 1},
+    ),
     Is.AVERAGES_DIFFER: _headline(
         lambda facts: facts.fill(
             "{num:count averaged weight} "
@@ -155,6 +166,28 @@ PHRASES = {
     Is.AVERAGE_LEAVES_OUT: _headline(
         "The {side} does not average {num:count tensor}, {name} first",
         {"side": "target", "num": 6, "name": "bn1.running_mean"},
+    ),
+    Is.MASTERS_DIFFER: _headline(
+        lambda facts: facts.fill(
+            "{num:count master weight} "
+            + ("differs" if facts["num"] == 1 else "differ")
+            + " after step {step}, {name} first"
+        ),
+        {"num": 1, "step": 0, "name": "head.weight"},
+        {"num": 8, "step": 1, "name": "layers.0.mlp.weight"},
+    ),
+    Is.MASTERS_ROUNDED: _headline(
+        "The {side}'s master weights hold only {dtype} values after step {step}",
+        {"side": "target", "dtype": "bfloat16", "step": 0},
+    ),
+    Is.MASTERS_DECAY: _headline(
+        _decayed,
+        {"num": 18, "share": 1e-4, "step": 0, "name": "blocks.0.norm1.weight"},
+        {"num": 1, "share": -1e-4, "step": 0, "name": "norm.weight"},
+    ),
+    Is.MASTERS_SCALED: _headline(
+        "Updates of {num:count master weight} are {factor:.6g} times the reference's in step {step}",
+        {"num": 28, "factor": 0.736562, "step": 0, "name": "embed.weight"},
     ),
     Is.ACTIVATION_DIFFERS: _headline(
         "Activation differs in {module}: {target} (target), {reference} (reference)",

@@ -132,6 +132,7 @@ class Adapter(BaseAdapter[torch.nn.Module, torch.Tensor]):
             **super().rank_facts(),
             "buffers": list(engine.training.buffers.table.values()),
             **({} if (averages := engine.training.averages.facts()) is None else {"averages": averages}),
+            **({"masters": masters} if (masters := engine.training.averages.master_facts()) else {}),
             "groups": engine.groups,
             "optimizers": list(engine.training.optimizers.values()),
             **({"summarised_by": paths} if (paths := engine.summariser.paths()) else {}),

@@ -8,12 +8,14 @@ trainable parameters, a list in their order, of the same shapes, in other memory
 Content tells a copy of the weights from moments and sums of gradients, which have the same names and shapes.
 
 A copy is recorded once the program has written it: a frozen reference model, or a checkpoint kept in memory,
-stays what it was. One in a finer dtype that always rounds to the weights is what an optimizer updates, and no
-average. Nothing here keeps a tensor of the program alive.
+stays what it was. One in a finer dtype that always rounds to the weights is what an optimizer of the
+program's own updates: master weights, recorded as such, and no average. Nothing here keeps a tensor of the
+program alive.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
@@ -44,6 +46,8 @@ class Averages:
         self._copies: list[Copy] = []
         self._facts: dict[str, dict[str, object]] = {}
         """slot -> what is known of a copy"""
+        self._masters: dict[str, dict[str, object]] = {}
+        """the same of master weights"""
         self._searched: dict[str, int] = {}
         """names of models -> searches made for copies of them"""
 
@@ -91,6 +95,10 @@ class Averages:
         """Of each copy that was recorded, be it there still or not; None where none was looked for."""
         return list(self._facts.values()) if self._searched else None
 
+    def master_facts(self) -> list[dict[str, object]]:
+        """Of each copy that was recorded as master weights."""
+        return list(self._masters.values())
+
     def _is_on(self) -> bool:
         engine = self._engine
         return engine.sink.active and engine.optimizer_on and engine.scope is None and engine.forcing is None
@@ -108,27 +116,28 @@ class Averages:
             return copy.slot is not None and copy.recorded != step  # it stayed
         for one in moved:
             one.is_written = True
-        if not copy.is_average and copy.slot is None and self._follows(copy):
+        return copy.is_average or self._tells(copy, step)
+
+    def _tells(self, copy: Copy, step: int) -> bool:
+        """Whether a copy that was written is one to record: not where it was made anew of the weights."""
+        if copy.slot is not None and not copy.is_master:
+            return True
+        pairs = [(one.own(), one.copy()) for one in copy.tensors if not one.is_buffer]
+        follows, finer = hold_the_same(pairs), _is_finer(pairs)
+        if copy.is_master and not follows:  # it only began as the weights
+            copy.slot = None
+        copy.is_master = follows and finer
+        if follows and not finer and copy.container is not None:  # made anew of the weights
             for one in copy.tensors:
                 one.note()
             copy.held = step + 1
             return False
         return True
 
-    def _follows(self, copy: Copy) -> bool:
-        """Whether a copy is finer than the weights and rounds to them: an optimizer's own weights; or was
-        made anew of them."""
-        pairs = [(one.own(), one.copy()) for one in copy.tensors if not one.is_buffer]
-        finer = any(
-            own is not None and other is not None and own.dtype.itemsize < other.dtype.itemsize
-            for own, other in pairs
-        )
-        return (finer or copy.container is not None) and hold_the_same(pairs)
-
     def _record(self, copy: Copy, step: int) -> None:
         engine = self._engine
         if copy.slot is None:
-            copy.slot = f"copy.{len(self._facts)}"
+            copy.slot = f"master.{len(self._masters)}" if copy.is_master else f"copy.{len(self._facts)}"
         copy.recorded = step
         engine.summariser.forget()  # averages are often written through ``data``, which counts no version
         for one in copy.tensors:
@@ -139,6 +148,9 @@ class Averages:
             engine.tensor(call, "average", copy.slot, tensor)
             engine.tensor(call, "average", "weight", own)
             one.note()
+        if copy.is_master:
+            self._masters[copy.slot] = {"slot": copy.slot, "kind": copy.kind, "held": copy.held}
+            return
         self._facts[copy.slot] = {
             "slot": copy.slot,
             "kind": copy.kind,
@@ -159,7 +171,9 @@ class Averages:
             lost: dict[int | None, Copy] = {
                 copy.container: copy for copy in gone if copy.root == name and copy.container is not None
             }
-            known = any(copy.root == name and copy.slot is not None for copy in self._copies)
+            known = any(
+                copy.root == name and copy.slot is not None and not copy.is_master for copy in self._copies
+            )
             if root is not None and (lost or (self._searched[name] == 1 and not known)):
                 self._searched[name] += 1
                 looked = True
@@ -189,3 +203,11 @@ class Averages:
 
     def _roots(self) -> list[nn.Module]:
         return [root for one, _ in self._engine.roots if (root := one()) is not None]
+
+
+def _is_finer(pairs: Sequence[tuple[Tensor | None, Tensor | None]]) -> bool:
+    """Whether a copy keeps more digits of some weight than the model does."""
+    return any(
+        own is not None and other is not None and own.dtype.itemsize < other.dtype.itemsize
+        for own, other in pairs
+    )

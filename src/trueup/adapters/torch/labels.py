@@ -45,7 +45,7 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
     its code.
     """
     labels: list[tuple[Node, Tensor]] = []
-    factors: list[Tensor] = []
+    factors: list[tuple[Node, Tensor]] = []
     told: dict[str, object] = {}
     seen: set[Node] = set()
     todo = [loss.grad_fn]
@@ -61,11 +61,12 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
             if node.name() != _GATHERED:
                 continue
         if node.name() == "MulBackward0":
-            factors += [t for t in (_kept(node, "self"), _kept(node, "other")) if t is not None]
+            factors += [(node, t) for t in (_kept(node, "self"), _kept(node, "other")) if t is not None]
         todo += [after for after, _ in node.next_functions]
     ordered = _of_probabilities(labels, seen)
     sizes = {label.numel() for label in ordered}
-    masks = [t for t in factors if not t.requires_grad and t.numel() in sizes and t.numel() > 1]
+    used = sorted(factors, key=lambda one: one[0]._sequence_nr())  # as the program did, like the labels
+    masks = [t for _, t in used if not t.requires_grad and t.numel() in sizes and t.numel() > 1]
     return [*_slots("labels", ordered), *_slots("mask", masks)], told
 
 

@@ -67,6 +67,7 @@ class Training:
         """some of the watched weight then, while it is not known to be in an optimizer"""
         self._in_optimizer = False
         self._has_buffers = False
+        self._has_first_buffers = False
         """what the step leaves in buffers has been noted"""
         self._scaled: tuple[Tensor, Tensor] | None = None
         """what a gradient scaler returned, until its backward, and the loss it scaled"""
@@ -151,6 +152,7 @@ class Training:
             self._note_batch(module, args, kwargs)
             if engine.sink.active:
                 self.buffers.root(module)
+                self._note_buffers_before()
         except Exception as error:
             engine.failed("batch", error)
         for reference, fqn in engine.parameters_of(module):
@@ -425,6 +427,13 @@ class Training:
         except Exception as error:
             self.engine.failed("averaged weights", error)
 
+    def _note_buffers_before(self) -> None:
+        """What the buffers of the first model hold as the step begins: a program may write them between
+        steps, where no update is under way (a router's bias, a cache of angles)."""
+        if not self._has_first_buffers and (norms := self.buffers.norms()) is not None:
+            self.engine.sink.scalar("_buffers_before", norms)
+        self._has_first_buffers = True
+
     def _note_buffers(self) -> None:
         if self.engine.sink.active and (norms := self.buffers.norms()) is not None:
             self.engine.sink.scalar("_buffers", norms)
@@ -441,7 +450,7 @@ class Training:
         self._recorded = set()
         self._sharded_roots = {}
         self._scaled = None
-        self._has_buffers = False
+        self._has_buffers = self._has_first_buffers = False
         self.buffers.end_step()
 
 

@@ -77,6 +77,8 @@ class Copy:
     """under which it is recorded, once it is"""
     recorded: int = -1
     """the step it was last recorded in"""
+    is_master: bool = False
+    """finer than the weights, which it rounds to: what an optimizer of the program's own updates"""
 
     @property
     def is_alive(self) -> bool:
@@ -87,6 +89,7 @@ class Copy:
         if [one.fqn for one in before.tensors] != [one.fqn for one in self.tensors]:
             return
         self.held, self.slot, self.recorded = before.held, before.slot, before.recorded
+        self.is_master = before.is_master
         for one, old in zip(self.tensors, before.tensors, strict=True):
             one.version, one.sample, one.is_written = -1, old.sample, old.is_written
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import NONE, Metrics
-from trueup.comparing.row_order import DEALT
+from trueup.comparing.row_order import BOUNDS, DEALT
 from trueup.comparing.rows import Rows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.types.codes import RecordCode
@@ -19,7 +19,10 @@ def _undecided(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     target, reference = rows.target, rows.reference
     shapes = [str(list(s)) for s in rows.match.words.shape]
     exchanged = rows.phase_is("collective")
-    dealt = np.array([layout.label == DEALT for layout in rows.layouts] + [False])[rows.layout]
+    dealt, bounds = (
+        np.array([layout.label == label for layout in rows.layouts] + [False])[rows.layout]
+        for label in (DEALT, BOUNDS)
+    )
     reasons: dict[int, Reason] = {}
     harmless = []
     for row in np.flatnonzero(rows.paired & (metrics.evidence == NONE)).tolist():
@@ -30,6 +33,9 @@ def _undecided(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
         elif dealt[row]:
             reasons[row] = Reason(RecordCode.ROWS_DEALT_OTHERWISE)
             harmless.append(row)  # what comes of all rows together is compared
+        elif bounds[row]:
+            reasons[row] = Reason(RecordCode.BOUNDARIES_REORDERED)
+            harmless.append(row)  # they are those of the same sequences
         elif target.shape[row] != reference.shape[row]:
             sides = {"target": shapes[target.shape[row]], "reference": shapes[reference.shape[row]]}
             reasons[row] = reason(RecordCode.SHAPE_DIFFERS, **sides)
@@ -56,6 +62,7 @@ RULE = Rule(
         RecordCode.SHAPE_DIFFERS,
         RecordCode.NO_COMMON_EVIDENCE,
         RecordCode.ROWS_DEALT_OTHERWISE,
+        RecordCode.BOUNDARIES_REORDERED,
     ),
     statuses=(Status.UNDECIDED,),
     place="any place before the rules that append to a reason; its rows are of no other rule",

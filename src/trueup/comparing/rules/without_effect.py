@@ -58,7 +58,8 @@ def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement
     acts_later = _of_weights_in_evaluation(rows, judgement) or _comes_out_later(rows, metrics, begins)
     if not_finite or acts_later:
         return judgement
-    gaps = metrics.rel_l2[begins]
+    # Where all is explained by inputs that differ within their tolerance, any of it may be where it begins.
+    gaps = metrics.rel_l2[begins if begins.any() else differ]
     if not (is_seen and len(gaps) and (gaps >= UNFELT * felt).all()):
         if not _are_distances(context, differ) and not _cancels(rows, metrics, judgement, differ):
             return judgement

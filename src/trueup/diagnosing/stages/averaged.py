@@ -1,12 +1,15 @@
-"""Averaged weights that the optimizer's update is followed by: a moving average, a target network."""
+"""Copies of the weights beside the model: averages that follow the optimizer's update (a moving average, a
+target network), and master weights that an optimizer of the program's own updates."""
 
 from __future__ import annotations
 
 from trueup.comparing.averages import AverageGap, average_gaps
+from trueup.comparing.masters import MasterGap, master_gap
 from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.naming import kind_named
 from trueup.types.codes import Code, VerdictCode
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Basis, Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import Reason, reason
 
 AVERAGED: dict[Code, str] = {
@@ -43,4 +46,40 @@ def _finding(gap: AverageGap, context: Context) -> Finding:
         basis=Basis.FITTED if gap.is_told else Basis.RECORDED,
         evidence=gap.said,
         causes=() if cause is None else (reason(Stages.AVERAGE_CAUSE, key=cause),),
+    )
+
+
+MASTERS: dict[Code, tuple[str, str]] = {
+    VerdictCode.MASTERS_ROUNDED: ("dtype_or_rounding", "rounded"),
+    VerdictCode.MASTERS_DECAY: ("wrong_optimizer_setting", "decay"),
+    VerdictCode.MASTERS_SCALED: ("wrong_optimizer_setting", "scaled"),
+    VerdictCode.MASTERS_DIFFER: ("", "update"),
+}
+"""how master weights differ -> kind of fault, and what causes it"""
+
+
+def master_weights(context: Context) -> list[Finding]:
+    """A finding where equal gradients make other master weights; none after a failure of the same step or an
+    earlier one."""
+    gap = master_gap(context.target, context.reference, dict(context.steps))
+    before = [one for outcome in context.earlier for one in outcome.findings]
+    if gap is None or any(one.step is None or one.step <= gap.step for one in before):
+        return []
+    return [_of_masters(gap, context)]
+
+
+def _of_masters(gap: MasterGap, context: Context) -> Finding:
+    kind, cause = MASTERS[gap.headline.code]
+    return Finding(
+        stage=Stage.OPTIMIZER,
+        headline=gap.headline,
+        kinds=(kind_named(kind, EvidenceRank.FITTED, gap.said[0]),) if kind else (),
+        module=None,
+        site=f"master weights · {gap.names[0]}",
+        phase="optimizer",
+        step=gap.step,
+        rank=context.ranks[0],
+        basis=Basis.FITTED if gap.is_told else Basis.RECORDED,
+        evidence=gap.said,
+        causes=(reason(Stages.MASTER_CAUSE, key=cause),),
     )

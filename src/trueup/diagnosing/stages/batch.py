@@ -10,6 +10,7 @@ from trueup.comparing.losses.inputs import LossInputs
 from trueup.diagnosing.step_calls import embedded
 from trueup.store import StepView
 from trueup.store.given import root_inputs, whole_numbers
+from trueup.store.same_rows import as_stream, bounds_in
 from trueup.types.arrays import Array, Ints
 from trueup.types.finding import Basis, Finding, Kind, Stage
 from trueup.types.reason import Reason
@@ -40,6 +41,8 @@ class Batch:
     digest"""
     looked_up: dict[int, int]
     """digest of ids that an embedding looks up -> its number of rows"""
+    bounds: dict[str, Ints]
+    """boundaries of sequences that are packed into one dimension, by the names of ids"""
     loss_inside: bool
     """the outermost call returns the loss: what the loss is made with, that call was given, or made"""
 
@@ -52,6 +55,12 @@ class Batch:
     def _read(cls, book: StepView) -> Batch:
         records = {(place, s): r for place, s, r in given(book)}
         ids = {f"{p}, {s}": v for (p, s), r in records.items() if (v := whole_numbers(book, r)) is not None}
+        bounds = {
+            f"{place}, {slot}": values
+            for place, held in _by_place(ids).items()
+            for slot, values in bounds_in(held).items()
+        }
+        ids = _with_streams(ids)
         of_loss = LossInputs.of(book)
         line = next((s for s in book.source.scalars(book.rank) if s.get("step") == book.step), ScalarLine())
         return cls(
@@ -66,6 +75,7 @@ class Batch:
             packed=bool(line.get("packed")),
             given={place: book.digest(r) for place, r in records.items()},
             looked_up=embedded(book),
+            bounds=bounds,
             loss_inside=root_returns_loss(book),
         )
 
@@ -176,3 +186,19 @@ def data_finding(
         causes=kinds[0].causes,
         next_note=next_note,
     )
+
+
+def _by_place(ids: dict[str, Ints]) -> dict[str, dict[str, Ints]]:
+    found: dict[str, dict[str, Ints]] = {}
+    for name, values in ids.items():
+        place, slot = name.split(", ")
+        found.setdefault(place, {})[slot] = values
+    return found
+
+
+def _with_streams(ids: dict[str, Ints]) -> dict[str, Ints]:
+    """Tokens that a call is given without a dimension of rows, as one row."""
+    found: dict[str, Ints] = {}
+    for place, held in _by_place(ids).items():
+        found |= {f"{place}, {slot}": values for slot, values in (as_stream(held) or held).items()}
+    return found

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from trueup.comparing.label_parts import PARTS
 from trueup.comparing.thresholds import UNFELT
 from trueup.diagnosing.batches import moved, relation, rows_found, value_relation
 from trueup.diagnosing.evidence.run import run_facts
@@ -22,6 +23,7 @@ from trueup.diagnosing.stages.batch import Batch, data_finding, given, without_m
 from trueup.diagnosing.stages.context import Context, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.labels import compared_labels
+from trueup.diagnosing.stages.loss_factors import hides_otherwise, values_of
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.parts_at_fault import ranks_apart
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -38,7 +40,7 @@ from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
-from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.layout import Layout
 from trueup.types.placement import Shard
 from trueup.types.reason import Reason, reason
@@ -385,7 +387,7 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
     step, rank = target.book.step, target.book.rank
     said: list[Reason] = []
     shared = sorted((name for name in target.ids if name in reference.ids), key=_is_of_labels)
-    findings = _of_ids(target, reference, shared, context)
+    findings = _of_ids(target, reference, shared, context) or _of_bounds(target, reference)
     if shared and not findings:
         tokens = sum(target.ids[name].size for name in shared)
         said.append(reason(Stages.SAME_IDS, step=step, rank=rank, ids=tokens, inputs=len(shared)))
@@ -402,6 +404,37 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
         findings += _without_agreeing(more, context, step)
         said += words
     return findings, said
+
+
+def _of_bounds(target: Batch, reference: Batch) -> list[Finding]:
+    """Boundaries of packed sequences that differ where all ids that both models are given are the same."""
+    for name in target.bounds.keys() & reference.bounds.keys():
+        own, other = target.bounds[name], reference.bounds[name]
+        if np.array_equal(own, other):
+            continue
+        lone = set(own.tolist()) - set(other.tolist())
+        shared = min(len(own), len(other))
+        first = int(np.argmax(own[:shared] != other[:shared]))
+        said = reason(
+            Batches.BOUNDARIES,
+            num=len(lone),
+            total=len(own),
+            target=int(own[first]),
+            reference=int(other[first]),
+            at=first,
+        )
+        return [
+            data_finding(
+                headline=reason(Batches.BOUNDARIES_DIFFER),
+                site=f"batch of step {target.book.step}, {name}",
+                book=target.book,
+                phase="forward",
+                kinds=(kind_named("wrong_mask", EvidenceRank.STATED, said, phase="forward"),),
+                evidence=(said,),
+                next_note=reason(Batches.CHECK_BOUNDARIES),
+            )
+        ]
+    return []
 
 
 def _of_ids(target: Batch, reference: Batch, names: Sequence[str], context: Context) -> list[Finding]:
@@ -609,7 +642,10 @@ def _labels_count_nowhere(context: Context, step: int) -> bool:
 def _labels_are_one(context: Context, step: int) -> bool:
     """Whether the comparison, which knows how ranks and chunks share labels, has them equal in this step."""
     of_loss = context.rows.filter((pl.col("step") == step) & (pl.col("phase") == "loss"))
-    labels = of_loss.filter(pl.col("slot").cast(pl.String).str.starts_with("labels"), is_compared())
+    labels = of_loss.filter(pl.col("slot").cast(pl.String).str.starts_with("labels"))
+    labels, lone = labels.filter(is_compared()), labels.filter(~is_compared())
+    if lone.height and labels.filter(pl.col("layout").cast(pl.String) == PARTS.label).is_empty():
+        return False  # a chunk that one run alone has, and that is no part of the others
     return labels.height > 0 and labels.filter(is_beyond()).is_empty()
 
 
@@ -705,25 +741,16 @@ def _masks_apart(context: Context) -> list[Finding]:
     for origin in context.passive:
         if origin.stage is not Stage.DATA or origin.step != first or MASK not in origin.slot:
             continue
-        both = _values_of(origin, context)
+        both = values_of(origin, context)
         if both is None:
             continue
         finding = replace(finding_from_origin(origin, context), basis=Basis.RECORDED, origin=None)
         of_loss = origin.phase == "loss"
-        if of_loss and is_made_inside:
+        if of_loss and (is_made_inside or not hides_otherwise(*both)):
             continue
         name = origin.slot.partition(".")[2]
         found.setdefault(origin.slot, _weighed(finding, *both) if of_loss else _given_mask(finding, name))
     return list(found.values())
-
-
-def _values_of(origin: Origin, context: Context) -> tuple[Floats, Floats] | None:
-    """Of both sides, where they are known and more than a number."""
-    evidence = None if context.evidence_of is None else context.evidence_of(origin)
-    if evidence is None or evidence.target_values is None or evidence.reference_values is None:
-        return None
-    target, reference = evidence.target_values, evidence.reference_values
-    return (target, reference) if target.shape == reference.shape and target.size > 1 else None
 
 
 def _given_mask(finding: Finding, name: str) -> Finding:

@@ -12,6 +12,7 @@ import polars as pl
 from trueup.comparing.precision_gap import TF32
 from trueup.comparing.program_code import code_book
 from trueup.comparing.scalars import number
+from trueup.diagnosing.kinds.other_use import other_use
 from trueup.diagnosing.stages.context import (
     Context,
     agreement_of,
@@ -23,6 +24,7 @@ from trueup.diagnosing.stages.context import (
 )
 from trueup.diagnosing.stages.evaluated import with_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.loss_factors import factor_findings
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.trainable import frozen_findings, unreached_findings
@@ -50,6 +52,7 @@ class ForwardStage:
         verdict = context.comparison.verdict
         if _is_below_tolerance(verdict) or verdict.headline.code is VerdictCode.POSITIONS_COUNT:
             known = (*known, _of_verdict(verdict))
+        known = known or factor_findings(context)
         stages = [Stage.FORWARD, Stage.LOSS]
         if not context.origins_of(*stages) and _is_given_another_number(context):
             stages.append(Stage.DATA)
@@ -310,6 +313,8 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
         return reason(Stages.INSIDE_ALONE)
     if context.explained_by_dtype(origin):
         return reason(Stages.OTHER_DTYPE)
+    if _is_of_the_forward(origin, context):
+        return reason(Stages.FOLLOWS, stage=Stage.FORWARD.value)
     before = _backward_before(origin, context)
     if before is not None:
         return reason(Stages.AFTER_BACKWARD, microbatch=origin.microbatch, before=before)
@@ -325,6 +330,30 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
         if any(_is_in_place_of(one.headline, origin, context) for one in data.findings):
             return reason(Stages.BATCH_DIFFERS)
     return None
+
+
+def _is_of_the_forward(origin: Origin, context: Context) -> bool:
+    """Whether a gradient differs by what a replay cannot put right after a forward pass that differs: the
+    module is called with other numbers of rows (tokens sent to an expert), or a loss that is made otherwise,
+    or of other labels, reads the weight itself, as one in chunks reads the head's."""
+    outcomes = [context.outcome_of(stage) for stage in (Stage.DATA, Stage.FORWARD)]
+    failed = [one for one in outcomes if one is not None and one.status is StageStatus.FAILED]
+    findings = [one for outcome in failed for one in outcome.findings if one.step == origin.step]
+    if not findings or origin.phase not in _OF_BACKWARD:
+        return False
+    called = context.rows.filter(
+        (pl.col("step") == origin.step)
+        & (pl.col("phase").cast(pl.String) == "forward")
+        & (pl.col("name").cast(pl.String) == origin.module)
+        & pl.col("slot").cast(pl.String).str.starts_with("input")
+    )
+    shapes = zip(called["target_shape"].to_list(), called["reference_shape"].to_list(), strict=True)
+    if any(one is not None and other is not None and list(one) != list(other) for one, other in shapes):
+        return True
+    if origin.phase != "param_grad" or all(one.phase != "loss" or one.module for one in findings):
+        return False
+    evidence = None if context.evidence_of is None else context.evidence_of(origin)
+    return evidence is not None and other_use(evidence) is not None
 
 
 def _is_in_place_of(headline: Reason, origin: Origin, context: Context) -> bool:

@@ -33,7 +33,10 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     kinds = _with_settings(kinds, settings)
     buffers = _buffers_of_other_content(origin, context)
     if buffers and not (kinds and kinds[0].rank.is_named):
-        kinds = (kind_named("constant_argument", EvidenceRank.STATED, buffers[0]), *kinds)
+        kind = kind_named("constant_argument", EvidenceRank.STATED, buffers[0])
+        if buffers[0].code is EvidenceCode.BUFFER_BEGINS:  # written by the program, and no setting
+            kind = replace(kind, causes=())
+        kinds = (kind, *kinds)
     classes = _other_class(origin, context)
     if classes is not None and not settings and _is_left_out(origin, kinds, context):
         kinds = (kind_named("missing_or_extra_term", EvidenceRank.STATED, classes), *kinds)
@@ -169,6 +172,9 @@ def _headline(
     if settings:
         return next(iter(settings))
     if buffers and kind is not None and kind.sentence == buffers[0]:
+        facts = {name: buffers[0].facts[name] for name in ("name", "module")}
+        if buffers[0].code is EvidenceCode.BUFFER_BEGINS:
+            return reason(VerdictCode.BUFFER_BEGINS, **facts, step=origin.step)
         return reason(VerdictCode.BUFFER_DIFFERS, **dict(buffers[0].places))
     if kind is not None and kind.sentence.code is KindReason.LOSS_DIVISORS:
         return reason(Stages.LOSS_DIVISOR, *kind.sentence.parts)
@@ -263,10 +269,26 @@ def _buffers_in_other_dtypes(module: str, context: Context) -> dict[str, tuple[s
 
 
 def _buffers_of_other_content(origin: Origin, context: Context) -> tuple[Reason, ...]:
-    """Buffers of one dtype that the module had with other contents from the start."""
+    """Buffers of one dtype that the module had with other contents from the start, or has as a later step
+    begins."""
     if origin.phase not in ("forward", "loss", "backward"):
         return ()
-    initial = buffer_gaps(context.target, context.reference, {}).initial
+    gaps = buffer_gaps(context.target, context.reference, dict(context.steps))
+    before = [one for one in gaps.before if one.step == origin.step and one.module == origin.module]
+    if before and origin.phase == "forward":
+        return tuple(
+            reason(
+                EvidenceCode.BUFFER_BEGINS,
+                name=one.fqn.rpartition(".")[2],
+                module=one.module,
+                step=one.step,
+                target=one.target,
+                reference=one.reference,
+                by_norm=one.by_norm,
+            )
+            for one in before
+        )
+    initial = gaps.initial
     names = [fqn.rpartition(".") for fqn, pair in initial.items() if pair[0]["dtype"] == pair[1]["dtype"]]
     return tuple(
         reason(

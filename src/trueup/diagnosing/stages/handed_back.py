@@ -132,7 +132,24 @@ def stale_elements(target: Floats, reference: Floats, old: Floats, roundoff: flo
     changed = float(np.abs(reference - old).max())
     beyond = np.abs(target - reference) > STALE_CHANGE * changed
     enough = kept.all() or kept.sum() >= STALE_FEWEST
-    return np.asarray(kept) if kept.any() and enough and kept.sum() >= STALE_SHARE * beyond.sum() else None
+    if not (kept.any() and enough and kept.sum() >= STALE_SHARE * beyond.sum()):
+        return None
+    return np.asarray(kept) if _are_a_part(kept, reference != old) else None
+
+
+def _are_a_part(kept: Bools, changed: Bools) -> bool:
+    """Whether elements make up a part that may be handed on by itself: most of what the reference changed
+    between the first and the last of them, or, for most of them, in their row or column. Elements here and
+    there are those whose gradients cancel in one run."""
+    num, flat = kept.sum(), np.flatnonzero(kept)
+    if 2 * num > changed.reshape(-1)[flat[0] : flat[-1] + 1].sum():
+        return True
+    for dim in range(changed.ndim if changed.ndim > 1 else 0):
+        rest = tuple(other for other in range(changed.ndim) if other != dim)
+        held, moved = kept.reshape(changed.shape).sum(axis=rest), changed.sum(axis=rest)
+        if 2 * held[2 * held > moved].sum() > num:
+            return True
+    return False
 
 
 def _whose(found: list[Stale], context: Context) -> tuple[str | None, tuple[int, ...]]:

@@ -8,7 +8,9 @@ import numpy as np
 
 from trueup.diagnosing.batches import LabelFacts, label_facts
 from trueup.diagnosing.stages.batch import Batch, data_finding
+from trueup.diagnosing.stages.loss_factors import hides_otherwise
 from trueup.diagnosing.stages.naming import kind_named
+from trueup.types.arrays import Ints
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.finding import EvidenceRank, Finding
 from trueup.types.reason import Reason, reason
@@ -28,7 +30,10 @@ def compared_labels(target: Batch, reference: Batch, rank: int | None) -> tuple[
                 if not same:
                     findings.append(_other_labels(target, reference, microbatch))
             continue
-        found = _label_finding(facts[0], facts[1], target, reference, microbatch)
+        if _of_other_parts(target, reference, microbatch):
+            found = _counted_in_all(target, reference, microbatch)
+        else:
+            found = _label_finding(facts[0], facts[1], target, reference, microbatch)
         if found is not None and target.handed_alike(reference):
             return [], [*agree, reason(Batches.SAME_INPUTS, found.evidence[0], step=step, rank=rank)]
         if found is not None:
@@ -44,6 +49,36 @@ def compared_labels(target: Batch, reference: Batch, rank: int | None) -> tuple[
             )
         )
     return findings or _of_further_losses(target, reference), agree
+
+
+def _parts(batch: Batch, microbatch: int) -> list[Ints]:
+    rest = [part for (at, _), part in sorted(batch.further.items()) if at == microbatch]
+    return [batch.labels[microbatch], *rest]
+
+
+def _of_other_parts(target: Batch, reference: Batch, microbatch: int) -> bool:
+    """Whether one side's labels are in other parts than the other's, some of which are no part of one whole:
+    a chunk is left out, or a loss."""
+    return len(_parts(target, microbatch)) != len(_parts(reference, microbatch))
+
+
+def _counted_in_all(target: Batch, reference: Batch, microbatch: int) -> Finding | None:
+    """Where other numbers of labels count in all losses of a microbatch together."""
+    sides = [
+        (np.concatenate([part.ravel() for part in _parts(batch, microbatch)]) != batch.ignore_index)
+        for batch in (target, reference)
+    ]
+    counts = [int(side.sum()) for side in sides]
+    if counts[0] == counts[1]:
+        return None
+    numbers = reason(
+        Batches.NUM_COUNTED,
+        target=counts[0],
+        target_share=float(sides[0].mean()),
+        reference=counts[1],
+        reference_share=float(sides[1].mean()),
+    )
+    return _finding(target, microbatch, Batches.MASK_DIFFERS, "wrong_mask", numbers)
 
 
 def _of_further_losses(target: Batch, reference: Batch) -> list[Finding]:
@@ -119,7 +154,7 @@ def _mask_finding(target: Batch, reference: Batch, microbatch: int) -> Finding |
     if masks[0] is None or masks[1] is None or masks[0].shape != masks[1].shape:
         return None
     a, b = masks[0].ravel(), masks[1].ravel()
-    if np.array_equal(a, b):
+    if np.array_equal(a, b) or not hides_otherwise(a, b):
         return None
     different = np.flatnonzero(a != b)
     is_shifted = np.array_equal(a[1:], b[:-1]) or np.array_equal(a[:-1], b[1:])

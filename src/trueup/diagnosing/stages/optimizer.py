@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from trueup.diagnosing.stages.averaged import averaged_weights
+from trueup.diagnosing.stages.averaged import averaged_weights, master_weights
 from trueup.diagnosing.stages.between_steps import moved_between
 from trueup.diagnosing.stages.context import Context, agreement_of, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
@@ -90,6 +90,8 @@ class OptimizerStage:
         if agreement is not None:
             said.insert(0, agreement)
         stale = stale_findings(context) if not findings and context.failed_before() is None else []
+        if not findings and not stale:
+            findings = master_weights(context)
         if not findings and not stale and context.failed_before() is None:
             findings = moved_between(context)
         if not findings and context.failed_before() is None and not mine_is_measured(context):

@@ -24,6 +24,13 @@ class EvidenceCode(Code):
     AVERAGED_AS = "evidence.averaged_as"
     """``decay``, ``new`` (after the update) and ``old`` (before it), up to ``error``: what the average of
     ``side`` is made of in ``step``"""
+    BUFFER_BEGINS = "evidence.buffer_begins"
+    """``target``, ``reference``: norms of ``name`` as ``step`` begins, else sums that signs and order
+    change"""
+    MASTERS_APART = "evidence.masters_apart"
+    """``num`` master weights after ``step``; ``share`` of its update and ``tolerance`` of ``name``"""
+    GRADIENTS_THE_SAME = "evidence.gradients_the_same"
+    """what backward left up to ``step`` has the same bits"""
     BUFFERS_WRITTEN = "evidence.buffers_written"
     """places ``name``, ``side`` (the run that has it)"""
     ID_BEYOND = "evidence.id_beyond_the_vocabulary"

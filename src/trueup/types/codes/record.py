@@ -47,6 +47,7 @@ class RecordCode(Code):
     REDUCED_BY_OPTIMIZER = "record.reduced_by_optimizer"
     NO_COMMON_EVIDENCE = "record.no_common_evidence"
     ROWS_DEALT_OTHERWISE = "record.rows_dealt_otherwise"
+    BOUNDARIES_REORDERED = "record.boundaries_reordered"
     NOTHING_FINITE = "record.nothing_finite"
     NO_NORM = "record.no_norm"
     MAY_FOLLOW_ROUNDING = "record.may_follow_rounding"

@@ -170,6 +170,7 @@ class StagesCode(Code):
     MOVE_LEFT = "optimizer.move_left_over"
     OWN_STEP = "optimizer.own_step"
     AVERAGE_CAUSE = "optimizer.average_cause"
+    MASTER_CAUSE = "optimizer.master_cause"
     """``key``: what may make the averaged weights differ"""
     NOT_TOLD = "optimizer.gradients_or_optimizer"
     GIVEN_CLEARS = "optimizer.comes_from_before"

@@ -1,0 +1,75 @@
+"""Numbers that multiply the loss at each position: masks, and what the program computes, such as advantages.
+
+A mask says which positions count, and belongs to the data. Other factors are computed outside the model, of
+what it gave or of rewards: that they differ says that the loss is made otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.store.same_rows import MASK
+from trueup.types.arrays import Floats
+from trueup.types.codes import BatchCode as Batches
+from trueup.types.finding import Basis, Finding, Origin, Stage
+from trueup.types.reason import reason
+
+
+def hides_otherwise(target: Floats, reference: Floats) -> bool:
+    """Whether two factors of the loss are masks that differ: a position counts in one run alone, or neither
+    side has more than one number beside zero. What differs in numbers where both count, advantages or
+    importance ratios, is computed and hides nothing; nor does what has a sign."""
+    sides = target.ravel(), reference.ravel()
+    counts = [side != 0 for side in sides]
+    if not np.array_equal(*counts) and min(side.min() for side in sides) >= 0:
+        return True
+    shown = [np.unique(side[count]) for side, count in zip(sides, counts, strict=True)]
+    return max(map(len, shown)) <= 1
+
+
+def values_of(origin: Origin, context: Context) -> tuple[Floats, Floats] | None:
+    """Of both sides, where they are known and more than a number."""
+    evidence = None if context.evidence_of is None else context.evidence_of(origin)
+    if evidence is None or evidence.target_values is None or evidence.reference_values is None:
+        return None
+    target, reference = evidence.target_values, evidence.reference_values
+    return (target, reference) if target.shape == reference.shape and target.size > 1 else None
+
+
+def factor_findings(context: Context) -> tuple[Finding, ...]:
+    """One where the first step's differences begin at factors of the loss that are no masks."""
+    first = min((one.step for one in context.passive), default=None)
+    for origin in context.passive:
+        is_factor = origin.phase == "loss" and MASK in origin.slot
+        if origin.step != first or first != context.steps[0][0] or not is_factor:
+            continue
+        both = values_of(origin, context)
+        if both is None or hides_otherwise(*both):
+            continue
+        target, reference = (side.ravel() for side in both)
+        apart = np.flatnonzero(target != reference)
+        at = int(apart[np.argmax(np.abs(target - reference)[apart])])
+        numbers = {"num": len(apart), "total": target.size, "at": at}
+        sides = {"target": float(target[at]), "reference": float(reference[at])}
+        said = reason(Batches.FACTORS, **numbers, **sides)
+        finding = finding_from_origin(origin, context)
+        kinds = tuple(kind for kind in finding.kinds if kind.name in ("wrong_scale", "wrong_sign"))
+        return (
+            replace(
+                finding,
+                stage=Stage.FORWARD,
+                headline=finding.headline if kinds else reason(Batches.FACTORS_DIFFER),
+                kinds=kinds,
+                causes=kinds[0].causes if kinds else (),
+                module=None,
+                next_note=finding.next_note if kinds else None,
+                basis=Basis.RECORDED,
+                origin=None,
+                evidence=(said, *(one for one in finding.evidence if kinds)),
+            ),
+        )
+    return ()
