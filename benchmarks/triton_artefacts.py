@@ -2,8 +2,8 @@
 
     python benchmarks/triton_artefacts.py [--targets sm_80 ...] [--dtypes bfloat16 ...] [--write]
 
-For sm_80, sm_90, sm_100 and gfx942, in every dtype, with and without digest, sketch and table of offsets, floats
-of 16 and 32 bits as words too.
+For sm_80, sm_90, sm_100 and gfx942, in every dtype, with and without digest, sketch and table of offsets,
+floats of 16 and 32 bits as words too.
 Fails where a variant does not compile, or has the loop that sums use local memory. Beside the bandwidth of
 device memory stands what the instructions of a variant allow when none of them ever waits: the lower of the
 two is its roofline.
@@ -156,8 +156,8 @@ def _of_amd(variant: Variant, made: triton.compiler.CompiledKernel) -> Artefact:
 
 
 def loop_of(code: str) -> list[str]:
-    """Instructions of one pass over two full blocks (of words: over a few rows of one): the shortest way round the
-    loop with most sums of products, of SASS with labels."""
+    """Instructions of one pass over two full blocks (of words: over a few rows of one): the shortest way
+    round the loop with most sums of products, of SASS with labels."""
     blocks, follow = _basic_blocks(code)
     best: tuple[int, list[str]] = 0, []
     for latch, targets in follow.items():

@@ -110,8 +110,12 @@ class Averages:
         tensors = [(one, one.copy()) for one in copy.tensors]
         if any(is_waiting(tensor) for _, tensor in tensors if tensor is not None):
             return False
-        written = any(tensor is not None and version_of(tensor) != one.version for one, tensor in tensors)
-        moved = moved_of(copy.tensors)
+        written = [one for one, held in tensors if held is not None and version_of(held) != one.version]
+        moved = written
+        if not written or all(tensor is None or tensor.is_cpu for _, tensor in tensors):
+            moved = moved_of(
+                copy.tensors
+            )  # a device is asked, and waited for, only where versions say nothing
         if not written and not moved:
             return copy.slot is not None and copy.recorded != step  # it stayed
         for one in moved:

@@ -300,10 +300,7 @@ def moved_of(tensors: Sequence[Held]) -> list[Held]:
         if (copy := one.copy()) is not None and (sample := _sampled(copy)) is not None
     ]
     flags = [(one, (sample != one.sample).any()) for one, sample in now if one.sample is not None]
-    if not flags:
-        return []
-    device = flags[0][1].device
-    told = torch.stack([flag.to(device) for _, flag in flags]).tolist()
+    told = _told([flag for _, flag in flags])
     return [one for (one, _), flag in zip(flags, told, strict=True) if flag]
 
 
@@ -322,17 +319,25 @@ def _is_near(model: _Model, held: Mapping[str, Tensor]) -> bool:
 
 
 def hold_the_same(pairs: Sequence[tuple[Tensor | None, Tensor | None]]) -> bool:
-    """Whether copies hold the weights, as far as the copies' and the weights' dtypes can."""
+    """Whether copies hold the weights, as far as the copies' and the weights' dtypes can; a device is
+    waited for once."""
+    flags = []
     for own, other in pairs:
-        if own is None or other is None:
-            return False
-        one, two = _sampled(own), _sampled(other)
-        if one is None or two is None:
+        one, two = (None if tensor is None else _sampled(tensor) for tensor in (own, other))
+        if own is None or other is None or one is None or two is None or one.shape != two.shape:
             return False
         coarser = min(own.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
-        if not torch.equal(one.to(coarser), two.to(coarser).to(one.device)):
-            return False
-    return True
+        flags.append((one.to(coarser) == two.to(coarser).to(one.device)).all())
+    return all(_told(flags))
+
+
+def _told(flags: Sequence[Tensor]) -> list[bool]:
+    """Flags as they are on the host; a device is waited for once."""
+    if not flags:
+        return []
+    device = flags[0].device
+    told: list[bool] = torch.stack([flag.to(device) for flag in flags]).tolist()
+    return told
 
 
 def _sampled(tensor: Tensor) -> Tensor | None:

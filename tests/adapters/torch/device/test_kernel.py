@@ -19,7 +19,16 @@ from tests.adapters.torch.device.interpreted import TABLES, summarised
 from tests.adapters.torch.device.test_chunks import ALL, tensor_of
 from tests.numerics.arrays import arrays
 from tests.numerics.test_kernel import assert_same
-from trueup.adapters.torch.device.plan import AS_WORDS, MAX_RUN, PER_WORD, Dim, dims_of, offsets_of, plan_of, weights_of
+from trueup.adapters.torch.device.plan import (
+    AS_WORDS,
+    MAX_RUN,
+    PER_WORD,
+    Dim,
+    dims_of,
+    offsets_of,
+    plan_of,
+    weights_of,
+)
 from trueup.numerics._native import summarise_array, summarise_by_definition
 from trueup.numerics.digest import digest
 from trueup.numerics.dtypes import DTYPES
@@ -81,6 +90,9 @@ def some_values(shape: tuple[int, ...], kind: str) -> NDArray[Any]:
         array *= 1e-20
     elif kind == "large":
         array *= 1e30
+    elif kind == "one in sixteen":  # of a lane's: the rest is lost beside it where too many are added up
+        array[:] = 2.4e-4
+        array.reshape(-1)[np.arange(array.size) % 1024 < 64] = 1
     elif kind == "one sign":
         array = -np.abs(array) - 1
     elif kind.startswith("all"):
@@ -90,6 +102,7 @@ def some_values(shape: tuple[int, ...], kind: str) -> NDArray[Any]:
 
 KINDS = (
     "usual", "zeros", "all zero", "negative zero", "not finite", "tiny", "large", "one sign", "all NaN",
+    "one in sixteen",
 )  # fmt: skip
 
 

@@ -30,8 +30,8 @@ LANES = tl.constexpr(1024)
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a variant is compiled: ``TILE`` and ``STEP`` of the kernel, warps of a program, and the most registers
-    of a thread, where the target can be told."""
+    """How a variant is compiled: ``TILE`` and ``STEP`` of the kernel, warps of a program, and the most
+    registers of a thread, where the target can be told."""
 
     tile: int
     step: int
@@ -430,16 +430,20 @@ def summarise(
                 sign_at = sign_words + (packed >> 6) * (PER_ROW // 4) + column_here
                 zero = tl.zeros([GROUP], tl.float64 if CODE == 1 else tl.float32)
                 if (tile * TILE * LANES >= front) & ((tile + 1) * TILE * LANES <= front + length):
-                    of_total, of_squares, of_low, of_high, of_small, of_tile, one, two, three, four = tile_of_words(
+                    (
+                        of_total, of_squares, of_low, of_high, of_small, of_tile, one, two, three, four,
+                    ) = tile_of_words(
                         at, weight_at, sign_at, place, length, second, third, fourth, zero,
                         CODE, DIGEST, SKETCH, False, STEP, PAIRS,
                     )  # fmt: skip
                 else:
-                    of_total, of_squares, of_low, of_high, of_small, of_tile, one, two, three, four = tile_of_words(
+                    (
+                        of_total, of_squares, of_low, of_high, of_small, of_tile, one, two, three, four,
+                    ) = tile_of_words(
                         at, weight_at, sign_at, place, length, second, third, fourth, zero,
                         CODE, DIGEST, SKETCH, True, STEP, PAIRS,
                     )  # fmt: skip
-                all_total, all_squares = of_total.to(tl.float64), of_squares.to(tl.float64)
+                all_total, all_squares = of_total, of_squares.to(tl.float64)
                 if is_rare(of_squares, of_small, CODE):
                     (
                         all_total, all_squares, of_low, of_high, of_small, one, two, three, four, more_zeros,
@@ -482,7 +486,9 @@ def summarise(
             if SKETCH:
                 packed = tl.load(rotations + first_full, mask=num_pairs > 0, other=0).to(tl.int32)
                 ahead = tl.load(rotations + first_full + 1, mask=num_pairs > 0, other=0).to(tl.int32)
-            for pair in range(num_pairs):  # all that two full blocks hold is on its way before any is added up
+            for pair in range(
+                num_pairs
+            ):  # all that two full blocks hold is on its way before any is added up
                 block = first_full + 2 * pair
                 begin = block * LANES - front
                 here = ((column - packed) & 63) + across

@@ -32,8 +32,8 @@ POINTER, OUT_ROW, AT_LAUNCH = 0, 1, 6
 """the words before AT_LAUNCH are known at a launch: address of the tensor, its row, its first program in the
 launch, how many it has, where their parts go, and its counter"""
 WEIGHTS, OFFSETS = 16, 17
-"""words that hold addresses of a run's tables; of a run read as words, OFFSETS holds the generator of its last
-dim"""
+"""words that hold addresses of a run's tables; of a run whose elements do not lie apart, OFFSETS holds the
+generator of its last dim"""
 IN_ORDER, APART, AS_WORDS = 0, 1, 2
 """how the elements of a run lie: one after another, apart, or one after another in words of eight bytes"""
 WORD_BYTES = 8
@@ -117,7 +117,12 @@ def plan_of(dims: tuple[Dim, ...], first: int = 0, per_word: int = 0) -> Plan:
     num_runs = per_line * math.prod(dim.size for dim in outer)
     walk = APART
     if _is_contiguous(inner):
-        apart = (first, *(number for dim in outer for number in (dim.stride, dim.flat)), inner[-1].size, rows * row)
+        apart = (
+            first,
+            *(number for dim in outer for number in (dim.stride, dim.flat)),
+            inner[-1].size,
+            rows * row,
+        )
         walk = AS_WORDS if per_word and not any(number % per_word for number in apart) else IN_ORDER
     words = np.zeros(HEAD_WORDS + DIM_WORDS * len(outer), np.int64)
     words[6:16] = (
@@ -189,8 +194,8 @@ def _is_contiguous(inner: tuple[Dim, ...]) -> bool:
 
 
 def weights_of(inner: tuple[Dim, ...], per_word: int = 1) -> NDArray[np.int64]:
-    """Digest weights of a run's elements (of the first of each word), as many as fit a run; the first dim is as
-    long as needed."""
+    """Digest weights of a run's elements (of the first of each word), as many as fit a run; the first dim is
+    as long as needed."""
     weights = np.ones(1, np.uint64)
     for number, dim in reversed(list(enumerate(inner))):
         size = dim.size if number else max(1, MAX_RUN // len(weights))
