@@ -22,6 +22,10 @@ _launch: Callable[[], None] | None = None
 class _Depth(threading.local):
     depth = 0
 
+    def __init__(self) -> None:
+        self.answers: dict[str, bool] = {}
+        """what was asked since this thread's outermost ``quiet`` began"""
+
 
 _local = _Depth()
 
@@ -37,6 +41,17 @@ def is_grouping() -> bool:
     return _local.depth > 0
 
 
+def asked_once(name: str, ask: Callable[[], bool]) -> bool:
+    """What a device answers, asked once in a thread's outermost ``quiet``, where the program stands still."""
+    if not _local.depth:
+        return ask()
+    answers = _local.answers
+    known = answers.get(name)
+    if known is None:
+        known = answers[name] = ask()
+    return known
+
+
 class _Grouped:
     """As ``quiet`` without it, and summaries are started where the outermost ends. A class: it begins and
     ends at every call, and a generator takes as long as all the rest."""
@@ -44,6 +59,8 @@ class _Grouped:
     __slots__ = ("_inner",)
 
     def __enter__(self) -> None:
+        if _local.depth == 0:
+            _local.answers.clear()
         _local.depth += 1
         self._inner = _silence() if _num_modes() else _no_torch_function()
         self._inner.__enter__()

@@ -36,7 +36,7 @@ from trueup.adapters.torch.memory import (
     weak_reference,
     where_is,
 )
-from trueup.adapters.torch.quiet import launches
+from trueup.adapters.torch.quiet import asked_once, launches
 from trueup.numerics._native import AVAILABLE, kernels
 from trueup.numerics.dtypes import DTYPES, REAL_PART
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, SUMMARY_DTYPE
@@ -219,7 +219,7 @@ class Summariser(Choosing):
         if tensor.is_meta:
             return self._meta(tensor, dtype, placement, phase, slot)
         device = self._queue.of(tensor)
-        if RECORDING.depth or device.is_recorded():
+        if RECORDING.depth or asked_once(device.name, device.is_recorded):
             return None, "inside the capture of a device graph: its values come when the graph runs"
         if tensor.is_neg() or (dtype in REAL_PART and tensor.is_conj()):
             tensor = tensor.detach().resolve_conj().resolve_neg()

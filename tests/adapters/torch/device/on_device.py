@@ -153,13 +153,19 @@ marks: list[int] = []
 
 
 def train(
-    steps: int = 2, *, side: bool = False, graph: lazy_device.Graph | None = None, halved: bool = False
+    steps: int = 2,
+    *,
+    side: bool = False,
+    graph: lazy_device.Graph | None = None,
+    halved: bool = False,
+    averaged: bool = False,
 ) -> list[float]:
     """The demo's GPT; losses are read when all is over. ``side``: forward and backward on another stream;
     ``graph``: those of the third step are recorded into it; ``halved``: so is every gradient after backward,
-    by what counts no version."""
+    by what counts no version; ``averaged``: a copy of the weights follows them."""
     torch.manual_seed(0)
     model = GPT(TINY).to(device)
+    average = [one.detach().clone() for one in model.parameters()] if averaged else []
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     main = lazy_device.module.current_stream()
     other = lazy_device.Stream() if side else main
@@ -185,15 +191,17 @@ def train(
             with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(parameter.grad):
                 parameter.grad.mul_(0.5)
         optimizer.step()
+        for mean, parameter in zip(average, model.parameters(), strict=False):
+            mean.mul_(0.9).add_(parameter.detach(), alpha=0.1)
     marks.append(counters.synchronisations)
     return [float(one) for one in losses]
 
 
-def measured(side: bool = False, steps: int = 2) -> dict[str, object]:
+def measured(side: bool = False, steps: int = 2, averaged: bool = False) -> dict[str, object]:
     """Train; losses, and what it cost."""
     before = vars(counters).copy()
     counters.begin()
-    losses = train(steps, side=side)
+    losses = train(steps, side=side, averaged=averaged)
     lazy_device.module.synchronize()
     cost = {name: value - before[name] for name, value in vars(counters).items()}
     cost["most_bytes"] = counters.most_bytes - before["bytes_in_use"]
@@ -201,12 +209,18 @@ def measured(side: bool = False, steps: int = 2) -> dict[str, object]:
 
 
 def captured(
-    folder: Path, path: PathFor = with_kernel, *, side: bool = False, num_steps: int = 2, **options: Any
+    folder: Path,
+    path: PathFor = with_kernel,
+    *,
+    side: bool = False,
+    num_steps: int = 2,
+    averaged: bool = False,
+    **options: Any,
 ) -> dict[str, object]:
     """The same under capture."""
     queue.Queue.__init__.__defaults__ = (path,)  # type: ignore[attr-defined]
     with trueup.Tracer(folder, **{"level": "mix", "steps": "all", "sketch": True, **options}):
-        return measured(side, num_steps)
+        return measured(side, num_steps, averaged)
 
 
 def runs(folder: Path) -> dict[str, object]:
@@ -216,6 +230,7 @@ def runs(folder: Path) -> dict[str, object]:
     found["modules"] = captured(folder / "modules", level="L0")
     found["side"] = captured(folder / "side", side=True)
     found["elsewhere"] = captured(folder / "elsewhere", path_of(Elsewhere))
+    found["averaged"] = captured(folder / "averaged", level="L0", num_steps=4, averaged=True)
     found["scalars"] = captured(folder / "scalars", steps="7")
     found |= {"graph": in_graph(folder / "graph"), **offloaded(folder / "offloaded")}
     found |= recorded(folder / "recorded")

@@ -110,6 +110,13 @@ def test_the_training_thread_waits_for_nothing(runs: Found, name: str) -> None:
     assert runs[1][name]["waits"] == [0, 0]
 
 
+def test_averages_of_the_weights_are_waited_for_where_they_are_found(runs: Found) -> None:
+    """When the copy is found and first written, and in no step after that."""
+    assert runs[1]["averaged"]["waits"][2:] == [0, 0]
+    (fact,) = Captured(runs[0] / "averaged").facts["averages"]
+    assert fact["slot"] == "copy.0"
+
+
 def test_hashes_of_the_weights_come_without_a_wait(runs: Found) -> None:
     hashes = [
         {row["fqn"]: row["content"] for row in Captured(runs[0] / name).facts["parameters"]}
