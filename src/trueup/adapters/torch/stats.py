@@ -181,8 +181,9 @@ class Summariser(Choosing):
             self._carried[key] = recorder.view(row).tobytes(), StorageReference(storage_of(tensor)), probe
         if self._stores:
             self._store(row, tensor, dtype, shape, phase, slot)
-        if not (self._distrusted and _storage_of(tensor) in self._distrusted):
-            self._memo[key] = row, self._references.to(tensor), probe
+        storage = storage_of(tensor)
+        if not (self._distrusted and storage_ptr(storage) in self._distrusted):
+            self._memo[key] = row, self._references.to(storage), probe
         return row
 
     def _not_in_place(self, placement: str | None) -> str | None:
@@ -239,8 +240,9 @@ class Summariser(Choosing):
             return None, "no device memory was left to summarise it"
         if self._stores:
             self._store(row, tensor, dtype, tuple(where[1]), phase, slot)
-        if not (self._distrusted and _storage_of(tensor) in self._distrusted):
-            self._memo[key] = row, self._references.to(tensor), 0
+        storage = storage_of(tensor)
+        if not (self._distrusted and storage_ptr(storage) in self._distrusted):
+            self._memo[key] = row, self._references.to(storage), 0
         return row
 
     def _meta(self, tensor: Tensor, dtype: str, placement: str | None, phase: str, slot: str) -> Row:
@@ -252,7 +254,7 @@ class Summariser(Choosing):
         known = self._memo.get(key)
         if known is None or expired(known[1]):
             row = self._sink.recorder.keep(0, dtype, shape, "meta", placement)
-            known = self._memo[key] = row, self._references.to(tensor), 0
+            known = self._memo[key] = row, self._references.to(storage), 0
         if self._stores:
             self._store(known[0], tensor, dtype, shape, phase, slot)
         return known[0]
@@ -446,9 +448,9 @@ class References:
     def __init__(self) -> None:
         self._pointers: list[int] = []
 
-    def to(self, tensor: Tensor) -> int:
+    def to(self, storage: torch.UntypedStorage) -> int:
         """A number that ``memory.expired`` takes until ``clear``."""
-        pointer: int = weak_reference(storage_of(tensor))
+        pointer: int = weak_reference(storage)
         self._pointers.append(pointer)
         return pointer
 
@@ -475,10 +477,6 @@ class StorageReference:
 
     def __del__(self) -> None:
         forget_reference(self._pointer)
-
-
-def _storage_of(tensor: Tensor) -> int:
-    return int(storage_ptr(storage_of(tensor)))
 
 
 def _placement(tensor: Any) -> dict[str, object]:

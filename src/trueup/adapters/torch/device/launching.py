@@ -24,6 +24,7 @@ from trueup.adapters.placing import Place
 from trueup.adapters.torch.device.parts import PART_DTYPE, PART_WORDS
 from trueup.adapters.torch.device.plan import (
     AT_LAUNCH,
+    OUT_ROW,
     PER_WORD,
     WORD_BYTES,
     dims_of,
@@ -49,6 +50,9 @@ MAX_NUMBERS = 1 << 14
 MAX_TEMPLATES = 4096
 """kinds of tensors whose jobs are remembered"""
 
+MAX_LAYOUTS = 4096
+"""launches of several tensors whose words are remembered"""
+
 Variant = tuple[int, bool, bool, int]
 """CODE, DIGEST, SKETCH, WALK of the kernel"""
 
@@ -71,7 +75,7 @@ class Launch(Protocol):
     ) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Template:
     """What the jobs of all tensors with these dims have in common."""
 
@@ -81,6 +85,16 @@ class _Template:
     there: Tensor
     """the words on the device: of a job alone address and row are arguments of the launch, and nothing is
     copied"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What launches of tensors with the same templates have in common."""
+
+    words: NDArray[np.int64]
+    num_programs: int
+    starts: list[int]
+    """of the jobs, whose first words are the address and the row"""
 
 
 _Job = tuple[_Template, int, Tensor, int]
@@ -178,6 +192,7 @@ class Jobs:
         self._tables = Tables(device, pinned)
         self._tables_ready: Any = None
         self._templates: dict[tuple[object, ...], _Template] = {}
+        self._layouts: dict[tuple[_Template, ...], _Layout] = {}
         self._waiting: dict[int, list[_Job]] = {}
         self._streams: dict[int, _Stream] = {}
         self._current = _asks_for_stream(device)
@@ -277,7 +292,7 @@ class Jobs:
         for thread in list(self._waiting):
             self._launch_of(thread)
         dropped = [*self._tables.clear(), *(template.there for template in self._templates.values())]
-        self._templates = {}
+        self._templates, self._layouts = {}, {}
         for used in self._streams.values():
             for table in dropped:
                 self._keep_for(used.stream, table)
@@ -302,12 +317,12 @@ class Jobs:
             groups.setdefault(job[0].variant, []).append(job)
         for variant, jobs in groups.items():
             start = programs = 0
-            for at, (template, *_) in enumerate(jobs):
-                programs += template.num_programs
+            for at, job in enumerate(jobs):
+                programs += job[0].num_programs
                 if programs > MAX_LAUNCH_PROGRAMS or at - start >= BLOCK_ROWS:
                     self._start(variant, jobs[start:at])
-                    start, programs = at, template.num_programs
-            self._start(variant, jobs[start:])
+                    start, programs = at, job[0].num_programs
+            self._start(variant, jobs[start:] if start else jobs)
 
     def _start(self, variant: Variant, jobs: list[_Job]) -> None:
         try:
@@ -317,7 +332,7 @@ class Jobs:
                 with self._module.device(self._device):
                     self._start_here(variant, jobs)
         except Exception as error:  # the program is about to go on: told when the step is written
-            self.lost.update(part for *_, part in jobs)
+            self.lost.update([job[3] for job in jobs])
             if not isinstance(error, torch.OutOfMemoryError):
                 self.error = self.error or error
 
@@ -336,12 +351,12 @@ class Jobs:
             self._launch(variant, template.num_programs, template.there, pointer, row, here.room)
         else:
             words, num_programs = self._words(jobs, row)
-            block.parts.extend(part for *_, part in jobs)
+            block.parts += [job[3] for job in jobs]
             self._launch(variant, num_programs, words, 0, 0, here.room)
         self.num_launches += 1
         if len(self._streams) > 1:  # the memory may belong to another stream's allocations
-            for _, _, tensor, _ in jobs:
-                self._keep_for(here.stream, tensor)
+            for job in jobs:
+                self._keep_for(here.stream, job[2])
 
     def _room(self, number: int, here: _Stream, block: _Block) -> Room:
         """After what the stream must wait for."""
@@ -362,21 +377,19 @@ class Jobs:
     def _words(self, jobs: list[_Job], row: int) -> tuple[Tensor, int]:
         """The words of a launch on the device: for each program where its job starts, then the jobs; how many
         programs."""
-        num_programs = num_words = 0
-        for template, *_ in jobs:
-            num_programs += template.num_programs
-            num_words += len(template.words)
-        words, first = self._pinned_words(num_programs + num_words)
-        program, at = 0, num_programs
-        for number, (template, pointer, _, _) in enumerate(jobs):
-            programs, end = template.num_programs, at + len(template.words)
-            words[program : program + programs] = at
-            words[at:end] = template.words
-            words[at : at + AT_LAUNCH] = (
-                pointer, row + number, program, programs, program, MAX_LAUNCH_PROGRAMS + number,
-            )  # fmt: skip
-            program, at = program + programs, end
-        return self._copied(first, len(words)), num_programs
+        templates = tuple([job[0] for job in jobs])
+        layout = self._layouts.get(templates)
+        if layout is None:
+            if len(self._layouts) >= MAX_LAYOUTS:
+                self._layouts = {}
+            layout = self._layouts[templates] = _layout_of(templates)
+        words, first = self._pinned_words(len(layout.words))
+        words[:] = layout.words
+        for at, job in zip(layout.starts, jobs, strict=True):
+            words[at] = job[1]
+            words[at + OUT_ROW] = row
+            row += 1
+        return self._copied(first, len(words)), layout.num_programs
 
     def _copied(self, first: int, num_words: int) -> Tensor:
         """Words of the page on the device."""
@@ -480,6 +493,20 @@ class Jobs:
             return found
 
         return parts
+
+
+def _layout_of(templates: tuple[_Template, ...]) -> _Layout:
+    num_programs = sum(template.num_programs for template in templates)
+    words = np.empty(num_programs + sum(len(template.words) for template in templates), np.int64)
+    program, at, starts = 0, num_programs, []
+    for number, template in enumerate(templates):
+        programs, end = template.num_programs, at + len(template.words)
+        words[program : program + programs] = at
+        words[at:end] = template.words
+        words[at : at + AT_LAUNCH] = 0, 0, program, programs, program, MAX_LAUNCH_PROGRAMS + number
+        starts.append(at)
+        program, at = program + programs, end
+    return _Layout(words, num_programs, starts)
 
 
 def _flat(offset: tuple[int, ...], whole: tuple[int, ...], pairs: bool) -> int:

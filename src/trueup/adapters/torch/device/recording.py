@@ -69,8 +69,8 @@ def asks_whether_recorded(device: torch.device) -> Callable[[], bool]:
     if device.type == "cuda" and hasattr(torch._C, "_cuda_isCurrentStreamCapturing"):
         asked: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing
         return asked
-    module = torch.get_device_module(device)
-    return lambda: bool(getattr(module, "is_current_stream_capturing", bool)())
+    asked = getattr(torch.get_device_module(device), "is_current_stream_capturing", bool)
+    return asked
 
 
 def install() -> None:
