@@ -200,7 +200,13 @@ def _rows_of(batch: Batch, *, labelled: bool) -> tuple[list[int], list[bytes]] |
         if num is None:
             return None
         spans = spans_of(held, without_padding=True)
+        width = width_of(held)
+        given_labels = [
+            ids for slot, ids in held.items() if _is_of_labels(slot) and ids.shape == (num, width)
+        ]
         of_call = row_keys(held, spans)
+        for ids in given_labels:  # a padding that counts is no padding
+            of_call = _labelled(of_call, _labels_of(ids, spans, width, batch.ignore_index))
         number = int(place.removeprefix("microbatch ")) if labelled else -1
         labels = batch.labels.get(number)
         if labels is not None and labels.size == _num_with_next(spans):
@@ -208,8 +214,8 @@ def _rows_of(batch: Batch, *, labelled: bool) -> tuple[list[int], list[bytes]] |
             of_call = _labelled(of_call, [one.tobytes() for one in np.split(labels.ravel(), ends)])
         elif labels is not None and labels.size % num == 0:
             labels, tokens = labels.reshape(num, -1), batch.tokens_of(number)
-            if tokens is None or not _are_next(labels, tokens, spans):
-                counted = _labels_of(labels, spans, width_of(held), batch.ignore_index)
+            if tokens is None or not _are_next(labels, tokens, spans, batch.ignore_index):
+                counted = _labels_of(labels, spans, width, batch.ignore_index)
                 of_call = _labelled(of_call, counted)
         counts.append(len(spans))
         rows += of_call
@@ -225,10 +231,15 @@ def _labelled(rows: Sequence[bytes], labels: Sequence[bytes]) -> list[bytes]:
     return [b"|".join(both) for both in zip(rows, labels, strict=True)]
 
 
-def _are_next(labels: Ints, tokens: Ints, spans: Sequence[Span]) -> bool:
+def _are_next(labels: Ints, tokens: Ints, spans: Sequence[Span], ignored: int) -> bool:
     """Whether the label of every token is the next token of its row or sequence: they are made of the ids.
-    The last has none."""
+    The last has none, and padding neither."""
     if labels.shape != tokens.shape:
+        return False
+    outside = np.ones(labels.shape, np.bool_)
+    for span in spans:
+        outside[span.row, span.start : span.stop] = False
+    if (labels[outside] != ignored).any():
         return False
     ends = [(labels[s.row, s.start : s.stop - 1], tokens[s.row, s.start + 1 : s.stop]) for s in spans]
     return all(np.array_equal(label, token) for label, token in ends)
