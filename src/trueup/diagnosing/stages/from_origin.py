@@ -32,7 +32,9 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     )
     kinds = _with_settings(kinds, settings)
     buffers = _buffers_of_other_content(origin, context)
-    if buffers and not (kinds and kinds[0].rank.is_named):
+    if buffers and not (
+        kinds and kinds[0].rank.is_named and kinds[0].sentence.code is not KindReason.OFFSET_BY_TABLE
+    ):
         kind = kind_named("constant_argument", EvidenceRank.STATED, buffers[0])
         if buffers[0].code is EvidenceCode.BUFFER_BEGINS:  # written by the program, and no setting
             kind = replace(kind, causes=())
