@@ -378,10 +378,11 @@ def _channel_sums(rows: Rows, metrics: Metrics, roundoff: Floats, *, alone: bool
 def _convolved_sums(rows: Rows, roundoff: Floats, summed: Floats) -> Floats:
     """What gradients of a convolution's weight and bias are off by in an order that reruns do not vary.
 
-    Kernels for one memory format add the n rows one after another, those for the other one block by block. Added
-    one after another, n terms of mean 0 are off by roundoff sqrt(n / 6) times the operands' size: the square of the
-    k-th partial sum is k times that of a term, and each addition is off by up to one roundoff of it, whose mean
-    square is a third. Measured: at most 0.43 roundoff sqrt(n) (tests/comparing/test_channel_sums.py).
+    Kernels for one memory format add the n rows one after another, those for the other block by block. Added
+    one after another, n terms of mean 0 are off by roundoff sqrt(n / 6) times the operands' size: the square
+    of the k-th partial sum is k times that of a term, and each addition is off by up to one roundoff of it,
+    whose mean square is a third. Measured: at most 0.43 roundoff sqrt(n)
+    (tests/comparing/test_channel_sums.py).
     """
     found = np.zeros(len(rows))
     gradients = rows.phase_is("param_grad") & (rows.reference.call >= 0)
@@ -481,7 +482,7 @@ def _num_rows(rows: Rows) -> Floats:
 
 
 def _convolving(rows: Rows) -> Bools:
-    """By code of a module's name, and one more entry for none: whether its weight has more than two dimensions."""
+    """By code of a module's name, and one more entry for none: whether its weight has more than two dims."""
     words, half = rows.match.words, rows.reference
     kernels = np.array([len(s) > 2 for s in words.shape] + [False])
     weights = rows.phase_is("param") & (half.call >= 0) & kernels[half.shape]

@@ -41,11 +41,9 @@ class Relation:
     evidence: Reason
 
 
-def relation(
-    target: Ints, reference: Ints, beside: Sequence[tuple[Array, Array]] = ()
-) -> Relation:
-    """How the target's ids (B, T) came from the reference's. ``beside``: further inputs of the same B rows that
-    differ, target and reference.
+def relation(target: Ints, reference: Ints, beside: Sequence[tuple[Array, Array]] = ()) -> Relation:
+    """How the target's ids (B, T) came from the reference's. ``beside``: further inputs of the same B rows
+    that differ, target and reference.
 
     Example:
         >>> relation(np.array([[3, 4], [1, 2]]), np.array([[1, 2], [3, 4]])).name
@@ -232,9 +230,7 @@ def _order(target: Ints, reference: Ints) -> Relation | None:
     return Relation(name="order", evidence=reason(Batches.ORDER, rows=_first(order), num=len(order)))
 
 
-def _is_by_chance(
-    target: Ints, reference: Ints, beside: Sequence[tuple[Array, Array]]
-) -> bool:
+def _is_by_chance(target: Ints, reference: Ints, beside: Sequence[tuple[Array, Array]]) -> bool:
     """Whether rows so short that any batch holds them again, such as labels of classes, came with others that
     are not in that order."""
     if not _would_be_found(target, len(reference)):

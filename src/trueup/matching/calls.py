@@ -253,8 +253,8 @@ def _pair_in_order(
 
 
 def _by_arguments(target: Side, reference: Side, words: Words, children: Codes, pairs: CallPairs) -> None:
-    """Calls of one module that get the same tensors and each other arguments, in another order on either side (that of
-    a set): paired by their arguments.
+    """Calls of one module that get the same tensors and each other arguments, in another order on either side
+    (that of a set): paired by their arguments.
 
     None of them is given what another one makes, so that their order is no part of the computation.
     """
@@ -271,7 +271,7 @@ def _by_arguments(target: Side, reference: Side, words: Words, children: Codes, 
             continue
         if not (_given_alike(target, calls, words) and _given_alike(reference, others, words)):
             continue
-        at = {argument: other for argument, other in zip(theirs, others, strict=True)}
+        at = dict(zip(theirs, others, strict=True))
         for call, argument in zip(calls, own, strict=True):
             pairs.reference_of[call], pairs.target_of[at[argument]] = at[argument], call
         pairs.pass_code[calls] = PASS_CODE["reordered"]

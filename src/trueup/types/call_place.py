@@ -1,8 +1,8 @@
 """What a call is looked up by within the call around it: its name and its number.
 
-A program that calls a module once for each word of a set ("full_attention", "sliding_attention") makes these calls
-in another order in each process, whose hashes of words are its own: a module's calls that are given words are
-numbered among those that are given the same ones.
+A program that calls a module once for each word of a set ("full_attention", "sliding_attention") makes these
+calls in another order in each process, whose hashes of words are its own: a module's calls that are given
+words are numbered among those that are given the same ones.
 """
 
 from __future__ import annotations

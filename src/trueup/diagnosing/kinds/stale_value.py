@@ -55,8 +55,8 @@ def _share(evidence: Evidence, earlier: Known) -> float:
     if target.numel == 1:  # losses of two batches are near each other, and far from one divided otherwise
         return float(close(vectors.target, other, vectors.rounding).all())
     gap, size = length(vectors.target - other), min(vectors.target_norm, length(other))
-    # A tensor that has shrunk is nearer to any that is as small than to the reference: it must be nearer to the
-    # earlier value than to nothing, too.
+    # A tensor that has shrunk is nearer to any that is as small than to the reference: it must be nearer to
+    # the earlier value than to nothing, too.
     nearer = 1.0 - gap / size if size > 0 else 0.0
     return min(explained(evidence, vectors, gap), max(nearer, 0.0))
 
