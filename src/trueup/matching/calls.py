@@ -267,7 +267,7 @@ def _by_arguments(target: Side, reference: Side, words: Words, children: Codes, 
     for calls in groups.values():
         others = pairs.reference_of[calls].tolist()
         own, theirs = target.arguments[calls].tolist(), reference.arguments[others].tolist()
-        if len(set(own)) < len(own) or sorted(own) != sorted(theirs) or len(set(target.exact[calls])) > 1:
+        if len(set(own)) < len(own) or sorted(own) != sorted(theirs):
             continue
         if not (_given_alike(target, calls, words) and _given_alike(reference, others, words)):
             continue
