@@ -837,7 +837,8 @@ def _elsewhere(ids: Ints, name: str, reference: Batch, context: Context) -> list
 def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str, book: StepView) -> Finding:
     slot = where.rpartition(".")[2]
     kept = name in _OF_ANY_INPUT
-    if _batch_headline(name, where).code is Stages.INPUT_DIFFERS and not kept:  # else it says nothing of it
+    tells = kept or slot.endswith("input_ids")  # a decoder's are tokens, too
+    if _batch_headline(name, where).code is Stages.INPUT_DIFFERS and not tells:
         name, said, elsewhere = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
     moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
     kind = "shifted_by_one" if name == "shift" else "wrong_mask" if "mask" in slot else "wrong_data"
