@@ -150,3 +150,57 @@ def test_sums_of_equal_numbers_are_off_by_the_root_of_rows_times_places(samples:
             biases.append(bn.bias.grad.double())
         error = float((biases[1] - biases[0]).norm() / biases[0].norm()) / 2**-24
         assert error <= (samples * size**4) ** 0.5 / 4
+
+
+class Convolved(nn.Module):
+    """A transposed convolution, whose bias is summed one row after another, beside a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.fc = nn.ConvTranspose2d(4, 8, 4, 2, 1), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(torch.tanh(self.up(x)).permute(0, 2, 3, 1)).pow(2).mean()
+
+
+@pytest.mark.parametrize("size", [4, 16, 64])
+@pytest.mark.parametrize("offset", [0.0, 0.3])
+def test_gradients_of_a_convolution_are_off_by_the_root_of_their_rows(size: int, offset: float) -> None:
+    """In roundoffs of the operands' size, in one memory format against the other."""
+    torch.manual_seed(0)
+    up, x = nn.ConvTranspose2d(16, 16, 4, 2, 1), torch.randn(8, 16, size, size)
+    arriving = torch.randn(8, 16, 2 * size, 2 * size) + offset
+    found = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        up.zero_grad()
+        up(x.contiguous(memory_format=memory_format)).backward(
+            arriving.contiguous(memory_format=memory_format)
+        )
+        found.append([p.grad.double().clone() for p in (up.weight, up.bias)])  # type: ignore[union-attr]
+    rows = 8 * (2 * size) ** 2
+    scales = [float(arriving.norm() * x.norm()) / rows**0.5, float(arriving.norm())]
+    for one, other, scale in zip(*found, scales, strict=True):
+        assert float((one - other).norm()) <= 2**-24 * rows**0.5 * max(scale, float(other.norm()))
+
+
+def test_measured_noise_leaves_room_for_a_convolution_s_gradients_alone(tmp_path: Path) -> None:
+    from trueup.comparing.metrics import measure
+    from trueup.comparing.rows import rows_from_match
+    from trueup.comparing.tolerance import rounding_bound
+    from trueup.matching import match_step
+    from trueup.store import Trace
+
+    torch.manual_seed(0)
+    model, x = Convolved(), torch.randn(8, 4, 8, 8)
+    with trueup.Tracer(tmp_path, level="L0", steps="0"):
+        model(x).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    tables = Trace(tmp_path).read(0, 0)
+    rows = rows_from_match(tables, tables, match_step(tables, tables))
+    unvaried = rounding_bound(rows, measure(rows), 1.0).unvaried
+    names = [rows.match.words.name[code] for code in rows.of_call("name").tolist()]
+    gradients = rows.phase_is("param_grad")
+    of_up = [name.startswith("up.") for name in names] & gradients
+    assert of_up.any()
+    assert unvaried[of_up] == pytest.approx(2**-24 * (8 * 16 * 16 / 16) ** 0.5)
+    assert (unvaried[~of_up] == 0).all()

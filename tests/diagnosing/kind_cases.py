@@ -865,6 +865,12 @@ def both_unchanged_but_for_noise() -> Evidence:
     return case(GRADS[1] * 1.5, GRADS[1], elsewhere=earlier)
 
 
+@near("stale_value", instead="wrong_scale")
+def one_that_has_shrunk_as_an_earlier_one_had() -> Evidence:
+    earlier = Elsewhere(target_earlier=((0, known(0.1 * GRADS[0])),))
+    return case(0.1 * GRADS[1], GRADS[1], elsewhere=earlier)
+
+
 def _update(before: Tensor, target: Tensor, reference: Tensor, **more: object) -> Evidence:
     facts = ParameterFacts(
         fqn="layers.0.mlp.up.weight",

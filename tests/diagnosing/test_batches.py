@@ -378,3 +378,26 @@ def test_channels_of_other_means(dim: int, noise: float) -> None:
         assert found is not None
         assert (found.code, found.number("dim")) == (Batches.SCALED_BY_CHANNEL, dim)
         assert found.place("scales") == ("0.458", "0.448", "0.45")
+
+
+CLASSES = np.array([[5], [5], [3], [0], [1], [3]])
+PICTURES = np.random.default_rng(0).normal(size=(6, 4))
+
+
+def test_labels_of_classes_are_in_another_order_where_what_came_with_them_is() -> None:
+    order = [2, 0, 1, 5, 4, 3]
+    beside = [(PICTURES[order], PICTURES)]
+    assert relation(CLASSES[order], CLASSES).name == "order"
+    assert relation(CLASSES[order], CLASSES, beside).name == "order"
+
+
+def test_labels_of_classes_that_chance_drew_again_beside_other_pictures_are_in_no_order() -> None:
+    other = np.random.default_rng(1).normal(size=PICTURES.shape)
+    assert relation(CLASSES[[2, 0, 1, 3, 4, 5]], CLASSES, [(other, PICTURES)]).name == "some_rows"
+
+
+def test_rows_that_chance_does_not_draw_again_are_in_an_order_whatever_came_with_them() -> None:
+    """Noise that a program draws beside the rows, for one."""
+    rows = np.random.default_rng(2).integers(0, 1000, (6, 12))
+    other = np.random.default_rng(1).normal(size=PICTURES.shape)
+    assert relation(rows[::-1], rows, [(other, PICTURES)]).name == "order"

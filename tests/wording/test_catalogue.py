@@ -108,18 +108,19 @@ def test_relative_values_are_percents(value: float | None, words: str) -> None:
 @pytest.mark.parametrize(
     ("phase", "slot", "what"),
     [
-        ("forward", "output.0", "Result"),
-        ("loss", "value", "Result"),
-        ("backward", "output.log_probs", "Gradient"),
-        ("param_grad", "local", "Gradient"),
-        ("optimizer", "param", "Update"),
-        ("param", "value", "Weight"),
+        ("forward", "output.0", "Result of"),
+        ("forward", "input.0", "An input made in"),
+        ("loss", "value", "Result of"),
+        ("backward", "output.log_probs", "Gradient of"),
+        ("param_grad", "local", "Gradient of"),
+        ("optimizer", "param", "Update of"),
+        ("param", "value", "Weight of"),
     ],
 )
 def test_a_headline_names_what_is_scaled(phase: str, slot: str, what: str) -> None:
     """The loss of a pair of answers is ln 2 whatever beta is; the gradient it sends back is not."""
     said = reason(KindReason.SCALED, factor=2.0, origin_phase=phase, origin_slot=slot)
-    assert cause_headline(said, (), "the loss") == f"{what} of the loss is 2 times the reference's"
+    assert cause_headline(said, (), "the loss") == f"{what} the loss is 2 times the reference's"
 
 
 @pytest.mark.parametrize(("by", "named"), [(1, "previous"), (-1, "next")])

@@ -22,6 +22,7 @@ from trueup.adapters.forcing_plan import COMPARE, SILENT, CallPlan, Entry, HostV
 from trueup.numerics.dtypes import DTYPES, float64_from_array
 from trueup.numerics.hidden import in_form_of
 from trueup.numerics.summary import HAS_DIGEST
+from trueup.types.call_place import own_part, words_given
 from trueup.types.codes import LeftFree
 from trueup.types.reason import Reason, reason
 
@@ -95,11 +96,25 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         place = self._places.get(call)
         if place is None:
             row = self.engine.sink.recorder.calls[call]
-            own = f"{row.name}#{row.ordinal}"
+            words = words_given(row.kind, row.arguments)
+            own = own_part(row.name, words, self._number_among(call, words) if words else row.ordinal)
             outermost = f"{row.microbatch}|{row.mode}|{row.kind}|"
             above = outermost if row.parent is None else f"{self.place(row.parent)}/"
             place = self._places[call] = above + own
         return place
+
+    def _number_among(self, call: int, words: str) -> int:
+        """How many calls before it its caller made of the same name with the same words."""
+        calls = self.engine.sink.recorder.calls
+        row = calls[call]
+        if row.ordinal == 0:
+            return 0
+        before = [calls[at] for at in range(row.parent or 0, call)]
+        before = [one for one in before if (one.parent, one.name) == (row.parent, row.name)]
+        if row.parent is None:
+            outermost = row.kind, row.mode, row.microbatch
+            before = [one for one in before if (one.kind, one.mode, one.microbatch) == outermost]
+        return sum(words_given(one.kind, one.arguments) == words for one in before)
 
     def around(self, call: int) -> list[int]:
         """The module calls around a call, innermost first."""

@@ -73,7 +73,8 @@ class Bound:
     scale: Floats
     depth: Floats
     unvaried: Floats
-    """relative rounding, without k, of sums whose order reruns of one program do not vary"""
+    """relative rounding, without k, of sums whose order reruns of one program do not vary: channels of norms
+    over samples, gradients of convolutions"""
 
 
 _NORMS_OVER_SAMPLES = ("BatchNorm", "GroupNorm", "InstanceNorm")
@@ -140,7 +141,7 @@ def rounding_bound(
     walk = walk + unvaried**2 + _sums_of_equals(rows, metrics, wide, summed_rows) ** 2
     relative = factor * k * _implementations(rows) * np.sqrt(np.where(settled, own**2, walk))
     scale = operand_scale(rows, metrics)
-    unvaried = np.where(settled, 0.0, unvaried)
+    unvaried = np.where(settled, 0.0, np.maximum(unvaried, _convolved_sums(rows, wide, summed_rows)))
     return Bound(absolute=relative * scale, relative=relative, scale=scale, depth=depth, unvaried=unvaried)
 
 
@@ -374,6 +375,25 @@ def _channel_sums(rows: Rows, metrics: Metrics, roundoff: Floats, *, alone: bool
     return np.asarray(np.nan_to_num(roundoff) * np.sqrt(np.cumsum(first)))
 
 
+def _convolved_sums(rows: Rows, roundoff: Floats, summed: Floats) -> Floats:
+    """What gradients of a convolution's weight and bias are off by in an order that reruns do not vary.
+
+    Kernels for one memory format add the n rows one after another, those for the other block by block. Added
+    one after another, n terms of mean 0 are off by roundoff sqrt(n / 6) times the operands' size: the square
+    of the k-th partial sum is k times that of a term, and each addition is off by up to one roundoff of it,
+    whose mean square is a third. Measured: at most 0.43 roundoff sqrt(n)
+    (tests/comparing/test_channel_sums.py).
+    """
+    found = np.zeros(len(rows))
+    gradients = rows.phase_is("param_grad") & (rows.reference.call >= 0)
+    if not gradients.any():
+        return found
+    convolved = _convolving(rows)[_owners_of_parameters(rows, gradients)]
+    terms = np.where(convolved, summed[gradients], 0.0) / CHANNEL_PER_ROUNDING
+    found[gradients] = np.nan_to_num(roundoff[gradients]) * np.sqrt(terms)
+    return found
+
+
 def _sums_of_equals(rows: Rows, metrics: Metrics, roundoff: Floats, summed: Floats) -> Floats:
     """What gradients of weights and biases of norms over samples are off by where they add up equal numbers,
     as behind a pooling over all places: additions of one number are all rounded alike.
@@ -454,15 +474,22 @@ def _num_rows(rows: Rows) -> Floats:
     words, half = rows.match.words, rows.reference
     last = np.array([s[-1] if s else 1 for s in words.shape] + [1], float)
     channels = np.array([s[1] if len(s) > 2 else 0 for s in words.shape] + [0], float)
+    convolves = _convolving(rows)
+    by_channel = rows.kind_is("module") & (half.call >= 0)
+    by_channel &= convolves[half.side.plain[half.call]] | _over_samples(rows)
+    width = np.where(by_channel & (channels[half.shape] > 0), channels[half.shape], last[half.shape])
+    return np.asarray(np.nan_to_num(half.numel / np.maximum(width, 1.0)))
+
+
+def _convolving(rows: Rows) -> Bools:
+    """By code of a module's name, and one more entry for none: whether its weight has more than two dims."""
+    words, half = rows.match.words, rows.reference
     kernels = np.array([len(s) > 2 for s in words.shape] + [False])
     weights = rows.phase_is("param") & (half.call >= 0) & kernels[half.shape]
     convolves = np.zeros(len(words.name) + 1, bool)
     convolves[_owners_of_parameters(rows, weights)] = True
     convolves[-1] = False
-    by_channel = rows.kind_is("module") & (half.call >= 0)
-    by_channel &= convolves[half.side.plain[half.call]] | _over_samples(rows)
-    width = np.where(by_channel & (channels[half.shape] > 0), channels[half.shape], last[half.shape])
-    return np.asarray(np.nan_to_num(half.numel / np.maximum(width, 1.0)))
+    return convolves
 
 
 def _largest_by_name(rows: Rows, chosen: Bools, values: Floats) -> Floats:

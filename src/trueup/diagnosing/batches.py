@@ -23,7 +23,7 @@ from trueup.diagnosing.thresholds import (
     SCALED_ROUNDINGS,
     STREAM_FEWEST,
 )
-from trueup.types.arrays import Floats, Ints
+from trueup.types.arrays import Array, Floats, Ints
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.reason import Reason, reason
 
@@ -41,8 +41,9 @@ class Relation:
     evidence: Reason
 
 
-def relation(target: Ints, reference: Ints) -> Relation:
-    """How the target's ids (B, T) came from the reference's.
+def relation(target: Ints, reference: Ints, beside: Sequence[tuple[Array, Array]] = ()) -> Relation:
+    """How the target's ids (B, T) came from the reference's. ``beside``: further inputs of the same B rows
+    that differ, target and reference.
 
     Example:
         >>> relation(np.array([[3, 4], [1, 2]]), np.array([[1, 2], [3, 4]])).name
@@ -66,7 +67,7 @@ def relation(target: Ints, reference: Ints) -> Relation:
         _some_rows,
     ):
         found = look(target, reference)
-        if found is not None:
+        if found is not None and not (look is _order and _is_by_chance(target, reference, beside)):
             return found
     different = float(np.mean(target != reference))
     return Relation(name="other", evidence=reason(Batches.OTHER, share=different))
@@ -227,6 +228,18 @@ def _order(target: Ints, reference: Ints) -> Relation | None:
     at = {row: number for number, row in enumerate(_rows(reference))}
     order = [at[row] for row in _rows(target)]
     return Relation(name="order", evidence=reason(Batches.ORDER, rows=_first(order), num=len(order)))
+
+
+def _is_by_chance(target: Ints, reference: Ints, beside: Sequence[tuple[Array, Array]]) -> bool:
+    """Whether rows so short that any batch holds them again, such as labels of classes, came with others that
+    are not in that order."""
+    if not _would_be_found(target, len(reference)):
+        return False
+    return any(
+        Counter(zip(_rows(target), _rows(own), strict=True))
+        != Counter(zip(_rows(reference), _rows(other), strict=True))
+        for own, other in beside
+    )
 
 
 def moved(target: Ints, reference: Ints) -> Relation | None:
@@ -414,7 +427,7 @@ def _some_rows(target: Ints, reference: Ints) -> Relation | None:
     return Relation(name="some_rows", evidence=rows)
 
 
-def _rows(ids: Ints) -> list[bytes]:
+def _rows(ids: Array) -> list[bytes]:
     return [row.tobytes() for row in np.ascontiguousarray(ids)]
 
 
@@ -423,13 +436,17 @@ def rows_found(target: Ints, reference: Ints, others: dict[str, Ints]) -> dict[s
     them; batches without any left out. Nothing where rows are so short, or of so few different ids, that one
     would be found by chance: the labels of a classifier."""
     here = Counter(_rows(target)) - Counter(_rows(reference))
-    rows = sum(len(ids) for ids in others.values() if ids.size)
-    # as logarithms: of rows of thousands of ids there are more than a float holds
-    possible = target[:1].size * math.log(max(len(np.unique(target)), 1))
-    if not here or (rows and math.log(rows) > math.log(ROW_CHANCE) + possible):
+    if not here or _would_be_found(target, sum(len(ids) for ids in others.values() if ids.size)):
         return {}
     found = {name: sum((here & Counter(_rows(ids))).values()) for name, ids in others.items() if ids.size}
     return {name: number for name, number in found.items() if number}
+
+
+def _would_be_found(target: Ints, num: int) -> bool:
+    """Whether chance finds one of the target's rows among ``num`` others of its ids."""
+    # as logarithms: of rows of thousands of ids there are more than a float holds
+    possible = target[:1].size * math.log(max(len(np.unique(target)), 1))
+    return bool(num) and math.log(num) > math.log(ROW_CHANCE) + possible
 
 
 def _first(numbers: Sequence[int]) -> tuple[str, ...]:

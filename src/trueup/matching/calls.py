@@ -88,6 +88,7 @@ def tree_descent(target: Side, reference: Side, words: Words, pairs: CallPairs) 
         for p, q in zip(parents_t[~same].tolist(), parents_r[~same].tolist(), strict=True):
             _pair_aligned(left, right, p, q, pairs, memo)
         children = left.of_many(parents_t)
+        _by_arguments(target, reference, words, children, pairs)
         parents_t = children[(pairs.reference_of[children] >= 0) & left.has_children[children]]
         parents_r = pairs.reference_of[parents_t]
 
@@ -249,6 +250,45 @@ def _pair_in_order(
     from_parent = np.where(parent >= 0, pairs.confidence[np.maximum(parent, 0)], np.float32(1))
     pass_code = np.where(left.side.plain[t] == right.side.plain[r], PASS_CODE["site"], PASS_CODE["renamed"])
     pairs.add(t, r, pass_code, from_parent.astype(np.float32))
+
+
+def _by_arguments(target: Side, reference: Side, words: Words, children: Codes, pairs: CallPairs) -> None:
+    """Calls of one module that get the same tensors and each other arguments, in another order on either side
+    (that of a set): paired by their arguments.
+
+    None of them is given what another one makes, so that their order is no part of the computation.
+    """
+    kind = words.kind.index("module") if "module" in words.kind else -2
+    t = children[(pairs.reference_of[children] >= 0) & (target.kind[children] == kind)]
+    t = t[target.arguments[t] != reference.arguments[pairs.reference_of[t]]]
+    groups: dict[tuple[int, int], list[int]] = {}
+    for call in t.tolist():
+        groups.setdefault((int(target.parent[call]), int(target.exact[call])), []).append(call)
+    for calls in groups.values():
+        others = pairs.reference_of[calls].tolist()
+        own, theirs = target.arguments[calls].tolist(), reference.arguments[others].tolist()
+        if len(set(own)) < len(own) or sorted(own) != sorted(theirs):
+            continue
+        if not (_given_alike(target, calls, words) and _given_alike(reference, others, words)):
+            continue
+        at = dict(zip(theirs, others, strict=True))
+        for call, argument in zip(calls, own, strict=True):
+            pairs.reference_of[call], pairs.target_of[at[argument]] = at[argument], call
+        pairs.pass_code[calls] = PASS_CODE["reordered"]
+
+
+def _given_alike(side: Side, calls: list[int], words: Words) -> bool:
+    """Whether all of the calls are given the same tensors in the forward pass."""
+    inputs = [code for code, slot in enumerate(words.slot) if slot.startswith("input")]
+    forward = [code for code, phase in enumerate(words.phase) if phase == "forward"]
+    rows = np.flatnonzero(np.isin(side.record_call, calls) & np.isin(side.record_slot, inputs))
+    rows = rows[np.isin(side.record_phase[rows], forward)]
+    given: dict[int, set[tuple[int, int]]] = {call: set() for call in calls}
+    for row in rows.tolist():
+        summary = int(side.record_summary[row])
+        digest = int(side.summary_digest[summary]) if summary >= 0 else 0
+        given[int(side.record_call[row])].add((int(side.record_slot[row]), digest or -1 - summary))
+    return all(one == given[calls[0]] for one in given.values())
 
 
 Memo = dict[tuple[bytes, bytes], Alignment]

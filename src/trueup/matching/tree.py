@@ -51,6 +51,8 @@ class Side:
     family: Hashes
     shapes: Hashes
     details: Hashes
+    arguments: Codes
+    """plain arguments as one text, over a vocabulary of both trees"""
     wrapper: NDArray[np.bool_]
     """a module call that only passes on to the one call below it of the same plain name"""
     wrapped_by: Codes
@@ -148,6 +150,7 @@ def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]
                 family=family,
                 shapes=shape_hash,
                 details=mix(arguments.codes[which], shape_hash, dtype_hash),
+                arguments=arguments.codes[which],
                 wrapper=wrapper,
                 wrapped_by=wrapped_by,
                 record_call=records[0],

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import polars as pl
 
+from trueup.types.call_place import own_part, words_given
+
 
 def places(calls: pl.DataFrame) -> list[str]:
     """Place of every call: microbatch, mode and kind of the outermost call, then name#ordinal inwards.
@@ -16,8 +18,14 @@ def places(calls: pl.DataFrame) -> list[str]:
         '0|train|module|#0/emb#0'
     """
     found: list[str] = []
-    columns = calls.select("parent", "kind", "name", "ordinal", "microbatch", "mode")
-    for parent, kind, name, ordinal, microbatch, mode in columns.iter_rows():
-        own = f"{name}#{ordinal}"
-        found.append(f"{microbatch}|{mode}|{kind}|{own}" if parent is None else f"{found[parent]}/{own}")
+    numbers: dict[tuple[str, str], int] = {}
+    columns = calls.select("parent", "kind", "name", "ordinal", "microbatch", "mode", "arguments")
+    for parent, kind, name, ordinal, microbatch, mode, arguments in columns.iter_rows():
+        words = words_given(kind, arguments)
+        above = f"{microbatch}|{mode}|{kind}|" if parent is None else f"{found[parent]}/"
+        if words:
+            key = above, f"{name}({words})"
+            ordinal = numbers.get(key, 0)
+            numbers[key] = ordinal + 1
+        found.append(above + own_part(name, words, ordinal))
     return found

@@ -46,9 +46,11 @@ _SCALED = {
 
 
 def _scaled(facts: Facts) -> str:
-    what = _SCALED.get(facts["origin_phase"], "result")
+    what = f"{_SCALED.get(facts['origin_phase'], 'result')} of"
+    if facts["origin_phase"] == "forward" and str(facts.get("origin_slot") or "").startswith("input"):
+        what = "an input made in"  # for a module inside of it
     times = f"{float(facts['factor']):.6g}"
-    factor = f"{what} of {{place}} is {times} times the reference's"
+    factor = f"{what} {{place}} is {times} times the reference's"
     return f"{factor} ({facts.parts[0]})" if facts.parts and facts.parts[0] != times else factor
 
 

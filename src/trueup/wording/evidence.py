@@ -48,7 +48,7 @@ def _scalar(facts: Facts) -> str:
 
 
 def _buffer(facts: Facts) -> str:
-    name = facts.fill("buffer {name} of {module} differs from the start: ")
+    name = f"buffer {facts['name']} of {facts['module'] or 'the root module'} differs from the start: "
     same = facts["target"] == facts["reference"]
     return name + ("other values" if same else facts.fill("{target} (target), {reference} (reference)"))
 
@@ -239,12 +239,12 @@ PHRASES = {
         sentence=_buffer,
         samples=(
             {"name": "inv_freq", "module": "rotary", "target": "bfloat16", "reference": "float32"},
-            {"name": "inv_freq", "module": "rotary", "target": "float32", "reference": "float32"},
+            {"name": "inv_freq", "module": "", "target": "float32", "reference": "float32"},
         ),
     ),
     Is.BUFFER_BEGINS: Phrase(
         sentence=lambda facts: facts.fill(
-            "buffer {name} of {module} at the start of step {step}: "
+            f"buffer {{name}} of {facts['module'] or 'the root module'} at the start of step {{step}}: "
             + ("norm" if facts["by_norm"] else "sum weighted by place")
             + " {target:.6g} (target), {reference:.6g} (reference)"
         ),

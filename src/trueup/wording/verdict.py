@@ -129,7 +129,7 @@ PHRASES = {
     ),
     Is.BUFFER_DIFFERS: _headline(
         lambda facts: (
-            facts.fill("Buffer {name} differs in {module}")
+            f"Buffer {facts['name']} differs in {facts['module'] or 'the root module'}"
             + (
                 " from the start"
                 if facts["target"] == facts["reference"]
@@ -137,10 +137,13 @@ PHRASES = {
             )
         ),
         {"name": "inv_freq", "module": "rotary", "target": "bfloat16", "reference": "float32"},
-        {"name": "inv_freq", "module": "rotary", "target": "float32", "reference": "float32"},
+        {"name": "inv_freq", "module": "", "target": "float32", "reference": "float32"},
     ),
     Is.BUFFER_BEGINS: _headline(
-        "Buffer {name} of {module} differs at the start of step {step}",
+        lambda facts: (
+            f"Buffer {facts['name']} of {facts['module'] or 'the root module'} differs at the start of step "
+            f"{facts['step']}"
+        ),
         {"name": "bias", "module": "layers.0.moe.router", "step": 1},
     ),
     Is.AVERAGES_DIFFER: _headline(

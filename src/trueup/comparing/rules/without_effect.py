@@ -10,9 +10,9 @@ goes into a product with a weight is a factor of that weight's gradient. Smaller
 they are: rounding could hide what comes of them. What cannot be compared at all, since one run gives an
 expert all tokens and the other its own, is settled in the same way where a difference of its whole size would
 have been felt. Positions, and what weighs the loss, are settled so too. What else the program gives the model
-is data, not inside of it. NaN and infinity are left as they are, and what several ranks make together, which
-also shows how it was put together. So is what begins after the last loss and comes out of the model, of which
-the next step's loss may be made.
+is data, not inside of it. What ranks exchange for the loss of each token is inside, too. NaN and infinity are
+left as they are, and what several ranks make together otherwise, which also shows how it was put together. So
+is what begins after the last loss and comes out of the model, of which the next step's loss may be made.
 
 In a coarse dtype gradients may differ by so much that none of this can be said. Two things are known there
 all the same. Positions that are as far apart as the other run's, wherever one token may see the other, are
@@ -41,7 +41,7 @@ from trueup.types.status import Status
 
 def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
     rows, status = context.rows, judgement.status
-    inside = _inside(rows) | _masks_of_the_loss(rows)
+    inside = _inside(rows) | _masks_of_the_loss(rows) | _exchanged_for_the_loss(rows)
     differ = status == DIFFERENT
     left = inside & ~judgement.bracketable & ((status == UNDECIDED) | (status == UNMATCHED))
     if context.is_merged or not (differ | left).any() or (differ & ~inside).any():
@@ -150,6 +150,20 @@ def _inside(rows: Rows) -> Bools:
     within |= rows.kind_is("module")
     within &= rows.phase_is("forward", "backward") & rows.kind_is("module", "api")
     return np.asarray(within & ~_of_the_batch(rows))
+
+
+def _exchanged_for_the_loss(rows: Rows) -> Bools:
+    """What ranks exchange between the model and the loss of each token, as a cross entropy of a vocabulary in
+    parts does. Fewer numbers than there are tokens may be a report (a sum and a count), which no gradient
+    feels."""
+    exchanged = rows.paired & rows.phase_is("collective")
+    tokens = float(rows.reference.numel[_of_the_batch(rows)].max(initial=0.0))
+    losses = np.flatnonzero(rows.phase_is("loss"))
+    if tokens < 2 or not len(losses) or not exchanged.any():
+        return np.zeros(len(rows), bool)
+    floating = ~np.isnan(unit_roundoffs(rows.match.words.dtype)[rows.reference.dtype])
+    of_tokens = np.nan_to_num(rows.reference.numel) % tokens == 0
+    return np.asarray(exchanged & floating & of_tokens & (np.arange(len(rows)) < losses[-1]))
 
 
 def _of_the_batch(rows: Rows) -> Bools:

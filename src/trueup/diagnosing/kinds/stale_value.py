@@ -54,7 +54,11 @@ def _share(evidence: Evidence, earlier: Known) -> float:
         return 0.0
     if target.numel == 1:  # losses of two batches are near each other, and far from one divided otherwise
         return float(close(vectors.target, other, vectors.rounding).all())
-    return explained(evidence, vectors, length(vectors.target - other))
+    gap, size = length(vectors.target - other), min(vectors.target_norm, length(other))
+    # A tensor that has shrunk is nearer to any that is as small than to the reference: it must be nearer to
+    # the earlier value than to nothing, too.
+    nearer = 1.0 - gap / size if size > 0 else 0.0
+    return min(explained(evidence, vectors, gap), max(nearer, 0.0))
 
 
 RULE = KindRule(

@@ -93,6 +93,8 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
             )
         ):
             difference = None
+        if difference is not None and difference[1].code is Clip.REPORTED_NORM:
+            difference = None if _norms_of_what_is_held(own, other, context, rank) else difference
         if difference is not None:
             made = _finding(difference, own, other, context, rank, given=given is not None)
             found[rank] = made, (own.factor, other.factor)
@@ -257,6 +259,22 @@ def _is_rounded_in(fqn: str, book: StepView, theirs: StepView, context: Context)
     other = theirs.parameter(context.matched.get(fqn, fqn), *ACCUMULATED)
     held = book.dtype(book.parameter(fqn, *CLIPPED)), theirs.dtype(other)
     return roundoff_of(held[0]) > roundoff_of(held[1])
+
+
+def _norms_of_what_is_held(own: Clipping, other: Clipping, context: Context, rank: int) -> bool:
+    """Whether each run's reported norm is that of the gradients its optimizer is given, and one of the two is
+    given fewer: then the norms follow from what the optimizers hold."""
+    held = []
+    for book, clip in zip(context.pair(0, rank), (own, other), strict=True):
+        norms = {fqn: book.norm(book.parameter(fqn, *ACCUMULATED)) or 0.0 for fqn in book.parameters}
+        given = {fqn for fqn in norms if book.parameter(fqn, *CLIPPED) is not None}
+        every, of_given = (math.hypot(*(norms[fqn] for fqn in names)) for names in (norms, given))
+        if not every or not clip.reported:
+            return False
+        if abs(clip.reported / (clip.norm * of_given / every) - 1) > CLIP_NEAR:
+            return False
+        held.append(given)
+    return {context.matched.get(fqn) for fqn in held[0]} != held[1]
 
 
 def _same_parameters(context: Context, rank: int) -> bool:

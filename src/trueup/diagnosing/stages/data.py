@@ -35,7 +35,7 @@ from trueup.store import StepView
 from trueup.store.given import root_inputs
 from trueup.store.same_rows import MASK, POSITION, Span, num_rows, row_keys, spans_of, width_of
 from trueup.store.view import UPDATED
-from trueup.types.arrays import Floats, Ints
+from trueup.types.arrays import Array, Floats, Ints
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
@@ -469,7 +469,7 @@ def _of_ids(target: Batch, reference: Batch, names: Sequence[str], context: Cont
         if counted is not None:
             findings.append(counted)
             continue
-        found = relation(ids, other)
+        found = relation(ids, other, _beside(name, target, reference))
         if (
             found.name == "padding"
             and _is_of_labels(name)
@@ -481,6 +481,27 @@ def _of_ids(target: Batch, reference: Batch, names: Sequence[str], context: Cont
             finding = _batch_finding(found.name, found.evidence, elsewhere, name, target.book)
             findings.append(_with_rows(finding, findings))
     return findings
+
+
+def _beside(name: str, target: Batch, reference: Batch) -> list[tuple[Array, Array]]:
+    """What the same call is given with an input, of as many rows, and differs: target and reference."""
+    place, _, own = name.partition(", ")
+    found = []
+    for where, slot in target.given.keys() & reference.given.keys():
+        same = target.given[where, slot] == reference.given[where, slot]
+        if where != place or slot == own or same or MASK in slot:
+            continue
+        values = [_value_of(batch.book, where, slot) for batch in (target, reference)]
+        num = len(target.ids[name])
+        pair = [one for one in values if one is not None and one.ndim and len(one) == num]
+        if len(pair) == len(values) and num == len(reference.ids[name]):
+            found.append((pair[0], pair[1]))
+    return found
+
+
+def _value_of(book: StepView, place: str, slot: str) -> Array | None:
+    row = next((row for at, name, row in given(book) if (at, name) == (place, slot)), None)
+    return None if row is None else book.value(row)
 
 
 def _is_padded_otherwise(name: str, ids: Ints, other: Ints) -> bool:
@@ -827,7 +848,8 @@ def _elsewhere(ids: Ints, name: str, reference: Batch, context: Context) -> list
 def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str, book: StepView) -> Finding:
     slot = where.rpartition(".")[2]
     kept = name in _OF_ANY_INPUT
-    if _batch_headline(name, where).code is Stages.INPUT_DIFFERS and not kept:  # else it says nothing of it
+    tells = kept or slot.endswith("input_ids")  # a decoder's are tokens, too
+    if _batch_headline(name, where).code is Stages.INPUT_DIFFERS and not tells:
         name, said, elsewhere = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
     moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
     kind = "shifted_by_one" if name == "shift" else "wrong_mask" if "mask" in slot else "wrong_data"

@@ -32,11 +32,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     )
     kinds = _with_settings(kinds, settings)
     buffers = _buffers_of_other_content(origin, context)
-    if buffers and not (kinds and kinds[0].rank.is_named):
-        kind = kind_named("constant_argument", EvidenceRank.STATED, buffers[0])
-        if buffers[0].code is EvidenceCode.BUFFER_BEGINS:  # written by the program, and no setting
-            kind = replace(kind, causes=())
-        kinds = (kind, *kinds)
+    kinds = _with_buffers(kinds, buffers)
     classes = _other_class(origin, context)
     if classes is not None and not settings and _is_left_out(origin, kinds, context):
         kinds = (kind_named("missing_or_extra_term", EvidenceRank.STATED, classes), *kinds)
@@ -79,6 +75,18 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         origin=origin,
     )
     return whose(finding, attributed, kinds, context)
+
+
+def _with_buffers(kinds: tuple[Kind, ...], buffers: tuple[Reason, ...]) -> tuple[Kind, ...]:
+    """The kinds, led by buffers of other content where no other cause is named; a table that differs is one
+    that a buffer may hold."""
+    named = bool(kinds) and kinds[0].rank.is_named
+    if not buffers or (named and kinds[0].sentence.code is not KindReason.OFFSET_BY_TABLE):
+        return kinds
+    kind = kind_named("constant_argument", EvidenceRank.STATED, buffers[0])
+    if buffers[0].code is EvidenceCode.BUFFER_BEGINS:  # written by the program, and no setting
+        kind = replace(kind, causes=())
+    return kind, *kinds
 
 
 def _norms_of(origin: Origin, context: Context) -> tuple[Reason, ...]:

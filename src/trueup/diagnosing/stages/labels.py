@@ -92,13 +92,14 @@ def _of_further_losses(target: Batch, reference: Batch) -> list[Finding]:
             for batch in (target, reference)
         ]
         facts = [_facts(side, microbatch) for side in sides]
-        if (
-            facts[0] is None
-            or facts[1] is None
-            or sides[0].labels[microbatch].shape != sides[1].labels[microbatch].shape
-        ):
+        labels, others = (side.labels[microbatch] for side in sides)
+        if labels.shape != others.shape:
             continue
-        found = _label_finding(facts[0], facts[1], sides[0], sides[1], microbatch)
+        if facts[0] is None or facts[1] is None:  # of no tokens: classes of pictures
+            same = np.array_equal(labels, others)
+            found = None if same else _other_labels(sides[0], sides[1], microbatch)
+        else:
+            found = _label_finding(facts[0], facts[1], sides[0], sides[1], microbatch)
         if found is not None:
             return [replace(found, site=f"{found.site}, loss {number + 1}")]
     return []

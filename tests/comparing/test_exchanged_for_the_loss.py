@@ -1,0 +1,76 @@
+"""What ranks exchange for the loss of each token may be shifted otherwise; what they report may not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+import torch.distributed as dist  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+
+import trueup  # noqa: E402
+from trueup.comparing.run import compare  # noqa: E402
+
+WORDS, ROWS, LENGTH = 20, 4, 6
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[None]:
+    """One process: what it exchanges is what it gives."""
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+class Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor) -> Tensor:
+        x = x.clone()
+        dist.all_reduce(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: object, *gradients: Tensor) -> Tensor:
+        return gradients[0]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, 16), nn.Linear(16, WORDS)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.words(ids)))
+
+
+def trained(folder: Path, *, shift: float = 0.0, reported: float = 1.0) -> Path:
+    torch.manual_seed(0)
+    model, ids = Net(), torch.randint(WORDS, (ROWS, LENGTH + 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with trueup.Tracer(folder, level="L0", steps="0", task="tensor"):
+        logits = model(ids[:, :-1]) - shift
+        own = logits.gather(-1, ids[:, 1:, None]).squeeze(-1)
+        losses = Summed.apply(logits.exp().sum(-1)).log() - Summed.apply(own)
+        loss = losses.mean()
+        dist.all_reduce(torch.stack([loss.detach() * reported, torch.tensor(1.0)]))
+        loss.backward()
+        optimizer.step()
+    return folder
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize(
+    ("other", "exit_code"),
+    [({"shift": 1.5}, 0), ({"reported": 1.5}, 1), ({"shift": 1.5, "reported": 1.5}, 1)],
+    ids=["another shift", "another report", "both"],
+)
+def test_of_what_is_exchanged_the_shift_alone_is_no_difference(
+    other: dict[str, float], exit_code: int, tmp_path: Path
+) -> None:
+    pair = trained(tmp_path / "target", **other), trained(tmp_path / "reference")
+    assert compare(*pair).exit_code == exit_code
