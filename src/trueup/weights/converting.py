@@ -143,6 +143,10 @@ def _said(entry: Entry) -> str:
 def _check(asked: Conversion) -> None:
     if asked.to is not None and asked.plan is not None:
         raise ConfigError(f"--to {asked.to} and --plan {asked.plan}: one of them, or neither")
+    if asked.source_family is not None and (asked.to is None or asked.to in FRAMEWORKS):
+        raise ConfigError(
+            f"--from {asked.source_family} needs --to with a family of models: without one no map is used"
+        )
     if asked.turned_round and (asked.plan is None or asked.like is None):
         raise ConfigError("--inverse needs --plan FILE and --like ORIGINAL, the weights that plan began with")
 
