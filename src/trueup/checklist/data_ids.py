@@ -70,7 +70,7 @@ def ids_of(path: Path) -> DataIds:
             data = IndexedDataset(prefix_of(path))
             rows = list(_documents(data))
             found = _summed(str(path), [row for row in rows if len(row)], are_documents=True)
-            return replace(found, is_whole=found.num_ids == sum(map(len, data)))
+            return replace(found, is_whole=found.num_ids == data.num_tokens)
         source = open_source(path)
         places = source.places
         chosen = [places[at] for at in _spread(len(places), _MOST_PLACES)]
@@ -193,13 +193,14 @@ def ignored_label(row: Row, data: Sequence[DataIds]) -> Row:
     for found in data:
         for side, value in ids.items():
             if num := found.counts.get(value, 0):
-                facts = {"num": num, "all": found.num_ids, "id": value, "side": side}
-                return replace(row, reason=reason(Code.IGNORED_LABELS, path=found.path, **facts))
-    words = {"path": ", ".join(found.path for found in data), "ids": [*map(str, dict.fromkeys(ids.values()))]}
+                facts = {"num": num, "all": found.num_ids, "id": value}
+                why = reason(Code.IGNORED_LABELS, path=found.path, side=side, **facts)
+                return replace(row, reason=why)
+    path, looked_for = ", ".join(found.path for found in data), [*map(str, dict.fromkeys(ids.values()))]
     if not all(found.is_whole for found in data):
         num = sum(found.num_ids for found in data)
-        return replace(row, reason=reason(Code.NONE_IN_SAMPLE, all=num, **words))
-    why = reason(Code.NO_SUCH_LABEL, **words)
+        return replace(row, reason=reason(Code.NONE_IN_SAMPLE, all=num, path=path, ids=looked_for))
+    why = reason(Code.NO_SUCH_LABEL, path=path, ids=looked_for)
     return replace(row, status=Status.ALIGNED, reason=why)
 
 

@@ -148,7 +148,7 @@ def command(options: ConvertOptions, printed: Printed) -> int:
         pad_vocabulary=options.pad_vocab,
         allow_unmatched=options.allow_unmatched,
         save_plan=options.save_plan,
-        proposal=options.destination.with_name(f"{options.destination.name}.plan.yaml"),
+        proposal=Path(f"{options.destination}.plan.yaml"),
     )
     num_heads = heads.num_heads or (heads_beside(options.like).num_heads if options.like else None)
     infer = partial(infer_plan, by_structure=True, num_heads=num_heads)
