@@ -113,6 +113,19 @@ def test_the_dump_article_s_compare_on_traces(
     assert result["verdict"]["step"] == 0
 
 
+def test_two_steps_that_paths_name_are_a_pair(runs: Path, tmp_path: Path) -> None:
+    """As msprobe's compare takes them; without the paths' word, or against an option, it is asked for."""
+    listing = {"npu_path": f"{runs}/reference/step0", "bench_path": f"{runs}/reference/step1"}
+    (tmp_path / "compare.json").write_text(json.dumps(listing))
+    command = ["compare", "-i", str(tmp_path / "compare.json"), "-o", str(tmp_path / "out"), "-q"]
+    assert app.run(command) == 1
+    result = json.loads((tmp_path / "out/result.json").read_text())
+    notes = [one for one in result["notes_reasons"] if one["code"] == "note.paired_by_path"]
+    assert [one["numbers"] for one in notes] == [{"target": 0, "reference": 1}]
+    assert app.run([*command, "--steps", "0"]) == 2
+    assert app.run(["compare", listing["npu_path"], f"{runs}/reference/step0/rank0", "-q"]) == 0
+
+
 def test_a_step_or_rank_that_a_trace_lacks(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for part in ("step7", "step0/rank3/dump.json"):
         assert app.run(["inspect", str(runs / "target" / part)]) == 2

@@ -342,6 +342,21 @@ def test_another_value_of_a_constant(tmp_path: Path, reference: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("target", "reference", "told"),
+    [("'up'", "''", ("'up'", "''")), ("''", "'  '", ("''", "'  '")), ("'1'", "1", ("'1'", "1"))],
+)
+def test_values_that_show_nothing_are_quoted(
+    target: str, reference: str, told: tuple[str, str], tmp_path: Path
+) -> None:
+    sides = [
+        side(tmp_path / name, model=MODEL.replace("IGNORED = -100", f"IGNORED = {value}"))
+        for name, value in (("target", target), ("reference", reference))
+    ]
+    (found,) = differences(*sides)
+    assert (found.place("target"), found.place("reference")) == told
+
+
+@pytest.mark.parametrize(
     ("values", "worlds", "told"),
     [((2, 1), (2, 1), False), ((1, 4), (1, 4), False), ((2, 1), (1, 1), True), ((4, 2), (2, 1), True)],
 )

@@ -138,6 +138,10 @@ def test_what_the_runs_own_numbers_tell(
     assert failed == [stage], found.headline
     assert Stage.CONFIG not in {f.stage for f in found.findings}
     assert len({f.headline for f in found.findings}) == len(found.findings)
+    begun = min(f.step for f in found.findings if f.step is not None)
+    before = [o.stage for o in found.stages if o.said.code is StagesCode.AGREED_BEFORE]
+    behind = [Stage.OPTIMIZER, Stage.LOSS] if begun == 1 and stage is Stage.REDUCTION else []
+    assert before == behind, "what is of a time before the difference does not show that it had no effect"
 
 
 @pytest.mark.parametrize(

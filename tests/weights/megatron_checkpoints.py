@@ -95,14 +95,21 @@ def local_name(
 
 
 def write(
-    folder: Path, model: Mapping[str, Tensor], layout: Layout, *, layers: int = 4, experts: int = 0
+    folder: Path,
+    model: Mapping[str, Tensor],
+    layout: Layout,
+    *,
+    layers: int = 4,
+    experts: int = 0,
+    counts: tuple[int, ...] = (),
 ) -> Path:
-    """Write every rank's file and the text that names the iteration; returns ``folder``."""
+    """Write every rank's file and the text that names the iteration; returns ``folder``. ``counts`` are the
+    layers of each stage, where stages are uneven."""
     for tensor in range(layout.tensor):
         for stage in range(layout.pipeline):
             for expert in range(layout.expert):
                 chunks = [
-                    _chunk(model, layout, tensor, stage, expert, chunk, layers, experts)
+                    _chunk(model, layout, tensor, stage, expert, chunk, layers, experts, counts)
                     for chunk in range(layout.chunks)
                 ]
                 name = f"mp_rank_{tensor:02d}"
@@ -122,9 +129,10 @@ def _chunk(
     chunk: int,
     layers: int,
     experts: int,
+    counts: tuple[int, ...],
 ) -> dict[str, Any]:
-    each = layers // layout.pipeline // layout.chunks
-    first = (chunk * layout.pipeline + stage) * each
+    each = counts[stage] if counts else layers // layout.pipeline // layout.chunks
+    first = sum(counts[:stage]) if counts else (chunk * layout.pipeline + stage) * each
     begins = stage == 0 and chunk == 0
     ends = stage == layout.pipeline - 1 and chunk == layout.chunks - 1
     held: dict[str, Any] = {}

@@ -14,14 +14,17 @@ from trueup.weights.conventions import plan_to_framework
 from trueup.weights.converting import with_padded_vocabulary
 from trueup.weights.inverse import inverse
 from trueup.weights.layouts import Heads
-from trueup.weights.mapping import family_of, plan_from_maps
+from trueup.weights.mapping import assumed, families_of, family_of, plan_from_maps
 from trueup.weights.name_map import family_names, name_map
+from trueup.weights.pairing import renamed_by_map
 from trueup.weights.plan import Values
 from trueup.weights.weight_set import MemoryWeights, WeightSet
 
 VOCABULARY, WIDTH, INNER, SIZE, EXPERTS = 11, 8, 6, 4, 3
 HEADS = Heads(num_heads=4, num_kv_heads=2)
 DENSE = ("hf-llama", "megatron", "mindformers-llama", "mindformers-llama-fused", "torchtitan-llama")
+VERSIONS = ("mindformers-llama-fused-1.4", "mindformers-mcore-1.6", "mindformers-mcore-1.7")
+"""which keep other layouts under the names of another family"""
 SPARSE = ("hf-mixtral", "hf-qwen-moe", "hf-moe-stacked", "megatron")
 
 
@@ -94,6 +97,54 @@ def test_dense_families_convert_both_ways(one: str, other: str) -> None:
     assert family_of(there.table) == other
     assert_same_set(converted(there, one), begun)
     assert_same_set(converted(there, "hf-llama"), llama())
+
+
+@pytest.mark.parametrize("family", VERSIONS)
+def test_layouts_of_other_versions(family: str) -> None:
+    there = converted(llama(), family)
+    alike = family_of(there.table)
+    assert alike is not None
+    assert alike not in VERSIONS
+    assert family in families_of(there.table)
+    again = plan_from_maps(there.table, to="hf-llama", source_family=family, heads=HEADS)
+    assert_same_set(apply_plan(again, there), llama())
+    ours, told = renamed_by_map(llama(), there, HEADS)
+    assert family in told
+    assert_same_set(ours, llama())
+    ours, told = renamed_by_map(there, llama(), HEADS)
+    assert family in told
+    assert_same_set(ours, there)
+
+
+def test_mindformers_from_1_4_by_definition() -> None:
+    """``qkv_concat_hf2mg`` and ``ffn_concat_hf2mg`` of mindformers/utils/convert_utils.py, written out."""
+    one = converted(llama(), "mindformers-llama-fused-1.4").read
+    q, k, v = (hf(f"self_attn.{role}_proj.weight").reshape(2, -1, WIDTH) for role in "qkv")
+    whole = np.concatenate((q, k, v), axis=1).reshape(-1, WIDTH)
+    assert np.array_equal(one("model.layers.0.attention.w_qkv.weight"), whole)
+    gate, up = (hf(f"mlp.{role}_proj.weight").reshape(INNER, 1, WIDTH) for role in ("gate", "up"))
+    rows = np.concatenate((gate, up), axis=1).reshape(2 * INNER, WIDTH)
+    assert np.array_equal(one("model.layers.0.feed_forward.w_gate_hidden.weight"), rows)
+
+
+@pytest.mark.parametrize(
+    ("to", "source_family", "told"),
+    [
+        ("mindformers-llama-fused", None, ["--to mindformers-llama-fused-1.4"]),
+        ("mindformers-llama-fused-1.4", None, []),
+        ("megatron", None, []),
+        ("hf-gpt2", None, []),
+    ],
+)
+def test_layouts_that_were_taken_for_granted_are_told(
+    to: str, source_family: str | None, told: list[str]
+) -> None:
+    made = converted(llama(), to if to != "hf-gpt2" else "hf-llama")
+    said = list(assumed(llama().table, to=to, source_family=source_family, made=made.table))
+    assert [any(word in one for one in said) for word in told] == [True] * len(told)
+    assert len(said) == len(told)
+    back = list(assumed(made.table, to="hf-llama", source_family=None, made=llama().table))
+    assert bool(back) == (to in ("megatron", *VERSIONS, "mindformers-llama-fused"))
 
 
 @pytest.mark.parametrize(("one", "other"), [*permutations(SPARSE, 2)])

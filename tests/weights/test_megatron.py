@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import pickle
 import re
@@ -131,13 +132,68 @@ def test_parts_that_are_missing_or_do_not_fit_are_named(tmp_path: Path) -> None:
         open_weights(folder)
 
 
-def test_an_uneven_pipeline_is_refused(tmp_path: Path) -> None:
-    folder = made.write(tmp_path / "run", made.whole_model(layers=4), Layout(pipeline=2), layers=4)
+_OLD_NAMES = {
+    "decoder.layers": "language_model.encoder.layers",
+    "linear_qkv": "query_key_value",
+    "linear_proj": "dense",
+    "linear_fc1": "dense_h_to_4h",
+    "linear_fc2": "dense_4h_to_h",
+    "embedding.word": "language_model.embedding.word",
+    "output_layer": "language_model.output_layer",
+    "decoder.final": "language_model.encoder.final",
+}
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_names_of_megatron_before_core(gated: bool, tmp_path: Path) -> None:
+    def old(name: str) -> str:
+        for new, one in _OLD_NAMES.items():
+            name = name.replace(new, one)
+        return name
+
+    model = made.whole_model(gated=gated)
+    folder = made.write(tmp_path / "run", model, Layout(tensor=2, pipeline=2))
     for file in folder.rglob("*.pt"):
         kept = torch.load(file, weights_only=False)
-        kept["args"].num_layers = 5
+        kept["model"] = {old(name): value for name, value in kept["model"].items()}
         torch.save(kept, file)
-    with pytest.raises(WeightsError, match="uneven pipeline"):
+    assert_holds(open_weights(folder), {old(name): value for name, value in model.items()})
+
+
+@pytest.mark.parametrize("empty", [io.BytesIO(), io.BytesIO(b"some state"), b"", 1j])
+def test_states_beside_the_weights_are_passed_over(empty: object, tmp_path: Path) -> None:
+    model = made.whole_model()
+    folder = made.write(tmp_path / "run", model, Layout())
+    for file in folder.rglob("*.pt"):
+        kept = torch.load(file, weights_only=False)
+        kept["model"]["decoder.layers.0.self_attention.linear_qkv._extra_state"] = empty
+        kept["args"].padding = empty
+        torch.save(kept, file)
+    assert_holds(open_weights(folder), model)
+
+
+@pytest.mark.parametrize("counts", [(3, 1), (1, 3), (0, 2, 2), (1, 2, 1, 0)])
+def test_stages_may_be_uneven(counts: tuple[int, ...], tmp_path: Path) -> None:
+    model = made.whole_model(layers=4)
+    folder = made.write(tmp_path / "run", model, Layout(pipeline=len(counts)), layers=4, counts=counts)
+    assert_holds(open_weights(folder), model)
+
+
+def test_layers_that_are_missing_are_told(tmp_path: Path) -> None:
+    folder = made.write(tmp_path / "run", made.whole_model(layers=4), Layout(tensor=2, pipeline=2), layers=4)
+    file = folder / "iter_0000100" / "mp_rank_01_001" / "model_optim_rng.pt"
+    files = [file] if file.is_file() else sorted(folder.rglob("mp_rank_01_001/*.pt"))
+    kept = torch.load(files[0], weights_only=False)
+    kept["model"] = {name: value for name, value in kept["model"].items() if ".layers.1." not in name}
+    torch.save(kept, files[0])
+    with pytest.raises(WeightsError, match=r"holds 2 layers and mp_rank_01_001 1"):
+        open_weights(folder)
+    for every in folder.rglob("*.pt"):
+        kept = torch.load(every, weights_only=False)
+        kept["args"].num_layers = 5
+        kept["model"] = {name: value for name, value in kept["model"].items() if ".layers.1." not in name}
+        torch.save(kept, every)
+    with pytest.raises(WeightsError, match=r"say 5 layers, but the parts hold 2 \(1, 1\)"):
         open_weights(folder)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -144,6 +145,91 @@ def test_query_groups_of_megatron_lie_together(
     assert convert(tmp_path, "--plan", str(file)) == 0
     back = load_file(tmp_path / "out.safetensors")
     assert all(np.array_equal(back[one], values) for one, values in source.items())
+
+
+CHATGLM = "transformer.encoder.layers.{layer}.self_attention.query_key_value"
+LAID = [  # name, whether by groups of heads, whether its name leaves that open
+    (CHATGLM, False, False),
+    ("language_model.encoder.layers.{layer}.self_attention.query_key_value", True, False),
+    ("transformer.h.{layer}.self_attention.query_key_value", True, False),
+    ("model.layers.{layer}.attention.wqkv", True, False),
+    ("encoder.layers.{layer}.self_attention.query_key_value", True, True),
+    ("decoder.{layer}.self_attention.linear_qkv", True, True),
+    ("net.{layer}.attention.w_qkv", True, True),
+    ("net.{layer}.mix.in_proj", False, True),
+]
+
+
+@pytest.mark.parametrize(("name", "by_groups", "is_open"), LAID)
+@pytest.mark.parametrize("reverse", [False, True])
+def test_how_a_fused_weight_lies_is_told_by_its_name_or_left_open(
+    name: str,
+    by_groups: bool,
+    is_open: bool,
+    reverse: bool,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    heads, groups, size = 6, 2, 4
+    rng = np.random.default_rng(7)
+    apart = {
+        f"m.{layer}.self.{role}_proj.weight": rng.normal(size=(rows * size, 24)).astype(np.float32)
+        for layer in range(2)
+        for role, rows in zip("qkv", (heads, groups, groups), strict=True)
+    }
+
+    def fused(grouped: bool) -> dict[str, np.ndarray]:
+        made = {}
+        for layer in range(2):
+            parts = [apart[f"m.{layer}.self.{role}_proj.weight"] for role in "qkv"]
+            lines = [part.reshape(groups, -1, 24) for part in parts] if grouped else parts
+            whole = np.concatenate(lines, axis=1 if grouped else 0).reshape(-1, 24)
+            made[f"{name.format(layer=layer)}.weight"] = whole
+        return made
+
+    for second in (False, True)[: 1 + is_open]:
+        made = fused(by_groups != second)
+        source, target = (made, apart) if reverse else (apart, made)
+        save_file(source, tmp_path / "source.safetensors")
+        save_file({one: values + 1 for one, values in target.items()}, tmp_path / "target.safetensors")
+        assert convert(tmp_path, "--num-heads", "6") == 2
+        plans = sorted(path.name for path in tmp_path.glob("*.yaml"))
+        assert plans == (["out.safetensors.plan.other.yaml"] if is_open else []) + [
+            "out.safetensors.plan.yaml"
+        ]
+        assert ("leave open" in capsys.readouterr().err) == is_open
+        assert convert(tmp_path, "--plan", str(tmp_path / plans[-2 if second else -1])) == 0
+        written = load_file(tmp_path / "out.safetensors")
+        assert all(np.array_equal(written[one], values) for one, values in target.items())
+
+
+def test_heads_of_chatglm_are_groups_of_one(tmp_path: Path) -> None:
+    made = grouped_port(tmp_path, 4, 4, 8, "x")
+    renamed = {
+        re.sub(r"port\.(\d)\.core\.x", lambda at: CHATGLM.format(layer=at[1]), one): one for one in made
+    }
+    save_file({one: made[other] + 1 for one, other in renamed.items()}, tmp_path / "target.safetensors")
+    assert convert(tmp_path, "--num-heads", "4") == 2
+    assert convert(tmp_path, "--plan", str(tmp_path / "out.safetensors.plan.yaml")) == 0
+    assert not (tmp_path / "out.safetensors.plan.other.yaml").exists()
+    written = load_file(tmp_path / "out.safetensors")
+    assert all(np.array_equal(written[one], made[other]) for one, other in renamed.items())
+
+
+def test_gate_and_up_row_by_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(3)
+    gate, up = (rng.normal(size=(5, 4)).astype(np.float32) for _ in range(2))
+    save_file(
+        {"m.0.mlp.gate_proj.weight": gate, "m.0.mlp.up_proj.weight": up}, tmp_path / "source.safetensors"
+    )
+    rows = np.stack((gate, up), axis=1).reshape(10, 4)
+    save_file({"n.0.ff.w_gate_hidden.weight": rows + 1}, tmp_path / "target.safetensors")
+    assert convert(tmp_path) == 2
+    assert "a row of each part in turn" in capsys.readouterr().err
+    for plan, made in (("", rows), (".other", np.concatenate((gate, up)))):
+        assert convert(tmp_path, "--plan", str(tmp_path / f"out.safetensors.plan{plan}.yaml")) == 0
+        written = load_file(tmp_path / "out.safetensors")
+        assert np.array_equal(written["n.0.ff.w_gate_hidden.weight"], made)
 
 
 def test_heads_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

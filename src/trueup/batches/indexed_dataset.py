@@ -52,7 +52,7 @@ def prefix_of(path: Path) -> Path:
 
 def files_of(prefix: Path) -> tuple[Path, Path]:
     """Its ``.bin`` and its ``.idx``; a prefix may have dots."""
-    return prefix.with_name(f"{prefix.name}.bin"), prefix.with_name(f"{prefix.name}.idx")
+    return Path(f"{prefix}.bin"), Path(f"{prefix}.idx")
 
 
 class IndexedDataset:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trueup.checklist.configuration import Configuration, configured
-from trueup.checklist.data_ids import INPUT_IDS, DataIds, ids_of, judge_ids
+from trueup.checklist.data_ids import IGNORED, INPUT_IDS, DataIds, ids_of, ignored_label, judge_ids
 from trueup.checklist.dialect import Origin
 from trueup.checklist.fields import fields
 from trueup.checklist.judging import Row, Status, judged
@@ -200,10 +200,11 @@ def _with_more(
     ignore: Collection[str],
 ) -> Checklist:
     """The check with what data and inference say of it."""
+    rows = tuple(ignored_label(row, ids) if row.key == IGNORED else row for row in found.rows)
+    found = replace(found, rows=rows)
     if not found.recommends or not (ids or inference):
         return found
     more = list(judge_ids(ids, found.target, found.reference))
-    rows = found.rows
     if inference is not None:
         unlike = judge_inference(found.target, inference)
         more += [unlike] if unlike is not None else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from trueup.batches.source import TOKENS
 from trueup.checklist.configuration import Configuration
 from trueup.checklist.dialect import Value
 from trueup.checklist.fields import fields
-from trueup.checklist.judging import Cell
+from trueup.checklist.judging import Cell, Row, Status
 from trueup.checklist.recommendations import Unmet
 from trueup.checklist.rules import Severity
 from trueup.checklist.thresholds import (
@@ -33,6 +33,7 @@ from trueup.types.reason import Reason, reason
 
 INPUT_IDS = "input_ids"
 """the row of ids outside the vocabulary"""
+IGNORED = "ignore_token_id"
 _MOST_SEQUENCES = 4096
 _MOST_PLACES = 64
 _SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
@@ -54,6 +55,8 @@ class DataIds:
     """the id documents end with"""
     padding: int | None = None
     """the id rows are filled up with"""
+    is_whole: bool = False
+    """every id of a data set was looked at, whose labels are its ids"""
 
 
 def ids_of(path: Path) -> DataIds:
@@ -66,7 +69,8 @@ def ids_of(path: Path) -> DataIds:
         if any(file.is_file() for file in files_of(prefix_of(path))):
             data = IndexedDataset(prefix_of(path))
             rows = list(_documents(data))
-            return _summed(str(path), [row for row in rows if len(row)], are_documents=True)
+            found = _summed(str(path), [row for row in rows if len(row)], are_documents=True)
+            return replace(found, is_whole=found.num_ids == data.num_tokens)
         source = open_source(path)
         places = source.places
         chosen = [places[at] for at in _spread(len(places), _MOST_PLACES)]
@@ -178,6 +182,26 @@ def judge_ids(
                 why, wanted = next(iter(wrong.values()))[1]
                 told = reason(Code.ANOTHER_TOKENIZER) if wanted is None else reason(Code.WANTED, value=wanted)
                 yield _unmet(key, "warning", values, why, told, how, value=wanted)
+
+
+def ignored_label(row: Row, data: Sequence[DataIds]) -> Row:
+    """The row of ``ignore_token_id`` with what the data says: ids that no label has make no difference."""
+    own = {name: cell.value for name, cell in (("target", row.target), ("reference", row.reference)) if cell}
+    ids = {name: value for name, value in own.items() if isinstance(value, int) and value >= 0}
+    if row.status is not Status.DIFFERENT or not data or not ids:
+        return row
+    for found in data:
+        for side, value in ids.items():
+            if num := found.counts.get(value, 0):
+                facts = {"num": num, "all": found.num_ids, "id": value}
+                why = reason(Code.IGNORED_LABELS, path=found.path, side=side, **facts)
+                return replace(row, reason=why)
+    path, looked_for = ", ".join(found.path for found in data), [*map(str, dict.fromkeys(ids.values()))]
+    if not all(found.is_whole for found in data):
+        num = sum(found.num_ids for found in data)
+        return replace(row, reason=reason(Code.NONE_IN_SAMPLE, all=num, path=path, ids=looked_for))
+    why = reason(Code.NO_SUCH_LABEL, path=path, ids=looked_for)
+    return replace(row, status=Status.ALIGNED, reason=why)
 
 
 def _is_beyond(found: DataIds, side: Configuration) -> bool:

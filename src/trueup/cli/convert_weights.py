@@ -46,7 +46,8 @@ class ConvertOptions:
         str | None,
         Option(
             "mindspore, torch, or a family of models: hf-llama, hf-gpt2, hf-mixtral, hf-qwen-moe, "
-            "hf-moe-stacked, megatron, mindformers-llama, mindformers-llama-fused, torchtitan-llama.",
+            "hf-moe-stacked, megatron, mindformers-llama, mindformers-llama-fused (1.2, 1.3), "
+            "mindformers-llama-fused-1.4, mindformers-mcore-1.6, mindformers-mcore-1.7, torchtitan-llama.",
             "--to NAME",
         ),
     ] = None
@@ -147,7 +148,7 @@ def command(options: ConvertOptions, printed: Printed) -> int:
         pad_vocabulary=options.pad_vocab,
         allow_unmatched=options.allow_unmatched,
         save_plan=options.save_plan,
-        proposal=options.destination.with_name(f"{options.destination.name}.plan.yaml"),
+        proposal=Path(f"{options.destination}.plan.yaml"),
     )
     num_heads = heads.num_heads or (heads_beside(options.like).num_heads if options.like else None)
     infer = partial(infer_plan, by_structure=True, num_heads=num_heads)
@@ -163,7 +164,7 @@ def command(options: ConvertOptions, printed: Printed) -> int:
         layout=layout,
         num_groups=heads.num_kv_heads or heads.num_heads,
     )
-    converted = _converted(weights, result, plan, options.destination, file_format)
+    converted = _converted(weights, result, plan, options, file_format)
     if printed.as_json:
         print_json(asdict(converted))
     elif not printed.quiet:
@@ -172,11 +173,16 @@ def command(options: ConvertOptions, printed: Printed) -> int:
 
 
 def _converted(
-    source: WeightSet, result: WeightSet, plan: ConversionPlan, destination: Path, file_format: str
+    source: WeightSet, result: WeightSet, plan: ConversionPlan, options: ConvertOptions, file_format: str
 ) -> Converted:
+    from trueup.weights.mapping import assumed
+    from trueup.weights.megatron import iteration_folder, part_files
+
     table = result.table
+    own = options.source.is_dir() and part_files(iteration_folder(options.source))  # Megatron's own files
+    family = options.source_family or ("megatron" if own else None)
     return Converted(
-        destination=str(destination),
+        destination=str(options.destination),
         format=file_format,
         num_source=len(source.table),
         num_weights=len(table),
@@ -187,7 +193,7 @@ def _converted(
         padded={entry.target: entry.padding for entry in plan.entries if entry.padding},
         not_converted=list(plan.only_source),
         not_made=list(plan.only_target),
-        remarks=list(source.remarks),
+        remarks=[*source.remarks, *assumed(source.table, to=options.to, source_family=family, made=table)],
     )
 
 

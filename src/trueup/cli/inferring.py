@@ -34,23 +34,38 @@ def infer_plan(
     plan: ConversionPlan = matching.infer_plan(ours, theirs)
     converted = any(entry.how == "values" for entry in plan.entries)  # then what is left really differs
     if by_structure and plan.only_target and not converted:
-        proposed = matching.by_structure(
-            ours, theirs, plan.only_target, plan.only_source, num_heads=num_heads
+        likelier, other = (
+            _with_proposals(plan, matching, (ours, theirs), num_heads=num_heads, second=second)
+            for second in (False, True)
         )
-        made = {entry.target for entry in proposed}
-        used = {piece.source for entry in proposed for piece in entry.pieces}
-        plan = replace(
-            plan,
-            entries=(*plan.entries, *proposed),
-            only_target=tuple(name for name in plan.only_target if name not in made),
-            only_source=tuple(name for name in plan.only_source if name not in used),
-        )
+        plan = replace(likelier, other=None if other == likelier else other)
     if not plan.entries:
         raise ConfigError(
             f"nothing of {target.path} was found in {source.path}, neither by values nor by names; "
             "give --to or --plan"
         )
     return plan
+
+
+def _with_proposals(
+    plan: ConversionPlan,
+    matching: Any,
+    tables: tuple[_Weights, _Weights],
+    *,
+    num_heads: int | None,
+    second: bool,
+) -> ConversionPlan:
+    proposed = matching.by_structure(
+        *tables, plan.only_target, plan.only_source, num_heads=num_heads, second=second
+    )
+    made = {entry.target for entry in proposed}
+    used = {piece.source for entry in proposed for piece in entry.pieces}
+    return replace(
+        plan,
+        entries=(*plan.entries, *proposed),
+        only_target=tuple(name for name in plan.only_target if name not in made),
+        only_source=tuple(name for name in plan.only_source if name not in used),
+    )
 
 
 class _Weights:

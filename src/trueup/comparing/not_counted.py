@@ -1,7 +1,10 @@
 """NaN and infinities that another tool's statistics show without counting them.
 
-A maximum over all values that is NaN proves a NaN, one that is infinite an infinity; a finite maximum,
-minimum and mean over all values prove that there is none. Norms prove nothing: they overflow by themselves.
+A maximum over all values that is NaN proves a NaN, one that is infinite an infinity; a finite maximum and
+minimum beside a finite mean or norm prove that there is none. An infinite norm proves nothing: norms
+overflow by themselves. Where neither side has a mean or norm, both are of one tool: whether its maximum
+passes on every NaN, the first alone or only NaN throughout, NaN on one side beside a finite number on the
+other is another tensor.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ def shown_apart(rows: Rows) -> dict[str, tuple[Bools, Bools]]:
     halves = rows.target, rows.reference
     if not any(_lacks_counts(rows, half) for half in halves):
         return {}
-    told = [_told(half) for half in halves]
+    bare = _bare(halves[0]) & _bare(halves[1])
+    told = [_told(half, bare) for half in halves]
     floating = _floating(rows, halves[0]) & _floating(rows, halves[1])
     found = {}
     for at, (count, what) in enumerate(KINDS):
@@ -55,11 +59,19 @@ def _floating(rows: Rows, half: Half) -> Bools:
     return np.asarray(kinds[half.dtype])
 
 
-def _told(half: Half) -> list[Floats]:
+def _bare(half: Half) -> Bools:
+    """Rows that have neither a mean nor a norm, not even one that is NaN."""
+    return np.asarray(
+        np.logical_and.reduce([half.column(name).is_null().to_numpy() for name in ("mean", "l2_norm")])
+    )
+
+
+def _told(half: Half, bare: Bools) -> list[Floats]:
     """For each kind 1 where it is shown, 0 where it is shown that there is none, NaN where nothing tells."""
-    high, low, mean = (_Known(half, name) for name in ("maximum", "minimum", "mean"))
+    high, low, mean, norm = (_Known(half, name) for name in ("maximum", "minimum", "mean", "l2_norm"))
     shown = [high.nan | low.nan, (high.value == np.inf) | (low.value == np.inf), low.value == -np.inf]
-    none = np.isfinite(high.value) & np.isfinite(low.value) & np.isfinite(mean.value)
+    of_all = bare | np.isfinite(mean.value) | np.isfinite(norm.value)
+    none = np.isfinite(high.value) & np.isfinite(low.value) & of_all
     found = []
     for (count, _), here in zip(KINDS, shown, strict=True):
         counted = half.statistics[count]

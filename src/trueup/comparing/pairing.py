@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from trueup.comparing.options import CompareOptions
 from trueup.errors import NothingCompared
 from trueup.store import TraceSource
+from trueup.store.part import TracePart
 from trueup.types.codes import NoteCode
 from trueup.types.reason import Reason, reason
 
@@ -31,14 +33,17 @@ def step_pairs(
     """
     have_t, have_r = target.steps(), reference.steps()
     notes: list[Reason] = []
-    steps = _numbers(
-        set(have_t), set(have_r), options.steps, options.target_step, options.reference_step, "step", notes
+    have = set(have_t), set(have_r)
+    is_free = options.steps is None and options.target_step is None
+    steps = (_named_apart(target, reference, "step", *have, notes) if is_free else []) or _numbers(
+        *have, options.steps, options.target_step, options.reference_step, "step", notes
     )
+    is_free = options.ranks is None and options.target_rank is None
     pairs = []
     for step, reference_step in steps:
-        ranks = _numbers(
-            set(have_t.get(step, [])),
-            set(have_r.get(reference_step, [])),
+        there = set(have_t.get(step, [])), set(have_r.get(reference_step, []))
+        ranks = (_named_apart(target, reference, "rank", *there, notes) if is_free else []) or _numbers(
+            *there,
             options.ranks,
             options.target_rank,
             options.reference_rank,
@@ -57,6 +62,33 @@ def step_pairs(
             "each with --target-step and --reference-step."
         )
     return pairs, list(dict.fromkeys(notes))
+
+
+def _named_apart(
+    target: TraceSource,
+    reference: TraceSource,
+    what: str,
+    have_target: set[int],
+    have_reference: set[int],
+    notes: list[Reason],
+) -> list[tuple[int, int]]:
+    """The one step, or rank, of either side where both paths are that of one and the numbers differ: a person
+    who names ``run/step0`` and ``run/step1`` means these two, as msprobe's compare does."""
+    named = have_target, have_reference, *(_numbers_named(side, what) for side in (target, reference))
+    if any(len(numbers) != 1 for numbers in named) or have_target == have_reference:
+        return []
+    (one,), (other,) = have_target, have_reference
+    notes.append(reason(NoteCode.PAIRED_BY_PATH, what=what, target=one, reference=other))
+    return [(one, other)]
+
+
+def _numbers_named(side: TraceSource, what: str) -> set[int]:
+    """The part of a trace that was asked for, else numbers of folders such as ``step3`` and ``rank_1`` in a
+    path."""
+    if isinstance(side, TracePart) and (chosen := side.chosen[what]) is not None:
+        return {chosen}
+    found = (re.fullmatch(rf"{what}_?(\d+)", part) for part in side.path.parts)
+    return {int(one[1]) for one in found if one is not None}
 
 
 def _numbers(

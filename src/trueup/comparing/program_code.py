@@ -362,12 +362,15 @@ def _other_values(
     for name, value in target.values.items():
         both = value, reference.values.get(name)
         if name in reference.values and both[0] != both[1] and both != worlds:
+            texts = [str(one) for one in both]
+            is_blank = any(not text.strip() for text in texts)  # an empty text shows nothing
+            texts = [repr(one) for one in both] if is_blank or texts[0] == texts[1] else texts
             yield reason(
                 EvidenceCode.CODE_VALUE_DIFFERS,
                 name=name,
                 function=_shown_name(target),
-                target=str(value),
-                reference=str(reference.values[name]),
+                target=texts[0],
+                reference=texts[1],
                 at=target.at,
             )
 

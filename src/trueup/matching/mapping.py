@@ -34,7 +34,7 @@ def read_mapping(path: Path) -> NameMap:
     import yaml
 
     try:
-        held = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+        held = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--map {path}: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:

@@ -18,6 +18,8 @@ class TracePart(Trace):
     def __init__(self, path: Path, *, step: int | None = None, rank: int | None = None) -> None:
         super().__init__(path)
         self._step, self._rank = step, rank
+        self.chosen = {"step": step, "rank": rank}
+        """numbers a person named; None: all"""
         if not self.steps():
             wanted = [f"{what} {n}" for what, n in (("step", step), ("rank", rank)) if n is not None]
             raise TraceError(f"{path} has no {' of '.join(wanted) or 'step'}; it has {dict(super().steps())}")

@@ -14,7 +14,7 @@ from trueup.weights.inverse import inverse
 from trueup.weights.layouts import Heads
 from trueup.weights.mapping import plan_from_maps
 from trueup.weights.model_config import heads_beside
-from trueup.weights.plan import ConversionPlan, Entry, Piece
+from trueup.weights.plan import ConversionPlan, Entry, Piece, Reshape
 from trueup.weights.plan_file import read_plan, write_plan
 from trueup.weights.weight_set import Table, WeightInfo, WeightSet
 
@@ -108,14 +108,45 @@ def _leave_proposal(plan: ConversionPlan, asked: Conversion) -> None:
     open_ones = f" and {left} have no origin" if left else ""
     raise ConfigError(
         f"{len(proposed)} of {len(plan.entries)} weights are paired by layer and shape alone{open_ones}: "
-        f"neither values nor known names pair them. Check the plan in {file} (how: {PROPOSED}), then convert "
-        f"with --plan {file}"
+        f"neither values nor known names pair them.{_two_layouts(plan, file)} Check the plan in {file} "
+        f"(how: {PROPOSED}), then convert with --plan {file}"
     )
+
+
+def _two_layouts(plan: ConversionPlan, file: Path) -> str:
+    """Where names leave the layout of fused weights open: both plans, and which is which."""
+    if plan.other is None:
+        return ""
+    beside = file.with_name(f"{file.stem}.other{file.suffix}")
+    write_plan(plan.other, beside)
+    open_ones: dict[str, str] = {}
+    for one, other in zip(plan.entries, plan.other.entries, strict=True):
+        if one != other:
+            name = one.target if one.join else one.pieces[0].source
+            layouts = f"{name} {_said(one)} in {file}, {_said(other)} in {beside}"
+            open_ones.setdefault(re.sub(r"\d+", "", name), layouts)
+    told = "; ".join(open_ones.values())
+    return (
+        f" Names leave open how rows of fused weights lie: {told}. The program that trains with them decides."
+    )
+
+
+def _said(entry: Entry) -> str:
+    """In words, how a fused weight lies, by the steps that fuse it or take a part out of it."""
+    first = next(iter(entry.pieces[0].steps), None)
+    if not isinstance(first, Reshape):
+        return "one part above the other"
+    two = first.shape[1] == (1 if entry.join else 2)
+    return "a row of each part in turn" if two else "by groups of heads"
 
 
 def _check(asked: Conversion) -> None:
     if asked.to is not None and asked.plan is not None:
         raise ConfigError(f"--to {asked.to} and --plan {asked.plan}: one of them, or neither")
+    if asked.source_family is not None and (asked.to is None or asked.to in FRAMEWORKS):
+        raise ConfigError(
+            f"--from {asked.source_family} needs --to with a family of models: without one no map is used"
+        )
     if asked.turned_round and (asked.plan is None or asked.like is None):
         raise ConfigError("--inverse needs --plan FILE and --like ORIGINAL, the weights that plan began with")
 

@@ -60,6 +60,7 @@ Layout = Literal[
     "concat_transposed",
     "grouped_qkv",
     "interleaved_rotary",
+    "interleaved_rows",
     "stacked",
 ]
 
@@ -77,11 +78,13 @@ def taken_apart(layout: str, shape: Shape, num: int, heads: Heads, *, query: boo
     Raises:
         ConfigError: the shape does not fit the layout, or heads are not known.
     """
-    if layout == "same":
+    if layout == "same" or (layout == "interleaved_rows" and num == 1):
         return [()]
     if layout == "interleaved_rotary":
         count = heads.both(name)[0 if query else 1]
         return [_swapped_pairs(shape, (count, -1, 2), name)]
+    if layout == "interleaved_rows":
+        return _every_other(shape, num, name)
     if layout == "stacked":
         return _unstacked(shape, num, name)
     if layout == "grouped_qkv":
@@ -108,6 +111,8 @@ def put_together(layout: str, shapes: Sequence[Shape], heads: Heads, *, query: b
         return Joining(pieces=(_swapped_pairs(shapes[0], (count, 2, -1), name),))
     if layout == "grouped_qkv":
         return _grouped(shapes, heads.both(name)[1], name)
+    if layout == "interleaved_rows" and len(shapes) > 1:
+        return _by_rows(shapes, name)
     if layout == "concat_transposed" and len(shapes[0]) == 2:
         return Joining(pieces=pieces, join=join, steps=(Permute(dims=(1, 0)),))
     return Joining(pieces=pieces, join=join)
@@ -176,6 +181,27 @@ def _grouped(shapes: Sequence[Shape], groups: int, name: str) -> Joining:
         join="concat",
         dim=1,
         steps=(Reshape(shape=(rows, *rest)),),
+    )
+
+
+def _every_other(shape: Shape, num: int, name: str) -> list[Steps]:
+    """(k rows, ...) as k weights (rows, ...), of which one row each follow another."""
+    if _rows(shape, name) % num:
+        raise ConfigError(f"{name}: {shape[0]} rows do not divide into {num} weights row by row")
+    rows, rest = shape[0] // num, shape[1:]
+    seen = Reshape(shape=(rows, num, *rest))
+    return [(seen, Slice(dim=1, start=at, stop=at + 1), Reshape(shape=(rows, *rest))) for at in range(num)]
+
+
+def _by_rows(shapes: Sequence[Shape], name: str) -> Joining:
+    if len(set(shapes)) != 1:
+        raise ConfigError(f"{name}: weights of shapes {', '.join(map(str, shapes))} cannot lie row by row")
+    rows, rest = _rows(shapes[0], name), shapes[0][1:]
+    return Joining(
+        pieces=((Reshape(shape=(rows, 1, *rest)),),) * len(shapes),
+        join="concat",
+        dim=1,
+        steps=(Reshape(shape=(rows * len(shapes), *rest)),),
     )
 
 

@@ -9,13 +9,27 @@ from dataclasses import dataclass, field
 
 from trueup.errors import ConfigError
 from trueup.weights.layouts import Heads, Joining, put_together, stacked_together, taken_apart
-from trueup.weights.name_map import NameMap, Rule, family_names, filled, matched, name_map, unwrapped
+from trueup.weights.name_map import (
+    NameMap,
+    Rule,
+    family_names,
+    filled,
+    matched,
+    name_map,
+    of_same_names,
+    unwrapped,
+)
 from trueup.weights.plan import ConversionPlan, Entry, Piece
 from trueup.weights.shapes import Shape, moved_shape
 from trueup.weights.weight_set import Table
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|(?<=\.weight)\d+$")
 """of a layer or an expert; the 1 of ``w1`` is none"""
+
+_OWN_NAMES = "megatron"
+"""who asks for this family means the program that its names come from"""
+_VERSION = re.compile(r"-\d+\.\d+$")
+"""of a family, in its name: who asks for it knows"""
 
 
 @dataclass(slots=True)
@@ -33,6 +47,8 @@ def family_of(table: Table) -> str | None:
     Example:
         >>> family_of({"tok_embeddings.weight": ...})
         'torchtitan-llama'
+
+    Of families with the same names it is the first (``families_of``).
     """
     kinds = Counter(_NUMBER.sub("0", unwrapped(name)) for name in table)  # a model has few kinds of names
     best, most = None, 0
@@ -43,6 +59,33 @@ def family_of(table: Table) -> str | None:
         if read > most and 2 * (read + ignored) > len(table):
             best, most = family, read
     return best
+
+
+def families_of(table: Table) -> tuple[str, ...]:
+    """``family_of``, then the families of its names that hold a weight of ``table`` in another layout."""
+    best = family_of(table)
+    return () if best is None else _apart(best, table)
+
+
+def _apart(family: str, table: Table) -> tuple[str, ...]:
+    """``family``, and those of its names whose rules for weights of ``table`` differ from its own."""
+    names = {_NUMBER.sub("0", unwrapped(name)) for name in table}
+    own = [name_map(family).rule_of(name) for name in names]
+    others = (other for other in of_same_names(family) if other != family)
+    return (family, *(other for other in others if [name_map(other).rule_of(name) for name in names] != own))
+
+
+def assumed(source: Table, *, to: str | None, source_family: str | None, made: Table) -> Iterator[str]:
+    """What ``plan_from_maps`` took for granted: families whose names others have too, in other layouts."""
+    if to not in family_names():
+        return
+    read = families_of(source) if source_family is None else ()
+    for family, *others in (one for one in (read, _apart(to, made)) if len(one) > 1):
+        told, option = ("read as", "--from") if family != to else ("written as", "--to")
+        if family == to and (family == _OWN_NAMES or _VERSION.search(family)):
+            continue
+        other = "; ".join(f"{name_map(one).versions}: {option} {one}" for one in others)
+        yield f"{told} {family} ({name_map(family).versions}), whose names have other layouts too ({other})"
 
 
 def plan_from_maps(

@@ -27,10 +27,10 @@ EXPERT = re.compile(r"(?P<before>\.local_experts\.|\.experts\.linear_fc[12]\.(?:
 _CHUNK = re.compile(r"model(?P<number>\d+)\.")
 ALONG_ROWS = re.compile(
     r"(word_embeddings\.weight|output_layer\.(weight|bias)|linear_(qkv|fc1)\.(weight|bias)\d*"
-    r"|linear_(q|q_up|kv_up)_proj\.weight)$"
+    r"|linear_(q|q_up|kv_up)_proj\.weight|(query_key_value|dense_h_to_4h)\.(weight|bias))$"
 )
-ALONG_COLUMNS = re.compile(r"linear_(proj|fc2)\.weight\d*$")
-_GATED = re.compile(r"(?P<before>.*\.)linear_fc1\.(?P<what>weight|bias)(?P<number>\d*)$")
+ALONG_COLUMNS = re.compile(r"(linear_(proj|fc2)\.weight\d*|(attention\.dense|dense_4h_to_h)\.weight)$")
+_GATED = re.compile(r"(?P<before>.*\.)(linear_fc1|dense_h_to_4h)\.(?P<what>weight|bias)(?P<number>\d*)$")
 
 
 def iteration_folder(path: Path) -> Path:
@@ -218,10 +218,11 @@ def _check_complete(path: Path, parts: Sequence[_Part]) -> None:
 def _entries(path: Path, parts: Sequence[_Part], every: _AllParts) -> Iterator[Entry]:
     """One entry a weight of the whole model, layers in order."""
     held: dict[str, dict[tuple[int, int], str]] = {}
+    starts = _first_layers(path, parts)
     for part in parts:
         sizes = _sizes(part)
         for name in part.weights.table:
-            whole = _whole_name(path, name, part, sizes)
+            whole = _whole_name(name, part, sizes, starts)
             held.setdefault(whole, {}).setdefault((part.tensor, part.expert), f"{part.name}/{name}")
     for whole in sorted(held, key=_in_order):
         pieces = held[whole]
@@ -236,12 +237,12 @@ def _in_order(name: str) -> tuple[tuple[int, int | str], ...]:
     return ((0, rank), *((0, int(word)) if word.isdecimal() else (1, word) for word in words))
 
 
-def _whole_name(path: Path, name: str, part: _Part, sizes: _Sizes) -> str:
+def _whole_name(name: str, part: _Part, sizes: _Sizes, starts: Mapping[tuple[int, int], int]) -> str:
     """The name in the whole model: layers and experts count on from the ranks before."""
     chunk = _CHUNK.match(name)
     bare = name[chunk.end() :] if chunk else name
     number = int(chunk["number"]) if chunk else 0
-    at = _first_layer(path, part, sizes, number)
+    at = starts[part.pipeline, number]
     bare = LAYER.sub(lambda found: f"{found['before']}{int(found['number']) + at}", bare)
     if sizes.expert > 1:
         ahead = part.expert * _experts_of(part, sizes)
@@ -256,18 +257,40 @@ def _experts_of(part: _Part, sizes: _Sizes) -> int:
     return len({found["number"] for name in part.weights.table if (found := EXPERT.search(name))})
 
 
-def _first_layer(path: Path, part: _Part, sizes: _Sizes, chunk: int) -> int:
-    if sizes.pipeline == 1 and sizes.num_chunks == 1:
-        return 0
-    stages = sizes.pipeline * sizes.num_chunks
-    if sizes.num_layers is None or sizes.num_layers % stages:
+def _first_layers(path: Path, parts: Sequence[_Part]) -> dict[tuple[int, int], int]:
+    """For each stage and chunk, how many layers lie before it: chunk by chunk, in each stage by stage, as
+    many as each holds, so that stages may be uneven.
+
+    Raises:
+        WeightsError: the parts of one stage hold different numbers of layers, or all together another number
+            than the arguments say.
+    """
+    held: dict[tuple[int, int], int] = {}
+    for part in parts:
+        num_chunks = _sizes(part).num_chunks
+        layers: dict[int, set[int]] = {number: set() for number in range(num_chunks)}
+        for name in part.weights.table:
+            chunk = _CHUNK.match(name)
+            if found := LAYER.search(name):
+                layers[int(chunk["number"]) if chunk else 0].add(int(found["number"]))
+        for number, found_ones in layers.items():
+            here, before = len(found_ones), held.setdefault((part.pipeline, number), len(found_ones))
+            if here != before:
+                raise WeightsError(
+                    f"{path}: of stage {part.pipeline} one part holds {before} layers and {part.name} "
+                    f"{here}; are the parts of different iterations?"
+                )
+    starts, total = {}, 0
+    for place in sorted(held, key=lambda one: one[::-1]):  # chunks first
+        starts[place] = total
+        total += held[place]
+    expected = _sizes(parts[0]).num_layers
+    if expected is not None and total not in (0, expected):
         raise WeightsError(
-            f"{path}: {sizes.num_layers or 'unknown'} layers over {sizes.pipeline} stages of "
-            f"{sizes.num_chunks} chunks: an uneven pipeline cannot be put together; save with one stage, or "
-            "as a distributed checkpoint (--ckpt-format torch_dist)"
+            f"{path}: the arguments say {expected} layers, but the parts hold {total} "
+            f"({', '.join(str(held[place]) for place in starts)}); are the parts of different iterations?"
         )
-    each = sizes.num_layers // stages
-    return chunk * sizes.pipeline * each + part.pipeline * each
+    return starts
 
 
 def _joined(path: Path, whole: str, keys: Sequence[str], every: _AllParts) -> Entry:
@@ -292,9 +315,11 @@ def _joined(path: Path, whole: str, keys: Sequence[str], every: _AllParts) -> En
 
 
 def is_gated(name: str, table: Table) -> bool:
-    """Whether ``linear_fc1`` holds the gate above the up projection: twice the columns of ``linear_fc2``."""
+    """Whether ``linear_fc1`` (``dense_h_to_4h`` of Megatron-LM before core) holds the gate above the up
+    projection: twice the columns of ``linear_fc2``."""
     found = _GATED.fullmatch(name)
-    behind = None if found is None else table.get(f"{found['before']}linear_fc2.weight{found['number']}")
+    after = None if found is None else "dense_4h_to_h" if found[2] == "dense_h_to_4h" else "linear_fc2"
+    behind = None if found is None else table.get(f"{found['before']}{after}.weight{found['number']}")
     return behind is not None and table[name].shape[0] == 2 * behind.shape[1]
 
 

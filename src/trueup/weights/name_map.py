@@ -62,18 +62,21 @@ class _File(BaseModel):
     name: str
     title: str
     extends: str | None = None
+    versions: str = ""
     ignored: tuple[str, ...] = ()
     weights: tuple[Rule, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameMap:
-    """The rules of one family; ``ignored`` are buffers that a model computes itself."""
+    """The rules of one family; ``ignored`` are buffers that a model computes itself. ``versions`` says which
+    programs it is of, where others keep other layouts under its names."""
 
     name: str
     title: str
     rules: tuple[Rule, ...]
     ignored: tuple[str, ...]
+    versions: str = ""
 
     def rule_of(self, name: str) -> tuple[Rule, dict[str, str]] | None:
         """The rule a weight is read by and what its placeholders stand for, or None."""
@@ -120,9 +123,31 @@ def name_map(family: str) -> NameMap:
     return NameMap(
         name=file.name,
         title=file.title,
-        rules=file.weights + (base.rules if base else ()),
+        rules=_overridden(file.weights, base.rules if base else ()),
         ignored=file.ignored + (base.ignored if base else ()),
+        versions=file.versions,
     )
+
+
+@cache
+def of_same_names(family: str) -> tuple[str, ...]:
+    """Families whose names are those of ``family`` and whose layouts are not, ``family`` first; it alone
+    where there is no other.
+
+    Example:
+        >>> of_same_names("mindformers-llama-fused")
+        ('mindformers-llama-fused', 'mindformers-llama-fused-1.4')
+    """
+    own = {rule.name for rule in name_map(family).rules}
+    others = (other for other in family_names() if other != family)
+    return (family, *(other for other in others if {rule.name for rule in name_map(other).rules} == own))
+
+
+def _overridden(rules: tuple[Rule, ...], base: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """New rules first, then those of the base, replaced by the own rule of their name."""
+    own = {rule.name: rule for rule in rules}
+    based = {rule.name for rule in base}
+    return (*(rule for rule in rules if rule.name not in based), *(own.get(rule.name, rule) for rule in base))
 
 
 @lru_cache(maxsize=4096)

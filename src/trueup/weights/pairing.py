@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import islice, product
+
+import numpy as np
+
 from trueup.errors import ConfigError
+from trueup.numerics.dtypes import float64_from_array
 from trueup.weights.applying import apply_plan
 from trueup.weights.conventions import FRAMEWORKS, plan_to_framework
 from trueup.weights.layouts import Heads
-from trueup.weights.mapping import family_of, plan_from_maps
+from trueup.weights.mapping import families_of, family_of, plan_from_maps
 from trueup.weights.name_map import name_map
 from trueup.weights.plan import ConversionPlan, Entry, Piece
 from trueup.weights.weight_set import WeightSet
+
+_LOOKED_AT = 8
+"""weights that tell layouts of the same names apart: q, k, v or gate and up of the first layers"""
 
 
 def renamed_by_map(target: WeightSet, reference: WeightSet, heads: Heads) -> tuple[WeightSet, str]:
@@ -18,15 +27,12 @@ def renamed_by_map(target: WeightSet, reference: WeightSet, heads: Heads) -> tup
     Raises:
         ConfigError: no map leads from one to the other.
     """
-    families = family_of(target.table), family_of(reference.table)
+    ours, theirs = families_of(target.table), families_of(reference.table)
     spelled, told = _other_spellings(target, reference)
     if told:
         return spelled, told
-    if families[0] and families[1] and families[0] != families[1]:
-        plan = plan_from_maps(
-            reference.table, to=families[0], source_family=families[1], heads=heads, whole=False
-        )
-        return apply_plan(plan, reference), f"paired by the maps {families[1]} and {families[0]}"
+    if ours and theirs and ours[0] != theirs[0]:
+        return _by_families(target, reference, heads, tuple(product(theirs, ours)))
     best, most = "", 0
     for framework in FRAMEWORKS:
         made = plan_to_framework(reference.table, framework)
@@ -39,6 +45,42 @@ def renamed_by_map(target: WeightSet, reference: WeightSet, heads: Heads) -> tup
         )
     plan = plan_to_framework(reference.table, best)
     return apply_plan(plan, reference), f"paired by {best}'s names"
+
+
+def _by_families(
+    target: WeightSet, reference: WeightSet, heads: Heads, pairs: tuple[tuple[str, str], ...]
+) -> tuple[WeightSet, str]:
+    """``reference`` by the maps of the first pair; where names leave several, of the pair that more values of
+    the first layers speak for."""
+    plans = {
+        (one, other): plan_from_maps(reference.table, to=other, source_family=one, heads=heads, whole=False)
+        for one, other in pairs
+    }
+    first = pairs[0]
+    if len(pairs) > 1:
+        open_ones = _told_apart(list(plans.values()), target)
+        first = max(pairs, key=lambda pair: _nearness(plans[pair], reference, target, open_ones))
+    told = f"paired by the maps {first[0]} and {first[1]}"
+    said = f"{told}, of those of the same names the nearest in values" if len(pairs) > 1 else told
+    return apply_plan(plans[first], reference), said
+
+
+def _told_apart(plans: Sequence[ConversionPlan], target: WeightSet) -> list[str]:
+    """A few weights of the target that the plans make differently."""
+    made = [{entry.target: entry for entry in plan.entries} for plan in plans]
+    names = (name for name in target.table if any(one.get(name) != made[0].get(name) for one in made[1:]))
+    return list(islice(names, _LOOKED_AT))
+
+
+def _nearness(plan: ConversionPlan, reference: WeightSet, target: WeightSet, names: Sequence[str]) -> float:
+    """Mean distance of the values of ``names``, with a minus: 0 where all are equal."""
+    whole = apply_plan(plan, reference)
+    distance = 0.0
+    for name in names:
+        if name in whole.table and whole.table[name].shape == target.table[name].shape:
+            pair = [float64_from_array(one.read(name), one.table[name].dtype) for one in (target, whole)]
+            distance += float(np.nan_to_num(np.abs(pair[0] - pair[1])).mean())
+    return -distance
 
 
 def most_common(target: WeightSet, reference: WeightSet, heads: Heads) -> tuple[WeightSet, str]:

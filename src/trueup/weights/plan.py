@@ -80,6 +80,9 @@ class ConversionPlan:
     entries: tuple[Entry, ...]
     only_target: tuple[str, ...] = ()
     only_source: tuple[str, ...] = ()
+    other: ConversionPlan | None = None
+    """of a proposal: the plan with fused weights in their other layout, where names leave it open; no file
+    holds it"""
 
     def entry_of(self, target: str) -> Entry | None:
         """The entry that makes ``target``."""

@@ -82,6 +82,8 @@ def read_plan(path: Path) -> ConversionPlan:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(f"no such file: {path}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder; expected a file with a plan (docs/weights.md)") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as text: {error}") from error
     plan = plan_from_text(text, name=str(path))
@@ -121,6 +123,8 @@ def plan_from_text(text: str, *, name: str = "plan") -> ConversionPlan:
 def _problem(error: ValidationError, node: yaml.Node | None) -> str:
     """Where the first problem is and what it is; pydantic's names of union members are left out."""
     problem = error.errors(include_url=False)[-1]
+    if problem["type"] == "model_type" and not problem["loc"]:
+        return ": no plan; expected a mapping with version: 1 and names or entries (docs/weights.md)"
     loc = [part for part in problem["loc"] if part not in _UNION_MEMBERS]
     line = _line_of(node, loc)
     place = ".".join(str(part + 1) if isinstance(part, int) else part for part in loc)

@@ -162,6 +162,19 @@ PHRASES = {
         "{path}: {share:percent} of the ids are {id}, what the tokenizer does not know",
         {"path": "wiki.bin", "share": 0.12, "id": 0},
     ),
+    C.NO_SUCH_LABEL: clause(
+        "{path} holds no id {ids:list}: no label is ignored on either side",
+        {"path": "wiki.bin", "ids": ("0", "5")},
+        {"path": "wiki.bin", "ids": ("0",)},
+    ),
+    C.IGNORED_LABELS: clause(
+        "{path}: {num} of {all:count id} {num:verb are} {id}, whose labels give no loss in the {side}",
+        {"path": "wiki.bin", "num": 12, "all": 4096, "id": 0, "side": "target"},
+    ),
+    C.NONE_IN_SAMPLE: clause(
+        "{path}: a sample of {all:count id} has none of {ids:list}; the rest was not looked at",
+        {"path": "wiki.bin", "all": 4096, "ids": ("0",)},
+    ),
     C.ANOTHER_TOKENIZER: clause("data made with the tokenizer of this vocabulary"),
     C.INFERENCE_TEMPLATE: clause("the template of inference, {place}", {"place": "tokenizer_config.json"}),
     C.ONE_SET: clause(

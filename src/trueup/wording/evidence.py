@@ -158,7 +158,10 @@ def _computed_by(facts: Facts) -> str:
 
 
 def _others(facts: Facts) -> str:
-    said = facts.fill("{differing:,} of {compared:count compared record} differ by more than their tolerance")
+    said = facts.fill(
+        "{differing:,} of {compared:count compared record} {differing:verb differ} by more than their "
+        "tolerance"
+    )
     if facts["phases"]:
         said += f", also in {phases(facts)}"
     if facts["origins"] > 1:
@@ -273,8 +276,8 @@ PHRASES = {
         samples=({"target": "gelu", "reference": "silu", "num": 212},),
     ),
     Is.AVERAGES_APART: Phrase(
-        sentence="{num:count averaged weight} differ beyond rounding after step {step}; {name}: relative "
-        "difference {rel_l2:.3g}, tolerance {tolerance:.3g}",
+        sentence="{num:count averaged weight} {num:verb differ} beyond rounding after step {step}; {name}: "
+        "relative difference {rel_l2:.3g}, tolerance {tolerance:.3g}",
         samples=({"num": 8, "step": 0, "name": "head.weight", "rel_l2": 0.0031, "tolerance": 2.4e-7},),
     ),
     Is.AVERAGE_CONSTANT: Phrase(
@@ -292,8 +295,8 @@ PHRASES = {
         ),
     ),
     Is.MASTERS_APART: Phrase(
-        sentence="{num:count master weight} differ after step {step}; {name}: by {share:.3g} of its update, "
-        "tolerance {tolerance:.3g}",
+        sentence="{num:count master weight} {num:verb differ} after step {step}; {name}: by {share:.3g} of "
+        "its update, tolerance {tolerance:.3g}",
         samples=({"num": 8, "step": 0, "name": "head.weight", "share": 0.03, "tolerance": 0.001},),
     ),
     Is.GRADIENTS_THE_SAME: Phrase(

@@ -121,6 +121,11 @@ PHRASES = {
         sentence=lambda facts: f"{_numbers(facts)} only in the {facts['side']}: not compared",
         samples=({"what": "step", "numbers": ("2",), "side": "target"},),
     ),
+    Is.PAIRED_BY_PATH: Phrase(
+        sentence="{what} {target} of the target is compared with {what} {reference} of the reference, as the "
+        "paths say",
+        samples=({"what": "step", "target": 0, "reference": 1},),
+    ),
     Is.AVERAGES_OF_ONE_SIDE: Phrase(
         sentence=lambda facts: (
             facts.fill("only the {side} updates a copy of the weights beside the model (")

@@ -366,6 +366,10 @@ PHRASES = {
     S.EQUAL: clause("Bit-identical"),
     S.COMPARED_EQUAL: clause("What was compared is bit-identical"),
     S.WITHIN_ROUNDING: clause("Agrees within rounding"),
+    S.AGREED_BEFORE: clause(
+        lambda facts: f"{facts.parts[0]}, but was recorded before the difference in step {facts['step']}",
+        _ANY | {"step": 1},
+    ),
     S.SCALE_UNDONE: clause(
         "Agrees but for a factor of {factor:.6g} that is taken out before the update", {"factor": 0.5}
     ),
@@ -391,7 +395,9 @@ PHRASES = {
     S.ONE_STEP: clause("only one step was captured in both runs"),
     S.DIFFERS_LATER: clause("Agrees in step {first}; differs in step {step}", {"first": 0, "step": 1}),
     S.NEXT_LOSS_FOUND: clause("Differs from {site} on", {"site": "layers.0 · output.0"}),
-    S.NEXT_LOSS_AGREES: clause("The loss agrees, though {num:count record} before it differ", {"num": 3}),
+    S.NEXT_LOSS_AGREES: clause(
+        "The loss agrees, though {num:count record} before it {num:verb differ}", {"num": 3}
+    ),
     S.LOSS_GRADIENT: clause("The loss agrees, but its gradient differs"),
     S.DETACHED_CAUSE: clause("a part of the loss that is detached, or has a gradient in one run alone"),
     S.EVALUATED_WEIGHTS: clause(
@@ -449,7 +455,7 @@ PHRASES = {
         {"num": 1, "modules": ("norm",), "low": 1.001, "high": 1.003},
     ),
     S.SAME_CODE_IN: clause(
-        "{num:count other place} with the same code differ too: {modules:list}",
+        "{num:count other place} with the same code {num:verb differ} too: {modules:list}",
         {"num": 2, "modules": ("layers.1.norm", "norm")},
     ),
     S.LOSS_DIVISOR: Phrase(
@@ -775,7 +781,8 @@ PHRASES = {
         _given_same, {"total": 12, "equal": 12, "within": 0}, {"total": 12, "equal": 10, "within": 2}
     ),
     S.GIVEN_DIFFER: clause(
-        "with the reference's gradients, {num} of {total:count updated weight} still differ ({names})",
+        "with the reference's gradients, {num} of {total:count updated weight} still {num:verb differ} "
+        "({names})",
         {"num": 2, "total": 12, "names": ("a", "b")},
     ),
     S.GIVEN_STATE_DIFFER: clause(

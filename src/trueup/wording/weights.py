@@ -188,6 +188,8 @@ PHRASES = {
     W.ROW_ORDER_CAUSE: clause("rows or heads in a different order"),
     W.NOT_STRICT_CAUSE: clause("a checkpoint without this weight, loaded with strict=False"),
     W.CHANGED_CAUSE: clause("weights changed between loading and the first step"),
+    W.ROWS_SET_CAUSE: clause("rows added or set after loading, such as those of a resized vocabulary"),
+    W.SAVED_ROUNDED_CAUSE: clause("weights saved, converted or loaded in the coarser dtype"),
     W.UNDONE: heading("Update is undone before the next step: {parameters}", _NAMED),
     W.OVERWRITTEN: heading("Weights change between update and next step: {parameters}", _NAMED),
     W.NOT_THE_MASTERS: heading("Weights of the model are not the rounded master weights"),

@@ -67,6 +67,14 @@ def _encoded(text: str, *_: object) -> bytes:
     return str(text).encode("latin1")
 
 
+def _no_bytes(*arguments: object) -> bytes:
+    """How protocol 2 keeps no bytes (an empty ``BytesIO`` of Transformer Engine); of a number ``bytes`` would
+    make as many zeros."""
+    if arguments:
+        raise RefusedName("builtins.bytes with arguments")
+    return b""
+
+
 _KEPT: dict[tuple[str, str], Callable[..., object]] = {
     ("collections", "OrderedDict"): OrderedDict,
     ("torch._utils", "_rebuild_tensor_v2"): torch._utils._rebuild_tensor_v2,
@@ -78,6 +86,10 @@ _KEPT: dict[tuple[str, str], Callable[..., object]] = {
     ("builtins", "bytearray"): bytearray,
     ("__builtin__", "bytearray"): bytearray,
     ("_codecs", "encode"): _encoded,
+    ("__builtin__", "bytes"): _no_bytes,
+    ("builtins", "bytes"): _no_bytes,
+    ("__builtin__", "complex"): complex,
+    ("builtins", "complex"): complex,
 }
 """what is really made: containers and tensors"""
 _DCP = "torch.distributed.checkpoint"
@@ -104,6 +116,7 @@ _INERT: dict[str, tuple[str, ...]] = {
         "LayerType",
         "ModelType",
     ),
+    "megatron.core.transformer.pipeline_parallel_layer_layout": ("PipelineParallelLayerLayout",),
     "megatron.core.rerun_state_machine": ("RerunDiagnostic", "RerunMode", "RerunState"),
     f"{_DCP}.metadata": (
         "BytesStorageMetadata",

@@ -389,6 +389,15 @@ class Context:
         nothing: no fault is looked for less after them."""
         return next((o for o in self._computed if o.status is StageStatus.FAILED), None)
 
+    def agreement_at(self, rows: pl.DataFrame, at: int = 0) -> Reason:
+        """``agreement_of`` rows of the step at ``at``; what a stage before this one found in a later step, or
+        behind the loss of this one, they cannot show."""
+        said, before = agreement_of(rows), self.failed_before()
+        steps = [one.step for one in before.findings if one.step is not None] if before else []
+        own = self.steps[at][0]
+        is_later = bool(steps) and (min(steps) > own or (min(steps) == own and at > 0))
+        return reason(Stages.AGREED_BEFORE, said, step=min(steps)) if is_later else said
+
     @property
     def all_passed(self) -> bool:
         """Whether every stage so far agrees: what differs next has no cause before it."""

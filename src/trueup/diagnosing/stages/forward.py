@@ -15,7 +15,6 @@ from trueup.comparing.scalars import number
 from trueup.diagnosing.kinds.other_use import other_use
 from trueup.diagnosing.stages.context import (
     Context,
-    agreement_of,
     clarity,
     counted,
     is_beyond,
@@ -159,7 +158,7 @@ def _judged(
         return outcome(status=StageStatus.UNDECIDED, said=reason(Stages.NOTHING_RECORDED, what="record"))
     evidence = (counted(rows), *extra)
     if beyond.is_empty():
-        said = agreement_of(rows)
+        said = context.agreement_at(rows)
         if context.undone != 1.0:
             said = reason(Stages.SCALE_UNDONE, factor=context.undone)
         if {phase for _, phase in context.without_effect} & set(rows["phase"].cast(pl.String)):

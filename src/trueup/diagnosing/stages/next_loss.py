@@ -7,7 +7,7 @@ from functools import partial
 import polars as pl
 
 from trueup.diagnosing.gradients import scalar_line
-from trueup.diagnosing.stages.context import Context, agreement_of, counted, is_beyond, is_compared
+from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.forward import follows_from, loss_said
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.types.codes import StagesCode as Stages
@@ -34,7 +34,7 @@ class NextLossStage:
             return outcome(status=StageStatus.UNDECIDED, said=why, evidence=evidence)
         evidence = (*evidence, counted(rows))
         if rows.filter(is_beyond()).is_empty():
-            said = agreement_of(rows)
+            said = context.agreement_at(rows, 1)
             return outcome(status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True)
         before = context.failed_before()
         if _agrees(rows) and (before is None or before.stage is Stage.DATA):

@@ -11,7 +11,7 @@ import polars as pl
 
 from trueup.diagnosing.stages.averaged import averaged_weights, master_weights
 from trueup.diagnosing.stages.between_steps import moved_between
-from trueup.diagnosing.stages.context import Context, agreement_of, counted, is_beyond, is_compared
+from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.gaps import Gap, gaps_of, sides_of
 from trueup.diagnosing.stages.handed_back import stale_findings
@@ -176,7 +176,7 @@ def _outcome(
     if not said and rows.filter(is_compared()).is_empty():
         return outcome(status=StageStatus.UNDECIDED, said=_why_none(context))
     if rows.filter(is_beyond()).is_empty():
-        head = agreement_of(rows)
+        head = context.agreement_at(rows)
     elif agreement is not None and agreement.code is Stages.GIVEN_SAME:
         head = reason(Stages.GIVEN_CLEARS)
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence, confirmed=True)

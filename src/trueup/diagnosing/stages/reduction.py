@@ -17,7 +17,7 @@ from trueup.diagnosing.ledger import Summing, factor_rounding, handovers, summin
 from trueup.diagnosing.optimizer_fit import roundoff_of
 from trueup.diagnosing.stages.clipping import clipping_findings, clipping_of, loss_scale_findings
 from trueup.diagnosing.stages.clipping_ranks import clipping_over_ranks
-from trueup.diagnosing.stages.context import Context, agreement_of, counted, is_beyond, is_compared
+from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.copies import copies_findings
 from trueup.diagnosing.stages.forward import precision_findings
 from trueup.diagnosing.stages.from_origin import finding_from_origin
@@ -109,7 +109,7 @@ class ReductionStage:
             why = reason(Stages.NOTHING_RECORDED, what="gradient")
             return outcome(status=StageStatus.UNDECIDED, said=why)
         if rows.filter(is_beyond()).is_empty():
-            head = agreement_of(rows)
+            head = context.agreement_at(rows)
             if context.undone != 1.0:
                 head = reason(Stages.SCALE_UNDONE, factor=context.undone)
             return outcome(status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)

@@ -386,6 +386,8 @@ _CAUSES = {
     "whole_in_target": (Weights.CUT_CAUSE,),
     "whole_in_reference": (Weights.CUT_CAUSE,),
     "zero": (Weights.NOT_STRICT_CAUSE,),
-    "part": (Weights.NOT_STRICT_CAUSE,),
+    "part": (Weights.ROWS_SET_CAUSE, Weights.CHANGED_CAUSE),
+    "scaled": (Weights.INIT_CAUSE, Weights.CHANGED_CAUSE),
+    "rounded": (Weights.SAVED_ROUNDED_CAUSE, Weights.CHANGED_CAUSE),
 }
 """causes of a way to differ, most likely first"""

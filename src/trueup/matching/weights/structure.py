@@ -3,8 +3,8 @@
 Neither values nor known names help here, so every entry is a proposal (``how: structure``); a conversion
 stops and leaves the plan to a person. Layers are paired in order; in a layer a weight goes to the only one of
 its shape (or of the shape transposed), a fused one is put together of those whose rows add up to its own, and
-the rest of equal shapes is paired by likeness of name. Query, key and value under Megatron's names lie head
-group by head group, for which the number of attention heads must be known.
+the rest of equal shapes is paired by likeness of name. In which layout a fused weight holds its parts its
+name tells, or leaves open (``fused.py``); for groups of heads the number of attention heads must be known.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from difflib import SequenceMatcher
 from functools import partial
 from itertools import accumulate, combinations, pairwise
 
-from trueup.errors import ConfigError
+from trueup.matching.weights.fused import Arrangement, arrangements
 from trueup.matching.weights.table import WeightTable
 from trueup.weights.converting import PROPOSED
-from trueup.weights.layouts import Heads, Steps, put_together, taken_apart
+from trueup.weights.layouts import Steps, put_together, taken_apart
 from trueup.weights.plan import Entry, Permute, Piece, Slice
 
 ONLY_ONE, ONE_OF_SEVERAL = 0.5, 0.3
@@ -27,13 +27,12 @@ ONLY_ONE, ONE_OF_SEVERAL = 0.5, 0.3
 _NUMBER = re.compile(r"\d+")
 _ROLES = (("q", "k", "v"), ("query", "key", "value"), ("k", "v"), ("gate", "up"), ("w1", "w3"))
 """what is fused, in its usual order"""
-_GROUPED = re.compile(r"(^|\.)(linear_qkv|query_key_value)\.")
-"""names under which Megatron, and what was made from it, keep q, k and v of a group of heads together"""
 _MOST_FUSED = 3
 _MOST_LEFT = 40
 """weights of a layer among which sums of rows are looked for: costs time"""
 
 Shape = tuple[int, ...]
+_LayoutOf = Callable[[str, Sequence[str], Sequence[Shape]], Arrangement]
 
 
 @dataclass(slots=True)
@@ -57,11 +56,13 @@ def by_structure(
     left_source: Sequence[str],
     *,
     num_heads: int | None = None,
+    second: bool = False,
 ) -> list[Entry]:
     """Proposals for the weights that are left on both sides; none where the numbers of layers differ.
 
     Args:
         num_heads: attention heads (of the queries), where they are known.
+        second: take the less likely layout of a fused weight whose name leaves it open.
 
     Raises:
         ConfigError: a fused weight lies by groups of heads, and their number is not known, or does not fit.
@@ -73,7 +74,8 @@ def by_structure(
     found: list[Entry] = []
     for mine, other in zip(ours, theirs, strict=True):
         layer = _Layer(targets=dict(mine), sources=dict(other))
-        fused, split = partial(_fused, num_heads=num_heads), partial(_split, num_heads=num_heads)
+        layout = partial(_layout, num_heads=num_heads, second=second)
+        fused, split = partial(_fused, layout=layout), partial(_split, layout=layout)
         for step in (_only_ones, fused, split, _only_ones, _alike):
             found += list(step(layer))
     return found
@@ -111,7 +113,7 @@ def _only_ones(layer: _Layer) -> Iterator[Entry]:
             layer.take(name, there[0])
 
 
-def _fused(layer: _Layer, *, num_heads: int | None) -> Iterator[Entry]:
+def _fused(layer: _Layer, *, layout: _LayoutOf) -> Iterator[Entry]:
     """A target put together of sources."""
     for name, shape in list(layer.targets.items()):
         if any(_fits(shape, its) for its in layer.sources.values()):
@@ -119,7 +121,8 @@ def _fused(layer: _Layer, *, num_heads: int | None) -> Iterator[Entry]:
         parts = _parts(shape, layer.sources)
         if parts:
             shapes = [layer.sources[part] for part in parts]
-            joining = put_together(*_layout(name, parts, shapes, num_heads), query=False, name=name)
+            found = layout(name, parts, shapes)
+            joining = put_together(found.layout, shapes, found.heads, query=False, name=name)
             yield Entry(
                 target=name,
                 pieces=tuple(
@@ -135,40 +138,36 @@ def _fused(layer: _Layer, *, num_heads: int | None) -> Iterator[Entry]:
 
 
 def _layout(
-    name: str, parts: Sequence[str], shapes: Sequence[Shape], num_heads: int | None
-) -> tuple[str, Sequence[Shape], Heads]:
-    """How ``parts`` lie in ``name``: one above the other, or q, k and v of each group of heads together."""
-    if _GROUPED.search(name.lower()) is None or len(parts) != len(_ROLES[0]) or _roles_of(parts) is None:
-        return "concat", shapes, Heads()
-    num, _ = Heads(num_heads=num_heads).both(f"{name}, which holds the rows of each group of heads together,")
-    query, key = shapes[0][0], shapes[1][0]
-    if not query or query % num or num * key % query:
-        raise ConfigError(f"{name}: {query} rows of queries and {key} of keys are not those of {num} heads")
-    return "grouped_qkv", shapes, Heads(num_heads=num, num_kv_heads=num * key // query)
+    name: str, parts: Sequence[str], shapes: Sequence[Shape], *, num_heads: int | None, second: bool
+) -> Arrangement:
+    """How ``parts`` lie in ``name``."""
+    attention = len(parts) == len(_ROLES[0]) and _roles_of(parts) is not None
+    found = arrangements(name, parts, shapes, attention=attention, num_heads=num_heads)
+    return found[-1 if second else 0]
 
 
-def _split(layer: _Layer, *, num_heads: int | None) -> Iterator[Entry]:
+def _split(layer: _Layer, *, layout: _LayoutOf) -> Iterator[Entry]:
     """Targets that are rows of one source."""
     for name, shape in list(layer.sources.items()):
         if any(_fits(shape, its) for its in layer.targets.values()):
             continue
         parts = _parts(shape, layer.targets)
         shapes = [layer.targets[part] for part in parts]
-        for part, steps in zip(parts, _cut(name, shape, parts, shapes, num_heads), strict=True):
+        for part, steps in zip(parts, _cut(name, shape, parts, shapes, layout), strict=True):
             piece = Piece(source=name, steps=steps)
             yield Entry(target=part, pieces=(piece,), how=PROPOSED, confidence=ONE_OF_SEVERAL)
             layer.take(part, name)
 
 
 def _cut(
-    name: str, shape: Shape, parts: Sequence[str], shapes: Sequence[Shape], num_heads: int | None
+    name: str, shape: Shape, parts: Sequence[str], shapes: Sequence[Shape], layout: _LayoutOf
 ) -> list[Steps]:
     """What takes each of ``parts`` out of ``name``."""
     if not parts:
         return []
-    layout, _, heads = _layout(name, parts, shapes, num_heads)
-    if layout != "concat":
-        return taken_apart(layout, shape, len(parts), heads, query=False, name=name)
+    found = layout(name, parts, shapes)
+    if found.layout != "concat":
+        return taken_apart(found.layout, shape, len(parts), found.heads, query=False, name=name)
     ends = list(accumulate((one[0] for one in shapes), initial=0))
     return [(Slice(dim=0, start=start, stop=stop),) for start, stop in pairwise(ends)]
 

@@ -47,6 +47,9 @@ class ChecklistCode(Code):
     WITHIN_VOCABULARY = "checklist.data.within_vocabulary"
     DATA_ID = "checklist.data.special_id"
     UNKNOWN_IDS = "checklist.data.unknown_ids"
+    NO_SUCH_LABEL = "checklist.data.no_such_label"
+    IGNORED_LABELS = "checklist.data.ignored_labels"
+    NONE_IN_SAMPLE = "checklist.data.none_in_sample"
     ANOTHER_TOKENIZER = "checklist.data.another_tokenizer"
     INFERENCE_TEMPLATE = "checklist.inference_template"
 

@@ -9,6 +9,7 @@ class NoteCode(Code):
     # what was compared
     NOT_IN_BOTH = "note.not_in_both"
     IN_ONE_ONLY = "note.in_one_only"
+    PAIRED_BY_PATH = "note.paired_by_path"
     CODE_DIFFERS = "note.code_differs"
     PROGRAMS_DIFFER = "note.programs_differ"
     NOT_COMPARED = "note.not_compared"

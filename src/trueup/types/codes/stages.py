@@ -12,6 +12,8 @@ class StagesCode(Code):
     COMPARED_EQUAL = "stage.compared_equal"
     """bit-identical, beside records that one run alone has or that cannot be compared"""
     WITHIN_ROUNDING = "stage.within_rounding"
+    AGREED_BEFORE = "stage.agreed_before"
+    """its part says how: what was looked at is of a time before the first difference"""
     SCALE_UNDONE = "stage.loss_scale_undone"
     NOTHING_RECORDED = "stage.nothing_recorded"
     FOLLOWS = "stage.follows_from_stage"

@@ -61,6 +61,8 @@ class WeightsCode(Code):
     ROW_ORDER_CAUSE = "weights.cause.row_order"
     NOT_STRICT_CAUSE = "weights.cause.checkpoint_not_strict"
     CHANGED_CAUSE = "weights.cause.changed_before_first_step"
+    ROWS_SET_CAUSE = "weights.cause.rows_set_after_loading"
+    SAVED_ROUNDED_CAUSE = "weights.cause.saved_in_coarser_dtype"
 
     # from the update to the next step
     UNDONE = "weights.update_undone"
