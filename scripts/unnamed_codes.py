@@ -7,10 +7,10 @@ from growing and the second empty.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 import trueup.types.codes  # noqa: F401 - every room is imported
@@ -21,15 +21,20 @@ SOURCE = ROOT / "src" / "trueup"
 _WORDS = (SOURCE / "wording", SOURCE / "types" / "codes")
 """what names every code"""
 _ROOMS: dict[str, type[Code]] = {room.__name__: room for room in Code.__subclasses__()}
+_IMPORT = re.compile(r"from trueup\.types\.codes[\w.]* import (\([^)]*\)|.*)")
+_IMPORTED = re.compile(r"(\w+)(?: as (\w+))?")
+_MEMBER = re.compile(r"\b(\w+)\.([A-Z][A-Z0-9_]+)\b")
 _VALUE = re.compile(r"[a-z_]+(?:\.[a-z0-9_]+)+")
 
 
+@cache
 def codes_of_source() -> Mapping[Code, list[str]]:
     """Code -> modules below ``src/trueup`` that name it, in order; data files beside them too."""
     files = (path for path in SOURCE.rglob("*") if not any(path.is_relative_to(words) for words in _WORDS))
     return _named(files, SOURCE)
 
 
+@cache
 def codes_of_tests() -> Mapping[Code, list[str]]:
     """Code -> files of tests that name it."""
     return _named((ROOT / "tests").rglob("*.py"), ROOT / "tests")
@@ -67,19 +72,14 @@ def _named(files: Iterator[Path], base: Path) -> Mapping[Code, list[str]]:
 
 def _in_python(text: str) -> Iterator[Code]:
     """Codes as members of their room, under the name that the module gives it, and as values."""
-    if "Code" not in text and "Reason" not in text and "Form" not in text and "LeftFree" not in text:
-        yield from _values(text)
-        return
     names: dict[str, type[Code]] = {}
-    nodes = list(ast.walk(ast.parse(text)))
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom):
-            names |= {one.asname or one.name: _ROOMS[one.name] for one in node.names if one.name in _ROOMS}
-    for node in nodes:
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
-            room = names[node.value.id]
-            if node.attr in room.__members__:
-                yield room[node.attr]
+    for imported in _IMPORT.findall(text):
+        for name, alias in _IMPORTED.findall(imported):
+            if name in _ROOMS:
+                names[alias or name] = _ROOMS[name]
+    for name, member in _MEMBER.findall(text) if names else ():
+        if name in names and member in names[name].__members__:
+            yield names[name][member]
     yield from _values(text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scripts.unnamed_codes import _in_python, dead, unnamed
+
 from trueup.types.codes import VerdictCode
 from trueup.types.codes.kinds import KindReason
 
@@ -20,5 +21,6 @@ def test_fewer_codes_without_a_test() -> None:
 
 
 def test_codes_are_found_under_the_name_that_a_module_gives_them() -> None:
-    text = 'from trueup.types.codes.kinds import KindReason as Kind\nx = Kind.SCALED, Other.NEGATED, "verdict.agree"'
+    text = "from trueup.types.codes.kinds import KindReason as Kind\nx = Kind.SCALED, Other.NEGATED"
+    text += ', "verdict.agree"'
     assert set(_in_python(text)) == {KindReason.SCALED, VerdictCode.AGREE}

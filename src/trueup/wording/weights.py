@@ -120,7 +120,7 @@ PHRASES = {
     W.ROUNDED: clause(
         lambda facts: facts.fill(
             "the reference's values, rounded to {dtype}"
-            if facts.get("side", "target") == "target"
+            if facts.get("side") != "reference"
             else "what the reference holds rounded to {dtype}"
         ),
         {"dtype": "bfloat16", "side": "target"},
