@@ -251,7 +251,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/kinds/permutations.py": {"_SEED", "2.0 ** (-24)"},  # float32's unit roundoff
     "diagnosing/kinds/rotary.py": {"_MAX_VALUES"},  # costs time
     "diagnosing/kinds/transposed_or_permuted.py": {"_MAX_PAIRS"},  # costs time
-    "diagnosing/kinds/wrong_mask.py": {"IGNORED_LABEL", "_SHOWN"},
+    "diagnosing/kinds/wrong_mask.py": {"IGNORED_LABEL", "_MOST_RUNS", "_SHOWN"},
     "diagnosing/kinds/wrong_scale.py": {"_SHOWN"},
     "diagnosing/evidence/elsewhere.py": {"MAX_EARLIER", "MAX_RANKS"},  # read
     "diagnosing/evidence/run.py": {"MAX_RANKS"},  # read

@@ -533,8 +533,9 @@ def weight_factor_rest(share: float) -> object:
 
 @decides("diagnosing.cast_roundings", margin=0.005)
 def cast_roundings(roundings: float) -> object:
-    signs = np.where(np.arange(4096) % 2, 1, -1).reshape(64, 64)
-    return change(WEIGHT * (1 + roundings * DTYPES["bfloat16"].eps * signs))
+    signs = np.where(np.arange(4096) % 2, 1, 0).reshape(64, 64)
+    coarse = np.exp2(np.round(np.log2(np.abs(WEIGHT))))  # which every dtype holds
+    return change(coarse, coarse * (1 - roundings * DTYPES["bfloat16"].eps * signs))
 
 
 @decides("diagnosing.weight_alike")

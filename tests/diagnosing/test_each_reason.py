@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -13,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional as F
 
 from tests.diagnosing.cases import case, known, normal, pair, tells
 from tests.diagnosing.kind_cases import (
@@ -27,6 +29,7 @@ from tests.diagnosing.kind_cases import (
     added,
     dropped,
     inputs,
+    masked,
     padded_mask,
 )
 from trueup.diagnosing.evidence import (
@@ -42,7 +45,14 @@ from trueup.diagnosing.kinds import name_kinds
 from trueup.diagnosing.kinds.loss_divisor import divided_otherwise
 from trueup.diagnosing.kinds.permutations import described
 from trueup.types.codes import Code
-from trueup.types.codes.kinds import CauseCode, DivisorCode, FactorCode, OrderCode, PlacesCode
+from trueup.types.codes.kinds import (
+    CauseCode,
+    DivisorCode,
+    FactorCode,
+    OrderCode,
+    PlacesCode,
+    SettingReason,
+)
 from trueup.types.codes.kinds import KindReason as Kind
 from trueup.types.finding import Stage
 from trueup.types.reason import Reason
@@ -97,13 +107,14 @@ def parameter(target: Tensor, reference: Tensor, *, slot: str = "param", **more:
     runs = {name: more.pop(name) for name in ("target_run", "reference_run") if name in more}
     facts = ParameterFacts(
         fqn="layers.0.mlp.up.weight",
-        before=pair("value", GRADS[0]),
+        before=pair("value", more.pop("before", GRADS[0])),
         updated=(pair(slot, target, reference),),
         **more,
     )
     return case(target, reference, parameter=facts, **runs, **{**UPDATE, "slot": slot})
 
 
+COARSE = GRADS[0].bfloat16().float()
 MOVED = GRADS[0] - 0.01 * GRADS[1]
 
 
@@ -202,6 +213,64 @@ def turned(theta: float, direction: int, positions: Tensor | None = None) -> Ten
 SHORT = normal(2, 4, 16, 8, seed=23)
 SIGNS = normal(*X.shape, seed=8).sign()
 RESIDUAL = normal(*X.shape, seed=51)
+
+SHUFFLED = torch.randperm(X.numel(), generator=torch.Generator().manual_seed(11))
+CUBE = normal(8, 8, 8, seed=24)
+SMALL = 2.4e-7 * X
+WIDE = normal(7, 33, seed=25)
+
+
+def shuffled(x: Tensor) -> Tensor:
+    order = SHUFFLED[x.numel() > SHUFFLED]
+    return x.ravel()[order].view(x.shape)
+
+
+def masking(argument: str, target: object, reference: object) -> Evidence:
+    """Attention that is called with an argument."""
+    call = NeighbourCall(
+        name="torch.nn.functional.scaled_dot_product_attention",
+        kind="api",
+        ordinal=0,
+        target={argument: target},  # type: ignore[dict-item]
+        reference={argument: reference},  # type: ignore[dict-item]
+        own=True,
+    )
+    around = Surroundings(kind="api", name=call.name, neighbours=(call,))
+    return case(noisy(X), X, surroundings=around)
+
+
+def of_rank_0(reference: Any, **more: Any) -> Evidence:
+    """A gradient of the first of four ranks beside what the reference holds."""
+    ranks = Elsewhere(target_ranks=tuple(enumerate(map(known, GRADS))))
+    run = RunFacts(collectives={"all_reduce": 2})
+    return case(GRADS[0], reference, elsewhere=ranks, reference_run=run, **{**GRADIENT, **more})
+
+
+def recomputed(again: Tensor) -> Evidence:
+    apart = (pair("output.0", again, dropped(0.1, 1)),)
+    sides = noisy(GRADS[0], 0.2), GRADS[0]
+    return case(*sides, elsewhere=Elsewhere(recomputed=apart), phase="param_grad", slot="local")
+
+
+def of_microbatch(there: int, here: int) -> Evidence:
+    """What another microbatch of the target held."""
+    held = Elsewhere(target_microbatches=((there, known(GRADS[0])),))
+    return case(GRADS[0], GRADS[1], elsewhere=held, surroundings=Surroundings(microbatch=here))
+
+
+def normed(target: float, reference: float, **at: Any) -> Evidence:
+    """A tensor 2.9 / 1.7 times the reference's, and the norms of all gradients."""
+    runs = {"target_run": RunFacts(grad_norm=target), "reference_run": RunFacts(grad_norm=reference)}
+    return case(2.9 / 1.7 * X, X, **runs, **at)
+
+
+def rated(target: float, reference: float) -> Evidence:
+    runs = {
+        "target_run": RunFacts(learning_rate=(target,)),
+        "reference_run": RunFacts(learning_rate=(reference,)),
+    }
+    return case(2.9 / 1.7 * X, X, phase="optimizer", slot="state.momentum_buffer", **runs)
+
 
 # -- batches and times ------------------------------------------
 
@@ -424,6 +493,322 @@ TWINS = [
         Kind.PART_DETACHED,
         lambda: sent_by_the_loss(X * FIRST_ROWS),
         lambda: sent_by_the_loss(1.001 * X * FIRST_ROWS),
+    ),
+    Twins(
+        Kind.TERM,
+        lambda: case(X + 0.5 * ONE, X, surroundings=inputs(ONE)),
+        lambda: case(X + 0.5 * OTHER, X, surroundings=inputs(ONE)),
+        {"factor": 0.5},
+    ),
+    Twins(
+        Kind.OFFSET,
+        lambda: case(X + 0.25, X),
+        lambda: case(noisy(X + 0.25, 0.3), X),
+        {"offset": 0.25},
+    ),
+    Twins(
+        Kind.OFFSET_BY_TABLE,
+        lambda: case(X + RESIDUAL[0], X),
+        lambda: case(X + RESIDUAL, X),
+        {"dims": ("1", "2"), "shape": ("16", "32")},
+    ),
+    Twins(Kind.NEGATED, lambda: case(-X, X), lambda: case(-X * FIRST_ROWS, X)),
+    Twins(
+        Kind.SLICES_NEGATED,
+        lambda: case(torch.where(torch.arange(32) < 5, -X, X), X),
+        lambda: case(torch.where(torch.arange(32) < 5, -2 * X, X), X),
+        {"dim": 2, "indices": 5, "first": 0, "last": 4, "share": 5 / 32},
+    ),
+    Twins(
+        Kind.STATISTICS_NEGATED,
+        lambda: case(-X - 5, X + 5, kept="statistics"),
+        lambda: case(-X - 5, X - 5, kept="statistics"),
+    ),
+    Twins(
+        Kind.SCALED,
+        lambda: case(2 * X, X, kept="statistics"),
+        lambda: case(2 * X + 1, X, kept="statistics"),
+        {"factor": 2.0, "of_statistics": 1},
+    ),
+    Twins(
+        Kind.SAME_STATISTICS,
+        lambda: case(X.flip(0), X, kept="statistics"),
+        lambda: case(noisy(X).flip(0), X, kept="statistics"),
+    ),
+    Twins(
+        Kind.SAME_NUMBERS,
+        lambda: case(shuffled(X), X),
+        lambda: case(shuffled(noisy(X)), X),
+    ),
+    Twins(
+        Kind.REORDERED_ALONG,
+        lambda: case(X[:, SHUFFLED[:16].argsort()], X),
+        lambda: case(noisy(X)[:, SHUFFLED[:16].argsort()], X),
+        {"dim": 1},
+    ),
+    Twins(
+        OrderCode.DIMENSIONS,
+        lambda: case(CUBE.permute(1, 2, 0).contiguous(), CUBE),
+        lambda: case(shuffled(CUBE), CUBE),
+        {"order": ("1", "2", "0")},
+    ),
+    Twins(
+        Kind.SHIFTED,
+        lambda: case(X.roll(1, 1), X),
+        lambda: case(noisy(X).roll(1, 1), X),
+        {"shift": 1, "dim": 1},
+    ),
+    Twins(
+        Kind.ACTIVATION,
+        lambda: case(F.gelu(X), F.silu(X), surroundings=inputs(X)),
+        lambda: case(F.silu(X) + 0.01, F.silu(X), surroundings=inputs(X)),
+        {"target": "gelu", "reference": "silu"},
+    ),
+    Twins(
+        Kind.ACTIVATION_OF_ONE_SIDE,
+        lambda: case(X, F.silu(X)),
+        lambda: case(X, F.silu(X) + 0.01),
+        {"side": "reference", "function": "silu"},
+    ),
+    Twins(
+        Kind.SOFTMAX_FACTOR,
+        lambda: case((1.1 * SCORES).softmax(-1), SCORES.softmax(-1)),
+        lambda: case((SCORES + 0.1 * SCORES.roll(1, -1)).softmax(-1), SCORES.softmax(-1)),
+        {"target": 1.1, "reference": 1.0},
+    ),
+    Twins(  # a factor that is fitted to what is no factor explains a part
+        Kind.SOFTMAX_FACTOR,
+        lambda: case((1.01 * SCORES).softmax(-1), SCORES.softmax(-1)),
+        lambda: case(SCORES.softmax(-1) + 2e-4, SCORES.softmax(-1)),
+        {"target": 1.01},
+    ),
+    Twins(
+        Kind.LAST_POSITION_AGREES,
+        lambda: case(attended(CAUSAL & ~CAUSAL), attended(CAUSAL), surroundings=ATTENTION),
+        lambda: case(attended(WINDOW), attended(CAUSAL), surroundings=ATTENTION),
+        {"differ": 1.0},
+    ),
+    Twins(
+        Kind.DTYPES_DIFFER,
+        lambda: case(X.bfloat16(), X),
+        lambda: case(2 * X.bfloat16(), X),
+        {"target": "bfloat16", "reference": "float32", "rel_l2": float((X.bfloat16() - X).norm() / X.norm())},
+    ),
+    Twins(
+        Kind.DROPPED_ON_ONE_SIDE,
+        lambda: case(dropped(0.25, 1), X),
+        lambda: case(0.75 * dropped(0.25, 1), X),
+        {"side": "target", "rate": 0.25, "num": int((dropped(0.25, 1) == 0).sum())},
+    ),
+    Twins(
+        Kind.HIDES_OTHER_ELEMENTS,
+        lambda: case(added(padded_mask()), added(padded_mask(padding=4))),
+        lambda: case(added(padded_mask()) + 1, added(padded_mask())),
+        {"more": 0, "fewer": 10},
+    ),
+    Twins(  # any pattern fits one element
+        Kind.HIDES_OTHER_ELEMENTS,
+        lambda: case(torch.where(torch.arange(32) < 4, 0, X[0]), X[0]),
+        lambda: case(torch.where(torch.arange(512).view(16, 32) == 70, 0, X[0]), X[0]),
+    ),
+    Twins(  # a large number is not hidden
+        Kind.HIDES_OTHER_ELEMENTS,
+        lambda: case(X - 1e5 * (torch.arange(32) < 4), X),
+        lambda: case(4001 * X - 2e4 * (torch.arange(32) < 4), 4000 * X),
+    ),
+    Twins(
+        PlacesCode.ABOVE_DIAGONAL,
+        lambda: case(SCORES, masked(1)),
+        lambda: case(masked(2), masked(1)),
+    ),
+    Twins(
+        PlacesCode.BLOCK,
+        lambda: hidden(within(slice(0, 4), slice(5, 8))),
+        lambda: hidden(within(slice(0, 4), slice(5, 8)) | within(slice(8, 9), slice(0, 1))),
+        {"rows": "0 to 3", "columns": "5 to 7"},
+    ),
+    Twins(
+        PlacesCode.BLOCK,
+        lambda: hidden(within(slice(0, 9, 4), slice(5, 8))),
+        lambda: hidden(within(slice(0, 9, 2), slice(5, 8))),
+        {"rows": "0, 4, 8", "columns": "5 to 7"},
+    ),
+    Twins(
+        PlacesCode.SOME_INDICES,
+        lambda: case(torch.where(torch.arange(32) % 4 == 2, float("-inf"), X[0, 0]), X[0, 0]),
+        lambda: case(torch.where(torch.arange(32) // 4 == 2, float("-inf"), X[0, 0]), X[0, 0]),
+        {"number": 8, "size": 32},
+    ),
+    Twins(
+        PlacesCode.SOME_ELEMENTS,
+        lambda: hidden(shuffled(within(slice(0, 4), slice(5, 8)))),
+        lambda: hidden(within(slice(0, 4), slice(5, 8))),
+        {"number": 24, "size": 512},
+    ),
+    Twins(
+        Kind.MASK_ARGUMENTS,
+        lambda: masking("input.is_causal", True, False),
+        lambda: masking("input.is_causal", True, True),
+    ),
+    Twins(
+        Kind.ARGUMENT,
+        lambda: masking("input.is_causal", True, False),
+        lambda: masking("input.is_causal", True, True),
+        {"argument": "is_causal", "target": "True", "reference": "False"},
+    ),
+    Twins(
+        Kind.OTHER_ARGUMENTS,
+        lambda: masking("input.eps", 1e-6, 1e-5),
+        lambda: masking("input.eps", 1e-5, 1e-5),
+    ),
+    Twins(
+        Kind.NOT_FINITE,
+        lambda: overflowed(1.0, "forward"),
+        lambda: case(1e30 * X, X),
+        {"num_posinf_target": 1, "num_posinf_reference": 0, "numel": X.numel()},
+    ),
+    Twins(
+        Kind.SATURATED,
+        lambda: case((1e5 * X).clamp(-65504, 65504), 1e5 * X),
+        lambda: case((1e5 * X).clamp(-65000, 65000), 1e5 * X),
+        {"target": 65504.0, "reference": float((1e5 * X).abs().max()), "dtype": "float16"},
+    ),
+    Twins(
+        Kind.UNDERFLOW,
+        lambda: case(torch.where(SMALL.abs() < 5.9e-8, 0, SMALL), SMALL),
+        lambda: case(torch.where(SMALL.abs() < 5.9e-8, SMALL / 2, SMALL), SMALL),
+        {"lost": int((SMALL.abs() < 5.9e-8).sum()), "numel": X.numel(), "dtype": "float16", "normal": 0},
+    ),
+    Twins(
+        Kind.AS_ITS_REPEAT,
+        lambda: case(noisy(X, 1e-3), X, repeat=1e-3),
+        lambda: case(noisy(X, 1e-1), X, repeat=1e-3),
+        {"repeat": 1e-3},
+    ),
+    Twins(
+        Kind.SUM_OVER_RANKS,
+        lambda: of_rank_0(sum(GRADS)),
+        lambda: of_rank_0(sum(GRADS) + 2 * GRADS[1].roll(1, 0)),
+        {"ranks": ("0", "1", "2", "3")},
+    ),
+    Twins(Kind.MEAN_OVER_RANKS, lambda: of_rank_0(sum(GRADS) / 4), lambda: of_rank_0(sum(GRADS) / 2)),
+    Twins(
+        Kind.FEWER_COLLECTIVES,
+        lambda: of_rank_0(sum(GRADS), target_run=RunFacts(collectives={"all_reduce": 1})),
+        lambda: of_rank_0(sum(GRADS), target_run=RunFacts(collectives={"all_reduce": 2})),
+        {"target": 1, "reference": 2, "collective": "all_reduce"},
+    ),
+    Twins(
+        Kind.RECOMPUTED_OTHERWISE,
+        lambda: recomputed(dropped(0.1, 2)),
+        lambda: recomputed(dropped(0.1, 1)),
+    ),
+    Twins(
+        Kind.OF_TARGET_STEP,
+        lambda: case(GRADS[0], GRADS[1], elsewhere=Elsewhere(target_earlier=((3, known(GRADS[0])),))),
+        lambda: case(GRADS[0], GRADS[1], elsewhere=Elsewhere(target_earlier=((3, known(GRADS[2])),))),
+        {"earlier": 3},
+    ),
+    Twins(Kind.OF_MICROBATCH, lambda: of_microbatch(0, 1), lambda: of_microbatch(2, 1), {"earlier": 0}),
+    Twins(
+        Kind.NO_GRADIENT,
+        lambda: case(None, X, phase="backward", slot="input.0"),
+        lambda: case(X, None, phase="backward", slot="input.0"),
+    ),
+    Twins(
+        Kind.NO_GRADIENT_IN_REFERENCE,
+        lambda: case(X, None, phase="backward", slot="input.0"),
+        lambda: case(None, X, phase="backward", slot="input.0"),
+    ),
+    Twins(
+        Kind.ZERO_GRADIENT,
+        lambda: case(0 * X, X, phase="backward", slot="input.0"),
+        lambda: case(1e-30 * X, X, phase="backward", slot="input.0"),
+    ),
+    Twins(
+        Kind.ZERO_GRADIENT_IN_REFERENCE,
+        lambda: case(X, 0 * X, phase="backward", slot="input.0"),
+        lambda: case(0 * X, X, phase="backward", slot="input.0"),
+    ),
+    Twins(
+        Kind.SAMPLES_SHARED,
+        lambda: case(torch.cat((IDS[:3], OTHER_IDS[3:])), IDS, slot="input.0", module=""),
+        lambda: case(OTHER_IDS, IDS, slot="input.0", module=""),
+        {"shared": 3, "samples": 4},
+    ),
+    Twins(
+        Kind.SAMPLES_REORDERED,
+        lambda: case(IDS.flip(0), IDS, slot="input.0", module=""),
+        lambda: case(IDS.flip(1), IDS, slot="input.0", module=""),
+    ),
+    Twins(
+        Kind.OTHER_BATCH,
+        lambda: case(OTHER_IDS, IDS, slot="input.0", module=""),
+        lambda: case(torch.cat((IDS[:3], OTHER_IDS[3:])), IDS, slot="input.0", module=""),
+        {"differ": float((OTHER_IDS != IDS).double().mean())},
+    ),
+    Twins(
+        Kind.UPDATE_LOST,
+        lambda: parameter((COARSE - 1e-3 * GRADS[1]).bfloat16(), COARSE - 1e-3 * GRADS[1], before=COARSE),
+        lambda: parameter((COARSE - GRADS[1]).bfloat16(), COARSE - GRADS[1], before=COARSE),
+        {"dtype": "bfloat16"},
+    ),
+    Twins(
+        Kind.ALONG_WEIGHTS,
+        lambda: parameter(MOVED - 0.001 * GRADS[0], MOVED),
+        lambda: parameter(MOVED - 0.001 * GRADS[2], MOVED),
+        {"factor": -0.001},
+    ),
+    Twins(
+        Kind.ALONG_UPDATE,
+        lambda: parameter(GRADS[0] - 0.005 * GRADS[1], MOVED),
+        lambda: parameter(GRADS[0] - 0.005 * GRADS[2], MOVED),
+        {"factor": 0.5},
+    ),
+    Twins(
+        SettingReason.CLASS,
+        lambda: parameter(
+            0.99 * MOVED, MOVED, target_settings={"class": "Adam"}, reference_settings={"class": "SGD"}
+        ),
+        lambda: parameter(
+            0.99 * MOVED, MOVED, target_settings={"class": "Adam"}, reference_settings={"class": "Adam"}
+        ),
+        {"target": "Adam", "reference": "SGD"},
+    ),
+    Twins(FactorCode.SQUARE_ROOT, lambda: case(2**0.5 * X, X), lambda: case(1.5 * X, X), {"number": 2}),
+    Twins(FactorCode.LOGARITHM, lambda: case(X * math.log(2), X), lambda: case(0.7 * X, X), {"number": 2}),
+    Twins(FactorCode.SIZE, lambda: case(33 * WIDE, WIDE), lambda: case(37 * WIDE, WIDE), {"number": 33}),
+    Twins(
+        FactorCode.ROOT_OF_SIZE,
+        lambda: case(33**0.5 * WIDE, WIDE),
+        lambda: case(37**0.5 * WIDE, WIDE),
+        {"number": 33},
+    ),
+    Twins(
+        FactorCode.WORLD_SIZE,
+        lambda: case(14 * X, X, target_run=RunFacts(world_size=14), **GRADIENT),
+        lambda: case(14 * X, X, target_run=RunFacts(world_size=13), **GRADIENT),
+        {"number": 14},
+    ),
+    Twins(
+        FactorCode.TOKENS_OF_RANK,
+        lambda: case(90 / 37 * X, X, target_run=RunFacts(tokens=37, rank_tokens=(37, 53)), **GRADIENT),
+        lambda: case(90 / 37 * X, X, target_run=RunFacts(tokens=37, rank_tokens=(37, 57)), **GRADIENT),
+    ),
+    Twins(
+        FactorCode.GRADIENT_NORMS,
+        lambda: normed(2.9, 1.7, **GRADIENT),
+        lambda: normed(2.9, 1.8, **GRADIENT),
+    ),
+    Twins(  # of what a norm is made of it tells nothing
+        FactorCode.GRADIENT_NORMS,
+        lambda: normed(2.9, 1.7, **GRADIENT),
+        lambda: normed(2.9, 1.7, phase="backward"),
+    ),
+    Twins(
+        FactorCode.LEARNING_RATES,
+        lambda: rated(2.9e-3, 1.7e-3),
+        lambda: rated(2.9e-3, 1.8e-3),
     ),
     Twins(
         PlacesCode.PART_OF_TRIANGLE,

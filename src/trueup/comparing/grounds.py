@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from trueup.comparing.first import First, Preceding
@@ -136,13 +137,21 @@ def _size(row: RecordRow) -> list[Reason]:
     return found
 
 
+def _shrunk(row: RecordRow) -> float:
+    """The target's norm over the reference's where it is smaller; infinite where not, or not known."""
+    target, reference = row.target_l2_norm, row.reference_l2_norm
+    return target / reference if target and reference and target < reference else math.inf
+
+
 def _norms(row: RecordRow) -> list[Reason]:
     if row.not_finite_apart is not None:
         return []
     found = []
     if row.scale is not None and row.residual is not None and row.rel_l2:
         factor, size = row.scale - 1, row.rel_l2
-        if abs(factor) > FACTOR_OF_DIFFERENCE * size and row.residual < REST_OF_DIFFERENCE * size:
+        # That a target is nearly zero explains the difference, and says nothing of what it is.
+        left = row.residual / min(size, _shrunk(row))
+        if abs(factor) > FACTOR_OF_DIFFERENCE * size and left < REST_OF_DIFFERENCE:
             found.append(reason(EvidenceCode.COMMON_FACTOR, factor=factor, residual=row.residual))
     if row.target_l2_norm is not None and row.reference_l2_norm is not None:
         found.append(reason(EvidenceCode.NORMS, target=row.target_l2_norm, reference=row.reference_l2_norm))

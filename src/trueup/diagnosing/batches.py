@@ -399,6 +399,8 @@ def _mapped(target: Ints, reference: Ints) -> Relation | None:
         return None
     if max(pairs.values()) < 2:  # once is no rule
         return None
+    if len({theirs for _, theirs in pairs}) < len(pairs):
+        return None  # one id stands for two
     if any(np.any((reference == theirs) & ~apart) for _, theirs in pairs):
         return None
     common = pairs.most_common()

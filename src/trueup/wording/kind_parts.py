@@ -43,7 +43,13 @@ def _diagonals(facts: Facts) -> str:
 
 
 def _block(facts: Facts) -> str:
-    return facts.fill("in the block of rows {rows} and columns {columns}")
+    apart = "," in f"{facts['rows']}{facts['columns']}"
+    where = (
+        "where rows {rows} meet columns {columns}"
+        if apart
+        else "in the block of rows {rows} and columns {columns}"
+    )
+    return facts.fill(where)
 
 
 def _dims(facts: Facts) -> str:
@@ -116,7 +122,10 @@ PHRASES = {
     ),
     PlacesCode.COLUMNS: Phrase(sentence="in columns {columns}", samples=({"columns": "3 to 5"},)),
     PlacesCode.ROWS: Phrase(sentence="in rows {rows}", samples=({"rows": "3 to 5"},)),
-    PlacesCode.BLOCK: Phrase(sentence=_block, samples=({"rows": "0 to 3", "columns": "4 to 7"},)),
+    PlacesCode.BLOCK: Phrase(
+        sentence=_block,
+        samples=({"rows": "0 to 3", "columns": "4 to 7"}, {"rows": "0 to 3, 7", "columns": "4"}),
+    ),
     PlacesCode.DIAGONALS: Phrase(
         sentence=_diagonals,
         samples=({"first": 0, "last": 0}, {"first": 3, "last": 3}, {"first": -1, "last": 1}),

@@ -81,14 +81,16 @@ _AT: dict[str, object] = {"origin_phase": "forward", "origin_slot": "output.0"}
 
 
 def _say(template: Template, *samples: Mapping[str, object], part: bool = False) -> Phrase:
-    """A sentence about the origin's tensor: ``{subject}`` is what it is; where only a part of it was looked
-    at, that is said at the end."""
+    """A sentence about the origin's tensor: ``{subject}`` is what it is. How much it explains is said where
+    it is not all; where only a part of the tensor was looked at, that is said at the end."""
 
     def sentence(facts: Facts) -> str:
         what = subject(str(facts["origin_phase"]), str(facts["origin_slot"]))
         seen = facts.get("part_seen")
         text = facts.fill(template, subject=what) if isinstance(template, str) else template(facts)
         text = text.replace("{subject}", what)
+        if facts.get("explains") is not None:
+            text += facts.fill(", which explains {explains:percent} of the difference")
         return f"{text} (seen in the part [{seen}])" if seen else text
 
     given = [{**_AT, **one} for one in samples or ({},)]
@@ -150,10 +152,11 @@ def _fitted(what: str, digits: int = 3) -> Callable[[Facts], str]:
 
 def _scaled(facts: Facts) -> str:
     scale = float(facts["factor"])
-    text = f"{{subject}} is {scale:.6g} times the reference's"
+    is_ = "norm, mean and extremes of {subject} are" if facts.get("of_statistics") else "{subject} is"
+    text = f"{is_} {scale:.6g} times the reference's"
     if abs(scale - 1) < 0.05:
         size = "large" if scale > 1 else "small"
-        text = f"{{subject}} is {100 * abs(scale - 1):.3g} % too {size} (factor {scale:.9g})"
+        text = f"{is_} {100 * abs(scale - 1):.3g} % too {size} (factor {scale:.9g})"
     known = [part for part in facts.parts if part != f"{scale:.6g}"]
     return text + (f" ({', or '.join(known)})" if known else "")
 
@@ -178,6 +181,11 @@ def _offset_by_table(facts: Facts) -> str:
 def _nothing_else(facts: Facts) -> str:
     if facts.get("single"):
         return facts.fill("{{subject}} differs by {rel_l2} (relative), and one number does not say how")
+    if facts.get("of_sketches"):
+        return facts.fill(
+            "{{subject}} differs by about {rel_l2} (relative l2), and not by a scale or sign; values were "
+            "not kept"
+        )
     return facts.fill(
         "{{subject}} differs by {rel_l2} (relative l2), and no scale, sign, shift or order maps one "
         "side to the other: another computation, perhaps with a term more or less"
@@ -224,6 +232,15 @@ def _not_finite(facts: Facts) -> str:
         if facts[f"{name}_target"] != facts[f"{name}_reference"]
     ]
     return f"{{subject}} has {', '.join(shown)} of {facts['numel']} values"
+
+
+def _underflow(facts: Facts) -> str:
+    smallest = "smallest normal" if facts.get("normal") else "smallest"
+    return facts.fill(
+        "{lost} of {numel} values are zero where the reference's magnitudes are up to {largest}: below "
+        "{limit}, the {smallest} {dtype}",
+        smallest=smallest,
+    )
 
 
 def _gradient(what: str) -> Callable[[Facts], str]:
@@ -513,6 +530,8 @@ PHRASES: dict[KindReason, Phrase] = {
         _scaled,
         {"factor": 2.0, "parts": (reason(FactorCode.NUMBER, number=2),)},
         {"factor": 1.002},
+        {"factor": 3.0, "of_statistics": 1},
+        {"factor": 3.0, "explains": 0.85},
         part=True,
     ),
     KindReason.LOGIT_TEMPERATURE: _say(
@@ -624,7 +643,9 @@ PHRASES: dict[KindReason, Phrase] = {
         "{side}: an error that is limited (Huber, smooth L1)",
         {"side": "target"},
     ),
-    KindReason.NOTHING_ELSE: _say(_nothing_else, {"rel_l2": 0.1}, {"rel_l2": 0.1, "single": 1}),
+    KindReason.NOTHING_ELSE: _say(
+        _nothing_else, {"rel_l2": 0.1}, {"rel_l2": 0.1, "single": 1}, {"rel_l2": 0.1, "of_sketches": 1}
+    ),
     KindReason.SUM_OVER_RANKS: _say(_over_ranks("sum"), {"ranks": ["0", "1"]}),
     KindReason.MEAN_OVER_RANKS: _say(
         _over_ranks("mean"),
@@ -659,7 +680,7 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.SAME_NUMBERS: _say("{subject} holds the reference's numbers in a different order"),
     KindReason.SAME_STATISTICS: _say(
-        "{subject} has every statistic of the reference's, but a different order"
+        "{subject} has every statistic of the reference's and other bits, as where the order differs"
     ),
     KindReason.OTHER_PLACES: _say(
         _other_places,
@@ -725,10 +746,9 @@ PHRASES: dict[KindReason, Phrase] = {
         {"dtype": "float16", "target": 65504.0, "reference": 2e5},
     ),
     KindReason.UNDERFLOW: _say(
-        "{lost} of {numel} values are zero where the reference's magnitudes are up to {largest}: "
-        "below {limit}, "
-        "the smallest {dtype}",
-        {"lost": 40, "numel": 512, "largest": 5e-8, "limit": 6e-8, "dtype": "float16"},
+        _underflow,
+        {"lost": 40, "numel": 512, "largest": 5e-8, "limit": 6e-8, "normal": 0, "dtype": "float16"},
+        {"lost": 40, "numel": 512, "largest": 5e-5, "limit": 6.1e-5, "normal": 1, "dtype": "float16"},
     ),
     KindReason.BIT_FLIPPED: _say(
         _flipped,
@@ -768,7 +788,9 @@ PHRASES: dict[KindReason, Phrase] = {
         {"rows": 4, "size": 64},
     ),
     KindReason.LAST_POSITION_AGREES: _say(
-        "every position except the last differs: positions attend to later ones"
+        "the last position agrees, and {differ:percent} of those before it differ: positions attend to later "
+        "ones",
+        {"differ": 1.0},
     ),
     KindReason.POSITIONS_AGREE_UP_TO: _say(
         lambda facts: (

@@ -37,7 +37,9 @@ def _differ(facts: Facts) -> str:
 
 
 def _part(facts: Facts) -> str:
-    rows = f"row {facts['first']}" if facts["num"] == 1 else f"rows {facts['first']} to {facts['last']}"
+    num, first, last = facts["num"], facts["first"], facts["last"]
+    rows = f"row {first}" if num == 1 else f"rows {first} to {last}"
+    rows = rows if last - first < num else f"between row {first} and row {last}"
     return f"different rows: {facts['num']} of {count(facts['total'], 'row')} ({rows})"
 
 
@@ -113,8 +115,17 @@ PHRASES = {
         _part,
         {"num": 1, "total": 8, "first": 3, "last": 3},
         {"num": 2, "total": 8, "first": 3, "last": 6},
+        {"num": 4, "total": 8, "first": 3, "last": 6},
     ),
-    W.ROUNDED: clause("the reference's values, rounded to {dtype}", {"dtype": "bfloat16"}),
+    W.ROUNDED: clause(
+        lambda facts: facts.fill(
+            "the reference's values, rounded to {dtype}"
+            if facts.get("side") != "reference"
+            else "what the reference holds rounded to {dtype}"
+        ),
+        {"dtype": "bfloat16", "side": "target"},
+        {"dtype": "bfloat16", "side": "reference"},
+    ),
     W.NEAR: clause(
         "relative difference {rel_diff:.3g}: the same initialization, changed later in one of the runs",
         {"rel_diff": 0.1},

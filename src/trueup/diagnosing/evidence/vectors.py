@@ -36,6 +36,8 @@ class Vectors:
     """relative size of one rounding of either side"""
     num_values: int
     """elements of the tensors"""
+    one_sided: float
+    """share of the elements that are NaN or infinite on one side alone, or otherwise: no vector holds them"""
     like: Callable[[Known | None], Floats | None]
     """another tensor of the same shape in the same form, None where it cannot be had"""
 
@@ -46,7 +48,10 @@ class Vectors:
 
     @property
     def rel(self) -> float:
-        """``||t - r|| / ||r||``; infinite where only the reference is zero."""
+        """``||t - r|| / ||r||``; infinite where only the reference is zero, and where something is NaN or
+        infinite on one side alone."""
+        if self.one_sided:
+            return float("inf")
         if self.norm > 0:
             return self.difference / self.norm
         return float("inf") if self.difference > 0 else 0.0
@@ -78,9 +83,16 @@ def vectors_of(
             return None
         return other.sketch if np.isfinite(other.sketch).all() else None
 
-    return _vectors(
-        target.sketch, reference.sketch, False, max(rounding, SKETCH_ROUNDING), target.numel, like
-    )
+    rounding, one_sided = max(rounding, SKETCH_ROUNDING), _counted_apart(target, reference)
+    return _vectors(target.sketch, reference.sketch, False, rounding, target.numel, one_sided, like)
+
+
+def _counted_apart(target: Known, reference: Known) -> float:
+    """Share of the elements that are NaN or infinite on one side alone, as far as counts tell: sketches leave
+    them out on each side."""
+    names = ("num_nan", "num_posinf", "num_neginf")
+    counts = (np.nan_to_num([known.statistic(name) for name in names]) for known in (target, reference))
+    return float(np.abs(np.subtract(*counts)).max()) / target.numel
 
 
 def _from_values(
@@ -88,7 +100,9 @@ def _from_values(
 ) -> Vectors | None:
     finite = np.isfinite(a) & np.isfinite(b)
     keep: NDArray[np.bool_] | None = None if finite.all() else finite
+    one_sided = 0.0
     if keep is not None:
+        one_sided = float((~(finite | (a == b) | (np.isnan(a) & np.isnan(b)))).mean())
         a, b = a[keep], b[keep]
         if not len(a):
             return None
@@ -103,7 +117,7 @@ def _from_values(
         flat = flat if keep is None else flat[keep]
         return np.where(np.isfinite(flat), flat, 0.0) if not np.isfinite(flat).all() else flat
 
-    return _vectors(a, b, True, rounding, target.numel, like)
+    return _vectors(a, b, True, rounding, target.numel, one_sided, like)
 
 
 def _vectors(
@@ -112,6 +126,7 @@ def _vectors(
     exact: bool,
     rounding: float,
     num_values: int,
+    one_sided: float,
     like: Callable[[Known | None], Floats | None],
 ) -> Vectors:
     with np.errstate(over="ignore", invalid="ignore"):
@@ -124,6 +139,7 @@ def _vectors(
             target_norm=length(a),
             rounding=rounding,
             num_values=num_values,
+            one_sided=one_sided,
             like=like,
         )
 

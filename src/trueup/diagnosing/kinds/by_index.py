@@ -105,8 +105,7 @@ def _factors(t: Floats, r: Floats, near: float) -> _Factors | None:
     with np.errstate(invalid="ignore", divide="ignore"):
         values = np.where(some, (a * b).sum(axis=1) / square, np.nan)
     rest = np.sqrt(np.square(a[some] - values[some, None] * b[some]).sum(axis=1))
-    size = np.maximum(np.sqrt(np.square(a[some]).sum(axis=1)), np.sqrt(square[some]))
-    if (rest > near * size).any():
+    if (rest > near * np.sqrt(np.square(a[some]).sum(axis=1))).any():
         return None
     spread = np.abs(values[some] - np.median(values[some])).max()
     least = FAR_ROUNDINGS / CLOSE_ROUNDINGS * near

@@ -18,6 +18,7 @@ from trueup.diagnosing.kinds.thresholds import (
     DROPOUT_SCALE,
     FEW_NUMBERS,
     FITTED_ROWS,
+    FULL_SHARE,
     MANY_NUMBERS,
     NEAR_ONE,
     NEARLY,
@@ -87,7 +88,9 @@ def _softmax(evidence: Evidence, t: Floats, r: Floats) -> Iterator[Found]:
     slope = float((x * y).sum()) / square
     left = float(np.sqrt(np.square(x - slope * y).sum() / square))
     error = max(left / np.sqrt(seen.sum()), evidence.roundoff)
+    rounded = CLOSE_ROUNDINGS * evidence.roundoff * np.sqrt(seen.sum() / square)
     even = left < REPRODUCED * max(1.0, abs(slope))
+    even = even and left <= max((1.0 - FULL_SHARE) * abs(slope - 1), rounded)  # else it explains a part
     if even and slope > 0 and abs(slope - 1) > 2 * CHANCE_Z * error:
         yield _found(evidence, KindReason.SOFTMAX_FACTOR, slope, 1.0)
 

@@ -107,18 +107,24 @@ def _dtypes(evidence: Evidence) -> Found | None:
     t, r, vectors = evidence.target, evidence.reference, evidence.vectors
     if t is None or r is None or t.dtype == r.dtype or not (_floating(t.dtype) and _floating(r.dtype)):
         return None
-    if vectors is not None and vectors.rel > FAR_ROUNDINGS * evidence.roundoff:
+    rel = _apart(vectors)
+    if rel is not None and rel > FAR_ROUNDINGS * evidence.roundoff:
         return None  # another tensor
-    fits = vectors is not None and vectors.rel <= ROUNDINGS_APART * evidence.roundoff
+    fits = rel is not None and rel <= ROUNDINGS_APART * evidence.roundoff
     sentence = said(
         evidence,
         KindReason.DTYPES_DIFFER,
         target=t.dtype,
         reference=r.dtype,
-        rel_l2=None if vectors is None else vectors.rel,
+        rel_l2=rel,
         roundoff=evidence.roundoff,
     )
     return Found(rank=EvidenceRank.EVERY_ELEMENT if fits else EvidenceRank.CONSISTENT, sentence=sentence)
+
+
+def _apart(vectors: Vectors | None) -> float | None:
+    """By how much they differ; None where that is not known, or not finite on one side alone."""
+    return None if vectors is None or vectors.one_sided else vectors.rel
 
 
 def _grid(evidence: Evidence) -> Found | None:
@@ -134,15 +140,16 @@ def _grid(evidence: Evidence) -> Found | None:
         seen = sample(others)
         if not seen.size or float(on_grid(seen, grid).mean()) > GRID_SHARE:
             continue
-        if vectors is not None and vectors.rel > FAR_ROUNDINGS * ROUNDOFF[grid]:
+        rel = _apart(vectors)
+        if rel is not None and rel > FAR_ROUNDINGS * ROUNDOFF[grid]:
             continue  # another tensor
-        fits = vectors is not None and vectors.rel <= ROUNDINGS_APART * ROUNDOFF[grid]
+        fits = rel is not None and rel <= ROUNDINGS_APART * ROUNDOFF[grid]
         sentence = said(
             evidence,
             KindReason.ON_A_GRID,
             side=side,
             dtype=grid,
-            rel_l2=None if vectors is None else vectors.rel,
+            rel_l2=rel,
             roundoff=ROUNDOFF[grid],
         )
         return Found(rank=EvidenceRank.EVERY_ELEMENT if fits else EvidenceRank.GUESS, sentence=sentence)

@@ -66,15 +66,17 @@ def explained(evidence: Evidence, vectors: Vectors, residual: float, *, z: float
     origin's tolerance, but at most ``ROUNDED_SHARE`` of the difference. A residual no larger than two
     roundings beside an effect of ``z`` well over chance counts as whole, for any difference: a scale of
     1.002 in bfloat16 hides below the rounding and is certain all the same.
+
+    A target smaller than the reference and the difference is held against itself: that it is nearly zero
+    explains the difference, and says nothing of what it is. No hypothesis explains what is NaN or infinite
+    on one side alone.
     """
     if vectors.difference == 0 or not np.isfinite(residual) or not np.isfinite(vectors.difference):
         return 0.0
     if z < SIGNIFICANT_Z:
         return 0.0
-    allowed = max(vectors.rounding, evidence.origin.tolerance or 0.0) * vectors.norm
-    floor = min(allowed, ROUNDED_SHARE * vectors.difference)
-    left = float(np.sqrt(max(residual - floor, 0.0)) * np.sqrt(residual + floor))
-    share = max(0.0, 1.0 - left / vectors.difference)
+    relative = max(vectors.rounding, evidence.origin.tolerance or 0.0)
+    share = _share(residual, vectors.difference, relative * vectors.norm)
     coarse = vectors.rounding >= COARSE_ROUNDOFF
     if (
         coarse
@@ -83,7 +85,16 @@ def explained(evidence: Evidence, vectors: Vectors, residual: float, *, z: float
     ):
         above = (z - SIGNIFICANT_Z) / (CERTAIN_Z - SIGNIFICANT_Z)
         share = max(share, min(1.0, HIDDEN_SHARE + (1.0 - HIDDEN_SHARE) * above))
-    return share
+    if 0 < vectors.target_norm < min(vectors.norm, vectors.difference):
+        share = min(share, _share(residual, vectors.target_norm, relative * vectors.target_norm))
+    return min(share, 1.0 - vectors.one_sided)
+
+
+def _share(residual: float, whole: float, allowed: float) -> float:
+    """Share of a length that a residual leaves, of which so much is allowed."""
+    floor = min(allowed, ROUNDED_SHARE * whole)
+    left = float(np.sqrt(max(residual - floor, 0.0)) * np.sqrt(residual + floor))
+    return max(0.0, 1.0 - left / whole)
 
 
 def holds_everywhere(evidence: Evidence, direction: Floats, factor: float) -> bool:

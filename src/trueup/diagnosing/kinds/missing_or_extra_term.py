@@ -318,7 +318,7 @@ def by_elimination(evidence: Evidence) -> Found | None:
         return None
     if not SUMMED_ROUNDINGS * vectors.rounding < vectors.rel < UNRELATED:
         return None
-    facts = {"single": 1} if vectors.num_values == 1 else {}
+    facts = {"single": 1} if vectors.num_values == 1 else {} if vectors.exact else {"of_sketches": 1}
     sentence = said(evidence, KindReason.NOTHING_ELSE, rel_l2=vectors.rel, **facts)
     return Found(rank=EvidenceRank.BY_ELIMINATION, sentence=sentence)
 

@@ -75,9 +75,8 @@ def _underflow(evidence: Evidence) -> Found | None:
     if found is None or not may_compute_in(evidence, found[0]):
         return None
     dtype, limit = found
-    sentence = said(
-        evidence, KindReason.UNDERFLOW, lost=num, numel=a.size, largest=largest, limit=limit, dtype=dtype
-    )
+    facts = {"largest": largest, "limit": limit, "normal": limit == DTYPES[dtype].smallest_normal}
+    sentence = said(evidence, KindReason.UNDERFLOW, lost=num, numel=a.size, dtype=dtype, **facts)
     rank = EvidenceRank.EVERY_ELEMENT if num >= LOST_WIDELY * a.size else EvidenceRank.CONSISTENT
     return Found(rank=rank, sentence=sentence)
 

@@ -99,7 +99,7 @@ class KindRule:
             family=self.family,
             rank=found.rank,
             measure=round(min(max(found.measure, 0.0), 1.0), 4),
-            sentence=found.sentence,
+            sentence=_with_share(found),
             causes=tuple(reason(code) for code in dict.fromkeys((*found.causes, *usual))),
             next=reason(self.advice),
             factor=found.factor,
@@ -110,6 +110,14 @@ class KindRule:
         phase = evidence.origin.phase
         alone = evidence.target_run.world_size == evidence.reference_run.world_size == 1
         return phase in self.in_phases.get(cause, (phase,)) and not (alone and cause in _AMONG_RANKS)
+
+
+def _with_share(found: Found) -> Reason:
+    """The sentence; where it leaves more of the difference than rounding, how much it explains."""
+    sentence = found.sentence
+    if found.rank not in (EvidenceRank.MOST, EvidenceRank.SOME):
+        return sentence
+    return replace(sentence, numbers=(*sentence.numbers, ("explains", round(found.measure, 4))))
 
 
 Fact = Number | Place | Sequence[str]

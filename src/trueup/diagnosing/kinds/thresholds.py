@@ -325,7 +325,7 @@ MOSTLY = chosen("kinds.mostly", 0.9, _ELEMENTS, "nine elements in ten")
 NEARLY = chosen("kinds.nearly", 0.99, _ELEMENTS, "99 in a hundred: some rounding at borders")
 NEARLY_ALL = chosen("kinds.nearly_all", 0.999, _ELEMENTS, "999 in a thousand")
 UNEVEN_PLACES = chosen(
-    "kinds.uneven_places", 0.02, "of the samples", "a mask is the same in 98 of 100 samples"
+    "kinds.uneven_places", 0.02, "of a pattern's places", "a mask is the same in 98 of 100 samples"
 )
 MORE_THAN_IN_PLACE = chosen(
     "kinds.more_than_in_place",

@@ -33,7 +33,8 @@ from trueup.types.arrays import Bools, Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
-_STATISTICS = ("minimum", "maximum", "mean", "l2_norm", "smallest_nonzero", "num_zero", "num_nan")
+_STATISTICS = ("minimum", "maximum", "mean", "l2_norm", "smallest_nonzero")
+_COUNTS = ("num_zero", "num_nan", "num_posinf", "num_neginf")
 _MAX_PAIRS = 6
 """tensors at hand that are taken for gate and up"""
 
@@ -128,9 +129,11 @@ def _from_values(evidence: Evidence, t: Floats, r: Floats) -> Found | None:
 
 def _same_statistics(evidence: Evidence, t: Known, r: Known) -> Found | None:
     """Every statistic equal, the order-sensitive digest or sketch not."""
-    if t.numel != r.numel or t.same_bits(r) is not False:
+    if t.numel != r.numel or t.dtype != r.dtype or t.same_bits(r) is not False:
         return None
     size = r.statistic("l2_norm")
+    if any(np.nan_to_num(t.statistic(name) - r.statistic(name)) for name in _COUNTS):
+        return None
     for name in _STATISTICS:
         a, b = t.statistic(name), r.statistic(name)
         if not (abs(a - b) <= EQUAL_STATISTICS * size or (np.isnan(a) and np.isnan(b))):

@@ -28,6 +28,8 @@ from trueup.types.reason import Reason, reason
 IGNORED_LABEL = -100
 _ATTENTION = ("attn", "attention", "softmax", "scaled_dot_product")
 _SHOWN = 3
+_MOST_RUNS = 4
+"""of rows or columns, that a place names"""
 
 
 def _arguments(evidence: Evidence) -> Found | None:
@@ -54,11 +56,13 @@ def _hidden(evidence: Evidence) -> Found | None:
         return None
     t, r = both
     a, b = _masked_of_both(evidence, t, r)
-    apart = (a != b) & ~_rounded_away(evidence, t, r)
+    apart = (a != b) & ~(np.isnan(t) | np.isnan(r)) & ~_rounded_away(evidence, t, r)
     if not apart.any() or not _rest_is_kept(evidence, t, r, a | b):
         return None
-    where = _pattern(apart) or _pattern_beside(apart, a & b)
-    if where is None and _is_mask(evidence, t, r):
+    is_mask = _is_mask(evidence, t, r)
+    few = apart.sum() < MIN_NUMBERS and not is_mask  # any pattern fits them
+    where = None if few else _pattern(apart) or _pattern_beside(apart, a & b)
+    if where is None and is_mask:
         where = reason(PlacesCode.SOME_ELEMENTS, number=int(apart.sum()), size=apart.size)
     if where is None:
         return None
@@ -66,8 +70,8 @@ def _hidden(evidence: Evidence) -> Found | None:
         evidence,
         KindReason.HIDES_OTHER_ELEMENTS,
         where,
-        more=int((a & ~b).sum()),
-        fewer=int((b & ~a).sum()),
+        more=int((apart & a).sum()),
+        fewer=int((apart & b).sum()),
         share=float(apart.mean()),
     )
     rank = EvidenceRank.EVERY_ELEMENT
@@ -149,7 +153,15 @@ def _masked(values: Floats, dtype: str) -> Bools:
         return np.asarray(values != 0)
     if dtype.startswith(("int", "uint")):
         return np.asarray(values == IGNORED_LABEL)
-    return np.asarray((values == 0) | (values <= MASKED_BELOW))
+    return np.asarray((values == 0) | _far_below(values))
+
+
+def _far_below(values: Floats) -> Bools:
+    """Elements that a mask has put far below all others; large numbers of a tensor that has many sizes are
+    none."""
+    low = np.asarray(values <= MASKED_BELOW)
+    largest = np.abs(values[~low & np.isfinite(values)]).max(initial=0.0)
+    return low if largest <= HARDLY * -MASKED_BELOW else np.isneginf(values)
 
 
 def _pattern(apart: Bools) -> Reason | None:
@@ -159,9 +171,9 @@ def _pattern(apart: Bools) -> Reason | None:
     if apart.ndim == 1:
         return _run(apart)
     plane = apart.reshape(-1, *apart.shape[-2:])
-    mean = plane.mean(axis=0)
-    if float(((mean > UNEVEN_PLACES) & (mean < 1 - UNEVEN_PLACES)).mean()) <= UNEVEN_PLACES:
-        found = _in_matrix(mean > 0.5)
+    usual = np.asarray(plane.mean(axis=0) > 0.5)
+    if (plane != usual).sum() <= UNEVEN_PLACES * usual.sum() * len(plane):
+        found = _in_matrix(usual)
         if found is not None:
             return found
     rows, columns = (np.asarray(plane.any(axis=a)) for a in (2, 1))
@@ -184,11 +196,14 @@ def _in_matrix(where: Bools) -> Reason | None:
         return _diagonals(int(off.min()), int(off.max()), where.shape)
     rows, columns = (np.asarray(where.any(axis=a)) for a in (1, 0))
     if (where == np.outer(rows, columns)).all():
+        which = _runs(rows), _runs(columns)
+        if None in which:
+            return None
         if rows.all():
-            return reason(PlacesCode.COLUMNS, columns=_first_last(columns))
+            return reason(PlacesCode.COLUMNS, columns=which[1])
         if columns.all():
-            return reason(PlacesCode.ROWS, rows=_first_last(rows))
-        return reason(PlacesCode.BLOCK, rows=_first_last(rows), columns=_first_last(columns))
+            return reason(PlacesCode.ROWS, rows=which[0])
+        return reason(PlacesCode.BLOCK, rows=which[0], columns=which[1])
     if (off < 0).all() or (off > 0).all():
         if _is_blocks(where):
             return reason(PlacesCode.BETWEEN_DOCUMENTS)
@@ -231,9 +246,13 @@ def _run(apart: Bools) -> Reason | None:
     return reason(PlacesCode.SOME_INDICES, number=len(at), size=len(apart))
 
 
-def _first_last(flags: Bools) -> str:
+def _runs(flags: Bools) -> str | None:
+    """Which are set, such as "0 to 3, 7"; None where they are more runs than one reads."""
     at = np.flatnonzero(flags)
-    return f"{at[0]} to {at[-1]}" if len(at) > 1 else str(at[0])
+    runs = np.split(at, np.flatnonzero(np.diff(at) > 1) + 1)
+    if len(runs) > _MOST_RUNS:
+        return None
+    return ", ".join(f"{run[0]} to {run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 # -- the effect on positions ------------------------------------------
@@ -253,8 +272,10 @@ def _positions(evidence: Evidence) -> Found | None:
     if same.all() or _hide_alike(t, r):
         return None
     rows = same.reshape(-1, same.shape[-1])
-    if rows[:, -1].all() and float(rows[:, :-1].mean()) < HARDLY:
-        return Found(rank=EvidenceRank.FITTED, sentence=said(evidence, KindReason.LAST_POSITION_AGREES))
+    differ = 1 - float(rows[:, :-1].mean())
+    if rows[:, -1].all() and differ > 1 - HARDLY:
+        sentence = said(evidence, KindReason.LAST_POSITION_AGREES, differ=differ)
+        return Found(rank=EvidenceRank.FITTED, sentence=sentence)
     heads = np.argmin(rows, axis=1)
     heads[rows.all(axis=1)] = rows.shape[1]
     changed = heads < rows.shape[1]
@@ -278,9 +299,9 @@ def _hidden_ahead(evidence: Evidence, num_rows: int) -> NDArray[np.int64]:
 
 def _hide_alike(t: Floats, r: Floats) -> bool:
     """Whether both are scores or weights of attention, of tokens by tokens, that hide the same elements."""
-    hidden = (r == 0) | (r <= MASKED_BELOW)
+    hidden = (r == 0) | _far_below(r)
     square = t.shape[-1] == t.shape[-2] and bool(hidden.any())
-    return square and np.array_equal((t == 0) | (t <= MASKED_BELOW), hidden)
+    return square and np.array_equal((t == 0) | _far_below(t), hidden)
 
 
 def _is_attention(evidence: Evidence) -> bool:

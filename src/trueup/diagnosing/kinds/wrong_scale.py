@@ -96,7 +96,7 @@ def _statistics_scaled(evidence: Evidence) -> Found | None:
         if not abs(here - scale * r.statistic(name)) <= slack:
             return None
     labels = known_factors(evidence, scale, evidence.roundoff)
-    return _found(evidence, scale, labels, EvidenceRank.CONSISTENT, 1.0)
+    return _found(evidence, scale, labels, EvidenceRank.CONSISTENT, 1.0, of_statistics=True)
 
 
 def given_number(evidence: Evidence) -> Found | None:
@@ -120,9 +120,18 @@ def _given_scaled(evidence: Evidence) -> Found | None:
     return found if found is not None and found.factor is not None else None
 
 
-def _found(evidence: Evidence, scale: float, labels: list[Reason], rank: EvidenceRank, share: float) -> Found:
+def _found(
+    evidence: Evidence,
+    scale: float,
+    labels: list[Reason],
+    rank: EvidenceRank,
+    share: float,
+    *,
+    of_statistics: bool = False,
+) -> Found:
     rank = rank if labels else at_most(rank, EvidenceRank.FITTED)
-    sentence = said(evidence, KindReason.SCALED, *labels, factor=scale)
+    facts = {"of_statistics": True} if of_statistics else {}
+    sentence = said(evidence, KindReason.SCALED, *labels, factor=scale, **facts)
     return Found(rank=rank, measure=share, sentence=sentence, factor=scale)
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trueup.diagnosing.kinds.grids import on_grid
 from trueup.diagnosing.thresholds import (
     CAST_ROUNDINGS,
     CONSTANT_START,
@@ -158,16 +159,15 @@ def _part(target: Floats, reference: Floats) -> Change | None:
 
 
 def _rounded(target: Floats, reference: Floats) -> Change | None:
-    gap = np.abs(target - reference)
+    """One side holds what a coarser dtype can, and the other's values to one rounding of it."""
+    gap, size = np.abs(target - reference), np.maximum(np.abs(target), np.abs(reference))
     for name in ("bfloat16", "float16"):
-        if np.all(
-            gap
-            <= CAST_ROUNDINGS * dtype_from_name(name).eps * np.abs(reference)
-            + dtype_from_name(name).smallest_normal
-        ):
-            return Change(
-                name="rounded", kind="dtype_or_rounding", evidence=reason(Weights.ROUNDED, dtype=name)
-            )
+        entry = dtype_from_name(name)
+        within = gap <= CAST_ROUNDINGS * entry.eps * np.maximum(size, entry.smallest_normal)
+        for side, values in (("target", target), ("reference", reference)):
+            if within.all() and on_grid(values, name).all():
+                rounded = reason(Weights.ROUNDED, dtype=name, side=side)
+                return Change(name="rounded", kind="dtype_or_rounding", evidence=rounded)
     return None
 
 
@@ -189,7 +189,9 @@ def _draw(target: Floats, reference: Floats, gap: float) -> Change:
     if abs(close) > DRAW_ERRORS / np.sqrt(target.size):
         related = reason(Weights.RELATED, correlation=close, target=spreads[0], reference=spreads[1])
         return Change(name="related", kind="wrong_data", evidence=related)
-    if abs(ratio - 1) < max(DRAW_SPREAD, DRAW_ERRORS / np.sqrt(2 * target.size)):
+    centre = abs(float(target.mean() - reference.mean()))
+    is_centred = centre <= DRAW_ERRORS * max(spreads) * np.sqrt(2 / target.size)
+    if is_centred and abs(ratio - 1) < max(DRAW_SPREAD, DRAW_ERRORS / np.sqrt(2 * target.size)):
         draw = reason(Weights.OTHER_DRAW, target=spreads[0], reference=spreads[1])
         return Change(name="other_draw", kind="randomness", evidence=draw)
     init = reason(Weights.OTHER_INIT, target=spreads[0], reference=spreads[1])
