@@ -57,7 +57,9 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         self._places: dict[int, str] = {}
         self._calls: dict[int, CallPlan | None] = {}
         self._num_roots = -1
-        self._substitutes: dict[int, tuple[TensorT, TensorT]] = {}
+        self._given: dict[int, list[TensorT | None]] = {}
+        """identity of each tensor that a call is given -> for each time it is given, what stands in for it"""
+        self._given_to = -1
         self.arrivals = Arrivals(self)
         self._counts = {EQUAL: 0, REPLACED: 0}
         self._free: dict[Reason, list[str]] = {}
@@ -74,7 +76,7 @@ class BaseForcing(Generic[ModuleT, TensorT]):
     def end_step(self) -> None:
         """Forget everything tied to the step under way."""
         self._recorder = self._plan = None
-        self._places, self._calls, self._substitutes = {}, {}, {}
+        self._places, self._calls, self._given = {}, {}, {}
         self.arrivals.forget()
 
     # -- looking up ------------------------------------------
@@ -139,6 +141,10 @@ class BaseForcing(Generic[ModuleT, TensorT]):
     def seen(self, call: int, phase: str, slot: str, tensor: TensorT, row: int | None) -> TensorT | None:
         """Look at a record just made; a gradient that is to be replaced is returned, changed."""
         planned = self.planned(call)
+        if phase == "forward" and slot.startswith("input"):
+            if call != self._given_to:
+                self._given, self._given_to = {}, call
+            self._given.setdefault(id(tensor), []).append(None)
         if planned is None:
             return None
         entry = planned.take(phase, slot)
@@ -241,7 +247,7 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         why = None if given is not None else _other_meaning(self.dtype_name(local), entry)
         self._note(call, phase, slot, REPLACED if why is None else FREE, why, found, entry)
         if given is not None:
-            self._substitutes[id(tensor)] = tensor, given
+            self._given[id(tensor)][-1] = given
 
     def _same_digest(self, local: TensorT, row: int | None, entry: Entry) -> bool | None:
         """Whether summaries alone say that the bits are the same; None where they do not tell."""
@@ -305,7 +311,7 @@ class BaseForcing(Generic[ModuleT, TensorT]):
 
     def _overwrite(self, call: int, slot: str, tensor: TensorT, wanted: TensorT) -> None:
         if self._is_batch(call, "forward", slot, tensor):
-            self._substitutes[id(tensor)] = tensor, self.written_copy(tensor, wanted)
+            self._given[id(tensor)][-1] = self.written_copy(tensor, wanted)
             return
         self.write(tensor, wanted)
 
@@ -328,11 +334,20 @@ class BaseForcing(Generic[ModuleT, TensorT]):
     ) -> tuple[tuple[object, ...], dict[str, object]]:
         """The arguments a root is to be called with: a batch is replaced, not written to, because its memory
         may be a file's."""
-        if not self._substitutes:
+        given, self._given = self._given, {}
+        left = {
+            identity: iter(others)
+            for identity, others in given.items()
+            if any(other is not None for other in others)
+        }
+        if not left:
             return args, kwargs
-        known, self._substitutes = self._substitutes, {}
 
-        return self.with_leaves_replaced(args, kwargs, known)
+        def chosen(leaf: object) -> object:
+            other = next(left[id(leaf)], None) if id(leaf) in left else None
+            return leaf if other is None else other
+
+        return self.with_leaves_replaced(args, kwargs, chosen)
 
     def _look_for_fixed_memory(self) -> None:
         roots = self.engine.roots
@@ -423,9 +438,9 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         raise NotImplementedError
 
     def with_leaves_replaced(
-        self, args: tuple[object, ...], kwargs: dict[str, object], known: dict[int, tuple[TensorT, TensorT]]
+        self, args: tuple[object, ...], kwargs: dict[str, object], chosen: Callable[[object], object]
     ) -> tuple[tuple[object, ...], dict[str, object]]:
-        """The arguments with other tensors in the place of those known by identity."""
+        """The arguments with what is chosen for each of their leaves, asked in their order."""
         raise NotImplementedError
 
     def no_graph(self) -> AbstractContextManager[object]:

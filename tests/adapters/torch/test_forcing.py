@@ -154,6 +154,35 @@ def test_a_whole_number_is_the_same_in_another_dtype(tmp_path: Path) -> None:
     assert set(states(made)) == {"equal"}
 
 
+class Labelled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(8, 8), nn.Linear(8, 8)
+
+    def forward(self, ids: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.head(self.words(ids)), labels)
+
+
+def test_a_tensor_given_twice_is_replaced_only_where_the_reference_has_another(tmp_path: Path) -> None:
+    """A program that trains on all tokens gives one tensor as ids and as labels."""
+
+    def train(ignored: int) -> Callable[[], None]:
+        def run() -> None:
+            torch.manual_seed(0)
+            model = Labelled()
+            ids = torch.arange(8)
+            labels = torch.where(ids < ignored, -100, ids) if ignored else ids
+            model(ids, labels).backward()
+            torch.optim.SGD(model.parameters(), 0.0).step()
+
+        return run
+
+    made, _, _ = replay(tmp_path, train(3), train(0))
+    wrong = sites(made).filter(pl.col("state") != "equal", pl.col("phase") == "forward")
+    assert wrong["slot"].to_list() == ["input.1"]
+    assert wrong["state"].to_list() == ["replaced"]
+
+
 def test_values_that_differed_stay_with_the_replay(tmp_path: Path) -> None:
     """What kinds of faults are told by: the program's own tensor, before it was overwritten."""
     made, reference, _ = replay(tmp_path, LOOPS["plain"], lambda: with_a_scale(1.5))

@@ -7,6 +7,7 @@ are copied by an operation outside the graph.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,16 +124,16 @@ class Forcing(BaseForcing[nn.Cell, Tensor]):
         return tensor._grad_node is None or tensor._grad_node.is_leaf()
 
     def with_leaves_replaced(
-        self, args: tuple[object, ...], kwargs: dict[str, object], known: dict[int, tuple[Tensor, Tensor]]
+        self, args: tuple[object, ...], kwargs: dict[str, object], chosen: Callable[[object], object]
     ) -> tuple[tuple[object, ...], dict[str, object]]:
-        """The arguments with other tensors in the place of those known by identity."""
+        """The arguments with what is chosen for each of their leaves, asked in their order."""
 
         def replaced(leaf: object) -> object:
             if isinstance(leaf, (tuple, list)) and not hasattr(leaf, "_fields"):
                 return type(leaf)(replaced(inner) for inner in leaf)
             if isinstance(leaf, dict):
                 return {key: replaced(inner) for key, inner in leaf.items()}
-            return known[id(leaf)][1] if id(leaf) in known else leaf
+            return chosen(leaf)
 
         return tuple(map(replaced, args)), {name: replaced(value) for name, value in kwargs.items()}
 

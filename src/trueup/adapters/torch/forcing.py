@@ -144,15 +144,10 @@ class Forcing(BaseForcing[nn.Module, Tensor]):
         return tensor.grad_fn is None and not tensor.requires_grad
 
     def with_leaves_replaced(
-        self, args: tuple[object, ...], kwargs: dict[str, object], known: dict[int, tuple[Tensor, Tensor]]
+        self, args: tuple[object, ...], kwargs: dict[str, object], chosen: Callable[[object], object]
     ) -> tuple[tuple[object, ...], dict[str, object]]:
-        """The arguments with other tensors in the place of those known by identity."""
-
-        def replaced(leaf: object) -> object:
-            found = known.get(id(leaf))
-            return leaf if found is None else found[1]
-
-        new: tuple[tuple[object, ...], dict[str, object]] = tree_map(replaced, (args, kwargs))
+        """The arguments with what is chosen for each of their leaves, asked in their order."""
+        new: tuple[tuple[object, ...], dict[str, object]] = tree_map(chosen, (args, kwargs))
         return new
 
     # -- gradients ------------------------------------------

@@ -1,0 +1,73 @@
+"""Labels where a mask hides tokens: padding that counts in the loss is no padding."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from torch import Tensor, nn  # noqa: E402
+from torch.nn.functional import cross_entropy, pad  # noqa: E402
+
+import trueup  # noqa: E402
+from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
+from trueup.diagnosing.pipeline import diagnose  # noqa: E402
+from trueup.types.codes import BatchCode  # noqa: E402
+from trueup.types.finding import Stage  # noqa: E402
+from trueup.types.status import Outcome  # noqa: E402
+
+WORDS = 30
+LENGTHS = torch.tensor([12, 9, 7, 10])
+
+
+class Net(nn.Module):
+    """Each token sees the shown ones before it; the loss is of the next token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(WORDS, 8), nn.Linear(8, WORDS)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Tensor:
+        x = self.words(input_ids) * attention_mask[..., None]
+        logits = self.head(torch.tanh(x.cumsum(1)))
+        return cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+
+
+def trained(folder: Path, *, labels: str, width: int = 12, fill: int = 0) -> Path:
+    """``labels``: what padding has there: ``ignored``, ``counted``, or ``same`` for the ids themselves."""
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    shown = torch.arange(width) < LENGTHS[:, None]
+    ids = torch.where(shown, pad(torch.randint(3, WORDS, (4, 12)), (0, width - 12)), fill)
+    given = {"ignored": torch.where(shown, ids, -100), "counted": ids.clone(), "same": ids}[labels]
+    with trueup.Tracer(folder, level="L0", task="tensor", steps="0"):
+        model(input_ids=ids, attention_mask=shown.long(), labels=given).backward()
+        optimizer.step()
+    return folder
+
+
+def diagnosed(tmp_path: Path, target: dict[str, object], reference: dict[str, object]) -> Diagnosis:
+    pair = [
+        trained(tmp_path / name, **run)  # type: ignore[arg-type]
+        for name, run in (("target", target), ("reference", reference))
+    ]
+    return diagnose(*pair, output=tmp_path / "diagnosis")
+
+
+@pytest.mark.parametrize("labels", ["counted", "same"])
+@pytest.mark.parametrize("fill", [0, 7])
+def test_padding_that_counts_is_told(labels: str, fill: int, tmp_path: Path) -> None:
+    found = diagnosed(tmp_path, {"labels": labels, "fill": fill}, {"labels": "ignored", "fill": fill})
+    first = found.findings[0]
+    assert first.stage is Stage.DATA
+    assert first.headline.code is BatchCode.MASK_DIFFERS
+
+
+@pytest.mark.parametrize("changed", [{"width": 14}, {"fill": 9}])
+def test_padding_that_counts_nowhere_is_no_difference(changed: dict[str, object], tmp_path: Path) -> None:
+    found = diagnosed(tmp_path, {"labels": "ignored", **changed}, {"labels": "ignored"})
+    assert (found.outcome, found.findings) == (Outcome.AGREE, ())
