@@ -93,6 +93,9 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
             )
         ):
             difference = None
+        if difference is not None and difference[1].code in _LIMITS:
+            own, other = _of_all_ranks(own, other, context)
+            difference = _clipping_difference(own, other, scale) or difference
         if difference is not None and difference[1].code is Clip.REPORTED_NORM:
             difference = None if _norms_of_what_is_held(own, other, context, rank) else difference
         if difference is not None:
@@ -117,6 +120,32 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
         books = parts_of(context.target, context.steps[0][0])
         return [replace(first, axis=first.axis or axis_of_norm(ratio, books, context.layout))], []
     return [replace(first, axis=first.axis or axis_of_factors(sides[0], sides[1], context.mesh))], []
+
+
+_LIMITS = (Clip.NORM_DIFFERS, Clip.TARGET_ONLY, Clip.REFERENCE_ONLY)
+"""what is said in numbers of a norm"""
+
+
+def _of_all_ranks(own: Clipping, other: Clipping, context: Context) -> tuple[Clipping, Clipping]:
+    """With the norms of all ranks, where they hold parts of the gradients and scale them by one factor: that
+    of one rank's part is no limit."""
+    if len(context.ranks) == 1 or isinstance(context.target, MergedTrace):
+        return own, other
+    sides = (context.target, own), (context.reference, other)
+    whole = []
+    for (source, clip), step, together in zip(
+        sides, context.steps[0], norms_of_all_ranks(context), strict=True
+    ):
+        every = [clipping_of(context, source, step, rank) for rank in context.ranks]
+        one_factor = all(
+            one is not None and one.way == clip.way and abs(one.factor / clip.factor - 1) <= CLIP_NEAR
+            for one in every
+        )
+        if not one_factor or not clip.clipped_norm or not together:
+            return own, other
+        held = clip.norm / clip.clipped_norm
+        whole.append(replace(clip, norm=together * held, clipped_norm=together))
+    return whole[0], whole[1]
 
 
 def _norms_of_own_parts(context: Context) -> Finding | None:

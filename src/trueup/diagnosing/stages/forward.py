@@ -29,6 +29,7 @@ from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.trainable import frozen_findings, unreached_findings
 from trueup.store import StepView
 from trueup.store.given import root_inputs
+from trueup.store.same_rows import MASK
 from trueup.types.codes import EvidenceCode, ReplayCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.base import Code
@@ -328,6 +329,8 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
             return reason(Stages.BATCH_DIFFERS)
         if any(_is_in_place_of(one.headline, origin, context) for one in data.findings):
             return reason(Stages.BATCH_DIFFERS)
+        if any(map(_is_lone_mask, data.findings)) and _is_given_a_lone_mask(origin, context):
+            return reason(Stages.BATCH_DIFFERS)
     return None
 
 
@@ -353,6 +356,28 @@ def _is_of_the_forward(origin: Origin, context: Context) -> bool:
         return False
     evidence = None if context.evidence_of is None else context.evidence_of(origin)
     return evidence is not None and other_use(evidence) is not None
+
+
+def _is_lone_mask(finding: Finding) -> bool:
+    """Whether one run alone gives its model a mask, which a replay of the other cannot put in."""
+    return finding.headline.code is Stages.INPUT_OF_ONE_SIDE and MASK in str(finding.headline.place("name"))
+
+
+def _is_given_a_lone_mask(origin: Origin, context: Context) -> bool:
+    """Whether the module is given a mask in one run alone, or, of its gradients, holds one that is: what the
+    model has made of its own."""
+    name, slot = (pl.col(column).cast(pl.String) for column in ("name", "slot"))
+    here = name == origin.module
+    if origin.phase == "backward" and origin.module:
+        here |= name.str.starts_with(f"{origin.module}.")
+    masks = context.rows.filter(
+        here,
+        pl.col("step") == origin.step,
+        pl.col("phase").cast(pl.String) == "forward",
+        slot.str.starts_with("input") & slot.str.contains(MASK, literal=True),
+        pl.col("target_shape").is_null() != pl.col("reference_shape").is_null(),
+    )
+    return not masks.is_empty()
 
 
 def _is_in_place_of(headline: Reason, origin: Origin, context: Context) -> bool:
