@@ -14,7 +14,7 @@ from trueup.types.codes import StagesCode
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
-PROGRAM = '''
+PROGRAM = """
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
@@ -63,7 +63,7 @@ for step in range(2):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
-'''
+"""
 
 
 def diagnosed(tmp_path: Path, *, given: str, inner: float = 1.0) -> Diagnosis:
