@@ -1,4 +1,4 @@
-"""Ranks that hold parts of the gradients and clip them together: the norm that is told is that of all ranks."""
+"""Ranks that hold parts of the gradients and clip them together: what is told is the norm of all ranks."""
 
 from __future__ import annotations
 

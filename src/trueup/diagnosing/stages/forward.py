@@ -364,8 +364,8 @@ def _is_lone_mask(finding: Finding) -> bool:
 
 
 def _is_given_a_lone_mask(origin: Origin, context: Context) -> bool:
-    """Whether a module inside the model is given a mask in one run alone, or, of its gradients, holds one that
-    is: what the model has made of its own. The model itself does more than to mask."""
+    """Whether a module inside the model is given a mask in one run alone, or, of its gradients, holds one
+    that is: what the model has made of its own. The model itself does more than to mask."""
     if not origin.module:
         return False
     name, slot = (pl.col(column).cast(pl.String) for column in ("name", "slot"))
