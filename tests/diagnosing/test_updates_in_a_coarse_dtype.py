@@ -135,3 +135,29 @@ def test_rows_that_did_not_arrive_and_elements_whose_gradient_cancels(rows: slic
     target.reshape(-1)[5::32] = old.reshape(-1)[5::32]
     target[rows] = old[rows]
     assert (stale_elements(target, reference, old) is not None) is is_stale
+
+
+def stepped(folder: Path, size: float, *, put_back: bool = False) -> Path:
+    """A bias whose gradient is of this size; ``put_back``: its update is undone."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 8))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    bias = model[0].bias
+    with trueup.Tracer(folder, level="L0", steps="0", task="tensor"):
+        (model(X.float()) - size * bias.mean()).square().mean().backward()
+        bias.grad.mul_(size)
+        held = bias.detach().clone()
+        if put_back:
+            optimizer.register_step_post_hook(lambda *_: bias.data.copy_(held))
+        optimizer.step()
+    return folder
+
+
+@pytest.mark.parametrize(("size", "put_back", "lost"), [(1e-8, False, False), (0.5, True, True)])
+def test_a_gradient_too_small_to_move_a_weight_loses_no_update(
+    size: float, put_back: bool, lost: bool, tmp_path: Path
+) -> None:
+    """That of an attention's key bias is rounding: it moves the weight in one run, and not in the other."""
+    small = stepped(tmp_path / "small", size, put_back=put_back)
+    found = said(small, stepped(tmp_path / "plain", 1.0), tmp_path)
+    assert (Stages.UPDATE_LOST in {one.headline.code for one in found.findings}) is lost

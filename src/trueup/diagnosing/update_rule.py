@@ -98,6 +98,10 @@ class Update(StepFit):
     """that of the tensor which is updated, whatever its values need"""
     has_gradient: bool = True
     """one other than zero reached the optimizer; else a weight rightly stays as it is"""
+    gradient_norm: float | None = None
+    """of what reached the optimizer"""
+    weight_norm: float | None = None
+    """before"""
 
 
 def updates(
@@ -142,6 +146,8 @@ def _update(fqn: str, book: StepView, before: StepView | None, settings: dict[st
         },
         count=None if count is None else float(count.ravel()[0]),
         has_gradient=_has_gradient(fqn, book),
+        gradient_norm=book.norm(book.parameter(fqn, *CLIPPED)),
+        weight_norm=book.norm(at),
     )
     start, end, gradient = book.sample(at), book.sample(after), book.sample(book.parameter(fqn, *CLIPPED))
     if at is None and before is not None:  # a master: as the step before left it

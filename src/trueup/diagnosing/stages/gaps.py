@@ -11,6 +11,7 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.thresholds import DECAY_APART, DECAY_LEAST, EPS_APART, GAP_ERRORS, IMPRECISE_FIT
 from trueup.diagnosing.update_rule import Update
+from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView, TraceSource
 from trueup.store.view import ACCUMULATED, UPDATED, WEIGHT
 
@@ -189,6 +190,21 @@ def _is_rounded_away(target: Update, reference: Update) -> bool:
     return target.after_dtype == reference.after_dtype and spacings is not None and 0 < spacings <= 1
 
 
+def _is_too_small_to_move(still: Update, moving: Update) -> bool:
+    """Whether a step as long for its gradient as the other run's would be lost in the weight's own rounding:
+    the gradient of an attention's key bias is rounding, and moves a weight in one run and none in another.
+    Of rules whose step is in proportion to the gradient: without a second moment."""
+    plain = all(set(one.state_dtypes) <= _PROPORTIONAL for one in (still, moving))
+    known = still.gradient_norm, moving.gradient_norm, still.weight_norm
+    if not plain or None in known or not moving.gradient_norm or still.held_dtype not in DTYPES:
+        return False
+    step = moving.length * (still.gradient_norm or 0.0) / moving.gradient_norm
+    return step <= DTYPES[still.held_dtype].eps * (still.weight_norm or 0.0)
+
+
+_PROPORTIONAL = {"momentum_buffer", "step"}
+
+
 def _state_gap(target: Update, reference: Update) -> Gap | None:
     """The first state that the optimizers keep in two dtypes."""
     for name in sorted(set(target.state_dtypes) & set(reference.state_dtypes) - {"step"}):
@@ -201,7 +217,8 @@ def _state_gap(target: Update, reference: Update) -> Gap | None:
 # In one piece: one branch a constant of an optimizer.
 def _measured_gaps(target: Update, reference: Update) -> Iterator[Gap]:
     if target.moved != reference.moved and max(target.length, reference.length) > 0:
-        if not (reference if target.moved else target).has_gradient:
+        still, moving = (reference, target) if target.moved else (target, reference)
+        if not still.has_gradient or _is_too_small_to_move(still, moving):
             return
         words = ["changed" if moved else "unchanged" for moved in (target.moved, reference.moved)]
         key = "rounded_away" if _is_rounded_away(target, reference) else "moved"
