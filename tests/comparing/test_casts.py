@@ -78,17 +78,22 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(16, 32), Norm(), nn.Linear(32, 4)).to({dtype})
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 for step in range(2):
-    model(torch.randn(8, 16, dtype={dtype})).float().square().mean().backward()
+    out = model(torch.randn(8, 16, dtype={dtype}))
+    loss = nn.functional.smooth_l1_loss({loss})
+    loss.backward()
     optimizer.step()
     optimizer.zero_grad()
 """
 RESULT = "(h * self.weight.float()).type_as(x)"
+LOSS = "out.float(), torch.tanh(out.float())"
 
 
-def captured(folder: Path, dtype: str = "torch.bfloat16", result: str = RESULT, threads: int = 1) -> Path:
+def captured(
+    folder: Path, dtype: str = "torch.bfloat16", result: str = RESULT, loss: str = LOSS, threads: int = 1
+) -> Path:
     program = folder.with_suffix(".py")
     threaded = f"import torch; torch.set_num_threads({threads})\n"
-    program.write_text(threaded + PROGRAM.format(dtype=dtype, result=result), encoding="utf-8")
+    program.write_text(threaded + PROGRAM.format(dtype=dtype, result=result, loss=loss), encoding="utf-8")
     command = ["-m", "trueup", "capture", "-o", str(folder), "--", sys.executable, str(program)]
     subprocess.run([sys.executable, *command], check=True, capture_output=True)
     return folder
@@ -112,12 +117,23 @@ def test_casts_that_made_the_first_other_bits(tmp_path: Path, reference: Path) -
 
 
 @pytest.mark.torch
+def test_casts_in_a_loss_made_the_first_other_bits(tmp_path: Path, reference: Path) -> None:
+    """Its target in bfloat16: outside the model, where a loss is made."""
+    target = captured(tmp_path / "target", loss="out.float(), torch.tanh(out).float()")
+    verdict = compare(target, reference).verdict
+    assert (verdict.outcome, verdict.headline.code) == (Outcome.DIFFER, VerdictCode.CASTS_DIFFER)
+    assert (verdict.phase, verdict.evidence[0].code) == ("loss", EvidenceCode.CODE_CASTS)
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize(
     "changed",
     [
         {"result": "(h.float() * self.weight.float()).to(torch.bfloat16)"},  # the same bits
         {"result": "(self.weight * h).type_as(x) + 0"},  # the same bits, other code
         {"result": "torch.mul(h.type_as(x), self.weight)"},  # another call: as a fused norm rounds
+        {"loss": "out.to(torch.float32), torch.tanh(out.to(torch.float32))"},  # the same bits
+        {"loss": "out.float(), out.tanh().float()"},  # another call makes the target of the loss
         {"result": "h.type_as(x) * self.weight", "threads": 2},  # other kernels may have made other bits
     ],
 )

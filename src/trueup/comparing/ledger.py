@@ -83,7 +83,7 @@ class Ledger:
     one_sided: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(side, phase) -> unmatched records"""
     other_bits: First | None = None
-    """the first record of the first compared step, where it is a forward's and all before it are equal"""
+    """the first record of the first compared step that is not equal, where it is of a forward or a loss"""
     apart: Reason | None = None
     """the first record of the first compared step that is not bit-identical, where all before it are"""
     inside: int = 0
@@ -171,7 +171,7 @@ class Ledger:
         if not equal:
             return
         row = int(compared[equal])
-        if judged.rows.phase_is("forward")[row]:
+        if judged.rows.phase_is("forward", "loss")[row]:
             self.other_bits = first_of_rows(judged, row)
         site, rel_l2, tolerance = (table[name][row].as_py() for name in ("site", "rel_l2", "tolerance"))
         if rel_l2 is not None and tolerance is not None:

@@ -143,3 +143,26 @@ def test_the_program_is_its_own_again_once_the_session_is_over(tmp_path: Path) -
             changed = trained()
         assert any(not torch.equal(a, b) for a, b in zip(changed, own, strict=True))
         assert all(torch.equal(a, b) for a, b in zip(trained(), own, strict=True))
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(torch.bfloat16, 2.0**-8), (None, 2.0**-23)])
+def test_weights_that_fsdp_gathers_in_a_coarser_dtype(
+    tmp_path: Path, dtype: torch.dtype | None, size: float
+) -> None:
+    """A change that float32 alone holds is gone before anything is computed."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+        fully_shard(model, mesh=mesh, mp_policy=MixedPrecisionPolicy(param_dtype=dtype))
+        before = [p.to_local().detach().clone() for p in model.parameters()]
+        with Tracer(tmp_path, steps="0", perturb=3):
+            model(torch.ones(4, 64)).sum().backward()
+            after = [p.to_local().detach().clone() for p in model.parameters()]
+    finally:
+        torch.distributed.destroy_process_group()
+    moved = [((b - a).abs() / a.abs()).max().item() for a, b in zip(before, after, strict=True)]
+    assert moved == pytest.approx([size] * 4, rel=0.6)

@@ -6,7 +6,8 @@ training forward, and every floating input of a root at every forward:
     x (1 + u s),   u the unit roundoff of the dtype the run computes in,
                    s = +1 or -1 in one of EVERY elements at random, else 0
 
-That dtype is autocast's where autocast is on, else the tensor's own, and never finer than the tensor's own.
+That dtype is autocast's where autocast is on, that which FSDP2 gathers weights and casts inputs to where it
+mixes precisions, else the tensor's own, and never finer than the tensor's own.
 x (1 + u) is the next number of its dtype, so an element moves by a whole step or not at all. Rounding is an
 error of 1/12 of a step squared on average; moving one of twelve elements by a step is as much. Moved
 everywhere, the weights alone would be three times noisier than rounding is, and hide as much.
@@ -69,34 +70,36 @@ class Perturbation:
             references: dict[int, ParameterReference[Tensor]] = parameter_references(
                 module.modules(), engine.OWN_PARAMETERS
             )
+            computed_in = dtypes_of_weights(module)
             for name, parameter in parameters.items():
                 known = self._parameters.get(id(parameter))
                 if known is None or known() is not parameter:
-                    self._change_parameter(name, parameter)
+                    self._change_parameter(name, parameter, computed_in.get(id(parameter)))
             self._parameters |= references
             engine.summariser.forget()
         self._num_forwards += 1
         position = iter(range(1 << 30))
+        cast_to = _mixed_with(module)
 
         def changed(tensor: Tensor) -> Tensor:
-            return self._changed_input(tensor, f"input {self._num_forwards} {next(position)}")
+            return self._changed_input(tensor, f"input {self._num_forwards} {next(position)}", cast_to)
 
         mapped: tuple[tuple[object, ...], dict[str, object]] = tree_map_only(Tensor, changed, (args, kwargs))
         return mapped
 
-    def _change_parameter(self, name: str, parameter: Tensor) -> None:
+    def _change_parameter(self, name: str, parameter: Tensor, computed_in: torch.dtype | None) -> None:
         if torch.nn.parameter.is_lazy(parameter):
             return
         local = getattr(parameter, "_local_tensor", parameter)
         if not _can_be_changed(local):
             return
-        change_in_place(local.data, self._generator(name, local), roundoff(local))
+        change_in_place(local.data, self._generator(name, local), roundoff(local, computed_in))
 
-    def _changed_input(self, tensor: Tensor, name: str) -> Tensor:
+    def _changed_input(self, tensor: Tensor, name: str, cast_to: torch.dtype | None) -> Tensor:
         if isinstance(tensor, nn.Parameter) or not _can_be_changed(tensor):
             return tensor
         copy = tensor.detach().clone()
-        change_in_place(copy, self._generator(name, copy), roundoff(copy))
+        change_in_place(copy, self._generator(name, copy), roundoff(copy, cast_to))
         if not (tensor.requires_grad and torch.is_grad_enabled()):
             return copy
         return tensor + (copy - tensor.detach())
@@ -106,9 +109,31 @@ class Perturbation:
         return torch.Generator(tensor.device).manual_seed(int.from_bytes(drawn[:7], "little"))
 
 
-def roundoff(tensor: Tensor) -> float:
-    """Unit roundoff of the dtype computations with this tensor round to."""
+def dtypes_of_weights(module: nn.Module) -> dict[int, torch.dtype]:
+    """Identity of each weight that FSDP2 gathers in a dtype of its own -> that dtype; of modules in one
+    another the innermost decides."""
+    return {
+        id(parameter): dtype
+        for inner in module.modules()
+        if (dtype := _mixed_with(inner)) is not None
+        for parameter in inner.parameters()
+    }
+
+
+def _mixed_with(module: nn.Module) -> torch.dtype | None:
+    """The dtype that FSDP2 has a module compute in, where it is told one."""
+    ask = getattr(module, "_get_fsdp_state", None)
+    policy = None if ask is None else getattr(ask(), "_mp_policy", None)
+    dtype = getattr(policy, "param_dtype", None)
+    return dtype if isinstance(dtype, torch.dtype) and dtype.is_floating_point else None
+
+
+def roundoff(tensor: Tensor, computed_in: torch.dtype | None = None) -> float:
+    """Unit roundoff of the dtype computations with this tensor round to: ``computed_in``, where that is
+    known and coarser than others that are."""
     own = torch.finfo(tensor.dtype).eps / 2
+    if computed_in is not None:
+        own = max(own, torch.finfo(computed_in).eps / 2)
     kind = tensor.device.type
     if not torch.is_autocast_enabled(kind):
         return own
