@@ -68,9 +68,9 @@ def asks_whether_recorded(device: torch.device) -> Callable[[], bool]:
     """Asks the device itself: not every recording begins where ``RECORDING`` sees it."""
     if device.type == "cuda" and hasattr(torch._C, "_cuda_isCurrentStreamCapturing"):
         asked: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing
-    else:
-        asked = getattr(torch.get_device_module(device), "is_current_stream_capturing", bool)
-    return asked
+        return asked
+    module = torch.get_device_module(device)
+    return lambda: bool(getattr(module, "is_current_stream_capturing", bool)())
 
 
 def install() -> None:
