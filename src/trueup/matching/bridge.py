@@ -18,9 +18,11 @@ import polars as pl
 from trueup.errors import ConfigError
 from trueup.matching.mapping import NameMap
 from trueup.matching.modules import ModulePairs, pair_modules
+from trueup.matching.outputs import by_outputs
 from trueup.matching.step import StepMatch, match_step
 from trueup.matching.weights import Atom, Inferred, TraceWeights, WeightTable, infer
 from trueup.matching.weights.content import content_classes, pieces_by_sum
+from trueup.matching.weights.places import by_neighbours
 from trueup.store import StepTables, TraceSource, step_view
 
 
@@ -76,13 +78,12 @@ def build_bridge(
     _check_weights(given, *first)
     weights = infer(*first, given=None if given is None else given.weights)
     sides = [(_modules(t), _sizes(w)) for t, w in zip(tables, first, strict=True)]
-    modules = pair_modules(
-        weights.atoms,
-        sides[0],
-        sides[1],
-        None if given is None else given.modules,
-        (_returned(tables[0]), _returned(tables[1])),
-    )
+    said = None if given is None else given.modules
+    returned = _returned(tables[0]), _returned(tables[1])
+    for more in (list(by_outputs(*first, weights, tables)), by_neighbours(*first, weights)):
+        for entry, how in more:
+            weights.take(entry, how)
+    modules = pair_modules(weights.atoms, *sides, said, returned)
     shapes = {name: first[1].facts(name).shape for name in first[1].names()}
     return Bridge(
         weights=weights,

@@ -94,7 +94,7 @@ def match_step(target: StepTables, reference: StepTables, bridge: Bridge | None 
 def _across(
     target: StepTables, reference: StepTables, built: tuple[Side, Side, Words], bridge: Bridge
 ) -> StepMatch:
-    from trueup.matching.across import match_across
+    from trueup.matching.across.match import match_across
 
     left, right, words = built
     found = match_across((target, reference), left, right, words, bridge)

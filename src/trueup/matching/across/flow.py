@@ -122,7 +122,7 @@ def _match_contents(
             if one.same_makers:
                 far = np.where(_same_makers(target, reference, here, there, mine, theirs), far, FAR)
             near = one.near * np.maximum(target.contents.noise[mine], SAME)
-            for i, j in _mutual(far, near, one.margin):
+            for i, j in nearest_by_margin(far, near, one.margin):
                 pairs.add_same(int(mine[i]), int(theirs[j]))
 
 
@@ -151,7 +151,9 @@ def _makers(ports: Ports, places: Sequence[Port]) -> set[str]:
     return set(families) - MOVING or {families[0]}
 
 
-def _mutual(far: Distances, near: NDArray[np.float64], margin: float) -> list[tuple[int, int]]:
+def nearest_by_margin(far: Distances, near: NDArray[np.float64], margin: float) -> list[tuple[int, int]]:
+    """Rows and columns that are each other's nearest, at most ``near`` (rows,) apart and at most ``margin``
+    times as far as the next best of either."""
     out = []
     second_of_row, second_of_column = _second(far), _second(far.T)
     for i, j in enumerate(far.argmin(axis=1).tolist()):

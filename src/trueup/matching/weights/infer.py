@@ -50,6 +50,11 @@ class Inferred:
         self.left_target = [n for n in self.left_target if n not in atom.targets]
         self.left_source = [n for n in self.left_source if n not in atom.sources]
 
+    def take(self, entry: Entry, how: str) -> None:
+        """Note an entry, and that its weights hold the same numbers."""
+        self.add([entry.target], dict.fromkeys(p.source for p in entry.pieces), how, entry.confidence)
+        self.entries.append(entry)
+
     def plan(self) -> ConversionPlan:
         """The conversion plan: weights without known steps are left to a person."""
         made = {entry.target for entry in self.entries}
@@ -100,8 +105,7 @@ def infer(
     by_analogy(target, source, found)
     for by_place in (by_siblings, by_same_words, by_names, by_neighbours):
         for entry, how in by_place(target, source, found):
-            found.add([entry.target], dict.fromkeys(p.source for p in entry.pieces), how, entry.confidence)
-            found.entries.append(entry)
+            found.take(entry, how)
     return found
 
 

@@ -111,7 +111,7 @@ def by_same_words(target: WeightTable, source: WeightTable, found: Inferred) -> 
             continue
         (partner,) = homes[home]
         other = f"{partner}{name.removeprefix(home)}"
-        entry = _one_of(name, other, target, source, BY_NAME) if other in found.left_source else None
+        entry = one_of(name, other, target, source, BY_NAME) if other in found.left_source else None
         if entry is not None:
             yield entry, "name"
 
@@ -140,12 +140,12 @@ def by_names(target: WeightTable, source: WeightTable, found: Inferred) -> Found
         other = by_part.get((ours[name].name, weight_kind(name)))
         if other is None or other not in found.left_source:
             continue
-        entry = _one_of(name, other, target, source, BY_NAME)
+        entry = one_of(name, other, target, source, BY_NAME)
         if entry is not None:
             yield entry, "name"
 
 
-def _one_of(
+def one_of(
     name: str, other: str, target: WeightTable, source: WeightTable, confidence: float
 ) -> Entry | None:
     """An entry of one piece: as it is, or transposed where the shape says so."""
@@ -170,7 +170,7 @@ def by_neighbours(target: WeightTable, source: WeightTable, found: Inferred) -> 
     for place, names in here.items():
         others = there.get(place, [])
         if len(names) == len(others) == 1:
-            entry = _one_of(names[0], others[0], target, source, BY_NEIGHBOURS)
+            entry = one_of(names[0], others[0], target, source, BY_NEIGHBOURS)
             if entry is not None:
                 yield entry, "place"
 
