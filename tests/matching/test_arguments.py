@@ -75,3 +75,42 @@ def test_the_table_is_what_this_torch_says() -> None:
     made, kept = json.loads(module.text()), json.loads(module.TARGET.read_text())
     for name in ("functional.cross_entropy", "functional.layer_norm", "gelu", "scaled_dot_product_attention"):
         assert made[name] == kept[name]
+
+
+@pytest.mark.parametrize(
+    ("call", "other", "one", "two"),
+    [
+        (
+            "mindspore.Tensor.transpose",
+            "torch.Tensor.transpose",
+            {"input.1": 0, "input.2": 2},
+            {"input.1": 1},
+        ),
+        ("mindspore.Tensor.reshape", "torch.Tensor.view", {"input.1": -1, "input.2": 1}, {"input.1": 4}),
+        ("torch.Tensor.permute", "torch.Tensor.transpose", {"input.1": 0, "input.2": 2}, {"input.1": 1}),
+        ("torch.square", "torch.Tensor.pow", {}, {"input.1": 2}),
+        ("mindspore.mint.softmax", "torch.Tensor.softmax", {"input.dim": -1}, {"input.1": -1}),
+        ("mindspore.mint.nn.functional.gelu", GELU, {}, {"input.approximate": "none"}),
+    ],
+)
+def test_two_functions_that_do_the_same(
+    call: str, other: str, one: dict[str, Any], two: dict[str, Any]
+) -> None:
+    assert list(arguments_apart(call, one, two, other)) == []
+    assert list(arguments_apart(other, two, one, call)) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "other", "one", "two"),
+    [
+        ("mindspore.Tensor.__mul__", "torch.Tensor.__mul__", {"input.1": 0.5}, {"input.1": 0.25}),
+        ("mindspore.mint.softmax", "torch.Tensor.softmax", {"input.dim": 1}, {"input.1": -1}),
+        ("mindspore.mint.nn.functional.gelu", GELU, {}, {"input.approximate": "tanh"}),
+        ("torch.Tensor.transpose", "torch.transpose", {"input.1": 0}, {"input.1": 1}),
+    ],
+)
+def test_two_functions_that_are_given_something_else(
+    call: str, other: str, one: dict[str, Any], two: dict[str, Any]
+) -> None:
+    (found,) = arguments_apart(call, one, two, other)
+    assert found.is_known

@@ -94,18 +94,90 @@ def test_returns_that_say_nothing_leave_them_undecided(tmp_path: Path) -> None:
     assert len(bridge.weights.left_target) == len(bridge.weights.left_source) == 4
 
 
-def test_a_norm_far_from_both_is_paired_with_none(tmp_path: Path) -> None:
-    """What one program does to one of its norms moves what it returns away from its counterpart."""
+def shifted(model: Model, names: tuple[str, ...]) -> Model:
+    """Some of its norms add something, which moves what they return far away."""
 
-    class Wide(nn.RMSNorm):
+    class Shifted(nn.RMSNorm):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) + 3.0
 
-    model = Model("blocks", ("b", "a"), ("one", "two"), equal=False)
-    for layer in model.blocks:
-        layer.a = Wide(SIZE)
+    for layer in getattr(model, model.stack):
+        for name in names:
+            setattr(layer, name, Shifted(SIZE))
+    return model
+
+
+@pytest.mark.parametrize(("names", "expected"), [(("a",), "layers.0.rn"), (("a", "b"), None)])
+def test_a_norm_that_returns_something_else(
+    tmp_path: Path, names: tuple[str, ...], expected: str | None
+) -> None:
+    """It is the one left where the other one is known; two such norms stay undecided."""
+    model = shifted(Model("blocks", ("b", "a"), ("one", "two"), equal=False), names)
     target = trained(tmp_path / "t", model)
     reference = trained(tmp_path / "r", Model("layers", ("qn", "rn"), ("wq", "wk"), equal=False))
-    pairs = bridged(target, reference).modules.reference_of()
-    assert pairs.get("blocks.0.a") != "layers.0.qn"
-    assert pairs["blocks.0.b"] == "layers.0.qn"
+    assert bridged(target, reference).modules.reference_of().get("blocks.0.a") == expected
+
+
+class Once(Model):
+    """A model whose keys go through the norm of its queries."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in getattr(self, self.stack):
+            norm = getattr(layer, layer.names[0])
+            x = norm(getattr(layer, layer.weights[0])(x)) * norm(getattr(layer, layer.weights[1])(x))
+        return x
+
+
+def test_a_norm_that_is_never_called_is_the_one_left(tmp_path: Path) -> None:
+    target = trained(tmp_path / "t", Once("blocks", ("b", "a"), ("one", "two"), equal=False))
+    reference = trained(tmp_path / "r", Model("layers", ("qn", "rn"), ("wq", "wk"), equal=False))
+    atoms = {atom.targets: atom.sources for atom in bridged(target, reference).weights.atoms}
+    assert atoms["blocks.0.a.weight",] == ("layers.0.rn.weight",)
+
+
+class Scaled(nn.Module):
+    """An embedding, a factor between it and the layers, and tables that calls of one function make twice."""
+
+    def __init__(self, names: tuple[str, str, str], *, factor: float, base: float) -> None:
+        super().__init__()
+        self.names, self.factor, self.base = names, factor, base
+        drawn = torch.Generator().manual_seed(3)
+        for name, kind in zip(names, (nn.Embedding, nn.Linear, nn.Linear), strict=True):
+            module = kind(9, SIZE) if kind is nn.Embedding else kind(SIZE, SIZE, bias=False)
+            module.weight.data = torch.randn(module.weight.shape, generator=drawn)
+            setattr(self, name, module)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        embedding, first, second = (getattr(self, name) for name in self.names)
+        h = embedding(tokens)
+        h = h if self.factor == 1 else h * self.factor
+        x, y = first(h), second(h)
+        for _ in range(2):
+            angles = torch.arange(SIZE) / self.base
+            x, y = x * angles.cos(), y * angles.cos()
+        return x + y
+
+
+def stepped(path: Path, model: nn.Module) -> Path:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Tracer(path, framework="torch", level="mix", task="tensor", steps="0"):
+        model(torch.arange(9)).square().mean().backward()
+        optimizer.step()
+    return path
+
+
+PORT, OWN = ("tok", "a", "b"), ("embedding", "wq", "wk")
+
+
+def test_a_factor_left_out_before_the_first_layer_is_seen_there(tmp_path: Path) -> None:
+    """By content the first layer is given what the reference's embedding returns."""
+    target = stepped(tmp_path / "t", Scaled(PORT, factor=1, base=7))
+    reference = stepped(tmp_path / "r", Scaled(OWN, factor=5.5, base=7))
+    assert compare(target, reference).summary["verdict"]["where"].startswith("a · input.0")
+
+
+def test_tables_made_twice_are_a_pair_each(tmp_path: Path) -> None:
+    target = stepped(tmp_path / "t", Scaled(PORT, factor=5.5, base=7))
+    reference = stepped(tmp_path / "r", Scaled(OWN, factor=5.5, base=2))
+    verdict = compare(target, reference).summary["verdict"]
+    assert verdict["headline"].startswith("Argument 1 of Tensor.div differs in the root module: 7")

@@ -50,11 +50,11 @@ def argument_differences(rows: Rows, row: int) -> dict[int, list[ArgumentPair]]:
     given = [_given(half, at) for half, at in ((rows.target, calls), (rows.reference, partner))]
     names, kinds = rows.match.words.name, rows.match.words.kind
     found = {}
-    for call, target, reference in zip(calls.tolist(), *given, strict=True):
+    for call, other, target, reference in zip(calls.tolist(), partner.tolist(), *given, strict=True):
         if target == reference or target is None or reference is None:
             continue
-        name = names[rows.match.target.name[call]]
-        apart = list(arguments_apart(name, json.loads(target), json.loads(reference)))
+        name, others = names[rows.match.target.name[call]], names[rows.match.reference.name[other]]
+        apart = list(arguments_apart(name, json.loads(target), json.loads(reference), others))
         if kinds[rows.match.target.kind[call]] == "loss":  # read off the graph, as far as that tells
             apart = [pair for pair in apart if pair.is_known]
         if apart:

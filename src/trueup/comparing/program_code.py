@@ -71,6 +71,8 @@ class CodeBook:
     """processes of both runs"""
     counterparts: Mapping[str, str] = field(default_factory=dict)
     """module of the target -> that of the reference, where two implementations were paired"""
+    of_one_framework: bool = True
+    """else every statement that computes differs, and which one matters cannot be told from them"""
 
     def near(self, module: str | None, phase: str | None) -> Near:
         """Differences nearest to a place: in the module's own forward, else in the modules around it, else in
@@ -147,13 +149,16 @@ class CodeBook:
                 continue
             target, reference = self.target.function(pair.target), self.reference.function(pair.reference)
             if target is None or reference is None:
-                if (one := _replaced(pair, target, reference)) is not None:
+                one = _replaced(pair, target, reference) if self.of_one_framework else None
+                if one is not None:
                     yield one
                 continue
             if not same_statements(target, reference):
-                yield from self._other_statements(target, reference)
-                continue
-            yield from _other_values(target, reference, self.worlds)
+                if self.of_one_framework:
+                    yield from self._other_statements(target, reference)
+                    continue
+            else:
+                yield from _other_values(target, reference, self.worlds)
             names = dict.fromkeys((*target.calls, *reference.calls))
             todo += [_Pair(name, target.calls.get(name), reference.calls.get(name)) for name in names]
 
@@ -322,7 +327,13 @@ def code_book(
     if of_target is None or of_reference is None or not of_target.names & of_reference.names:
         return None  # two programs that have nothing in common differ everywhere
     worlds = int(target.manifest.get("world_size") or 1), int(reference.manifest.get("world_size") or 1)
-    return CodeBook(target=of_target, reference=of_reference, worlds=worlds, counterparts=counterparts or {})
+    return CodeBook(
+        target=of_target,
+        reference=of_reference,
+        worlds=worlds,
+        counterparts=counterparts or {},
+        of_one_framework=target.manifest.get("framework") == reference.manifest.get("framework"),
+    )
 
 
 def _replaced(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from trueup.matching.names import family
 from trueup.types.reason import Json
 from trueup.types.trace import reduction_word
 
@@ -29,6 +30,25 @@ class NotGiven:
 
 
 NOT_GIVEN = NotGiven()
+LAYOUT_FUNCTIONS = frozenset(
+    [
+        "view",
+        "transpose",
+        "cat",
+        "split",
+        "getitem",
+        "permute",
+        "reshape",
+        "stack",
+        "roll",
+        "flip",
+        "repeat_interleave",
+        "expand",
+        "rearrange",
+        "unbind",
+    ]
+)
+"""families that only lay the same numbers out anew"""
 _NOTHING = (None, False, 0, "")
 """usual values of what is not given"""
 
@@ -48,17 +68,34 @@ class ArgumentPair:
         return self.target is not NOT_GIVEN and self.reference is not NOT_GIVEN
 
 
-def arguments_apart(call: str, target: Arguments, reference: Arguments) -> Iterator[ArgumentPair]:
+def arguments_apart(
+    call: str, target: Arguments, reference: Arguments, reference_call: str | None = None
+) -> Iterator[ArgumentPair]:
     """What differs between the arguments of two calls, in the order they were given; private ones
-    (``_stacklevel``) left out."""
-    one, other = (_completed(call, side) for side in (target, reference))
+    (``_stacklevel``) left out.
+
+    Of two functions that do the same (``square`` and ``pow``, MindSpore's ``transpose`` and PyTorch's) only
+    what both are known to be given counts, and nothing where they lay numbers out: there the same place in
+    the call means something else.
+    """
+    others = call if reference_call is None else reference_call
+    is_one = _function(call) == _function(others)
+    if not is_one and family(call) in LAYOUT_FUNCTIONS:
+        return
+    one, other = _completed(call, target), _completed(others, reference)
     one, other = _under_one_name(one, other)
     for name in dict.fromkeys([*one, *other]):
         if name.rpartition(".")[2].startswith("_"):
             continue
         pair = ArgumentPair(name=name, target=one.get(name, NOT_GIVEN), reference=other.get(name, NOT_GIVEN))
-        if pair.target != pair.reference and (pair.is_known or not _is_nothing(pair)):
+        if pair.target != pair.reference and (pair.is_known or (is_one and not _is_nothing(pair))):
             yield pair
+
+
+def _function(call: str) -> tuple[str, str]:
+    """Library and short name: what has one signature; functions of ``mindspore.mint`` have PyTorch's."""
+    call = call.replace("mindspore.mint.", "torch.", 1)
+    return call.partition(".")[0], call.rpartition(".")[2].strip("_")
 
 
 def _is_nothing(pair: ArgumentPair) -> bool:
@@ -81,8 +118,9 @@ def _completed(call: str, arguments: Arguments) -> dict[str, Json]:
 
 
 def _key(call: str) -> str:
-    """``torch.nn.functional.gelu`` is ``functional.gelu``, ``torch.Tensor.clamp`` is ``clamp``; a function of
-    another library is none of them."""
+    """``torch.nn.functional.gelu`` is ``functional.gelu``, ``torch.Tensor.clamp`` is ``clamp``, those of
+    ``mindspore.mint`` are what PyTorch's of the name are; a function of another library is none of them."""
+    call = call.replace("mindspore.mint.", "torch.", 1)
     if not call.startswith("torch."):
         return ""
     short = call.rpartition(".")[2]

@@ -77,13 +77,13 @@ def build_bridge(
     )
     _check_weights(given, *first)
     weights = infer(*first, given=None if given is None else given.weights)
-    sides = [(_modules(t), _sizes(w)) for t, w in zip(tables, first, strict=True)]
+    here, there = ((_modules(t), _sizes(w)) for t, w in zip(tables, first, strict=True))
     said = None if given is None else given.modules
     returned = _returned(tables[0]), _returned(tables[1])
     for more in (list(by_outputs(*first, weights, tables)), by_neighbours(*first, weights)):
         for entry, how in more:
             weights.take(entry, how)
-    modules = pair_modules(weights.atoms, *sides, said, returned)
+    modules = pair_modules(weights.atoms, here, there, said, returned)
     shapes = {name: first[1].facts(name).shape for name in first[1].names()}
     return Bridge(
         weights=weights,

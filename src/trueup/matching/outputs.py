@@ -35,7 +35,7 @@ def by_outputs(
     target: WeightTable, source: WeightTable, found: Inferred, tables: tuple[StepTables, StepTables]
 ) -> Found:
     """Weights of modules alike in shapes and values, beside the same weights, whose first calls return
-    tensors that are each other's nearest by a clear margin."""
+    tensors that are each other's nearest by a clear margin; and of two modules alike the ones left."""
     atom_t = {name: k for k, atom in enumerate(found.atoms) for name in atom.targets}
     atom_s = {name: k for k, atom in enumerate(found.atoms) for name in atom.sources}
     here = _alike(target, found.left_target, atom_t)
@@ -45,7 +45,11 @@ def by_outputs(
         return
     sides = _Returned(tables[0]), _Returned(tables[1])
     for names, others in both:
-        for one, other in _nearest(names, others, *sides):
+        pairs = _nearest(names, others, *sides)
+        rest = [set(side) - {pair[at] for pair in pairs} for at, side in enumerate((names, others))]
+        if pairs and len(rest[0]) == len(rest[1]) == 1:  # the others are known: one is left on both sides
+            pairs.append((rest[0].pop(), rest[1].pop()))
+        for one, other in pairs:
             yield from _entries(one, other, target, source, found)
 
 
@@ -111,13 +115,12 @@ class _Returned:
 
 def _nearest(
     names: list[str], others: list[str], target: _Returned, reference: _Returned
-) -> Iterator[tuple[str, str]]:
+) -> list[tuple[str, str]]:
     names, others = target.telling(names), reference.telling(others)
     if not names or not others:
-        return
+        return []
     far = distances(target.contents, target.at(names), reference.contents, reference.at(others))
-    for i, j in nearest_by_margin(far, np.full(len(names), NEAR), _MARGIN):
-        yield names[i], others[j]
+    return [(names[i], others[j]) for i, j in nearest_by_margin(far, np.full(len(names), NEAR), _MARGIN)]
 
 
 def _entries(one: str, other: str, target: WeightTable, source: WeightTable, found: Inferred) -> Found:

@@ -57,6 +57,13 @@ def _tie(facts: Facts) -> str:
     return f"Weight tying differs for {facts['parameter']}: {', '.join(sides)}"
 
 
+def _exchanged(facts: Facts) -> str:
+    first, second = facts["modules"][:2]
+    if facts["num"] == 2:
+        return f"Weights of {first} and {second} are exchanged"
+    return f"Weights of {count(facts['num'], 'module')} are exchanged: {first}, {second} …"
+
+
 def _stale_copies(facts: Facts) -> str:
     return (
         f"unchanged since the start of step {facts['before']}: {count(facts['num'], 'working copy')} at the "
@@ -182,6 +189,23 @@ PHRASES = {
     ),
     W.BUILD_BOTH: clause(
         "build both models with {parameter}, or both without it", {"parameter": "layers.0.bias"}
+    ),
+    W.ROWS_UNLIKE: heading(
+        "Rows of {parameter} are in another order than those of {beside}",
+        {"parameter": "layers.0.attn.qkv.bias", "beside": "layers.0.attn.qkv.weight"},
+    ),
+    W.ROW_SOURCES: clause(
+        "the rows of {parameter} are those of {sources:list}",
+        {"parameter": "layers.0.attn.qkv.bias", "sources": ("q_proj.bias", "v_proj.bias", "k_proj.bias")},
+    ),
+    W.EXCHANGED: heading(
+        _exchanged,
+        {"num": 2, "modules": ("layers.1.experts.0", "layers.1.experts.1")},
+        {"num": 3, "modules": ("layers.1.experts.0", "layers.1.experts.1", "layers.1.experts.3")},
+    ),
+    W.OTHER_NUMBERS: clause(
+        "the reference has these weights under another number: {numbers:list}",
+        {"numbers": ("layers.1.experts.0: 1", "layers.1.experts.1: 0")},
     ),
     W.TIE: heading(
         _tie,

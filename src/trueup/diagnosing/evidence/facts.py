@@ -150,6 +150,8 @@ class NeighbourCall:
     """is the origin's own call"""
     told: bool = True
     """both runs keep the arguments of such calls: what is not there was not given"""
+    reference_name: str | None = None
+    """of the reference's call, where it has one"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

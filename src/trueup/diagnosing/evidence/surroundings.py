@@ -192,6 +192,9 @@ def _neighbours(place: Place, body_t: int, body_r: int) -> tuple[NeighbourCall, 
                 before=before,
                 own=is_own,
                 told=all(side.kind[call] in one.kinds_with_arguments for one in sides),
+                reference_name=None
+                if call_r < 0 or place.reference is None
+                else place.reference.name[call_r],
             )
         )
         before = before and not is_own

@@ -7,32 +7,13 @@ from dataclasses import dataclass
 
 from trueup.diagnosing.evidence import Evidence, NeighbourCall
 from trueup.diagnosing.evidence.facts import Plain
-from trueup.matching.arguments import NotGiven, arguments_apart
+from trueup.matching.arguments import LAYOUT_FUNCTIONS, NotGiven, arguments_apart
 from trueup.matching.names import family
 from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason, reason
 
 MASK_ARGUMENTS = ("is_causal", "diagonal", "window_size", "sliding_window")
 MASK_FUNCTIONS = ("triu", "tril", "masked_fill")
-LAYOUT_FUNCTIONS = frozenset(
-    [
-        "view",
-        "transpose",
-        "cat",
-        "split",
-        "getitem",
-        "permute",
-        "reshape",
-        "stack",
-        "roll",
-        "flip",
-        "repeat_interleave",
-        "expand",
-        "rearrange",
-        "unbind",
-    ]
-)
-"""that only lay the same numbers out anew"""
 CAST_FUNCTIONS = frozenset({"to"})
 RANDOM_FUNCTIONS = frozenset(
     ["dropout", "rand", "randn", "bernoulli", "multinomial", "normal", "uniform", "alpha_dropout", "rrelu"]
@@ -120,7 +101,7 @@ def _differing(call: NeighbourCall) -> Iterator[ArgumentDifference]:
     """What both sides are known to have been given, and is not the same."""
     if call.target is None or call.reference is None:
         return
-    for pair in arguments_apart(call.name, call.target, call.reference):
+    for pair in arguments_apart(call.name, call.target, call.reference, call.reference_name):
         if pair.name not in WITHOUT_EFFECT and (pair.is_known or (call.told and call.kind != "loss")):
             yield ArgumentDifference(call=call, name=pair.name, target=pair.target, reference=pair.reference)
 

@@ -19,6 +19,7 @@ from trueup.diagnosing.gradients import matched_parameters, scalar_line
 from trueup.diagnosing.kinds import name_kinds
 from trueup.diagnosing.replay.agreed import AgreedRecord
 from trueup.diagnosing.replay.trials import Trials
+from trueup.diagnosing.stages.crossed import Crossed, crossed
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.thresholds import (
     FAR_BEYOND,
@@ -180,6 +181,11 @@ class Context:
     def bridge(self) -> Bridge | None:
         """What is known of two implementations; None for two runs of one program."""
         return bridge_between(self.target, self.reference, self.steps[0], (self.ranks[0],) * 2, self.mapping)
+
+    @cached_property
+    def crossed(self) -> list[Crossed]:
+        """Weights of two implementations in another order than what stands beside them."""
+        return [] if self.bridge is None else crossed(self.bridge, self.target, self.reference, self.ranks[0])
 
     def facts(self, source: TraceSource, rank: int | None = None) -> RankFacts:
         """What a rank said of itself; parameters by the target's names."""

@@ -304,6 +304,9 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
             used = fqn.rpartition(".")[0] == origin.module or _uses_elsewhere(fqn, origin)
             if used or _reads_from_child(fqn, origin, context):
                 return reason(Stages.WEIGHT_DIFFERS, parameter=fqn)
+        for one in context.crossed:
+            if (weight := one.explains(origin.module)) is not None:
+                return reason(Stages.WEIGHT_DIFFERS, parameter=weight)
     scale_seen = origin.stage is Stage.LOSS or (origin.module == "" and origin.phase == "backward")
     if scale_seen and context.loss_scales_differ:
         return reason(Stages.LOSS_SCALE_DIFFERS)

@@ -46,6 +46,7 @@ class WeightsStage:
         lead = [
             *_parametrized_in_one(context, target, reference),
             *precision_findings(context, Stage.WEIGHTS),
+            *(one.finding(target) for one in context.crossed),
         ]
         trained = [] if apart else _trained_in_one(context, target, reference)
         if apart or ties or trained or lead:

@@ -6,7 +6,7 @@ few per cent does not part it from its counterpart; what a fault has moved furth
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -287,28 +287,30 @@ Kind = tuple[str, str, tuple[int, ...]]
 
 
 def _alone(target: Ports, reference: Ports, own: Own, pairs: PortPairs) -> None:
-    """The only call of a family, number of elements and kind that is left on both sides."""
+    """The only content that calls of a family made, of its number of elements and kind, of what is left on
+    both sides: each call in order (a table of angles made once for queries and once for keys)."""
     left = _open(target, own.target, pairs.reference_of)
     right = _open(reference, own.reference, pairs.target_of)
-    keys: list[Counter[Kind]] = [Counter(), Counter()]
-    where: list[dict[Kind, Port]] = [{}, {}]
-    for ports, places, count, at in zip((target, reference), (left, right), keys, where, strict=True):
+    groups: list[dict[Kind, list[Port]]] = [defaultdict(list), defaultdict(list)]
+    for ports, places, group in zip((target, reference), (left, right), groups, strict=True):
         for place in places:
-            key = ports.kind(place[0]), ports.family(place[0]), _plain_shape(ports, place)
-            count[key] += 1
-            at[key] = place
-    for key in (k for k in keys[0] if k in keys[1]):
-        one, other = where[0][key], where[1][key]
-        contents = target.content[one], reference.content[other]
-        if keys[0][key] == keys[1][key] == 1 and not pairs.contradict(*contents):
-            telling = contents[0] >= 0 and bool(target.contents.telling[contents[0]])
-            moved = key[1] in MOVING  # what it is was decided where it was made
-            if (
-                telling
-                and not moved
-                and not elsewhere(target, reference, *contents)
-                and not _without_effect(target, reference, contents, own, pairs)
-            ):
+            group[ports.kind(place[0]), ports.family(place[0]), _plain_shape(ports, place)].append(place)
+    for key, ones in groups[0].items():
+        others = groups[1].get(key, [])
+        held = {target.content[one] for one in ones}, {reference.content[other] for other in others}
+        if len(ones) != len(others) or not len(held[0]) == len(held[1]) == 1:
+            continue
+        contents = held[0].pop(), held[1].pop()
+        telling = contents[0] >= 0 and bool(target.contents.telling[contents[0]])
+        moved = key[1] in MOVING  # what it is was decided where it was made
+        if (
+            telling
+            and not moved
+            and not pairs.contradict(*contents)
+            and not elsewhere(target, reference, *contents)
+            and not _without_effect(target, reference, contents, own, pairs)
+        ):
+            for one, other in zip(ones, others, strict=True):
                 pairs.add(one, other, "flow", ALONE)
 
 

@@ -41,6 +41,26 @@ def pair_inputs(target: Ports, reference: Ports, call: int, other: int, pairs: P
             continue  # another mask, another constant: what comes out is the same, so it is no counterpart
         if pairs.add(one, two, "flow", BY_SLOT):
             pairs.add_same(target.content[one], reference.content[two])
+    if target.kind(call) == "module":
+        _by_slot(target, reference, left, right, pairs)
+
+
+def _by_slot(target: Ports, reference: Ports, left: Places, right: Places, pairs: PortPairs) -> None:
+    """What is left in one slot of two modules, and nothing else of its size, though content says that one of
+    the two is what something else holds there: a factor that one run leaves out, say, between the embedding
+    and the first layer."""
+    held = [[_held(p, place) for place in of] for p, of in ((target, left), (reference, right))]
+    for one, own in zip(left, held[0], strict=True):
+        for two, other in zip(right, held[1], strict=True):
+            alone = own is not None and own == other and held[0].count(own) == held[1].count(own) == 1
+            if alone and one[1] == two[1] and _far(target, reference, one, two) < APART:
+                pairs.add(one, two, "flow", BY_SLOT)
+
+
+def _held(ports: Ports, place: Port) -> tuple[float, str] | None:
+    """Size and kind of what is there; None where it tells nothing."""
+    at = ports.content[place]
+    return (float(ports.contents.numel[at]), str(ports.contents.kind[at])) if _telling(ports, place) else None
 
 
 def _returns_agree(target: Ports, reference: Ports, call: int, pairs: PortPairs) -> bool:

@@ -29,9 +29,9 @@ def by_siblings(target: WeightTable, source: WeightTable, found: Inferred) -> Fo
     theirs = {(_owner(name), weight_kind(name)): name for name in found.left_source}
     for name in list(found.left_target):
         for entry in owned[_owner(name)]:
-            made_alike = _alike(name, entry, theirs)
-            if made_alike is not None and _fits(made_alike, target, source):
-                yield made_alike, "place"
+            alike = made_alike(name, entry, theirs)
+            if alike is not None and _fits(alike, target, source):
+                yield alike, "place"
                 break
 
 
@@ -39,7 +39,7 @@ def _owner(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _alike(name: str, entry: Entry, reference: dict[tuple[str, str], str]) -> Entry | None:
+def made_alike(name: str, entry: Entry, reference: dict[tuple[str, str], str]) -> Entry | None:
     """The entry of a vector beside a matrix: rows move as the matrix's do."""
     kind = weight_kind(name)
     pieces = []
