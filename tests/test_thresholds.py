@@ -121,6 +121,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/pipeline.py": {"MAX_POINTS"},  # drawn
     "diagnosing/replay/trials.py": {"MOST_ALONE"},  # costs time
     "diagnosing/stages/between_steps.py": {"_MOST_NUMBERS"},  # costs memory
+    "diagnosing/stages/crossed.py": {"_FIRST"},  # shown
     "diagnosing/stages/tried.py": {"MOST"},  # costs time
     "diagnosing/replay/charge.py": {1e300},  # infinities, sorted
     "diagnosing/replay/outcome.py": {"SCHEMA_VERSION"},

@@ -16,9 +16,9 @@ import numpy as np
 import polars as pl
 
 from trueup.errors import ConfigError
+from trueup.matching.across.outputs import by_outputs
 from trueup.matching.mapping import NameMap
 from trueup.matching.modules import ModulePairs, pair_modules
-from trueup.matching.outputs import by_outputs
 from trueup.matching.step import StepMatch, match_step
 from trueup.matching.weights import Atom, Inferred, TraceWeights, WeightTable, infer
 from trueup.matching.weights.content import content_classes, pieces_by_sum

@@ -177,8 +177,11 @@ class Training:
         engine.sink.backward_ended(gradients_present=bool(paired))
 
     def clipping(self, gradients: Any) -> None:
-        """Gradients are about to be clipped to a norm: MindSpore does not return their norm."""
+        """Gradients are about to be clipped to a norm: MindSpore does not return their norm. One gradient of
+        several has a norm of its own, which is not theirs."""
         engine = self.engine
+        if isinstance(gradients, Tensor) and len(self._local) > 1:
+            return
         listed = [g for g in _listed(gradients) if isinstance(g, Tensor)]
         norm = engine.summariser.norm(listed) if listed else None
         if norm is not None:

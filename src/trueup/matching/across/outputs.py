@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trueup.matching.weights.infer import Inferred
 
 BY_OUTPUT = 0.85
-_MARGIN = 0.5
+MARGIN = 0.5
 """of two outputs one must be at most half as far as the other, as for any tensor"""
 _Owned = tuple[tuple[str, tuple[int, ...], float | None], ...]
 """kind, shape and value of each weight that a module owns itself"""
@@ -120,7 +120,7 @@ def _nearest(
     if not names or not others:
         return []
     far = distances(target.contents, target.at(names), reference.contents, reference.at(others))
-    return [(names[i], others[j]) for i, j in nearest_by_margin(far, np.full(len(names), NEAR), _MARGIN)]
+    return [(names[i], others[j]) for i, j in nearest_by_margin(far, np.full(len(names), NEAR), MARGIN)]
 
 
 def _entries(one: str, other: str, target: WeightTable, source: WeightTable, found: Inferred) -> Found:
