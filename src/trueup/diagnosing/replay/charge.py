@@ -357,18 +357,40 @@ def _before_updates(charges: list[Charge], steps: Sequence[ReplayedStep]) -> lis
 
 
 def _tied_to_owners(charges: list[Charge]) -> list[Charge]:
-    """The gradient of a weight that several modules share goes to the one among them that errs otherwise
-    too; where none does, to the first."""
+    """Gradients that two owners may have made go to the one that errs otherwise too.
+
+    Of a weight that several modules share: to the one among them; where none errs, to the first. Of a weight
+    in a container that is never called (a ParameterDict): to the module around whose code reads it. Of a
+    module's output beside others: to that module, where its own code made another output of the same call
+    otherwise. That may be computed from the first one, whose gradient then comes through the module too.
+    """
     owners = {c.owner for c in charges if c.step.target.kind[c.found.call] != "parameter"}
-    found = []
-    for charge in charges:
-        view, call = charge.step.target, charge.found.call
-        if view.kind[call] == "parameter" and charge.owner not in owners:
-            sharing = owners & set(charge.step.modules_sharing(view.name[call]))
-            if len(sharing) == 1:
-                charge = replace(charge, owner=sharing.pop())
-        found.append(charge)
-    return found
+    made = {(id(c.step), c.found.call): c for c in charges if _is_of_output(c, Stage.FORWARD)}
+    return [_tied(charge, owners, made.get((id(charge.step), charge.found.call))) for charge in charges]
+
+
+def _tied(charge: Charge, owners: set[str], made: Charge | None) -> Charge:
+    step, view, call = charge.step, charge.step.target, charge.found.call
+    name = view.name[call]
+    if view.kind[call] == "parameter":
+        if charge.owner in owners:
+            return charge
+        sharing = owners & set(step.modules_sharing(name))
+        if len(sharing) == 1:
+            return replace(charge, owner=sharing.pop())
+        reader = step.called_around(charge.owner)
+        return replace(charge, owner=reader) if reader in owners else charge
+    if made is not None and _is_of_output(charge, Stage.BACKWARD) and made.found.slot != charge.found.slot:
+        return replace(charge, owner=made.owner)
+    return charge
+
+
+def _is_of_output(charge: Charge, stage: Stage) -> bool:
+    """Whether it is an output of a module call, or a gradient of one; forward: made by the module itself."""
+    view, call = charge.step.target, charge.found.call
+    if charge.stage is not stage or view.kind[call] != "module" or not charge.found.slot.startswith("output"):
+        return False
+    return stage is not Stage.FORWARD or charge.owner == view.name[call]
 
 
 def _is(charge: Charge, phase: str, slot: str) -> bool:

@@ -1,0 +1,94 @@
+"""Gradients that two modules may have made go to the one whose own code errs in forward too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from tests.diagnosing.replaying import replay
+from trueup.diagnosing.replay.charge import origins
+from trueup.types.finding import Origin, Stage
+
+
+class Router(nn.Module):
+    """Returns scores and what it makes of them, as routers of experts do."""
+
+    def __init__(self, power: float) -> None:
+        super().__init__()
+        self.score, self.power = nn.Parameter(torch.randn(4, 6)), power
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores, and the weights of the experts."""
+        scores = x @ self.score.t()
+        return scores, scores.softmax(-1).pow(self.power)
+
+
+class Mixed(nn.Module):
+    """Experts weighed by a router; the scores may enter the sum too."""
+
+    def __init__(self, power: float, beside: float) -> None:
+        super().__init__()
+        self.router, self.experts, self.beside = Router(power), nn.Linear(6, 24), beside
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, 6) to (rows, 6)."""
+        scores, weights = self.router(x)
+        out = (self.experts(x).view(-1, 4, 6) * weights[..., None]).sum(1)
+        return out + self.beside * scores.mean(-1, keepdim=True)
+
+
+class Scaled(nn.Module):
+    """A module that reads the parameters of a container which is never called."""
+
+    def __init__(self, shift: int, factor: float) -> None:
+        super().__init__()
+        self.mix = nn.ParameterDict({"a": nn.Parameter(torch.rand(6)), "b": nn.Parameter(torch.rand(6))})
+        self.inner, self.shift = nn.Linear(6, 6), shift
+        if factor != 1.0:
+            self.mix["a"].register_hook(lambda gradient: gradient * factor)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, 6) to (rows, 6)."""
+        y = self.inner(x * self.mix["a"])
+        return y + x.roll(self.shift, 0) * self.mix["b"]
+
+
+def _loop(middle: Callable[[], nn.Module]) -> Callable[[], None]:
+    def train() -> None:
+        torch.manual_seed(5)
+        model = nn.Sequential(nn.Linear(6, 6), middle(), nn.Linear(6, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.randn(7, 6)).square().mean().backward()
+        optimizer.step()
+
+    return train
+
+
+def _found(
+    folder: Path, reference: Callable[[], nn.Module], target: Callable[[], nn.Module]
+) -> dict[str, Stage]:
+    replay(folder, _loop(reference), _loop(target))
+    found: list[Origin] = origins(folder / "replay", folder / "reference")
+    return {one.module: one.stage for one in found}
+
+
+def test_a_router_s_error_is_no_other_gradient_of_its_scores(tmp_path: Path) -> None:
+    """The gradient of the scores comes through the weights, which the router makes of them."""
+    found = _found(tmp_path, lambda: Mixed(1.0, 0.1), lambda: Mixed(1.5, 0.1))
+    assert found == {"1.router": Stage.FORWARD}
+
+
+def test_a_use_of_the_scores_is_the_module_s_around(tmp_path: Path) -> None:
+    found = _found(tmp_path, lambda: Mixed(1.0, 0.1), lambda: Mixed(1.0, 0.3))
+    assert set(found) == {"1"}
+
+
+def test_gradients_of_a_container_s_weights_are_its_reader_s(tmp_path: Path) -> None:
+    assert _found(tmp_path, lambda: Scaled(1, 1.0), lambda: Scaled(2, 1.0)) == {"1": Stage.FORWARD}
+
+
+def test_gradients_alone_keep_the_name_of_the_container(tmp_path: Path) -> None:
+    assert _found(tmp_path, lambda: Scaled(1, 1.0), lambda: Scaled(1, 3.0)) == {"1.mix": Stage.BACKWARD}
