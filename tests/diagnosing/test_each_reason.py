@@ -477,6 +477,7 @@ TWINS = [
         lambda: hidden(within(slice(3, 6), slice(0, 15))),
         {"rows": "3 to 5"},
     ),
+    Twins(Kind.ALL_ZERO, lambda: case(0 * X, X), lambda: case(X * FIRST_ROWS, X), {"side": "target"}),
     Twins(
         Kind.TERM_IN_PLACE,
         taken_in_place,

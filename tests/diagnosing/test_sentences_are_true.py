@@ -182,6 +182,12 @@ def _(said: Said) -> bool:
     return explains(said, said.r + factor * held(said.evidence, said["term"]))
 
 
+@true_of(Kind.ALL_ZERO)
+def _(said: Said) -> bool:
+    nothing, other = (said.t, said.r) if said["side"] == "target" else (said.r, said.t)
+    return not nothing.any() and bool(other.any())
+
+
 @true_of(Kind.TERM_IN_PLACE)
 def _(said: Said) -> bool:
     term, other = held(said.evidence, said["term"]), held(said.evidence, said["other"])

@@ -56,6 +56,20 @@ class Scaled(nn.Module):
         return y + x.roll(self.shift, 0) * self.mix["b"]
 
 
+class Beside(nn.Module):
+    """A projection, and a second one beside it behind a dropout, which hands on its input where it is off."""
+
+    def __init__(self, p: float = 0.0, *, is_cut: bool = False, sign: float = 1.0) -> None:
+        super().__init__()
+        self.base, self.drop, self.low = nn.Linear(6, 6), nn.Dropout(p), nn.Linear(6, 6, bias=False)
+        self.is_cut, self.sign = is_cut, sign
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, 6) to (rows, 6)."""
+        y = self.base(x)
+        return y + self.sign * self.low(self.drop(x.detach() if self.is_cut else x))
+
+
 def _loop(middle: Callable[[], nn.Module]) -> Callable[[], None]:
     def train() -> None:
         torch.manual_seed(5)
@@ -92,3 +106,16 @@ def test_gradients_of_a_container_s_weights_are_its_reader_s(tmp_path: Path) -> 
 
 def test_gradients_alone_keep_the_name_of_the_container(tmp_path: Path) -> None:
     assert _found(tmp_path, lambda: Scaled(1, 1.0), lambda: Scaled(1, 3.0)) == {"1.mix": Stage.BACKWARD}
+
+
+def test_a_dropout_of_one_run_changes_no_gradient_of_another_path(tmp_path: Path) -> None:
+    """Where it is off, its output is the input, whose gradient is that of both paths."""
+    assert _found(tmp_path, Beside, lambda: Beside(0.5)) == {"1.drop": Stage.FORWARD}
+
+
+def test_what_is_detached_for_one_path_is_told_once(tmp_path: Path) -> None:
+    assert list(_found(tmp_path, Beside, lambda: Beside(is_cut=True)).values()) == [Stage.BACKWARD]
+
+
+def test_a_path_with_the_other_sign_is_the_module_s(tmp_path: Path) -> None:
+    assert set(_found(tmp_path, lambda: Beside(0.0), lambda: Beside(0.0, sign=-1.0))) == {"1"}

@@ -600,6 +600,7 @@ PHRASES: dict[KindReason, Phrase] = {
         "or a hook",
         {"module": "embed", "target": 0.2, "reference": 0.54},
     ),
+    KindReason.ALL_ZERO: _say("{subject} is zero everywhere in the {side} alone", {"side": "target"}),
     KindReason.TERM_MISSING: _say(
         "{subject} lacks a term: it is the reference's minus {term}", {"term": "bias"}
     ),

@@ -8,7 +8,7 @@ gradient belongs to the module that owns the weight.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -154,7 +154,7 @@ def _unsound(step: ReplayedStep, known: list[Difference]) -> set[tuple[str, str]
     """Phase and owner of what a replay cannot put right: what a module makes of an input that could not be
     put in, and gradients around a module that hands on its input in the target alone."""
     unforced = {step.target.name[one.call] for one in known if _is_free_input(one)}
-    misled = {_around_handed(step, one) for one in known if _hands_on_alone(step, one)}
+    misled = {owner for one in known if _hands_on_alone(step, one) for owner in _around_handed(step, one)}
     found = {(phase, owner) for phase in ("forward", "param_grad") for owner in unforced}
     return found | {("backward", owner) for owner in misled}
 
@@ -253,23 +253,34 @@ def _is_passed_on(step: ReplayedStep, one: Difference) -> bool:
 
 
 def _hands_on_alone(step: ReplayedStep, one: Difference) -> bool:
-    """Whether a module hands on what it was given in the target alone (a dropout that is off)."""
+    """Whether a module hands on what it was given in one run alone (a dropout that is off)."""
     if one.phase != "forward" or not one.slot.startswith("output") or one.score <= 1:
         return False
     other = one.reference_record
-    return _hands_on(step.target, one.record) and (other is None or not _hands_on(step.reference, other))
+    return _hands_on(step.target, one.record) is not (other is not None and _hands_on(step.reference, other))
 
 
-def _around_handed(step: ReplayedStep, one: Difference) -> str:
+def _around_handed(step: ReplayedStep, one: Difference) -> Iterator[str]:
     """The module whose code made the tensor that a module hands on. It is one tensor there, with the gradient
-    of all its uses; the reference's has that of the module alone: what is put in is no gradient of it."""
-    view, call = step.target, step.target.record_call[one.record]
-    content = view.content[one.record]
+    of all its uses; the other run's has that of the module alone: neither is a gradient of the other.
+
+    Where the reference hands on, what is put in for the module's output is the gradient of all uses, which
+    adds to those of the same uses on its way out: of every module on the way as well."""
+    view, record = step.target, one.record
+    of_reference = not _hands_on(view, record) and one.reference_record is not None
+    if of_reference:
+        view, record = step.reference, one.reference_record
+    call, content = view.record_call[record], view.content[record]
     for around in view.enclosing(call):
         given = (r for r in view.records(around, "forward") if view.slot[r].startswith("input"))
+        is_module = view.kind[around] == "module"
         if not any(view.content[r] == content for r in given):
-            return view.name[around] if view.kind[around] == "module" else step.module_around(call)
-    return OUTSIDE
+            caller = view.caller(call)
+            yield view.name[around] if is_module else OUTSIDE if caller is None else caller
+            return
+        if of_reference and is_module:
+            yield view.name[around]
+    yield OUTSIDE
 
 
 def _hands_on(view: StepView, record: int) -> bool:
@@ -295,7 +306,7 @@ def _follows_from_absence(step: ReplayedStep, one: Difference, missing: list[Abs
     record = step.target.record(one.call, "forward", one.slot)
     content = None if record is None else step.target.content[record]
     for gone in missing:
-        if not gone.slot.startswith("input"):
+        if not gone.slot.startswith("input") and not _is_handed_on(step, gone):
             continue
         if one.slot.startswith("input") and one.call in step.target.enclosing(gone.call):
             return True
@@ -303,6 +314,12 @@ def _follows_from_absence(step: ReplayedStep, one: Difference, missing: list[Abs
         if one.slot.startswith("output") and content is not None and same:
             return True
     return False
+
+
+def _is_handed_on(step: ReplayedStep, gone: Absent) -> bool:
+    """Whether a module whose output gets no gradient hands on its input there: detached for the module, say,
+    and in the reference one tensor with the input, whose gradient is the sum of all uses."""
+    return gone.record is not None and gone.slot.startswith("output") and _hands_on(step.target, gone.record)
 
 
 def _without_consequences(charges: list[Charge]) -> list[Charge]:

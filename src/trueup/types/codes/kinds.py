@@ -74,6 +74,7 @@ class KindReason(Code):
     OFFSET_BY_TABLE = "kind.offset_by_table"
     OFFSET_BY_ROW = "kind.offset_by_row"
     NOTHING_ELSE = "kind.nothing_else"
+    ALL_ZERO = "kind.all_zero"
     TERM_MISSING = "kind.term_missing"
     OTHER_USE = "kind.other_use"
     OTHER_USES_DIFFER = "kind.other_uses_differ"
