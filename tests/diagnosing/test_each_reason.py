@@ -258,6 +258,19 @@ def of_microbatch(there: int, here: int) -> Evidence:
     return case(GRADS[0], GRADS[1], elsewhere=held, surroundings=Surroundings(microbatch=here))
 
 
+def sent_to_microbatch(there: Tensor) -> Evidence:
+    """What the reference sends to microbatch 3, where the target sends its own to microbatch 0."""
+    held = Elsewhere(reference_microbatches=((3, known(there)),))
+    return case(
+        GRADS[0],
+        GRADS[1],
+        phase="backward",
+        slot="output.0",
+        elsewhere=held,
+        surroundings=Surroundings(microbatch=0),
+    )
+
+
 def normed(target: float, reference: float, **at: Any) -> Evidence:
     """A tensor 2.9 / 1.7 times the reference's, and the norms of all gradients."""
     runs = {"target_run": RunFacts(grad_norm=target), "reference_run": RunFacts(grad_norm=reference)}
@@ -709,6 +722,12 @@ TWINS = [
         lambda: case(GRADS[0], GRADS[1], elsewhere=Elsewhere(target_earlier=((3, known(GRADS[0])),))),
         lambda: case(GRADS[0], GRADS[1], elsewhere=Elsewhere(target_earlier=((3, known(GRADS[2])),))),
         {"earlier": 3},
+    ),
+    Twins(
+        Kind.OF_ANOTHER_MICROBATCH,
+        lambda: sent_to_microbatch(GRADS[0]),
+        lambda: sent_to_microbatch(GRADS[2]),
+        {"other": 3, "own": 0},
     ),
     Twins(Kind.OF_MICROBATCH, lambda: of_microbatch(0, 1), lambda: of_microbatch(2, 1), {"earlier": 0}),
     Twins(

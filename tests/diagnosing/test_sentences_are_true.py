@@ -451,6 +451,13 @@ def _(said: Said) -> bool:
     return size(reduced - said.r) <= max(0.33 * size(said.t - said.r), said.rounding * size(said.r))
 
 
+@true_of(Kind.OF_ANOTHER_MICROBATCH)
+def _(said: Said) -> bool:
+    sent = dict(said.evidence.elsewhere.reference_microbatches)[said["other"]].values()
+    own = said.evidence.surroundings.microbatch
+    return sent is not None and explains(said, sent, 0.8) and own == said["own"] != said["other"]
+
+
 @true_of(Kind.OF_TARGET_STEP, Kind.OF_REFERENCE_STEP, Kind.OF_MICROBATCH)
 def _(said: Said) -> bool:
     elsewhere = said.evidence.elsewhere

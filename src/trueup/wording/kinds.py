@@ -668,6 +668,11 @@ PHRASES: dict[KindReason, Phrase] = {
         "{subject} is bit for bit the output of {target} (target), of {reference} (reference)",
         {"target": "layers.0.mlp.up", "reference": "layers.0.mlp.gate"},
     ),
+    KindReason.OF_ANOTHER_MICROBATCH: _say(
+        "{subject} is bit for bit the one that the reference sends to microbatch {other}; here microbatch "
+        "{own} gets it",
+        {"other": 3, "own": 0, "origin_phase": "backward"},
+    ),
     KindReason.SLOTS_SWAPPED: _say(
         "{subject} is the reference's {slot}: {origin_slot} and {slot} are swapped", {"slot": "output.1"}
     ),
