@@ -141,6 +141,12 @@ def taken_in_place(*, alone: bool = False) -> Evidence:
     return case(X + ONE - OTHER, X, surroundings=around)
 
 
+def sent_to_call(named: str) -> Evidence:
+    """A gradient of an output that the reference has somewhere else."""
+    around = Surroundings(module="layers.0", nearby=(pair(named, OTHER),))
+    return case(OTHER, X, phase="backward", slot="output.0", surroundings=around)
+
+
 FIRST_ROWS = torch.arange(len(X)).reshape(-1, *(1,) * (X.ndim - 1)) < len(X) // 2
 
 
@@ -722,6 +728,12 @@ TWINS = [
         lambda: case(GRADS[0], GRADS[1], elsewhere=Elsewhere(target_earlier=((3, known(GRADS[0])),))),
         lambda: case(GRADS[0], GRADS[1], elsewhere=Elsewhere(target_earlier=((3, known(GRADS[2])),))),
         {"earlier": 3},
+    ),
+    Twins(
+        Kind.SENT_TO_ANOTHER_CALL,
+        lambda: sent_to_call("layers.0, output.0"),
+        lambda: sent_to_call("layers.1, output.0"),
+        {"module": "layers.0"},
     ),
     Twins(
         Kind.OF_ANOTHER_MICROBATCH,

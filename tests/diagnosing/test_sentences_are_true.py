@@ -451,6 +451,14 @@ def _(said: Said) -> bool:
     return size(reduced - said.r) <= max(0.33 * size(said.t - said.r), said.rounding * size(said.r))
 
 
+@true_of(Kind.SENT_TO_ANOTHER_CALL)
+def _(said: Said) -> bool:
+    name = f"{said['module']}, {said.evidence.origin.slot}"
+    near = (pair.reference for pair in said.evidence.surroundings.nearby)
+    sent = [one.values() for one in near if one is not None and one.name == name]
+    return any(one is not None and explains(said, one, 0.95) for one in sent)
+
+
 @true_of(Kind.OF_ANOTHER_MICROBATCH)
 def _(said: Said) -> bool:
     sent = dict(said.evidence.elsewhere.reference_microbatches)[said["other"]].values()

@@ -134,6 +134,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ABSOLUTE_ERROR: "{place} is an absolute error (L1) in the {side} alone",
     KindReason.LIMITED_ERROR: "{place} limits each error (Huber, smooth L1) in the {side} alone",
     KindReason.OF_ANOTHER_CALL: "exchanged outputs in {place}: {target} for {reference}",
+    KindReason.SENT_TO_ANOTHER_CALL: "gradients are sent to other calls of {place} than in the reference",
     KindReason.OF_ANOTHER_MICROBATCH: "microbatch {own} gets the gradient of microbatch {other} in {place}",
     KindReason.OTHER_PLACES: lambda facts: (
         f"place taken in {{place}}: {places_of_rows(facts)} (target), "

@@ -668,6 +668,10 @@ PHRASES: dict[KindReason, Phrase] = {
         "{subject} is bit for bit the output of {target} (target), of {reference} (reference)",
         {"target": "layers.0.mlp.up", "reference": "layers.0.mlp.gate"},
     ),
+    KindReason.SENT_TO_ANOTHER_CALL: _say(
+        "{subject} is bit for bit the one that the reference sends to another call of {module}",
+        {"module": "layers.0", "origin_phase": "backward"},
+    ),
     KindReason.OF_ANOTHER_MICROBATCH: _say(
         "{subject} is bit for bit the one that the reference sends to microbatch {other}; here microbatch "
         "{own} gets it",

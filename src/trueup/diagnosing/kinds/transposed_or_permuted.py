@@ -83,9 +83,18 @@ def _of_another_microbatch(evidence: Evidence) -> Found | None:
     others = evidence.elsewhere.reference_microbatches
     other = next((number for number, known in others if t.same_bits(known)), None)
     if other is None:
-        return None
+        return _of_another_call_of_it(evidence)
     own = evidence.surroundings.microbatch
     sentence = said(evidence, KindReason.OF_ANOTHER_MICROBATCH, other=other, own=own)
+    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+
+
+def _of_another_call_of_it(evidence: Evidence) -> Found | None:
+    """The same where no microbatch is counted: several forwards, and all backwards after them."""
+    found, module = taken(evidence), evidence.surroundings.module or "(root)"
+    if found is None or found.other.name != f"{module}, {evidence.origin.slot}":
+        return None
+    sentence = said(evidence, KindReason.SENT_TO_ANOTHER_CALL, module=module)
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
 
 

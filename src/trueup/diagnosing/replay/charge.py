@@ -429,9 +429,14 @@ _STAGE_ORDER = (
 
 
 def _origin(owner: _Owner, agreement: Reason) -> Origin:
-    charges = sorted(
-        owner.charges, key=lambda c: (_STAGE_ORDER.index(c.stage), c.step.step, c.step.rank, c.order)
-    )
+    lost = {(c.step.step, c.step.rank) for c in owner.charges if _is(c, "loss", "value")}
+
+    def in_order(c: Charge) -> tuple[int, int, bool, int, int]:
+        """Of a loss first the ranks whose own value differs: others are sent gradients by them."""
+        passed_on = c.stage is Stage.LOSS and (c.step.step, c.step.rank) not in lost
+        return _STAGE_ORDER.index(c.stage), c.step.step, passed_on, c.step.rank, c.order
+
+    charges = sorted(owner.charges, key=in_order)
     first = charges[0]
     same = [c for c in charges if c.stage is first.stage]
     found, step = first.found, first.step

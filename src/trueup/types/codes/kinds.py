@@ -112,6 +112,7 @@ class KindReason(Code):
     SLOTS_SWAPPED = "kind.slots_swapped"
     OF_ANOTHER_SLOT = "kind.of_another_slot"
     OF_ANOTHER_CALL = "kind.of_another_call"
+    SENT_TO_ANOTHER_CALL = "kind.sent_to_another_call"
     OF_ANOTHER_MICROBATCH = "kind.of_another_microbatch"
     LAID_OUT_ANEW = "kind.laid_out_anew"
     SAME_NUMBERS = "kind.same_numbers"
