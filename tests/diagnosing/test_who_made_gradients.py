@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from tests.diagnosing.replaying import replay
 from trueup.diagnosing.replay.charge import origins
+from trueup.types.codes import ReplayCode
 from trueup.types.finding import Origin, Stage
 
 
@@ -119,3 +120,42 @@ def test_what_is_detached_for_one_path_is_told_once(tmp_path: Path) -> None:
 
 def test_a_path_with_the_other_sign_is_the_module_s(tmp_path: Path) -> None:
     assert set(_found(tmp_path, lambda: Beside(0.0), lambda: Beside(0.0, sign=-1.0))) == {"1"}
+
+
+class Tempered(nn.Module):
+    """Returns a weight beside its result, or what it makes of it."""
+
+    def __init__(self, *, is_raw: bool) -> None:
+        super().__init__()
+        self.inner, self.scale, self.is_raw = nn.Linear(6, 6), nn.Parameter(torch.tensor(0.4)), is_raw
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows, 6) to (rows, 6), and a number."""
+        return self.inner(x), self.scale if self.is_raw else self.scale.exp()
+
+
+def _tempered(*, is_raw: bool, is_cut: bool = False) -> Callable[[], None]:
+    def train() -> None:
+        torch.manual_seed(5)
+        model = Tempered(is_raw=is_raw)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        out, scale = model(torch.randn(7, 6))
+        (out * (scale.detach() if is_cut else scale)).square().mean().backward()
+        optimizer.step()
+
+    return train
+
+
+def _missing(folder: Path, reference: Callable[[], None], target: Callable[[], None]) -> set[ReplayCode]:
+    replay(folder, reference, target)
+    found = origins(folder / "replay", folder / "reference")
+    return {r.code for one in found for r in one.evidence if r.code is ReplayCode.MISSING_GRADIENT}
+
+
+def test_a_weight_that_is_returned_gets_its_gradient_itself(tmp_path: Path) -> None:
+    assert _missing(tmp_path, _tempered(is_raw=False), _tempered(is_raw=True)) == set()
+
+
+def test_what_is_made_of_a_weight_and_cut_off_is_missing(tmp_path: Path) -> None:
+    found = _missing(tmp_path, _tempered(is_raw=False), _tempered(is_raw=False, is_cut=True))
+    assert found == {ReplayCode.MISSING_GRADIENT}

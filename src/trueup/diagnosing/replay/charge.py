@@ -187,8 +187,13 @@ def _is_free_input(one: Difference) -> bool:
 
 def _is_of_loss(step: ReplayedStep, one: Difference, loss: Difference | None) -> bool:
     """Whether a gradient has the factor of its loss: rounding scatters and makes no common factor. They
-    are one within as many standard errors of the gradient's as set it apart from 1."""
-    if loss is None or loss.scale is None or one.scale is None or not (one.biased and one.bias_z):
+    are one within as many standard errors of the gradient's as set it apart from 1; of a single number, which
+    has none, within its own tolerance."""
+    if loss is None or loss.scale is None or one.scale is None:
+        return False
+    if one.record is not None and step.target.shape(one.record) in ((), (1,)):
+        return abs(one.scale - loss.scale) <= (one.tolerance or 0.0) * abs(loss.scale)
+    if not (one.biased and one.bias_z):
         return False
     rounded = sum(step.roundoff(record) or 0.0 for record in (one.record, loss.record))
     error = abs(one.scale - 1) / abs(one.bias_z)
