@@ -159,3 +159,31 @@ def test_a_weight_that_is_returned_gets_its_gradient_itself(tmp_path: Path) -> N
 def test_what_is_made_of_a_weight_and_cut_off_is_missing(tmp_path: Path) -> None:
     found = _missing(tmp_path, _tempered(is_raw=False), _tempered(is_raw=False, is_cut=True))
     assert found == {ReplayCode.MISSING_GRADIENT}
+
+
+def _weighed(factor: float, own: float = 1.0) -> Callable[[], None]:
+    """A loss times a factor, of a model that returns a weight; a hook may change that weight's gradient."""
+
+    def train() -> None:
+        torch.manual_seed(5)
+        model = Tempered(is_raw=True)
+        if own != 1.0:
+            model.scale.register_hook(lambda gradient: gradient * own)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        out, scale = model(torch.randn(7, 6))
+        (torch.nn.functional.mse_loss(out * scale, torch.zeros(7, 6)) * factor).backward()
+        optimizer.step()
+
+    return train
+
+
+def test_a_weight_s_one_number_follows_its_loss(tmp_path: Path) -> None:
+    replay(tmp_path, _weighed(1.0), _weighed(0.1))
+    found = origins(tmp_path / "replay", tmp_path / "reference")
+    assert [one.stage for one in found] == [Stage.LOSS]
+
+
+def test_a_weight_s_one_number_with_a_factor_of_its_own_does_not(tmp_path: Path) -> None:
+    replay(tmp_path, _weighed(1.0), _weighed(0.1, own=2.0))
+    found = origins(tmp_path / "replay", tmp_path / "reference")
+    assert {one.stage for one in found} == {Stage.LOSS, Stage.BACKWARD}

@@ -36,7 +36,7 @@ from trueup.comparing.label_parts import with_joined_parts
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.loss_scale import in_one_scale, loss_scales, undone_scale, with_factor_of
 from trueup.comparing.losses.calls import around_loss
-from trueup.comparing.losses.exact import with_exact_losses
+from trueup.comparing.losses.exact import is_beyond_float32, with_exact_losses
 from trueup.comparing.masters import master_gap
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
@@ -54,7 +54,7 @@ from trueup.comparing.rules import StepContext, judge_step
 from trueup.comparing.scalars import ScalarPair, compare_scalars
 from trueup.comparing.stacks import StackBook
 from trueup.comparing.table import ResultWriter, table_from_rows
-from trueup.comparing.thresholds import ACROSS, FACTORS, FAR_FROM_FLOAT32, NOISE_TIMES
+from trueup.comparing.thresholds import ACROSS, FACTORS, NOISE_TIMES
 from trueup.comparing.tolerance import Bound, are_of_two_frameworks, factor_of, rounding_bound
 from trueup.comparing.updated_copies import updated_copies
 from trueup.comparing.values import read_values
@@ -248,7 +248,7 @@ class _Work:
         row, before = first.row, first.before
         is_loss = (row.phase, row.slot) == ("loss", "value") and before.equal > before.within == 0
         dtypes = {str(row.columns[name]) for name in ("target_dtype", "reference_dtype")}
-        if not is_loss or dtypes != {"float32"} or not (row.rel_l2 or 0.0) > FAR_FROM_FLOAT32:
+        if not is_loss or dtypes != {"float32"} or not is_beyond_float32(row.rel_l2):
             return None
         view = step_view(self.reference, first.step, first.rank)
         around = around_loss(view, row.microbatch or 0)

@@ -475,7 +475,7 @@ REPRODUCED = chosen(
 )
 FAR_FROM_FLOAT32 = chosen(
     "comparing.far_from_float32",
-    96 * FLOAT32,
+    181 * FLOAT32,
     "relative difference",
     "halfway, in factors, between the roundings of float32 and of bfloat16: 1.1e-5, each 181 times away",
 )

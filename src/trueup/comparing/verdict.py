@@ -148,9 +148,7 @@ def of_casts(verdict: Verdict, first: First, casts: Sequence[Reason], runs: Runs
     )
 
 
-def of_loss_code(
-    verdict: Verdict, first: First, dtype: str, code: Sequence[Reason], runs: Runs
-) -> Verdict:
+def of_loss_code(verdict: Verdict, first: First, dtype: str, code: Sequence[Reason], runs: Runs) -> Verdict:
     """The verdict where the first other bits are a loss in float32, of results with the same bits, that
     differs by far more than float32 rounds, and the code that makes it is another. Rounding of ``dtype``, in
     which the model computes, would explain it, if the loss were computed in that: open."""

@@ -205,7 +205,12 @@ def _skipped(evidence: Evidence) -> Found | None:
     if _comparable(evidence) is None or evidence.origin.phase not in ("forward", "backward"):
         return None
     found = taken(evidence)
-    if found is None or found.is_beside or found.other.name == _own_name(evidence) or _leaves_out_some(evidence, found.other):
+    if (
+        found is None
+        or found.is_beside
+        or found.other.name == _own_name(evidence)
+        or _leaves_out_some(evidence, found.other)
+    ):
         return None
     sentence = said(evidence, KindReason.STEP_LEFT_OUT, place=found.other.name)
     return Found(rank=EvidenceRank.FITTED, sentence=sentence)

@@ -271,10 +271,10 @@ def _around_handed(step: ReplayedStep, one: Difference) -> Iterator[str]:
 
     Where the reference hands on, what is put in for the module's output is the gradient of all uses, which
     adds to those of the same uses on its way out: of every module on the way as well."""
-    view, record = step.target, one.record
-    of_reference = not _hands_on(view, record) and one.reference_record is not None
-    if of_reference:
-        view, record = step.reference, one.reference_record
+    view, record, other = step.target, one.record, one.reference_record
+    of_reference = not _hands_on(view, record) and other is not None
+    if of_reference and other is not None:
+        view, record = step.reference, other
     call, content = view.record_call[record], view.content[record]
     for around in view.enclosing(call):
         given = (r for r in view.records(around, "forward") if view.slot[r].startswith("input"))
