@@ -32,9 +32,8 @@ from trueup.comparing.judgement import AMPLIFIED, DIFFERENT, ORIGIN, WITHIN, Jud
 from trueup.comparing.layouts import _nearest
 from trueup.comparing.loss_scale import is_taken_out
 from trueup.comparing.losses.cross_entropy import reproduced
-from trueup.comparing.losses.exact import allowed_error
+from trueup.comparing.losses.exact import allowed_error, is_beyond_float32
 from trueup.comparing.masters import allowed_gap, multiple_of
-from trueup.comparing.losses.exact import is_beyond_float32
 from trueup.comparing.metrics import SKETCH, VALUES, Metrics, measure, sum_roundoff
 from trueup.comparing.noise import StepNoise
 from trueup.comparing.optimizer_settings import setting_gaps
