@@ -189,15 +189,27 @@ def _is_of_loss(step: ReplayedStep, one: Difference, loss: Difference | None) ->
     """Whether a gradient has the factor of its loss: rounding scatters and makes no common factor. They
     are one within as many standard errors of the gradient's as set it apart from 1; of a single number, which
     has none, within its own tolerance."""
-    if loss is None or loss.scale is None or one.scale is None:
+    if loss is None or loss.scale is None:
         return False
     if one.record is not None and step.target.shape(one.record) in ((), (1,)):
-        return abs(one.scale - loss.scale) <= (one.tolerance or 0.0) * abs(loss.scale)
+        scale = _scale_of_one_number(step, one)
+        return scale is not None and abs(scale - loss.scale) <= (one.tolerance or 0.0) * abs(loss.scale)
+    if one.scale is None:
+        return False
     if not (one.biased and one.bias_z):
         return False
     rounded = sum(step.roundoff(record) or 0.0 for record in (one.record, loss.record))
     error = abs(one.scale - 1) / abs(one.bias_z)
     return abs(one.scale - loss.scale) <= BIAS_Z * error + rounded
+
+
+def _scale_of_one_number(step: ReplayedStep, one: Difference) -> float | None:
+    """The factor between two single numbers, from their summaries where values were not put in."""
+    if one.scale is not None or one.reference_record is None:
+        return one.scale
+    sides = step.target.summary(one.record), step.reference.summary(one.reference_record)
+    target, reference = (None if side is None else side["mean"] for side in sides)
+    return None if target is None or not reference else float(target) / float(reference)
 
 
 def _outside_stage(owner: str, stage: Stage) -> Stage:
