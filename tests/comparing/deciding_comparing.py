@@ -32,7 +32,7 @@ from trueup.comparing.judgement import AMPLIFIED, DIFFERENT, ORIGIN, WITHIN, Jud
 from trueup.comparing.layouts import _nearest
 from trueup.comparing.loss_scale import is_taken_out
 from trueup.comparing.losses.cross_entropy import reproduced
-from trueup.comparing.losses.exact import allowed_error
+from trueup.comparing.losses.exact import allowed_error, is_beyond_float32
 from trueup.comparing.masters import allowed_gap, multiple_of
 from trueup.comparing.metrics import SKETCH, VALUES, Metrics, measure, sum_roundoff
 from trueup.comparing.noise import StepNoise
@@ -283,6 +283,11 @@ def factor(
     metrics.difference[:] = error * metrics.norm
     judgement = replace(Judgement.undecided(metrics.difference), status=np.full(1, WITHIN))
     return bool(common_factor.RULE.apply(context, metrics, judgement).status[0] == DIFFERENT)
+
+
+@decides("comparing.far_from_float32")
+def far_from_float32(relative: float) -> object:
+    return is_beyond_float32(relative)
 
 
 @decides("comparing.factor_times")

@@ -127,13 +127,34 @@ def test_casts_in_a_loss_made_the_first_other_bits(tmp_path: Path, reference: Pa
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
+    "loss",
+    [
+        "out.float(), out.tanh().float()",  # another call makes the target of the loss, in bfloat16
+        "out.float() * 1.0001, torch.tanh(out.float())",
+    ],
+)
+def test_another_loss_of_the_same_results_stays_open(loss: str, tmp_path: Path, reference: Path) -> None:
+    """A loss in float32 that is another by far more than float32 rounds, and by less than bfloat16."""
+    verdict = compare(captured(tmp_path / "target", loss=loss), reference).verdict
+    assert (verdict.outcome, verdict.headline.code) == (Outcome.UNDECIDED, VerdictCode.LOSS_CODE_DIFFERS)
+    assert (verdict.phase, verdict.evidence[0].code) == ("loss", EvidenceCode.CODE_DIFFERS)
+
+
+@pytest.mark.torch
+def test_another_form_of_the_same_loss_agrees(tmp_path: Path, reference: Path) -> None:
+    loss = "out.float() * 3.0 / 3.0, torch.tanh(out.float()) * 3.0 / 3.0"
+    assert compare(captured(tmp_path / "target", loss=loss), reference).verdict.outcome is Outcome.AGREE
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
     "changed",
     [
         {"result": "(h.float() * self.weight.float()).to(torch.bfloat16)"},  # the same bits
         {"result": "(self.weight * h).type_as(x) + 0"},  # the same bits, other code
         {"result": "torch.mul(h.type_as(x), self.weight)"},  # another call: as a fused norm rounds
         {"loss": "out.to(torch.float32), torch.tanh(out.to(torch.float32))"},  # the same bits
-        {"loss": "out.float(), out.tanh().float()"},  # another call makes the target of the loss
+        {"loss": "out.float() + 0, torch.tanh(out.float())"},  # the same bits of a loss, other code
         {"result": "h.type_as(x) * self.weight", "threads": 2},  # other kernels may have made other bits
     ],
 )

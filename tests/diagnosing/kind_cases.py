@@ -77,6 +77,19 @@ def dropped(p: float, seed: int) -> Tensor:
     return F.dropout(X, p)
 
 
+@true("missing_or_extra_term")
+def switched_off() -> Evidence:
+    """A branch that returns nothing, whose reference does."""
+    return case(torch.zeros_like(X), X)
+
+
+@near("missing_or_extra_term", instead="wrong_mask")
+def rows_hidden() -> Evidence:
+    """Nothing but in the last rows."""
+    rows = torch.arange(16)[None, :, None] < 12
+    return case(X.masked_fill(rows, 0.0), X)
+
+
 # -- scale and sign ------------------------------------------
 
 

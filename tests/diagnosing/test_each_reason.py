@@ -141,6 +141,12 @@ def taken_in_place(*, alone: bool = False) -> Evidence:
     return case(X + ONE - OTHER, X, surroundings=around)
 
 
+def sent_to_call(named: str) -> Evidence:
+    """A gradient of an output that the reference has somewhere else."""
+    around = Surroundings(module="layers.0", nearby=(pair(named, OTHER),))
+    return case(OTHER, X, phase="backward", slot="output.0", surroundings=around)
+
+
 FIRST_ROWS = torch.arange(len(X)).reshape(-1, *(1,) * (X.ndim - 1)) < len(X) // 2
 
 
@@ -256,6 +262,19 @@ def of_microbatch(there: int, here: int) -> Evidence:
     """What another microbatch of the target held."""
     held = Elsewhere(target_microbatches=((there, known(GRADS[0])),))
     return case(GRADS[0], GRADS[1], elsewhere=held, surroundings=Surroundings(microbatch=here))
+
+
+def sent_to_microbatch(there: Tensor) -> Evidence:
+    """What the reference sends to microbatch 3, where the target sends its own to microbatch 0."""
+    held = Elsewhere(reference_microbatches=((3, known(there)),))
+    return case(
+        GRADS[0],
+        GRADS[1],
+        phase="backward",
+        slot="output.0",
+        elsewhere=held,
+        surroundings=Surroundings(microbatch=0),
+    )
 
 
 def normed(target: float, reference: float, **at: Any) -> Evidence:
@@ -477,6 +496,7 @@ TWINS = [
         lambda: hidden(within(slice(3, 6), slice(0, 15))),
         {"rows": "3 to 5"},
     ),
+    Twins(Kind.ALL_ZERO, lambda: case(0 * X, X), lambda: case(X * FIRST_ROWS, X), {"side": "target"}),
     Twins(
         Kind.TERM_IN_PLACE,
         taken_in_place,
@@ -708,6 +728,18 @@ TWINS = [
         lambda: case(GRADS[0], GRADS[1], elsewhere=Elsewhere(target_earlier=((3, known(GRADS[0])),))),
         lambda: case(GRADS[0], GRADS[1], elsewhere=Elsewhere(target_earlier=((3, known(GRADS[2])),))),
         {"earlier": 3},
+    ),
+    Twins(
+        Kind.SENT_TO_ANOTHER_CALL,
+        lambda: sent_to_call("layers.0, output.0"),
+        lambda: sent_to_call("layers.1, output.0"),
+        {"module": "layers.0"},
+    ),
+    Twins(
+        Kind.OF_ANOTHER_MICROBATCH,
+        lambda: sent_to_microbatch(GRADS[0]),
+        lambda: sent_to_microbatch(GRADS[2]),
+        {"other": 3, "own": 0},
     ),
     Twins(Kind.OF_MICROBATCH, lambda: of_microbatch(0, 1), lambda: of_microbatch(2, 1), {"earlier": 0}),
     Twins(

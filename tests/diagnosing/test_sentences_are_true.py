@@ -182,6 +182,12 @@ def _(said: Said) -> bool:
     return explains(said, said.r + factor * held(said.evidence, said["term"]))
 
 
+@true_of(Kind.ALL_ZERO)
+def _(said: Said) -> bool:
+    nothing, other = (said.t, said.r) if said["side"] == "target" else (said.r, said.t)
+    return not nothing.any() and bool(other.any())
+
+
 @true_of(Kind.TERM_IN_PLACE)
 def _(said: Said) -> bool:
     term, other = held(said.evidence, said["term"]), held(said.evidence, said["other"])
@@ -443,6 +449,21 @@ def _(said: Said) -> bool:
     total = np.sum([parts[rank] for rank in said["ranks"]], axis=0)
     reduced = total / (len(said["ranks"]) if said.one.code is Kind.MEAN_OVER_RANKS else 1)
     return size(reduced - said.r) <= max(0.33 * size(said.t - said.r), said.rounding * size(said.r))
+
+
+@true_of(Kind.SENT_TO_ANOTHER_CALL)
+def _(said: Said) -> bool:
+    name = f"{said['module']}, {said.evidence.origin.slot}"
+    near = (pair.reference for pair in said.evidence.surroundings.nearby)
+    sent = [one.values() for one in near if one is not None and one.name == name]
+    return any(one is not None and explains(said, one, 0.95) for one in sent)
+
+
+@true_of(Kind.OF_ANOTHER_MICROBATCH)
+def _(said: Said) -> bool:
+    sent = dict(said.evidence.elsewhere.reference_microbatches)[said["other"]].values()
+    own = said.evidence.surroundings.microbatch
+    return sent is not None and explains(said, sent, 0.8) and own == said["own"] != said["other"]
 
 
 @true_of(Kind.OF_TARGET_STEP, Kind.OF_REFERENCE_STEP, Kind.OF_MICROBATCH)

@@ -29,6 +29,7 @@ from trueup.comparing.judgement import (
 from trueup.comparing.metrics import EVIDENCE, NONE, Metrics
 from trueup.comparing.module_tree import ModuleTree
 from trueup.comparing.origins import likelihood, score_of_origin, why_origin
+from trueup.comparing.other_ranks import received_inputs
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.precision_gap import PrecisionGap
 from trueup.comparing.rows import Rows
@@ -58,6 +59,8 @@ class Ledger:
     """rows that only a tolerance holds which was widened for an update beyond its own"""
     origin: First | None = None
     """the likeliest origin"""
+    received: First | None = None
+    """what a rank received from another: where it starts only if no rank shows an origin of its own"""
     precision: PrecisionGap | None = None
     """what one run computes in another dtype in the first compared step; of the first rank that shows it"""
     other_constant: First | None = None
@@ -205,6 +208,7 @@ class Ledger:
         for rank, records in self.awaiting.items():
             self._not_bracketed([] if rank in self.followed_well else records)
         self.awaiting = {}
+        self.origin = self.received if self.origin is None else self.origin
 
     def _add_firsts(self, judged: JudgedStep) -> None:
         table = judged.table
@@ -234,7 +238,7 @@ class Ledger:
         """Keep the likeliest origin so far. What exceeds in a step without any may follow from what could
         not be compared there; then no later step is where it starts. Where all was compared, noise grew, and
         a later step may show an error of its own."""
-        pair, judgement, table = judged.pair, judged.judgement, judged.table
+        pair, rows, judgement, table = judged.pair, judged.rows, judged.judgement, judged.table
         at = np.flatnonzero(judgement.attribution.status == ORIGIN)
         self.num_origins += len(at)
         untraced = not len(at) and (judgement.status == DIFFERENT).any() and self.origin is None
@@ -243,7 +247,11 @@ class Ledger:
         if pair.rank in self.not_traced:
             return
         best: tuple[tuple[bool, int, int], int] | None = None
-        for row in at.tolist():
+        came = at[received_inputs(rows)[at]] if len(at) else at
+        if len(came) and self.received is None:
+            self.received = first_of_rows(judged, int(came[0]))
+            self.received.why = why_origin(self.received.row)
+        for row in np.setdiff1d(at, came).tolist():
             score = score_of_origin(**{name: table[name][row].as_py() for name in _SCORED})
             found = likelihood(score, pair.step, row), row
             best = found if best is None else min(best, found)

@@ -5,9 +5,41 @@ Ranks are compared one by one; only when all are does it show that an error came
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
+from trueup.comparing.rows import Rows
+from trueup.types.arrays import Bools
+
+_RECEIVES = ("recv", "irecv")
 _BEYOND = pl.col("status").cast(pl.String).is_in(["origin", "propagated", "amplified"])
+
+
+def received_inputs(rows: Rows) -> Bools:
+    """What the program gives the model and has just received from another process, as stages of a pipeline
+    do: the last call before the model's is one that receives. What comes before the first call of a step is
+    not recorded: the model's first is given what all its later calls are given."""
+    words = rows.match.words
+    receiving = np.array([word.rpartition(".")[2] in _RECEIVES for word in words.name] + [False])
+    calls = rows.kind_is("module") | rows.phase_is("collective")
+    receives = calls & receiving[rows.of_call("name")]
+    found = np.zeros(len(rows), bool)
+    given = rows.kind_is("module") & rows.phase_is("forward") & rows.slot_starts("input")
+    given &= rows.of_call("parent") < 0
+    if not receives.any() or not given.any():
+        return found
+    before, call = -1, -1
+    for row in np.flatnonzero(calls).tolist():
+        own = int(rows.target.call[row])
+        if given[row] and before >= 0:
+            found[row] = receives[before] or (own == call and found[before])
+        before, call = row, own
+    at = int(np.flatnonzero(given)[0])
+    first = given & (rows.target.call == rows.target.call[at])
+    later = given & ~first
+    if later.any() and found[later].all() and not calls[:at].any():
+        found |= first
+    return found
 
 
 def without_other_ranks(found: pl.DataFrame, records: pl.LazyFrame) -> pl.DataFrame:

@@ -28,14 +28,15 @@ from trueup.comparing.common_form import in_common_form
 from trueup.comparing.content import Content, Side, Tolerance
 from trueup.comparing.counted_rows import rows_that_count
 from trueup.comparing.device_products import device_products
-from trueup.comparing.first import JudgedStep, first_of_rows
+from trueup.comparing.first import First, JudgedStep, first_of_rows
 from trueup.comparing.history import History, observe, remember
 from trueup.comparing.inflow import Inflow
 from trueup.comparing.judgement import EQUAL, Judgement
 from trueup.comparing.label_parts import with_joined_parts
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.loss_scale import in_one_scale, loss_scales, undone_scale, with_factor_of
-from trueup.comparing.losses.exact import with_exact_losses
+from trueup.comparing.losses.calls import around_loss
+from trueup.comparing.losses.exact import is_beyond_float32, with_exact_losses
 from trueup.comparing.masters import master_gap
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
@@ -57,7 +58,7 @@ from trueup.comparing.thresholds import ACROSS, FACTORS, NOISE_TIMES
 from trueup.comparing.tolerance import Bound, are_of_two_frameworks, factor_of, rounding_bound
 from trueup.comparing.updated_copies import updated_copies
 from trueup.comparing.values import read_values
-from trueup.comparing.verdict import Runs, of_casts, verdict_from
+from trueup.comparing.verdict import Runs, of_casts, of_loss_code, verdict_from
 from trueup.comparing.whole import with_whole_statistics
 from trueup.comparing.worth import refuse_different_models, traces_noted
 from trueup.errors import ConfigError, NothingCompared
@@ -241,6 +242,19 @@ class _Work:
             is_alone=all(side.manifest.get("world_size") == 1 for side in (self.target, self.reference)),
         )
 
+    def _coarser_than_loss(self, first: First) -> str | None:
+        """The dtype of the model's results, where a loss in float32 differs by far more than float32 rounds
+        and is the first record that does."""
+        row, before = first.row, first.before
+        is_loss = (row.phase, row.slot) == ("loss", "value") and before.equal > before.within == 0
+        dtypes = {str(row.columns[name]) for name in ("target_dtype", "reference_dtype")}
+        if not is_loss or dtypes != {"float32"} or not is_beyond_float32(row.rel_l2):
+            return None
+        view = step_view(self.reference, first.step, first.rank)
+        around = around_loss(view, row.microbatch or 0)
+        made = {str(view.dtype(record)) for _, slot, record in around if slot.startswith("output")}
+        return next((name for name in ("bfloat16", "float16") if name in made), None)
+
     def _kernels_repeat(self) -> bool:
         """Whether one program makes the same bits of the same bits: on a host, by as many threads."""
         sides = self.target.manifest, self.reference.manifest
@@ -394,6 +408,9 @@ class _Work:
             near = book.near(first.owner, first.row.phase)
             if near.only_casts:
                 return of_casts(verdict, first, near.reasons, runs)
+            coarse = self._coarser_than_loss(first)
+            if coarse is not None and near.own:
+                return of_loss_code(verdict, first, coarse, near.own, runs)
         if found := book.anywhere():
             agrees = verdict.outcome is Outcome.AGREE
             code = NoteCode.CODE_DIFFERS if agrees else NoteCode.PROGRAMS_DIFFER

@@ -473,6 +473,12 @@ REPRODUCED = chosen(
     "relative difference",
     "64 roundings of float32, a 512th of one of bfloat16: by chance once in 130,000 ways of dividing",
 )
+FAR_FROM_FLOAT32 = chosen(
+    "comparing.far_from_float32",
+    181 * FLOAT32,
+    "relative difference",
+    "halfway, in factors, between the roundings of float32 and of bfloat16: 1.1e-5, each 181 times away",
+)
 LOSS_TIMES = chosen(
     "comparing.loss_times", 4.0, "times the reference's own error", "the target may be less lucky by as much"
 )

@@ -148,6 +148,23 @@ def of_casts(verdict: Verdict, first: First, casts: Sequence[Reason], runs: Runs
     )
 
 
+def of_loss_code(verdict: Verdict, first: First, dtype: str, code: Sequence[Reason], runs: Runs) -> Verdict:
+    """The verdict where the first other bits are a loss in float32, of results with the same bits, that
+    differs by far more than float32 rounds, and the code that makes it is another. Rounding of ``dtype``, in
+    which the model computes, would explain it, if the loss were computed in that: open."""
+    return Verdict(
+        outcome=Outcome.UNDECIDED,
+        headline=reason(VerdictCode.LOSS_CODE_DIFFERS, function=code[0].place("function"), dtype=dtype),
+        where=first.row.site,
+        step=first.step,
+        rank=first.rank,
+        phase=first.row.phase,
+        evidence=(*code, *verdict.evidence),
+        before=preceding(first.before),
+        next=_next(first, runs),
+    )
+
+
 def _precision_headline(gap: PrecisionGap) -> Reason:
     dtypes = {"target": gap.target, "reference": gap.reference}
     if gap.of is GapOf.WEIGHTS:

@@ -54,6 +54,12 @@ def _scaled(facts: Facts) -> str:
     return f"{factor} ({facts.parts[0]})" if facts.parts and facts.parts[0] != times else factor
 
 
+def _all_zero(facts: Facts) -> str:
+    is_input = str(facts.get("origin_slot") or "").startswith("input")
+    what = "an input made in" if is_input else "result of"
+    return f"{what} {{place}} is zero everywhere in the {facts['side']} alone"
+
+
 def _dropped_in_order(facts: Facts) -> str:
     how = "in another memory order" if facts.get("order") else "in channels_last order"
     return f"the {facts['side']} alone drops in {{place}} {how}"
@@ -118,6 +124,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.COSINES_ROUNDED: "cosines and sines of {place} computed in {dtype}",
     KindReason.OTHER_USE: "the weight of {module} has a second use, or a hook, only in the {side}",
     KindReason.OTHER_USES_DIFFER: "a second use of the weight of {module}, or a hook on it, differs",
+    KindReason.ALL_ZERO: _all_zero,
     KindReason.TERM_MISSING: "result of {place} lacks the term {term}",
     KindReason.TERM_EXTRA: "result of {place} has the extra term {term}",
     KindReason.TERM_IN_PLACE: "result of {place} has the term {term} in place of {other}",
@@ -127,6 +134,8 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ABSOLUTE_ERROR: "{place} is an absolute error (L1) in the {side} alone",
     KindReason.LIMITED_ERROR: "{place} limits each error (Huber, smooth L1) in the {side} alone",
     KindReason.OF_ANOTHER_CALL: "exchanged outputs in {place}: {target} for {reference}",
+    KindReason.SENT_TO_ANOTHER_CALL: "gradients are sent to other calls of {place} than in the reference",
+    KindReason.OF_ANOTHER_MICROBATCH: "microbatch {own} gets the gradient of microbatch {other} in {place}",
     KindReason.OTHER_PLACES: lambda facts: (
         f"place taken in {{place}}: {places_of_rows(facts)} (target), "
         f"{places_of_rows(facts, 'other_')} (reference)"

@@ -600,6 +600,7 @@ PHRASES: dict[KindReason, Phrase] = {
         "or a hook",
         {"module": "embed", "target": 0.2, "reference": 0.54},
     ),
+    KindReason.ALL_ZERO: _say("{subject} is zero everywhere in the {side} alone", {"side": "target"}),
     KindReason.TERM_MISSING: _say(
         "{subject} lacks a term: it is the reference's minus {term}", {"term": "bias"}
     ),
@@ -666,6 +667,15 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.OF_ANOTHER_CALL: _say(
         "{subject} is bit for bit the output of {target} (target), of {reference} (reference)",
         {"target": "layers.0.mlp.up", "reference": "layers.0.mlp.gate"},
+    ),
+    KindReason.SENT_TO_ANOTHER_CALL: _say(
+        "{subject} is bit for bit the one that the reference sends to another call of {module}",
+        {"module": "layers.0", "origin_phase": "backward"},
+    ),
+    KindReason.OF_ANOTHER_MICROBATCH: _say(
+        "{subject} is bit for bit the one that the reference sends to microbatch {other}; here microbatch "
+        "{own} gets it",
+        {"other": 3, "own": 0, "origin_phase": "backward"},
     ),
     KindReason.SLOTS_SWAPPED: _say(
         "{subject} is the reference's {slot}: {origin_slot} and {slot} are swapped", {"slot": "output.1"}

@@ -375,6 +375,10 @@ PHRASES = {
         "Microbatches per step: {target} (target), {reference} (reference); most records cannot be compared",
         {"target": 4, "reference": 2},
     ),
+    Is.LOSS_CODE_DIFFERS: _headline(
+        "Loss differs by more than float32 rounding, less than {dtype}'s: other code in {function}",
+        {"function": "<module>", "dtype": "bfloat16"},
+    ),
     Is.NOISE_GREW: _headline(
         lambda facts: f"No origin found, but noise exceeds its measured size: {_what(facts)}{_place(facts)}",
         _AT,

@@ -19,7 +19,7 @@ from trueup.comparing.losses.inputs import LossInputs
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.rows import Rows
-from trueup.comparing.thresholds import FLOAT32, LOSS_ROUNDINGS, LOSS_TIMES
+from trueup.comparing.thresholds import FAR_FROM_FLOAT32, FLOAT32, LOSS_ROUNDINGS, LOSS_TIMES
 from trueup.comparing.tolerance import Bound
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView, TraceSource, step_view
@@ -79,6 +79,12 @@ def with_exact_losses(
     relative[at] = np.fmin(relative[at], exact)
     absolute[at] = np.fmin(absolute[at], exact * metrics.norm[at])
     return replace(bound, relative=relative, absolute=absolute)
+
+
+def is_beyond_float32(relative: float | None) -> bool:
+    """Whether a relative difference of a loss is nearer to a rounding of a half precision than to those of
+    float32."""
+    return relative is not None and relative > FAR_FROM_FLOAT32
 
 
 def allowed_error(own: float, tokens: int) -> float:

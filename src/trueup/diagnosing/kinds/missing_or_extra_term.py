@@ -51,6 +51,31 @@ def _comparable(evidence: Evidence) -> Vectors | None:
     return None if vectors is None or vectors.difference == 0 else vectors
 
 
+# -- nothing at all ------------------------------------------
+
+
+def side_of_nothing(evidence: Evidence) -> str | None:
+    """Which side's floating result is zero everywhere, where the other's is zero nowhere that counts: no mask
+    hides all, and a branch that is switched off returns nothing else."""
+    t, r = evidence.target_values, evidence.reference_values
+    known = evidence.target
+    if evidence.origin.phase != "forward" or known is None or not known.is_floating:
+        return None
+    if t is None or r is None or t.shape != r.shape or t.size < MIN_NUMBERS:
+        return None
+    for side, nothing, other in (("target", t, r), ("reference", r, t)):
+        if not nothing.any() and np.isfinite(other).all() and (other != 0).mean() > FULL_SHARE:
+            return side
+    return None
+
+
+def _all_zero(evidence: Evidence) -> Found | None:
+    side = side_of_nothing(evidence)
+    if side is None:
+        return None
+    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=said(evidence, KindReason.ALL_ZERO, side=side))
+
+
 # -- a tensor of the same shape ------------------------------------------
 
 
@@ -180,10 +205,20 @@ def _skipped(evidence: Evidence) -> Found | None:
     if _comparable(evidence) is None or evidence.origin.phase not in ("forward", "backward"):
         return None
     found = taken(evidence)
-    if found is None or found.is_beside or _leaves_out_some(evidence, found.other):
+    if (
+        found is None
+        or found.is_beside
+        or found.other.name == _own_name(evidence)
+        or _leaves_out_some(evidence, found.other)
+    ):
         return None
     sentence = said(evidence, KindReason.STEP_LEFT_OUT, place=found.other.name)
     return Found(rank=EvidenceRank.FITTED, sentence=sentence)
+
+
+def _own_name(evidence: Evidence) -> str:
+    """What another call of the module names the same slot: nothing lies between the two."""
+    return f"{evidence.surroundings.module or '(root)'}, {evidence.origin.slot}"
 
 
 def _leaves_out_some(evidence: Evidence, other: Known) -> bool:
@@ -328,6 +363,7 @@ RULE = KindRule(
     family=KindClass.MODEL,
     looks=(
         solved(KindCode.MISSING_OR_EXTRA_TERM),
+        _all_zero,
         other_use,
         _activation_of_one_side,
         _skipped,

@@ -73,6 +73,31 @@ def _of_another_call(evidence: Evidence) -> Found | None:
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
 
 
+def _of_another_microbatch(evidence: Evidence) -> Found | None:
+    """A gradient of one microbatch is the one that the reference sends to another: a pipeline's order."""
+    t, r = evidence.target, evidence.reference
+    if evidence.origin.phase != "backward" or t is None or r is None or t.numel < MIN_NUMBERS:
+        return None
+    if r.same_bits(t) is not False or t.statistic("l2_norm") == 0:
+        return None
+    others = evidence.elsewhere.reference_microbatches
+    other = next((number for number, known in others if t.same_bits(known)), None)
+    if other is None:
+        return _of_another_call_of_it(evidence)
+    own = evidence.surroundings.microbatch
+    sentence = said(evidence, KindReason.OF_ANOTHER_MICROBATCH, other=other, own=own)
+    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+
+
+def _of_another_call_of_it(evidence: Evidence) -> Found | None:
+    """The same where no microbatch is counted: several forwards, and all backwards after them."""
+    found, module = taken(evidence), evidence.surroundings.module or "(root)"
+    if found is None or found.other.name != f"{module}, {evidence.origin.slot}":
+        return None
+    sentence = said(evidence, KindReason.SENT_TO_ANOTHER_CALL, module=module)
+    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+
+
 def _reordered(evidence: Evidence) -> Found | None:
     """The values are the reference's in another order; which order, where it can be told."""
     t, r = evidence.target, evidence.reference
@@ -229,6 +254,7 @@ RULE = KindRule(
     looks=(
         _swapped,
         _of_another_call,
+        _of_another_microbatch,
         solved(KindCode.TRANSPOSED_OR_PERMUTED),
         _reordered,
         places_taken(shifted=False),

@@ -9,6 +9,7 @@ from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.arguments import argument_differences, is_mask
 from trueup.diagnosing.kinds.fitting import close, fit, roundoff_of
+from trueup.diagnosing.kinds.missing_or_extra_term import side_of_nothing
 from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
@@ -52,7 +53,7 @@ def _both(evidence: Evidence) -> tuple[Floats, Floats] | None:
 def _hidden(evidence: Evidence) -> Found | None:
     """Hidden elements that differ in a pattern."""
     known, both = evidence.target, _both(evidence)
-    if known is None or both is None:
+    if known is None or both is None or side_of_nothing(evidence) is not None:
         return None
     t, r = both
     a, b = _masked_of_both(evidence, t, r)

@@ -11,6 +11,7 @@ import numpy as np
 from trueup.diagnosing.replay.step import OUTSIDE, ReplayedStep
 from trueup.matching.across.records import GRADIENTS_PART
 from trueup.store import StepView
+from trueup.store.view import WEIGHT
 from trueup.types.codes import ReplayCode
 from trueup.types.reason import Reason
 
@@ -83,8 +84,26 @@ class _Side:
             and self._is_one_tensor(call, slot := view.slot[row])
             and step.target.name[call] not in elsewhere
             and (call, slot) in self._requires_grad
-            and not (slot.startswith("output") and self._is_sent_on(call))
+            and not (slot.startswith("output") and (self._is_sent_on(call) or self._is_weight(call, slot)))
         }
+
+    def _is_weight(self, call: int, slot: str) -> bool:
+        """Whether a call returns a weight itself: its gradient arrives at the weight, where no hook of an
+        output sees it."""
+        step = self._step
+        record: int | None = self._forward_record.get((call, slot))
+        view = step.target if self._lacking == "target" else step.reference
+        if record is not None and view is step.reference:
+            record = self._partner.get(record)
+        return record is not None and view.content[record] in self._weights
+
+    @cached_property
+    def _weights(self) -> set[int]:
+        """Summaries of the weights of the side that lacks gradients."""
+        step = self._step
+        view = step.target if self._lacking == "target" else step.reference
+        held = (view.parameter(fqn, *WEIGHT) for fqn in view.parameters)
+        return {found for one in held if one is not None and (found := view.content[one]) is not None}
 
     def _is_sent_on(self, call: int) -> bool:
         """Whether a call with a single output sends its inputs what it sends them in the other run: nothing

@@ -8,7 +8,7 @@ gradient belongs to the module that owns the weight.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -154,7 +154,7 @@ def _unsound(step: ReplayedStep, known: list[Difference]) -> set[tuple[str, str]
     """Phase and owner of what a replay cannot put right: what a module makes of an input that could not be
     put in, and gradients around a module that hands on its input in the target alone."""
     unforced = {step.target.name[one.call] for one in known if _is_free_input(one)}
-    misled = {_around_handed(step, one) for one in known if _hands_on_alone(step, one)}
+    misled = {owner for one in known if _hands_on_alone(step, one) for owner in _around_handed(step, one)}
     found = {(phase, owner) for phase in ("forward", "param_grad") for owner in unforced}
     return found | {("backward", owner) for owner in misled}
 
@@ -187,12 +187,29 @@ def _is_free_input(one: Difference) -> bool:
 
 def _is_of_loss(step: ReplayedStep, one: Difference, loss: Difference | None) -> bool:
     """Whether a gradient has the factor of its loss: rounding scatters and makes no common factor. They
-    are one within as many standard errors of the gradient's as set it apart from 1."""
-    if loss is None or loss.scale is None or one.scale is None or not (one.biased and one.bias_z):
+    are one within as many standard errors of the gradient's as set it apart from 1; of a single number, which
+    has none, within its own tolerance."""
+    if loss is None or loss.scale is None:
+        return False
+    if one.record is not None and step.target.shape(one.record) in ((), (1,)):
+        scale = _scale_of_one_number(step, one)
+        return scale is not None and abs(scale - loss.scale) <= (one.tolerance or 0.0) * abs(loss.scale)
+    if one.scale is None:
+        return False
+    if not (one.biased and one.bias_z):
         return False
     rounded = sum(step.roundoff(record) or 0.0 for record in (one.record, loss.record))
     error = abs(one.scale - 1) / abs(one.bias_z)
     return abs(one.scale - loss.scale) <= BIAS_Z * error + rounded
+
+
+def _scale_of_one_number(step: ReplayedStep, one: Difference) -> float | None:
+    """The factor between two single numbers, from their summaries where values were not put in."""
+    if one.scale is not None or one.reference_record is None:
+        return one.scale
+    sides = step.target.summary(one.record), step.reference.summary(one.reference_record)
+    target, reference = (None if side is None else side["mean"] for side in sides)
+    return None if target is None or not reference else float(target) / float(reference)
 
 
 def _outside_stage(owner: str, stage: Stage) -> Stage:
@@ -253,23 +270,34 @@ def _is_passed_on(step: ReplayedStep, one: Difference) -> bool:
 
 
 def _hands_on_alone(step: ReplayedStep, one: Difference) -> bool:
-    """Whether a module hands on what it was given in the target alone (a dropout that is off)."""
+    """Whether a module hands on what it was given in one run alone (a dropout that is off)."""
     if one.phase != "forward" or not one.slot.startswith("output") or one.score <= 1:
         return False
     other = one.reference_record
-    return _hands_on(step.target, one.record) and (other is None or not _hands_on(step.reference, other))
+    return _hands_on(step.target, one.record) is not (other is not None and _hands_on(step.reference, other))
 
 
-def _around_handed(step: ReplayedStep, one: Difference) -> str:
+def _around_handed(step: ReplayedStep, one: Difference) -> Iterator[str]:
     """The module whose code made the tensor that a module hands on. It is one tensor there, with the gradient
-    of all its uses; the reference's has that of the module alone: what is put in is no gradient of it."""
-    view, call = step.target, step.target.record_call[one.record]
-    content = view.content[one.record]
+    of all its uses; the other run's has that of the module alone: neither is a gradient of the other.
+
+    Where the reference hands on, what is put in for the module's output is the gradient of all uses, which
+    adds to those of the same uses on its way out: of every module on the way as well."""
+    view, record, other = step.target, one.record, one.reference_record
+    of_reference = not _hands_on(view, record) and other is not None
+    if of_reference and other is not None:
+        view, record = step.reference, other
+    call, content = view.record_call[record], view.content[record]
     for around in view.enclosing(call):
         given = (r for r in view.records(around, "forward") if view.slot[r].startswith("input"))
+        is_module = view.kind[around] == "module"
         if not any(view.content[r] == content for r in given):
-            return view.name[around] if view.kind[around] == "module" else step.module_around(call)
-    return OUTSIDE
+            caller = view.caller(call)
+            yield view.name[around] if is_module else OUTSIDE if caller is None else caller
+            return
+        if of_reference and is_module:
+            yield view.name[around]
+    yield OUTSIDE
 
 
 def _hands_on(view: StepView, record: int) -> bool:
@@ -295,7 +323,7 @@ def _follows_from_absence(step: ReplayedStep, one: Difference, missing: list[Abs
     record = step.target.record(one.call, "forward", one.slot)
     content = None if record is None else step.target.content[record]
     for gone in missing:
-        if not gone.slot.startswith("input"):
+        if not gone.slot.startswith("input") and not _is_handed_on(step, gone):
             continue
         if one.slot.startswith("input") and one.call in step.target.enclosing(gone.call):
             return True
@@ -303,6 +331,12 @@ def _follows_from_absence(step: ReplayedStep, one: Difference, missing: list[Abs
         if one.slot.startswith("output") and content is not None and same:
             return True
     return False
+
+
+def _is_handed_on(step: ReplayedStep, gone: Absent) -> bool:
+    """Whether a module whose output gets no gradient hands on its input there: detached for the module, say,
+    and in the reference one tensor with the input, whose gradient is the sum of all uses."""
+    return gone.record is not None and gone.slot.startswith("output") and _hands_on(step.target, gone.record)
 
 
 def _without_consequences(charges: list[Charge]) -> list[Charge]:
@@ -357,18 +391,40 @@ def _before_updates(charges: list[Charge], steps: Sequence[ReplayedStep]) -> lis
 
 
 def _tied_to_owners(charges: list[Charge]) -> list[Charge]:
-    """The gradient of a weight that several modules share goes to the one among them that errs otherwise
-    too; where none does, to the first."""
+    """Gradients that two owners may have made go to the one that errs otherwise too.
+
+    Of a weight that several modules share: to the one among them; where none errs, to the first. Of a weight
+    in a container that is never called (a ParameterDict): to the module around whose code reads it. Of a
+    module's output beside others: to that module, where its own code made another output of the same call
+    otherwise. That may be computed from the first one, whose gradient then comes through the module too.
+    """
     owners = {c.owner for c in charges if c.step.target.kind[c.found.call] != "parameter"}
-    found = []
-    for charge in charges:
-        view, call = charge.step.target, charge.found.call
-        if view.kind[call] == "parameter" and charge.owner not in owners:
-            sharing = owners & set(charge.step.modules_sharing(view.name[call]))
-            if len(sharing) == 1:
-                charge = replace(charge, owner=sharing.pop())
-        found.append(charge)
-    return found
+    made = {(id(c.step), c.found.call): c for c in charges if _is_of_output(c, Stage.FORWARD)}
+    return [_tied(charge, owners, made.get((id(charge.step), charge.found.call))) for charge in charges]
+
+
+def _tied(charge: Charge, owners: set[str], made: Charge | None) -> Charge:
+    step, view, call = charge.step, charge.step.target, charge.found.call
+    name = view.name[call]
+    if view.kind[call] == "parameter":
+        if charge.owner in owners:
+            return charge
+        sharing = owners & set(step.modules_sharing(name))
+        if len(sharing) == 1:
+            return replace(charge, owner=sharing.pop())
+        reader = step.called_around(charge.owner)
+        return replace(charge, owner=reader) if reader in owners else charge
+    if made is not None and _is_of_output(charge, Stage.BACKWARD) and made.found.slot != charge.found.slot:
+        return replace(charge, owner=made.owner)
+    return charge
+
+
+def _is_of_output(charge: Charge, stage: Stage) -> bool:
+    """Whether it is an output of a module call, or a gradient of one; forward: made by the module itself."""
+    view, call = charge.step.target, charge.found.call
+    if charge.stage is not stage or view.kind[call] != "module" or not charge.found.slot.startswith("output"):
+        return False
+    return stage is not Stage.FORWARD or charge.owner == view.name[call]
 
 
 def _is(charge: Charge, phase: str, slot: str) -> bool:
@@ -390,9 +446,14 @@ _STAGE_ORDER = (
 
 
 def _origin(owner: _Owner, agreement: Reason) -> Origin:
-    charges = sorted(
-        owner.charges, key=lambda c: (_STAGE_ORDER.index(c.stage), c.step.step, c.step.rank, c.order)
-    )
+    lost = {(c.step.step, c.step.rank) for c in owner.charges if _is(c, "loss", "value")}
+
+    def in_order(c: Charge) -> tuple[int, int, bool, int, int]:
+        """Of a loss first the ranks whose own value differs: others are sent gradients by them."""
+        passed_on = c.stage is Stage.LOSS and (c.step.step, c.step.rank) not in lost
+        return _STAGE_ORDER.index(c.stage), c.step.step, passed_on, c.step.rank, c.order
+
+    charges = sorted(owner.charges, key=in_order)
     first = charges[0]
     same = [c for c in charges if c.stage is first.stage]
     found, step = first.found, first.step

@@ -209,6 +209,21 @@ class ReplayedStep:
             return set()
         return {view.name[call] for call in modules - planned}
 
+    def called_around(self, name: str) -> str | None:
+        """The nearest module around one that is never called in the step; None where it is called itself, or
+        none around it is."""
+        called = self._called
+        while name and name not in called:
+            name = name.rpartition(".")[0]
+            if name in called:
+                return name
+        return None
+
+    @cached_property
+    def _called(self) -> set[str]:
+        view = self.target
+        return {view.name[call] for call in view.calls_of_kind("module")}
+
     def modules_sharing(self, fqn: str) -> list[str]:
         """Modules that own a parameter under one name or another."""
         table = self.target.facts.get("parameters") or ()

@@ -74,6 +74,8 @@ class VerdictCode(Code):
     """``function`` of both programs differs in its casts alone; ``dtype``: the coarser of what it makes"""
     MICROBATCHES_DIFFER = "verdict.microbatches_differ"
     # undecided
+    LOSS_CODE_DIFFERS = "verdict.loss_code_differs"
+    """the loss of the same results is another by more than float32 rounds, and ``function`` differs"""
     NOISE_GREW = "verdict.noise_grew"
     NOT_BRACKETED = "verdict.not_bracketed"
     NOTHING_COMPARED_OF = "verdict.nothing_compared_of"
