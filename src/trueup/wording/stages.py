@@ -782,12 +782,12 @@ PHRASES = {
     ),
     S.GIVEN_DIFFER: clause(
         "with the reference's gradients, {num} of {total:count updated weight} still {num:verb differ} "
-        "({names})",
+        "({names:list})",
         {"num": 2, "total": 12, "names": ("a", "b")},
     ),
     S.GIVEN_STATE_DIFFER: clause(
         "with the reference's gradients, the updated weights agree, but the state of {num} of "
-        "{total:count parameter} differs after the update ({names})",
+        "{total:count parameter} differs after the update ({names:list})",
         {"num": 12, "total": 12, "names": ("exp_avg",)},
     ),
     S.GIVEN_COUNTER: clause(
@@ -839,8 +839,12 @@ PHRASES = {
         {"side": "target", "factor": 0.05, "norm": 1.1965, "length": 0.0598},
     ),
     S.MOVED_OTHERWISE: clause(
-        "the {side} moves its weights by a length of {length:.4g}, along no multiple of their gradient",
-        {"side": "target", "length": 0.08},
+        lambda facts: facts.fill(
+            "the {side} moves its weights by a length of {length:.4g}"
+            + (", along no multiple of their gradient" if facts.get("along_none") else "")
+        ),
+        {"side": "target", "length": 0.08, "along_none": True},
+        {"side": "target", "length": 0.08, "along_none": False},
     ),
     S.MOVED_NOT: clause("the {side} leaves its weights as they are", {"side": "target"}),
     S.MOVED_BOTH: clause(
@@ -854,16 +858,17 @@ PHRASES = {
         ),
         samples=({"factor": 1.0, "step": 0, "next": 1}, {"factor": -1.0, "step": 0, "next": 1}),
     ),
-    S.MOVE_LEFT: clause(
-        "after the update, all weights differ from the reference's by {factor:.4g} times that move",
-        {"factor": 0.9995},
+    S.MOVE_LEFT: Phrase(
+        sentence="after the update, all weights differ from the reference's by {factor:.4g} times that move",
+        headline="After the update all weights differ by {factor:.4g} times their move before it",
+        samples=({"factor": 0.9995},),
     ),
     S.OWN_STEP: clause(
         "what the program does to weights by itself, as between the passes of sharpness-aware minimisation"
     ),
     S.NOT_TOLD: clause(
-        "the updates differ; without stored weights and moments, gradients cannot be distinguished "
-        "from the optimizer"
+        "the updates differ; no setting of the optimizer could be measured in both runs, so gradients cannot "
+        "be distinguished from the optimizer"
     ),
     S.GIVEN_CLEARS: clause(
         "With the reference's gradients the update agrees: the difference is caused earlier"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,7 @@ from trueup.diagnosing.stages.averaged import averaged_weights, master_weights
 from trueup.diagnosing.stages.between_steps import moved_between
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
-from trueup.diagnosing.stages.gaps import Gap, gaps_of, sides_of
+from trueup.diagnosing.stages.gaps import HALVES, Gap, gaps_of, sides_of
 from trueup.diagnosing.stages.handed_back import stale_findings
 from trueup.diagnosing.stages.handover import handover_findings
 from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
@@ -180,9 +180,8 @@ def _outcome(
     elif agreement is not None and agreement.code is Stages.GIVEN_SAME:
         head = reason(Stages.GIVEN_CLEARS)
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence, confirmed=True)
-    elif not any(one.code is Stages.MEASURED for one in said):
-        why = reason(Stages.NOT_TOLD)
-        return outcome(status=StageStatus.UNDECIDED, said=why, evidence=evidence)
+    elif not _are_both_measured(context):
+        return outcome(status=StageStatus.UNDECIDED, said=reason(Stages.NOT_TOLD), evidence=evidence)
     else:
         head = reason(Stages.BOTH_SAME)
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
@@ -192,7 +191,8 @@ def _outcome(
 def _why_none(context: Context) -> Reason:
     """Why the first step has no update that both runs recorded."""
     some = len(context.steps) > 1 and all(book.parameters_with(*UPDATED) for book in context.pair(1))
-    if some and not any(book.parameters_with(*UPDATED) for book in context.pair(0)):
+    next_ones = some and all(b - a == 1 for a, b in zip(*context.steps[:2], strict=True))
+    if next_ones and not any(book.parameters_with(*UPDATED) for book in context.pair(0)):
         return reason(Stages.UPDATE_LATER, step=context.steps[0][0], next=context.steps[1][0])
     return reason(Stages.NO_UPDATE)
 
@@ -216,8 +216,8 @@ def _findings(
     out = []
     for key, values in sorted(groups.items(), key=lambda item: (order.get(item[0], 99), item[0])):
         members = sorted(values.items(), key=lambda item: -len(item[1]))
-        declared_too = any(gaps[fqn][key].declared for _, found in members for fqn in found)
-        out.append(_finding(key, members, shapes, book, context, given=given, stated=declared_too))
+        declared_of = [gaps[fqn][key].declared for _, found in members for fqn in found]
+        out.append(_finding(key, members, shapes, book, context, given=given, stated=declared_of))
     return out if order["class"] < 0 else _without_doubles(out)
 
 
@@ -247,8 +247,9 @@ def _finding(
     context: Context,
     *,
     given: bool,
-    stated: bool,
+    stated: Sequence[bool],
 ) -> Finding:
+    """``stated``: of each parameter, whether the programs say so themselves."""
     names = [fqn for _, found in members for fqn in found]
     who = described(names, shapes)
     (target, reference), first = members[0]
@@ -258,10 +259,13 @@ def _finding(
     )
     kind, stage = _kind_of(key), Stage.RESUME if key == "count" else Stage.OPTIMIZER
     named = kind_named(
-        kind, EvidenceRank.STATED if stated or given else EvidenceRank.FITTED, said, causes=_causes(key)
+        kind,
+        EvidenceRank.STATED if any(stated) or given else EvidenceRank.FITTED,
+        said,
+        causes=_causes(key, members, len(names) < len(shapes)),
     )
     sources: list[Reason] = []
-    if stated:
+    if all(stated) and key != "updated_dtype":  # that is of tensors, and in no group
         sources.append(reason(Stages.DECLARED))
     moved = schedule_moved(context) if key == "lr" else None
     if moved is not None:
@@ -269,7 +273,8 @@ def _finding(
     measured = _measured_of(key, first[0], context)
     if measured:
         sources.append(measured)
-    counter = reason(Stages.GIVEN_COUNTER if given else Stages.MEASURED_COUNTER)
+    is_measured = measured is not None or (not all(stated) and key not in _RECORDED)
+    counter = [reason(Stages.MEASURED_COUNTER)] if is_measured else []
     return Finding(
         stage=stage,
         headline=_headline(key, who if len(members) == 1 else described(first, shapes), target, reference),
@@ -279,9 +284,9 @@ def _finding(
         step=book.step,
         rank=book.rank,
         kinds=(named,),
-        basis=Basis.RECORDED if given or stated else Basis.FITTED,
+        basis=Basis.RECORDED if given or any(stated) else Basis.FITTED,
         evidence=(said, *more, *sources, *names_listed(names)),
-        counter_evidence=(counter,),
+        counter_evidence=(reason(Stages.GIVEN_COUNTER),) if given else tuple(counter),
         causes=named.causes,
         next_note=named.next,
     )
@@ -343,7 +348,20 @@ _SITES = {
 """what a site is called after; part of the site's name, which does not change"""
 
 
-def _causes(key: str) -> tuple[Reason, ...]:
+_RECORDED = ("count", "updates", "updated_dtype", "dtype", "state")
+"""what both runs recorded as it is, and nothing was measured of"""
+
+
+def _causes(
+    key: str, members: list[tuple[tuple[str, str], list[str]]], are_some: bool
+) -> tuple[Reason, ...]:
+    """``are_some``: other parameters agree."""
+    if key == "weight_decay" and not (are_some or len(members) > 1):
+        return ()  # of all parameters alike: the groups are the same
+    if _CAUSES.get(key) is Stages.NO_MASTER_WEIGHTS and not any(
+        dtype in HALVES for sides, _ in members for dtype in sides
+    ):
+        return ()
     return (reason(_CAUSES[key]),) if key in _CAUSES else ()
 
 
@@ -365,6 +383,16 @@ def _measured_said(context: Context) -> Iterator[Reason]:
     if best is not None and best.constants:
         values = [f"{measured.value:.4g}" for measured in best.constants.values()]
         yield reason(Stages.MEASURED, parameter=best.fqn, keys=tuple(best.constants), values=values)
+
+
+def _are_both_measured(context: Context) -> bool:
+    """Whether one constant was measured in both runs of one parameter: then the rules were compared."""
+    target, reference = sides_of(context, 0)
+    return any(
+        target[fqn].constants.keys() & reference[other].constants.keys()
+        for fqn, other in context.matched.items()
+        if fqn in target and other in reference
+    )
 
 
 def mine_is_measured(context: Context) -> bool:
@@ -395,16 +423,18 @@ def _given_agreement(context: Context) -> Reason | None:
         elif (is_near := _near(book, reference, fqn, other)) is not None:
             near += is_near
             apart += [] if is_near else [fqn]
+        else:
+            continue
         for slot in _state_apart(book, reference, fqn, other):
-            kept.setdefault(slot, []).append(fqn)
+            kept.setdefault(fqn, []).append(slot)
     if not equal + near + len(apart):
         return None
     total = equal + near + len(apart)
     if apart:
-        return reason(Stages.GIVEN_DIFFER, num=len(apart), total=total, names=apart[:3])
+        return reason(Stages.GIVEN_DIFFER, num=len(apart), total=total, names=apart)
     if kept:
-        num, names = max(map(len, kept.values())), tuple(kept)
-        return reason(Stages.GIVEN_STATE_DIFFER, num=num, total=total, names=names[:3])
+        names = list(dict.fromkeys(slot for slots in kept.values() for slot in slots))
+        return reason(Stages.GIVEN_STATE_DIFFER, num=len(kept), total=total, names=names)
     return reason(Stages.GIVEN_SAME, total=total, equal=equal, within=near)
 
 
