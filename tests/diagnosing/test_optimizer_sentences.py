@@ -162,7 +162,11 @@ def test_settings_of_adam(tmp_path: Path, declares: tuple[bool, bool]) -> None:
     seen: set[Any] = set()
     usual = [USUAL.trace(tmp_path / f"usual{at}", declares=on) for at, on in enumerate(declares)]
     for name, other in OTHERS.items():
+        if name in ("beta1", "two") and declares != (False, False):
+            continue
         ways = [(False, other)] if declares[0] is not declares[1] else [(False, other), (True, other)]
+        if name == "bias" and not any(declares):
+            continue  # of one update, it is another learning rate
         trace = other.trace(tmp_path / name, declares=declares[0])
         for turned, adam in ways:
             sides = {"target": USUAL, "reference": adam} if turned else {"target": adam, "reference": USUAL}
@@ -177,11 +181,153 @@ def test_settings_of_adam(tmp_path: Path, declares: tuple[bool, bool]) -> None:
             assert bool(outcome.findings) is (adam is not USUAL), name
             for finding in outcome.findings:
                 check(finding, sides, declares)
+                if declares == (True, False) and name == "bias":  # the reference's may have any learning rate
+                    assert finding.headline.code is Stages.UNNAMED
+                    assert facts_of(finding.evidence, Stages.EQUAL_BEFORE) == {"num": 5, "names": tuple(SHAPES)}
                 seen |= {one.code for one in (finding.headline, *finding.evidence, *finding.causes, *finding.counter_evidence)}
     told = {Stages.SIDES, Stages.MEASURED, Stages.MEASURED_PAIR, Stages.MEASURED_COUNTER, Stages.DECAY_TARGET}
     told |= {Stages.DECAY_REFERENCE, Stages.OTHER_GROUPS, Stages.DEFAULT_EPS, Stages.NO_BIAS_CORRECTION, Stages.COUPLED_DECAY}
     if all(declares):
         told |= {Stages.DECLARED}
     else:
-        told -= {Stages.DECAY_REFERENCE}
+        told -= {Stages.DECAY_REFERENCE, Stages.COUPLED_DECAY, Stages.NO_BIAS_CORRECTION}
     assert seen >= told, told - seen
+
+
+def outcome_of(folder: Path, target: Trace, reference: Trace, **more: Any) -> StageOutcome:
+    return OptimizerStage().check(context_of(target, reference, **more))
+
+
+def given_run(folder: Path, changed: Mapping[str, Callable[[str, Array], Array]]) -> Trace:
+    """What the usual optimizer makes of the reference's gradients, but for some slots."""
+    from trueup.store.view import step_view
+
+    book, parts = step_view(USUAL.trace(folder / "plain"), 0, 0), {}
+    for name in SHAPES:
+        held = {}
+        for phase, slot in (WEIGHT, LOCAL, ACCUMULATED, CLIPPED, UPDATED, *STATES):
+            value = book.value(book.parameter(name, phase, slot))
+            held[phase, slot] = changed.get(slot, lambda _, same: same)(name, np.asarray(value, np.float32))
+        parts[name] = held
+    return run(folder / "given", step(parts))
+
+
+STATES = (("optimizer", "state.exp_avg"), ("optimizer", "state.exp_avg_sq"))
+
+
+def off(*names: str, by: float = 1.01) -> Callable[[str, Array], Array]:
+    return lambda name, of: of * np.float32(by) if name in names else of
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "numbers"),
+    [
+        ({}, Stages.GIVEN_SAME, {"total": 5, "equal": 5, "within": 0}),
+        ({"param": off("a.weight", by=1 + 2**-23)}, Stages.GIVEN_SAME, {"total": 5, "equal": 4, "within": 1}),
+        ({"param": off("a.weight", "b.bias")}, Stages.GIVEN_DIFFER, {"num": 2, "total": 5, "names": ("a.weight", "b.bias")}),
+        (
+            {"state.exp_avg": off("a.weight"), "state.exp_avg_sq": off("b.bias", "c.bias")},
+            Stages.GIVEN_STATE_DIFFER,
+            {"num": 3, "total": 5, "names": ("exp_avg", "exp_avg_sq")},
+        ),
+        (
+            {"state.exp_avg": off("a.weight"), "clipped": off("a.weight", by=1.5)},
+            Stages.GIVEN_SAME,
+            {"total": 4, "equal": 4, "within": 0},
+        ),
+    ],
+    ids=["the same", "rounding", "updates", "states of several", "a gradient of its own"],
+)
+def test_what_is_made_of_the_reference_s_gradients(
+    tmp_path: Path, changed: Any, code: Stages, numbers: dict[str, Any]
+) -> None:
+    sides = [USUAL.trace(tmp_path / name) for name in ("t", "r")]
+    outcome = OptimizerStage().check(context_of(*sides, given=given_run(tmp_path, changed)))
+    said = next(one for one in outcome.evidence if one.code in GIVEN)
+    assert (said.code, said.facts) == (code, numbers)
+
+
+GIVEN = (Stages.GIVEN_SAME, Stages.GIVEN_DIFFER, Stages.GIVEN_STATE_DIFFER)
+
+
+def updated_in(*of: bool, numbers: tuple[int, ...] = (0, 1), off: float = 0.0) -> list[Any]:
+    """Steps in which an optimizer that nobody knows makes an update, or none."""
+    made: list[Any] = []
+    for number, updates in enumerate(of):
+        weight, gradient = drawn(7), drawn(number)
+        new = {UPDATED: np.sign(weight) * np.abs(weight) ** np.float32(1.1 + off)} if updates else {}
+        made.append(step({"w": {WEIGHT: weight, LOCAL: gradient, ACCUMULATED: gradient, CLIPPED: gradient, **new}}))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("updates", "code"), [((False, True), Stages.UPDATE_LATER), ((False, False), Stages.NO_UPDATE)]
+)
+def test_when_the_first_update_is(tmp_path: Path, updates: tuple[bool, bool], code: Stages) -> None:
+    traces = [run(tmp_path / name, *updated_in(*updates)) for name in ("t", "r")]
+    said = outcome_of(tmp_path, *traces).said
+    assert said.code is code
+    if code is Stages.UPDATE_LATER:
+        assert said.facts == {"step": 0, "next": 1}
+
+
+def test_the_first_recorded_update_need_not_be_the_first(tmp_path: Path) -> None:
+    traces = []
+    for name in ("t", "r"):
+        for number, made in zip((0, 5), updated_in(False, True), strict=True):
+            traces.append(made.write(tmp_path / name, step=number, values=True))
+    assert outcome_of(tmp_path, traces[1], traces[3]).said.code is Stages.NO_UPDATE
+
+
+@pytest.mark.parametrize("caused", ["nothing", "gradients"])
+def test_updates_of_which_nothing_is_measured(tmp_path: Path, caused: str) -> None:
+    """An unknown rule; Adam of other gradients is the same rule."""
+    first, second = updated_in(True)[0], updated_in(True, off=0.1)[0]
+    if caused == "gradients":
+        traces = [USUAL.trace(tmp_path / "t", scale=2e-3), USUAL.trace(tmp_path / "r")]
+        outcome = outcome_of(tmp_path, *traces, earlier=[passed(Stage.BACKWARD, StageStatus.FAILED)])
+        assert outcome.said.code in (Stages.BOTH_SAME, Stages.WITHIN_ROUNDING)
+        return
+    outcome = outcome_of(tmp_path, run(tmp_path / "t", first), run(tmp_path / "r", second))
+    assert outcome.findings[0].headline.code is Stages.UNNAMED
+    assert {one.code for one in outcome.findings[0].causes} == {Stages.OTHER_OPTIMIZER}
+    note = outcome.findings[0].next_note
+    assert note is not None and note.code is Stages.COMPARE_OPTIMIZERS
+    failed = outcome_of(
+        tmp_path, *(Trace(tmp_path / name) for name in ("t", "r")), earlier=[passed(Stage.FORWARD, StageStatus.FAILED)]
+    )
+    assert failed.said.code is Stages.FOLLOWS
+    assert Stages.MEASURED not in {one.code for one in failed.evidence}  # the rule of SGD explains nothing of it
+    other = step({"w": {**{of: drawn(9) for of in (LOCAL, ACCUMULATED, CLIPPED)}, WEIGHT: drawn(7), UPDATED: drawn(8)}})
+    outcome = outcome_of(tmp_path, run(tmp_path / "o", other), Trace(tmp_path / "r"))
+    assert outcome.said.code is Stages.NOT_TOLD
+
+
+def test_the_words_for_parameters(tmp_path: Path) -> None:
+    """Each word holds of the shapes and the names."""
+    random = np.random.default_rng(5)
+    seen = set()
+    for _ in range(600):
+        names = [f"m{at}.{random.choice(['weight', 'bias', 'A_log', 'norm.weight'])}" for at in range(random.integers(3, 9))]
+        shapes = {name: (4,) * int(random.choice([0, 1, 1, 1, 2, 2, 4], p=None)) for name in names}
+        chosen = [n for n in names if len(shapes[n]) <= 1] if random.random() < 0.3 else [n for n in names if len(shapes[n]) > 1]
+        chosen = [n for n in chosen if n.endswith("bias") is bool(random.random() < 0.5)] if random.random() < 0.3 else chosen
+        chosen = [n for n in chosen if not n.endswith("bias")] if random.random() < 0.3 else chosen
+        if len(chosen) < 3:
+            continue
+        words, dims = described(chosen, shapes), {len(shapes[n]) for n in chosen}
+        of = next((one for one in WORDS if one in words), "other")
+        seen.add(of)
+        assert WORDS[of](chosen, dims), (words, chosen, shapes)
+    assert seen >= set(WORDS) - {"other"}, seen
+
+
+WORDS: dict[str, Callable[[list[str], set[int]], bool]] = {
+    "one-dimensional parameters that are no biases": lambda names, dims: dims <= {0, 1},
+    "parameters of one dimension or none": lambda names, dims: dims <= {0, 1},
+    "one-dimensional": lambda names, dims: dims == {1},
+    "matrices": lambda names, dims: dims == {2},
+    "parameters of two dimensions or more": lambda names, dims: min(dims) >= 2,
+    "norm weights": lambda names, dims: all("norm" in name for name in names) and dims <= {0, 1},
+    "other": lambda names, dims: True,
+}

@@ -157,7 +157,7 @@ class _Formatter(string.Formatter):
 
 
 _FORMATTER = _Formatter()
-_SINGULAR = {"are": "is", "have": "has"}
+_SINGULAR = {"are": "is", "have": "has", "do": "does"}
 
 
 def count(number: int, noun: str) -> str:

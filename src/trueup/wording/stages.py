@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from trueup.types.codes import StagesCode as S
 from trueup.types.codes.kinds import DivisorCode, KindReason
 from trueup.types.reason import reason
@@ -535,8 +537,8 @@ PHRASES = {
     S.NORMS_DIFFER: clause(
         lambda facts: (
             f"local norms: {facts['equal']} of {facts['num']} equal; largest difference at "
-            f"{facts['parameter']}: {facts['target']:.6g} (target), {facts['reference']:.6g} (reference), "
-            f"{facts['rel_diff']:.2g} relative"
+            f"{facts['parameter']}: {facts['target']:.6g} (target), {facts['reference']:.6g} (reference)"
+            + (f", {facts['rel_diff']:.2g} relative" if math.isfinite(facts["rel_diff"]) else "")
         ),
         {"equal": 3, "num": 12, "parameter": "a.w", "target": 1.0, "reference": 2.0, "rel_diff": 0.5},
     ),
@@ -547,8 +549,13 @@ PHRASES = {
         "Of {num:count setting} compared none differs that changes the training", {"num": 9}
     ),
     S.CONFIG_ALIGNED_BUT: clause(
-        "Of {num:count setting} compared none differs; {names:list}, set elsewhere in the program, does",
+        lambda facts: facts.fill(
+            "Of {num:count setting} compared none differs that changes the training; {names:list}, set "
+            "elsewhere in the program, {many:verb do}",
+            many=len(facts["names"]),
+        ),
         {"num": 9, "names": ("rope_interleave",)},
+        {"num": 9, "names": ("rope_interleave", "eps")},
     ),
     S.CONFIG_DIFFERS: clause(
         "{key} differs: {target} (target), {reference} (reference)",
@@ -601,8 +608,13 @@ PHRASES = {
         "The batches hold the same in another form: the loss and the gradient of every weight agree"
     ),
     S.INPUT_WITHOUT_EFFECT: clause(
-        "{names:list} differs without effect here: the loss and the gradient of every weight agree",
+        lambda facts: facts.fill(
+            "{names:list} {num:verb differ} without effect here: the loss and the gradient of every weight "
+            "agree",
+            num=len(facts["names"]),
+        ),
         {"names": ("position_ids",)},
+        {"names": ("position_ids", "token_type_ids")},
     ),
     S.SAME_BATCHES: clause("Both runs have the same batches"),
     S.SAME_IDS: clause(
@@ -613,7 +625,7 @@ PHRASES = {
         "step {step}, rank {rank}: the digests of the batches are equal", {"step": 0, "rank": 0}
     ),
     S.ELSEWHERE: clause(
-        "{num} of {rows:count row} {num:verb are} rows of the reference's {place}",
+        "{num} of {rows:count row} {num:verb stand} in the reference's {place}",
         {"num": 2, "rows": 8, "place": "step 1, rank 0, microbatch 0"},
     ),
     S.BATCH: clause(
@@ -637,9 +649,10 @@ PHRASES = {
     ),
     S.INPUT_DIFFERS: clause("Input {name} of the model differs", {"name": "token_type_ids"}),
     S.SAME_ROWS_REGROUPED: clause(
-        "the {num:count row} of the first steps are the same, in another order, in other microbatches or "
-        "padded otherwise",
+        "the {num:count row} of the first steps {num:verb are} the same, in another order, in other "
+        "microbatches or padded otherwise",
         {"num": 12},
+        {"num": 1},
     ),
     S.GIVE_BOTH: clause("give both models the input {name}, or neither", {"name": "position_ids"}),
     S.SAME_SHARED: clause("The inputs that both runs give the model are the same"),
@@ -736,7 +749,8 @@ PHRASES = {
         {"parameters": "a.weight"},
     ),
     S.SCALED: clause(
-        "Gradients of {parameters} are scaled by {factor:.4g}", {"parameters": "a.weight", "factor": 0.5}
+        "Gradients of {parameters} are scaled by {factor:.4g} relative to the reference",
+        {"parameters": "a.weight", "factor": 0.5},
     ),
     S.CHANGED: clause("Gradients of {parameters} are changed after backward", {"parameters": "a.weight"}),
     S.BOTH_ALIKE: clause(
@@ -789,6 +803,12 @@ PHRASES = {
         "with the reference's gradients, the updated weights agree, but the state of {num} of "
         "{total:count parameter} differs after the update ({names:list})",
         {"num": 12, "total": 12, "names": ("exp_avg",)},
+    ),
+    S.EQUAL_BEFORE: clause(
+        "of {num:count parameter} ({names:list}) weight, gradient and moments are bit-identical, the update is "
+        "not",
+        {"num": 1, "names": ("a",)},
+        {"num": 2, "names": ("a", "b")},
     ),
     S.GIVEN_COUNTER: clause(
         "the reference's gradients were supplied: differences before the optimizer do not matter"

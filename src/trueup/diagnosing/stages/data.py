@@ -391,7 +391,7 @@ def _outcome(
 
 def _digests_tell(target: Batch, reference: Batch) -> bool:
     """A digest knows of no rows: of packed and of padded ones it is another."""
-    return target.digest is not None and target.packed == reference.packed
+    return None not in (target.digest, reference.digest) and target.packed == reference.packed
 
 
 def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[Finding], list[Reason]]:
@@ -400,8 +400,10 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
     shared = sorted((name for name in target.ids if name in reference.ids), key=_is_of_labels)
     findings = _of_ids(target, reference, shared, context) or _of_bounds(target, reference)
     if shared and not findings:
-        tokens = sum(target.ids[name].size for name in shared)
-        said.append(reason(Stages.SAME_IDS, step=step, rank=rank, ids=tokens, inputs=len(shared)))
+        same = [name for name in shared if np.array_equal(target.ids[name], reference.ids[name])]
+        tokens = sum(target.ids[name].size for name in same)
+        if same:
+            said.append(reason(Stages.SAME_IDS, step=step, rank=rank, ids=tokens, inputs=len(same)))
     elif not shared and target.packed != reference.packed:
         said.append(
             reason(Stages.PACKED_OTHERWISE, step=step, side="target" if target.packed else "reference")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from trueup.comparing.optimizer_settings import declared, flat
 from trueup.diagnosing.stages.averaged import averaged_weights, master_weights
 from trueup.diagnosing.stages.between_steps import moved_between
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
@@ -61,6 +62,10 @@ _UPDATE_RULES = (
 """classes of optimizers by what they do"""
 
 
+Members = list[tuple[tuple[str, str], list[str]]]
+"""values of target and reference -> the parameters that have them, most first"""
+
+
 class OptimizerStage:
     """Updated weights and moments of the first step; with the reference's gradients put in where that was
     done."""
@@ -106,6 +111,9 @@ class OptimizerStage:
         alone = alone and not frozen_on_one_side(context)
         if not findings and alone and agreement is not None and agreement.code in _UNNAMED:
             findings = [_unnamed(context, agreement)]
+        if not findings and alone and not given and context.failed_before() is None:
+            equal = _equal_before(context)
+            findings = [] if equal is None else [_unnamed(context, equal)]
         averaged, beside = averaged_weights(context)
         if not context.of_phases("optimizer").is_empty():
             said += beside
@@ -180,6 +188,9 @@ def _outcome(
     elif agreement is not None and agreement.code is Stages.GIVEN_SAME:
         head = reason(Stages.GIVEN_CLEARS)
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence, confirmed=True)
+    elif (before := context.failed_before()) is not None and not _are_both_measured(context):
+        follows = reason(Stages.FOLLOWS, stage=before.stage.value)
+        return outcome(status=StageStatus.CONSEQUENCE, said=follows, evidence=evidence)
     elif not _are_both_measured(context):
         return outcome(status=StageStatus.UNDECIDED, said=reason(Stages.NOT_TOLD), evidence=evidence)
     else:
@@ -241,7 +252,7 @@ def _is_declared(
 
 def _finding(
     key: str,
-    members: list[tuple[tuple[str, str], list[str]]],
+    members: Members,
     shapes: dict[str, Any],
     book: StepView,
     context: Context,
@@ -262,7 +273,7 @@ def _finding(
         kind,
         EvidenceRank.STATED if any(stated) or given else EvidenceRank.FITTED,
         said,
-        causes=_causes(key, members, len(names) < len(shapes)),
+        causes=_causes(key, members, of_some=_is_alike_elsewhere(key, names, context) or _are_two(members, stated)),
     )
     sources: list[Reason] = []
     if all(stated) and key != "updated_dtype":  # that is of tensors, and in no group
@@ -352,12 +363,28 @@ _RECORDED = ("count", "updates", "updated_dtype", "dtype", "state")
 """what both runs recorded as it is, and nothing was measured of"""
 
 
-def _causes(
-    key: str, members: list[tuple[tuple[str, str], list[str]]], are_some: bool
-) -> tuple[Reason, ...]:
-    """``are_some``: other parameters agree."""
-    if key == "weight_decay" and not (are_some or len(members) > 1):
-        return ()  # of all parameters alike: the groups are the same
+def _are_two(members: Members, stated: Sequence[bool]) -> bool:
+    """Whether the programs themselves say that not all parameters differ alike; measured values are no two."""
+    return len(members) > 1 and all(stated)
+
+
+def _is_alike_elsewhere(key: str, names: list[str], context: Context) -> bool:
+    """Whether the setting is known on both sides of a parameter that is none of those that differ."""
+    target, reference = sides_of(context, 0)
+    says = [declared(context.facts(source)) for source in (context.target, context.reference)]
+    for fqn, other in context.matched.items():
+        if fqn in names or fqn not in target or other not in reference:
+            continue
+        told = key in flat(says[0].get(fqn, {})) and key in flat(says[1].get(other, {}))
+        if told or (key in target[fqn].constants and key in reference[other].constants):
+            return True
+    return False
+
+
+def _causes(key: str, members: Members, *, of_some: bool) -> tuple[Reason, ...]:
+    """``of_some``: not all parameters differ, or not all alike."""
+    if key == "weight_decay" and not of_some:
+        return ()  # the groups are the same
     if _CAUSES.get(key) is Stages.NO_MASTER_WEIGHTS and not any(
         dtype in HALVES for sides, _ in members for dtype in sides
     ):
@@ -370,7 +397,7 @@ def _measured_of(key: str, fqn: str, context: Context) -> Reason | None:
     other = context.matched.get(fqn, fqn)
     if fqn not in target or other not in reference:
         return None
-    a, b = target[fqn].constants.get(key), reference[other].constants.get(key)
+    a, b = target[fqn].known.get(key), reference[other].known.get(key)
     if a is None or b is None:
         return None
     return reason(Stages.MEASURED_PAIR, parameter=fqn, target=a.value, reference=b.value)
@@ -379,17 +406,18 @@ def _measured_of(key: str, fqn: str, context: Context) -> Reason | None:
 def _measured_said(context: Context) -> Iterator[Reason]:
     """What was measured of the best known parameter."""
     target, _ = sides_of(context, 0)
-    best = max(target.values(), key=lambda update: len(update.constants), default=None)
-    if best is not None and best.constants:
-        values = [f"{measured.value:.4g}" for measured in best.constants.values()]
-        yield reason(Stages.MEASURED, parameter=best.fqn, keys=tuple(best.constants), values=values)
+    best = max(target.values(), key=lambda update: len(update.known), default=None)
+    if best is not None and best.known:
+        values = [f"{measured.value:.4g}" for measured in best.known.values()]
+        yield reason(Stages.MEASURED, parameter=best.fqn, keys=tuple(best.known), values=values)
 
 
 def _are_both_measured(context: Context) -> bool:
-    """Whether one constant was measured in both runs of one parameter: then the rules were compared."""
+    """Whether the learning rate was measured in both runs of one parameter, by a rule that explains both
+    updates: then the rules were compared."""
     target, reference = sides_of(context, 0)
     return any(
-        target[fqn].constants.keys() & reference[other].constants.keys()
+        "lr" in target[fqn].known and "lr" in reference[other].known
         for fqn, other in context.matched.items()
         if fqn in target and other in reference
     )
@@ -502,10 +530,30 @@ def near_updates(target: Floats, reference: Floats, before: Floats, roundoff: fl
     return bool((abs(target - reference) <= allowed).mean() > UPDATE_SHARE)
 
 
+def _equal_before(context: Context) -> Reason | None:
+    """Where updates in float32 or finer differ though weight, gradient and the state after the update are
+    the same bits: only the optimizer can differ then. None where no update does."""
+    book, other = context.pair()
+    at_update = pl.col("slot") == UPDATED[1]
+    rows = context.of_phases("optimizer").filter(is_beyond() & at_update)
+    named = [fqn for fqn in dict.fromkeys(rows["name"].to_list()) if fqn in context.matched]
+    equal = [fqn for fqn in named if _is_equal_before(book, other, fqn, context.matched[fqn])]
+    return reason(Stages.EQUAL_BEFORE, num=len(equal), names=equal) if equal else None
+
+
+def _is_equal_before(book: StepView, other: StepView, fqn: str, name: str) -> bool:
+    slots = [slot for slot in book.parameter_slots(fqn, UPDATED[0]) if slot.startswith(STATE)]
+    parts = (WEIGHT, CLIPPED, *((UPDATED[0], slot) for slot in slots))
+    pairs = [(book.digest(book.parameter(fqn, *of)), other.digest(other.parameter(name, *of))) for of in parts]
+    fine = book.dtype(book.parameter(fqn, *UPDATED)) in _EXACT
+    return fine and all(one is not None and one == two for one, two in pairs)
+
+
 _BEFORE = (Stage.WEIGHTS, Stage.REDUCTION, Stage.DATA)
 """stages whose findings may be all that an update differs by: a step may be told the number of tokens"""
 _UNNAMED: dict[Code, Callable[[Reason], Reason]] = {
     Stages.GIVEN_DIFFER: lambda said: reason(Stages.UNNAMED),
+    Stages.EQUAL_BEFORE: lambda said: reason(Stages.UNNAMED),
     Stages.GIVEN_STATE_DIFFER: lambda said: reason(Stages.UNNAMED_STATE, names=said.place("names")),
 }
 """what is said of an optimizer by what it made of the reference's gradients"""
