@@ -546,11 +546,11 @@ PHRASES = {
         "Neither run recorded its configuration; --config TARGET REFERENCE gives the files"
     ),
     S.CONFIG_ALIGNED: clause(
-        "Of {num:count setting} compared none differs that changes the training", {"num": 9}
+        "Of {num:count setting} compared none differs that always changes the training", {"num": 9}
     ),
     S.CONFIG_ALIGNED_BUT: clause(
         lambda facts: facts.fill(
-            "Of {num:count setting} compared none differs that changes the training; {names:list}, set "
+            "Of {num:count setting} compared none differs that always changes the training; {names:list}, set "
             "elsewhere in the program, {many:verb do}",
             many=len(facts["names"]),
         ),
@@ -566,7 +566,7 @@ PHRASES = {
         {"num": 2, "keys": ("clip_grad", "seed")},
     ),
     S.CONFIG_ROW: clause(_row, _ROW, {**_ROW, "target_place": ""}),
-    S.MAY_CHANGE_ROUNDING: clause("may change rounding: {parts:join ; }", _A_ROW),
+    S.MAY_CHANGE_ROUNDING: clause("may change the training, or only round otherwise: {parts:join ; }", _A_ROW),
     S.ACTS_HERE: clause("the configurations differ in a setting that acts here: {parts:join ; }", _A_ROW),
     S.WITHOUT_EFFECT: clause("without effect in the captured steps: {parts:join ; }", _A_ROW),
     S.ALL_WITHOUT_EFFECT: clause(
@@ -603,7 +603,7 @@ PHRASES = {
     S.BATCH_IN_PARTS: clause(
         "the batch was not put together: its microbatches, or ranks, hold rows of other widths"
     ),
-    S.NO_BATCH: clause("neither run recorded a batch of integers, nor a digest of one"),
+    S.NO_BATCH: clause("no batch of integers, nor a digest of one, was recorded in both runs"),
     S.BATCH_IN_OTHER_FORM: clause(
         "The batches hold the same in another form: the loss and the gradient of every weight agree"
     ),

@@ -128,12 +128,14 @@ def _same_stream(context: Context) -> Reason | None:
     if _begins_alike(context):
         return reason(Stages.SAME_STREAM, target=counts[0], reference=counts[1])
     for rank in context.ranks:
-        sides: tuple[list[bytes], list[bytes]] = ([], [])
+        sides: tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes]]] = ([], [])
         for at in range(min(len(context.steps), 2)):
             for side, book in zip(sides, context.pair(at, rank), strict=True):
                 batch = Batch.of(book)
                 side += [
-                    ids.tobytes() for number in batch.labels if (ids := batch.tokens_of(number)) is not None
+                    (ids.tobytes(), labels.tobytes())
+                    for number, labels in batch.labels.items()
+                    if (ids := batch.tokens_of(number)) is not None
                 ]
         shared = min(map(len, sides))
         if shared < 2 or sides[0][:shared] != sides[1][:shared]:
