@@ -933,8 +933,12 @@ PHRASES = {
         "compare where both runs call scheduler.step(), and the settings of the schedulers"
     ),
     S.STEPS_AFTER: clause(
-        "Optimizer step after {target:count microbatch} (target), {reference:count microbatch} (reference)",
+        lambda facts: facts.fill(
+            ("Optimizer step after " if facts.get("recorded") is None else "A step is of ")
+            + "{target:count microbatch} (target), {reference:count microbatch} (reference)"
+        ),
         {"target": 1, "reference": 4},
+        {"target": 1, "reference": 4, "recorded": False},
     ),
     S.CLEARED_BEFORE_UPDATE: clause(
         "Gradients are cleared after {target:count microbatch}, before the update; the reference sums "

@@ -76,7 +76,8 @@ def stepping_findings(context: Context) -> list[Finding]:
         causes = (reason(Stages.NOT_CLEARED_CAUSE),)
         kind = replace(kind_named("missing_zero_grad", EvidenceRank.STATED, stepping), causes=causes)
     elif updated != (False, True):
-        stepping = reason(Stages.STEPS_AFTER, target=target, reference=reference)
+        unrecorded = {} if all(updated) else {"recorded": False}
+        stepping = reason(Stages.STEPS_AFTER, target=target, reference=reference, **unrecorded)
         each = (reason(Stages.STEP_EACH_CAUSE),) if target == 1 else ()
         causes = (*each, reason(Stages.ACCUMULATION_CAUSE))
         kind = kind_named("wrong_optimizer_setting", EvidenceRank.STATED, stepping, causes=causes)
