@@ -49,7 +49,9 @@ def trace(folder: Path, of: dict[str, Any]) -> Path:
     }
     manifest = {} if of["deterministic"] is None else {"deterministic": of["deterministic"]}
     lines = [{"batch_digest": one} for one in of["batches"]]
-    return run(folder, step({"w": gradients(1)}), lines=lines, facts=facts, framework=of["framework"], **manifest).path
+    return run(
+        folder, step({"w": gradients(1)}), lines=lines, facts=facts, framework=of["framework"], **manifest
+    ).path
 
 
 def is_on(of: dict[str, Any]) -> bool:
@@ -60,13 +62,19 @@ def check_weights(found: Criterion, own: list[str], other: list[str]) -> None:
     if not all(own) or not all(other):
         assert found.value.code is Code.UNPROVED
     elif sorted(own) == sorted(other):
-        assert (found.value.code, found.value.facts, found.status) == (Code.TENSORS_EQUAL, {"num": len(own)}, Met.MET)
-        assert found.note is not None and found.note.code is Code.BY_CONTENT
+        assert (found.value.code, found.value.facts, found.status) == (
+            Code.TENSORS_EQUAL,
+            {"num": len(own)},
+            Met.MET,
+        )
+        assert found.note is not None
+        assert found.note.code is Code.BY_CONTENT
     elif sum(map(int, own)) != sum(map(int, other)):
         shared = sum((Counter(own) & Counter(other)).values())
         assert (found.value.code, found.status) == (Code.SOME_TENSORS, Met.NOT_MET)
         assert found.value.facts == {"num": shared, "total": max(len(own), len(other))}
-        assert found.note is not None and found.note.code is Code.COMPARE_WEIGHTS
+        assert found.note is not None
+        assert found.note.code is Code.COMPARE_WEIGHTS
 
 
 def check_settings(found: Criterion, own: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
@@ -78,8 +86,11 @@ def check_settings(found: Criterion, own: list[dict[str, Any]], other: list[dict
     elif apart:
         facts = found.value.facts
         assert (found.status, facts["keys"]) == (Met.NOT_MET, tuple(apart))
-        assert all(a != b for a, b in zip(facts["target"], facts["reference"], strict=True)), text(found.value)
-        assert found.note is not None and found.note.code is Code.CHECK_CONFIGS
+        assert all(a != b for a, b in zip(facts["target"], facts["reference"], strict=True)), text(
+            found.value
+        )
+        assert found.note is not None
+        assert found.note.code is Code.CHECK_CONFIGS
     else:
         assert (found.value.code, found.value.facts) == (Code.SETTINGS_EQUAL, {"num": len(keys)})
         assert found.note is not None
@@ -93,13 +104,16 @@ def check_randomness(found: Criterion, own: dict[str, Any], other: dict[str, Any
         assert found.value.code is Code.UNPROVED
     elif off:
         assert (found.value.code, found.value.facts["sides"]) == (Code.NOT_DETERMINISTIC, tuple(off))
-        assert found.note is not None and found.note.code is Code.CAPTURE_DETERMINISTIC
+        assert found.note is not None
+        assert found.note.code is Code.CAPTURE_DETERMINISTIC
     elif own["dropout"] or other["dropout"]:
         assert (found.value.code, found.value.facts["value"]) == (Code.DROPOUT_ON, 0.1)
-        assert found.note is not None and found.note.code is Code.DROPOUT_OFF
+        assert found.note is not None
+        assert found.note.code is Code.DROPOUT_OFF
     else:
         assert (found.value.code, found.status) == (Code.DETERMINISTIC, Met.MET)
-        assert found.note is not None and found.note.code is Code.FROM_TRACES
+        assert found.note is not None
+        assert found.note.code is Code.FROM_TRACES
 
 
 def check_data(found: Criterion, own: dict[str, Any], other: dict[str, Any]) -> None:
@@ -107,7 +121,8 @@ def check_data(found: Criterion, own: dict[str, Any], other: dict[str, Any]) -> 
         assert found.value.code is Code.UNPROVED
     elif own["batches"] == other["batches"]:
         assert (found.value.code, found.value.facts) == (Code.BATCHES_EQUAL, {"num": 2})
-        assert found.note is not None and found.note.code is Code.BY_DIGEST
+        assert found.note is not None
+        assert found.note.code is Code.BY_DIGEST
     elif own["framework"] == other["framework"]:
         assert found.value.code is Code.BATCHES_DIFFER
 
@@ -129,7 +144,13 @@ def test_what_two_traces_prove(tmp_path: Path) -> None:
             for each in found.values():
                 seen |= codes_of([each.value, each.threshold, *([each.note] if each.note else [])])
                 assert each.threshold.code is (Code.OFF if each.key == "randomness" else Code.THE_SAME)
-    assert seen >= {Code.UNPROVED, Code.GIVE_TRACES, Code.DETERMINISTIC, Code.BATCHES_EQUAL, Code.NOT_DETERMINISTIC}
+    assert seen >= {
+        Code.UNPROVED,
+        Code.GIVE_TRACES,
+        Code.DETERMINISTIC,
+        Code.BATCHES_EQUAL,
+        Code.NOT_DETERMINISTIC,
+    }
 
 
 @pytest.mark.parametrize("assumed", [(), ("data",), ASSUMABLE])
@@ -144,7 +165,10 @@ def test_what_a_person_vouches_for(assumed: Any) -> None:
 def test_what_is_known_of_the_default_configuration(tmp_path: Path) -> None:
     for at in range(8):
         of = drawn_side()
-        found = {one.key: one for one in conditions(trace(tmp_path / f"{at}", of), {"parallelism": "default"} if at % 2 else {})}
+        found = {
+            one.key: one
+            for one in conditions(trace(tmp_path / f"{at}", of), {"parallelism": "default"} if at % 2 else {})
+        }
         told = of["deterministic"] is not None
         assert (found["determinism"].actual.code is Code.DETERMINISM) is told
         if told:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -84,7 +83,9 @@ def true_of_run(said: Reason, way: Way) -> bool:
     facts, before, after, factor = said.facts, norm_of(way.before()), norm_of(way.after()), factor_of(way)
     near = lambda one, two: math.isclose(one, two, rel_tol=1e-3)  # noqa: E731
     if said.code is Clip.NOT_CLIPPED:
-        return near(facts["norm"], before) and all(np.array_equal(way.before()[n], way.after()[n]) for n in NAMES)
+        return near(facts["norm"], before) and all(
+            np.array_equal(way.before()[n], way.after()[n]) for n in NAMES
+        )
     if said.code is Clip.TO_NORM:
         return near(facts["norm"], before) and near(facts["clipped"], after) and 0 < after < before
     if said.code is Clip.MULTIPLIED:
@@ -102,7 +103,9 @@ def check(said: Reason, own: Way, other: Way) -> None:
     facts = said.facts
     sides = {"target": own, "reference": other}
     if said.code is Clip.BOTH:
-        assert all(true_of_run(part, way) for part, way in zip(said.parts, sides.values(), strict=True)), text(said)
+        assert all(true_of_run(part, way) for part, way in zip(said.parts, sides.values(), strict=True)), (
+            text(said)
+        )
     elif said.code is Clip.NORM_DIFFERS:
         for side, way in sides.items():
             assert facts[side] == pytest.approx(norm_of(way.after()), rel=1e-3)
@@ -124,13 +127,18 @@ def check(said: Reason, own: Way, other: Way) -> None:
             assert facts[side] == pytest.approx(factor_of(way), rel=1e-3)
         assert any(not 0 < facts[side] <= 1 for side in sides)
     elif said.code is Clip.VALUES_DIFFER:
-        assert (facts["target"], facts["reference"]) == (pytest.approx(own.number), pytest.approx(other.number))
+        assert (facts["target"], facts["reference"]) == (
+            pytest.approx(own.number),
+            pytest.approx(other.number),
+        )
     elif said.code in (Stages.BOTH_ALIKE,):
         assert same_clipping(own, other), text(said)
     elif said.code is Stages.SCALED:
         after = [way.after()["c.w"] / way.before()["c.w"] for way in (own, other)]
         common = [abs(factor_of(way) or 1.0) for way in (own, other)]  # clipping's own is told beside it
-        assert facts["factor"] == pytest.approx(np.median(after[0] / after[1]) * common[1] / common[0], rel=1e-3)
+        assert facts["factor"] == pytest.approx(
+            np.median(after[0] / after[1]) * common[1] / common[0], rel=1e-3
+        )
         assert "relative to the reference" in text(said)
     elif said.code is Clip.SCALED_BEFORE:
         pytest.fail(f"{text(said)}: of no program here")
@@ -141,7 +149,11 @@ def same_clipping(own: Way, other: Way) -> bool:
     if own.name == other.name and own.number == other.number:
         return True
     return all(np.array_equal(w.before()[n], w.after()[n]) for w in (own, other) for n in NAMES) or (
-        own.size != other.size and any(factor_of(w) == 1 and norm_of(w.after()) <= norm_of(v.after()) * 1.001 for w, v in ((own, other), (other, own)))
+        own.size != other.size
+        and any(
+            factor_of(w) == 1 and norm_of(w.after()) <= norm_of(v.after()) * 1.001
+            for w, v in ((own, other), (other, own))
+        )
     )
 
 
@@ -163,7 +175,9 @@ WAYS = (
 
 
 def findings_of(own: Any, other: Any) -> StageOutcome:
-    return ReductionStage().check(context_of(own, other, earlier=[passed(Stage.BACKWARD, StageStatus.CONSEQUENCE)]))
+    return ReductionStage().check(
+        context_of(own, other, earlier=[passed(Stage.BACKWARD, StageStatus.CONSEQUENCE)])
+    )
 
 
 def test_two_ways_to_clip(tmp_path: Path) -> None:
@@ -178,11 +192,27 @@ def test_two_ways_to_clip(tmp_path: Path) -> None:
         for sentence in said:
             check(sentence, WAYS[one], WAYS[two])
         after = [way.after() for way in (WAYS[one], WAYS[two])]
-        if WAYS[one].size == WAYS[two].size and any(not np.array_equal(after[0][n], after[1][n]) for n in NAMES):
+        if WAYS[one].size == WAYS[two].size and any(
+            not np.array_equal(after[0][n], after[1][n]) for n in NAMES
+        ):
             assert bool(outcome.findings), (WAYS[one], WAYS[two])
         seen |= codes_of(said)
-    told = {Clip.NOT_CLIPPED, Clip.TO_NORM, Clip.AT_VALUE, Clip.BOTH, Clip.MULTIPLIED, Clip.LIMIT_CAUSE, Clip.NORM_CAUSE}
-    told |= {Clip.COMPARE_CODE, Clip.VALUES_DIFFER, Clip.VALUE_CAUSE, Clip.METHOD_DIFFERS, Clip.MULTIPLIED_DIFFERS}
+    told = {
+        Clip.NOT_CLIPPED,
+        Clip.TO_NORM,
+        Clip.AT_VALUE,
+        Clip.BOTH,
+        Clip.MULTIPLIED,
+        Clip.LIMIT_CAUSE,
+        Clip.NORM_CAUSE,
+    }
+    told |= {
+        Clip.COMPARE_CODE,
+        Clip.VALUES_DIFFER,
+        Clip.VALUE_CAUSE,
+        Clip.METHOD_DIFFERS,
+        Clip.MULTIPLIED_DIFFERS,
+    }
     assert seen >= told | {Stages.BOTH_ALIKE}, told - seen
 
 
@@ -253,8 +283,15 @@ def test_copies_of_gradients(tmp_path: Path, changed: list[dict[str, float]]) ->
     named = {held[int(rank)] for rank in facts["ranks"]}
     assert len(named) == 1
     assert named.isdisjoint({one for rank, one in enumerate(held) if str(rank) not in facts["ranks"]})
-    assert Clip.AMONG_RANKS in {one.code for f in ReductionStage().check(context_of(sides.target, sides.reference)).findings for one in f.counter_evidence}
-    assert facts_of(said, Stages.NUM_GRADIENTS) == {"num": len(apart), "total": 3}  # one weight has no gradient
+    assert Clip.AMONG_RANKS in {
+        one.code
+        for f in ReductionStage().check(context_of(sides.target, sides.reference)).findings
+        for one in f.counter_evidence
+    }
+    assert facts_of(said, Stages.NUM_GRADIENTS) == {
+        "num": len(apart),
+        "total": 3,
+    }  # one weight has no gradient
     lone = facts_of(said, Clip.ON_RANKS)
     if lone is not None:
         assert set(lone["ranks"]) == {str(rank) for rank, of in enumerate(changed) if of}

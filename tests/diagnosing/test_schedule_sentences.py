@@ -1,5 +1,5 @@
-"""What is said of when optimizers step, of their learning rates and state, and of sums of gradients, checked from
-what the programs did."""
+"""What is said of when optimizers step, of their learning rates and state, and of sums of gradients, checked
+from what the programs did."""
 
 from __future__ import annotations
 
@@ -9,8 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.diagnosing.made_steps import Array, codes_of, context_of, drawn, facts_of, gradients, passed, run, step
-from tests.diagnosing.made_steps import said_by
+from tests.diagnosing.made_steps import (
+    Array,
+    codes_of,
+    context_of,
+    drawn,
+    facts_of,
+    gradients,
+    passed,
+    run,
+    step,
+)
 from trueup.diagnosing.stages.forward import BackwardStage
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.diagnosing.stages.reduction import ReductionStage
@@ -40,7 +49,11 @@ def test_learning_rates_of_any_schedule(tmp_path: Path) -> None:
         for two in (0, 5):
             found = schedule_findings(context_of(traces[one], traces[two]), known=set())
             sides = [[tuple(map(np.float32, rates)) for rates in others[at]] for at in (one, two)]
-            apart = [at for at, (a, b) in enumerate(zip(*sides, strict=True)) if (a != b if len(a) == len(b) else set(a) != set(b))]
+            apart = [
+                at
+                for at, (a, b) in enumerate(zip(*sides, strict=True))
+                if (a != b if len(a) == len(b) else set(a) != set(b))
+            ]
             assert bool(found) is bool(apart)
             for finding in found:
                 for said in (finding.headline, *finding.evidence):
@@ -68,7 +81,10 @@ def test_when_optimizers_step(tmp_path: Path, captured: tuple[bool, bool]) -> No
     seen = set()
     every = [(num, updates) for num in (1, 2, 4) for updates in (True, False)]
     traces = [
-        {of: stepping(tmp_path / f"{side}{of}", of[0], updates=of[1], captured=captured[side]) for of in every}
+        {
+            of: stepping(tmp_path / f"{side}{of}", of[0], updates=of[1], captured=captured[side])
+            for of in every
+        }
         for side in (0, 1)
     ]
     for own in every:
@@ -93,7 +109,11 @@ def test_when_optimizers_step(tmp_path: Path, captured: tuple[bool, bool]) -> No
                     each = Stages.STEP_EACH_CAUSE in {one.code for one in finding.causes}
                     assert each is (own[0] == 1)
     both = {Stages.CLEAR_ALIKE, Stages.STEP_ONCE, Stages.NOT_CLEARED_CAUSE, Stages.CLEARED_CAUSE}
-    assert seen >= both if all(captured) else not seen & {Stages.SUMMED_BEFORE_UPDATE, Stages.CLEARED_BEFORE_UPDATE}
+    assert (
+        seen >= both
+        if all(captured)
+        else not seen & {Stages.SUMMED_BEFORE_UPDATE, Stages.CLEARED_BEFORE_UPDATE}
+    )
 
 
 def moments(folder: Path, kept: float, *, numbers: tuple[int, int] = (0, 1), noise: float = 0.0) -> Any:
@@ -106,7 +126,10 @@ def moments(folder: Path, kept: float, *, numbers: tuple[int, int] = (0, 1), noi
             before = moment[name] * np.float32(kept if at and name == "a" else 1.0)
             before = before + np.float32(noise * at) * drawn(7)
             moment[name] = (np.float32(0.9) * before + np.float32(0.1) * made[CLIPPED]).astype(np.float32)
-            state = {("optimizer", "state.exp_avg"): moment[name], ("optimizer", "state.exp_avg_sq"): moment[name] ** 2 + 1}
+            state = {
+                ("optimizer", "state.exp_avg"): moment[name],
+                ("optimizer", "state.exp_avg_sq"): moment[name] ** 2 + 1,
+            }
             count = {("optimizer", "state.step"): np.array(at + 1, np.float32)}
             parts[name] = {**made, UPDATED: W - moment[name], **state, **count}
         trace = step(parts).write(folder, step=number, values=True)
@@ -117,7 +140,10 @@ def moments(folder: Path, kept: float, *, numbers: tuple[int, int] = (0, 1), noi
 @pytest.mark.parametrize("noise", [0.0, 0.2])
 @pytest.mark.parametrize("numbers", [(0, 1), (0, 5)])
 def test_state_between_two_steps(tmp_path: Path, kept: float, noise: float, numbers: tuple[int, int]) -> None:
-    sides = moments(tmp_path / "t", kept, numbers=numbers), moments(tmp_path / "r", 1.0, numbers=numbers, noise=noise)
+    sides = (
+        moments(tmp_path / "t", kept, numbers=numbers),
+        moments(tmp_path / "r", 1.0, numbers=numbers, noise=noise),
+    )
     found = moment_findings(context_of(*sides))
     assert bool(found) is (kept != 1.0 and not noise and numbers == (0, 1))
     for finding in found:
@@ -149,12 +175,20 @@ def test_weights_that_train_in_one_run(tmp_path: Path) -> None:
     for case in range(8):
         sides = [{name: bool(random.random() < 0.7) for name in ("a", "b", "c", "d")} for _ in range(2)]
         context = context_of(*(trained(tmp_path / f"{case}{at}", of) for at, of in enumerate(sides)))
-        found = [one for one in BackwardStage().check(context).findings if one.headline.code is Stages.REQUIRES_GRAD]
+        found = [
+            one
+            for one in BackwardStage().check(context).findings
+            if one.headline.code is Stages.REQUIRES_GRAD
+        ]
         apart = {name for name in "abcd" if sides[0][name] != sides[1][name]}
         named = set()
         for finding in found:
             facts = finding.headline.facts
-            names = set(facts_of(finding.evidence, Stages.PARAMETERS)["names"]) if facts_of(finding.evidence, Stages.PARAMETERS) else set(str(facts["parameters"]).split(" and "))
+            names = (
+                set(facts_of(finding.evidence, Stages.PARAMETERS)["names"])
+                if facts_of(finding.evidence, Stages.PARAMETERS)
+                else set(str(facts["parameters"]).split(" and "))
+            )
             named |= names
             assert {str(sides[0][n]) for n in names} == {facts["target"]}
             assert {str(sides[1][n]) for n in names} == {facts["reference"]}
@@ -196,7 +230,12 @@ def test_how_often_microbatches_count(tmp_path: Path, master: bool) -> None:
                 seen |= codes_of(said)
                 for each in said:
                     check_sum(each, own, ways[two])
-    told = {Stages.NUM_GRADIENTS, Stages.FROM_OWN_GRADIENTS, Stages.BETWEEN_MICROBATCHES, Stages.LACKS_MICROBATCHES}
+    told = {
+        Stages.NUM_GRADIENTS,
+        Stages.FROM_OWN_GRADIENTS,
+        Stages.BETWEEN_MICROBATCHES,
+        Stages.LACKS_MICROBATCHES,
+    }
     assert seen >= (told | {Stages.MASTER_COUNTS} if master else told | {Stages.SUMMED}), told - seen
 
 
@@ -228,7 +267,11 @@ def test_gradients_that_differ_before_they_are_summed(tmp_path: Path, before: St
     """Sums of the same kind of other gradients; without any sum that is known nothing is said of them."""
     sides = []
     for name, factor in (("t", 1.5), ("r", 1.0)):
-        made: dict[Any, Array] = {WEIGHT: W, LOCAL: drawn(3) * np.float32(factor), ACCUMULATED: drawn(3) * np.float32(factor)}
+        made: dict[Any, Array] = {
+            WEIGHT: W,
+            LOCAL: drawn(3) * np.float32(factor),
+            ACCUMULATED: drawn(3) * np.float32(factor),
+        }
         sides.append(run(tmp_path / name, step({"w": made})))
     earlier = [] if before is None else [passed(before, StageStatus.FAILED)]
     outcome = ReductionStage().check(context_of(*sides, earlier=earlier))
@@ -236,7 +279,10 @@ def test_gradients_that_differ_before_they_are_summed(tmp_path: Path, before: St
     alike = facts_of(outcome.evidence, Stages.SUMMED_ALIKE)
     assert alike is not None
     assert (alike["ways"], alike["numbers"]) == (("own",), ("1",))
-    lone = [run(tmp_path / f"{n}2", step({"w": {WEIGHT: W, CLIPPED: drawn(3) * np.float32(f)}})) for n, f in (("t", 1.5), ("r", 1.0))]
+    lone = [
+        run(tmp_path / f"{n}2", step({"w": {WEIGHT: W, CLIPPED: drawn(3) * np.float32(f)}}))
+        for n, f in (("t", 1.5), ("r", 1.0))
+    ]
     outcome = ReductionStage().check(context_of(*lone, earlier=earlier))
     assert outcome.said.code is (Stages.NO_PLACE if before is None else Stages.FOLLOWS)
     assert (outcome.status is StageStatus.UNDECIDED) is (before is None)

@@ -190,7 +190,9 @@ def _shown(target: list[object], reference: list[object]) -> tuple[str, str]:
     """Both sides, with as many digits, and repeated values, as it takes to tell them apart."""
     shown = "", ""
     for spec, once in (("g", True), (".17g", True), (".17g", False)):
-        sides = ([format(v, spec) if isinstance(v, float) else str(v) for v in of] for of in (target, reference))
+        sides = (
+            [format(v, spec) if isinstance(v, float) else str(v) for v in of] for of in (target, reference)
+        )
         own, other = (", ".join(dict.fromkeys(of) if once else of) for of in sides)
         shown = own, other
         if own != other:

@@ -84,7 +84,6 @@ class StepFit:
     eps_inside: bool | None = None
     """eps is added to the second moment before its root is taken; None where that cannot be told"""
 
-
     @property
     def known(self) -> Mapping[str, Measured]:
         """The constants without those of an update that the rule does not explain."""

@@ -55,7 +55,7 @@ _DIGITS = re.compile(r"(,?)(?:\.(\d+))?g")
 _SIDES = {"target": "reference", "reference": "target"}
 
 
-def _beside(facts: Mapping[str, Any], name: str) -> Any:
+def _beside(facts: Mapping[str, object], name: str) -> object:
     """A fact; a number of one side knows that of the other."""
     value = _named(facts[name])
     side = name.partition("_")[0]

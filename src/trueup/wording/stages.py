@@ -550,8 +550,8 @@ PHRASES = {
     ),
     S.CONFIG_ALIGNED_BUT: clause(
         lambda facts: facts.fill(
-            "Of {num:count setting} compared none differs that always changes the training; {names:list}, set "
-            "elsewhere in the program, {many:verb do}",
+            "Of {num:count setting} compared none differs that always changes the training; {names:list}, "
+            "set elsewhere in the program, {many:verb do}",
             many=len(facts["names"]),
         ),
         {"num": 9, "names": ("rope_interleave",)},
@@ -566,7 +566,9 @@ PHRASES = {
         {"num": 2, "keys": ("clip_grad", "seed")},
     ),
     S.CONFIG_ROW: clause(_row, _ROW, {**_ROW, "target_place": ""}),
-    S.MAY_CHANGE_ROUNDING: clause("may change the training, or only round otherwise: {parts:join ; }", _A_ROW),
+    S.MAY_CHANGE_ROUNDING: clause(
+        "may change the training, or only round otherwise: {parts:join ; }", _A_ROW
+    ),
     S.ACTS_HERE: clause("the configurations differ in a setting that acts here: {parts:join ; }", _A_ROW),
     S.WITHOUT_EFFECT: clause("without effect in the captured steps: {parts:join ; }", _A_ROW),
     S.ALL_WITHOUT_EFFECT: clause(
@@ -805,8 +807,8 @@ PHRASES = {
         {"num": 12, "total": 12, "names": ("exp_avg",)},
     ),
     S.EQUAL_BEFORE: clause(
-        "of {num:count parameter} ({names:list}) weight, gradient and moments are bit-identical, the update is "
-        "not",
+        "of {num:count parameter} ({names:list}) weight, gradient and moments are bit-identical, the update "
+        "is not",
         {"num": 1, "names": ("a",)},
         {"num": 2, "names": ("a", "b")},
     ),

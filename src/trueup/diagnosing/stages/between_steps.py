@@ -78,8 +78,8 @@ def moved_between(context: Context) -> list[Finding]:
 
 def _is_of_one_direction(target: Move, reference: Move) -> bool:
     """Whether one move is a multiple of the other, but for roundings of both."""
-    moves = [list(one.weights.values()) for one in (target, reference)]
-    return _multiple(*moves, target.rounding + reference.rounding) is not None
+    own, other = (list(one.weights.values()) for one in (target, reference))
+    return _multiple(own, other, target.rounding + reference.rounding) is not None
 
 
 def _headline(target: Move, reference: Move, context: Context) -> Reason:
@@ -187,14 +187,20 @@ def _kept(context: Context, move: Move) -> list[Finding]:
         return []
     said = (reason(Stages.MOVED_BOTH, length=move.length), reason(Stages.MOVE_LEFT, factor=factor))
     headline = said[1]
-    if _takes_back(context, move, of_target=factor < 0) and abs(abs(factor) - 1) < MOVE_WHOLE:
+    if is_taken_back_by_one(factor, _left_of(context, move, of_target=factor < 0)):
         headline = reason(Stages.MOVE_KEPT, factor=factor, **_steps(context))
     return [_finding(context, list(apart), headline, said)]
 
 
-def _takes_back(context: Context, move: Move, *, of_target: bool) -> bool:
-    """Whether one run's weights after its update lie, along what both moved before, nearer to where they were
-    before the move than to where it brought them: the other is a whole move further on."""
+def is_taken_back_by_one(apart: float, left: float) -> bool:
+    """Whether one run alone takes a move back: the runs are one whole move ``apart`` after it, and of the one
+    that lies behind, less than half of it is ``left``."""
+    return abs(left) < MOVE_TAKEN_BACK and abs(abs(apart) - 1) < MOVE_WHOLE
+
+
+def _left_of(context: Context, move: Move, *, of_target: bool) -> float:
+    """How far one run's weights after its update are from where they were before the move, along it, as a
+    share of it."""
     side = 0 if of_target else 1
     first, last = context.pair(0)[side], context.pair(1)[side]
     along = 0.0
@@ -204,7 +210,7 @@ def _takes_back(context: Context, move: Move, *, of_target: bool) -> bool:
         assert start is not None
         assert end is not None
         along += float(np.vdot(end - start, moved))
-    return abs(along) < MOVE_TAKEN_BACK * move.length**2
+    return along / move.length**2
 
 
 def _steps(context: Context) -> dict[str, int]:

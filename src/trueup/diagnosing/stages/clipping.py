@@ -376,7 +376,7 @@ def _value_difference(own: Clipping, other: Clipping) -> Difference | None:
 
 
 def _is_below_value(uncut: Clipping, cut: Clipping) -> bool:
-    """Whether one run's elements are all below the value that the other cuts at: it would cut none of them."""
+    """Whether one run's elements are all below the value that the other cuts at: it would cut none."""
     if (uncut.way, cut.way) != ("none", "value") or uncut.largest is None or cut.limit is None:
         return False
     return uncut.largest <= cut.limit * (1 + CLIP_NEAR)

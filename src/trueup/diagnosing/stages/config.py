@@ -242,7 +242,9 @@ def row_said(row: Row) -> Reason:
 def _values(row: Row) -> dict[str, str]:
     """What both sides set, numbers with as many digits as it takes to tell them apart."""
     for spec in ("g", ".17g"):
-        shown = {side: _value(cell, spec) for side, cell in (("target", row.target), ("reference", row.reference))}
+        shown = {
+            side: _value(cell, spec) for side, cell in (("target", row.target), ("reference", row.reference))
+        }
         if shown["target"] != shown["reference"]:
             break
     return shown

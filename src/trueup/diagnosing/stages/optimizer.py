@@ -250,6 +250,7 @@ def _is_declared(
     return any(gaps[fqn][key].declared for found in values.values() for fqn in found)
 
 
+# In one piece: one finding; what stands in it depends on how its values are known.
 def _finding(
     key: str,
     members: Members,
@@ -273,7 +274,9 @@ def _finding(
         kind,
         EvidenceRank.STATED if any(stated) or given else EvidenceRank.FITTED,
         said,
-        causes=_causes(key, members, of_some=_is_alike_elsewhere(key, names, context) or _are_two(members, stated)),
+        causes=_causes(
+            key, members, of_some=_is_alike_elsewhere(key, names, context) or _are_two(members, stated)
+        ),
     )
     sources: list[Reason] = []
     if all(stated) and key != "updated_dtype":  # that is of tensors, and in no group
@@ -364,7 +367,7 @@ _RECORDED = ("count", "updates", "updated_dtype", "dtype", "state")
 
 
 def _are_two(members: Members, stated: Sequence[bool]) -> bool:
-    """Whether the programs themselves say that not all parameters differ alike; measured values are no two."""
+    """Whether the programs themselves say that not all parameters differ alike."""
     return len(members) > 1 and all(stated)
 
 
@@ -544,7 +547,9 @@ def _equal_before(context: Context) -> Reason | None:
 def _is_equal_before(book: StepView, other: StepView, fqn: str, name: str) -> bool:
     slots = [slot for slot in book.parameter_slots(fqn, UPDATED[0]) if slot.startswith(STATE)]
     parts = (WEIGHT, CLIPPED, *((UPDATED[0], slot) for slot in slots))
-    pairs = [(book.digest(book.parameter(fqn, *of)), other.digest(other.parameter(name, *of))) for of in parts]
+    pairs = [
+        (book.digest(book.parameter(fqn, *of)), other.digest(other.parameter(name, *of))) for of in parts
+    ]
     fine = book.dtype(book.parameter(fqn, *UPDATED)) in _EXACT
     return fine and all(one is not None and one == two for one, two in pairs)
 

@@ -169,7 +169,7 @@ def _same(target: tuple[float, ...], reference: tuple[float, ...]) -> bool:
 
 
 def _shown(target: tuple[float, ...], reference: tuple[float, ...]) -> dict[str, str]:
-    """Both sides with as many digits, and repeated rates, as it takes to tell them apart; float32 has nine."""
+    """Both sides, with the digits and repeated rates that tell them apart; float32 has nine digits."""
     sides = {"target": target, "reference": reference}
     for digits, once in ((6, True), (9, True), (9, False)):
         shown = {

@@ -82,7 +82,9 @@ class WeightsStage:
             for (own, other), num in by_dtypes
         ]
         evidence = (*roundings[1:], *extra)
-        return outcome(status=StageStatus.PASSED, said=(*roundings, every)[0], evidence=evidence, confirmed=True)
+        return outcome(
+            status=StageStatus.PASSED, said=(*roundings, every)[0], evidence=evidence, confirmed=True
+        )
 
 
 def _whose(found: Sorted, context: Context) -> dict[str, Whose]:
