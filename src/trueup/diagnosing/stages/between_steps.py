@@ -22,7 +22,7 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, place_of
 from trueup.diagnosing.thresholds import MOVE_TAKEN_BACK, MOVE_WHOLE, UPDATE_APART, UPDATE_ROUNDINGS
 from trueup.store import StepView
-from trueup.store.view import ACCUMULATED, UPDATED, WEIGHT
+from trueup.store.view import ACCUMULATED, CLIPPED, UPDATED, WEIGHT
 from trueup.types.arrays import Floats
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, Finding, Stage
@@ -199,18 +199,25 @@ def is_taken_back_by_one(apart: float, left: float) -> bool:
 
 
 def _left_of(context: Context, move: Move, *, of_target: bool) -> float:
-    """How far one run's weights after its update are from where they were before the move, along it, as a
-    share of it."""
+    """How much of the move is in what became of one run's weights after its update, beside a multiple of the
+    gradient that this was made of."""
     side = 0 if of_target else 1
     first, last = context.pair(0)[side], context.pair(1)[side]
-    along = 0.0
-    for fqn, moved in move.weights.items():
+    changes, gradients = [], []
+    for fqn in move.weights:
         own = context.matched[fqn] if side else fqn
         start, end = _value(first, first.parameter(own, *WEIGHT)), _value(last, last.parameter(own, *UPDATED))
         assert start is not None
         assert end is not None
-        along += float(np.vdot(end - start, moved))
-    return along / move.length**2
+        gradient = _value(last, last.parameter(own, *CLIPPED))
+        changes.append((end - start).ravel())
+        gradients.append(np.zeros(start.size) if gradient is None else gradient.ravel())
+    columns = np.stack(
+        [np.concatenate([d.ravel() for d in move.weights.values()]), np.concatenate(gradients)]
+    )
+    change = np.concatenate(changes)
+    shares, _, rank, _ = np.linalg.lstsq(columns.T, change, rcond=None)
+    return float(shares[0]) if rank > 1 else float(columns[0] @ change) / move.length**2
 
 
 def _steps(context: Context) -> dict[str, int]:

@@ -124,11 +124,14 @@ def _findings(
         return tuple(_finding(some, target, shapes, whose) for some in members)
     first, drawn = altered
     order = {name: place for place, name in enumerate(target.parameters)}
-    before = [fqn for fqn, _, _ in apart if order.get(fqn, 0) < order.get(drawn, 0)]
-    after = [
-        reason(Weights.DRAWN_AFTER, parameter=max(before, key=lambda fqn: order.get(fqn, 0)), first=drawn)
-        for _ in before[:1]
-    ]
+    places = {fqn: order.get(fqn, 0) for fqn, _, _ in apart}
+    last = max(
+        (fqn for fqn in places if places[fqn] < places[drawn]), key=places.__getitem__, default=first[0][0]
+    )
+    following = min(
+        (fqn for fqn in places if places[fqn] > places[last]), key=places.__getitem__, default=None
+    )
+    after = () if following is None else (reason(Weights.DRAWN_AFTER, parameter=last, first=following),)
     found = [
         _finding(some, target, shapes, whose) for some in sorted(members, key=lambda one: one is not first)
     ]
