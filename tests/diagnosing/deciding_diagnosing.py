@@ -34,6 +34,7 @@ from trueup.diagnosing.replay.alone import lone_score
 from trueup.diagnosing.replay.charge import is_multiple
 from trueup.diagnosing.replay.judge import allowed_bias, allowed_size, least_scale
 from trueup.diagnosing.replay.noise import SiteNoise
+from trueup.diagnosing.stages.between_steps import is_taken_back_by_one
 from trueup.diagnosing.stages.clipping import _averaged, _clipping_difference, _factor_difference
 from trueup.diagnosing.stages.context import clarity, stands_alone
 from trueup.diagnosing.stages.gaps import Gap, _constant_differs, _drop_contradicted
@@ -237,6 +238,16 @@ def start_near(near: float) -> object:
 @decides("diagnosing.update_apart")
 def update_apart(relative: float) -> object:
     return near(np.full(10_000, relative), 0.0, 1.0)
+
+
+@decides("diagnosing.move_taken_back")
+def move_taken_back(left: float) -> object:
+    return is_taken_back_by_one(1.0, left)
+
+
+@decides("diagnosing.move_whole")
+def move_whole(off: float) -> object:
+    return is_taken_back_by_one(1.0 + off, 0.0)
 
 
 @decides("diagnosing.update_share", margin=0.0005)

@@ -159,9 +159,12 @@ def _settings(mine: Trace, theirs: Trace) -> _Found:
     if not all(sides):
         return None
     keys = [key for key in sides[0] if key in sides[1]]
+    if not keys:  # nothing was compared
+        return None
     different = [key for key in keys if sides[0][key] != sides[1][key]][:_NUM_LISTED]
     if different:
-        target, reference = ([_values(side[key]) for key in different] for side in sides)
+        shown = [_shown(sides[0][key], sides[1][key]) for key in different]
+        target, reference = ([one[at] for one in shown] for at in (0, 1))
         apart = reason(Code.SETTINGS_DIFFER, keys=different, target=target, reference=reference)
         return Met.NOT_MET, apart, reason(Code.CHECK_CONFIGS)
     return Met.MET, reason(Code.SETTINGS_EQUAL, num=len(keys)), reason(Code.COMPARED_SETTINGS, keys=keys)
@@ -183,10 +186,18 @@ def _groups(trace: Trace) -> dict[str, list[object]]:
     return {key: sorted(values, key=str) for key, values in found.items()}
 
 
-def _values(values: list[object]) -> str:
-    return ", ".join(
-        dict.fromkeys(f"{value:g}" if isinstance(value, float) else str(value) for value in values)
-    )
+def _shown(target: list[object], reference: list[object]) -> tuple[str, str]:
+    """Both sides, with as many digits, and repeated values, as it takes to tell them apart."""
+    shown = "", ""
+    for spec, once in (("g", True), (".17g", True), (".17g", False)):
+        sides = (
+            [format(v, spec) if isinstance(v, float) else str(v) for v in of] for of in (target, reference)
+        )
+        own, other = (", ".join(dict.fromkeys(of) if once else of) for of in sides)
+        shown = own, other
+        if own != other:
+            break
+    return shown
 
 
 def _randomness(target: Trace, reference: Trace) -> _Found:
@@ -259,14 +270,11 @@ def _known(trace: Path | None) -> dict[str, tuple[str, Reason]]:
     world = int(manifest.get("world_size") or 1)
     dtypes = Counter(p.get("dtype") for p in facts.get("parameters") or [])
     mesh = set(facts.get("coordinate") or {})
-    on = str(manifest.get("deterministic_algorithms", manifest.get("deterministic"))).lower() in (
-        "true",
-        "on",
-    )
-    found = {
-        "cluster": (_state(world == 8), reason(Code.PROCESSES, num=world)),
-        "determinism": (_state(on), reason(Code.DETERMINISM, is_on=on)),
-    }
+    found = {"cluster": (_state(world == 8), reason(Code.PROCESSES, num=world))}
+    stated = manifest.get("deterministic_algorithms", manifest.get("deterministic"))
+    if stated is not None:
+        on = _is_on(stated)
+        found["determinism"] = _state(on), reason(Code.DETERMINISM, is_on=on)
     if dtypes:
         common = dtypes.most_common(1)[0][0]
         found["accuracy_mode"] = _state(common == "bfloat16"), reason(Code.DTYPE, dtype=str(common))

@@ -294,7 +294,9 @@ def _of_standard(e: Evidence, names: set[str], failed: Sequence[Criterion]) -> _
         left = None if e.envelope is None else e.envelope.first_exceedance
         if left is not None and not _is_known(e.centre):
             advice = (*_OPTIMIZER_ADVICE, reason(Curves.DIAGNOSE_FIRST_STEP))
-            return _Case("second_step_gap", reason(Curves.SECOND_LOSS, step=left), left, advice)
+            first = any(c.key == "first_loss" and c.status is Met.MET for c in e.criteria)
+            said = reason(Curves.SECOND_LOSS, step=left, first_agrees=first)
+            return _Case("second_step_gap", said, left, advice)
         advice = (reason(Curves.REPEAT_REFERENCE), reason(Curves.FREEZE_WEIGHTS))
         centred = e.centre is None or e.centre.is_centred
         return _Case("fluctuation", reason(Curves.FLUCTUATES if centred else Curves.SCATTERS), None, advice)
@@ -346,10 +348,11 @@ def _of_frozen(e: Evidence, f: Frozen, failed: Sequence[Criterion]) -> _Case:
     if failed:
         notes = tuple(c.note for c in failed if c.note is not None)
         return _Case("conditions", reason(Curves.CONDITIONS), None, notes)
+    norms = f.mean_norm_diff is not None
     if f.outlying_steps:
         advice = (reason(Curves.ANALYSE_OUTLIER),)
-        return _Case("aligned", reason(Curves.FROZEN_OUTLIERS), f.outlying_steps[0], advice)
-    return _Case("aligned", reason(Curves.FROZEN_AGREES), None, (reason(Curves.LONG_TEST),))
+        return _Case("aligned", reason(Curves.FROZEN_OUTLIERS, norms=norms), f.outlying_steps[0], advice)
+    return _Case("aligned", reason(Curves.FROZEN_AGREES, norms=norms), None, (reason(Curves.LONG_TEST),))
 
 
 def _cause_of_frozen(e: Evidence, f: Frozen, failed: Sequence[Criterion]) -> tuple[Reason, ...]:
@@ -368,10 +371,16 @@ def _aligned(e: Evidence) -> Reason:
     if c is not None and c.mean == c.standard_error == 0 and not c.num_outliers:
         return reason(Curves.IDENTICAL)
     if _is_known(c) and c is not None and c.is_centred and e.passing is None:
-        return reason(Curves.CENTRED)
+        return reason(Curves.CENTRED, **_of_finite(e, c))
     if c is not None and e.envelope is not None and _explained(e, c.mean) and _beyond(e, c.mean):
-        return reason(Curves.WITHIN_REPEATS)
-    return reason(Curves.WITHIN_STANDARD)
+        return reason(Curves.WITHIN_REPEATS, **_of_finite(e, c))
+    return reason(Curves.WITHIN_STANDARD, **_of_finite(e, c))
+
+
+def _of_finite(e: Evidence, c: Centre | None) -> dict[str, int]:
+    """How many steps agree, where a loss of one run is not finite at others."""
+    broken = e.target_health.num_not_finite or e.reference_health.num_not_finite
+    return {"finite": c.num_steps} if broken and c is not None else {}
 
 
 def _is_known(centre: Centre | None) -> bool:

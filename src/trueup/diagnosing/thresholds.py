@@ -114,6 +114,10 @@ UPDATE_ROUNDINGS = derived(
 UPDATE_APART = chosen(
     "diagnosing.update_apart", 1e-4, "of the update", "the moments' own roundings: 1,600 of float32"
 )
+MOVE_TAKEN_BACK = derived(
+    "diagnosing.move_taken_back", 0.5, "of a move", "half way between where it began and where it ended"
+)
+MOVE_WHOLE = chosen("diagnosing.move_whole", 0.1, _RELATIVE, "a tenth more or less of a move is the whole")
 UPDATE_SHARE = chosen(
     "diagnosing.update_share", 0.999, "of the elements", "one in a thousand may have a moment near 0"
 )

@@ -22,7 +22,13 @@ from trueup.diagnosing.optimizer_fit import (
     fit_update,
     roundoff_of,
 )
-from trueup.diagnosing.thresholds import CORRECTION_APART, MOMENT_REST, PRECISION_FEWEST, UPDATE_REST
+from trueup.diagnosing.thresholds import (
+    CORRECTION_APART,
+    IMPRECISE_FIT,
+    MOMENT_REST,
+    PRECISION_FEWEST,
+    UPDATE_REST,
+)
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL, UPDATED, WEIGHT
@@ -77,6 +83,13 @@ class StepFit:
     """what the rule leaves unexplained of the update, over its norm"""
     eps_inside: bool | None = None
     """eps is added to the second moment before its root is taken; None where that cannot be told"""
+
+    @property
+    def known(self) -> Mapping[str, Measured]:
+        """The constants without those of an update that the rule does not explain."""
+        if (self.residual or 0.0) <= IMPRECISE_FIT:
+            return self.constants
+        return {key: of for key, of in self.constants.items() if key not in ("lr", "weight_decay", "eps")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,16 @@ PHRASES = {
     C.LOSS_SCALE_CAUSE: clause("a different initial loss scale, or a different growth rule"),
     C.SAME_LOSS_SCALE: clause("set the same loss scale in both runs; the unscaled gradients may agree"),
     C.NOT_CLIPPED: clause("not clipped (norm {norm:.6g})", {"norm": 1.5}),
+    C.MULTIPLIED: clause("norm {norm:.6g} multiplied by {factor:.4g}", {"norm": 1.5, "factor": 2.0}),
+    C.MULTIPLIED_DIFFERS: heading(
+        "All gradients are multiplied before the update: by {target:.6g} (target), {reference:.6g} "
+        "(reference)",
+        {"target": 2.0, "reference": 1.0},
+    ),
+    C.VALUES_DIFFER: heading(
+        "Elements of gradients are clipped at {target:.6g} (target), {reference:.6g} (reference)", _VALUES
+    ),
+    C.VALUE_CAUSE: clause("a different clip value"),
     C.TO_NORM: clause("norm {norm:.6g} clipped to {clipped:.6g}", {"norm": 1.5, "clipped": 1.0}),
     C.NORM_BEFORE_REDUCTION: heading(
         "The {side} alone clips to the norm of gradients before they are reduced", {"side": "target"}

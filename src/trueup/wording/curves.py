@@ -8,7 +8,7 @@ from trueup.types.codes import CriterionCode as Criteria
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import reason
 from trueup.wording.criterion import FIRST_LOSS, TITLES
-from trueup.wording.phrase import Facts, Phrase, absolute, listed, percent
+from trueup.wording.phrase import Facts, Phrase, absolute, count, listed, percent
 
 _DIVERGENCE = {"step": 400, "earliest": 397, "before": 0.0001, "after": 0.2, "shape": "jump"}
 _BATCH_STEPS = {"num": 7, "steps": ["12", "40", "41", "90", "95", "99", "120"]}
@@ -60,6 +60,16 @@ def _interval(facts: Facts) -> str:
 def _frozen_differs(facts: Facts) -> str:
     cause = "".join(f"; {part}" for part in facts.parts)
     return f"With learning rate 0, the loss of {facts['num']:,} of {facts['total']:,} steps differs{cause}"
+
+
+def _finite(facts: Facts) -> str:
+    """The steps at which both losses are finite, where that is not all."""
+    return "" if facts.get("finite") is None else f" at the {count(facts['finite'], 'step')} that are finite"
+
+
+def _frozen(facts: Facts) -> str:
+    """What agrees: of the backward pass a log tells by gradient norms alone."""
+    return "forward and backward agree" if facts["norms"] else "the losses agree"
 
 
 def _passes(facts: Facts) -> str:
@@ -219,9 +229,13 @@ PHRASES = {
     Curves.SCATTERS: Phrase(
         sentence="The loss difference scatters by more than the standard allows, with a small offset"
     ),
-    Curves.FROZEN_AGREES: Phrase(sentence="With learning rate 0, forward and backward agree at every step"),
+    Curves.FROZEN_AGREES: Phrase(
+        sentence=lambda facts: f"With learning rate 0, {_frozen(facts)} at every step",
+        samples=({"norms": True}, {"norms": False}),
+    ),
     Curves.FROZEN_OUTLIERS: Phrase(
-        sentence="With learning rate 0, forward and backward agree except at a few outlying steps"
+        sentence=lambda facts: f"With learning rate 0, {_frozen(facts)} except at a few outlying steps",
+        samples=({"norms": True}, {"norms": False}),
     ),
     Curves.FIRST_LOSS: Phrase(sentence="The first loss differs: the forward pass is not the same"),
     Curves.LEARNING_RATES: Phrase(
@@ -248,8 +262,12 @@ PHRASES = {
         samples=({"gap": -0.02, "relative": -0.01, "step": 3000},),
     ),
     Curves.SECOND_LOSS: Phrase(
-        sentence="The first loss agrees, from step {step} on the loss differs: the update is not the same",
-        samples=({"step": 2},),
+        sentence=lambda facts: facts.fill(
+            "The first loss agrees, from step {step} on the loss differs: the update is not the same"
+            if facts["first_agrees"]
+            else "From step {step} on the loss differs"
+        ),
+        samples=({"step": 2, "first_agrees": True}, {"step": 2, "first_agrees": False}),
     ),
     Curves.EARLY_GAP: Phrase(
         sentence=lambda facts: (
@@ -271,12 +289,21 @@ PHRASES = {
     Curves.CONDITIONS: Phrase(sentence="The runs were not set up the same way"),
     Curves.IDENTICAL: Phrase(sentence="The curves are identical at every step"),
     Curves.CENTRED: Phrase(
-        sentence="The curves agree: their difference fluctuates around zero within the tolerance"
+        sentence=lambda facts: (
+            f"The curves agree{_finite(facts)}: their difference fluctuates around zero within the tolerance"
+        ),
+        samples=({}, {"finite": 800}),
     ),
     Curves.WITHIN_REPEATS: Phrase(
-        sentence="The curves agree: their steady difference is within the reference's own repeats"
+        sentence=lambda facts: (
+            f"The curves agree{_finite(facts)}: their steady difference is within the reference's own repeats"
+        ),
+        samples=({}, {"finite": 800}),
     ),
-    Curves.WITHIN_STANDARD: Phrase(sentence="The curves agree within the standard"),
+    Curves.WITHIN_STANDARD: Phrase(
+        sentence=lambda facts: f"The curves agree within the standard{_finite(facts)}",
+        samples=({}, {"finite": 800}),
+    ),
     Curves.NOT_PROVED: Phrase(
         sentence=_not_proved,
         samples=(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,40 @@ class _Unknown(float):
 UNKNOWN = _Unknown("nan")
 
 
+class _Side(float):
+    """A number of one run beside that of the other: with as many digits as it takes to tell the two apart."""
+
+    other: float
+
+    def __format__(self, spec: str) -> str:
+        text = float.__format__(self, spec)
+        form = _DIGITS.fullmatch(spec)
+        if form is None or float(self) == self.other or text != float.__format__(self.other, spec):
+            return text
+        sign, digits = form.group(1), int(form.group(2) or 6)
+        for more in range(digits + 1, 18):
+            text = float.__format__(self, f"{sign}.{more}g")
+            if text != float.__format__(self.other, f"{sign}.{more}g"):
+                break
+        return text
+
+
+_DIGITS = re.compile(r"(,?)(?:\.(\d+))?g")
+_SIDES = {"target": "reference", "reference": "target"}
+
+
+def _beside(facts: Mapping[str, object], name: str) -> object:
+    """A fact; a number of one side knows that of the other."""
+    value = _named(facts[name])
+    side = name.partition("_")[0]
+    other = facts.get(_SIDES[side] + name.removeprefix(side)) if side in _SIDES else None
+    if not isinstance(value, float) or not isinstance(other, (int, float)):
+        return value
+    found = _Side(value)
+    found.other = float(other)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Facts:
     """What a template is made of: the facts of a reason by key, unknown ones as ``UNKNOWN``, and the text of
@@ -41,16 +76,18 @@ class Facts:
     parts: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Any:
-        value = _named(self.reason.facts[name])
+        value = _beside(self.reason.facts, name)
         return UNKNOWN if value is None else value
 
     def get(self, name: str) -> Any:
         """A fact, None where it is not there."""
-        return _named(self.reason.facts.get(name))
+        facts = self.reason.facts
+        return _beside(facts, name) if name in facts else None
 
     def fill(self, template: str, **more: object) -> str:
         """A template string filled with these facts."""
-        facts = {name: _named(value) for name, value in self.reason.facts.items()}
+        known = self.reason.facts
+        facts = {name: _beside(known, name) for name in known}
         return _FORMATTER.vformat(template, (), {**facts, **more, "parts": self.parts})
 
 
@@ -113,14 +150,14 @@ class _Formatter(string.Formatter):
         if kind == "join":
             return rest.join(value)
         if isinstance(value, float) and not spec:
-            return f"{value:.6g}"
+            return format(value, ".6g")
         if isinstance(value, tuple):
             return listed(value)
         return str(super().format_field(value, spec))
 
 
 _FORMATTER = _Formatter()
-_SINGULAR = {"are": "is", "have": "has"}
+_SINGULAR = {"are": "is", "have": "has", "do": "does"}
 
 
 def count(number: int, noun: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from trueup.types.codes import StagesCode as S
 from trueup.types.codes.kinds import DivisorCode, KindReason
 from trueup.types.reason import reason
@@ -535,8 +537,8 @@ PHRASES = {
     S.NORMS_DIFFER: clause(
         lambda facts: (
             f"local norms: {facts['equal']} of {facts['num']} equal; largest difference at "
-            f"{facts['parameter']}: {facts['target']:.6g} (target), {facts['reference']:.6g} (reference), "
-            f"{facts['rel_diff']:.2g} relative"
+            f"{facts['parameter']}: {facts['target']:.6g} (target), {facts['reference']:.6g} (reference)"
+            + (f", {facts['rel_diff']:.2g} relative" if math.isfinite(facts["rel_diff"]) else "")
         ),
         {"equal": 3, "num": 12, "parameter": "a.w", "target": 1.0, "reference": 2.0, "rel_diff": 0.5},
     ),
@@ -544,11 +546,16 @@ PHRASES = {
         "Neither run recorded its configuration; --config TARGET REFERENCE gives the files"
     ),
     S.CONFIG_ALIGNED: clause(
-        "Of {num:count setting} compared none differs that changes the training", {"num": 9}
+        "Of {num:count setting} compared none differs that always changes the training", {"num": 9}
     ),
     S.CONFIG_ALIGNED_BUT: clause(
-        "Of {num:count setting} compared none differs; {names:list}, set elsewhere in the program, does",
+        lambda facts: facts.fill(
+            "Of {num:count setting} compared none differs that always changes the training; {names:list}, "
+            "set elsewhere in the program, {many:verb do}",
+            many=len(facts["names"]),
+        ),
         {"num": 9, "names": ("rope_interleave",)},
+        {"num": 9, "names": ("rope_interleave", "eps")},
     ),
     S.CONFIG_DIFFERS: clause(
         "{key} differs: {target} (target), {reference} (reference)",
@@ -559,7 +566,9 @@ PHRASES = {
         {"num": 2, "keys": ("clip_grad", "seed")},
     ),
     S.CONFIG_ROW: clause(_row, _ROW, {**_ROW, "target_place": ""}),
-    S.MAY_CHANGE_ROUNDING: clause("may change rounding: {parts:join ; }", _A_ROW),
+    S.MAY_CHANGE_ROUNDING: clause(
+        "may change the training, or only round otherwise: {parts:join ; }", _A_ROW
+    ),
     S.ACTS_HERE: clause("the configurations differ in a setting that acts here: {parts:join ; }", _A_ROW),
     S.WITHOUT_EFFECT: clause("without effect in the captured steps: {parts:join ; }", _A_ROW),
     S.ALL_WITHOUT_EFFECT: clause(
@@ -596,13 +605,18 @@ PHRASES = {
     S.BATCH_IN_PARTS: clause(
         "the batch was not put together: its microbatches, or ranks, hold rows of other widths"
     ),
-    S.NO_BATCH: clause("neither run recorded a batch of integers, nor a digest of one"),
+    S.NO_BATCH: clause("no batch of integers, nor a digest of one, was recorded in both runs"),
     S.BATCH_IN_OTHER_FORM: clause(
         "The batches hold the same in another form: the loss and the gradient of every weight agree"
     ),
     S.INPUT_WITHOUT_EFFECT: clause(
-        "{names:list} differs without effect here: the loss and the gradient of every weight agree",
+        lambda facts: facts.fill(
+            "{names:list} {num:verb differ} without effect here: the loss and the gradient of every weight "
+            "agree",
+            num=len(facts["names"]),
+        ),
         {"names": ("position_ids",)},
+        {"names": ("position_ids", "token_type_ids")},
     ),
     S.SAME_BATCHES: clause("Both runs have the same batches"),
     S.SAME_IDS: clause(
@@ -613,7 +627,7 @@ PHRASES = {
         "step {step}, rank {rank}: the digests of the batches are equal", {"step": 0, "rank": 0}
     ),
     S.ELSEWHERE: clause(
-        "{num} of {rows:count row} {num:verb are} rows of the reference's {place}",
+        "{num} of {rows:count row} {num:verb stand} in the reference's {place}",
         {"num": 2, "rows": 8, "place": "step 1, rank 0, microbatch 0"},
     ),
     S.BATCH: clause(
@@ -637,9 +651,10 @@ PHRASES = {
     ),
     S.INPUT_DIFFERS: clause("Input {name} of the model differs", {"name": "token_type_ids"}),
     S.SAME_ROWS_REGROUPED: clause(
-        "the {num:count row} of the first steps are the same, in another order, in other microbatches or "
-        "padded otherwise",
+        "the {num:count row} of the first steps {num:verb are} the same, in another order, in other "
+        "microbatches or padded otherwise",
         {"num": 12},
+        {"num": 1},
     ),
     S.GIVE_BOTH: clause("give both models the input {name}, or neither", {"name": "position_ids"}),
     S.SAME_SHARED: clause("The inputs that both runs give the model are the same"),
@@ -736,7 +751,8 @@ PHRASES = {
         {"parameters": "a.weight"},
     ),
     S.SCALED: clause(
-        "Gradients of {parameters} are scaled by {factor:.4g}", {"parameters": "a.weight", "factor": 0.5}
+        "Gradients of {parameters} are scaled by {factor:.4g} relative to the reference",
+        {"parameters": "a.weight", "factor": 0.5},
     ),
     S.CHANGED: clause("Gradients of {parameters} are changed after backward", {"parameters": "a.weight"}),
     S.BOTH_ALIKE: clause(
@@ -782,13 +798,19 @@ PHRASES = {
     ),
     S.GIVEN_DIFFER: clause(
         "with the reference's gradients, {num} of {total:count updated weight} still {num:verb differ} "
-        "({names})",
+        "({names:list})",
         {"num": 2, "total": 12, "names": ("a", "b")},
     ),
     S.GIVEN_STATE_DIFFER: clause(
         "with the reference's gradients, the updated weights agree, but the state of {num} of "
-        "{total:count parameter} differs after the update ({names})",
+        "{total:count parameter} differs after the update ({names:list})",
         {"num": 12, "total": 12, "names": ("exp_avg",)},
+    ),
+    S.EQUAL_BEFORE: clause(
+        "of {num:count parameter} ({names:list}) weight, gradient and moments are bit-identical, the update "
+        "is not",
+        {"num": 1, "names": ("a",)},
+        {"num": 2, "names": ("a", "b")},
     ),
     S.GIVEN_COUNTER: clause(
         "the reference's gradients were supplied: differences before the optimizer do not matter"
@@ -839,8 +861,12 @@ PHRASES = {
         {"side": "target", "factor": 0.05, "norm": 1.1965, "length": 0.0598},
     ),
     S.MOVED_OTHERWISE: clause(
-        "the {side} moves its weights by a length of {length:.4g}, along no multiple of their gradient",
-        {"side": "target", "length": 0.08},
+        lambda facts: facts.fill(
+            "the {side} moves its weights by a length of {length:.4g}"
+            + (", along no multiple of their gradient" if facts.get("along_none") else "")
+        ),
+        {"side": "target", "length": 0.08, "along_none": True},
+        {"side": "target", "length": 0.08, "along_none": False},
     ),
     S.MOVED_NOT: clause("the {side} leaves its weights as they are", {"side": "target"}),
     S.MOVED_BOTH: clause(
@@ -854,16 +880,17 @@ PHRASES = {
         ),
         samples=({"factor": 1.0, "step": 0, "next": 1}, {"factor": -1.0, "step": 0, "next": 1}),
     ),
-    S.MOVE_LEFT: clause(
-        "after the update, all weights differ from the reference's by {factor:.4g} times that move",
-        {"factor": 0.9995},
+    S.MOVE_LEFT: Phrase(
+        sentence="after the update, all weights differ from the reference's by {factor:.4g} times that move",
+        headline="After the update all weights differ by {factor:.4g} times their move before it",
+        samples=({"factor": 0.9995},),
     ),
     S.OWN_STEP: clause(
         "what the program does to weights by itself, as between the passes of sharpness-aware minimisation"
     ),
     S.NOT_TOLD: clause(
-        "the updates differ; without stored weights and moments, gradients cannot be distinguished "
-        "from the optimizer"
+        "the updates differ; no setting of the optimizer could be measured in both runs, so gradients cannot "
+        "be distinguished from the optimizer"
     ),
     S.GIVEN_CLEARS: clause(
         "With the reference's gradients the update agrees: the difference is caused earlier"
@@ -908,8 +935,12 @@ PHRASES = {
         "compare where both runs call scheduler.step(), and the settings of the schedulers"
     ),
     S.STEPS_AFTER: clause(
-        "Optimizer step after {target:count microbatch} (target), {reference:count microbatch} (reference)",
+        lambda facts: facts.fill(
+            ("Optimizer step after " if facts.get("recorded") is None else "A step is of ")
+            + "{target:count microbatch} (target), {reference:count microbatch} (reference)"
+        ),
         {"target": 1, "reference": 4},
+        {"target": 1, "reference": 4, "recorded": False},
     ),
     S.CLEARED_BEFORE_UPDATE: clause(
         "Gradients are cleared after {target:count microbatch}, before the update; the reference sums "

@@ -20,9 +20,9 @@ import numpy as np
 from trueup.diagnosing.optimizer_fit import roundoff_of
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, place_of
-from trueup.diagnosing.thresholds import UPDATE_APART, UPDATE_ROUNDINGS
+from trueup.diagnosing.thresholds import MOVE_TAKEN_BACK, MOVE_WHOLE, UPDATE_APART, UPDATE_ROUNDINGS
 from trueup.store import StepView
-from trueup.store.view import ACCUMULATED, UPDATED, WEIGHT
+from trueup.store.view import ACCUMULATED, CLIPPED, UPDATED, WEIGHT
 from trueup.types.arrays import Floats
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, Finding, Stage
@@ -47,9 +47,14 @@ class Move:
         """||d||"""
         return _length(self.weights.values())
 
+    @property
+    def knows_gradients(self) -> bool:
+        """Whether the gradient of each weight is recorded."""
+        return self.gradients.keys() == self.weights.keys()
+
     def along_gradient(self) -> float | None:
         """a of d = a g; None where more than rounding is left over, or a gradient is not known."""
-        if self.gradients.keys() != self.weights.keys():
+        if not self.knows_gradients:
             return None
         return _multiple(list(self.weights.values()), list(self.gradients.values()), self.rounding)
 
@@ -71,15 +76,22 @@ def moved_between(context: Context) -> list[Finding]:
     return [_finding(context, names, _headline(target, reference, context), said)]
 
 
+def _is_of_one_direction(target: Move, reference: Move) -> bool:
+    """Whether one move is a multiple of the other, but for roundings of both."""
+    own, other = (list(one.weights.values()) for one in (target, reference))
+    return _multiple(own, other, target.rounding + reference.rounding) is not None
+
+
 def _headline(target: Move, reference: Move, context: Context) -> Reason:
-    """By the factors of the gradient where both moves are along it, else by lengths; where these are alike,
-    by neither."""
+    """By the factors of the gradient where both moves are along it, else by lengths; where these are alike
+    and it is the directions that differ, by neither."""
     factors = target.along_gradient(), reference.along_gradient()
     if factors[0] is not None and factors[1] is not None:
         sides = {"target": factors[0], "reference": factors[1]}
         return reason(Stages.MOVED_TIMES, **sides, **_steps(context))
     sides = {"target": target.length, "reference": reference.length}
-    if abs(target.length - reference.length) <= UPDATE_APART * reference.length:
+    alike = abs(target.length - reference.length) <= UPDATE_APART * reference.length
+    if alike and not _is_of_one_direction(target, reference):
         return reason(Stages.MOVED_ELSEWHERE, **_steps(context))
     return reason(Stages.MOVED_BETWEEN, **sides, **_steps(context))
 
@@ -152,7 +164,8 @@ def _said(side: str, move: Move) -> Reason:
     if not move.length:
         return reason(Stages.MOVED_NOT, side=side)
     if factor is None:
-        return reason(Stages.MOVED_OTHERWISE, side=side, length=move.length)
+        along_none = move.knows_gradients and move.length > move.rounding
+        return reason(Stages.MOVED_OTHERWISE, side=side, length=move.length, along_none=along_none)
     norm = _length(move.gradients.values())
     return reason(Stages.MOVED_ALONG, side=side, factor=factor, length=move.length, norm=norm)
 
@@ -173,7 +186,38 @@ def _kept(context: Context, move: Move) -> list[Finding]:
     if factor is None:
         return []
     said = (reason(Stages.MOVED_BOTH, length=move.length), reason(Stages.MOVE_LEFT, factor=factor))
-    return [_finding(context, list(apart), reason(Stages.MOVE_KEPT, factor=factor, **_steps(context)), said)]
+    headline = said[1]
+    if is_taken_back_by_one(factor, _left_of(context, move, of_target=factor < 0)):
+        headline = reason(Stages.MOVE_KEPT, factor=factor, **_steps(context))
+    return [_finding(context, list(apart), headline, said)]
+
+
+def is_taken_back_by_one(apart: float, left: float) -> bool:
+    """Whether one run alone takes a move back: the runs are one whole move ``apart`` after it, and of the one
+    that lies behind, less than half of it is ``left``."""
+    return abs(left) < MOVE_TAKEN_BACK and abs(abs(apart) - 1) < MOVE_WHOLE
+
+
+def _left_of(context: Context, move: Move, *, of_target: bool) -> float:
+    """How much of the move is in what became of one run's weights after its update, beside a multiple of the
+    gradient that this was made of."""
+    side = 0 if of_target else 1
+    first, last = context.pair(0)[side], context.pair(1)[side]
+    changes, gradients = [], []
+    for fqn in move.weights:
+        own = context.matched[fqn] if side else fqn
+        start, end = _value(first, first.parameter(own, *WEIGHT)), _value(last, last.parameter(own, *UPDATED))
+        assert start is not None
+        assert end is not None
+        gradient = _value(last, last.parameter(own, *CLIPPED))
+        changes.append((end - start).ravel())
+        gradients.append(np.zeros(start.size) if gradient is None else gradient.ravel())
+    columns = np.stack(
+        [np.concatenate([d.ravel() for d in move.weights.values()]), np.concatenate(gradients)]
+    )
+    change = np.concatenate(changes)
+    shares, _, rank, _ = np.linalg.lstsq(columns.T, change, rcond=None)
+    return float(shares[0]) if rank > 1 else float(columns[0] @ change) / move.length**2
 
 
 def _steps(context: Context) -> dict[str, int]:

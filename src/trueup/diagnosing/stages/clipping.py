@@ -111,7 +111,7 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
     if own_norms is not None:
         return [replace(own_norms, axis=axis_of_factors(sides[0], sides[1], context.mesh))], []
     first, factors = next(iter(found.values()))
-    if first.kinds[0].name == "wrong_scale" and len(found) == len(context.ranks):
+    if first.kinds[0].name == "wrong_scale" and factors[1] and len(found) == len(context.ranks):
         axis = axis_of_factor(factors[0] / factors[1], context.layout, near=CLIP_EXACT)
         first = replace(first, axis=axis)
     if len(found) < len(context.ranks):
@@ -201,6 +201,10 @@ def _finding(
     kind, headline, evidence = difference
     causes: tuple[Code, ...] = Clip.LIMIT_CAUSE, Clip.NORM_CAUSE
     clipped_first = headline.code in (Clip.CLIPPED_SCALED, Clip.SCALED_IN_REFERENCE)
+    if headline.code is Clip.MULTIPLIED_DIFFERS:
+        causes = ()
+    if headline.code is Clip.VALUES_DIFFER:
+        causes = (Clip.VALUE_CAUSE,)
     if clipped_first or headline.code in (Clip.SCALED_BEFORE, Clip.UNSCALED_TWICE):
         causes = (CauseCode.UNSCALED_OR_CLIPPED,) if clipped_first else ()
     module, site = None, "gradient clipping"
@@ -323,12 +327,18 @@ def _clipping_difference(own: Clipping, other: Clipping, scale: float) -> Differ
         return counted
     if own.way == other.way == "none":
         return None
+    scaled = _scaled_difference(own, other)
+    if scaled is not None:
+        return scaled
     if "each" in (own.way, other.way) or "value" in (own.way, other.way):
         if own.way == other.way:
-            return _factor_difference(own, other)
+            return _factor_difference(own, other) or _value_difference(own, other)
+        if _is_below_value(own, other) or _is_below_value(other, own):
+            return None
         return "wrong_optimizer_setting", reason(Clip.METHOD_DIFFERS), _both(own, other)
     if own.way == "norm" and other.way == "norm":
-        if abs(own.clipped_norm / other.clipped_norm - 1) <= max(CLIP_NEAR, own.rounding, other.rounding):
+        near = max(CLIP_NEAR, own.rounding, other.rounding)
+        if abs(own.clipped_norm - other.clipped_norm) <= near * abs(other.clipped_norm):
             return None
         return _limit_difference(Clip.NORM_DIFFERS, own.clipped_norm, other.clipped_norm)
     if own.way == "norm":
@@ -340,6 +350,38 @@ def _clipping_difference(own: Clipping, other: Clipping, scale: float) -> Differ
     return _limit_difference(Clip.REFERENCE_ONLY, own.norm, other.clipped_norm)
 
 
+def _is_scaled(clip: Clipping) -> bool:
+    """Whether all gradients were multiplied by what no clipping multiplies by: it never makes them larger,
+    nor turns them round."""
+    return clip.way == "norm" and (clip.factor <= 0 or clip.factor > 1 + max(CLIP_EXACT, clip.rounding))
+
+
+def _scaled_difference(own: Clipping, other: Clipping) -> Difference | None:
+    """Other factors of all gradients, of which one at least is none of clipping."""
+    if {own.way, other.way} - {"none", "norm"} or not (_is_scaled(own) or _is_scaled(other)):
+        return None
+    least = max(CLIP_EXACT if "none" in (own.way, other.way) else CLIP_NEAR, own.rounding, other.rounding)
+    if abs(own.factor - other.factor) <= least * max(abs(own.factor), abs(other.factor)):
+        return None
+    differs = reason(Clip.MULTIPLIED_DIFFERS, target=own.factor, reference=other.factor)
+    return "wrong_scale", differs, differs
+
+
+def _value_difference(own: Clipping, other: Clipping) -> Difference | None:
+    """Elements that are cut at other values."""
+    if own.limit is None or other.limit is None or abs(own.limit / other.limit - 1) <= CLIP_NEAR:
+        return None
+    differs = reason(Clip.VALUES_DIFFER, target=own.limit, reference=other.limit)
+    return "wrong_optimizer_setting", differs, differs
+
+
+def _is_below_value(uncut: Clipping, cut: Clipping) -> bool:
+    """Whether one run's elements are all below the value that the other cuts at: it would cut none."""
+    if (uncut.way, cut.way) != ("none", "value") or uncut.largest is None or cut.limit is None:
+        return False
+    return uncut.largest <= cut.limit * (1 + CLIP_NEAR)
+
+
 def _limit_difference(code: Clip, target: float, reference: float) -> Difference:
     differs = reason(code, target=target, reference=reference)
     return "wrong_optimizer_setting", differs, differs
@@ -348,6 +390,8 @@ def _limit_difference(code: Clip, target: float, reference: float) -> Difference
 def _averaged(own: Clipping, other: Clipping, layout: Layout) -> Difference | None:
     """Gradients that one side leaves as they are and the other multiplies by a number of processes."""
     if {own.way, other.way} != {"none", "norm"} or abs(own.norm / other.norm - 1) > CLIP_EXACT:
+        return None
+    if not other.factor:
         return None
     factor = own.factor / other.factor
     axis = axis_of_factor(factor, layout, near=CLIP_EXACT)
@@ -369,7 +413,8 @@ def _factor_difference(own: Clipping, other: Clipping) -> Difference | None:
 def _later_difference(own: Clipping, other: Clipping) -> Difference | None:
     """Only of the programs' own norms something is known: both sides must clip to the same one."""
     cut = [clip.way == "later" and clip.clipped_norm < clip.norm * (1 - SAME_NORM) for clip in (own, other)]
-    if own.way != other.way or not any(cut) or abs(own.clipped_norm / other.clipped_norm - 1) <= SAME_FACTOR:
+    alike = abs(own.clipped_norm - other.clipped_norm) <= SAME_FACTOR * other.clipped_norm
+    if own.way != other.way or not any(cut) or alike:
         return None
     return _limit_difference(Clip.NORM_DIFFERS, own.clipped_norm, other.clipped_norm)
 
@@ -430,6 +475,8 @@ def _clipping(clip: Clipping) -> Reason:
         return reason(Clip.NOT_CLIPPED, norm=clip.norm)
     if _is_uncut(clip):
         return reason(Clip.SCALED_UNCUT, norm=clip.norm, scaled=clip.clipped_norm)
+    if _is_scaled(clip):
+        return reason(Clip.MULTIPLIED, norm=clip.norm, factor=clip.factor)
     if clip.way in ("norm", "later"):
         return reason(Clip.TO_NORM, norm=clip.norm, clipped=clip.clipped_norm)
     if clip.way == "value":

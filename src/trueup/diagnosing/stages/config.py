@@ -224,10 +224,7 @@ def _finding(rows: Sequence[Row], given: tuple[str, str] | None, *, steps_agree:
 def _headline(rows: Sequence[Row]) -> Reason:
     if len(rows) > 1:
         return reason(Stages.CONFIGS_DIFFER, num=len(rows), keys=[row.key for row in rows])
-    row = rows[0]
-    return reason(
-        Stages.CONFIG_DIFFERS, key=row.key, target=_value(row.target), reference=_value(row.reference)
-    )
+    return reason(Stages.CONFIG_DIFFERS, key=rows[0].key, **_values(rows[0]))
 
 
 def _names(rows: Sequence[Row]) -> str:
@@ -237,15 +234,26 @@ def _names(rows: Sequence[Row]) -> str:
 
 def row_said(row: Row) -> Reason:
     """One row of the checklist, with where each side sets it."""
-    facts = {"key": row.key, "target": _value(row.target), "reference": _value(row.reference)}
+    facts = {"key": row.key, **_values(row)}
     places = {"target_place": _place(row.target), "reference_place": _place(row.reference)}
     return reason(Stages.CONFIG_ROW, **facts, **places)
 
 
-def _value(cell: Cell | None) -> str:
+def _values(row: Row) -> dict[str, str]:
+    """What both sides set, numbers with as many digits as it takes to tell them apart."""
+    for spec in ("g", ".17g"):
+        shown = {
+            side: _value(cell, spec) for side, cell in (("target", row.target), ("reference", row.reference))
+        }
+        if shown["target"] != shown["reference"]:
+            break
+    return shown
+
+
+def _value(cell: Cell | None, spec: str) -> str:
     if cell is None or cell.value is None:
         return "nothing"
-    return f"{cell.value:g}" if isinstance(cell.value, float) else str(cell.value)
+    return format(cell.value, spec) if isinstance(cell.value, float) else str(cell.value)
 
 
 def _place(cell: Cell | None) -> str:
@@ -259,8 +267,7 @@ def _plain(row: Row) -> dict[str, object]:
     return {
         "key": row.key,
         "about": row.about,
-        "target": _value(row.target),
-        "reference": _value(row.reference),
+        **_values(row),
         "acts": [stage.value for stage in row.acts],
         "sources": list(row.sources),
     }

@@ -272,8 +272,16 @@ class Context:
 
     def follows_weights(self, origin: Origin) -> bool:
         """Whether it is of a step whose weights differ already, those of the first being the same."""
+        since = self.weights_differ_from
+        return since is not None and since <= origin.step
+
+    @property
+    def weights_differ_from(self) -> int | None:
+        """The first step whose weights differ, those of the first captured step being the same; None where
+        those of no later step are an origin."""
         first = self.steps[0][0]
-        return any(o.stage is Stage.WEIGHTS and first < o.step <= origin.step for o in self.passive)
+        steps = (o.step for o in self.passive if o.stage is Stage.WEIGHTS and o.step > first)
+        return min(steps, default=None)
 
     @cached_property
     def loss_scales_differ(self) -> bool:

@@ -71,9 +71,9 @@ def odd_ranks(names: list[str], context: Context) -> tuple[int, ...]:
 
 
 def _finding(axis: str, names: list[str], apart: Differing, book: StepView, context: Context) -> Finding:
-    shapes = {fqn: book.shape(book.parameter(fqn, *CLIPPED)) or () for fqn in book.parameters}
+    shapes = {fqn: book.shape(book.parameter(fqn, *CLIPPED)) or () for fqn in book.parameters_with(*CLIPPED)}
     who, odd = described(names, shapes), odd_ranks(names, context)
-    ranks = odd or apart[names[0]][1]
+    ranks = odd_ranks(names[:1], context) or apart[names[0]][1]
     copy = reason(Clipping.COPY_DIFFERS, parameter=names[0], ranks=list(map(str, ranks)), axis=axis)
     kind = kind_named("wrong_scale" if odd else "missing_all_reduce", EvidenceRank.FITTED, copy)
     headline = (

@@ -128,12 +128,14 @@ def _same_stream(context: Context) -> Reason | None:
     if _begins_alike(context):
         return reason(Stages.SAME_STREAM, target=counts[0], reference=counts[1])
     for rank in context.ranks:
-        sides: tuple[list[bytes], list[bytes]] = ([], [])
+        sides: tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes]]] = ([], [])
         for at in range(min(len(context.steps), 2)):
             for side, book in zip(sides, context.pair(at, rank), strict=True):
                 batch = Batch.of(book)
                 side += [
-                    ids.tobytes() for number in batch.labels if (ids := batch.tokens_of(number)) is not None
+                    (ids.tobytes(), labels.tobytes())
+                    for number, labels in batch.labels.items()
+                    if (ids := batch.tokens_of(number)) is not None
                 ]
         shared = min(map(len, sides))
         if shared < 2 or sides[0][:shared] != sides[1][:shared]:
@@ -391,7 +393,7 @@ def _outcome(
 
 def _digests_tell(target: Batch, reference: Batch) -> bool:
     """A digest knows of no rows: of packed and of padded ones it is another."""
-    return target.digest is not None and target.packed == reference.packed
+    return None not in (target.digest, reference.digest) and target.packed == reference.packed
 
 
 def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[Finding], list[Reason]]:
@@ -400,8 +402,10 @@ def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[F
     shared = sorted((name for name in target.ids if name in reference.ids), key=_is_of_labels)
     findings = _of_ids(target, reference, shared, context) or _of_bounds(target, reference)
     if shared and not findings:
-        tokens = sum(target.ids[name].size for name in shared)
-        said.append(reason(Stages.SAME_IDS, step=step, rank=rank, ids=tokens, inputs=len(shared)))
+        same = [name for name in shared if np.array_equal(target.ids[name], reference.ids[name])]
+        tokens = sum(target.ids[name].size for name in same)
+        if same:
+            said.append(reason(Stages.SAME_IDS, step=step, rank=rank, ids=tokens, inputs=len(same)))
     elif not shared and target.packed != reference.packed:
         said.append(
             reason(Stages.PACKED_OTHERWISE, step=step, side="target" if target.packed else "reference")

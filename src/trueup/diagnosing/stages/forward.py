@@ -296,7 +296,7 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
     """What an earlier stage found that made this origin, if anything did: a module whose own weights differ
     whose forward output differs, and a root that is fed other data too."""
     if context.follows_weights(origin):
-        return reason(Stages.WEIGHTS_DIFFER_FROM, step=origin.step)
+        return reason(Stages.WEIGHTS_DIFFER_FROM, step=context.weights_differ_from)
     weights = context.outcome_of(Stage.WEIGHTS)
     if weights is not None and weights.status is StageStatus.FAILED:
         apart = weights.details.get("apart")
@@ -320,7 +320,7 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
         return reason(Stages.FOLLOWS, stage=Stage.FORWARD.value)
     before = _backward_before(origin, context)
     if before is not None:
-        return reason(Stages.AFTER_BACKWARD, microbatch=origin.microbatch, before=before)
+        return reason(Stages.AFTER_BACKWARD, microbatch=_first_forward(origin, context), before=before)
     data = context.outcome_of(Stage.DATA)
     stream = next((one for one in data.evidence if one.code is Stages.SAME_STREAM), None) if data else None
     if stream is not None and origin.phase == "param_grad":
@@ -432,6 +432,13 @@ def _backward_before(origin: Origin, context: Context) -> int | None:
     return min((m for m in backward if m is not None and m < origin.microbatch), default=None)
 
 
+def _first_forward(origin: Origin, context: Context) -> int | None:
+    """The first microbatch of the origin's step whose forward differs."""
+    of_step = (one for one in context.origins if one.step == origin.step and one.rank == origin.rank)
+    found = (one.microbatch for one in of_step if one.stage in (Stage.FORWARD, Stage.LOSS))
+    return min((one for one in found if one is not None), default=origin.microbatch)
+
+
 def _uses_elsewhere(fqn: str, origin: Origin) -> bool:
     """A parameter held directly by a parent of the origin's module."""
     holder = fqn.rpartition(".")[0]
@@ -465,10 +472,10 @@ def loss_said(context: Context, at: int) -> tuple[Reason, ...]:
 
 def norms_said(context: Context) -> tuple[Reason, ...]:
     """Local norms: how many weights' agree, and which differs most."""
-    norms = [one for one in context.comparison.content.local_norms if math.isfinite(one.rel_diff)]
+    norms = context.comparison.content.local_norms
     if not norms:
         return ()
-    worst = max(norms, key=lambda one: one.rel_diff)
+    worst = max(norms, key=lambda one: one.rel_diff if math.isfinite(one.rel_diff) else math.inf)
     same = sum(one.rel_diff == 0 for one in norms)
     if same == len(norms):
         return (reason(Stages.NORMS_EQUAL, num=same),)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from trueup.comparing.optimizer_settings import declared, flat, setting_gaps
@@ -15,7 +15,8 @@ from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView, TraceSource
 from trueup.store.view import ACCUMULATED, UPDATED, WEIGHT
 
-_HALVES = ("bfloat16", "float16")
+HALVES = ("bfloat16", "float16")
+"""dtypes that a copy in float32 may stand behind"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +55,7 @@ def sides_of(context: Context, at: int) -> tuple[dict[str, Update], dict[str, Up
 def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
     """Parameter -> key -> difference; and all parameters compared."""
     target, reference = sides_of(context, 0)
-    if any(map(_are_unseen, (target, reference), context.pair(), (context.target, context.reference))):
+    if any(map(are_unseen, (target, reference), context.pair(), (context.target, context.reference))):
         return {}, []
     says = [declared(context.facts(s)) for s in (context.target, context.reference)]
     found: dict[str, dict[str, Gap]] = {}
@@ -99,7 +100,7 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
     return _moved_or_rounded(found, (target, reference)), compared
 
 
-def _are_unseen(updates: dict[str, Update], book: StepView, source: TraceSource) -> bool:
+def are_unseen(updates: Collection[str], book: StepView, source: TraceSource) -> bool:
     """Whether a run without an update may have made some: they were not captured, or it ended before them."""
     captured = source.manifest.get("options", {}).get("optimizer") is not False
     ended = not any(book.parameter(fqn, *ACCUMULATED) is not None for fqn in book.parameters)
@@ -164,7 +165,7 @@ def _stands_for(book: StepView, updates: dict[str, Update], names: list[str]) ->
     """Weights in half precision that no optimizer holds -> the update of a copy in float32 that one holds in
     their place: copies are told by their shapes, and only where there is one for each weight."""
     apart = [
-        fqn for fqn in names if fqn not in updates and book.dtype(book.parameter(fqn, *WEIGHT)) in _HALVES
+        fqn for fqn in names if fqn not in updates and book.dtype(book.parameter(fqn, *WEIGHT)) in HALVES
     ]
     unnamed = [name for name in updates if name not in names and _is_fine(updates[name])]
     by_shape: dict[tuple[int, ...], list[str]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -26,6 +27,10 @@ def kind_named(
     return replace(kind, causes=tuple(dict.fromkeys([*causes, *kind.causes])))
 
 
+_NORM = re.compile(r"norm|(?:^|[._])ln(?![a-z])", re.IGNORECASE)
+"""in names of weights of normalization layers"""
+
+
 def site_of(names: Sequence[str], part: str) -> str:
     """A part of some parameters, such as their gradients, under the name of the first."""
     return f"{names[0]} · {part}" + (f" and {len(names) - 1} more" if len(names) > 1 else "")
@@ -41,15 +46,18 @@ def described(names: Sequence[str], shapes: Mapping[str, Sequence[int]]) -> str:
     chosen, everything = set(names), set(shapes)
     small = {name for name in everything if len(shapes[name]) <= 1}
     biases = {name for name in small if name.endswith("bias")}
+    flat = all(len(shapes[name]) == 1 for name in small)
+    square = all(len(shapes[name]) == 2 for name in everything - small)
+    norms = all(map(_NORM.search, small - biases))
     if len(chosen) <= 2:
         return " and ".join(names)
     if chosen == everything:
         return f"all {len(everything)} parameters"
     groups = (
-        (small, "one-dimensional parameters"),
-        (everything - small, "matrices"),
+        (small, "one-dimensional parameters" if flat else "parameters of one dimension or none"),
+        (everything - small, "matrices" if square else "parameters of two dimensions or more"),
         (biases, "biases"),
-        (small - biases, "norm weights"),
+        (small - biases, "norm weights" if norms else "one-dimensional parameters that are no biases"),
         (everything - biases, "parameters that are no biases"),
     )
     for group, words in groups:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from trueup.comparing.optimizer_settings import declared, flat
 from trueup.diagnosing.stages.averaged import averaged_weights, master_weights
 from trueup.diagnosing.stages.between_steps import moved_between
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
-from trueup.diagnosing.stages.gaps import Gap, gaps_of, sides_of
+from trueup.diagnosing.stages.gaps import HALVES, Gap, gaps_of, sides_of
 from trueup.diagnosing.stages.handed_back import stale_findings
 from trueup.diagnosing.stages.handover import handover_findings
 from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
@@ -61,6 +62,10 @@ _UPDATE_RULES = (
 """classes of optimizers by what they do"""
 
 
+Members = list[tuple[tuple[str, str], list[str]]]
+"""values of target and reference -> the parameters that have them, most first"""
+
+
 class OptimizerStage:
     """Updated weights and moments of the first step; with the reference's gradients put in where that was
     done."""
@@ -106,6 +111,9 @@ class OptimizerStage:
         alone = alone and not frozen_on_one_side(context)
         if not findings and alone and agreement is not None and agreement.code in _UNNAMED:
             findings = [_unnamed(context, agreement)]
+        if not findings and alone and not given and context.failed_before() is None:
+            equal = _equal_before(context)
+            findings = [] if equal is None else [_unnamed(context, equal)]
         averaged, beside = averaged_weights(context)
         if not context.of_phases("optimizer").is_empty():
             said += beside
@@ -180,9 +188,11 @@ def _outcome(
     elif agreement is not None and agreement.code is Stages.GIVEN_SAME:
         head = reason(Stages.GIVEN_CLEARS)
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence, confirmed=True)
-    elif not any(one.code is Stages.MEASURED for one in said):
-        why = reason(Stages.NOT_TOLD)
-        return outcome(status=StageStatus.UNDECIDED, said=why, evidence=evidence)
+    elif (before := context.failed_before()) is not None and not _are_both_measured(context):
+        follows = reason(Stages.FOLLOWS, stage=before.stage.value)
+        return outcome(status=StageStatus.CONSEQUENCE, said=follows, evidence=evidence)
+    elif not _are_both_measured(context):
+        return outcome(status=StageStatus.UNDECIDED, said=reason(Stages.NOT_TOLD), evidence=evidence)
     else:
         head = reason(Stages.BOTH_SAME)
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
@@ -192,7 +202,8 @@ def _outcome(
 def _why_none(context: Context) -> Reason:
     """Why the first step has no update that both runs recorded."""
     some = len(context.steps) > 1 and all(book.parameters_with(*UPDATED) for book in context.pair(1))
-    if some and not any(book.parameters_with(*UPDATED) for book in context.pair(0)):
+    next_ones = some and all(b - a == 1 for a, b in zip(*context.steps[:2], strict=True))
+    if next_ones and not any(book.parameters_with(*UPDATED) for book in context.pair(0)):
         return reason(Stages.UPDATE_LATER, step=context.steps[0][0], next=context.steps[1][0])
     return reason(Stages.NO_UPDATE)
 
@@ -216,8 +227,8 @@ def _findings(
     out = []
     for key, values in sorted(groups.items(), key=lambda item: (order.get(item[0], 99), item[0])):
         members = sorted(values.items(), key=lambda item: -len(item[1]))
-        declared_too = any(gaps[fqn][key].declared for _, found in members for fqn in found)
-        out.append(_finding(key, members, shapes, book, context, given=given, stated=declared_too))
+        declared_of = [gaps[fqn][key].declared for _, found in members for fqn in found]
+        out.append(_finding(key, members, shapes, book, context, given=given, stated=declared_of))
     return out if order["class"] < 0 else _without_doubles(out)
 
 
@@ -239,16 +250,18 @@ def _is_declared(
     return any(gaps[fqn][key].declared for found in values.values() for fqn in found)
 
 
+# In one piece: one finding; what stands in it depends on how its values are known.
 def _finding(
     key: str,
-    members: list[tuple[tuple[str, str], list[str]]],
+    members: Members,
     shapes: dict[str, Any],
     book: StepView,
     context: Context,
     *,
     given: bool,
-    stated: bool,
+    stated: Sequence[bool],
 ) -> Finding:
+    """``stated``: of each parameter, whether the programs say so themselves."""
     names = [fqn for _, found in members for fqn in found]
     who = described(names, shapes)
     (target, reference), first = members[0]
@@ -258,10 +271,15 @@ def _finding(
     )
     kind, stage = _kind_of(key), Stage.RESUME if key == "count" else Stage.OPTIMIZER
     named = kind_named(
-        kind, EvidenceRank.STATED if stated or given else EvidenceRank.FITTED, said, causes=_causes(key)
+        kind,
+        EvidenceRank.STATED if any(stated) or given else EvidenceRank.FITTED,
+        said,
+        causes=_causes(
+            key, members, of_some=_is_alike_elsewhere(key, names, context) or _are_two(members, stated)
+        ),
     )
     sources: list[Reason] = []
-    if stated:
+    if all(stated) and key != "updated_dtype":  # that is of tensors, and in no group
         sources.append(reason(Stages.DECLARED))
     moved = schedule_moved(context) if key == "lr" else None
     if moved is not None:
@@ -269,7 +287,8 @@ def _finding(
     measured = _measured_of(key, first[0], context)
     if measured:
         sources.append(measured)
-    counter = reason(Stages.GIVEN_COUNTER if given else Stages.MEASURED_COUNTER)
+    is_measured = measured is not None or (not all(stated) and key not in _RECORDED)
+    counter = [reason(Stages.MEASURED_COUNTER)] if is_measured else []
     return Finding(
         stage=stage,
         headline=_headline(key, who if len(members) == 1 else described(first, shapes), target, reference),
@@ -279,9 +298,9 @@ def _finding(
         step=book.step,
         rank=book.rank,
         kinds=(named,),
-        basis=Basis.RECORDED if given or stated else Basis.FITTED,
+        basis=Basis.RECORDED if given or any(stated) else Basis.FITTED,
         evidence=(said, *more, *sources, *names_listed(names)),
-        counter_evidence=(counter,),
+        counter_evidence=(reason(Stages.GIVEN_COUNTER),) if given else tuple(counter),
         causes=named.causes,
         next_note=named.next,
     )
@@ -343,7 +362,36 @@ _SITES = {
 """what a site is called after; part of the site's name, which does not change"""
 
 
-def _causes(key: str) -> tuple[Reason, ...]:
+_RECORDED = ("count", "updates", "updated_dtype", "dtype", "state")
+"""what both runs recorded as it is, and nothing was measured of"""
+
+
+def _are_two(members: Members, stated: Sequence[bool]) -> bool:
+    """Whether the programs themselves say that not all parameters differ alike."""
+    return len(members) > 1 and all(stated)
+
+
+def _is_alike_elsewhere(key: str, names: list[str], context: Context) -> bool:
+    """Whether the setting is known on both sides of a parameter that is none of those that differ."""
+    target, reference = sides_of(context, 0)
+    says = [declared(context.facts(source)) for source in (context.target, context.reference)]
+    for fqn, other in context.matched.items():
+        if fqn in names or fqn not in target or other not in reference:
+            continue
+        told = key in flat(says[0].get(fqn, {})) and key in flat(says[1].get(other, {}))
+        if told or (key in target[fqn].constants and key in reference[other].constants):
+            return True
+    return False
+
+
+def _causes(key: str, members: Members, *, of_some: bool) -> tuple[Reason, ...]:
+    """``of_some``: not all parameters differ, or not all alike."""
+    if key == "weight_decay" and not of_some:
+        return ()  # the groups are the same
+    if _CAUSES.get(key) is Stages.NO_MASTER_WEIGHTS and not any(
+        dtype in HALVES for sides, _ in members for dtype in sides
+    ):
+        return ()
     return (reason(_CAUSES[key]),) if key in _CAUSES else ()
 
 
@@ -352,7 +400,7 @@ def _measured_of(key: str, fqn: str, context: Context) -> Reason | None:
     other = context.matched.get(fqn, fqn)
     if fqn not in target or other not in reference:
         return None
-    a, b = target[fqn].constants.get(key), reference[other].constants.get(key)
+    a, b = target[fqn].known.get(key), reference[other].known.get(key)
     if a is None or b is None:
         return None
     return reason(Stages.MEASURED_PAIR, parameter=fqn, target=a.value, reference=b.value)
@@ -361,10 +409,21 @@ def _measured_of(key: str, fqn: str, context: Context) -> Reason | None:
 def _measured_said(context: Context) -> Iterator[Reason]:
     """What was measured of the best known parameter."""
     target, _ = sides_of(context, 0)
-    best = max(target.values(), key=lambda update: len(update.constants), default=None)
-    if best is not None and best.constants:
-        values = [f"{measured.value:.4g}" for measured in best.constants.values()]
-        yield reason(Stages.MEASURED, parameter=best.fqn, keys=tuple(best.constants), values=values)
+    best = max(target.values(), key=lambda update: len(update.known), default=None)
+    if best is not None and best.known:
+        values = [f"{measured.value:.4g}" for measured in best.known.values()]
+        yield reason(Stages.MEASURED, parameter=best.fqn, keys=tuple(best.known), values=values)
+
+
+def _are_both_measured(context: Context) -> bool:
+    """Whether the learning rate was measured in both runs of one parameter, by a rule that explains both
+    updates: then the rules were compared."""
+    target, reference = sides_of(context, 0)
+    return any(
+        "lr" in target[fqn].known and "lr" in reference[other].known
+        for fqn, other in context.matched.items()
+        if fqn in target and other in reference
+    )
 
 
 def mine_is_measured(context: Context) -> bool:
@@ -395,16 +454,18 @@ def _given_agreement(context: Context) -> Reason | None:
         elif (is_near := _near(book, reference, fqn, other)) is not None:
             near += is_near
             apart += [] if is_near else [fqn]
+        else:
+            continue
         for slot in _state_apart(book, reference, fqn, other):
-            kept.setdefault(slot, []).append(fqn)
+            kept.setdefault(fqn, []).append(slot)
     if not equal + near + len(apart):
         return None
     total = equal + near + len(apart)
     if apart:
-        return reason(Stages.GIVEN_DIFFER, num=len(apart), total=total, names=apart[:3])
+        return reason(Stages.GIVEN_DIFFER, num=len(apart), total=total, names=apart)
     if kept:
-        num, names = max(map(len, kept.values())), tuple(kept)
-        return reason(Stages.GIVEN_STATE_DIFFER, num=num, total=total, names=names[:3])
+        names = list(dict.fromkeys(slot for slots in kept.values() for slot in slots))
+        return reason(Stages.GIVEN_STATE_DIFFER, num=len(kept), total=total, names=names)
     return reason(Stages.GIVEN_SAME, total=total, equal=equal, within=near)
 
 
@@ -472,10 +533,32 @@ def near_updates(target: Floats, reference: Floats, before: Floats, roundoff: fl
     return bool((abs(target - reference) <= allowed).mean() > UPDATE_SHARE)
 
 
+def _equal_before(context: Context) -> Reason | None:
+    """Where updates in float32 or finer differ though weight, gradient and the state after the update are
+    the same bits: only the optimizer can differ then. None where no update does."""
+    book, other = context.pair()
+    at_update = pl.col("slot") == UPDATED[1]
+    rows = context.of_phases("optimizer").filter(is_beyond() & at_update)
+    named = [fqn for fqn in dict.fromkeys(rows["name"].to_list()) if fqn in context.matched]
+    equal = [fqn for fqn in named if _is_equal_before(book, other, fqn, context.matched[fqn])]
+    return reason(Stages.EQUAL_BEFORE, num=len(equal), names=equal) if equal else None
+
+
+def _is_equal_before(book: StepView, other: StepView, fqn: str, name: str) -> bool:
+    slots = [slot for slot in book.parameter_slots(fqn, UPDATED[0]) if slot.startswith(STATE)]
+    parts = (WEIGHT, CLIPPED, *((UPDATED[0], slot) for slot in slots))
+    pairs = [
+        (book.digest(book.parameter(fqn, *of)), other.digest(other.parameter(name, *of))) for of in parts
+    ]
+    fine = book.dtype(book.parameter(fqn, *UPDATED)) in _EXACT
+    return fine and all(one is not None and one == two for one, two in pairs)
+
+
 _BEFORE = (Stage.WEIGHTS, Stage.REDUCTION, Stage.DATA)
 """stages whose findings may be all that an update differs by: a step may be told the number of tokens"""
 _UNNAMED: dict[Code, Callable[[Reason], Reason]] = {
     Stages.GIVEN_DIFFER: lambda said: reason(Stages.UNNAMED),
+    Stages.EQUAL_BEFORE: lambda said: reason(Stages.UNNAMED),
     Stages.GIVEN_STATE_DIFFER: lambda said: reason(Stages.UNNAMED_STATE, names=said.place("names")),
 }
 """what is said of an optimizer by what it made of the reference's gradients"""

@@ -72,7 +72,7 @@ class ReductionStage:
                 not findings
             )  # else what clipping does to a gradient is not told from its reduction
             is_left_out = any(f.headline.code is Clip.LEFT_OUT for f in findings)
-            told = (Clip.METHOD_DIFFERS, *(_OF_SUMS if is_left_out else ()))
+            told = (Clip.METHOD_DIFFERS, Clip.MULTIPLIED_DIFFERS, *(_OF_SUMS if is_left_out else ()))
             findings += [f for f in clip_findings if summed_alike or f.headline.code not in told]
             said += clip_said
             findings = _with_norm_taken(findings, context)
@@ -113,6 +113,14 @@ class ReductionStage:
             if context.undone != 1.0:
                 head = reason(Stages.SCALE_UNDONE, factor=context.undone)
             return outcome(status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)
+        before = context.failed_before()
+        if not any(one.code in _ALIKE for one in said):
+            if before is not None:
+                follows = reason(Stages.FOLLOWS, stage=before.stage.value)
+                return outcome(status=StageStatus.CONSEQUENCE, said=follows, evidence=evidence)
+            beyond = rows.filter(is_beyond())
+            nowhere = reason(Stages.NO_PLACE, num=beyond.height, site=str(beyond["site"][0]))
+            return outcome(status=StageStatus.UNDECIDED, said=nowhere, evidence=evidence)
         head = reason(Stages.BOTH_ALIKE)
         return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
 
@@ -154,6 +162,8 @@ def _with_norm_taken(findings: list[Finding], context: Context) -> list[Finding]
     return [led, *(one for one in findings if one not in apart and one.headline.code not in _OF_SUMS)]
 
 
+_ALIKE = (Stages.SUMMED_ALIKE, Clip.BOTH)
+"""what says that both runs reduce, or clip, alike"""
 _OF_SUMS = (Stages.ROUNDED, Stages.SCALED, Stages.CHANGED)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from trueup.diagnosing.stages.context import Context
+from trueup.diagnosing.stages.gaps import are_unseen
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.diagnosing.thresholds import ROUNDED_LEAST, ROUNDED_TIMES, SUM_EXPLAINED
@@ -31,7 +32,7 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
         return []
     step = apart[0]
     a, b = target[step], reference[step - first + other]
-    rates = reason(Stages.LEARNING_RATE, step=step, target=_shown(a), reference=_shown(b))
+    rates = reason(Stages.LEARNING_RATE, step=step, **_shown(a, b))
     moved = _moved(target, reference, first, other)
     is_scheduled = any(len(set(side.values())) > 1 for side in (target, reference))
     num_apart = reason(Stages.STEPS_DIFFER, num=len(apart), total=len(shared))
@@ -63,13 +64,20 @@ def stepping_findings(context: Context) -> list[Finding]:
         return []
     step, rank = context.steps[0][0], context.ranks[0]
     causes: tuple[Reason, ...]
-    updated = tuple(bool(book.parameters_with(*UPDATED)) for book in context.pair())
+    made = [book.parameters_with(*UPDATED) for book in context.pair()]
+    unseen = map(are_unseen, made, context.pair(), (context.target, context.reference))
+    updated = tuple(map(bool, made))
+    if any(made) and any(unseen):
+        return []
+    if updated == (True, False) and target < reference:
+        return []  # it updates of fewer gradients than the reference clears without an update
     if updated == (True, False):  # the reference's step ended because gradients were cleared
         stepping = reason(Stages.SUMMED_BEFORE_UPDATE, target=target, reference=reference)
         causes = (reason(Stages.NOT_CLEARED_CAUSE),)
         kind = replace(kind_named("missing_zero_grad", EvidenceRank.STATED, stepping), causes=causes)
     elif updated != (False, True):
-        stepping = reason(Stages.STEPS_AFTER, target=target, reference=reference)
+        unrecorded = {} if all(updated) else {"recorded": False}
+        stepping = reason(Stages.STEPS_AFTER, target=target, reference=reference, **unrecorded)
         each = (reason(Stages.STEP_EACH_CAUSE),) if target == 1 else ()
         causes = (*each, reason(Stages.ACCUMULATION_CAUSE))
         kind = kind_named("wrong_optimizer_setting", EvidenceRank.STATED, stepping, causes=causes)
@@ -100,6 +108,8 @@ def moment_findings(context: Context) -> list[Finding]:
     and in the reference do."""
     if len(context.steps) < 2 or context.microbatches[0] != context.microbatches[1]:
         return []
+    if any(later - first != 1 for first, later in zip(*context.steps[:2], strict=True)):
+        return []  # the moments before are not recorded
     (step, other), rank = context.steps[1], context.ranks[0]
     target = context.updates(context.target, step, rank)
     reference = context.updates(context.reference, other, rank)
@@ -108,7 +118,7 @@ def moment_findings(context: Context) -> list[Finding]:
         own, there = target.get(fqn), reference.get(name)
         if own is None or there is None or own.moments is None or there.moments is None:
             continue
-        if own.moments > max(ROUNDED_TIMES * there.moments, ROUNDED_LEAST):
+        if there.moments < SUM_EXPLAINED and own.moments > max(ROUNDED_TIMES * there.moments, ROUNDED_LEAST):
             apart[fqn] = own.moments
     if not apart:
         return []
@@ -158,8 +168,17 @@ def _same(target: tuple[float, ...], reference: tuple[float, ...]) -> bool:
     return target == reference if len(target) == len(reference) else set(target) == set(reference)
 
 
-def _shown(rates: tuple[float, ...]) -> str:
-    return ", ".join(f"{rate:.6g}" for rate in dict.fromkeys(rates))
+def _shown(target: tuple[float, ...], reference: tuple[float, ...]) -> dict[str, str]:
+    """Both sides, with the digits and repeated rates that tell them apart; float32 has nine digits."""
+    sides = {"target": target, "reference": reference}
+    for digits, once in ((6, True), (9, True), (9, False)):
+        shown = {
+            side: ", ".join(f"{rate:.{digits}g}" for rate in (dict.fromkeys(rates) if once else rates))
+            for side, rates in sides.items()
+        }
+        if shown["target"] != shown["reference"]:
+            break
+    return shown
 
 
 def _moved(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -76,10 +77,15 @@ class WeightsStage:
             evidence = (*found.open[:3], *extra)
             return outcome(status=StageStatus.PASSED, said=some, evidence=evidence)
         every = reason(Weights.ALL_EQUAL, num=len(equal))
-        if rounded:
-            sides = {"target": rounded[0][0], "reference": rounded[0][1]}
-            every = reason(Weights.WITHIN_ROUNDING, num=len(rounded), equal=len(equal), **sides)
-        return outcome(status=StageStatus.PASSED, said=every, confirmed=True)
+        by_dtypes = Counter(rounded).most_common()
+        roundings = [
+            reason(Weights.WITHIN_ROUNDING, num=num, equal=len(equal), target=own, reference=other)
+            for (own, other), num in by_dtypes
+        ]
+        evidence = (*roundings[1:], *extra)
+        return outcome(
+            status=StageStatus.PASSED, said=(*roundings, every)[0], evidence=evidence, confirmed=True
+        )
 
 
 def _whose(found: Sorted, context: Context) -> dict[str, Whose]:
@@ -118,11 +124,19 @@ def _findings(
     if altered is None:
         return tuple(_finding(some, target, shapes, whose) for some in members)
     first, drawn = altered
-    after = reason(Weights.DRAWN_AFTER, parameter=first[0][0], first=drawn)
+    order = {name: place for place, name in enumerate(target.parameters)}
+    places = {fqn: order.get(fqn, 0) for fqn, _, _ in apart}
+    last = max(
+        (fqn for fqn in places if places[fqn] < places[drawn]), key=places.__getitem__, default=first[0][0]
+    )
+    following = min(
+        (fqn for fqn in places if places[fqn] > places[last]), key=places.__getitem__, default=None
+    )
+    after = () if following is None else (reason(Weights.DRAWN_AFTER, parameter=last, first=following),)
     found = [
         _finding(some, target, shapes, whose) for some in sorted(members, key=lambda one: one is not first)
     ]
-    return replace(found[0], evidence=(*found[0].evidence, after)), *found[1:]
+    return replace(found[0], evidence=(*found[0].evidence, *after)), *found[1:]
 
 
 def _altered_before_draws(
@@ -212,7 +226,7 @@ def _drawn_after(
     """A parameter that one run lacks, before all that differ: for it later draws are others."""
     if not apart or context.bridge is not None:
         return []
-    found: list[tuple[int, str, str]] = []
+    found: list[tuple[int, str, str, str]] = []
     sides = (
         ("target", target, set(context.matched), {fqn for fqn, _, _ in apart}),
         ("reference", reference, set(context.matched.values()), {other for _, other, _ in apart}),
@@ -220,12 +234,17 @@ def _drawn_after(
     for side, book, paired, differ in sides:
         order = {name: place for place, name in enumerate(book.parameters)}
         first = min((order[name] for name in differ if name in order), default=0)  # other ranks have others
-        found += [(order[name], name, side) for name in order if name not in paired and order[name] < first]
+        known = list(order)
+        found += [
+            (order[name], name, side, known[first])
+            for name in order
+            if name not in paired and order[name] < first
+        ]
     if not found:
         return _built_otherwise(context, target, reference, apart, total)
-    _, name, side = min(found)
+    _, name, side, following = min(found)
     lacks = "reference" if side == "target" else "target"
-    later = reason(Weights.DRAWN_AFTER, parameter=name, first=apart[0][0])
+    later = reason(Weights.DRAWN_AFTER, parameter=name, first=following)
     cause = reason(Weights.BUILT_WITHOUT, side=lacks, parameter=name)
     kind = kind_named("missing_or_extra_term", EvidenceRank.FITTED, later, causes=(cause,))
     headline = reason(Weights.ONE_SIDED, parameter=name, side=side)

@@ -13,6 +13,10 @@ class ClippingCode(Code):
     # what one run does
     NOT_CLIPPED = "clipping.not_clipped"
     NORM_OF_OWN_PART = "clipping.norm_of_rank_alone"
+    MULTIPLIED = "clipping.multiplied"
+    MULTIPLIED_DIFFERS = "clipping.factors_of_all_differ"
+    VALUES_DIFFER = "clipping.values_differ"
+    VALUE_CAUSE = "clipping.cause.value"
     TO_NORM = "clipping.to_norm"
     NORM_BEFORE_REDUCTION = "clipping.norm_before_reduction"
     SCALED_UNCUT = "clipping.scaled_not_clipped"

@@ -153,6 +153,7 @@ class StagesCode(Code):
     GIVEN_SAME = "optimizer.given_gradients_same"
     GIVEN_DIFFER = "optimizer.given_gradients_differ"
     GIVEN_STATE_DIFFER = "optimizer.given_gradients_state_differs"
+    EQUAL_BEFORE = "optimizer.equal_before_update"
     GIVEN_COUNTER = "optimizer.gradients_were_given"
     MEASURED_COUNTER = "optimizer.measured_from_own_gradients"
     ALIKE_OPTIMIZERS = "optimizer.other_name_alone"
