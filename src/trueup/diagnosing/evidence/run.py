@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -22,6 +23,7 @@ from trueup.types.arrays import Array, Bools, Floats, Ints
 from trueup.types.trace import ScalarLine
 
 MAX_RANKS = 64
+_SIZES = ("l2_norm", "minimum", "maximum")
 
 
 # In one piece: one entry a fact, each of which may be missing.
@@ -51,6 +53,7 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         loss=_number(line.get("loss")),
         losses={} if view is None else _losses_once(view, _number(line.get("loss_scale")) or 1.0),
         sent_back={} if view is None else view.once(_sent_back, lambda: _sent_back(view)),
+        sent_sizes={} if view is None else _sent_sizes(view, _number(line.get("loss_scale")) or 1.0),
         sent_as_reference=frozenset() if view is None else _sent_as_reference(view),
         weighed={} if view is None else view.once(_weighed, lambda: _weighed(view)),
         reduction=None if view is None else reduction_of(loss_arguments(view)),
@@ -154,26 +157,42 @@ def _sent_back(view: StepView) -> dict[int, Floats]:
     return {microbatch: value for microbatch, value in values.items() if value is not None}
 
 
+def _sent_sizes(view: StepView, scale: float) -> dict[int, tuple[float, float, float]]:
+    found = {}
+    for microbatch, row in _sent_rows(view).items():
+        sizes = [float(row[name] if row[name] is not None else math.nan) for name in _SIZES]
+        if all(math.isfinite(size) for size in sizes):
+            found[microbatch] = (sizes[0] / scale, sizes[1] / scale, sizes[2] / scale)
+    return found
+
+
 def _sent_as_reference(view: StepView) -> frozenset[int]:
     return frozenset(at for at, record in _first_sent(view) if record in view.holding_reference)
 
 
 def _first_sent(view: StepView) -> list[tuple[int, int]]:
     """Microbatch and record of the gradient of the first output with rows."""
-    found: dict[int, int] = {}
+    found = []
+    for microbatch, row in _sent_rows(view, MOST_SAMPLED).items():
+        record = view.record(int(row["call"]), "backward", row["slot"])
+        if record is not None:
+            found.append((microbatch, record))
+    return found
+
+
+def _sent_rows(view: StepView, most: float = math.inf) -> dict[int, dict[str, Any]]:
+    """Microbatch -> row of the gradient of the first output with rows, of at most so many elements."""
+    found: dict[int, dict[str, Any]] = {}
     sent = view.frame_of("backward").filter(
         pl.col("slot").cast(pl.String).str.starts_with("output"),
         pl.col("shape").list.len() > 1,
-        pl.col("numel") <= MOST_SAMPLED,
+        pl.col("numel") <= most,
     )
     for row in sent.iter_rows(named=True):
-        call, microbatch = int(row["call"]), int(row["microbatch"])
-        if view.parent[call] >= 0 or view.kind[call] != "module" or microbatch in found:
-            continue
-        record = view.record(call, "backward", row["slot"])
-        if record is not None:
-            found[microbatch] = record
-    return list(found.items())
+        call = int(row["call"])
+        if view.parent[call] < 0 and view.kind[call] == "module":
+            found.setdefault(int(row["microbatch"]), row)
+    return found
 
 
 def _weighed(view: StepView) -> dict[tuple[int, str], float]:
