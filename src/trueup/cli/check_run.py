@@ -130,7 +130,9 @@ def _second_run(again: Path, first: TraceSource) -> TraceSource:
     run_id = first.manifest.get("run_id")
     same_run = run_id is not None and run_id == second.manifest.get("run_id")
     if same_run or second.path.resolve() == first.path.resolve():
-        raise ConfigError(f"--again: {again} is the run that is checked: expected a second run of its program")
+        raise ConfigError(
+            f"--again: {again} is the run that is checked: expected a second run of its program"
+        )
     return second
 
 
