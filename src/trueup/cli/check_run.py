@@ -123,7 +123,7 @@ def _check_of_trace(options: CheckRunOptions) -> None:
 
 
 def _second_run(again: Path, first: TraceSource) -> TraceSource:
-    """The other trace, which is no copy of the first: a trace repeats itself whatever the program does."""
+    """The other trace, which is no copy of the first: a trace always repeats itself."""
     from trueup.importers import open_trace
 
     second = open_trace(again)

@@ -107,7 +107,7 @@ def test_a_program_that_does_not_repeat(tmp_path: Path) -> None:
 
 
 def test_a_trace_is_no_second_run_of_itself(tmp_path: Path) -> None:
-    """It would repeat itself, whatever the program does; the other run of the two is one."""
+    """It would repeat itself always; the other run of the two is one."""
     program = write(tmp_path / "train.py", PROGRAM.format(change=""))
     check(tmp_path, "-o", "out", "--", sys.executable, program)
     refused = run_trueup("check-run", "out/run", "--again", "out/run", cwd=tmp_path)
