@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -159,8 +158,7 @@ def _sent_back(view: StepView) -> dict[int, Floats]:
 
 def _sent_sizes(view: StepView, scale: float) -> dict[int, tuple[float, float, float]]:
     found = {}
-    for microbatch, row in _sent_rows(view).items():
-        sizes = [float(row[name] if row[name] is not None else math.nan) for name in _SIZES]
+    for microbatch, (_, _, sizes) in _sent_rows(view).items():
         if all(math.isfinite(size) for size in sizes):
             found[microbatch] = (sizes[0] / scale, sizes[1] / scale, sizes[2] / scale)
     return found
@@ -173,16 +171,17 @@ def _sent_as_reference(view: StepView) -> frozenset[int]:
 def _first_sent(view: StepView) -> list[tuple[int, int]]:
     """Microbatch and record of the gradient of the first output with rows."""
     found = []
-    for microbatch, row in _sent_rows(view, MOST_SAMPLED).items():
-        record = view.record(int(row["call"]), "backward", row["slot"])
+    for microbatch, (call, slot, _) in _sent_rows(view, MOST_SAMPLED).items():
+        record = view.record(call, "backward", slot)
         if record is not None:
             found.append((microbatch, record))
     return found
 
 
-def _sent_rows(view: StepView, most: float = math.inf) -> dict[int, dict[str, Any]]:
-    """Microbatch -> row of the gradient of the first output with rows, of at most so many elements."""
-    found: dict[int, dict[str, Any]] = {}
+def _sent_rows(view: StepView, most: float = math.inf) -> dict[int, tuple[int, str, tuple[float, ...]]]:
+    """Microbatch -> call, slot and sizes of the gradient of the first output with rows, of at most so many
+    elements."""
+    found: dict[int, tuple[int, str, tuple[float, ...]]] = {}
     sent = view.frame_of("backward").filter(
         pl.col("slot").cast(pl.String).str.starts_with("output"),
         pl.col("shape").list.len() > 1,
@@ -191,7 +190,8 @@ def _sent_rows(view: StepView, most: float = math.inf) -> dict[int, dict[str, An
     for row in sent.iter_rows(named=True):
         call = int(row["call"])
         if view.parent[call] < 0 and view.kind[call] == "module":
-            found.setdefault(int(row["microbatch"]), row)
+            sizes = tuple(math.nan if row[name] is None else float(row[name]) for name in _SIZES)
+            found.setdefault(int(row["microbatch"]), (call, str(row["slot"]), sizes))
     return found
 
 
