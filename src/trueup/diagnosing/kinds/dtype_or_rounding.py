@@ -175,9 +175,21 @@ def _grid_of_extremes(evidence: Evidence) -> Found | None:
         return None
     for numbers, others, side in ((t, r, "target"), (r, t, "reference")):
         grid = grid_of(numbers) if len(set(numbers.tolist())) == len(_EXTREMES) else None
-        if grid in _HALF and not on_grid(others, grid).any() and rel <= ROUNDINGS_APART * ROUNDOFF[grid]:
-            facts = {"side": side, "dtype": grid, "rel_l2": rel, "roundoff": ROUNDOFF[grid]}
-            sentence = said(evidence, KindReason.ON_A_GRID, **facts, of_extremes=True)
+        if (
+            grid is not None
+            and grid in _HALF
+            and not on_grid(others, grid).any()
+            and rel <= ROUNDINGS_APART * ROUNDOFF[grid]
+        ):
+            sentence = said(
+                evidence,
+                KindReason.ON_A_GRID,
+                side=side,
+                dtype=grid,
+                rel_l2=rel,
+                roundoff=ROUNDOFF[grid],
+                of_extremes=True,
+            )
             return Found(rank=EvidenceRank.FITTED, sentence=sentence)
     return None
 
