@@ -128,6 +128,22 @@ def test_field(rule: Rule, tmp_path: Path) -> None:
         assert apart.exit_code == 1 or rule.unmet == "note"
 
 
+@pytest.mark.parametrize(("end", "rows"), [(None, 1), (0.2, 2), ((0.2, 0.3), 3)], ids=str)
+def test_an_end_that_follows_the_weight_decay_is_no_second_difference(
+    end: Any, rows: int, tmp_path: Path
+) -> None:
+    """One of its own is: on both sides, where they state it."""
+    ends = end if isinstance(end, tuple) else (end, end)
+    sides = [
+        {"weight_decay": decay} | ({} if last is None else {"weight_decay_end": last})
+        for decay, last in zip((0.1, 0.05), ends, strict=True)
+    ]
+    found = _checked(tmp_path, *sides)
+    told = [row.key for row in found.rows if row.key in ("weight_decay", "weight_decay_end")]
+    apart = [row.key for row in found.rows if row.status is Status.DIFFERENT]
+    assert (len(told), len(apart)) == {1: (1, 1), 2: (2, 1), 3: (2, 2)}[rows]
+
+
 def test_what_is_recommended_is_the_guide_s() -> None:
     assert {rule.field for rule in FIELD_RULES if rule.recommended} == set(RECOMMENDED)
 

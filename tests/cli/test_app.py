@@ -84,6 +84,8 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["check-run", "nope"], "nope is neither the folder of a trace nor a command"),
         (["check-run", "--only", "nope", "--", "true"], "--only: expected one of: labels"),
         (["check-run", "--again", "x", "--", "true"], "--again has no effect without a trace"),
+        (["check-run", ".", "--seed", "3"], "--seed has no effect with a trace"),
+        (["check-run", ".", "--steps", "0-3"], "--steps has no effect with a trace"),
         (["check-run", "--steps", "x", "--", "true"], "--steps: expected"),
         (["check-run", "--", "true"], "nothing to check: nothing captured"),
         (["capture"], "-o is missing: trueup capture -o RUN"),

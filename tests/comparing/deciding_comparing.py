@@ -714,7 +714,7 @@ def doubt_after_equal(times: float) -> object:
 
 def norms(factor: float, rest: float) -> int:
     """How much is said of a factor in a difference of size 1."""
-    columns = {"scale": 1 + factor, "residual": rest, "rel_l2": 1.0}
+    columns = {"scale": 1 + factor, "reference_shape": "[4,8]", "residual": rest, "rel_l2": 1.0}
     return len(_norms(RecordRow.from_columns(columns)))
 
 

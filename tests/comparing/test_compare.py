@@ -464,6 +464,22 @@ def test_what_many_ranks_lack_is_counted(tmp_path: Path) -> None:
     assert notes[8] == reason(NoteCode.MORE_MISSING, side="target", number=4, path=str(path))
 
 
+@pytest.mark.parametrize(
+    ("ids", "noted"), [(("a", "a"), True), (("a", "b"), False), ((None, None), False)], ids=str
+)
+def test_two_traces_of_one_run_are_said_to_be(
+    ids: tuple[str | None, str | None], noted: bool, tmp_path: Path
+) -> None:
+    """A run agrees with itself: a slip of a path is no agreement of two runs."""
+    traces = []
+    for name, run_id in zip("tr", ids, strict=True):
+        network().write(tmp_path / name)
+        manifest = tmp_path / name / "manifest.json"
+        manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "run_id": run_id}))
+        traces.append(Trace(tmp_path / name))
+    assert (reason(NoteCode.ONE_RUN) in traces_noted(*traces)) is noted
+
+
 def test_an_output_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
     network().write(tmp_path / "run")
     with pytest.raises(ConfigError, match="no UTF-8"):

@@ -29,6 +29,8 @@ IDS = torch.randint(0, 64, (4, 17), generator=torch.Generator().manual_seed(3))
 GRADS = [normal(16, 32, seed=10 + rank) for rank in range(4)]
 SCORES = normal(2, 4, 16, 16, seed=5)
 VALUES = normal(2, 4, 16, 8, seed=6)
+_FLOAT32 = RunFacts(on_cpu=True, dtypes=frozenset({"float32"}))
+IN_FLOAT32 = {"target_run": _FLOAT32, "reference_run": _FLOAT32}
 GRADIENT = {"phase": "param_grad", "slot": "accumulated", "module": "layers.0.mlp.up.weight"}
 UPDATE = {"phase": "optimizer", "slot": "param", "module": "layers.0.mlp.up.weight"}
 ATTENTION = Surroundings(module="layers.0.attn", type="Attention")
@@ -304,6 +306,28 @@ def shifted_by_half() -> Evidence:
 def computed_in_bfloat16() -> Evidence:
     a, b = normal(64, 64, seed=30), normal(64, 64, seed=31)
     return case((a.bfloat16() @ b.bfloat16()).float(), a @ b)
+
+
+@true("dtype_or_rounding")
+def rounded_to_bfloat16_by_sketch() -> Evidence:
+    """Cast back afterwards, and no record of the run is in bfloat16: minimum and maximum tell."""
+    exact = normal(64, 64, seed=32)
+    return case(exact.bfloat16().float(), exact, kept="sketch", **IN_FLOAT32)
+
+
+@near("dtype_or_rounding")
+def noise_of_the_size_of_bfloat16_by_sketch() -> Evidence:
+    exact = normal(64, 64, seed=32)
+    noisy = exact * (1 + 0.002 * normal(64, 64, seed=33))
+    return case(noisy, exact, kept="sketch", **IN_FLOAT32)
+
+
+@near("dtype_or_rounding")
+def another_tensor_of_bfloat16_by_sketch() -> Evidence:
+    """On the grid, but further from the reference than a rounding."""
+    exact = normal(64, 64, seed=32)
+    other = (exact + 0.1 * normal(64, 64, seed=33)).bfloat16().float()
+    return case(other, exact, kept="sketch", **IN_FLOAT32)
 
 
 @true("dtype_or_rounding")

@@ -99,13 +99,15 @@ Diagnosed = Callable[..., Diagnosis]
 @pytest.fixture(scope="module")
 def diagnosed(tmp_path_factory: pytest.TempPathFactory) -> Diagnosed:
     @cache
-    def captured(divide: Divide, seed: int, **changed: float) -> Path:
+    def captured(divide: Divide, seed: int, task: str, **changed: float) -> Path:
         folder = tmp_path_factory.mktemp("run") / "trace"
-        capture(folder, lambda: program(divide, seed=seed, **changed), level="L0", task="tensor")
+        capture(folder, lambda: program(divide, seed=seed, **changed), level="L0", task=task)
         return folder
 
-    def pair(target: Divide, reference: Divide, *, seed: int = 0, **changed: float) -> Diagnosis:
-        sides = captured(target, seed, **changed), captured(reference, seed)
+    def pair(
+        target: Divide, reference: Divide, *, seed: int = 0, task: str = "tensor", **changed: float
+    ) -> Diagnosis:
+        sides = captured(target, seed, task, **changed), captured(reference, seed, task)
         return diagnose(*sides, output=tmp_path_factory.mktemp("diagnosis"))
 
     return pair
@@ -135,19 +137,22 @@ def test_a_factor_that_is_none_of_them_is_not_named_after_one(divide: Divide, di
     assert finding.headline.code is not StagesCode.LOSS_DIVISOR
 
 
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
 @pytest.mark.parametrize("factor", [0.9, 1.5, 0.31])
 @pytest.mark.parametrize("divide", [mean, plain_sum])
 def test_a_factor_of_the_loss_is_told_by_the_gradients_it_sends_back(
-    divide: Divide, factor: float, diagnosed: Diagnosed
+    divide: Divide, factor: float, task: str, diagnosed: Diagnosed
 ) -> None:
-    kind = diagnosed(divide, divide, smoothing=factor).findings[0].kinds[0]
+    """Without the values of the labels, the statistics of the gradient tell it."""
+    kind = diagnosed(divide, divide, smoothing=factor, task=task).findings[0].kinds[0]
     assert kind.name == KindCode.WRONG_SCALE
     assert kind.factor == pytest.approx(factor, rel=1e-5)
 
 
-def test_a_term_added_to_the_loss_is_no_factor(diagnosed: Diagnosed) -> None:
+@pytest.mark.parametrize("task", ["tensor", "statistics"])
+def test_a_term_added_to_the_loss_is_no_factor(task: str, diagnosed: Diagnosed) -> None:
     """One number and another: their gradients are the same."""
-    finding = diagnosed(mean, mean, added=0.25).findings[0]
+    finding = diagnosed(mean, mean, added=0.25, task=task).findings[0]
     assert finding.kinds[0].name != KindCode.WRONG_SCALE
 
 

@@ -95,6 +95,18 @@ def _function_base(name: str, framework: str) -> str:
     return name
 
 
+def is_function(given: str) -> bool:
+    """Whether a name that a person gave is that of a function, in msprobe's spelling or a trace's.
+
+    Example:
+        >>> is_function("Functional.linear.3.forward"), is_function("torch.Tensor.add"), is_function("head")
+        (True, True, False)
+    """
+    prefix, _, rest = given.partition(".")
+    is_home = any(given.startswith(f"{home}.") for homes in HOMES.values() for home in homes.values())
+    return is_home or bool(rest and any(prefix in homes for homes in HOMES.values()))
+
+
 def phase_of(wanted: str) -> str | None:
     """``forward`` or ``backward`` of a full name of msprobe's; None of anything shorter."""
     found = _FULL.fullmatch(wanted)

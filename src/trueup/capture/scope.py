@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from trueup.capture.call_names import CallName, WantedCall, call_name
+from trueup.capture.call_names import CallName, WantedCall, call_name, is_function
 from trueup.capture.options import CaptureOptions, Level
 from trueup.types.table_rows import CallRow
 
@@ -122,10 +122,23 @@ class Scope:
     def sentences(self) -> list[str]:
         """What a person must know of it once the run is over; empty where all went as they asked."""
         if not self.num_kept:
-            return [_nothing_kept(self.nearest())]
+            return [_nothing_kept(self.nearest(), self._behind_level())]
         if self._unended and self._bounds is not None:
-            return [f"scope: {self._bounds[1].given} was not reached: the step is captured to its end"]
+            return [self._unended_sentence(*self._bounds)]
         return []
+
+    def _unended_sentence(self, first: WantedCall, last: WantedCall) -> str:
+        """Why the end of the bounds did not come: it ran before the begin, or no call has its name."""
+        if last.given in self._met:
+            why = f"{last.given} did not run after {first.given}"
+        else:
+            nearest = ", ".join(self.nearest()[last.given]) or "none"
+            why = f"no call is named {last.given!r} (nearest: {nearest})"
+        return f"scope: {why}: the step is captured to its end"
+
+    def _behind_level(self) -> bool:
+        """Whether a name that no call has is that of a function, where modules alone are captured."""
+        return not self._opens_modules and any(is_function(name) for name in self.nearest())
 
     def nearest(self) -> dict[str, list[str]]:
         """Of each name given that no call has, the nearest that some call has, the best first."""
@@ -152,8 +165,10 @@ class Scope:
         return known
 
     def _note_seen(self, name: CallName, phase: str) -> None:
-        """For the case that nothing is kept; no more of it once something is."""
-        if not self.num_kept and len(self._seen) < _MOST_SEEN:
+        """For the case that nothing is kept, or that the end of the bounds does not come; no more of it
+        after that."""
+        no_end = self._bounds is not None and self._bounds[1].given not in self._met
+        if (no_end or not self.num_kept) and len(self._seen) < _MOST_SEEN:
             self._seen |= dict.fromkeys((name.full(phase), name.name))
             self._met |= {one.given for one in self._names if one.is_in(name, phase)}
             self._met |= {one.given for one in self._bounds or () if one.names(name, phase)}
@@ -215,14 +230,17 @@ class Scope:
         return False
 
 
-def _nothing_kept(nearest: Mapping[str, Sequence[str]]) -> str:
+def _nothing_kept(nearest: Mapping[str, Sequence[str]], behind_level: bool) -> str:
     if not nearest:
         return "nothing captured: calls of each name given ran, but none satisfies scope and list together"
     missing = [
         f"no call is named {name!r} (nearest: {', '.join(names) or 'none'})"
         for name, names in nearest.items()
     ]
-    return f"nothing captured: {'; '.join(missing)}. Correct scope or list"
+    advice = "Correct scope or list"
+    if behind_level:
+        advice = "Level L0 captures modules alone: set level to mix or L1"
+    return f"nothing captured: {'; '.join(missing)}. {advice}"
 
 
 def without_idle_arguments(

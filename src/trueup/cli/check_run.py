@@ -97,8 +97,9 @@ def command(options: CheckRunOptions, printed: Printed) -> int:
     status = 0
     with contextlib.ExitStack() as stack:
         if len(words) == 1 and Path(words[0]).is_dir():
+            _check_of_trace(options)
             first = open_trace(Path(words[0]))
-            second = None if options.again is None else open_trace(options.again)
+            second = None if options.again is None else _second_run(options.again, first)
         else:
             _check_command(options)
             folder = stack.enter_context(_folder(options.output))
@@ -110,6 +111,29 @@ def command(options: CheckRunOptions, printed: Printed) -> int:
         outcomes = check_run(first, again=second, only=list(options.only), status=status)
         _show(outcomes, headline=" ".join(words), folder=options.output, printed=printed)
     return exit_code(outcomes)
+
+
+def _check_of_trace(options: CheckRunOptions) -> None:
+    """What the options say of a run that is over has no effect."""
+    default = CheckRunOptions()
+    for name in ("steps", "level", "seed", "once", "to_the_end"):
+        if getattr(options, name) != getattr(default, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} has no effect with a trace, whose run is over: expected a command")
+
+
+def _second_run(again: Path, first: TraceSource) -> TraceSource:
+    """The other trace, which is no copy of the first: a trace always repeats itself."""
+    from trueup.importers import open_trace
+
+    second = open_trace(again)
+    run_id = first.manifest.get("run_id")
+    same_run = run_id is not None and run_id == second.manifest.get("run_id")
+    if same_run or second.path.resolve() == first.path.resolve():
+        raise ConfigError(
+            f"--again: {again} is the run that is checked: expected a second run of its program"
+        )
+    return second
 
 
 def _check_command(options: CheckRunOptions) -> None:

@@ -147,7 +147,8 @@ def _norms(row: RecordRow) -> list[Reason]:
     if row.not_finite_apart is not None:
         return []
     found = []
-    if row.scale is not None and row.residual is not None and row.rel_l2:
+    # A single number is a multiple of every other.
+    if row.numel != 1 and row.scale is not None and row.residual is not None and row.rel_l2:
         factor, size = row.scale - 1, row.rel_l2
         # That a target is nearly zero explains the difference, and says nothing of what it is.
         left = row.residual / min(size, _shrunk(row))

@@ -81,6 +81,9 @@ def _root(rows: Rows, side: Side) -> str:
 def traces_noted(target: TraceSource, reference: TraceSource) -> list[Reason]:
     """Notes about differences between the two captures that a reader should know."""
     notes = [*_missing("target", target), *_missing("reference", reference)]
+    run_id = target.manifest.get("run_id")
+    if run_id is not None and run_id == reference.manifest.get("run_id"):
+        notes.append(reason(NoteCode.ONE_RUN))
     for name in _TOLD_APART:
         values = target.manifest.get(name), reference.manifest.get(name)
         if values[0] != values[1] and None not in values:

@@ -273,7 +273,8 @@ def _dtypes(facts: Facts) -> str:
 
 
 def _grid(facts: Facts) -> str:
-    text = facts.fill("all values of the {side} are {dtype} numbers, those of the other side are not")
+    which = "minimum, maximum and smallest magnitude" if facts.get("of_extremes") else "all values"
+    text = which + facts.fill(" of the {side} are {dtype} numbers, those of the other side are not")
     if facts.get("rel_l2") is None:
         return text
     return text + facts.fill("; they differ by {rel_l2} (relative l2), a rounding to {dtype} is {roundoff}")
@@ -727,6 +728,7 @@ PHRASES: dict[KindReason, Phrase] = {
         _grid,
         {"side": "target", **_DTYPE, "rel_l2": 0.002, "roundoff": 0.0039},
         {"side": "target", **_DTYPE, "rel_l2": None, "roundoff": 0.0039},
+        {"side": "target", **_DTYPE, "rel_l2": 0.002, "roundoff": 0.0039, "of_extremes": True},
     ),
     KindReason.SIZE_OF_ROUNDING: _say(
         "the difference, {rel_l2} (relative l2), has the size of rounding in {dtype} ({roundoff}) "

@@ -126,6 +126,10 @@ PHRASES = {
         "paths say",
         samples=({"what": "step", "target": 0, "reference": 1},),
     ),
+    Is.ONE_RUN: Phrase(
+        sentence="target and reference are traces of the same run: this says nothing about two runs",
+        samples=({},),
+    ),
     Is.AVERAGES_OF_ONE_SIDE: Phrase(
         sentence=lambda facts: (
             facts.fill("only the {side} updates a copy of the weights beside the model (")

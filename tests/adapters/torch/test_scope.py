@@ -239,3 +239,27 @@ def test_an_end_that_never_comes_is_said(tmp_path: Path, capsys: pytest.CaptureF
     (found,) = dumped(tmp_path)
     assert "Functional.cross_entropy.0.backward" in found
     assert "Functional.linear.99.forward" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("last", "why"),
+    [
+        ("Functional.linear.99.forward", "(nearest: Functional.linear."),
+        ("Functional.linear.0.forward", "did not run after Functional.linear.3.forward"),
+    ],
+)
+def test_an_end_before_the_begin_is_told_from_one_that_is_no_call(
+    last: str, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, level="L1", scope=["Functional.linear.3.forward", last])
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("Functional.relu.0.forward", True), ("Module.had.Linear.forward.0", False)]
+)
+def test_a_function_at_level_l0_is_told_from_a_slip_of_the_pen(
+    name: str, said: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, level="L0", list=[name])
+    assert ("Level L0 captures modules alone" in capsys.readouterr().err) == said

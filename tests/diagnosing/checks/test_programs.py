@@ -106,6 +106,17 @@ def test_a_program_that_does_not_repeat(tmp_path: Path) -> None:
     assert "randn(x.shape, generator=generator)" in first["source"]
 
 
+def test_a_trace_is_no_second_run_of_itself(tmp_path: Path) -> None:
+    """It would repeat itself always; the other run of the two is one."""
+    program = write(tmp_path / "train.py", PROGRAM.format(change=""))
+    check(tmp_path, "-o", "out", "--", sys.executable, program)
+    refused = run_trueup("check-run", "out/run", "--again", "out/run", cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "expected a second run" in refused.stderr
+    status, outcomes, _ = check(tmp_path, "out/run", "--again", "out/again")
+    assert (status, outcomes["repeatable"]["verdict"]) == (0, "passed")
+
+
 def test_a_program_without_a_seed_is_not_decided(tmp_path: Path) -> None:
     change = "torch.seed(); training.model.head.reset_parameters()"
     program = write(tmp_path / "train.py", PROGRAM.format(change=change))

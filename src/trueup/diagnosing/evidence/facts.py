@@ -285,6 +285,8 @@ class RunFacts:
     """of every microbatch whose labels were kept"""
     sent_back: Mapping[int, Floats] = field(default_factory=dict)
     """microbatch -> gradient that its loss sends back to the model's first output, where values were kept"""
+    sent_sizes: Mapping[int, tuple[float, float, float]] = field(default_factory=dict)
+    """microbatch -> norm, minimum and maximum of that gradient, before any loss scale"""
     sent_as_reference: frozenset[int] = frozenset()
     """microbatches at which a replay saw that this gradient is the reference's, bit for bit"""
     weighed: Mapping[tuple[int, str], float] = field(default_factory=dict)

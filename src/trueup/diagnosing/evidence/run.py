@@ -22,6 +22,7 @@ from trueup.types.arrays import Array, Bools, Floats, Ints
 from trueup.types.trace import ScalarLine
 
 MAX_RANKS = 64
+_SIZES = ("l2_norm", "minimum", "maximum")
 
 
 # In one piece: one entry a fact, each of which may be missing.
@@ -51,6 +52,7 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         loss=_number(line.get("loss")),
         losses={} if view is None else _losses_once(view, _number(line.get("loss_scale")) or 1.0),
         sent_back={} if view is None else view.once(_sent_back, lambda: _sent_back(view)),
+        sent_sizes={} if view is None else _sent_sizes(view, _number(line.get("loss_scale")) or 1.0),
         sent_as_reference=frozenset() if view is None else _sent_as_reference(view),
         weighed={} if view is None else view.once(_weighed, lambda: _weighed(view)),
         reduction=None if view is None else reduction_of(loss_arguments(view)),
@@ -154,26 +156,43 @@ def _sent_back(view: StepView) -> dict[int, Floats]:
     return {microbatch: value for microbatch, value in values.items() if value is not None}
 
 
+def _sent_sizes(view: StepView, scale: float) -> dict[int, tuple[float, float, float]]:
+    found = {}
+    for microbatch, (_, _, sizes) in _sent_rows(view).items():
+        if all(math.isfinite(size) for size in sizes):
+            found[microbatch] = (sizes[0] / scale, sizes[1] / scale, sizes[2] / scale)
+    return found
+
+
 def _sent_as_reference(view: StepView) -> frozenset[int]:
     return frozenset(at for at, record in _first_sent(view) if record in view.holding_reference)
 
 
 def _first_sent(view: StepView) -> list[tuple[int, int]]:
     """Microbatch and record of the gradient of the first output with rows."""
-    found: dict[int, int] = {}
+    found = []
+    for microbatch, (call, slot, _) in _sent_rows(view, MOST_SAMPLED).items():
+        record = view.record(call, "backward", slot)
+        if record is not None:
+            found.append((microbatch, record))
+    return found
+
+
+def _sent_rows(view: StepView, most: float = math.inf) -> dict[int, tuple[int, str, tuple[float, ...]]]:
+    """Microbatch -> call, slot and sizes of the gradient of the first output with rows, of at most so many
+    elements."""
+    found: dict[int, tuple[int, str, tuple[float, ...]]] = {}
     sent = view.frame_of("backward").filter(
         pl.col("slot").cast(pl.String).str.starts_with("output"),
         pl.col("shape").list.len() > 1,
-        pl.col("numel") <= MOST_SAMPLED,
+        pl.col("numel") <= most,
     )
     for row in sent.iter_rows(named=True):
-        call, microbatch = int(row["call"]), int(row["microbatch"])
-        if view.parent[call] >= 0 or view.kind[call] != "module" or microbatch in found:
-            continue
-        record = view.record(call, "backward", row["slot"])
-        if record is not None:
-            found[microbatch] = record
-    return list(found.items())
+        call = int(row["call"])
+        if view.parent[call] < 0 and view.kind[call] == "module":
+            sizes = tuple(math.nan if row[name] is None else float(row[name]) for name in _SIZES)
+            found.setdefault(int(row["microbatch"]), (call, str(row["slot"]), sizes))
+    return found
 
 
 def _weighed(view: StepView) -> dict[tuple[int, str], float]:

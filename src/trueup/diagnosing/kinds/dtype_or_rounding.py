@@ -7,6 +7,7 @@ from functools import partial
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, NeighbourCall, Vectors
+from trueup.diagnosing.evidence.facts import Known
 from trueup.diagnosing.kinds.arguments import (
     argument_differences,
     is_cast,
@@ -29,11 +30,14 @@ from trueup.diagnosing.kinds.thresholds import (
     WITHIN_SHARE,
 )
 from trueup.numerics.dtypes import DTYPES
+from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 from trueup.types.reason import Reason, reason
 
 _GRID_SAMPLE = 256
+_EXTREMES = ("minimum", "maximum", "smallest_nonzero")
+_HALF = ("bfloat16", "float16")
 
 
 def _is_floating_case(evidence: Evidence) -> bool:
@@ -156,6 +160,45 @@ def _grid(evidence: Evidence) -> Found | None:
     return None
 
 
+def _grid_of_extremes(evidence: Evidence) -> Found | None:
+    """Where values were not kept: the smallest, the largest and the least magnitude of one side lie on a
+    coarser dtype's grid, none of the other's does, and they are as far apart as that dtype rounds.
+
+    A float32 number is on the grid of bfloat16 by chance once in 2^16: three, once in 2^48.
+    """
+    vectors, sides = evidence.vectors, (evidence.target, evidence.reference)
+    if not _is_floating_case(evidence) or any(one is None or one.raw is not None for one in sides):
+        return None
+    t, r = (_extremes(one) for one in sides if one is not None)
+    rel = _apart(vectors)
+    if rel is None:
+        return None
+    for numbers, others, side in ((t, r, "target"), (r, t, "reference")):
+        grid = grid_of(numbers) if len(set(numbers.tolist())) == len(_EXTREMES) else None
+        if (
+            grid is not None
+            and grid in _HALF
+            and not on_grid(others, grid).any()
+            and rel <= ROUNDINGS_APART * ROUNDOFF[grid]
+        ):
+            sentence = said(
+                evidence,
+                KindReason.ON_A_GRID,
+                side=side,
+                dtype=grid,
+                rel_l2=rel,
+                roundoff=ROUNDOFF[grid],
+                of_extremes=True,
+            )
+            return Found(rank=EvidenceRank.FITTED, sentence=sentence)
+    return None
+
+
+def _extremes(known: Known) -> Floats:
+    """Those that are numbers other than zero."""
+    return sample(np.array([known.statistic(name) for name in _EXTREMES]))
+
+
 def _size(evidence: Evidence) -> Found | None:
     """The error is as large as a dtype's rounding, and of no direction."""
     vectors = evidence.vectors
@@ -231,7 +274,7 @@ def _spread_like_rounding(vectors: Vectors, roundoff: float) -> bool:
 RULE = KindRule(
     code=KindCode.DTYPE_OR_ROUNDING,
     family=KindClass.NUMERICAL,
-    looks=(_dtypes, solved(KindCode.DTYPE_OR_ROUNDING), _grid, _casts, _size),
+    looks=(_dtypes, solved(KindCode.DTYPE_OR_ROUNDING), _grid, _grid_of_extremes, _casts, _size),
     causes=(CauseCode.COARSER_DTYPE, CauseCode.UPCAST_LEFT_OUT, CauseCode.OTHER_ORDER_OR_KERNEL),
     advice=AdviceCode.CAST_TO_FLOAT32,
     place="after all that explains the error element by element: a rounding explains its size",

@@ -148,17 +148,33 @@ def _by_gradients_alone(evidence: Evidence) -> Found | None:
 
 def sends_back_alike(evidence: Evidence, factor: float) -> bool:
     """Whether every loss of the step, and the gradient it sends back to its logits, is the reference's times
-    one factor: then it is a scale, though a loss is one number; a term that is added sends back another."""
+    one factor: then it is a scale, though a loss is one number; a term that is added sends back another.
+
+    Without the labels, the gradient of the model's output tells it alone: its norm, minimum and maximum.
+    """
     target, reference = evidence.target_run.losses, evidence.reference_run.losses
     near = min(max(FACTOR_ERRORS * evidence.roundoff, FACTOR_AT_LEAST), FACTOR_AT_MOST)
-    if evidence.origin.stage is not Stage.LOSS or not target or set(target) != set(reference):
+    if evidence.origin.stage is not Stage.LOSS:
+        return False
+    if set(target) != set(reference) or not all(_is_alike(one, reference[m]) for m, one in target.items()):
         return False
     quotients = []
-    for one, other in ((target[m], reference[m]) for m in target):
-        if not _is_alike(one, other) or not one.steepest or not other.steepest:
-            return False
+    for one, other in ((one, reference[m]) for m, one in target.items()):
+        if not one.steepest or not other.steepest:
+            return _sizes_are_scaled(evidence, factor, near)
         quotients += [one.value / other.value, one.steepest / other.steepest]
+    if not quotients:
+        return _sizes_are_scaled(evidence, factor, near)
     return all(abs(quotient / factor - 1) <= near for quotient in quotients)
+
+
+def _sizes_are_scaled(evidence: Evidence, factor: float, near: float) -> bool:
+    """Of the microbatch whose loss differs: the others' losses are not known here."""
+    at = evidence.origin.microbatch or 0
+    target, reference = (run.sent_sizes.get(at) for run in (evidence.target_run, evidence.reference_run))
+    if target is None or reference is None or not all(reference):
+        return False
+    return all(abs(one / other / factor - 1) <= near for one, other in zip(target, reference, strict=True))
 
 
 def named_divisor(losses: Mapping[int, LossFacts], microbatch: int) -> Reason | None:
