@@ -45,9 +45,7 @@ def absent_gradients(step: ReplayedStep) -> list[Absent]:
 
     What each run has at the same slot is absent in neither, only not paired.
     """
-    found = [_Side(step, side).find() for side in ("target", "reference")]
-    here, there = ({(one.call, one.slot) for one in side} for side in found)
-    return [one for side in found for one in side if (one.call, one.slot) not in here & there]
+    return [one for side in ("target", "reference") for one in _Side(step, side).find()]
 
 
 class _Side:
@@ -58,9 +56,9 @@ class _Side:
         pairs, calls = step.match.records, step.match.calls
         self._partner = dict(zip(pairs.target.tolist(), pairs.reference.tolist(), strict=True))
         self._to_target: list[int] = calls.target_of.tolist()
-        self._gradients = set(_gradients(step.target))
         found = ((self._to_target[call], slot) for call, slot in _gradients(step.reference))
-        self._reference_gradients = {(call, slot) for call, slot in found if call >= 0}
+        there = {(call, slot) for call, slot in found if call >= 0}
+        self._own_gradients = set(_gradients(step.target)) if lacking == "target" else there
 
     @cached_property
     def _missing(self) -> dict[Slot, int | None]:
@@ -84,6 +82,7 @@ class _Side:
             and self._is_one_tensor(call, slot := view.slot[row])
             and step.target.name[call] not in elsewhere
             and (call, slot) in self._requires_grad
+            and (call, slot) not in self._own_gradients
             and not (slot.startswith("output") and (self._is_sent_on(call) or self._is_weight(call, slot)))
         }
 
@@ -227,7 +226,7 @@ class _Side:
 
     def _received(self, call: int) -> bool:
         """Whether any gradient arrived at the call's outputs."""
-        gradients = self._gradients if self._lacking == "target" else self._reference_gradients
+        gradients = self._own_gradients
         return any(s.startswith("output") for c, s in gradients if c == call)
 
     # -- what follows from another ------------------------------------------
