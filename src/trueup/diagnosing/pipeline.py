@@ -16,6 +16,7 @@ from trueup.comparing.program_code import CodeBook, Near, code_book
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare_sources
 from trueup.comparing.scalars import number
+from trueup.diagnosing.calls_inside import with_calls
 from trueup.diagnosing.diagnosis import Diagnosis, StepLoss
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.replay import ReplayNoise
@@ -302,7 +303,9 @@ def _concluded(
     findings = (*(found or later), *_of_words(outcomes))
     if findings:
         findings = (_with_next(_with_before(findings[0], outcomes), context, work), *findings[1:])
-    findings = work.confirmed(together(*_with_code(findings, context)), findings, command or (), budget)
+    told, code = _with_code(findings, context)
+    told = tuple(with_calls(one, context) for one in told)
+    findings = work.confirmed(together(told, code), findings, command or (), budget)
     outcomes = beside_findings(outcomes, findings, context)
     outcome, headline, confidence = _verdict(findings, context)
     if outcome is Outcome.UNDECIDED and not findings:

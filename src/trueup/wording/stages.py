@@ -155,6 +155,18 @@ def _local_norm(facts: Facts) -> str:
     )
 
 
+def _first_call(facts: Facts) -> str:
+    own, other = (
+        f"{facts[call]}{f' ({facts[side]})' if facts[side] else ''}"
+        for call, side in (("call", "target"), ("other", "reference"))
+    )
+    apart = facts.fill(", relative difference {rel_l2}") if facts["rel_l2"] is not None else ""
+    beside = (
+        f", beside {other} in the reference" if facts["call"] != facts["other"] or facts["reference"] else ""
+    )
+    return f"the first call inside it whose inputs do not explain how it differs is {own}{beside}{apart}"
+
+
 def _row(facts: Facts) -> str:
     sides = [f"{facts[side]}{_where(facts, side)} ({side})" for side in ("target", "reference")]
     return f"{facts['key']}: {sides[0]}, {sides[1]}"
@@ -516,6 +528,23 @@ PHRASES = {
     S.GIVEN_SHAPES: clause(
         "no call of {module} has a counterpart: it is given {target} (target), {reference} (reference)",
         {"module": "attn.q_norm", "target": "[2, 4, 48, 16]", "reference": "[2, 48, 4, 16]"},
+    ),
+    S.FIRST_CALL: clause(
+        _first_call,
+        {
+            "call": "attn · mindspore.Tensor.__mul__ · output.0",
+            "other": "attn · torch.outer · output.0",
+            "target": "port.py:30",
+            "reference": "train.py:20",
+            "rel_l2": 0.09,
+        },
+        {
+            "call": "attn · torch.cos · output.0",
+            "other": "attn · torch.cos · output.0",
+            "target": "",
+            "reference": "",
+            "rel_l2": None,
+        },
     ),
     S.ALSO_PASSIVE: clause("the traces alone, without replay, name the same module"),
     S.WEIGHTS_DIFFER_FROM: clause("the weights differ from step {step} on", {"step": 1}),

@@ -425,6 +425,10 @@ PHRASES = {
         "for both runs, to see the call inside the module",
         "trueup capture --level mix --steps {step} -o RUN -- {command}",
     ),
+    Next.CAPTURE_CALLS_TOO: _to_do(
+        "for both runs, to see the call inside the module",
+        "trueup capture --preset diagnose --level mix --steps {step} -o RUN -- {command}",
+    ),
     Next.CAPTURE_VALUES: _to_do(
         "for both runs, to see which elements differ",
         "trueup capture --task tensor --steps {step} -o RUN -- {command}",

@@ -63,6 +63,8 @@ class StagesCode(Code):
     COMPARE_CODE = "origin.compare_code"
     GIVEN_SHAPES = "origin.given_shapes"
     """``target``, ``reference``: shapes of what ``module`` is given, whose calls have no counterpart"""
+    FIRST_CALL = "origin.first_call_inside"
+    """``call``, ``other``: sites of both sides; ``target``, ``reference``: their lines, if known"""
     ALSO_PASSIVE = "origin.also_named_without_replay"
     WEIGHTS_DIFFER_FROM = "origin.explained_by_later_weights"
     WEIGHT_DIFFERS = "origin.explained_by_weight"
