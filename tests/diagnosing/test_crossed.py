@@ -116,6 +116,7 @@ def test_a_bias_in_another_order_than_its_matrix(tmp_path: Path, bias: str) -> N
     (one,) = found(tmp_path, {}, {"bias": bias})
     assert one.headline.code is Weights.ROWS_UNLIKE
     assert one.weights == {"blocks.1.wqkv": "blocks.1.wqkv.bias"}
+    assert {row.code for row in one.evidence} == {Weights.ROW_SOURCES}
     orders = [list(row.place("sources")) for row in one.evidence]
     assert orders == [[f"layers.1.{n}.bias" for n in bias], [f"layers.1.{n}.weight" for n in "qkv"]]
     assert one.explains("blocks.1") == "blocks.1.wqkv.bias"
@@ -135,6 +136,7 @@ def test_experts_exchanged_in_one_layer(tmp_path: Path, experts: tuple[int, ...]
     moved = [n for n in range(EXPERTS) if experts[n] != n]
     assert list(one.weights) == [f"blocks.1.mlps.{n}" for n in moved]
     (told,) = one.evidence
+    assert told.code is Weights.OTHER_NUMBERS
     assert list(told.place("numbers")) == [f"blocks.1.mlps.{n}: {experts[n]}" for n in moved]
     assert one.explains(f"blocks.1.mlps.{moved[0]}") is not None
     assert one.explains("blocks.1") is not None

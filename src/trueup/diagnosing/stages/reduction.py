@@ -68,9 +68,8 @@ class ReductionStage:
         said += scales
         if not apart and context.undone == 1.0:  # else the norm is that of gradients which are not one
             clip_findings, clip_said = clipping_findings(context)
-            summed_alike = (
-                not findings
-            )  # else what clipping does to a gradient is not told from its reduction
+            # else what clipping does to a gradient is not told from its reduction
+            summed_alike = all(_follows_dtype(one, context) for one in findings)
             is_left_out = any(f.headline.code is Clip.LEFT_OUT for f in findings)
             told = (Clip.METHOD_DIFFERS, Clip.MULTIPLIED_DIFFERS, *(_OF_SUMS if is_left_out else ()))
             findings += [f for f in clip_findings if summed_alike or f.headline.code not in told]
