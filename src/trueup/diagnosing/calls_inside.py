@@ -27,7 +27,7 @@ def with_calls(finding: Finding, context: Context) -> Finding:
     if finding.stage is not Stage.FORWARD or finding.phase != "forward" or named:
         return finding
     calls = context.rows.filter((pl.col("kind") == "api") & (pl.col("phase") == "forward"))
-    own = (pl.col(name) == getattr(finding, name) for name in ("module", "step", "rank"))
+    own = (pl.col(name).eq_missing(getattr(finding, name)) for name in ("module", "step", "rank"))
     inside = calls.filter(*own).sort("order")
     if finding.site in {site.replace(" · ", ", ") for site in inside["site"]}:
         return finding
