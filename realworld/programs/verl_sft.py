@@ -13,7 +13,6 @@ os.environ |= {
     "VERL_USE_EXTERNAL_MODULES": "verl_cpu",
     "VERL_PLATFORM": "cpu",
     "VERL_ENGINE_DEVICE": "cuda",
-    "TORCH_COMPILE_DISABLE": "1",
 }
 for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1"), ("MASTER_ADDR", "127.0.0.1")):
     os.environ.setdefault(name, value)

@@ -28,7 +28,7 @@ IN_CI = [one for one in programs().values() if one.in_ci is not None]
 def python_of() -> Iterator[Callable[[Program], str]]:
     """A program's environment, warmed once."""
     with ExitStack() as stack:
-        known: dict[str, str] = {}
+        known: dict[tuple[object, ...], str] = {}
 
         def python(program: Program) -> str:
             found = program.python
@@ -37,12 +37,11 @@ def python_of() -> Iterator[Callable[[Program], str]]:
                 if os.environ.get("CI") == "true":
                     pytest.fail(why)
                 pytest.skip(why)
-            if "PYTHONHASHSEED" in program.settings:  # a process takes it at its start
-                return str(found)
-            if program.environment not in known:
-                warm = warm_python(str(found), *OF_TRUEUP)
-                known[program.environment] = stack.enter_context(warm)
-            return known[program.environment]
+            key = (program.environment, *program.settings.items())
+            if key not in known:
+                warm = warm_python(str(found), *OF_TRUEUP, settings=program.settings)
+                known[key] = stack.enter_context(warm)
+            return known[key]
 
         yield python
 

@@ -5,7 +5,7 @@ Importing PyTorch takes seconds, and hundreds of tests start a program that does
 test process becomes a command that looks like ``python``: it sends its words, environment and open files to
 a server that has done the imports, which forks; the fork runs the program as Python would, in a process of
 its own. Both are hidden until the program imports them, and so is trueup. What a fork cannot be (other flags,
-other threads, a hash seed) runs in a new Python; tests of Python's own start take ``COLD``.
+other threads, another hash seed) runs in a new Python; tests of Python's own start take ``COLD``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,16 +36,20 @@ _HERE = Path(__file__).parent
 
 
 @contextmanager
-def warm_python(cold: str = COLD, *imported: str) -> Iterator[str]:
+def warm_python(cold: str = COLD, *imported: str, settings: Mapping[str, str] | None = None) -> Iterator[str]:
     """A command that looks like ``python``, as long as it is needed; MindSpore's ``msrun`` lies beside it.
 
     Args:
         cold: the Python it stands for.
         imported: modules it has imported, besides PyTorch's own.
+        settings: environment variables that count when it starts, as ``PYTHONHASHSEED``; a program that sets
+            another seed, or none, runs in a new Python.
     """
+    settings = settings or {}
     with tempfile.TemporaryDirectory(prefix="warm-") as folder:
         socket, command = f"{folder}/socket", Path(folder) / "python"
-        words = f"exec '{cold}' -IS '{_HERE / 'client.py'}' '{cold}' '{socket}' \"$@\""
+        start = [cold, "-IS", _HERE / "client.py", cold, socket, settings.get("PYTHONHASHSEED", "")]
+        words = " ".join(["exec", *(f"'{word}'" for word in start), '"$@"'])
         command.write_text(f"#!/bin/sh\n{words}\n", encoding="utf-8")
         command.chmod(0o755)
         (Path(folder) / "python3").symlink_to(command)
@@ -54,7 +58,9 @@ def warm_python(cold: str = COLD, *imported: str) -> Iterator[str]:
             (Path(folder) / "msrun").chmod(0o755)
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("TRUEUP_", "PYTHON"))}
         server = subprocess.Popen(
-            [cold, str(_HERE / "server.py"), socket, *imported], stdin=subprocess.PIPE, env=environment
+            [cold, str(_HERE / "server.py"), socket, *imported],
+            stdin=subprocess.PIPE,
+            env={**environment, **settings},
         )
         try:
             yield str(command)

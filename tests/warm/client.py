@@ -7,7 +7,7 @@ import sys
 import time
 
 PASSED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-NEEDS_A_NEW_ONE = ("PYTHONHASHSEED", "PYTHONOPTIMIZE", "PYTHONDEVMODE", "PYTHONSAFEPATH", "PYTHONHOME")
+NEEDS_A_NEW_ONE = ("PYTHONOPTIMIZE", "PYTHONDEVMODE", "PYTHONSAFEPATH", "PYTHONHOME")
 
 
 def plain(words: list[str]) -> bool:
@@ -19,9 +19,10 @@ def plain(words: list[str]) -> bool:
 
 def main() -> None:
     """Ask for a fork, or become a new Python."""
-    cold, path, *words = sys.argv[1:]
+    cold, path, hash_seed, *words = sys.argv[1:]
     connection = socket.socket(socket.AF_UNIX)
     fits = plain(words) and os.environ.get("OMP_NUM_THREADS") == "1"
+    fits = fits and os.environ.get("PYTHONHASHSEED", "") == hash_seed
     if not fits or any(name in os.environ for name in NEEDS_A_NEW_ONE):
         os.execv(cold, [cold, *words])
     connect(connection, path)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import trueup
+from tests.warm import COLD, warm_python
 
 SHOWN = """
 import sys
@@ -41,3 +42,14 @@ def test_another_package_of_the_name_ahead_on_the_path_is_the_one_imported(tmp_p
     other.parent.mkdir()
     other.write_text("")
     assert said(SHOWN, PYTHONPATH=str(tmp_path)) == ["[]", str(other)]
+
+
+def test_a_hash_seed_of_its_own_holds_in_a_fork_and_another_in_a_new_python() -> None:
+    program = "print(hash('word'))"
+
+    def answer(python: str, seed: str) -> str:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": seed}
+        return subprocess.check_output([python, "-c", program], env=environment, text=True)
+
+    with warm_python(settings={"PYTHONHASHSEED": "3"}) as python:
+        assert answer(python, "3") == answer(COLD, "3") != answer(python, "4") == answer(COLD, "4")
