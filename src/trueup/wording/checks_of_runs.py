@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from trueup.types.codes import CheckCode as C
 from trueup.types.reason import reason
 from trueup.wording.phrase import Facts, Phrase, clause, count, share
@@ -77,8 +79,11 @@ _TENSOR: dict[str, object] = {
 
 def _region_tensor(facts: Facts) -> str:
     what = facts.fill(
-        "region {region}, {function}: {tensor} differs from the uncompiled one by {rel_l2:.2g} (relative), "
-        "{times:times} what rounding explains; so do {num} of its {total:count tensor}"
+        "region {region}, {function}: {tensor} differs from the uncompiled one by {by}, {times:times} what "
+        "rounding explains; {num} of its {total:count tensor} {num:verb differ} by more than that",
+        by="{:.2g} (relative)".format(facts["rel_l2"])
+        if math.isfinite(facts["rel_l2"])
+        else "all of its size",
     )
     operation = facts.get("operation")
     first = "" if operation is None else f"first operation to differ, {facts['phase']}: {operation}; "
@@ -204,9 +209,13 @@ PHRASES = {
     C.RANK_ORDER: clause("a reduction over ranks may add in a different order"),
     C.NOTHING_COMPILED: clause("the program compiled nothing: torch.compile was not used, or had no effect"),
     C.REGIONS_AGREE: clause(
-        "{regions:count region}, {num:count tensor} (outputs and gradients): the largest difference from "
-        "uncompiled is {times:.2g} of what rounding explains",
-        {"num": 60, "regions": 1, "times": 0.2},
+        lambda facts: facts.fill(
+            "{regions:count region}, {num:count tensor} ({what}): the largest difference from uncompiled is "
+            "{times:.2g} of what rounding explains",
+            what="outputs and gradients" if facts["has_gradients"] else "outputs",
+        ),
+        {"num": 60, "regions": 1, "times": 0.2, "has_gradients": True},
+        {"num": 1, "regions": 1, "times": 0.2, "has_gradients": False},
     ),
     C.REGION_DIFFERS: clause(
         _region_differs,
@@ -237,7 +246,8 @@ PHRASES = {
     ),
     C.GRAPH_BREAK: clause("{num:count graph break}: {why}", {"num": 1, "why": "Call to print"}),
     C.EAGER_RANDOM_NUMBERS: clause(
-        "compiled code drew random numbers as eager code does (fallback_random), so that both can agree"
+        "compiled code was set to draw random numbers as eager code does (fallback_random), so that both can "
+        "agree"
     ),
     C.MASKS_DIFFER: clause(
         lambda facts: facts.fill(
