@@ -129,9 +129,9 @@ def _difference(run: CheckedRun, rank: int, pair: _Pair) -> Reason | None:
     copy, master = pair.copy, pair.master
     target, reference = run.values(pair.step + 1, rank, copy), run.values(pair.step, rank, master)
     if target is not None and reference is not None:
-        held, rounded = target.view(np.uint16), _bits(reference, copy["dtype"])
+        held, expected = target.view(np.uint16), _bits(reference, copy["dtype"])
         both_nan = np.isnan(_wide(held, copy["dtype"])) & np.isnan(reference)
-        num = int(((held != rounded) & ~both_nan).sum())
+        num = int(((held != expected) & ~both_nan).sum())
         return reason(Code.VALUES_DIFFER, num=num, total=target.size) if num else None
     for name, word in (("maximum", "largest"), ("minimum", "smallest")):
         if copy[name] is None or master[name] is None or np.isnan([copy[name], master[name]]).all():
