@@ -13,10 +13,12 @@ import pytest
 from tests.diagnosing.made_steps import codes_of
 from tests.diagnosing.rl.records import batch, pair, with_losses
 from trueup.diagnosing.rl import advantage_checks, batch_checks, loss_checks, model_checks
-from trueup.diagnosing.rl.steps import Check
+from trueup.diagnosing.rl.steps import Check, Quantity
+from trueup.diagnosing.rl.tables import Apart
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.store.rollouts import RLStep
 from trueup.types.codes import RLCode
+from trueup.types.finding import Stage
 from trueup.wording import text
 
 ROWS, WIDTH, PER_GROUP = 8, 16, 4
@@ -440,6 +442,22 @@ def test_numbers_that_agree_within_rounding_or_nearly() -> None:
             assert found.said.number("tokens") == one.valid.sum()
             assert text(found.said).startswith("Values differ by")
     assert {RLCode.EQUAL, RLCode.WITHIN, RLCode.IN_DOUBT, RLCode.APART} <= seen
+
+
+def test_rounding_that_training_has_carried_on() -> None:
+    """What updates have changed by 1, of which a hundredth is allowed to differ."""
+    quantity, values = Quantity(step=1, stage=Stage.VALUES, name="values", role="critic"), np.ones(64)
+    for off, changed, code in (
+        (0.0, 1.0, RLCode.EQUAL),
+        (4 * 2.0**-24, 1.0, RLCode.WITHIN),
+        (4 * 2.0**-24, 0.0, RLCode.WITHIN),
+        (0.005, 1.0, RLCode.WITHIN_GROWN),
+        (0.005, 0.1, None),
+    ):
+        apart = Apart.of(values + off, values, 2.0**-24, changed)
+        assert apart.agrees == (code is not None)
+        if code is not None:
+            assert quantity.agreeing(apart).said.code is code
 
 
 def test_no_sequence_of_both() -> None:
