@@ -187,8 +187,8 @@ PHRASES = {
         {"num": 21, "parameter": "a.weight"},
     ),
     C.NORM_OF_MASTERS: clause(
-        "the optimizer clips gradients of tensors outside the model, such as master weights: the reported "
-        "norm is theirs"
+        "the optimizer clips gradients of tensors outside the model, such as master weights, and reports "
+        "the norm of those"
     ),
     C.NO_NORM: clause("no gradient norm was reported: no call of clip_grad_norm_ was captured"),
     C.NORM_NOT_CAPTURED: clause("the gradients of the reported norm were not captured, or are shards"),

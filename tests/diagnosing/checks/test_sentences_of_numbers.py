@@ -19,6 +19,7 @@ from trueup.diagnosing.checks import gradients as gradients_check
 from trueup.diagnosing.checks import range as range_check
 from trueup.diagnosing.checks.outcome import Check, CheckOutcome, Verdict
 from trueup.diagnosing.checks.run import CheckedRun
+from trueup.numerics.summary import HAS_DIGEST, HAS_STATISTICS
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL, UPDATED, WEIGHT
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason
@@ -120,6 +121,13 @@ def test_an_infinity_of_a_mask_that_reaches_the_loss() -> None:
     outcome = checked(finite.CHECK, out)
     assert outcome.verdict is Verdict.FAILED
     assert facts(outcome, Code.NOT_FINITE_VALUES)["num_posinf"] == 1
+
+
+def test_digests_alone_tell_nothing_of_nan() -> None:
+    for want, code in ((HAS_DIGEST, Code.NO_STATISTICS), (HAS_STATISTICS, Code.FINITE)):
+        out = Recorder(want=want)
+        out.record(out.call("parameter", "w"), *WEIGHT, drawn(1))
+        assert checked(finite.CHECK, out).sentence.code is code
 
 
 @pytest.mark.parametrize("skipped", [True, False])

@@ -41,7 +41,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     seen = [_look(run, step, rank) for step, ranks in run.steps.items() for rank in ranks]
     if not seen:
         return judge.undecided(reason(Code.NO_STEP))
-    if not any(one.view.frame["summary"].is_not_null().any() for one in seen):
+    if not any(one.looked_at for one in seen):
         return judge.undecided(reason(Code.NO_STATISTICS))
     harmful = [one for one in seen if one.decisive]
     unknown = [one for one in seen if one.origins and not one.looked_at & {*_DECISIVE}]
