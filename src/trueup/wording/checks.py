@@ -155,7 +155,14 @@ PHRASES = {
         "zero",
         {"rms": 1e-6, "normal": 6e-5, "dtype": "float16", "zero": 0.4},
     ),
-    C.SCALE_LOSS: clause("scale the loss (torch.amp.GradScaler), or compute in bfloat16"),
+    C.SCALE_LOSS: clause(
+        lambda facts: (
+            ("raise the loss scale" if facts.get("is_scaled") else "scale the loss (torch.amp.GradScaler)")
+            + ("" if facts.get("dtype") == "bfloat16" else ", or compute in bfloat16")
+        ),
+        {"is_scaled": False, "dtype": "float16"},
+        {"is_scaled": True, "dtype": "bfloat16"},
+    ),
     C.NO_PARAMETERS: clause("the trace lists no parameters"),
     C.NONE_TRAINABLE: clause("no parameter requires a gradient: nothing can be trained"),
     C.NONE_CAPTURED: clause("no gradient of a parameter was captured (--no-gradients, or no backward)"),
@@ -214,7 +221,7 @@ PHRASES = {
     C.MAYBE_SHARDS: clause("ranks may hold shards, whose norms add up"),
     C.NOT_UNSCALED: clause("the factor is the loss scale: clipped before scaler.unscale_()"),
     C.REPLICAS_COUNTED: clause(
-        "the factor is the square root of the number of ranks ({num}): replicas are counted several times",
+        "the factor is the square root of the number of replicas ({num}): each is counted",
         {"num": 4},
     ),
     C.MICROBATCHES: clause(

@@ -230,6 +230,13 @@ def test_a_program_that_is_not_seeded() -> None:
     assert twice(computed(call), None).sentence.code is Code.ONE_RUN
 
 
+def test_what_is_drawn_anew_is_to_be_seeded() -> None:
+    for name, code in (("torch.randn", Code.SEED_OUTSIDE), ("torch.matmul", Code.DETERMINISTIC)):
+        outcome = twice(computed((name, drawn(1), drawn(2))), computed((name, drawn(1), drawn(3))))
+        assert outcome.next is not None
+        assert outcome.next.code is code
+
+
 # -- dropout ------------------------------------------
 
 

@@ -220,6 +220,16 @@ def test_gradients_inside_that_are_small_are_not_said_to_be_large() -> None:
     assert "11 of 12 gradients" in text(outcome.sentence)
 
 
+def test_the_loss_is_scaled_where_it_is_not() -> None:
+    tiny = np.full(8, 1e-6, np.float16)
+    for scale, word in ((None, "GradScaler"), (8.0, "raise")):
+        lines = [{} if scale is None else {"loss_scale": scale}]
+        outcome = checked(range_check.CHECK, outputs(w=tiny), lines=lines)
+        assert outcome.next is not None
+        assert outcome.next.code is Code.SCALE_LOSS
+        assert word in text(outcome.next)
+
+
 # -- gradients of weights ------------------------------------------
 
 
@@ -375,6 +385,11 @@ def test_replicas_are_all_ranks_of_the_run_and_not_those_captured() -> None:
         facts={**told(("w", True)), "wrapped_by": ["DistributedDataParallel"]},
         world_size=4,
     )
+    assert facts(outcome, Code.REPLICAS_COUNTED) == {"num": 4}
+    # of a run of eight in two groups, those of one
+    told_by = {**told(("w", True)), "groups": {"weights": [0, 1, 2, 3]}}
+    lines = [{"grad_norm": 2 * float(np.linalg.norm(drawn(2)))}]
+    outcome = checked(grad_norm.CHECK, [one, one], lines=lines, facts=told_by, world_size=8)
     assert facts(outcome, Code.REPLICAS_COUNTED) == {"num": 4}
 
 

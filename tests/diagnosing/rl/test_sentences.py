@@ -324,6 +324,26 @@ def test_policy_losses(seed: int) -> None:
         assert f"{count:.0f} {unit}" in text(told)
 
 
+def test_masks_that_two_calls_move_otherwise() -> None:
+    """One direction is named where all calls move the mask that way."""
+    one, gains = far(18)
+
+    def side(*by: int) -> RLStep:
+        calls = []
+        for number, places in enumerate(by):
+            moved = np.roll(one.mask, places, axis=1)
+            held = with_losses(
+                one.step(advantages=gains), one.now, settings=SETTINGS,
+                numbers={"policy_loss": aggregated(policy(one, gains), moved)},
+            )  # fmt: skip
+            calls.append(replace(held.losses[0], number=number))
+        return replace(held, losses=tuple(calls))
+
+    for by, code in (((1, 1), RLCode.MASK_MOVED), ((1, -1), RLCode.FORMULA_FAILS)):
+        found = said(loss_checks.losses, "policy_loss", side(*by), side(0, 0)).said
+        assert found.code is code
+
+
 def test_counts_that_calls_are_told() -> None:
     """Two microbatches: both are told how many tokens there are in all, or one of them is told its own."""
     one = Drawn(9)

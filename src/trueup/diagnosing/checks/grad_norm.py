@@ -108,9 +108,15 @@ def _limit(run: CheckedRun) -> Reason | None:
     return None
 
 
+def _num_replicas(run: CheckedRun, rank: int) -> int:
+    """Ranks that hold the same weights, captured or not: of the wrapper's group, else of the run."""
+    group = (run.facts(rank).get("groups") or {}).get("weights")
+    return len(group) if group else run.world_size
+
+
 def _causes(run: CheckedRun, step: int, rank: int, factor: float) -> tuple[Reason, ...]:
     line = run.line(step, rank)
-    microbatches, replicas = line.get("microbatches") or 1, run.world_size
+    microbatches, replicas = line.get("microbatches") or 1, _num_replicas(run, rank)
     known = [
         (line.get("loss_scale"), reason(Code.NOT_UNSCALED)),
         (math.sqrt(replicas), reason(Code.REPLICAS_COUNTED, num=replicas)),

@@ -51,7 +51,9 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         return judge.failed(sentence, places=places, numbers=numbers)
     if num_small_parameters or num_small > _FEW * max(num_gradients, 1):
         tiny = reason(Code.BELOW_NORMAL, num=num_small, total=num_gradients, site=small[0].site)
-        advice = reason(Code.SCALE_LOSS)
+        first_small = small[0].detail
+        dtype = None if first_small is None else first_small.place("dtype")
+        advice = reason(Code.SCALE_LOSS, is_scaled=is_scaled, dtype=dtype)
         return judge.failed(tiny, places=tuple(small[:_MAX_PLACES]), numbers=numbers, next=advice)
     clear = reason(Code.IN_RANGE, num_gradients=num_gradients, num_small=num_small, is_scaled=is_scaled)
     return judge.passed(clear, numbers=numbers)

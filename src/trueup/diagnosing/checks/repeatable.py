@@ -112,11 +112,13 @@ def _differing(
             numbers=numbers,
             next=reason(Code.SEED_OUTSIDE),
         )
+    cause = places[0].detail
+    is_drawn = cause is not None and cause.code is Code.RANDOM_NUMBERS
     return judge.failed(
         reason(Code.NOT_REPEATED, step=step, site=site_of(first), before=before),
         places=places[:_MAX_PLACES],
         numbers=numbers,
-        next=reason(Code.DETERMINISTIC),
+        next=reason(Code.SEED_OUTSIDE if is_drawn else Code.DETERMINISTIC),
     )
 
 

@@ -110,7 +110,7 @@ CONSTANTS = ("used", "gamma", "lam")
 
 
 def _told(said: Reason) -> tuple[object, ...]:
-    return said.code, said.places, *(said.number(name) for name in CONSTANTS)
+    return said.code, said.places, *(said.number(name) for name in (*CONSTANTS, "by"))
 
 
 def _determined(variants: Sequence[Reason]) -> Reason:
