@@ -98,7 +98,6 @@ _Region = Mapping[str, Any]
 
 def _judge_regions(judge: Judge, regions: Sequence[tuple[int, _Region]]) -> CheckOutcome:
     measured = [(rank, one) for rank, one in regions if any(map(_is_known, _rows(one)))]
-    skipped_ones = [one for _, one in regions if one["skipped"]]
     rows = [row for _, one in measured for row in _rows(one) if _is_known(row)]
     most, known = _most(regions), _most(measured)
     largest = max((_excess(row) for row in rows), default=0.0)
@@ -110,13 +109,13 @@ def _judge_regions(judge: Judge, regions: Sequence[tuple[int, _Region]]) -> Chec
     }
     skipped = tuple(
         reason(Code.REGION_SKIPPED, region=one["region"], site=one["module"] or _ROOT, why=one["skipped"])
-        for one in skipped_ones
+        for _, one in regions
+        if one["skipped"]
     )
-    found = [place for rank, one in regions for place in _places(rank, one)]
-    if found:
-        first = found[0]
-        num = _most([(rank, one) for rank, one in regions if any(_places(rank, one))])
-        sentence = reason(Code.REGION_DIFFERS, num=num, site=first.site)
+    beyond = [(rank, place) for rank, one in regions for place in _places(rank, one)]
+    if beyond:
+        found = [place for _, place in beyond]
+        sentence = reason(Code.REGION_DIFFERS, num=_most(beyond), site=found[0].site)
         return judge.failed(
             sentence,
             places=tuple(found[:_MAX_PLACES]),
@@ -124,15 +123,18 @@ def _judge_regions(judge: Judge, regions: Sequence[tuple[int, _Region]]) -> Chec
             notes=skipped,
             next=reason(Code.COMPILE_OTHERWISE),
         )
-    if len(measured) < len(regions) or skipped_ones:
-        unknown = [(rank, one) for rank, one in regions if (rank, one) not in measured or one["skipped"]]
+    unknown = [(rank, one) for rank, one in regions if (rank, one) not in measured or one["skipped"]]
+    if unknown:
         return judge.undecided(
             reason(Code.REGIONS_UNKNOWN, num=_most(unknown), total=most), numbers=numbers, notes=skipped
         )
+    return judge.passed(_agreeing(rows, known, largest), numbers=numbers)
+
+
+def _agreeing(rows: Sequence[_Region], num_regions: int, largest: float) -> Reason:
     backward = any(str(row["name"]).startswith("gradient") for row in rows)
-    return judge.passed(
-        reason(Code.REGIONS_AGREE, num=len(rows), regions=known, times=largest, has_gradients=backward),
-        numbers=numbers,
+    return reason(
+        Code.REGIONS_AGREE, num=len(rows), regions=num_regions, times=largest, has_gradients=backward
     )
 
 
@@ -145,9 +147,9 @@ def _is_known(row: _Region) -> bool:
     return math.isfinite(row["allowed"])
 
 
-def _most(regions: Sequence[tuple[int, _Region]]) -> int:
-    """How many regions a rank has, of the rank that has most."""
-    return max(Counter(rank for rank, _ in regions).values(), default=0)
+def _most(held: Sequence[tuple[int, object]]) -> int:
+    """How many a rank has, of the rank that has most."""
+    return max(Counter(rank for rank, _ in held).values(), default=0)
 
 
 def _places(rank: int, region: _Region) -> Iterator[Place]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,12 +62,14 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         return judge.undecided(
             sentence, places=places, numbers=numbers, notes=notes, next=reason(Code.KEEP_INPUTS)
         )
+    return judge.passed(_finite(seen, num_records), numbers=numbers, notes=notes)
+
+
+def _finite(seen: Sequence[_Step], num_records: int) -> Reason:
     phases = frozenset[str]().union(*(one.looked_at for one in seen))
     kinds = [_KINDS[phase] for phase in _DECISIVE if phase in phases] or ["activation"]
     skips = any(one.rescaled for one in seen)
-    return judge.passed(
-        reason(Code.FINITE, num=num_records, kinds=kinds, skips=skips), numbers=numbers, notes=notes
-    )
+    return reason(Code.FINITE, num=num_records, kinds=kinds, skips=skips)
 
 
 def _first(seen: _Step) -> tuple[Reason, tuple[Place, ...]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,30 +48,30 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     wrong = [(pair, why) for pair in pairs if (why := _difference(run, rank, pair)) is not None]
     exact = sum(pair.copy["tensor"] is not None and pair.master["tensor"] is not None for pair in pairs)
     numbers: Measured = {"pairs": len(pairs), "wrong": len(wrong), "bit_for_bit": exact}
+    total = _num_copies(pairs)
     if wrong:
         places = tuple(_place(pair, why) for pair, why in wrong[:_MAX_PLACES])
-        first = _of_master(*wrong[0])
-        counts = {"num": _num_copies(pair for pair, _ in wrong), "total": _num_copies(pairs)}
-        sentence = reason(Code.NOT_ROUNDED, first, **counts, site=places[0].site)
+        num, first = _num_copies([pair for pair, _ in wrong]), _of_master(*wrong[0])
+        sentence = reason(Code.NOT_ROUNDED, first, num=num, total=total, site=places[0].site)
         return judge.failed(sentence, places=places, numbers=numbers, next=reason(Code.COPY_MASTERS))
     starts = [(pair, k) for pair in pairs if (k := _start(run, rank, pair)) is not None]
     anew = [(pair, k) for pair, k in starts if is_at(k, 1)]
     numbers |= {"made_anew": len(anew), "kept": sum(is_at(k, 0) for _, k in starts)}
     if anew:
-        places = tuple(_place_of_start(pair, k) for pair, k in anew[:_MAX_PLACES])
-        sentence = reason(
-            Code.MASTERS_RESTARTED,
-            _share(anew[0][1]),
-            num=_num_copies(pair for pair, _ in anew),
-            total=_num_copies(pairs),
-            site=places[0].site,
-        )
-        return judge.failed(sentence, places=places, numbers=numbers, next=reason(Code.KEEP_APART))
-    equal = reason(Code.MASTERS_EQUAL, num=_num_copies(pairs), is_exact=exact == len(pairs))
+        return _made_anew(judge, anew, numbers, total)
+    equal = reason(Code.MASTERS_EQUAL, num=total, is_exact=exact == len(pairs))
     return judge.passed(equal, numbers=numbers)
 
 
-def _num_copies(pairs: Iterable[_Pair]) -> int:
+def _made_anew(judge: Judge, anew: list[tuple[_Pair, Share]], numbers: Measured, total: int) -> CheckOutcome:
+    places = tuple(_place_of_start(pair, k) for pair, k in anew[:_MAX_PLACES])
+    num = _num_copies([pair for pair, _ in anew])
+    share = _share(anew[0][1])
+    sentence = reason(Code.MASTERS_RESTARTED, share, num=num, total=total, site=places[0].site)
+    return judge.failed(sentence, places=places, numbers=numbers, next=reason(Code.KEEP_APART))
+
+
+def _num_copies(pairs: list[_Pair]) -> int:
     """Working copies, each once for all steps."""
     return len({pair.copy["name"] for pair in pairs})
 
