@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytest
 
-from trueup.monitoring.alarms import Latch
+from trueup.cli.app import USAGE
+from trueup.monitoring.alarms import Latch, Subject
+from trueup.monitoring.events import alarm_from_subjects
 from trueup.monitoring.readings import Reading
 from trueup.monitoring.rules import rules_from_settings
 from trueup.monitoring.settings import RULES, RuleSettings
 from trueup.store.series import Block
+from trueup.types.codes import MonitorCode
+from trueup.wording import text
 
 
 def reading(
@@ -143,3 +148,16 @@ def test_long_noisy_curves_give_few_false_spikes() -> None:
         run = [reading(i, loss=v) for i, v in enumerate(noisy_losses(2000, seed=seed))]
         false += len(raised(run, "spike"))
     assert false == 0
+
+
+def test_the_advice_of_an_alarm_is_that_of_its_rule() -> None:
+    """Each rule has its own, whose commands there are; of a rule from elsewhere it points to the monitor."""
+    said = {}
+    for rule in (*RULES, "from elsewhere"):
+        alarm = alarm_from_subjects(rule, [Subject(name="loss", value=2.0, threshold=1.0)], step=3, rank=1)
+        assert alarm.advice.code is MonitorCode.ADVICE
+        assert alarm.advice.place("rule") == rule
+        said[rule] = text(alarm.advice)
+        assert set(re.findall(r"trueup ([a-z][a-z-]+)", said[rule])) <= USAGE.keys()
+    assert len(set(said.values())) >= len(RULES)  # NaN and overflow are found in the same way
+    assert "trueup monitor" in said["from elsewhere"]

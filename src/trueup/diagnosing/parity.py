@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +20,7 @@ from trueup.errors import ConfigError, NothingCompared
 from trueup.store import Trace
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
-from trueup.types.status import Outcome
+from trueup.types.status import Outcome, Status
 
 COMPILED, EAGER, RESULT = "compiled", "eager", "compiled-vs-eager"
 _NOISE_SEEDS = (0, 1)
@@ -95,9 +97,9 @@ _Region = Mapping[str, Any]
 
 
 def _judge_regions(judge: Judge, regions: Sequence[tuple[int, _Region]]) -> CheckOutcome:
-    measured = [one for _, one in regions if any(call["tensors"] for call in one["calls"])]
-    unknown = [one for _, one in regions if one["skipped"]]
-    rows = [row for one in measured for call in one["calls"] for row in call["tensors"]]
+    measured = [(rank, one) for rank, one in regions if any(map(_is_known, _rows(one)))]
+    rows = [row for _, one in measured for row in _rows(one) if _is_known(row)]
+    most, known = _most(regions), _most(measured)
     largest = max((_excess(row) for row in rows), default=0.0)
     numbers: Measured = {
         "regions": len(regions),
@@ -107,12 +109,13 @@ def _judge_regions(judge: Judge, regions: Sequence[tuple[int, _Region]]) -> Chec
     }
     skipped = tuple(
         reason(Code.REGION_SKIPPED, region=one["region"], site=one["module"] or _ROOT, why=one["skipped"])
-        for one in unknown
+        for _, one in regions
+        if one["skipped"]
     )
-    found = [place for rank, one in regions for place in _places(rank, one)]
-    if found:
-        first = found[0]
-        sentence = reason(Code.REGION_DIFFERS, num=len(found), site=first.site)
+    beyond = [(rank, place) for rank, one in regions for place in _places(rank, one)]
+    if beyond:
+        found = [place for _, place in beyond]
+        sentence = reason(Code.REGION_DIFFERS, num=_most(beyond), site=found[0].site)
         return judge.failed(
             sentence,
             places=tuple(found[:_MAX_PLACES]),
@@ -120,15 +123,33 @@ def _judge_regions(judge: Judge, regions: Sequence[tuple[int, _Region]]) -> Chec
             notes=skipped,
             next=reason(Code.COMPILE_OTHERWISE),
         )
-    if unknown or not rows:
+    unknown = [(rank, one) for rank, one in regions if (rank, one) not in measured or one["skipped"]]
+    if unknown:
         return judge.undecided(
-            reason(Code.REGIONS_UNKNOWN, num=len(regions) - len(measured), total=len(regions)),
-            numbers=numbers,
-            notes=skipped,
+            reason(Code.REGIONS_UNKNOWN, num=_most(unknown), total=most), numbers=numbers, notes=skipped
         )
-    return judge.passed(
-        reason(Code.REGIONS_AGREE, num=len(rows), regions=len(regions), times=largest), numbers=numbers
+    return judge.passed(_agreeing(rows, known, largest), numbers=numbers)
+
+
+def _agreeing(rows: Sequence[_Region], num_regions: int, largest: float) -> Reason:
+    backward = any(str(row["name"]).startswith("gradient") for row in rows)
+    return reason(
+        Code.REGIONS_AGREE, num=len(rows), regions=num_regions, times=largest, has_gradients=backward
     )
+
+
+def _rows(region: _Region) -> list[_Region]:
+    return [row for call in region["calls"] for row in call["tensors"]]
+
+
+def _is_known(row: _Region) -> bool:
+    """Whether rounding explains a finite difference: eager numbers that are not finite allow any."""
+    return math.isfinite(row["allowed"])
+
+
+def _most(held: Sequence[tuple[int, object]]) -> int:
+    """How many a rank has, of the rank that has most."""
+    return max(Counter(rank for rank, _ in held).values(), default=0)
 
 
 def _places(rank: int, region: _Region) -> Iterator[Place]:
@@ -168,7 +189,9 @@ def _phase(beyond: Sequence[_Region]) -> str:
 
 
 def _excess(row: _Region) -> float:
-    """Times the difference that rounding explains."""
+    """Times the difference that rounding explains; 0 where that is not known."""
+    if not _is_known(row):
+        return 0.0
     if row["allowed"]:
         return float(row["difference"] / row["allowed"])
     return float("inf") if row["difference"] else 0.0
@@ -185,7 +208,7 @@ def _judge_runs(
     statuses = compared.frame()["status"].cast(str)
     numbers: Measured = {str(name): int(number) for name, number in statuses.value_counts().iter_rows()}
     if verdict.outcome is Outcome.AGREE:
-        num = statuses.filter(statuses != "unmatched").len()
+        num = statuses.is_in([Status.EQUAL.value, Status.WITHIN_NOISE.value]).sum()
         return judge.passed(reason(Code.RUNS_AGREE, num=num), numbers=numbers)
     place = Place(
         site=verdict.where or verdict.owner or _ROOT,
@@ -203,6 +226,7 @@ def _region_around(module: str, regions: Sequence[tuple[int, _Region]]) -> Reaso
     around = [
         one
         for _, one in regions
+        if one["calls"] and one.get("in_module", True)
         if not one["module"] or module == one["module"] or module.startswith(f"{one['module']}.")
     ]
     if not around:
@@ -220,7 +244,7 @@ def _counted(judge: Judge, compiled: Trace, regions: Sequence[tuple[int, _Region
         for why, number in (one.get("graph_breaks") or {}).items():
             breaks[why] = max(breaks.get(why, 0), int(number))
     recompiles = max((int(one.get("recompiles") or 0) for one in facts), default=0)
-    most = max(sum(rank == held for held, _ in regions) for rank in _ranks(compiled))
+    most = _most(regions)
     numbers: Measured = {"regions": most, "graph_breaks": sum(breaks.values()), "recompiles": recompiles}
     notes = tuple(reason(Code.GRAPH_BREAK, why=why, num=number) for why, number in breaks.items())
     return judge.passed(

@@ -309,7 +309,7 @@ def _concluded(
     outcomes = beside_findings(outcomes, findings, context)
     outcome, headline, confidence = _verdict(findings, context)
     if outcome is Outcome.UNDECIDED and not findings:
-        work.notes += (*_not_compared(context), *_programs(context))
+        work.notes += (*_not_compared(context.comparison.verdict), *_programs(context))
     summary = context.comparison.summary
     compared = read_reasons(summary, "notes")
     if outcome is not Outcome.AGREE:
@@ -387,11 +387,15 @@ def _with_code(
     return tuple(found), tuple(code)
 
 
-def _not_compared(context: Context) -> list[Reason]:
-    """The records that keep a comparison in which no difference was found from an answer."""
-    verdict = context.comparison.verdict
-    is_open = verdict.headline.code is VerdictCode.NOT_BRACKETED and verdict.evidence
-    return [reason(NoteCode.NOT_COMPARED, *dict.fromkeys(verdict.evidence))] if is_open else []
+def _not_compared(verdict: Verdict) -> list[Reason]:
+    """The records that keep a comparison in which no difference was found from an answer, and what else it
+    says: in which dtypes the runs compute."""
+    if verdict.headline.code is not VerdictCode.NOT_BRACKETED:
+        return []
+    said = dict.fromkeys(verdict.evidence)
+    notes = [one for one in said if isinstance(one.code, NoteCode)]
+    records = [one for one in said if one not in notes]
+    return [*([reason(NoteCode.NOT_COMPARED, *records)] if records else []), *notes]
 
 
 def _programs(context: Context) -> list[Reason]:
@@ -489,14 +493,14 @@ def _pointed(
     if not later:
         return outcomes
     if not any(one.said.code is Stages.NEXT_LOSS_ALONE for one in outcomes):
-        said = reason(Stages.DIFFERS_LATER, first=first, step=later[0].step or 0)
+        said = reason(Stages.DIFFERS_LATER, first=first, step=later[0].step)
         return tuple(
             replace(one, said=said, status=StageStatus.FAILED)
             if one.stage is later[0].stage and one.status is StageStatus.PASSED
             else one
             for one in outcomes
         )
-    said = reason(Stages.NEXT_LOSS_FOUND, site=later[0].site or "")
+    said = reason(Stages.NEXT_LOSS_FOUND, site=later[0].site or later[0].module or "")
     return tuple(
         replace(one, said=said, status=StageStatus.CONSEQUENCE)
         if one.said.code is Stages.NEXT_LOSS_ALONE

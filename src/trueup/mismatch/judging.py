@@ -79,7 +79,7 @@ def judge(
         outcome=outcome,
         reasons=tuple(reasons),
         remarks=tuple(_remarks(tokens, layers)),
-        advice=tuple(_advice(reasons)),
+        advice=tuple(_advice(reasons, has_layers=bool(layers), has_noise=tokens.noise is not None)),
     )
 
 
@@ -331,10 +331,10 @@ def _growth(tokens: Tokens) -> Iterator[Reason]:
             yield reason(code, first=first.rms_diff, last=last.rms_diff, begin=first.name, end=last.name)
 
 
-def _advice(reasons: Sequence[Reason]) -> Iterator[Reason]:
+def _advice(reasons: Sequence[Reason], *, has_layers: bool, has_noise: bool) -> Iterator[Reason]:
     first = reasons[0]
-    if first.code in (M.UNEXPLAINED, M.BEYOND_NOISE, M.NOISE_IN_DOUBT, M.BEYOND_BOUND):
-        yield reason(M.GIVE_LAYERS)
+    if first.code in (M.UNEXPLAINED, M.BEYOND_NOISE, M.NOISE_IN_DOUBT, M.BEYOND_BOUND) and not has_layers:
+        yield reason(M.GIVE_LAYERS, has_noise=has_noise)
     if first.code is M.LAYER_IN_DOUBT:
         yield reason(M.GIVE_NOISE)
     if first.code in (M.LAYER, M.LAYER_NOISE, M.LAYER_SHAPE, M.LAYER_IN_DOUBT):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from trueup.types.codes import CheckCode as C
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, Phrase, clause, count
+from trueup.wording.phrase import Facts, Phrase, clause, count, listed
 
 
 def _values(facts: Facts) -> str:
@@ -14,9 +16,18 @@ def _values(facts: Facts) -> str:
     return f"{shown} of {count(facts['numel'], 'value')} ({facts['dtype']}); {origin}"
 
 
+def _finite(facts: Facts) -> str:
+    aside = ", gradients of skipped steps aside" if facts.get("skips") else ""
+    return f"every {listed(facts['kinds'])} is finite{aside} ({count(facts['num'], 'record')})"
+
+
 def _not_finite_loss(facts: Facts) -> str:
     is_captured = facts.get("is_captured")
-    rest = "its captured weights are finite" if is_captured else "no tensors of that step were captured"
+    rest = (
+        "no weight of it that was captured is not finite"
+        if is_captured
+        else "no tensors of that step were captured"
+    )
     return facts.fill("the loss is {value} in step {step} (rank {rank})") + f"; {rest}"
 
 
@@ -28,13 +39,25 @@ def _skipped(facts: Facts) -> str:
 
 
 def _in_range(facts: Facts) -> str:
-    half = facts["num_gradients"]
-    also = f"; {count(half, 'gradient')} in half precision lie above the smallest normal" if half > 1 else ""
-    return f"no value is within half of its dtype's largest{also}"
+    gradient = "" if facts["is_scaled"] else " and no gradient of one"
+    large = (
+        f"no call makes and no weight{gradient} holds a value above half of its dtype's largest, masks aside"
+    )
+    total, below = facts["num_gradients"], facts["num_small"]
+    if not total:
+        return large
+    above = f"{total - below:,} of {count(total, 'gradient')}" if below else count(total, "gradient")
+    return f"{large}; {above} in half precision {'lies' if total == 1 else 'lie'} above the smallest normal"
+
+
+def _every_gradient(facts: Facts) -> str:
+    steps = "1 step" if facts["steps"] == 1 else f"at least one of {count(facts['steps'], 'step')}"
+    return f"non-zero gradients in {steps}: {count(facts['num'], 'trainable parameter')}"
 
 
 def _some_gradients(facts: Facts) -> str:
-    parts = (("missing", "without a gradient"), ("zero", "with zeros only"), ("frozen", "frozen"))
+    frozen = "frozen among trained layers"
+    parts = (("missing", "without a gradient"), ("zero", "with zeros only"), ("frozen", frozen))
     shown = ", ".join(f"{facts[key]:,} {words}" for key, words in parts if facts[key])
     return f"of {count(facts['total'], 'parameter')}: {shown}; first {facts['parameter']}"
 
@@ -42,6 +65,11 @@ def _some_gradients(facts: Facts) -> str:
 def _steps(facts: Facts) -> str:
     first, last = facts["first"], facts["last"]
     return f"step {first}" if first == last else f"steps {first} to {last}"
+
+
+def _all_changed(facts: Facts) -> str:
+    of = "" if facts["num"] == facts["total"] else f"{facts['num']:,} of "
+    return f"{of}{count(facts['total'], 'parameter')} with a gradient changed in {_steps(facts)}"
 
 
 def _unchanged(facts: Facts) -> str:
@@ -64,7 +92,11 @@ PHRASES = {
         "{parts:join ; }",
         {"parts": (reason(C.NORM_DIFFERS, step=0, rank=0, **_NORM, factor=2.0), reason(C.MAYBE_SHARDS))},  # type: ignore[arg-type]
     ),
-    C.FINITE: clause("every loss, gradient and weight is finite ({num:count record})", {"num": 12}),
+    C.FINITE: clause(
+        _finite,
+        {"num": 12, "kinds": ["loss", "gradient of a weight", "weight"], "skips": False},
+        {"num": 12, "kinds": ["loss", "gradient of a weight"], "skips": True},
+    ),
     C.NOT_FINITE: clause(
         lambda facts: (
             f"{'NaN' if facts['is_nan'] else 'infinity'} "
@@ -84,7 +116,8 @@ PHRASES = {
         {"value": "inf", "step": 0, "rank": 0, "is_captured": True},
     ),
     C.MASKED_AWAY: clause(
-        "values that are not finite, at {num:count site}, reach no loss, gradient or weight; first {site}",
+        "values that are not finite, at {num:count site}, reach no loss and no weight or its gradient; first "
+        "{site}",
         {"num": 1, "site": "layers.1 · torch.log · output.0"},
     ),
     C.STEPS_SKIPPED: clause(_skipped, {"step": 0, "more": 0}, {"step": 0, "more": 2}),
@@ -96,7 +129,11 @@ PHRASES = {
         sentence="to find the call that produces it",
         command="trueup capture --task overflow_check -o RUN -- COMMAND",
     ),
-    C.IN_RANGE: clause(_in_range, {"num_gradients": 0}, {"num_gradients": 12}),
+    C.IN_RANGE: clause(
+        _in_range,
+        {"num_gradients": 0, "num_small": 0, "is_scaled": False},
+        {"num_gradients": 12, "num_small": 1, "is_scaled": True},
+    ),
     C.NEAR_OVERFLOW: clause(
         "values are close to overflow: {site} in step {step}; {parts[0]}",
         {
@@ -109,28 +146,33 @@ PHRASES = {
         "{value:.4g} of at most {limit:.4g} in {dtype}", {"value": 6e4, "limit": 65504.0, "dtype": "float16"}
     ),
     C.BELOW_NORMAL: clause(
-        "below the smallest normal number: {num} of {total:count gradient} in half precision, first {site}",
+        "below the smallest normal number on average: {num} of {total:count gradient} in half precision, "
+        "first {site}",
         {"num": 1, "total": 12, "site": "a.weight · gradient local"},
     ),
     C.SMALL_VALUES: clause(
-        "root mean square {rms:.2g} of non-zero values, smallest normal {normal:.2g} ({dtype}); {zero:.0%} "
+        "root mean square {rms:.2g} of non-zero values, smallest normal {normal:.2g} ({dtype}); {zero:share} "
         "zero",
         {"rms": 1e-6, "normal": 6e-5, "dtype": "float16", "zero": 0.4},
     ),
-    C.SCALE_LOSS: clause("scale the loss (torch.amp.GradScaler), or compute in bfloat16"),
+    C.SCALE_LOSS: clause(
+        lambda facts: (
+            ("raise the loss scale" if facts.get("is_scaled") else "scale the loss (torch.amp.GradScaler)")
+            + ("" if facts.get("dtype") == "bfloat16" else ", or compute in bfloat16")
+        ),
+        {"is_scaled": False, "dtype": "float16"},
+        {"is_scaled": True, "dtype": "bfloat16"},
+    ),
     C.NO_PARAMETERS: clause("the trace lists no parameters"),
     C.NONE_TRAINABLE: clause("no parameter requires a gradient: nothing can be trained"),
     C.NONE_CAPTURED: clause("no gradient of a parameter was captured (--no-gradients, or no backward)"),
-    C.EVERY_GRADIENT: clause(
-        "non-zero gradients in {steps:count step}: {num:count trainable parameter}",
-        {"num": 12, "steps": 1},
-    ),
+    C.EVERY_GRADIENT: clause(_every_gradient, {"num": 12, "steps": 1}, {"num": 12, "steps": 3}),
     C.SOME_GRADIENTS: clause(
         _some_gradients, {"total": 12, "missing": 1, "zero": 0, "frozen": 2, "parameter": "a.weight"}
     ),
     C.MISSING: clause("no gradient at all: not used in the forward, or detached on the way to the loss"),
     C.ONLY_ZEROS: clause("only zeros: the backward path is cut or multiplied by zero"),
-    C.FROZEN_HERE: clause("frozen, while the same parameter of neighbouring layers is trained"),
+    C.FROZEN_HERE: clause("frozen, while the same parameter of other layers is trained"),
     C.NUM_FROZEN: clause(
         "frozen: {num} of {total:count parameter}, first {parameter}",
         {"num": 1, "total": 12, "parameter": "a.weight"},
@@ -152,24 +194,34 @@ PHRASES = {
         {"num": 21, "parameter": "a.weight"},
     ),
     C.NORM_OF_MASTERS: clause(
-        "gradients are moved to master weights before clipping, where the reported norm is measured"
+        "the optimizer clips gradients of tensors outside the model, such as master weights, and reports "
+        "the norm of those"
     ),
     C.NO_NORM: clause("no gradient norm was reported: no call of clip_grad_norm_ was captured"),
     C.NORM_NOT_CAPTURED: clause("the gradients of the reported norm were not captured, or are shards"),
+    C.NORM_NOT_FINITE: clause(
+        "no reported norm can be compared: it, or a gradient of its step, is not finite"
+    ),
     C.NORM_AGREES: clause(
         "{reported:.6g} reported, {recomputed:.6g} recomputed: largest difference among {num:count norm}",
         {**_NORM, "num": 3},
     ),
     C.NORM_DIFFERS: clause(
-        "step {step}, rank {rank}: norm {reported:.6g} reported, {recomputed:.6g} recomputed from the "
-        "gradients, a factor of {factor:.4g}",
+        lambda facts: (
+            facts.fill(
+                "step {step}, rank {rank}: norm {reported:.6g} reported, {recomputed:.6g} recomputed from "
+                "the gradients"
+            )
+            + (facts.fill(", a factor of {factor:.4g}") if math.isfinite(facts["factor"]) else "")
+        ),
         {"step": 0, "rank": 0, **_NORM, "factor": 2.0},
+        {"step": 0, "rank": 0, "reported": 2.0, "recomputed": 0.0, "factor": math.inf},
     ),
     C.SEVERAL_OPTIMIZERS: clause("there are several optimizers, and the norm may belong to one of them"),
     C.MAYBE_SHARDS: clause("ranks may hold shards, whose norms add up"),
     C.NOT_UNSCALED: clause("the factor is the loss scale: clipped before scaler.unscale_()"),
     C.REPLICAS_COUNTED: clause(
-        "the factor is the square root of the number of ranks ({num}): replicas are counted several times",
+        "the factor is the square root of the number of replicas ({num}): each is counted",
         {"num": 4},
     ),
     C.MICROBATCHES: clause(
@@ -179,13 +231,16 @@ PHRASES = {
     C.ONE_OVER_MICROBATCHES: clause("the factor is one over the number of microbatches ({num})", {"num": 4}),
     C.NO_UPDATE: clause("no update can be judged: {parts:join ; }", {"parts": (reason(C.NONE_IN_STEPS),)}),
     C.NONE_IN_STEPS: clause("no update is among the captured steps"),
+    C.NONE_DUE: clause(
+        "no parameter has a gradient, its weight before and after, and an update that its dtype can hold"
+    ),
     C.STEP_SKIPPED: clause("step {step} was skipped by the gradient scaler", {"step": 0}),
     C.RATE_ZERO: clause("the learning rate is 0 in step {step}", {"step": 0}),
     C.CAPTURE_MORE: clause("capture more steps: --steps 0-4"),
     C.ALL_CHANGED: clause(
-        lambda facts: f"{count(facts['num'], 'parameter')} with a gradient changed in {_steps(facts)}",
-        {"num": 1, "first": 0, "last": 0},
-        {"num": 12, "first": 0, "last": 2},
+        _all_changed,
+        {"num": 1, "total": 1, "first": 0, "last": 0},
+        {"num": 8, "total": 12, "first": 0, "last": 2},
     ),
     C.UNCHANGED: clause(
         _unchanged,
@@ -206,7 +261,7 @@ PHRASES = {
         "({spacing:.2g} at {size:.2g})",
         _LOST,
     ),
-    C.SAME_BITS: clause("the optimizer stepped, and the value has the same bits: update dropped or undone"),
+    C.SAME_BITS: clause("the value has the same bits after the optimizer's step: update dropped or undone"),
     C.STALE_PARAMETERS: clause(
         "no optimizer holds it, but one updates {other}, of the same shape and outside the model: stale "
         "parameters",

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 from trueup.types.codes import CheckCode as C
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, Phrase, clause, count
+from trueup.wording.phrase import Facts, Phrase, clause, count, share
 
 
 def _fit(facts: Facts) -> str:
-    loss, size = facts["first_loss"], facts["vocabulary"]
+    loss, step, num, total = (facts.get(name) for name in ("first_loss", "step", "num", "total"))
     known = "unknown" if loss is None else f"{loss:.4g}"
-    expected = f", ln({size}) = {facts['expected']:.3g}" if size else ""
+    which = "first loss" if step == 0 else f"loss of step {step}"
+    expected = f", ln({facts['vocabulary']}) = {facts['expected']:.3g}" if facts.get("expected") else ""
+    batches = "" if num == total else f" in {num:,} of {count(total, 'microbatch')}"
+    ranged = ", ids are in range" if facts["is_in_range"] else ""
+    most = "up to " if total > 1 and facts["ignored"] else ""
     return (
-        f"labels are the inputs shifted once, ids are in range, {facts['ignored']:.0%} of labels ignored, "
-        f"first loss {known}{expected}"
+        f"labels are the inputs shifted once{batches}{ranged}, {most}{share(facts['ignored'])} of labels "
+        f"ignored, {which} {known}{expected}"
     )
 
 
@@ -26,7 +32,7 @@ _SHIFTS = {
 def _wrong_shift(facts: Facts) -> str:
     shift = facts["shift"]
     how = _SHIFTS.get(shift, f"shifted {shift} times: the model predicts the token {shift} places ahead")
-    return f"labels are {how} ({facts['share']:.1%} of {count(facts['num'], 'position')})"
+    return f"labels are {how} ({share(facts['share'], 1)} of {count(facts['num'], 'position')})"
 
 
 def _same_mask(facts: Facts) -> str:
@@ -34,7 +40,7 @@ def _same_mask(facts: Facts) -> str:
     both = f"{site} has" if site == other else f"{site} and {other} have"
     rank = f" (rank {facts['rank']})"
     if facts["step"] != facts["other_step"]:
-        return f"{both} the same mask in steps {facts['step']} and {facts['other_step']}"
+        return f"{both} the same mask in steps {facts['step']} and {facts['other_step']}{rank}"
     if facts["microbatch"] != facts["other_microbatch"]:
         batches = f"{facts['microbatch']} and {facts['other_microbatch']}"
         return f"{both} the same mask in microbatches {batches}{rank}"
@@ -47,6 +53,7 @@ _TENSORS = {
     "clipped": "gradients given to the optimizer",
     "param": "weights after the update",
 }
+_FIT: dict[str, object] = {"ignored": 0.0, "step": 0, "num": 4, "total": 4, "is_in_range": False}
 _MASK: dict[str, object] = {
     "site": "a · dropout",
     "other": "b · dropout",
@@ -72,8 +79,11 @@ _TENSOR: dict[str, object] = {
 
 def _region_tensor(facts: Facts) -> str:
     what = facts.fill(
-        "region {region}, {function}: {tensor} differs from the uncompiled one by {rel_l2:.2g} (relative), "
-        "{times:times} what rounding explains; so do {num} of its {total:count tensor}"
+        "region {region}, {function}: {tensor} differs from the uncompiled one by {by}, {times:times} what "
+        "rounding explains; {num} of its {total:count tensor} {num:verb differ} by more than that",
+        by="{:.2g} (relative)".format(facts["rel_l2"])
+        if math.isfinite(facts["rel_l2"])
+        else "all of its size",
     )
     operation = facts.get("operation")
     first = "" if operation is None else f"first operation to differ, {facts['phase']}: {operation}; "
@@ -91,9 +101,18 @@ def _region_differs(facts: Facts) -> str:
 PHRASES = {
     C.LABELS_FIT: clause(
         _fit,
-        {"ignored": 0.1, "first_loss": 5.5, "vocabulary": 256, "expected": 5.545},
-        {"ignored": 0.0, "first_loss": None, "vocabulary": None, "expected": None},
+        {**_FIT, "first_loss": 5.5, "vocabulary": 256, "expected": 5.545, "is_in_range": True},
+        {
+            **_FIT,
+            "first_loss": None,
+            "vocabulary": None,
+            "expected": None,
+            "step": 4,
+            "num": 3,
+            "ignored": 0.1,
+        },
     ),
+    C.SHIFT_UNKNOWN: clause("too few labels, or no token ids beside them: their shift cannot be told"),
     C.NOT_NEXT_TOKEN: clause("the labels are not the shifted inputs: not a next-token model"),
     C.FIRST_LOSS_LOW: clause(
         "the first loss, {loss:.4g}, is far below ln({vocabulary}) = {expected:.3g}: trained weights, or "
@@ -144,8 +163,14 @@ PHRASES = {
         "the second run makes different calls in step {step} (rank {rank})", {"step": 0, "rank": 0}
     ),
     C.OTHER_WEIGHTS: clause(
-        "the two runs start from different weights ({parameter}): the program sets no seed",
-        {"parameter": "head.weight"},
+        lambda facts: facts.fill(
+            "the two runs start from different weights ({parameter}): the program sets no seed, or loads "
+            "another checkpoint"
+            if facts["step"] == 0
+            else "the two runs have different weights ({parameter}) before step {step}, the first captured"
+        ),
+        {"parameter": "head.weight", "step": 0},
+        {"parameter": "head.weight", "step": 4},
     ),
     C.OTHER_BATCHES: clause(
         "the two runs read different batches in step {step}: the order of the data is not fixed, or the "
@@ -184,9 +209,13 @@ PHRASES = {
     C.RANK_ORDER: clause("a reduction over ranks may add in a different order"),
     C.NOTHING_COMPILED: clause("the program compiled nothing: torch.compile was not used, or had no effect"),
     C.REGIONS_AGREE: clause(
-        "{regions:count region}, {num:count tensor} (outputs and gradients): the largest difference from "
-        "uncompiled is {times:.2g} of what rounding explains",
-        {"num": 60, "regions": 1, "times": 0.2},
+        lambda facts: facts.fill(
+            "{regions:count region}, {num:count tensor} ({what}): the largest difference from uncompiled is "
+            "{times:.2g} of what rounding explains",
+            what="outputs and gradients" if facts["has_gradients"] else "outputs",
+        ),
+        {"num": 60, "regions": 1, "times": 0.2, "has_gradients": True},
+        {"num": 1, "regions": 1, "times": 0.2, "has_gradients": False},
     ),
     C.REGION_DIFFERS: clause(
         _region_differs,
@@ -217,10 +246,17 @@ PHRASES = {
     ),
     C.GRAPH_BREAK: clause("{num:count graph break}: {why}", {"num": 1, "why": "Call to print"}),
     C.EAGER_RANDOM_NUMBERS: clause(
-        "compiled code drew random numbers as eager code does (fallback_random), so that both can agree"
+        "compiled code was set to draw random numbers as eager code does (fallback_random), so that both can "
+        "agree"
     ),
     C.MASKS_DIFFER: clause(
-        "no two dropout masks are the same ({num:count mask} on {ranks:count rank})", {"num": 12, "ranks": 1}
+        lambda facts: facts.fill(
+            "no two dropout masks{which} agree more than chance lets them ({num:count mask} on "
+            "{ranks:count rank})",
+            which=" of one rank" if facts["is_shared"] else "",
+        ),
+        {"num": 12, "ranks": 1, "is_shared": False},
+        {"num": 12, "ranks": 2, "is_shared": True},
     ),
     C.SAME_MASK: clause(
         _same_mask,
@@ -236,9 +272,18 @@ PHRASES = {
         "{site} is recomputed to a different value from equal inputs in step {step}",
         {"site": "a · output.0", "step": 0},
     ),
-    C.SAME_AS: clause("the same elements as {site}", {"site": "a · dropout"}),
+    C.SAME_AS: clause(
+        "the same elements as {site} in step {step}, microbatch {microbatch}",
+        {"site": "a · dropout", "step": 0, "microbatch": 0},
+    ),
     C.SAME_AS_RANK: clause("the same elements as on rank {rank}", {"rank": 0}),
-    C.OTHER_STATE: clause("recomputed by activation checkpointing with a different random state"),
+    C.OTHER_STATE: clause(
+        "recomputed by activation checkpointing: with a different random state or autocast setting, or by an "
+        "operation that does not repeat"
+    ),
+    C.RESTORE_STATE: clause(
+        "let the checkpoint restore the random state and autocast of the forward (preserve_rng_state=True)"
+    ),
     C.SHARED_MASKS: clause(
         "the same on two ranks, as tensor parallelism requires: {num:count mask}", {"num": 2}
     ),
@@ -247,9 +292,16 @@ PHRASES = {
     ),
     C.NEED_MIX: clause("dropout is visible among API calls only; capture with --level mix"),
     C.NO_SAMPLES: clause("the trace holds no samples of dropout; trueup check-run -- COMMAND takes them"),
-    C.NO_DROPOUT: clause("no dropout is active"),
+    C.NO_DROPOUT: clause("no dropout function is active (dropout inside fused attention is not seen)"),
     C.NO_BATCH_DIGEST: clause("the batches have no digest (not on the CPU), or only one rank was captured"),
-    C.BATCHES_DIFFER: clause("the batches of all ranks differ in {num:count step}", {"num": 3}),
+    C.BATCHES_DIFFER: clause(
+        lambda facts: facts.fill(
+            "the batches of all {which} differ in {num:count step}",
+            which="data-parallel ranks" if facts["is_grouped"] else "ranks",
+        ),
+        {"num": 3, "is_grouped": False},
+        {"num": 1, "is_grouped": True},
+    ),
     C.SAME_BATCH: clause(
         "ranks read the same batch in {num} of {total:count step}, first in step {step}",
         {"num": 1, "total": 3, "step": 0},
@@ -261,13 +313,18 @@ PHRASES = {
     C.ONE_RANK_CAPTURED: clause("the trace holds one rank only"),
     C.NO_WEIGHT_DIGESTS: clause("no weights with digests are in the trace"),
     C.REPLICAS_EQUAL: clause(
-        "bit-identical on {ranks:count rank}: {num:count tensor} (weights and gradients)",
-        {"ranks": 2, "num": 12},
+        lambda facts: facts.fill(
+            "bit-identical on {ranks:count rank}"
+            + (", within each of {groups} groups of replicas" if facts["groups"] > 1 else "")
+            + ": {num:count record} of {kinds:list}"
+        ),
+        {"ranks": 2, "num": 12, "groups": 1, "kinds": ["weights", "gradients"]},
+        {"ranks": 4, "num": 1, "groups": 2, "kinds": ["weights"]},
     ),
     C.REPLICAS_DIFFER: clause(
         lambda facts: (
             f"{_TENSORS[facts['slot']]} differ across ranks in step {facts['step']}: first "
-            f"{facts['parameter']} ({count(facts['num'], 'parameter')} in total)"
+            f"{facts['parameter']} ({count(facts['num'], 'parameter')} there)"
         ),
         *({"slot": slot, "step": 0, "parameter": "a.weight", "num": 1} for slot in _TENSORS),
     ),
@@ -284,11 +341,11 @@ PHRASES = {
     ),
     C.FROM_RANK_0: clause(
         lambda facts: (
-            "differs from rank 0"
+            f"differs from rank {facts['first']}"
             + ("" if facts.get("ratio") is None else f"; largest norm over smallest {facts['ratio']:.4g}")
         ),
-        {"ratio": None},
-        {"ratio": 1.01},
+        {"ratio": None, "first": 0},
+        {"ratio": 1.01, "first": 1},
     ),
     C.REDUCE: clause(
         "reduce it over the data-parallel ranks: is the parameter outside the wrapper, or under no_sync?"
@@ -297,6 +354,7 @@ PHRASES = {
         "broadcast the weights from rank 0 before the first step; look for code that writes them later"
     ),
     C.CHECK_OPTIMIZERS: clause(
-        "the gradients agree and the updates do not: compare the optimizer's settings and state on each rank"
+        "the updates differ and no gradient was seen to: compare the optimizer's settings and state on each "
+        "rank"
     ),
 }

@@ -198,9 +198,18 @@ PHRASES = {
     ),
     M.LAYERS_OF: clause("layers are known of {num} of {total:count token}", {"num": 10, "total": 96}),
     M.GIVE_LAYERS: clause(
-        "add layer outputs of both forwards, or log-probs of a benign variant (the trainer's forward in "
-        "the rollout's "
-        "dtype) as noise_log_probs: docs/rl.md"
+        lambda facts: (
+            "add layer outputs of both forwards"
+            + (
+                ""
+                if facts.get("has_noise")
+                else ", or log-probs of a benign variant (the trainer's forward in the rollout's dtype) as "
+                "noise_log_probs"
+            )
+            + ": docs/rl.md"
+        ),
+        {"has_noise": False},
+        {"has_noise": True},
     ),
     M.GIVE_NOISE: clause(
         "add noise/ arrays (the trainer's forward in the rollout's dtype): measured noise is a closer bound"

@@ -107,6 +107,7 @@ class Phrase:
         ``{x:times}``          ``1.5 times``, ``19,800 times``
         ``{x:g}``              six digits, as for every number without a specification; unknown is ``n/a``
         ``{x:percent}``        ``0.4 %``
+        ``{x:share}``          ``40%``; ``0.4%`` and ``99.6%`` where it is not all or none
         ``{parts:join ; }``    texts of the parts with ``; `` between them
     """
 
@@ -147,6 +148,8 @@ class _Formatter(string.Formatter):
             return times(float(value))
         if kind == "percent":
             return percent(value)
+        if kind == "share":
+            return share(float(value), int(rest or 0))
         if kind == "join":
             return rest.join(value)
         if isinstance(value, float) and not spec:
@@ -237,6 +240,23 @@ def percent(value: float | None) -> str:
     if size == 0 or size >= 0.05:
         return f"{100 * value:.1f} %"
     return f"{100 * value:.1g} %" if size >= 1e-4 else f"{100 * value:.0e} %"
+
+
+def share(part: float, places: int = 0) -> str:
+    """A part of a whole; some is not 0 %, and what is not all is not 100 %.
+
+    Example:
+        >>> share(0.4), share(0.004), share(0.9996), share(1.0)
+        ('40%', '0.4%', '99.96%', '100%')
+    """
+    text = f"{part:.{places}%}"
+    while 0 < part < 1 and float(text[:-1]) in (0, 100) and places < _MOST_PLACES:
+        places += 1
+        text = f"{part:.{places}%}"
+    return text
+
+
+_MOST_PLACES = 12
 
 
 def one_plus(factor: float) -> str:

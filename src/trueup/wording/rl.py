@@ -30,8 +30,11 @@ QUANTITIES = {
     "kl_loss": "the KL term",
     "loss": "the total loss",
     "value_loss": "the value loss",
-    "weights": "weights after the update",
+    "weights": "what updated weights give",
 }
+_SINGULAR = ("response_mask", "policy_loss", "entropy_loss", "kl_loss", "loss", "value_loss", "weights")
+_SIGNED = ("kl", "k1")
+"""estimates of KL that change their sign with the two policies"""
 _APART = {"quantity": "old_log_probs", "rms": 0.12, "allowed": 4e-6, "tokens": 96, "different": 90}
 _SETTINGS = {
     "loss_agg_mode": "loss_agg_mode",
@@ -67,7 +70,14 @@ def quantity(facts: Facts) -> str:
 
 
 def _of(template: str) -> Template:
-    return lambda facts: facts.fill(template, what=quantity(facts))
+    """Of a quantity, with ``{what}`` and the verbs that follow it."""
+
+    def filled(facts: Facts) -> str:
+        is_one = str(facts["quantity"]) in _SINGULAR
+        verbs = {"differ": "differs" if is_one else "differ", "are": "is" if is_one else "are"}
+        return facts.fill(template, what=quantity(facts), **verbs)
+
+    return filled
 
 
 def _sentence(template: str) -> Template:
@@ -98,9 +108,10 @@ def _fails(facts: Facts) -> str:
 
 def _local(facts: Facts) -> str:
     return facts.fill(
-        "the loss is divided by {told:.0f} tokens, the mini-batch has {actual:.0f}"
+        "the loss is divided by {told:.0f} {unit}, the mini-batch has {actual:.0f}"
         if facts["actual"]
-        else "the loss is divided by the {told:.0f} tokens of its microbatch"
+        else "the loss is divided by the {told:.0f} {unit} of its microbatch",
+        unit=facts.get("unit") or "tokens",
     )
 
 
@@ -153,20 +164,38 @@ PHRASES = {
         {"quantities": 16, "steps": 2},
     ),
     R.EQUAL: clause(_sentence("{what}: bit-identical"), {"quantity": "scores"}),
-    R.WITHIN: clause(_sentence("{what}: agree within rounding"), {"quantity": "old_log_probs"}),
+    R.WITHIN: clause(_sentence("{what}: equal within rounding"), {"quantity": "old_log_probs"}),
+    R.WITHIN_GROWN: clause(
+        _sentence("{what}: equal within rounding that training has carried on"), {"quantity": "old_log_probs"}
+    ),
+    R.WITHIN_ENGINES: clause(
+        _sentence(
+            "{what}: no further apart than {times:g} times what rollout and trainer are in the reference"
+        ),
+        {"quantity": "rollout_log_probs", "times": 4.0},
+    ),
+    R.ALL_COUNT: clause(
+        _sentence("{what}: every token of a response counts, in both runs"), {"quantity": "response_mask"}
+    ),
+    R.GIVEN_HELD: clause(_sentence("{what}: in both runs what the batch holds"), {"quantity": "inputs"}),
+    R.GIVEN_ALIKE: clause(
+        _sentence("{what}: in both runs other numbers than the batch holds"), {"quantity": "inputs"}
+    ),
     R.IN_DOUBT: clause(
         _sentence(
-            "{what} differ by {rms:.3g} (RMS of {tokens:count token}), rounding explains {allowed:.2g}: "
+            "{what} {differ} by {rms:.3g} (RMS of {tokens:count token}), rounding explains {allowed:.2g}: "
             "no proof of a fault"
         ),
         _APART,
     ),
     R.APART: _heading(
-        _of("{what} differ by {rms:.3g} (RMS), rounding explains {allowed:.2g}"),
+        _of("{what} {differ} by {rms:.3g} (RMS), rounding explains {allowed:.2g}"),
         _APART,
     ),
-    R.NOT_FINITE: _heading(_of("{what} are not finite on one side"), {"quantity": "values"}),
-    R.FOLLOWS: clause(_sentence("{what} differ because of what precedes them"), {"quantity": "advantages"}),
+    R.NOT_FINITE: _heading(_of("{what} {are} not finite on one side"), {"quantity": "values"}),
+    R.FOLLOWS: clause(
+        _sentence("{what} {differ}, as numbers that go before or with them do"), {"quantity": "advantages"}
+    ),
     R.FORMULA_HOLDS: clause(
         _sentence("{what}: in both runs what its own inputs and settings give"), {"quantity": "policy_loss"}
     ),
@@ -190,7 +219,7 @@ PHRASES = {
         _setting, {"name": "loss_agg_mode", "target": "token-mean", "reference": "token-sum"}
     ),
     R.NOT_RECORDED: clause(
-        _sentence("{what}: cannot be compared; the runs do not have them of the same tokens"),
+        _sentence("{what}: cannot be compared; not recorded of the same tokens in both runs"),
         {"quantity": "advantages"},
     ),
     R.NO_SHARED: clause(
@@ -253,8 +282,9 @@ PHRASES = {
     ),
     R.COPIED: _heading(
         lambda facts: facts.fill(
-            "{what} are a copy of {of}",
+            "{what} {are} a copy of {of}",
             what=quantity(facts),
+            are="is" if str(facts["quantity"]) in _SINGULAR else "are",
             of=QUANTITIES.get(str(facts["of"]), facts["of"]),
         ),
         {"quantity": "old_log_probs", "of": "rollout_log_probs"},
@@ -280,7 +310,7 @@ PHRASES = {
         "the response mask leaves out the token id {id}: {num:count token}", {"id": 2, "num": 4, "total": 90}
     ),
     R.MASK_SHIFTED: _heading(
-        lambda facts: f"the response mask is shifted by one token, to the {_by(facts)} one",
+        lambda facts: f"the response mask is shifted: each token has the mask of the {_by(facts)} one",
         {"by": 1, "num": 16},
     ),
     R.MASK: _heading(
@@ -308,7 +338,15 @@ PHRASES = {
         {"gamma": 1.0, "lam": 1.0, "wanted_gamma": 0.99, "wanted_lam": 0.95, "quantity": "advantages"},
         {"gamma": None, "lam": None, "wanted_gamma": 0.99, "wanted_lam": 0.95, "quantity": "returns"},
     ),
-    R.WITHOUT_KL: _heading("rewards are without their KL term"),
+    R.WITHOUT_KL: _heading(
+        lambda facts: (
+            "rewards are without their KL term"
+            if facts.get("quantity") is None
+            else f"{quantity(facts)} are made from the scores, not from the rewards"
+        ),
+        {},
+        {"quantity": "advantages"},
+    ),
     R.VALUES_SHIFTED: _heading(
         lambda facts: f"{quantity(facts)} are made from the values of the {_by(facts)} token",
         {"by": 1, "quantity": "advantages"},
@@ -346,7 +384,9 @@ PHRASES = {
         {"mode": "seq-mean-token-mean", "wanted": "token-mean"},
     ),
     R.LOCAL_COUNT: _heading(
-        _local, {"told": 20.0, "actual": 90.0, "calls": 4}, {"told": 20.0, "actual": None, "calls": 1}
+        _local,
+        {"told": 20.0, "actual": 90.0, "calls": 4},
+        {"told": 4.0, "actual": None, "calls": 1, "unit": "sequences"},
     ),
     R.NOT_CLIPPED: _heading("the loss is not clipped"),
     R.SYMMETRIC_CLIP: _heading("the ratio is clipped at {used:g} on both sides", {"used": 0.2}),
@@ -381,11 +421,19 @@ PHRASES = {
     R.SIGN: _heading("the term has the opposite sign"),
     R.MASK_IGNORED: _heading("tokens that the mask leaves out count"),
     R.MASK_MOVED: _heading(
-        lambda facts: f"the loss counts the tokens of a mask shifted by one, to the {_by(facts)} token",
+        lambda facts: f"the loss takes for each token the mask of the {_by(facts)} one",
         {"by": 1},
     ),
     R.KL_KIND: _heading("the KL is estimated by {kind}, not {wanted}", {"kind": "k1", "wanted": "k3"}),
-    R.KL_SWAPPED: _heading("the KL has policy and reference swapped"),
+    R.KL_SWAPPED: _heading(
+        lambda facts: (
+            "the KL has the opposite sign, as with policy and reference swapped"
+            if str(facts["kind"]).removesuffix("+") in _SIGNED
+            else "the KL has policy and reference swapped"
+        ),
+        {"kind": "k3"},
+        {"kind": "k1"},
+    ),
     R.KL_TO_OTHER: _heading(
         lambda facts: f"the KL is to {QUANTITIES[str(facts['to'])]}, not to those of the reference",
         {"to": "old_log_probs"},

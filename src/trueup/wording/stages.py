@@ -407,8 +407,19 @@ PHRASES = {
         {"num": 4},
     ),
     S.ONE_STEP: clause("only one step was captured in both runs"),
-    S.DIFFERS_LATER: clause("Agrees in step {first}; differs in step {step}", {"first": 0, "step": 1}),
-    S.NEXT_LOSS_FOUND: clause("Differs from {site} on", {"site": "layers.0 · output.0"}),
+    S.DIFFERS_LATER: clause(
+        lambda facts: facts.fill(
+            "Agrees in step {first}; differs in "
+            + ("a later step" if facts.get("step") is None else "step {step}")
+        ),
+        {"first": 0, "step": 1},
+        {"first": 0, "step": None},
+    ),
+    S.NEXT_LOSS_FOUND: clause(
+        lambda facts: f"Differs from {facts['site']} on" if facts["site"] else "Differs",
+        {"site": "layers.0 · output.0"},
+        {"site": ""},
+    ),
     S.NEXT_LOSS_AGREES: clause(
         "The loss agrees, though {num:count record} before it {num:verb differ}", {"num": 3}
     ),
@@ -1020,11 +1031,10 @@ PHRASES = {
     S.COPY_UPDATED: clause("copy or gather the updated weights before the next forward pass"),
     S.STAGE_AGREES: clause(_stage_agrees, {**_ANY, "stage": "data"}, {**_ANY, "stage": "resume"}),
     S.BY_REPLAY: clause(
-        "Places were found by replay: the target ran with the reference's values as inputs of every "
-        "matched call"
+        "Judged by replay: the target ran with the reference's values as inputs of every matched call"
     ),
     S.BY_TRACES: clause(
-        "Places were found from the two traces alone, which is never certain; --replay COMMAND confirms them"
+        "Judged from the two traces alone: a place that is named is not certain; --replay COMMAND confirms it"
     ),
     S.REPLAY_TO_BE_CERTAIN: Phrase(
         sentence="to confirm: the replay uses the reference's values as inputs, so that each place is judged "

@@ -123,7 +123,7 @@ def test_a_program_without_a_seed_is_not_decided(tmp_path: Path) -> None:
     status, outcomes, _ = check(tmp_path, "--only", "repeatable", "--", sys.executable, program)
     assert (status, outcomes["repeatable"]["verdict"]) == (2, "undecided")
     why = read_reason(outcomes["repeatable"], "sentence")
-    assert why == reason(CheckCode.OTHER_WEIGHTS, parameter="head.weight")
+    assert why == reason(CheckCode.OTHER_WEIGHTS, parameter="head.weight", step=0)
 
 
 def test_a_long_program_is_stopped_when_its_steps_are_there(tmp_path: Path) -> None:

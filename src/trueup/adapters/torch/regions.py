@@ -53,6 +53,8 @@ class Region:
     """of inputs"""
     module: str | None = None
     """which module's call it is; None: not called yet"""
+    in_module: bool = True
+    """it is called inside some module's call; with no name, inside the outermost"""
     skipped: str = ""
     """why nothing was measured"""
     calls: list[dict[str, object]] = field(default_factory=list)
@@ -64,6 +66,7 @@ class Region:
             "region": self.number,
             "function": self.function,
             "module": self.module or "",
+            "in_module": self.in_module,
             "operations": sum(node.op.startswith("call") for node in self.graph.graph.nodes),
             "code": self.code,
             "skipped": self.skipped,
@@ -123,7 +126,7 @@ class Regions:
             return
         region.seen.add(where)
         if region.module is None:
-            region.module = where[1]
+            region.module, region.in_module = where[1], frame is not None
         self.busy = True
         begun = _num_generated()
         try:

@@ -41,6 +41,14 @@ def shift_of_labels(ids: Array, labels: Array, ignore_index: int) -> tuple[int |
     return None, None
 
 
+def can_be_told(ids: Array, labels: Array, ignore_index: int) -> bool:
+    """Whether so many labels count, in rows as long as those of ids (B, T), that a shift would show."""
+    width, rest = divmod(labels.size, ids.shape[0])
+    if rest or width not in (ids.shape[1], ids.shape[1] - 1):
+        return False
+    return _agreement(ids, labels.reshape(ids.shape[0], width), ignore_index, 1)[1] >= _FEW
+
+
 def _agreement(ids: Array, labels: Array, ignore_index: int, shift: int) -> tuple[float, int]:
     """Share of used labels that equal the input ``shift`` places on, and over how many."""
     width = labels.shape[1]

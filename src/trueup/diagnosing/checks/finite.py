@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured
+from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun, place_of, site_of
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.not_finite import Caller, Count, How, Origins
@@ -18,6 +19,7 @@ from trueup.types.reason import Reason, reason
 
 _DECISIVE = ("loss", "param_grad", "optimizer", "param")
 """phases in which a value that is not finite does harm; elsewhere it may be masked away, as meant"""
+_KINDS = {"loss": "loss", "param_grad": "gradient of a weight", "optimizer": "update", "param": "weight"}
 _LOW = -65_400.0
 _FLOATS = [name for name, dtype in DTYPES.items() if dtype.kind in ("float", "complex")]
 _MAX_PLACES = 5
@@ -30,6 +32,8 @@ class _Step:
     view: StepView
     origins: list[tuple[dict[str, object], How]]
     decisive: bool
+    looked_at: frozenset[str]
+    """phases of which it holds numbers"""
     rescaled: bool
     """the gradient scaler skipped this step: gradients that overflow are its business"""
 
@@ -38,34 +42,47 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     seen = [_look(run, step, rank) for step, ranks in run.steps.items() for rank in ranks]
     if not seen:
         return judge.undecided(reason(Code.NO_STEP))
-    if not any(one.view.frame["summary"].is_not_null().any() for one in seen):
+    if not any(one.looked_at for one in seen):
         return judge.undecided(reason(Code.NO_STATISTICS))
-    harmful = [one for one in seen if one.decisive and one.origins]
-    notes = _notes(run, [one for one in seen if one not in harmful])
+    harmful = [one for one in seen if one.decisive]
+    unknown = [one for one in seen if one.origins and not one.looked_at & {*_DECISIVE}]
+    notes = _notes(run, [one for one in seen if one not in (*harmful, *unknown)])
     num_records = sum(one.view.frame.height for one in seen)
     numbers: Measured = {"records": num_records}
     if harmful:
-        first = harmful[0]
-        places = [place_of(first.view, row, detail=_detail(row, how)) for row, how in first.origins]
-        row, how = first.origins[0]
-        sentence = reason(
-            Code.NOT_FINITE,
-            is_nan=bool(row["num_nan"]),
-            is_made=how is How.MADE,
-            step=first.view.step,
-            site=places[0].site,
-        )
+        sentence, places = _first(harmful[0])
         return judge.failed(
-            sentence,
-            places=tuple(places[:_MAX_PLACES]),
-            numbers=numbers,
-            notes=notes,
-            next=reason(Code.KEEP_INPUTS),
+            sentence, places=places, numbers=numbers, notes=notes, next=reason(Code.KEEP_INPUTS)
         )
     later = _later_losses(run)
     if later is not None:
         return judge.failed(later, numbers=numbers, notes=notes, next=reason(Code.FIND_CALL))
-    return judge.passed(reason(Code.FINITE, num=num_records), numbers=numbers, notes=notes)
+    if unknown:  # what became of it was not recorded
+        sentence, places = _first(unknown[0])
+        return judge.undecided(
+            sentence, places=places, numbers=numbers, notes=notes, next=reason(Code.KEEP_INPUTS)
+        )
+    return judge.passed(_finite(seen, num_records), numbers=numbers, notes=notes)
+
+
+def _finite(seen: Sequence[_Step], num_records: int) -> Reason:
+    phases = frozenset[str]().union(*(one.looked_at for one in seen))
+    kinds = [_KINDS[phase] for phase in _DECISIVE if phase in phases] or ["activation"]
+    skips = any(one.rescaled for one in seen)
+    return reason(Code.FINITE, num=num_records, kinds=kinds, skips=skips)
+
+
+def _first(seen: _Step) -> tuple[Reason, tuple[Place, ...]]:
+    places = [place_of(seen.view, row, detail=_detail(row, how)) for row, how in seen.origins]
+    row, how = seen.origins[0]
+    sentence = reason(
+        Code.NOT_FINITE,
+        is_nan=bool(row["num_nan"]),
+        is_made=how is How.MADE,
+        step=seen.view.step,
+        site=places[0].site,
+    )
+    return sentence, tuple(places[:_MAX_PLACES])
 
 
 def _look(run: CheckedRun, step: int, rank: int) -> _Step:
@@ -75,15 +92,25 @@ def _look(run: CheckedRun, step: int, rank: int) -> _Step:
     scalars = run.line(step, rank)
     rescaled = bool(scalars.get("skipped"))
     origins = Origins(lambda call: _caller(view, call))
-    found, decisive = [], False
+    found, harmful = [], None
     for row in rows.iter_rows(named=True):
         count = _count(row)
         how = origins.see(row["call"], row["phase"], row["slot"], count)
         gradient = row["phase"] in ("backward", "param_grad")
-        decisive |= not count.finite and row["phase"] in _DECISIVE and not (rescaled and gradient)
+        if harmful is None and not count.finite and row["phase"] in _DECISIVE and not (rescaled and gradient):
+            harmful = row
         if how is not None:
             found.append((row, how))
-    return _Step(view=view, origins=found, decisive=decisive, rescaled=rescaled)
+    if harmful is not None and not found:  # as infinity of minus infinity, which a mask brings
+        found = [(harmful, How.ARRIVED)]
+    held = view.frame.filter(pl.col("num_nan").is_not_null())["phase"].cast(pl.String)
+    return _Step(
+        view=view,
+        origins=found,
+        decisive=harmful is not None,
+        looked_at=frozenset(held.unique()),
+        rescaled=rescaled,
+    )
 
 
 def _with_counts(records: pl.DataFrame) -> pl.DataFrame:
@@ -138,10 +165,9 @@ def _detail(row: dict[str, Any], how: How) -> Reason:
 
 def _notes(run: CheckedRun, harmless: list[_Step]) -> tuple[Reason, ...]:
     notes = []
-    made = [(one, row) for one in harmless for row, _ in one.origins if not one.rescaled]
+    made = list(dict.fromkeys(site_of(row) for one in harmless for row, _ in one.origins if not one.rescaled))
     if made:
-        _, row = made[0]
-        notes.append(reason(Code.MASKED_AWAY, num=len(made), site=site_of(row)))
+        notes.append(reason(Code.MASKED_AWAY, num=len(made), site=made[0]))
     skipped = list(dict.fromkeys(one.view.step for one in harmless if one.rescaled))  # once for all ranks
     if skipped:
         notes.append(reason(Code.STEPS_SKIPPED, step=skipped[0], more=len(skipped) - 1))

@@ -18,6 +18,9 @@ _SLACK = 2e-3
 
 
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
+    lines = [line for rank in run.ranks for line in run.scalars(rank).values()]
+    if not any(_reported(line) is not None for line in lines):
+        return judge.nothing(reason(Code.NO_NORM))
     if _elsewhere(run):
         return judge.nothing(reason(Code.NORM_OF_MASTERS))
     compared: list[tuple[int, int, float, float, float]] = []
@@ -68,8 +71,8 @@ def _reported(line: ScalarLine) -> float | None:
 
 def _norms(run: CheckedRun, step: int, rank: int) -> tuple[float, float, float] | None:
     """L2 norm and largest magnitude over what was accumulated, and the relative difference allowed."""
-    frame = run.view(step, rank).frame_of("param_grad", "accumulated")
-    if not frame.height or frame["placement"].is_not_null().any():
+    frame = _accumulated(run, step, rank)
+    if frame is None:
         return None
     last = frame.group_by("call", maintain_order=True).last()
     if last.select(pl.sum_horizontal("num_nan", "num_posinf", "num_neginf").sum()).item():
@@ -80,10 +83,18 @@ def _norms(run: CheckedRun, step: int, rank: int) -> tuple[float, float, float] 
     return math.sqrt(squares), float(largest), max(_SLACK, 16 * eps)
 
 
+def _accumulated(run: CheckedRun, step: int, rank: int) -> pl.DataFrame | None:
+    """Whole gradients of a step; None where there are none, or shards."""
+    frame = run.view(step, rank).frame_of("param_grad", "accumulated")
+    return frame if frame.height and not frame["placement"].is_not_null().any() else None
+
+
 def _without(run: CheckedRun, judge: Judge) -> CheckOutcome:
-    lines = [line for rank in run.ranks for line in run.scalars(rank).values()]
-    if not any(_reported(line) is not None for line in lines):
-        return judge.nothing(reason(Code.NO_NORM))
+    for step, ranks in run.steps.items():
+        for rank in ranks:
+            reported, frame = _reported(run.line(step, rank)), _accumulated(run, step, rank)
+            if reported is not None and frame is not None:
+                return judge.undecided(reason(Code.NORM_NOT_FINITE))
     return judge.undecided(reason(Code.NORM_NOT_CAPTURED))
 
 
@@ -97,9 +108,15 @@ def _limit(run: CheckedRun) -> Reason | None:
     return None
 
 
+def _num_replicas(run: CheckedRun, rank: int) -> int:
+    """Ranks that hold the same weights, captured or not: of the wrapper's group, else of the run."""
+    group = (run.facts(rank).get("groups") or {}).get("weights")
+    return len(group) if group else run.world_size
+
+
 def _causes(run: CheckedRun, step: int, rank: int, factor: float) -> tuple[Reason, ...]:
     line = run.line(step, rank)
-    microbatches, replicas = line.get("microbatches") or 1, len(run.ranks)
+    microbatches, replicas = line.get("microbatches") or 1, _num_replicas(run, rank)
     known = [
         (line.get("loss_scale"), reason(Code.NOT_UNSCALED)),
         (math.sqrt(replicas), reason(Code.REPLICAS_COUNTED, num=replicas)),

@@ -58,8 +58,11 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         "frozen_by_mistake": len(holes),
     }
     if not (missing or zero or holes):
-        num_steps = sum(rank in ranks for ranks in run.steps.values())
-        every = reason(Code.EVERY_GRADIENT, num=len(trainable), steps=num_steps)
+        num_steps = sum(
+            rank in ranks and _has_gradients(run, step, rank) for step, ranks in run.steps.items()
+        )
+        num = len(trainable) - len(unreached) - len(blocked)
+        every = reason(Code.EVERY_GRADIENT, num=num, steps=num_steps)
         return judge.passed(every, numbers=numbers, notes=notes)
     parts = [
         (missing, reason(Code.MISSING)),
@@ -118,13 +121,20 @@ def _behind_zero_weights(
     )
 
 
+_SLOTS = ("local", "accumulated", "clipped")
+
+
+def _has_gradients(run: CheckedRun, step: int, rank: int) -> bool:
+    return bool(run.view(step, rank).frame_of("param_grad", *_SLOTS).height)
+
+
 def _gradients(run: CheckedRun, rank: int) -> dict[str, bool]:
     """Parameter -> whether its gradient was all zeros in every step; absent where it never had one."""
     zero: dict[str, bool] = {}
     for step, ranks in run.steps.items():
         if rank not in ranks:
             continue
-        frame = run.view(step, rank).frame_of("param_grad", "local", "accumulated", "clipped")
+        frame = run.view(step, rank).frame_of("param_grad", *_SLOTS)
         flags = frame.group_by("name", maintain_order=True).agg(
             (pl.col("num_zero") == pl.col("numel")).all().alias("zero")
         )

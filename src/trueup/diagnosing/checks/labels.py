@@ -13,7 +13,12 @@ import polars as pl
 
 from trueup.batches.labels import IGNORE_INDEX, whole_labels
 from trueup.comparing.losses.calls import reduction_of
-from trueup.diagnosing.checks.alignment import first_loss_problem, labelled_padding, shift_of_labels
+from trueup.diagnosing.checks.alignment import (
+    can_be_told,
+    first_loss_problem,
+    labelled_padding,
+    shift_of_labels,
+)
 from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
 from trueup.diagnosing.checks.run import CheckedRun, place_of
 from trueup.diagnosing.step_calls import INTEGERS, embedded
@@ -47,6 +52,8 @@ class _Seen:
 
     problem: Reason | None = None
     shift: int | None = None
+    is_told: bool = False
+    """there are enough labels beside ids to tell a shift"""
     ignored: float = 0.0
     loss: float | None = None
 
@@ -74,15 +81,21 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         batch, problem = wrong[0]
         place = place_of(batch.view, batch.labels, problem)
         return judge.failed(problem, places=(place, *_input_place(batch)), numbers=numbers)
-    if seen[0][1].shift is None:
-        return judge.nothing(reason(Code.NOT_NEXT_TOKEN), numbers=numbers, notes=_notes(seen))
-    size = batches[0].vocabulary
+    fitting = sum(one.shift is not None for _, one in seen)
+    if not fitting:
+        why = Code.NOT_NEXT_TOKEN if any(one.is_told for _, one in seen) else Code.SHIFT_UNKNOWN
+        return judge.nothing(reason(why), numbers=numbers, notes=_notes(seen))
+    size, step = batches[0].vocabulary, batches[0].view.step
     fit = reason(
         Code.LABELS_FIT,
         ignored=ignored,
         first_loss=seen[0][1].loss,
         vocabulary=size,
-        expected=math.log(size) if size else None,
+        expected=math.log(size) if size and step == 0 else None,
+        step=step,
+        num=fitting,
+        total=len(seen),
+        is_in_range=all(one.vocabulary is not None for one in batches),
     )
     return judge.passed(fit, numbers=numbers, notes=_notes(seen))
 
@@ -154,14 +167,15 @@ def _look(run: CheckedRun, batch: _Batch) -> _Seen:
     if not used.any():
         return _Seen(problem=_of_batch(batch, reason(Code.ALL_IGNORED, index=batch.ignore_index)))
     problem = _out_of_range(batch, labels[labels != batch.ignore_index])
-    shift = None
+    shift, is_told = None, False
     if ids is not None:
+        is_told = can_be_told(ids, labels, batch.ignore_index)
         shift, wrong = shift_of_labels(ids, labels, batch.ignore_index)
         problem = problem or wrong or _on_padding(run, batch, ids, labels, shift)
     if batch is not None and step == 0 and batch.microbatch == 0:
         problem = problem or first_loss_problem(loss, batch.vocabulary)
     problem = None if problem is None else _of_batch(batch, problem)
-    return _Seen(problem=problem, shift=shift, ignored=ignored, loss=loss)
+    return _Seen(problem=problem, shift=shift, is_told=is_told, ignored=ignored, loss=loss)
 
 
 def _whole(run: CheckedRun, batch: _Batch, ids: Array | None) -> Array | None:

@@ -48,26 +48,32 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     wrong = [(pair, why) for pair in pairs if (why := _difference(run, rank, pair)) is not None]
     exact = sum(pair.copy["tensor"] is not None and pair.master["tensor"] is not None for pair in pairs)
     numbers: Measured = {"pairs": len(pairs), "wrong": len(wrong), "bit_for_bit": exact}
+    total = _num_copies(pairs)
     if wrong:
         places = tuple(_place(pair, why) for pair, why in wrong[:_MAX_PLACES])
-        first = _of_master(*wrong[0])
-        sentence = reason(Code.NOT_ROUNDED, first, num=len(wrong), total=len(pairs), site=places[0].site)
+        num, first = _num_copies([pair for pair, _ in wrong]), _of_master(*wrong[0])
+        sentence = reason(Code.NOT_ROUNDED, first, num=num, total=total, site=places[0].site)
         return judge.failed(sentence, places=places, numbers=numbers, next=reason(Code.COPY_MASTERS))
     starts = [(pair, k) for pair in pairs if (k := _start(run, rank, pair)) is not None]
     anew = [(pair, k) for pair, k in starts if is_at(k, 1)]
     numbers |= {"made_anew": len(anew), "kept": sum(is_at(k, 0) for _, k in starts)}
     if anew:
-        places = tuple(_place_of_start(pair, k) for pair, k in anew[:_MAX_PLACES])
-        sentence = reason(
-            Code.MASTERS_RESTARTED,
-            _share(anew[0][1]),
-            num=len(anew),
-            total=len(pairs),
-            site=places[0].site,
-        )
-        return judge.failed(sentence, places=places, numbers=numbers, next=reason(Code.KEEP_APART))
-    equal = reason(Code.MASTERS_EQUAL, num=len(pairs), is_exact=exact == len(pairs))
+        return _made_anew(judge, anew, numbers, total)
+    equal = reason(Code.MASTERS_EQUAL, num=total, is_exact=exact == len(pairs))
     return judge.passed(equal, numbers=numbers)
+
+
+def _made_anew(judge: Judge, anew: list[tuple[_Pair, Share]], numbers: Measured, total: int) -> CheckOutcome:
+    places = tuple(_place_of_start(pair, k) for pair, k in anew[:_MAX_PLACES])
+    num = _num_copies([pair for pair, _ in anew])
+    share = _share(anew[0][1])
+    sentence = reason(Code.MASTERS_RESTARTED, share, num=num, total=total, site=places[0].site)
+    return judge.failed(sentence, places=places, numbers=numbers, next=reason(Code.KEEP_APART))
+
+
+def _num_copies(pairs: list[_Pair]) -> int:
+    """Working copies, each once for all steps."""
+    return len({pair.copy["name"] for pair in pairs})
 
 
 def _pairs(run: CheckedRun, rank: int) -> Iterator[_Pair]:
@@ -123,10 +129,12 @@ def _difference(run: CheckedRun, rank: int, pair: _Pair) -> Reason | None:
     copy, master = pair.copy, pair.master
     target, reference = run.values(pair.step + 1, rank, copy), run.values(pair.step, rank, master)
     if target is not None and reference is not None:
-        num = int((target.view(np.uint16) != _bits(reference, copy["dtype"])).sum())
+        held, expected = target.view(np.uint16), _bits(reference, copy["dtype"])
+        both_nan = np.isnan(_wide(held, copy["dtype"])) & np.isnan(reference)
+        num = int(((held != expected) & ~both_nan).sum())
         return reason(Code.VALUES_DIFFER, num=num, total=target.size) if num else None
     for name, word in (("maximum", "largest"), ("minimum", "smallest")):
-        if copy[name] is None or master[name] is None:
+        if copy[name] is None or master[name] is None or np.isnan([copy[name], master[name]]).all():
             continue
         rounded = _value(_bits(np.array([master[name]], np.float32), copy["dtype"]), copy["dtype"])
         if rounded != copy[name]:
@@ -215,9 +223,11 @@ def _without_masters(run: CheckedRun, judge: Judge, rank: int, low: list[str]) -
     steps = [step for step, ranks in run.steps.items() if rank in ranks]
     if not any(step + 1 in steps for step in steps):
         return judge.undecided(reason(Code.TWO_STEPS))
-    dtype = next(p["dtype"] for p in run.parameters(rank) if p["fqn"] == low[0])
-    eps = 2 * DTYPES[dtype].eps
-    return judge.nothing(reason(Code.NO_MASTERS, num=len(low), dtype=dtype, below=eps / 2))
+    dtypes = {p["fqn"]: p["dtype"] for p in run.parameters(rank)}
+    dtype = dtypes[low[0]]
+    num = sum(dtypes[name] == dtype for name in low)
+    # half the spacing, of the largest numbers that have it: twice as large as those at a power of 2
+    return judge.nothing(reason(Code.NO_MASTERS, num=num, dtype=dtype, below=DTYPES[dtype].eps / 2))
 
 
 CHECK = FunctionCheck("master_weights", "The working copy is the rounded master weight", _judge)

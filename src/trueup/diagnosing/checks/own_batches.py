@@ -28,7 +28,9 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     if not compared:
         return judge.undecided(reason(Code.NO_BATCH_DIGEST))
     if not same:
-        return judge.passed(reason(Code.BATCHES_DIFFER, num=compared), numbers=numbers)
+        return judge.passed(
+            reason(Code.BATCHES_DIFFER, num=compared, is_grouped=bool(groups)), numbers=numbers
+        )
     sentence = reason(Code.SAME_BATCH, num=len(same), total=compared, step=same[0])
     if not (groups or run.replicated):
         limit = reason(Code.MAYBE_TENSOR_PARALLEL)

@@ -27,11 +27,13 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     large: list[tuple[Place, Reason]] = []
     small: list[Place] = []
     num_gradients = num_small = num_small_parameters = num_floating = 0
+    is_scaled = False
     for step, ranks in run.steps.items():
         for rank in ranks:
             view = run.view(step, rank)
             num_floating += view.frame.filter(pl.col("dtype").is_in(_FLOATS)).height
             scaled = bool(run.line(step, rank).get("loss_scale"))
+            is_scaled |= scaled
             large += _near_maximum(view, scaled=scaled)
             gradients = _half_gradients(view)
             num_gradients += gradients.height
@@ -49,9 +51,12 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         return judge.failed(sentence, places=places, numbers=numbers)
     if num_small_parameters or num_small > _FEW * max(num_gradients, 1):
         tiny = reason(Code.BELOW_NORMAL, num=num_small, total=num_gradients, site=small[0].site)
-        advice = reason(Code.SCALE_LOSS)
+        first_small = small[0].detail
+        dtype = None if first_small is None else first_small.place("dtype")
+        advice = reason(Code.SCALE_LOSS, is_scaled=is_scaled, dtype=dtype)
         return judge.failed(tiny, places=tuple(small[:_MAX_PLACES]), numbers=numbers, next=advice)
-    return judge.passed(reason(Code.IN_RANGE, num_gradients=num_gradients), numbers=numbers)
+    clear = reason(Code.IN_RANGE, num_gradients=num_gradients, num_small=num_small, is_scaled=is_scaled)
+    return judge.passed(clear, numbers=numbers)
 
 
 _FLOATS = [name for name, dtype in DTYPES.items() if dtype.kind == "float"]
@@ -109,7 +114,8 @@ def _half_gradients(view: StepView) -> pl.DataFrame:
         {name: DTYPES[name].smallest_normal for name in _HALVES}, default=0.0, return_dtype=pl.Float64
     )
     phases = pl.col("phase").is_in(["backward", "param_grad"]) & pl.col("dtype").is_in(_HALVES)
-    nonzero = pl.col("numel") - pl.col("num_zero") - pl.col("num_nan")
+    infinite = pl.col("num_posinf") + pl.col("num_neginf")
+    nonzero = pl.col("numel") - pl.col("num_zero") - pl.col("num_nan") - infinite
     return (
         view.frame.filter(phases & (pl.col("slot") != "clipped"))
         .with_columns(normal=normal, nonzero=nonzero)

@@ -33,9 +33,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     compared = 0
     for step, rank in shared:
         joined = _joined(run, step, rank)
-        compared += joined.filter(
-            pl.col("digest").is_not_null() & pl.col("digest_again").is_not_null()
-        ).height
+        compared += joined.filter(pl.col("digest") == pl.col("digest_again")).height
         apart = _without_unread(joined, joined.filter(pl.col("digest") != pl.col("digest_again")))
         if apart.height:
             return _differing(run, judge, step, rank, joined, apart)
@@ -96,11 +94,12 @@ def _differing(
     first = apart.row(0, named=True)
     total = joined.filter(pl.col("digest_again").is_not_null()).height
     numbers: Measured = {"step": step, "rank": rank, "differing": apart.height, "records": total}
-    before = joined.filter((pl.col("record") < first["record"]) & pl.col("digest_again").is_not_null()).height
-    places = (place_of(view, first, _cause(first)), *_more_places(run, step, rank, apart, first))
+    equal = pl.col("digest") == pl.col("digest_again")
+    before = joined.filter((pl.col("record") < first["record"]) & equal).height
+    places = (place_of(view, first, _cause(first)), *_more_places(run, step, rank, joined, apart, first))
     if first["phase"] == "param" and step == min(run.steps):
         return judge.undecided(
-            reason(Code.OTHER_WEIGHTS, parameter=first["name"]),
+            reason(Code.OTHER_WEIGHTS, parameter=first["name"], step=step),
             places=places,
             numbers=numbers,
             next=reason(Code.SEED_OUTSIDE),
@@ -113,16 +112,23 @@ def _differing(
             numbers=numbers,
             next=reason(Code.SEED_OUTSIDE),
         )
+    cause = places[0].detail
+    is_drawn = cause is not None and cause.code is Code.RANDOM_NUMBERS
     return judge.failed(
         reason(Code.NOT_REPEATED, step=step, site=site_of(first), before=before),
         places=places[:_MAX_PLACES],
         numbers=numbers,
-        next=reason(Code.DETERMINISTIC),
+        next=reason(Code.SEED_OUTSIDE if is_drawn else Code.DETERMINISTIC),
     )
 
 
 def _more_places(
-    run: CheckedRun, step: int, rank: int, apart: pl.DataFrame, first: dict[str, object]
+    run: CheckedRun,
+    step: int,
+    rank: int,
+    joined: pl.DataFrame,
+    apart: pl.DataFrame,
+    first: dict[str, object],
 ) -> list[Place]:
     """Later calls whose outputs differ though their inputs do not: often there is more than one source."""
     view = run.view(step, rank)
@@ -130,8 +136,12 @@ def _more_places(
     fed = forward.filter(pl.col("slot").str.starts_with("input"))["call"]
     later = forward.filter((pl.col("call") != first["call"]) & ~pl.col("call").is_in(fed.implode()))
     later = later.unique(subset=["call"], keep="first", maintain_order=True)
+    inputs = joined.filter((pl.col("phase") == "forward") & pl.col("slot").str.starts_with("input"))
+    same = (pl.col("digest") == pl.col("digest_again")).fill_null(value=False).all()
+    given = set(inputs.group_by("call").agg(same.alias("same")).filter("same")["call"])
+    equal = reason(Code.EQUAL_INPUTS)
     return [
-        place_of(view, row, _cause(row) or reason(Code.EQUAL_INPUTS))
+        place_of(view, row, _cause(row) or (equal if row["call"] in given else None))
         for row in later.head(_MAX_PLACES).to_dicts()
     ]
 

@@ -23,6 +23,7 @@ _WORDS = {
 }
 
 
+_KINDS = {"weights": {"value", "param"}, "gradients": {"accumulated", "clipped"}}
 _COLUMNS = ("name", "slot", "digest", "shape", "placement", "l2_norm")
 """others may be of one rank alone"""
 
@@ -33,6 +34,8 @@ class _Difference:
     name: str
     slot: str
     rank: int
+    first: int
+    """rank that it differs from"""
     shapes_differ: bool
     sharded: bool
     ratio: float | None
@@ -50,35 +53,43 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     if groups and all(len(group) < 2 for group in groups):
         return judge.nothing(reason(Code.ONE_REPLICA))
     experts = run.groups("experts")
-    compared, apart = 0, list[_Difference]()
+    compared, apart, slots = 0, list[_Difference](), set[str]()
     for step, ranks in steps.items():
         for group in groups or [ranks]:
             members = [rank for rank in group if rank in ranks]
             if len(members) < 2:
                 continue
-            count, found = _differences(run, step, members)
-            compared += count
+            seen, found = _differences(run, step, members)
             own = [one for one in found if not (experts and experts != groups and _EXPERT.search(one.name))]
+            compared += len(seen) - (len(found) - len(own))
+            slots |= set(seen)
             apart += own
     numbers: Measured = {"ranks": len(run.ranks), "compared": compared, "differing": len(apart)}
     if not compared:
         return judge.undecided(reason(Code.NO_WEIGHT_DIGESTS), numbers=numbers)
     if not apart:
-        equal = reason(Code.REPLICAS_EQUAL, num=compared, ranks=len(run.ranks))
+        told = {word: slots & held for word, held in _KINDS.items()}
+        kinds = [word for word, held in told.items() if held]
+        equal = reason(
+            Code.REPLICAS_EQUAL, num=compared, ranks=len(run.ranks), groups=max(len(groups), 1), kinds=kinds
+        )
         return judge.passed(equal, numbers=numbers)
     first = apart[0]
     places = tuple(_place(one) for one in apart[:_MAX_PLACES])
     why = _why_not_replicas(run, apart)
     if why is not None:
-        open_ = reason(Code.REPLICA_DIFFERS, why, parameter=first.name)
+        cut = next((one for one in apart if one.shapes_differ), first)
+        named = cut if why.code is Code.SHAPES_DIFFER else first
+        open_ = reason(Code.REPLICA_DIFFERS, why, parameter=named.name)
         return judge.undecided(open_, places=places, numbers=numbers)
-    num = len({one.name for one in apart})
+    num = len({one.name for one in apart if (one.slot, one.step) == (first.slot, first.step)})
     sentence = reason(Code.REPLICAS_DIFFER, slot=first.slot, step=first.step, parameter=first.name, num=num)
     return judge.failed(sentence, places=places, numbers=numbers, next=_advice(first))
 
 
-def _differences(run: CheckedRun, step: int, ranks: list[int]) -> tuple[int, list[_Difference]]:
-    """How many were compared, and what differs: weights first, then gradients, then updated weights."""
+def _differences(run: CheckedRun, step: int, ranks: list[int]) -> tuple[list[str], list[_Difference]]:
+    """The slot of each that was compared, and what differs: weights first, then gradients, then updated
+    weights."""
     frames = []
     for rank in ranks:
         view = run.view(step, rank)
@@ -105,7 +116,7 @@ def _differences(run: CheckedRun, step: int, ranks: list[int]) -> tuple[int, lis
     apart = together.filter(pl.col("digests") > 1).to_dicts()
     order = list(_WORDS)
     apart.sort(key=lambda row: order.index(row["slot"]))
-    return together.height, [_difference(step, row) for row in apart]
+    return together["slot"].cast(pl.String).to_list(), [_difference(step, row, ranks[0]) for row in apart]
 
 
 def _reduced_only(frame: pl.DataFrame, parameters: set[str]) -> pl.DataFrame:
@@ -121,12 +132,13 @@ def _reduced_only(frame: pl.DataFrame, parameters: set[str]) -> pl.DataFrame:
     return frame.filter(~before & (pl.col("name").is_in(sorted(parameters)) if own else pl.lit(value=True)))
 
 
-def _difference(step: int, row: dict[str, Any]) -> _Difference:
+def _difference(step: int, row: dict[str, Any], first: int) -> _Difference:
     return _Difference(
         step=step,
         name=row["name"],
         slot=row["slot"],
         rank=row["rank"],
+        first=first,
         shapes_differ=row["shapes"] > 1,
         sharded=row["sharded"],
         ratio=row["largest"] / row["smallest"] if row["smallest"] else None,
@@ -154,7 +166,7 @@ def _place(one: _Difference) -> Place:
         site=f"{one.name} · {_WORDS[one.slot]}",
         step=one.step,
         rank=one.rank,
-        detail=reason(Code.FROM_RANK_0, ratio=one.ratio),
+        detail=reason(Code.FROM_RANK_0, ratio=one.ratio, first=one.first),
     )
 
 

@@ -54,12 +54,14 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     if run.replicated:
         same += across
     if same:
+        advice = Code.RESTORE_STATE if same[0][0].code is Code.RECOMPUTED else Code.FIND_SEED
         return judge.failed(
             same[0][0], places=tuple(place for _, place in same[:_MAX_PLACES]), numbers=numbers,
-            next=reason(Code.FIND_SEED),
+            next=reason(advice),
         )  # fmt: skip
     notes = (reason(Code.SHARED_MASKS, num=len(across)),) if across else ()
-    differ = reason(Code.MASKS_DIFFER, num=num, ranks=len(by_rank))
+    drawn = sum(mask.row["mode"] == "train" for masks in by_rank.values() for mask in masks)
+    differ = reason(Code.MASKS_DIFFER, num=drawn, ranks=len(by_rank), is_shared=bool(across))
     return judge.passed(differ, numbers=numbers, notes=notes)
 
 
@@ -92,7 +94,12 @@ def _same_within(masks: list[_Mask]) -> list[tuple[Reason, Place]]:
                 other_microbatch=later.row["microbatch"],
                 rank=later.view.rank,
             )
-            detail = reason(Code.SAME_AS, site=site_of(first.row))
+            detail = reason(
+                Code.SAME_AS,
+                site=site_of(first.row),
+                step=first.view.step,
+                microbatch=first.row["microbatch"],
+            )
             found.append((same, place_of(later.view, later.row, detail)))
     return found
 
@@ -115,7 +122,8 @@ def _redrawn(run: CheckedRun) -> Iterator[tuple[Reason, Place]]:
             pairs = again.join(first.select(*_MODULE, forward="digest"), on=_MODULE, maintain_order="left")
             other = pairs.filter(pl.col("digest") != pl.col("forward"))
             fed = other.filter(pl.col("slot").str.starts_with("input"))["call"]
-            own = other.filter(~pl.col("call").is_in(fed.implode()))
+            told = pairs.filter(pl.col("slot").str.starts_with("input"))["call"]
+            own = other.filter(~pl.col("call").is_in(fed.implode()) & pl.col("call").is_in(told.implode()))
             if own.height:
                 row = own.row(0, named=True)
                 differs = reason(Code.RECOMPUTED, site=site_of(row), step=step)
@@ -123,16 +131,17 @@ def _redrawn(run: CheckedRun) -> Iterator[tuple[Reason, Place]]:
 
 
 def _same_across(by_rank: dict[int, list[_Mask]]) -> list[tuple[Reason, Place]]:
-    ranks = sorted(by_rank)
-    first = {m.key: m for m in by_rank[ranks[0]] if m.row["mode"] == "train"}
     found = []
-    for rank in ranks[1:]:
-        for mask in by_rank[rank]:
-            other = first.get(mask.key)
-            if mask.row["mode"] == "train" and other is not None and same_stream(other.sample, mask.sample):
-                site = site_of(mask.row)
-                same = reason(Code.SAME_MASK_ON_RANKS, site=site, first=ranks[0], rank=rank)
-                detail = reason(Code.SAME_AS_RANK, rank=ranks[0])
+    earlier: dict[tuple[object, ...], list[_Mask]] = {}
+    for rank in sorted(by_rank):
+        for mask in (one for one in by_rank[rank] if one.row["mode"] == "train"):
+            others = earlier.setdefault(mask.key, [])
+            other = next((one for one in others if same_stream(one.sample, mask.sample)), None)
+            others.append(mask)
+            if other is not None and other.view.rank != rank:
+                first = other.view.rank
+                same = reason(Code.SAME_MASK_ON_RANKS, site=site_of(mask.row), first=first, rank=rank)
+                detail = reason(Code.SAME_AS_RANK, rank=first)
                 found.append((same, place_of(mask.view, mask.row, detail)))
     return found
 
@@ -160,7 +169,9 @@ def _without(run: CheckedRun, judge: Judge) -> CheckOutcome:
                 names.str.contains("dropout").any()
                 and not run.view(step, rank).frame_of("forward", SLOT).height
             ):
-                arguments = calls.filter(names.str.ends_with(".dropout"))["arguments"].cast(pl.String)
+                arguments = calls.filter(
+                    names.str.contains("dropout") & (calls["kind"].cast(pl.String) == "api")
+                )["arguments"].cast(pl.String)
                 if any(_is_on(text) for text in arguments):
                     return judge.undecided(reason(Code.NO_SAMPLES))
     return judge.nothing(reason(Code.NO_DROPOUT))
@@ -169,7 +180,7 @@ def _without(run: CheckedRun, judge: Judge) -> CheckOutcome:
 def _is_on(arguments: str | None) -> bool:
     """Whether a dropout call was training, with a probability above 0."""
     values = list(json.loads(arguments or "{}").values())
-    zero = any(isinstance(value, float) and value == 0 for value in values)
+    zero = any(not isinstance(value, bool) and value == 0 for value in values)
     return any(value is True for value in values) and not zero
 
 

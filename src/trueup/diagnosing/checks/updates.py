@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +29,11 @@ class _Seen:
     strangers: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """tensors an optimizer updated that are no parameters of the model, with their shapes"""
     too_small: dict[str, Reason] = field(default_factory=dict)
-    """unchanged parameters whose dtype cannot hold so small an update -> why"""
+    """unchanged parameters whose dtype cannot hold so small an update in any judged step -> why"""
+    due: set[str] = field(default_factory=set)
+    """parameters that an update should have changed"""
+    is_recorded: bool = False
+    """what optimizers update was recorded"""
     with_master: set[str] = field(default_factory=set)
     """parameters whose optimizer keeps a master weight in its state"""
     in_a_row: bool = False
@@ -44,7 +49,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         return judge.undecided(reason(Code.NO_STEP))
     seen = _look(run, rank)
     if not seen.judged:
-        why = seen.still or [reason(Code.NONE_IN_STEPS)]
+        why = seen.still or [reason(Code.NONE_DUE if seen.steps else Code.NONE_IN_STEPS)]
         return judge.undecided(reason(Code.NO_UPDATE, *why), next=reason(Code.CAPTURE_MORE))
     shapes = {p["fqn"]: tuple(p["shape"]) for p in run.parameters(rank)}
     waiting = _waiting(seen, shapes)
@@ -60,7 +65,8 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         notes += (reason(Code.AWAITING, num=len(waiting)),)
     steps = {"first": seen.steps[0], "last": seen.steps[-1]}
     if not kept:
-        changed = reason(Code.ALL_CHANGED, num=len(seen.judged), **steps)
+        num = len(seen.judged & seen.changed)
+        changed = reason(Code.ALL_CHANGED, num=num, total=len(seen.judged), **steps)
         return judge.passed(changed, numbers=numbers, notes=notes)
     places = tuple(
         Place(site=name, step=seen.steps[0], rank=rank, detail=_why(name, seen, shapes))
@@ -74,7 +80,9 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         parameter=kept[0],
         **steps,
     )
-    return judge.failed(sentence, places=places, numbers=numbers, notes=notes, next=_advice(kept, seen))
+    return judge.failed(
+        sentence, places=places, numbers=numbers, notes=notes, next=_advice(kept, seen, shapes)
+    )
 
 
 def _waiting(seen: _Seen, shapes: dict[str, tuple[int, ...]]) -> set[str]:
@@ -100,6 +108,7 @@ def _look(run: CheckedRun, rank: int) -> _Seen:
         after = _digests(view.frame_of("optimizer", "param"))
         state = view.frame_of("optimizer").filter(pl.col("slot").str.contains("master|fp32|float32"))
         seen.with_master |= set(state["name"])
+        seen.is_recorded |= bool(after)
         for name in after:
             if name in known:
                 seen.given.add(name)
@@ -118,6 +127,8 @@ def _look(run: CheckedRun, rank: int) -> _Seen:
             _with_gradient(view.frame_of("param_grad")),
             rates,
         )
+    for name in seen.too_small.keys() & (seen.due | seen.changed):
+        del seen.too_small[name]
     return seen
 
 
@@ -133,17 +144,17 @@ def _compare(
         then = later.get(name) or after.get(name)
         if name not in with_gradient or then is None or row["digest"] is None:
             continue
-        seen.judged.add(name)
-        if then["digest"] != row["digest"]:
+        is_changed = then["digest"] != row["digest"]
+        why = None if is_changed else _below_resolution(row, max(rates) if rates else None)
+        if is_changed:
             seen.changed.add(name)
-            continue
-        why = _below_resolution(row, max(rates) if rates else None)
-        if why is None:
-            continue
-        if row["dtype"] in ("float32", "float64"):
-            seen.judged.discard(name)  # a rate this small warms up: no update is due
+        elif why is None:
+            seen.due.add(name)
+        elif row["dtype"] in ("float32", "float64"):
+            continue  # a rate this small warms up: no update is due
         else:
             seen.too_small[name] = why
+        seen.judged.add(name)
 
 
 def _digests(frame: pl.DataFrame) -> dict[str, dict[str, Any]]:
@@ -158,17 +169,21 @@ def _below_resolution(row: dict[str, Any], rate: float | None) -> Reason | None:
     """Whether an update of about the learning rate is less than half a step of the dtype at this size."""
     if rate is None or row["dtype"] not in DTYPES or row["smallest_nonzero"] is None:
         return None
-    step = 2 * DTYPES[row["dtype"]].eps * row["smallest_nonzero"]
+    size = row["smallest_nonzero"]
+    step = (
+        2
+        * DTYPES[row["dtype"]].eps
+        * 2.0 ** math.floor(math.log2(max(size, DTYPES[row["dtype"]].smallest_normal)))
+    )
     if rate >= step / 2:
         return None
-    size = row["smallest_nonzero"]
     return reason(Code.LOST_IN_ROUNDING, rate=rate, dtype=row["dtype"], spacing=step, size=size)
 
 
 def _why(name: str, seen: _Seen, shapes: dict[str, tuple[int, ...]]) -> Reason:
     if name in seen.too_small:
         return seen.too_small[name]
-    if name in seen.given:
+    if name in seen.given or not seen.is_recorded:
         return reason(Code.SAME_BITS)
     if shapes.get(name) in seen.strangers.values():
         other = next(n for n, shape in seen.strangers.items() if shape == shapes[name])
@@ -176,14 +191,18 @@ def _why(name: str, seen: _Seen, shapes: dict[str, tuple[int, ...]]) -> Reason:
     return reason(Code.NOT_HELD)
 
 
-def _advice(kept: list[str], seen: _Seen) -> Reason:
-    if any(name in seen.too_small for name in kept):
-        return reason(Code.KEEP_MASTERS)
-    if seen.strangers:
-        return reason(Code.OPTIMIZER_LAST)
-    if any(name not in seen.given for name in kept):
-        return reason(Code.ALL_PARAMETERS)
-    return reason(Code.FIND_RESTORE)
+def _advice(kept: list[str], seen: _Seen, shapes: dict[str, tuple[int, ...]]) -> Reason:
+    why = {_why(name, seen, shapes).code for name in kept}
+    return reason(next(advice for code, advice in _ADVICE.items() if code in why))
+
+
+_ADVICE = {
+    Code.LOST_IN_ROUNDING: Code.KEEP_MASTERS,
+    Code.STALE_PARAMETERS: Code.OPTIMIZER_LAST,
+    Code.NOT_HELD: Code.ALL_PARAMETERS,
+    Code.SAME_BITS: Code.FIND_RESTORE,
+}
+"""why a parameter is unchanged -> what to do, the most telling first"""
 
 
 CHECK = FunctionCheck("updates", "The update changes every parameter", _judge)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from trueup.diagnosing.rl.batch_checks import settings_apart, sides_of
+from trueup.diagnosing.rl.batch_checks import moved_by, settings_apart, sides_of
 from trueup.diagnosing.rl.fits import Case, Value, by_formula, fitted
 from trueup.diagnosing.rl.formulas import Advantages, exact, number, short
 from trueup.diagnosing.rl.steps import Check, StepPair
@@ -204,11 +204,12 @@ def _forms(
         yield from _of_tokens(table, given, quantity)
     if given.values is not None:
         for by in (1, -1):
-            moved = np.roll(given.values, by, axis=1)
-            yield reason(RLCode.VALUES_SHIFTED, by=by, quantity=quantity), replace(given, values=moved)
+            for values in (np.roll(given.values, by, axis=1), moved_by(given.values, by)):
+                said = reason(RLCode.VALUES_SHIFTED, by=by, quantity=quantity)
+                yield said, replace(given, values=values)
     scores = table.get("scores")
     if scores is not None and not np.array_equal(scores, given.rewards):
-        yield reason(RLCode.WITHOUT_KL), replace(given, rewards=scores)
+        yield reason(RLCode.WITHOUT_KL, quantity=quantity), replace(given, rewards=scores)
     if not np.array_equal(given.mask, table.valid):
         yield reason(RLCode.MASK_IGNORED), replace(given, mask=table.valid.astype(np.float64))
 

@@ -45,7 +45,7 @@ def prompts(pair: StepPair) -> Iterator[Check]:
 
 def rewards(pair: StepPair) -> Iterator[Check]:
     """What the reward function gave each sequence, and on which token."""
-    if pair.batch is None:
+    if pair.batch is None or any("scores" not in side for side in pair.batch.whole):
         return
     quantity = pair.quantity(Stage.REWARDS, "scores", "reward")
     both = pair.batch.both("scores")
@@ -60,7 +60,7 @@ def rewards(pair: StepPair) -> Iterator[Check]:
     unit = max(side.unit("scores") for side in (pair.batch.target, pair.batch.reference))
     sums, tokens = Apart.of(target, reference, unit), pair.batch.apart("scores")
     if tokens is None or tokens.agrees:
-        yield quantity.passed(RLCode.EQUAL if tokens is None or not tokens.num_different else RLCode.WITHIN)
+        yield quantity.passed(RLCode.EQUAL) if tokens is None else quantity.agreeing(tokens)
     elif sums.agrees:
         yield quantity.failed(misplaced or _place(pair.batch, both))
     elif _on_every_token(pair.batch, target, reference):
@@ -133,6 +133,7 @@ def masks(pair: StepPair) -> Iterator[Check]:
         return
     quantity = pair.quantity(Stage.ADVANTAGES, "response_mask", "trainer")
     both = pair.batch.both("response_mask")
+    agrees = RLCode.EQUAL if both is not None else RLCode.ALL_COUNT
     ids = (pair.batch.target if both is not None else pair.batch.whole[0]).arrays["responses"]
     if both is None:
         whole = [bool((side.mask == side.valid).all()) for side in pair.batch.whole]
@@ -140,7 +141,7 @@ def masks(pair: StepPair) -> Iterator[Check]:
     if both is None:
         yield quantity.undecided(reason(RLCode.NO_SHARED, quantity="response_mask"))
     elif np.array_equal(*both):
-        yield quantity.passed(RLCode.EQUAL)
+        yield quantity.passed(agrees)
     else:
         yield quantity.failed(mask_said(*both, ids))
 
@@ -148,7 +149,7 @@ def masks(pair: StepPair) -> Iterator[Check]:
 def mask_said(target: Floats, reference: Floats, ids: Array | None = None) -> Reason:
     """How a mask differs. ``ids``: of the tokens."""
     num, total = int((target != reference).sum()), int(reference.sum())
-    earlier, later = _moved(reference, -1), _moved(reference, 1)
+    earlier, later = moved_by(reference, -1), moved_by(reference, 1)
     if np.array_equal(target, earlier * reference):
         # of tokens that count up to the end, the same as a shift
         return reason(RLCode.MASK_END, num=num)
@@ -166,7 +167,8 @@ def mask_said(target: Floats, reference: Floats, ids: Array | None = None) -> Re
     return reason(RLCode.MASK, num=num, total=total)
 
 
-def _moved(mask: Floats, by: int) -> Floats:
+def moved_by(mask: Floats, by: int) -> Floats:
+    """Each row moved by so many places, with zeros where nothing comes from."""
     moved = np.zeros_like(mask)
     width = mask.shape[1]
     moved[:, max(by, 0) : width + min(by, 0)] = mask[:, max(-by, 0) : width + min(-by, 0)]
@@ -226,7 +228,7 @@ def _reward_cases(table: Table, settings: Mapping[str, Setting]) -> list[Case]:
             variants.append((reason(RLCode.KL_KIND, kind=other, wanted=kind), value))
     swapped = less(kind, (ref, old))
     if swapped is not None:
-        variants.append((reason(RLCode.KL_SWAPPED), swapped))
+        variants.append((reason(RLCode.KL_SWAPPED, kind=kind), swapped))
     term = kl(old, ref, kind)
     if term is not None:
         variants += _other_coefficient(

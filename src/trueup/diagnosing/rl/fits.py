@@ -110,7 +110,7 @@ CONSTANTS = ("used", "gamma", "lam")
 
 
 def _told(said: Reason) -> tuple[object, ...]:
-    return said.code, said.places, *(said.number(name) for name in CONSTANTS)
+    return said.code, said.places, *(said.number(name) for name in (*CONSTANTS, "by"))
 
 
 def _determined(variants: Sequence[Reason]) -> Reason:
@@ -162,7 +162,7 @@ def by_formula(
     if apart.agrees:
         if target is not None and reference is not None:
             return quantity.passed(RLCode.BOTH_FAIL)
-        return quantity.passed(RLCode.WITHIN if apart.num_different else RLCode.EQUAL)
+        return quantity.agreeing(apart)
     if not inputs_agree:
         return quantity.follows()
     if not apart.is_beyond:
@@ -186,6 +186,8 @@ def differs(name: str, apart: Apart) -> Reason:
 
 def in_doubt(name: str, apart: Apart) -> Reason:
     """More than rounding explains, less than what is called a fault."""
+    if not apart.is_finite:
+        return reason(RLCode.NOT_FINITE, quantity=name)
     return reason(
         RLCode.IN_DOUBT, quantity=name, rms=apart.rms, allowed=apart.allowed, tokens=apart.num_tokens
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trueup.diagnosing.rl.batch_checks import KL_KINDS, mask_said, settings_apart
+from trueup.diagnosing.rl.batch_checks import KL_KINDS, mask_said, moved_by, settings_apart
 from trueup.diagnosing.rl.fits import SINGLE, Case, Value, by_formula, differs, fitted, in_doubt, scalar
 from trueup.diagnosing.rl.formulas import Aggregation, PolicyLoss, kl, number, short, value_loss
 from trueup.diagnosing.rl.loss_forms import policy_forms, value_forms
@@ -44,10 +44,10 @@ def given(pair: StepPair) -> Iterator[Check]:
     for role, stage in (("actor", Stage.POLICY_LOSS), ("critic", Stage.VALUE_LOSS)):
         if not pair.losses(role, 0) or not pair.losses(role, 1):
             continue
-        found = []
-        for side in (0, 1):
-            table = Table.of(pair.losses(role, side))
-            found.append(dict(_given_other(Pair.of(table, pair.batch.whole[side]))))
+        sides = [Pair.of(Table.of(pair.losses(role, at)), pair.batch.whole[at]) for at in (0, 1)]
+        if all(one.apart(name) is None for one in sides for name in _GIVEN):
+            continue
+        found = [dict(_given_other(one)) for one in sides]
         quantity = pair.quantity(stage, "inputs", role)
         bad = [said for name, said in found[0].items() if name not in found[1]]
         counted = [_counts(pair, role, side) for side in (0, 1)]
@@ -56,7 +56,7 @@ def given(pair: StepPair) -> Iterator[Check]:
         elif counted[0] is not None and counted[1] is None:
             yield quantity.failed(counted[0])
         else:
-            yield quantity.passed(RLCode.EQUAL)
+            yield quantity.passed(RLCode.GIVEN_ALIKE if found[0] else RLCode.GIVEN_HELD)
 
 
 _GIVEN = ("response_mask", "advantages", "old_log_probs", "ref_log_probs", "values", "returns")
@@ -106,7 +106,7 @@ def weights(pair: StepPair) -> Iterator[Check]:
         return
     apart = pair.batch.apart("rollout_weights", pair.unit(), pair.changed("actor"))
     if apart is None or apart.agrees:
-        yield quantity.passed(RLCode.EQUAL if apart is None or not apart.num_different else RLCode.WITHIN)
+        yield quantity.passed(RLCode.EQUAL) if apart is None else quantity.agreeing(apart)
     elif apart.is_beyond and pair.agrees("old_log_probs", "rollout_log_probs") and not pair.has_failed_before:
         yield quantity.failed(differs("rollout_weights", apart))
     else:
@@ -147,7 +147,7 @@ def entropies(pair: StepPair) -> Iterator[Check]:
     inside, unit = first.valid(both[0]), max(pair.unit() or 0.0, first.reference.unit("entropy"))
     apart = Apart.of(both[0][inside], both[1][inside], unit, least=1.0, changed=pair.changed("actor"))
     if apart.agrees:
-        yield quantity.passed(RLCode.WITHIN if apart.num_different else RLCode.EQUAL)
+        yield quantity.agreeing(apart)
     elif not probabilities.agrees or pair.has_failed_before:
         yield quantity.follows()
     elif apart.is_beyond:
@@ -164,8 +164,9 @@ def _counts(pair: StepPair, role: str, side: int) -> Reason | None:
     for records in held.values():
         told = {number(one.settings, "num_tokens", -1) for one in records}
         actual = sum(float(Table.of([one]).mask.sum()) for one in records)
-        if len(told) != 1 or (-1 not in told and told != {actual}):
-            return reason(RLCode.LOCAL_COUNT, told=max(told), actual=actual, calls=len(records))
+        other = told - {-1, actual}
+        if other:
+            return reason(RLCode.LOCAL_COUNT, told=max(other), actual=actual, calls=len(records))
     return None
 
 
@@ -258,15 +259,20 @@ def _other_aggregations(
             said = reason(RLCode.AGGREGATED, mode=mode, wanted=by.mode)
             yield said, value(mode=mode)
             yield said, value(mode=mode, num_tokens=None, num_sequences=None)
-    local = reason(RLCode.LOCAL_COUNT, told=float(table.mask.sum()), actual=by.num_tokens, calls=1)
-    yield local, value(num_tokens=None, num_sequences=None)
+    if by.mode.startswith("seq-mean"):
+        own = float((table.mask.sum(axis=1) > 0).sum())
+        counts = {"told": own, "actual": by.num_sequences, "unit": "sequences"}
+    else:
+        counts = {"told": float(table.mask.sum()), "actual": by.num_tokens, "unit": "tokens"}
+    yield reason(RLCode.LOCAL_COUNT, **counts, calls=1), value(num_tokens=None, num_sequences=None)
     if by.mode == "seq-mean-token-sum-norm":
         yield reason(RLCode.HORIZON), value(horizon=float(table.mask.sum(axis=1).max(initial=1.0)))
     valid = table.valid.astype(np.float64)
     yield reason(RLCode.MASK_IGNORED), value(mask=valid)
     yield reason(RLCode.MASK_IGNORED), value(mask=np.ones_like(valid))
     for step in (1, -1):
-        yield reason(RLCode.MASK_MOVED, by=step), value(mask=np.roll(table.mask, step, axis=1))
+        for moved in (np.roll(table.mask, step, axis=1), moved_by(table.mask, step)):
+            yield reason(RLCode.MASK_MOVED, by=step), value(mask=moved)
     yield reason(RLCode.SIGN), _aggregated(-values, by, None, None if narrow is None else -narrow)
 
 
@@ -341,7 +347,7 @@ def _kl(record: RLRecord, settings: Settings) -> list[Case]:
     def variants() -> Iterator[tuple[Reason, Value | None]]:
         for other in KL_KINDS:
             yield reason(RLCode.KL_KIND, kind=other, wanted=kind), value(now, ref, other)
-        yield reason(RLCode.KL_SWAPPED), value(ref, now, kind)
+        yield reason(RLCode.KL_SWAPPED, kind=kind), value(ref, now, kind)
         for name in ("old_log_probs", "rollout_log_probs"):
             policy = table.get(name)
             if policy is not None:
@@ -388,7 +394,8 @@ def _total(record: RLRecord, settings: Settings) -> list[Case]:
             rest = record.numbers["loss"] - sum(own[n] * parts[n] for n in parts if n != name)
             if parts[name] and factor:
                 used = short(rest / parts[name])
-                said = reason(RLCode.TERM_FACTOR, term=name, used=used, wanted=factor)
+                sign = -1 if name == "entropy_loss" else 1  # which is taken off
+                said = reason(RLCode.TERM_FACTOR, term=name, used=sign * used, wanted=sign * factor)
                 yield said, value({**own, name: used})
 
     return _case(record, "loss", value(own), variants(), Table.of([record]).unit("log_probs"))
@@ -492,7 +499,7 @@ def _updated(pair: StepPair, role: str, name: str, pairs: list[Pair]) -> Check:
     found = [one.apart(name, pair.unit(), pair.changed(role, at + 1)) for at, one in enumerate(pairs)]
     doubtful = [one for one in found[1:] if one is not None and not one.agrees]
     if not doubtful:
-        return quantity.passed(RLCode.WITHIN)
+        return quantity.agreeing(max((one for one in found[1:] if one is not None), key=lambda one: one.rms))
     bad = (StageStatus.FAILED, StageStatus.CONSEQUENCE)
     if pair.has_failed_before or any(one.status in bad for one in pair.found):
         return quantity.follows()

@@ -67,11 +67,18 @@ def repeats(table: Table, settings: Mapping[str, Setting]) -> Reason | None:
 
 
 def _mismatch(table: Table) -> Floats:
-    """Trainer less rollout, of tokens that count."""
+    """Trainer less rollout, of tokens that count; those that are not finite are left out."""
     training, sampled = table.get(OLD), table.get(ROLLOUT)
     assert training is not None
     assert sampled is not None
-    return (training - sampled)[table.mask > 0]
+    inside = (table.mask > 0) & np.isfinite(training) & np.isfinite(sampled)
+    return (training - sampled)[inside]
+
+
+def _is_finite(table: Table) -> bool:
+    """Whether all log-probs of tokens that count are, of both engines."""
+    held = [one[table.mask > 0] for one in (table.get(OLD), table.get(ROLLOUT)) if one is not None]
+    return all(bool(np.isfinite(one).all()) for one in held)
 
 
 def _rollout(pair: StepPair, quantity: Quantity, batch: Pair) -> Check:
@@ -81,7 +88,9 @@ def _rollout(pair: StepPair, quantity: Quantity, batch: Pair) -> Check:
     assert apart is not None
     assert old is not None
     if apart.agrees:
-        return quantity.passed(RLCode.WITHIN if apart.num_different else RLCode.EQUAL)
+        return quantity.agreeing(apart)
+    if not apart.is_finite:
+        return quantity.failed(differs(ROLLOUT, apart)) if old.agrees else quantity.follows()
     noise = rms(_mismatch(batch.reference))
     said = variant(batch, ROLLOUT)
     if old.agrees:
@@ -93,7 +102,7 @@ def _rollout(pair: StepPair, quantity: Quantity, batch: Pair) -> Check:
         return (
             quantity.undecided(in_doubt(ROLLOUT, apart))
             if apart.rms > ENGINES * noise
-            else (quantity.passed(RLCode.WITHIN))
+            else quantity.passed(RLCode.WITHIN_ENGINES, times=ENGINES)
         )
     between = rms(_mismatch(batch.target) - _mismatch(batch.reference)) if _same_mask(batch) else np.inf
     if between <= max(apart.allowed, ENGINES * noise):
@@ -108,6 +117,8 @@ def _same_mask(batch: Pair) -> bool:
 def _engines(pair: StepPair, quantity: Quantity) -> Check:
     """Other tokens: rollout against trainer, beside what the reference has."""
     target, reference = batch_sides(pair)
+    if _is_finite(reference) and not _is_finite(target):
+        return quantity.failed(reason(RLCode.NOT_FINITE, quantity=ROLLOUT))
     own, other = rms(_mismatch(target)), rms(_mismatch(reference))
     unit = max(pair.unit() or 0.0, target.unit(OLD, ROLLOUT))
     old = target.get(OLD)
@@ -115,7 +126,7 @@ def _engines(pair: StepPair, quantity: Quantity) -> Check:
     said = reason(RLCode.ENGINES, target=own, reference=other)
     if own > max(ENGINES * other, DOUBT * allowed) and len(_mismatch(target)) >= ENOUGH:
         return quantity.failed(said, confirmed=False)
-    return quantity.passed(RLCode.WITHIN, said)
+    return quantity.passed(RLCode.WITHIN_ENGINES, said, times=ENGINES)
 
 
 def batch_sides(pair: StepPair) -> tuple[Table, Table]:
@@ -157,7 +168,7 @@ def _given(pair: StepPair, stage: Stage, name: str, role: str) -> Iterator[Check
         else:
             yield quantity.undecided(reason(RLCode.NO_SHARED, quantity=name))
     elif apart.agrees:
-        yield quantity.passed(RLCode.WITHIN if apart.num_different else RLCode.EQUAL)
+        yield quantity.agreeing(apart)
     else:
         yield _differing(pair, quantity, apart, exact)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from trueup.diagnosing.rl.tables import Pair, Table, rms
+from trueup.diagnosing.rl.tables import Apart, Pair, Table, rms
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.numerics.dtypes import DTYPES
 from trueup.store.rollouts import RLRecord, RLStep, Setting
@@ -62,9 +62,15 @@ class Quantity:
             confirmed=confirmed,
         )
 
-    def passed(self, code: RLCode, *evidence: Reason) -> Check:
+    def passed(self, code: RLCode, *evidence: Reason, **facts: float) -> Check:
         """Agrees."""
-        return self.check(StageStatus.PASSED, reason(code, quantity=self.name), *evidence)
+        return self.check(StageStatus.PASSED, reason(code, quantity=self.name, **facts), *evidence)
+
+    def agreeing(self, apart: Apart) -> Check:
+        """Agrees: bit by bit, within rounding, or within rounding that training has carried on."""
+        if not apart.num_different:
+            return self.passed(RLCode.EQUAL)
+        return self.passed(RLCode.WITHIN if apart.rms <= apart.allowed else RLCode.WITHIN_GROWN)
 
     def failed(self, said: Reason, *evidence: Reason, confirmed: bool = True) -> Check:
         """Differs, and nothing before it explains that."""

@@ -50,6 +50,7 @@ class CheckCode(Code):
     NORM_OF_MASTERS = "check.grad_norm.of_master_weights"
     NO_NORM = "check.grad_norm.none_reported"
     NORM_NOT_CAPTURED = "check.grad_norm.not_captured"
+    NORM_NOT_FINITE = "check.grad_norm.not_finite"
     NORM_AGREES = "check.grad_norm.agrees"
     NORM_DIFFERS = "check.grad_norm.differs"
     SEVERAL_OPTIMIZERS = "check.grad_norm.several_optimizers"
@@ -62,6 +63,7 @@ class CheckCode(Code):
     # updates
     NO_UPDATE = "check.updates.none_judged"
     NONE_IN_STEPS = "check.updates.none_captured"
+    NONE_DUE = "check.updates.none_due"
     STEP_SKIPPED = "check.updates.step_skipped"
     RATE_ZERO = "check.updates.learning_rate_zero"
     CAPTURE_MORE = "check.updates.capture_more_steps"
@@ -98,6 +100,7 @@ class CheckCode(Code):
     # labels
     LABELS_FIT = "check.labels.fit"
     NOT_NEXT_TOKEN = "check.labels.not_next_token"
+    SHIFT_UNKNOWN = "check.labels.shift_unknown"
     FIRST_LOSS_LOW = "check.labels.first_loss_low"
     FIRST_LOSS_HIGH = "check.labels.first_loss_high"
     OF_BATCH = "check.labels.of_batch"
@@ -162,6 +165,7 @@ class CheckCode(Code):
     SAME_AS_RANK = "check.streams.same_as_rank"
     OTHER_STATE = "check.streams.other_random_state"
     SHARED_MASKS = "check.streams.shared_by_ranks"
+    RESTORE_STATE = "check.streams.restore_state"
     FIND_SEED = "check.streams.find_seed"
     NEED_MIX = "check.streams.level_mix_needed"
     NO_SAMPLES = "check.streams.no_samples"

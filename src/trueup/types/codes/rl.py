@@ -12,6 +12,11 @@ class RLCode(Code):
     # any quantity
     EQUAL = "rl.bit_identical"
     WITHIN = "rl.within_rounding"
+    WITHIN_GROWN = "rl.within_grown_rounding"
+    WITHIN_ENGINES = "rl.within_engines"
+    ALL_COUNT = "rl.every_token_counts"
+    GIVEN_HELD = "rl.given_as_held"
+    GIVEN_ALIKE = "rl.given_alike"
     IN_DOUBT = "rl.more_than_rounding"
     APART = "rl.differs_alone"
     """what it is made from agrees"""
