@@ -53,8 +53,9 @@ def _one_row_where_repeated(frame: pl.DataFrame) -> pl.DataFrame:
 def _restarts(frame: pl.DataFrame, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[Restart, ...]:
     found = []
     loss = frame[LOSS].to_numpy() if LOSS in frame.columns else None
-    for at in np.flatnonzero(np.diff(steps) < 0) + 1:
-        before, after = steps[:at], steps[at:]
+    begins = (np.flatnonzero(np.diff(steps) < 0) + 1).tolist()
+    for at, end in zip(begins, [*begins[1:], len(steps)], strict=True):
+        before, after = steps[:at], steps[at:end]
         shared, earlier, later = np.intersect1d(before[::-1], after, return_indices=True)
         differ = None
         if loss is not None and len(shared):
