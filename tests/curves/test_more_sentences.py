@@ -86,21 +86,24 @@ def test_logs_that_were_written_again() -> None:
     """Each part of a log goes back to a step: how many steps it trains again, and how far they are apart."""
     for _ in range(40):
         parts, at = [], 1
-        for _ in range(int(RANDOM.integers(1, 4))):
+        for _ in range(int(RANDOM.integers(1, 5))):
             num = int(RANDOM.integers(5, 15))
             parts.append((at, RANDOM.normal(2, 0.1, num)))
-            at = max(1, at + num - int(RANDOM.integers(0, 10)))
+            back = int(RANDOM.choice([0, 2, 3, 5, 9, 20]))  # 0: it goes on, as after a checkpoint
+            at = max(1, at + num - back)
         frames = [
             pl.DataFrame({"step": np.arange(first, first + len(loss)), "loss": loss}) for first, loss in parts
         ]
         frame, restarts = merge([pl.concat(frames)])
-        expected, held = [], dict[int, float]()
+        expected, held, last = [], dict[int, float](), 0
         for first, loss in parts:
-            again = [step for step in range(first, first + len(loss)) if step in held]
-            if held and first <= max(held):
-                apart = [abs(held[step] - loss[step - first]) for step in again]
-                expected.append((first, len(again), max(apart)))
+            apart = [abs(held[step] - loss[step - first]) for step in range(first, first + len(loss)) if step in held]
+            if first < last:
+                expected.append([first, len(apart), max(apart)])
+            elif expected and apart:  # it goes on with the steps that a restart trains again
+                expected[-1] = [expected[-1][0], expected[-1][1] + len(apart), max(expected[-1][2], *apart)]
             held |= {first + i: value for i, value in enumerate(loss)}
+            last = first + len(loss) - 1
         made = replace(curve([1.0]), frame=frame, restarts=restarts)
         paired = pair(made, [made], [align(made, made)])
         said = [one for one in _notes(made, [], [], paired) if one.code is Curves.RESTARTED]

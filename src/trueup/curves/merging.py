@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -54,7 +55,7 @@ def _restarts(frame: pl.DataFrame, steps: np.ndarray[tuple[int], np.dtype[np.int
     found = []
     loss = frame[LOSS].to_numpy() if LOSS in frame.columns else None
     begins = (np.flatnonzero(np.diff(steps) < 0) + 1).tolist()
-    for at, end in zip(begins, [*begins[1:], len(steps)], strict=True):
+    for at, end in itertools.pairwise([*begins, len(steps)]):
         before, after = steps[:at], steps[at:end]
         shared, earlier, later = np.intersect1d(before[::-1], after, return_indices=True)
         differ = None
