@@ -64,7 +64,7 @@ def drawn() -> tuple[dict[str, Any], dict[str, Any]]:
                 target[key] = own
             if which in ("same", "apart"):
                 reference[key] = own if which == "same" else values[own == values[0]]
-    return target | {"num_heads": 2}, reference | {"num_heads": 2}
+    return target | {"vocab_size": 32}, reference | {"vocab_size": 32}
 
 
 def test_both_headlines_of_any_two() -> None:
