@@ -112,7 +112,7 @@ PHRASES = {
     ),
     Is.FUSED: Phrase(sentence=_fused, samples=({**_SIDE, "modules": ("q", "k", "v")},)),
     Is.SAME_WEIGHTS: Phrase(
-        sentence=f"{_LACKS}another module holds the same weights; in the {{side}} it is {{module}}",
+        sentence="no counterpart of its own: in the {side}, {module} holds the same weights",
         samples=({**_SIDE, "module": "wte"},),
     ),
     Is.NO_SUCH_MODULE: Phrase(
