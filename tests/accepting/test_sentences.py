@@ -180,6 +180,8 @@ def test_stages_of_the_first_steps() -> None:
         found = replace(passed(Stage.BACKWARD, status), findings=(finding,))
         items = keyed(step_items(diagnosed([], found)))
         stages = {name: item for name, item in items.items() if not name.startswith("loss_of")}
+        for name, item in items.items():
+            assert item.title == reason(Code.TITLE, key=name)
         for name, item in stages.items():
             assert (item.threshold.code, item.origin.code) == (Code.WITHIN_NOISE, Code.OF_STAGE)
             assert item.origin.place("stage") == {"next_loss": "loss"}.get(name, name)
@@ -203,7 +205,9 @@ def test_what_is_prepared_without_traces() -> None:
 NUM = 40
 
 
-def still(losses: np.ndarray[Any, Any] | None, norms: np.ndarray[Any, Any] | None, rate: float = 0.0) -> Curve:
+def still(
+    losses: np.ndarray[Any, Any] | None, norms: np.ndarray[Any, Any] | None, rate: float = 0.0
+) -> Curve:
     curve, _ = simulate(Truth(num_steps=NUM), 1)
     columns = {"loss": losses, "grad_norm": norms, "learning_rate": np.full(NUM, rate)}
     frame = curve.frame.drop([name for name in columns if name in curve.frame.columns])
@@ -374,7 +378,9 @@ def test_recommendations_and_settings_without_a_rule(tmp_path: Path) -> None:
         assert (one.measured.code, text(one.measured)) == (Code.NOT_FOLLOWED, shown)
         assert one.how is not None
         assert one.how.code is Code.WAIVE
-        violating = [name for name, of in (("target", target), ("reference", reference)) if of == {"clip_grad": 5.0}]
+        violating = [
+            name for name, of in (("target", target), ("reference", reference)) if of == {"clip_grad": 5.0}
+        ]
         assert [way.split(":")[0] for way in one.how.facts["ways"]] == violating  # type: ignore[union-attr]
         assert Code.WHY in codes_of(one.evidence)
         waived = keyed(recommendation_items(both, {"clip_grad": "as published"}))["recommendation:clip_grad"]

@@ -1,4 +1,4 @@
-"""What a check says of two configurations, of data and of versions, checked from the settings and ids alone."""
+"""What a check says of two configurations, of data and of versions, checked from settings and ids alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,12 @@ def unmet_of(found: Checklist, key: str) -> Unmet | None:
     return next((one for one in found.unmet if one.key == key), None)
 
 
-ERRORS = {"num_layers": (2, 3), "hidden_size": (64, 66), "intermediate_size": (7, 8), "learning_rate": (0.1, 0.2)}
+ERRORS = {
+    "num_layers": (2, 3),
+    "hidden_size": (64, 66),
+    "intermediate_size": (7, 8),
+    "learning_rate": (0.1, 0.2),
+}
 WARNINGS = {"micro_batch_size": (2, 4), "gradient_accumulation": (1, 2)}
 UNRULED = {"my_gain": (1, 2), "my_other": ("a", "b")}
 VIOLATED = {"clip_grad": (1.0, 5.0)}
@@ -89,7 +94,9 @@ def test_both_headlines_of_any_two() -> None:
             assert said.facts["num"] == len(apart & WARNINGS.keys()) > 0
         elif said.code is Code.OPEN:
             assert not grave | (apart & WARNINGS.keys())
-            assert said.facts["num"] == len([key for key in alone if key in (*ERRORS, "clip_grad", "warmup_steps")])
+            assert said.facts["num"] == len(
+                [key for key in alone if key in (*ERRORS, "clip_grad", "warmup_steps")]
+            )
         elif said.code is Code.NOT_JUDGED:
             lone = {key for key in UNRULED if target.get(key) != reference.get(key)}
             assert said.facts["num"] == len(lone) > 0
@@ -200,7 +207,8 @@ def test_a_broken_condition() -> None:
         wrong = [
             name
             for name, of in zip(("target", "reference"), sides, strict=True)
-            if of["global_batch_size"] != of["micro_batch_size"] * of["gradient_accumulation"] * of["data_parallel"]
+            if of["global_batch_size"]
+            != of["micro_batch_size"] * of["gradient_accumulation"] * of["data_parallel"]
         ]
         rows = [row for row in found.rows if row.key == "batch_adds_up"]
         assert len(rows) == bool(wrong)
@@ -235,14 +243,17 @@ def test_what_is_recommended() -> None:
         assert dict(one.how).keys() <= {"target", "reference"}
         if code is Code.WANTED_WORDS:
             assert one.value is None
-            assert all(str(-(-value // 16) * 16) in dict(one.how)[name] for name, value in zip(one.sides, values))
+            assert all(
+                str(-(-value // 16) * 16) in dict(one.how)[name]
+                for name, value in zip(one.sides, values, strict=False)
+            )
 
 
 def test_versions_of_any_stack() -> None:
     good = side(GOOD)
     names = ("mindformers", "mindspore", "cann", "driver")
     sets = table()["sets"]
-    every = {name: sorted({str(row[name]) for row in sets}) + ["0.0.1"] for name in names}
+    every = {name: [*sorted({str(row[name]) for row in sets}), "0.0.1"] for name in names}
     for _ in range(80):
         row = sets[RANDOM.integers(len(sets))]
         stated = {
@@ -262,7 +273,9 @@ def test_versions_of_any_stack() -> None:
         sides = {"target": found, "reference": judge_versions({"mindspore": "2.4.0", "cann": "8.0.RC2"})}
         for one in recommendations([], good, good, {k: v for k, v in sides.items() if v}):
             assert one.wanted.code is Code.PUBLISHED_TOGETHER
-            wrong = {name: verdict for name, verdict in sides.items() if verdict and verdict.together is False}
+            wrong = {
+                name: verdict for name, verdict in sides.items() if verdict and verdict.together is False
+            }
             assert one.sides == tuple(wrong)
             assert one.reason is not None
             assert all(v.sentence in (one.reason, *one.reason.parts) for v in wrong.values())
@@ -288,7 +301,10 @@ def test_ids_of_any_data() -> None:
         end, whole = int(RANDOM.integers(0, 5)), bool(RANDOM.random() < 0.5)
         data = ids(rows, end=end, is_whole=whole)
         own = {
-            name: {"vocab_size": size + int(RANDOM.integers(0, 2)), "eos_token_id": int(RANDOM.integers(0, 5))}
+            name: {
+                "vocab_size": size + int(RANDOM.integers(0, 2)),
+                "eos_token_id": int(RANDOM.integers(0, 5)),
+            }
             | ({"unk_token_id": 3} if RANDOM.random() < 0.5 else {})
             for name in ("target", "reference")
         }
@@ -314,7 +330,9 @@ def test_ids_of_any_data() -> None:
             assert (f"sample of {rows.size} ids" in said) is not whole
             assert ("never" in said) is (times == 0)
         share = float((rows == 3).mean())
-        unknown = [name for name, of in own.items() if "unk_token_id" in of and of["eos_token_id"] != 3 != end]
+        unknown = [
+            name for name, of in own.items() if "unk_token_id" in of and of["eos_token_id"] != 3 != end
+        ]
         if "unk_token_id" in found:
             one = found["unk_token_id"]
             assert set(one.sides) <= set(unknown)
@@ -326,7 +344,11 @@ def test_ids_of_any_data() -> None:
 
 
 def test_the_template_of_inference(tmp_path: Path) -> None:
-    texts = ["<u>{{ messages[0].content }}</u>", "<a>{{ messages[0].content }}</a>", "{{ '<u>' }}{{ messages[0]['content'] }}</u>"]
+    texts = [
+        "<u>{{ messages[0].content }}</u>",
+        "<a>{{ messages[0].content }}</a>",
+        "{{ '<u>' }}{{ messages[0]['content'] }}</u>",
+    ]
     for own in texts:
         for other in texts:
             (tmp_path / "i.json").write_text(json.dumps({"chat_template": other}))

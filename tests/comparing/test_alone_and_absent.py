@@ -226,7 +226,11 @@ def test_gradients_in_an_order_of_their_own_are_not_judged_by_argument(tmp_path:
     codes = rows["reason_code"].cast(pl.String).to_list()
     told = codes.count(RecordCode.AUTOGRAD_ORDER_ON_ONE_SIDE.value)
     assert 0 < told <= rows.height  # only of gradients that differ: those that agree are the same argument's
-    own = (row["bits_equal"] for row in rows.to_dicts() if row["reason_code"] == RecordCode.AUTOGRAD_ORDER_ON_ONE_SIDE)
+    own = (
+        row["bits_equal"]
+        for row in rows.to_dicts()
+        if row["reason_code"] == RecordCode.AUTOGRAD_ORDER_ON_ONE_SIDE
+    )
     assert not any(own)
     assert found.exit_code == 0, found.verdict
     assert compare(tmp_path / "target", tmp_path / "other").exit_code == 1

@@ -1,5 +1,5 @@
-"""What a comparison says of records that one run alone has, of dtypes, noise and captures, checked from what was
-written into the traces, without its rules."""
+"""What a comparison says of records that one run alone has, of dtypes, noise and captures, checked from what
+was written into the traces, without its rules."""
 
 from __future__ import annotations
 
@@ -196,7 +196,9 @@ def test_the_first_record_with_other_bits(tmp_path: Path, want: str) -> None:
     network(want=kept).write(tmp_path / "r")
     found = compare(tmp_path / "t", tmp_path / "r")
     rows = frame_of(found)
-    first = next(at for at, row in enumerate(rows) if row["status"] not in ("equal",) and row["tolerance"] is not None)
+    first = next(
+        at for at, row in enumerate(rows) if row["status"] not in ("equal",) and row["tolerance"] is not None
+    )
     facts = facts_of(found.verdict.evidence, Is.FIRST_APART)
     if facts is not None:
         assert facts["site"] == rows[first]["site"]
@@ -256,7 +258,8 @@ def test_noise_of_a_profile() -> None:
     for _ in range(20):
         num = int(RANDOM.integers(1, 30))
         columns = {
-            name: RANDOM.choice([0.0, 1e-7, 3e-6, math.nan], num) for name in ("repeat", "perturbed", "gain", "bias")
+            name: RANDOM.choice([0.0, 1e-7, 3e-6, math.nan], num)
+            for name in ("repeat", "perturbed", "gain", "bias")
         }
         table = pl.DataFrame({name: columns.get(name, [0] * num) for name in SCHEMA if name in columns})
         said = NoiseProfile(table=table, path=Path("runs/a/noise")).summary()
@@ -266,7 +269,10 @@ def test_noise_of_a_profile() -> None:
             facts = facts_of(said, code)
             if code is NoteCode.NOISE_REPEATS:
                 assert (facts is not None) is bool(len(known))
-                assert facts is None or (facts["equal"], facts["total"]) == (len(known) - len(moved), len(known))
+                assert facts is None or (facts["equal"], facts["total"]) == (
+                    len(known) - len(moved),
+                    len(known),
+                )
             else:
                 assert (facts is not None) is bool(len(moved))
                 assert facts is None or (facts["moved"], facts["total"]) == (len(moved), len(known))
@@ -286,9 +292,7 @@ def test_numbers_that_are_not_in_both() -> None:
         assert facts == ({"what": "step", "numbers": tuple(map(str, absent))} if absent else None)
 
 
-@pytest.mark.parametrize(
-    ("own", "other"), [(1234, 1235), (1234, 1234), (3, -3)]
-)
+@pytest.mark.parametrize(("own", "other"), [(1234, 1235), (1234, 1234), (3, -3)])
 def test_facts_of_two_captures(tmp_path: Path, own: Any, other: Any) -> None:
     one = step({"w": gradients(1)})
     limits = {"limits": ["functions inside backward are not seen"]}
@@ -428,7 +432,9 @@ def test_most_records_are_not_compared() -> None:
     )
     for compared in (3, 5, 7):
         ledger = Ledger()
-        ledger.counts.update({("forward", Status.EQUAL): compared, ("forward", Status.UNDECIDED): 10 - compared})
+        ledger.counts.update(
+            {("forward", Status.EQUAL): compared, ("forward", Status.UNDECIDED): 10 - compared}
+        )
         ledger.compared = compared
         ledger.limits = {0: {"loss": 0.0, "gradient": 0.0}}
         pair = ScalarPair(
@@ -449,9 +455,7 @@ def test_code_of_one_place() -> None:
     code = reason(
         Is.CODE_DIFFERS, function="Norm.forward", target="x", reference="y", target_at="a", reference_at="b"
     )
-    another = _replaced(
-        _Pair("f", "torch.f", "torch.g"), None, None
-    )
+    another = _replaced(_Pair("f", "torch.f", "torch.g"), None, None)
     assert _replaced(_Pair("f", "torch.f", "torch.f"), None, None) is None
     assert another is not None
     assert another.code is Is.CODE_CALLS_ANOTHER

@@ -59,7 +59,9 @@ def test_a_view_that_nothing_reads(tmp_path: Path, read: bool, same: bool) -> No
     assert [row["name"] for row in rows] == ([] if read or same else ["torch.Tensor.view"])
 
 
-@pytest.mark.parametrize(("off", "dtype"), [(0.0, "float16"), (1e-6, "float16"), (3e-4, "float16"), (3e-4, "float32")])
+@pytest.mark.parametrize(
+    ("off", "dtype"), [(0.0, "float16"), (1e-6, "float16"), (3e-4, "float16"), (3e-4, "float32")]
+)
 def test_a_mean_of_tokens(tmp_path: Path, off: float, dtype: str) -> None:
     """Of equal logits in a coarse dtype: what rounding each token explains is a small part of their mean."""
     sides = []
@@ -87,13 +89,18 @@ def test_a_coarser_dtype_with_an_effect(tmp_path: Path) -> None:
     for size in (0.0, 1e-7, 4e-4, 8e-4):
         for coarse in (True, False):
 
-            def change(site: str, array: np.ndarray[Any, Any], size: float = size, coarse: bool = coarse) -> Any:
+            def change(
+                site: str, array: np.ndarray[Any, Any], size: float = size, coarse: bool = coarse
+            ) -> Any:
                 if site == "linear.0" and coarse:
                     return array.astype(np.float16)
                 later = not site.startswith(("param", "new", "input", "in.0", "linear.0"))
                 return array * np.float32(1 + size) if later else array
 
-            rows = told(of_two(tmp_path / f"{size}{coarse}", network(change), network()), Code.DTYPE_DIFFERS_WITH_EFFECT)
+            rows = told(
+                of_two(tmp_path / f"{size}{coarse}", network(change), network()),
+                Code.DTYPE_DIFFERS_WITH_EFFECT,
+            )
             assert len(rows) <= (coarse and size > 1e-6)
             for row in rows:
                 seen.append(size)
@@ -127,7 +134,10 @@ def test_what_a_source_never_holds(tmp_path: Path, code: Code) -> None:
     """Only of records that the other trace lacks and its source does not keep."""
     target = network()
     calls = target.step.calls["name"]
-    slots = {Code.ONE_GRADIENT_DUMPED: ("param_grad", "clipped"), Code.KEYWORD_GRADIENTS_NOT_DUMPED: ("backward", "input.mask")}
+    slots = {
+        Code.ONE_GRADIENT_DUMPED: ("param_grad", "clipped"),
+        Code.KEYWORD_GRADIENTS_NOT_DUMPED: ("backward", "input.mask"),
+    }
     phase, slot = slots[code]
     name = "layers.0.weight" if phase == "param_grad" else "layers.0"
     target.record(calls.index(name), phase, slot, drawn("more", 8, 8))
@@ -142,18 +152,24 @@ def test_what_a_source_never_holds(tmp_path: Path, code: Code) -> None:
 def test_statistics_without_a_norm(tmp_path: Path) -> None:
     """Of values that differ, where neither a norm nor both extremes are there, nothing may be allowed."""
     kept = HAS_STATISTICS | HAS_DIGEST
-    network(lambda site, array: array * np.float32(1 + 1e-6) if site == "out.1" else array, want=kept).write(tmp_path / "t")
+    network(lambda site, array: array * np.float32(1 + 1e-6) if site == "out.1" else array, want=kept).write(
+        tmp_path / "t"
+    )
     network(want=kept).write(tmp_path / "r")
+    seen = []
     for lost in (("l2_norm", "minimum", "maximum"), ("l2_norm", "minimum"), ()):
+
         def without(of: StepTables, lost: tuple[str, ...] = lost) -> StepTables:
             gone = (pl.lit(None, pl.Float64).alias(name) for name in lost if name in of.summaries.columns)
             return replace(of, summaries=of.summaries.with_columns(*gone))
 
         found = compare_sources(Changed(tmp_path / "t", without), Changed(tmp_path / "r", without))
         for row in told(found, Code.NO_NORM):
+            seen.append(lost)
             assert {"l2_norm", "minimum"} <= set(lost)
             assert not row["bits_equal"]
             assert row["tolerance"] is None or not row["tolerance"] > 0
+    assert seen
 
 
 def test_an_input_and_a_dtype_before_the_first_difference(tmp_path: Path) -> None:
@@ -166,7 +182,9 @@ def test_an_input_and_a_dtype_before_the_first_difference(tmp_path: Path) -> Non
             if side == more:
                 out.record(root, "forward", "input.bias", drawn("bias"))
             inner = out.call("module", "inner", root, "Block")
-            out.record(inner, "forward", "input.0", drawn("h").astype("float16" if side == "target" else "float32"))
+            out.record(
+                inner, "forward", "input.0", drawn("h").astype("float16" if side == "target" else "float32")
+            )
             out.record(inner, "forward", "output.0", drawn("y"))
             out.record(root, "forward", "output.0", drawn("z") * np.float32(1.5 if side == "target" else 1))
             sides[side] = out
@@ -181,7 +199,10 @@ def test_an_input_and_a_dtype_before_the_first_difference(tmp_path: Path) -> Non
 def test_where_tolerances_come_from(tmp_path: Path) -> None:
     reference = measured(tmp_path, 1e-4)
     network().write(tmp_path / "t")
-    for path, code in ((reference, ToleranceCode.NOISE_FORMULA), (tmp_path / "t", ToleranceCode.DTYPE_FORMULA)):
+    for path, code in (
+        (reference, ToleranceCode.NOISE_FORMULA),
+        (tmp_path / "t", ToleranceCode.DTYPE_FORMULA),
+    ):
         assert compare(tmp_path / "t", path).content.tolerance.formula.code is code
 
 

@@ -1,5 +1,5 @@
-"""What is said of how logs are numbered, printed and repeated, of conditions and of what to do next, checked from
-the arrays that logs were made of."""
+"""What is said of how logs are numbered, printed and repeated, of conditions and of what to do next, checked
+from the arrays that logs were made of."""
 
 from __future__ import annotations
 
@@ -97,7 +97,11 @@ def test_logs_that_were_written_again() -> None:
         frame, restarts = merge([pl.concat(frames)])
         expected, held, last = [], dict[int, float](), 0
         for first, loss in parts:
-            apart = [abs(held[step] - loss[step - first]) for step in range(first, first + len(loss)) if step in held]
+            apart = [
+                abs(held[step] - loss[step - first])
+                for step in range(first, first + len(loss))
+                if step in held
+            ]
             if first < last:
                 expected.append([first, len(apart), max(apart)])
             elif expected and apart:  # it goes on with the steps that a restart trains again
@@ -164,7 +168,9 @@ def test_notes_of_the_standard() -> None:
         assert (found.status is Met.MET) is not same
     nothing = {name: pl.Series([None] * 30, dtype=pl.Float64) for name in ("loss", "grad_norm")}
     lacking = [
-        replace(curve(loss), frame=curve(loss, grad_norm=loss).frame.with_columns(nothing["loss"].alias("loss")))
+        replace(
+            curve(loss), frame=curve(loss, grad_norm=loss).frame.with_columns(nothing["loss"].alias("loss"))
+        )
         for _ in range(2)
     ]
     found = lines(curve(loss, grad_norm=loss), lacking)["repeats"]
@@ -379,5 +385,5 @@ def test_a_late_gap_is_left_to_downstream_tasks_where_it_is_small() -> None:
 
 
 def late(**facts: Any) -> Late:
-    values: dict[str, Any] = {name: 0.0 for name in Late.__dataclass_fields__}
+    values: dict[str, Any] = dict.fromkeys(Late.__dataclass_fields__, 0.0)
     return Late(**{**values, **facts})

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from tests.comparing.traces import network
+from tests.matching.test_records_across import drawn as numbers_of
+from tests.matching.test_records_across import matched, model
 from trueup.matching.modules import pair_modules
 from trueup.matching.report import match_traces, report_of
 from trueup.matching.step import match_step
 from trueup.matching.weights.infer import Atom
 from trueup.types.codes import RecordCode as Code
-from trueup.types.reason import Reason
+from trueup.types.reason import Reason, reason
 from trueup.wording import text
 
 RANDOM = np.random.default_rng(46)
@@ -66,7 +68,9 @@ def numbers(module: str, weights: dict[str, str]) -> set[str]:
     return set("".join(weights[name] for name in held_by(module, weights)))
 
 
-def check(why: Reason, name: str, own: dict[str, str], others: list[str], other: dict[str, str], side: str) -> None:
+def check(
+    why: Reason, name: str, own: dict[str, str], others: list[str], other: dict[str, str], side: str
+) -> None:
     mine = numbers(name, own)
     assert why.place("side") == side
     if why.code is Code.NO_WEIGHTS:
@@ -128,3 +132,23 @@ def test_calls_of_one_run_in_a_list_of_pairs(tmp_path: Path) -> None:
                 assert "layers.2" in (line.target or line.reference or "")
         tables = [side.read(0, 0) for side in sides]
         assert report_of(match_step(*tables)).across is False
+
+
+def test_what_another_implementation_lacks(tmp_path: Path) -> None:
+    """A weight, and a call, that one run alone has; the others are found by what they hold."""
+    for more in ("target", "reference"):
+        sides = {side: model(side) for side in ("target", "reference")}
+        lone = sides[more].call("parameter", "lone.weight")
+        sides[more].record(lone, "param", "value", numbers_of(77, 5, 3))
+        call = sides[more].call("api", "torch.sort")
+        sides[more].record(call, "forward", "output.0", numbers_of(78, 5, 3))
+        match, _ = matched(tmp_path / more, sides["target"], sides["reference"])
+        report = report_of(match)
+        other = "reference" if more == "target" else "target"
+        for lines, code, name in (
+            (report.weights, Code.NO_SUCH_WEIGHT, "lone.weight"),
+            (report.calls, Code.TENSOR_UNKNOWN, "torch.sort"),
+        ):
+            alone = [line for line in lines if not line.paired]
+            assert [(line.target if more == "target" else line.reference) for line in alone] == [name]
+            assert [line.reason for line in alone] == [reason(code, side=other)]

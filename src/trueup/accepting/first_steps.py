@@ -98,7 +98,7 @@ def _loss(number: int, diagnosis: Diagnosis | None) -> Item:
 
 
 def _pair(losses: Sequence[StepLoss], number: int) -> StepLoss | None:
-    """The losses of the first captured step, or of the one after it; of several ranks those furthest apart."""
+    """The losses of the first captured step, or of the one after it; of ranks those furthest apart."""
     first = min((one.step for one in losses), default=0)
     there = [one for one in losses if one.step == first + number - 1]
     return max(there, key=lambda one: _size(_apart(one)), default=None)

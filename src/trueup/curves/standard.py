@@ -178,10 +178,7 @@ def repeats(references: Sequence[Curve]) -> Criterion:
     """At least two runs of the reference with determinism off."""
     num = len(references)
     same = [
-        (a.name, b.name)
-        for i, a in enumerate(references)
-        for b in references[:i]
-        if _logs_the_same(a, b)
+        (a.name, b.name) for i, a in enumerate(references) for b in references[:i] if _logs_the_same(a, b)
     ]
     status = Met.MET if num >= FEWEST_REPEATS else Met.WARNING
     note = None if status is Met.MET else reason(Code.NO_REPEATS)

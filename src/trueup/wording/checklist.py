@@ -79,7 +79,11 @@ PHRASES = {
     ),
     C.NOTES_UNMET: heading(
         lambda facts: (
-            ("No checked recommendation is violated; " if facts.get("limited") else "The guide's recommendations are met; ")
+            (
+                "No checked recommendation is violated; "
+                if facts.get("limited")
+                else "The guide's recommendations are met; "
+            )
             + f"{count(facts['num'], 'suggestion')} {'is' if facts['num'] == 1 else 'are'} not"
         ),
         {"num": 1, "limited": False},

@@ -115,7 +115,9 @@ def _warned(facts: Facts) -> str:
 
 def _not_proved(facts: Facts) -> str:
     names = _criteria(facts)
-    return f"{facts.parts[0]}; not accepted yet: {_all(names)} {'is' if len(names) == 1 else 'are'} not proved"
+    return (
+        f"{facts.parts[0]}; not accepted yet: {_all(names)} {'is' if len(names) == 1 else 'are'} not proved"
+    )
 
 
 def _criteria(facts: Facts) -> list[str]:
@@ -552,8 +554,8 @@ PHRASES = {
     ),
     Curves.FROZEN_RUN: Phrase(sentence="forward and backward step by step, without updates"),
     Curves.CAPTURE_AROUND: Phrase(
-        sentence="captures the steps around step {step} of the log (trueup counts from 0); do the same for the "
-        "reference",
+        sentence="captures the steps around step {step} of the log (trueup counts from 0); do the same for "
+        "the reference",
         samples=({"step": 500},),
     ),
     Curves.WITHOUT_BATCH: Phrase(
