@@ -174,39 +174,51 @@ def _case(e: Evidence, failed: Sequence[Criterion]) -> _Case:
 def _standing(e: Evidence, failed: Sequence[Criterion]) -> _Case:
     """The case of a difference that stays, or that is scatter."""
     names = {c.key for c in failed}
-    lost = next((c for c in failed if c.note is not None and c.note.code is CriterionCode.LOST_LOSSES), None)
-    more = e.target_health.num_not_finite > e.reference_health.num_not_finite
-    if more or (lost is not None and e.target_health.not_finite):
-        at = e.target_health.not_finite[0]
-        advice: tuple[Reason, ...] = (reason(Curves.OVERFLOW_CHECK), *_DATA_ADVICE[:2])
-        column, what = e.target_health.broke_as or ("loss", "NaN")
-        again = e.target_health.finite_again
-        said = reason(Curves.NOT_FINITE, step=at, column=_COLUMNS.get(column, column), what=what, again=again)
-        return _Case("not_finite", said, at, advice)
+    broken = _not_finite(e, failed)
+    if broken is not None:
+        return broken
     if e.frozen is not None:
         return _of_frozen(e, e.frozen, failed)
-    missing = _missing(failed)
-    if "first_loss" in names and missing is not None:
-        return missing
     if "first_loss" in names:
-        advice = (reason(Curves.COMPARE_FIRST_FORWARD), reason(Curves.DIAGNOSE_FIRST_STEP))
-        return _Case("first_step_gap", reason(Curves.FIRST_LOSS), None, advice)
+        return _of_first(failed)
     late_gap = _late_gap(e)
     systematic = "mean_loss" in names and _to_one_side(e)
     gap = e.centre is not None and not e.centre.is_centred and (systematic or _beyond(e, e.centre.mean))
     first_rate = None if e.rates is None else e.rates.first_different
-    if first_rate is not None and _began_before(e, first_rate):
-        first_rate = None
-    if first_rate is not None and ("mean_loss" in names or late_gap or gap):
+    differ = "mean_loss" in names or late_gap or gap
+    if first_rate is not None and differ and not _began_before(e, first_rate):
         said = reason(Curves.LEARNING_RATES, step=first_rate)
         return _Case("learning_rates_differ", said, first_rate, _OPTIMIZER_ADVICE[:1])
     return (
         _of_plateau(e, late_gap=late_gap)
         or _of_training(e, late_gap=late_gap, gap=gap, systematic=systematic)
         or _of_findings(e)
-        or missing
+        or _missing(failed)
         or _of_standard(e, names, failed)
     )
+
+
+def _not_finite(e: Evidence, failed: Sequence[Criterion]) -> _Case | None:
+    """NaN or infinity of the target where the reference has none."""
+    health = e.target_health
+    lost = any(c.note is not None and c.note.code is CriterionCode.LOST_LOSSES for c in failed)
+    if health.num_not_finite <= e.reference_health.num_not_finite and not (lost and health.not_finite):
+        return None
+    at = health.not_finite[0]
+    advice: tuple[Reason, ...] = (reason(Curves.OVERFLOW_CHECK), *_DATA_ADVICE[:2])
+    column, what = health.broke_as or ("loss", "NaN")
+    shown = _COLUMNS.get(column, column)
+    said = reason(Curves.NOT_FINITE, step=at, column=shown, what=what, again=health.finite_again)
+    return _Case("not_finite", said, at, advice)
+
+
+def _of_first(failed: Sequence[Criterion]) -> _Case:
+    """The first loss differs, or one log has none there."""
+    missing = _missing([c for c in failed if c.key == "first_loss"])
+    if missing is not None:
+        return missing
+    advice = (reason(Curves.COMPARE_FIRST_FORWARD), reason(Curves.DIAGNOSE_FIRST_STEP))
+    return _Case("first_step_gap", reason(Curves.FIRST_LOSS), None, advice)
 
 
 def _began_before(e: Evidence, step: int) -> bool:
