@@ -27,6 +27,7 @@ from trueup.curves.reading import read_curve
 from trueup.curves.standard import ADVISORY, Criterion, Met, criteria
 from trueup.curves.statistics.health import rates
 from trueup.curves.statistics.late import Late
+from trueup.curves.statistics.onset import Onset
 from trueup.curves.statistics.spikes import spikes
 from trueup.types.codes import CriterionCode as Criteria
 from trueup.types.codes import CurvesCode as Curves
@@ -284,6 +285,35 @@ def test_a_loss_that_the_target_lacks() -> None:
                 assert found.headline == reason(Curves.LOSSES_MISSING, side=side)
                 assert gone.stop
             assert gone.start or not gone.stop or found.headline.has(Curves.LOSSES_MISSING)
+
+
+def test_a_first_loss_that_differs_is_not_hidden_by_losses_that_are_missing_later() -> None:
+    base = np.full(60, 2.0) + RANDOM.normal(0, 0.001, 60)
+    held = (base + 0.5 * (np.arange(60) == 0)).tolist()
+    held[30:33] = [None] * 3
+    target = curve(pl.Series(held, dtype=pl.Float64), grad_norm=base)
+    found = compare_curves(target, [curve(base, grad_norm=base)], Options()).judgement
+    assert found.headline.has(Curves.FIRST_LOSS) or found.headline.has(Curves.NOT_FINITE)
+
+
+def test_rates_that_differ_after_the_losses_did() -> None:
+    """Losses that part at a step before the rates do are not parted by them."""
+    apart = rates(np.where(np.arange(100) >= 60, 2.0, 1.0), np.ones(100), np.arange(100))
+    for begin, blamed in ((30, False), (70, True)):
+        onset = Onset(
+            index=begin,
+            step=begin,
+            shape="jump",
+            before=0.0,
+            after=0.5,
+            per_step=0.0,
+            statistic=100.0,
+            p_value=0.0,
+            earliest=begin,
+            latest=begin,
+        )
+        found = judge(seen(criteria=(failing("mean_loss"),), rates=apart, onset=onset))
+        assert (found.headline.code is Curves.LEARNING_RATES) is blamed
 
 
 def test_local_norms_that_differ() -> None:
