@@ -57,7 +57,7 @@ def keyed(items: list[Item]) -> dict[str, Item]:
 
 def score_pairs() -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
     """Scores with their errors: drawn, and such as print alike with four digits or stand beside a limit."""
-    for _ in range(12):
+    for _ in range(8):
         value, error = RANDOM.uniform(0.2, 0.9), RANDOM.uniform(0.001, 0.05)
         yield (value + RANDOM.normal(0, 2 * error), error), (value, error)
     yield (0.500001, 0.001), (0.500002, 0.001)
@@ -304,7 +304,7 @@ def settings(folder: Path, target: dict[str, Any], reference: dict[str, Any]) ->
 
 def test_settings_of_a_section(tmp_path: Path) -> None:
     keys = ("num_layers", "hidden_size", "intermediate_size", "vocab_size")
-    for _ in range(12):
+    for _ in range(8):
         target = {key: int(RANDOM.integers(2)) * 64 + 64 for key in keys if RANDOM.random() < 0.8}
         reference = {key: int(RANDOM.integers(2)) * 64 + 64 for key in keys if RANDOM.random() < 0.8}
         both = {"learning_rate": 0.1}
@@ -417,7 +417,7 @@ def item_in(state: State, part: Part, *, binding: bool) -> Item:
 
 def test_the_decision_of_any_items() -> None:
     every_part = list(Part)
-    for _ in range(300):
+    for _ in range(120):
         items = [
             item_in(
                 State(RANDOM.choice([s.value for s in State])),

@@ -74,7 +74,7 @@ def drawn() -> tuple[dict[str, Any], dict[str, Any]]:
 
 def test_both_headlines_of_any_two() -> None:
     seen = set()
-    for at in range(120):
+    for at in range(60):
         target, reference = drawn()
         limits = [{}, {"ignore": ["optimizer"]}, {"recommend": False}][at % 3]
         found = pair(target, reference, **limits)

@@ -92,7 +92,7 @@ def check(
 
 def test_modules_of_any_weights() -> None:
     seen = set()
-    for _ in range(400):
+    for _ in range(250):
         sides = drawn("x"), drawn("y")
         names = modules_of(sides[0]), modules_of(sides[1])
         sizes: list[dict[str, int]] = [{name: 8 * len(of) for name, of in side.items()} for side in sides]
