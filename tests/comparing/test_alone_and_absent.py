@@ -222,6 +222,16 @@ def test_gradients_in_an_order_of_their_own_are_not_judged_by_argument(tmp_path:
     target = Trace(tmp_path / "target")
     found = compare_sources(target, _InAutogradOrder(tmp_path / "other"))
     assert found.content.counts.different == 0
+    rows = found.frame().filter(pl.col("phase").cast(pl.String) == "backward")
+    codes = rows["reason_code"].cast(pl.String).to_list()
+    told = codes.count(RecordCode.AUTOGRAD_ORDER_ON_ONE_SIDE.value)
+    assert 0 < told <= rows.height  # only of gradients that differ: those that agree are the same argument's
+    own = (
+        row["bits_equal"]
+        for row in rows.to_dicts()
+        if row["reason_code"] == RecordCode.AUTOGRAD_ORDER_ON_ONE_SIDE
+    )
+    assert not any(own)
     assert found.exit_code == 0, found.verdict
     assert compare(tmp_path / "target", tmp_path / "other").exit_code == 1
 

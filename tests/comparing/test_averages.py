@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from tests.comparing.averaging import Program, trained  # noqa: E402
+from tests.comparing.averaging import Program, built, trained  # noqa: E402
 from trueup.comparing.result import Comparison  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
 from trueup.types.codes import EvidenceCode, NoteCode, VerdictCode  # noqa: E402
@@ -31,11 +31,18 @@ def averages(comparison: Comparison) -> list[Reason]:
     return [note for note in comparison.content.notes if note.code in codes]
 
 
-@pytest.mark.parametrize("how", ["lerp", "foreach", "data", "swa"])
+@pytest.mark.parametrize("how", ["lerp", "foreach", "data", "swa", "loop"])
 def test_the_same_average_written_otherwise(tmp_path: Path, how: str) -> None:
     found = compared(tmp_path, Program(how=how))
     assert found.verdict.outcome is Outcome.AGREE
     assert averages(found) == []
+    (agree,) = (note for note in found.content.notes if note.code is NoteCode.AVERAGES_AGREE)
+    tensors = len([of for of in built().state_dict().values() if of.is_floating_point()])
+    counted = agree.number("equal"), agree.number("within")  # of two captured steps
+    assert counted[0] is not None
+    assert counted[1] is not None
+    assert counted[0] + counted[1] == 2 * tensors
+    assert how != PLAIN.how or counted[1] == 0
 
 
 @pytest.mark.parametrize("how", ["class", "list"])
@@ -111,6 +118,14 @@ def test_only_parameters_averaged(tmp_path: Path) -> None:
     verdict = compared(tmp_path, Program(buffers=False)).verdict
     assert (verdict.outcome, verdict.headline.code) == (Outcome.DIFFER, VerdictCode.AVERAGE_LEAVES_OUT)
     assert (verdict.headline.place("side"), verdict.headline.number("num")) == ("target", 2)
+    constant = next(one for one in verdict.evidence if one.code is EvidenceCode.AVERAGE_CONSTANT)
+    names = [name for name, of in built().named_buffers() if of.is_floating_point()]
+    assert (constant.place("side"), constant.number("num")) == ("target", len(names))
+    assert sorted(constant.facts["names"]) == sorted(names)  # type: ignore[arg-type]
+    apart = next(one for one in verdict.evidence if one.code is EvidenceCode.AVERAGES_APART)
+    assert (apart.number("num"), apart.number("step")) == (len(names), 0)
+    assert apart.place("name") in names
+    assert (apart.number("rel_l2") or 0) > (apart.number("tolerance") or 0)
 
 
 def test_a_first_average_that_copies(tmp_path: Path) -> None:

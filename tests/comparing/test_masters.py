@@ -19,8 +19,10 @@ from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.store import Trace  # noqa: E402
 from trueup.types.codes import Code, VerdictCode  # noqa: E402
+from trueup.types.codes import EvidenceCode as Evidence  # noqa: E402
 from trueup.types.codes import StagesCode as Stages  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
+from trueup.types.reason import reason  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
 
@@ -42,6 +44,8 @@ class Program:
 
 
 PLAIN = Program()
+UPDATES: dict[tuple[Path, int], list[tuple[Tensor, Tensor]]] = {}
+"""run and step -> masters before and after the update"""
 
 
 def run(folder: Path, program: Program) -> Path:
@@ -67,7 +71,9 @@ def run(folder: Path, program: Program) -> Path:
                     assert w.grad is not None
                     total.add_(w.grad.to(program.sums))
                     w.grad = None
+            before = [m.clone() for m in made]
             update(program, step + 1, weights, made, [g.float() for g in sums], moments)
+            UPDATES[folder, step] = [(a, b.clone()) for a, b in zip(before, made, strict=True)]
     assert held is not weights
     return folder
 
@@ -143,6 +149,17 @@ REFERENCES = {VerdictCode.MASTERS_SCALED: replace(PLAIN, decays=lambda weight: F
 def test_updates_that_coarse_weights_hide(tmp_path: Path, code: VerdictCode) -> None:
     verdict = compared(tmp_path, FAULTS[code], REFERENCES.get(code, PLAIN)).verdict
     assert (verdict.outcome, verdict.headline.code) == (Outcome.DIFFER, code)
+    apart, gradients = verdict.evidence
+    step = int(apart.number("step") or 0)
+    assert (apart.code, gradients) == (Evidence.MASTERS_APART, reason(Evidence.GRADIENTS_THE_SAME, step=step))
+    own, other = (UPDATES[tmp_path / side, step] for side in ("target", "reference"))
+    names = ["0.weight", "0.bias", "1.weight", "1.bias", "3.weight", "3.bias"]
+    shares = {
+        name: float((a - b).norm() / (b - before).norm())
+        for name, (_, a), (before, b) in zip(names, own, other, strict=True)
+    }
+    assert apart.number("num") == sum(share > (apart.number("tolerance") or 0) for share in shares.values())
+    assert apart.number("share") == pytest.approx(shares[str(apart.place("name"))], rel=0.3)
     if code is VerdictCode.MASTERS_DECAY:
         assert verdict.headline.number("share") == pytest.approx(1e-4, rel=1e-2)
     if code is VerdictCode.MASTERS_SCALED:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -18,6 +19,7 @@ from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.store.same_rows import as_stream, bounds_in  # noqa: E402
 from trueup.types.codes import BatchCode as Batches  # noqa: E402
+from trueup.types.codes import RecordCode  # noqa: E402
 from trueup.types.finding import Finding  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
@@ -112,7 +114,12 @@ def findings(folder: Path, **change: int) -> tuple[Finding, ...]:
 
 def test_the_same_sequences_in_another_order_agree(tmp_path: Path) -> None:
     target, reference = trained(tmp_path / "target", order=(2, 0, 3, 1)), trained(tmp_path / "reference")
-    assert compare(target, reference).verdict.outcome is Outcome.AGREE
+    comparison = compare(target, reference)
+    assert comparison.verdict.outcome is Outcome.AGREE
+    code = pl.col("reason_code").cast(pl.String) == RecordCode.BOUNDARIES_REORDERED.value
+    for row in comparison.frame().filter(code).iter_rows(named=True):  # alone what is given as boundaries
+        assert (row["slot"], row["phase"]) == ("input.2", "forward")
+    assert comparison.frame().filter(code).height > 0
     assert diagnose(target, reference, output=tmp_path / "out").findings == ()
 
 

@@ -687,14 +687,14 @@ def unrelated(correlation: float) -> object:
 
 @decides("curves.decimals_fewest")
 def decimals_fewest(number: float) -> object:
-    return decimals(np.ones(int(number)))
+    return decimals(np.arange(int(number)) % 2 + 1.0)
 
 
 @decides("curves.decimals_exact")
 def decimals_exact(apart: float) -> object:
-    return decimals(np.full(20, apart))
+    return decimals(np.arange(20) % 2 + apart)
 
 
 @decides("curves.decimals_exact_rel")
 def decimals_exact_rel(relative: float) -> object:
-    return decimals(np.full(20, 1e7 + 1e-7 + 1e7 * relative))
+    return decimals(np.arange(20) % 2 + 1e7 + 1e-7 + 1e7 * relative)

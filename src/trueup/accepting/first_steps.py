@@ -10,7 +10,7 @@ from trueup.accepting.item import Item, Part, State, item_from_criterion
 from trueup.curves.conditions import DATA, WEIGHTS
 from trueup.curves.standard import Criterion, below, difference
 from trueup.curves.thresholds import FIRST_ABS, FIRST_REL
-from trueup.diagnosing.diagnosis import Diagnosis
+from trueup.diagnosing.diagnosis import Diagnosis, StepLoss
 from trueup.diagnosing.stages import StageOutcome, StageStatus
 from trueup.types.codes import AcceptCode as Code
 from trueup.types.codes import CriterionCode
@@ -75,27 +75,44 @@ def _loss(number: int, diagnosis: Diagnosis | None) -> Item:
         title=reason(Code.TITLE, key=key),
         state=State.NOT_SHOWN,
         binding=False,
-        measured=reason(Code.NOT_CAPTURED),
+        measured=reason(Code.NO_TRACES if diagnosis is None else Code.NOT_CAPTURED),
         threshold=below(FIRST_ABS, FIRST_REL),
         origin=standard if number == 1 else reason(Code.FIRST_LOSS_RULE, rule="stage 2"),
-        how=reason(Code.GIVE_TRACES),
+        how=reason(Code.GIVE_TRACES if diagnosis is None else Code.CAPTURE_TWO),
     )
-    losses = () if diagnosis is None else diagnosis.losses
-    pair = losses[number - 1] if len(losses) >= number else None
+    pair = None if diagnosis is None else _pair(diagnosis.losses, number)
     if pair is None:
         return item
     target, reference = pair.target, pair.reference
-    apart = abs(target - reference)
-    relative = apart / abs(reference) if reference else math.inf if apart else 0.0
+    apart, relative = _apart(pair)
     met = apart < FIRST_ABS or relative < FIRST_REL
+    known = math.isfinite(reference)  # a loss that the reference has not is held against nothing
     return replace(
         item,
-        state=State.PASSED if met else State.FAILED,
+        state=State.PASSED if met else State.FAILED if known else State.NOT_SHOWN,
         binding=True,
         measured=difference(apart, relative),
         evidence=(reason(Code.LOSSES, step=pair.step, target=target, reference=reference),),
-        how=None,
+        how=None if known else reason(Code.GIVE_TRACES),
     )
+
+
+def _pair(losses: Sequence[StepLoss], number: int) -> StepLoss | None:
+    """The losses of the first captured step, or of the one after it; of ranks those furthest apart."""
+    first = min((one.step for one in losses), default=0)
+    there = [one for one in losses if one.step == first + number - 1]
+    return max(there, key=lambda one: _size(_apart(one)), default=None)
+
+
+def _apart(pair: StepLoss) -> tuple[float, float]:
+    """Absolute and relative difference."""
+    apart = abs(pair.target - pair.reference)
+    return apart, apart / abs(pair.reference) if pair.reference else math.inf if apart else 0.0
+
+
+def _size(apart: tuple[float, float]) -> float:
+    """How far from what the standard allows, NaN the furthest."""
+    return min(math.inf if math.isnan(one) else one for one in apart)
 
 
 def _stage(stage: Stage, diagnosis: Diagnosis | None) -> Item:
@@ -113,7 +130,7 @@ def _stage(stage: Stage, diagnosis: Diagnosis | None) -> Item:
         how=reason(Code.GIVE_TRACES),
     )
     if outcome is None:
-        return item
+        return item if diagnosis is None else replace(item, measured=reason(Code.NOT_CAPTURED))
     state = _STATES[outcome.status]
     findings = [reason(Code.FINDING, f.headline, confidence=str(f.confidence)) for f in outcome.findings]
     return replace(

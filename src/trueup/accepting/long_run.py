@@ -92,7 +92,7 @@ def long_run_items(found: CurveComparison | None) -> list[Item]:
             title=reason(Criteria.TITLE, key=key),
             state=State.NOT_SHOWN,
             binding=binding,
-            measured=reason(Code.NO_LOGS if found is None else Code.NOT_IN_LOGS),
+            measured=reason(_why_not_in(found, key)),
             threshold=threshold,
             origin=origin,
             how=reason(Code.GIVE_LOGS),
@@ -103,6 +103,14 @@ def long_run_items(found: CurveComparison | None) -> list[Item]:
             item = _unknown_spread(item)
         items.append(item)
     return [*items, _beyond(found)]
+
+
+def _why_not_in(found: CurveComparison | None, key: str) -> Code:
+    """Why a criterion has no line: the mean of losses is asked of runs that train."""
+    if found is None:
+        return Code.NO_LOGS
+    trains = found.evidence.frozen is None
+    return Code.NOT_IN_LOGS if trains or key != "mean_loss" else Code.RATE_ZERO
 
 
 def _unknown_spread(item: Item) -> Item:

@@ -72,7 +72,7 @@ def _unjudged(one: NotJudged, why_waived: str | None) -> Item:
         title=reason(Code.UNJUDGED, key=one.key),
         state=State.WARNING if why_waived is None else State.WAIVED,
         binding=why_waived is None,
-        measured=reason(Code.VALUES_DIFFER, target=_text(one.target), reference=_text(one.reference)),
+        measured=reason(Code.VALUES_DIFFER, **_texts(one)),
         threshold=reason(Code.SAME_VALUE),
         origin=reason(Code.CHECKLIST, section=""),
         evidence=_waived(why_waived),
@@ -80,8 +80,11 @@ def _unjudged(one: NotJudged, why_waived: str | None) -> Item:
     )
 
 
-def _text(value: object) -> str:
-    return "" if value is None else str(value)
+def _texts(one: NotJudged) -> dict[str, str]:
+    """Both values; quoted where they read alike, or like none."""
+    values = {"target": one.target, "reference": one.reference}
+    alike = str(one.target) == str(one.reference) or "" in values.values()
+    return {side: "" if of is None else repr(of) if alike else str(of) for side, of in values.items()}
 
 
 def _waived(why: str | None) -> tuple[Reason, ...]:

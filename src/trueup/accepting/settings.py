@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from trueup.accepting.item import Item, Part, State
 from trueup.checklist.fields import fields
@@ -14,13 +15,13 @@ from trueup.types.reason import Reason, reason
 
 _COMPARED = (Status.ALIGNED, Status.DEFAULT, Status.DIFFERENT)
 _LISTED = 8
-_NAMED = 4
 
 
 def checklist_items(both: Configurations | None) -> list[Item]:
     """One item a section of the checklist, then the schedules."""
     if both is None:
-        return [_nothing("checklist", reason(Code.TITLE, key="checklist"))]
+        none = _nothing("checklist", reason(Code.TITLE, key="checklist"))
+        return [replace(none, measured=reason(Code.NO_CONFIGS))]
     found = [_section(section, both) for section in SECTIONS]
     return [item for item in (*found, _schedules(both)) if item is not None]
 
@@ -56,8 +57,9 @@ def _section(section: str, both: Configurations) -> Item | None:
     compared = [row for row in rows if row.status in _COMPARED]
     name = fields().sections[section].title
     title = reason(Code.SECTION, title=name)
-    if not compared:
-        return None if section in ("moe", "rl") and rows == [] else _nothing(f"checklist:{section}", title)
+    nothing = _nothing(f"checklist:{section}", title)
+    if not rows:
+        return None if section in ("moe", "rl") else nothing
     grave = [row for row in rows if row.matters and row.severity == "error"]
     light = [row for row in rows if row.matters and row.severity != "error"]
     open_ = [row for row in rows if row in checklist.undecided]
@@ -76,6 +78,8 @@ def _section(section: str, both: Configurations) -> Item | None:
         *(reason(Code.SUSPECT, row.reason, key=row.key) for row in suspects if row.reason is not None),
         *(reason(Code.NOT_COMPARED, row.reason, key=row.key) for row in open_ if row.reason is not None),
     ]
+    if not compared:
+        return replace(nothing, evidence=_few(evidence))
     return Item(
         key=f"checklist:{section}",
         part=Part.CHECKLIST,
@@ -98,8 +102,8 @@ def _measured(
         Code.SETTINGS,
         aligned=aligned,
         total=len(compared),
-        grave=[row.key for row in grave[:_NAMED]],
-        light=[row.key for row in light[:_NAMED]],
+        grave=[row.key for row in grave],
+        light=[row.key for row in light],
         open=len(open_),
     )
 
@@ -117,8 +121,11 @@ def _schedules(both: Configurations) -> Item:
     elif found.same:
         measured = reason(Code.SCHEDULES_EQUAL, num=len(found.target.steps))
     else:
-        missing = found.target.missing or (found.reference.missing if found.reference else "")
-        measured = reason(Code.NO_SCHEDULE, missing=missing)
+        sides = {"target": found.target, "reference": found.reference}
+        lacking = {name: side.missing for name, side in sides.items() if side is not None and side.missing}
+        side, missing = next(iter(lacking.items()), ("", ""))
+        alike = len(lacking) == 2 and len({*lacking.values()}) == 1
+        measured = reason(Code.NO_SCHEDULE, missing=missing, side="" if alike else side)
     return Item(
         key="checklist:schedules",
         part=Part.CHECKLIST,

@@ -44,7 +44,8 @@ class SignOff:
             return Outcome.DIFFER
         open_ = any(item.binding and item.state is not State.PASSED for item in self.items)
         failed = any(item.state is State.FAILED for item in self.items)
-        return Outcome.UNDECIDED if open_ or failed or not self.items else Outcome.AGREE
+        decided = any(item.binding for item in self.items)
+        return Outcome.UNDECIDED if open_ or failed or not decided else Outcome.AGREE
 
     @property
     def exit_code(self) -> int:

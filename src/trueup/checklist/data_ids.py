@@ -227,7 +227,8 @@ def _differs(key: str, side: Configuration, found: DataIds) -> tuple[Reason, int
     if in_data is None or in_data == own:
         return None
     times = found.counts.get(own, 0)
-    return reason(Code.DATA_ID, key=key, id=in_data, own=own, times=times, path=found.path), in_data
+    sample = {} if found.is_whole else {"sample": found.num_ids}
+    return reason(Code.DATA_ID, key=key, id=in_data, own=own, times=times, path=found.path, **sample), in_data
 
 
 def _unmet(

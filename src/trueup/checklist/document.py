@@ -64,7 +64,7 @@ def advice_headline(checklist: Checklist) -> Reason:
     if grave:
         return reason(Code.UNMET, num=grave, notes=notes)
     if notes:
-        return reason(Code.NOTES_UNMET, num=notes)
+        return reason(Code.NOTES_UNMET, num=notes, limited=checklist.limited)
     return reason(Code.LIMITED_MET if checklist.limited else Code.ALL_MET)
 
 

@@ -106,7 +106,8 @@ def _breaks(rule: Rule, side: Configuration) -> bool:
 def _of_field(row: Row, rule: Rule, sides: Mapping[str, Configuration], broken: tuple[str, ...]) -> Unmet:
     cells = {name: cell_of(rule, side) for name, side in sides.items() if rule.field in side.values}
     wanted = {name: _wanted(rule, sides[name]) for name in broken}
-    value = next((w for w in wanted.values() if w is not None), None)
+    known = [w for w in wanted.values() if w is not None]
+    value = known[0] if all(w == known[0] for w in known) and known else None  # one that holds of both sides
     how = {name: setting_words(sides[name], rule.field, wanted[name]) for name in broken}
     grave = bool(rule.grave) and any(holds(rule.grave, sides[name]) for name in broken)
     return Unmet(
@@ -142,7 +143,12 @@ def _defaults(cells: Mapping[str, Cell]) -> Reason | None:
         for name, cell in cells.items()
         if cell.origin is Origin.DEFAULT
     ]
-    return reason(Code.SIDES, *found) if len(found) > 1 else next(iter(found), None)
+    return _joined(found)
+
+
+def _joined(found: Iterable[Reason]) -> Reason | None:
+    each = list(dict.fromkeys(found))
+    return reason(Code.SIDES, *each) if len(each) > 1 else next(iter(each), None)
 
 
 def _of_condition(row: Row, rule: Rule) -> Unmet:
@@ -180,7 +186,7 @@ def _of_versions(versions: Mapping[str, VersionVerdict]) -> Iterator[Unmet]:
         wanted=reason(Code.PUBLISHED_TOGETHER),
         why="Only versions that were published together are tested together.",
         advice="Install a set of the table",
-        reason=next(iter(wrong.values())).sentence,
+        reason=_joined([verdict.sentence for verdict in wrong.values()]),
         sources=("other: Version Check",),
     )
 

@@ -42,7 +42,8 @@ class Schedules:
     @property
     def same(self) -> bool | None:
         """Whether the learning rates agree at every step drawn."""
-        return None if self.learning_rate_gap is None else self.learning_rate_gap <= _CLOSE
+        gap = self.learning_rate_gap
+        return None if gap is None or np.isnan(gap) else gap <= _CLOSE
 
 
 @np.errstate(invalid="ignore", over="ignore", divide="ignore")  # of settings that are not finite

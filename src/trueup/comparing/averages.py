@@ -64,7 +64,7 @@ class AverageGaps:
     equal: int = 0
     """averaged tensors of all steps that are bit-identical"""
     within: int = 0
-    """those that differ within what they are made of and rounding explain"""
+    """those that differ within what they are made of and rounding explain, or are not known to be the same"""
 
 
 class _Side:
@@ -280,8 +280,9 @@ def _beyond(one: _Step, two: _Step, accepted: _Accepted) -> AverageGap | None:
         norm = two.book.norm(two.records[fqn][two.slot]) or 0.0
         allowed = accepted.averages.get(fqn, 0.0) + max(one.rounding(fqn), two.rounding(fqn))
         allowed += _taken_up(two, fqn) * max(weights, accepted.weights.get(fqn, 0.0))
-        accepted.equal += difference == 0
-        accepted.within += 0 < difference <= allowed
+        same = difference == 0 and _is_same(one, two, fqn)
+        accepted.equal += same
+        accepted.within += not same and difference <= allowed
         if difference > allowed:
             score = difference / allowed if allowed else math.inf
             beyond.append(
@@ -326,6 +327,18 @@ def _apart(one: _Step, two: _Step, fqn: str, *, own: bool) -> float | None:
         return float(np.linalg.norm(x - y))
     norms = one.book.norm(a), two.book.norm(b)
     return None if norms[0] is None or norms[1] is None else abs(norms[0] - norms[1])
+
+
+def _is_same(one: _Step, two: _Step, fqn: str) -> bool:
+    """Whether an average has the same bits in both: norms, sketches and values of two dtypes do not tell."""
+    a, b = one.records[fqn][one.slot], two.records[fqn][two.slot]
+    if one.book.dtype(a) != two.book.dtype(b):
+        return False
+    digests = one.book.digest(a), two.book.digest(b)
+    if None not in digests:
+        return digests[0] == digests[1]
+    values = one.book.value(a), two.book.value(b)
+    return values[0] is not None and values[1] is not None and np.array_equal(values[0], values[1])
 
 
 def _taken_up(step: _Step, fqn: str) -> float:

@@ -26,7 +26,7 @@ from trueup.comparing.judgement import (
     WITHIN,
     Judgement,
 )
-from trueup.comparing.metrics import EVIDENCE, NONE, Metrics
+from trueup.comparing.metrics import EVIDENCE, NONE, STATISTICS, Metrics
 from trueup.comparing.module_tree import ModuleTree
 from trueup.comparing.origins import likelihood, score_of_origin, why_origin
 from trueup.comparing.other_ranks import received_inputs
@@ -179,6 +179,8 @@ class Ledger:
         site, rel_l2, tolerance = (table[name][row].as_py() for name in ("site", "rel_l2", "tolerance"))
         if rel_l2 is not None and tolerance is not None:
             facts = {"rel_l2": rel_l2, "tolerance": tolerance}
+            if table["evidence"][row].as_py() == EVIDENCE[STATISTICS]:  # a lower bound
+                facts["at_least"] = 1
             self.apart = reason(EvidenceCode.FIRST_APART, site=site, equal=equal, **facts)
 
     def _add_inside(self, rows: Rows, judgement: Judgement, table: pa.Table) -> None:

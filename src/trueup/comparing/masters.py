@@ -124,7 +124,9 @@ def master_gap(target: TraceSource, reference: TraceSource, steps: Mapping[int, 
     if None in (sides[0].slot, sides[1].slot):
         return None
     before: tuple[dict[str, Floats], ...] | None = None
-    for step, other in sorted(steps.items()):
+    for number, (step, other) in enumerate(sorted(steps.items())):
+        if (step, other) != (number, number):  # of a step between, which was not captured, nothing is known
+            return None
         if step not in target.steps() or other not in reference.steps():
             return None
         one, two = _Step(side=sides[0], step=step), _Step(side=sides[1], step=other)

@@ -111,7 +111,9 @@ class NoiseProfile:
             equal = len(repeat) - len(moved)
             found.append(reason(NoteCode.NOISE_REPEATS, equal=equal, total=len(repeat), **_spread(moved)))
         if (perturbed > 0).any():
-            found.append(reason(NoteCode.NOISE_PERTURBED, **_spread(perturbed.filter(perturbed > 0))))
+            moved = perturbed.filter(perturbed > 0)
+            counts = {"moved": len(moved), "total": len(perturbed)}
+            found.append(reason(NoteCode.NOISE_PERTURBED, **counts, **_spread(moved)))
         return [*found, reason(NoteCode.NOISE_PROFILE, num=self.table.height, path=str(self.path))]
 
     @classmethod

@@ -20,7 +20,7 @@ _BY_NAME = (
     ("loss", re.compile(r"loss|cross_entropy|nll|criterion", re.I)),
     ("rotary", re.compile(r"rotary|rope", re.I)),
     ("softmax", re.compile(r"softmax", re.I)),
-    ("norm", re.compile(r"norm(?!al)|(^|[._])ln(_?\\d+|_f)?$", re.I)),
+    ("norm", re.compile(r"norm(?!al)|(^|[._])ln(_?\d+|_f)?$", re.I)),
     ("head", re.compile(r"(^|[._])(lm_head|head|output_layer|unembed\w*)$", re.I)),
     ("embedding", re.compile(r"embed|(^|[._])(wte|wpe)$", re.I)),
 )
@@ -251,9 +251,16 @@ def _note(row: dict[str, str]) -> Reason:
                 )
                 return reason(NoteCode.WEIGHT_NOT_CAST, side=side, dtypes=cast)
         return reason(NoteCode.WEIGHT_DTYPE, target=target, reference=reference)
-    if row["target_input_dtypes"] != row["reference_input_dtypes"]:
-        return _of_part(NoteCode.INPUT_DTYPE, row, "input")
-    return _of_part(NoteCode.OUTPUT_DTYPE, row, "output")
+    parts = ((NoteCode.INPUT_DTYPE, "input"), (NoteCode.OUTPUT_DTYPE, "output"))
+    apart = [_of_part(code, row, part) for code, part in parts if _differ(row, part)]
+    known = [one for one in apart if one.place("target") and one.place("reference")]
+    if known or apart:
+        return (known or apart)[0]
+    return _of_part(NoteCode.WEIGHT_DTYPE, row, "weight")  # of a side that shows no weight
+
+
+def _differ(row: dict[str, str], part: str) -> bool:
+    return row[f"target_{part}_dtypes"] != row[f"reference_{part}_dtypes"]
 
 
 def _of_part(code: NoteCode, row: dict[str, str], part: str) -> Reason:

@@ -94,11 +94,9 @@ def align(target: Curve, reference: Curve, *, offset: int | None = None) -> Alig
     best = max(found, key=lambda o: found[o][0])
     value, num = found[best]
     others = [r for o, (r, _) in found.items() if o != best]
-    runner_up = max(0.0, *others) if others else 0.0
-    if _is_found(value, runner_up, num):
-        return Alignment(
-            offset=best, basis="found", correlation=value, runner_up=runner_up if others else None
-        )
+    runner_up = max(others, default=None)
+    if _is_found(value, max(0.0, runner_up or 0.0), num):
+        return Alignment(offset=best, basis="found", correlation=value, runner_up=runner_up)
     return Alignment(offset=usual, basis="assumed", correlation=value, runner_up=runner_up)
 
 

@@ -52,8 +52,8 @@ def commands(
                 purpose=reason(Curves.NAME_FIRST_OVERFLOW),
             )
         ]
-    if case in ("loss_diffusion", "spike", "passing_difference") and at is not None:
-        return _around(at, run, _captured_before(judgement, target, at))
+    if case in ("loss_diffusion", "spike", "passing_difference") and step is not None and at is not None:
+        return _around(at, run, _captured_before(judgement, target, at), step)
     if case in (
         "first_step_gap",
         "second_step_gap",
@@ -79,7 +79,7 @@ def commands(
                 purpose=reason(Curves.DIAGNOSE_STEPS),
             )
         )
-        if case == "first_step_gap" and at:
+        if case == "first_step_gap" and at is not None:
             line = f"trueup capture -o target-batch-{at} --only-batch {at} --learning-rate 0 -- {run}"
             found.insert(0, Command(line=line, purpose=reason(Curves.ONE_BATCH, step=step)))
         if case == "fluctuation":
@@ -103,12 +103,12 @@ def _captured_before(judgement: Judgement, target: Curve, at: int) -> int:
     return max(0, min(at, max(first, at - _STEPS_BEFORE)) - 1)
 
 
-def _around(at: int, run: str, begin: int) -> list[Command]:
+def _around(at: int, run: str, begin: int, step: int) -> list[Command]:
     steps = f"{begin}-{at + 1}"
     return [
         Command(
             line=f"trueup capture -o target-step-{at} --preset diagnose --steps {steps} -- {run}",
-            purpose=reason(Curves.CAPTURE_AROUND),
+            purpose=reason(Curves.CAPTURE_AROUND, step=step),
         ),
         Command(
             line=f"trueup diagnose target-step-{at} reference-step-{at} -o diagnosis",

@@ -406,10 +406,14 @@ def _notes(
 
 
 def decimals(values: Floats | None) -> int | None:
-    """How many decimals the numbers were printed with, if 5 or fewer."""
+    """How many decimals the numbers were printed with, if 5 or fewer.
+
+    Told by the numbers that are not the one before them: how often one is printed again tells nothing more.
+    """
     if values is None:
         return None
     some = values[np.isfinite(values)][:200]
+    some = some[np.diff(some, prepend=np.inf) != 0]
     if len(some) < DECIMALS_FEWEST:
         return None
     for places in range(6):

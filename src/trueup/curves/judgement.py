@@ -174,31 +174,68 @@ def _case(e: Evidence, failed: Sequence[Criterion]) -> _Case:
 def _standing(e: Evidence, failed: Sequence[Criterion]) -> _Case:
     """The case of a difference that stays, or that is scatter."""
     names = {c.key for c in failed}
-    if e.target_health.num_not_finite > e.reference_health.num_not_finite:
-        at = e.target_health.not_finite[0]
-        advice: tuple[Reason, ...] = (reason(Curves.OVERFLOW_CHECK), *_DATA_ADVICE[:2])
-        column, what = e.target_health.broke_as or ("loss", "NaN")
-        again = e.target_health.finite_again
-        said = reason(Curves.NOT_FINITE, step=at, column=_COLUMNS.get(column, column), what=what, again=again)
-        return _Case("not_finite", said, at, advice)
+    broken = _not_finite(e, failed)
+    if broken is not None:
+        return broken
     if e.frozen is not None:
         return _of_frozen(e, e.frozen, failed)
     if "first_loss" in names:
-        advice = (reason(Curves.COMPARE_FIRST_FORWARD), reason(Curves.DIAGNOSE_FIRST_STEP))
-        return _Case("first_step_gap", reason(Curves.FIRST_LOSS), None, advice)
+        return _of_first(failed)
     late_gap = _late_gap(e)
     systematic = "mean_loss" in names and _to_one_side(e)
     gap = e.centre is not None and not e.centre.is_centred and (systematic or _beyond(e, e.centre.mean))
     first_rate = None if e.rates is None else e.rates.first_different
-    if first_rate is not None and (failed or late_gap or gap):
+    differ = "mean_loss" in names or late_gap or gap
+    if first_rate is not None and differ and not _began_before(e, first_rate):
         said = reason(Curves.LEARNING_RATES, step=first_rate)
         return _Case("learning_rates_differ", said, first_rate, _OPTIMIZER_ADVICE[:1])
     return (
         _of_plateau(e, late_gap=late_gap)
         or _of_training(e, late_gap=late_gap, gap=gap, systematic=systematic)
         or _of_findings(e)
+        or _missing(failed)
         or _of_standard(e, names, failed)
     )
+
+
+def _not_finite(e: Evidence, failed: Sequence[Criterion]) -> _Case | None:
+    """NaN or infinity of the target where the reference has none."""
+    health = e.target_health
+    lost = any(c.note is not None and c.note.code is CriterionCode.LOST_LOSSES for c in failed)
+    if health.num_not_finite <= e.reference_health.num_not_finite and not (lost and health.not_finite):
+        return None
+    at = health.not_finite[0]
+    advice: tuple[Reason, ...] = (reason(Curves.OVERFLOW_CHECK), *_DATA_ADVICE[:2])
+    column, what = health.broke_as or ("loss", "NaN")
+    shown = _COLUMNS.get(column, column)
+    said = reason(Curves.NOT_FINITE, step=at, column=shown, what=what, again=health.finite_again)
+    return _Case("not_finite", said, at, advice)
+
+
+def _of_first(failed: Sequence[Criterion]) -> _Case:
+    """The first loss differs, or one log has none there."""
+    missing = _missing([c for c in failed if c.key == "first_loss"])
+    if missing is not None:
+        return missing
+    advice = (reason(Curves.COMPARE_FIRST_FORWARD), reason(Curves.DIAGNOSE_FIRST_STEP))
+    return _Case("first_step_gap", reason(Curves.FIRST_LOSS), None, advice)
+
+
+def _began_before(e: Evidence, step: int) -> bool:
+    """Whether the losses parted before a step: what differs from there on did not part them."""
+    return e.onset is not None and e.onset.is_sure and e.onset.grows and e.onset.latest < step
+
+
+def _missing(failed: Sequence[Criterion]) -> _Case | None:
+    """Losses that one log does not have: they neither differ nor fluctuate around anything."""
+    for c in failed:
+        lost = c.note is not None and c.note.code is CriterionCode.LOST_LOSSES
+        unknown = c.key == "first_loss" and math.isnan(dict(c.numbers).get("abs") or 0.0)
+        if lost or (unknown and c.note is not None):
+            has = c.note is not None and c.note.facts.get("target") is not None
+            side = "reference" if unknown and has else "target"
+            return _Case("conditions", reason(Curves.LOSSES_MISSING, side=side))
+    return None
 
 
 def _passes(found: Passing) -> Reason:
@@ -300,10 +337,13 @@ def _of_standard(e: Evidence, names: set[str], failed: Sequence[Criterion]) -> _
         advice = (reason(Curves.REPEAT_REFERENCE), reason(Curves.FREEZE_WEIGHTS))
         centred = e.centre is None or e.centre.is_centred
         return _Case("fluctuation", reason(Curves.FLUCTUATES if centred else Curves.SCATTERS), None, advice)
-    if failed:
-        notes = tuple(c.note for c in failed if c.note is not None)
-        return _Case("conditions", reason(Curves.CONDITIONS), None, notes)
-    return _Case("aligned", _aligned(e))
+    return _unlike(failed) if failed else _Case("aligned", _aligned(e))
+
+
+def _unlike(failed: Sequence[Criterion]) -> _Case:
+    """Nothing but what comes before any step is not as the standard asks."""
+    notes = tuple(c.note for c in failed if c.note is not None)
+    return _Case("conditions", reason(Curves.CONDITIONS, criteria=[c.key for c in failed]), None, notes)
 
 
 def _diverged(e: Evidence, onset: Onset) -> _Case:
@@ -346,8 +386,7 @@ def _of_frozen(e: Evidence, f: Frozen, failed: Sequence[Criterion]) -> _Case:
         notes = tuple(c.note for c in failed if c.note is not None)
         return _Case("conditions", said, None, notes or (reason(Curves.TURN_DETERMINISM_ON),))
     if failed:
-        notes = tuple(c.note for c in failed if c.note is not None)
-        return _Case("conditions", reason(Curves.CONDITIONS), None, notes)
+        return _unlike(failed)
     norms = f.mean_norm_diff is not None
     if f.outlying_steps:
         advice = (reason(Curves.ANALYSE_OUTLIER),)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -53,8 +54,9 @@ def _one_row_where_repeated(frame: pl.DataFrame) -> pl.DataFrame:
 def _restarts(frame: pl.DataFrame, steps: np.ndarray[tuple[int], np.dtype[np.int64]]) -> tuple[Restart, ...]:
     found = []
     loss = frame[LOSS].to_numpy() if LOSS in frame.columns else None
-    for at in np.flatnonzero(np.diff(steps) < 0) + 1:
-        before, after = steps[:at], steps[at:]
+    begins = (np.flatnonzero(np.diff(steps) < 0) + 1).tolist()
+    for at, end in itertools.pairwise([*begins, len(steps)]):
+        before, after = steps[:at], steps[at:end]
         shared, earlier, later = np.intersect1d(before[::-1], after, return_indices=True)
         differ = None
         if loss is not None and len(shared):

@@ -9,7 +9,7 @@ from enum import Enum
 
 import numpy as np
 
-from trueup.curves.columns import GRAD_NORM, LOSS
+from trueup.curves.columns import GRAD_NORM, LOSS, STEP
 from trueup.curves.curve import Curve
 from trueup.curves.pairing import Paired
 from trueup.curves.thresholds import (
@@ -178,12 +178,7 @@ def repeats(references: Sequence[Curve]) -> Criterion:
     """At least two runs of the reference with determinism off."""
     num = len(references)
     same = [
-        (a.name, b.name)
-        for i, a in enumerate(references)
-        for b in references[:i]
-        if a.frame.height == b.frame.height
-        and LOSS in a.frame.columns
-        and a.frame[LOSS].equals(b.frame[LOSS])
+        (a.name, b.name) for i, a in enumerate(references) for b in references[:i] if _logs_the_same(a, b)
     ]
     status = Met.MET if num >= FEWEST_REPEATS else Met.WARNING
     note = None if status is Met.MET else reason(Code.NO_REPEATS)
@@ -200,6 +195,15 @@ def repeats(references: Sequence[Curve]) -> Criterion:
         note=note,
         numbers=(("repeats", float(num)),),
     )
+
+
+def _logs_the_same(one: Curve, other: Curve) -> bool:
+    """Whether two logs hold the same losses at the same steps, and any at all."""
+    columns = [STEP, LOSS]
+    if LOSS not in one.frame.columns or LOSS not in other.frame.columns:
+        return False
+    own = one.frame.select(columns)
+    return own.equals(other.frame.select(columns)) and bool(own[LOSS].is_not_null().any())
 
 
 def smooth(paired: Paired) -> Criterion:

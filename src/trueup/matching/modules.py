@@ -229,7 +229,7 @@ def _say_why(found: ModulePairs, here: Holdings, there: Holdings) -> None:
         (there, back, found.why_reference, "target"),
     ):
         other = there if side is here else here
-        of_set = {other.whole(n): n for n in other.modules if other.whole(n)}
+        of_set = {other.whole(n): n for n in other.modules if other.whole(n) and not other.partly(n)}
         for name in side.modules:
             if name not in known:
                 why[name] = _reason(name, side, other, of_set, other_name)
@@ -245,6 +245,6 @@ def _reason(
     split = {n for n in other.modules if other.partly(n) & side.whole(name) and other.owners.get(n)}
     if split and side.owners.get(name):
         return reason(RecordCode.FUSED, side=other_name, modules=sorted(split))
-    if side.whole(name) in of_set:
+    if side.whole(name) in of_set and not side.partly(name):
         return reason(RecordCode.SAME_WEIGHTS, side=other_name, module=of_set[side.whole(name)] or "(root)")
     return reason(RecordCode.NO_SUCH_MODULE, side=other_name)

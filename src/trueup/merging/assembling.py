@@ -191,15 +191,38 @@ def _note_differing(one: Alternatives, copies: Copies) -> None:
     ranks: set[int] = set()
     farthest: float | None = None
     for child, group in zip(one.children[1:], one.groups[1:], strict=True):
-        if alike(first, child.summary()):
+        if _are_copies(first, child.summary(), unit):
             continue
         far = how_far(first, child.summary())
-        if far is not None and unit and far <= SAME * unit:
-            continue
-        ranks |= {member.part.rank for member in group}
+        ranks |= _not_copies(group, one.groups[0], one.axis, unit)
         farthest = far if farthest is None else max(farthest, far or 0.0)
     if ranks:
         copies.differing.append(DifferingCopies(one.axis, tuple(sorted(ranks)), farthest))
+
+
+def _are_copies(one: Summary, other: Summary, unit: float) -> bool:
+    """Whether they are the same, or differ by no more than rounding."""
+    if alike(one, other):
+        return True
+    far = how_far(one, other)
+    return far is not None and bool(unit) and far <= SAME * unit
+
+
+def _not_copies(group: Sequence[Member], first: Sequence[Member], axis: str, unit: float) -> set[int]:
+    """Ranks whose own part is not that of the rank at their place in the first group; all where none is known
+    to be: of the parts of a whole that differs, the others may be the same."""
+
+    def place_of(member: Member) -> tuple[tuple[str, int], ...]:
+        return tuple(sorted((name, at) for name, at in member.coordinate.items() if name != axis))
+
+    there = {place_of(member): member.part.summary() for member in first}
+    apart = {
+        member.part.rank
+        for member in group
+        if (other := there.get(place_of(member))) is None
+        or not _are_copies(other, member.part.summary(), unit)
+    }
+    return apart or {member.part.rank for member in group}
 
 
 def alike(one: Summary, other: Summary) -> bool:

@@ -8,7 +8,7 @@ from trueup.types.codes import AcceptCode as A
 from trueup.types.codes import CriterionCode as Criteria
 from trueup.types.reason import reason
 from trueup.wording.curves import signed
-from trueup.wording.phrase import Facts, absolute, clause, count, heading, listed, percent
+from trueup.wording.phrase import Facts, absolute, beside, clause, count, heading, listed, percent
 
 PARTS = {
     "checklist": "Checklist of the configurations",
@@ -77,9 +77,9 @@ def _scores(facts: Facts) -> str:
 def _settings(facts: Facts) -> str:
     words = [f"{facts['aligned']} of {count(facts['total'], 'setting')} aligned"]
     if facts["grave"]:
-        words.append(f"changes the training: {', '.join(facts['grave'])}")
+        words.append(f"changes the training: {listed(facts['grave'])}")
     if facts["light"]:
-        words.append(f"may change rounding: {', '.join(facts['light'])}")
+        words.append(f"may change rounding: {listed(facts['light'])}")
     if facts["open"]:
         words.append(f"{facts['open']} not comparable")
     return "; ".join(words)
@@ -103,6 +103,17 @@ def _not_finite(facts: Facts) -> str:
 
 def _better(facts: Facts) -> str:
     return "worse" if facts["is_worse"] else "better"
+
+
+def _no_schedule(facts: Facts) -> str:
+    side = f" for the {facts['side']}" if facts["side"] else ""
+    return f"cannot be computed{side}" + (f": {facts['missing']}" if facts["missing"] else "")
+
+
+def _errors(facts: Facts, template: str) -> str:
+    """Standard errors beside their limit."""
+    z, limit = facts["z"], facts["limit"]
+    return template.format(z=f"{beside(z, limit):.2f}", limit=f"{beside(limit, z):.2f}")
 
 
 _TITLE = {"parts": (reason(A.TITLE, key="forward"),)}
@@ -141,7 +152,9 @@ PHRASES = {
     A.NO_EVALUATION: clause("no evaluation was given"),
     A.NOT_IN_LOGS: clause("the logs do not contain it"),
     A.NOT_CAPTURED: clause("not captured in both runs"),
-    A.NO_SETTINGS: clause("neither run contains them"),
+    A.NO_SETTINGS: clause("both runs contain none of them in common"),
+    A.NO_CONFIGS: clause("no configurations were given"),
+    A.RATE_ZERO: clause("the learning rate in these logs is 0 throughout"),
     A.RATE_NOT_ZERO: clause("the learning rate in these logs is not 0 throughout"),
     A.RATE_NOT_LOGGED: clause("these logs do not contain the learning rate"),
     A.NO_FINITE: clause("no step has a finite loss in both runs"),
@@ -157,12 +170,10 @@ PHRASES = {
     A.SETTINGS: clause(
         _settings, _SETTINGS, {**_SETTINGS, "grave": ("clip_grad",), "light": ("tf32",), "open": 1}
     ),
-    A.SCHEDULES_DIFFER: clause("different from step {step} on", {"step": 100}),
+    A.SCHEDULES_DIFFER: clause("first different at step {step}", {"step": 100}),
     A.SCHEDULES_EQUAL: clause("the same in {num:count step}", {"num": 1000}),
     A.NO_SCHEDULE: clause(
-        lambda facts: "cannot be computed" + (f": {facts['missing']}" if facts["missing"] else ""),
-        {"missing": "train_steps"},
-        {"missing": ""},
+        _no_schedule, {"missing": "train_steps", "side": "target"}, {"missing": "", "side": ""}
     ),
     A.BY_FILES: clause(
         "{num:count setting} of the configuration files compared, none changes the training", {"num": 9}
@@ -182,7 +193,7 @@ PHRASES = {
             + (
                 "within the standard error"
                 if facts.get("z") is None
-                else f"≤ {facts['z']:.1f} standard errors"
+                else f"≤ {facts['z']:.2f} standard errors"
             )
         ),
         {"z": None},
@@ -265,13 +276,16 @@ PHRASES = {
         {"is_worse": False},
     ),
     A.BEYOND: clause(
-        lambda facts: f"{_better(facts)} by {facts['z']:.1f} standard errors, more than {facts['limit']:.1f}",
+        lambda facts: _errors(facts, f"{_better(facts)} by {{z}} standard errors, more than {{limit}}"),
         {"is_worse": True, "z": 3.2, "limit": 2.5},
     ),
     A.TOO_FEW_SAMPLES: clause(
         "too few samples: two standard errors are more than {share:.0%} of the score", {"share": 0.2}
     ),
-    A.WITHIN: clause("within its standard error ({z:.1f} of at most {limit:.1f})", {"z": 0.5, "limit": 2.5}),
+    A.WITHIN: clause(
+        lambda facts: _errors(facts, "within its standard error ({z} of at most {limit})"),
+        {"z": 0.5, "limit": 2.5},
+    ),
     A.OTHER_SETTINGS: clause(_other_settings, {"names": ("shots",), "target": ("5",), "reference": ("0",)}),
     A.ONE_SIDED: clause("the {side} was not evaluated on it", {"side": "reference"}),
     A.SCORE_NOT_FINITE: clause(_not_finite, {"sides": ("target",)}, {"sides": ("target", "reference")}),

@@ -39,7 +39,9 @@ _PLACES = {
 
 def _data_id(facts: Facts) -> str:
     own = "never occurs" if not facts["times"] else f"occurs {count(facts['times'], 'time')}"
-    return f"{facts['path']}: {_PLACES[facts['key']]} {facts['id']}; {facts['own']} {own}"
+    sample = facts.get("sample")
+    where = "" if sample is None else f" in a sample of {count(sample, 'id')}"
+    return f"{facts['path']}: {_PLACES[facts['key']]} {facts['id']}; {facts['own']} {own}{where}"
 
 
 _DEFAULT = reason(C.DEFAULT, side="target", of="Megatron-LM")
@@ -77,11 +79,15 @@ PHRASES = {
     ),
     C.NOTES_UNMET: heading(
         lambda facts: (
-            "The guide's recommendations are met; "
-            f"{count(facts['num'], 'suggestion')} {'is' if facts['num'] == 1 else 'are'} not"
+            (
+                "No checked recommendation is violated; "
+                if facts.get("limited")
+                else "The guide's recommendations are met; "
+            )
+            + f"{count(facts['num'], 'suggestion')} {'is' if facts['num'] == 1 else 'are'} not"
         ),
-        {"num": 1},
-        {"num": 3},
+        {"num": 1, "limited": False},
+        {"num": 3, "limited": True},
     ),
     C.NOT_ASKED: heading("The guide's recommendations were left out (--no-recommendations)"),
     C.OTHER_TRAINING: heading(_other_training, {"num": 1, "more": 0}, {"num": 2, "more": 1}),
@@ -157,6 +163,7 @@ PHRASES = {
             {"path": "wiki.bin", "key": key, "id": 0, "own": 2, "times": times}
             for key, times in zip(_PLACES, (0, 1, 5), strict=True)
         ),
+        {"path": "wiki.bin", "key": "eos_token_id", "id": 0, "own": 2, "times": 0, "sample": 4096},
     ),
     C.UNKNOWN_IDS: clause(
         "{path}: {share:percent} of the ids are {id}, what the tokenizer does not know",

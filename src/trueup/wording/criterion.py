@@ -95,7 +95,7 @@ PHRASES = {
     ),
     C.NO_REPEATS: clause("the reference's own fluctuation is unknown: give repeats of it"),
     C.SAME_REPEATS: clause(
-        "{first} and {second} are bit-identical: repeats must run with determinism off",
+        "{first} and {second} log the same losses: repeats must run with determinism off",
         {"first": "a.log", "second": "b.log"},
     ),
     C.ROUGH: clause("a rough curve: prefer model, weights and settings whose loss fluctuates less"),

@@ -88,9 +88,12 @@ def _spike(facts: Facts) -> str:
 
 
 def _norm(facts: Facts) -> str:
+    where, rest = f"at step {facts['step']}", f"beyond 10 %: {facts['num']} of {facts['total']}"
+    if not math.isfinite(facts["rel"]):  # of a reference of zero, or of NaN
+        return f"The local norm of {facts['name']} differs {where}; {rest}"
     return (
-        f"The local norm of {facts['name']} differs by {percent(facts['rel'])} at step {facts['step']} "
-        f"({percent(facts['rel_square'])} in its square); beyond 10 %: {facts['num']} of {facts['total']}"
+        f"The local norm of {facts['name']} differs by {percent(facts['rel'])} {where} "
+        f"({percent(facts['rel_square'])} in its square); {rest}"
     )
 
 
@@ -111,10 +114,20 @@ def _warned(facts: Facts) -> str:
 
 
 def _not_proved(facts: Facts) -> str:
+    names = _criteria(facts)
+    return (
+        f"{facts.parts[0]}; not accepted yet: {_all(names)} {'is' if len(names) == 1 else 'are'} not proved"
+    )
+
+
+def _criteria(facts: Facts) -> list[str]:
     titles = [TITLES.get(key, key) for key in facts["criteria"]]
-    names = [title[:1].lower() + title[1:] for title in titles]
-    shown = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    return f"{facts.parts[0]}; not accepted yet: {shown} {'is' if len(names) == 1 else 'are'} not proved"
+    return [title[:1].lower() + title[1:] for title in titles]
+
+
+def _all(names: list[str]) -> str:
+    """Every name, none counted."""
+    return listed(names, shown=len(names))
 
 
 def _steps(facts: Facts) -> str:
@@ -149,10 +162,18 @@ def _alignment(facts: Facts) -> str:
             "same data?)"
         )
     known = "" if correlation is None else f" of {correlation:.2f}"
-    other = "" if runner_up is None else f", {runner_up:.2f} at the next best offset"
+    other = "" if runner_up is None else f", {runner_up:.2f} at the next best offset tried"
     return f"{numbers}: the step-to-step changes have a correlation{known}{other}"
 
 
+_LOCAL: dict[str, object] = {
+    "name": "model.tok_embeddings.embedding_weight",
+    "step": 1,
+    "rel": 0.4,
+    "rel_square": 0.96,
+    "num": 1,
+    "total": 291,
+}
 _ALIGNED = {"offset": 1, "basis": "found", "correlation": 0.93, "runner_up": 0.11}
 
 PHRASES = {
@@ -216,14 +237,8 @@ PHRASES = {
     Curves.LOCAL_NORM: Phrase(
         sentence=_norm,
         samples=(
-            {
-                "name": "model.tok_embeddings.embedding_weight",
-                "step": 1,
-                "rel": 0.4,
-                "rel_square": 0.96,
-                "num": 1,
-                "total": 291,
-            },
+            _LOCAL,
+            {**_LOCAL, "rel": math.inf, "rel_square": math.inf},
         ),
     ),
     Curves.SCATTERS: Phrase(
@@ -286,7 +301,14 @@ PHRASES = {
     Curves.FLUCTUATES: Phrase(
         sentence="The loss difference fluctuates around zero by more than the standard allows"
     ),
-    Curves.CONDITIONS: Phrase(sentence="The runs were not set up the same way"),
+    Curves.CONDITIONS: Phrase(
+        sentence=lambda facts: f"Preconditions of the standard are not met: {_all(_criteria(facts))}",
+        samples=({"criteria": ["settings"]}, {"criteria": ["weights", "randomness"]}),
+    ),
+    Curves.LOSSES_MISSING: Phrase(
+        sentence="The {side}'s log has no finite loss at steps where the other run's has one",
+        samples=({"side": "target"},),
+    ),
     Curves.IDENTICAL: Phrase(sentence="The curves are identical at every step"),
     Curves.CENTRED: Phrase(
         sentence=lambda facts: (
@@ -384,7 +406,8 @@ PHRASES = {
     ),
     Curves.SPIKES_BOTH: Phrase(
         sentence=lambda facts: facts.fill(
-            f"{{num:count spike}} of the {{column}} in both runs, at step {_steps(facts)}: caused by the data"
+            f"{{num:count spike}} of the {{column}} in both runs, at step {_steps(facts)}: the same data may "
+            "cause them"
         ),
         samples=({"column": "gradient norm", **_BATCH_STEPS},),
     ),
@@ -501,8 +524,7 @@ PHRASES = {
         ),
     ),
     Curves.FEW_DECIMALS: Phrase(
-        sentence="{curve} prints its loss with {places:count decimal}: differences below {unseen:g} are not "
-        "visible",
+        sentence="{curve} prints its loss with {places:count decimal}: each is rounded by up to {unseen:g}",
         samples=({"curve": "a.log", "places": 1, "unseen": 0.05},),
     ),
     Curves.NORMS_ONE_SIDE: Phrase(
@@ -532,8 +554,9 @@ PHRASES = {
     ),
     Curves.FROZEN_RUN: Phrase(sentence="forward and backward step by step, without updates"),
     Curves.CAPTURE_AROUND: Phrase(
-        sentence="captures the steps around the divergence (trueup counts from 0); do the same for the "
-        "reference"
+        sentence="captures the steps around step {step} of the log (trueup counts from 0); do the same for "
+        "the reference",
+        samples=({"step": 500},),
     ),
     Curves.WITHOUT_BATCH: Phrase(
         sentence="the same training without that batch, to see if the data is the cause"

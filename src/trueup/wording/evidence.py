@@ -199,6 +199,8 @@ def _not_finite(facts: Facts) -> str:
     return f"{facts['what']}: {target} (target) vs {reference} (reference)"
 
 
+_FIRST_APART = {"site": "layers.0.norm · output.0", "equal": 12, "rel_l2": 1.6e-3, "tolerance": 8e-3}
+
 PHRASES = {
     Is.SETTING_DIFFERS: Phrase(
         sentence=_setting,
@@ -607,8 +609,7 @@ PHRASES = {
         samples=({"num": 60, "site": "layers.0.mlp · input.0"},),
     ),
     Is.WITHOUT_COUNTERPART: Phrase(
-        sentence="{records:,} of {total:count record} {records:verb have} no counterpart, or one "
-        "of a different shape",
+        sentence="{records:,} of {total:count record} {records:verb are} not compared",
         samples=({"records": 900, "total": 1000},),
     ),
     Is.FIRST_OF_COMPARED: Phrase(
@@ -616,9 +617,12 @@ PHRASES = {
         samples=({"site": "loss · value", "phase": "loss"},),
     ),
     Is.FIRST_APART: Phrase(
-        sentence="the first to differ is {site}, after {equal:count bit-identical record}: relative "
-        "difference {rel_l2:.2g}, tolerance {tolerance:.2g}",
-        samples=({"site": "layers.0.norm · output.0", "equal": 12, "rel_l2": 1.6e-3, "tolerance": 8e-3},),
+        sentence=lambda facts: facts.fill(
+            "the first to differ is {site}, after {equal:count bit-identical record}: relative difference "
+            + ("of at least " if facts.get("at_least") else "")
+            + "{rel_l2:.2g}, tolerance {tolerance:.2g}"
+        ),
+        samples=(_FIRST_APART, {**_FIRST_APART, "at_least": 1}),
     ),
     Is.NOT_BRACKETED: Phrase(
         sentence="{site}: {parts[0]}",

@@ -88,6 +88,11 @@ def _dtypes(facts: Facts) -> str:
     return f"{many}: at {facts['site']} {facts.parts[0]}"
 
 
+def _dtypes_of(facts: Facts) -> str:
+    sides = (f"{facts[side] or 'not recorded'} ({side})" for side in ("target", "reference"))
+    return " vs ".join(sides)
+
+
 def _from_side(noun: str) -> Phrase:
     return Phrase(
         sentence=f"{{side}}: {noun}{{parts[0]}}",
@@ -106,8 +111,11 @@ PHRASES = {
         ),
     ),
     Is.NOISE_PERTURBED: Phrase(
-        sentence=lambda facts: f"reruns perturbed by rounding: records differ {_spread(facts)}",
-        samples=(_SPREAD,),
+        sentence=lambda facts: (
+            f"reruns perturbed by rounding: {facts['moved']:,} of {count(facts['total'], 'record')} differ, "
+            f"{_spread(facts)}"
+        ),
+        samples=({"moved": 10, "total": 12, **_SPREAD},),
     ),
     Is.NOISE_PROFILE: Phrase(
         sentence="noise of {num:count record} written to {path}; trueup compare uses it",
@@ -237,13 +245,16 @@ PHRASES = {
         samples=({"side": "target", "dtypes": "bfloat16"},),
     ),
     Is.WEIGHT_DTYPE: Phrase(
-        sentence="the weight is used as {target} (target) vs {reference} (reference)", samples=(_DTYPES,)
+        sentence=lambda facts: f"the weight is used as {_dtypes_of(facts)}",
+        samples=(_DTYPES, {**_DTYPES, "target": ""}),
     ),
     Is.INPUT_DTYPE: Phrase(
-        sentence="the inputs are {target} (target) vs {reference} (reference)", samples=(_DTYPES,)
+        sentence=lambda facts: f"the inputs are {_dtypes_of(facts)}",
+        samples=(_DTYPES, {**_DTYPES, "target": ""}),
     ),
     Is.OUTPUT_DTYPE: Phrase(
-        sentence="the outputs are {target} (target) vs {reference} (reference)", samples=(_DTYPES,)
+        sentence=lambda facts: f"the outputs are {_dtypes_of(facts)}",
+        samples=(_DTYPES, {**_DTYPES, "reference": ""}),
     ),
     Tolerance.DTYPE_BOUND: Phrase(
         sentence="dtype bound; trueup noise --reference {reference} -- COMMAND gives a better one",

@@ -43,15 +43,15 @@ class _Side(float):
         form = _DIGITS.fullmatch(spec)
         if form is None or float(self) == self.other or text != float.__format__(self.other, spec):
             return text
-        sign, digits = form.group(1), int(form.group(2) or 6)
+        sign, digits, kind = form.group(1), int(form.group(2) or 6), form.group(3)
         for more in range(digits + 1, 18):
-            text = float.__format__(self, f"{sign}.{more}g")
-            if text != float.__format__(self.other, f"{sign}.{more}g"):
+            text = float.__format__(self, f"{sign}.{more}{kind}")
+            if text != float.__format__(self.other, f"{sign}.{more}{kind}"):
                 break
         return text
 
 
-_DIGITS = re.compile(r"(,?)(?:\.(\d+))?g")
+_DIGITS = re.compile(r"([,+]?)(?:\.(\d+))?([gf])")
 _SIDES = {"target": "reference", "reference": "target"}
 
 
@@ -62,6 +62,16 @@ def _beside(facts: Mapping[str, object], name: str) -> object:
     other = facts.get(_SIDES[side] + name.removeprefix(side)) if side in _SIDES else None
     if not isinstance(value, float) or not isinstance(other, (int, float)):
         return value
+    return beside(value, other)
+
+
+def beside(value: float, other: float) -> float:
+    """A number that is printed with as many digits as it takes to tell it from another, such as its limit.
+
+    Example:
+        >>> f"{beside(1.961, 1.959):.1f}", f"{beside(3.0, 1.96):.1f}", f"{beside(2.0, 2.0):.1f}"
+        ('1.961', '3.0', '2.0')
+    """
     found = _Side(value)
     found.other = float(other)
     return found
@@ -229,6 +239,9 @@ def absolute(value: float | None) -> str:
     if value == 0:
         return "0"
     digits = max(2, 1 - math.floor(math.log10(abs(value))))
+    near = _limit_near(float(f"{value:.{digits}f}"), 1)
+    if near is not None:
+        return f"{beside(value, math.copysign(near, value)):.{digits}f}"
     return f"{value:.{digits}f}" if digits <= 9 else f"{value:.1e}"
 
 
@@ -237,6 +250,9 @@ def percent(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "–" if value is None or math.isnan(value) else f"{value} %"
     size = abs(100 * value)
+    near = _limit_near(float(f"{100 * value:.1f}"), 100)
+    if near is not None:
+        return f"{beside(100 * value, math.copysign(near, value)):.1f} %"
     if size == 0 or size >= 0.05:
         return f"{100 * value:.1f} %"
     return f"{100 * value:.1g} %" if size >= 1e-4 else f"{100 * value:.0e} %"
@@ -257,6 +273,15 @@ def share(part: float, places: int = 0) -> str:
 
 
 _MOST_PLACES = 12
+
+
+_LIMITS = (0.005, 0.01, 0.05, 0.1)
+"""what the accuracy standard holds differences against: a number beside one of them is not printed like it"""
+
+
+def _limit_near(shown: float, unit: int) -> float | None:
+    """The limit that a printed number reads as, in its unit."""
+    return next((unit * limit for limit in _LIMITS if math.isclose(abs(shown), unit * limit)), None)
 
 
 def one_plus(factor: float) -> str:

@@ -112,7 +112,7 @@ PHRASES = {
     ),
     Is.FUSED: Phrase(sentence=_fused, samples=({**_SIDE, "modules": ("q", "k", "v")},)),
     Is.SAME_WEIGHTS: Phrase(
-        sentence=f"{_LACKS}another module holds the same weights; in the {{side}} it is {{module}}",
+        sentence="no counterpart of its own: in the {side}, {module} holds the same weights",
         samples=({**_SIDE, "module": "wte"},),
     ),
     Is.NO_SUCH_MODULE: Phrase(
@@ -237,7 +237,7 @@ PHRASES = {
         "explains less of a mean",
         samples=({"tokens": 256, "dtype": "bfloat16"},),
     ),
-    Is.NOT_READ: Phrase(sentence="a view of memory that no recorded call reads in this step"),
+    Is.NOT_READ: Phrase(sentence="a view of memory that no recorded call of one run reads in this step"),
     Is.ONE_ROUNDING: Phrase(
         sentence=_one_rounding,
         samples=({"like": "layers.*.ln", "num_alike": 1}, {"like": "layers.*.ln", "num_alike": 2}),

@@ -28,6 +28,8 @@ class AcceptCode(Code):
     NOT_IN_LOGS = "accept.not_in_logs"
     NOT_CAPTURED = "accept.not_captured"
     NO_SETTINGS = "accept.no_settings"
+    NO_CONFIGS = "accept.no_configurations"
+    RATE_ZERO = "accept.learning_rate_zero"
     RATE_NOT_ZERO = "accept.learning_rate_not_zero"
     RATE_NOT_LOGGED = "accept.learning_rate_not_logged"
     NO_NORM = "accept.no_gradient_norm"

@@ -29,6 +29,7 @@ class CurvesCode(Code):
     FROZEN_CAUSE = "curves.frozen_not_deterministic"
     """its part is what was not fixed"""
     CONDITIONS = "curves.conditions_differ"
+    LOSSES_MISSING = "curves.losses_missing"
     IDENTICAL = "curves.identical"
     CENTRED = "curves.agree_centred"
     WITHIN_REPEATS = "curves.agree_within_repeats"
