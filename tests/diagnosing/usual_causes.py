@@ -14,8 +14,8 @@ from trueup.types.codes import Code
 from trueup.types.codes.kinds import AdviceCode, PlacesCode
 from trueup.types.codes.kinds import CauseCode as Cause
 from trueup.types.codes.kinds import KindReason as Kind
+from trueup.types.finding import Finding, KindCode
 from trueup.types.finding import Kind as Named
-from trueup.types.finding import KindCode
 from trueup.types.reason import Reason
 
 Holds = Callable[[Reason, Evidence], bool]
@@ -264,6 +264,19 @@ SURE: dict[Code, Sequence[Code]] = {
 
 def places_of(said: Reason) -> set[Any]:
     return {part.code for part in said.parts}
+
+
+def check_finding(finding: Finding) -> None:
+    """The causes that a stage names: of the kind and the phase, and the usual ones only where it knows none of
+    its own."""
+    for kind in finding.kinds:
+        usual = [one.code for one in kind.causes if one.code in OF]
+        for cause in usual:
+            of = OF[cause]
+            assert kind.name in of.kinds, (finding.headline, cause)
+            assert of.phases is None or finding.phase in of.phases, (finding.phase, finding.headline, cause)
+        own = [one.code for one in kind.causes if one.code not in OF]
+        assert not own or set(usual) <= {Cause.SCHEDULE_OFF}, (finding.headline, own, usual)
 
 
 def check(named: Named, evidence: Evidence) -> set[Code]:

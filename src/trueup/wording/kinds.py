@@ -350,6 +350,22 @@ def _computed_again(what: Template) -> Callable[[Facts], str]:
     return sentence
 
 
+def _divisors(facts: Facts) -> str:
+    pairs = facts.get("pairs") or 1
+    one_of = "" if pairs == 1 else f", one of {pairs} pairs of numbers of the step with this quotient"
+    return (
+        facts.fill(
+            "the sum over tokens is divided by {parts[0]} (target), by {parts[1]} (reference); true of "
+            "{microbatches:count loss}"
+        )
+        + one_of
+    )
+
+
+_DIVISORS = {
+    "microbatches": 3,
+    "parts": (reason(DivisorCode.COUNTED_OF_STEP, number=124), reason(DivisorCode.COUNTED, number=40)),
+}
 PAIRING = {"halves": "the first half with the second", "pairs": "neighboring elements"}
 _WEIGHT = {"parameter": "layers.0.mlp.up.weight", "one_dimensional": False}
 _FLOATS = {"target": 0.2, "reference": 0.1}
@@ -551,17 +567,7 @@ PHRASES: dict[KindReason, Phrase] = {
         _fitted("coefficient of the squared log of the softmax's sum (z-loss)"),
         {"target": 1e-4, "reference": 0.0},
     ),
-    KindReason.LOSS_DIVISORS: _say(
-        "the sum over tokens is divided by {parts[0]} (target), by {parts[1]} (reference); true of "
-        "{microbatches:count loss}",
-        {
-            "microbatches": 3,
-            "parts": (
-                reason(DivisorCode.COUNTED_OF_STEP, number=124),
-                reason(DivisorCode.COUNTED, number=40),
-            ),
-        },
-    ),
+    KindReason.LOSS_DIVISORS: _say(_divisors, _DIVISORS, {**_DIVISORS, "pairs": 1}, {**_DIVISORS, "pairs": 3}),
     KindReason.DIVISORS_GIVEN: _say(
         "{name} is {parts[0]} (target), {parts[1]} (reference)",
         {

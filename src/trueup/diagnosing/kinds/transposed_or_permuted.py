@@ -140,12 +140,12 @@ def _from_values(evidence: Evidence, t: Floats, r: Floats) -> Found | None:
             if found is not None:
                 sentence = said_of_whole(evidence, KindReason.REORDERED_ALONG, described(found), dim=dim)
                 return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+    if t.shape != r.shape and equal_layout(t, r, rounding):
+        return None  # viewed in another shape, in the order in which it lies
     for layout, candidate in layouts(r, t.shape):
         if equal_layout(t, candidate, rounding):
             sentence = said_of_whole(evidence, KindReason.LAID_OUT_ANEW, layout)
             return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
-    if t.shape != r.shape and equal_layout(t, r, rounding):
-        return None
     distinct = len(np.unique(t.ravel()[:DISTINCT_SAMPLE]))
     many = distinct > DISTINCT_NUMBERS or distinct > t.size // 2
     rank = EvidenceRank.CONSISTENT if many else EvidenceRank.GUESS

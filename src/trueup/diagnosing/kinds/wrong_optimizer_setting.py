@@ -77,10 +77,10 @@ def _recorded(evidence: Evidence) -> Found | None:
     if not target or not reference:
         return None
     parts = []
-    other_class = target.get("class") != reference.get("class")
+    classes = target.get("class"), reference.get("class")
+    other_class = None not in classes and classes[0] != classes[1]
     if other_class:
-        classes = str(target.get("class")), str(reference.get("class"))
-        parts.append(reason(SettingReason.CLASS, target=classes[0], reference=classes[1]))
+        parts.append(reason(SettingReason.CLASS, target=str(classes[0]), reference=str(classes[1])))
     parts += [
         _setting(key, target[key], reference[key])
         for key in SETTINGS
