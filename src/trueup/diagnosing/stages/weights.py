@@ -177,6 +177,10 @@ def _finding(
     )
     ranks = whose.get(names[0], Whose())
     causes = tuple(map(reason, _CAUSES.get(change.name, (Weights.CHANGED_CAUSE,))))
+    same_size = all(one.same_size for _, _, one in members)
+    kind = kind_named(
+        change.kind, _rank_of(change), one_by_one[0], causes=causes if same_size else None, phase="param"
+    )
     return Finding(
         stage=Stage.WEIGHTS,
         headline=headline,
@@ -185,10 +189,10 @@ def _finding(
         phase="param",
         step=book.step,
         rank=book.rank,
-        kinds=(kind_named(change.kind, _rank_of(change), one_by_one[0], causes=causes),),
+        kinds=(kind,),
         basis=Basis.RECORDED,
         evidence=(reason(Weights.NUM_DIFFERENT, num=len(names), total=len(shapes)), *one_by_one),
-        causes=causes,
+        causes=kind.causes,
         next_note=reason(Weights.SAME_WEIGHTS),
         axis=ranks.axis,
         ranks=ranks.ranks,
