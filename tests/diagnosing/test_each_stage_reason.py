@@ -375,7 +375,9 @@ def test_factors_of_sums_over_ranks(tmp_path: Path, target: Any, code: Clip | No
     findings = ReductionStage().check(pair(tmp_path, target, of_ranks(1.0, 1.0, 1.0))).findings
     assert [one.headline.code for one in findings] == ([] if code is None else [code])
     said = said_by(findings)
-    assert {one.next_note.code for one in findings if one.next_note} == ({Clip.COMPARE_NORMS} if code else set())
+    assert {one.next_note.code for one in findings if one.next_note} == (
+        {Clip.COMPARE_NORMS} if code else set()
+    )
     told = {Clip.SOME_RANKS, Clip.RANK_FACTOR, Clip.SUMS_SCALED}
     expected = {Clip.SOME_RANKS: {Clip.SOME_RANKS, Clip.RANK_FACTOR}, Clip.SUMS_SCALED: {Clip.SUMS_SCALED}}
     assert codes_of(said) & told == (set() if code is None else expected[code])

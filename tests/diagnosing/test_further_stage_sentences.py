@@ -26,6 +26,7 @@ from tests.diagnosing.made_steps import (
     step,
 )
 from tests.diagnosing.usual_causes import check_finding
+from trueup.diagnosing.stages.clipping_ranks import clipping_over_ranks
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.data import DataStage
 from trueup.diagnosing.stages.forward import BackwardStage, ForwardStage, explained_by
@@ -45,7 +46,15 @@ from trueup.types.finding import Stage
 from trueup.types.reason import reason
 from trueup.wording import text
 
-PLAIN = {"w": gradients(1)}
+PLAIN, W = {"w": gradients(1)}, drawn(1)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Context:
+    """Two runs that are one."""
+    trace = run(tmp_path_factory.mktemp("plain"), step(PLAIN))
+    return context_of(trace, trace)
+
 
 # -- clipping ------------------------------------------
 
@@ -65,19 +74,17 @@ def times(factors: dict[str, float], *, seed: int = 0, size: float = 1.0) -> Rec
 
 
 def most(factor: float, odd: float) -> dict[str, float]:
-    return {**dict.fromkeys("abcde", factor), "f": odd}
+    return {**dict.fromkeys("abc", factor), "d": odd}
 
 
 @pytest.mark.parametrize(
     ("target", "reference", "more", "seen"),
     [
-        (most(0.5, 0.25), most(0.4, 0.2), {}, True),
         (most(0.4, 0.9), most(0.5, 0.9), {}, True),
-        (most(0.5, 0.25), most(0.5, 0.25), {}, False),
         (most(0.5, 0.25), most(0.5, 0.3), {}, False),
         (most(0.5, 0.25), most(0.4, 0.2), {"size": 1.5}, False),
     ],
-    ids=["all by another", "most by another", "the same", "one by another", "larger ones"],
+    ids=["most by another", "one by another", "larger ones"],
 )
 def test_factors_of_most_gradients(
     tmp_path: Path, target: dict[str, float], reference: dict[str, float], more: Any, seen: bool
@@ -92,15 +99,11 @@ def test_factors_of_most_gradients(
 
 def on_ranks(*factors: float) -> list[Recorder]:
     """What the optimizers of four ranks get: the sum over all ranks, times a factor of each rank."""
-    parts = [{name: drawn(10 * rank + at) for at, name in enumerate("ab")} for rank in range(4)]
-    made = []
-    for own, factor in zip(parts, factors, strict=True):
-        held = {}
-        for name in "ab":
-            total = sum(part[name] for part in parts) * np.float32(factor)
-            held[name] = {WEIGHT: drawn(1), LOCAL: own[name], ACCUMULATED: own[name], CLIPPED: total}
-        made.append(step(held))
-    return made
+    parts = [drawn(10 * rank) for rank in range(4)]
+    return [
+        step({"a": {WEIGHT: W, LOCAL: own, ACCUMULATED: own, CLIPPED: sum(parts) * np.float32(factor)}})
+        for own, factor in zip(parts, factors, strict=True)
+    ]
 
 
 MESH = {
@@ -112,25 +115,28 @@ MESH = {
 }
 
 
-@pytest.mark.parametrize(
-    ("target", "reference", "axis"),
-    [
-        ((0.5, 0.5, 1.0, 1.0), (0.7,) * 4, "dp"),
-        ((0.5, 1.0, 0.5, 1.0), (0.7,) * 4, "tp"),
-        ((0.5, 0.5, 1.0, 1.0), (1.0, 1.0, 0.5, 0.5), None),
-        ((0.7,) * 4, (0.7,) * 4, None),
-        ((0.7,) * 4, (0.5, 0.5, 1.0, 1.0), None),
-    ],
-)
-def test_factors_that_differ_between_ranks(
-    tmp_path: Path, target: Any, reference: Any, axis: str | None
-) -> None:
-    sides = [
-        run(tmp_path / name, on_ranks(*of), layout=MESH) for name, of in (("t", target), ("r", reference))
-    ]
-    findings = ReductionStage().check(context_of(*sides)).findings
-    told = [one for one in findings if one.headline.code is Clip.RANKS_DIFFER]
-    assert [one.axis for one in told] == ([] if axis is None else [axis])
+def test_factors_that_differ_between_ranks(tmp_path: Path, plain: Context) -> None:
+    """Along an axis of the target alone; in both runs, or the reference alone, it is not said."""
+    ways = {
+        "dp": (0.5, 0.5, 1.0, 1.0),
+        "tp": (0.5, 1.0, 0.5, 1.0),
+        "turned": (1.0, 1.0, 0.5, 0.5),
+        "even": (0.7,) * 4,
+    }
+    traces = {name: run(tmp_path / name, on_ranks(*of), layout=MESH) for name, of in ways.items()}
+    for target, reference, axis in (
+        ("dp", "even", "dp"),
+        ("tp", "even", "tp"),
+        ("dp", "turned", None),
+        ("even", "even", None),
+        ("even", "dp", None),
+    ):
+        context = Context(target=traces[target], reference=traces[reference], comparison=plain.comparison)
+        found = [one for one in clipping_over_ranks(context) if one.headline.code is Clip.RANKS_DIFFER]
+        assert [one.axis for one in found] == ([] if axis is None else [axis]), (target, reference)
+        for one in found:
+            check_finding(one)
+            assert one.next_note == reason(Clip.COMPARE_NORMS)
 
 
 # -- inputs ------------------------------------------
@@ -162,8 +168,9 @@ def traced(folder: Path, made: tuple[Recorder, dict[str, Any]]) -> Any:
     return Trace(folder)
 
 
-@pytest.mark.parametrize("kept", [True, False])
-@pytest.mark.parametrize("changed", ["scaled", "drawn", "the same"])
+@pytest.mark.parametrize(
+    ("changed", "kept"), [("scaled", True), ("scaled", False), ("drawn", True), ("the same", False)]
+)
 def test_inputs_that_are_no_ids(tmp_path: Path, changed: str, kept: bool) -> None:
     """Pixels that are scaled, others, and the same, whose values the runs kept or did not."""
     other = {"scaled": 2 * PIXELS - 1, "drawn": drawn(6, 4, 12), "the same": PIXELS}[changed]
@@ -198,9 +205,7 @@ def test_inputs_that_are_no_ids(tmp_path: Path, changed: str, kept: bool) -> Non
     [(np.arange(12) + 5, 1.0, True), (np.arange(12), 1.0, False), (np.arange(12) + 5, 1.5, False)],
     ids=["nothing comes of it", "the same", "other gradients"],
 )
-def test_an_input_of_which_nothing_comes(
-    tmp_path: Path, positions: Array, factor: float, seen: bool
-) -> None:
+def test_an_input_of_which_nothing_comes(tmp_path: Path, positions: Array, factor: float, seen: bool) -> None:
     rows = np.ones((4, 1), np.int64)
     sides = [
         traced(
@@ -222,32 +227,27 @@ def test_an_input_of_which_nothing_comes(
 # -- what follows from something else ------------------------------------------
 
 
-def plain_context(folder: Path, **more: Any) -> Context:
-    trace = run(folder, step(PLAIN))
-    return context_of(trace, trace, **more)
+def beside(context: Context, **more: Any) -> Context:
+    """The same runs, after other stages."""
+    return Context(target=context.target, reference=context.reference, comparison=context.comparison, **more)
 
 
-@pytest.mark.parametrize(
-    ("module", "apart", "tied", "named"),
-    [
-        ("inner", ["inner.w"], {}, "inner.w"),
-        ("inner", ["other.w"], {}, None),
-        ("inner", [], {}, None),
-        ("inner.deep.er", ["inner.w"], {}, "inner.w"),
-        ("head", ["emb.w"], {"head.w": "emb.w"}, "head.w"),
-        ("head", ["emb.w"], {"head.w": "inner.w"}, None),
-    ],
-)
-def test_what_weights_explain(
-    tmp_path: Path, module: str, apart: list[str], tied: dict[str, str], named: str | None
-) -> None:
-    of = {"shape": [8, 8], "dtype": "float32", "requires_grad": True}
-    table = [{"fqn": name, "tied_to": to, **of} for name, to in tied.items()]
-    trace = run(tmp_path / "t", step(PLAIN), facts={"parameters": table})
-    failed = replace(passed(Stage.WEIGHTS, StageStatus.FAILED), details={"apart": apart})
-    said = explained_by(origin(module=module, step=0), context_of(trace, trace, earlier=[failed]))
-    assert said == (None if named is None else reason(Stages.WEIGHT_DIFFERS, parameter=named))
-    assert named is None or named in apart or tied[named] in apart
+def test_what_weights_explain(tmp_path: Path) -> None:
+    """A weight of the module, of one around it, or one tied to it, that differs; and none of another."""
+    row = {"fqn": "head.w", "tied_to": "emb.w", "shape": [8, 8], "dtype": "float32", "requires_grad": True}
+    trace = run(tmp_path / "t", step(PLAIN), facts={"parameters": [row]})
+    context = context_of(trace, trace)
+    for module, apart, named in (
+        ("inner", ["inner.w"], "inner.w"),
+        ("inner", ["other.w"], None),
+        ("inner", [], None),
+        ("inner.deep.er", ["inner.w"], "inner.w"),
+        ("head", ["emb.w"], "head.w"),
+        ("head", ["inner.w"], None),
+    ):
+        failed = replace(passed(Stage.WEIGHTS, StageStatus.FAILED), details={"apart": apart})
+        said = explained_by(origin(module=module, step=0), beside(context, earlier=[failed]))
+        assert said == (None if named is None else reason(Stages.WEIGHT_DIFFERS, parameter=named))
 
 
 @pytest.mark.parametrize("data", [StageStatus.FAILED, StageStatus.PASSED])
@@ -259,8 +259,8 @@ def test_what_weights_explain(
         ({"module": "inner", "slot": "output.0"}, False),
     ],
 )
-def test_what_the_batch_explains(tmp_path: Path, data: StageStatus, at: Any, fed: bool) -> None:
-    context = plain_context(tmp_path / "t", earlier=[passed(Stage.DATA, data)])
+def test_what_the_batch_explains(plain: Context, data: StageStatus, at: Any, fed: bool) -> None:
+    context = beside(plain, earlier=[passed(Stage.DATA, data)])
     said = explained_by(origin(step=0, **at), context)
     assert said == (reason(Stages.BATCH_DIFFERS) if fed and data is StageStatus.FAILED else None)
     if said is not None:  # and the stage says so
@@ -289,9 +289,7 @@ def of_modules(folder: Path, *, inner: float = 1.0, loss: float = 2.0, back: flo
     return run(folder, out)
 
 
-@pytest.mark.parametrize(
-    ("inner", "back", "alone"), [(1.01, 1.0, True), (1.01, 1.2, False), (1.0, 1.0, False)]
-)
+@pytest.mark.parametrize(("inner", "back", "alone"), [(1.01, 1.0, True), (1.01, 1.2, False)])
 def test_differences_inside_alone(tmp_path: Path, inner: float, back: float, alone: bool) -> None:
     sides = of_modules(tmp_path / "t", inner=inner, back=back), of_modules(tmp_path / "r")
     context = context_of(*sides)
@@ -301,24 +299,23 @@ def test_differences_inside_alone(tmp_path: Path, inner: float, back: float, alo
     said = explained_by(origin(module="inner", step=0), context)
     assert (said == inside) is alone
     if alone:  # it says that loss and gradients agree, and they do
-        assert (sides[0].path, back) != (sides[1].path, 0.0)
         assert BackwardStage().check(context).status is StageStatus.PASSED
 
 
-@pytest.mark.parametrize(("coarse", "seen"), [(True, True), (False, False)])
-def test_what_another_dtype_explains(tmp_path: Path, coarse: bool, seen: bool) -> None:
-    context = plain_context(tmp_path / "t")
+@pytest.mark.parametrize("coarse", [True, False])
+def test_what_another_dtype_explains(plain: Context, coarse: bool) -> None:
+    context = beside(plain)
     if coarse:
         headline = reason(VerdictCode.COMPUTES_IN, target="bfloat16", reference="float32")
         context.precision = replace(context.comparison.verdict, headline=headline)
     said = explained_by(origin(module="inner", step=0), context)
-    assert said == (reason(Stages.OTHER_DTYPE) if seen else None)
+    assert said == (reason(Stages.OTHER_DTYPE) if coarse else None)
 
 
 @pytest.mark.parametrize(
     ("scale", "after", "undone"),
-    [(0.5, 2.0, True), (0.5, 1.0, False), (1.0, 1.0, False)],
-    ids=["taken out", "left in", "none"],
+    [(0.5, 2.0, True), (0.5, 1.0, False)],
+    ids=["taken out", "left in"],
 )
 def test_a_loss_whose_factor_is_taken_out(tmp_path: Path, scale: float, after: float, undone: bool) -> None:
     """Losses and gradients times a factor, which the target takes out of the gradients before its update."""
@@ -362,7 +359,7 @@ def test_several_places_of_a_module_are_one_finding(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("eps", [1e-6, 1e-5])
 def test_what_to_do_about_an_origin(tmp_path: Path, eps: float) -> None:
-    """A setting of the module that differs is to be aligned; where nothing is known, code is to be compared."""
+    """A setting of the module that differs is to be aligned; where nothing is known, code is compared."""
     sides = []
     for name, value in (("t", eps), ("r", 1e-5)):
         out = step(PLAIN, loss=2.0)
@@ -382,7 +379,7 @@ def test_what_to_do_about_an_origin(tmp_path: Path, eps: float) -> None:
 # -- weights of one side ------------------------------------------
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=40, derandomize=True, deadline=None)
 @given(
     st.integers(2, 4),
     st.integers(0, 1),

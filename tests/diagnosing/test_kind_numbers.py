@@ -40,7 +40,7 @@ from trueup.wording import text
 from trueup.wording.cause_headlines import cause_headline
 
 pytestmark = pytest.mark.torch
-some = settings(max_examples=40, derandomize=True, deadline=None)
+some = settings(max_examples=20, derandomize=True, deadline=None)
 
 
 def sentences(evidence: Evidence) -> list[Reason]:
@@ -137,9 +137,7 @@ ROWS = normal(4, 6, 16, seed=11).double().numpy()
 )
 @pytest.mark.parametrize("empty", [False, True])
 @pytest.mark.parametrize("noise", [0.0, 0.01])
-def test_rows_of_what_a_loss_sends_back(
-    factors: list[float], seen: bool, empty: bool, noise: float
-) -> None:
+def test_rows_of_what_a_loss_sends_back(factors: list[float], seen: bool, empty: bool, noise: float) -> None:
     reference = ROWS * (np.arange(4) != 3)[:, None, None] if empty else ROWS
     drawn = np.random.default_rng(1).standard_normal(ROWS.shape)
     target = reference * np.array(factors)[:, None, None] * (1 + noise * drawn)
@@ -171,7 +169,12 @@ def sent(logits: Tensor, labels: Tensor, *, temperature: float, smoothing: float
     values = logits.detach().double().numpy(), labels.numpy(), logits.grad.double().numpy()
     form = loss_form(*values, np.ones(len(labels), bool), roundoff=2.0**-24)
     facts = LossFacts(
-        value=float(loss.detach()), counted=len(labels), positions=len(labels), rows=4, steepest=None, form=form
+        value=float(loss.detach()),
+        counted=len(labels),
+        positions=len(labels),
+        rows=4,
+        steepest=None,
+        form=form,
     )
     return RunFacts(losses={0: facts})
 
@@ -229,7 +232,7 @@ def test_the_form_of_a_loss(name: str, target: float, reference: float) -> None:
 
 
 def candidates(losses: dict[int, tuple[int, int, int]]) -> dict[DivisorCode, dict[int, float]]:
-    """Numbers that a program divides the sum over tokens by: (counted, positions, rows) of each microbatch."""
+    """What a program divides the sum over tokens by; given (counted, positions, rows) by microbatch."""
     every = [sum(one[at] for one in losses.values()) for at in range(3)]
     num = len(losses)
     return {
@@ -252,7 +255,7 @@ counts = st.integers(1, 3).flatmap(
 )
 
 
-@settings(max_examples=150, derandomize=True, deadline=None)
+@settings(max_examples=60, derandomize=True, deadline=None)
 @given(
     counts,
     st.sampled_from(sorted(candidates({0: (1, 1, 1)}))),
@@ -269,7 +272,9 @@ def test_by_what_losses_are_divided(
     held, runs = candidates(losses), []
     for code, factor in ((one, beside), (other, 1.0)):
         facts = {
-            m: LossFacts(value=factor * sums[m] / held[code][m], counted=c, positions=p, rows=r, steepest=None)
+            m: LossFacts(
+                value=factor * sums[m] / held[code][m], counted=c, positions=p, rows=r, steepest=None
+            )
             for m, (c, p, r) in losses.items()
         }
         runs.append(RunFacts(losses=facts))
@@ -289,7 +294,9 @@ def test_by_what_losses_are_divided(
         (a, b)
         for a in held
         for b in held
-        if a is not b and all(held[a].values()) and all(held[b].values())
+        if a is not b
+        and all(held[a].values())
+        and all(held[b].values())
         and all(math.isclose(q * held[a][m] / held[b][m], 1, rel_tol=1e-6) for m, q in enumerate(quotients))
     ]
     same = all(math.isclose(q, 1, rel_tol=1e-6) for q in quotients)
@@ -415,14 +422,10 @@ def test_gate_and_up(function: Any, halves: bool) -> None:
         (function(a) * b * (1 + 1e-6), False),
     ):
         for one, other in ((target, function(a) * b), (function(a) * b, target)):
-            codes = {
-                said.code
-                for said in sentences(case(one, other, surroundings=inputs(*given_, type="MLP")))
-            }
-            if one is target:
-                assert (Kind.GATE_AND_UP_SWAPPED in codes) is seen
-            elif not seen:
-                assert Kind.GATE_AND_UP_SWAPPED not in codes
+            evidence = case(one, other, surroundings=inputs(*given_, type="MLP"))
+            said = found_by(KindCode.TRANSPOSED_OR_PERMUTED, evidence, Kind.GATE_AND_UP_SWAPPED)
+            if one is target or not seen:
+                assert (said is not None) is seen
 
 
 # -- updates ------------------------------------------
@@ -554,14 +557,12 @@ def test_a_second_use_of_a_weight(of_target: float, of_reference: float, code: K
 # -- cosines ------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("dtype", "near"), [("bfloat16", False), ("float16", False), (None, False), ("bfloat16", True)]
-)
-def test_cosines_that_are_rounded(dtype: str | None, near: bool) -> None:
-    """Twins: rounded by nothing, and another scale of the scores beside it."""
+@pytest.mark.parametrize(("dtype", "near"), [("bfloat16", False), ("float16", False), ("bfloat16", True)])
+def test_cosines_that_are_rounded(dtype: str, near: bool) -> None:
+    """Near miss: another scale of the scores beside it."""
     reference = padded()
     q, k, v, cos, sin, mask, _ = reference
-    turned = [one if dtype is None else one.to(getattr(torch, dtype)).float() for one in (cos, sin)]
+    turned = [one.to(getattr(torch, dtype)).float() for one in (cos, sin)]
     heads = [x.unflatten(-1, (-1, SMALL)).transpose(1, 2).double() for x in (q, k, v)]
     for at in (0, 1):
         other = torch.cat((-heads[at][..., SMALL // 2 :], heads[at][..., : SMALL // 2]), -1)
@@ -571,6 +572,6 @@ def test_cosines_that_are_rounded(dtype: str | None, near: bool) -> None:
     scores = a @ b.transpose(-2, -1) * scale + mask.double()
     target = (scores.softmax(-1) @ c).transpose(1, 2).flatten(-2).float()
     said = said_by(around(reference, target), Kind.COSINES_ROUNDED)
-    assert (said is not None) is (dtype is not None and not near)
+    assert (said is not None) is not near
     assert said is None or said.facts["dtype"] == dtype
     assert ANGLES.shape == (TOKENS, SMALL // 2)

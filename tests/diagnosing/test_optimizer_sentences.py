@@ -290,8 +290,8 @@ def test_what_is_made_of_the_reference_s_gradients(
 
 
 def test_updates_with_the_reference_s_gradients_put_in(tmp_path: Path) -> None:
-    """Gradients that differ, and an optimizer that makes the reference's updates of the reference's, or does not;
-    an optimizer of another rate, with and without them."""
+    """Gradients that differ, and an optimizer that makes the reference's updates of the reference's, or does
+    not; an optimizer of another rate, with and without them."""
     reference, other = USUAL.trace(tmp_path / "r"), USUAL.trace(tmp_path / "t", scale=2e-3)
     for name, changed in (("same", {}), ("apart", {"param": off("a.weight", "b.bias")})):
         given = given_run(tmp_path / name, changed)

@@ -1,5 +1,5 @@
-"""The causes that are printed of a kind belong to it, are true of its definition, and stand only where the case
-says nothing better. Asked of all cases of kinds, and of tensors that chance puts together, in
+"""The causes that are printed of a kind belong to it, are true of its definition, and stand only where the
+case says nothing better. Asked of all cases of kinds, and of tensors that chance puts together, in
 test_sentences_are_true.py; here of what rules a cause out."""
 
 from __future__ import annotations

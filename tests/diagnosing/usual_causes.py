@@ -174,7 +174,9 @@ OF: dict[Code, Of] = {
         holds=lambda said, e: abs(said.facts.get("shift", 1)) == 1,  # type: ignore[arg-type]
     ),
     Cause.CACHE_NOT_REFRESHED: Of((KC.STALE_VALUE,)),
-    Cause.COPY_NOT_UPDATED: Of((KC.STALE_VALUE,), ("forward", *SENT, "param"), holds=is_not(Kind.OF_MICROBATCH)),
+    Cause.COPY_NOT_UPDATED: Of(
+        (KC.STALE_VALUE,), ("forward", *SENT, "param"), holds=is_not(Kind.OF_MICROBATCH)
+    ),
     Cause.BATCH_AGAIN: Of((KC.STALE_VALUE,), BATCH),
     Cause.OTHER_LAYOUT: Of((KC.TRANSPOSED_OR_PERMUTED,), holds=is_not(*EXCHANGED, Kind.OTHER_PLACES)),
     Cause.VIEW_FOR_TRANSPOSE: Of(
@@ -185,19 +187,21 @@ OF: dict[Code, Of] = {
     ),
     Cause.COUNTED_WITH_PADDING: Of((KC.TRANSPOSED_OR_PERMUTED,), holds=only_of(Kind.OTHER_PLACES)),
     Cause.EXCHANGED: Of((KC.TRANSPOSED_OR_PERMUTED,), holds=only_of(*EXCHANGED[:3])),
-    Cause.ORDER_OF_BACKWARDS: Of(
-        (KC.TRANSPOSED_OR_PERMUTED,), ("backward",), holds=only_of(*EXCHANGED[3:])
-    ),
+    Cause.ORDER_OF_BACKWARDS: Of((KC.TRANSPOSED_OR_PERMUTED,), ("backward",), holds=only_of(*EXCHANGED[3:])),
     Cause.CAUSAL_MASK: Of(
         (KC.WRONG_MASK,),
         ("forward", "backward", "param_grad"),
-        holds=lambda said, e: not places_of(said)
-        & {PlacesCode.BELOW_DIAGONAL, PlacesCode.WHOLE_COLUMNS, PlacesCode.BETWEEN_DOCUMENTS},
+        holds=lambda said, e: (
+            not places_of(said)
+            & {PlacesCode.BELOW_DIAGONAL, PlacesCode.WHOLE_COLUMNS, PlacesCode.BETWEEN_DOCUMENTS}
+        ),
     ),
     Cause.BORDERS_NOT_MASKED: Of(
         (KC.WRONG_MASK,),
-        holds=lambda said, e: not places_of(said) & {PlacesCode.BELOW_DIAGONAL, PlacesCode.ABOVE_DIAGONAL}
-        and said.code not in (Kind.NO_MASK, Kind.SEES_SUCCESSOR, Kind.CAUSAL_MASK_ADDED, Kind.MASK_BEGINS),
+        holds=lambda said, e: (
+            not places_of(said) & {PlacesCode.BELOW_DIAGONAL, PlacesCode.ABOVE_DIAGONAL}
+            and said.code not in (Kind.NO_MASK, Kind.SEES_SUCCESSOR, Kind.CAUSAL_MASK_ADDED, Kind.MASK_BEGINS)
+        ),
     ),
     Cause.OTHER_WINDOW: Of(
         (KC.WRONG_MASK,),
@@ -267,8 +271,8 @@ def places_of(said: Reason) -> set[Any]:
 
 
 def check_finding(finding: Finding) -> None:
-    """The causes that a stage names: of the kind and the phase, and the usual ones only where it knows none of
-    its own."""
+    """The causes that a stage names: of the kind and the phase, and the usual ones only where it knows none
+    of its own."""
     for kind in finding.kinds:
         usual = [one.code for one in kind.causes if one.code in OF]
         for cause in usual:

@@ -567,7 +567,9 @@ PHRASES: dict[KindReason, Phrase] = {
         _fitted("coefficient of the squared log of the softmax's sum (z-loss)"),
         {"target": 1e-4, "reference": 0.0},
     ),
-    KindReason.LOSS_DIVISORS: _say(_divisors, _DIVISORS, {**_DIVISORS, "pairs": 1}, {**_DIVISORS, "pairs": 3}),
+    KindReason.LOSS_DIVISORS: _say(
+        _divisors, _DIVISORS, {**_DIVISORS, "pairs": 1}, {**_DIVISORS, "pairs": 3}
+    ),
     KindReason.DIVISORS_GIVEN: _say(
         "{name} is {parts[0]} (target), {parts[1]} (reference)",
         {
