@@ -93,8 +93,10 @@ def _agree(facts: Facts) -> str:
 
 def _whole_percent(share: float) -> str:
     """A share in per cent, with decimals where it would read as none or all and is not."""
+    if not 0 < share < 1:
+        return f"{share:.0%}"
     shown = (f"{share:.{digits}%}" for digits in range(12))
-    return next((one for one in shown if float(one[:-1]) not in (0, 100) or share in (0, 1)), f"{share:.0%}")
+    return next((one for one in shown if 0 < float(one[:-1]) < 100), f"{share:.0%}")
 
 
 def _shifted(shift: int | None) -> str:
