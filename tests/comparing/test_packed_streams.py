@@ -21,6 +21,7 @@ from trueup.store.same_rows import as_stream, bounds_in  # noqa: E402
 from trueup.types.codes import BatchCode as Batches  # noqa: E402
 from trueup.types.codes import RecordCode  # noqa: E402
 from trueup.types.finding import Finding  # noqa: E402
+from trueup.types.reason import reason  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
 LENGTHS = (9, 4, 12, 7)
@@ -128,6 +129,7 @@ def test_boundaries_one_token_late(tmp_path: Path) -> None:
     assert finding.headline.code is Batches.BOUNDARIES_DIFFER
     (said,) = [one for one in finding.evidence if one.code is Batches.BOUNDARIES]
     assert (said.number("num"), said.number("target"), said.number("reference")) == (3, 10, 9)
+    assert finding.next_note == reason(Batches.CHECK_BOUNDARIES)
 
 
 def test_a_second_head_trained_on_the_next_token(tmp_path: Path) -> None:

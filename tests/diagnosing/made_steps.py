@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.comparing.traces import Recorder
+from tests.diagnosing.usual_causes import check_finding
 from trueup.comparing.run import compare_sources
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -95,9 +96,10 @@ def passed(stage: Stage, status: StageStatus = StageStatus.PASSED) -> StageOutco
 
 
 def said_by(findings: Iterable[Finding]) -> list[Reason]:
-    """All that findings say, and what they are made of."""
+    """All that findings say, and what they are made of; their causes are of their kinds."""
     found: list[Reason] = []
     for one in findings:
+        check_finding(one)
         said = (one.headline, *one.evidence, *one.counter_evidence, *one.causes, one.next_note)
         found += [*(each for each in said if each is not None), *(kind.sentence for kind in one.kinds)]
     return found

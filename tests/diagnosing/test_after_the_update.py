@@ -150,3 +150,5 @@ def test_a_loss_of_equal_value_with_another_gradient(
     said = found.findings[0].headline
     codes = {said.code, *(part.code for part in said.parts)}
     assert (found.findings[0].stage, StagesCode.LOSS_GRADIENT in codes) == (Stage.FORWARD, alone)
+    causes = {one.code for one in found.findings[0].causes}
+    assert (causes == {StagesCode.DETACHED_CAUSE}) is alone

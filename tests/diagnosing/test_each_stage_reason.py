@@ -213,16 +213,21 @@ def of_two_steps(left: Array, begins: Array) -> tuple[Any, Any]:
 )
 def test_weights_after_an_update(tmp_path: Path, begins: Array, code: WeightsCode | None) -> None:
     context = pair(tmp_path, of_two_steps(drawn(31), begins), of_two_steps(drawn(31), drawn(31)))
-    assert [one.headline.code for one in OptimizerStage().check(context).findings] == (
-        [] if code is None else [code]
-    )
+    findings = OptimizerStage().check(context).findings
+    assert [one.headline.code for one in findings] == ([] if code is None else [code])
+    for one in findings:  # the reference's next step begins with what its update left
+        assert one.counter_evidence == (reason(WeightsCode.REFERENCE_KEEPS),)
+        assert one.next_note == reason(WeightsCode.CHECK_AFTER_STEP)
+        assert one.causes == ()  # the update was made: no cause of a dropped one
 
 
-def half_of(master: Array, *, apart: bool) -> tuple[Any, Any]:
+def half_of(master: Array, *, apart: bool, stale: bool = False) -> tuple[Any, Any]:
     """Copies in float16 of what an optimizer holds, over two steps."""
     copies = [(drawn(40) / 8).astype(np.float16), master.astype(np.float16)]
     if apart:
         copies[1] = (master * np.float32(1.25)).astype(np.float16)
+    if stale:
+        copies[1] = copies[0]
     steps = []
     for copy in copies:
         made = {WEIGHT: copy, LOCAL: drawn(41).astype(np.float16)}
@@ -233,11 +238,14 @@ def half_of(master: Array, *, apart: bool) -> tuple[Any, Any]:
     return steps, {"facts": facts}
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_copies_that_are_not_the_rounded_masters(tmp_path: Path, apart: bool) -> None:
-    sides = half_of(drawn(42) / 8, apart=apart), half_of(drawn(42) / 8, apart=False)
-    codes = codes_of(said_by(OptimizerStage().check(pair(tmp_path, *sides)).findings))
-    assert (WeightsCode.NOT_THE_MASTERS in codes) is apart
+@pytest.mark.parametrize(("apart", "stale"), [(True, False), (False, True), (False, False)])
+def test_copies_that_are_not_the_rounded_masters(tmp_path: Path, apart: bool, stale: bool) -> None:
+    sides = half_of(drawn(42) / 8, apart=apart, stale=stale), half_of(drawn(42) / 8, apart=False)
+    said = said_by(OptimizerStage().check(pair(tmp_path, *sides)).findings)
+    assert (WeightsCode.NOT_THE_MASTERS in codes_of(said)) is apart
+    copies = facts_of(said, WeightsCode.STALE_COPIES)
+    assert copies == ({"num": 1, "step": 1, "before": 0} if stale else None)
+    assert (CauseCode.COPY_NOT_UPDATED in codes_of(said)) is stale
 
 
 # -- weights at the start ------------------------------------------
@@ -367,6 +375,9 @@ def test_factors_of_sums_over_ranks(tmp_path: Path, target: Any, code: Clip | No
     findings = ReductionStage().check(pair(tmp_path, target, of_ranks(1.0, 1.0, 1.0))).findings
     assert [one.headline.code for one in findings] == ([] if code is None else [code])
     said = said_by(findings)
+    assert {one.next_note.code for one in findings if one.next_note} == (
+        {Clip.COMPARE_NORMS} if code else set()
+    )
     told = {Clip.SOME_RANKS, Clip.RANK_FACTOR, Clip.SUMS_SCALED}
     expected = {Clip.SOME_RANKS: {Clip.SOME_RANKS, Clip.RANK_FACTOR}, Clip.SUMS_SCALED: {Clip.SUMS_SCALED}}
     assert codes_of(said) & told == (set() if code is None else expected[code])
@@ -633,7 +644,11 @@ def divided(by: float, *, given: bool = False) -> Recorder:
     ids=["by what it is given", "by the same", "nothing is given"],
 )
 def test_what_a_model_divides_its_loss_by(tmp_path: Path, target: Recorder, seen: bool) -> None:
-    said = said_by(DataStage().check(pair(tmp_path, target, divided(96.0))).findings)
+    findings = DataStage().check(pair(tmp_path, target, divided(96.0))).findings
+    said = said_by(findings)
+    given = [one for one in findings if one.headline.code is Stages.INPUT_OF_ONE_SIDE]
+    assert all(one.next_note == reason(Stages.GIVE_BOTH, name="items") for one in given)
+    assert not seen or given
     told = [one for one in said if one.code is Stages.LOSS_DIVIDED]
     assert bool(told) is seen
     assert all(tells(one, Stages.LOSS_DIVIDED, target=48.0, reference=96.0, tokens=48) for one in told)
@@ -745,11 +760,16 @@ def test_a_sum_over_ranks_that_the_reference_alone_makes(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "cause"),
-    [("tf32", CauseCode.TF32_ON_ONE_SIDE), ("bfloat16", CauseCode.UPCAST_LEFT_OUT)],
+    ("code", "dtype", "cause"),
+    [
+        (VerdictCode.COMPUTES_IN, "tf32", CauseCode.TF32_ON_ONE_SIDE),
+        (VerdictCode.COMPUTES_IN, "bfloat16", CauseCode.UPCAST_LEFT_OUT),
+        (VerdictCode.SUMS_IN, "bfloat16", CauseCode.SUMS_IN_COARSE_DTYPE),
+        (VerdictCode.WEIGHTS_IN, "bfloat16", CauseCode.MODEL_DTYPE),
+    ],
 )
-def test_the_cause_of_another_precision(dtype: str, cause: CauseCode) -> None:
-    headline = reason(VerdictCode.COMPUTES_IN, target=dtype, reference="float32")
+def test_the_cause_of_another_precision(code: VerdictCode, dtype: str, cause: CauseCode) -> None:
+    headline = reason(code, target=dtype, reference="float32")
     verdict = Verdict(outcome=Outcome.DIFFER, headline=headline)
     assert [one.code for one in finding_of_precision(verdict, Stage.FORWARD).causes] == [cause]
 
@@ -809,8 +829,15 @@ def test_labels(
 ) -> None:
     told = {"facts": {"parameters": TABLE}}
     context = pair(tmp_path, ([labelled(target)], told), ([labelled(reference)], told))
-    said = said_by(DataStage().check(context).findings)
+    outcome = DataStage().check(context)
+    said = said_by(outcome.findings)
     assert codes_of(said) & LABELS == codes
+    of_labels = [one for one in outcome.findings if (one.site or "").startswith("labels")]
+    assert {one.next_note for one in of_labels} <= {reason(Batches.CHECK_LABELS)}
+    agree = facts_of(outcome.evidence, Batches.LABELS_AGREE)
+    assert (agree is not None) is np.array_equal(target, reference)
+    if agree is not None:
+        assert (agree["shift"], agree["counted"], agree["microbatch"]) == (1, 1.0, 0)
     if facts is not None:
         found = facts_of(said, Batches.NUM_OUTSIDE) or facts_of(said, Batches.NUM_LABELS) or {}
         assert {name: found.get(name) for name in facts} == facts

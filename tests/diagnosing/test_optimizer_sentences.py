@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.diagnosing.made_steps import Array, context_of, drawn, facts_of, passed, run, step
+from tests.diagnosing.usual_causes import check_finding
 from trueup.diagnosing.stages.naming import described
 from trueup.diagnosing.stages.optimizer import OptimizerStage
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -286,6 +287,70 @@ def test_what_is_made_of_the_reference_s_gradients(
     outcome = OptimizerStage().check(context_of(*sides, given=given_run(tmp_path, changed)))
     said = next(one for one in outcome.evidence if one.code in GIVEN)
     assert (said.code, said.facts) == (code, numbers)
+
+
+def test_updates_with_the_reference_s_gradients_put_in(tmp_path: Path) -> None:
+    """Gradients that differ, and an optimizer that makes the reference's updates of the reference's, or does
+    not; an optimizer of another rate, with and without them."""
+    reference, other = USUAL.trace(tmp_path / "r"), USUAL.trace(tmp_path / "t", scale=2e-3)
+    for name, changed in (("same", {}), ("apart", {"param": off("a.weight", "b.bias")})):
+        given = given_run(tmp_path / name, changed)
+        outcome = OptimizerStage().check(context_of(other, reference, given=given))
+        clears = outcome.said.code is Stages.GIVEN_CLEARS
+        assert clears is (name == "same")
+        assert (outcome.status is StageStatus.CONSEQUENCE) is clears
+    fast = OTHERS["lr"].trace(tmp_path / "fast")
+    for put_in in (None, fast):  # of the reference's gradients, as all gradients here are
+        outcome = OptimizerStage().check(context_of(fast, reference, given=put_in))
+        counters = {one.code for finding in outcome.findings for one in finding.counter_evidence}
+        assert outcome.findings
+        assert (Stages.GIVEN_COUNTER in counters) is (put_in is not None)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "small", "masters", "code"),
+    [
+        (np.float16, False, True, Stages.NO_MASTER_WEIGHTS),
+        (np.float16, True, False, Stages.ROUNDED_TO_NEAREST),
+        (np.float16, False, False, None),
+        (np.float32, False, False, None),
+    ],
+    ids=["copies in float32 on one side", "small updates lost", "neither", "in float32"],
+)
+def test_causes_of_a_coarse_dtype(
+    tmp_path: Path, dtype: Any, small: bool, masters: bool, code: Stages | None
+) -> None:
+    """``small``: updates below half of what the weights' dtype tells apart, which the target rounds away;
+    ``masters``: the reference's optimizer holds copies in float32 of the same weights."""
+    made = []
+    for side in ("t", "r"):
+        parts, copies = {}, []
+        for at, name in enumerate(("a", "b")):
+            shape = (8, 8 + at)
+            weight, gradient = drawn(7 + at, *shape).astype(dtype), drawn(1 + at, *shape).astype(dtype)
+            spacing = np.spacing(np.abs(weight)) * np.sign(gradient).astype(dtype)
+            after = (weight - dtype(0.01) * gradient).astype(dtype)
+            if small and name == "a":
+                after = weight if side == "t" else weight - spacing
+            parts[name] = {**dict.fromkeys((LOCAL, ACCUMULATED, CLIPPED), gradient), WEIGHT: weight}
+            if masters and side == "r":
+                copies.append(after.astype(np.float32))
+            else:
+                parts[name][UPDATED] = after
+        out = step(parts)
+        for at, copy in enumerate(copies):
+            out.record(out.call("parameter", f"AdamW.group0.{at}"), "optimizer", "param", copy)
+        table = [
+            {"fqn": n, "shape": [8, 8 + at], "dtype": np.dtype(dtype).name, "requires_grad": True}
+            for at, n in enumerate(parts)
+        ]
+        made.append(run(tmp_path / side, out, facts={"parameters": table}))
+    findings = OptimizerStage().check(context_of(*made)).findings
+    causes = {one.code for finding in findings for one in finding.causes}
+    told = {Stages.NO_MASTER_WEIGHTS, Stages.ROUNDED_TO_NEAREST}
+    assert causes & told == (set() if code is None else {code}), [one.headline for one in findings]
+    for finding in findings:
+        check_finding(finding)
 
 
 GIVEN = (Stages.GIVEN_SAME, Stages.GIVEN_DIFFER, Stages.GIVEN_STATE_DIFFER)

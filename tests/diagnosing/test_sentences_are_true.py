@@ -7,6 +7,7 @@ of all cases of the kinds, of their near misses, and of tensors that chance puts
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,8 +20,11 @@ from numpy.typing import NDArray
 from tests.diagnosing.cases import case, known
 from tests.diagnosing.kind_cases import ATTENTION, GRADIENT, GRADS, NEAR, TRUE, X, inputs
 from tests.diagnosing.test_each_reason import ONE, TWINS
+from tests.diagnosing.test_usual_causes import FURTHER, further
+from tests.diagnosing.usual_causes import SURE
+from tests.diagnosing.usual_causes import check as causes_of
 from trueup.diagnosing.evidence import Elsewhere, Evidence, Known
-from trueup.diagnosing.kinds import name_kinds
+from trueup.diagnosing.kinds import RULES, name_kinds
 from trueup.numerics.activations import ACTIVATIONS
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.codes import Code
@@ -506,7 +510,14 @@ def equals_a_factor(said: Reason) -> bool:
 
 def sentences(evidence: Evidence) -> Iterator[Reason]:
     for kind in name_kinds(evidence):
+        CAUSES.update(causes_of(kind, evidence))
+        SAID.add(kind.sentence.code)
         yield kind.sentence
+
+
+CAUSES: set[Code] = set()
+SAID: set[Code] = set()
+"""all causes and sentences so far"""
 
 
 def values(known: Known | None) -> Array | None:
@@ -530,12 +541,23 @@ def asked(evidence: Evidence, t: Array | None = None, r: Array | None = None) ->
     return seen
 
 
+OF_OTHER_CASES = {
+    *(Kind.OTHER_USE, Kind.OTHER_USES_DIFFER, Kind.MOMENT_STARTS_ANEW, Kind.NO_GRADIENT_NOT_TRAINABLE),
+    *(Kind.LOSS_DIVISORS, Kind.DIVISORS_GIVEN),
+}
+"""test_kind_numbers.py and test_whose.py have them"""
+
+
 def test_what_is_said_of_each_case_is_true() -> None:
     """Of true cases, near misses and twins; and each check is asked here, so that none passes unasked."""
     cases = [one for each in TRUE.values() for one in each]
     cases += [one for each in NEAR.values() for one, _ in each]
     cases += [one for twins in TWINS for one in (twins.holds, twins.near)]
+    cases += [partial(further, name) for name in FURTHER]
     seen: set[Code] = set().union(*(asked(one()) for one in cases))
+    usual = {cause for rule in RULES for cause in rule.causes}
+    assert usual <= CAUSES, usual - CAUSES
+    assert set(SURE) <= SAID | OF_OTHER_CASES, set(SURE) - SAID
     assert CHECKS.keys() - seen == {
         Kind.SAME_STATISTICS,
         Kind.STATISTICS_NEGATED,

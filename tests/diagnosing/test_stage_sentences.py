@@ -37,6 +37,7 @@ from trueup.diagnosing.stages.weights import WeightsStage
 from trueup.store.view import LOCAL, WEIGHT
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes import WeightsCode as Weights
+from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Basis, Finding, Stage
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
@@ -87,6 +88,9 @@ def test_settings_that_differ(tmp_path: Path, grave: dict[str, Any], light: dict
     assert own.status is (StageStatus.FAILED if grave else StageStatus.PASSED)
     rows = rows_in(said)
     assert len(rows) >= len(grave)
+    if len(grave) > 1:
+        grave_rows = rows_in([one for one in own.evidence if one.code is Stages.CONFIG_ROW])
+        assert own.said == reason(Stages.CONFIGS_DIFFER, num=len(grave_rows), keys=list(grave_rows))
     assert all(target != reference for target, reference in rows.values())
     assert all(
         float(reference) == SETTINGS.get("clip_grad")
@@ -109,7 +113,8 @@ def test_settings_that_differ(tmp_path: Path, grave: dict[str, Any], light: dict
             basis=Basis.RECORDED,
         )
         (with_it,) = beside_findings((own,), [beside], context)
-        assert with_it.said.facts == {"num": compared, "names": ("eps",)}
+        assert with_it.said == reason(Stages.CONFIG_ALIGNED_BUT, num=compared, names=("eps",))
+        assert text(with_it.said).endswith(" does")
         assert beside_findings((own,), [], context) == (own,)
     for status in (StageStatus.PASSED, StageStatus.FAILED, StageStatus.SKIPPED):
         others = [
@@ -310,6 +315,8 @@ CHANGES: dict[str, Any] = {
     "turned": lambda one: one[::-1].copy(),
     "shape": lambda one: one[:, :8],
     "other": lambda one: BASE["4.w"],
+    "rounded": lambda one: one.astype(np.float16).astype(np.float32),
+    "related": lambda one: np.float32(0.6) * one + np.float32(0.8) * drawn(98, *one.shape),
 }
 
 
@@ -326,13 +333,18 @@ def test_initial_weights(tmp_path: Path) -> None:
         {"0.w": "zero"},
         {"2.w": "part"},
         {"2.w": "turned"},
+        {"2.w": "rounded"},
+        {"3.w": "related"},
+        {"1.w": "shape"},
     ]
     for at in range(22):
         chosen = {n: str(random.choice(list(CHANGES))) for n in BASE if random.random() < 0.5}
         how = fixed[at] if at < len(fixed) else chosen
         held = {name: CHANGES[how.get(name, "same")](one) for name, one in BASE.items()}
         lone = [name for name in held if at % 7 == 6 and name == "0.w"]
-        target = run(tmp_path / f"{at}", weights_of({**held, **{f"new.{n}": drawn(3) for n in lone}}))
+        first = {f"new.{n}": drawn(3) for n in lone if at % 2}  # before all others, or after them
+        last = {f"new.{n}": drawn(3) for n in lone if not at % 2}
+        target = run(tmp_path / f"{at}", weights_of({**first, **held, **last}))
         outcome = WeightsStage().check(context_of(target, reference))
         every = [outcome.said, *outcome.evidence, *said_by(outcome.findings)]
         seen |= codes_of(every)
@@ -345,6 +357,8 @@ def test_initial_weights(tmp_path: Path) -> None:
     assert seen >= {Weights.NUM_EQUAL, Weights.OF_PARAMETER, Weights.SAME_WEIGHTS, Weights.SEED_CAUSE}
     assert seen >= {Weights.NUM_DIFFERENT, Weights.DRAWN_AFTER, Weights.OF_ANOTHER, Weights.INIT_CAUSE}
     assert seen >= {Weights.BUILD_ORDER_CAUSE, Weights.CHANGED_CAUSE, Weights.ROWS_SET_CAUSE}
+    assert seen >= {Weights.CONVERTED_CAUSE, Weights.RELATED_CAUSE, Weights.SAVED_ROUNDED_CAUSE}
+    assert seen >= {CauseCode.NOT_PASSED_ON, Weights.BUILT_WITHOUT, Weights.BUILD_BOTH}
 
 
 def check_weights(said: Reason, held: dict[str, Array], equal: list[str], lone: list[str]) -> None:
@@ -372,6 +386,13 @@ def check_weights(said: Reason, held: dict[str, Array], equal: list[str], lone: 
         assert facts["first"] == after[0], (facts, differ)
     elif said.code is Weights.NUM_DIFFERENT:
         assert facts["num"] <= len(held) - len(equal)
+    elif said.code is Weights.BUILT_WITHOUT:  # the target alone has more of them
+        assert facts["side"] == "reference"
+        assert facts["parameter"] in {f"new.{name}" for name in lone}
+    elif said.code is Weights.BUILD_BOTH:
+        assert facts["parameter"] in {f"new.{name}" for name in lone}
+    elif said.code is Weights.NAMES:
+        assert facts == {"side": "target", "names": tuple(f"new.{name}" for name in lone)}
 
 
 def check_causes(finding: Finding, ways: set[str], lone: list[str]) -> None:
@@ -384,6 +405,14 @@ def check_causes(finding: Finding, ways: set[str], lone: list[str]) -> None:
         assert ways == {"part"}
     if Weights.ROW_ORDER_CAUSE in causes:
         assert ways <= {"turned", "other"}
+    if Weights.CONVERTED_CAUSE in causes:  # of as many elements: no layout makes fewer
+        assert ways <= {"turned", "other"}
+    if Weights.RELATED_CAUSE in causes:
+        assert ways <= {"related", "part"}
+    if Weights.SAVED_ROUNDED_CAUSE in causes:
+        assert ways <= {"rounded", "half"}
+    if CauseCode.NOT_PASSED_ON in causes:
+        assert "shape" in ways
 
 
 # -- data ------------------------------------------

@@ -16,6 +16,7 @@ from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.types.codes import ReplayCode  # noqa: E402
 from trueup.types.codes import StagesCode as Stages  # noqa: E402
 from trueup.types.finding import Finding  # noqa: E402
+from trueup.types.reason import reason  # noqa: E402
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -83,7 +84,8 @@ def test_of_two_settings_the_one_that_acts_leads(folder: Path) -> None:
     one = found("two settings", folder)
     assert tells(one.headline, Stages.SETTING_DIFFERS, name="scale")
     tried = [said for said in one.evidence if said.code is ReplayCode.TRIED_AND_EQUAL]
-    assert [part.place("name") for said in tried for part in said.parts] == ["scale"]
+    parts = [part for said in tried for part in said.parts]
+    assert parts == [reason(ReplayCode.WITH_SETTING, name="scale", value="0.5")]  # the reference's
     assert not any(tells(said, Stages.SETTING_DIFFERS, name="note") for said in one.evidence)
 
 

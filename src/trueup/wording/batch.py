@@ -87,8 +87,16 @@ def _where(facts: Facts) -> str:
 def _agree(facts: Facts) -> str:
     return (
         f"{_where(facts)}, microbatch {facts['microbatch']}: labels are {_shifted(facts['shift'])}; "
-        f"{facts['counted']:.0%} of them count in the loss"
+        f"{_whole_percent(facts['counted'])} of them count in the loss"
     )
+
+
+def _whole_percent(share: float) -> str:
+    """A share in per cent, with decimals where it would read as none or all and is not."""
+    if not 0 < share < 1:
+        return f"{share:.0%}"
+    shown = (f"{share:.{digits}%}" for digits in range(12))
+    return next((one for one in shown if 0 < float(one[:-1]) < 100), f"{share:.0%}")
 
 
 def _shifted(shift: int | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason
-from trueup.wording.kinds import PAIRING, fitted, in_range, places_of_rows
+from trueup.wording.kinds import PAIRING, fitted_sides, in_range, places_of_rows
 from trueup.wording.phrase import Facts, Template
 
 
@@ -24,11 +24,7 @@ def _both(what: str) -> str:
 
 
 def _fitted(what: str) -> Template:
-    def headline(facts: Facts) -> str:
-        sides = ", ".join(f"{fitted(float(facts[side]))} ({side})" for side in ("target", "reference"))
-        return f"{what} differs in {{place}}: {sides}"
-
-    return headline
+    return lambda facts: f"{what} differs in {{place}}: {fitted_sides(facts)}"
 
 
 def _arguments(facts: Facts) -> str:

@@ -95,7 +95,8 @@ PHRASES = {
         {"factor": 0.5, "axis": "dp", "size": 2},
     ),
     C.FACTOR_DIFFERS: heading(
-        "Clipping factor differs for the same gradients: {target:.6g} (target), {reference:.6g} (reference)",
+        "Clipping factor differs for gradients of the same norm: {target:.6g} (target), {reference:.6g} "
+        "(reference)",
         _VALUES,
     ),
     C.NORM_TYPE: heading(

@@ -30,7 +30,7 @@ NAMES = {
     KindCode.NON_DETERMINISM: "non-deterministic order of operations",
     KindCode.OVERFLOW_UNDERFLOW: "overflow or underflow",
     KindCode.RANDOMNESS: "different random numbers",
-    KindCode.SHIFTED_BY_ONE: "values shifted by one position",
+    KindCode.SHIFTED_BY_ONE: "values or positions shifted",
     KindCode.STALE_VALUE: "stale value",
     KindCode.TRANSPOSED_OR_PERMUTED: "values in another order or place",
     KindCode.WRONG_DATA: "different data",
@@ -103,14 +103,24 @@ def _both(what: str, *, unit: str = "") -> str:
     return f"{what}: {{target}}{unit} (target), {{reference}}{unit} (reference)"
 
 
-def fitted(value: float) -> str:
+def fitted(value: float, digits: int = 3) -> str:
     """A fitted number, which is known to about three digits.
 
     Example:
         >>> fitted(9999.87), fitted(1.0003e-6)
         ('10000', '1e-06')
     """
-    return f"{float(f'{float(value):.3g}'):g}"
+    return f"{float(f'{float(value):.{digits}g}'):.{max(digits, 6)}g}"
+
+
+def fitted_sides(facts: Facts, digits: int = 3) -> str:
+    """The fitted numbers of both sides, with as many digits as it takes to tell them apart."""
+    values = float(facts["target"]), float(facts["reference"])
+    shown = next(
+        (n for n in range(digits, 18) if fitted(values[0], n) != fitted(values[1], n)),
+        digits,
+    )
+    return f"{fitted(values[0], shown)} (target), {fitted(values[1], shown)} (reference)"
 
 
 def places_of_rows(facts: Facts, head: str = "") -> str:
@@ -142,12 +152,7 @@ def in_range(text: str, digits: int) -> Callable[[Facts], str]:
 
 
 def _fitted(what: str, digits: int = 3) -> Callable[[Facts], str]:
-    def sentence(facts: Facts) -> str:
-        values = [(float(facts[side]), side) for side in ("target", "reference")]
-        sides = [f"{float(f'{value:.{digits}g}'):g} ({side})" for value, side in values]
-        return f"{what}: {', '.join(sides)}; fitted"
-
-    return sentence
+    return lambda facts: f"{what}: {fitted_sides(facts, digits)}; fitted"
 
 
 def _scaled(facts: Facts) -> str:
@@ -345,6 +350,22 @@ def _computed_again(what: Template) -> Callable[[Facts], str]:
     return sentence
 
 
+def _divisors(facts: Facts) -> str:
+    pairs = facts.get("pairs") or 1
+    one_of = "" if pairs == 1 else f", one of {pairs} pairs of numbers of the step with this quotient"
+    return (
+        facts.fill(
+            "the sum over tokens is divided by {parts[0]} (target), by {parts[1]} (reference); true of "
+            "{microbatches:count loss}"
+        )
+        + one_of
+    )
+
+
+_DIVISORS = {
+    "microbatches": 3,
+    "parts": (reason(DivisorCode.COUNTED_OF_STEP, number=124), reason(DivisorCode.COUNTED, number=40)),
+}
 PAIRING = {"halves": "the first half with the second", "pairs": "neighboring elements"}
 _WEIGHT = {"parameter": "layers.0.mlp.up.weight", "one_dimensional": False}
 _FLOATS = {"target": 0.2, "reference": 0.1}
@@ -547,15 +568,7 @@ PHRASES: dict[KindReason, Phrase] = {
         {"target": 1e-4, "reference": 0.0},
     ),
     KindReason.LOSS_DIVISORS: _say(
-        "the sum over tokens is divided by {parts[0]} (target), by {parts[1]} (reference); true of "
-        "{microbatches:count loss}",
-        {
-            "microbatches": 3,
-            "parts": (
-                reason(DivisorCode.COUNTED_OF_STEP, number=124),
-                reason(DivisorCode.COUNTED, number=40),
-            ),
-        },
+        _divisors, _DIVISORS, {**_DIVISORS, "pairs": 1}, {**_DIVISORS, "pairs": 3}
     ),
     KindReason.DIVISORS_GIVEN: _say(
         "{name} is {parts[0]} (target), {parts[1]} (reference)",
@@ -716,7 +729,7 @@ PHRASES: dict[KindReason, Phrase] = {
         "{subject} takes different elements of {source} than the reference", {"source": "qkv, output.0"}
     ),
     KindReason.GATE_AND_UP_SWAPPED: _say(
-        "the activation is applied to up instead of gate: the halves are swapped"
+        "the activation is applied to up instead of gate: the two are swapped"
     ),
     # dtype and range
     KindReason.DTYPES_DIFFER: _say(

@@ -246,7 +246,16 @@ def absolute(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A relative difference as the standard writes it: ``0.4 %``; more places where it would read 0.0."""
+    """A relative difference as the standard writes it: ``0.4 %``; more places where it would read 0.0, or as
+    the number of the other run beside it."""
+    text = _percent(value)
+    if not isinstance(value, _Side) or float(value) == value.other or text != _percent(value.other):
+        return text
+    pairs = ((f"{100 * one:.{digits}g} %" for one in (float(value), value.other)) for digits in range(3, 18))
+    return next((text for text, other in pairs if text != other), text)
+
+
+def _percent(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return "–" if value is None or math.isnan(value) else f"{value} %"
     size = abs(100 * value)

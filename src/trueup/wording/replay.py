@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.types.codes import LeftFree, ReplayCode
 from trueup.types.reason import Reason
-from trueup.wording.phrase import Facts, Phrase, percent, times
+from trueup.wording.phrase import UNKNOWN, Facts, Phrase, percent, times
 
 _SHAPES = ({"target": "[2, 3]", "reference": "[3, 2]"},)
 _LAYOUT = ({"layout": "sparse_coo"},)
@@ -24,7 +24,7 @@ def _place(facts: Facts) -> str:
 
 
 def _differs(facts: Facts) -> str:
-    size, allowed = facts["rel_l2"], facts["tolerance"]
+    size, allowed = facts["rel_l2"], facts["tolerance"] if facts.get("tolerance") is not None else UNKNOWN
     text = f"{_place(facts)}: relative difference {size:.2g}"
     if size > allowed:
         ratio = times(size / allowed) if allowed else "infinitely many times"
@@ -34,6 +34,12 @@ def _differs(facts: Facts) -> str:
 
 def _exact_values_differ(facts: Facts) -> str:
     return ", ".join((f"{_place(facts)}: values differ, although they are not rounded", *facts.parts))
+
+
+def _unlike_one(scale: float) -> str:
+    """A factor, with as many digits as tell it from 1."""
+    shown = (f"{float(scale):.{digits}g}" for digits in range(6, 18))
+    return next((text for text in shown if text != "1"), "1")
 
 
 def _not_finite(facts: Facts) -> str:
@@ -112,6 +118,7 @@ PHRASES = {
             {**_API, "basis": "benign_variant", "rel_l2": 3e-7, "tolerance": 1e-6, "parts": (_BIAS,)},
             {**_API, "module": "", "basis": "exact_loss", "rel_l2": 1e-3, "tolerance": 0.0},
             {**_HERE, "basis": "dtype_bound", "rel_l2": 4e-3, "tolerance": 8e-3, "parts": (_PEERS, _BIAS)},
+            {**_HERE, "rel_l2": 4e-3},
         ),
     ),
     ReplayCode.EXACT_VALUES_DIFFER: Phrase(
@@ -125,9 +132,13 @@ PHRASES = {
     ),
     ReplayCode.BIASED: Phrase(
         sentence=lambda facts: (
-            f"biased (scale {facts['scale']:.6g}, {abs(facts['bias_z']):.3g} standard errors)"
+            f"biased (scale {_unlike_one(facts['scale'])}, {abs(facts['bias_z']):.3g} standard errors)"
         ),
-        samples=({"scale": 0.98421, "bias_z": -31.0}, {"scale": 2.0, "bias_z": float("inf")}),
+        samples=(
+            {"scale": 0.98421, "bias_z": -31.0},
+            {"scale": 2.0, "bias_z": float("inf")},
+            {"scale": 1 + 3e-7, "bias_z": 31.0},
+        ),
     ),
     ReplayCode.MISSING_GRADIENT: Phrase(
         sentence=_missing_gradient,

@@ -113,7 +113,7 @@ def layout_differences(evidence: Evidence) -> list[Reason]:
         if not (call.before or call.own) or is_cast(call):
             continue
         if call.target is None or call.reference is None:
-            if not is_layout(call):
+            if not is_layout(call) or not call.told:
                 return []
             code = KindReason.EXTRA_CALL if call.reference is None else KindReason.MISSING_CALL
             found.append(reason(code, call=short_name(call)))

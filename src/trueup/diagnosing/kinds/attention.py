@@ -31,7 +31,7 @@ from trueup.diagnosing.kinds.thresholds import (
     UNIT_CIRCLE,
 )
 from trueup.types.arrays import Bools, Floats
-from trueup.types.codes.kinds import KindReason
+from trueup.types.codes.kinds import CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindCode
 from trueup.types.reason import Number, Place
 
@@ -205,7 +205,20 @@ def _explained(evidence: Evidence, given: Triple, hints: Hints, t: Floats, r: Fl
         return None
     rank = EvidenceRank.EVERY_ELEMENT if residual < CHANGE_EXPLAINS else EvidenceRank.FITTED
     sentence = said(evidence, change.code, **change.facts)
-    return Solved(kind=change.kind, found=Found(rank=rank, measure=1 - residual, sentence=sentence))
+    causes = _CAUSES.get(change.code, ())
+    return Solved(
+        kind=change.kind, found=Found(rank=rank, measure=1 - residual, sentence=sentence, causes=causes)
+    )
+
+
+_CAUSES = {
+    KindReason.SEES_SUCCESSOR: (CauseCode.CAUSAL_MASK,),
+    KindReason.NO_MASK: (CauseCode.CAUSAL_MASK,),
+    KindReason.CAUSAL_MASK_ADDED: (CauseCode.CAUSAL_MASK,),
+    KindReason.MASK_UNUSED: (CauseCode.BORDERS_NOT_MASKED,),
+    KindReason.MASK_BEGINS: (CauseCode.OTHER_WINDOW,),
+}
+"""of what a mask does otherwise"""
 
 
 # -- what the reference did ------------------------------------------

@@ -79,7 +79,8 @@ def _other_form(evidence: Evidence) -> Solved | None:
         t, r = target.form, reference.form
         divided = (t.temperature, t.temperature_error), (r.temperature, r.temperature_error)
         if _differ(*divided, least=TEMPERATURE_APART):
-            return _solved(evidence, KindCode.CONSTANT_ARGUMENT, KindReason.LOGIT_TEMPERATURE, *divided)
+            sides = (t.temperature, 0.0), (r.temperature, 0.0)  # never nothing, however well it is known
+            return _solved(evidence, KindCode.CONSTANT_ARGUMENT, KindReason.LOGIT_TEMPERATURE, *sides)
         smoothed = (t.smoothing, t.smoothing_error), (r.smoothing, r.smoothing_error)
         if _differ(*smoothed, least=SMOOTHING_APART):
             return _solved(evidence, KindCode.CONSTANT_ARGUMENT, KindReason.LABEL_SMOOTHING, *smoothed)

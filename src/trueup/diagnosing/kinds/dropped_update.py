@@ -56,7 +56,11 @@ def _found(evidence: Evidence, code: KindReason) -> Found:
         has_gradient=norm is not None and norm > 0,
         why=causes[0].value if causes else None,
     )
-    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=tuple(causes))
+    without = [CauseCode.IN_NO_GROUP] if facts.target_grouped else []
+    without += [] if evidence.target_run.skipped is None else [CauseCode.NO_STEP]
+    return Found(
+        rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=tuple(causes), without=tuple(without)
+    )
 
 
 RULE = KindRule(

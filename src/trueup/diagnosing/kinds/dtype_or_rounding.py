@@ -38,6 +38,8 @@ from trueup.types.reason import Reason, reason
 _GRID_SAMPLE = 256
 _EXTREMES = ("minimum", "maximum", "smallest_nonzero")
 _HALF = ("bfloat16", "float16")
+_OF_ONE_DTYPE = (CauseCode.OTHER_ORDER_OR_KERNEL,)
+"""causes of differences between what is computed in one dtype"""
 
 
 def _is_floating_case(evidence: Evidence) -> bool:
@@ -51,7 +53,7 @@ def _casts(evidence: Evidence) -> Found | None:
     if cast is None or (cast.code is KindReason.WORKS_ON and _is_no_rounding(evidence)):
         return None
     sentence = said(evidence, KindReason.CAST_OTHERWISE, cast, module=evidence.surroundings.module)
-    return Found(rank=EvidenceRank.STATED_NEARBY, sentence=sentence)
+    return Found(rank=EvidenceRank.STATED_NEARBY, sentence=sentence, without=_OF_ONE_DTYPE)
 
 
 def _is_no_rounding(evidence: Evidence) -> bool:
@@ -76,7 +78,7 @@ def _cast(evidence: Evidence) -> Reason | None:
             )
     calls = list(relevant_calls(evidence))
     for call in calls:
-        alone = (call.target is None) != (call.reference is None)
+        alone = (call.target is None) != (call.reference is None) and call.told
         if alone and is_cast(call) and len({*call.target_dtypes, *call.reference_dtypes}) > 1:
             code = KindReason.MISSING_CALL if call.target is None else KindReason.EXTRA_CALL
             return reason(code, call=f"{short_name(call)}({', '.join(_dtypes_given(call))})")
@@ -123,7 +125,8 @@ def _dtypes(evidence: Evidence) -> Found | None:
         rel_l2=rel,
         roundoff=evidence.roundoff,
     )
-    return Found(rank=EvidenceRank.EVERY_ELEMENT if fits else EvidenceRank.CONSISTENT, sentence=sentence)
+    rank = EvidenceRank.EVERY_ELEMENT if fits else EvidenceRank.CONSISTENT
+    return Found(rank=rank, sentence=sentence, without=_OF_ONE_DTYPE)
 
 
 def _apart(vectors: Vectors | None) -> float | None:
@@ -156,7 +159,8 @@ def _grid(evidence: Evidence) -> Found | None:
             rel_l2=rel,
             roundoff=ROUNDOFF[grid],
         )
-        return Found(rank=EvidenceRank.EVERY_ELEMENT if fits else EvidenceRank.GUESS, sentence=sentence)
+        rank = EvidenceRank.EVERY_ELEMENT if fits else EvidenceRank.GUESS
+        return Found(rank=rank, sentence=sentence, without=_OF_ONE_DTYPE)
     return None
 
 
@@ -190,7 +194,7 @@ def _grid_of_extremes(evidence: Evidence) -> Found | None:
                 roundoff=ROUNDOFF[grid],
                 of_extremes=True,
             )
-            return Found(rank=EvidenceRank.FITTED, sentence=sentence)
+            return Found(rank=EvidenceRank.FITTED, sentence=sentence, without=_OF_ONE_DTYPE)
     return None
 
 
@@ -220,11 +224,19 @@ def _size(evidence: Evidence) -> Found | None:
     sentence = said(
         evidence, KindReason.SIZE_OF_ROUNDING, dtype=dtype, rel_l2=vectors.rel, roundoff=ROUNDOFF[dtype]
     )
+    # where both runs compute in it, as well another order of sums as a coarser one on one side
+    runs = evidence.target_run, evidence.reference_run
+    both = all(dtype in run.dtypes for run in runs)
     return Found(
         rank=EvidenceRank.CONSISTENT if like_rounding else EvidenceRank.GUESS,
         sentence=sentence,
-        causes=(CauseCode.ORDER_OF_SUMS if fine else CauseCode.COARSER_ON_ONE_SIDE,),
+        causes=_OF_ROUNDINGS.get(dtype, ()),
+        without=() if both else _OF_ONE_DTYPE,
     )
+
+
+_OF_ROUNDINGS = {"float32": (CauseCode.ORDER_OF_SUMS,), "tf32": (CauseCode.TF32_ON_ONE_SIDE,)}
+"""causes of errors as large as a dtype rounds, of those that no tensor is coarser than or held in"""
 
 
 def _was_equal(evidence: Evidence) -> bool:
@@ -274,8 +286,15 @@ def _spread_like_rounding(vectors: Vectors, roundoff: float) -> bool:
 RULE = KindRule(
     code=KindCode.DTYPE_OR_ROUNDING,
     family=KindClass.NUMERICAL,
-    looks=(_dtypes, solved(KindCode.DTYPE_OR_ROUNDING), _grid, _grid_of_extremes, _casts, _size),
-    causes=(CauseCode.COARSER_DTYPE, CauseCode.UPCAST_LEFT_OUT, CauseCode.OTHER_ORDER_OR_KERNEL),
+    looks=(
+        _dtypes,
+        solved(KindCode.DTYPE_OR_ROUNDING, without=_OF_ONE_DTYPE),
+        _grid,
+        _grid_of_extremes,
+        _casts,
+        _size,
+    ),
+    causes=(CauseCode.COARSER_ON_ONE_SIDE, CauseCode.UPCAST_LEFT_OUT, CauseCode.OTHER_ORDER_OR_KERNEL),
     advice=AdviceCode.CAST_TO_FLOAT32,
     place="after all that explains the error element by element: a rounding explains its size",
 )

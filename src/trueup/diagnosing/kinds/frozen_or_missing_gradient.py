@@ -23,7 +23,8 @@ def _frozen(evidence: Evidence) -> Found | None:
     updated = phase in ("optimizer", "param")
     code = KindReason.NOT_TRAINABLE if updated else KindReason.NO_GRADIENT_NOT_TRAINABLE
     rank = EvidenceRank.STATED_NEARBY if updated else EvidenceRank.STATED
-    return Found(rank=rank, sentence=said(evidence, code, parameter=facts.fqn))
+    sentence = said(evidence, code, parameter=facts.fqn)
+    return Found(rank=rank, sentence=sentence, causes=(CauseCode.NOT_TRAINABLE,))
 
 
 def _missing(evidence: Evidence) -> Found | None:
@@ -45,7 +46,7 @@ def _missing(evidence: Evidence) -> Found | None:
     parameter = facts.fqn if facts is not None and evidence.origin.phase == "param_grad" else None
     found = Found(rank=rank, sentence=said(evidence, code, parameter=parameter))
     if code in _IN_REFERENCE:  # the usual causes are the target's
-        return replace(found, causes=(CauseCode.CUT_IN_REFERENCE,), without=_CAUSES)
+        return replace(found, causes=(CauseCode.CUT_IN_REFERENCE,))
     is_trained = facts is not None and facts.target_trainable is True
     return replace(found, without=(CauseCode.NOT_TRAINABLE,)) if is_trained else found
 
@@ -74,8 +75,7 @@ def _part_of_the_loss(evidence: Evidence) -> Found | None:
         size=int((t != 0).sum() + cut.sum()),
     )
     found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
-    without = _CAUSES if side == "reference" else (CauseCode.NOT_TRAINABLE, CauseCode.RESULT_UNUSED)
-    return replace(found, without=without)
+    return replace(found, causes=(CauseCode.GRAPH_CUT if side == "target" else CauseCode.CUT_IN_REFERENCE,))
 
 
 def _same_loss(evidence: Evidence) -> bool:

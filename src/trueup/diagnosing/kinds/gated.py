@@ -14,7 +14,7 @@ from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import CHANGE_EXPLAINS, CHANGE_LEAVES, MIN_NUMBERS, REPRODUCED
 from trueup.numerics.activations import ACTIVATIONS
 from trueup.types.arrays import Floats
-from trueup.types.codes.kinds import KindReason
+from trueup.types.codes.kinds import CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindCode
 
 MAX_SOURCES = 12
@@ -37,7 +37,8 @@ def gate_fault(evidence: Evidence) -> Solved | None:
             if reproduced and left <= CHANGE_LEAVES:
                 rank = EvidenceRank.EVERY_ELEMENT if left < CHANGE_EXPLAINS else EvidenceRank.FITTED
                 sentence = said(evidence, KindReason.GATE_FOR_UP, activation=name)
-                found = Found(rank=rank, measure=1 - left, sentence=sentence)
+                without = (CauseCode.VIEW_FOR_TRANSPOSE,)
+                found = Found(rank=rank, measure=1 - left, sentence=sentence, without=without)
                 return Solved(kind=KindCode.TRANSPOSED_OR_PERMUTED, found=found)
     return None
 

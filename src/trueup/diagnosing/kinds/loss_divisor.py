@@ -74,11 +74,17 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
         for run in (target, reference)
         for loss in run.losses.values()
     )
-    alone = len(pairs) == 1 and (sent_back or len(set(quotients.values())) > 1)
+    others = {(tuple(a.of.values()), tuple(b.of.values())) for a, b in pairs[1:]}
+    alone = not others and (sent_back or len(set(quotients.values())) > 1)
     return Found(
         rank=EvidenceRank.EVERY_ELEMENT if alone else EvidenceRank.FITTED,
         sentence=said_of_whole(
-            evidence, KindReason.LOSS_DIVISORS, one.reason(at), other.reason(at), microbatches=len(known)
+            evidence,
+            KindReason.LOSS_DIVISORS,
+            one.reason(at),
+            other.reason(at),
+            microbatches=len(known),
+            pairs=1 + len(others),
         ),
         causes=(CauseCode.LOSS_DIVIDED,),
         factor=quotients[at],

@@ -87,12 +87,20 @@ def _fewer_collectives(evidence: Evidence) -> tuple[Reason, ...]:
     )
 
 
+_OF_PARAMETERS = ("param_grad", "collective", "optimizer", "param")
+"""phases of what is reduced parameter by parameter"""
+
 RULE = KindRule(
     code=KindCode.MISSING_ALL_REDUCE,
     family=KindClass.MODEL,
     needs=Needs.BOTH_TENSORS | Needs.OTHER_RANKS,
     looks=(_sum_over_ranks,),
     causes=(CauseCode.OUTSIDE_THE_GROUP, CauseCode.WRAPPER_BYPASSED, CauseCode.PARTIAL_SUM),
+    in_phases={
+        CauseCode.OUTSIDE_THE_GROUP: _OF_PARAMETERS,
+        CauseCode.WRAPPER_BYPASSED: _OF_PARAMETERS,
+        CauseCode.PARTIAL_SUM: ("forward", "loss", "backward", "param_grad"),
+    },
     advice=AdviceCode.ADD_REDUCTION,
     place="a sum over ranks that hold nearly the same is a scale too; this says where it comes from",
 )

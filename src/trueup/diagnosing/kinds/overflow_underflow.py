@@ -17,6 +17,7 @@ _NARROW = ("float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8
 _UNDERFLOWS = ("float16", "float8_e5m2", "float8_e4m3fn", "bfloat16", "float32")
 _SCALED = ("backward", "param_grad")
 """phases whose values are those of a scaled loss"""
+_OF_NAN = (CauseCode.EMPTY_ROW,)
 _COUNTS = ("num_nan", "num_posinf", "num_neginf")
 
 
@@ -40,10 +41,14 @@ def _overflow(evidence: Evidence) -> Found | None:
     }
     scale = evidence.target_run.loss_scale
     is_scaled = bool(scale and scale > 1 and evidence.origin.phase in _SCALED)
+    # the softmax of a row that is all masked is NaN, and no infinity; a scale of 1 makes nothing too large
+    without = [] if more["num_nan"] > 0 else [CauseCode.EMPTY_ROW]
+    without += [] if scale is None else [CauseCode.LOSS_SCALE]
     return Found(
         rank=EvidenceRank.FITTED,
         sentence=said(evidence, KindReason.NOT_FINITE, numel=t.numel, loss_scale=scale, **facts),
-        causes=(CauseCode.LOSS_SCALE_TOO_LARGE,) if is_scaled else (),
+        causes=(CauseCode.LOSS_SCALE_TOO_LARGE, CauseCode.BEYOND_RANGE) if is_scaled else (),
+        without=tuple(without),
     )
 
 
@@ -56,7 +61,7 @@ def _ceiling(evidence: Evidence) -> Found | None:
     for name in _NARROW:
         if top == DTYPES[name].max and there > top * (1 + DTYPES[name].eps):
             sentence = said(evidence, KindReason.SATURATED, dtype=name, target=top, reference=there)
-            return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+            return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, without=_OF_NAN)
     return None
 
 
@@ -78,7 +83,7 @@ def _underflow(evidence: Evidence) -> Found | None:
     facts = {"largest": largest, "limit": limit, "normal": limit == DTYPES[dtype].smallest_normal}
     sentence = said(evidence, KindReason.UNDERFLOW, lost=num, numel=a.size, dtype=dtype, **facts)
     rank = EvidenceRank.EVERY_ELEMENT if num >= LOST_WIDELY * a.size else EvidenceRank.CONSISTENT
-    return Found(rank=rank, sentence=sentence)
+    return Found(rank=rank, sentence=sentence, without=_OF_NAN)
 
 
 def _threshold(a: Floats, b: Floats, largest: float) -> tuple[str, float] | None:

@@ -16,7 +16,6 @@ from trueup.types.codes.kinds import CauseCode, KindReason
 from trueup.types.finding import EvidenceRank
 
 _CAUSES = (CauseCode.COUNTED_WITH_PADDING,)
-_OF_LAYOUTS = (CauseCode.OTHER_LAYOUT, CauseCode.VIEW_FOR_TRANSPOSE, CauseCode.CONVERTED_FOR_ANOTHER_LAYOUT)
 
 
 def places_taken(*, shifted: bool) -> Look:
@@ -41,7 +40,7 @@ def places_taken(*, shifted: bool) -> Look:
         numbers |= {"other_first": int(other.min()), "other_last": int(other.max())}
         sentence = said(evidence, KindReason.OTHER_PLACES, source=name, **numbers)
         found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
-        return found if shifted else replace(found, causes=_CAUSES, without=_OF_LAYOUTS)
+        return found if shifted else replace(found, causes=_CAUSES)
 
     return look
 

@@ -9,7 +9,7 @@ import numpy as np
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.arguments import RANDOM_FUNCTIONS
 from trueup.diagnosing.kinds.fitting import close, roundoff_of
-from trueup.diagnosing.kinds.rule import Found, KindRule, said
+from trueup.diagnosing.kinds.rule import BEFORE_UPDATE, Found, KindRule, said
 from trueup.diagnosing.kinds.thresholds import CHANCE_Z, DRAWN_VALUES, FULL_SHARE, MIN_NUMBERS
 from trueup.matching.names import family
 from trueup.types.arrays import Bools, Floats
@@ -179,6 +179,7 @@ RULE = KindRule(
     family=KindClass.MODEL,
     looks=(_one_stream, _dropout, _dropout_of_one_side, _recomputed, _draws),
     causes=(CauseCode.OTHER_SEED, CauseCode.STATE_NOT_RESTORED, CauseCode.SHARED_STREAM),
+    in_phases={CauseCode.STATE_NOT_RESTORED: BEFORE_UPDATE},
     advice=AdviceCode.SEED_ALIKE,
     place="zeros at other places look like a mask; that they are as many says that they were drawn",
 )

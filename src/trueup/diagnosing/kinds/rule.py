@@ -36,7 +36,7 @@ class Found:
     measure: float = 1.0
     """share of the difference it explains"""
     causes: tuple[CauseCode, ...] = ()
-    """that this case points to, before the usual ones"""
+    """that this case points to, in place of the usual ones"""
     without: tuple[CauseCode, ...] = ()
     """usual ones that this case rules out"""
     factor: float | None = None
@@ -45,6 +45,8 @@ class Found:
 
 Look = Callable[[Evidence], Found | None]
 
+BEFORE_UPDATE = ("batch", "forward", "loss", "backward", "param_grad")
+"""phases of a step before its optimizer, whose values are of a batch"""
 _AMONG_RANKS = frozenset(
     (
         CauseCode.SHARED_STREAM,
@@ -88,8 +90,9 @@ class KindRule:
         return best
 
     def kind(self, found: Found, evidence: Evidence | None = None, *, phase: str | None = None) -> Kind:
-        """What was found as a kind of this rule, with the usual causes that can be: of the phase (of the
-        evidence, or ``phase``), and among ranks only where there are several."""
+        """What was found as a kind of this rule, with the causes that this case points to; where it points to
+        none, the usual ones that can be: of the phase (of the evidence, or ``phase``), and among ranks only
+        where there are several."""
         usual = [c for c in self.causes if evidence is None or self._can_be(c, evidence)]
         usual = [cause for cause in usual if cause not in found.without]
         if phase is not None:
@@ -100,7 +103,7 @@ class KindRule:
             rank=found.rank,
             measure=round(min(max(found.measure, 0.0), 1.0), 4),
             sentence=_with_share(found),
-            causes=tuple(reason(code) for code in dict.fromkeys((*found.causes, *usual))),
+            causes=tuple(reason(code) for code in dict.fromkeys(found.causes or usual)),
             next=reason(self.advice),
             factor=found.factor,
             over=found.over,

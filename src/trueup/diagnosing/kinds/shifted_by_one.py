@@ -7,7 +7,7 @@ import numpy as np
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.fitting import close, rank_of
 from trueup.diagnosing.kinds.places_taken import places_taken
-from trueup.diagnosing.kinds.rule import Found, KindRule, said
+from trueup.diagnosing.kinds.rule import BEFORE_UPDATE, Found, KindRule, said
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
     FEW_NUMBERS,
@@ -46,7 +46,8 @@ def _shifted(evidence: Evidence) -> Found | None:
     if rank is None:
         return None
     sentence = said(evidence, KindReason.SHIFTED, shift=shift, dim=dim, agree=share, in_place=in_place)
-    return Found(rank=rank, measure=share, sentence=sentence)
+    without = (CauseCode.INDEX_OFF_BY_ONE,) if abs(shift) > 1 else ()
+    return Found(rank=rank, measure=share, sentence=sentence, without=without)
 
 
 def _agreement(t: Floats, r: Floats, dim: int, shift: int, rounding: float) -> float | None:
@@ -77,6 +78,7 @@ RULE = KindRule(
     family=KindClass.MODEL,
     looks=(solved(KindCode.SHIFTED_BY_ONE), places_taken(shifted=True), _shifted),
     causes=(CauseCode.SHIFTED_TWICE_OR_NEVER, CauseCode.INDEX_OFF_BY_ONE),
+    in_phases={CauseCode.SHIFTED_TWICE_OR_NEVER: BEFORE_UPDATE},
     advice=AdviceCode.COUNT_SHIFTS,
     place="a shift is a permutation too, and says more",
 )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.rule import Found, Look
+from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import KindCode
 
 
@@ -17,9 +18,10 @@ class Solved:
     found: Found
 
 
-def solved(kind: KindCode) -> Look:
+def solved(kind: KindCode, *, without: tuple[CauseCode, ...] = ()) -> Look:
     """Looks for a fault of this kind of a rotary embedding, an attention, a gate or a loss, or in the factors
-    of indices; each function is worked out once for all rules."""
+    of indices; each function is worked out once for all rules. ``without``: usual causes that none of these
+    faults has."""
     from trueup.diagnosing.kinds.attention import attention_fault
     from trueup.diagnosing.kinds.by_index import index_fault
     from trueup.diagnosing.kinds.criterion import criterion_fault
@@ -30,7 +32,7 @@ def solved(kind: KindCode) -> Look:
         for fault in (rotary_fault, attention_fault, gate_fault, criterion_fault, index_fault):
             one = evidence.remembered(fault)
             if one is not None and one.kind is kind:
-                return one.found
+                return replace(one.found, without=(*one.found.without, *without))
         return None
 
     return look

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trueup.diagnosing.evidence import Evidence, Known
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import at_most, close, explained, rank_of
-from trueup.diagnosing.kinds.rule import Found, KindRule, said
+from trueup.diagnosing.kinds.rule import BEFORE_UPDATE, Found, KindRule, said
 from trueup.diagnosing.kinds.thresholds import MOST_SHARE
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
@@ -27,7 +27,10 @@ def _of_an_earlier_time(evidence: Evidence) -> Found | None:
         return None
     if evidence.target.numel == 1:
         rank = at_most(rank, EvidenceRank.CONSISTENT)
-    return Found(rank=rank, measure=best[0], sentence=said(evidence, best[1], earlier=best[2]))
+    # no update lies between two microbatches of one step
+    without = (CauseCode.COPY_NOT_UPDATED,) if best[1] is KindReason.OF_MICROBATCH else ()
+    sentence = said(evidence, best[1], earlier=best[2])
+    return Found(rank=rank, measure=best[0], sentence=sentence, without=without)
 
 
 def _earlier(evidence: Evidence) -> Iterator[tuple[KindReason, int, Known]]:
@@ -66,6 +69,10 @@ RULE = KindRule(
     family=KindClass.MODEL,
     looks=(_of_an_earlier_time,),
     causes=(CauseCode.CACHE_NOT_REFRESHED, CauseCode.COPY_NOT_UPDATED, CauseCode.BATCH_AGAIN),
+    in_phases={
+        CauseCode.COPY_NOT_UPDATED: ("forward", "loss", "backward", "param_grad", "param"),
+        CauseCode.BATCH_AGAIN: BEFORE_UPDATE,
+    },
     advice=AdviceCode.REFRESH,
     place="after kinds that say why a value has not changed: a dropped update, a batch delivered again",
 )

@@ -58,7 +58,7 @@ def _swapped(evidence: Evidence) -> Found | None:
             is_swapped = here is not None and there is not None and there.same_bits(here)
             code = KindReason.SLOTS_SWAPPED if is_swapped else KindReason.OF_ANOTHER_SLOT
             sentence = said(evidence, code, slot=pair.slot)
-            return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+            return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.EXCHANGED,))
     return None
 
 
@@ -70,7 +70,7 @@ def _of_another_call(evidence: Evidence) -> Found | None:
     sentence = said(
         evidence, KindReason.OF_ANOTHER_CALL, target=call_of(found.other), reference=call_of(found.usual)
     )
-    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.EXCHANGED,))
 
 
 def _of_another_microbatch(evidence: Evidence) -> Found | None:
@@ -86,7 +86,7 @@ def _of_another_microbatch(evidence: Evidence) -> Found | None:
         return _of_another_call_of_it(evidence)
     own = evidence.surroundings.microbatch
     sentence = said(evidence, KindReason.OF_ANOTHER_MICROBATCH, other=other, own=own)
-    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.ORDER_OF_BACKWARDS,))
 
 
 def _of_another_call_of_it(evidence: Evidence) -> Found | None:
@@ -95,7 +95,7 @@ def _of_another_call_of_it(evidence: Evidence) -> Found | None:
     if found is None or found.other.name != f"{module}, {evidence.origin.slot}":
         return None
     sentence = said(evidence, KindReason.SENT_TO_ANOTHER_CALL, module=module)
-    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.ORDER_OF_BACKWARDS,))
 
 
 def _reordered(evidence: Evidence) -> Found | None:
@@ -140,12 +140,12 @@ def _from_values(evidence: Evidence, t: Floats, r: Floats) -> Found | None:
             if found is not None:
                 sentence = said_of_whole(evidence, KindReason.REORDERED_ALONG, described(found), dim=dim)
                 return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+    if t.shape != r.shape and equal_layout(t, r, rounding):
+        return None  # viewed in another shape, in the order in which it lies
     for layout, candidate in layouts(r, t.shape):
         if equal_layout(t, candidate, rounding):
             sentence = said_of_whole(evidence, KindReason.LAID_OUT_ANEW, layout)
             return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
-    if t.shape != r.shape and equal_layout(t, r, rounding):
-        return None
     distinct = len(np.unique(t.ravel()[:DISTINCT_SAMPLE]))
     many = distinct > DISTINCT_NUMBERS or distinct > t.size // 2
     rank = EvidenceRank.CONSISTENT if many else EvidenceRank.GUESS
@@ -219,9 +219,9 @@ def _gate_and_up(evidence: Evidence) -> Found | None:
                 parts.append((both[..., : shape[-1]], both[..., shape[-1] :]))
     for a, b in parts[: _MAX_PAIRS + 2]:
         if _is_gated(a, b, t, r) or _is_gated(b, a, t, r):
-            return Found(
-                rank=EvidenceRank.EVERY_ELEMENT, sentence=said(evidence, KindReason.GATE_AND_UP_SWAPPED)
-            )
+            sentence = said(evidence, KindReason.GATE_AND_UP_SWAPPED)
+            without = (CauseCode.VIEW_FOR_TRANSPOSE,)
+            return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, without=without)
     return None
 
 

@@ -10,7 +10,7 @@ from trueup.diagnosing.evidence import Evidence, Known
 from trueup.diagnosing.kinds.fitting import close
 from trueup.diagnosing.kinds.loss_divisor import numbers_given
 from trueup.diagnosing.kinds.permutations import along, described
-from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
+from trueup.diagnosing.kinds.rule import BEFORE_UPDATE, Found, KindRule, Needs, said
 from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode, Stage
@@ -116,6 +116,9 @@ RULE = KindRule(
     needs=Needs.NOTHING,
     looks=(_known_batch, _known_digest, _rows, _unlike),
     causes=(CauseCode.SAMPLE_ORDER, CauseCode.SHARD_OR_SEED, CauseCode.REPLAYED_AFTER_RESUME),
+    in_phases=dict.fromkeys(
+        (CauseCode.SAMPLE_ORDER, CauseCode.SHARD_OR_SEED, CauseCode.REPLAYED_AFTER_RESUME), BEFORE_UPDATE
+    ),
     advice=AdviceCode.COMPARE_SAMPLERS,
     place="samples in another order are a permutation too, and a batch again is a stale value",
 )

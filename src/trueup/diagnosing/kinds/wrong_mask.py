@@ -22,6 +22,7 @@ from trueup.diagnosing.kinds.thresholds import (
     UNEVEN_PLACES,
 )
 from trueup.types.arrays import Bools, Floats
+from trueup.types.codes.base import Code
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason, PlacesCode
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 from trueup.types.reason import Reason, reason
@@ -79,7 +80,17 @@ def _hidden(evidence: Evidence) -> Found | None:
     infinite = (np.isneginf(t) | np.isneginf(r)).any()
     if known.is_floating and not infinite and evidence.origin.phase in ("backward", "param_grad"):
         rank = EvidenceRank.CONSISTENT  # zeros of a gradient have many reasons
-    return Found(rank=rank, sentence=sentence)
+    causes = () if evidence.origin.phase == "loss" else _CAUSES_OF_PLACES.get(where.code, ())
+    return Found(rank=rank, sentence=sentence, causes=causes)
+
+
+_CAUSES_OF_PLACES: dict[Code, tuple[CauseCode, ...]] = {
+    PlacesCode.ABOVE_DIAGONAL: (CauseCode.CAUSAL_MASK,),
+    PlacesCode.BELOW_DIAGONAL: (CauseCode.OTHER_WINDOW,),
+    PlacesCode.WHOLE_COLUMNS: (CauseCode.BORDERS_NOT_MASKED,),
+    PlacesCode.BETWEEN_DOCUMENTS: (CauseCode.BORDERS_NOT_MASKED,),
+}
+"""of the places that other elements are hidden at: later tokens, earlier ones, padding, documents"""
 
 
 def _rest_is_kept(evidence: Evidence, target: Floats, reference: Floats, hidden: Bools) -> bool:

@@ -51,6 +51,7 @@ SETTINGS = [
 """names under which optimizers keep what their update depends on"""
 
 Setting = Plain | tuple[float, ...]
+_CAUSES = (CauseCode.OTHER_OPTIMIZER_DEFAULT, CauseCode.PARAMETER_GROUPS, CauseCode.SCHEDULE_OFF)
 
 
 def _facts(evidence: Evidence) -> ParameterFacts | None:
@@ -76,10 +77,10 @@ def _recorded(evidence: Evidence) -> Found | None:
     if not target or not reference:
         return None
     parts = []
-    other_class = target.get("class") != reference.get("class")
+    classes = target.get("class"), reference.get("class")
+    other_class = None not in classes and classes[0] != classes[1]
     if other_class:
-        classes = str(target.get("class")), str(reference.get("class"))
-        parts.append(reason(SettingReason.CLASS, target=classes[0], reference=classes[1]))
+        parts.append(reason(SettingReason.CLASS, target=str(classes[0]), reference=str(classes[1])))
     parts += [
         _setting(key, target[key], reference[key])
         for key in SETTINGS
@@ -88,11 +89,17 @@ def _recorded(evidence: Evidence) -> Found | None:
     if not parts:
         return None
     rank = EvidenceRank.FITTED if other_class and len(parts) == 1 else EvidenceRank.STATED
-    return _found(evidence, rank, KindReason.SETTINGS_DIFFER, *parts)
+    return _of_settings(_found(evidence, rank, KindReason.SETTINGS_DIFFER, *parts))
 
 
 def _setting(key: str, target: Plain, reference: Plain) -> Reason:
     return reason(SettingReason.VALUE, setting=key, target=_plain(target), reference=_plain(reference))
+
+
+def _of_settings(found: Found) -> Found:
+    """Without a schedule as the cause, where the learning rate is none of the settings that differ."""
+    rates = any(part.place("setting") == "lr" for part in found.sentence.parts)
+    return found if rates else replace(found, without=(CauseCode.SCHEDULE_OFF,))
 
 
 def _equal(a: Setting, b: Setting) -> bool:
@@ -115,16 +122,21 @@ def _schedule(evidence: Evidence) -> Found | None:
         return None
     if _equal(target, run.learning_rate):
         return None
-    others = (s for s in (step - 1, step + 1) if (r := run.learning_rates.get(s)) and _equal(target, r))
-    return _found(
+    beside = [run.learning_rates.get(s) for s in (step - 1, step + 1)]
+    others = (step + n for n, r in zip((-1, 1), beside, strict=True) if r and _equal(target, r))
+    of_step = next(others, None)
+    found = _found(
         evidence,
         EvidenceRank.STATED,
         KindReason.LEARNING_RATE,
         step=step,
         target=_plain(target),
         reference=_plain(run.learning_rate),
-        of_step=next(others, None),
+        of_step=of_step,
     )
+    if of_step is not None:
+        return replace(found, causes=(CauseCode.SCHEDULE_OFF,))
+    return replace(found, without=(CauseCode.SCHEDULE_OFF,) if all(beside) else ())
 
 
 def _counts(evidence: Evidence) -> Found | None:
@@ -138,7 +150,8 @@ def _counts(evidence: Evidence) -> Found | None:
         return None
     if t and t == r * (evidence.target_run.microbatches or 0):
         code = KindReason.UPDATES_PER_MICROBATCH
-        return _found(evidence, EvidenceRank.STATED_NEARBY, code, target=t, reference=r)
+        found = _found(evidence, EvidenceRank.STATED_NEARBY, code, target=t, reference=r)
+        return replace(found, without=_CAUSES)  # of settings, which make no updates
     found = _found(evidence, EvidenceRank.STATED_NEARBY, KindReason.UPDATES_COUNTED, target=t, reference=r)
     return replace(found, causes=(CauseCode.STATE_ON_RESUME,))
 
@@ -155,7 +168,9 @@ def _solved(evidence: Evidence) -> Found | None:
     if target is None or reference is None or _is_another_rule(evidence, target, reference):
         return None
     parts = _apart(target, reference)
-    return _found(evidence, EvidenceRank.EVERY_ELEMENT, KindReason.SETTINGS_SOLVED, *parts) if parts else None
+    if not parts:
+        return None
+    return _of_settings(_found(evidence, EvidenceRank.EVERY_ELEMENT, KindReason.SETTINGS_SOLVED, *parts))
 
 
 def _is_another_rule(evidence: Evidence, target: Update, reference: Update) -> bool:
@@ -218,7 +233,9 @@ def _directions(evidence: Evidence) -> Found | None:
     rank = None if best is None else rank_of(best[0], vectors)
     if best is None or rank is None:
         return None
-    return _found(evidence, at_most(rank, EvidenceRank.FITTED), best[1], factor=best[2])
+    found_along = _found(evidence, at_most(rank, EvidenceRank.FITTED), best[1], factor=best[2])
+    of_decay = best[1] is KindReason.ALONG_WEIGHTS
+    return replace(found_along, without=(CauseCode.SCHEDULE_OFF,) if of_decay else ())
 
 
 # -- moments ------------------------------------------
@@ -239,9 +256,8 @@ def _moments(evidence: Evidence) -> Found | None:
     known = None if past is None else vectors.like(past.reference)
     before = np.zeros_like(fresh) if known is None else known
     target, reference = (_beta(v, before, fresh) for v in (vectors.target, vectors.reference))
-    found = fit(vectors.target, fresh)
-    fresh_alone = found is not None and found.residual < SOLVED_RESIDUAL * length(vectors.target)
-    if length(before) > 0 and fresh_alone and reference is not None:
+    # where the reference's own moment looks like this step's gradient, nothing tells what it holds of others
+    if _is_fresh(vectors.target, fresh) and reference is not None and not _is_fresh(vectors.reference, fresh):
         lost = _found(evidence, EvidenceRank.EVERY_ELEMENT, KindReason.MOMENT_STARTS_ANEW, state=slot)
         return replace(lost, causes=(CauseCode.STATE_NOT_RESTORED_ON_RESUME,))
     if target is None or reference is None:
@@ -250,7 +266,14 @@ def _moments(evidence: Evidence) -> Found | None:
         return None
     which = "beta2" if squared else "beta1"
     part = _solved_setting(which, target, reference)
-    return _found(evidence, EvidenceRank.EVERY_ELEMENT, KindReason.SETTINGS_SOLVED, part, state=slot)
+    found = _found(evidence, EvidenceRank.EVERY_ELEMENT, KindReason.SETTINGS_SOLVED, part, state=slot)
+    return _of_settings(found)
+
+
+def _is_fresh(moment: Floats, fresh: Floats) -> bool:
+    """Whether a moment is a multiple of what this step adds."""
+    found = fit(moment, fresh)
+    return found is not None and found.residual < SOLVED_RESIDUAL * length(moment)
 
 
 def _beta(moment: Floats, before: Floats, fresh: Floats) -> float | None:
@@ -295,7 +318,7 @@ RULE = KindRule(
     family=KindClass.MODEL,
     needs=Needs.PARAMETER,
     looks=(_schedule, _recorded, _lost, _moments, _solved, _counts, _directions),
-    causes=(CauseCode.OTHER_OPTIMIZER_DEFAULT, CauseCode.PARAMETER_GROUPS, CauseCode.SCHEDULE_OFF),
+    causes=_CAUSES,
     advice=AdviceCode.PRINT_GROUPS,
     place="before a scale and a term, which an update along the weights or along itself is too",
 )

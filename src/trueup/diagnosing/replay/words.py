@@ -92,6 +92,8 @@ def _difference(step: ReplayedStep, found: Difference) -> Reason:
         parts.append(reason(ReplayCode.PEERS_AGREE, num_peers=found.peers))
     if found.biased:
         parts.append(reason(ReplayCode.BIASED, scale=found.scale, bias_z=found.bias_z))
+    if found.tolerance is None and step.is_floating(found.record):  # no bound is known
+        return reason(ReplayCode.DIFFERS, *parts, **places, rel_l2=found.rel_l2)
     if found.tolerance is None:
         return reason(ReplayCode.EXACT_VALUES_DIFFER, *parts, **places, rel_l2=found.rel_l2)
     basis = "exact_loss" if found.exact else "benign_variant" if found.measured else "dtype_bound"

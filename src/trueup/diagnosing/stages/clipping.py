@@ -217,7 +217,8 @@ def _finding(
         shapes = {f: book.shape(book.parameter(f, *CLIPPED)) or () for f in every}
         module, site = place_of(few, shapes), f"{few[0]} · gradient clipped"
         headline = reason(Stages.CHANGED, parameters=described(few, shapes))
-    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, evidence, causes=tuple(map(reason, causes)))
+    known = tuple(map(reason, causes)) or None
+    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, evidence, causes=known, phase="param_grad")
     return Finding(
         stage=Stage.REDUCTION,
         headline=headline,

@@ -75,7 +75,8 @@ def _finding(axis: str, names: list[str], apart: Differing, book: StepView, cont
     who, odd = described(names, shapes), odd_ranks(names, context)
     ranks = odd_ranks(names[:1], context) or apart[names[0]][1]
     copy = reason(Clipping.COPY_DIFFERS, parameter=names[0], ranks=list(map(str, ranks)), axis=axis)
-    kind = kind_named("wrong_scale" if odd else "missing_all_reduce", EvidenceRank.FITTED, copy)
+    name = "wrong_scale" if odd else "missing_all_reduce"
+    kind = kind_named(name, EvidenceRank.FITTED, copy, phase="param_grad")
     headline = (
         reason(Clipping.ON_RANKS, parameters=who, ranks=list(map(str, odd)))
         if odd

@@ -636,9 +636,8 @@ def _input_finding(
     name = slot.partition(".")[2]
     headline = reason(Stages.INPUT_DIFFERS, name=name)
     rank = EvidenceRank.MOST if said is None else EvidenceRank.EVERY_ELEMENT
-    kind = kind_named("wrong_data", rank, said or headline)
-    if said is not None:
-        kind = replace(kind, causes=(Reason(CauseCode.PREPROCESSING),))
+    known = None if said is None else (Reason(CauseCode.PREPROCESSING),)
+    kind = kind_named("wrong_data", rank, said or headline, causes=known)
     return data_finding(
         headline=headline,
         site=f"batch of step {book.step}, {slot}",
@@ -857,9 +856,9 @@ def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str,
         name, said, elsewhere = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
     moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
     kind = "shifted_by_one" if name == "shift" else "wrong_mask" if "mask" in slot else "wrong_data"
-    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, said)
-    if kept and kind == "wrong_data":
-        named = replace(named, causes=(Reason(CauseCode.PREPROCESSING),))
+    known = (Reason(CauseCode.PREPROCESSING),) if kept and kind == "wrong_data" else None
+    phase = "loss" if _is_of_labels(where) else "forward"
+    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, said, causes=known, phase=phase)
     return data_finding(
         headline=_batch_headline("elsewhere" if moved else name, where),
         site=f"batch of step {book.step}, {where}",

@@ -252,7 +252,8 @@ def _of_verdict(verdict: Verdict) -> Finding:
     """Running statistics, dtypes of buffers, activation functions or rows that count, which differ where all
     records agree."""
     name, stage = _KNOWN.get(verdict.headline.code, ("constant_argument", Stage.FORWARD))
-    return _as_recorded(verdict, stage, kind_named(name, EvidenceRank.STATED, verdict.evidence[0]))
+    kind = kind_named(name, EvidenceRank.STATED, verdict.evidence[0], phase=verdict.phase)
+    return _as_recorded(verdict, stage, kind)
 
 
 _KNOWN: dict[Code, tuple[str, Stage]] = {

@@ -135,7 +135,9 @@ def _with_exchange(kinds: tuple[Kind, ...], origin: Origin, context: Context) ->
     missing = reason(
         Stages.COLLECTIVE_MISSING, collective=name, ranks=[str(rank) for rank in over], module=origin.module
     )
-    found = replace(kind_named("missing_all_reduce", EvidenceRank.STATED, missing), over=over)
+    found = replace(
+        kind_named("missing_all_reduce", EvidenceRank.STATED, missing, phase="forward"), over=over
+    )
     return (found, *(kind for kind in kinds if kind.name != found.name))
 
 

@@ -13,6 +13,7 @@ from trueup.store import StepView, TraceSource
 from trueup.store.view import UPDATED, WEIGHT
 from trueup.types.codes import CheckCode as Checks
 from trueup.types.codes import WeightsCode as Weights
+from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, Stage
 from trueup.types.reason import Reason, reason
 
@@ -42,7 +43,7 @@ def _overwritten(context: Context) -> list[Finding]:
             lost_update,
             lost,
             target[0],
-            kind_named("dropped_update", EvidenceRank.EVERY_ELEMENT, lost_update),
+            kind_named("dropped_update", EvidenceRank.EVERY_ELEMENT, lost_update, causes=()),
         )
     ]
 
@@ -83,7 +84,7 @@ def _stale_copies(context: Context) -> list[Finding]:
     if differing.code is Checks.MASTERS_RESTARTED:
         if not checked[1].numbers.get("kept"):
             return []
-        kind = kind_named("dtype_or_rounding", EvidenceRank.EVERY_ELEMENT, differing)
+        kind = kind_named("dtype_or_rounding", EvidenceRank.EVERY_ELEMENT, differing, causes=())
         return [_finding(reason(Weights.RESTARTED), halves, second, kind)]
     if not stale:
         headline = reason(Weights.NOT_THE_MASTERS)
@@ -92,12 +93,13 @@ def _stale_copies(context: Context) -> list[Finding]:
                 headline,
                 halves,
                 second,
-                kind_named("dropped_update", EvidenceRank.CONSISTENT, differing),
+                kind_named("dropped_update", EvidenceRank.CONSISTENT, differing, causes=()),
                 differing,
             )
         ]
     copies = reason(Weights.STALE_COPIES, num=len(stale), step=second.step, before=first.step)
-    kind = kind_named("stale_value", EvidenceRank.EVERY_ELEMENT, copies)
+    not_updated = reason(CauseCode.COPY_NOT_UPDATED)
+    kind = kind_named("stale_value", EvidenceRank.EVERY_ELEMENT, copies, causes=(not_updated,))
     return [_finding(reason(Weights.STALE), stale, second, kind, differing)]
 
 

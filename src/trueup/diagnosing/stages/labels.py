@@ -38,6 +38,8 @@ def compared_labels(target: Batch, reference: Batch, rank: int | None) -> tuple[
             return [], [*agree, reason(Batches.SAME_INPUTS, found.evidence[0], step=step, rank=rank)]
         if found is not None:
             return [found], agree
+        if facts[0].shift != facts[1].shift or not _same_that_count(target, reference, microbatch):
+            continue  # one of them is not known, or of another shape
         agree.append(
             reason(
                 Batches.LABELS_AGREE,
@@ -49,6 +51,15 @@ def compared_labels(target: Batch, reference: Batch, rank: int | None) -> tuple[
             )
         )
     return findings or _of_further_losses(target, reference), agree
+
+
+def _same_that_count(target: Batch, reference: Batch, microbatch: int) -> bool:
+    """Whether the labels that count are the same ones in the same order, in whatever shapes."""
+    a, b = (
+        batch.labels[microbatch][batch.labels[microbatch] != batch.ignore_index]
+        for batch in (target, reference)
+    )
+    return np.array_equal(a, b)
 
 
 def _parts(batch: Batch, microbatch: int) -> list[Ints]:

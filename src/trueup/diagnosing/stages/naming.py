@@ -9,6 +9,7 @@ from dataclasses import replace
 from trueup.diagnosing.kinds import rule_of
 from trueup.diagnosing.kinds.rule import Found
 from trueup.types.codes import StagesCode as Stages
+from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import EvidenceRank, Kind, KindCode
 from trueup.types.reason import Reason, reason
 
@@ -18,13 +19,16 @@ def kind_named(
     rank: EvidenceRank,
     sentence: Reason,
     *,
-    causes: Sequence[Reason] = (),
+    causes: Sequence[Reason] | None = None,
     phase: str | None = None,
+    without: Sequence[CauseCode] = (),
 ) -> Kind:
-    """A kind with this case's sentence; ``causes`` stand before the usual ones, of which those of another
-    ``phase`` are left out."""
-    kind = rule_of(KindCode(name)).kind(Found(rank=rank, sentence=sentence), phase=phase)
-    return replace(kind, causes=tuple(dict.fromkeys([*causes, *kind.causes])))
+    """A kind with this case's sentence and its causes: those that are known of the case (``causes``, or none
+    where it is empty), else the usual ones, of which those of another ``phase`` and those that cannot be
+    (``without``) are left out."""
+    found = Found(rank=rank, sentence=sentence, without=tuple(without))
+    kind = rule_of(KindCode(name)).kind(found, phase=phase)
+    return kind if causes is None else replace(kind, causes=tuple(dict.fromkeys(causes)))
 
 
 _NORM = re.compile(r"norm|(?:^|[._])ln(?![a-z])", re.IGNORECASE)

@@ -33,6 +33,7 @@ from trueup.store.view import CLIPPED, UPDATED, WEIGHT
 from trueup.types.arrays import Floats
 from trueup.types.codes import Code
 from trueup.types.codes import StagesCode as Stages
+from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import Reason, reason
 
@@ -269,14 +270,14 @@ def _finding(
         reason(Stages.SIDES, key=key, parameters=described(found, shapes), target=a, reference=b)
         for (a, b), found in members[:3]
     )
+    of_some = _is_alike_elsewhere(key, names, context) or _are_two(members, stated)
     kind, stage = _kind_of(key), Stage.RESUME if key == "count" else Stage.OPTIMIZER
     named = kind_named(
         kind,
         EvidenceRank.STATED if any(stated) or given else EvidenceRank.FITTED,
         said,
-        causes=_causes(
-            key, members, of_some=_is_alike_elsewhere(key, names, context) or _are_two(members, stated)
-        ),
+        causes=_causes(key, members, of_some=of_some),
+        without=_is_no_cause(key, of_some=of_some),
     )
     sources: list[Reason] = []
     if all(stated) and key != "updated_dtype":  # that is of tensors, and in no group
@@ -384,15 +385,27 @@ def _is_alike_elsewhere(key: str, names: list[str], context: Context) -> bool:
     return False
 
 
-def _causes(key: str, members: Members, *, of_some: bool) -> tuple[Reason, ...]:
-    """``of_some``: not all parameters differ, or not all alike."""
+def _causes(key: str, members: Members, *, of_some: bool) -> tuple[Reason, ...] | None:
+    """Of what differs, where it has causes of its own; ``of_some``: not all parameters differ, or not all
+    alike."""
     if key == "weight_decay" and not of_some:
-        return ()  # the groups are the same
+        return None  # the groups are the same
+    if key == "updates":
+        return ()  # of how often it steps, no setting is the cause
+    if key == "moved" and any("not_held" in sides for sides, _ in members):
+        return (reason(CauseCode.IN_NO_GROUP),)
     if _CAUSES.get(key) is Stages.NO_MASTER_WEIGHTS and not any(
         dtype in HALVES for sides, _ in members for dtype in sides
     ):
-        return ()
-    return (reason(_CAUSES[key]),) if key in _CAUSES else ()
+        return None
+    return (reason(_CAUSES[key]),) if key in _CAUSES else None
+
+
+def _is_no_cause(key: str, *, of_some: bool) -> tuple[CauseCode, ...]:
+    """Usual causes that do not act here: a schedule on anything but the learning rate, groups on what differs
+    alike everywhere."""
+    groups = () if of_some else (CauseCode.PARAMETER_GROUPS,)
+    return groups if key == "lr" else (*groups, CauseCode.SCHEDULE_OFF)
 
 
 def _measured_of(key: str, fqn: str, context: Context) -> Reason | None:

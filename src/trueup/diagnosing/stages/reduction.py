@@ -400,7 +400,7 @@ def _summing_finding(
         kind, (headline, said) = "wrong_optimizer_setting", left_out
     causes = (reason(Stages.BETWEEN_MICROBATCHES),) if own.way == "weighted" else ()
     causes = (reason(Clip.NORM_CAUSE),) if left_out is not None else causes
-    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, said, causes=causes)
+    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, said, causes=causes or None, phase="param_grad")
     return Finding(
         stage=Stage.REDUCTION,
         headline=headline,
@@ -414,7 +414,7 @@ def _summing_finding(
         basis=Basis.RECORDED,
         evidence=(said, reason(Stages.NUM_GRADIENTS, num=len(names), total=len(target))),
         counter_evidence=(reason(Stages.FROM_OWN_GRADIENTS),),
-        causes=causes if left_out is not None else named.causes,
+        causes=named.causes,
         next_note=reason(Clip.COMPARE_NORMS) if left_out is not None else named.next,
     )
 

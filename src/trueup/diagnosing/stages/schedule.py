@@ -14,6 +14,7 @@ from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.diagnosing.thresholds import ROUNDED_LEAST, ROUNDED_TIMES, SUM_EXPLAINED
 from trueup.store.view import UPDATED
 from trueup.types.codes import StagesCode as Stages
+from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import Reason, reason
 from trueup.types.trace import ScalarLine
@@ -36,7 +37,15 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
     moved = _moved(target, reference, first, other)
     is_scheduled = any(len(set(side.values())) > 1 for side in (target, reference))
     num_apart = reason(Stages.STEPS_DIFFER, num=len(apart), total=len(shared))
-    kind = kind_named("wrong_optimizer_setting", EvidenceRank.STATED, moved or rates)
+    causes = (reason(Stages.SCHEDULER_CAUSE),) if is_scheduled else None
+    off = () if moved is None else (reason(CauseCode.SCHEDULE_OFF),)
+    kind = kind_named(
+        "wrong_optimizer_setting",
+        EvidenceRank.STATED,
+        moved or rates,
+        causes=causes if causes is None else (*causes, *off),
+        without=(CauseCode.SCHEDULE_OFF,),
+    )
     return [
         Finding(
             stage=Stage.OPTIMIZER,
@@ -49,7 +58,7 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
             kinds=(kind,),
             basis=Basis.RECORDED,
             evidence=(rates, num_apart, *((moved,) if moved else ())),
-            causes=(*((reason(Stages.SCHEDULER_CAUSE),) if is_scheduled else ()), *kind.causes),
+            causes=kind.causes,
             next_note=reason(Stages.COMPARE_SCHEDULERS),
         )
     ]
@@ -127,7 +136,9 @@ def moment_findings(context: Context) -> list[Finding]:
     if rounded and context.dtypes_of_weights is not None:
         return []
     residual = reason(Stages.MOMENT_RESIDUAL, share=worst, step=step, before=step - 1)
-    kind = kind_named("dtype_or_rounding" if rounded else "stale_value", EvidenceRank.FITTED, residual)
+    name = "dtype_or_rounding" if rounded else "stale_value"
+    causes = None if rounded else ()  # what a state is kept from, the advice asks
+    kind = kind_named(name, EvidenceRank.FITTED, residual, causes=causes)
     return [
         Finding(
             stage=Stage.OPTIMIZER,

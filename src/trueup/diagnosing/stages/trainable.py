@@ -64,7 +64,8 @@ def unreached_findings(context: Context) -> list[Finding]:
         if module and not target.named("module", module) and reference.named("module", module)
     ]
     why = (reason(Stages.NEVER_CALLED, modules=uncalled),) if uncalled else ()
-    kind = kind_named("frozen_or_missing_gradient", EvidenceRank.STATED, lacking)
+    without = (CauseCode.NOT_TRAINABLE,)  # they are trained
+    kind = kind_named("frozen_or_missing_gradient", EvidenceRank.STATED, lacking, without=without)
     place = place_of(names, context.matched) or ""
     return [
         Finding(
@@ -78,7 +79,7 @@ def unreached_findings(context: Context) -> list[Finding]:
             kinds=(kind,),
             basis=Basis.RECORDED,
             evidence=(lacking, *why, *names_listed(names)),
-            causes=tuple(one for one in kind.causes if one.code is not CauseCode.NOT_TRAINABLE),
+            causes=kind.causes,
             next_note=kind.next,
         )
     ]
@@ -94,7 +95,7 @@ def _finding(names: list[str], context: Context, *, trained: bool) -> Finding:
     shapes: dict[str, Sequence[int]] = dict.fromkeys(context.matched, (0, 0))
     who = described(names, shapes)
     differs = reason(Stages.REQUIRES_GRAD, parameters=who, target=str(trained), reference=str(not trained))
-    kind = kind_named("frozen_or_missing_gradient", EvidenceRank.STATED, differs)
+    kind = kind_named("frozen_or_missing_gradient", EvidenceRank.STATED, differs, causes=())
     place = place_of(names, context.matched) or ""
     return Finding(
         stage=Stage.BACKWARD,

@@ -30,6 +30,8 @@ class Change:
     """``number transposed permuted exchanged scaled negated rounded part other_draw zero`` and so on"""
     kind: str
     evidence: Reason
+    same_size: bool = True
+    """both have as many elements: else no other layout makes one of the other"""
 
 
 def change_of(
@@ -82,7 +84,8 @@ def _other_shape(target: Floats, reference: Floats) -> Change:
     if target.shape == reference.shape[::-1] and np.allclose(target, reference.T, rtol=WEIGHT_EXACT, atol=0):
         return Change(name="transposed", kind="transposed_or_permuted", evidence=reason(Weights.TRANSPOSED))
     shapes = {"target": str(list(target.shape)), "reference": str(list(reference.shape))}
-    return Change(name="shape", kind="constant_argument", evidence=reason(Weights.SHAPE, **shapes))
+    evidence, same = reason(Weights.SHAPE, **shapes), target.size == reference.size
+    return Change(name="shape", kind="constant_argument", evidence=evidence, same_size=same)
 
 
 def _number(target: Floats, reference: Floats) -> Change | None:

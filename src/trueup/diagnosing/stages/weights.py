@@ -176,6 +176,11 @@ def _finding(
         factor=change.evidence.number("factor"),
     )
     ranks = whose.get(names[0], Whose())
+    causes = tuple(map(reason, _CAUSES.get(change.name, (Weights.CHANGED_CAUSE,))))
+    same_size = all(one.same_size for _, _, one in members)
+    kind = kind_named(
+        change.kind, _rank_of(change), one_by_one[0], causes=causes if same_size else None, phase="param"
+    )
     return Finding(
         stage=Stage.WEIGHTS,
         headline=headline,
@@ -184,10 +189,10 @@ def _finding(
         phase="param",
         step=book.step,
         rank=book.rank,
-        kinds=(kind_named(change.kind, _rank_of(change), one_by_one[0]),),
+        kinds=(kind,),
         basis=Basis.RECORDED,
         evidence=(reason(Weights.NUM_DIFFERENT, num=len(names), total=len(shapes)), *one_by_one),
-        causes=tuple(map(reason, _CAUSES.get(change.name, (Weights.CHANGED_CAUSE,)))),
+        causes=kind.causes,
         next_note=reason(Weights.SAME_WEIGHTS),
         axis=ranks.axis,
         ranks=ranks.ranks,
@@ -345,7 +350,7 @@ def _parametrized_in_one(context: Context, target: StepView, reference: StepView
             evidence = headline, reason(Weights.NAMES, side=other, names=plain)
             advice = reason(Weights.BUILD_BOTH, parameter=plain[0])
             finding = _of_parameter(headline, plain[0], kind, target, evidence, advice)
-            found.append(replace(finding, site=site_of(plain, "value"), causes=kind.causes[:1]))
+            found.append(replace(finding, site=site_of(plain, "value")))
     return found
 
 
