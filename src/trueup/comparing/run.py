@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,6 +43,7 @@ from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
 from trueup.comparing.optimizer_settings import Setting, declared, update_rule_gaps
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
+from trueup.comparing.longer_rows import longer_rows
 from trueup.comparing.positions import same_distances
 from trueup.comparing.precision import precision_noted, precision_rows
 from trueup.comparing.precision_gap import PrecisionGap, gap_of_reductions, gap_of_step, tf32_side
@@ -236,7 +237,8 @@ class _Work:
             history=history,
             step=pair.step,
             factor=self._factor(rows),
-            same_distances=self._same_distances(rows, pair),
+            same_distances=self._of_values(rows, pair, same_distances),
+            longer_rows=self._of_values(rows, pair, longer_rows),
             is_merged=any(isinstance(side, MergedTrace) for side in (self.target, self.reference)),
             repeats=self.equal.get(pair.rank, False) and self._kernels_repeat(),
             is_alone=all(side.manifest.get("world_size") == 1 for side in (self.target, self.reference)),
@@ -261,10 +263,13 @@ class _Work:
         known = [(one.get("devices"), one.get("num_threads"), one.get("framework_version")) for one in sides]
         return known[0] == known[1] and known[0][0] in ([], ["CPU"])
 
-    def _same_distances(self, rows: Rows, pair: StepPair) -> Bools | None:
+    def _of_values(
+        self, rows: Rows, pair: StepPair, told: Callable[[Rows, TraceSource, TraceSource, StepPair], Bools]
+    ) -> Bools | None:
+        """What stored values tell of inputs; None where they are not read, or several ranks' were joined."""
         sides = self.target, self.reference
         is_merged = any(isinstance(side, MergedTrace) for side in sides)
-        return None if is_merged or not self.options.read_values else same_distances(rows, *sides, pair)
+        return None if is_merged or not self.options.read_values else told(rows, *sides, pair)
 
     def _coarse_gap(
         self, judged: JudgedStep, attributes: tuple[Attributes, Attributes]
