@@ -131,7 +131,7 @@ def _masked_of_both(evidence: Evidence, target: Floats, reference: Floats) -> tu
         sides = target, reference
         hidden = [np.isneginf(values) for values in sides]
         at = dtypes.index("bool")
-        hidden[at] = sides[at] == float(evidence.surroundings.type in HIDE_WHERE_TRUE)
+        hidden[at] = sides[at] == float(evidence.surroundings.called_type in HIDE_WHERE_TRUE)
         return np.asarray(hidden[0]), np.asarray(hidden[1])
     if np.isneginf(target).any() or np.isneginf(reference).any():
         return np.isneginf(target), np.isneginf(reference)
