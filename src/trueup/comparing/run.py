@@ -29,6 +29,7 @@ from trueup.comparing.content import Content, Side, Tolerance
 from trueup.comparing.counted_rows import rows_that_count
 from trueup.comparing.device_products import device_products
 from trueup.comparing.first import First, JudgedStep, first_of_rows
+from trueup.comparing.graded_calls import GradedCalls
 from trueup.comparing.history import History, observe, remember
 from trueup.comparing.inflow import Inflow
 from trueup.comparing.judgement import EQUAL, Judgement
@@ -158,6 +159,7 @@ class _Work:
     """dims in another order, of runs put together from ranks"""
     tied: dict[str, str] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
+    graded: GradedCalls = field(default_factory=GradedCalls)
     histories: dict[int, History] = field(default_factory=dict)
     equal: dict[int, bool] = field(default_factory=dict)
     """rank -> whether all records of the steps so far are bit-identical"""
@@ -205,6 +207,7 @@ class _Work:
         table = table_from_rows(pair, rows, metrics, judgement, arbitration, self.stacks)
         judged = JudgedStep(pair=pair, rows=rows, metrics=metrics, judgement=judgement, table=table)
         self.ledger.add(judged)
+        self.graded.add(rows, pair.step)
         if arbitration is not None:
             self.ledger.add_arbitration(arbitration, table)
         if first:
@@ -376,7 +379,9 @@ class _Work:
             target=Side(path=str(self.target.path), manifest=manifests[0]),
             reference=Side(path=str(self.reference.path), manifest=manifests[1]),
             options=self.options.to_json(),
-            verdict=self._with_code(verdict_from(ledger, scalars, runs), dtypes, runs),
+            verdict=self._with_code(
+                self.graded.led(verdict_from(ledger, scalars, runs), scalars), dtypes, runs
+            ),
             firsts={name: first.row for name, first in ledger.firsts.items()},
             counts=ledger.totals(),
             bracketed=ledger.not_bracketed == 0,

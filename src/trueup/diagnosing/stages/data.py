@@ -21,6 +21,7 @@ from trueup.diagnosing.kinds.loss_divisor import named_divisor
 from trueup.diagnosing.kinds.thresholds import NEAR_ONE
 from trueup.diagnosing.stages.batch import Batch, data_finding, given, without_made
 from trueup.diagnosing.stages.context import Context, is_beyond, is_compared
+from trueup.diagnosing.stages.forward import as_recorded
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.labels import compared_labels
 from trueup.diagnosing.stages.loss_factors import hides_otherwise, values_of
@@ -44,6 +45,8 @@ from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.layout import Layout
 from trueup.types.placement import Shard
 from trueup.types.reason import Reason, reason
+from trueup.types.status import Outcome
+from trueup.types.verdict import Verdict
 
 
 class DataStage:
@@ -53,7 +56,11 @@ class DataStage:
     title = reason(Stages.TITLE, key="data")
 
     def check(self, context: Context) -> StageOutcome:
-        """Compare ids row by row where they were stored, else digests."""
+        """Compare ids row by row where they were stored, else digests. Where one run makes calls with
+        gradients that the other makes without, batches have no counterparts."""
+        verdict = context.comparison.verdict
+        if verdict.headline.code is VerdictCode.CALLS_WITH_GRADIENTS:
+            return _graded(verdict)
         findings: list[Finding] = []
         said: list[Reason] = []
         compared = False
@@ -85,6 +92,16 @@ class DataStage:
         if not compared and any(map(_is_in_parts, context.pair())):
             said.insert(0, reason(Stages.BATCH_IN_PARTS))
         return _outcome(_one_each(findings), list(dict.fromkeys(said)), compared, details)
+
+
+def _graded(verdict: Verdict) -> StageOutcome:
+    """Calls that have gradients in one run alone: a difference, or open where nothing shows what they do."""
+    outcome = partial(StageOutcome, stage=Stage.DATA, title=DataStage.title, said=verdict.headline)
+    if verdict.outcome is not Outcome.DIFFER:
+        return outcome(status=StageStatus.UNDECIDED, evidence=verdict.evidence)
+    kind = kind_named("frozen_or_missing_gradient", EvidenceRank.STATED, verdict.evidence[0])
+    finding = as_recorded(verdict, Stage.DATA, replace(kind, causes=(Reason(CauseCode.GRAPH_CUT),)))
+    return outcome(status=StageStatus.FAILED, findings=(finding,), confirmed=True)
 
 
 def _without_effect(context: Context) -> list[Reason]:
