@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from trueup.comparing.rows import Half, Rows
-from trueup.comparing.scalars import NORM, ScalarPair
+from trueup.comparing.scalars import MEASURED, ScalarPair
 from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
 from trueup.types.reason import reason
 from trueup.types.status import Outcome
@@ -54,7 +54,7 @@ class GradedCalls:
             step = min(self.first[inputs] for inputs in more)
             if verdict.step is not None and verdict.step < step:
                 return verdict
-            apart = any(one.beyond for one in scalars if one.base in ("loss", NORM))
+            apart = any(one.beyond for one in scalars if one.base in MEASURED)
             evidence = reason(
                 EvidenceCode.GIVEN_WITHOUT_GRADIENTS, side=side, num=known.total(), total=more.total()
             )
