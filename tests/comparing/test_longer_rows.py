@@ -43,7 +43,9 @@ class Translator(nn.Module):
         return self.head(self.target(target) + weights @ self.source(source))
 
 
-def trained(folder: Path, *, more: int = 0, hides: bool = True, counts: bool = False, left: bool = False) -> Path:
+def trained(
+    folder: Path, *, more: int = 0, hides: bool = True, counts: bool = False, left: bool = False
+) -> Path:
     torch.manual_seed(0)
     model = Translator(hides=hides)
     source, target = (F.pad(rows, (more, 0) if left else (0, more)) for rows in ROWS)

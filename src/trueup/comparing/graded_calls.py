@@ -29,7 +29,10 @@ class GradedCalls:
     """What the outermost calls of both models were given, with gradients and without."""
 
     sides: tuple[dict[str, Counter[Inputs]], dict[str, Counter[Inputs]]] = field(
-        default_factory=lambda: ({"train": Counter(), "eval": Counter()}, {"train": Counter(), "eval": Counter()})
+        default_factory=lambda: (
+            {"train": Counter(), "eval": Counter()},
+            {"train": Counter(), "eval": Counter()},
+        )
     )
     first: dict[Inputs, int] = field(default_factory=dict)
     """the step in which a training call is first given this"""
@@ -80,9 +83,15 @@ def _calls(rows: Rows, half: Half) -> list[tuple[str, Inputs]]:
     given: dict[int, list[tuple[str, int]]] = {}
     for record, call in enumerate(side.record_call.tolist()):
         slot = words.slot[side.record_slot[record]]
-        if side.parent[call] < 0 and words.phase[side.record_phase[record]] == "forward" and slot.startswith("input"):
+        if (
+            side.parent[call] < 0
+            and words.phase[side.record_phase[record]] == "forward"
+            and slot.startswith("input")
+        ):
             summary = int(side.record_summary[record])
-            given.setdefault(call, []).append((slot, int(side.summary_digest[summary]) if summary >= 0 else 0))
+            given.setdefault(call, []).append(
+                (slot, int(side.summary_digest[summary]) if summary >= 0 else 0)
+            )
     return [
         (words.mode[side.mode[call]], frozenset(inputs))
         for call, inputs in given.items()

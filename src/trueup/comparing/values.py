@@ -76,7 +76,9 @@ def read_values(
         rms = float(np.nan_to_num(metrics.norm[row])) / np.sqrt(size)
         limit = float(np.nan_to_num(relative[row])) * rms
         layout = rows.layouts[unique[at, 2]] if unique[at, 2] >= 0 else None
-        found = _compare(mine, theirs, limit, layout, is_mask=any(map(_hides, jobs[at])) or layout in (FLAGS, HIDING_FLAGS))
+        found = _compare(
+            mine, theirs, limit, layout, is_mask=any(map(_hides, jobs[at])) or layout in (FLAGS, HIDING_FLAGS)
+        )
         return found, mine.data.nbytes + theirs.data.nbytes
 
     # The first read opens the maps; after that threads share them.

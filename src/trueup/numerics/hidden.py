@@ -131,7 +131,9 @@ def in_form_of(
     lowest = other.min(initial=0.0)
     if DTYPES[like_dtype].kind == "float" and lowest <= lowest_visible(like_dtype):
         hides = like.reshape(-1)[int(np.argmin(other.reshape(-1)))]
-        return np.where((mask != 0) != (true_hides and dtype == "bool"), np.zeros((), like.dtype), hides).astype(like.dtype)
+        return np.where(
+            (mask != 0) != (true_hides and dtype == "bool"), np.zeros((), like.dtype), hides
+        ).astype(like.dtype)
     if not _is_flags(other) or like_dtype.startswith(("bfloat", "float8")):
         return None
     return mask.astype(like.dtype)

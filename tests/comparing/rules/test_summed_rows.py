@@ -46,7 +46,13 @@ def status_of(folder: Path, *, error: float, score: float, arrives: float = 1e-7
         ({"error": 5e-7, "score": 1.4, "arrives": 1e-8}, DIFFERENT),
         ({"error": 5e-7, "score": 1.4, "agrees": False}, DIFFERENT),
     ],
-    ids=["alike in all rows", "more than all rows make", "far beyond noise", "less arrives", "what arrives differs"],
+    ids=[
+        "alike in all rows",
+        "more than all rows make",
+        "far beyond noise",
+        "less arrives",
+        "what arrives differs",
+    ],
 )
 def test_what_arrived_explains_a_sum_over_rows(case: dict[str, float], status: int, tmp_path: Path) -> None:
     """The norms of the two are about the same here, so that 64 rows leave up to 8 times what arrived."""

@@ -402,7 +402,7 @@ def _tied_to_owners(charges: list[Charge]) -> list[Charge]:
     """
     owners = {c.owner for c in charges if c.step.target.kind[c.found.call] != "parameter"}
     made = {(id(c.step), call): c for c in charges if (call := _own_call(c)) is not None}
-    lost = any(c.stage is Stage.LOSS and c.owner == OUTSIDE for c in charges)
+    lost = any(_is(c, "loss", "value") for c in charges)
     return [_tied(charge, owners, made.get((id(charge.step), charge.found.call)), lost) for charge in charges]
 
 

@@ -82,6 +82,7 @@ class DataStage:
                     findings = _of_batch_axis(findings, context, at)
                 break
         findings = findings or _beyond_ids(context) or _masks_apart(context)
+        findings = [_carried(one, context) for one in findings]
         said[:0] = _without_effect(context)
         if findings and _comes_out_nowhere(context):
             said, findings = [reason(Stages.BATCH_IN_OTHER_FORM), *said], []
@@ -124,6 +125,41 @@ def _comes_out_nowhere(context: Context) -> bool:
                 shares.append(float((own[name] != other[name]).mean()) if same_shape else 1.0)
     apart = [share for share in shares if share]
     return bool(apart) and min(apart) >= UNFELT * context.felt
+
+
+def _carried(finding: Finding, context: Context) -> Finding:
+    """The finding, where an input that differs is in one run alone what its model returned in the step before:
+    a state that is carried on (of a recurrent layer, a memory), and not in the other run."""
+    at = next((n for n, (step, _) in enumerate(context.steps) if step == finding.step), 0)
+    if finding.headline.code is not Stages.INPUT_DIFFERS or not at:
+        return finding
+    name = str(finding.headline.place("name"))
+    before, books = context.pair(at - 1, finding.rank), context.pair(at, finding.rank)
+    carried = [_returns_input(*pair, f"input.{name}") for pair in zip(before, books, strict=True)]
+    if carried.count(True) != 1:
+        return finding
+    side = "target" if carried[0] else "reference"
+    said = reason(Stages.STATE_RETURNED, name=name, side=side)
+    kind = kind_named("stale_value", EvidenceRank.EVERY_ELEMENT, said, causes=())
+    headline = reason(Stages.STATE_CARRIED, name=name, side=side)
+    return replace(
+        finding,
+        headline=headline,
+        kinds=(kind,),
+        causes=(),
+        evidence=(said, *finding.evidence),
+        next_note=None,
+    )
+
+
+def _returns_input(before: StepView, book: StepView, slot: str) -> bool:
+    """Whether a model is given what it returned in the step before, bit for bit; not where that is one
+    value everywhere."""
+    given_now = {book.digest(row) for _, name, row in root_inputs(book) if name == slot} - {None}
+    roots = {before.record_call[row] for _, _, row in root_inputs(before)}
+    outputs = (r for call in roots for r in before.records(call, "forward"))
+    returned = {before.digest(r) for r in outputs if before.slot[r].startswith("output") and before.norm(r)}
+    return bool(given_now & returned)
 
 
 _WITHOUT_EFFECT = (Stages.BATCH_IN_OTHER_FORM, Stages.INPUT_WITHOUT_EFFECT)
