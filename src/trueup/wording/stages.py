@@ -678,6 +678,9 @@ PHRASES = {
             ),
         },
     ),
+    S.EVALUATED_ON: clause(
+        "Input {name} of a call without gradients differs in step {step}", {"name": "input_ids", "step": 0}
+    ),
     S.STATE_CARRIED: clause(
         "Input {name} of the model is carried over from the step before only in the {side}",
         {"name": "state", "side": "reference"},

@@ -33,7 +33,7 @@ from trueup.diagnosing.whose import of_ranks
 from trueup.merging.trace import MergedTrace
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView
-from trueup.store.given import root_inputs
+from trueup.store.given import root_inputs, whole_numbers
 from trueup.store.same_rows import MASK, POSITION, Span, num_rows, row_keys, spans_of, width_of
 from trueup.store.view import UPDATED
 from trueup.types.arrays import Array, Floats, Ints
@@ -81,7 +81,7 @@ class DataStage:
                 elif context.layout.wide_axes:
                     findings = _of_batch_axis(findings, context, at)
                 break
-        findings = findings or _beyond_ids(context) or _masks_apart(context)
+        findings = findings or _beyond_ids(context) or _masks_apart(context) or _evaluated_on(context)
         findings = [_carried(one, context) for one in findings]
         said[:0] = _without_effect(context)
         if findings and _comes_out_nowhere(context):
@@ -125,6 +125,37 @@ def _comes_out_nowhere(context: Context) -> bool:
                 shares.append(float((own[name] != other[name]).mean()) if same_shape else 1.0)
     apart = [share for share in shares if share]
     return bool(apart) and min(apart) >= UNFELT * context.felt
+
+
+def _evaluated_on(context: Context) -> list[Finding]:
+    """What a model is given in calls without gradients, where that differs and the runs do too: a loss may be
+    made with what it returns (a reference's probabilities, a teacher's)."""
+    if context.comparison.verdict.outcome is not Outcome.DIFFER:
+        return []
+    for origin in context.origins_of(Stage.DATA):
+        at = next((n for n, (step, _) in enumerate(context.steps) if step == origin.step), None)
+        record, other = origin.target_record, origin.reference_record
+        if at is None or record is None or other is None or not origin.slot.startswith("input"):
+            continue
+        book, reference = context.pair(at, origin.rank)
+        call = book.record_call[record]
+        is_whole = whole_numbers(book, record) is not None and whole_numbers(reference, other) is not None
+        if book.mode[call] != "eval" or book.parent[call] >= 0 or not is_whole:
+            continue
+        name = origin.slot.partition(".")[2]
+        said = reason(Stages.EVALUATED_ON, name=name, step=origin.step)
+        return [
+            data_finding(
+                headline=said,
+                site=f"call without gradients in step {origin.step}, {origin.slot}",
+                book=book,
+                phase="forward",
+                kinds=(kind_named("wrong_data", EvidenceRank.STATED, said),),
+                evidence=(said, *origin.evidence),
+                next_note=reason(Stages.SAME_BATCH_FIRST),
+            )
+        ]
+    return []
 
 
 def _carried(finding: Finding, context: Context) -> Finding:

@@ -53,6 +53,8 @@ class StagesCode(Code):
     CLEARED_CAUSE = "optimizer.cleared_cause"
     LOSS_DIVIDED = "batch.loss_divided"
     INPUT_DIFFERS = "batch.input_differs"
+    EVALUATED_ON = "batch.evaluated_on"
+    """input ``name`` of a call of a model without gradients differs in ``step``"""
     STATE_CARRIED = "batch.state_carried"
     """input ``name`` is what the model returned in the step before in ``side`` alone"""
     STATE_RETURNED = "batch.state_returned"
