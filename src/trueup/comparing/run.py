@@ -35,6 +35,7 @@ from trueup.comparing.inflow import Inflow
 from trueup.comparing.judgement import EQUAL, Judgement
 from trueup.comparing.label_parts import with_joined_parts
 from trueup.comparing.ledger import Ledger
+from trueup.comparing.longer_rows import longer_rows
 from trueup.comparing.loss_scale import in_one_scale, loss_scales, undone_scale, with_factor_of
 from trueup.comparing.losses.calls import around_loss
 from trueup.comparing.losses.exact import is_beyond_float32, with_exact_losses
@@ -44,7 +45,6 @@ from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
 from trueup.comparing.optimizer_settings import Setting, declared, update_rule_gaps
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair, step_pairs
-from trueup.comparing.longer_rows import longer_rows
 from trueup.comparing.positions import same_distances
 from trueup.comparing.precision import precision_noted, precision_rows
 from trueup.comparing.precision_gap import PrecisionGap, gap_of_reductions, gap_of_step, tf32_side

@@ -42,8 +42,8 @@ ALIKE_ROWS = measured(
     "comparing.alike_rows",
     2.0,
     "times the tolerance",
-    "labels smoothed by other calls, in float32: 1.04 to 1.36 times what reruns allow for the gradients of norms "
-    "and biases (0078)",
+    "labels smoothed by other calls, in float32: 1.04 to 1.36 times what reruns allow for the gradients of "
+    "norms and biases (0078)",
 )
 UNCOUNTED = derived(
     "comparing.uncounted",

@@ -6,11 +6,11 @@ error e of what arrives, of n rows, leaves at most
 
     ||sum of e_i|| <= sqrt(n) ||e||
 
-in it, and as much as that where it has one direction in all rows: a constant that is rounded otherwise, as the
-share of every class in a smoothed label, errs alike in each. Reruns that are changed by rounding draw each
-row's error anew, and measure about ||e||. So what is beyond measured noise, by no more than ``ALIKE_ROWS``
-times, and within this bound, with all that arrived within its own, is rounding. The gradient of a norm's weight
-is a sum over rows, too, of the same times normalised inputs, whose mean square is 1.
+in it, and as much as that where it has one direction in all rows: a constant that is rounded otherwise, as
+the share of every class in a smoothed label, errs alike in each. Reruns that are changed by rounding draw
+each row's error anew, and measure about ||e||. So what is beyond measured noise, by no more than
+``ALIKE_ROWS`` times, and within this bound, with all that arrived within its own, is rounding. The gradient
+of a norm's weight is a sum over rows, too, of the same times normalised inputs, whose mean square is 1.
 """
 
 from __future__ import annotations

@@ -159,8 +159,8 @@ def _evaluated_on(context: Context) -> list[Finding]:
 
 
 def _carried(finding: Finding, context: Context) -> Finding:
-    """The finding, where an input that differs is in one run alone what its model returned in the step before:
-    a state that is carried on (of a recurrent layer, a memory), and not in the other run."""
+    """The finding, where an input that differs is in one run alone what its model returned a step before: a
+    state that is carried on (of a recurrent layer, a memory), and not in the other run."""
     at = next((n for n, (step, _) in enumerate(context.steps) if step == finding.step), 0)
     if finding.headline.code is not Stages.INPUT_DIFFERS or not at:
         return finding

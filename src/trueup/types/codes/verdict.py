@@ -74,7 +74,7 @@ class VerdictCode(Code):
     """``function`` of both programs differs in its casts alone; ``dtype``: the coarser of what it makes"""
     MICROBATCHES_DIFFER = "verdict.microbatches_differ"
     CALLS_WITH_GRADIENTS = "verdict.calls_with_gradients"
-    """``num`` more calls of the model have gradients in ``side``, of which the other makes one at least without"""
+    """``num`` more calls of the model have gradients in ``side``; the other makes one at least without"""
     # undecided
     LOSS_CODE_DIFFERS = "verdict.loss_code_differs"
     """the loss of the same results is another by more than float32 rounds, and ``function`` differs"""
