@@ -22,18 +22,19 @@ from trueup.types.verdict import Verdict
 
 Inputs = frozenset[tuple[str, int]]
 """slot and digest of all that a call is given"""
+Given = dict[str, Counter[Inputs]]
+"""mode -> what its calls are given"""
+
+
+def _nothing() -> Given:
+    return {"train": Counter(), "eval": Counter()}
 
 
 @dataclass(slots=True)
 class GradedCalls:
     """What the outermost calls of both models were given, with gradients and without."""
 
-    sides: tuple[dict[str, Counter[Inputs]], dict[str, Counter[Inputs]]] = field(
-        default_factory=lambda: (
-            {"train": Counter(), "eval": Counter()},
-            {"train": Counter(), "eval": Counter()},
-        )
-    )
+    sides: tuple[Given, Given] = field(default_factory=lambda: (_nothing(), _nothing()))
     first: dict[Inputs, int] = field(default_factory=dict)
     """the step in which a training call is first given this"""
 

@@ -61,38 +61,44 @@ class DataStage:
         verdict = context.comparison.verdict
         if verdict.headline.code is VerdictCode.CALLS_WITH_GRADIENTS:
             return _graded(verdict)
-        findings: list[Finding] = []
-        said: list[Reason] = []
-        compared = False
-        stream = _same_stream(context) or _same_rows(context)
-        if stream is not None:
-            return _outcome([], [stream], True, {})
-        for at in range(min(len(context.steps), 2)):
-            for rank in context.ranks:
-                target, reference = without_made(*(Batch.of(book) for book in context.pair(at, rank)))
-                compared |= bool(target.ids and reference.ids) or _digests_tell(target, reference)
-                found, words = _compared(target, reference, context)
-                found = [*_one_sided(target, reference, context), *found]
-                findings += found
-                said += words
-            if findings:
-                if context.mesh.wide_axes:
-                    findings = _whose(findings, context, at)
-                elif context.layout.wide_axes:
-                    findings = _of_batch_axis(findings, context, at)
-                break
-        findings = findings or _beyond_ids(context) or _masks_apart(context) or _evaluated_on(context)
-        findings = [_carried(one, context) for one in findings]
-        said[:0] = _without_effect(context)
-        if findings and _comes_out_nowhere(context):
-            said, findings = [reason(Stages.BATCH_IN_OTHER_FORM), *said], []
-        own, other = (Batch.of(book) for book in context.pair())
-        said += [reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one) for one in _lacking(own, other)]
-        texts = texts_shown(own, other, context.tokenizer)
-        details = {"texts": texts} if texts else {}
-        if not compared and any(map(_is_in_parts, context.pair())):
-            said.insert(0, reason(Stages.BATCH_IN_PARTS))
-        return _outcome(_one_each(findings), list(dict.fromkeys(said)), compared, details)
+        return _of_batches(context)
+
+
+# In one piece: what is known of the batches, in the order in which it is found.
+def _of_batches(context: Context) -> StageOutcome:
+    """What both runs were given."""
+    findings: list[Finding] = []
+    said: list[Reason] = []
+    compared = False
+    stream = _same_stream(context) or _same_rows(context)
+    if stream is not None:
+        return _outcome([], [stream], True, {})
+    for at in range(min(len(context.steps), 2)):
+        for rank in context.ranks:
+            target, reference = without_made(*(Batch.of(book) for book in context.pair(at, rank)))
+            compared |= bool(target.ids and reference.ids) or _digests_tell(target, reference)
+            found, words = _compared(target, reference, context)
+            found = [*_one_sided(target, reference, context), *found]
+            findings += found
+            said += words
+        if findings:
+            if context.mesh.wide_axes:
+                findings = _whose(findings, context, at)
+            elif context.layout.wide_axes:
+                findings = _of_batch_axis(findings, context, at)
+            break
+    findings = findings or _beyond_ids(context) or _masks_apart(context) or _evaluated_on(context)
+    findings = [_carried(one, context) for one in findings]
+    said[:0] = _without_effect(context)
+    if findings and _comes_out_nowhere(context):
+        said, findings = [reason(Stages.BATCH_IN_OTHER_FORM), *said], []
+    own, other = (Batch.of(book) for book in context.pair())
+    said += [reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one) for one in _lacking(own, other)]
+    texts = texts_shown(own, other, context.tokenizer)
+    details = {"texts": texts} if texts else {}
+    if not compared and any(map(_is_in_parts, context.pair())):
+        said.insert(0, reason(Stages.BATCH_IN_PARTS))
+    return _outcome(_one_each(findings), list(dict.fromkeys(said)), compared, details)
 
 
 def _graded(verdict: Verdict) -> StageOutcome:
