@@ -41,7 +41,7 @@ from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
-from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
 from trueup.types.layout import Layout
 from trueup.types.placement import Shard
 from trueup.types.reason import Reason, reason
@@ -87,7 +87,7 @@ def _of_batches(context: Context) -> StageOutcome:
             elif context.layout.wide_axes:
                 findings = _of_batch_axis(findings, context, at)
             break
-    findings = findings or _beyond_ids(context) or _masks_apart(context) or _evaluated_on(context)
+    findings = findings or _evaluated_on(context) or _beyond_ids(context) or _masks_apart(context)
     findings = [_carried(one, context) for one in findings]
     said[:0] = _without_effect(context)
     if findings and _comes_out_nowhere(context):
@@ -134,34 +134,36 @@ def _comes_out_nowhere(context: Context) -> bool:
 
 
 def _evaluated_on(context: Context) -> list[Finding]:
-    """What a model is given in calls without gradients, where that differs and the runs do too: a loss may be
-    made with what it returns (a reference's probabilities, a teacher's)."""
-    if context.comparison.verdict.outcome is not Outcome.DIFFER:
+    """Whole numbers that a model is given in calls without gradients, where these differ, nothing that it
+    trains on does, and losses or gradients do: a loss may be made with what it returns (a reference's
+    probabilities, a teacher's)."""
+    if context.rows.filter(pl.col("phase").is_in(("loss", "param_grad")) & is_beyond()).is_empty():
         return []
-    for origin in context.origins_of(Stage.DATA):
-        at = next((n for n, (step, _) in enumerate(context.steps) if step == origin.step), None)
-        record, other = origin.target_record, origin.reference_record
-        if at is None or record is None or other is None or not origin.slot.startswith("input"):
-            continue
-        book, reference = context.pair(at, origin.rank)
-        call = book.record_call[record]
-        is_whole = whole_numbers(book, record) is not None and whole_numbers(reference, other) is not None
-        if book.mode[call] != "eval" or book.parent[call] >= 0 or not is_whole:
-            continue
-        name = origin.slot.partition(".")[2]
-        said = reason(Stages.EVALUATED_ON, name=name, step=origin.step)
-        return [
-            data_finding(
-                headline=said,
-                site=f"call without gradients in step {origin.step}, {origin.slot}",
-                book=book,
-                phase="forward",
-                kinds=(kind_named("wrong_data", EvidenceRank.STATED, said),),
-                evidence=(said, *origin.evidence),
-                next_note=reason(Stages.SAME_BATCH_FIRST),
-            )
-        ]
-    return []
+    found = [_evaluated_otherwise(origin, context) for origin in context.origins_of(Stage.DATA)]
+    return [one for one in found[:1] if one is not None and None not in found]
+
+
+def _evaluated_otherwise(origin: Origin, context: Context) -> Finding | None:
+    """Of one input; None where it is of a call that trains, or is not known."""
+    at = next((n for n, (step, _) in enumerate(context.steps) if step == origin.step), None)
+    record, other = origin.target_record, origin.reference_record
+    if at is None or record is None or other is None or not origin.slot.startswith("input"):
+        return None
+    book, reference = context.pair(at, origin.rank)
+    call = book.record_call[record]
+    is_whole = whole_numbers(book, record) is not None and whole_numbers(reference, other) is not None
+    if book.mode[call] != "eval" or book.parent[call] >= 0 or not is_whole:
+        return None
+    said = reason(Stages.EVALUATED_ON, name=origin.slot.partition(".")[2], step=origin.step)
+    return data_finding(
+        headline=said,
+        site=f"call without gradients in step {origin.step}, {origin.slot}",
+        book=book,
+        phase="forward",
+        kinds=(kind_named("wrong_data", EvidenceRank.STATED, said),),
+        evidence=(said, *origin.evidence),
+        next_note=reason(Stages.SAME_BATCH_FIRST),
+    )
 
 
 def _carried(finding: Finding, context: Context) -> Finding:
