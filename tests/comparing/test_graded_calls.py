@@ -15,7 +15,7 @@ from torch import nn  # noqa: E402
 import trueup  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
-from trueup.types.codes import VerdictCode  # noqa: E402
+from trueup.types.codes import EvidenceCode, NextCode, VerdictCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
@@ -50,7 +50,10 @@ def test_no_grad_of_one_run_is_told(again: int, tmp_path: Path) -> None:
         assert verdict.headline.code is VerdictCode.CALLS_WITH_GRADIENTS
         assert verdict.headline.place("side") == side
         assert verdict.headline.number("num") == 2
-        assert verdict.evidence[0].number("num") >= 1
+        assert verdict.evidence[0].code is EvidenceCode.GIVEN_WITHOUT_GRADIENTS
+        assert 1 <= verdict.evidence[0].number("num") <= verdict.evidence[0].number("total") == 2
+        assert verdict.next is not None
+        assert verdict.next.code is NextCode.ALIGN_NO_GRAD
         assert verdict.outcome is Outcome.DIFFER
     found = diagnose(graded, without, output=tmp_path / "out")
     assert found.findings[0].headline.code is VerdictCode.CALLS_WITH_GRADIENTS
