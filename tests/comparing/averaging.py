@@ -38,6 +38,8 @@ class Program:
     """the first average copies the weights"""
     own_updates: bool = False
     """no optimizer of the framework"""
+    called: str = ""
+    """in which mode the averaged model is called itself, "" where it is not"""
 
 
 class Shadow:
@@ -86,6 +88,8 @@ def averaging(model: nn.Module, program: Program, decay: float) -> Callable[[], 
         return lambda: (ema, None)[1]
 
     def average() -> None:
+        if program.called:
+            ema.train(program.called == "train")(torch.sin(torch.arange(64.0)).view(8, 8).to(kind))
         mine, theirs = tensors(ema), [one.detach().to(kind) for one in tensors(model)]
         if program.how == "foreach":
             torch._foreach_lerp_(mine, theirs, 1 - decay)

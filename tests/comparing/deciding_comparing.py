@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.comparing.rules.judging import step_of
+from tests.comparing.rules.test_summed_rows import status_of
 from tests.comparing.traces import Recorder
 from tests.deciding import decides
 from trueup.comparing.arbiter import _judge
@@ -526,6 +527,12 @@ def clipped_fewest(gradients: float) -> object:
         attribution=replace(judgement.attribution, status=np.full(num, ORIGIN)),
     )
     return clipped.RULE.apply(context, metrics, judgement).attribution.status[0] == ORIGIN
+
+
+@decides("comparing.alike_rows")
+def alike_rows(score: float) -> object:
+    with TemporaryDirectory() as folder:
+        return status_of(Path(folder), error=5e-7, score=score) == WITHIN
 
 
 @decides("comparing.clear_origin")

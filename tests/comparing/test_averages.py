@@ -11,8 +11,10 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from tests.comparing.averaging import Program, built, trained  # noqa: E402
+from trueup.comparing.averages import average_gaps  # noqa: E402
 from trueup.comparing.result import Comparison  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
+from trueup.store import Trace  # noqa: E402
 from trueup.types.codes import EvidenceCode, NoteCode, VerdictCode  # noqa: E402
 from trueup.types.reason import Reason  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
@@ -126,6 +128,16 @@ def test_only_parameters_averaged(tmp_path: Path) -> None:
     assert (apart.number("num"), apart.number("step")) == (len(names), 0)
     assert apart.place("name") in names
     assert (apart.number("rel_l2") or 0) > (apart.number("tolerance") or 0)
+
+
+def test_running_statistics_of_a_copy_that_is_called_are_no_average(tmp_path: Path) -> None:
+    """A copy whose norms keep their own statistics beside one in evaluation mode, whose do not move."""
+    for name, mode in (("target", "eval"), ("reference", "train")):
+        trained(tmp_path / name, Program(buffers=False, called=mode))
+    sides = [Trace(tmp_path / name) for name in ("target", "reference")]
+    gap = average_gaps(sides[0], sides[1], {0: 0, 1: 1}).gap
+    assert gap is not None
+    assert (gap.headline.code, gap.is_told) == (VerdictCode.AVERAGES_DIFFER, False)
 
 
 def test_a_first_average_that_copies(tmp_path: Path) -> None:

@@ -1014,3 +1014,18 @@ def positions_that_the_model_makes_are_no_data() -> Evidence:
 @near("wrong_data", instead="wrong_scale")
 def activations_are_no_data() -> Evidence:
     return case(2 * X, X, slot="input.0", module="")
+
+
+# -- masks of booleans that hide where they are True ------------------------------------------
+
+MULTIHEAD = Surroundings(module="layers.0", called_type="MultiheadAttention")
+
+
+@true("wrong_mask")
+def later_position_seen_in_booleans_that_hide() -> Evidence:
+    return case(torch.ones(16, 16).triu(2).bool(), added(padded_mask())[0, 0], surroundings=MULTIHEAD)
+
+
+@near("wrong_mask")
+def the_same_mask_in_booleans_that_hide() -> Evidence:
+    return case(torch.ones(16, 16).triu(1).bool(), added(padded_mask())[0, 0], surroundings=MULTIHEAD)

@@ -187,3 +187,70 @@ def test_a_weight_s_one_number_with_a_factor_of_its_own_does_not(tmp_path: Path)
     replay(tmp_path, _weighed(1.0), _weighed(0.1, own=2.0))
     found = origins(tmp_path / "replay", tmp_path / "reference")
     assert {one.stage for one in found} == {Stage.LOSS, Stage.BACKWARD}
+
+
+class Attending(nn.Module):
+    """Returns what it weighs, and the weights beside it, as attention does."""
+
+    def __init__(self, heat: float) -> None:
+        super().__init__()
+        self.inner, self.out, self.heat = nn.Linear(6, 6), nn.Linear(6, 6), heat
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows, 6) to (rows, 6) and (rows, rows)."""
+        weights = (self.inner(x) @ x.t() * self.heat).softmax(-1)
+        return self.out(weights @ x), weights
+
+
+class Layer(nn.Module):
+    """Uses both, or hands on what attention gives alone."""
+
+    def __init__(self, heat: float, beside: float) -> None:
+        super().__init__()
+        self.attention, self.beside = Attending(heat), beside
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(rows, 6) to (rows, 6)."""
+        out, weights = self.attention(x)
+        return x + out + self.beside * weights.square().sum()
+
+
+def test_attention_s_error_is_no_other_gradient_of_its_weights(tmp_path: Path) -> None:
+    """The weights err themselves, and their gradient comes through what they weigh."""
+    found = _found(tmp_path, lambda: Layer(1.0, 0.0), lambda: Layer(1.5, 0.0))
+    assert found == {"1.attention": Stage.FORWARD}
+
+
+def test_a_use_of_attention_s_weights_is_the_layer_s(tmp_path: Path) -> None:
+    assert set(_found(tmp_path, lambda: Layer(1.0, 0.0), lambda: Layer(1.0, 0.3))) == {"1"}
+
+
+class Raw(nn.Module):
+    """Returns what a module inside made, and what is made of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows, 6) to (rows, 2) and (rows, 6)."""
+        raw = self.inner(x)
+        return self.head(raw), raw
+
+
+def _regularised(share: float) -> Callable[[], None]:
+    def train() -> None:
+        torch.manual_seed(5)
+        model = Raw()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        out, raw = model(torch.randn(7, 6))
+        (out.square().mean() + share * raw.square().mean()).backward()
+        optimizer.step()
+
+    return train
+
+
+def test_what_the_model_returns_gets_its_gradient_of_the_loss(tmp_path: Path) -> None:
+    replay(tmp_path, _regularised(1.0), _regularised(0.0))
+    found = origins(tmp_path / "replay", tmp_path / "reference")
+    assert [one.stage for one in found] == [Stage.LOSS]

@@ -20,7 +20,7 @@ from trueup.adapters.forcing_gradients import Arrivals, Sums, Use, at_node
 from trueup.adapters.forcing_measure import NOTHING, Measured, measured
 from trueup.adapters.forcing_plan import COMPARE, SILENT, CallPlan, Entry, HostValues, StepPlan
 from trueup.numerics.dtypes import DTYPES, float64_from_array
-from trueup.numerics.hidden import in_form_of
+from trueup.numerics.hidden import HIDE_WHERE_TRUE, in_form_of
 from trueup.numerics.summary import HAS_DIGEST
 from trueup.types.call_place import own_part, words_given
 from trueup.types.codes import LeftFree
@@ -178,7 +178,7 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         if expected is None:
             self._note(call, phase, slot, FREE, why_not, NOTHING, entry)
             return None
-        expected = self._as_the_same_mask(local, expected)
+        expected = self._as_the_same_mask(call, local, expected)
         if expected is None:
             self._note(call, phase, slot, FREE, _other_meaning(self.dtype_name(local), entry), NOTHING, entry)
             return None
@@ -214,16 +214,21 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         )
         return repeated and self._may_be_exchanged(call, "forward", slot, tensor)
 
-    def _as_the_same_mask(self, local: TensorT, expected: HostValues) -> HostValues | None:
+    def _as_the_same_mask(self, call: int, local: TensorT, expected: HostValues) -> HostValues | None:
         """The reference's values; of a boolean mask beside another kind, in the form of the program's; None
-        where one of the two is no mask."""
+        where one of the two is no mask, or all that they show is what the program's hides: a module inside
+        may read it the other way round."""
         dtype = self.dtype_name(local)
         if "bool" not in (dtype, expected.dtype) or dtype == expected.dtype:
             return expected
         held = self.host_values(local)
         arrays = [side.data.view(np.dtype(DTYPES[side.dtype].storage)) for side in (held, expected)]
-        values = in_form_of(arrays[0], dtype, arrays[1], expected.dtype)
-        if values is None:
+        hiding = self.engine.sink.recorder.calls.cell(call, "type") in HIDE_WHERE_TRUE
+        values, other = (
+            in_form_of(arrays[0], dtype, arrays[1], expected.dtype, true_hides=way)
+            for way in (hiding, not hiding)
+        )
+        if values is None or (not hiding and other is not None and (other == arrays[0]).all()):
             return None
         return HostValues(data=values.reshape(-1).view(np.uint8), dtype=dtype, shape=held.shape)
 

@@ -21,7 +21,7 @@ from functools import cached_property
 import numpy as np
 
 from trueup.comparing.average_fit import Averaged, Fit, Form, decays_differ, fit_of, rounding_of
-from trueup.comparing.thresholds import AVERAGE_SHARE
+from trueup.comparing.thresholds import AVERAGE_SHARE, AVERAGE_TOLD
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView, TraceSource, step_view
 from trueup.store.view import WEIGHT
@@ -265,7 +265,11 @@ def _gap_of(sides: tuple[_Side, _Side], pair: tuple[str, str], steps: Mapping[in
         first = first or _beyond(one, two, accepted)
     if first is not None:
         constant = [{*side.copies[slot]["constant"]} for side, slot in zip(sides, pair, strict=True)]
-        first = _explained(first, fits, constant)
+        made = [
+            [one for at in numbers if (one := side.of_step(at, slot)) is not None]
+            for side, slot, numbers in zip(sides, pair, (sorted(steps), sorted(steps.values())), strict=True)
+        ]
+        first = _explained(first, fits, constant, made)
     return AverageGaps(gap=first, notes=tuple(notes), equal=accepted.equal, within=accepted.within)
 
 
@@ -362,12 +366,17 @@ def _roundoff(dtype: str | None) -> float:
 
 
 def _explained(
-    gap: AverageGap, fits: Sequence[tuple[int, Fit | None, Fit | None]], constant: Sequence[set[str]]
+    gap: AverageGap,
+    fits: Sequence[tuple[int, Fit | None, Fit | None]],
+    constant: Sequence[set[str]],
+    made: Sequence[Sequence[_Step]],
 ) -> AverageGap:
-    """With the cause that each side's own numbers tell."""
+    """With the cause that each side's own numbers tell; ``made``: the copies of either side, step by step."""
     for at, side in enumerate(("target", "reference")):
         mine, theirs = constant[at], constant[1 - at]
         if gap.names and all(fqn in mine - theirs for fqn in gap.names):
+            if any(_moves_elsewhere(one, fqn) for one in made[1 - at] for fqn in gap.names):
+                return gap  # no average on the other side either
             num, shown = len(gap.names), gap.names[:_SHOWN]
             said = reason(EvidenceCode.AVERAGE_CONSTANT, side=side, names=shown, num=num)
             headline = reason(VerdictCode.AVERAGE_LEAVES_OUT, side=side, num=num, name=gap.names[0])
@@ -381,6 +390,20 @@ def _explained(
         if cause is not None:
             return replace(gap, headline=cause, said=(*gap.said, *both), is_told=True)
     return replace(gap, said=(*gap.said, *told[-1][1])) if told else gap
+
+
+def _moves_elsewhere(step: _Step, fqn: str) -> bool:
+    """Whether a buffer moves in a step, and not towards the model's: running statistics of a copy that is
+    called itself are no average."""
+    before, after, weight = step.average_before(fqn), step.average(fqn), step.weight(fqn)
+    if fqn in step.weights_before.of_parameter or before is None or after is None or weight is None:
+        return False
+    if not before.shape == after.shape == weight.shape:
+        return False
+    moved, towards = after - before, weight - before
+    square = float(towards @ towards)
+    left = moved - (float(moved @ towards) / square * towards if square else 0.0)
+    return float(np.linalg.norm(left)) > AVERAGE_TOLD * step.rounding(fqn)
 
 
 def _cause(one: Fit, two: Fit, step: int) -> Reason | None:

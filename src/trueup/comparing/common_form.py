@@ -1,6 +1,7 @@
 """Pairs whose two sides hold the same in another form: masks, and what is repeated along a dimension.
 
-- A mask of booleans (or of zeros and ones) beside an additive one: True is 0, False is minus infinity.
+- A mask of booleans (or of zeros and ones) beside an additive one: True is 0, False is minus infinity; the
+  reverse where a module takes it, or hands it to one, that hides where it is True (``HIDE_WHERE_TRUE``).
 - Two additive masks, or scores with a mask in them: what hides (``numerics.hidden``) hides, whichever number
   it is.
 - Shapes that are views of one another, dimensions put together or apart: the same numbers in the same order.
@@ -21,10 +22,11 @@ from trueup.comparing.thresholds import SUM_OF_FLOAT64, WHOLE_COUNT, WHOLE_SHARE
 from trueup.matching.codes import Codes
 from trueup.matching.layouts import Layout
 from trueup.numerics.dtypes import DTYPES
-from trueup.numerics.hidden import lowest_visible
+from trueup.numerics.hidden import HIDE_WHERE_TRUE, lowest_visible
 from trueup.types.arrays import Bools, Floats
 
 FLAGS = Layout(label="a mask of booleans against another form")
+HIDING_FLAGS = Layout(label="a mask of booleans, True where it hides, against another form")
 _LEAST_EXTREME = lowest_visible("float16")
 
 
@@ -48,12 +50,18 @@ def _of_masks(rows: Rows) -> Rows:
     if not (additive | of_flags).any():
         return rows
     target, reference = (_counted(half, additive, floating[at]) for at, half in enumerate(sides))
+    hiding = hide_where_true(rows)
+    _reversed(target, additive & boolean[0] & hiding)
+    _reversed(reference, additive & boolean[1] & hiding)
+    _without_hidden(target, reference, of_flags & (floating[0] | floating[1]))
     _settle(target.statistics["num_neginf"], reference.statistics["num_neginf"], target.numel, additive)
     other = np.flatnonzero((additive | of_flags) & (target.dtype != reference.dtype))
     dtype = np.where(floating[0][other], target.dtype[other], reference.dtype[other])
     target.dtype[other] = reference.dtype[other] = dtype
     mixed = other[(floating[0] != floating[1])[other] | of_flags[other]]
-    return _with_layout(replace(rows, target=target, reference=reference), mixed, FLAGS)
+    rows = replace(rows, target=target, reference=reference)
+    rows = _with_layout(rows, mixed[~hiding[mixed]], FLAGS)
+    return _with_layout(rows, mixed[hiding[mixed]], HIDING_FLAGS)
 
 
 def _of_one_size(rows: Rows) -> Bools:
@@ -109,6 +117,38 @@ def _counted(half: Half, chosen: Bools, floating: Bools) -> Half:
     for name in ("minimum", "mean"):
         held[name] = np.where(chosen, np.nan, held[name])
     return half
+
+
+def hide_where_true(rows: Rows) -> Bools:
+    """Rows of calls whose masks of booleans hide where they are True: of their type, or of that of a module
+    they call."""
+    words = np.array([word in HIDE_WHERE_TRUE for word in rows.match.words.type] + [False])
+    found = np.zeros(len(rows), bool)
+    for half in (rows.target, rows.reference):
+        calls = words[half.side.type]
+        for call in np.flatnonzero(calls).tolist():
+            above = int(half.side.parent[call])
+            while above >= 0 and not calls[above]:
+                calls[above] = True
+                above = int(half.side.parent[above])
+        found |= (half.call >= 0) & calls[half.call]
+    return found
+
+
+def _reversed(half: Half, chosen: Bools) -> None:
+    counts = half.statistics["num_neginf"]
+    counts[chosen] = half.numel[chosen] - counts[chosen]
+
+
+def _without_hidden(target: Half, reference: Half, chosen: Bools) -> None:
+    """An additive mask of zeros beside booleans of one value: neither hides anything."""
+    held = [half.statistics for half in (target, reference)]
+    constant = [one["minimum"] == one["maximum"] for one in held]
+    zero = (held[0]["maximum"] == 0) | (held[1]["maximum"] == 0)
+    at = chosen & constant[0] & constant[1] & zero
+    for one in held:
+        for name in ("minimum", "maximum", "mean", "l2_norm"):
+            one[name][at] = 0.0
 
 
 def _whole(counts: Floats, numel: Floats) -> Floats:

@@ -86,9 +86,11 @@ class Ledger:
     one_sided: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(side, phase) -> unmatched records"""
     other_bits: First | None = None
-    """the first record of the first compared step that is not equal, where it is of a forward or a loss"""
+    """the first record that is not equal, all before it being so, where it is of a forward or a loss"""
     apart: Reason | None = None
-    """the first record of the first compared step that is not bit-identical, where all before it are"""
+    """the first record that is not bit-identical, where all before it are"""
+    num_equal: int | None = 0
+    """records compared so far, while all of them are equal; None once one is not"""
     inside: int = 0
     """rows that differ inside the model and come out nowhere"""
     inside_at: str | None = None
@@ -131,8 +133,9 @@ class Ledger:
         self._add_origin(judged)
         self.tree.add(rows, judgement, first=self.pairs == 0)
         self._add_limits(judged.pair, rows, judgement)
+        if self.num_equal is not None:
+            self._add_apart(judged, self.num_equal)
         if self.pairs == 0:
-            self._add_apart(judged)
             self._add_depth(judged.pair, rows, judgement, table)
             self._add_local_norms(rows, metrics)
         self._add_requires_grad(judged.pair, table)
@@ -167,12 +170,14 @@ class Ledger:
             if weights and (self.lacking is None or pair.step < self.lacking.step):
                 self.lacking = first_of_rows(judged, weights[0])
 
-    def _add_apart(self, judged: JudgedStep) -> None:
+    def _add_apart(self, judged: JudgedStep, before: int) -> None:
         judgement, table = judged.judgement, judged.table
         compared = np.flatnonzero(np.isin(judgement.status, (EQUAL, WITHIN, DIFFERENT)))
-        equal = int(np.argmax(judgement.status[compared] != EQUAL)) if len(compared) else 0
-        if not equal:
+        apart = judgement.status[compared] != EQUAL
+        self.num_equal = None if apart.any() else before + len(compared)
+        if not apart.any() or not (before or np.argmax(apart)):
             return
+        equal = int(np.argmax(apart))
         row = int(compared[equal])
         if judged.rows.phase_is("forward", "loss")[row]:
             self.other_bits = first_of_rows(judged, row)
@@ -181,7 +186,7 @@ class Ledger:
             facts = {"rel_l2": rel_l2, "tolerance": tolerance}
             if table["evidence"][row].as_py() == EVIDENCE[STATISTICS]:  # a lower bound
                 facts["at_least"] = 1
-            self.apart = reason(EvidenceCode.FIRST_APART, site=site, equal=equal, **facts)
+            self.apart = reason(EvidenceCode.FIRST_APART, site=site, equal=before + equal, **facts)
 
     def _add_inside(self, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
         inside = [at for at, why in judgement.reasons.items() if why.code is RecordCode.WITHOUT_EFFECT]

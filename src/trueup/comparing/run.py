@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,11 +29,13 @@ from trueup.comparing.content import Content, Side, Tolerance
 from trueup.comparing.counted_rows import rows_that_count
 from trueup.comparing.device_products import device_products
 from trueup.comparing.first import First, JudgedStep, first_of_rows
+from trueup.comparing.graded_calls import GradedCalls
 from trueup.comparing.history import History, observe, remember
 from trueup.comparing.inflow import Inflow
 from trueup.comparing.judgement import EQUAL, Judgement
 from trueup.comparing.label_parts import with_joined_parts
 from trueup.comparing.ledger import Ledger
+from trueup.comparing.longer_rows import longer_rows
 from trueup.comparing.loss_scale import in_one_scale, loss_scales, undone_scale, with_factor_of
 from trueup.comparing.losses.calls import around_loss
 from trueup.comparing.losses.exact import is_beyond_float32, with_exact_losses
@@ -157,6 +159,7 @@ class _Work:
     """dims in another order, of runs put together from ranks"""
     tied: dict[str, str] = field(default_factory=dict)
     ledger: Ledger = field(default_factory=Ledger)
+    graded: GradedCalls = field(default_factory=GradedCalls)
     histories: dict[int, History] = field(default_factory=dict)
     equal: dict[int, bool] = field(default_factory=dict)
     """rank -> whether all records of the steps so far are bit-identical"""
@@ -204,6 +207,7 @@ class _Work:
         table = table_from_rows(pair, rows, metrics, judgement, arbitration, self.stacks)
         judged = JudgedStep(pair=pair, rows=rows, metrics=metrics, judgement=judgement, table=table)
         self.ledger.add(judged)
+        self.graded.add(rows, pair.step)
         if arbitration is not None:
             self.ledger.add_arbitration(arbitration, table)
         if first:
@@ -236,7 +240,8 @@ class _Work:
             history=history,
             step=pair.step,
             factor=self._factor(rows),
-            same_distances=self._same_distances(rows, pair),
+            same_distances=self._of_values(rows, pair, same_distances),
+            longer_rows=self._of_values(rows, pair, longer_rows),
             is_merged=any(isinstance(side, MergedTrace) for side in (self.target, self.reference)),
             repeats=self.equal.get(pair.rank, False) and self._kernels_repeat(),
             is_alone=all(side.manifest.get("world_size") == 1 for side in (self.target, self.reference)),
@@ -261,10 +266,13 @@ class _Work:
         known = [(one.get("devices"), one.get("num_threads"), one.get("framework_version")) for one in sides]
         return known[0] == known[1] and known[0][0] in ([], ["CPU"])
 
-    def _same_distances(self, rows: Rows, pair: StepPair) -> Bools | None:
+    def _of_values(
+        self, rows: Rows, pair: StepPair, told: Callable[[Rows, TraceSource, TraceSource, StepPair], Bools]
+    ) -> Bools | None:
+        """What stored values tell of inputs; None where they are not read, or several ranks' were joined."""
         sides = self.target, self.reference
         is_merged = any(isinstance(side, MergedTrace) for side in sides)
-        return None if is_merged or not self.options.read_values else same_distances(rows, *sides, pair)
+        return None if is_merged or not self.options.read_values else told(rows, *sides, pair)
 
     def _coarse_gap(
         self, judged: JudgedStep, attributes: tuple[Attributes, Attributes]
@@ -371,7 +379,9 @@ class _Work:
             target=Side(path=str(self.target.path), manifest=manifests[0]),
             reference=Side(path=str(self.reference.path), manifest=manifests[1]),
             options=self.options.to_json(),
-            verdict=self._with_code(verdict_from(ledger, scalars, runs), dtypes, runs),
+            verdict=self._with_code(
+                self.graded.led(verdict_from(ledger, scalars, runs), scalars), dtypes, runs
+            ),
             firsts={name: first.row for name, first in ledger.firsts.items()},
             counts=ledger.totals(),
             bracketed=ledger.not_bracketed == 0,

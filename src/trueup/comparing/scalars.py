@@ -20,7 +20,7 @@ _EXACT = (
     "batch_size",
     "global_batch_size",
 )
-_MEASURED = ("loss", "grad_norm", "local_norm")
+MEASURED = ("loss", "grad_norm", "local_norm")
 NORM = "grad_norm"
 DECISIVE = (RATE, "skipped", NORM)
 """A difference here is one even where every record agrees. Not the batch digest: it sees the dtype of the
@@ -83,7 +83,7 @@ def compare_scalars(
 
 def _pairs(line: Mapping[str, object], other: Mapping[str, object]) -> list[tuple[str, Value, Value]]:
     pairs = [("batch_digest", line.get("batch_digest"), other.get("batch_digest"))]
-    for name in (*_MEASURED, *_EXACT):
+    for name in (*MEASURED, *_EXACT):
         target, reference = line.get(name), other.get(name)
         if isinstance(target, list) and isinstance(reference, list):
             single = len(target) == len(reference) == 1
@@ -106,7 +106,7 @@ def _judged(pair: ScalarPair, limits: Mapping[str, float] | None) -> ScalarPair:
     difference = abs(a - b)
     relative = difference / abs(b) if b else math.inf
     beyond: bool | None = not (relative <= SET_EXACTLY or _is_rounded(a, b) or _is_rounded(b, a))
-    if pair.base in _MEASURED:
+    if pair.base in MEASURED:
         limit = None if limits is None else limits["loss" if pair.base == "loss" else "gradient"]
         beyond = None if limit is None else not relative <= limit
     return replace(pair, abs_diff=difference, rel_diff=relative, beyond=beyond)

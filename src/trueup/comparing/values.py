@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trueup.comparing.common_form import FLAGS
+from trueup.comparing.common_form import FLAGS, HIDING_FLAGS
 from trueup.comparing.metrics import DETAILS, VALUES, Metrics
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair
@@ -76,7 +76,9 @@ def read_values(
         rms = float(np.nan_to_num(metrics.norm[row])) / np.sqrt(size)
         limit = float(np.nan_to_num(relative[row])) * rms
         layout = rows.layouts[unique[at, 2]] if unique[at, 2] >= 0 else None
-        found = _compare(mine, theirs, limit, layout, is_mask=any(map(_hides, jobs[at])) or layout is FLAGS)
+        found = _compare(
+            mine, theirs, limit, layout, is_mask=any(map(_hides, jobs[at])) or layout in (FLAGS, HIDING_FLAGS)
+        )
         return found, mine.data.nbytes + theirs.data.nbytes
 
     # The first read opens the maps; after that threads share them.
@@ -105,7 +107,8 @@ def _compare(
         except ConfigError:  # the layout does not fit after all: statistics have to do
             return None
     try:
-        masks = in_common_form(a, target.dtype, b, reference.dtype) if is_mask else None
+        hiding = layout is HIDING_FLAGS
+        masks = in_common_form(a, target.dtype, b, reference.dtype, true_hides=hiding) if is_mask else None
         if masks is not None:
             return compare_pair(*masks, atol=limit)
         return compare_pair(a, b, target.dtype, reference.dtype, atol=limit)

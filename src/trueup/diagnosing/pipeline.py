@@ -228,7 +228,7 @@ def _merged(replayed: tuple[Origin, ...], passive: tuple[Origin, ...]) -> tuple[
 def _means(passive: Sequence[Origin], replayed: Sequence[Origin]) -> tuple[Origin, ...]:
     """Means that differ by more than roundings of what they are made of. All before them is bit-identical, so
     that a replay sees the same numbers; it knows the dtype alone, not how many are averaged."""
-    known = {origin.module for origin in replayed}
+    known = {origin.module for origin in replayed if origin.stage is not Stage.DATA}
     return tuple(
         one
         for one in passive

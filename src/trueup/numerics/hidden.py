@@ -13,6 +13,11 @@ from trueup.numerics.dtypes import DTYPES, float64_from_array
 from trueup.types.arrays import Array, Bools, Floats
 from trueup.types.threshold import derived
 
+HIDE_WHERE_TRUE = (
+    *("MultiheadAttention", "Transformer", "TransformerEncoder", "TransformerDecoder"),
+    *("TransformerEncoderLayer", "TransformerDecoderLayer"),
+)
+"""modules of torch.nn whose masks of booleans hide where they are True; those of its functions show there"""
 HIDDEN = derived(
     "numerics.hidden",
     -0.9e9,
@@ -40,18 +45,22 @@ def with_hidden_as_infinite(values: Floats, dtype: str) -> Floats:
     return np.where(hidden, -np.inf, values) if hidden.any() else values
 
 
-def in_common_form(target: Array, target_dtype: str, reference: Array, reference_dtype: str) -> Form | None:
+def in_common_form(
+    target: Array, target_dtype: str, reference: Array, reference_dtype: str, *, true_hides: bool = False
+) -> Form | None:
     """Two tensors of one shape where either is a mask, as float64 of the same meaning.
 
     An additive mask keeps its visible elements, hidden ones become minus infinity. A mask of booleans, or of
-    zeros and ones beside one of them, hides where it is 0: beside an additive mask it becomes one. None where
-    neither hides anything, or what a side holds is no mask.
+    zeros and ones beside one of them, hides where it is 0: beside an additive mask it becomes one. Booleans
+    hide where they are False in fused attention, and where they are True in ``nn.MultiheadAttention``. None
+    where neither hides anything, or what a side holds is no mask.
 
     Args:
         target: raw values, bfloat16 as uint16.
         target_dtype: its element type by name.
         reference: the same of the other side.
         reference_dtype: its element type.
+        true_hides: whether the module that is given the masks hides where booleans are True.
     """
     sides = [(target, target_dtype), (reference, reference_dtype)]
     if any(dtype not in DTYPES or DTYPES[dtype].kind == "complex" for _, dtype in sides):
@@ -59,9 +68,11 @@ def in_common_form(target: Array, target_dtype: str, reference: Array, reference
     plain = [float64_from_array(values, dtype) for values, dtype in sides]
     wide = [with_hidden_as_infinite(values, sides[at][1]) for at, values in enumerate(plain)]
     if any(np.isneginf(values).any() for values in wide):
-        forms = [_additive(values, sides[at][1]) for at, values in enumerate(wide)]
+        forms = [_additive(values, sides[at][1], true_hides=true_hides) for at, values in enumerate(wide)]
     elif target_dtype != reference_dtype and "bool" in (target_dtype, reference_dtype):
         forms = [values if _is_flags(values) else None for values in plain]
+        if _show_all(plain, (target_dtype, reference_dtype)):
+            forms = [np.zeros_like(values) for values in plain]
     else:
         return None
     return None if forms[0] is None or forms[1] is None else (forms[0], forms[1])
@@ -70,10 +81,18 @@ def in_common_form(target: Array, target_dtype: str, reference: Array, reference
 Form = tuple[Floats, Floats]
 
 
-def _additive(values: Floats, dtype: str) -> Floats | None:
+def _additive(values: Floats, dtype: str, *, true_hides: bool) -> Floats | None:
     if DTYPES[dtype].kind == "float":
         return values
-    return np.where(values == 0, -np.inf, 0.0) if _is_flags(values) else None
+    hiding = float(true_hides and dtype == "bool")
+    return np.where(values == hiding, -np.inf, 0.0) if _is_flags(values) else None
+
+
+def _show_all(plain: list[Floats], dtypes: tuple[str, str]) -> bool:
+    """Whether an additive mask of zeros stands beside booleans that are one value: neither hides anything."""
+    kinds = [DTYPES[dtype].kind for dtype in dtypes]
+    constant = all(len(np.unique(values)) == 1 for values in plain)
+    return constant and any(kind == "float" and not plain[at].any() for at, kind in enumerate(kinds))
 
 
 def _is_flags(values: Floats) -> bool:
@@ -81,7 +100,9 @@ def _is_flags(values: Floats) -> bool:
     return bool(flags.all())
 
 
-def in_form_of(like: Array, like_dtype: str, values: Array, dtype: str) -> Array | None:
+def in_form_of(
+    like: Array, like_dtype: str, values: Array, dtype: str, *, true_hides: bool = False
+) -> Array | None:
     """A mask in the form another has: booleans for an additive one, or the reverse.
 
     Args:
@@ -89,6 +110,7 @@ def in_form_of(like: Array, like_dtype: str, values: Array, dtype: str) -> Array
         like_dtype: its element type by name.
         values: raw values of the mask, of the same number of elements.
         dtype: its element type; one of the two is ``bool``.
+        true_hides: as of ``in_common_form``.
 
     Returns:
         Raw values of ``like_dtype``; None where either is no mask.
@@ -103,12 +125,15 @@ def in_form_of(like: Array, like_dtype: str, values: Array, dtype: str) -> Array
     if like_dtype == "bool":
         if DTYPES[dtype].kind == "float" and (not mask.any() or (mask <= lowest_visible(dtype)).any()):
             visible = mask > lowest_visible(dtype)
-            return visible.astype(np.bool_) if (mask[visible] == 0).all() else None
+            shown = ~visible if true_hides else visible
+            return shown.astype(np.bool_) if (mask[visible] == 0).all() else None
         return (mask != 0).astype(np.bool_) if _is_flags(mask) else None
     lowest = other.min(initial=0.0)
     if DTYPES[like_dtype].kind == "float" and lowest <= lowest_visible(like_dtype):
         hides = like.reshape(-1)[int(np.argmin(other.reshape(-1)))]
-        return np.where(mask != 0, np.zeros((), like.dtype), hides).astype(like.dtype)
+        return np.where(
+            (mask != 0) != (true_hides and dtype == "bool"), np.zeros((), like.dtype), hides
+        ).astype(like.dtype)
     if not _is_flags(other) or like_dtype.startswith(("bfloat", "float8")):
         return None
     return mask.astype(like.dtype)

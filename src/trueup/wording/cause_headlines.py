@@ -47,7 +47,8 @@ def _scaled(facts: Facts) -> str:
         what = "an input made in"  # for a module inside of it
     times = f"{float(facts['factor']):.6g}"
     factor = f"{what} {{place}} is {times} times the reference's"
-    return f"{factor} ({facts.parts[0]})" if facts.parts and facts.parts[0] != times else factor
+    is_one = len(facts.parts) == 1  # of several that fit, the evidence lists all
+    return f"{factor} ({facts.parts[0]})" if is_one and facts.parts[0] != times else factor
 
 
 def _all_zero(facts: Facts) -> str:

@@ -616,6 +616,15 @@ PHRASES = {
         sentence="first difference among the compared records: {site} ({phase})",
         samples=({"site": "loss · value", "phase": "loss"},),
     ),
+    Is.GIVEN_WITHOUT_GRADIENTS: Phrase(
+        sentence=lambda facts: facts.fill(
+            "the {side} makes {total:count more call} of the model with gradients; {num:count call} of them "
+            "{verb} the inputs of a call that the {other} makes without gradients",
+            verb="has" if facts["num"] == 1 else "have",
+            other="reference" if facts["side"] == "target" else "target",
+        ),
+        samples=({"side": "target", "num": 1, "total": 2}, {"side": "reference", "num": 3, "total": 3}),
+    ),
     Is.FIRST_APART: Phrase(
         sentence=lambda facts: facts.fill(
             "the first to differ is {site}, after {equal:count bit-identical record}: relative difference "

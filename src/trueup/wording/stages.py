@@ -689,6 +689,18 @@ PHRASES = {
             ),
         },
     ),
+    S.EVALUATED_ON: clause(
+        "Input {name} of a call without gradients differs in step {step}", {"name": "input_ids", "step": 0}
+    ),
+    S.STATE_CARRIED: clause(
+        "Input {name} of the model is carried over from the step before only in the {side}",
+        {"name": "state", "side": "reference"},
+    ),
+    S.STATE_RETURNED: clause(
+        "in the {side} the input {name} is bit-identical with an output of the model in the step before, in "
+        "the other run it is not",
+        {"name": "state", "side": "reference"},
+    ),
     S.INPUT_DIFFERS: clause("Input {name} of the model differs", {"name": "token_type_ids"}),
     S.SAME_ROWS_REGROUPED: clause(
         "the {num:count row} of the first steps {num:verb are} the same, in another order, in other "

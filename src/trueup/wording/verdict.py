@@ -375,6 +375,14 @@ PHRASES = {
         "Microbatches per step: {target} (target), {reference} (reference); most records cannot be compared",
         {"target": 4, "reference": 2},
     ),
+    Is.CALLS_WITH_GRADIENTS: _headline(
+        lambda facts: facts.fill(
+            "{num:count call} of the model {have} gradients only in the {side}: no_grad differs",
+            have="has" if facts["num"] == 1 else "have",
+        ),
+        {"side": "target", "num": 1},
+        {"side": "reference", "num": 2},
+    ),
     Is.LOSS_CODE_DIFFERS: _headline(
         "Loss differs by more than float32 rounding, less than {dtype}'s: other code in {function}",
         {"function": "<module>", "dtype": "bfloat16"},
@@ -464,6 +472,7 @@ PHRASES = {
         "combines the microbatches of a step; or capture both runs with the same number of microbatches",
         "trueup compare {target} {reference} --merge -o OUT",
     ),
+    Next.ALIGN_NO_GRAD: _to_do("compare where both programs use no_grad, detach and requires_grad"),
     Next.ALIGN_MICROBATCHES: _to_do("capture both runs with the same number of microbatches"),
     Next.CAPTURE_SAME_PHASES: _to_do("capture the same parts of a step in both runs"),
     Next.CAPTURE_SAME_OPTIONS: _to_do(

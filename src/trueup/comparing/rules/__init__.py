@@ -39,6 +39,7 @@ from trueup.comparing.rules import (
     reduced_later,
     regrouped,
     rounded_indices,
+    summed_rows,
     uncounted_labels,
     unread_views,
     widened,
@@ -73,6 +74,7 @@ RULES: tuple[Rule, ...] = (
     norm_in_parts.RULE,
     uncounted_labels.RULE,
     unread_views.RULE,
+    summed_rows.RULE,
     # what it follows from
     widened.RULE,
     handed_on.RULE,

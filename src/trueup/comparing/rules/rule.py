@@ -46,6 +46,8 @@ class StepContext:
     """of all tolerances"""
     same_distances: Bools | None = None
     """positions given to the model that are as far apart as the other run's, where tokens see each other"""
+    longer_rows: Bools | None = None
+    """ids given to the model that are the other run's, or hold these and further columns"""
     is_merged: bool = False
     """several ranks were put together"""
     is_alone: bool = False

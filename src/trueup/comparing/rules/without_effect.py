@@ -6,13 +6,14 @@ masked scores with another number: what stands between differs by as much as the
 every gradient agree to rounding. A difference of relative size d that the training felt would reach them by
 its share in them. Where it is ``UNFELT`` times what the gradients of weights may differ by, and every one of
 them agrees, that share is below 1 / ``UNFELT`` in each: less than any use of the tensor leaves, since what
-goes into a product with a weight is a factor of that weight's gradient. Smaller differences are left as
-they are: rounding could hide what comes of them. What cannot be compared at all, since one run gives an
-expert all tokens and the other its own, is settled in the same way where a difference of its whole size would
-have been felt. Positions, and what weighs the loss, are settled so too. What else the program gives the model
-is data, not inside of it. What ranks exchange for the loss of each token is inside, too. NaN and infinity are
-left as they are, and what several ranks make together otherwise, which also shows how it was put together. So
-is what begins after the last loss and comes out of the model, of which the next step's loss may be made.
+goes into a product with a weight is a factor of that weight's gradient. Smaller differences are left as they
+are: rounding could hide what comes of them. What cannot be compared at all, since one run gives an expert all
+tokens and the other its own, is settled in the same way where a difference of its whole size would have been
+felt. So are ids that hold the other run's and further columns. Positions, and what weighs the loss, are
+settled so too. What else the program gives the model is data, not inside of it. What ranks exchange for the
+loss of each token is inside, too. NaN and infinity are left as they are, and what several ranks make together
+otherwise, which also shows how it was put together. So is what begins after the last loss and comes out of
+the model, of which the next step's loss may be made.
 
 In a coarse dtype gradients may differ by so much that none of this can be said. Two things are known there
 all the same. Positions that are as far apart as the other run's, wherever one token may see the other, are
@@ -43,7 +44,8 @@ def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement
     rows, status = context.rows, judgement.status
     inside = _inside(rows) | _masks_of_the_loss(rows) | _exchanged_for_the_loss(rows)
     differ = status == DIFFERENT
-    left = inside & ~judgement.bracketable & ((status == UNDECIDED) | (status == UNMATCHED))
+    longer = np.zeros(len(rows), bool) if context.longer_rows is None else context.longer_rows
+    left = (inside | longer) & ~judgement.bracketable & ((status == UNDECIDED) | (status == UNMATCHED))
     if context.is_merged or not (differ | left).any() or (differ & ~inside).any():
         return judgement
     felt = _felt(rows, metrics, judgement)

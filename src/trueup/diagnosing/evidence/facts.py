@@ -164,6 +164,8 @@ class Surroundings:
     """of the call"""
     type: str | None = None
     """class of the module whose code it is"""
+    called_type: str | None = None
+    """class of the module that was called"""
     module: str = ""
     microbatch: int = 0
     inputs: tuple[Pair, ...] = ()

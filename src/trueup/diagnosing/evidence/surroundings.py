@@ -30,6 +30,7 @@ def surroundings_of(place: Place) -> Surroundings:
         kind=side.kind[call],
         name=side.name[call],
         type=side.type[body] if body >= 0 else None,
+        called_type=side.type[call],
         module=module,
         microbatch=side.microbatch[call] or 0,
         inputs=_slots(place, "forward", "input"),

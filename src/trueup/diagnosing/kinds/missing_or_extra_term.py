@@ -274,10 +274,17 @@ def _broadcast(evidence: Evidence) -> Found | None:
             continue  # a number for each row of each sample is no bias, and nearly equal numbers round alike
         if rank is not None and holds_everywhere(evidence, np.broadcast_to(mean, d.shape), 1.0):
             found = _repeated(evidence, np.squeeze(mean), kept, rank, share, num_samples=len(d))
-            # unknown numbers, as many as a row has, explain what rounding hides of any likeness of rows
-            if found.sentence.code not in _UNKNOWN or explained(evidence, vectors, residual) >= MOST_SHARE:
+            if found.sentence.code not in _UNKNOWN or _is_exact(evidence, vectors, residual):
                 return found
     return None
+
+
+def _is_exact(evidence: Evidence, vectors: Vectors, residual: float) -> bool:
+    """Whether numbers that nobody knows, as many as a row has, leave no more than roundings: they explain a
+    good part of any rows that are alike, and what rounding hides of them."""
+    rounding = max(vectors.rounding, evidence.origin.tolerance or 0.0)
+    left = CLOSE_ROUNDINGS * rounding * max(vectors.norm, vectors.target_norm)
+    return explained(evidence, vectors, residual) >= MOST_SHARE and residual <= left
 
 
 _UNKNOWN = (KindReason.OFFSET_BY_ROW, KindReason.OFFSET_BY_TABLE)

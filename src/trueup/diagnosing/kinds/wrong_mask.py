@@ -21,6 +21,7 @@ from trueup.diagnosing.kinds.thresholds import (
     MOSTLY,
     UNEVEN_PLACES,
 )
+from trueup.numerics.hidden import HIDE_WHERE_TRUE
 from trueup.types.arrays import Bools, Floats
 from trueup.types.codes.base import Code
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason, PlacesCode
@@ -134,14 +135,15 @@ def _is_mask(evidence: Evidence, target: Floats, reference: Floats) -> bool:
 
 
 def _masked_of_both(evidence: Evidence, target: Floats, reference: Floats) -> tuple[Bools, Bools]:
-    """Hidden elements of either side; of a boolean mask beside an additive one those that are False."""
+    """Hidden elements of either side; of a boolean mask beside an additive one those that are False, or
+    True where the module hides so."""
     dtypes = [known.dtype for known in (evidence.target, evidence.reference) if known is not None]
     if len(set(dtypes)) > 1 and "bool" in dtypes:
-        hidden = [
-            values == 0 if dtype == "bool" else np.isneginf(values)
-            for values, dtype in zip((target, reference), dtypes, strict=True)
-        ]
-        return hidden[0], hidden[1]
+        sides = target, reference
+        hidden = [np.isneginf(values) for values in sides]
+        at = dtypes.index("bool")
+        hidden[at] = sides[at] == float(evidence.surroundings.called_type in HIDE_WHERE_TRUE)
+        return np.asarray(hidden[0]), np.asarray(hidden[1])
     if np.isneginf(target).any() or np.isneginf(reference).any():
         return np.isneginf(target), np.isneginf(reference)
     if dtypes == ["bool", "bool"] and not _true_hides(reference, target):

@@ -395,15 +395,18 @@ def _tied_to_owners(charges: list[Charge]) -> list[Charge]:
 
     Of a weight that several modules share: to the one among them; where none errs, to the first. Of a weight
     in a container that is never called (a ParameterDict): to the module around whose code reads it. Of a
-    module's output beside others: to that module, where its own code made another output of the same call
-    otherwise. That may be computed from the first one, whose gradient then comes through the module too.
+    module's output beside others: to that module, where its own code errs in the same call. Another output
+    may be computed from that one (attention's weights, beside what they weigh), whose gradient then comes
+    through the module too. Of what a module inside the model returns, and the model with it: to the loss,
+    where that is made otherwise.
     """
     owners = {c.owner for c in charges if c.step.target.kind[c.found.call] != "parameter"}
-    made = {(id(c.step), c.found.call): c for c in charges if _is_of_output(c, Stage.FORWARD)}
-    return [_tied(charge, owners, made.get((id(charge.step), charge.found.call))) for charge in charges]
+    made = {(id(c.step), call): c for c in charges if (call := _own_call(c)) is not None}
+    lost = any(_is(c, "loss", "value") for c in charges)
+    return [_tied(charge, owners, made.get((id(charge.step), charge.found.call)), lost) for charge in charges]
 
 
-def _tied(charge: Charge, owners: set[str], made: Charge | None) -> Charge:
+def _tied(charge: Charge, owners: set[str], made: Charge | None, lost: bool) -> Charge:
     step, view, call = charge.step, charge.step.target, charge.found.call
     name = view.name[call]
     if view.kind[call] == "parameter":
@@ -414,17 +417,46 @@ def _tied(charge: Charge, owners: set[str], made: Charge | None) -> Charge:
             return replace(charge, owner=sharing.pop())
         reader = step.called_around(charge.owner)
         return replace(charge, owner=reader) if reader in owners else charge
-    if made is not None and _is_of_output(charge, Stage.BACKWARD) and made.found.slot != charge.found.slot:
+    if not _is_of_output(charge):
+        return charge
+    if made is not None and _has_other_outputs(charge):
         return replace(charge, owner=made.owner)
+    if lost and not charge.owner and _is_returned(charge):
+        return replace(charge, owner=OUTSIDE)
     return charge
 
 
-def _is_of_output(charge: Charge, stage: Stage) -> bool:
-    """Whether it is an output of a module call, or a gradient of one; forward: made by the module itself."""
+def _own_call(charge: Charge) -> int | None:
+    """The call of the module whose own code makes something else in the forward pass; None of other
+    charges."""
     view, call = charge.step.target, charge.found.call
-    if charge.stage is not stage or view.kind[call] != "module" or not charge.found.slot.startswith("output"):
-        return False
-    return stage is not Stage.FORWARD or charge.owner == view.name[call]
+    if charge.stage is not Stage.FORWARD:
+        return None
+    around = (call, *view.enclosing(call))
+    return next((c for c in around if view.kind[c] == "module" and view.name[c] == charge.owner), None)
+
+
+def _has_other_outputs(charge: Charge) -> bool:
+    """Whether the module call returned something else beside the tensor whose gradient it is."""
+    view, call = charge.step.target, charge.found.call
+    returned = (view.slot[record] for record in view.records(call, "forward"))
+    return any(slot.startswith("output") and slot != charge.found.slot for slot in returned)
+
+
+def _is_returned(charge: Charge) -> bool:
+    """Whether a module's output is an output of the model, too: one tensor, which the loss may read."""
+    view, call = charge.step.target, charge.found.call
+    record = view.record(call, "forward", charge.found.slot)
+    content = None if record is None else view.content[record]
+    roots = [c for c in view.enclosing(call) if view.parent[c] < 0]
+    outputs = (r for c in roots for r in view.records(c, "forward") if view.slot[r].startswith("output"))
+    return content is not None and any(view.content[r] == content for r in outputs)
+
+
+def _is_of_output(charge: Charge) -> bool:
+    """Whether it is a gradient of an output of a module call."""
+    is_of_module = charge.step.target.kind[charge.found.call] == "module"
+    return charge.stage is Stage.BACKWARD and is_of_module and charge.found.slot.startswith("output")
 
 
 def _is(charge: Charge, phase: str, slot: str) -> bool:

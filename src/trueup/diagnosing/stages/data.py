@@ -21,6 +21,7 @@ from trueup.diagnosing.kinds.loss_divisor import named_divisor
 from trueup.diagnosing.kinds.thresholds import NEAR_ONE
 from trueup.diagnosing.stages.batch import Batch, data_finding, given, without_made
 from trueup.diagnosing.stages.context import Context, is_beyond, is_compared
+from trueup.diagnosing.stages.forward import as_recorded
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.labels import compared_labels
 from trueup.diagnosing.stages.loss_factors import hides_otherwise, values_of
@@ -32,7 +33,7 @@ from trueup.diagnosing.whose import of_ranks
 from trueup.merging.trace import MergedTrace
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView
-from trueup.store.given import root_inputs
+from trueup.store.given import root_inputs, whole_numbers
 from trueup.store.same_rows import MASK, POSITION, Span, num_rows, row_keys, spans_of, width_of
 from trueup.store.view import UPDATED
 from trueup.types.arrays import Array, Floats, Ints
@@ -40,10 +41,12 @@ from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
-from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
 from trueup.types.layout import Layout
 from trueup.types.placement import Shard
 from trueup.types.reason import Reason, reason
+from trueup.types.status import Outcome
+from trueup.types.verdict import Verdict
 
 
 class DataStage:
@@ -53,38 +56,59 @@ class DataStage:
     title = reason(Stages.TITLE, key="data")
 
     def check(self, context: Context) -> StageOutcome:
-        """Compare ids row by row where they were stored, else digests."""
-        findings: list[Finding] = []
-        said: list[Reason] = []
-        compared = False
-        stream = _same_stream(context) or _same_rows(context)
-        if stream is not None:
-            return _outcome([], [stream], True, {})
-        for at in range(min(len(context.steps), 2)):
-            for rank in context.ranks:
-                target, reference = without_made(*(Batch.of(book) for book in context.pair(at, rank)))
-                compared |= bool(target.ids and reference.ids) or _digests_tell(target, reference)
-                found, words = _compared(target, reference, context)
-                found = [*_one_sided(target, reference, context), *found]
-                findings += found
-                said += words
-            if findings:
-                if context.mesh.wide_axes:
-                    findings = _whose(findings, context, at)
-                elif context.layout.wide_axes:
-                    findings = _of_batch_axis(findings, context, at)
-                break
-        findings = findings or _beyond_ids(context) or _masks_apart(context)
-        said[:0] = _without_effect(context)
-        if findings and _comes_out_nowhere(context):
-            said, findings = [reason(Stages.BATCH_IN_OTHER_FORM), *said], []
-        own, other = (Batch.of(book) for book in context.pair())
-        said += [reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one) for one in _lacking(own, other)]
-        texts = texts_shown(own, other, context.tokenizer)
-        details = {"texts": texts} if texts else {}
-        if not compared and any(map(_is_in_parts, context.pair())):
-            said.insert(0, reason(Stages.BATCH_IN_PARTS))
-        return _outcome(_one_each(findings), list(dict.fromkeys(said)), compared, details)
+        """Compare ids row by row where they were stored, else digests. Where one run makes calls with
+        gradients that the other makes without, batches have no counterparts."""
+        verdict = context.comparison.verdict
+        if verdict.headline.code is VerdictCode.CALLS_WITH_GRADIENTS:
+            return _graded(verdict)
+        return _of_batches(context)
+
+
+# In one piece: what is known of the batches, in the order in which it is found.
+def _of_batches(context: Context) -> StageOutcome:
+    """What both runs were given."""
+    findings: list[Finding] = []
+    said: list[Reason] = []
+    compared = False
+    stream = _same_stream(context) or _same_rows(context)
+    if stream is not None:
+        return _outcome([], [stream], True, {})
+    for at in range(min(len(context.steps), 2)):
+        for rank in context.ranks:
+            target, reference = without_made(*(Batch.of(book) for book in context.pair(at, rank)))
+            compared |= bool(target.ids and reference.ids) or _digests_tell(target, reference)
+            found, words = _compared(target, reference, context)
+            found = [*_one_sided(target, reference, context), *found]
+            findings += found
+            said += words
+        if findings:
+            if context.mesh.wide_axes:
+                findings = _whose(findings, context, at)
+            elif context.layout.wide_axes:
+                findings = _of_batch_axis(findings, context, at)
+            break
+    findings = findings or _evaluated_on(context) or _beyond_ids(context) or _masks_apart(context)
+    findings = [_carried(one, context) for one in findings]
+    said[:0] = _without_effect(context)
+    if findings and _comes_out_nowhere(context):
+        said, findings = [reason(Stages.BATCH_IN_OTHER_FORM), *said], []
+    own, other = (Batch.of(book) for book in context.pair())
+    said += [reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one) for one in _lacking(own, other)]
+    texts = texts_shown(own, other, context.tokenizer)
+    details = {"texts": texts} if texts else {}
+    if not compared and any(map(_is_in_parts, context.pair())):
+        said.insert(0, reason(Stages.BATCH_IN_PARTS))
+    return _outcome(_one_each(findings), list(dict.fromkeys(said)), compared, details)
+
+
+def _graded(verdict: Verdict) -> StageOutcome:
+    """Calls that have gradients in one run alone: a difference, or open where nothing shows what they do."""
+    outcome = partial(StageOutcome, stage=Stage.DATA, title=DataStage.title, said=verdict.headline)
+    if verdict.outcome is not Outcome.DIFFER:
+        return outcome(status=StageStatus.UNDECIDED, evidence=verdict.evidence)
+    kind = kind_named("frozen_or_missing_gradient", EvidenceRank.STATED, verdict.evidence[0])
+    finding = as_recorded(verdict, Stage.DATA, replace(kind, causes=(Reason(CauseCode.GRAPH_CUT),)))
+    return outcome(status=StageStatus.FAILED, findings=(finding,), confirmed=True)
 
 
 def _without_effect(context: Context) -> list[Reason]:
@@ -107,6 +131,74 @@ def _comes_out_nowhere(context: Context) -> bool:
                 shares.append(float((own[name] != other[name]).mean()) if same_shape else 1.0)
     apart = [share for share in shares if share]
     return bool(apart) and min(apart) >= UNFELT * context.felt
+
+
+def _evaluated_on(context: Context) -> list[Finding]:
+    """Whole numbers that a model is given in calls without gradients, where these differ, nothing that it
+    trains on does, and losses or gradients do: a loss may be made with what it returns (a reference's
+    probabilities, a teacher's)."""
+    if context.rows.filter(pl.col("phase").is_in(("loss", "param_grad")) & is_beyond()).is_empty():
+        return []
+    found = [_evaluated_otherwise(origin, context) for origin in context.origins_of(Stage.DATA)]
+    return [one for one in found[:1] if one is not None and None not in found]
+
+
+def _evaluated_otherwise(origin: Origin, context: Context) -> Finding | None:
+    """Of one input; None where it is of a call that trains, or is not known."""
+    at = next((n for n, (step, _) in enumerate(context.steps) if step == origin.step), None)
+    record, other = origin.target_record, origin.reference_record
+    if at is None or record is None or other is None or not origin.slot.startswith("input"):
+        return None
+    book, reference = context.pair(at, origin.rank)
+    call = book.record_call[record]
+    is_whole = whole_numbers(book, record) is not None and whole_numbers(reference, other) is not None
+    if book.mode[call] != "eval" or book.parent[call] >= 0 or not is_whole:
+        return None
+    said = reason(Stages.EVALUATED_ON, name=origin.slot.partition(".")[2], step=origin.step)
+    return data_finding(
+        headline=said,
+        site=f"call without gradients in step {origin.step}, {origin.slot}",
+        book=book,
+        phase="forward",
+        kinds=(kind_named("wrong_data", EvidenceRank.STATED, said),),
+        evidence=(said, *origin.evidence),
+        next_note=reason(Stages.SAME_BATCH_FIRST),
+    )
+
+
+def _carried(finding: Finding, context: Context) -> Finding:
+    """The finding, where an input that differs is in one run alone what its model returned a step before: a
+    state that is carried on (of a recurrent layer, a memory), and not in the other run."""
+    at = next((n for n, (step, _) in enumerate(context.steps) if step == finding.step), 0)
+    if finding.headline.code is not Stages.INPUT_DIFFERS or not at:
+        return finding
+    name = str(finding.headline.place("name"))
+    before, books = context.pair(at - 1, finding.rank), context.pair(at, finding.rank)
+    carried = [_returns_input(*pair, f"input.{name}") for pair in zip(before, books, strict=True)]
+    if carried.count(True) != 1:
+        return finding
+    side = "target" if carried[0] else "reference"
+    said = reason(Stages.STATE_RETURNED, name=name, side=side)
+    kind = kind_named("stale_value", EvidenceRank.EVERY_ELEMENT, said, causes=())
+    headline = reason(Stages.STATE_CARRIED, name=name, side=side)
+    return replace(
+        finding,
+        headline=headline,
+        kinds=(kind,),
+        causes=(),
+        evidence=(said, *finding.evidence),
+        next_note=None,
+    )
+
+
+def _returns_input(before: StepView, book: StepView, slot: str) -> bool:
+    """Whether a model is given what it returned in the step before, bit for bit; not where that is one
+    value everywhere."""
+    given_now = {book.digest(row) for _, name, row in root_inputs(book) if name == slot} - {None}
+    roots = {before.record_call[row] for _, _, row in root_inputs(before)}
+    outputs = (r for call in roots for r in before.records(call, "forward"))
+    returned = {before.digest(r) for r in outputs if before.slot[r].startswith("output") and before.norm(r)}
+    return bool(given_now & returned)
 
 
 _WITHOUT_EFFECT = (Stages.BATCH_IN_OTHER_FORM, Stages.INPUT_WITHOUT_EFFECT)

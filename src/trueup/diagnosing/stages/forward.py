@@ -34,7 +34,7 @@ from trueup.types.codes import EvidenceCode, ReplayCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.base import Code
 from trueup.types.codes.kinds import CauseCode
-from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, Origin, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, KindCode, Origin, Stage
 from trueup.types.reason import Reason, reason
 from trueup.types.verdict import Verdict
 
@@ -205,7 +205,7 @@ def finding_of_precision(verdict: Verdict, stage: Stage) -> Finding:
         cause = CauseCode.AUTOCAST_ON_ONE_SIDE if headline.place("autocast") else CauseCode.MODEL_DTYPE
     else:
         cause = _CAUSES.get(headline.code, cause)
-    return _as_recorded(verdict, stage, replace(kind, causes=(Reason(cause),)))
+    return as_recorded(verdict, stage, replace(kind, causes=(Reason(cause),)))
 
 
 def _stage_of(verdict: Verdict) -> Stage:
@@ -221,7 +221,7 @@ _CAUSES: dict[Code, CauseCode] = {
 }
 
 
-def _as_recorded(verdict: Verdict, stage: Stage, kind: Kind) -> Finding:
+def as_recorded(verdict: Verdict, stage: Stage, kind: Kind) -> Finding:
     """What the comparison concluded, as a finding of this kind."""
     return Finding(
         stage=stage,
@@ -253,7 +253,7 @@ def _of_verdict(verdict: Verdict) -> Finding:
     records agree."""
     name, stage = _KNOWN.get(verdict.headline.code, ("constant_argument", Stage.FORWARD))
     kind = kind_named(name, EvidenceRank.STATED, verdict.evidence[0], phase=verdict.phase)
-    return _as_recorded(verdict, stage, kind)
+    return as_recorded(verdict, stage, kind)
 
 
 _KNOWN: dict[Code, tuple[str, Stage]] = {
@@ -272,10 +272,14 @@ def _clarity(finding: Finding) -> float:
 def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """One a module: of the first step first, since what differs later may follow; of each step the clearest
     first, among equally clear ones as they ran. Where a setting was tried and explains all of a module's
-    error, what nothing explains stands after it: it may follow, as other random numbers do."""
+    error, what nothing explains stands after it: it may follow, as other random numbers do. So do all other
+    random numbers where a module is in training mode in one run alone: its dropout draws from the same
+    generator."""
     order = {id(f): f.origin.order if f.origin is not None else 0 for f in findings}
     is_known = {id(f): _is_tried(f) or any(kind.rank.is_named for kind in f.kinds[:1]) for f in findings}
     later = {key: any(map(_is_tried, findings)) and not known for key, known in is_known.items()}
+    if any(map(_is_of_mode, findings)):
+        later |= {id(f): True for f in findings if any(k.name is KindCode.RANDOMNESS for k in f.kinds[:1])}
     first: dict[str | None, Finding] = {}
     for finding in sorted(findings, key=lambda f: (f.step or 0, later[id(f)], -_clarity(f), order[id(f)])):
         known = first.get(finding.module)
@@ -285,6 +289,12 @@ def _ordered(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
             also = reason(Stages.ALSO_AT, site=finding.site or "", phase=finding.phase or "")
             first[finding.module] = replace(known, evidence=(*known.evidence, also))
     return tuple(first.values())
+
+
+def _is_of_mode(finding: Finding) -> bool:
+    """Whether a module is in training mode in one run alone."""
+    headline = finding.headline
+    return headline.code is Stages.SETTING_DIFFERS and headline.place("name") == "training"
 
 
 def _is_tried(finding: Finding) -> bool:
@@ -327,6 +337,8 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
     if stream is not None and origin.phase == "param_grad":
         return stream  # gradients of other numbers of microbatches
     if data is not None and data.status is StageStatus.FAILED:
+        if any(one.headline.code is VerdictCode.CALLS_WITH_GRADIENTS for one in data.findings):
+            return reason(Stages.FOLLOWS, stage=Stage.DATA.value)
         fed = origin.module == "" and (origin.slot.startswith("input") or origin.phase == "loss")
         of_rows = origin.phase in ("backward", "param_grad") and any(map(_has_other_rows, data.findings))
         if fed or of_rows or origin.stage in (Stage.LOSS, Stage.DATA):
@@ -397,7 +409,8 @@ def _is_in_place_of(headline: Reason, origin: Origin, context: Context) -> bool:
         return False
     book = context.pair(0, origin.rank)[0 if of_target else 1]
     known = evidence.target if of_target else evidence.reference
-    digests = {book.digest(row) for _, slot, row in root_inputs(book) if slot == given}
+    outermost = (r for r, call in enumerate(book.record_call) if book.parent[call] < 0)
+    digests = {book.digest(r) for r in outermost if (book.phase[r], book.slot[r]) == ("forward", given)}
     return known is not None and known.digest is not None and known.digest in digests
 
 

@@ -81,6 +81,9 @@ class EvidenceCode(Code):
     NONE_BEYOND = "evidence.none_beyond"
     NO_OTHER = "evidence.no_other"
     OTHERS = "evidence.others"
+    GIVEN_WITHOUT_GRADIENTS = "evidence.given_without_gradients"
+    """``side`` has ``total`` more calls with gradients; ``num`` of them are given what a call of the other
+    run without gradients is"""
     # what was compared
     COMPARED = "evidence.compared"
     COMPARED_AND_AGREE = "evidence.compared_and_agree"

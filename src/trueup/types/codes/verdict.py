@@ -73,6 +73,8 @@ class VerdictCode(Code):
     CASTS_DIFFER = "verdict.casts_differ"
     """``function`` of both programs differs in its casts alone; ``dtype``: the coarser of what it makes"""
     MICROBATCHES_DIFFER = "verdict.microbatches_differ"
+    CALLS_WITH_GRADIENTS = "verdict.calls_with_gradients"
+    """``num`` more calls of the model have gradients in ``side``; the other makes one at least without"""
     # undecided
     LOSS_CODE_DIFFERS = "verdict.loss_code_differs"
     """the loss of the same results is another by more than float32 rounds, and ``function`` differs"""
@@ -108,6 +110,7 @@ class NextCode(Code):
     ALIGN_PRECISION = "next.align_precision"
     MERGE_MICROBATCHES = "next.merge_microbatches"
     ALIGN_MICROBATCHES = "next.align_microbatches"
+    ALIGN_NO_GRAD = "next.align_no_grad"
     CAPTURE_SAME_PHASES = "next.capture_same_phases"
     CAPTURE_SAME_OPTIONS = "next.capture_same_options"
     CHECK_TRAINING = "next.check_training"

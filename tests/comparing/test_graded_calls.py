@@ -1,0 +1,73 @@
+"""Calls of a model that have gradients in one run alone."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.torch
+
+from torch import nn  # noqa: E402
+
+import trueup  # noqa: E402
+from trueup.comparing.run import compare  # noqa: E402
+from trueup.diagnosing.pipeline import diagnose  # noqa: E402
+from trueup.types.codes import EvidenceCode, NextCode, VerdictCode  # noqa: E402
+from trueup.types.finding import Stage  # noqa: E402
+from trueup.types.status import Outcome  # noqa: E402
+
+VALUES = frozenset({"module", "parameter", "labels", "configuration"})
+DRAW = torch.Generator().manual_seed(1)
+IDS = torch.randint(20, (6, 4, 5), generator=DRAW)
+
+
+def trained(folder: Path, *, graded: bool = False, detached: bool = False, again: int = 0) -> Path:
+    """Each step reads what the model makes of another batch, with gradients or without."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(20, 8), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 20))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    with trueup.Tracer(folder, level="L0", steps="0-1", store_values_of=VALUES):
+        for step in range(3):
+            with nullcontext() if graded else torch.no_grad():
+                other = model(IDS[2 * step + 1 - again]).logsumexp(-1).mean()
+            if detached:
+                other = other.detach()
+            loss = (model(IDS[2 * step]).logsumexp(-1) - 0.5 * other).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return folder
+
+
+@pytest.mark.parametrize("again", [0, 1], ids=["another batch", "the batch trained on"])
+def test_no_grad_of_one_run_is_told(again: int, tmp_path: Path) -> None:
+    without, graded = (trained(tmp_path / str(way), graded=way, again=again) for way in (False, True))
+    for sides, side in (((graded, without), "target"), ((without, graded), "reference")):
+        verdict = compare(*sides).verdict
+        assert verdict.headline.code is VerdictCode.CALLS_WITH_GRADIENTS
+        assert verdict.headline.place("side") == side
+        assert verdict.headline.number("num") == 2
+        assert verdict.evidence[0].code is EvidenceCode.GIVEN_WITHOUT_GRADIENTS
+        assert 1 <= verdict.evidence[0].number("num") <= verdict.evidence[0].number("total") == 2
+        assert verdict.next is not None
+        assert verdict.next.code is NextCode.ALIGN_NO_GRAD
+        assert verdict.outcome is Outcome.DIFFER
+    found = diagnose(graded, without, output=tmp_path / "out")
+    assert found.findings[0].headline.code is VerdictCode.CALLS_WITH_GRADIENTS
+    assert [one.stage for one in found.findings if one.stage is not Stage.CONFIG] == [Stage.DATA]
+
+
+def test_a_result_that_is_detached_afterwards_is_no_difference(tmp_path: Path) -> None:
+    """Twin: the same graph is made and thrown away, so that losses and gradients are the same."""
+    without = trained(tmp_path / "without")
+    detached = trained(tmp_path / "detached", graded=True, detached=True)
+    assert compare(detached, without).verdict.outcome is not Outcome.DIFFER
+
+
+def test_another_batch_is_no_call_with_gradients(tmp_path: Path) -> None:
+    """Twin: as many calls with gradients, of another batch."""
+    runs = [trained(tmp_path / str(again), graded=True, again=again) for again in (0, 1)]
+    assert compare(*runs).verdict.headline.code is not VerdictCode.CALLS_WITH_GRADIENTS
