@@ -276,7 +276,10 @@ def test_norms_and_digests_of_later_versions(tmp_path: Path) -> None:
     ("base", "site"),
     [
         ("Aten_native_layer_norm.default_0", "torch.ops.aten.native_layer_norm.default"),
-        ("Aten__native_batch_norm_legit_functional.default_12", "_native_batch_norm_legit_functional.default"),
+        (
+            "Aten__native_batch_norm_legit_functional.default_12",
+            "_native_batch_norm_legit_functional.default",
+        ),
         ("MyModule_0", "Module.MyModule"),
         ("decoder.norm2_3", "Module.decoder.norm2"),
         ("My_net_v2_1", "Module.My_net_v2"),

@@ -171,9 +171,7 @@ def _ids_beyond(rows: Rows) -> list[Reason]:
         if len(over) == 1:
             ((side, value),) = over.items()
             module = names[codes[row]]
-            found.append(
-                reason(EvidenceCode.ID_BEYOND, side=side, value=value, module=module, size=sizes[0])
-            )
+            found.append(reason(EvidenceCode.ID_BEYOND, side=side, value=value, module=module, size=sizes[0]))
     return found
 
 

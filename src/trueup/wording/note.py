@@ -127,8 +127,8 @@ PHRASES = {
         samples=({"what": "step", "target": 0, "reference": 1},),
     ),
     Is.ONE_RANK_EACH: Phrase(
-        sentence="rank {target} of the target is compared with rank {reference} of the reference, the only one "
-        "of either: without a process group ptdbg_ascend takes the number of the process",
+        sentence="rank {target} of the target is compared with rank {reference} of the reference, the only "
+        "one of either: without a process group ptdbg_ascend takes the number of the process",
         samples=({"target": 0, "reference": 24117},),
     ),
     Is.ONE_RUN: Phrase(

@@ -435,7 +435,7 @@ PHRASES = {
         "trueup capture --preset diagnose --level mix --steps {step} -o RUN -- {command}",
     ),
     Next.CAPTURE_STATISTICS: _to_do(
-        'capture both runs again with statistics (msprobe: "summary_mode": "statistics"): they say by how much'
+        'capture both again with statistics (msprobe: "summary_mode": "statistics"): they say by how much'
     ),
     Next.CAPTURE_VALUES: _to_do(
         "for both runs, to see which elements differ",

@@ -42,9 +42,7 @@ def _undecided(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
             harmless += [row] if exchanged[row] else []  # in other buckets: what comes of it is compared
         else:
             other_bits = metrics.known_bits[row] and not metrics.bits_equal[row]
-            reasons[row] = Reason(
-                RecordCode.DIGESTS_DIFFER if other_bits else RecordCode.NO_COMMON_EVIDENCE
-            )
+            reasons[row] = Reason(RecordCode.DIGESTS_DIFFER if other_bits else RecordCode.NO_COMMON_EVIDENCE)
     return judgement.at(np.array(harmless, np.int64), bracketable=True, why=reasons)
 
 
