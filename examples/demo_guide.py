@@ -29,6 +29,7 @@ def main() -> int:
     began = time.perf_counter()
     os.chdir(ROOT)  # the programs that are named in commands lie below it, beside the same Python
     os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # two small programs at a time: more threads only wait
     shutil.rmtree(OUT, ignore_errors=True)
     OUT.mkdir(parents=True)
     _settings("reference", weight_decay=0.01)
