@@ -33,22 +33,39 @@ is checked is in `examples/guide`: a MindFormers configuration that violates man
 `trueup check TARGET REFERENCE` looks at every row at once ([check.md](check.md)). The verdict has two parts:
 whether both describe the same training, and whether the guide's recommendations are followed. Here the rows
 are asked one by one, with `--only`; `--all` shows a row on which both sides agree.
-[guide-rows.md](guide-rows.md) names the test that proves each row.
+[guide-rows.md](guide-rows.md) names the test that proves each row. Lines are {WIDTH} columns wide
+(`export COLUMNS={WIDTH}`); in a narrower terminal they are broken earlier.
+"""
+WHOLE = f"check {WITH_ENVIRONMENT}"
+SHOWN_OF_WHOLE = 12
+"""lines of the check of all rows that the page shows"""
+CONTENTS = """## Contents
 
-```console
-$ trueup check {WITH_ENVIRONMENT}
-```
+1. [Overview](#overview): which command for which problem
+2. [Checklist](#checklist): network structure, mixture of experts, optimizer, weights, mixed precision,
+   parallel strategy, other rows, randomness
+3. [Accuracy debugging tools](#accuracy-debugging-tools): dumps of MindSpore, weights
+4. [Generalized process](#generalized-process): the order of the stages
+5. [Stage 1: pre-training preparation](#stage-1-pre-training-preparation): parameters, weights, data
+   (with the guide's appendix), randomness
+6. [Stage 2: basic problem identification](#stage-2-basic-problem-identification): steps 1 and 2
+7. [Stage 3: long and stable training](#stage-3-long-and-stable-training): learning rate 0, repeats, scenario
+   expansion
+8. [Accuracy standard for migrated models](#accuracy-standard-for-migrated-models)
+9. [Case details](#case-details)
 
-## Contents
+## Overview
 
-1. [Checklist](#checklist): network structure, mixture of experts, optimizer, weights, mixed precision,
-   parallel strategy, other rows
-2. [Accuracy debugging tools](#accuracy-debugging-tools): dumps of MindSpore, weights
-3. [Stage 1: pre-training preparation](#stage-1-pre-training-preparation): parameters, weights, data
-4. [Stage 2: basic problem identification](#stage-2-basic-problem-identification): steps 1 and 2
-5. [Stage 3: long and stable training](#stage-3-long-and-stable-training): learning rate 0, repeats
-6. [Accuracy standard for migrated models](#accuracy-standard-for-migrated-models)
-7. [Case details](#case-details)
+The guide's common problems, and what answers each.
+
+| problem | command |
+|---|---|
+| does not converge, or poorly: [checklist](#checklist), first | `trueup check`, `trueup diagnose` |
+| runs away, or differs, late: [stage 3](#stage-3-long-and-stable-training) | `trueup curves` |
+| overflow, NaN: [check-run.md](check-run.md) | `trueup capture --task overflow_check` |
+| does not fit the benchmark: [stage 2](#stage-2-basic-problem-identification) | `trueup diagnose` |
+| is it noise? [Repeats](#benchmark-error-confirmation) of the reference | `trueup curves`, `trueup noise` |
+| downstream tasks: [standard](#accuracy-standard-for-migrated-models) | `trueup accept --eval` |
 """
 STAGES = f"""The runs and logs below are small ones that the tests keep, with one fault each.
 
@@ -202,6 +219,15 @@ CHAPTERS: dict[str, tuple[Asked, ...]] = {
             commands=(f"compare-weights {RUNS}/two-at-once {RUNS}/reference",),
         ),
     ),
+    "Generalized process": (
+        Asked(
+            row="The order of the stages",
+            said="Where the checklist is in order and the problem remains: a small model on one device "
+            "(stage 1), steps 1 and 2 (stage 2), the long run (stage 3). `trueup diagnose TARGET REFERENCE` "
+            "goes through data, weights, forward, loss, backward, reduction, optimizer and next step in this "
+            "order and says at which one the runs diverge ([diagnose.md](diagnose.md)).",
+        ),
+    ),
     "Stage 1: pre-training preparation": (
         Asked(
             row="Aligning parameters",
@@ -212,10 +238,13 @@ CHAPTERS: dict[str, tuple[Asked, ...]] = {
         ),
         Asked(
             row="Weight conversion",
-            said="Names, fused matrices, layouts; `--like` writes the plan for a port that nobody "
-            "described yet.",
-            commands=("convert-weights SRC DST --from hf-llama --to mindformers-llama-fused --num-heads 32",),
-            shown=False,
+            said="Names, fused matrices, layouts: `--to mindformers-mcore-1.7`, `--to megatron` and others "
+            "([weights.md](weights.md)); `--like` writes the plan for a port that nobody described yet. "
+            "Here the initial weights of a captured run, as MindSpore names them.",
+            commands=(
+                f"convert-weights {RUNS}/reference {MADE}/weights.ckpt --to mindspore",
+                f"compare-weights {MADE}/weights.ckpt {RUNS}/reference",
+            ),
         ),
         Asked(
             row="The same data at every step (appendix)",
@@ -306,6 +335,19 @@ CHAPTERS: dict[str, tuple[Asked, ...]] = {
     ),
     "Case details": (
         Asked(
+            row="Problem phenomenon",
+            said="A loss about 0.1 higher late in the run: the log under "
+            "[loss varies greatly in the later stages](#loss-varies-greatly-in-the-later-stages) has one.",
+        ),
+        Asked(
+            row="Problem location process",
+            said="The checklist; [step 1's loss](#comparison-of-step-1-losses); "
+            "[local norms](#local-norms-of-step-1), which differ at the embedding; "
+            "[the optimizer](#optimizer-computation); [learning rate 0](#weights-not-updated); "
+            "[the long run](#loss-varies-greatly-in-the-later-stages); "
+            "[repeats of the reference](#benchmark-error-confirmation).",
+        ),
+        Asked(
             row="The case with real programs",
             said="`make demo-migration` tells it with a PyTorch program and its MindSpore port: embedding "
             "in another dtype, "
@@ -327,7 +369,10 @@ def page() -> str:
     """The complete page."""
     unpack()
     shutil.rmtree(DOCS.parent / MADE, ignore_errors=True)
-    parts = [HEAD, "## Checklist", *_checklist(), "## Stages\n", STAGES, *_chapters()]
+    whole = "\n".join(output(WHOLE).splitlines()[:SHOWN_OF_WHOLE])
+    first = f"```console\n$ trueup {WHOLE} | head -n {SHOWN_OF_WHOLE}\n{whole}\n```\n"
+    runs = ("## Runs used below\n", STAGES)
+    parts = [HEAD, first, CONTENTS, "## Checklist", *_checklist(), *runs, *_chapters()]
     return "\n".join(parts).rstrip("\n") + "\n"
 
 

@@ -15,17 +15,23 @@ import sys
 import time
 from pathlib import Path
 
+from trueup.cli.app import run
+
 ROOT = Path(__file__).resolve().parent.parent
 OUT = Path("out") / "demo-guide"
 TRAIN = "python examples/train_gpt.py --settings {settings} --steps {steps} --length {length}"
-LONG = {"steps": 1000, "length": 16}
+LONG = TRAIN + " --layers 1"
+"""the smallest model of this code: a thousand steps in seconds"""
 
 
 def main() -> int:
     """Walk through the stages; 1 where one does not end as it should."""
     began = time.perf_counter()
-    shutil.rmtree(ROOT / OUT, ignore_errors=True)
-    (ROOT / OUT).mkdir(parents=True)
+    os.chdir(ROOT)  # the programs that are named in commands lie below it, beside the same Python
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # two small programs at a time: more threads only wait
+    shutil.rmtree(OUT, ignore_errors=True)
+    OUT.mkdir(parents=True)
     _settings("reference", weight_decay=0.01)
     _settings("target", weight_decay=0.1)
     ends = [*_checklist(), *_first_steps(), *_long_run()]
@@ -58,18 +64,23 @@ def _first_steps() -> list[bool]:
 
 def _long_run() -> list[bool]:
     _say("3. Long run", "The eps is set right in the code. Do a thousand steps agree?")
-    for name in ("reference", "target"):
-        program = TRAIN.format(settings=f"{OUT}/{name}.yaml", **LONG)
-        print(f"\n$ {program} > {OUT}/{name}.log", flush=True)
-        with (ROOT / OUT / f"{name}.log").open("w") as log:
-            subprocess.run([sys.executable, *shlex.split(program)[1:]], cwd=ROOT, stdout=log, check=True)
+    trained = [_trained(name) for name in ("reference", "target")]  # at the same time
+    ends = [process.wait() == 0 for process in trained]
     logs = f"{OUT}/target.log --reference {OUT}/reference.log"
-    return [_run(f"trueup curves {logs} --assume weights,settings,randomness -o {OUT}/curves") == 0]
+    return [*ends, _run(f"trueup curves {logs} --assume weights,settings,randomness -o {OUT}/curves") == 0]
+
+
+def _trained(name: str) -> subprocess.Popen[bytes]:
+    """The long run of one side, begun."""
+    program = LONG.format(settings=f"{OUT}/{name}.yaml", steps=1000, length=16)
+    print(f"\n$ {program} > {OUT}/{name}.log &", flush=True)
+    with (OUT / f"{name}.log").open("w") as log:
+        return subprocess.Popen([sys.executable, *shlex.split(program)[1:]], stdout=log)
 
 
 def _settings(name: str, *, weight_decay: float) -> None:
     lines = ("learning_rate: 0.001", f"weight_decay: {weight_decay}", "clip_grad: 1.0")
-    (ROOT / OUT / f"{name}.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (OUT / f"{name}.yaml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _say(title: str, sentence: str) -> None:
@@ -77,11 +88,14 @@ def _say(title: str, sentence: str) -> None:
 
 
 def _run(command: str) -> int:
-    """Run a command as it is shown; its exit status."""
+    """Run a command as it is shown, here where it needs no process of its own; its exit status."""
     print(f"\n$ {command}", flush=True)
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    program = [sys.executable, "-m", *shlex.split(command)]
-    return subprocess.run(program, cwd=ROOT, env={**os.environ, "PATH": path}, check=False).returncode
+    words = shlex.split(command)
+    if words[1] == "capture":
+        return subprocess.run([sys.executable, "-m", *words], check=False).returncode
+    ended = run(words[1:])
+    sys.stdout.flush()
+    return ended
 
 
 if __name__ == "__main__":

@@ -106,10 +106,10 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Bytes (batch, tokens) to logits (batch, tokens, 256)."""
 
-    def __init__(self) -> None:
+    def __init__(self, layers: int = LAYERS) -> None:
         super().__init__()
         self.embed = nn.Embedding(256, HIDDEN)
-        self.layers = nn.ModuleList(Block() for _ in range(LAYERS))
+        self.layers = nn.ModuleList(Block() for _ in range(layers))
         self.norm = RMSNorm(HIDDEN)
         self.head = nn.Linear(HIDDEN, 256, bias=False)
 
@@ -146,6 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--length", type=int, default=LENGTH, help="tokens of a sequence")
+    parser.add_argument("--layers", type=int, default=LAYERS, help="blocks of the model")
     parser.add_argument("--settings", type=Path, metavar="FILE", help="lines of name: value")
     parser.add_argument(
         "--fault", choices=FAULTS, default="none", help="; ".join(f"{k}: {v}" for k, v in FAULTS.items())
@@ -153,7 +154,7 @@ def main() -> None:
     args = parser.parse_args()
     text = torch.frombuffer(bytearray("\n".join(topics.values()).encode()), dtype=torch.uint8).long()
     torch.manual_seed(1234)
-    model = GPT()
+    model = GPT(args.layers)
     plant(model, args.fault)
     settings = settings_of(args.settings, args.fault)
     optimizer = torch.optim.AdamW(

@@ -13,9 +13,9 @@ import pytest
 
 from tests.importers.dumps import rows
 from trueup.comparing.run import compare
-from trueup.errors import TraceError
+from trueup.errors import NothingCompared, TraceError
 from trueup.importers import open_trace
-from trueup.types.codes import VerdictCode
+from trueup.types.codes import NoteCode, VerdictCode
 from trueup.types.reason import read_reason
 
 LINES: list[list[Any]] = [
@@ -270,6 +270,70 @@ def test_norms_and_digests_of_later_versions(tmp_path: Path) -> None:
     other = [*of_eight[:6], "f" * 32, 3.5]
     assert compared(tmp_path, [of_eight], [of_eight])["headline_reason"]["code"] == "verdict.bit_identical"
     assert compared(tmp_path, [other], [of_eight])["headline_reason"]["code"] == "verdict.agree"
+
+
+@pytest.mark.parametrize(
+    ("base", "site"),
+    [
+        ("Aten_native_layer_norm.default_0", "torch.ops.aten.native_layer_norm.default"),
+        (
+            "Aten__native_batch_norm_legit_functional.default_12",
+            "_native_batch_norm_legit_functional.default",
+        ),
+        ("MyModule_0", "Module.MyModule"),
+        ("decoder.norm2_3", "Module.decoder.norm2"),
+        ("My_net_v2_1", "Module.My_net_v2"),
+        ("Module_Linear_4", "Module.Linear"),
+        ("NPU_npu_rms_norm_0", "torch_npu.npu_rms_norm"),
+    ],
+)
+def test_names_of_operators_and_of_modules_dumped_whole(tmp_path: Path, base: str, site: str) -> None:
+    leaf = [1, [], "torch.float32", [2], [1.0, 0.0, 0.5]]
+    lines: list[list[Any]] = [[f"{base}_forward_input.0", *leaf], [f"{base}_backward_output.0", *leaf]]
+    tables = open_trace(write(tmp_path / "api_stack_dump.pkl", lines)).read(0, 0)
+    assert {name.endswith(site) for name in tables.calls["name"]} == {True}
+    assert [len(rows(tables, tables.calls["name"][0], phase=p)) for p in ("forward", "backward")] == [1, 1]
+
+
+def with_digests(*changed: int) -> list[list[Any]]:
+    """The layers' lists as ``summary_mode="md5"`` writes them, some with other bits."""
+    lines = linear_lines()
+    for at, line in enumerate(lines):
+        line[2], line[5] = f"{at + (1000 if at in changed else 0):032x}", []
+    return lines
+
+
+def test_digests_alone(tmp_path: Path) -> None:
+    assert compared(tmp_path / "same", with_digests(), with_digests())["headline_reason"]["code"] == (
+        "verdict.bit_identical"
+    )
+    for name, changed, outside in (("last", (7, 8), 2), ("inside", (5,), 1)):
+        found = compared(tmp_path / name, with_digests(*changed), with_digests())
+        headline = read_reason(found, "headline")
+        assert (found["outcome"], headline.code) == ("undecided", VerdictCode.NOT_BRACKETED)
+        assert headline.number("digests") == outside
+        assert found["evidence_reasons"][0]["parts"][0]["code"] == "record.digests_differ"
+
+
+def test_the_step_above_the_version_of_the_tool(tmp_path: Path) -> None:
+    for step in (0, 3):
+        write(tmp_path / f"step{step}/ptdbg_dump_v2.0/rank0/api_stack_dump.pkl")
+    assert open_trace(tmp_path).steps() == {0: [0], 3: [0]}
+
+
+def test_a_rank_that_is_the_number_of_a_process(tmp_path: Path) -> None:
+    def dumped(name: str, *ranks: int) -> Path:
+        for rank in ranks:
+            write(tmp_path / name / f"ptdbg_dump_v5.0/step0/rank{rank}/api_stack_dump.pkl")
+        return tmp_path / name
+
+    cpu, npu, two = dumped("cpu", 24117), dumped("npu", 0), dumped("two", 0, 1)
+    found = compare(npu, cpu)
+    assert found.verdict.outcome.value == "agree"
+    assert NoteCode.ONE_RANK_EACH in {note.code for note in found.content.notes}
+    assert NoteCode.ONE_RANK_EACH not in {note.code for note in compare(npu, npu).content.notes}
+    with pytest.raises(NothingCompared, match="--target-rank"):
+        compare(two, cpu)
 
 
 def test_one_extreme_alone_decides_nothing(tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ from hypothesis import given, settings
 from tests.weights.made import CKPT, numbered, weight_sets, weights_of
 from trueup.errors import ConfigError, NothingCompared
 from trueup.weights.comparing import PairStatus, WeightPair, compare_weights
+from trueup.weights.layouts import Heads
+from trueup.weights.pairing import most_common
 from trueup.weights.weight_set import MemoryWeights
 
 
@@ -126,3 +128,22 @@ def test_nothing_compared_is_a_failure() -> None:
         compare_weights(
             MemoryWeights({"a": arrays["a"].astype(np.complex64)}), MemoryWeights({"a": arrays["a"]})
         )
+
+
+def test_names_that_most_weights_share_do_not_keep_maps_from_the_rest() -> None:
+    """MindSpore's names of a linear layer are PyTorch's; those of an embedding and a norm are not."""
+    rng = np.random.default_rng(2)
+    linear = {f"layers.{at}.fc.weight": rng.standard_normal((3, 2)).astype(np.float32) for at in range(5)}
+    others = {"emb": rng.standard_normal((4, 2)).astype(np.float32), "ln": np.ones(2, np.float32)}
+    torch_side = MemoryWeights(
+        {**linear, "emb.weight": others["emb"], "ln.weight": others["ln"], "ln.bias": others["ln"]}
+    )
+    mindspore = MemoryWeights(
+        {**linear, "emb.embedding_table": others["emb"], "ln.gamma": others["ln"], "ln.beta": others["ln"]}
+    )
+    renamed, told = most_common(mindspore, torch_side, Heads())
+    assert told
+    comparison = compare_weights(mindspore, renamed)
+    assert (len(comparison.pairs), comparison.exit_code()) == (8, 0)
+    extra = MemoryWeights({**linear, "own.weight": others["emb"]})
+    assert most_common(extra, torch_side, Heads())[1] == "", "what no map knows stays"

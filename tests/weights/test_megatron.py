@@ -30,6 +30,10 @@ from trueup.weights.weight_set import MemoryWeights, WeightSet
 from trueup.weights.writing import write_weights
 
 pytestmark = pytest.mark.torch
+HF_LAYER = (
+    *("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj"),
+    *("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm"),
+)
 
 
 def assert_holds(found: WeightSet, model: dict[str, Tensor]) -> None:
@@ -429,3 +433,120 @@ def test_a_matrix_of_another_size_is_not_padded() -> None:
     reference = MemoryWeights({"a.linear_fc1.weight": np.ones((50, 4)), "b": np.ones(2)})
     (pair, _) = compare_weights(target, reference).pairs
     assert pair.status is PairStatus.UNDECIDED
+
+
+def shared_ranks(folder: Path, model: dict[str, Any], *, tensor: int = 2, split: int = 1) -> Path:
+    """Written with an ``expert_tensor_parallel_size`` of its own: tensor ranks are expert ranks at once, and
+    an expert is in ``split`` parts."""
+    size = tensor // split
+    made.write(folder, model, Layout(tensor=tensor, expert=size), experts=4)
+    for file in sorted(folder.rglob("model_optim_rng.pt")):
+        rank, expert = (int(part) for part in file.parent.name.split("_")[2:4])
+        if rank // split != expert:
+            file.unlink()
+            continue
+        state = torch.load(file, weights_only=False)
+        state["args"].expert_tensor_parallel_size = split
+        for name in [one for one in state["model"] if "local_experts" in one and "_extra" not in one]:
+            number = int(name.split("local_experts.")[1].partition(".")[0]) + expert * (4 // size)
+            local = name.partition("local_experts.")
+            whole = model[f"{local[0]}local_experts.{number}.{local[2].partition('.')[2]}"]
+            state["model"][name] = made.part_of(name, whole, rank % split, split)
+        torch.save(state, file)
+    return folder
+
+
+@pytest.mark.parametrize(("tensor", "split"), [(2, 1), (4, 2), (4, 1)])
+def test_tensor_ranks_that_are_expert_ranks_at_once(tensor: int, split: int, tmp_path: Path) -> None:
+    model = made.whole_model(experts=4)
+    folder = shared_ranks(tmp_path / "run", model, tensor=tensor, split=split)
+    assert_holds(open_weights(folder), model)
+    last = sorted(folder.rglob("model_optim_rng.pt"))[-1]
+    last.unlink()
+    with pytest.raises(WeightsError, match=f"tensor rank {tensor - 1}"):
+        open_weights(folder)
+
+
+def test_a_part_that_is_missing_among_expert_ranks(tmp_path: Path) -> None:
+    folder = made.write(tmp_path / "run", made.whole_model(experts=4), Layout(tensor=2, expert=2), experts=4)
+    (folder / "iter_0000100/mp_rank_01_001/model_optim_rng.pt").unlink()
+    with pytest.raises(WeightsError, match="tensor rank 1, stage 0, expert rank 1"):
+        open_weights(folder)
+
+
+@pytest.mark.parametrize(("tokenizer", "rows"), [("HuggingFaceTokenizer", 50), ("NullTokenizer", 51)])
+def test_rows_that_both_sides_call_padding(tokenizer: str, rows: int, tmp_path: Path) -> None:
+    """Padding is initialized at random, by tensor rank: nothing of the model."""
+    model = made.whole_model()
+
+    def written(name: str, changed: int | None) -> Any:
+        own = {key: value.clone() for key, value in model.items()}
+        if changed is not None:
+            own["output_layer.weight"][changed] += 1
+        folder = made.write(tmp_path / name, own, Layout())
+        for file in folder.rglob("model_optim_rng.pt"):
+            state = torch.load(file, weights_only=False)
+            state["args"].tokenizer_type = tokenizer
+            torch.save(state, file)
+        return open_weights(folder)
+
+    plain = written("plain", None)
+    for changed, status, padding in (
+        (None, PairStatus.EQUAL, 0),
+        (rows, PairStatus.EQUAL, made.PADDED - rows),
+        (rows - 1, PairStatus.DIFFERENT, made.PADDED - rows),
+    ):
+        pairs = {pair.name: pair for pair in compare_weights(written(f"t{changed}", changed), plain).pairs}
+        found = pairs["output_layer.weight"]
+        assert (found.status, found.padding) == (status, padding)
+        assert pairs["embedding.word_embeddings.weight"].padding == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("holder", "states"),
+    [
+        ("model.", ("optim.state.0.exp_avg", "optim.param_groups.lr")),
+        ("app.model.", ("app.optim.state.head.weight.exp_avg",)),
+        ("", ("optimizer.state.head.weight.exp_avg", "train_state.step", "dataloader.dp_rank_0")),
+        ("state_dict.model.", ("optimizer_states.0.state.0.exp_avg", "lr_schedulers.0.last")),
+        ("model.module.", ("optimizers.0.state.x.exp_avg_sq", "rng_state")),
+    ],
+)
+def test_what_is_saved_beside_the_model_is_no_weight(
+    holder: str, states: tuple[str, ...], tmp_path: Path
+) -> None:
+    weights = {
+        "emb.weight": torch.ones(3),
+        "optimizer_gate.weight": torch.ones(2),
+        "head.weight": torch.ones(1),
+    }
+    saved = {f"{holder}{name}": value for name, value in weights.items()} | dict.fromkeys(
+        states, torch.ones(4)
+    )
+    dcp.save(saved, checkpoint_id=tmp_path / "dist", no_dist=True)
+    assert set(open_weights(tmp_path / "dist").table) == set(weights)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_names_that_a_family_begins_with_model_stay(tmp_path: Path) -> None:
+    names = [f"model.layers.{at}.{one}.weight" for at in range(2) for one in HF_LAYER]
+    saved = dict.fromkeys(["model.embed_tokens.weight", *names, "model.norm.weight"], torch.ones(2))
+    for holder in ("", "model."):
+        state = {f"{holder}{name}": value for name, value in saved.items()} | {
+            "optim.state.0.exp_avg": torch.ones(1)
+        }
+        dcp.save(state, checkpoint_id=tmp_path / f"dist{holder}", no_dist=True)
+        assert set(open_weights(tmp_path / f"dist{holder}").table) == set(saved)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_experts_saved_one_by_one_are_paired(tmp_path: Path) -> None:
+    name = "decoder.layers.{layer}.mlp.experts.{kind}.{expert}.linear_fc2.weight"
+    places = [(layer, expert) for layer in range(2) for expert in range(3)]
+    values = {place: torch.full((2, 2), float(number)) for number, place in enumerate(places)}
+    saved = {name.format(layer=at, kind="experts", expert=e): value for (at, e), value in values.items()}
+    dcp.save(saved, checkpoint_id=tmp_path / "dist", no_dist=True)
+    found = open_weights(tmp_path / "dist")
+    local = {name.format(layer=at, kind="local_experts", expert=e): v for (at, e), v in values.items()}
+    assert_holds(found, local)

@@ -239,3 +239,32 @@ def test_heads_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str
     (tmp_path / "config.json").write_text('{"num_attention_heads": 6, "num_key_value_heads": 2}')
     assert convert(tmp_path) == 2
     assert (tmp_path / "out.safetensors.plan.yaml").exists()
+
+
+ROLES = {
+    "self_attn.q_proj": ("att.wq", "mixer.query", "attn.to_q"),
+    "self_attn.k_proj": ("att.wk", "mixer.key", "attn.to_k"),
+    "self_attn.v_proj": ("att.wv", "mixer.value", "attn.to_v"),
+    "self_attn.o_proj": ("att.wo", "mixer.out", "attn.to_out"),
+    "mlp.gate_proj": ("ff.w1", "ffn.w_gate", "ff.gate"),
+    "mlp.up_proj": ("ff.w3", "ffn.w_up", "ff.up"),
+    "mlp.down_proj": ("ff.w2", "ffn.w_down", "ff.down"),
+    "input_layernorm": ("n1", "ln_1", "attention_norm"),
+    "post_attention_layernorm": ("n2", "ln_2", "ffn_norm"),
+}
+
+
+@pytest.mark.parametrize("port", range(3))
+def test_equal_shapes_are_paired_by_what_they_are_for(port: int, tmp_path: Path) -> None:
+    """All matrices of a layer are square here; words tell them apart, however they are spelled."""
+    names = {"model.embed_tokens.weight": ("tok.table", "wte.w", "word_embeddings.w")[port]}
+    names["lm_head.weight"] = ("out.kernel", "head.w", "output_layer.w")[port]
+    for layer in range(2):
+        for role, others in ROLES.items():
+            names[f"model.layers.{layer}.{role}.weight"] = f"stack.{layer}.{others[port]}.w"
+    shapes = {name: (6,) if "norm" in name else (6, 6) if "layers" in name else (9, 6) for name in names}
+    write(tmp_path / "source.safetensors", list(shapes.items()), 1)
+    write(tmp_path / "target.safetensors", [(names[name], shapes[name]) for name in shapes], 2)
+    assert convert(tmp_path) == 2
+    plan = read_plan(tmp_path / "out.safetensors.plan.yaml")
+    assert {entry.pieces[0].source: entry.target for entry in plan.entries} == names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +27,9 @@ from trueup.store.same_rows import MASK, POSITION
 from trueup.types.arrays import Bools
 from trueup.types.codes import EvidenceCode
 from trueup.types.reason import Reason, reason
+
+_EMBEDS = re.compile(r"(^|[._])(emb|embed\w*|wte|\w*embeddings?)$", re.IGNORECASE)
+"""names of modules that look ids up, whatever their class is called"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,11 +148,12 @@ def _is_input(rows: Rows, row: int) -> bool:
 
 
 def _ids_beyond(rows: Rows) -> list[Reason]:
-    """Whole numbers given to an embedding that has fewer rows, by one run alone: where both give larger ones
-    each rank holds a part of the vocabulary."""
+    """Whole numbers given to an embedding that has fewer rows, or negative ones, by one run alone: where both
+    give larger ones each rank holds a part of the vocabulary."""
     codes, names = module_column(rows)
     words, types = rows.match.words, rows.of_call("type")
-    embeds = np.array(["embed" in word.lower() for word in words.type] + [False])[types]
+    embeds = np.array(["emb" in word.lower() for word in words.type] + [False])[types]
+    embeds |= np.array([_EMBEDS.search(name) is not None for name in names] + [False])[codes]
     whole = np.array([word.startswith(("int", "uint")) for word in words.dtype] + [False])
     given = rows.paired & rows.phase_is("forward") & rows.slot_starts("input") & embeds
     given &= rows.kind_is("module") & whole[rows.target.dtype] & whole[rows.reference.dtype]
@@ -157,18 +162,16 @@ def _ids_beyond(rows: Rows) -> list[Reason]:
     for row in np.flatnonzero(given).tolist():
         shapes = [words.shape[code] for code in rows.target.shape[tables & (codes == codes[row])].tolist()]
         sizes = [int(shape[0]) for shape in shapes if len(shape) == 2]
-        largest = {
-            side: float(half.statistics["maximum"][row])
+        over = {
+            side: int(value)
             for side, half in (("target", rows.target), ("reference", rows.reference))
+            for word in ("minimum", "maximum")
+            if sizes and ((value := float(half.statistics[word][row])) < 0 or value >= sizes[0])
         }
-        over = [side for side, value in largest.items() if sizes and value >= sizes[0]]
         if len(over) == 1:
-            value = int(largest[over[0]])
-            found.append(
-                reason(
-                    EvidenceCode.ID_BEYOND, side=over[0], value=value, module=names[codes[row]], size=sizes[0]
-                )
-            )
+            ((side, value),) = over.items()
+            module = names[codes[row]]
+            found.append(reason(EvidenceCode.ID_BEYOND, side=side, value=value, module=module, size=sizes[0]))
     return found
 
 

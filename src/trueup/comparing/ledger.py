@@ -98,6 +98,8 @@ class Ledger:
     """of those what the program gives: positions by their name, ``mask of the loss``"""
     not_bracketed: int = 0
     not_bracketed_examples: list[Reason] = field(default_factory=list)
+    digests_differ: int = 0
+    """of the records not bracketed those whose digests alone are known, and differ"""
     awaiting: dict[int, list[Reason]] = field(default_factory=dict)
     """rank -> the records after all that was compared of its last step"""
     followed_well: set[int] = field(default_factory=set)
@@ -200,6 +202,7 @@ class Ledger:
 
     def _not_bracketed(self, records: list[Reason]) -> None:
         self.not_bracketed += len(records)
+        self.digests_differ += sum(record.has(RecordCode.DIGESTS_DIFFER) for record in records)
         self.not_bracketed_examples += records[: _MOST_EXAMPLES - len(self.not_bracketed_examples)]
 
     def _settle(self, rank: int, *, agrees: bool) -> None:

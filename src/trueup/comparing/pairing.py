@@ -12,6 +12,9 @@ from trueup.store.part import TracePart
 from trueup.types.codes import NoteCode
 from trueup.types.reason import Reason, reason
 
+NUMBERS_PROCESSES = "ptdbg_ascend"
+"""source of dumps whose rank is the number of the process where nothing is distributed"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPair:
@@ -42,7 +45,13 @@ def step_pairs(
     pairs = []
     for step, reference_step in steps:
         there = set(have_t.get(step, [])), set(have_r.get(reference_step, []))
-        ranks = (_named_apart(target, reference, "rank", *there, notes) if is_free else []) or _numbers(
+        free_ranks = (
+            _named_apart(target, reference, "rank", *there, notes)
+            or _numbered_by_process(target, reference, *there, notes)
+            if is_free
+            else []
+        )
+        ranks = free_ranks or _numbers(
             *there,
             options.ranks,
             options.target_rank,
@@ -58,8 +67,7 @@ def step_pairs(
         raise NothingCompared(
             f"no step and rank in common. Target {target.path} holds {_describe(have_t)}; reference "
             f"{reference.path} holds {_describe(have_r)}. Capture the same steps on both sides, or "
-            "name one of "
-            "each with --target-step and --reference-step."
+            "name one of each with --target-step and --reference-step, or --target-rank and --reference-rank."
         )
     return pairs, list(dict.fromkeys(notes))
 
@@ -79,6 +87,26 @@ def _named_apart(
         return []
     (one,), (other,) = have_target, have_reference
     notes.append(reason(NoteCode.PAIRED_BY_PATH, what=what, target=one, reference=other))
+    return [(one, other)]
+
+
+def _numbered_by_process(
+    target: TraceSource,
+    reference: TraceSource,
+    have_target: set[int],
+    have_reference: set[int],
+    notes: list[Reason],
+) -> list[tuple[int, int]]:
+    """The only rank of either side, where one side's number may be that of a process: ptdbg_ascend calls the
+    folder of a run on the CPU ``rank24117``."""
+    one_rank_each = all(
+        len({rank for held in side.steps().values() for rank in held}) == 1 for side in (target, reference)
+    )
+    by_process = NUMBERS_PROCESSES in (target.manifest.get("source"), reference.manifest.get("source"))
+    if not (one_rank_each and by_process and have_target and have_reference) or have_target == have_reference:
+        return []
+    (one,), (other,) = have_target, have_reference
+    notes.append(reason(NoteCode.ONE_RANK_EACH, target=one, reference=other))
     return [(one, other)]
 
 

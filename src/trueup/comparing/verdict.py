@@ -625,10 +625,14 @@ def _gap_reasons(gaps: Sequence[SharedGap]) -> list[Reason]:
 def _undecided(ledger: Ledger, runs: Runs) -> Verdict:
     return Verdict(
         outcome=Outcome.UNDECIDED,
-        headline=reason(VerdictCode.NOT_BRACKETED, records=ledger.not_bracketed),
+        headline=reason(
+            VerdictCode.NOT_BRACKETED, records=ledger.not_bracketed, digests=ledger.digests_differ
+        ),
         evidence=tuple(ledger.not_bracketed_examples),
         before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
-        next=runs.to_do(NextCode.READ_UNDECIDED),
+        next=Reason(NextCode.CAPTURE_STATISTICS)
+        if ledger.digests_differ
+        else runs.to_do(NextCode.READ_UNDECIDED),
     )
 
 

@@ -92,12 +92,10 @@ def _closing(comparison: WeightComparison) -> Facts:
 
 def _padding(pair: WeightPair) -> str:
     """Which rows were left out of a comparison."""
-    target, reference = pair.target.shape[0], pair.reference.shape[0]
-    side = "target" if target > reference else "reference"
-    return (
-        f"{pair.name}: compared up to row {min(target, reference):,}; the {side}'s last "
-        f"{count(pair.padding, 'row')} are vocabulary padding"
-    )
+    rows = {"target": pair.target.shape[0], "reference": pair.reference.shape[0]}
+    compared = max(rows.values()) - pair.padding
+    after = [f"{count(num - compared, 'row')} ({side})" for side, num in rows.items() if num > compared]
+    return f"{pair.name}: compared up to row {compared:,}; vocabulary padding follows: {', '.join(after)}"
 
 
 def _unmatched(side: str, names: tuple[str, ...]) -> Fact:

@@ -9,7 +9,7 @@ from pathlib import Path
 from trueup.errors import ConfigError
 from trueup.weights.plan import ConversionPlan, Entry, Values, made
 from trueup.weights.shapes import Shape, made_shape
-from trueup.weights.weight_set import Table, WeightInfo, WeightSet, known
+from trueup.weights.weight_set import Table, WeightInfo, WeightSet, known, rows_of_vocabulary
 
 
 class PlannedWeights:
@@ -23,6 +23,7 @@ class PlannedWeights:
     def __init__(self, plan: ConversionPlan, source: WeightSet) -> None:
         self.path: Path = source.path
         self.remarks: tuple[str, ...] = source.remarks
+        self.vocabulary = rows_of_vocabulary(source)
         self._source = source
         self._entries: dict[str, Entry] = {entry.target: entry for entry in plan.entries}
         if len(self._entries) < len(plan.entries):

@@ -11,7 +11,7 @@ from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.pair import PairMetrics, compare_pair
 from trueup.types.arrays import Array
 from trueup.weights.converting import is_vocabulary
-from trueup.weights.weight_set import WeightInfo, WeightSet, same_bits
+from trueup.weights.weight_set import WeightInfo, WeightSet, rows_of_vocabulary, same_bits
 
 
 class PairStatus(str, Enum):
@@ -46,7 +46,7 @@ class WeightPair:
     metrics: PairMetrics | None = None
     reason: str = ""
     padding: int = 0
-    """rows of vocabulary padding at the end of one side, which were not compared"""
+    """rows of vocabulary padding at the end of the side that has more, which were not compared"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,14 +113,18 @@ def _some(weights: WeightSet) -> str:
 def _pairs(
     names: Sequence[str], target: WeightSet, reference: WeightSet, rtol: float, atol: float
 ) -> Iterator[WeightPair]:
+    said = {rows_of_vocabulary(side) for side in (target, reference)} - {None}
+    vocabulary = said.pop() if len(said) == 1 else None
     for name in names:
         mine, theirs = target.table[name], reference.table[name]
-        padding = _padding(mine, theirs)
+        padding = _padding(mine, theirs, vocabulary)
         status, metrics, reason = PairStatus.UNDECIDED, None, "" if padding else _not_comparable(mine, theirs)
         if not reason:
             actual, expected = target.read(name), reference.read(name)
-            if padding:
-                rows = min(mine.shape[0], theirs.shape[0])
+            if padding and mine == theirs and same_bits(actual, expected):
+                padding = 0  # nothing needs to be left out
+            elif padding:
+                rows = max(mine.shape[0], theirs.shape[0]) - padding
                 actual, expected = actual[:rows], expected[:rows]
             if mine.dtype == theirs.dtype and same_bits(actual, expected):
                 status = PairStatus.EQUAL
@@ -137,13 +141,16 @@ def _pairs(
         )
 
 
-def _padding(target: WeightInfo, reference: WeightInfo) -> int:
-    """Rows that one side of an embedding or output projection has more, where they can only be padding: the
-    larger vocabulary is the smaller one made a multiple of a power of two."""
+def _padding(target: WeightInfo, reference: WeightInfo, vocabulary: int | None) -> int:
+    """Rows at the end of an embedding or output projection that are padding: those after the vocabulary,
+    where a side says it, else rows that one side has more and that can only be some, the larger vocabulary
+    being the smaller one made a multiple of a power of two."""
     one, other = target.shape, reference.shape
     if not one or not other or one[1:] != other[1:] or not is_vocabulary(target.name):
         return 0
     larger, smaller = max(one[0], other[0]), min(one[0], other[0])
+    if vocabulary is not None and vocabulary <= smaller:
+        return larger - vocabulary
     multiple = larger & -larger
     fits = larger - smaller < multiple or (multiple >= _LEAST_MULTIPLE and larger - smaller < _MOST_ROWS)
     return larger - smaller if fits else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from trueup.errors import ConfigError
@@ -41,7 +41,7 @@ class _Plain:
     unread: list[str] = field(default_factory=list)
 
 
-def family_of(table: Table) -> str | None:
+def family_of(table: Collection[str]) -> str | None:
     """The family whose map reads most of ``table``, or None where each leaves more than it reads.
 
     Example:

@@ -7,6 +7,7 @@ parts, so that one weight at a time is read.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,8 @@ class _Sizes:
     tensor: int
     pipeline: int
     expert: int
+    expert_tensor: int | None
+    """into how many parts each expert is cut, where the arguments say it"""
     num_layers: int | None
     num_experts: int | None
     num_chunks: int
@@ -92,6 +95,7 @@ class _Sizes:
             tensor=number("tensor_model_parallel_size") or 1,
             pipeline=number("pipeline_model_parallel_size") or 1,
             expert=number("expert_model_parallel_size") or 1,
+            expert_tensor=number("expert_tensor_parallel_size"),
             num_layers=number("num_layers"),
             num_experts=number("num_experts") or number("num_moe_experts"),
             num_chunks=num_chunks,
@@ -140,6 +144,7 @@ def read_megatron(path: Path, files: Mapping[str, Path]) -> PlannedWeights:
         *_vocabulary_remark(parts[0].weights.arguments),
         *copies,
     )
+    whole.vocabulary = _vocabulary(parts[0].weights.arguments)
     return whole
 
 
@@ -159,10 +164,19 @@ def _without_copies(
     return kept, iter((f"{_OUTPUT} is left out: the last stage's copy of the tied embedding",))
 
 
-def _vocabulary_remark(arguments: Mapping[str, object]) -> Iterator[str]:
+def _vocabulary(arguments: Mapping[str, object]) -> int | None:
+    """Rows of the embedding that are no padding; Megatron's tokenizers without a text add an end of their
+    own to ``--vocab-size``."""
     padded, own = arguments.get("padded_vocab_size"), arguments.get("vocab_size")
-    if isinstance(padded, int) and isinstance(own, int) and own < padded:
-        yield f"the vocabulary of {own:,} is padded to {padded:,} rows"
+    if not isinstance(padded, int) or not isinstance(own, int):
+        return None
+    rows = own + str(arguments.get("tokenizer_type")).startswith("Null")
+    return rows if 0 < rows < padded else None
+
+
+def _vocabulary_remark(arguments: Mapping[str, object]) -> Iterator[str]:
+    if (own := _vocabulary(arguments)) is not None:
+        yield f"the vocabulary of {own:,} is padded to {arguments['padded_vocab_size']:,} rows"
 
 
 def _sizes(part: _Part) -> _Sizes:
@@ -201,10 +215,14 @@ def _check_complete(path: Path, parts: Sequence[_Part]) -> None:
         for stage in range(sizes.pipeline)
         for expert in range(sizes.expert)
     }
+    if _are_shared(sizes, there):
+        cut = sizes.expert_tensor or 1  # Megatron-core counts the parts of an expert first
+        wanted = {
+            (rank % sizes.tensor, stage, rank // cut % sizes.expert)
+            for rank in range(math.lcm(sizes.tensor, cut * sizes.expert))
+            for stage in range(sizes.pipeline)
+        }
     missing = sorted(wanted - there)
-    if sizes.expert > 1 and sizes.tensor > 1:  # ranks are shared: each tensor rank has its own experts
-        held = {(stage, expert) for _, stage, expert in there}
-        missing = sorted(one for one in missing if one[1:] not in held)
     if missing:
         tensor, stage, expert = missing[0]
         raise WeightsError(
@@ -213,6 +231,16 @@ def _check_complete(path: Path, parts: Sequence[_Part]) -> None:
             f"tensor rank {tensor}, stage {stage}, expert rank {expert}; "
             f"found {', '.join(part.name for part in parts)}"
         )
+
+
+def _are_shared(sizes: _Sizes, there: set[tuple[int, int, int]]) -> bool:
+    """Whether tensor ranks are expert ranks at once, so that experts are cut into fewer parts than other
+    weights: in each stage each tensor rank has its own experts."""
+    if sizes.expert == 1 or sizes.tensor == 1:
+        return False
+    if sizes.expert_tensor is not None:
+        return sizes.expert_tensor != sizes.tensor
+    return all(len({expert for tensor, _, expert in there if tensor == rank}) == 1 for rank, _, _ in there)
 
 
 def _entries(path: Path, parts: Sequence[_Part], every: _AllParts) -> Iterator[Entry]:
@@ -225,10 +253,10 @@ def _entries(path: Path, parts: Sequence[_Part], every: _AllParts) -> Iterator[E
             whole = _whole_name(name, part, sizes, starts)
             held.setdefault(whole, {}).setdefault((part.tensor, part.expert), f"{part.name}/{name}")
     for whole in sorted(held, key=_in_order):
-        pieces = held[whole]
-        first = min(expert for _, expert in pieces)  # what other expert ranks hold as well is the same
-        by_rank = [pieces[key] for key in sorted(pieces) if key[1] == first]
-        yield _joined(path, whole, by_rank, every)
+        by_rank: dict[int, str] = {}
+        for (tensor, _), key in sorted(held[whole].items()):
+            by_rank.setdefault(tensor, key)  # what a tensor rank's other expert ranks hold is the same
+        yield _joined(path, whole, list(by_rank.values()), every)
 
 
 def _in_order(name: str) -> tuple[tuple[int, int | str], ...]:

@@ -84,10 +84,10 @@ def _nearness(plan: ConversionPlan, reference: WeightSet, target: WeightSet, nam
 
 
 def most_common(target: WeightSet, reference: WeightSet, heads: Heads) -> tuple[WeightSet, str]:
-    """``reference`` as it is, or where most names are on one side alone, as maps name it."""
+    """``reference`` as it is, or where names are on one side alone and maps pair more, as they name it."""
     common = _num_common(target, reference)
     spelled, told = _other_spellings(target, reference)
-    if told or 2 * common >= max(len(target.table), len(reference.table)):
+    if told or common == min(len(target.table), len(reference.table)):
         return spelled, told
     try:
         renamed, told = renamed_by_map(target, reference, heads)

@@ -8,23 +8,31 @@ names them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from trueup.errors import WeightsError
+from trueup.weights.mapping import family_of
 from trueup.weights.plan import Values
 from trueup.weights.torch_file import checkpoints
 from trueup.weights.weight_set import Table, WeightInfo, checked_dtype, known
 
 METADATA = ".metadata"
-_OTHERS = ("optimizer.", "rng_state", "rerun_state_machine", "chained_")
-_WRAPPER = "module."
-"""before every name where a wrapper of the model was saved, as NeMo does"""
+_STATE = re.compile(
+    r"((app|state|checkpoint)\.)?"
+    r"((optim|optimizers?|optimizer_states?|optim(izer)?_state_dict|(lr_)?schedulers?|opt_param_scheduler"
+    r"|train_state|dataloader|loops)(\.|$)|rng_state|cuda_rng_state|rerun_state_machine|chained_)"
+)
+"""what programs save beside the model: Megatron, FSDP's tutorials, torchtitan, Accelerate, Lightning"""
+_HOLDERS = ("app", "state", "checkpoint", "state_dict", "model_state_dict", "model", "module")
+"""before every name where the model, or a wrapper of it, was saved under a key"""
 _STACKED = re.compile(r"(?P<before>(?:.*\.)?(?:decoder|encoder)\.layers\.)(?P<after>[^\d].*)")
 _EXPERTS = re.compile(r"(?P<before>.*\.mlp\.experts\.)experts\.(?P<after>[^\d].*)")
+_ONE_EXPERT = re.compile(r"(?P<before>.*\.mlp\.experts\.)experts\.(?P<after>\d+\..*)")
+"""where each is saved under a key of its own"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +56,8 @@ class DistributedWeights:
         self.path = path
         self._file = checkpoints().DistributedCheckpoint(path)
         tensors: dict[str, tuple[str, tuple[int, ...]]] = self._file.table()
-        wanted = {name: kind for name, kind in tensors.items() if not name.startswith(_OTHERS)}
-        wrapper = _WRAPPER if wanted and all(name.startswith(_WRAPPER) for name in wanted) else ""
+        wanted = {name: kind for name, kind in tensors.items() if not _STATE.match(name)}
+        wrapper = _holder(list(wanted))
         self._weights = {
             one.info.name: one
             for name, kind in wanted.items()
@@ -72,6 +80,17 @@ class DistributedWeights:
         return np.ascontiguousarray(values).reshape(one.info.shape)
 
 
+def _holder(names: Sequence[str]) -> str:
+    """The keys before all ``names``, with dots. ``model.`` is one unless a family's names begin so."""
+    head = names[0].partition(".")[0] if names else ""
+    bare = [name.removeprefix(f"{head}.") for name in names]
+    if head not in _HOLDERS or not all(name.startswith(f"{head}.") for name in names):
+        return ""
+    if head == "model" and family_of(names) is not None:
+        return ""
+    return f"{head}.{_holder(bare)}"
+
+
 def _each(path: Path, stored: str, name: str, dtype: str, shape: tuple[int, ...]) -> Iterator[_Weight]:
     """The weights in one stored tensor, by the model's names."""
     names: list[tuple[str, tuple[int, ...]]] = [(name, ())]
@@ -79,7 +98,9 @@ def _each(path: Path, stored: str, name: str, dtype: str, shape: tuple[int, ...]
     if layers is not None and shape:
         names = [(f"{layers['before']}{at}.{layers['after']}", (at,)) for at in range(shape[0])]
     split = []
-    for whole, at in names:
+    for named, at in names:
+        single = _ONE_EXPERT.fullmatch(named)
+        whole = f"{single['before']}local_experts.{single['after']}" if single else named
         experts = _EXPERTS.fullmatch(whole)
         if experts is None or len(shape) <= len(at) + 1:
             split.append((whole, at))

@@ -56,6 +56,12 @@ class WeightSet(Protocol):
         """Values of one weight, of the shape and dtype of the table; perhaps a view of a mapped file."""
 
 
+def rows_of_vocabulary(weights: WeightSet) -> int | None:
+    """Rows of the embedding that are no padding, where the source says it, as Megatron's arguments do."""
+    rows: int | None = getattr(weights, "vocabulary", None)
+    return rows
+
+
 class MemoryWeights:
     """Weights from arrays at hand, for callers that have no file.
 

@@ -134,6 +134,11 @@ PHRASES = {
         "paths say",
         samples=({"what": "step", "target": 0, "reference": 1},),
     ),
+    Is.ONE_RANK_EACH: Phrase(
+        sentence="rank {target} of the target is compared with rank {reference} of the reference, the only "
+        "one of either: without a process group ptdbg_ascend takes the number of the process",
+        samples=({"target": 0, "reference": 24117},),
+    ),
     Is.ONE_RUN: Phrase(
         sentence="target and reference are traces of the same run: this says nothing about two runs",
         samples=({},),

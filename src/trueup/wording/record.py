@@ -174,6 +174,9 @@ PHRASES = {
         "the other run does"
     ),
     Is.NO_COMMON_EVIDENCE: Phrase(sentence="both sides have no digest, statistics or sketch in common"),
+    Is.DIGESTS_DIFFER: Phrase(
+        sentence="the digests differ, and no statistics or values on both sides say by how much"
+    ),
     Is.ROWS_DEALT_OTHERWISE: Phrase(
         sentence="the call is given other rows in the two runs, which deal out the rows of the step otherwise"
     ),

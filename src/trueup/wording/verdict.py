@@ -392,9 +392,14 @@ PHRASES = {
         _AT,
     ),
     Is.NOT_BRACKETED: _headline(
-        "No difference exceeds tolerance, but {records:count record} could not be compared",
-        {"records": 1},
-        {"records": 3},
+        lambda facts: facts.fill(
+            "Bits differ in {digests:count record}; digests do not say by how much"
+            if facts.get("digests")
+            else "No difference exceeds tolerance, but {records:count record} could not be compared"
+        ),
+        {"records": 1, "digests": 0},
+        {"records": 3, "digests": 0},
+        {"records": 3, "digests": 2},
     ),
     Is.NOTHING_COMPARED_OF: Phrase(
         sentence=lambda facts: _nothing_of(facts) + (f": {', '.join(facts.parts)}" if facts.parts else ""),
@@ -436,6 +441,9 @@ PHRASES = {
     Next.CAPTURE_CALLS_TOO: _to_do(
         "for both runs, to see the call inside the module",
         "trueup capture --preset diagnose --level mix --steps {step} -o RUN -- {command}",
+    ),
+    Next.CAPTURE_STATISTICS: _to_do(
+        'capture both again with statistics (msprobe: "summary_mode": "statistics"): they say by how much'
     ),
     Next.CAPTURE_VALUES: _to_do(
         "for both runs, to see which elements differ",

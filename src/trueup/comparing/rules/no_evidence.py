@@ -41,7 +41,8 @@ def _undecided(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
             reasons[row] = reason(RecordCode.SHAPE_DIFFERS, **sides)
             harmless += [row] if exchanged[row] else []  # in other buckets: what comes of it is compared
         else:
-            reasons[row] = Reason(RecordCode.NO_COMMON_EVIDENCE)
+            other_bits = metrics.known_bits[row] and not metrics.bits_equal[row]
+            reasons[row] = Reason(RecordCode.DIGESTS_DIFFER if other_bits else RecordCode.NO_COMMON_EVIDENCE)
     return judgement.at(np.array(harmless, np.int64), bracketable=True, why=reasons)
 
 
@@ -61,6 +62,7 @@ RULE = Rule(
         RecordCode.SIDE_WITHOUT_SUMMARY,
         RecordCode.SHAPE_DIFFERS,
         RecordCode.NO_COMMON_EVIDENCE,
+        RecordCode.DIGESTS_DIFFER,
         RecordCode.ROWS_DEALT_OTHERWISE,
         RecordCode.BOUNDARIES_REORDERED,
     ),

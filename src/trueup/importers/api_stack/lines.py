@@ -13,12 +13,16 @@ from trueup.importers.msprobe.leaves import Entry
 from trueup.types.plain import number_from_json
 
 _NAME = re.compile(
-    r"(?P<prefix>[A-Za-z]+)_(?P<api>\w+)_(?P<number>\d+)_(?P<phase>forward|backward)"
+    r"(?P<base>\S(?:.*\S)?)_(?P<number>\d+)_(?P<phase>forward|backward)"
     r"_(?P<side>input|output|stack_info)(?P<slot>(?:\.\d{1,5})*)"
 )
+_FUNCTION = re.compile(r"(?P<prefix>Aten|Distributed|Functional|Module|NPU|Tensor|Torch|VF)_(?P<name>.+)")
+"""of every other name a person gave it to a module that is dumped whole (``module_dump``)"""
 _STATISTICS = ("Max", "Min", "Mean", "Norm")
 """the norm came with later versions"""
 _NUM_CELLS = 6
+_MD5_CELL = 2
+"""empty but with ``summary_mode="md5"``, where there is no statistic"""
 _DIGEST_CELL, _NORM_CELL = 6, 7
 """cells that troubleshooter's lists have besides"""
 
@@ -77,7 +81,9 @@ def _take(found: ApiStack, all_sides: dict[str, _Sides], line: str, place: str) 
             f"{place}: no line of an api_stack_dump.pkl, which begins with a name such as "
             "Torch_relu_0_forward_input.0"
         )
-    key = f"{name['prefix']}.{name['api']}.{name['number']}.{name['phase']}"
+    function = _FUNCTION.fullmatch(name["base"])
+    called = f"{function['prefix']}.{function['name']}" if function else f"Module.{name['base']}"
+    key = f"{called}.{name['number']}.{name['phase']}"
     entry = all_sides.setdefault(key, {"input": {}, "output": {}})
     if name["side"] == "stack_info":
         if not isinstance(cells[-1], list):
@@ -105,7 +111,7 @@ def _leaf(cells: list[object], place: str) -> dict[str, object]:
     numbers[-1] = more.get(_NORM_CELL) if numbers[-1] is None else numbers[-1]
     # of what has none these lists hold "Nan" or an empty list
     leaf |= {word: _statistic(value) for word, value in zip(_STATISTICS, numbers, strict=True)}
-    digest = more.get(_DIGEST_CELL)
+    digest = cells[_MD5_CELL] or more.get(_DIGEST_CELL)
     if isinstance(digest, str) and digest:
         leaf["md5"] = digest
     return leaf | {"data_name": f"{name}.npy"}

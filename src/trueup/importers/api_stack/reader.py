@@ -17,7 +17,10 @@ from trueup.types.trace import Manifest, RankFacts, ScalarLine, SummaryRow
 
 SUFFIX = ".pkl"
 _RANK, _STEP = re.compile(r"rank(\d+)"), re.compile(r"step(\d+)")
-_LAYOUTS = ("*.pkl", "rank*/*.pkl", "step*/rank*/*.pkl", "*/rank*/*.pkl", "*/step*/rank*/*.pkl")
+_LAYOUTS = (
+    *("*.pkl", "rank*/*.pkl", "step*/rank*/*.pkl", "*/rank*/*.pkl"),
+    *("*/step*/rank*/*.pkl", "step*/*/rank*/*.pkl"),
+)
 
 
 def api_stack_files(path: Path) -> dict[int, dict[int, Path]]:

@@ -27,6 +27,25 @@ ONLY_ONE, ONE_OF_SEVERAL = 0.5, 0.3
 _NUMBER = re.compile(r"\d+")
 _ROLES = (("q", "k", "v"), ("query", "key", "value"), ("k", "v"), ("gate", "up"), ("w1", "w3"))
 """what is fused, in its usual order"""
+_USES = tuple(
+    (use, re.compile(pattern))
+    for use, pattern in (
+        ("query", r"((w|to|linear)?_?)(q|query)(_?(proj|lin|linear))?"),
+        ("key", r"((w|to|linear)?_?)(k|key)(_?(proj|lin|linear))?"),
+        ("value", r"((w|to|linear)?_?)(v|value)(_?(proj|lin|linear))?"),
+        ("embedding", r"tok|tokens?|wte|table|(\w+_)?emb(ed\w*)?"),
+        (
+            "output",
+            r"w?o|(w|o|to|c|attn|attention)?_?(out|output|proj)(_?(proj|layer))?|dense|(lm_?)?head|unembed",
+        ),
+        ("gate", r"w_?gate|gate(_?proj)?|w1"),
+        ("up", r"w_?up|up(_?proj)?|w3"),
+        ("down", r"w_?down|down(_?proj)?|w2"),
+        ("first norm", r"(n|ln|norm)_?1|input_(layer)?norm|attention_norm|attn_norm"),
+        ("second norm", r"(n|ln|norm)_?2|post_attention_(layer)?norm|ffn_norm|mlp_norm|pre_mlp_(layer)?norm"),
+    )
+)
+"""use of a weight -> what families of models call it (w1, w3, w2 as Llama and Mixtral have them)"""
 _MOST_FUSED = 3
 _MOST_LEFT = 40
 """weights of a layer among which sums of rows are looked for: costs time"""
@@ -233,8 +252,23 @@ def _alike(layer: _Layer) -> Iterator[Entry]:
             theirs.remove(other)
 
 
-def _likeness(pair: tuple[str, str]) -> float:
-    return SequenceMatcher(None, _own_words(pair[0]), _own_words(pair[1])).ratio()
+def _likeness(pair: tuple[str, str]) -> tuple[bool, int, float]:
+    """Weight with weight and bias with bias, then what the field's words say of both, then the letters."""
+    one, other = pair
+    uses = _use_of(one), _use_of(other)
+    use = 0 if None in uses else 1 if uses[0] == uses[1] else -1
+    letters = SequenceMatcher(None, _own_words(one), _own_words(other)).ratio()
+    return _is_bias(one) == _is_bias(other), use, letters
+
+
+def _is_bias(name: str) -> bool:
+    return name.rpartition(".")[2].lower() in ("bias", "beta", "b")
+
+
+def _use_of(name: str) -> str | None:
+    """What a weight is for, by the last word of its name that says it."""
+    words = reversed(name.lower().split("."))
+    return next((use for word in words for use, means in _USES if means.fullmatch(word)), None)
 
 
 def _own_words(name: str) -> str:

@@ -10,6 +10,7 @@ class NoteCode(Code):
     NOT_IN_BOTH = "note.not_in_both"
     IN_ONE_ONLY = "note.in_one_only"
     PAIRED_BY_PATH = "note.paired_by_path"
+    ONE_RANK_EACH = "note.one_rank_each"
     ONE_RUN = "note.one_run"
     """both traces are of one execution, which agrees with itself"""
     CODE_DIFFERS = "note.code_differs"

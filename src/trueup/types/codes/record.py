@@ -46,6 +46,8 @@ class RecordCode(Code):
     NORM_IN_PARTS = "record.norm_in_parts"
     REDUCED_BY_OPTIMIZER = "record.reduced_by_optimizer"
     NO_COMMON_EVIDENCE = "record.no_common_evidence"
+    DIGESTS_DIFFER = "record.digests_differ"
+    """digests alone, as msprobe's summary_mode md5 keeps: other bits, by how much nobody knows"""
     ROWS_DEALT_OTHERWISE = "record.rows_dealt_otherwise"
     BOUNDARIES_REORDERED = "record.boundaries_reordered"
     NOTHING_FINITE = "record.nothing_finite"

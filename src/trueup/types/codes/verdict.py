@@ -98,6 +98,7 @@ class NextCode(Code):
     DIAGNOSE_DATA = "next.diagnose_data"
     CAPTURE_CALLS = "next.capture_calls"
     CAPTURE_CALLS_TOO = "next.capture_calls_too"
+    CAPTURE_STATISTICS = "next.capture_statistics"
     CAPTURE_VALUES = "next.capture_values"
     CAPTURE_STEPS = "next.capture_steps"
     READ_REPORT = "next.read_report"
