@@ -10,8 +10,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
+from tests.comparing.traces import Recorder
 from trueup.adapters.code import Code
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.program_code import CodeBook, code_book
@@ -488,6 +490,26 @@ def test_programs_that_agree_are_told_to_differ(runs: Path) -> None:
     assert comparison.verdict.outcome is Outcome.AGREE
     (note,) = [one for one in comparison.content.notes if one.code is NoteCode.CODE_DIFFERS]
     assert [part.code for part in note.parts] == [EvidenceCode.CODE_DIFFERS]
+
+
+@pytest.mark.parametrize("scale", ["2", "3"])
+def test_programs_whose_comparison_is_open_are_told_to_differ(scale: str, tmp_path: Path) -> None:
+    """What both runs hold agrees, one of them holds a gradient more."""
+    for name, divisor in {"target": scale, "reference": "2"}.items():
+        out, x = Recorder(), np.ones(4, np.float32)
+        layer = out.call("module", "layer", out.call("module", "", type_="Net"), type_="Layer")
+        out.record(layer, "forward", "output.0", x)
+        if name == "target":
+            out.record(layer, "backward", "output.0", x)
+        out.write(tmp_path / name, options={"level": "L0", "task": "statistics"})
+        program = side(tmp_path / f"{name}-program", helpers=HELPERS.replace("/ 2", f"/ {divisor}"))
+        (program / "code").rename(tmp_path / name / "code")
+    comparison = compare(tmp_path / "target", tmp_path / "reference")
+    assert comparison.verdict.outcome is Outcome.UNDECIDED
+    notes = [one for one in comparison.content.notes if one.code is NoteCode.PROGRAMS_DIFFER]
+    assert [[part.place("function") for part in one.parts] for one in notes] == [["normalised"]] * (
+        scale != "2"
+    )
 
 
 def test_a_trace_without_it_is_compared_as_before(runs: Path, tmp_path: Path) -> None:

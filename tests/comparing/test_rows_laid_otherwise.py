@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -98,6 +99,7 @@ def trained(
     bias: float = 0.0,
     make: type[Model] = Model,
     dtype: torch.dtype = torch.float32,
+    evaluated: Batches | None = None,
 ) -> Path:
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -107,6 +109,10 @@ def trained(
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     with trueup.Tracer(folder, level="L0", steps="0-1", task="tensor"):
         for step in range(2):
+            with torch.no_grad():
+                for batch in () if evaluated is None else evaluated(step):
+                    model.eval()(**batch)
+            model.train()
             for batch in batches(step):
                 (factor * model(**batch) / 40).backward()
             optimizer.step()
@@ -140,6 +146,14 @@ def in_three_and_turned(step: int) -> list[Batch]:
 
 def dealt_to_others(step: int) -> list[Batch]:
     return [pick(rows(step), [0, 2, 4]), pick(rows(step), [1, 3, 5])]
+
+
+def in_three(step: int) -> list[Batch]:
+    return [pick(rows(step), [0, 1]), pick(rows(step), [2, 3]), pick(rows(step), [4, 5])]
+
+
+def one_dealt_as_before(step: int) -> list[Batch]:
+    return [pick(rows(step), [0, 3]), pick(rows(step), [2, 1]), pick(rows(step), [4, 5])]
 
 
 def one_row_another(step: int) -> list[Batch]:
@@ -235,6 +249,21 @@ def test_rows_dealt_to_other_microbatches_agree(
     run = trained(tmp_path / "run", batches)
     assert compare(run, runs["in_two"]).exit_code == 0
     assert diagnose(run, runs["in_two"], output=tmp_path / "out").outcome is Outcome.AGREE
+
+
+def test_what_is_made_of_other_rows_is_left_open_call_by_call(tmp_path: Path) -> None:
+    """An evaluation deals out the rows of the step otherwise; a call with the same rows is compared."""
+    for name, evaluated in {"target": one_dealt_as_before, "reference": in_three}.items():
+        trained(tmp_path / name, whole, evaluated=evaluated)
+    comparison = compare(tmp_path / "target", tmp_path / "reference")
+    dealt = pl.col("reason_code").cast(pl.String).eq_missing("record.rows_dealt_otherwise")
+    frame = comparison.frame().with_columns(dealt.alias("dealt"))
+    evaluated = frame.filter((pl.col("mode") == "eval") & (pl.col("phase") == "forward"))
+    model = evaluated.filter(pl.col("module").cast(pl.String) == "")
+    share = dict(model.group_by("ordinal").agg(pl.col("dealt").mean()).iter_rows())
+    assert comparison.exit_code == 0
+    assert share == {0: 1, 1: 1, 2: 0, 3: 1, 4: 1, 5: 0}
+    assert frame["dealt"].sum() == evaluated["dealt"].sum()
 
 
 @pytest.mark.parametrize("batches", [one_row_another, labels_in_place, positions_of_padding])

@@ -15,7 +15,7 @@ from tests.importers.dumps import rows
 from trueup.comparing.run import compare
 from trueup.errors import NothingCompared, TraceError
 from trueup.importers import open_trace
-from trueup.types.codes import NoteCode, VerdictCode
+from trueup.types.codes import NextCode, NoteCode, VerdictCode
 from trueup.types.reason import read_reason
 
 LINES: list[list[Any]] = [
@@ -313,6 +313,7 @@ def test_digests_alone(tmp_path: Path) -> None:
         assert (found["outcome"], headline.code) == ("undecided", VerdictCode.NOT_BRACKETED)
         assert headline.number("digests") == outside
         assert found["evidence_reasons"][0]["parts"][0]["code"] == "record.digests_differ"
+        assert read_reason(found, "next").code is NextCode.CAPTURE_STATISTICS
 
 
 def test_the_step_above_the_version_of_the_tool(tmp_path: Path) -> None:

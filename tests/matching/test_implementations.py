@@ -113,6 +113,17 @@ def test_a_fault_makes_no_wrong_pair(runs: Runs, tmp_path: Path, change: str) ->
         score = scored(match, "megatron", "hf", SIZES["plain"])
         assert score.wrong == []
         assert score.module_share >= MODULES
+        other = [row for row, why in match.why_target.items() if why.code is RecordCode.OTHER_USE]
+        assert bool(other) == (change == "norm_eps")
+        side, paired = match.target, set(match.records.target.tolist())
+        at = {
+            (int(side.record_call[row]), int(side.record_slot[row]))
+            for row in paired
+            if match.words.phase[side.record_phase[row]] == "forward"
+        }
+        assert all(match.words.phase[side.record_phase[row]] == "backward" for row in other)
+        assert all((int(side.record_call[row]), int(side.record_slot[row])) in at for row in other)
+        assert not paired & set(other)
 
 
 def test_layouts_are_reported(runs: Runs, tmp_path: Path) -> None:
