@@ -38,6 +38,7 @@ _SKIPPED = frozenset(
     {"echo", "printf", "mkdir", "cd", "rm", "exit", "set", "source", ".", "sleep", "tee", "cat"}
 )
 _SETUP = frozenset({"source", ".", "ulimit", "module", "conda", "unset"})
+_DECLARING = ("export", "declare", "local", "readonly", "typeset")
 _FEWEST_FLAGS = 3
 
 
@@ -171,14 +172,18 @@ class _Run:
             texts = (expanded(word, line, self.variables) for word, line in words)
             self.setup.append(plain(" ".join(text for found in texts for text, _ in found)))
         index = 0
-        exporting = words[0][0] in ("export", "declare", "local", "readonly", "typeset")
-        if words[0][0] in ("then", "do", "{", "export", "declare", "local", "readonly", "typeset"):
+        exporting = words[0][0] in _DECLARING
+        if words[0][0] in ("then", "do", "{") or exporting:
             index = 1
+        seen = words[0][0] == "export"
+        while exporting and index < len(words) and words[index][0].startswith("-"):  # declare -a NAME=(...)
+            seen = seen or (words[0][0] in ("declare", "typeset") and "x" in words[index][0])
+            index += 1
         before: list[tuple[str, int]] = []
         while index < len(words) and (name := self.variables.assign(*words[index])) is not None:
             before.append((name, words[index][1]))
             index += 1
-        if exporting or index < len(words):
+        if seen or (index < len(words) and not exporting):
             self._export(before)
         if words[0][0] == "export":
             self._export([(name, line) for name, line in words[index:] if name in self.variables.texts])
