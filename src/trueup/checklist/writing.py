@@ -82,7 +82,7 @@ def _in_form(key: str, value: object, document: Document) -> str:
         dialect = dialects()[document.dialect]
         flag = "" if value is None else _flag(key, value, dialect, document)
         own = document.settings[key].value if key in document.settings else None
-        there = "" if own is None or own == value else _flag(key, own, dialect, document)
+        there = "" if not own or own == value else _flag(key, own, dialect, document)
         return flag or (f"without {there.partition(' ')[0]}" if there else "")
     if document.kind == "environment":
         return f"export {key}={str(value).lower() if isinstance(value, bool) else value}"
