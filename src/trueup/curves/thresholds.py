@@ -186,6 +186,13 @@ EXCURSION_AGAIN = chosen(
     "times the reference's own",
     "of as few spikes the tallest is twice the other's by chance",
 )
+FACTOR_BETTER = chosen(
+    "curves.factor_better",
+    0.1,
+    "of what an offset leaves",
+    "a loss that falls to a third tells a factor from an offset; one that hardly falls tells neither",
+)
+FACTOR_FEWEST = chosen("curves.factor_fewest", 16, "steps", "one number fitted to fewer says little of all")
 RISE = chosen(
     "curves.rise",
     0.1,

@@ -41,8 +41,8 @@ LAUNCHER = (
     *("worker_num", "local_worker_num", "log_dir", "join", "cluster_time_out", "bind_core"),
 )
 """flags of torchrun and msrun that a written script keeps"""
-_OPEN = re.compile(r"\$\{[^{}]*\}$")
-"""a whole word that only the running shell knows: ``$EXTRA_ARGS``, ``"$@"``"""
+_OPEN = re.compile(r"\$(\{[^{}]*\}|\(.*\))$", re.DOTALL)
+"""a whole word that only the running shell knows: ``$EXTRA_ARGS``, ``"$@"``, ``$(echo ...)``"""
 _SEVERAL = frozenset(
     "data_path train_data_path valid_data_path test_data_path train_data valid_data special_tokens spec report_to "
     "recompute_modules cp_comm_type rampup_batch_size hierarchical_context_parallel_sizes label_names".split()
@@ -185,7 +185,7 @@ def _beside(word: str, name: str, taken: Sequence[str]) -> bool:
     """Whether an open word holds more flags, or nothing, and is no value of the flag it stands behind."""
     if not _OPEN.fullmatch(word):
         return False
-    return name in _switches() or (bool(taken) and name not in _SEVERAL)
+    return name in _switches() or name.startswith(("no_", "disable_")) or (bool(taken) and name not in _SEVERAL)
 
 
 @lru_cache(maxsize=1)

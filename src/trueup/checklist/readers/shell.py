@@ -206,7 +206,10 @@ class _Run:
         )
         if starts and _num_flags(words) > _num_flags(self.command):
             self.command = [
-                part for word, place in words for part in _inner(word, place) if not self._held(part)
+                part
+                for word, place in words
+                for part in _inner(word, place, self.variables)
+                if not self._held(part)
             ]
 
     def _held(self, word: command_line.Word) -> bool:
@@ -222,6 +225,9 @@ def _num_flags(words: list[command_line.Word]) -> int:
     return sum(part.startswith("--") or command_line.is_of_verl(part) for part in parts)
 
 
-def _inner(word: str, place: str) -> list[command_line.Word]:
-    """A quoted command inside a command (`eval "torchrun ..."`) as its words."""
-    return [(part, place) for part in word.split()] if " --" in word else [(word, place)]
+def _inner(word: str, place: str, variables: Variables) -> list[command_line.Word]:
+    """A quoted command inside a command (``eval "torchrun ..."``, ``bash -c '...'``) as its words."""
+    if " --" not in word:
+        return [(word, place)]
+    raw = max((statement.words for statement in statements(word)), key=_num_flags)
+    return [(text, place) for part, _ in raw for text, _ in expanded(part, 0, variables)]
