@@ -214,7 +214,9 @@ def _flag(key: str, value: object, dialect: Dialect, document: Document) -> str:
             return _dashed(key)
         own = document.settings.get(key)
         turned_off = document.kind == "shell" and own is not None and own.value is False
-        return _dashed(_NEGATED.get(key, f"no_{key}")) if on_by_default or turned_off or key in _NEGATED else ""
+        return (
+            _dashed(_NEGATED.get(key, f"no_{key}")) if on_by_default or turned_off or key in _NEGATED else ""
+        )
     words = value if isinstance(value, list) else [value]
     dashed = f"--{key}" if document.dialect != "megatron" else _dashed(key)
     return f"{dashed} {' '.join(quoted(str(word)) for word in words)}"

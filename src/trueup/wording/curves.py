@@ -248,7 +248,11 @@ PHRASES = {
     Curves.FIRST_LOSS: Phrase(sentence="The first loss differs: the forward pass is not the same"),
     Curves.FACTOR: Phrase(
         sentence=_factor,
-        samples=({"factor": -1.0, "residual": 0.001}, {"factor": 8.0, "residual": 0.001}, {"factor": -2.0, "residual": 0.0}),
+        samples=(
+            {"factor": -1.0, "residual": 0.001},
+            {"factor": 8.0, "residual": 0.001},
+            {"factor": -2.0, "residual": 0.0},
+        ),
     ),
     Curves.LEARNING_RATES: Phrase(
         sentence="The learning rates differ from step {step} and the losses diverge", samples=({"step": 12},)
@@ -390,7 +394,10 @@ PHRASES = {
     ),
     Curves.SPIKE_REFERENCE: Phrase(
         sentence=lambda facts: _spike(facts, one="The reference", other="the target"),
-        samples=({"height": 2.5, "first": 886, "last": 930, "num": 1}, {"height": 2.5, "first": 8, "last": 8, "num": 3}),
+        samples=(
+            {"height": 2.5, "first": 886, "last": 930, "num": 1},
+            {"height": 2.5, "first": 8, "last": 8, "num": 3},
+        ),
     ),
     Curves.SPIKES_TARGET: Phrase(
         sentence=lambda facts: facts.fill(
@@ -451,8 +458,8 @@ PHRASES = {
         sentence="check mixed precision operation by operation against the reference"
     ),
     Curves.CHECK_REDUCTION: Phrase(
-        sentence="compare how the loss is reduced and logged: its sign, sum or mean, over which tokens, times or "
-        "divided by which number of microbatches or ranks"
+        sentence="compare how the loss is reduced and logged: its sign, sum or mean, over which tokens, "
+        "times or divided by which number of microbatches or ranks"
     ),
     Curves.COMPARE_FIRST_FORWARD: Phrase(
         sentence="no weight was updated yet: compare structure, weights, data and precision of the first "

@@ -44,8 +44,11 @@ LAUNCHER = (
 _OPEN = re.compile(r"\$(\{[^{}]*\}|\(.*\))$", re.DOTALL)
 """a whole word that only the running shell knows: ``$EXTRA_ARGS``, ``"$@"``, ``$(echo ...)``"""
 _SEVERAL = frozenset(
-    "data_path train_data_path valid_data_path test_data_path train_data valid_data special_tokens spec report_to "
-    "recompute_modules cp_comm_type rampup_batch_size hierarchical_context_parallel_sizes label_names".split()
+    {
+        *("data_path", "train_data_path", "valid_data_path", "test_data_path", "train_data", "valid_data"),
+        *("special_tokens", "spec", "report_to", "label_names", "recompute_modules", "cp_comm_type"),
+        *("rampup_batch_size", "hierarchical_context_parallel_sizes"),
+    }
 )
 """flags that take more than one word (``nargs`` in Megatron-LM's and Hugging Face's parsers)"""
 
@@ -185,7 +188,9 @@ def _beside(word: str, name: str, taken: Sequence[str]) -> bool:
     """Whether an open word holds more flags, or nothing, and is no value of the flag it stands behind."""
     if not _OPEN.fullmatch(word):
         return False
-    return name in _switches() or name.startswith(("no_", "disable_")) or (bool(taken) and name not in _SEVERAL)
+    return (
+        name in _switches() or name.startswith(("no_", "disable_")) or (bool(taken) and name not in _SEVERAL)
+    )
 
 
 @lru_cache(maxsize=1)

@@ -85,7 +85,9 @@ def excursions(
     return Excursions(largest=largest, steps=begins[:_LISTED], num=len(found), others=others), inside
 
 
-def spikes_of_reference(difference: Floats, reference: Floats, steps: Ints) -> tuple[Excursions | None, Bools]:
+def spikes_of_reference(
+    difference: Floats, reference: Floats, steps: Ints
+) -> tuple[Excursions | None, Bools]:
     """The excursions downwards in which the reference itself rises, by half of them or more, and their steps.
 
     Where it does not, the target is low for a while: that is no spike.
@@ -95,7 +97,9 @@ def spikes_of_reference(difference: Floats, reference: Floats, steps: Ints) -> t
         return None, inside
     largest = found.largest
     first, last = np.searchsorted(steps, (largest.first_step, largest.last_step))
-    beside = np.concatenate([reference[max(0, first - _BESIDE) : first], reference[last + 1 : last + 1 + _BESIDE]])
+    beside = np.concatenate(
+        [reference[max(0, first - _BESIDE) : first], reference[last + 1 : last + 1 + _BESIDE]]
+    )
     rise = float(np.nanmax(reference[first : last + 1])) - float(np.nanmedian(beside))
     if rise < largest.height / 2:
         return None, np.zeros_like(inside)
