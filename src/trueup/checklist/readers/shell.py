@@ -220,7 +220,7 @@ class _Run:
         return f"{self.path}:{line}" if line else self.path
 
 
-def _num_flags(words: list[command_line.Word]) -> int:
+def _num_flags(words: Sequence[tuple[str, object]]) -> int:
     parts = (part for word, _ in words for part in word.split())
     return sum(part.startswith("--") or command_line.is_of_verl(part) for part in parts)
 
