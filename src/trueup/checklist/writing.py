@@ -82,7 +82,8 @@ def _in_form(key: str, value: object, document: Document) -> str:
         dialect = dialects()[document.dialect]
         flag = "" if value is None else _flag(key, value, dialect, document)
         own = document.settings[key].value if key in document.settings else None
-        there = "" if not own or own == value else _flag(key, own, dialect, document)
+        nothing = own is None or (own == 0 and own is not False)
+        there = "" if nothing or own == value else _flag(key, own, dialect, document)
         return flag or (f"without {there.partition(' ')[0]}" if there else "")
     if document.kind == "environment":
         return f"export {key}={str(value).lower() if isinstance(value, bool) else value}"
