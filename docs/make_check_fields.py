@@ -48,7 +48,8 @@ def _words(dialect: Dialect, name: str) -> str:
     expression = parsed(dialect.fields[name])
     if not expression.names:
         return "*fixed*"
-    keys = [dialect.places(key)[0] for key in expression.plain_keys or expression.names]
+    names = [name for name in expression.plain_keys or expression.names if not name.startswith("_")]
+    keys = [dialect.places(name)[0] for name in names]
     more = " …" if not expression.plain_keys or len(keys) > MOST_KEYS else ""
     return ", ".join(f"`{key}`" for key in keys[:MOST_KEYS]) + more
 

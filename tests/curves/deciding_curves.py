@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
+import pytest
 
 from tests.curves.simulating import autoregressive
 from tests.deciding import decides
@@ -31,12 +32,22 @@ from trueup.curves.statistics.centred import Centre, _runs, centre
 from trueup.curves.statistics.departing import _far, _fits, _gone, departure
 from trueup.curves.statistics.envelope import Band, band_spread, window_of
 from trueup.curves.statistics.excursions import Excursion, Excursions, excursions
+from trueup.curves.statistics.factor import factor
 from trueup.curves.statistics.frozen import _outlying
 from trueup.curves.statistics.growing import _is_bend
 from trueup.curves.statistics.health import Health, overflows, plateau, rates
 from trueup.curves.statistics.late import Late, _slope, late
 from trueup.curves.statistics.noise import Memory, _coefficient, memory, outliers, robust_scale
-from trueup.curves.statistics.onset import Onset, _is_before, _is_settled, _kolmogorov, _scale, _shape, onset
+from trueup.curves.statistics.onset import (
+    Onset,
+    _is_before,
+    _is_settled,
+    _kolmogorov,
+    _scale,
+    _shape,
+    onset,
+    quiet_until,
+)
 from trueup.curves.statistics.passing import passing
 from trueup.curves.statistics.spikes import Spikes, heights, spikes
 from trueup.curves.statistics.trend import Trended
@@ -495,6 +506,34 @@ def excursion_height(share: float) -> object:
 def excursion_again(times: float) -> object:
     one = Excursion(first_step=0, last_step=1, height=times)
     return Excursions(largest=one, steps=(0,), num=1, others=1.0).stands_out
+
+
+@decides("curves.factor_better")
+def factor_better(share: float) -> object:
+    """What is left is ``share`` of what an offset leaves, and less than the standard allows."""
+    loss = 10.0 + 0.01 * np.where(np.arange(64) % 2, 1.0, -1.0)
+    target = 2 * loss + 0.01 * share * np.where(np.arange(64) % 4 < 2, 1.0, -1.0)
+    by_offset = float(np.abs(target - loss - np.median(target - loss)).mean())
+    assert by_offset == pytest.approx(0.01)
+    return factor(target, loss) is not None
+
+
+@decides("curves.factor_fewest")
+def factor_fewest(steps: float) -> object:
+    loss = np.linspace(10.0, 2.0, 64)[: int(steps)]
+    return factor(2 * loss, loss) is not None
+
+
+@decides("curves.quiet_noise")
+def quiet_noise(share: float) -> object:
+    sizes = np.where(np.arange(1001) < 300, share, 1.0)
+    return quiet_until(np.cumsum(sizes * np.where(np.arange(1001) % 2, 1.0, -1.0)), 800) == 0
+
+
+@decides("curves.quiet_share")
+def quiet_share(share: float) -> object:
+    sizes = np.where(np.arange(2001) <= 600, 0.01, 1.0)
+    return quiet_until(np.cumsum(sizes * np.where(np.arange(2001) % 2, 1.0, -1.0)), round(600 / share)) > 0
 
 
 @decides("curves.rise")

@@ -71,16 +71,23 @@ class Checklist:
     @property
     def not_judged(self) -> list[NotJudged]:
         """Settings of files of one dialect that differ and that no rule reads; none where only some sections
-        are looked at."""
+        are looked at.
+
+        A log or a checkpoint lists every argument, whether a person set it or not: what it alone has is the
+        default of the other side, or an argument that its version has not.
+        """
         if self.reference is None or self.limited:
             return []
         sides = [_unread_values(side) for side in (self.target, self.reference)]
+        listing = [_lists_all(side) for side in (self.target, self.reference)]
         both = [dialect for dialect in sides[0] if dialect in sides[1]]
         return [
             NotJudged(key=key, target=left.get(key), reference=right.get(key))
             for left, right in ((sides[0][dialect], sides[1][dialect]) for dialect in both)
             for key in sorted({*left, *right})
-            if left.get(key) != right.get(key)
+            if _one(left.get(key)) != _one(right.get(key))
+            and not (key not in right and listing[0])
+            and not (key not in left and listing[1])
         ]
 
     @property
@@ -115,6 +122,13 @@ class Checklist:
         """``key (file)`` of settings no canonical field reads."""
         return [f"{key} ({place})" for key, place in self._unread()]
 
+    def unread_by_file(self) -> dict[str, list[str]]:
+        """File -> keys of its settings that no canonical field reads."""
+        found: dict[str, list[str]] = {}
+        for key, place in self._unread():
+            found.setdefault(place, []).append(key)
+        return {place: list(dict.fromkeys(keys)) for place, keys in found.items()}
+
     def unread_keys(self) -> set[str]:
         """Keys of settings no canonical field reads."""
         return {key for key, _ in self._unread()}
@@ -133,6 +147,16 @@ def _unread_values(side: Configuration) -> dict[str, dict[str, object]]:
         for key in translation.unread():
             values.setdefault(key, translation.document.settings[key].value)
     return found
+
+
+def _one(value: object) -> object:
+    """The item of a list of one: a log prints ``['local']`` where the command says ``local``."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _lists_all(side: Configuration) -> bool:
+    """Whether the side was read from what lists every argument."""
+    return any(document.kind in ("log", "checkpoint") for document in side.documents)
 
 
 def _stated(row: Row) -> bool:

@@ -106,7 +106,7 @@ def dialects() -> dict[str, Dialect]:
         if not source.name.endswith(".yaml"):
             continue
         try:
-            dialect = Dialect.model_validate(yaml_of(f"dialects/{source.name}"))
+            dialect = Dialect.model_validate(_whole(source.name))
         except ValidationError as error:
             raise ConfigError(f"checklist/dialects/{source.name}: {error}") from error
         named = [*dialect.fields, *dialect.not_configurable, *dialect.follows, *dialect.fixed]
@@ -126,6 +126,26 @@ def dialects() -> dict[str, Dialect]:
             dialect = dialect.model_copy(update={"fields": usual})
         found[source.name.removesuffix(".yaml")] = dialect
     return found
+
+
+def _whole(name: str) -> dict[str, object]:
+    """One file of dialects/; where it ``extends`` another, that one with what this one says otherwise.
+
+    Keys of mappings are laid over those of the other file; a null takes one away.
+    """
+    own = dict(cast("Mapping[str, object]", yaml_of(f"dialects/{name}")))
+    base = own.pop("extends", None)
+    if base is None:
+        return own
+    whole = _whole(f"{base}.yaml")
+    for key, value in own.items():
+        held = whole.get(key)
+        if isinstance(value, Mapping) and isinstance(held, Mapping):
+            both = {**held, **value}
+            whole[key] = {name: text for name, text in both.items() if text is not None}
+        else:
+            whole[key] = value
+    return whole
 
 
 @dataclass(slots=True)

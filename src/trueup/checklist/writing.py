@@ -82,7 +82,8 @@ def _in_form(key: str, value: object, document: Document) -> str:
         dialect = dialects()[document.dialect]
         flag = "" if value is None else _flag(key, value, dialect, document)
         own = document.settings[key].value if key in document.settings else None
-        there = "" if own is None or own == value else _flag(key, own, dialect, document)
+        nothing = own is None or (own == 0 and own is not False)
+        there = "" if nothing or own == value else _flag(key, own, dialect, document)
         return flag or (f"without {there.partition(' ')[0]}" if there else "")
     if document.kind == "environment":
         return f"export {key}={str(value).lower() if isinstance(value, bool) else value}"
@@ -212,7 +213,11 @@ def _flag(key: str, value: object, dialect: Dialect, document: Document) -> str:
     if isinstance(value, bool) and document.dialect == "megatron":
         if value:
             return _dashed(key)
-        return _dashed(_NEGATED.get(key, f"no_{key}")) if on_by_default or key in _NEGATED else ""
+        own = document.settings.get(key)
+        turned_off = document.kind == "shell" and own is not None and own.value is False
+        return (
+            _dashed(_NEGATED.get(key, f"no_{key}")) if on_by_default or turned_off or key in _NEGATED else ""
+        )
     words = value if isinstance(value, list) else [value]
     dashed = f"--{key}" if document.dialect != "megatron" else _dashed(key)
     return f"{dashed} {' '.join(quoted(str(word)) for word in words)}"

@@ -20,10 +20,14 @@ from typing import Annotated, get_args, get_origin, get_type_hints
 
 import typer
 
+from trueup.cli.places import unwritable
 from trueup.errors import ConfigError
 from trueup.types.option import Given, OptionField, check_relations, expected, option_fields
 
 Verb = Callable[..., int]
+_OUTPUT = "--output"
+_FILES = ("FILE", "YAML")
+"""what the value of ``--output`` is called where it is one file"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +185,8 @@ def _value_from(field: OptionField, word: object) -> object:
         return tuple(kind(part) for part in word)
     value = field.from_text(word, place) if isinstance(word, str) else word
     problem = option.problem(value)
+    if isinstance(value, Path) and field.flag == _OUTPUT:
+        problem = unwritable(value, folder=option.metavar not in _FILES)
     if problem is not None:
         raise ConfigError(f"{place}: expected {problem}")
     return value

@@ -68,7 +68,7 @@ def command(request: Given[DumpRequest], file: DumpConfigFile) -> int:
 
 def _write(request: DumpRequest, file: DumpConfigFile) -> None:
     settings, path = dump_settings(request), file.output.absolute()
-    if path.exists() and not file.overwrite:
+    if path.is_file() and not file.overwrite:
         raise ConfigError(f"{path} exists already; --overwrite replaces it, -o names another file")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(settings, indent=4) + "\n", encoding="utf-8")

@@ -48,7 +48,7 @@ def command(runs: TracePair, options: MatchOptions) -> int:
     from trueup.wording import document, text
 
     output = options.output
-    if output is not None and output.exists() and not options.overwrite:
+    if output is not None and output.is_file() and not options.overwrite:
         raise ConfigError(f"{output} exists already; --overwrite replaces it, -o names another file")
     given = None if options.mapping is None else read_mapping(options.mapping)
     report = match_traces(open_trace(runs.target), open_trace(runs.reference), step=options.step, given=given)

@@ -27,7 +27,8 @@ from trueup.curves.statistics.envelope import (
     mean_around,
     repeat_distances,
 )
-from trueup.curves.statistics.excursions import Excursions, excursions
+from trueup.curves.statistics.excursions import Excursions, excursions, spikes_of_reference
+from trueup.curves.statistics.factor import factor
 from trueup.curves.statistics.frozen import Frozen, frozen
 from trueup.curves.statistics.health import Health, health, overflows, plateau, rates
 from trueup.curves.statistics.late import late
@@ -243,7 +244,8 @@ def _evidence(
     spread = paired.references.once("spread", column, lambda: band_spread(repeats, theirs))
     room = band(difference, theirs, spread, floor_abs=limit_abs, floor_rel=limit_rel)
     gone_and_back, spiked = excursions(difference, theirs, steps, len(repeats))
-    bad = outliers(np.where(spiked, np.nan, difference))
+    theirs_alone, dipped = spikes_of_reference(difference, theirs, steps)
+    bad = outliers(np.where(spiked | dipped, np.nan, difference))
     known = _known_until(difference)
     begin = int(np.argmax(np.isfinite(difference)))
     noise = None if bad.all() else trended(difference[begin:known], ~bad[begin:known])
@@ -265,7 +267,9 @@ def _evidence(
         else late(difference[:known], theirs[:known], steps[:known], bad[:known]),
         envelope=seen,
         excursions=None if still is not None else gone_and_back,
-        passing=_passing(still, gone_and_back, room, steps),
+        passing=_passing(still, gone_and_back or theirs_alone, room, steps),
+        factor=None if column != LOSS else factor(mine, theirs),
+        reference_excursions=None if still is not None else theirs_alone,
         spikes=_spikes(paired, column),
         norm_spikes=_spikes(paired, GRAD_NORM),
         rates=found_rates,

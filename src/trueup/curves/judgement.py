@@ -11,6 +11,7 @@ from trueup.curves.standard import Criterion, Met
 from trueup.curves.statistics.centred import Centre
 from trueup.curves.statistics.envelope import Envelope
 from trueup.curves.statistics.excursions import Excursions
+from trueup.curves.statistics.factor import Factor
 from trueup.curves.statistics.frozen import Frozen
 from trueup.curves.statistics.health import Health, Rates
 from trueup.curves.statistics.late import Late
@@ -68,6 +69,10 @@ class Evidence:
     """a repeat against the reference, where no weight is updated"""
     local_norms: LocalNorms | None
     """of the first step"""
+    factor: Factor | None = None
+    """the number that the target's loss is the reference's times"""
+    reference_excursions: Excursions | None = None
+    """spikes of the reference that the target has not"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +165,10 @@ _DATA_ADVICE: tuple[Reason, ...] = (
     reason(Curves.LEAVE_BATCH_OUT),
     reason(Curves.LOOK_FOR_OVERFLOW),
 )
+_FORWARD_ADVICE: tuple[Reason, ...] = (
+    reason(Curves.COMPARE_FIRST_FORWARD),
+    reason(Curves.DIAGNOSE_FIRST_STEP),
+)
 _OPTIMIZER_ADVICE: tuple[Reason, ...] = (reason(Curves.CHECK_OPTIMIZER), reason(Curves.CHECK_PRECISION))
 
 
@@ -179,6 +188,9 @@ def _standing(e: Evidence, failed: Sequence[Criterion]) -> _Case:
         return broken
     if e.frozen is not None:
         return _of_frozen(e, e.frozen, failed)
+    if e.factor is not None and names & {"first_loss", "mean_loss"}:
+        said = reason(Curves.FACTOR, factor=e.factor.factor, residual=e.factor.residual)
+        return _Case("first_step_gap", said, None, (reason(Curves.CHECK_REDUCTION), *_FORWARD_ADVICE))
     if "first_loss" in names:
         return _of_first(failed)
     late_gap = _late_gap(e)
@@ -498,6 +510,15 @@ def _remarks(e: Evidence, outcome: Outcome, case: str) -> Iterator[Reason]:
         one = e.excursions.largest
         yield reason(
             Curves.SPIKE, height=one.height, first=one.first_step, last=one.last_step, num=e.excursions.num
+        )
+    if e.reference_excursions is not None:
+        one = e.reference_excursions.largest
+        yield reason(
+            Curves.SPIKE_REFERENCE,
+            height=one.height,
+            first=one.first_step,
+            last=one.last_step,
+            num=e.reference_excursions.num,
         )
     if e.passing is not None and case == "aligned":
         yield _passes(e.passing)

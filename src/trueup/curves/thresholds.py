@@ -186,6 +186,25 @@ EXCURSION_AGAIN = chosen(
     "times the reference's own",
     "of as few spikes the tallest is twice the other's by chance",
 )
+FACTOR_BETTER = chosen(
+    "curves.factor_better",
+    0.1,
+    "of what an offset leaves",
+    "a loss that falls to a third tells a factor from an offset; one that hardly falls tells neither",
+)
+FACTOR_FEWEST = chosen("curves.factor_fewest", 16, "steps", "one number fitted to fewer says little of all")
+QUIET_NOISE = chosen(
+    "curves.quiet_noise",
+    0.5,
+    "of the noise after them",
+    "runs of two devices move apart from rounding to the data's noise: the first steps do not tell its size",
+)
+QUIET_SHARE = chosen(
+    "curves.quiet_share",
+    0.6,
+    "of the steps before a change",
+    "noise that rises nearer to the change may rise with it, and what was before it is all that is known",
+)
 RISE = chosen(
     "curves.rise",
     0.1,

@@ -170,23 +170,18 @@ def _sections(checklist: Checklist, *, everything: bool) -> Iterable[Section]:
 def _closing(checklist: Checklist, reports: Sequence[Path], *, everything: bool) -> Facts:
     hidden = [row for row in checklist.rows if everything or not matters(row, checklist)]
     unread = checklist.unread()
-    listed = (
-        ", ".join(unread)
-        if everything
-        else f"{count(len(unread), 'key')} that no rule reads"
-        if unread
-        else ""
-    )
+    counted = [f"{count(len(unread), 'key')} that no rule reads"] if unread else []
+    by_file = [f"{path}: {', '.join(keys)}" for path, keys in checklist.unread_by_file().items()]
     label = "other rows" if len(hidden) < len(checklist.rows) else "rows"
     rows = [fact(label, _counted(hidden), note="" if everything else "all of them with --all")]
     for verdict in checklist.versions.values():
         tone = Tone.BAD if verdict.together is False else Tone.PLAIN
         rows.append(fact("versions", Span(said(verdict.sentence), tone=tone)))
-    notes = [note for _, _, notes in _sides(checklist) for note in notes]
+    notes = list(dict.fromkeys(note for _, _, notes in _sides(checklist) for note in notes))
     rows += [
         fact("note", *(Span(note, tone=Tone.WARN) for note in notes)),
         fact("not judged", *_not_judged(checklist), limit=None if everything else _MOST_NOT_JUDGED),
-        fact("unread", Span(listed, Look.QUIET) if listed else ""),
+        fact("unread", *(Span(line, Look.QUIET) for line in (by_file if everything else counted))),
         fact(
             "by hand",
             *(

@@ -153,9 +153,33 @@ def shown(value: object, *, longest: int = 160) -> str:
     if isinstance(value, float):
         return number_text(value)
     if isinstance(value, list):
-        value = ", ".join(str(item) for item in value) or "none"
+        value = _listed(value)
     text = plain(value)
     return text if len(text) <= longest else f"{text[: longest // 2 - 1]}…{text[-longest // 2 :]}"
+
+
+_SHORTEST_RUN = 4
+"""whole numbers one after the other from which on they are shown by their ends"""
+
+
+def _listed(items: list[object]) -> str:
+    """The items with commas; numbers that follow one another by their ends, as ``0-47``."""
+    parts: list[str] = []
+    at = 0
+    while at < len(items):
+        end = at
+        while end + 1 < len(items) and _follows(items[end], items[end + 1]):
+            end += 1
+        if end - at + 1 >= _SHORTEST_RUN:
+            parts.append(f"{items[at]}-{items[end]}")
+        else:
+            parts += map(str, items[at : end + 1])
+        at = end + 1
+    return ", ".join(parts) or "none"
+
+
+def _follows(one: object, other: object) -> bool:
+    return type(one) is int and type(other) is int and other == one + 1 and one >= 0
 
 
 def number_text(value: float) -> str:

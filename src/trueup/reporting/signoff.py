@@ -185,6 +185,7 @@ def _closing(signoff: SignOff, reports: Sequence[Path], missing: Sequence[str]) 
             _ways(signoff),
             fact("reports", ", ".join(map(str, reports))),
             fact("left out", *missing),
+            fact("note", *(Span(said(note), tone=Tone.WARN) for note in signoff.notes)),
         ],
         on=On.SCREEN,
     )

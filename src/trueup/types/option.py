@@ -38,6 +38,8 @@ else:
 _Kind = TypeVar("_Kind")
 _LONGEST = 120
 """characters of a value in an error"""
+_MOST_NAMES = 40
+"""known names an error lists"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +286,9 @@ def unknown_key_message(key: str, known: Iterable[str], what: str = "key") -> st
     near = difflib.get_close_matches(key.lower(), words, n=1, cutoff=0.5)
     if near:
         return f"unknown {what} {key!r}; did you mean {words[near[0]]!r}?"
-    return f"unknown {what} {key!r}; known are {', '.join(sorted(words.values()))}"
+    names = sorted(words.values())
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    return f"unknown {what} {key!r}; known are {', '.join(names[:_MOST_NAMES])}{more}"
 
 
 def _is_annotated(hint: object) -> bool:

@@ -10,6 +10,8 @@ from trueup.types.reason import reason
 from trueup.wording.criterion import FIRST_LOSS, TITLES
 from trueup.wording.phrase import Facts, Phrase, absolute, count, listed, percent
 
+SIGN_ALONE = 0.0005
+"""how far from -1 a factor is printed as -1.000"""
 _DIVERGENCE = {"step": 400, "earliest": 397, "before": 0.0001, "after": 0.2, "shape": "jump"}
 _BATCH_STEPS = {"num": 7, "steps": ["12", "40", "41", "90", "95", "99", "120"]}
 
@@ -78,13 +80,19 @@ def _passes(facts: Facts) -> str:
     return f"The loss differs by up to {signed(facts['largest'])} {place}; the runs {agree}"
 
 
-def _spike(facts: Facts) -> str:
-    num = facts["num"]
+def _spike(facts: Facts, *, one: str = "The target", other: str = "the reference") -> str:
+    num, first, last = facts["num"], facts["first"], facts["last"]
     more = f"; {num} such spikes in all" if num > 1 else ""
-    return (
-        f"The target's loss spikes by {signed(facts['height'])} at step {facts['first']} and recovers by "
-        f"step {facts['last']}; the reference's does not{more}"
-    )
+    place = f"at step {first} alone" if first == last else f"at step {first} and recovers by step {last}"
+    return f"{one}'s loss spikes by {signed(facts['height'])} {place}; {other}'s does not{more}"
+
+
+def _factor(facts: Facts) -> str:
+    number = facts["factor"]
+    if abs(number + 1) < SIGN_ALONE:
+        return "The target's loss is the reference's with the opposite sign at every step"
+    sign = "−" if number < 0 else ""
+    return f"The target's loss is {sign}{abs(number):.4g} times the reference's at every step"
 
 
 def _norm(facts: Facts) -> str:
@@ -253,6 +261,14 @@ PHRASES = {
         samples=({"norms": True}, {"norms": False}),
     ),
     Curves.FIRST_LOSS: Phrase(sentence="The first loss differs: the forward pass is not the same"),
+    Curves.FACTOR: Phrase(
+        sentence=_factor,
+        samples=(
+            {"factor": -1.0, "residual": 0.001},
+            {"factor": 8.0, "residual": 0.001},
+            {"factor": -2.0, "residual": 0.0},
+        ),
+    ),
     Curves.LEARNING_RATES: Phrase(
         sentence="The learning rates differ from step {step} and the losses diverge", samples=({"step": 12},)
     ),
@@ -398,6 +414,13 @@ PHRASES = {
         ),
         samples=({"mean": 0.001, "standard_error": 0.0001},),
     ),
+    Curves.SPIKE_REFERENCE: Phrase(
+        sentence=lambda facts: _spike(facts, one="The reference", other="the target"),
+        samples=(
+            {"height": 2.5, "first": 886, "last": 930, "num": 1},
+            {"height": 2.5, "first": 8, "last": 8, "num": 3},
+        ),
+    ),
     Curves.SPIKES_TARGET: Phrase(
         sentence=lambda facts: facts.fill(
             f"{{num:count spike}} of the {{column}} in the target only, at step {_steps(facts)}"
@@ -456,6 +479,10 @@ PHRASES = {
     ),
     Curves.CHECK_PRECISION: Phrase(
         sentence="check mixed precision operation by operation against the reference"
+    ),
+    Curves.CHECK_REDUCTION: Phrase(
+        sentence="compare how the loss is reduced and logged: its sign, sum or mean, over which tokens, "
+        "times or divided by which number of microbatches or ranks"
     ),
     Curves.COMPARE_FIRST_FORWARD: Phrase(
         sentence="no weight was updated yet: compare structure, weights, data and precision of the first "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from trueup.checklist.dialect import dialects, elements
 from trueup.checklist.expression import parsed
@@ -40,6 +41,16 @@ LAUNCHER = (
     *("worker_num", "local_worker_num", "log_dir", "join", "cluster_time_out", "bind_core"),
 )
 """flags of torchrun and msrun that a written script keeps"""
+_OPEN = re.compile(r"\$(\{[^{}]*\}|\(.*\))$", re.DOTALL)
+"""a whole word that only the running shell knows: ``$EXTRA_ARGS``, ``"$@"``, ``$(echo ...)``"""
+_SEVERAL = frozenset(
+    {
+        *("data_path", "train_data_path", "valid_data_path", "test_data_path", "train_data", "valid_data"),
+        *("special_tokens", "spec", "report_to", "label_names", "recompute_modules", "cp_comm_type"),
+        *("rampup_batch_size", "hierarchical_context_parallel_sizes"),
+    }
+)
+"""flags that take more than one word (``nargs`` in Megatron-LM's and Hugging Face's parsers)"""
 
 Word = tuple[str, str]
 """a word and its place"""
@@ -165,11 +176,28 @@ def flags(words: Sequence[Word]) -> dict[str, Setting]:
         while not equals and index < len(words) and not _is_flag(words[index][0]):
             if words[index][0].endswith(".py"):
                 break
-            taken.append(words[index][0])
+            if not _beside(words[index][0], name.replace("-", "_"), taken):
+                taken.append(words[index][0])
             index += 1
         setting = _setting(name.replace("-", "_"), taken, place)
         found[setting.key] = setting
     return found
+
+
+def _beside(word: str, name: str, taken: Sequence[str]) -> bool:
+    """Whether an open word holds more flags, or nothing, and is no value of the flag it stands behind."""
+    if not _OPEN.fullmatch(word):
+        return False
+    return (
+        name in _switches() or name.startswith(("no_", "disable_")) or (bool(taken) and name not in _SEVERAL)
+    )
+
+
+@lru_cache(maxsize=1)
+def _switches() -> frozenset[str]:
+    """Flags of Megatron-LM that take no value."""
+    known = dialects()["megatron"].defaults.items()
+    return frozenset(name for name, text in known if str(text) in ("True", "False"))
 
 
 def _is_flag(word: str) -> bool:

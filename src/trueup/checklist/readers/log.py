@@ -7,11 +7,12 @@ import re
 from pathlib import Path
 
 from trueup.checklist.settings import Document, Setting, scalar
+from trueup.errors import ConfigError
 
 _BEGIN = re.compile(r"-{4,} arguments -{4,}")
 _END = re.compile(r"-{4,} end of arguments -{4,}")
-_LINE = re.compile(r"\s*([A-Za-z_]\w*)\s\.{2,}\s(.*)$")
-_TIMESTAMP = re.compile(r"^\s*(\[[^\]]*\]\s*)?(\d+:\s)?")
+_LINE = re.compile(r"(?:.*?[\]:)>|]\s*)?\s*([A-Za-z_]\w*)\s\.{2,}\s(.*)$")
+"""``  name ...... value``, behind what a launcher puts before each line: ``[default0]:``, ``0: ``, a time"""
 _MEMBER = re.compile(r"[A-Z]\w*\.(\w+)$")
 _HEAD_LINES = 20_000
 _FEWEST = 3
@@ -42,7 +43,7 @@ def arguments_of(path: Path) -> list[tuple[int, str]] | None:
 def bare_arguments(text: str) -> list[tuple[int, str]] | None:
     """The numbered lines of arguments that were copied without the lines around them; None where few are."""
     lines = list(enumerate(text.splitlines(), start=1))
-    found = [(number, line) for number, line in lines if _LINE.match(_TIMESTAMP.sub("", line))]
+    found = [(number, line) for number, line in lines if _LINE.match(line)]
     return (
         found
         if len(found) >= _FEWEST and len(found) * 2 > len([1 for _, line in lines if line.strip()])
@@ -51,14 +52,23 @@ def bare_arguments(text: str) -> list[tuple[int, str]] | None:
 
 
 def document(lines: list[tuple[int, str]], path: str) -> Document:
-    """The arguments of a log as a document."""
+    """The arguments of a log as a document.
+
+    Raises:
+        ConfigError: none of the lines is ``name ..... value``.
+    """
     settings: dict[str, Setting] = {}
     for number, line in lines:
-        match = _LINE.match(_TIMESTAMP.sub("", line))
+        match = _LINE.match(line)
         if match:
             settings[match.group(1)] = Setting(
                 match.group(1), _value(match.group(2).strip()), f"{path}:{number}"
             )
+    if not settings:
+        shown = next((line.strip()[:60] for _, line in lines if line.strip()), "nothing")
+        raise ConfigError(
+            f"{path}: its block of arguments has no line such as `num_layers ........ 24`; got {shown!r}"
+        )
     data = {key: setting.value for key, setting in settings.items()}
     return Document(dialect="megatron", path=path, settings=settings, data=data, kind="log")
 

@@ -198,6 +198,11 @@ def _is_mindformers(data: Mapping[str, object]) -> bool:
     return inside or bool({"runner_config", "runner_wrapper", "train_dataset_task"} & data.keys())
 
 
+def _is_mindformers_core(data: Mapping[str, object]) -> bool:
+    """Whether MindFormers builds its Megatron-core models of it, whose defaults are others."""
+    return _is_mindformers(data) and data.get("use_legacy") is False
+
+
 def _is_torchtitan(data: Mapping[str, object]) -> bool:
     return (
         {"training", "model"} <= data.keys()
@@ -282,6 +287,7 @@ def _is_megatron(data: Mapping[str, object]) -> bool:
 
 _TESTS: dict[str, Callable[[Mapping[str, object]], bool]] = {
     "pynative": _is_pynative,
+    "mindformers_core": _is_mindformers_core,
     "mindformers": _is_mindformers,
     "verl": _is_verl,
     "torchtitan": _is_torchtitan,

@@ -146,6 +146,8 @@ def _file(path: Path) -> list[Document]:
         return [mappings.template(content, name)]
     if "\x00" in content:
         raise ConfigError(f"{name}: a binary file of a kind that is not known")
+    if recipe.looks_like(content) and path.suffix.startswith(".y"):
+        return recipe.documents(content, name)  # also where one of its keys holds lines of a script
     if shell.looks_like(content):
         return _with_named(shell.documents(content, name), path.parent)
     if environment.looks_like(content):

@@ -38,6 +38,7 @@ _SKIPPED = frozenset(
     {"echo", "printf", "mkdir", "cd", "rm", "exit", "set", "source", ".", "sleep", "tee", "cat"}
 )
 _SETUP = frozenset({"source", ".", "ulimit", "module", "conda", "unset"})
+_DECLARING = ("export", "declare", "local", "readonly", "typeset")
 _FEWEST_FLAGS = 3
 
 
@@ -171,14 +172,18 @@ class _Run:
             texts = (expanded(word, line, self.variables) for word, line in words)
             self.setup.append(plain(" ".join(text for found in texts for text, _ in found)))
         index = 0
-        exporting = words[0][0] in ("export", "declare", "local", "readonly", "typeset")
-        if words[0][0] in ("then", "do", "{", "export", "declare", "local", "readonly", "typeset"):
+        exporting = words[0][0] in _DECLARING
+        if words[0][0] in ("then", "do", "{") or exporting:
             index = 1
+        seen = words[0][0] == "export"
+        while exporting and index < len(words) and words[index][0].startswith("-"):  # declare -a NAME=(...)
+            seen = seen or (words[0][0] in ("declare", "typeset") and "x" in words[index][0])
+            index += 1
         before: list[tuple[str, int]] = []
         while index < len(words) and (name := self.variables.assign(*words[index])) is not None:
             before.append((name, words[index][1]))
             index += 1
-        if exporting or index < len(words):
+        if seen or (index < len(words) and not exporting):
             self._export(before)
         if words[0][0] == "export":
             self._export([(name, line) for name, line in words[index:] if name in self.variables.texts])
@@ -201,7 +206,10 @@ class _Run:
         )
         if starts and _num_flags(words) > _num_flags(self.command):
             self.command = [
-                part for word, place in words for part in _inner(word, place) if not self._held(part)
+                part
+                for word, place in words
+                for part in _inner(word, place, self.variables)
+                if not self._held(part)
             ]
 
     def _held(self, word: command_line.Word) -> bool:
@@ -212,11 +220,14 @@ class _Run:
         return f"{self.path}:{line}" if line else self.path
 
 
-def _num_flags(words: list[command_line.Word]) -> int:
+def _num_flags(words: Sequence[tuple[str, object]]) -> int:
     parts = (part for word, _ in words for part in word.split())
     return sum(part.startswith("--") or command_line.is_of_verl(part) for part in parts)
 
 
-def _inner(word: str, place: str) -> list[command_line.Word]:
-    """A quoted command inside a command (`eval "torchrun ..."`) as its words."""
-    return [(part, place) for part in word.split()] if " --" in word else [(word, place)]
+def _inner(word: str, place: str, variables: Variables) -> list[command_line.Word]:
+    """A quoted command inside a command (``eval "torchrun ..."``, ``bash -c '...'``) as its words."""
+    if " --" not in word:
+        return [(word, place)]
+    raw = max((statement.words for statement in statements(word)), key=_num_flags)
+    return [(text, place) for part, _ in raw for text, _ in expanded(part, 0, variables)]

@@ -205,6 +205,8 @@ def expanded(word: str, line: int, variables: Variables) -> list[Raw]:
             else line or variables.texts[origin.group(1)][1]
         )
     text = expanded_text(word, variables)
+    if word[:1] == "'" and word.find("'", 1) == len(word) - 1:
+        return [(text, line)]  # its variables are for the shell that it is given to
     quoted = word[:1] in "\"'" and word[-1:] == word[:1]
     if quoted and " --" not in f" {text}":
         return [(text, line)]
@@ -324,6 +326,8 @@ def _braced(inside: str, variables: Variables) -> str:
         return items[int(index[1:-1])][0] if int(index[1:-1]) < len(items) else ""
     if sign and sign.endswith("+"):
         return expanded_text(other, variables) if known else ""
+    if sign and sign.endswith("?"):  # what follows is said where the variable is not set, and is no value
+        return _looked_up(name, variables)
     if sign and (not known or (sign.startswith(":") and not _looked_up(name, variables))):
         return expanded_text(other, variables)
     return _looked_up(name, variables)

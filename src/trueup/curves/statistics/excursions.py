@@ -11,7 +11,7 @@ from trueup.curves.statistics.noise import robust_scale
 from trueup.curves.thresholds import EXCURSION_AGAIN, EXCURSION_HEIGHT, SPIKE_SIGMAS, TAIL_SIGMAS
 from trueup.types.arrays import Bools, Floats, Ints
 
-_LISTED, _PARTS = 20, 10
+_LISTED, _PARTS, _BESIDE = 20, 10, 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,27 @@ def excursions(
     largest = max(found, key=lambda one: one.height)
     begins = tuple(one.first_step for one in found)
     return Excursions(largest=largest, steps=begins[:_LISTED], num=len(found), others=others), inside
+
+
+def spikes_of_reference(
+    difference: Floats, reference: Floats, steps: Ints
+) -> tuple[Excursions | None, Bools]:
+    """The excursions downwards in which the reference itself rises, by half of them or more, and their steps.
+
+    Where it does not, the target is low for a while: that is no spike.
+    """
+    found, inside = excursions(-difference, reference, steps, 1)
+    if found is None:
+        return None, inside
+    largest = found.largest
+    first, last = np.searchsorted(steps, (largest.first_step, largest.last_step))
+    beside = np.concatenate(
+        [reference[max(0, first - _BESIDE) : first], reference[last + 1 : last + 1 + _BESIDE]]
+    )
+    rise = float(np.nanmax(reference[first : last + 1])) - float(np.nanmedian(beside))
+    if rise < largest.height / 2:
+        return None, np.zeros_like(inside)
+    return found, inside
 
 
 def _levels(difference: Floats) -> tuple[Floats, Floats]:

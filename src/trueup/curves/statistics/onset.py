@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.curves.statistics.departing import departure
+from trueup.curves.statistics.departing import Departure, departure
 from trueup.curves.statistics.envelope import window_of
-from trueup.curves.statistics.growing import growth
+from trueup.curves.statistics.growing import Growth, growth
 from trueup.curves.statistics.noise import Memory, filled, memory, outliers
 from trueup.curves.statistics.trend import Trended
 from trueup.curves.thresholds import (
@@ -23,8 +24,13 @@ from trueup.curves.thresholds import (
     ONSET_NOTHING,
     ONSET_SETTLED,
     ONSET_TAKEN,
+    QUIET_NOISE,
+    QUIET_SHARE,
 )
 from trueup.types.arrays import Floats, Ints
+
+_Found = TypeVar("_Found", Departure, Growth)
+_PARTS, _FEWEST_OF_A_PART = 40, 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +100,8 @@ def onset(
     earliest = latest = index
     if p_value < ONSET_LEVEL or has_trend:
         raw = filled(difference, ~np.isfinite(difference))
-        bend = departure(raw, index)
-        settled = False
-        if bend is not None and _is_before(raw, index, bend.index):
-            index, earliest, latest = bend.index, bend.earliest, bend.latest
-            settled = _is_settled((latest - earliest) / num)
-        shape = _shape(raw, index)
-        slow = growth(raw) if shape == "slope" and not settled else None
-        if slow is not None and (bend is None or slow.index <= bend.gone):
-            index, earliest, latest = slow.index, slow.earliest, slow.latest
+        place = _placed(raw, index, quiet_until(raw, index))
+        index, earliest, latest, shape = place.index, place.earliest, place.latest, place.shape
     before, after, per_step = _sizes(_each_side(difference, index), index, shape)
     return Onset(
         index=index,
@@ -117,6 +116,58 @@ def onset(
         p_value=p_value,
         has_trend=has_trend,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where a change is, and how; indices."""
+
+    index: int
+    earliest: int
+    latest: int
+    shape: str
+
+
+def _placed(raw: Floats, coarse: int, quiet: int) -> _Place:
+    """The change of ``raw`` (finite), told without its first ``quiet`` steps; with them where it is found too
+    near to them."""
+    index = earliest = latest = coarse
+    bend = _moved(departure(raw[quiet:], coarse - quiet), quiet)
+    settled = False
+    if bend is not None and _is_before(raw, index, bend.index):
+        index, earliest, latest = bend.index, bend.earliest, bend.latest
+        settled = _is_settled((latest - earliest) / len(raw))
+    shape = _shape(raw, index)
+    slow = _moved(growth(raw[quiet:]), quiet) if shape == "slope" and not settled else None
+    if slow is not None and (bend is None or slow.index <= bend.gone):
+        index, earliest, latest = slow.index, slow.earliest, slow.latest
+    if quiet > QUIET_SHARE * index:
+        return _placed(raw, coarse, 0)
+    return _Place(index=index, earliest=earliest, latest=latest, shape=shape)
+
+
+def quiet_until(values: Floats, before: int) -> int:
+    """Steps at the beginning whose noise is far below that of all later ones; 0 where they are too near to
+    ``before``, the change.
+
+    Noise is told from what changes from one step to the next, over fortieths of the run.
+    """
+    width = max(_FEWEST_OF_A_PART, len(values) // _PARTS)
+    num = (len(values) - 1) // width
+    if num < 2:
+        return 0
+    sizes = np.median(np.abs(np.diff(values))[: num * width].reshape(num, width), axis=1)
+    later = np.array([np.median(sizes[at:]) for at in range(num)])
+    quiet = int(np.argmax(sizes >= QUIET_NOISE * later)) * width
+    return quiet if quiet <= QUIET_SHARE * before else 0
+
+
+def _moved(found: _Found | None, steps: int) -> _Found | None:
+    """The same place in values that begin ``steps`` earlier."""
+    if found is None or not steps:
+        return found
+    names = [one.name for one in fields(found)]
+    return replace(found, **{name: getattr(found, name) + steps for name in names})
 
 
 def _fit(y: Floats, centred: Floats, total: Floats) -> tuple[int, str, Floats]:

@@ -1,0 +1,232 @@
+"""Launch scripts, logs and configurations in the forms that Megatron-LM and MindFormers themselves have."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from trueup.checklist import check
+from trueup.checklist.configuration import Configuration, configured
+from trueup.checklist.judging import Row
+from trueup.checklist.readers import log, opening, shell
+from trueup.checklist.settings import Document
+from trueup.checklist.writing import changed, setting_words, written
+from trueup.errors import ConfigError
+from trueup.reporting.checklist_rows import shown
+
+FLAGS = "--num-layers 4 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --lr 1e-4 --bf16"
+ARGUMENTS = {
+    "num_layers": 4,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "seq_length": 32,
+    "lr": 0.0001,
+    "bf16": True,
+    "params_dtype": "torch.bfloat16",
+    "lr_warmup_samples": 0,
+    "lr_warmup_iters": 5,
+    "layernorm_zero_centered_gamma": False,
+    "align_grad_reduce": True,
+    "spec": ["local"],
+}
+CORE = """\
+use_legacy: {legacy}
+runner_config: {{batch_size: 1}}
+model:
+  model_config:
+    {model}
+    hidden_size: 64
+    num_layers: 4
+"""
+
+
+def script(text: str) -> Document:
+    return shell.documents(text, "run.sh")[0]
+
+
+def side(*documents: Document) -> Configuration:
+    return configured(documents)
+
+
+def core(model: str = "model_type: qwen3", *, legacy: bool = False) -> Configuration:
+    return side(opening.mappings.document(CORE.format(model=model, legacy=legacy), "core.yaml"))
+
+
+def block(prefix: str = "", **changed: object) -> str:
+    lines = [f"{prefix}  {key} {'.' * 20} {value}" for key, value in {**ARGUMENTS, **changed}.items()]
+    return "\n".join([f"{prefix}---- arguments ----", *lines, f"{prefix}---- end of arguments ----", ""])
+
+
+@pytest.mark.parametrize(
+    "declared", ["", "declare -a ", "typeset -a ", "local -a ", "readonly ", "declare -ra "]
+)
+def test_an_array_that_is_declared(declared: str) -> None:
+    found = script(f'{declared}ARGS=(\n  {FLAGS}\n)\ntorchrun p.py "${{ARGS[@]}}" --seed 7\n')
+    assert found.settings["num_layers"].value == 4
+    assert found.settings["seed"].value == 7
+    assert not found.exports
+
+
+@pytest.mark.parametrize(
+    ("line", "exported"),
+    [("export A=1", True), ("declare -x A=1", True), ("declare A=1", False), ("readonly A=1", False)],
+)
+def test_what_is_exported(line: str, exported: bool) -> None:
+    assert ("A" in script(f"{line}\ntorchrun p.py {FLAGS}\n").exports) is exported
+
+
+@pytest.mark.parametrize("word", ["$EXTRA", "${EXTRA_ARGS}", '"$@"', "${@:2}", "${MORE[@]}", "$(flags)"])
+def test_an_open_word_is_no_second_value(word: str) -> None:
+    found = script(f"torchrun p.py {FLAGS.replace('--lr 1e-4', f'--lr 1e-4 {word}')} {word} --seed 3\n")
+    assert found.settings["lr"].value == 0.0001
+    assert found.settings["bf16"].value is True
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--lr $LR", "${LR}"), ("--data-path 1 $DATA", [1, "${DATA}"])])
+def test_an_open_word_is_the_value_where_one_is_due(flag: str, value: object) -> None:
+    found = script(f"torchrun p.py {FLAGS} {flag}\n")
+    assert found.settings[flag[2:].partition(" ")[0].replace("-", "_")].value == value
+
+
+def test_a_message_is_no_value() -> None:
+    found = script(
+        f'DATA=${{1:?give the data}}\n: "${{TOK:?not set}}"\ntorchrun p.py {FLAGS} --data-path $DATA\n'
+    )
+    assert found.settings["data_path"].value == "${1}"
+
+
+def test_a_command_in_quotes() -> None:
+    inner = (
+        f'set -e\n  torchrun p.py {FLAGS} --no-load-rng $([ "$X" = d ] && echo --deterministic-mode) --seed 3'
+    )
+    found = script(f"bash -c '{inner}'\n")
+    assert found.settings["no_load_rng"].value is True
+    assert found.settings["seed"].value == 3
+
+
+def test_flags_that_turn_something_off_are_written_back() -> None:
+    found = script(f"torchrun p.py {FLAGS} --no-gradient-accumulation-fusion --no-persist-layer-norm\n")
+    text = written(found, changed(found, {"seed": 1}), remarks=[])
+    assert "--no-gradient-accumulation-fusion" in text
+    assert "--no-persist-layer-norm" in text
+    assert not subprocess.run(["bash", "-n"], input=text, text=True, check=False).returncode
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "",
+        "0: ",
+        "[default0]:",
+        "[rank0]: ",
+        "[2025-03-02 11:22:33] ",
+        "(Actor pid=4411, ip=10.0.0.3) ",
+        "[0]:",
+    ],
+)
+def test_a_log_with_the_launchers_prefix(prefix: str, tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(block(prefix))
+    lines = log.arguments_of(path)
+    assert lines is not None
+    assert {key: one.value for key, one in log.document(lines, "train.log").settings.items()} == ARGUMENTS
+
+
+def test_a_block_of_arguments_in_another_form_is_refused() -> None:
+    with pytest.raises(ConfigError, match="num_layers = 4"):
+        log.document([(2, "  num_layers = 4"), (3, "  hidden_size = 64")], "train.log")
+
+
+def both(tmp_path: Path, printed: str, flags: str) -> tuple[str, list[str]]:
+    (tmp_path / "train.log").write_text(printed)
+    (tmp_path / "run.sh").write_text(f"torchrun p.py {flags}\n")
+    found = check([str(tmp_path / "train.log")], [str(tmp_path / "run.sh")])
+    return found.training, [one.key for one in found.not_judged]
+
+
+def test_a_log_lists_what_nobody_set(tmp_path: Path) -> None:
+    flags = f"{FLAGS} --lr-warmup-iters 5"
+    assert both(tmp_path, block(), flags) == ("agree", [])
+    assert both(tmp_path, block(), f"{flags} --spec local") == ("agree", [])
+    assert both(tmp_path, block(), f"{flags} --spec other") == ("undecided", ["spec"])
+    assert both(tmp_path, block(), f"{flags} --made-up-flag 3") == ("undecided", ["made_up_flag"])
+
+
+def test_megatron_settles_fusions_itself() -> None:
+    learned = side(script(f"torchrun p.py {FLAGS}\n"))
+    assert "rope_fusion" not in learned.values
+    rotary = side(script(f"torchrun p.py {FLAGS} --position-embedding-type rope\n"))
+    assert rotary.values["rope_fusion"].value is True
+    assert learned.values["activation_fusion"].value is True
+    assert "activation_fusion" not in side(script(f"torchrun p.py {FLAGS} --disable-bias-linear\n")).values
+
+
+def test_core_models_of_mindformers_have_their_own_defaults() -> None:
+    found, legacy = core().values, core("type: LlamaConfig", legacy=True).values
+    assert (found["seq_length"].value, legacy["seq_length"].value) == (4096, 2048)
+    assert (found["compute_dtype"].value, legacy["compute_dtype"].value) == ("bfloat16", "float16")
+    assert found["qk_norm"].value is True
+    assert core("model_type: qwen2").values["qk_norm"].value is False
+    assert core("architectures: [Qwen3ForCausalLM]").values["qk_norm"].value is True
+    assert "bos_token_id" not in found
+    assert "router_version" not in core("model_type: qwen3_moe").values
+    assert core("model_type: qwen3_moe").values["capacity_factor"].value == -1.0
+
+
+def test_core_models_are_told_their_own_keys() -> None:
+    moe = core("model_type: qwen3_moe\n    moe_aux_loss_coeff: 0.01\n    router_aux_loss_coef: 0.5")
+    assert moe.values["aux_loss_factor"].value == 0.01
+    assert setting_words(moe, "aux_loss_factor", 0.0) == "model.model_config.moe_aux_loss_coeff: 0.0"
+
+
+def test_core_models_whose_sizes_are_elsewhere() -> None:
+    text = CORE.format(model="model_type: qwen3", legacy=False).replace("    hidden_size: 64\n", "")
+    found = side(opening.mappings.document(text, "core.yaml"))
+    assert "rope_theta" not in found.values
+    assert any("pretrained_model_dir" in note for note in found.notes)
+    assert not core().notes
+
+
+def rows(target: str, reference: str) -> dict[str, Row]:
+    from trueup.checklist.check import compared
+
+    found = compared(side(script(target)), side(script(reference)))
+    return {row.key: row for row in found.rows}
+
+
+@pytest.mark.parametrize(("factor", "matters"), [("0", False), ("0.01", True)])
+def test_a_loss_that_is_off_has_no_form(factor: str, matters: bool) -> None:
+    moe = f"torchrun p.py {FLAGS} --num-experts 8 --moe-aux-loss-coeff {factor}"
+    moe += " --moe-router-load-balancing-type "
+    assert rows(f"{moe}aux_loss\n", f"{moe}seq_aux_loss\n")["load_balancing"].matters is matters
+
+
+@pytest.mark.parametrize(("window", "there"), [("32,0", False), ("16,0", True)])
+def test_a_window_over_all_tokens_has_no_layers(window: str, there: bool) -> None:
+    found = rows(f"torchrun p.py {FLAGS}\n", f"torchrun p.py {FLAGS} --window-size {window}\n")
+    assert ("sliding_layers" in found) is there
+
+
+def test_a_recipe_with_lines_of_a_script(tmp_path: Path) -> None:
+    path = tmp_path / "model_config.yaml"
+    path.write_text(
+        "BEFORE_SCRIPT: |\n  python -m pip uninstall -y x\n"
+        "MODEL_ARGS:\n  --num-layers: 6\n  --hidden-size: 8\n  --bf16: true\n"
+    )
+    assert opening.read_side([str(path)])[0].settings["num_layers"].value == 6
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ([0, 1, 2, 3], "0-3"),
+        ([0, 1, 2, 4, 5, 6], "0, 1, 2, 4, 5, 6"),
+        ([3, 7, 8, 9, 10, 2], "3, 7-10, 2"),
+        ([True, 2], "True, 2"),
+        ([], "none"),
+    ],
+)
+def test_a_list_of_layers(value: list[object], text: str) -> None:
+    assert shown(value) == text
