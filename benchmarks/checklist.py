@@ -19,7 +19,7 @@ from tests.checklist.pairs import pairs, side
 from trueup.checklist import check
 from trueup.checklist.check import compared
 from trueup.checklist.configuration import configured
-from trueup.checklist.judging import Status
+from trueup.checklist.judging import DemandStatus
 from trueup.checklist.readers import read_side
 
 METHOD = (
@@ -53,7 +53,7 @@ def _same(results: Results, chosen: list[tuple[str, str]]) -> None:
         start = time.perf_counter()
         checklist = check([side(target)], [side(reference)])
         seconds += time.perf_counter() - start
-        loud = (Status.DIFFERENT, Status.BROKEN, Status.NOT_COMPARABLE)
+        loud = (DemandStatus.DIFFERENT, DemandStatus.BROKEN, DemandStatus.NOT_COMPARABLE)
         rows = [row.key for row in checklist.rows if row.status in loud and row.severity != "note"]
         rows += [] if checklist.schedules.same else ["learning rate"]
         wrong += [f"{target} - {reference}: {key}" for key in rows]

@@ -264,7 +264,7 @@ FAULTS = {
         Fault(trainer=Stale, stage=S.OLD_LOG_PROBS, quantity="old_log_probs", code=C.STALE),
         Fault(trainer=Stale, stage=S.OLD_LOG_PROBS, quantity="old_log_probs", code=C.STALE, free=True),
         Fault(trainer=NoTemperature, stage=S.OLD_LOG_PROBS, quantity="old_log_probs", code=C.STRETCHED),
-        Fault(trainer=RolloutBehind, stage=S.ROLLOUT, quantity="rollout_log_probs", code=C.ROLLOUT_ALONE),
+        Fault(trainer=RolloutBehind, stage=S.ROLLOUT, quantity="rollout_log_probs", code=C.ROLLOUT_ONLY),
         Fault(
             trainer=RolloutBehind, stage=S.ROLLOUT, quantity="rollout_log_probs", code=C.ENGINES, free=True
         ),
@@ -277,8 +277,8 @@ FAULTS = {
         Fault(
             trainer=ValueClipOff, stage=S.VALUE_LOSS, quantity="value_loss", code=C.NOT_CLIPPED, settings=PPO
         ),
-        Fault(trainer=TopP, stage=S.ROLLOUT, quantity="rollout_log_probs", code=C.ROLLOUT_ALONE),
-        Fault(trainer=Bfloat16Head, stage=S.ROLLOUT, quantity="rollout_log_probs", code=C.ROLLOUT_ALONE),
+        Fault(trainer=TopP, stage=S.ROLLOUT, quantity="rollout_log_probs", code=C.ROLLOUT_ONLY),
+        Fault(trainer=Bfloat16Head, stage=S.ROLLOUT, quantity="rollout_log_probs", code=C.ROLLOUT_ONLY),
         Fault(
             trainer=PackedPositions,
             stage=S.OLD_LOG_PROBS,
@@ -290,7 +290,7 @@ FAULTS = {
             trainer=LoraScale,
             stage=S.ROLLOUT,
             quantity="rollout_log_probs",
-            code=C.ROLLOUT_ALONE,
+            code=C.ROLLOUT_ONLY,
             settings=LORA,
         ),
         Fault(trainer=LogProbsShifted, stage=S.OLD_LOG_PROBS, quantity="old_log_probs", code=C.SHIFTED),
@@ -350,7 +350,7 @@ FAULTS |= _of_forms(
         "NoUpperClip": C.ONE_SIDED_CLIP,
         "OtherClip": C.CLIP_RANGE,
         "SmallerLoss": C.SMALLER_LOSS,
-        "ClippedAlone": C.CLIPPED_ALONE,
+        "ClippedAlone": C.CLIPPED_ONLY,
         "DualClipOfAll": C.DUAL_OF_ALL,
         "SequenceRatio": C.SEQUENCE_RATIO,
         "RatioToReference": C.RATIO_TO_OTHER,
@@ -369,7 +369,7 @@ FAULTS |= _of_forms(
 FAULTS |= _of_forms(
     S.VALUE_LOSS,
     "value_loss",
-    {"ValueSmaller": C.SMALLER_LOSS, "ValueClippedAlone": C.CLIPPED_ALONE},
+    {"ValueSmaller": C.SMALLER_LOSS, "ValueClippedAlone": C.CLIPPED_ONLY},
     settings=PPO_HOT,
 )
 FAULTS |= _of_forms(S.VALUE_LOSS, "inputs", {"CriticOnRewards": C.GIVEN_OTHER}, settings=PPO)
@@ -500,16 +500,20 @@ def main() -> int:
             held = {
                 "stage": first is not None and first.stage is fault.stage,
                 "site": first is not None and (first.stage, first.quantity) == (fault.stage, fault.quantity),
-                "reason": first is not None and first.said.code is fault.code,
+                "reason": first is not None and first.conclusion.code is fault.code,
             }
             counts.update({key: counts[key] + value for key, value in held.items()})
-            said = "nothing" if first is None else f"step {first.step} {first.quantity}: {text(first.said)}"
+            said = (
+                "nothing"
+                if first is None
+                else f"step {first.step} {first.quantity}: {text(first.conclusion)}"
+            )
             print(f"{'ok  ' if all(held.values()) else 'FAIL'} {name}: {said}", flush=True)
         benign = {name: pair for name, pair in BENIGN.items() if not asked or name in asked}
         for name, (reference, target) in benign.items():
             held = run_once(folder, reference, references)
             found = compare_rollouts(Trainer(folder / name, target, held).run(), held)
-            alarms = [] if found is None else [f"{one.step} {text(one.said)}" for one in found.failed]
+            alarms = [] if found is None else [f"{one.step} {text(one.conclusion)}" for one in found.failed]
             counts["false alarms"] += bool(alarms)
             agrees = found is not None and found.outcome is Outcome.AGREE
             print(

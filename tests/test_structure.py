@@ -49,7 +49,7 @@ STATE = {
     "trueup.adapters.trees": "slots and arguments as text",
     "trueup.capture.claim": "session",
     "trueup.capture.declared": "session",
-    "trueup.capture.handed": "session",
+    "trueup.capture.passed_options": "session",
     "trueup.capture.launch.startup.sitecustomize": "session",
     "trueup.capture.session": "session",
     "trueup.store.view": "the steps read last",
@@ -58,6 +58,16 @@ STATE = {
 }
 """what docs/architecture.md explains under "State of the process"; cached pure functions need no line"""
 CHANGES = {"append", "add", "update", "setdefault", "pop", "clear", "extend", "discard", "remove", "insert"}
+NOT_IN_NAMES = {"told", "said", "handed", "mine", "theirs", "ours", "yours", "alone", "worth"}
+"""words that say who speaks or whose something is, and not what it is"""
+KEPT_NAMES = {
+    ("trueup/diagnosing/around.py", "said"): "a key of the JSON of curves",
+    ("trueup/diagnosing/rl/loss_checks.py", "told"): "a fact of a reason, in JSON",
+    ("trueup/diagnosing/stages/handed_back.py", "handed_back"): "its codes begin so",
+}
+MIRRORS = {"torch", "mindspore", "msprobe"}
+"""folders of one framework or tool each, whose files and classes have the names of the others'"""
+SAME_CLASSES = {"Adapter": "what every framework's adapter is, and theirs"}
 
 
 def test_any_is_rare():
@@ -175,3 +185,47 @@ def _has_twin(path):
 def _name(path):
     parts = path.relative_to(SOURCE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_names_are_words_of_the_field():
+    found = {
+        (str(path.relative_to(SOURCE)), name)
+        for path in SOURCE.rglob("*.py")
+        for name in {path.stem, *_identifiers(ast.parse(path.read_text(encoding="utf-8")))}
+        if _words(name) & NOT_IN_NAMES
+    }
+    assert sorted(found - set(KEPT_NAMES)) == [], "say what the value is, see CONTRIBUTING.md"
+    assert sorted(set(KEPT_NAMES) - found) == [], "these are not there any more"
+
+
+def test_a_forbidden_name_is_seen():
+    code = "class Told:\n    is_said = 1\ndef f(mine, *, x):\n    g(theirs=x.worth_saying)\n"
+    code += "    _handed, OURS = x, alone\n"
+    seen = {name for name in _identifiers(ast.parse(code)) if _words(name) & NOT_IN_NAMES}
+    assert seen == {"Told", "is_said", "mine", "theirs", "worth_saying", "_handed", "OURS", "alone"}
+
+
+def test_no_two_classes_have_one_name():
+    places = defaultdict(set)
+    for path in (SOURCE / "trueup").rglob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                place = path.relative_to(SOURCE).with_suffix("").parts
+                places[node.name].add("/".join(part for part in place if part not in MIRRORS))
+    doubled = {name for name, found in places.items() if len(found) > 1}
+    assert sorted(doubled - set(SAME_CLASSES)) == [], "give one of them a name of its own"
+    assert sorted(set(SAME_CLASSES) - doubled) == [], "these have names of their own now"
+
+
+def _identifiers(tree):
+    """Every name that code defines or uses, and keywords of calls."""
+    for node in ast.walk(tree):
+        for field in ("id", "attr", "arg", "name", "asname", "rest"):
+            if isinstance(name := getattr(node, field, None), str):
+                yield from name.split(".")
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            yield from node.names
+
+
+def _words(name):
+    return {word.lower() for word in re.split(r"_|(?<=[a-z])(?=[A-Z])", name)}

@@ -10,11 +10,21 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "trueup"
 RENDERED = {
-    *("headline", "sentence", "said", "counter_evidence", "causes", "next_note", "advice", "title"),
+    *(
+        "headline",
+        "sentence",
+        "conclusion",
+        "said",
+        "counter_evidence",
+        "causes",
+        "next_note",
+        "advice",
+        "title",
+    ),
     *("measured", "detail", "remarks", "reason", "reasons"),
 }
 """attributes, keys of documents and variables that hold conclusions, or what they say"""
-RENDERERS = {"text", "texts", "headline", "advice", "said"}
+RENDERERS = {"text", "texts", "headline", "advice", "reason_text"}
 """functions that put a reason into words"""
 TAKE_APART = {
     *("startswith", "endswith", "find", "index", "count", "split", "rsplit", "partition", "rpartition"),

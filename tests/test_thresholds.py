@@ -98,7 +98,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "comparing/stacks.py": {"MAX_STACKS"},  # written
     "comparing/table.py": {"ROW_GROUP"},  # of the file
     "comparing/verdict.py": {"_SHOWN"},  # shown
-    "comparing/worth.py": {"_MOST_SAID", "_MOST_LIMITS"},  # shown
+    "comparing/comparable.py": {"_MOST_LISTED", "_MOST_LIMITS"},  # shown
     "diagnosing/rl/advantage_checks.py": {
         *(0.5, 0.9, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995, 0.999, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3),
         "_LINE",
@@ -119,7 +119,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/loss_form.py": {"MAX_NUMBERS"},  # costs time
     "diagnosing/parity.py": {"_MAX_PLACES"},  # shown
     "diagnosing/pipeline.py": {"MAX_POINTS"},  # drawn
-    "diagnosing/replay/trials.py": {"MOST_ALONE"},  # costs time
+    "diagnosing/replay/trials.py": {"MOST_SINGLE"},  # costs time
     "diagnosing/stages/between_steps.py": {"_MOST_NUMBERS"},  # costs memory
     "diagnosing/stages/crossed.py": {"_FIRST"},  # shown
     "diagnosing/stages/tried.py": {"MOST"},  # costs time
@@ -226,7 +226,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "curves/statistics/noise.py": {0.95},  # a coefficient of -1 has no long-run variance
     # confidences: what decides is on which side of matching.sure they are; what costs time; next to nothing
     "matching/align.py": {0.98, 0.93, 0.7, 0.85, 0.8, 0.75, "_GRAM", "_FIRST_WINDOW", "_MAX_CELLS", 1e-3}
-    | {"_NAME_ALONE"},
+    | {"_ONLY_NAME"},
     "matching/calls.py": {0.9, 0.6},  # confidences
     "matching/weights/analogy.py": {"BY_ANALOGY", 0.9},  # confidence
     "matching/weights/content.py": {"MASK", "MOST_PIECES", "MOST_IN_UNIT", "SEEN_ROWS"},  # cost time

@@ -26,27 +26,27 @@ from trueup_gpt.torch.parallel.mesh import Mesh
 @plant("cut-in-reverse")
 def cut_in_reverse(trainer: ReferenceTrainer, fqn: str) -> None:
     """The first process has the last part of one weight, the last the first."""
-    cut = apply.Place.cut
+    cut = apply.ParameterShare.cut
 
-    def reversed_cut(one: apply.Place, whole: Tensor) -> Tensor:
+    def reversed_cut(one: apply.ParameterShare, whole: Tensor) -> Tensor:
         if one.fqn != fqn:
             return cut(one, whole)
         return whole.narrow(0, len(whole) - one.offset[0] - one.size[0], one.size[0])
 
-    trainer.replace(apply.Place, "cut", reversed_cut)
+    trainer.replace(apply.ParameterShare, "cut", reversed_cut)
 
 
 @plant("cut-by-turns")
 def cut_by_turns(trainer: ReferenceTrainer, fqn: str) -> None:
     """Rows of one weight are dealt out in turn, where each process should have whole heads."""
-    cut = apply.Place.cut
+    cut = apply.ParameterShare.cut
 
-    def dealt(one: apply.Place, whole: Tensor) -> Tensor:
+    def dealt(one: apply.ParameterShare, whole: Tensor) -> Tensor:
         if one.fqn != fqn:
             return cut(one, whole)
         return whole[one.offset[0] // one.size[0] :: len(whole) // one.size[0]]
 
-    trainer.replace(apply.Place, "cut", dealt)
+    trainer.replace(apply.ParameterShare, "cut", dealt)
 
 
 # -- forward

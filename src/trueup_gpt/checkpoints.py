@@ -25,8 +25,8 @@ from trueup_gpt.session import Session
 class Checkpoints(ABC):
     """The checkpoints of a run."""
 
-    def __init__(self, session: Session, said: Callable[[str], None] = lambda message: None) -> None:
-        self._session, self._said = session, said
+    def __init__(self, session: Session, report: Callable[[str], None] = lambda message: None) -> None:
+        self._session, self._report = session, report
         self.folder = session.config.training.output_dir / "checkpoints"
         self.best: float | None = None
         """of the validations so far, kept over a resumption"""
@@ -99,4 +99,4 @@ class Checkpoints(ABC):
     def _whole(self, path: Path) -> None:
         training = self._session.config.training
         remove_old(self.folder, training.prefix, training.keep_checkpoint_max)
-        self._said(f"saved {path}" + (", the best so far" if path.name.endswith(BEST) else ""))
+        self._report(f"saved {path}" + (", the best so far" if path.name.endswith(BEST) else ""))

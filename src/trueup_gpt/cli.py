@@ -167,11 +167,11 @@ def _read(config: Path | None, changes: list[str], *, resume: bool, quiet: bool)
         overrides[key.strip()] = yaml.safe_load(value)
     if resume:
         overrides["training_config.resume_training"] = True
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         read = load_config(config, overrides)
     if not quiet and os.environ.get("RANK", os.environ.get("RANK_ID", "0")) == "0":
-        for one in said:
+        for one in caught:
             print(f"warning: {one.message}", file=sys.stderr)
     return read
 
@@ -273,10 +273,10 @@ def _run(config: Config, framework: Framework, device: str | None, *, quiet: boo
 
         prepare = importlib.import_module(f"{_PLACE[framework.value]}.session").prepare
 
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             session = prepare(config, device=device)
-        for one in said:
+        for one in caught:
             log.warning(str(one.message))
         with _progress(log, session.num_steps, shown=not quiet and rank == 0) as on_step:
             outcome = train(session, log, on_step=on_step)
@@ -309,9 +309,9 @@ class _progress:
         return self._step
 
     def _step(self, result: StepResult) -> None:
-        said = f"loss {result.loss:.4f}  {self._log.tokens_per_second:,.0f} tokens/s{self._log.memory}"
+        description = f"loss {result.loss:.4f}  {self._log.tokens_per_second:,.0f} tokens/s{self._log.memory}"
         assert self._bar is not None
-        self._bar.update(self._task, completed=result.step + 1, description=said)
+        self._bar.update(self._task, completed=result.step + 1, description=description)
 
     def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
@@ -349,9 +349,9 @@ def main() -> None:
 
 
 def _complain(message: str) -> None:
-    from trueup_gpt.launching import told_to_launcher
+    from trueup_gpt.launching import report_to_launcher
 
     rank = os.environ.get("RANK", os.environ.get("RANK_ID"))
     where = "" if rank is None else f"rank {rank}: "
     print(f"error: {where}{message}", file=sys.stderr)
-    told_to_launcher(int(rank or 0), f"error: {where}{message}")
+    report_to_launcher(int(rank or 0), f"error: {where}{message}")

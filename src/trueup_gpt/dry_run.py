@@ -9,7 +9,7 @@ from trueup import Replicate
 from trueup_gpt.config import Config
 from trueup_gpt.parallel.layout import layout_for
 from trueup_gpt.parallel.mesh import DATA_AXES, Mesh, mesh_sizes
-from trueup_gpt.parallel.places import Place, place_of
+from trueup_gpt.parallel.places import ParameterShare, place_of
 from trueup_gpt.parallel.stages import (
     chunks_per_rank,
     has_masters,
@@ -91,7 +91,7 @@ def needs(config: Config, world_size: int | None = None) -> Needs:
 
 def _rank(config: Config, mesh: Mesh) -> RankMemory:
     number, layout, by_stage = mesh.coordinate("pp"), layout_for(config), stage_layers(config)
-    places: dict[str, Place] = {}
+    places: dict[str, ParameterShare] = {}
     layers = 0
     for stage, held in enumerate(by_stage):
         if rank_of_stage(config, stage) == number:
@@ -119,7 +119,7 @@ def _state_bytes(config: Config, item: int) -> float:
     return 4 + 4 * states if has_masters(config) else item * states
 
 
-def _replicas(place: Place, mesh: Mesh) -> int:
+def _replicas(place: ParameterShare, mesh: Mesh) -> int:
     return math.prod(mesh.size(axis) for axis in place.axes(Replicate) if axis in DATA_AXES)
 
 

@@ -65,17 +65,17 @@ def launch(num_processes: int, words: Sequence[str], output: Path, *, quiet: boo
     environment.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
     with (folder / "msrun.log").open("w") as log, _forwarded(folder):
         running = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-        said = _follow(running, folder, quiet=quiet)
+        errors = _follow(running, folder, quiet=quiet)
     stopped = (folder / "stop").read_text() if (folder / "stop").exists() else ""
-    if stopped and not said:
+    if stopped and not errors:
         return 128 + int(stopped)
-    if running.returncode == 0 and not said:
+    if running.returncode == 0 and not errors:
         return 0
     how = _how_one_ended(folder / "msrun.log")
-    if not said and len(_finished(folder)) == num_processes:
+    if not errors and len(_finished(folder)) == num_processes:
         print(f"note: all processes were done; one then {how}, inside MindSpore's own end", file=sys.stderr)
         return 0
-    for line in said or [f"error: a process {how}, without an error of its own"]:
+    for line in errors or [f"error: a process {how}, without an error of its own"]:
         print(line, file=sys.stderr)
     print(f"logs of the processes: {folder}/worker_*.log, {folder}/scheduler.log", file=sys.stderr)
     return 1
@@ -155,7 +155,7 @@ def finished(rank: int, num_processes: int) -> None:
         time.sleep(0.01)
 
 
-def told_to_launcher(rank: int, message: str) -> None:
+def report_to_launcher(rank: int, message: str) -> None:
     """Leave what a process failed by where the launching one finds it."""
     path = os.environ.get(STOP)
     if path:
@@ -180,12 +180,12 @@ def _how_one_ended(log: Path) -> str:
 
 def _follow(running: subprocess.Popen[bytes], folder: Path, *, quiet: bool) -> list[str]:
     """Until it ends: pass on what the first process says; returns the errors of those that failed."""
-    said, failed_at = folder / "worker_0.log", 0.0
+    log, failed_at = folder / "worker_0.log", 0.0
     place = 0
     while True:
         ended = running.poll() is not None
-        if said.exists() and not quiet:
-            with said.open(encoding="utf-8", errors="replace") as file:
+        if log.exists() and not quiet:
+            with log.open(encoding="utf-8", errors="replace") as file:
                 file.seek(place)
                 new = file.read()
                 whole = new if ended else new[: new.rfind("\n") + 1]

@@ -21,7 +21,7 @@ from trueup.types.arrays import Array
 from trueup.weights.opening import open_weights
 from trueup.weights.weight_set import MemoryWeights, WeightSet
 from trueup.weights.writing import write_weights
-from trueup_gpt.parallel.places import Place, ranges
+from trueup_gpt.parallel.places import ParameterShare, ranges
 from trueup_gpt.saved import RunFacts, begin_folder, name_folder
 
 SUFFIXES = ("ckpt", "safetensors")
@@ -32,7 +32,7 @@ _LOOK_SECONDS = 0.02
 
 
 def boxes_of_part(
-    place: Place, part: Array, flat: tuple[int, int] | None = None
+    place: ParameterShare, part: Array, flat: tuple[int, int] | None = None
 ) -> Iterator[tuple[tuple[int, ...], Array]]:
     """Offset and elements of the boxes of the whole parameter that a part is.
 

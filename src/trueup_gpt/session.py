@@ -81,8 +81,8 @@ class Session(ABC):
         """The largest of all processes' numbers."""
 
     @abstractmethod
-    def checkpoints(self, said: Callable[[str], None]) -> Checkpoints:
-        """Of the run; ``said`` is told of each."""
+    def checkpoints(self, report: Callable[[str], None]) -> Checkpoints:
+        """Of the run; ``report`` is told of each."""
 
     @abstractmethod
     def device(self) -> str:

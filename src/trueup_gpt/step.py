@@ -89,7 +89,7 @@ class TrainStep(ABC, Generic[ParallelT, OptimizerT]):
         """
         scale, weights = self.scale.value, self._weights(batches)
         losses = self._run(batches, [weight * scale for weight in weights])
-        norms = self._norms(1.0 / scale, also=self._told(losses, weights, batches))
+        norms = self._norms(1.0 / scale, also=self._loss_and_tokens(losses, weights, batches))
         rates = self._set_rates()
         result = StepResult(
             step=self.number,
@@ -136,7 +136,7 @@ class TrainStep(ABC, Generic[ParallelT, OptimizerT]):
             return [1.0] * len(batches)
         return [1.0 / (len(batches) * mesh.size(*DATA))] * len(batches)
 
-    def _told(
+    def _loss_and_tokens(
         self, losses: Sequence[SupportsFloat], weights: Sequence[float], batches: Sequence[Batch[Array]]
     ) -> list[float]:
         """Loss and tokens of this process, counted once: by the last stage's first tp rank."""

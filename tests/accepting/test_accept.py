@@ -17,7 +17,7 @@ from tests.curves import logs
 from tests.curves.simulating import Truth, simulate
 from tests.diagnosing import diagnosed as runs
 from tests.diagnosing.diagnosed import REFERENCE, capture
-from trueup.accepting.procedure import Given, accept
+from trueup.accepting.procedure import AcceptanceInputs, accept
 from trueup.cli.app import run
 from trueup.curves.conditions import ASSUMABLE
 from trueup.curves.curve import Curve
@@ -86,7 +86,7 @@ def there(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def decided(output: Path, **given: Any) -> tuple[int, dict[str, Any]]:
     """Exit status and document of the procedure, its reports left out."""
-    signoff = accept(Given(**given), output=output).signoff
+    signoff = accept(AcceptanceInputs(**given), output=output).signoff
     document = json.loads((output / "signoff.json").read_text())
     assert document == signoff.to_json()
     return signoff.exit_code, document

@@ -14,7 +14,7 @@ from tests.curves.test_each_reason import STILL
 from tests.diagnosing.made_steps import codes_of, facts_of, passed
 from trueup.accepting.downstream import downstream_items
 from trueup.accepting.first_steps import step_items
-from trueup.accepting.item import Item, Part, State
+from trueup.accepting.item import Item, ProcedurePart, State
 from trueup.accepting.long_run import _still_loss, _still_norm, no_update_items
 from trueup.accepting.settings import _few, checklist_items
 from trueup.accepting.signoff import SignOff
@@ -33,7 +33,7 @@ TEXT = reason(GivenCode.TEXT, text="")
 def item(state: State, *, binding: bool) -> Item:
     return Item(
         key="one",
-        part=Part.LONG_RUN,
+        part=ProcedurePart.LONG_RUN,
         title=TEXT,
         state=state,
         binding=binding,

@@ -19,7 +19,7 @@ from tests.curves.simulating import Truth, simulate
 from tests.diagnosing.made_steps import codes_of, facts_of, passed
 from trueup.accepting.downstream import downstream, downstream_items
 from trueup.accepting.first_steps import preparation_items, step_items
-from trueup.accepting.item import Item, Part, State
+from trueup.accepting.item import Item, ProcedurePart, State
 from trueup.accepting.long_run import long_run_items, no_update_items
 from trueup.accepting.recommended import recommendation_items, unjudged_items
 from trueup.accepting.settings import by_hand, checklist_items
@@ -402,7 +402,7 @@ def test_recommendations_and_settings_without_a_rule(tmp_path: Path) -> None:
             assert [one == "not set" for one in shown.groups()] == [own is None, other is None]
 
 
-def item_in(state: State, part: Part, *, binding: bool) -> Item:
+def item_in(state: State, part: ProcedurePart, *, binding: bool) -> Item:
     return Item(
         key=f"{state.value} {binding}",
         part=part,
@@ -416,7 +416,7 @@ def item_in(state: State, part: Part, *, binding: bool) -> Item:
 
 
 def test_the_decision_of_any_items() -> None:
-    every_part = list(Part)
+    every_part = list(ProcedurePart)
     for _ in range(120):
         items = [
             item_in(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from trueup.adapters.code import Code
+from trueup.adapters.code import ReachableCode
 
 FACTOR = 2.0
 
@@ -65,7 +65,7 @@ class Special(Trainer):
 
 
 def collected(*modules: tuple[str, object], frames: list[FrameType] | None = None) -> dict[str, Any]:
-    code = Code(())
+    code = ReachableCode(())
     for frame in frames or []:
         code.frame(frame.f_code, frame.f_globals)
     return code.collect(modules)
@@ -118,7 +118,7 @@ def test_nothing_is_held() -> None:
         pass
 
     heavy = Heavy()
-    code = Code(())
+    code = ReachableCode(())
     code.collect([("", heavy)])
     before = len([one for one in gc.get_objects() if type(one) is Heavy])
     del heavy

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.batches.source import Arrays, Place
+from trueup.batches.source import Arrays, BatchPlace
 
 VOCABULARY = 97
 
@@ -76,9 +76,9 @@ def arrays(seed: int = 0, rows: int = 2, length: int = 8, *, shift: int | None =
 
 def recording(
     steps: int = 2, microbatches: int = 2, ranks: int = 2, *, rows: int = 2, length: int = 8
-) -> dict[Place, Arrays]:
+) -> dict[BatchPlace, Arrays]:
     """Batches of several steps and ranks."""
-    places = [Place(s, m, r) for s in range(steps) for m in range(microbatches) for r in range(ranks)]
+    places = [BatchPlace(s, m, r) for s in range(steps) for m in range(microbatches) for r in range(ranks)]
     return {place: arrays(seed, rows, length) for seed, place in enumerate(places)}
 
 

@@ -15,7 +15,7 @@ from tests.batches.made import arrays, ids, recording, same
 from trueup.batches.indexed_dataset import write_indexed_dataset
 from trueup.batches.megatron import NAME, write_megatron
 from trueup.batches.recorded import RecordedBatches
-from trueup.batches.source import Place
+from trueup.batches.source import BatchPlace
 from trueup.errors import ConfigError, TraceError
 
 counts = st.integers(1, 3)
@@ -39,10 +39,10 @@ def test_a_last_label_that_is_ignored_stays_so_and_rows_without_labels_too(tmp_p
     batch = arrays()
     batch["labels"][0, -1] = -100
     mask = {"loss_mask": (batch["labels"] != -100).astype(np.float32), "attention_mask": np.ones((2, 8))}
-    write_megatron(tmp_path / "a", [(Place(0, 0, 0), batch | mask)], facts={})
+    write_megatron(tmp_path / "a", [(BatchPlace(0, 0, 0), batch | mask)], facts={})
     assert same(RecordedBatches.open(tmp_path / "a").read(0, 0)[0], batch)
     bare = arrays(shift=None)
-    write_megatron(tmp_path / "b", [(Place(0, 0, 0), bare)], facts={})
+    write_megatron(tmp_path / "b", [(BatchPlace(0, 0, 0), bare)], facts={})
     assert same(RecordedBatches.open(tmp_path / "b").read(0, 0)[0], bare)
 
 
@@ -67,12 +67,12 @@ def hole(name: str) -> dict[str, Any]:
 )
 def test_what_cannot_be_held_is_refused(tmp_path: Path, batch: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        write_megatron(tmp_path / "new", [(Place(0, 0, 0), batch)], facts={})
+        write_megatron(tmp_path / "new", [(BatchPlace(0, 0, 0), batch)], facts={})
     assert not (tmp_path / "new").exists()
 
 
 def test_labels_in_some_batches_only_are_refused(tmp_path: Path) -> None:
-    both = [(Place(0, 0, 0), arrays()), (Place(1, 0, 0), arrays(shift=None))]
+    both = [(BatchPlace(0, 0, 0), arrays()), (BatchPlace(1, 0, 0), arrays(shift=None))]
     with pytest.raises(ConfigError, match="some batches have labels and some have none"):
         write_megatron(tmp_path / "new", both, facts={})
 

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.batches.made import arrays, recording, same, saved_by_hand
-from trueup.batches.npy_folder import NpyFolder, write_npy_folder
+from trueup.batches.npy_folder import NpyBatches, write_npy_folder
 from trueup.batches.recorded import RecordedBatches
-from trueup.batches.source import Arrays, Place
+from trueup.batches.source import Arrays, BatchPlace
 from trueup.errors import ConfigError, TraceError
 
 counts = st.integers(1, 3)
 
 
-def written(folder: Path, batches: dict[Place, Arrays], *, by_row: bool = False) -> int:
+def written(folder: Path, batches: dict[BatchPlace, Arrays], *, by_row: bool = False) -> int:
     rows = {place: len(found["tokens"]) for place, found in batches.items()}
     return write_npy_folder(folder, batches.items(), rows, by_row=by_row, facts={"ignore_index": -100})
 
@@ -39,26 +39,26 @@ def test_what_is_written_is_read(
     batches = recording(steps, microbatches, ranks, rows=rows)
     num = written(folder, batches, by_row=by_row)
     assert num == steps * microbatches * (rows if by_row else 1)
-    read = NpyFolder(folder)
+    read = NpyBatches(folder)
     assert read.places == sorted(batches)
     assert all(same(read.read(place), batches[place]) for place in batches)
 
 
 def test_microbatches_of_different_width_and_ranks_with_fewer_rows_are_kept_apart(tmp_path: Path) -> None:
     batches = {
-        Place(4, 0, 0): arrays(0, rows=3, length=5),
-        Place(4, 1, 0): arrays(1, rows=1, length=9),
-        Place(4, 0, 1): arrays(2, rows=1, length=7),
+        BatchPlace(4, 0, 0): arrays(0, rows=3, length=5),
+        BatchPlace(4, 1, 0): arrays(1, rows=1, length=9),
+        BatchPlace(4, 0, 1): arrays(2, rows=1, length=7),
     }
     written(tmp_path, batches, by_row=True)
-    read = NpyFolder(tmp_path)
+    read = NpyBatches(tmp_path)
     assert all(same(read.read(place), batches[place]) for place in batches)
 
 
 def test_folders_bear_the_number_of_their_step_where_that_is_one(tmp_path: Path) -> None:
-    written(tmp_path, {Place(step, 0, 0): arrays(step) for step in (5, 10, 9)})
+    written(tmp_path, {BatchPlace(step, 0, 0): arrays(step) for step in (5, 10, 9)})
     assert {path.name for path in tmp_path.glob("step_*")} == {"step_5", "step_9", "step_10"}
-    assert [place.step for place in NpyFolder(tmp_path).places] == [5, 9, 10]
+    assert [place.step for place in NpyBatches(tmp_path).places] == [5, 9, 10]
 
 
 def test_folders_saved_by_hand_are_forwards_in_numeric_order(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_folders_saved_by_hand_are_forwards_in_numeric_order(tmp_path: Path) -> 
 def test_rows_that_share_an_array_are_not_written_apart(tmp_path: Path) -> None:
     found = arrays() | {"attention_mask": np.ones((1, 1, 8, 8), bool)}
     with pytest.raises(ConfigError, match="attention_mask has not one entry a row"):
-        written(tmp_path, {Place(0, 0, 0): found}, by_row=True)
+        written(tmp_path, {BatchPlace(0, 0, 0): found}, by_row=True)
 
 
 @pytest.mark.parametrize(
@@ -123,14 +123,14 @@ def test_a_bad_batches_json_is_named(tmp_path: Path, change: dict[str, Any], mes
     file = tmp_path / "batches.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
     with pytest.raises(TraceError, match=message):
-        NpyFolder(tmp_path)
+        NpyBatches(tmp_path)
 
 
 def test_a_broken_batches_json_and_an_empty_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="is no recording of batches"):
         RecordedBatches.open(tmp_path)
     with pytest.raises(TraceError, match="holds no step_N/rank_R"):
-        NpyFolder(tmp_path)
+        NpyBatches(tmp_path)
     written(tmp_path, recording(1, 1, 1))
     with pytest.raises(ConfigError, match="num_microbatches has no place"):
         RecordedBatches.open(tmp_path, num_microbatches=2)

@@ -13,27 +13,27 @@ from tests.batches.made import arrays, recording, same, saved_by_hand
 from trueup.adapters.replay_dataset import ReplayDataset as NumpyDataset
 from trueup.batches.npy_folder import write_npy_folder
 from trueup.batches.recorded import RecordedBatches
-from trueup.batches.source import Arrays, Place
+from trueup.batches.source import Arrays, BatchPlace
 from trueup.errors import ConfigError
 
 
 @pytest.fixture
-def batches() -> dict[Place, Arrays]:
+def batches() -> dict[BatchPlace, Arrays]:
     return recording(2, 2, 2, rows=3)
 
 
 @pytest.fixture
-def folder(tmp_path: Path, batches: dict[Place, Arrays]) -> Path:
+def folder(tmp_path: Path, batches: dict[BatchPlace, Arrays]) -> Path:
     write_npy_folder(tmp_path / "x", batches.items(), dict.fromkeys(batches, 3), facts={})
     return tmp_path / "x"
 
 
-def of_rank(batches: dict[Place, Arrays], rank: int) -> list[Arrays]:
+def of_rank(batches: dict[BatchPlace, Arrays], rank: int) -> list[Arrays]:
     return [found for place, found in sorted(batches.items()) if place.rank == rank]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_microbatches_come_in_their_order(folder: Path, batches: dict[Place, Arrays], rank: int) -> None:
+def test_microbatches_come_in_their_order(folder: Path, batches: dict[BatchPlace, Arrays], rank: int) -> None:
     dataset = trueup.ReplayDataset(folder, framework="numpy", rank=rank)
     assert type(dataset) is NumpyDataset
     assert len(dataset) == 4
@@ -45,7 +45,7 @@ def test_microbatches_come_in_their_order(folder: Path, batches: dict[Place, Arr
         dataset[4]
 
 
-def test_rows_come_in_their_order(folder: Path, batches: dict[Place, Arrays]) -> None:
+def test_rows_come_in_their_order(folder: Path, batches: dict[BatchPlace, Arrays]) -> None:
     dataset = trueup.ReplayDataset(folder, framework="numpy", per="row", columns=["labels", "tokens"])
     rows = [(b["labels"][row], b["tokens"][row]) for b in of_rank(batches, 0) for row in range(3)]
     assert len(dataset) == 12
@@ -121,7 +121,7 @@ def test_an_id_that_does_not_fit_and_a_column_that_ends_are_named(tmp_path: Path
 @pytest.mark.torch
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_loader_of_torch_gives_what_was_recorded(
-    folder: Path, batches: dict[Place, Arrays], num_workers: int
+    folder: Path, batches: dict[BatchPlace, Arrays], num_workers: int
 ) -> None:
     from torch import Tensor
     from torch.utils.data import DataLoader, Dataset

@@ -13,7 +13,7 @@ from typing import Any
 from bugzoo.bases import Base, bases
 from bugzoo.entries import entries, planted_by
 
-from trueup_gpt.launching import place_in_world, schedule, told_to_launcher
+from trueup_gpt.launching import place_in_world, report_to_launcher, schedule
 
 STEPS = 2
 
@@ -55,7 +55,7 @@ def main(folder: Path) -> None:
             for name in (name for name, entry in entries().items() if entry.base == base.name):
                 found[name] = trained(base, name)
     except Exception:
-        told_to_launcher(rank, traceback.format_exc())
+        report_to_launcher(rank, traceback.format_exc())
         sys.exit(1)
     (folder / f"found_{rank}.json").write_text(json.dumps(found))
 

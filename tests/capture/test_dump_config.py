@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from trueup.capture.dump_config.build import (
     DeviceTarget,
+    DumpKind,
     DumpRequest,
     InputOutput,
     JitLevel,
-    Kind,
     dump_settings,
     environment_lines,
 )
@@ -36,7 +36,7 @@ ranges = st.lists(
 )
 
 
-def request(kind: Kind, **more: Any) -> DumpRequest:
+def request(kind: DumpKind, **more: Any) -> DumpRequest:
     return DumpRequest(kind=kind, path=Path("/dump"), **more)
 
 
@@ -55,7 +55,7 @@ def said(tmp_path: Path, settings: Any, **more: Any) -> str:
 
 def common(**changed: Any) -> dict[str, Any]:
     """A right file, with some keys changed; None leaves one out."""
-    settings = dump_settings(request(Kind.FULL))
+    settings = dump_settings(request(DumpKind.FULL))
     settings["common_dump_settings"] |= changed
     for key in [k for k, v in changed.items() if v is None]:
         del settings["common_dump_settings"][key]
@@ -112,7 +112,9 @@ def test_the_operator_a_person_meant() -> None:
 
 
 def test_full() -> None:
-    settings = dump_settings(request(Kind.FULL, net_name="ResNet50", iterations=StepSet(((0, 0), (5, 8)))))
+    settings = dump_settings(
+        request(DumpKind.FULL, net_name="ResNet50", iterations=StepSet(((0, 0), (5, 8))))
+    )
     assert settings["common_dump_settings"] == {
         "op_debug_mode": 0,
         "dump_mode": 0,
@@ -128,47 +130,47 @@ def test_full() -> None:
 
 
 def test_partial_is_statistics_or_a_sample() -> None:
-    settings = dump_settings(request(Kind.PARTIAL, statistics=("max", "md5")))["common_dump_settings"]
+    settings = dump_settings(request(DumpKind.PARTIAL, statistics=("max", "md5")))["common_dump_settings"]
     assert (settings["saved_data"], settings["statistic_category"]) == ("statistic", ["max", "md5"])
-    settings = dump_settings(request(Kind.PARTIAL, sample=50))
+    settings = dump_settings(request(DumpKind.PARTIAL, sample=50))
     assert settings["common_dump_settings"]["saved_data"] == "tensor"
     assert settings["e2e_dump_settings"]["sample_mode"] == 1
     assert settings["e2e_dump_settings"]["sample_num"] == 50
 
 
 def test_overflow_and_condition() -> None:
-    settings = dump_settings(request(Kind.OVERFLOW, overflow_number=3))["common_dump_settings"]
+    settings = dump_settings(request(DumpKind.OVERFLOW, overflow_number=3))["common_dump_settings"]
     assert (settings["op_debug_mode"], settings["overflow_number"]) == (3, 3)
-    chosen = request(Kind.CONDITION, kernels=("MatMul",), input_output=InputOutput.OUTPUT, devices=(0, 2))
+    chosen = request(DumpKind.CONDITION, kernels=("MatMul",), input_output=InputOutput.OUTPUT, devices=(0, 2))
     settings = dump_settings(chosen)["common_dump_settings"]
     assert (settings["dump_mode"], settings["kernels"]) == (1, ["MatMul"])
     assert (settings["input_output"], settings["support_device"]) == (2, [0, 2])
-    assert dump_settings(request(Kind.CONDITION, set_dump=True))["common_dump_settings"]["dump_mode"] == 2
+    assert dump_settings(request(DumpKind.CONDITION, set_dump=True))["common_dump_settings"]["dump_mode"] == 2
 
 
 def test_the_environment_of_each_level() -> None:
-    lines = environment_lines(FILE, request(Kind.FULL, level=JitLevel.O2))
+    lines = environment_lines(FILE, request(DumpKind.FULL, level=JitLevel.O2))
     assert lines[:2] == [
         "export MINDSPORE_DUMP_CONFIG='/jobs/a b/data_dump.json'",
         "export MS_ACL_DUMP_CFG_PATH='/jobs/a b/data_dump.json'",
     ]
     assert '"jit_level": "O2"' in lines[2]
-    named = request(Kind.CONDITION, level=JitLevel.O2, kernels=("name-regex(.+)",))
-    for other in (request(Kind.FULL), request(Kind.OVERFLOW, level=JitLevel.O2), named):
+    named = request(DumpKind.CONDITION, level=JitLevel.O2, kernels=("name-regex(.+)",))
+    for other in (request(DumpKind.FULL), request(DumpKind.OVERFLOW, level=JitLevel.O2), named):
         assert environment_lines(FILE, other)[1] == "unset MS_ACL_DUMP_CFG_PATH"
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        *(request(Kind.FULL, level=level) for level in JitLevel),
-        *(request(Kind.PARTIAL, level=level) for level in JitLevel),
-        *(request(Kind.OVERFLOW, level=level, overflow_number=0) for level in JitLevel),
-        *(request(Kind.CONDITION, level=level, kernels=(OPERATORS[0],)) for level in JitLevel),
-        request(Kind.PARTIAL, sample=10),
-        request(Kind.CONDITION, set_dump=True, level=JitLevel.O1),
-        request(Kind.FULL, saved_data="full", iterations=StepSet(((3, 3),))),
-        request(Kind.FULL, device_target=DeviceTarget.CPU),
+        *(request(DumpKind.FULL, level=level) for level in JitLevel),
+        *(request(DumpKind.PARTIAL, level=level) for level in JitLevel),
+        *(request(DumpKind.OVERFLOW, level=level, overflow_number=0) for level in JitLevel),
+        *(request(DumpKind.CONDITION, level=level, kernels=(OPERATORS[0],)) for level in JitLevel),
+        request(DumpKind.PARTIAL, sample=10),
+        request(DumpKind.CONDITION, set_dump=True, level=JitLevel.O1),
+        request(DumpKind.FULL, saved_data="full", iterations=StepSet(((3, 3),))),
+        request(DumpKind.FULL, device_target=DeviceTarget.CPU),
     ],
     ids=str,
 )
@@ -181,24 +183,27 @@ def test_what_is_written_has_no_mistake(tmp_path: Path, made: DumpRequest) -> No
 @pytest.mark.parametrize(
     ("wish", "words"),
     [
-        ({"kind": Kind.FULL, "path": Path("dump")}, "not absolute"),
-        ({"kind": Kind.FULL, "path": Path("/a.b")}, "letters, digits"),
-        ({"kind": Kind.FULL, "net_name": "my net"}, "net name"),
-        ({"kind": Kind.FULL, "kernels": ("x",)}, "go with --kind condition"),
-        ({"kind": Kind.CONDITION}, "needs one"),
-        ({"kind": Kind.CONDITION, "kernels": ("x",), "set_dump": True}, "exclude each other"),
-        ({"kind": Kind.CONDITION, "set_dump": True, "level": JitLevel.O2}, "O0 and O1"),
-        ({"kind": Kind.CONDITION, "kernels": ("MatMul",), "level": JitLevel.O2}, "no type"),
-        ({"kind": Kind.OVERFLOW, "device_target": DeviceTarget.CPU}, "on Ascend alone"),
-        ({"kind": Kind.OVERFLOW, "input_output": InputOutput.INPUT}, "inputs and outputs"),
-        ({"kind": Kind.OVERFLOW, "saved_data": "full"}, "keeps tensors"),
-        ({"kind": Kind.OVERFLOW, "level": JitLevel.O2, "iterations": StepSet(((0, 0),))}, "every iteration"),
-        ({"kind": Kind.FULL, "overflow_number": 1}, "--kind overflow"),
-        ({"kind": Kind.PARTIAL, "device_target": DeviceTarget.CPU}, "no statistics on CPU"),
-        ({"kind": Kind.PARTIAL, "saved_data": "tensor"}, "--kind full"),
-        ({"kind": Kind.PARTIAL, "sample": 5, "level": JitLevel.O2}, "--sample"),
-        ({"kind": Kind.PARTIAL, "level": JitLevel.O2, "file_format": "bin"}, "npy"),
-        ({"kind": Kind.FULL, "level": JitLevel.O2, "device_target": DeviceTarget.GPU}, "O2 is Ascend's"),
+        ({"kind": DumpKind.FULL, "path": Path("dump")}, "not absolute"),
+        ({"kind": DumpKind.FULL, "path": Path("/a.b")}, "letters, digits"),
+        ({"kind": DumpKind.FULL, "net_name": "my net"}, "net name"),
+        ({"kind": DumpKind.FULL, "kernels": ("x",)}, "go with --kind condition"),
+        ({"kind": DumpKind.CONDITION}, "needs one"),
+        ({"kind": DumpKind.CONDITION, "kernels": ("x",), "set_dump": True}, "exclude each other"),
+        ({"kind": DumpKind.CONDITION, "set_dump": True, "level": JitLevel.O2}, "O0 and O1"),
+        ({"kind": DumpKind.CONDITION, "kernels": ("MatMul",), "level": JitLevel.O2}, "no type"),
+        ({"kind": DumpKind.OVERFLOW, "device_target": DeviceTarget.CPU}, "on Ascend alone"),
+        ({"kind": DumpKind.OVERFLOW, "input_output": InputOutput.INPUT}, "inputs and outputs"),
+        ({"kind": DumpKind.OVERFLOW, "saved_data": "full"}, "keeps tensors"),
+        (
+            {"kind": DumpKind.OVERFLOW, "level": JitLevel.O2, "iterations": StepSet(((0, 0),))},
+            "every iteration",
+        ),
+        ({"kind": DumpKind.FULL, "overflow_number": 1}, "--kind overflow"),
+        ({"kind": DumpKind.PARTIAL, "device_target": DeviceTarget.CPU}, "no statistics on CPU"),
+        ({"kind": DumpKind.PARTIAL, "saved_data": "tensor"}, "--kind full"),
+        ({"kind": DumpKind.PARTIAL, "sample": 5, "level": JitLevel.O2}, "--sample"),
+        ({"kind": DumpKind.PARTIAL, "level": JitLevel.O2, "file_format": "bin"}, "npy"),
+        ({"kind": DumpKind.FULL, "level": JitLevel.O2, "device_target": DeviceTarget.GPU}, "O2 is Ascend's"),
     ],
 )
 def test_contradictions_are_named(wish: dict[str, Any], words: str) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from trueup.capture.recorder import Recorder
+from trueup.capture.recorder import StepRecorder
 from trueup.store import RunWriter, schema
 from trueup.types.table_rows import CallRow, RecordRow
 
 
 def test_a_step_becomes_columns_without_a_search_for_garbage(tmp_path: Path) -> None:
     """Objects made by the thousand make Python look through all that the program holds."""
-    recorder = Recorder(RunWriter(tmp_path, rank=0), 0)
+    recorder = StepRecorder(RunWriter(tmp_path, rank=0), 0)
     gc.collect()
     searches: list[int] = []
 
@@ -39,7 +39,7 @@ def test_rows_have_the_columns_of_the_schema() -> None:
 
 
 def test_a_row_and_its_cells_are_read_by_name(tmp_path: Path) -> None:
-    calls = Recorder(RunWriter(tmp_path, rank=0), 0).calls
+    calls = StepRecorder(RunWriter(tmp_path, rank=0), 0).calls
     for name in ("first", "second"):
         calls.append(CallRow(None, "module", name, None, 3, 1, "train", False, None, None, 0))
     assert calls[1].name == calls.cell(1, "name") == "second"

@@ -9,8 +9,8 @@ from typing import Any
 from trueup.checklist.check import Checklist, compared
 from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.fields import fields
-from trueup.checklist.judging import Row, Status
-from trueup.checklist.settings import Document, Setting
+from trueup.checklist.judging import DemandRow, DemandStatus
+from trueup.checklist.settings import Setting, SettingsDocument
 
 DTYPES = {"bfloat16": "float32", "float32": "bfloat16", "float16": "float32"}
 OTHER_CHOICE = {
@@ -68,16 +68,20 @@ def changes(target: Configuration, reference: Configuration) -> Iterator[tuple[s
 
 def found(checklist: Checklist) -> list[str]:
     """What a check says differs, the computed learning rate included."""
-    rows = [row.key for row in checklist.rows if row.status in (Status.DIFFERENT, Status.NOT_COMPARABLE)]
+    rows = [
+        row.key
+        for row in checklist.rows
+        if row.status in (DemandStatus.DIFFERENT, DemandStatus.NOT_COMPARABLE)
+    ]
     return rows + (["learning rate"] if checklist.schedules.same is False else [])
 
 
-def _both_known(row: Row) -> bool:
-    known = row.status in (Status.ALIGNED, Status.DEFAULT) and row.key in fields().all
+def _both_known(row: DemandRow) -> bool:
+    known = row.status in (DemandStatus.ALIGNED, DemandStatus.DEFAULT) and row.key in fields().all
     return known and row.reference is not None and bool(row.target.keys)
 
 
-def _values(document: Document, key: str, row: Row) -> list[Any]:
+def _values(document: SettingsDocument, key: str, row: DemandRow) -> list[Any]:
     setting = document.settings.get(key)
     if setting is None or setting.place not in row.target.places:
         return []

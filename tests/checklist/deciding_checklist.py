@@ -11,7 +11,7 @@ from tests.deciding import decides
 from trueup.batches.indexed_dataset import write_indexed_dataset
 from trueup.checklist.configuration import Configuration
 from trueup.checklist.data_ids import DataIds, ids_of, judge_ids
-from trueup.checklist.dialect import Origin, Value
+from trueup.checklist.dialect import CanonicalValue, ValueOrigin
 from trueup.types.arrays import Array
 
 
@@ -72,6 +72,8 @@ def unknown_share(share: float) -> object:
     ids = [0] * round(10_000 * share)
     data = found([[*ids, *range(1, 10_001 - len(ids))]])
     side = Configuration(
-        translations=(), values={"unk_token_id": Value(value=0, origin=Origin.SET)}, unreadable={}
+        translations=(),
+        values={"unk_token_id": CanonicalValue(value=0, origin=ValueOrigin.SET)},
+        unreadable={},
     )
     return [one.key for one in judge_ids([data], side, None)]

@@ -13,7 +13,7 @@ from tests.checklist import fresh
 from trueup.batches.indexed_dataset import write_indexed_dataset
 from trueup.checklist import check
 from trueup.checklist.check import Checklist
-from trueup.checklist.judging import Row, Status
+from trueup.checklist.judging import DemandRow, DemandStatus
 from trueup.checklist.recommendations import Unmet
 from trueup.checklist.templates import INFERENCE, same_template
 from trueup.cli.app import run
@@ -54,7 +54,7 @@ def _keys(found: Checklist) -> dict[str, Unmet]:
     return {one.key: one for one in found.unmet if one.counts}
 
 
-def _label_to_ignore(folder: Path, ignored: int, data: str | None) -> Row:
+def _label_to_ignore(folder: Path, ignored: int, data: str | None) -> DemandRow:
     """The row of two configurations of the guide's pair, of which the target ignores ``ignored``."""
     target = folder / f"target{ignored}.yaml"
     target.write_text(fresh.MINDFORMERS.replace("ignore_token_id: -100", f"ignore_token_id: {ignored}"))
@@ -67,15 +67,15 @@ def _label_to_ignore(folder: Path, ignored: int, data: str | None) -> Row:
 @pytest.mark.parametrize(
     ("ignored", "data", "status", "code"),
     [
-        (0, False, Status.DIFFERENT, Code.DEFAULT),
-        (0, True, Status.ALIGNED, Code.NO_SUCH_LABEL),  # its ids begin at 1
-        (1008, True, Status.ALIGNED, Code.NO_SUCH_LABEL),
-        (2, True, Status.DIFFERENT, Code.IGNORED_LABELS),
-        (1007, True, Status.DIFFERENT, Code.IGNORED_LABELS),
+        (0, False, DemandStatus.DIFFERENT, Code.DEFAULT),
+        (0, True, DemandStatus.ALIGNED, Code.NO_SUCH_LABEL),  # its ids begin at 1
+        (1008, True, DemandStatus.ALIGNED, Code.NO_SUCH_LABEL),
+        (2, True, DemandStatus.DIFFERENT, Code.IGNORED_LABELS),
+        (1007, True, DemandStatus.DIFFERENT, Code.IGNORED_LABELS),
     ],
 )
 def test_a_label_to_ignore_matters_where_the_data_has_it(
-    ignored: int, data: bool, status: Status, code: Code, tmp_path: Path
+    ignored: int, data: bool, status: DemandStatus, code: Code, tmp_path: Path
 ) -> None:
     row = _label_to_ignore(tmp_path, ignored, _data(tmp_path) if data else None)
     assert (row.status, row.reason and row.reason.code) == (status, code)
@@ -84,7 +84,7 @@ def test_a_label_to_ignore_matters_where_the_data_has_it(
 def test_a_sample_without_a_label_proves_nothing(tmp_path: Path) -> None:
     row = _label_to_ignore(tmp_path, 0, _batches(tmp_path, [[1, 5, 6, 2], [1, 7, 2, 2]]))
     assert row.reason is not None
-    assert (row.status, row.reason.code) == (Status.DIFFERENT, Code.NONE_IN_SAMPLE)
+    assert (row.status, row.reason.code) == (DemandStatus.DIFFERENT, Code.NONE_IN_SAMPLE)
 
 
 @pytest.mark.parametrize("seed", range(3))

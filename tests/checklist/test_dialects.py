@@ -14,7 +14,7 @@ import yaml
 
 from tests.checklist.test_readers import CASES
 from trueup.checklist.configuration import configured
-from trueup.checklist.dialect import Origin, dialects, writes
+from trueup.checklist.dialect import ValueOrigin, dialects, writes
 from trueup.checklist.expression import NOTHING, parsed
 from trueup.checklist.fields import canonical, fields
 from trueup.checklist.readers import read_side
@@ -190,7 +190,7 @@ def test_a_default_says_whose_it_is(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text(CASES["deepspeed"][0])
     value = configured(read_side([str(path)])).values["loss_scale_window"]
-    assert (value.origin, value.says) == (Origin.DEFAULT, "DeepSpeed 0.16")
+    assert (value.origin, value.says) == (ValueOrigin.DEFAULT, "DeepSpeed 0.16")
 
 
 WRITTEN = (

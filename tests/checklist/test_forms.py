@@ -10,7 +10,7 @@ from tests.checklist.guided import HF, MEGATRON, MINDFORMERS
 from trueup.checklist import check
 from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.fields import canonical, fields
-from trueup.checklist.judging import Status
+from trueup.checklist.judging import DemandStatus
 from trueup.checklist.readers import environment, read_side
 
 LOG = "------------ arguments ------------\n{}------- end of arguments -------\n"
@@ -48,7 +48,7 @@ def test_reading_in_order_against_megatron(loader: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(text)
     (tmp_path / "b.sh").write_text(MEGATRON)
     found = check([str(tmp_path / "a.yaml")], [str(tmp_path / "b.sh")])
-    wrong = [row.key for row in found.rows if row.key == "shuffle" and row.status is Status.DIFFERENT]
+    wrong = [row.key for row in found.rows if row.key == "shuffle" and row.status is DemandStatus.DIFFERENT]
     assert wrong == []
     assert "shuffle" not in [one.key for one in found.unmet]
 
@@ -75,9 +75,9 @@ def test_a_window_against_another_framework(megatron: str, other: str, is_same: 
         "torchrun p.py --num-layers 2 --hidden-size 8 --seq-length 4096 --window-size 1025,0\n"
     )
     found = {row.key: row.status for row in check([str(tmp_path / "a.sh")], [str(tmp_path / "b.json")]).rows}
-    assert (found["sliding_window"] is Status.DIFFERENT) is not is_same
+    assert (found["sliding_window"] is DemandStatus.DIFFERENT) is not is_same
     own = {row.key: row.status for row in check([str(tmp_path / "a.sh")], [str(tmp_path / "c.sh")]).rows}
-    assert own["sliding_window"] is Status.DIFFERENT
+    assert own["sliding_window"] is DemandStatus.DIFFERENT
 
 
 FILES = [
@@ -101,7 +101,7 @@ def test_data_files_and_their_weights(one: object, other: object, is_same: bool,
         (tmp_path / f"{name}.json").write_text(json.dumps({"num_layers": 2, "data_files": value}))
     found = check([str(tmp_path / "a.json")], [str(tmp_path / "b.json")])
     row = next(row for row in found.rows if row.key == "data_files")
-    assert (row.status is not Status.DIFFERENT) is is_same
+    assert (row.status is not DemandStatus.DIFFERENT) is is_same
     assert (found.exit_code == 0) is is_same
 
 
@@ -137,7 +137,7 @@ def test_what_mindformers_states_and_megatron_has_no_word_for(tmp_path: Path) ->
     assert found.exit_code == 0, found.unmet
     keys = {row.key: row.status for row in found.rows}
     for key in ("shuffle", "ignore_token_id", "tokenizer"):
-        assert keys.get(key) is not Status.DIFFERENT
+        assert keys.get(key) is not DemandStatus.DIFFERENT
 
 
 def test_a_sampler_that_shuffles_is_a_difference(tmp_path: Path) -> None:

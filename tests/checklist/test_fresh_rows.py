@@ -9,10 +9,10 @@ import pytest
 from tests.checklist.fresh import CASES, Case
 from trueup.checklist import check
 from trueup.checklist.check import Checklist
-from trueup.checklist.judging import Status
+from trueup.checklist.judging import DemandStatus
 from trueup.types.codes import ChecklistCode
 
-_SAYS = (Status.DIFFERENT, Status.BROKEN, Status.NOT_COMPARABLE)
+_SAYS = (DemandStatus.DIFFERENT, DemandStatus.BROKEN, DemandStatus.NOT_COMPARABLE)
 _TO_KNOW = {"framework", "fused_router", "data_files", "zero_level"}
 """rows that may differ without a word in the verdict: they stand for another row, or decide nothing"""
 _NOTES = {"sequence_parallel_needs_tp"}
@@ -76,7 +76,7 @@ def test_one_value_may_have_another_effect(tmp_path: Path) -> None:
             row for row in check([str(sides[0])], [str(sides[1])]).rows if row.key == "sequence_parallel"
         )
         assert (row.reason.code if row.reason else None) == effect
-        assert (row.status is Status.DIFFERENT) is (degree == 1)
+        assert (row.status is DemandStatus.DIFFERENT) is (degree == 1)
 
 
 def test_names_are_unique() -> None:

@@ -9,7 +9,7 @@ from tests.checklist.pairs import pairs, side
 from trueup.checklist import check
 from trueup.checklist.check import compared
 from trueup.checklist.configuration import configured
-from trueup.checklist.judging import Status
+from trueup.checklist.judging import DemandStatus
 from trueup.checklist.readers import read_side
 
 NOT_FOLLOWED = {"aux_loss_factor", "optimizer_parallel", "adam_beta2", "rotary_dtype", "embedding_dtype"}
@@ -21,7 +21,7 @@ EVERY = 13
 @pytest.mark.parametrize(("target", "reference"), pairs())
 def test_the_same_training_is_found_to_be_the_same(target: str, reference: str) -> None:
     checklist = check([side(target)], [side(reference)])
-    loud = (Status.DIFFERENT, Status.NOT_COMPARABLE)
+    loud = (DemandStatus.DIFFERENT, DemandStatus.NOT_COMPARABLE)
     wrong = [row.key for row in checklist.rows if row.status in loud and row.severity != "note"]
     assert not wrong
     assert checklist.schedules.same

@@ -13,7 +13,7 @@ from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.ladder import expanded
 from trueup.checklist.prepare import prepared
 from trueup.checklist.readers import read_side
-from trueup.checklist.settings import Document
+from trueup.checklist.settings import SettingsDocument
 from trueup.errors import ConfigError
 
 SIDES = [name for group in SAME for name in group]
@@ -42,7 +42,7 @@ def _read(folder: Path) -> Configuration:
     return configured([document for path in files for document in read_side([str(path)])])
 
 
-def _documents(name: str) -> list[Document]:
+def _documents(name: str) -> list[SettingsDocument]:
     return read_side([side(name)])
 
 
@@ -167,6 +167,6 @@ def _side_value(path: Path, field: str) -> object:
 
 
 def test_a_trace_cannot_be_reduced(tmp_path: Path) -> None:
-    document = Document(dialect="trace", path="x", settings={}, kind="trace")
+    document = SettingsDocument(dialect="trace", path="x", settings={}, kind="trace")
     with pytest.raises(ConfigError, match="configuration or a command"):
         prepared([document], tmp_path)

@@ -9,9 +9,9 @@ import pytest
 
 from trueup.checklist import check
 from trueup.checklist.configuration import Configuration, configured
-from trueup.checklist.judging import Row
+from trueup.checklist.judging import DemandRow
 from trueup.checklist.readers import log, opening, shell
-from trueup.checklist.settings import Document
+from trueup.checklist.settings import SettingsDocument
 from trueup.checklist.writing import changed, setting_words, written
 from trueup.errors import ConfigError
 from trueup.reporting.checklist_rows import shown
@@ -42,11 +42,11 @@ model:
 """
 
 
-def script(text: str) -> Document:
+def script(text: str) -> SettingsDocument:
     return shell.documents(text, "run.sh")[0]
 
 
-def side(*documents: Document) -> Configuration:
+def side(*documents: SettingsDocument) -> Configuration:
     return configured(documents)
 
 
@@ -189,7 +189,7 @@ def test_core_models_whose_sizes_are_elsewhere() -> None:
     assert not core().notes
 
 
-def rows(target: str, reference: str) -> dict[str, Row]:
+def rows(target: str, reference: str) -> dict[str, DemandRow]:
     from trueup.checklist.check import compared
 
     found = compared(side(script(target)), side(script(reference)))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from trueup.checklist.configuration import Configuration, configured
-from trueup.checklist.dialect import Origin
+from trueup.checklist.dialect import ValueOrigin
 from trueup.checklist.readers import read_side
 from trueup.errors import ConfigError
 
@@ -455,7 +455,7 @@ def test_what_a_file_sets_stands_before_the_default_of_another(tmp_path: Path) -
     (tmp_path / "a.json").write_text('{"optim": "adamw_torch"}')
     (tmp_path / "b.json").write_text('{"gradient_clipping": 0.3, "zero_optimization": {}}')
     value = _side(f"{tmp_path / 'a.json'},{tmp_path / 'b.json'}").values["clip_grad"]
-    assert (value.value, value.origin) == (0.3, Origin.SET)
+    assert (value.value, value.origin) == (0.3, ValueOrigin.SET)
 
 
 def test_what_cannot_be_a_value_is_said_and_not_compared(tmp_path: Path) -> None:

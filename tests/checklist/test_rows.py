@@ -14,8 +14,8 @@ from trueup.checklist import check
 from trueup.checklist.check import Checklist
 from trueup.checklist.expression import NOTHING, parsed
 from trueup.checklist.fields import FieldSpec, fields
-from trueup.checklist.judging import Status
-from trueup.checklist.rules import Rule, rules
+from trueup.checklist.judging import DemandStatus
+from trueup.checklist.rules import Demand, rules
 
 ALL_RULES = [rule for file in rules().values() for rule in file]
 FIELD_RULES = [rule for rule in ALL_RULES if rule.field]
@@ -109,7 +109,7 @@ def test_every_field_has_exactly_one_rule() -> None:
 
 
 @pytest.mark.parametrize("rule", FIELD_RULES, ids=lambda rule: str(rule.key))
-def test_field(rule: Rule, tmp_path: Path) -> None:
+def test_field(rule: Demand, tmp_path: Path) -> None:
     """Aligned where both sides have one value; different, and the verdict with it, where they have two."""
     first, second = PAIRS.get(rule.field) or _two_values(fields().spec(rule.field))
     context = CONTEXT | CHANGED_CONTEXT.get(rule.field, {})
@@ -117,10 +117,10 @@ def test_field(rule: Rule, tmp_path: Path) -> None:
         context.pop("initial_weights", None)
     one, other = context | {rule.field: first}, context | {rule.field: second}
     aligned = _checked(tmp_path, one, one)
-    assert _status(aligned, rule.key) is Status.ALIGNED
+    assert _status(aligned, rule.key) is DemandStatus.ALIGNED
     assert aligned.training == "agree"
     apart = _checked(tmp_path, one, other)
-    assert _status(apart, rule.key) is Status.DIFFERENT
+    assert _status(apart, rule.key) is DemandStatus.DIFFERENT
     row = next(row for row in apart.rows if row.key == rule.key)
     if row.severity != "note":
         assert apart.training == "differ"
@@ -140,7 +140,7 @@ def test_an_end_that_follows_the_weight_decay_is_no_second_difference(
     ]
     found = _checked(tmp_path, *sides)
     told = [row.key for row in found.rows if row.key in ("weight_decay", "weight_decay_end")]
-    apart = [row.key for row in found.rows if row.status is Status.DIFFERENT]
+    apart = [row.key for row in found.rows if row.status is DemandStatus.DIFFERENT]
     assert (len(told), len(apart)) == {1: (1, 1), 2: (2, 1), 3: (2, 2)}[rows]
 
 
@@ -155,15 +155,15 @@ def test_recommendation(field: str, tmp_path: Path) -> None:
     kept, broken = (
         _status(_checked(tmp_path, context | {field: value}, None), field) for value in RECOMMENDED[field]
     )
-    assert kept in (Status.ALIGNED, Status.DEFAULT)
-    assert broken is Status.BROKEN
+    assert kept in (DemandStatus.ALIGNED, DemandStatus.DEFAULT)
+    assert broken is DemandStatus.BROKEN
 
 
 @pytest.mark.parametrize("rule", CONDITIONS, ids=lambda rule: rule.key)
-def test_condition(rule: Rule, tmp_path: Path) -> None:
+def test_condition(rule: Demand, tmp_path: Path) -> None:
     assert _status(_checked(tmp_path, rule.holds, rule.holds), rule.key) is None
-    assert _status(_checked(tmp_path, rule.breaks, rule.holds), rule.key) is Status.BROKEN
-    assert _status(_checked(tmp_path, rule.breaks, None), rule.key) is Status.BROKEN
+    assert _status(_checked(tmp_path, rule.breaks, rule.holds), rule.key) is DemandStatus.BROKEN
+    assert _status(_checked(tmp_path, rule.breaks, None), rule.key) is DemandStatus.BROKEN
 
 
 def _two_values(spec: FieldSpec) -> tuple[Any, Any]:
@@ -189,5 +189,5 @@ def _checked(folder: Path, target: Mapping[str, Any], reference: Mapping[str, An
     return check([str(folder / "target.json")], second)
 
 
-def _status(checklist: Checklist, key: str) -> Status | None:
+def _status(checklist: Checklist, key: str) -> DemandStatus | None:
     return next((row.status for row in checklist.rows if row.key == key), None)

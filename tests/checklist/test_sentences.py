@@ -16,9 +16,9 @@ from trueup.checklist.check import Checklist, compared
 from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.data_ids import DataIds, judge_ids
 from trueup.checklist.document import advice_headline, headline, training_headline
-from trueup.checklist.judging import Row, Status
+from trueup.checklist.judging import DemandRow, DemandStatus
 from trueup.checklist.recommendations import Unmet, recommendations
-from trueup.checklist.settings import Document, Setting
+from trueup.checklist.settings import Setting, SettingsDocument
 from trueup.checklist.templates import judge_inference
 from trueup.checklist.versions import judge_versions, table
 from trueup.types.codes import ChecklistCode as Code
@@ -31,14 +31,14 @@ GOOD: dict[str, Any] = {"num_layers": 2, "hidden_size": 64}
 
 def side(values: Mapping[str, object], dialect: str = "plain") -> Configuration:
     settings = {key: Setting(key=key, value=value, place="a.json") for key, value in values.items()}
-    return configured([Document(dialect=dialect, path="a.json", settings=settings, kind="json")])
+    return configured([SettingsDocument(dialect=dialect, path="a.json", settings=settings, kind="json")])
 
 
 def pair(target: Mapping[str, object], reference: Mapping[str, object], **options: Any) -> Checklist:
     return compared(side(target), side(reference), **options)
 
 
-def row_of(found: Checklist, key: str) -> Row:
+def row_of(found: Checklist, key: str) -> DemandRow:
     return next(row for row in found.rows if row.key == key)
 
 
@@ -168,9 +168,9 @@ def test_rows_that_cannot_be_compared(tmp_path: Path) -> None:
                     assert own != other
                     assert row in found.suspects
                 elif one.code is Code.BY_HAND:
-                    assert row.status is Status.BY_HAND
+                    assert row.status is DemandStatus.BY_HAND
                     assert (own, other) == (None, None)
-        assert len([row for row in found.rows if row.status is Status.SUSPECT]) == len(found.suspects)
+        assert len([row for row in found.rows if row.status is DemandStatus.SUSPECT]) == len(found.suspects)
     assert seen >= {Code.NOT_CONFIGURABLE, Code.FOLLOWS, Code.BY_HAND}
     said = reason(Code.SUSPECTS, keys=[row.key for row in found.suspects])
     assert all(row.key in text(said) for row in found.suspects)
@@ -185,7 +185,7 @@ def test_one_effect_of_two_values() -> None:
                 "optimizer",
             )
             same = own == other or ({own, other} == {"adam", "adamw"} and decay == 0)
-            assert (row.status is Status.DIFFERENT) is not same
+            assert (row.status is DemandStatus.DIFFERENT) is not same
             assert (row.reason is not None and row.reason.code is Code.SAME_EFFECT) is (same and own != other)
 
 

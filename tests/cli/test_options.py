@@ -16,7 +16,7 @@ from trueup.cli.app import USAGE, function_of
 from trueup.cli.command_from import blocks_of, command_from, help_text
 from trueup.cli.words import rewritten
 from trueup.errors import ConfigError
-from trueup.types.option import Given, Option, option_fields
+from trueup.types.option import GivenOptions, Option, option_fields
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -42,7 +42,7 @@ def sample(options: Sample) -> int:
     return 3
 
 
-def partial(options: Given[Sample]) -> int:
+def partial(options: GivenOptions[Sample]) -> int:
     """A verb of layered options."""
     SEEN.append(dict(options.values))
     return 0

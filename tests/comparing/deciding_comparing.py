@@ -17,13 +17,14 @@ from tests.comparing.rules.test_summed_rows import status_of
 from tests.comparing.traces import Recorder
 from tests.deciding import decides
 from trueup.comparing.arbiter import _judge
-from trueup.comparing.average_fit import Averaged, Fit, Form, decays_differ, fit_of, rounding_of
+from trueup.comparing.average_fit import Averaged, AverageFit, AverageForm, decays_differ, fit_of, rounding_of
 from trueup.comparing.averages import taken_up
-from trueup.comparing.coarse_activations import _told
-from trueup.comparing.coarse_norms import Given, are_off_together, rounds_inside
+from trueup.comparing.coarse_activations import _num_telling
+from trueup.comparing.coarse_norms import NormCall, are_off_together, rounds_inside
 from trueup.comparing.coarse_results import is_rounding
 from trueup.comparing.coarse_sums import added_up, is_sum_of
 from trueup.comparing.common_form import _copied, _settle, _settle_sums, _whole
+from trueup.comparing.comparable import refuse_different_models
 from trueup.comparing.counted_rows import counted
 from trueup.comparing.device_products import device_products
 from trueup.comparing.first import Preceding
@@ -39,7 +40,7 @@ from trueup.comparing.metrics import SKETCH, VALUES, Metrics, measure, sum_round
 from trueup.comparing.noise import StepNoise
 from trueup.comparing.optimizer_settings import setting_gaps
 from trueup.comparing.origins import likelihood
-from trueup.comparing.record_row import RecordRow
+from trueup.comparing.record_row import JudgedRow
 from trueup.comparing.row_order import _elsewhere
 from trueup.comparing.rules import (
     StepContext,
@@ -55,10 +56,9 @@ from trueup.comparing.scalars import compare_scalars, later_loss
 from trueup.comparing.thresholds import CANCELLED_PART, COUNTED_SHARE, FLOAT32
 from trueup.comparing.tolerance import _running_roundoff, factor_of, rounding_bound
 from trueup.comparing.verdict import confidence, may_be_noise
-from trueup.comparing.worth import refuse_different_models
 from trueup.errors import NothingCompared
 from trueup.matching.bridge import Bridge
-from trueup.matching.layouts import Layout
+from trueup.matching.layouts import CommonForm
 from trueup.numerics.dtypes import DTYPES, rounded_to
 from trueup.types.arrays import Floats
 from trueup.types.codes import RecordCode
@@ -595,7 +595,7 @@ def arbiter_slack(slacks: float) -> object:
 SYMMETRIC = np.ones((8, 8)) / 8
 APART = np.triu(SYMMETRIC, 1) - np.tril(SYMMETRIC, -1)
 APART /= np.linalg.norm(APART)
-WAYS = Layout(label="as it is"), Layout(label="transposed", target=((Permute(dims=(1, 0)),),))
+WAYS = CommonForm(label="as it is"), CommonForm(label="transposed", target=((Permute(dims=(1, 0)),),))
 
 
 def way(error: float, kept: float) -> object:
@@ -722,7 +722,7 @@ def doubt_after_equal(times: float) -> object:
 def norms(factor: float, rest: float) -> int:
     """How much is said of a factor in a difference of size 1."""
     columns = {"scale": 1 + factor, "reference_shape": "[4,8]", "residual": rest, "rel_l2": 1.0}
-    return len(_norms(RecordRow.from_columns(columns)))
+    return len(_norms(JudgedRow.from_columns(columns)))
 
 
 @decides("comparing.factor_of_difference")
@@ -821,7 +821,9 @@ def master_fit_rest(rest: float) -> object:
 @decides("comparing.average_told", margin=0.01)
 def average_told(times: float) -> object:
     """Two decays, each known to 1e-5."""
-    one, other = (Fit(form=Form.AFTER, new=new, error=1e-5) for new in (0.1, 0.1 + times * 2e-5))
+    one, other = (
+        AverageFit(form=AverageForm.AFTER, new=new, error=1e-5) for new in (0.1, 0.1 + times * 2e-5)
+    )
     return decays_differ(one, other)
 
 
@@ -905,15 +907,15 @@ def loss_roundings(roundings: float) -> object:
 UNIT = 2.0**-8
 
 
-def norm_given(rows: int = 64, width: int = 128) -> Given:
+def norm_given(rows: int = 64, width: int = 128) -> NormCall:
     """An exact RMS norm in bfloat16, without a weight."""
     random = np.random.default_rng(0)
     x = rounded_to(random.normal(size=(rows, width)), "bfloat16")
     y = rounded_to(x / np.sqrt(np.square(x).mean(1, keepdims=True)), "bfloat16")
-    return Given(x, y, None, None, "bfloat16", UNIT)
+    return NormCall(x, y, None, None, "bfloat16", UNIT)
 
 
-def off_together(given: Given, sizes: Floats) -> Given:
+def off_together(given: NormCall, sizes: Floats) -> NormCall:
     """The norm with its rows off by these, in unit roundoffs."""
     exact = given.x / np.sqrt(np.square(given.x).mean(1, keepdims=True))
     return replace(given, y=exact * (1 + sizes[:, None] * UNIT))
@@ -930,7 +932,7 @@ def norm_rows(rows: float) -> object:
 def activation_numbers(numbers: float) -> object:
     """Two functions that give so many numbers different."""
     own = np.arange(4096.0)
-    return _told(own, own + (own < round(numbers)), own) > 0
+    return _num_telling(own, own + (own < round(numbers)), own) > 0
 
 
 @decides("comparing.norm_same")

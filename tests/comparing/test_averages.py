@@ -29,7 +29,7 @@ def compared(folder: Path, target: Program, reference: Program = PLAIN) -> Compa
 
 
 def averages(comparison: Comparison) -> list[Reason]:
-    codes = (NoteCode.AVERAGES_OF_ONE_SIDE, NoteCode.AVERAGES_NOT_PAIRED, NoteCode.AVERAGED_ALONE)
+    codes = (NoteCode.AVERAGES_OF_ONE_SIDE, NoteCode.AVERAGES_NOT_PAIRED, NoteCode.AVERAGED_IN_ONE)
     return [note for note in comparison.content.notes if note.code in codes]
 
 
@@ -52,7 +52,7 @@ def test_a_copy_without_buffers_is_said(tmp_path: Path, how: str) -> None:
     found = compared(tmp_path, Program(how=how))
     assert found.verdict.outcome is Outcome.AGREE
     (note,) = averages(found)
-    assert (note.code, note.place("side"), note.number("num")) == (NoteCode.AVERAGED_ALONE, "reference", 2)
+    assert (note.code, note.place("side"), note.number("num")) == (NoteCode.AVERAGED_IN_ONE, "reference", 2)
 
 
 @pytest.mark.parametrize("how", ["none", "frozen"])
@@ -137,7 +137,7 @@ def test_running_statistics_of_a_copy_that_is_called_are_no_average(tmp_path: Pa
     sides = [Trace(tmp_path / name) for name in ("target", "reference")]
     gap = average_gaps(sides[0], sides[1], {0: 0, 1: 1}).gap
     assert gap is not None
-    assert (gap.headline.code, gap.is_told) == (VerdictCode.AVERAGES_DIFFER, False)
+    assert (gap.headline.code, gap.is_explained) == (VerdictCode.AVERAGES_DIFFER, False)
 
 
 def test_a_first_average_that_copies(tmp_path: Path) -> None:

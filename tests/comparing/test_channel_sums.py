@@ -83,7 +83,9 @@ def test_a_norm_that_is_given_the_reference_s_tensors_may_be_off_by_its_own_sums
     pair = StepPair(step=0, rank=0, reference_step=0, reference_rank=0)
     tables = trace.read(pair.step, pair.rank)
     rows = rows_from_match(tables, tables, match_step(tables, tables))
-    bounds = [rounding_bound(rows, measure(rows), 1.0, alone=alone).relative for alone in (False, True)]
+    bounds = [
+        rounding_bound(rows, measure(rows), 1.0, single_calls=alone).relative for alone in (False, True)
+    ]
     names = [rows.match.words.name[code] for code in rows.of_call("name").tolist()]
     of_norm = [name == "bn" for name in names] & rows.phase_is("forward") & rows.slot_starts("output")
     later = [name == "last" for name in names] & rows.phase_is("forward") & rows.slot_starts("output")

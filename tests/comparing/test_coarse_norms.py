@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import trueup
-from trueup.comparing.coarse_norms import Given, rounds_inside
+from trueup.comparing.coarse_norms import NormCall, rounds_inside
 from trueup.comparing.run import compare
 from trueup.types.codes import VerdictCode
 from trueup.types.status import Outcome
@@ -54,14 +54,14 @@ ROWS: dict[str, Norm] = {
 WITH_BIAS = {name for name in (*ELEMENTS, *ROWS) if name.startswith("layer norm")}
 
 
-def given(norm: Norm, name: str, dtype: torch.dtype, width: int, offset: float, seed: int) -> Given:
+def given(norm: Norm, name: str, dtype: torch.dtype, width: int, offset: float, seed: int) -> NormCall:
     random = torch.Generator().manual_seed(seed)
     x = (torch.randn(96, width, generator=random) * 2 + offset).to(dtype)
     w, b = (0.1 * torch.randn(2, width, generator=random)).to(dtype)
     w = (w.float() + 1).to(dtype)
     x64, y64, w64, b64 = (t.double().numpy() for t in (x, norm(x, w, b), w, b))
     bias = b64 if name in WITH_BIAS else None
-    return Given(x64, y64, w64, bias, str(dtype).removeprefix("torch."), UNITS[dtype])
+    return NormCall(x64, y64, w64, bias, str(dtype).removeprefix("torch."), UNITS[dtype])
 
 
 @pytest.mark.parametrize("dtype", UNITS, ids=str)
@@ -90,7 +90,7 @@ def test_what_is_no_norm_and_what_cannot_be_told() -> None:
     assert rounds_inside(given(lambda x, w, b: x * w, "", dtype, 64, 0.0, 0), [EPS]) is None
     assert rounds_inside(given(lambda x, w, b: F.softmax(x, -1), "", dtype, 64, 0.0, 0), [EPS]) is None
     low = given(ROWS["all in the coarse dtype"], "", dtype, 64, 0.0, 0)
-    few = Given(low.x[:16], low.y[:16], low.weight, None, low.dtype, low.roundoff)
+    few = NormCall(low.x[:16], low.y[:16], low.weight, None, low.dtype, low.roundoff)
     assert rounds_inside(few, [EPS]) is None
 
 

@@ -68,7 +68,7 @@ def test_sums_in_a_coarse_dtype(coarse: object, side: str, master: bool, tmp_pat
     assert found.headline.code is VerdictCode.SUMS_IN
     other = "reference" if side == "target" else "target"
     assert (found.headline.place(side), found.headline.place(other)) == ("bfloat16", "float32")
-    (told,) = [one for one in found.evidence if one.code is EvidenceCode.SUMS_TOLD]
+    (told,) = [one for one in found.evidence if one.code is EvidenceCode.SUM_DTYPES]
     assert bool(told.number(f"{side}_once")) is (coarse is once)
 
 

@@ -17,10 +17,10 @@ from hypothesis.extra import numpy as arrays
 
 from tests.comparing.reading import coded, facts
 from tests.comparing.traces import Change, Recorder, network, of_two_ranks, scaled, unchanged
+from trueup.comparing.comparable import traces_noted
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.result import Comparison, open_comparison
 from trueup.comparing.run import compare
-from trueup.comparing.worth import traces_noted
 from trueup.comparing.written import reason_of_row
 from trueup.diagnosing.pipeline import diagnose
 from trueup.errors import ConfigError, NothingCompared

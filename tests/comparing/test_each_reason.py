@@ -12,8 +12,8 @@ import pytest
 from tests.comparing.test_verdict import cut_into
 from tests.comparing.traces import network
 from tests.diagnosing.made_steps import codes_of, facts_of, gradients, run, step
+from trueup.comparing.comparable import traces_noted
 from trueup.comparing.run import compare, compare_sources
-from trueup.comparing.worth import traces_noted
 from trueup.reporting.comparison.advice import _role, causes_of
 from trueup.types.codes import NextCode, NoteCode, RecordCode, SuspectCode, VerdictCode
 from trueup.types.reason import reason

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import trueup
-from trueup.comparing.losses.mean import Losses
+from trueup.comparing.losses.mean import MicrobatchLosses
 from trueup.comparing.run import compare
 from trueup.types.codes import VerdictCode
 from trueup.types.status import Outcome
@@ -210,5 +210,5 @@ def test_a_loss_whose_terms_cancel_to_zero(tmp_path: Path) -> None:
 def test_a_microbatch_without_loss_among_others() -> None:
     losses = {"target": np.array([0.0, 2.0]), "reference": np.array([0.0, 2.0000002])}
     held = {"tokens": np.full(2, 64.0), "largest": np.full(2, 4.0)}
-    one = Losses(coarsest=2.0**-8, own=2.0**-24, **losses, **held)
+    one = MicrobatchLosses(coarsest=2.0**-8, own=2.0**-24, **losses, **held)
     assert one.error < one.tolerance

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from trueup.comparing.losses.mean import Losses
+from trueup.comparing.losses.mean import MicrobatchLosses
 from trueup.numerics.dtypes import unit_roundoffs
 
 BFLOAT16 = float(unit_roundoffs(["bfloat16"])[0])
@@ -15,7 +15,7 @@ FLOAT32 = float(unit_roundoffs(["float32"])[0])
 
 def losses(
     *, tokens: int, microbatches: int, size: float, factor: float, seed: int, dtype: torch.dtype
-) -> Losses:
+) -> MicrobatchLosses:
     """Cross-entropy of bfloat16 logits: the reference's in float32, the target's log-probs in bfloat16."""
     torch.manual_seed(seed)
     target, reference, largest = [], [], []
@@ -27,7 +27,7 @@ def losses(
         target.append(float((coarse.float().mean() * factor).to(dtype)))
         reference.append(float(exact.to(dtype)))
         largest.append(float(logits.abs().max()))
-    return Losses(
+    return MicrobatchLosses(
         target=np.array(target),
         reference=np.array(reference),
         tokens=np.full(microbatches, float(tokens)),
@@ -56,9 +56,9 @@ def test_one_percent_of_a_mean_of_many_tokens_is_not(dtype: torch.dtype) -> None
 
 
 def test_more_microbatches_tell_what_one_does_not() -> None:
-    def of(number: int) -> Losses:
+    def of(number: int) -> MicrobatchLosses:
         every = np.full(number, 1.0)
-        return Losses(
+        return MicrobatchLosses(
             target=3.5 * every,
             reference=3.46875 * every,
             tokens=37 * every,
@@ -72,9 +72,9 @@ def test_more_microbatches_tell_what_one_does_not() -> None:
 
 
 def test_a_small_loss_of_large_logits_is_known_less_well() -> None:
-    def of(largest: float) -> Losses:
+    def of(largest: float) -> MicrobatchLosses:
         held = {"tokens": np.array([1024.0]), "largest": np.array([largest])}
-        return Losses(
+        return MicrobatchLosses(
             target=np.array([0.108]), reference=np.array([0.1]), coarsest=BFLOAT16, own=FLOAT32, **held
         )
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.comparing.traces import Recorder
-from trueup.adapters.code import Code
+from trueup.adapters.code import ReachableCode
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.program_code import CodeBook, code_book
 from trueup.comparing.run import compare
@@ -63,7 +63,7 @@ def side(folder: Path, *, model: str = MODEL, helpers: str = HELPERS, after: str
         modules = {name: sys.modules.pop(name, None) for name in kept}
         sys.modules.update({name: module for name, module in kept.items() if module is not None})
     sys.modules.update(cast("dict[str, Any]", modules))  # classes are asked where they come from
-    found = Code(()).collect([("", spaces["model"]), ("layer", spaces["layer"])])
+    found = ReachableCode(()).collect([("", spaces["model"]), ("layer", spaces["layer"])])
     for name in modules:
         del sys.modules[name]
     (folder / "code").mkdir()

@@ -315,7 +315,7 @@ def test_microbatches_of_other_widths_are_no_fault(runs: dict[str, Path], tmp_pa
     diagnosis = diagnose(run, runs["whole"], output=tmp_path / "out")
     assert diagnosis.outcome is Outcome.AGREE
     data = next(stage for stage in diagnosis.stages if stage.stage is Stage.DATA)
-    assert data.said.code is StagesCode.BATCH_IN_PARTS
+    assert data.conclusion.code is StagesCode.BATCH_IN_PARTS
 
 
 def test_a_wrong_gradient_in_microbatches_of_other_widths_differs(

@@ -18,6 +18,7 @@ from tests.comparing.traces import Recorder, network
 from tests.diagnosing.made_steps import facts_of, gradients, run, step
 from trueup.comparing.buffers import BufferGaps
 from trueup.comparing.coarse_activations import ActivationGap
+from trueup.comparing.comparable import traces_noted
 from trueup.comparing.counted_rows import CountedRows
 from trueup.comparing.first import First, Preceding
 from trueup.comparing.ledger import Ledger
@@ -26,13 +27,12 @@ from trueup.comparing.noise import SCHEMA, NoiseProfile
 from trueup.comparing.pairing import _numbers
 from trueup.comparing.precision import _note, role_of
 from trueup.comparing.program_code import Near, _Pair, _replaced
-from trueup.comparing.record_row import RecordRow
+from trueup.comparing.record_row import JudgedRow
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare
 from trueup.comparing.scalars import ScalarPair
 from trueup.comparing.updated_copies import UpdatedCopies
-from trueup.comparing.verdict import Runs, verdict_from
-from trueup.comparing.worth import traces_noted
+from trueup.comparing.verdict import RunPair, verdict_from
 from trueup.numerics.summary import HAS_DIGEST, HAS_STATISTICS
 from trueup.types.codes import EvidenceCode as Is
 from trueup.types.codes import NextCode, NoteCode, RecordCode, StagesCode, ToleranceCode, VerdictCode
@@ -309,12 +309,12 @@ def test_facts_of_two_captures(tmp_path: Path, own: Any, other: Any) -> None:
     assert [one for one in notes if one.code is NoteCode.CAPTURE_LIMIT] == [limit]
 
 
-RUNS = Runs(target="t", reference="r", level="mix", command="python train.py")
+RUNS = RunPair(target="t", reference="r", level="mix", command="python train.py")
 PRECEDING = Preceding(equal=3, within=0, exceeding=0)
 
 
 def first(**columns: Any) -> First:
-    row = RecordRow.from_columns(
+    row = JudgedRow.from_columns(
         {
             "site": "m · output.0",
             "name": "m",

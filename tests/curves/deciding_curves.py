@@ -12,14 +12,21 @@ import pytest
 
 from tests.curves.simulating import autoregressive
 from tests.deciding import decides
-from trueup.curves.aligning import Alignment, _correlation, _is_found, _stands_alone
+from trueup.curves.aligning import Alignment, _correlation, _is_found, _is_only_peak
 from trueup.curves.comparison import _rises, decimals
 from trueup.curves.curve import Curve
-from trueup.curves.judgement import Evidence, _diverged, _is_vague, _of_plateau, _of_training, _to_one_side
+from trueup.curves.judgement import (
+    CurveEvidence,
+    _diverged,
+    _is_vague,
+    _of_plateau,
+    _of_training,
+    _to_one_side,
+)
 from trueup.curves.local_norms import compare_local_norms
-from trueup.curves.pairing import Paired, References, Side
+from trueup.curves.pairing import CurveSide, PairedCurves, References
 from trueup.curves.standard import (
-    Losses,
+    CurveLosses,
     first_loss,
     global_norm,
     mean_loss,
@@ -37,7 +44,7 @@ from trueup.curves.statistics.frozen import _outlying
 from trueup.curves.statistics.growing import _is_bend
 from trueup.curves.statistics.health import Health, overflows, plateau, rates
 from trueup.curves.statistics.late import Late, _slope, late
-from trueup.curves.statistics.noise import Memory, _coefficient, memory, outliers, robust_scale
+from trueup.curves.statistics.noise import Autoregression, _coefficient, memory, outliers, robust_scale
 from trueup.curves.statistics.onset import (
     Onset,
     _is_before,
@@ -57,9 +64,9 @@ from trueup.types.arrays import Floats
 # -- the accuracy standard ------------------------------------------
 
 
-def losses(target: float, reference: float, apart: float | None = None) -> Losses:
+def losses(target: float, reference: float, apart: float | None = None) -> CurveLosses:
     one, other = np.array([target]), np.array([reference])
-    return Losses(target=one, reference=other, repeats=other[None], apart=apart)
+    return CurveLosses(target=one, reference=other, repeats=other[None], apart=apart)
 
 
 @decides("curves.first_abs")
@@ -92,10 +99,10 @@ def widest(share: float) -> object:
     return mean_loss(losses(1.03, 1.0, apart=share)).status
 
 
-def paired(column: str, target: Floats, reference: Floats) -> Paired:
+def paired(column: str, target: Floats, reference: Floats) -> PairedCurves:
     steps = np.arange(len(target))
-    there = References(steps=steps, sides=(Side(columns={column: reference}),))
-    return Paired(steps=steps, target=Side(columns={column: target}), references=there, notes=())
+    there = References(steps=steps, sides=(CurveSide(columns={column: reference}),))
+    return PairedCurves(steps=steps, target=CurveSide(columns={column: target}), references=there, notes=())
 
 
 def curve(steps: int = 2, seconds: float = 0.0, norms: float | None = None) -> Curve:
@@ -361,7 +368,9 @@ def onset_fewest(steps: float) -> object:
 
 @decides("curves.onset_taken")
 def onset_taken(steps: float) -> object:
-    return math.sqrt((1 + steps / 30) * 31) <= _scale(Memory(coefficient=0.0, long_run_variance=1.0), 31)
+    return math.sqrt((1 + steps / 30) * 31) <= _scale(
+        Autoregression(coefficient=0.0, long_run_variance=1.0), 31
+    )
 
 
 @decides("curves.onset_nothing")
@@ -372,8 +381,8 @@ def onset_nothing(statistic: float) -> object:
 HEALTHY = Health(not_finite=(), num_not_finite=0, overflow_steps=(), num_overflow_steps=0, plateau_from=None)
 
 
-def evidence(found: Onset, at: tuple[int, ...] = ()) -> Evidence:
-    return Evidence(
+def evidence(found: Onset, at: tuple[int, ...] = ()) -> CurveEvidence:
+    return CurveEvidence(
         criteria=(),
         centre=None,
         onset=found,
@@ -710,12 +719,12 @@ def align_apart_errors(errors: float) -> object:
 
 @decides("curves.align_alone")
 def align_alone(correlation: float) -> object:
-    return _stands_alone([correlation, 0.1])
+    return _is_only_peak([correlation, 0.1])
 
 
 @decides("curves.align_others")
 def align_others(correlation: float) -> object:
-    return _stands_alone([0.95, correlation])
+    return _is_only_peak([0.95, correlation])
 
 
 @decides("curves.unrelated")

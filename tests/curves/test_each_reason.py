@@ -13,19 +13,19 @@ from tests.curves import logs
 from tests.curves.simulating import Truth, simulate
 from tests.diagnosing.made_steps import codes_of, gradients, run, step
 from trueup.curves.conditions import proofs
-from trueup.curves.judgement import Evidence, Judgement, judge
+from trueup.curves.judgement import CurveEvidence, CurveJudgement, judge
 from trueup.curves.reading import read_curve
 from trueup.curves.standard import Criterion, Met
 from trueup.curves.statistics.centred import Centre
 from trueup.curves.statistics.envelope import Envelope
-from trueup.curves.statistics.frozen import Frozen
+from trueup.curves.statistics.frozen import FrozenRun
 from trueup.curves.statistics.health import Health
 from trueup.types.codes import Code, CriterionCode, GivenCode
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import Reason, reason
 
 HEALTHY = Health(not_finite=(), num_not_finite=0, overflow_steps=(), num_overflow_steps=0, plateau_from=None)
-STILL = Frozen(
+STILL = FrozenRun(
     num_steps=50,
     mean_loss_diff=0.0,
     max_loss_diff=0.0,
@@ -59,7 +59,7 @@ BAND = Envelope(
     first_exceedance=None,
     share_outside=0.0,
 )
-NOTHING = Evidence(
+NOTHING = CurveEvidence(
     criteria=(),
     centre=None,
     onset=None,
@@ -90,11 +90,11 @@ def failing(key: str) -> Criterion:
     return Criterion(key=key, value=text, threshold=text, status=Met.NOT_MET, decisive=True, origin=text)
 
 
-def said_by(found: Judgement) -> list[Reason]:
+def said_by(found: CurveJudgement) -> list[Reason]:
     return [found.headline, *found.reasons, *found.remarks, *found.advice]
 
 
-def seen(**changed: Any) -> Evidence:
+def seen(**changed: Any) -> CurveEvidence:
     return replace(NOTHING, **changed)
 
 
@@ -128,7 +128,9 @@ OVERFLOWED = replace(HEALTHY, overflow_steps=(3, 7), num_overflow_steps=2)
     ],
     ids=["outliers", "not deterministic", "scatters", "within repeats", "overflows"],
 )
-def test_what_is_said_of_two_curves(codes: Collection[Code], holds: Evidence, near: Evidence) -> None:
+def test_what_is_said_of_two_curves(
+    codes: Collection[Code], holds: CurveEvidence, near: CurveEvidence
+) -> None:
     assert set(codes) <= codes_of(said_by(judge(holds)))
     assert not set(codes) & codes_of(said_by(judge(near)))
 

@@ -19,7 +19,7 @@ from trueup.curves.commands import Command, commands
 from trueup.curves.comparison import Options, _notes, compare_curves
 from trueup.curves.conditions import conditions
 from trueup.curves.curve import Curve
-from trueup.curves.judgement import Judgement, judge
+from trueup.curves.judgement import CurveJudgement, judge
 from trueup.curves.local_norms import compare_local_norms
 from trueup.curves.merging import merge
 from trueup.curves.pairing import pair
@@ -347,7 +347,7 @@ CASES = {
 }
 
 
-def judged(case: str, step: int | None) -> Judgement:
+def judged(case: str, step: int | None) -> CurveJudgement:
     return replace(judge(NOTHING), case=case, step=step)
 
 

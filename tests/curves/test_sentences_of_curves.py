@@ -253,5 +253,5 @@ def test_learning_rate_0(norms: bool, beyond: int) -> None:
         assert ("backward" in text(said)) is norms
         assert found.judgement.advice[0].code is Curves.LONG_TEST
     if said.has(Curves.FROZEN_DIFFERS):
-        assert {one.code for one in found.judgement.advice} >= {Curves.FORWARD_ALONE, Curves.RUN_ONE_BATCH}
+        assert {one.code for one in found.judgement.advice} >= {Curves.FORWARD_ONLY, Curves.RUN_ONE_BATCH}
         assert said.facts["num"] == beyond

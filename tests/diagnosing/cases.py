@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trueup.diagnosing.evidence import Evidence, Known, Pair, Surroundings
+from trueup.diagnosing.evidence import Evidence, Known, SlotPair, Surroundings
 from trueup.diagnosing.evidence.facts import NUMBERS
 from trueup.numerics.digest import digest
 from trueup.numerics.dtypes import dtype_of
@@ -94,10 +94,10 @@ def known(tensor: Tensor | np.ndarray[Any, Any], name: str = "output.0") -> Know
     return from_array(plain.numpy(), name=name, dtype=dtype)
 
 
-def pair(slot: str, target: Any = None, reference: Any = None) -> Pair:
+def pair(slot: str, target: Any = None, reference: Any = None) -> SlotPair:
     """One slot on both sides; the reference's is the target's where only one is given."""
     reference = target if reference is None else reference
-    return Pair(
+    return SlotPair(
         slot=slot,
         target=None if target is None else known(target, slot),
         reference=None if reference is None else known(reference, slot),
@@ -126,7 +126,7 @@ def case(
     if surroundings is not None:
         loaders["surroundings"] = lambda: surroundings
     return Evidence(
-        origin(**given), Pair(slot="output.0", target=sides[0], reference=sides[1]), **loaders, **extra
+        origin(**given), SlotPair(slot="output.0", target=sides[0], reference=sides[1]), **loaders, **extra
     )
 
 

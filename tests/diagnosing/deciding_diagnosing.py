@@ -21,7 +21,7 @@ from trueup.diagnosing.ledger import Clipping, Summing, _best, _proportion, _val
 from trueup.diagnosing.loss_form import loss_form
 from trueup.diagnosing.noise_fold import _same_beginning
 from trueup.diagnosing.optimizer_fit import (
-    Measured,
+    FittedConstant,
     UpdateFit,
     fit_coupled_moment,
     fit_eps,
@@ -30,14 +30,14 @@ from trueup.diagnosing.optimizer_fit import (
     roundoff_of,
 )
 from trueup.diagnosing.pipeline import against_agreement, far_later
-from trueup.diagnosing.replay.alone import lone_score
 from trueup.diagnosing.replay.charge import is_multiple
 from trueup.diagnosing.replay.judge import allowed_bias, allowed_size, least_scale
+from trueup.diagnosing.replay.lone import lone_score
 from trueup.diagnosing.replay.noise import SiteNoise
 from trueup.diagnosing.stages.between_steps import is_taken_back_by_one
 from trueup.diagnosing.stages.clipping import _averaged, _clipping_difference, _factor_difference
-from trueup.diagnosing.stages.context import clarity, stands_alone
-from trueup.diagnosing.stages.gaps import Gap, _constant_differs, _drop_contradicted
+from trueup.diagnosing.stages.context import clarity, needs_no_replay
+from trueup.diagnosing.stages.gaps import ConstantGap, _constant_differs, _drop_contradicted
 from trueup.diagnosing.stages.handed_back import stale_elements
 from trueup.diagnosing.stages.optimizer import _zero, near_updates
 from trueup.diagnosing.stages.reduction import _differs, _have_same_factor, _is_rounded
@@ -65,8 +65,8 @@ P = unit(4096, seed=2, beside=(G,))
 N = unit(4096, seed=3, beside=(G, P))
 
 
-def exact(value: float) -> Measured:
-    return Measured(value=value, error=0.0)
+def exact(value: float) -> FittedConstant:
+    return FittedConstant(value=value, error=0.0)
 
 
 # -- what an optimizer did ------------------------------------------
@@ -82,7 +82,7 @@ def parallel(square: float) -> object:
 
 @decides("diagnosing.apart_errors", beside=(0, 1))
 def apart_errors(errors: float) -> object:
-    return Measured(value=0.01 * errors, error=0.01).apart(exact(0.0)) > 1
+    return FittedConstant(value=0.01 * errors, error=0.01).apart(exact(0.0)) > 1
 
 
 @decides("diagnosing.apart_at_least")
@@ -109,7 +109,7 @@ def moment_rest(share: float) -> object:
     return _moment_constants(step, first, np.ones(4096), 2.0)[1]
 
 
-def eps_of(count: int, *, like_first: int = 0) -> Measured | None:
+def eps_of(count: int, *, like_first: int = 0) -> FittedConstant | None:
     """eps of an update by 0.1: 1e-3 in the first elements, in which it matters most, else 2e-3."""
     of_first = np.arange(count) < like_first
     bottom = np.where(of_first, 1e-3, 1.0)
@@ -149,7 +149,7 @@ def eps_apart(relative: float) -> object:
 
 @decides("diagnosing.gap_errors", beside=(0, 1))
 def gap_errors(errors: float) -> object:
-    return _constant_differs("eps", Measured(value=1.0, error=0.05), exact(1 - 0.05 * errors))
+    return _constant_differs("eps", FittedConstant(value=1.0, error=0.05), exact(1 - 0.05 * errors))
 
 
 @decides("diagnosing.decay_apart")
@@ -170,7 +170,7 @@ def decay_zero(decay: float) -> object:
 @decides("diagnosing.imprecise_fit")
 def imprecise_fit(residual: float) -> object:
     update = Update(fqn="w", moved=True, dtype=None, after_dtype=None, state_dtypes={}, count=None)
-    gaps = {"lr": Gap(key="lr", target="1", reference="2", declared=False)}
+    gaps = {"lr": ConstantGap(key="lr", target="1", reference="2", declared=False)}
     _drop_contradicted(gaps, replace(update, residual=residual), update)
     return len(gaps)
 
@@ -227,12 +227,12 @@ def update_roundings(roundings: float) -> object:
 
 @decides("diagnosing.start_errors", beside=(0, 1))
 def start_errors(errors: float) -> object:
-    return is_at(Measured(value=1.0, error=float(START_NEAR) / errors), 1)
+    return is_at(FittedConstant(value=1.0, error=float(START_NEAR) / errors), 1)
 
 
 @decides("diagnosing.start_near")
 def start_near(near: float) -> object:
-    return is_at(Measured(value=1.0 - near, error=0.0), 1)
+    return is_at(FittedConstant(value=1.0 - near, error=0.0), 1)
 
 
 @decides("diagnosing.update_apart")
@@ -361,7 +361,7 @@ def trace_bias_z(z: float) -> object:
 
 @decides("diagnosing.far_beyond")
 def far_beyond(score: float) -> object:
-    return stands_alone(replace(ORIGIN, from_equals=True, score=score))
+    return needs_no_replay(replace(ORIGIN, from_equals=True, score=score))
 
 
 @decides("diagnosing.far_later")

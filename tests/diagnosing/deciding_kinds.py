@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from tests.deciding import decides
 from tests.diagnosing.cases import case, known, normal, pair, summary_only
-from trueup.diagnosing.evidence import Evidence, Known, ParameterFacts, Surroundings
-from trueup.diagnosing.evidence.facts import LossFacts, Pair, RunFacts
+from trueup.diagnosing.evidence import Evidence, Known, ParameterStep, Surroundings
+from trueup.diagnosing.evidence.facts import LossFacts, RunFacts, SlotPair
 from trueup.diagnosing.kinds import (
     attention,
     bit_flip,
@@ -42,7 +42,7 @@ from trueup.diagnosing.kinds.attended import Attention
 from trueup.diagnosing.kinds.attention import on_unit_circle
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.loss_form import LossForm
-from trueup.diagnosing.optimizer_fit import Measured
+from trueup.diagnosing.optimizer_fit import FittedConstant
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.codes.kinds import KindReason, PlacesCode
 from trueup.types.finding import KindCode, Stage
@@ -171,7 +171,7 @@ def chance_z(z: float) -> object:
 @decides("kinds.solved_z")
 def solved_z(z: float) -> object:
     return wrong_optimizer_setting._differ(
-        Measured(value=1 + 0.01 * z, error=0.01), Measured(value=1.0, error=0.0)
+        FittedConstant(value=1 + 0.01 * z, error=0.01), FittedConstant(value=1.0, error=0.0)
     )
 
 
@@ -360,7 +360,7 @@ def forms(target: float, reference: float, temperature: float = 1.0) -> object:
     about = arrays(R, N).origin
     evidence = Evidence(
         replace(about, stage=Stage.LOSS, phase="loss", slot="value"),
-        Pair(slot="value"),
+        SlotPair(slot="value"),
         target_run=lambda: runs[0],
         reference_run=lambda: runs[1],
     )
@@ -378,7 +378,7 @@ def sent(target: NDArray[np.float64], reference: NDArray[np.float64]) -> Solved 
     about = arrays(R, N).origin
     evidence = Evidence(
         replace(about, stage=Stage.LOSS, phase="loss", slot="value"),
-        Pair(slot="value"),
+        SlotPair(slot="value"),
         target_run=lambda: runs[0],
         reference_run=lambda: runs[1],
     )
@@ -579,7 +579,7 @@ UPDATE = {"phase": "optimizer", "slot": "param"}
 
 def updated(before: Any, target: Any, reference: Any, **more: Any) -> Evidence:
     """Evidence about a parameter after its update."""
-    facts = ParameterFacts(
+    facts = ParameterStep(
         fqn="weight", before=pair("value", before), updated=(pair("param", target, reference),), **more
     )
     return case(target, reference, parameter=facts, **UPDATE)
@@ -600,13 +600,13 @@ def settings_equal(apart: float) -> object:
 @decides("kinds.solved_apart")
 def solved_apart(apart: float) -> object:
     return wrong_optimizer_setting._differ(
-        Measured(value=1.0, error=0.0), Measured(value=1.0 - apart, error=0.0)
+        FittedConstant(value=1.0, error=0.0), FittedConstant(value=1.0 - apart, error=0.0)
     )
 
 
 @decides("kinds.beta_apart")
 def beta_apart(apart: float) -> object:
-    facts = ParameterFacts(fqn="weight", gradients=((0, pair("accumulated", G)),))
+    facts = ParameterStep(fqn="weight", gradients=((0, pair("accumulated", G)),))
     beta = 0.9 + apart * 0.1
     evidence = arrays((1 - beta) * G, 0.1 * G, parameter=facts, phase="optimizer", slot="state.exp_avg")
     return wrong_optimizer_setting._moments(evidence) is None

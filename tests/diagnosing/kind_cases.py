@@ -17,9 +17,9 @@ from trueup.diagnosing.evidence import (
     Elsewhere,
     Evidence,
     NeighbourCall,
-    Pair,
-    ParameterFacts,
+    ParameterStep,
     RunFacts,
+    SlotPair,
     Surroundings,
 )
 
@@ -609,7 +609,7 @@ def an_input_that_differs_by_as_much() -> Evidence:
     """What came in with a tensor is no other tensor in its place."""
     given, _, made = residuals(63)
     other = given + 0.05 * normal(4, 16, 32, seed=65)
-    pair = Pair(
+    pair = SlotPair(
         slot="input.0",
         target=known(other.bfloat16(), name="blocks.0, input.0"),
         reference=known(given.bfloat16(), name="layers.0, input.0"),
@@ -909,7 +909,7 @@ def one_that_has_shrunk_as_an_earlier_one_had() -> Evidence:
 
 
 def _update(before: Tensor, target: Tensor, reference: Tensor, **more: object) -> Evidence:
-    facts = ParameterFacts(
+    facts = ParameterStep(
         fqn="layers.0.mlp.up.weight",
         before=pair("value", before),
         updated=(pair("param", target, reference),),

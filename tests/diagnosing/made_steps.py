@@ -92,7 +92,7 @@ def context_of(target: Trace, reference: Trace, **more: Any) -> Context:
 def passed(stage: Stage, status: StageStatus = StageStatus.PASSED) -> StageOutcome:
     """A stage that came before."""
     said = reason(GivenCode.TEXT, text="")
-    return StageOutcome(stage=stage, title=said, status=status, said=said)
+    return StageOutcome(stage=stage, title=said, status=status, conclusion=said)
 
 
 def said_by(findings: Iterable[Finding]) -> list[Reason]:

@@ -158,14 +158,14 @@ def test_a_single_number_among_the_weights_is_told_by_its_value(tmp_path: Path) 
 
 def said_of_the_next_loss(diagnosis: Diagnosis) -> StagesCode:
     (stage,) = [one for one in diagnosis.stages if one.stage is Stage.LOSS]
-    return StagesCode(stage.said.code)
+    return StagesCode(stage.conclusion.code)
 
 
 def test_the_next_loss_points_to_what_later_steps_show(tmp_path: Path) -> None:
     """Running statistics act in the evaluation alone: every training loss agrees."""
     diagnosis = compared(tmp_path, {"momentum": 0.5}, {})
     assert diagnosis.outcome is Outcome.DIFFER
-    assert said_of_the_next_loss(diagnosis) is not StagesCode.NEXT_LOSS_ALONE
+    assert said_of_the_next_loss(diagnosis) is not StagesCode.NEXT_LOSS_ONLY
 
 
 def test_a_next_loss_that_differs_follows_from_the_data(tmp_path: Path) -> None:

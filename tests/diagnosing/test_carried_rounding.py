@@ -72,7 +72,7 @@ def test_carried_rounding_is_agreement(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, factor=1.0)
     assert found.outcome is Outcome.AGREE
     assert found.headline.code is StagesCode.CALLS_AGREE
-    assert StagesCode.ONLY_CARRIED in [stage.said.code for stage in found.stages]
+    assert StagesCode.ONLY_CARRIED in [stage.conclusion.code for stage in found.stages]
 
 
 def test_a_call_that_errs_by_less_than_what_is_carried_is_found(tmp_path: Path) -> None:

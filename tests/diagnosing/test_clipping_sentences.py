@@ -188,7 +188,7 @@ def test_two_ways_to_clip(tmp_path: Path) -> None:
         if (one * 5 + two * 3) % 5:
             continue
         outcome = findings_of(traces[one], traces[two])
-        said = [outcome.said, *outcome.evidence, *said_by(outcome.findings)]
+        said = [outcome.conclusion, *outcome.evidence, *said_by(outcome.findings)]
         for sentence in said:
             check(sentence, WAYS[one], WAYS[two])
         after = [way.after() for way in (WAYS[one], WAYS[two])]

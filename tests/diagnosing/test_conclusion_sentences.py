@@ -12,7 +12,7 @@ import numpy as np
 
 from tests.diagnosing.made_steps import codes_of, context_of, drawn, passed, run, step
 from trueup.diagnosing.pipeline import (
-    _basis_said,
+    _basis_note,
     _merged,
     _not_compared,
     _pointed,
@@ -43,11 +43,11 @@ def found(
 def test_which_step_agrees_and_which_does_not() -> None:
     """The stage of a later difference says so where it passed; an open next loss says from where on; the
     other stages stay as they are."""
-    alone = reason(Stages.NEXT_LOSS_ALONE)
+    alone = reason(Stages.NEXT_LOSS_ONLY)
     for at, is_open, status in product(STAGES, (True, False), (StageStatus.PASSED, StageStatus.UNDECIDED)):
         outcomes = tuple(passed(stage, status if stage is at else StageStatus.PASSED) for stage in STAGES)
         if is_open:
-            outcomes += (replace(passed(Stage.LOSS, StageStatus.UNDECIDED), said=alone),)
+            outcomes += (replace(passed(Stage.LOSS, StageStatus.UNDECIDED), conclusion=alone),)
         assert _pointed(outcomes, (), 0) == outcomes
         for later in (
             found(at),
@@ -57,17 +57,17 @@ def test_which_step_agrees_and_which_does_not() -> None:
             told = _pointed(outcomes, (later,), 2)
             changed = [one for one, before in zip(told, outcomes, strict=True) if one != before]
             if is_open:
-                assert [one.said.code for one in changed] == [Stages.NEXT_LOSS_FOUND]
-                line = text(changed[0].said)
+                assert [one.conclusion.code for one in changed] == [Stages.NEXT_LOSS_FOUND]
+                line = text(changed[0].conclusion)
                 assert (later.site or later.module or "Differs") in line
                 assert "  " not in line
                 assert changed[0].status is StageStatus.CONSEQUENCE
             else:
                 assert [one.stage for one in changed] == [at] * (status is StageStatus.PASSED)
                 for one in changed:
-                    assert one.said.code is Stages.DIFFERS_LATER
-                    assert (one.said.number("first"), one.said.number("step")) == (2, later.step)
-                    assert ("a later step" in text(one.said)) == (later.step is None)
+                    assert one.conclusion.code is Stages.DIFFERS_LATER
+                    assert (one.conclusion.number("first"), one.conclusion.number("step")) == (2, later.step)
+                    assert ("a later step" in text(one.conclusion)) == (later.step is None)
 
 
 def test_what_agrees_before_a_finding() -> None:
@@ -83,7 +83,9 @@ def test_what_agrees_before_a_finding() -> None:
         outcomes: list[StageOutcome] = []
         for index, stage in enumerate(stages):
             key = reason(Stages.TITLE, key=f"stage {index}")
-            one = replace(passed(stage, statuses[index]), title=key, said=reason(Stages.WITHIN_ROUNDING))
+            one = replace(
+                passed(stage, statuses[index]), title=key, conclusion=reason(Stages.WITHIN_ROUNDING)
+            )
             outcomes.append(replace(one, findings=(finding,)) if index == at else one)
         told = _with_before(finding, outcomes).counter_evidence
         assert all(one.code is Stages.STAGE_AGREES for one in told)
@@ -148,11 +150,11 @@ def test_steps_that_both_runs_have(tmp_path: Path) -> None:
         ("later", of_steps(tmp_path / "later", 2, first=1), True),
     ):
         context = context_of(target, other)
-        said = NextLossStage().check(context).said
+        said = NextLossStage().check(context).conclusion
         assert (said.code is Stages.ONE_STEP) is is_one, name
-        assert {one.code for one in _basis_said(context)} == {Stages.BY_TRACES}
+        assert {one.code for one in _basis_note(context)} == {Stages.BY_TRACES}
         context.replayed = other
-        assert {one.code for one in _basis_said(context)} == {Stages.BY_REPLAY}
+        assert {one.code for one in _basis_note(context)} == {Stages.BY_REPLAY}
 
 
 def test_a_long_run_that_is_open(tmp_path: Path) -> None:
@@ -162,10 +164,10 @@ def test_a_long_run_that_is_open(tmp_path: Path) -> None:
     apart = step({"w": {WEIGHT: 2 * drawn(0), LOCAL: drawn(9)}}, inputs=[drawn(1)], loss=2.0)
     contexts = context_of(target, same), context_of(run(tmp_path / "apart", apart), same)
     for status, context in product(StageStatus, contexts):
-        part = replace(passed(Stage.LONG_RUN, status), said=reason(Stages.WITHIN_ROUNDING))
+        part = replace(passed(Stage.LONG_RUN, status), conclusion=reason(Stages.WITHIN_ROUNDING))
         context.earlier = [part]
         outcome, headline, _ = _verdict((), context)
         is_open = status is StageStatus.UNDECIDED and context is contexts[0]
         assert (headline.code is Stages.LONG_RUN_OPEN) is is_open
-        assert not is_open or headline.parts == (part.said,)
+        assert not is_open or headline.parts == (part.conclusion,)
         assert context is contexts[1] or outcome is (Outcome.UNDECIDED if is_open else Outcome.AGREE)

@@ -84,8 +84,8 @@ def test_what_the_traces_stored_explains_the_fault_and_does_not_lead(
     assert len(found.findings) == 1
     own = stage_of(found, Stage.CONFIG)
     assert own.status is StageStatus.FAILED
-    assert own.said.code is StagesCode.CONFIG_DIFFERS
-    assert own.said.facts == {"key": "learning_rate", "target": "0.002", "reference": "0.001"}
+    assert own.conclusion.code is StagesCode.CONFIG_DIFFERS
+    assert own.conclusion.facts == {"key": "learning_rate", "target": "0.002", "reference": "0.001"}
 
 
 def test_a_repeat_has_no_difference_of_settings(tmp_path: Path, reference: Trace) -> None:
@@ -114,8 +114,8 @@ def test_a_setting_without_effect_is_no_finding(tmp_path: Path, reference: Trace
     assert found.outcome is Outcome.AGREE
     own = stage_of(found, Stage.CONFIG)
     assert own.status is StageStatus.PASSED
-    assert own.said.code is StagesCode.ALL_WITHOUT_EFFECT
-    assert own.said.place("keys") == ("rope_theta",)
+    assert own.conclusion.code is StagesCode.ALL_WITHOUT_EFFECT
+    assert own.conclusion.place("keys") == ("rope_theta",)
 
 
 def test_words_never_lead_before_what_was_measured(tmp_path: Path, reference: Trace, wider: Trace) -> None:
@@ -135,8 +135,8 @@ def test_a_setting_of_the_program_stands_beside_those_compared(
     found = diagnose(target.path, reference.path, output=tmp_path / "out")
     own = stage_of(found, Stage.CONFIG)
     assert own.status is StageStatus.PASSED
-    assert (own.said.code is StagesCode.CONFIG_ALIGNED) is (names is None)
-    assert own.said.place("names") == names
+    assert (own.conclusion.code is StagesCode.CONFIG_ALIGNED) is (names is None)
+    assert own.conclusion.place("names") == names
 
 
 def test_a_coarser_number_of_the_same_setting_is_none(tmp_path: Path, reference: Trace) -> None:

@@ -139,7 +139,7 @@ def test_what_the_runs_own_numbers_tell(
     assert Stage.CONFIG not in {f.stage for f in found.findings}
     assert len({f.headline for f in found.findings}) == len(found.findings)
     begun = min(f.step for f in found.findings if f.step is not None)
-    before = [o.stage for o in found.stages if o.said.code is StagesCode.AGREED_BEFORE]
+    before = [o.stage for o in found.stages if o.conclusion.code is StagesCode.AGREED_BEFORE]
     behind = [Stage.OPTIMIZER, Stage.LOSS] if begun == 1 and stage is Stage.REDUCTION else []
     assert before == behind, "what is of a time before the difference does not show that it had no effect"
 
@@ -483,7 +483,7 @@ def test_a_stage_of_ones_own_is_walked_too(tmp_path: Path, reference: Trace) -> 
             return StageOutcome(stage=self.stage, title=self.title, status=StageStatus.PASSED, said=said)
 
     found = diagnose(reference.path, reference.path, output=tmp_path, stages=(*STAGES, LongRun()))
-    assert found.stages[-1].said == given(f"{len(STAGES)} stages before")
+    assert found.stages[-1].conclusion == given(f"{len(STAGES)} stages before")
 
 
 def test_a_trace_of_statistics_alone_leaves_open_what_it_cannot_tell(

@@ -36,7 +36,7 @@ from trueup.diagnosing.evidence import (
     Elsewhere,
     Evidence,
     NeighbourCall,
-    ParameterFacts,
+    ParameterStep,
     RunFacts,
     Surroundings,
 )
@@ -105,7 +105,7 @@ BOTH = ("float32", "bfloat16")
 
 def parameter(target: Tensor, reference: Tensor, *, slot: str = "param", **more: Any) -> Evidence:
     runs = {name: more.pop(name) for name in ("target_run", "reference_run") if name in more}
-    facts = ParameterFacts(
+    facts = ParameterStep(
         fqn="layers.0.mlp.up.weight",
         before=pair("value", more.pop("before", GRADS[0])),
         updated=(pair(slot, target, reference),),

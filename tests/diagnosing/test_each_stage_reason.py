@@ -27,7 +27,7 @@ from tests.diagnosing.made_steps import (
     step,
 )
 from trueup.diagnosing.pipeline import _verdict, diagnose
-from trueup.diagnosing.runs import Clock, Runs
+from trueup.diagnosing.runs import AuxiliaryRuns, Clock
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.data import DataStage
 from trueup.diagnosing.stages.forward import explained_by, finding_of_precision
@@ -163,7 +163,7 @@ def working_copy(stale: int) -> list[Recorder]:
 
 
 HANDED_BACK = {
-    Stages.NOT_HANDED_BACK,
+    Stages.NOT_COPIED_BACK,
     Stages.STALE_ELEMENTS,
     Stages.COPY_BEFORE_UPDATE,
     Stages.PARTS_NOT_GATHERED,
@@ -194,7 +194,7 @@ def test_updates_that_agree_before_they_are_lost(tmp_path: Path, apart: float, s
         sides.append(([first, second], {}))
     said = said_by(OptimizerStage().check(pair(tmp_path, *sides)).findings)
     assert (Stages.SAME_UPDATES in codes_of(said)) is same
-    assert Stages.NOT_HANDED_BACK in codes_of(said)
+    assert Stages.NOT_COPIED_BACK in codes_of(said)
 
 
 def of_two_steps(left: Array, begins: Array) -> tuple[Any, Any]:
@@ -519,9 +519,9 @@ def test_a_next_loss_that_agrees_though_what_is_before_it_does_not(
     tmp_path: Path, target: Any, code: Stages | None
 ) -> None:
     outcome = NextLossStage().check(pair(tmp_path, target, with_losses(2.0, 1.5)))
-    assert (outcome.said.code is Stages.NEXT_LOSS_AGREES) is (code is not None)
+    assert (outcome.conclusion.code is Stages.NEXT_LOSS_AGREES) is (code is not None)
     if code is not None:
-        assert outcome.said.number("num") == 1
+        assert outcome.conclusion.number("num") == 1
 
 
 @pytest.mark.parametrize(
@@ -613,7 +613,7 @@ SHOWN = (np.arange(12) < 8) * np.ones((4, 1), np.int64)
     ids=["nothing comes of it", "other gradients", "the same"],
 )
 def test_a_mask_in_another_form(tmp_path: Path, target: Recorder, code: Stages) -> None:
-    assert DataStage().check(pair(tmp_path, target, masked(SHOWN))).said.code is code
+    assert DataStage().check(pair(tmp_path, target, masked(SHOWN))).conclusion.code is code
 
 
 def divided(by: float, *, given: bool = False) -> Recorder:
@@ -664,7 +664,7 @@ def test_what_a_model_divides_its_loss_by(tmp_path: Path, target: Recorder, seen
 ])  # fmt: skip
 def test_runs_that_end_with_an_error(tmp_path: Path, status: int, made: bool, code: Stages | None) -> None:
     trace = run(tmp_path / "t", step(PLAIN))
-    work = Runs(
+    work = AuxiliaryRuns(
         target=trace.path,
         reference=trace.path,
         sources=(trace, trace),
@@ -720,7 +720,7 @@ def test_inputs_of_other_shapes_are_not_replayed(tmp_path: Path, rows: int, shap
         step(PLAIN, inputs=[drawn(1, 4, 8)], loss=2.0),
     )
     trace = context.target
-    work = Runs(
+    work = AuxiliaryRuns(
         target=trace.path,
         reference=trace.path,
         sources=(trace, context.reference),

@@ -119,7 +119,7 @@ def test_what_is_called_bit_identical_is(
     for one in verdict.evidence:
         if one.code is EvidenceCode.INPUTS_BIT_IDENTICAL:
             assert known
-    said = {outcome.stage: outcome.said.code for outcome in made.stages}
+    said = {outcome.stage: outcome.conclusion.code for outcome in made.stages}
     for stage, sites in OF_STAGES.items():
         if said.get(stage) in (StagesCode.EQUAL, StagesCode.COMPARED_EQUAL):
             assert known

@@ -14,7 +14,7 @@ from bugzoo.models.gpt import GPT
 
 from tests.diagnosing.cases import case, known, normal, origin, summary_only
 from tests.diagnosing.runs import capture, evidence_at
-from trueup.diagnosing.evidence import Evidence, Pair
+from trueup.diagnosing.evidence import Evidence, SlotPair
 from trueup.diagnosing.evidence.windows import MAX_VALUES
 from trueup.errors import TraceError
 from trueup.store import Trace, layout, step_view
@@ -192,7 +192,7 @@ def test_parts_are_worked_out_once_and_only_when_asked_for() -> None:
         asked.append(1)
         return 0.5
 
-    about = Evidence(origin(), Pair(slot="output.0"), repeat=repeat)
+    about = Evidence(origin(), SlotPair(slot="output.0"), repeat=repeat)
     assert asked == []
     assert about.repeat == about.repeat == 0.5
     assert asked == [1]

@@ -216,7 +216,7 @@ def test_an_input_of_which_nothing_comes(tmp_path: Path, positions: Array, facto
     ]
     context = context_of(*sides)
     outcome = DataStage().check(context)
-    told = facts_of([outcome.said, *outcome.evidence], Stages.INPUT_WITHOUT_EFFECT)
+    told = facts_of([outcome.conclusion, *outcome.evidence], Stages.INPUT_WITHOUT_EFFECT)
     assert told == ({"names": ("position_ids",)} if seen else None), context.comparison.verdict.headline
     if seen:
         assert outcome.status is StageStatus.PASSED
@@ -265,7 +265,7 @@ def test_what_the_batch_explains(plain: Context, data: StageStatus, at: Any, fed
     assert said == (reason(Stages.BATCH_DIFFERS) if fed and data is StageStatus.FAILED else None)
     if said is not None:  # and the stage says so
         outcome = replace_origins(context, origin(step=0, **at))
-        assert outcome is None or outcome.said in (
+        assert outcome is None or outcome.conclusion in (
             reason(Stages.EXPLAINED, said),
             reason(Stages.FOLLOWS, stage="data"),
         )
@@ -294,8 +294,8 @@ def test_differences_inside_alone(tmp_path: Path, inner: float, back: float, alo
     sides = of_modules(tmp_path / "t", inner=inner, back=back), of_modules(tmp_path / "r")
     context = context_of(*sides)
     outcome = ForwardStage().check(context)
-    inside = reason(Stages.INSIDE_ALONE)
-    assert (outcome.said == inside) is alone, outcome.said
+    inside = reason(Stages.INSIDE_ONLY)
+    assert (outcome.conclusion == inside) is alone, outcome.conclusion
     said = explained_by(origin(module="inner", step=0), context)
     assert (said == inside) is alone
     if alone:  # it says that loss and gradients agree, and they do
@@ -327,7 +327,7 @@ def test_a_loss_whose_factor_is_taken_out(tmp_path: Path, scale: float, after: f
     notes = [note for note in context.comparison.content.notes if note.code is NoteCode.LOSS_SCALE_UNDONE]
     assert bool(notes) is undone
     for stage in (ForwardStage(), BackwardStage()):
-        said = stage.check(context).said
+        said = stage.check(context).conclusion
         assert (said.code is Stages.SCALE_UNDONE) is undone, said
         if undone:
             assert said.number("factor") == pytest.approx(scale)

@@ -100,7 +100,7 @@ def test_weights_that_no_gradient_reaches_are_told_by_that(tmp_path: Path) -> No
     assert (first.stage, first.headline.code) == (Stage.BACKWARD, StagesCode.UNREACHED)
     uncalled = next(one for one in first.evidence if one.code is StagesCode.NEVER_CALLED)
     assert uncalled.place("modules") == ("second",)
-    assert not any(one.headline.code is StagesCode.NOT_HANDED_BACK for one in found.findings)
+    assert not any(one.headline.code is StagesCode.NOT_COPIED_BACK for one in found.findings)
 
 
 def test_weights_that_neither_run_reaches_are_no_difference(tmp_path: Path) -> None:

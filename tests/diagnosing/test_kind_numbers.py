@@ -21,7 +21,7 @@ from tests.diagnosing.usual_causes import check
 from trueup.diagnosing.evidence import (
     Evidence,
     NeighbourCall,
-    ParameterFacts,
+    ParameterStep,
     RunFacts,
     Surroundings,
 )
@@ -93,7 +93,7 @@ def test_calls_of_one_run(made: list[tuple[str, str]], told: bool, casts: bool) 
             reference=(CAST if name == "to" else {}) if side != "target" else None,
             target_dtypes=(BOTH if casts else ("bfloat16",)) if name == "to" and side != "reference" else (),
             reference_dtypes=(BOTH if casts else ("bfloat16",)) if name == "to" and side != "target" else (),
-            told=told,
+            arguments_recorded=told,
         )
         for at, (name, side) in enumerate(made)
     )
@@ -446,7 +446,7 @@ drawn = st.fixed_dictionaries({}, optional={name: st.sampled_from(of) for name, 
 @some
 @given(drawn, drawn)
 def test_settings_of_an_optimizer(target: dict[str, Any], reference: dict[str, Any]) -> None:
-    facts = ParameterFacts(
+    facts = ParameterStep(
         fqn="norm.weight",
         before=pair("value", GRADS[0][0]),
         updated=(pair("param", 0.9 * GRADS[0][0], 0.8 * GRADS[0][0]),),
@@ -477,7 +477,7 @@ def moments(
     of = fresh.square() if squared else fresh
     before = (1 - beta) * (earlier.square() if squared else earlier)
     sides = [beta * share * before + (1 - beta) * of for share in (kept, 1.0)]
-    facts = ParameterFacts(
+    facts = ParameterStep(
         fqn="w",
         before=pair("value", GRADS[3]),
         gradients=((0, pair("clipped", fresh)),),
@@ -531,7 +531,7 @@ def test_a_second_use_of_a_weight(of_target: float, of_reference: float, code: K
     evidence = case(
         *sides,
         surroundings=Surroundings(module="embed"),
-        parameter=ParameterFacts(fqn="embed.weight"),
+        parameter=ParameterStep(fqn="embed.weight"),
         **GRADIENT,
     )
     evidence.own_gradients = OwnGradients(target=held, reference=held)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.diagnosing.cases import best, case, known, normal, pair, rank, told
 from tests.diagnosing.kind_cases import GRADIENT, GRADS, NEAR, TRUE, UPDATE, Case, X, token_of_each_row
-from trueup.diagnosing.evidence import ParameterFacts, RunFacts
+from trueup.diagnosing.evidence import ParameterStep, RunFacts
 from trueup.diagnosing.kinds import RULES, name_kinds
 from trueup.diagnosing.kinds.rule import Found
 from trueup.types.codes.kinds import CauseCode, FactorCode, KindReason, PlacesCode
@@ -69,7 +69,7 @@ def test_causes_among_ranks_are_listed_where_there_are_some(
 def test_causes_of_a_missing_gradient_are_those_of_its_side(
     sides: tuple[object, object], trained: bool | None, cause: CauseCode, is_listed: bool
 ) -> None:
-    facts = ParameterFacts(fqn="w", target_trainable=trained, reference_trainable=True)
+    facts = ParameterStep(fqn="w", target_trainable=trained, reference_trainable=True)
     rule = next(rule for rule in RULES if rule.code is KindCode.FROZEN_OR_MISSING_GRADIENT)
     evidence = case(*sides, parameter=facts, **GRADIENT)
     found = rule.find(evidence)
@@ -105,7 +105,7 @@ def test_a_rate_is_solved_for_where_the_runs_do_not_say_it(
     """``beside``: what an update has that no rate and no decay of the gradient explains, in its own size."""
     before, gradient, other = GRADS[0], GRADS[1], GRADS[2]
     after = [before - rate * (gradient + beside * other) for rate in (0.0104, 0.01)]
-    facts = ParameterFacts(
+    facts = ParameterStep(
         fqn="layers.0.mlp.up.weight",
         before=pair("value", before),
         updated=(pair("param", *after),),

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.diagnosing.made_steps import facts_of, gradients, run, step
-from trueup.diagnosing.stages.batch import Batch
+from trueup.diagnosing.stages.batch import StepBatch
 from trueup.diagnosing.stages.data import _not_counted_alike
 from trueup.store import step_view
 from trueup.types.codes import BatchCode as Code
@@ -19,7 +19,7 @@ RANDOM = np.random.default_rng(46)
 
 def test_labels_that_one_run_alone_counts(tmp_path: Path) -> None:
     made = step({"w": gradients(1)}, inputs=[np.arange(8).reshape(2, 4)], loss=1.0)
-    batch = Batch.of(step_view(run(tmp_path / "t", made), 0, 0))
+    batch = StepBatch.of(step_view(run(tmp_path / "t", made), 0, 0))
     ignored, seen = batch.ignore_index, 0
     for _ in range(200):
         labels = RANDOM.integers(0, 5, (2, 6))

@@ -72,4 +72,4 @@ def test_the_page_tells_what_is_found(prepared: Path) -> None:
 def test_mended_it_agrees_bit_for_bit_at_the_start_and_within_rounding_after(prepared: Path) -> None:
     found = ported(prepared, "embedding", "decay")
     assert found.exit_code == 0, found.headline
-    assert reason(WeightsCode.ALL_EQUAL, num=17) in [stage.said for stage in found.stages]
+    assert reason(WeightsCode.ALL_EQUAL, num=17) in [stage.conclusion for stage in found.stages]

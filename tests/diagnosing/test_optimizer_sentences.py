@@ -296,7 +296,7 @@ def test_updates_with_the_reference_s_gradients_put_in(tmp_path: Path) -> None:
     for name, changed in (("same", {}), ("apart", {"param": off("a.weight", "b.bias")})):
         given = given_run(tmp_path / name, changed)
         outcome = OptimizerStage().check(context_of(other, reference, given=given))
-        clears = outcome.said.code is Stages.GIVEN_CLEARS
+        clears = outcome.conclusion.code is Stages.GIVEN_CLEARS
         assert clears is (name == "same")
         assert (outcome.status is StageStatus.CONSEQUENCE) is clears
     fast = OTHERS["lr"].trace(tmp_path / "fast")
@@ -373,7 +373,7 @@ def updated_in(*of: bool, numbers: tuple[int, ...] = (0, 1), off: float = 0.0) -
 )
 def test_when_the_first_update_is(tmp_path: Path, updates: tuple[bool, bool], code: Stages) -> None:
     traces = [run(tmp_path / name, *updated_in(*updates)) for name in ("t", "r")]
-    said = outcome_of(tmp_path, *traces).said
+    said = outcome_of(tmp_path, *traces).conclusion
     assert said.code is code
     if code is Stages.UPDATE_LATER:
         assert said.facts == {"step": 0, "next": 1}
@@ -384,7 +384,7 @@ def test_the_first_recorded_update_need_not_be_the_first(tmp_path: Path) -> None
     for name in ("t", "r"):
         for number, made in zip((0, 5), updated_in(False, True), strict=True):
             traces.append(made.write(tmp_path / name, step=number, values=True))
-    assert outcome_of(tmp_path, traces[1], traces[3]).said.code is Stages.NO_UPDATE
+    assert outcome_of(tmp_path, traces[1], traces[3]).conclusion.code is Stages.NO_UPDATE
 
 
 @pytest.mark.parametrize("caused", ["nothing", "gradients"])
@@ -394,7 +394,7 @@ def test_updates_of_which_nothing_is_measured(tmp_path: Path, caused: str) -> No
     if caused == "gradients":
         traces = [USUAL.trace(tmp_path / "t", scale=2e-3), USUAL.trace(tmp_path / "r")]
         outcome = outcome_of(tmp_path, *traces, earlier=[passed(Stage.BACKWARD, StageStatus.FAILED)])
-        assert outcome.said.code in (Stages.BOTH_SAME, Stages.WITHIN_ROUNDING)
+        assert outcome.conclusion.code in (Stages.BOTH_SAME, Stages.WITHIN_ROUNDING)
         return
     outcome = outcome_of(tmp_path, run(tmp_path / "t", first), run(tmp_path / "r", second))
     assert outcome.findings[0].headline.code is Stages.UNNAMED
@@ -407,7 +407,7 @@ def test_updates_of_which_nothing_is_measured(tmp_path: Path, caused: str) -> No
         *(Trace(tmp_path / name) for name in ("t", "r")),
         earlier=[passed(Stage.FORWARD, StageStatus.FAILED)],
     )
-    assert failed.said.code is Stages.FOLLOWS
+    assert failed.conclusion.code is Stages.FOLLOWS
     assert Stages.MEASURED not in {
         one.code for one in failed.evidence
     }  # the rule of SGD explains nothing of it
@@ -415,7 +415,7 @@ def test_updates_of_which_nothing_is_measured(tmp_path: Path, caused: str) -> No
         {"w": {**{of: drawn(9) for of in (LOCAL, ACCUMULATED, CLIPPED)}, WEIGHT: drawn(7), UPDATED: drawn(8)}}
     )
     outcome = outcome_of(tmp_path, run(tmp_path / "o", other), Trace(tmp_path / "r"))
-    assert outcome.said.code is Stages.NOT_TOLD
+    assert outcome.conclusion.code is Stages.NOT_DISTINGUISHED
 
 
 def test_the_words_for_parameters(tmp_path: Path) -> None:

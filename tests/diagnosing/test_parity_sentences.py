@@ -11,7 +11,7 @@ import pytest
 
 from tests.diagnosing.checks.test_each_reason import said_by
 from tests.diagnosing.made_steps import Array, codes_of, drawn, facts_of, run, step
-from trueup.diagnosing.checks.outcome import CheckOutcome, Judge, Verdict
+from trueup.diagnosing.checks.outcome import CheckOutcome, CheckVerdict, Judge
 from trueup.diagnosing.parity import _judge_regions, parity
 from trueup.store.view import LOCAL, WEIGHT
 from trueup.types.codes import CheckCode as Code
@@ -80,7 +80,7 @@ def test_regions_by_chance() -> None:
         elif not all(told):
             said = facts(outcome, Code.REGIONS_UNKNOWN)
             assert (said["num"], said["total"]) == (sum(not rows for rows in told), len(plain))
-            assert outcome.verdict is Verdict.UNDECIDED
+            assert outcome.verdict is CheckVerdict.UNDECIDED
         else:
             said = facts(outcome, Code.REGIONS_AGREE)
             assert (said["regions"], said["num"]) == (len(plain), ranks * sum(map(len, told)))
@@ -122,7 +122,7 @@ def test_two_runs_one_of_which_is_compiled(tmp_path: Path) -> None:
             recompiles=1,
         )
         judged, runs, counted = parity(compiled, eager)
-        assert judged.verdict is Verdict.PASSED
+        assert judged.verdict is CheckVerdict.PASSED
         codes = codes_of(said_by(runs))
         assert (Code.RUNS_AGREE in codes) == (at == 0) == (Code.RUNS_DIFFER not in codes)
         assert (Code.IN_REGION in codes) == (at == 1)

@@ -64,8 +64,11 @@ def test_weights_of_another_dtype_agree_within_its_rounding(diagnosed: Diagnosed
     outcomes = {one.stage: one for one in diagnosed(Program(dtype="bfloat16"), Program()).stages}
     weights = outcomes[Stage.WEIGHTS]
     assert weights.status is StageStatus.PASSED
-    assert weights.said.code is WeightsCode.WITHIN_ROUNDING
-    assert (weights.said.place("target"), weights.said.place("reference")) == ("bfloat16", "float32")
+    assert weights.conclusion.code is WeightsCode.WITHIN_ROUNDING
+    assert (weights.conclusion.place("target"), weights.conclusion.place("reference")) == (
+        "bfloat16",
+        "float32",
+    )
 
 
 def test_weights_of_another_seed_are_none_of_its_rounding(diagnosed: Diagnosed) -> None:

@@ -21,7 +21,7 @@ from trueup.diagnosing.replay.charge import replayed_steps
 from trueup.diagnosing.replay.judge import Difference
 from trueup.diagnosing.replay.step import ReplayedStep
 from trueup.diagnosing.replay.words import evidence_of
-from trueup.diagnosing.runs import Clock, Runs
+from trueup.diagnosing.runs import AuxiliaryRuns, Clock
 from trueup.store.view import WEIGHT
 from trueup.types.codes import ReplayCode
 from trueup.types.codes import StagesCode as Stages
@@ -246,7 +246,7 @@ def test_integers_differ_though_nothing_rounds_them(tmp_path: Path) -> None:
 def test_gradients_that_cannot_be_given(tmp_path: Path) -> None:
     """A reference that keeps no values of gradients: said with what is wrong, and no program is run."""
     trace = run(tmp_path / "t", made_step({"w": {WEIGHT: drawn(1)}}))
-    work = Runs(
+    work = AuxiliaryRuns(
         target=trace.path,
         reference=trace.path,
         sources=(trace, trace),

@@ -37,7 +37,7 @@ def test_how_much_of_a_gap_is_closed(target: float, reference: float, between: f
     ],
 )
 def test_what_a_trial_leaves(left: float, unchanged: bool, code: ReplayCode) -> None:
-    said = Tried(module="a", change=(), left=left, is_unchanged=unchanged).said
+    said = Tried(module="a", change=(), left=left, is_unchanged=unchanged).evidence
     assert (said.code, said.number("left")) == (code, left if code is ReplayCode.TRIED else None)
 
 

@@ -275,7 +275,7 @@ def test_gradients_that_differ_before_they_are_summed(tmp_path: Path, before: St
         sides.append(run(tmp_path / name, step({"w": made})))
     earlier = [] if before is None else [passed(before, StageStatus.FAILED)]
     outcome = ReductionStage().check(context_of(*sides, earlier=earlier))
-    assert outcome.said.code is Stages.BOTH_ALIKE
+    assert outcome.conclusion.code is Stages.BOTH_ALIKE
     alike = facts_of(outcome.evidence, Stages.SUMMED_ALIKE)
     assert alike is not None
     assert (alike["ways"], alike["numbers"]) == (("own",), ("1",))
@@ -284,5 +284,5 @@ def test_gradients_that_differ_before_they_are_summed(tmp_path: Path, before: St
         for n, f in (("t", 1.5), ("r", 1.0))
     ]
     outcome = ReductionStage().check(context_of(*lone, earlier=earlier))
-    assert outcome.said.code is (Stages.NO_PLACE if before is None else Stages.FOLLOWS)
+    assert outcome.conclusion.code is (Stages.NO_PLACE if before is None else Stages.FOLLOWS)
     assert (outcome.status is StageStatus.UNDECIDED) is (before is None)

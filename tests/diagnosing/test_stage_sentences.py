@@ -30,7 +30,13 @@ from trueup.curves.comparison import Options, compare_curves
 from trueup.diagnosing.stages.config import ConfigStage, beside_findings, configurations, settled
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.data import DataStage
-from trueup.diagnosing.stages.forward import BackwardStage, ForwardStage, explained_by, loss_said, norms_said
+from trueup.diagnosing.stages.forward import (
+    BackwardStage,
+    ForwardStage,
+    explained_by,
+    loss_values,
+    norm_values,
+)
 from trueup.diagnosing.stages.long_run import LongRunStage
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.diagnosing.stages.weights import WeightsStage
@@ -84,13 +90,13 @@ def rows_in(said: list[Reason]) -> dict[str, tuple[str, str]]:
 def test_settings_that_differ(tmp_path: Path, grave: dict[str, Any], light: dict[str, Any]) -> None:
     context = with_settings(tmp_path / "c", {**grave, **light})
     own = ConfigStage().check(context)
-    said = [own.said, *own.evidence]
+    said = [own.conclusion, *own.evidence]
     assert own.status is (StageStatus.FAILED if grave else StageStatus.PASSED)
     rows = rows_in(said)
     assert len(rows) >= len(grave)
     if len(grave) > 1:
         grave_rows = rows_in([one for one in own.evidence if one.code is Stages.CONFIG_ROW])
-        assert own.said == reason(Stages.CONFIGS_DIFFER, num=len(grave_rows), keys=list(grave_rows))
+        assert own.conclusion == reason(Stages.CONFIGS_DIFFER, num=len(grave_rows), keys=list(grave_rows))
     assert all(target != reference for target, reference in rows.values())
     assert all(
         float(reference) == SETTINGS.get("clip_grad")
@@ -99,10 +105,10 @@ def test_settings_that_differ(tmp_path: Path, grave: dict[str, Any], light: dict
     )
     light_rows = rows_in([one for one in own.evidence if one.code is Stages.MAY_CHANGE_ROUNDING])
     assert bool(light_rows) is bool(light)
-    compared = int(own.said.facts["num"]) if own.said.code is Stages.CONFIG_ALIGNED else 0
-    if own.said.code is Stages.CONFIG_ALIGNED:
+    compared = int(own.conclusion.facts["num"]) if own.conclusion.code is Stages.CONFIG_ALIGNED else 0
+    if own.conclusion.code is Stages.CONFIG_ALIGNED:
         assert compared == context.configurations.num_compared if context.configurations else False
-        assert "always" in text(own.said) or not light
+        assert "always" in text(own.conclusion) or not light
         beside = Finding(
             stage=Stage.FORWARD,
             headline=reason(
@@ -113,8 +119,8 @@ def test_settings_that_differ(tmp_path: Path, grave: dict[str, Any], light: dict
             basis=Basis.RECORDED,
         )
         (with_it,) = beside_findings((own,), [beside], context)
-        assert with_it.said == reason(Stages.CONFIG_ALIGNED_BUT, num=compared, names=("eps",))
-        assert text(with_it.said).endswith(" does")
+        assert with_it.conclusion == reason(Stages.CONFIG_ALIGNED_BUT, num=compared, names=("eps",))
+        assert text(with_it.conclusion).endswith(" does")
         assert beside_findings((own,), [], context) == (own,)
     for status in (StageStatus.PASSED, StageStatus.FAILED, StageStatus.SKIPPED):
         others = [
@@ -138,7 +144,7 @@ def test_settings_that_differ(tmp_path: Path, grave: dict[str, Any], light: dict
 def test_runs_without_settings(tmp_path: Path) -> None:
     trace = run(tmp_path / "t", step(PLAIN))
     outcome = ConfigStage().check(context_of(trace, trace, configurations=None))
-    assert (outcome.status, outcome.said.code) == (StageStatus.SKIPPED, Stages.NO_CONFIGURATION)
+    assert (outcome.status, outcome.conclusion.code) == (StageStatus.SKIPPED, Stages.NO_CONFIGURATION)
 
 
 # -- the long run ------------------------------------------
@@ -154,10 +160,10 @@ def test_curves(tmp_path: Path, parts: float, before: Stage | None) -> None:
     earlier = [] if before is None else [passed(before, StageStatus.FAILED)]
     outcome = LongRunStage().check(context_of(trace, trace, curves=found, earlier=earlier))
     if found.judgement.outcome is Outcome.DIFFER and before is not None:
-        assert (outcome.status, outcome.said.code) == (StageStatus.CONSEQUENCE, Stages.MAY_FOLLOW)
-        assert outcome.said.facts["stage"] == before.value
+        assert (outcome.status, outcome.conclusion.code) == (StageStatus.CONSEQUENCE, Stages.MAY_FOLLOW)
+        assert outcome.conclusion.facts["stage"] == before.value
     else:
-        assert outcome.said.code is not Stages.MAY_FOLLOW
+        assert outcome.conclusion.code is not Stages.MAY_FOLLOW
     for one in outcome.evidence:
         if one.code is Stages.CRITERION:
             criterion = next(c for c in found.evidence.criteria if c.key == one.facts["criterion"])
@@ -174,7 +180,7 @@ def test_curves(tmp_path: Path, parts: float, before: Stage | None) -> None:
 def test_no_curves(tmp_path: Path) -> None:
     trace = run(tmp_path / "t", step(PLAIN))
     outcome = LongRunStage().check(context_of(trace, trace))
-    assert (outcome.status, outcome.said.code) == (StageStatus.SKIPPED, Stages.NO_CURVES)
+    assert (outcome.status, outcome.conclusion.code) == (StageStatus.SKIPPED, Stages.NO_CURVES)
 
 
 # -- forward and backward ------------------------------------------
@@ -207,7 +213,7 @@ def spoiled(value: np.float32) -> Array:
 )
 def test_local_norms(tmp_path: Path, changed: dict[str, Array]) -> None:
     context = context_of(backward(tmp_path / "t", changed), backward(tmp_path / "r", {}))
-    (said,) = norms_said(context)
+    (said,) = norm_values(context)
     norms = {
         name: [
             float(np.linalg.norm(one.astype(np.float64))) for one in (changed.get(name, drawn(at)), drawn(at))
@@ -234,7 +240,7 @@ def test_local_norms(tmp_path: Path, changed: dict[str, Array]) -> None:
 def test_where_nothing_was_recorded(tmp_path: Path) -> None:
     trace = run(tmp_path / "t", step({"w": {WEIGHT: drawn(1)}}))
     outcome = BackwardStage().check(context_of(trace, trace))
-    assert (outcome.status, outcome.said.code) == (StageStatus.UNDECIDED, Stages.NOTHING_RECORDED)
+    assert (outcome.status, outcome.conclusion.code) == (StageStatus.UNDECIDED, Stages.NOTHING_RECORDED)
 
 
 def test_differences_without_a_place(tmp_path: Path) -> None:
@@ -251,9 +257,9 @@ def test_differences_without_a_place(tmp_path: Path) -> None:
 
     traces = [run(tmp_path / name, made(of)) for name, of in (("t", 1.5), ("r", 1.0))]
     outcome = ForwardStage().check(context_of(*traces))
-    assert (outcome.status, outcome.said.code) == (StageStatus.UNDECIDED, Stages.NO_PLACE)
-    assert outcome.said.facts["num"] == 2
-    assert "two" in str(outcome.said.facts["site"])
+    assert (outcome.status, outcome.conclusion.code) == (StageStatus.UNDECIDED, Stages.NO_PLACE)
+    assert outcome.conclusion.facts["num"] == 2
+    assert "two" in str(outcome.conclusion.facts["site"])
 
 
 @pytest.mark.parametrize("steps", [(1,), (2, 3), (3, 2), (4,)])
@@ -289,7 +295,7 @@ def test_losses(tmp_path: Path, target: float, reference: float) -> None:
     traces = [
         run(tmp_path / n, step(PLAIN), lines=[{"loss": of}]) for n, of in (("t", target), ("r", reference))
     ]
-    said = loss_said(context_of(*traces), 0)
+    said = loss_values(context_of(*traces), 0)
     for one in said:
         assert one.code is Stages.LOSS_VALUES
         words = text(one).split()
@@ -346,7 +352,7 @@ def test_initial_weights(tmp_path: Path) -> None:
         last = {f"new.{n}": drawn(3) for n in lone if not at % 2}
         target = run(tmp_path / f"{at}", weights_of({**first, **held, **last}))
         outcome = WeightsStage().check(context_of(target, reference))
-        every = [outcome.said, *outcome.evidence, *said_by(outcome.findings)]
+        every = [outcome.conclusion, *outcome.evidence, *said_by(outcome.findings)]
         seen |= codes_of(every)
         equal = [n for n in BASE if held[n].dtype == BASE[n].dtype and np.array_equal(held[n], BASE[n])]
         for said in every:
@@ -459,7 +465,7 @@ def test_batches(tmp_path: Path) -> None:
         if at % 4 and other != "one":
             continue
         outcome = DataStage().check(context_of(traces[one], traces[other]))
-        every = [outcome.said, *outcome.evidence, *said_by(outcome.findings)]
+        every = [outcome.conclusion, *outcome.evidence, *said_by(outcome.findings)]
         seen |= codes_of(every)
         for said in every:
             check_batch(said, INPUTS[one], INPUTS[other])
@@ -528,12 +534,14 @@ def test_digests_of_batches(tmp_path: Path, target: str | None, reference: str |
     outcome = DataStage().check(
         context_of(digested(tmp_path / "t", target), digested(tmp_path / "r", reference))
     )
-    assert outcome.said.code is code
+    assert outcome.conclusion.code is code
     assert (outcome.status is StageStatus.PASSED) is (code is Stages.SAME_BATCHES)
     told = {one.code for one in outcome.evidence}
     assert (Stages.SAME_DIGESTS in told) is (code is Stages.SAME_BATCHES)
     assert (
-        code is not Stages.NO_BATCH or "in both" in text(outcome.said) or (target, reference) == (None, None)
+        code is not Stages.NO_BATCH
+        or "in both" in text(outcome.conclusion)
+        or (target, reference) == (None, None)
     )
 
 
@@ -561,6 +569,6 @@ def test_streams_of_microbatches(tmp_path: Path, changed: bool) -> None:
         in_microbatches(tmp_path / "t", 2, other), in_microbatches(tmp_path / "r", 4, LABELS)
     )
     outcome = DataStage().check(context)
-    facts = facts_of([outcome.said, *outcome.evidence], Stages.SAME_STREAM)
+    facts = facts_of([outcome.conclusion, *outcome.evidence], Stages.SAME_STREAM)
     assert facts == (None if changed else {"target": 2, "reference": 4})
     assert not changed or outcome.status is not StageStatus.PASSED

@@ -94,8 +94,8 @@ def test_equal_runs_agree_stage_by_stage(runs: dict[str, Path], tmp_path: Path) 
     found = diagnose(runs["megatron"], runs["hf"], output=tmp_path)
     assert found.exit_code == 0, found.headline
     weights = next(stage for stage in found.stages if stage.stage is Stage.WEIGHTS)
-    assert weights.said.code is WeightsCode.ALL_EQUAL
-    assert weights.said.number("num") == 21
+    assert weights.conclusion.code is WeightsCode.ALL_EQUAL
+    assert weights.conclusion.number("num") == 21
 
 
 def test_a_state_that_one_optimizer_lacks_is_no_agreement(runs: dict[str, Path], tmp_path: Path) -> None:

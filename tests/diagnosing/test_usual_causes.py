@@ -12,7 +12,7 @@ import torch
 from tests.diagnosing.cases import case, known, normal, pair
 from tests.diagnosing.kind_cases import GRADIENT, GRADS, X
 from tests.diagnosing.usual_causes import ADVICE, OF, check
-from trueup.diagnosing.evidence import Elsewhere, Evidence, ParameterFacts, RunFacts
+from trueup.diagnosing.evidence import Elsewhere, Evidence, ParameterStep, RunFacts
 from trueup.diagnosing.kinds import RULES, name_kinds
 from trueup.diagnosing.kinds.rule import Found
 from trueup.types.codes.kinds import CauseCode as Cause
@@ -77,7 +77,7 @@ def further(name: str) -> Evidence:
     plain = RunFacts(dtypes=frozenset({"float32"}))
     noisy = X * (1 + 0.002 * normal(*X.shape, seed=3))
     if name in ("grouped", "skipped"):
-        facts = ParameterFacts(
+        facts = ParameterStep(
             fqn=WEIGHT,
             before=pair("value", GRADS[0]),
             updated=(pair("param", GRADS[0], GRADS[1]),),

@@ -12,7 +12,7 @@ from torch import nn
 
 from tests.adapters.torch.reading import capture
 from trueup.diagnosing.batches import relation
-from trueup.diagnosing.checks import Verdict, check_run
+from trueup.diagnosing.checks import CheckVerdict, check_run
 from trueup.diagnosing.pipeline import diagnose
 from trueup.store import Trace
 from trueup.types.codes import CheckCode, StagesCode
@@ -63,7 +63,7 @@ def test_diagnose_names_it(value: int, cause: str, step: int, tmp_path: Path) ->
 def test_check_run_names_it(value: int, step: int, tmp_path: Path) -> None:
     trace = Trace(captured(tmp_path / "run", value, step))
     (outcome,) = check_run(trace, only=["labels"])
-    assert outcome.verdict is Verdict.FAILED
+    assert outcome.verdict is CheckVerdict.FAILED
     found = outcome.sentence.parts[0]
     assert found.code is CheckCode.ID_OUTSIDE
     assert [found.number(name) for name in ("value", "row", "column", "size")] == [value, 2, 5, SIZE]
@@ -71,13 +71,13 @@ def test_check_run_names_it(value: int, step: int, tmp_path: Path) -> None:
 
 def test_the_last_id_is_inside(tmp_path: Path) -> None:
     trace = Trace(captured(tmp_path / "run", SIZE - 1))
-    assert check_run(trace, only=["labels"])[0].verdict is Verdict.PASSED
+    assert check_run(trace, only=["labels"])[0].verdict is CheckVerdict.PASSED
 
 
 def test_a_program_that_stops_has_failed(tmp_path: Path) -> None:
     trace = Trace(captured(tmp_path / "run", None))
     first = check_run(trace, status=3)[0]
-    assert (first.verdict, first.sentence.code) == (Verdict.FAILED, CheckCode.STOPPED)
+    assert (first.verdict, first.sentence.code) == (CheckVerdict.FAILED, CheckCode.STOPPED)
     assert first.sentence.number("status") == 3
 
 

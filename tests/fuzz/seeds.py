@@ -37,7 +37,7 @@ from trueup.monitoring.events import alarm_from_subjects
 from trueup.monitoring.settings_file import read_settings
 from trueup.store import Trace, layout
 from trueup.store.rollouts import write_batch, write_loss
-from trueup.types.option import Given
+from trueup.types.option import GivenOptions
 from trueup.wording import document
 
 _TESTS = Path(__file__).resolve().parent.parent
@@ -220,7 +220,7 @@ def _configurations(folder: Path) -> Iterator[Seed]:
     yield Seed(reader="layout.yaml", files=(layout,), read=_function(lambda: read_layout(layout)))
     captured = root / "config.json"
     captured.write_text(_CONFIG_JSON)
-    request = CaptureRequest(given=Given({}), config=captured)
+    request = CaptureRequest(given=GivenOptions({}), config=captured)
     yield Seed(reader="config.json", files=(captured,), read=_function(lambda: capture_options(request)))
 
 

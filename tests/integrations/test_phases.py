@@ -193,7 +193,7 @@ def test_packed_rows_are_counted_and_no_other_batch(tmp_path: Path) -> None:
     assert "packed" not in rows
     found = diagnose(tmp_path / "packed", tmp_path / "rows", output=tmp_path / "out")
     data = next(one for one in found.stages if one.stage is Stage.DATA)
-    assert (data.status, data.said.code) == (StageStatus.UNDECIDED, StagesCode.PACKED_OTHERWISE)
+    assert (data.status, data.conclusion.code) == (StageStatus.UNDECIDED, StagesCode.PACKED_OTHERWISE)
     a_packed_program(tmp_path / "other", ids.reshape(1, -1) + 1, positions.reshape(1, -1))
     found = diagnose(tmp_path / "other", tmp_path / "packed", output=tmp_path / "again")
     assert found.verdict is not None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trueup.matching.layouts import layout_of_entry, pieces_of_entry, rotary_turns, ways
-from trueup.weights.plan import Entry, Permute, Piece, Reshape, Slice, made
+from trueup.weights.plan import Permute, PlannedWeight, Reshape, Slice, SourcePiece, made
 
 
 @given(
@@ -45,26 +45,26 @@ def test_other_numbers_of_elements_have_no_layout() -> None:
 
 HALVES = (Reshape(shape=(2, 2, 4, 5)), Permute(dims=(0, 2, 1, 3)), Reshape(shape=(16, 5)))
 ENTRIES = [
-    Entry(target="t", pieces=(Piece(source="a", steps=(Permute(dims=(1, 0)),)),)),
-    Entry(target="t", pieces=(Piece(source="a", steps=HALVES),)),
-    Entry(target="t", pieces=(Piece(source="a"),), padding=3),
-    Entry(target="t", pieces=(Piece(source="a"), Piece(source="b")), join="concat"),
-    Entry(
+    PlannedWeight(target="t", pieces=(SourcePiece(source="a", steps=(Permute(dims=(1, 0)),)),)),
+    PlannedWeight(target="t", pieces=(SourcePiece(source="a", steps=HALVES),)),
+    PlannedWeight(target="t", pieces=(SourcePiece(source="a"),), padding=3),
+    PlannedWeight(target="t", pieces=(SourcePiece(source="a"), SourcePiece(source="b")), join="concat"),
+    PlannedWeight(
         target="t",
         pieces=(
-            Piece(source="a", steps=(Slice(dim=0, start=0, stop=8),)),
-            Piece(source="b"),
-            Piece(source="a", steps=(Slice(dim=0, start=8, stop=16),)),
+            SourcePiece(source="a", steps=(Slice(dim=0, start=0, stop=8),)),
+            SourcePiece(source="b"),
+            SourcePiece(source="a", steps=(Slice(dim=0, start=8, stop=16),)),
         ),
         join="concat",
         steps=(Permute(dims=(1, 0)),),
     ),
-    Entry(target="t", pieces=(Piece(source="a"), Piece(source="b")), join="stack"),
+    PlannedWeight(target="t", pieces=(SourcePiece(source="a"), SourcePiece(source="b")), join="stack"),
 ]
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=range(len(ENTRIES)))
-def test_every_part_of_a_plan_can_be_compared(entry: Entry) -> None:
+def test_every_part_of_a_plan_can_be_compared(entry: PlannedWeight) -> None:
     rng = np.random.default_rng(0)
     held = {name: rng.standard_normal((16, 5)) for name in ("a", "b")}
     target = made(entry, held.__getitem__)
@@ -79,7 +79,9 @@ def test_every_part_of_a_plan_can_be_compared(entry: Entry) -> None:
 
 
 def test_a_weight_that_stands_as_it_is_has_no_layout() -> None:
-    assert layout_of_entry(Entry(target="t", pieces=(Piece(source="a"),)), {"a": (2, 2)}) is None
+    assert (
+        layout_of_entry(PlannedWeight(target="t", pieces=(SourcePiece(source="a"),)), {"a": (2, 2)}) is None
+    )
 
 
 def test_rotary_turns_are_known_by_their_steps() -> None:

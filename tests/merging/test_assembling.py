@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from trueup.errors import ConfigError
-from trueup.merging.assembling import Member, Own, assembled
-from trueup.merging.nodes import Node, Part, Unfit
+from trueup.merging.assembling import Member, OwnPlace, assembled
+from trueup.merging.nodes import Node, RankPart, Unfit
 from trueup.merging.summary import summary_of_values
 from trueup.numerics.digest import digest
 from trueup.numerics.sketch import sketch
@@ -89,7 +89,7 @@ def parts_of(
         summary = summary_of_values(local, "float64")
         if in_place:
             summary.sketch = _sketch_at(local, whole.shape, offsets)
-        part = Part(rank, summary, lambda local=local: local)
+        part = RankPart(rank, summary, lambda local=local: local)
         size = whole.size if in_place else local.size
         members.append(Member(part=part, coordinate=coordinate, sketched=size))
     return members
@@ -148,14 +148,14 @@ def test_copies_in_other_pieces_are_the_same() -> None:
     members = []
     for rank, (stage, start, stop) in enumerate(((0, 0, 13), (0, 13, 20), (1, 0, 8), (1, 8, 20))):
         piece = values.ravel()[start:stop]
-        own = Own(axes=("dp",), offset=(start,), shape=values.shape, flat=True)
-        part = Part(rank, summary_of_values(piece, "float64"), lambda piece=piece: piece)
+        own = OwnPlace(axes=("dp",), offset=(start,), shape=values.shape, flat=True)
+        part = RankPart(rank, summary_of_values(piece, "float64"), lambda piece=piece: piece)
         coordinate = layout.coordinate(rank)
         members.append(Member(part=part, coordinate=coordinate, stage=stage, own=own, sketched=piece.size))
     whole, copies = assembled(members, Placed({"pp": Invariant()}, None), layout)
     np.testing.assert_array_equal(whole.values(), values)
     assert copies.differing == []
-    members[3].part = Part(3, summary_of_values(values.ravel()[8:] * 1.5, "float64"), None)
+    members[3].part = RankPart(3, summary_of_values(values.ravel()[8:] * 1.5, "float64"), None)
     _, copies = assembled(members, Placed({"pp": Invariant()}, None), layout)
     assert [(axis, ranks) for axis, ranks, _ in copies.differing] == [("pp", (2, 3))]
 
@@ -182,7 +182,7 @@ def test_copies_that_differ_are_named() -> None:
     layout, whole = Layout(mesh={"tp": 3}), np.ones((2, 2))
     members = parts_of(whole, {"tp": Replicate()}, layout)
     other = whole * 1.3
-    members[1].part = Part(1, summary_of_values(other, "float64"), lambda: other)
+    members[1].part = RankPart(1, summary_of_values(other, "float64"), lambda: other)
     node, copies = assembled(members, Placed({"tp": Replicate()}, None), layout)
     ((axis, ranks, far),) = copies.differing
     assert (axis, ranks) == ("tp", (1,))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.diagnosing.made_steps import context_of, facts_of, gradients, run, step
-from trueup.merging.assembling import Member, Own, assembled
-from trueup.merging.nodes import Join, Part, Seen, Sum, Unfit, rounded
+from trueup.merging.assembling import Member, OwnPlace, assembled
+from trueup.merging.nodes import Join, RankPart, Seen, Sum, Unfit, rounded
 from trueup.merging.summary import summary_of_values
 from trueup.store.view import ACCUMULATED
 from trueup.types.codes import MergingCode as Code
@@ -21,9 +21,9 @@ from trueup.types.placement import Shard
 LAYOUT = Layout(mesh={"tp": 2})
 
 
-def part(*shape: int, rank: int = 0) -> Part:
+def part(*shape: int, rank: int = 0) -> RankPart:
     values = np.random.default_rng(rank).standard_normal(shape)
-    return Part(rank, summary_of_values(values, "float64"), lambda: values)
+    return RankPart(rank, summary_of_values(values, "float64"), lambda: values)
 
 
 def members(first: tuple[int, ...], second: tuple[int, ...], **own: Any) -> list[Member]:
@@ -32,7 +32,7 @@ def members(first: tuple[int, ...], second: tuple[int, ...], **own: Any) -> list
         Member(
             part=part(*shape, rank=rank),
             coordinate={"tp": rank},
-            own=Own(axes=("tp",), offset=(rank * first[0],), shape=(8,), flat=True) if own else None,
+            own=OwnPlace(axes=("tp",), offset=(rank * first[0],), shape=(8,), flat=True) if own else None,
         )
         for rank, shape in enumerate((first, second))
     ]

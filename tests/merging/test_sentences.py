@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from trueup.merging.assembling import Member, assembled
-from trueup.merging.infer import Inferred
-from trueup.merging.nodes import Part, Unfit
+from trueup.merging.infer import InferredLayout
+from trueup.merging.nodes import RankPart, Unfit
 from trueup.merging.sides import of_side
 from trueup.merging.step import MergedStep, copies_reason
 from trueup.merging.summary import summary_of_values
@@ -26,7 +26,7 @@ LAYOUT = Layout(mesh={"dp": 2, "tp": 3})
 
 
 def member(values: np.ndarray, rank: int, stage: int = 0) -> Member:  # type: ignore[type-arg]
-    part = Part(rank, summary_of_values(values, "float64"), lambda: values)
+    part = RankPart(rank, summary_of_values(values, "float64"), lambda: values)
     return Member(part=part, coordinate={"dp": rank // 3, "tp": rank % 3}, stage=stage)
 
 
@@ -75,7 +75,7 @@ def test_a_tensor_of_a_stage(wanted: int) -> None:
 def test_notes_on_what_was_put_together() -> None:
     for num in (0, 1, 3, 9):
         names = [f"norm.{at}" for at in range(num)]
-        notes = Inferred(layout=LAYOUT, counts=Counter({"shard(0)": 3}), unknown=names).notes()
+        notes = InferredLayout(layout=LAYOUT, counts=Counter({"shard(0)": 3}), unknown=names).notes()
         left = [note for note in notes if note.code is Code.NO_PLACEMENT_FITS]
         assert [note.number("tensors") for note in left] == ([num] if num else [])
         assert all(set(note.facts["examples"]) <= set(names) for note in left)  # type: ignore[arg-type]

@@ -10,12 +10,12 @@ import numpy as np
 from tests.mismatch.batches import sampled, write
 from tests.mismatch.test_judging import layers
 from trueup.mismatch.analysis import analyse
-from trueup.mismatch.judging import Judgement
+from trueup.mismatch.judging import MismatchJudgement
 from trueup.types.codes import MismatchCode as M
 from trueup.wording import text
 
 
-def remark(found: Judgement, code: M) -> dict[str, Any] | None:
+def remark(found: MismatchJudgement, code: M) -> dict[str, Any] | None:
     return next((dict(one.facts) for one in (*found.remarks, *found.advice) if one.code is code), None)
 
 

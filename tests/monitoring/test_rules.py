@@ -15,7 +15,7 @@ from trueup.monitoring.events import alarm_from_subjects
 from trueup.monitoring.readings import Reading
 from trueup.monitoring.rules import rules_from_settings
 from trueup.monitoring.settings import RULES, RuleSettings
-from trueup.store.series import Block
+from trueup.store.series import StepBlock
 from trueup.types.codes import MonitorCode
 from trueup.wording import text
 
@@ -32,7 +32,9 @@ def reading(
     made = {}
     for kind, columns in (blocks or {}).items():
         names = tuple(next(iter(columns.values())))
-        made[kind] = Block(names, {c: np.asarray([v[n] for n in names], float) for c, v in columns.items()})
+        made[kind] = StepBlock(
+            names, {c: np.asarray([v[n] for n in names], float) for c, v in columns.items()}
+        )
     return Reading(step=step, numbers=numbers, skipped=skipped, updates=updates, blocks=made)
 
 

@@ -14,7 +14,7 @@ from trueup.monitoring.reader import open_run
 from trueup.monitoring.tensorboard import export_tensorboard
 from trueup.store.events import crc32c, scalars
 from trueup.store.layout import scalars_file, series_dir
-from trueup.store.series import Block, SeriesWriter
+from trueup.store.series import SeriesWriter, StepBlock
 
 
 def run_of(folder: Path, num: int = 300) -> Path:
@@ -30,7 +30,7 @@ def run_of(folder: Path, num: int = 300) -> Path:
     writer = SeriesWriter(series_dir(folder, 0))
     for step in range(0, num, 2):
         norms = {"l2_norm": np.asarray([step, 0.5])}
-        writer.append(step, {"gradient": Block(("layers.0.weight", "head.weight"), norms)})
+        writer.append(step, {"gradient": StepBlock(("layers.0.weight", "head.weight"), norms)})
     writer.close()
     return folder
 

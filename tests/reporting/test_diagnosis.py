@@ -100,7 +100,7 @@ def diagnosis() -> Diagnosis:
             stage=s,
             title=reason(StagesCode.TITLE, key=s.value),
             status=w,
-            said=text(f"{s.value} said"),
+            conclusion=text(f"{s.value} said"),
             evidence=(text("seen"),),
         )
         for s, w in STATUSES.items()

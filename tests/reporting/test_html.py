@@ -22,7 +22,7 @@ from trueup.reporting import write_reports
 from trueup.reporting.comparison.page.payload import encode_table
 from trueup.reporting.comparison.report import compare_report
 from trueup.reporting.comparison.result import ComparisonResult, read_result, to_json
-from trueup.reporting.document import said
+from trueup.reporting.document import reason_text
 from trueup.reporting.render import write
 
 
@@ -45,10 +45,10 @@ class Tags(HTMLParser):
 def test_verdict_and_evidence_are_text_of_the_document(small: Path, tmp_path: Path) -> None:
     text = page(small, tmp_path)
     verdict = read_result(small).verdict
-    assert f"<h1>{said(verdict.headline)}</h1>" in text
+    assert f"<h1>{reason_text(verdict.headline)}</h1>" in text
     assert verdict.evidence
     for evidence in verdict.evidence:
-        assert said(evidence) in text
+        assert reason_text(evidence) in text
 
 
 def test_nothing_is_loaded_from_elsewhere(small: Path, tmp_path: Path) -> None:

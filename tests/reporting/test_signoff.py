@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.reporting.screens import lines_of
-from trueup.accepting.item import Item, Part, State
+from trueup.accepting.item import Item, ProcedurePart, State
 from trueup.accepting.signoff import SignOff
 from trueup.curves.conditions import conditions
 from trueup.reporting.document import Document
@@ -22,7 +22,7 @@ def assumed(key: str) -> Reason:
     return reason(AcceptCode.OR_ASSUME, reason(AcceptCode.GIVE_TRACES), key=key)
 
 
-def item(key: str, part: Part, state: State, **more: object) -> Item:
+def item(key: str, part: ProcedurePart, state: State, **more: object) -> Item:
     """An item of the sign-off."""
     facts = {
         "title": given(key),
@@ -39,22 +39,22 @@ def report() -> Document:
     """One item of each state."""
     signoff = SignOff(
         items=(
-            item("settings", Part.CHECKLIST, State.PASSED),
-            item("<b>data</b>", Part.PREPARATION, State.NOT_SHOWN, how=assumed("data")),
+            item("settings", ProcedurePart.CHECKLIST, State.PASSED),
+            item("<b>data</b>", ProcedurePart.PREPARATION, State.NOT_SHOWN, how=assumed("data")),
             item(
                 "noise",
-                Part.PREPARATION,
+                ProcedurePart.PREPARATION,
                 State.NOT_SHOWN,
                 how=assumed("noise"),
                 binding=False,
             ),
             item(
                 "first loss",
-                Part.FIRST_STEPS,
+                ProcedurePart.FIRST_STEPS,
                 State.FAILED,
                 evidence=(given("5.512 vs 5.5 | once"), given("second"), given("third")),
             ),
-            item("mean", Part.LONG_RUN, State.WARNING, binding=False),
+            item("mean", ProcedurePart.LONG_RUN, State.WARNING, binding=False),
         ),
         inputs=((reason(AcceptCode.INPUT, what="trace", side="target", repeat=0), "runs/npu"),),
         conditions=tuple(conditions(None, {})),
@@ -63,7 +63,7 @@ def report() -> Document:
     )
     return signoff_report(
         signoff,
-        details={Part.LONG_RUN: "long-run/curves.html"},
+        details={ProcedurePart.LONG_RUN: "long-run/curves.html"},
         reports=[Path("out/signoff.html")],
         missing=["no plotly"],
     )

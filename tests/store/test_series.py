@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from trueup.errors import TraceError
-from trueup.store.series import Block, SeriesReader, SeriesWriter
+from trueup.store.series import SeriesReader, SeriesWriter, StepBlock
 
 
-def block(**numbers: float) -> Block:
-    return Block(tuple(numbers), {"norm": np.asarray(list(numbers.values()), float)})
+def block(**numbers: float) -> StepBlock:
+    return StepBlock(tuple(numbers), {"norm": np.asarray(list(numbers.values()), float)})
 
 
 def test_rows_are_read_while_the_file_is_open(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_person_is_told(
 ) -> None:
     Slow(monkeypatch, 0.002)
     monkeypatch.setattr(session, "_SLOW_SECONDS", 0.01)
-    monkeypatch.setattr(session, "_WORTH_SAYING", 0)
+    monkeypatch.setattr(session, "_PROGRESS_BYTES", 0)
     monkeypatch.setattr(tensors, "PROGRESS_SECONDS", 0.01)
     assert same(captured(tmp_path / "run", task="tensor"))
     limits = Trace(tmp_path / "run").rank_facts(0)["limits"]

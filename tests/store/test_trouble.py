@@ -20,7 +20,7 @@ from trueup.adapters.torch import gradients, modules
 from trueup.adapters.torch.engine import Engine
 from trueup.adapters.torch.stats import Summariser
 from trueup.adapters.torch.training import Training
-from trueup.capture.recorder import Recorder
+from trueup.capture.recorder import StepRecorder
 from trueup.store import RunWriter, Trace, tensors, writer
 
 pytestmark = pytest.mark.torch
@@ -219,10 +219,10 @@ OURS = {
     "edges": (gradients, "edges"),
     "output hooks": (gradients, "at_outputs"),
     "record": (Engine, "tensor"),
-    "columns": (Recorder, "columns"),
+    "columns": (StepRecorder, "columns"),
     "tables": (writer, "write_table"),
     "finish": (RunWriter, "finish_step"),
-    "store values": (Recorder, "store_values"),
+    "store values": (StepRecorder, "store_values"),
 }
 
 

@@ -107,7 +107,7 @@ def _concatenated() -> Any:
     """Parts of FSDP2 and tp on one dim in the order of ranks: tp has cut first, so they lie otherwise."""
     before = checkpoint.boxes_of
 
-    def found(place: apply.Place, tensor: Any, flat: Any = None) -> Any:
+    def found(place: apply.ParameterShare, tensor: Any, flat: Any = None) -> Any:
         shape, held = before(place, tensor, flat)
         tp = shape[0] // place.size[0]
         if len(held) != 1 or tp == 1 or shape[0] % (2 * tp):

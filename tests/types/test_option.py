@@ -14,7 +14,7 @@ from trueup.capture.options import CaptureOptions, StepSet
 from trueup.comparing.options import CompareOptions
 from trueup.errors import ConfigError
 from trueup.monitoring.settings import MonitorSettings, RuleSettings
-from trueup.types.option import Given, Option, check_options, expected, option_fields
+from trueup.types.option import GivenOptions, Option, check_options, expected, option_fields
 from trueup.types.plain import fields_from_json, fields_to_json
 
 
@@ -107,7 +107,7 @@ def test_a_field_knows_its_flag_choices_and_default() -> None:
 
 
 def test_what_was_given_replaces_the_rest() -> None:
-    given: Given[Sample] = Given({"colour": Colour.BLUE})
+    given: GivenOptions[Sample] = GivenOptions({"colour": Colour.BLUE})
     assert given.over(Sample(folder=Path("x"))) == Sample(folder=Path("x"), colour=Colour.BLUE)
     assert given.get("colour", Colour) is Colour.BLUE
     assert given.get("word", str) is None

@@ -20,11 +20,11 @@ from trueup.weights.layouts import Heads
 from trueup.weights.model_config import heads_beside
 from trueup.weights.opening import open_weights
 from trueup.weights.pairing import most_common
-from trueup.weights.plan import ConversionPlan, Entry, Piece
+from trueup.weights.plan import ConversionPlan, PlannedWeight, SourcePiece
 from trueup.weights.weight_set import MemoryWeights
 from trueup.weights.writing import write_weights
 
-RENAMED = ConversionPlan(entries=(Entry(target="b", pieces=(Piece(source="a"),)),))
+RENAMED = ConversionPlan(entries=(PlannedWeight(target="b", pieces=(SourcePiece(source="a"),)),))
 
 
 @pytest.mark.parametrize(

@@ -13,17 +13,27 @@ from tests.weights.made import assert_same, numbered
 from trueup.errors import ConfigError
 from trueup.weights.applying import apply_plan, misfits, unused_sources
 from trueup.weights.inverse import inverse
-from trueup.weights.plan import ConversionPlan, Entry, MovingStep, Permute, Piece, Reshape, Slice, made, moved
+from trueup.weights.plan import (
+    ConversionPlan,
+    MovingStep,
+    Permute,
+    PlannedWeight,
+    Reshape,
+    Slice,
+    SourcePiece,
+    made,
+    moved,
+)
 from trueup.weights.shapes import Shape, made_shape, moved_shape
 from trueup.weights.weight_set import MemoryWeights
 
 
-def plan_of(*entries: Entry) -> ConversionPlan:
+def plan_of(*entries: PlannedWeight) -> ConversionPlan:
     return ConversionPlan(entries=entries)
 
 
-def one(target: str, *sources: str, **how: object) -> Entry:
-    return Entry(target=target, pieces=tuple(Piece(source=source) for source in sources), **how)  # type: ignore[arg-type]
+def one(target: str, *sources: str, **how: object) -> PlannedWeight:
+    return PlannedWeight(target=target, pieces=tuple(SourcePiece(source=source) for source in sources), **how)  # type: ignore[arg-type]
 
 
 @st.composite
@@ -70,11 +80,11 @@ def test_a_plan_turned_round_gives_the_sources_back(
     if not dims:
         join, num = "stack", 1
     dim = data.draw(st.integers(0, max(dims - 1, 0)))
-    pieces = tuple(Piece(source=name, steps=first) for name in names)
-    entry = Entry(target="t", pieces=pieces, join=join, dim=dim if dims else 0)
+    pieces = tuple(SourcePiece(source=name, steps=first) for name in names)
+    entry = PlannedWeight(target="t", pieces=pieces, join=join, dim=dim if dims else 0)
     shapes = dict.fromkeys(names, shape)
     whole = made_shape(entry, shapes.__getitem__)
-    entry = Entry(
+    entry = PlannedWeight(
         target="t",
         pieces=pieces,
         join=join,
@@ -101,20 +111,22 @@ def test_a_split_turned_round_is_a_join(data: st.DataObject, lengths: list[int])
     for at, (start, stop) in enumerate(pairwise(ends)):
         cut = Slice(dim=1, start=start, stop=stop)
         after = data.draw(steps_of((2, stop - start, 3), slices=False))
-        entries.append(Entry(target=f"t{at}", pieces=(Piece(source="s", steps=(*before, cut, *after)),)))
+        entries.append(
+            PlannedWeight(target=f"t{at}", pieces=(SourcePiece(source="s", steps=(*before, cut, *after)),))
+        )
     plan = plan_of(*data.draw(st.permutations(entries)))
     assert_same(apply_plan(inverse(plan, {"s": shape}), apply_plan(plan, source)), source)
 
 
 def test_what_cannot_be_turned_round_says_why() -> None:
-    def refusal(*entries: Entry) -> str:
+    def refusal(*entries: PlannedWeight) -> str:
         with pytest.raises(ConfigError) as caught:
             inverse(plan_of(*entries), {"s": (6, 2)})
         return str(caught.value)
 
-    def cut(start: int, stop: int, target: str = "t", dim: int = 0) -> Entry:
+    def cut(start: int, stop: int, target: str = "t", dim: int = 0) -> PlannedWeight:
         step = Slice(dim=dim, start=start, stop=stop)
-        return Entry(target=target, pieces=(Piece(source="s", steps=(step,)),))
+        return PlannedWeight(target=target, pieces=(SourcePiece(source="s", steps=(step,)),))
 
     assert refusal(cut(0, 4)) == "s: 4:6 along dimension 0 goes nowhere"
     assert refusal(cut(0, 2), cut(3, 6, "u")) == "s: 2:3 along dimension 0 goes nowhere"
@@ -123,7 +135,9 @@ def test_what_cannot_be_turned_round_says_why() -> None:
     whole = one("t", "s", steps=(Slice(dim=0, start=0, stop=3),))
     assert "a part of it is cut away" in refusal(whole)
     two = (Slice(dim=0, start=0, stop=6), Slice(dim=0, start=0, stop=6))
-    assert "two slices of s" in refusal(Entry(target="t", pieces=(Piece(source="s", steps=two),)))
+    assert "two slices of s" in refusal(
+        PlannedWeight(target="t", pieces=(SourcePiece(source="s", steps=two),))
+    )
     assert "the shape of x is not known" in refusal(one("t", "x"))
 
 
@@ -138,7 +152,7 @@ def test_tied_weights_come_back_once() -> None:
 def test_a_plan_that_does_not_fit_is_refused_before_a_value_is_read() -> None:
     source = MemoryWeights(numbered(a=(2, 3), b=(4, 3)) | {"half": np.zeros((2, 3), np.float16)}, dtypes={})
 
-    def refusal(*entries: Entry) -> str:
+    def refusal(*entries: PlannedWeight) -> str:
         with pytest.raises(ConfigError) as caught:
             apply_plan(plan_of(*entries), source)
         return str(caught.value)
@@ -163,7 +177,7 @@ def test_a_plan_that_does_not_fit_is_refused_before_a_value_is_read() -> None:
             padding=2,
         )
     )
-    assert "t: no pieces" in refusal(Entry(target="t", pieces=()))
+    assert "t: no pieces" in refusal(PlannedWeight(target="t", pieces=()))
 
 
 def test_bits_are_only_moved() -> None:

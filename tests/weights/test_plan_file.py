@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trueup.errors import ConfigError
-from trueup.weights.plan import ConversionPlan, Entry, Permute, Piece, Reshape, Slice
+from trueup.weights.plan import ConversionPlan, Permute, PlannedWeight, Reshape, Slice, SourcePiece
 from trueup.weights.plan_file import plan_from_text, read_plan, text_from_plan, write_plan
 
 _NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=10) | st.sampled_from(
@@ -23,9 +23,9 @@ _STEPS = st.lists(
     max_size=3,
 ).map(tuple)
 _ENTRIES = st.builds(
-    Entry,
+    PlannedWeight,
     target=_NAMES,
-    pieces=st.lists(st.builds(Piece, source=_NAMES, steps=_STEPS), min_size=1, max_size=3).map(tuple),
+    pieces=st.lists(st.builds(SourcePiece, source=_NAMES, steps=_STEPS), min_size=1, max_size=3).map(tuple),
     join=st.sampled_from([None, "concat", "stack"]),
     dim=st.integers(0, 3),
     steps=_STEPS,
@@ -46,7 +46,7 @@ def test_what_is_written_is_read_back(plan: ConversionPlan) -> None:
 
 
 def test_a_file(tmp_path: Path) -> None:
-    plan = ConversionPlan(entries=(Entry(target="b", pieces=(Piece(source="a"),)),))
+    plan = ConversionPlan(entries=(PlannedWeight(target="b", pieces=(SourcePiece(source="a"),)),))
     write_plan(plan, tmp_path / "plan.yaml")
     assert read_plan(tmp_path / "plan.yaml") == plan
 
@@ -63,12 +63,12 @@ def test_what_a_person_writes() -> None:
         """
     )
     assert plan.entries == (
-        Entry(target="norm.gamma", pieces=(Piece(source="norm.weight"),), how="map"),
-        Entry(
+        PlannedWeight(target="norm.gamma", pieces=(SourcePiece(source="norm.weight"),), how="map"),
+        PlannedWeight(
             target="qkv",
             pieces=(
-                Piece(source="q"),
-                Piece(source="k", steps=(Reshape(shape=(2, 3)), Permute(dims=(1, 0)))),
+                SourcePiece(source="q"),
+                SourcePiece(source="k", steps=(Reshape(shape=(2, 3)), Permute(dims=(1, 0)))),
             ),
             join="concat",
             how="map",

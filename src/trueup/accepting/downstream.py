@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trueup.accepting.evaluation import Evaluation, read_evaluation
-from trueup.accepting.item import Item, Part, State
+from trueup.accepting.item import Item, ProcedurePart, State
 from trueup.accepting.scores import TOGETHER_Z, Compared, Scores, compare_evaluations
 from trueup.errors import ConfigError
 from trueup.types.codes import AcceptCode as Code
@@ -43,7 +43,7 @@ def downstream_items(found: Downstream | None, *, wanted: bool) -> list[Item]:
         return [
             Item(
                 key="downstream",
-                part=Part.DOWNSTREAM,
+                part=ProcedurePart.DOWNSTREAM,
                 title=reason(Code.TITLE, key="downstream"),
                 state=State.NOT_SHOWN,
                 binding=wanted,
@@ -62,7 +62,7 @@ def downstream_items(found: Downstream | None, *, wanted: bool) -> list[Item]:
 def _item(row: Compared, limit: float, *, wanted: bool) -> Item:
     return Item(
         key=f"eval:{row.task}:{row.metric}",
-        part=Part.DOWNSTREAM,
+        part=ProcedurePart.DOWNSTREAM,
         title=(
             reason(Code.SCORE, task=row.task, metric=row.metric)
             if row.num_tasks is None

@@ -129,7 +129,7 @@ def _summed_up(content: _Harness, results: Mapping[str, Mapping[str, object]]) -
 
 
 def _scores(task: str, found: Mapping[str, object], content: _Harness) -> list[Score]:
-    told = (content.get("higher_is_better") or {}).get(task) or {}
+    directions = (content.get("higher_is_better") or {}).get(task) or {}
     scores = []
     for key, value in found.items():
         name, _, kind = key.partition(",")
@@ -137,7 +137,7 @@ def _scores(task: str, found: Mapping[str, object], content: _Harness) -> list[S
         if name in _NO_METRIC or name.endswith("_stderr") or number is None:
             continue
         error = _number(found.get(f"{name}_stderr,{kind}" if kind else f"{name}_stderr"))
-        higher = told.get(name)
+        higher = directions.get(name)
         if higher is None:
             higher = not any(word in name for word in _LOWER)
         scores.append(

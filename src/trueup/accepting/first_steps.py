@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trueup.accepting.item import Item, Part, State, item_from_criterion
+from trueup.accepting.item import Item, ProcedurePart, State, item_from_criterion
 from trueup.curves.conditions import DATA, WEIGHTS
 from trueup.curves.standard import Criterion, below, difference
 from trueup.curves.thresholds import FIRST_ABS, FIRST_REL
@@ -32,7 +32,7 @@ _OF_STAGE = {WEIGHTS: Stage.WEIGHTS, DATA: Stage.DATA}
 def preparation_items(proved: Sequence[Criterion], diagnosis: Diagnosis | None) -> list[Item]:
     """The preconditions of the standard. Weights and batches the diagnosis also compares, value by value and
     across layouts and frameworks, which says more than their digests do."""
-    return [_prepared(item_from_criterion(one, Part.PREPARATION), diagnosis) for one in proved]
+    return [_prepared(item_from_criterion(one, ProcedurePart.PREPARATION), diagnosis) for one in proved]
 
 
 def _prepared(item: Item, diagnosis: Diagnosis | None) -> Item:
@@ -43,12 +43,12 @@ def _prepared(item: Item, diagnosis: Diagnosis | None) -> Item:
         return item
     state = _STATES[outcome.status]
     if state is item.state and state is State.PASSED:
-        return replace(item, evidence=(*item.evidence, outcome.said))
+        return replace(item, evidence=(*item.evidence, outcome.conclusion))
     return replace(
         item,
         state=state,
         binding=True,
-        measured=outcome.said,
+        measured=outcome.conclusion,
         evidence=outcome.evidence[:4],
         how=None,
     )
@@ -71,7 +71,7 @@ def _loss(number: int, diagnosis: Diagnosis | None) -> Item:
     standard = reason(CriterionCode.STANDARD, rule="loss 1")
     item = Item(
         key=key,
-        part=Part.FIRST_STEPS,
+        part=ProcedurePart.FIRST_STEPS,
         title=reason(Code.TITLE, key=key),
         state=State.NOT_SHOWN,
         binding=False,
@@ -120,7 +120,7 @@ def _stage(stage: Stage, diagnosis: Diagnosis | None) -> Item:
     key = stage.value if stage is not Stage.LOSS else "next_loss"
     item = Item(
         key=key,
-        part=Part.FIRST_STEPS,
+        part=ProcedurePart.FIRST_STEPS,
         title=reason(Code.TITLE, key=key),
         state=State.NOT_SHOWN,
         binding=False,
@@ -137,7 +137,7 @@ def _stage(stage: Stage, diagnosis: Diagnosis | None) -> Item:
         item,
         state=state,
         binding=outcome.status is StageStatus.FAILED and outcome.confirmed,
-        measured=outcome.said,
+        measured=outcome.conclusion,
         evidence=tuple(dict.fromkeys([*findings, *outcome.evidence]))[:6],
         how=_how(outcome) if state is State.NOT_SHOWN else None,
     )

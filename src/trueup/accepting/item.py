@@ -21,7 +21,7 @@ class State(str, Enum):
     NOT_SHOWN = "not shown"
 
 
-class Part(str, Enum):
+class ProcedurePart(str, Enum):
     """The guide's procedure, in its order."""
 
     CHECKLIST = "checklist"
@@ -37,7 +37,7 @@ class Item:
     """One item of the procedure."""
 
     key: str
-    part: Part
+    part: ProcedurePart
     title: Reason
     state: State
     binding: bool
@@ -64,7 +64,7 @@ _STATES = {
 }
 
 
-def item_from_criterion(criterion: Criterion, part: Part) -> Item:
+def item_from_criterion(criterion: Criterion, part: ProcedurePart) -> Item:
     """A criterion of the standard as a line of the sign-off."""
     state = _STATES[criterion.status]
     if state is State.FAILED and not criterion.decisive:

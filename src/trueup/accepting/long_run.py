@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from trueup.accepting.item import Item, Part, State, item_from_criterion
+from trueup.accepting.item import Item, ProcedurePart, State, item_from_criterion
 from trueup.curves.columns import GRAD_NORM, LOSS
 from trueup.curves.comparison import CurveComparison, Options, compare_curves
 from trueup.curves.conditions import ASSUMABLE
-from trueup.curves.judgement import FINDINGS, Judgement
+from trueup.curves.judgement import FINDINGS, CurveJudgement
 from trueup.curves.reading import read_curve
 from trueup.curves.standard import below
-from trueup.curves.statistics.frozen import Frozen
+from trueup.curves.statistics.frozen import FrozenRun
 from trueup.curves.thresholds import (
     DEFAULT_HOURS,
     DEFAULT_STEPS,
@@ -88,7 +88,7 @@ def long_run_items(found: CurveComparison | None) -> list[Item]:
     for key, threshold, origin, binding in _ASKED:
         item = Item(
             key=key,
-            part=Part.LONG_RUN,
+            part=ProcedurePart.LONG_RUN,
             title=reason(Criteria.TITLE, key=key),
             state=State.NOT_SHOWN,
             binding=binding,
@@ -98,7 +98,7 @@ def long_run_items(found: CurveComparison | None) -> list[Item]:
             how=reason(Code.GIVE_LOGS),
         )
         if key in known:
-            item = item_from_criterion(known[key], Part.LONG_RUN)
+            item = item_from_criterion(known[key], ProcedurePart.LONG_RUN)
         if key == "repeats" and item.state is State.WARNING:
             item = _unknown_spread(item)
         items.append(item)
@@ -122,7 +122,7 @@ def _unknown_spread(item: Item) -> Item:
 def _beyond(found: CurveComparison | None) -> Item:
     item = Item(
         key="judgement",
-        part=Part.LONG_RUN,
+        part=ProcedurePart.LONG_RUN,
         title=reason(Code.TITLE, key="judgement"),
         state=State.NOT_SHOWN,
         binding=True,
@@ -143,7 +143,7 @@ def _beyond(found: CurveComparison | None) -> Item:
     )
 
 
-def _state(judgement: Judgement) -> State:
+def _state(judgement: CurveJudgement) -> State:
     """A finding is for a person to look at: it neither fails nor passes."""
     if judgement.outcome is Outcome.DIFFER:
         return State.FAILED
@@ -168,7 +168,7 @@ def no_update_items(found: CurveComparison | None) -> list[Item]:
     measured = reason(_why_not_frozen(found))
     loss = Item(
         key="no_update_loss",
-        part=Part.NO_UPDATE,
+        part=ProcedurePart.NO_UPDATE,
         title=reason(Code.TITLE, key="no_update_loss"),
         state=State.NOT_SHOWN,
         binding=False,
@@ -179,7 +179,7 @@ def no_update_items(found: CurveComparison | None) -> list[Item]:
     )
     norm = Item(
         key="no_update_norm",
-        part=Part.NO_UPDATE,
+        part=ProcedurePart.NO_UPDATE,
         title=reason(Code.TITLE, key="no_update_norm"),
         state=State.NOT_SHOWN,
         binding=False,
@@ -214,7 +214,7 @@ def _broken(found: CurveComparison) -> dict[str, tuple[Reason, ...]]:
     return {LOSS if broke_as is None else broke_as[0]: (found.judgement.headline,)}
 
 
-def _still_loss(item: Item, still: Frozen, broken: tuple[Reason, ...]) -> Item:
+def _still_loss(item: Item, still: FrozenRun, broken: tuple[Reason, ...]) -> Item:
     if not still.num_steps and not broken:
         return replace(item, measured=reason(Code.NO_FINITE))
     state = State.FAILED if still.num_beyond or broken else State.PASSED
@@ -242,7 +242,7 @@ def _still_loss(item: Item, still: Frozen, broken: tuple[Reason, ...]) -> Item:
     )
 
 
-def _still_norm(item: Item, still: Frozen, broken: tuple[Reason, ...]) -> Item:
+def _still_norm(item: Item, still: FrozenRun, broken: tuple[Reason, ...]) -> Item:
     relative = still.mean_norm_rel_diff
     if broken:
         return replace(item, state=State.FAILED, binding=True, measured=broken[0], how=None)

@@ -26,7 +26,7 @@ from trueup.types.reason import Reason, reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
+class AcceptanceInputs:
     """All that a person hands over."""
 
     target: Path | None = None
@@ -87,7 +87,9 @@ class Procedure:
     downstream: Downstream | None
 
 
-def accept(given: Given, *, output: Path, say: Callable[[str], None] = lambda _: None) -> Procedure:
+def accept(
+    given: AcceptanceInputs, *, output: Path, say: Callable[[str], None] = lambda _: None
+) -> Procedure:
     """Go through the whole guide; writes signoff.json below ``output``, and the diagnosis in ``diagnosis``.
 
     Raises:
@@ -160,7 +162,7 @@ def _native(traces: tuple[Path, Path] | None) -> tuple[Path, Path] | None:
     return traces
 
 
-def _settings(given: Given) -> Configurations | None:
+def _settings(given: AcceptanceInputs) -> Configurations | None:
     if given.traces is None and given.configs is None:
         if given.data or given.inference:
             raise ConfigError(
@@ -173,7 +175,7 @@ def _settings(given: Given) -> Configurations | None:
     )
 
 
-def _one_file(given: Given) -> Iterator[Reason]:
+def _one_file(given: AcceptanceInputs) -> Iterator[Reason]:
     """Runs of one script may share its file; one file given twice by mistake proves nothing."""
     if given.configs is not None and Path(given.configs[0]).resolve() == Path(given.configs[1]).resolve():
         yield reason(Code.ONE_FILE, file=given.configs[0])

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trueup.accepting.item import Item, Part, State
+from trueup.accepting.item import Item, ProcedurePart, State
 from trueup.checklist.check import EXTRA_ROWS, NotJudged
 from trueup.checklist.fields import fields
-from trueup.checklist.judging import Cell
+from trueup.checklist.judging import DemandSide
 from trueup.checklist.recommendations import Unmet
 from trueup.checklist.rules import rules
 from trueup.diagnosing.stages.config import Configurations
@@ -68,7 +68,7 @@ def waivable(both: Configurations | None) -> set[str]:
 def _unjudged(one: NotJudged, why_waived: str | None) -> Item:
     return Item(
         key=f"setting:{one.key}",
-        part=Part.CHECKLIST,
+        part=ProcedurePart.CHECKLIST,
         title=reason(Code.UNJUDGED, key=one.key),
         state=State.WARNING if why_waived is None else State.WAIVED,
         binding=why_waived is None,
@@ -94,7 +94,7 @@ def _waived(why: str | None) -> tuple[Reason, ...]:
 def _item(one: Unmet, why_waived: str | None) -> Item:
     return Item(
         key=f"recommendation:{one.key}",
-        part=Part.CHECKLIST,
+        part=ProcedurePart.CHECKLIST,
         title=reason(Code.RECOMMENDATION, key=one.key),
         state=State.WARNING if why_waived is None else State.WAIVED,
         binding=why_waived is None,
@@ -108,14 +108,14 @@ def _item(one: Unmet, why_waived: str | None) -> Item:
     )
 
 
-def _value(cell: Cell | None) -> str:
+def _value(cell: DemandSide | None) -> str:
     return "" if cell is None or cell.value is None else str(cell.value)
 
 
 def _followed(both: Configurations) -> Item:
     return Item(
         key=_KEY,
-        part=Part.CHECKLIST,
+        part=ProcedurePart.CHECKLIST,
         title=reason(Code.TITLE, key=_KEY),
         state=State.PASSED,
         binding=False,

@@ -68,9 +68,9 @@ def compare_evaluations(target: Evaluation, reference: Evaluation) -> Scores:
     judged = [k for k in shared if _error(target.scores[k], reference.scores[k]) is not None]
     limit = NormalDist().inv_cdf(1 - LEVEL / 2 / max(1, len(judged)))
     rows = [_row(key, target, reference, limit) for key in shared]
-    rows += [_alone(target.scores[key], "target") for key in target.scores if key not in reference.scores]
+    rows += [_one_sided(target.scores[key], "target") for key in target.scores if key not in reference.scores]
     rows += [
-        _alone(reference.scores[key], "reference") for key in reference.scores if key not in target.scores
+        _one_sided(reference.scores[key], "reference") for key in reference.scores if key not in target.scores
     ]
     return Scores(rows=tuple(rows), together=_together(target, reference, shared), limit_z=limit)
 
@@ -86,9 +86,9 @@ def _error(one: Score, other: Score) -> float | None:
 
 
 def _row(key: tuple[str, str], target: Evaluation, reference: Evaluation, limit: float) -> Compared:
-    mine, theirs = target.scores[key], reference.scores[key]
-    difference, error = mine.value - theirs.value, _error(mine, theirs)
-    relative = difference / abs(theirs.value) if theirs.value else math.inf if difference else 0.0
+    actual, expected = target.scores[key], reference.scores[key]
+    difference, error = actual.value - expected.value, _error(actual, expected)
+    relative = difference / abs(expected.value) if expected.value else math.inf if difference else 0.0
     z = (
         difference / error
         if error
@@ -96,18 +96,18 @@ def _row(key: tuple[str, str], target: Evaluation, reference: Evaluation, limit:
         if difference and error == 0
         else None
     )
-    state, why = _judged(mine, theirs, relative, error, z, limit)
-    if broken := _not_finite(mine, theirs):
+    state, why = _judged(actual, expected, relative, error, z, limit)
+    if broken := _not_finite(actual, expected):
         state = State.FAILED if broken == ["target"] else State.NOT_SHOWN
         why = reason(Code.SCORE_NOT_FINITE, sides=broken)
-    other = _other_settings(target, reference, mine.task)
+    other = _other_settings(target, reference, actual.task)
     if other is not None:
         state, why = State.NOT_SHOWN, other
     return Compared(
-        task=mine.task,
-        metric=mine.metric,
-        target=mine.value,
-        reference=theirs.value,
+        task=actual.task,
+        metric=actual.metric,
+        target=actual.value,
+        reference=expected.value,
         difference=difference,
         relative=relative,
         standard_error=error,
@@ -142,15 +142,15 @@ _STATES = {True: State.FAILED, False: State.WARNING}
 
 
 def _other_settings(target: Evaluation, reference: Evaluation, task: str) -> Reason | None:
-    mine, theirs = target.settings.get(task, {}), reference.settings.get(task, {})
-    names = [name for name in mine if mine[name] != theirs.get(name, mine[name])]
+    actual, expected = target.settings.get(task, {}), reference.settings.get(task, {})
+    names = [name for name in actual if actual[name] != expected.get(name, actual[name])]
     if not names:
         return None
-    values = {"target": [str(mine[n]) for n in names], "reference": [str(theirs[n]) for n in names]}
+    values = {"target": [str(actual[n]) for n in names], "reference": [str(expected[n]) for n in names]}
     return reason(Code.OTHER_SETTINGS, names=names, **values)
 
 
-def _alone(score: Score, side: str) -> Compared:
+def _one_sided(score: Score, side: str) -> Compared:
     other = "reference" if side == "target" else "target"
     return Compared(
         task=score.task,
@@ -175,20 +175,21 @@ def _together(target: Evaluation, reference: Evaluation, shared: list[tuple[str,
     pairs = [p for p in pairs if p[1].higher_is_better and _error(*p) is not None and not _not_finite(*p)]
     if len(pairs) < 2:
         return None
-    mine, theirs = (sum(pair[side].value for pair in pairs) / len(pairs) for side in (0, 1))
+    actual, expected = (sum(pair[side].value for pair in pairs) / len(pairs) for side in (0, 1))
     error = math.sqrt(sum((_error(*pair) or 0.0) ** 2 for pair in pairs)) / len(pairs)
     main = [
-        Score(task="", metric="", value=v, standard_error=0.0, higher_is_better=True) for v in (mine, theirs)
+        Score(task="", metric="", value=v, standard_error=0.0, higher_is_better=True)
+        for v in (actual, expected)
     ]
-    relative = (mine - theirs) / abs(theirs) if theirs else 0.0
-    z = (mine - theirs) / error if error else None
+    relative = (actual - expected) / abs(expected) if expected else 0.0
+    z = (actual - expected) / error if error else None
     state, why = _judged(main[0], main[1], relative, error, z, TOGETHER_Z)
     return Compared(
         task=f"all {len(pairs)} tasks together",
         metric="mean of their main metric",
-        target=mine,
-        reference=theirs,
-        difference=mine - theirs,
+        target=actual,
+        reference=expected,
+        difference=actual - expected,
         relative=relative,
         standard_error=error,
         z=z,

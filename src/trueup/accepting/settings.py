@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from trueup.accepting.item import Item, Part, State
+from trueup.accepting.item import Item, ProcedurePart, State
 from trueup.checklist.fields import fields
-from trueup.checklist.judging import Row, Status
+from trueup.checklist.judging import DemandRow, DemandStatus
 from trueup.checklist.rules import SECTIONS
-from trueup.diagnosing.stages.config import Configurations, row_said
+from trueup.diagnosing.stages.config import Configurations, row_reason
 from trueup.types.codes import AcceptCode as Code
 from trueup.types.reason import Reason, reason
 
-_COMPARED = (Status.ALIGNED, Status.DEFAULT, Status.DIFFERENT)
+_COMPARED = (DemandStatus.ALIGNED, DemandStatus.DEFAULT, DemandStatus.DIFFERENT)
 _LISTED = 8
 
 
@@ -32,14 +32,14 @@ def by_hand(both: Configurations | None) -> list[Reason]:
     return [
         reason(Code.BY_HAND, row.reason, advice=row.advice)
         for row in rows
-        if row.status is Status.BY_HAND and row.reason is not None
+        if row.status is DemandStatus.BY_HAND and row.reason is not None
     ]
 
 
 def _nothing(key: str, title: Reason) -> Item:
     return Item(
         key=key,
-        part=Part.CHECKLIST,
+        part=ProcedurePart.CHECKLIST,
         title=title,
         state=State.NOT_SHOWN,
         binding=False,
@@ -53,7 +53,9 @@ def _nothing(key: str, title: Reason) -> Item:
 # In one piece: one branch a state, in the order of what weighs most.
 def _section(section: str, both: Configurations) -> Item | None:
     checklist = both.checklist
-    rows = [row for row in checklist.rows if row.section == section and row.status is not Status.BY_HAND]
+    rows = [
+        row for row in checklist.rows if row.section == section and row.status is not DemandStatus.BY_HAND
+    ]
     compared = [row for row in rows if row.status in _COMPARED]
     name = fields().sections[section].title
     title = reason(Code.SECTION, title=name)
@@ -63,7 +65,7 @@ def _section(section: str, both: Configurations) -> Item | None:
     grave = [row for row in rows if row.matters and row.severity == "error"]
     light = [row for row in rows if row.matters and row.severity != "error"]
     open_ = [row for row in rows if row in checklist.undecided]
-    suspects = [row for row in rows if row.status is Status.SUSPECT]
+    suspects = [row for row in rows if row.status is DemandStatus.SUSPECT]
     state = (
         State.FAILED
         if grave
@@ -74,7 +76,7 @@ def _section(section: str, both: Configurations) -> Item | None:
         else State.PASSED
     )
     evidence = [
-        *map(row_said, (*grave, *light)),
+        *map(row_reason, (*grave, *light)),
         *(reason(Code.SUSPECT, row.reason, key=row.key) for row in suspects if row.reason is not None),
         *(reason(Code.NOT_COMPARED, row.reason, key=row.key) for row in open_ if row.reason is not None),
     ]
@@ -82,7 +84,7 @@ def _section(section: str, both: Configurations) -> Item | None:
         return replace(nothing, evidence=_few(evidence))
     return Item(
         key=f"checklist:{section}",
-        part=Part.CHECKLIST,
+        part=ProcedurePart.CHECKLIST,
         title=title,
         state=state,
         binding=state is State.FAILED,
@@ -95,9 +97,12 @@ def _section(section: str, both: Configurations) -> Item | None:
 
 
 def _measured(
-    compared: Sequence[Row], grave: Sequence[Row], light: Sequence[Row], open_: Sequence[Row]
+    compared: Sequence[DemandRow],
+    grave: Sequence[DemandRow],
+    light: Sequence[DemandRow],
+    open_: Sequence[DemandRow],
 ) -> Reason:
-    aligned = len(compared) - sum(row.status is Status.DIFFERENT for row in compared)
+    aligned = len(compared) - sum(row.status is DemandStatus.DIFFERENT for row in compared)
     return reason(
         Code.SETTINGS,
         aligned=aligned,
@@ -128,7 +133,7 @@ def _schedules(both: Configurations) -> Item:
         measured = reason(Code.NO_SCHEDULE, missing=missing, side="" if alike else side)
     return Item(
         key="checklist:schedules",
-        part=Part.CHECKLIST,
+        part=ProcedurePart.CHECKLIST,
         title=reason(Code.TITLE, key="checklist:schedules"),
         state=state,
         binding=state is State.FAILED,

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trueup.accepting.item import Item, Part, State
+from trueup.accepting.item import Item, ProcedurePart, State
 from trueup.comparing.result import plain
 from trueup.curves.conditions import Condition
 from trueup.curves.standard import ADVISORY
@@ -69,7 +69,7 @@ class SignOff:
             return reason(Code.UNFOLLOWED, *unfollowed)
         return reason(Code.OPEN, *(item.title for item in binding if item.state is not State.PASSED))
 
-    def of(self, part: Part) -> list[Item]:
+    def of(self, part: ProcedurePart) -> list[Item]:
         """The items of one part."""
         return [item for item in self.items if item.part is part]
 
@@ -90,7 +90,7 @@ class SignOff:
                             "title": reason(Code.PART, part=part.value),
                             "items": self.of(part),
                         }
-                        for part in Part
+                        for part in ProcedurePart
                     ],
                     "conditions": self.conditions,
                     "by_hand": self.by_hand,

@@ -63,7 +63,7 @@ OnItsWay = Callable[[], dict[str, Any]]
 """waits until the rows of a step are written, and returns its scalars as host numbers"""
 
 
-class Table(Protocol[RowT]):
+class RecordTable(Protocol[RowT]):
     """A table that grows by rows of cells in the column order of ``store.schema``."""
 
     append: Callable[[tuple[object, ...]], None]
@@ -84,8 +84,8 @@ class Table(Protocol[RowT]):
 class Recorder(Protocol):
     """Columns of the step under way."""
 
-    calls: Table[CallRow]
-    records: Table[RecordRow]
+    calls: RecordTable[CallRow]
+    records: RecordTable[RecordRow]
     step: int
     counts_values: bool
     """values are counted and not stored: none need be brought to the host"""

@@ -64,7 +64,7 @@ class Function:
         return [self.name, self.file, self.line, self.source, self.digest, self.values, self.calls]
 
 
-class Code:
+class ReachableCode:
     """What the program's calls can reach, in one process.
 
     ``library``: folders whose functions are no part of the program, besides Python's own.

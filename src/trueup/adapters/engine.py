@@ -26,9 +26,9 @@ from trueup.adapters.base import (
     Unfinished,
     WatchesOverflow,
 )
-from trueup.adapters.code import Code
+from trueup.adapters.code import ReachableCode
 from trueup.adapters.names import NamedModules
-from trueup.adapters.placing import Place, Placing
+from trueup.adapters.placing import Placing, TensorPlace
 from trueup.adapters.reentrant import Reentrant
 from trueup.adapters.stacks import Stacks
 from trueup.numerics.rows import Rows
@@ -36,7 +36,7 @@ from trueup.types.layout import Layout
 from trueup.types.trace import Root
 
 
-class Frame:
+class ModuleFrame:
     """One module call under way in one thread."""
 
     __slots__ = (
@@ -82,7 +82,7 @@ class ThreadState(threading.local):
     """Per-thread: the module calls under way, and how deep in opaque code we are."""
 
     def __init__(self) -> None:
-        self.frames: list[Frame] = []
+        self.frames: list[ModuleFrame] = []
         self.depth = 0
         self.opaque = 0
         self.has_mode = False
@@ -114,7 +114,7 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         self.sink = sink
         self._placing: tuple[Layout, Placing] | None = None
         self.local = ThreadState()
-        self.code = Code(self.hidden)
+        self.code = ReachableCode(self.hidden)
         """functions of the program that a step can reach"""
         self.stacks = Stacks(self.hidden, self.code.frame)
         self.boundary: CodeType = (lambda: None).__code__
@@ -182,7 +182,7 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
 
     # -- calls ------------------------------------------
 
-    def enclosing(self) -> Frame | None:
+    def enclosing(self) -> ModuleFrame | None:
         """The module call under way in this thread, if it belongs to the step under way."""
         frames = self.local.frames
         if frames and frames[-1].recorder is self.sink.recorder:
@@ -201,7 +201,7 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         name: str,
         type_name: str | None,
         mode: str,
-        frame: Frame | None,
+        frame: ModuleFrame | None,
         *,
         opaque: bool = False,
         stack: int | None = None,
@@ -290,7 +290,7 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         placing = self._placing[1]
         kind, name = calls.cell(call, "kind"), calls.cell(call, "name")
 
-        def place(shape: tuple[int, ...], held: Mapping[str, object] | None = None) -> Place | None:
+        def place(shape: tuple[int, ...], held: Mapping[str, object] | None = None) -> TensorPlace | None:
             return placing.of(kind, name, phase, slot, shape, held)
 
         return self.summariser.row(tensor, phase, slot, kind, place)
@@ -351,7 +351,7 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
             sums.flush()
         self.unfinished.clear()
 
-    def stack_number(self, depth: int, frame: Frame | None) -> int:
+    def stack_number(self, depth: int, frame: ModuleFrame | None) -> int:
         """Number of the call stack ``depth`` frames above the caller, on top of the enclosing module
         call's."""
         caller: FrameType | None = sys._getframe(depth + 1)
@@ -362,7 +362,8 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         return self.stacks.number(caller, self.machinery, frame.stack, self.sink.recorder.stacks)
 
     def reached_code(self) -> dict[str, object] | None:
-        """The program's functions that the calls so far can reach (``code.Code``); None where they are those
+        """The program's functions that the calls so far can reach (``code.ReachableCode``); None where they
+        are those
         of the last time."""
         if not self.code.has_grown:
             return None

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Generic
 import numpy as np
 
 from trueup.adapters.base import GraphNode, ModuleT, Recorder, Slotted, TensorT
-from trueup.adapters.forcing_gradients import Arrivals, Sums, Use, at_node
-from trueup.adapters.forcing_measure import NOTHING, Measured, measured
-from trueup.adapters.forcing_plan import COMPARE, SILENT, CallPlan, Entry, HostValues, StepPlan
+from trueup.adapters.forcing_gradients import Arrivals, ForcedSums, ForcedUse, at_node
+from trueup.adapters.forcing_measure import NOTHING, MeasuredRecord, measured
+from trueup.adapters.forcing_plan import COMPARE, SILENT, CallPlan, ForcedRecord, ForcingPlan, HostValues
 from trueup.numerics.dtypes import DTYPES, float64_from_array
 from trueup.numerics.hidden import HIDE_WHERE_TRUE, in_form_of
 from trueup.numerics.summary import HAS_DIGEST
@@ -53,7 +53,7 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         self.engine = engine
         self._folder = folder
         self._recorder: Recorder | None = None
-        self._plan: StepPlan | None = None
+        self._plan: ForcingPlan | None = None
         self._places: dict[int, str] = {}
         self._calls: dict[int, CallPlan | None] = {}
         self._num_roots = -1
@@ -131,7 +131,7 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         self.end_step()
         self._recorder = recorder
         sink = self.engine.sink
-        self._plan = StepPlan(self._folder, recorder.step, sink.rank)
+        self._plan = ForcingPlan(self._folder, recorder.step, sink.rank)
         recorder.forced = []
         if not self._plan.known:
             sink.limit(f"the plan holds nothing for step {recorder.step} of rank {sink.rank}: it ran free")
@@ -158,7 +158,7 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         return self._compare(call, phase, slot, tensor, row, entry)
 
     def _compare(
-        self, call: int, phase: str, slot: str, tensor: TensorT, row: int | None, entry: Entry
+        self, call: int, phase: str, slot: str, tensor: TensorT, row: int | None, entry: ForcedRecord
     ) -> TensorT | None:
         local = self.local(tensor)
         why_not = self.incomparable(local, entry)
@@ -200,11 +200,11 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         self._overwrite(call, slot, tensor, wanted)
         return None
 
-    def _values(self, entry: Entry) -> HostValues | None:
+    def _values(self, entry: ForcedRecord) -> HostValues | None:
         assert self._plan is not None
         return self._plan.values(entry)
 
-    def _is_repeated(self, call: int, slot: str, tensor: TensorT, entry: Entry) -> bool:
+    def _is_repeated(self, call: int, slot: str, tensor: TensorT, entry: ForcedRecord) -> bool:
         """Whether a model, or a module of it that takes whole numbers, is given one row where the reference
         gives one for each sample: position ids of size 1 in the first dim, say."""
         shape = tuple(tensor.shape)
@@ -239,7 +239,7 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         slot: str,
         tensor: TensorT,
         row: int | None,
-        entry: Entry,
+        entry: ForcedRecord,
         expected: HostValues,
     ) -> None:
         """The reference's numbers are none of the tensor's dtype, or more of them: a batch gets a tensor of
@@ -254,14 +254,16 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         if given is not None:
             self._given[id(tensor)][-1] = given
 
-    def _same_digest(self, local: TensorT, row: int | None, entry: Entry) -> bool | None:
+    def _same_digest(self, local: TensorT, row: int | None, entry: ForcedRecord) -> bool | None:
         """Whether summaries alone say that the bits are the same; None where they do not tell."""
         if row is None or entry.digest is None or entry.dtype != self.dtype_name(local):
             return None
         summary = self.engine.sink.recorder.view(row)
         return int(summary["digest"]) == entry.digest if summary["flags"] & HAS_DIGEST else None
 
-    def _why_not(self, call: int, phase: str, slot: str, tensor: TensorT, entry: Entry) -> Reason | None:
+    def _why_not(
+        self, call: int, phase: str, slot: str, tensor: TensorT, entry: ForcedRecord
+    ) -> Reason | None:
         """Why a record that differs keeps the program's values; None: it does not."""
         if entry.use == COMPARE:
             return COMPARED_ONLY
@@ -286,8 +288,8 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         slot: str,
         state: str,
         why: Reason | None,
-        found: Measured,
-        entry: Entry | None,
+        found: MeasuredRecord,
+        entry: ForcedRecord | None,
     ) -> None:
         if entry is not None and entry.use == SILENT:
             return
@@ -379,9 +381,9 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         consumers: Iterable[tuple[GraphNode, Sequence[tuple[int, str]]]],
     ) -> None:
         """Gradients a call sends to its inputs, by the nodes that use them."""
-        sums = Sums(self, call, uses)
+        sums = ForcedSums(self, call, uses)
         for node, slots in consumers:
-            node.register_hook(Use(sums, tuple(slots)))
+            node.register_hook(ForcedUse(sums, tuple(slots)))
 
     def at_node(self, call: int, node: GraphNode, arriving: Slots, leaving: Slots) -> None:
         """Both sides of an API call that made this node."""
@@ -393,7 +395,7 @@ class BaseForcing(Generic[ModuleT, TensorT]):
         """The tensor whose memory this process holds."""
         return tensor
 
-    def incomparable(self, local: TensorT, entry: Entry) -> Reason | None:
+    def incomparable(self, local: TensorT, entry: ForcedRecord) -> Reason | None:
         """Why the values cannot be compared at all; None: they can."""
         raise NotImplementedError
 
@@ -508,10 +510,10 @@ def _is_cut_short(dtype: str, expected: HostValues) -> bool:
         return not np.array_equal(values.astype(DTYPES[dtype].storage).astype(np.float64), values)
 
 
-def _other_meaning(dtype: str, entry: Entry) -> Reason:
+def _other_meaning(dtype: str, entry: ForcedRecord) -> Reason:
     return reason(LeftFree.ROUNDING, target=dtype, reference=entry.dtype)
 
 
-def shape_differs(shape: Sequence[int], entry: Entry) -> Reason:
+def shape_differs(shape: Sequence[int], entry: ForcedRecord) -> Reason:
     """Why a tensor of another shape than the reference's is left."""
     return reason(LeftFree.SHAPE_DIFFERS, target=str(list(shape)), reference=str(list(entry.shape)))

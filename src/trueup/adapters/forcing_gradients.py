@@ -150,15 +150,15 @@ def at_node(
         forcing.arrivals.of_node(call, where, node, number)
     if leaving:
         uses = {where: 1 for _, where in leaving}
-        node.register_hook(Use(Sums(forcing, call, uses), leaving))
+        node.register_hook(ForcedUse(ForcedSums(forcing, call, uses), leaving))
 
 
-class Use(Generic[ModuleT, TensorT]):
+class ForcedUse(Generic[ModuleT, TensorT]):
     """Node hook of one consumer of a call's inputs."""
 
     __slots__ = ("_slots", "_sums")
 
-    def __init__(self, sums: Sums[ModuleT, TensorT], slots: Slots) -> None:
+    def __init__(self, sums: ForcedSums[ModuleT, TensorT], slots: Slots) -> None:
         self._sums = sums
         self._slots = slots
 
@@ -166,7 +166,7 @@ class Use(Generic[ModuleT, TensorT]):
         return self._sums.add(gradients, self._slots)
 
 
-class Sums(Generic[ModuleT, TensorT]):
+class ForcedSums(Generic[ModuleT, TensorT]):
     """What a call sends to its inputs, each over all its uses; the last of them brings the sum to the
     reference's.
 

@@ -17,7 +17,7 @@ MIN_ELEMENTS = 16
 """fewer say nothing of a scale"""
 
 
-class Measured(NamedTuple):
+class MeasuredRecord(NamedTuple):
     """The numbers of one row of ``forced.parquet``, in its order."""
 
     difference: float | None
@@ -31,10 +31,10 @@ class Measured(NamedTuple):
     bias_z: float | None
 
 
-NOTHING = Measured(None, None, None, None, None, None, None)
+NOTHING = MeasuredRecord(None, None, None, None, None, None, None)
 
 
-def measured(actual: HostValues, expected: HostValues, norm: float | None) -> Measured:
+def measured(actual: HostValues, expected: HostValues, norm: float | None) -> MeasuredRecord:
     """Metrics of two tensors of one shape, whose dtypes may differ; ``norm`` is that of the reference."""
     names = [actual.dtype, expected.dtype]
     if not actual.data.size or any(name not in DTYPES for name in names):
@@ -49,8 +49,8 @@ def measured(actual: HostValues, expected: HostValues, norm: float | None) -> Me
     found = compare_pair(arrays[0], arrays[1], *names)
     ulp = None if found.max_ulp_diff is None else min(found.max_ulp_diff, 2**63 - 1)
     if found.num_nonfinite_mismatch:
-        return Measured(math.inf, norm, found.scale, found.residual, found.max_abs_diff, ulp, None)
-    return Measured(
+        return MeasuredRecord(math.inf, norm, found.scale, found.residual, found.max_abs_diff, ulp, None)
+    return MeasuredRecord(
         _difference(found, arrays[0], names[0], norm),
         norm,
         found.scale,

@@ -22,7 +22,7 @@ SILENT = "silent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ForcedRecord:
     """One reference record, and where its values lie; ``chunk`` is None where none were kept."""
 
     record: int
@@ -52,20 +52,20 @@ class CallPlan:
     __slots__ = ("_entries", "_next")
 
     def __init__(self) -> None:
-        self._entries: dict[tuple[str, str], list[Entry]] = {}
+        self._entries: dict[tuple[str, str], list[ForcedRecord]] = {}
         self._next: dict[tuple[str, str], int] = {}
 
-    def add(self, phase: str, slot: str, entry: Entry) -> None:
+    def add(self, phase: str, slot: str, entry: ForcedRecord) -> None:
         """The next record of this slot."""
         self._entries.setdefault((phase, slot), []).append(entry)
 
-    def peek(self, phase: str, slot: str) -> Entry | None:
+    def peek(self, phase: str, slot: str) -> ForcedRecord | None:
         """What ``take`` would return."""
         found = self._entries.get((phase, slot))
         at = self._next.get((phase, slot), 0)
         return found[at] if found is not None and at < len(found) else None
 
-    def take(self, phase: str, slot: str) -> Entry | None:
+    def take(self, phase: str, slot: str) -> ForcedRecord | None:
         """The next record of this slot, None when there are no more."""
         entry = self.peek(phase, slot)
         if entry is not None:
@@ -73,7 +73,7 @@ class CallPlan:
         return entry
 
 
-class StepPlan:
+class ForcingPlan:
     """The plan of one step of one rank; empty where the folder holds none."""
 
     def __init__(self, folder: Path, step: int, rank: int) -> None:
@@ -91,7 +91,7 @@ class StepPlan:
         import pyarrow.parquet as pq
 
         for row in pq.read_table(path).to_pylist():
-            entry = Entry(
+            entry = ForcedRecord(
                 record=row["reference_record"],
                 use=row["use"],
                 digest=row["digest"],
@@ -103,7 +103,7 @@ class StepPlan:
             )
             self.places.setdefault(row["place"], CallPlan()).add(row["phase"], row["slot"], entry)
 
-    def values(self, entry: Entry) -> HostValues | None:
+    def values(self, entry: ForcedRecord) -> HostValues | None:
         """The reference's values on the host, None where it kept none.
 
         Raises:

@@ -79,7 +79,7 @@ class Arrival(_Records[ModuleT, TensorT]):
             self._record(self._where, gradient)
 
 
-class Node(_Records[ModuleT, TensorT]):
+class ApiNode(_Records[ModuleT, TensorT]):
     """Node hook of an API call: what arrives at its outputs, what it sends to its inputs."""
 
     __slots__ = ("_inputs", "_outputs")

@@ -67,7 +67,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class MeasuredRows:
     """The summaries of one kind in one step."""
 
     names: tuple[str, ...]
@@ -78,14 +78,14 @@ class Rows:
 class Measured:
     """Everything measured in one step; empty where the step was not."""
 
-    tables: Mapping[str, Rows] = field(default_factory=dict)
+    tables: Mapping[str, MeasuredRows] = field(default_factory=dict)
     replicas: tuple[int, ...] = ()
     """ranks that hold the same weights as this one, itself among them; empty where none is known to"""
     scaled: tuple[str, ...] = (GRADIENT, LOCAL_GRADIENT)
     """kinds in units of the loss scale, where there is one"""
 
 
-class Table:
+class NameTable:
     """Rows of one kind: a name keeps its row as long as the run lasts."""
 
     __slots__ = ("_address", "_names", "_numbers", "_rows", "_written")
@@ -124,16 +124,16 @@ class Table:
         row: np.void = self._rows[self.number(name)]
         return row
 
-    def take(self) -> Rows | None:
+    def take(self) -> MeasuredRows | None:
         """What was written since the last time; None where nothing was."""
         written = self._written[: len(self._numbers)]
         if not written.any():
             return None
         if written.all():
-            taken = Rows(self._names, self._rows[: len(written)].copy())
+            taken = MeasuredRows(self._names, self._rows[: len(written)].copy())
         else:
             chosen = np.flatnonzero(written)
-            taken = Rows(tuple(self._names[i] for i in chosen), self._rows[chosen])
+            taken = MeasuredRows(tuple(self._names[i] for i in chosen), self._rows[chosen])
         self._written[:] = False
         return taken
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic
 
 from trueup.adapters import measures
 from trueup.adapters.base import ModuleT, TensorT
-from trueup.adapters.measures import Measured, Table, Wanted
+from trueup.adapters.measures import Measured, NameTable, Wanted
 
 if TYPE_CHECKING:
     from trueup.adapters.engine import BaseEngine
@@ -55,7 +55,7 @@ class BaseMeasures(Generic[ModuleT, TensorT]):
         self._training = False
         self._num_taken = 0
         self._trees: dict[int, object] = {}
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, NameTable] = {}
         self._waiting: list[tuple[str, list[str], list[int], Callable[[], list[list[float]]]]] = []
         """kind, names, numbers of elements, and what waits for norm, largest magnitude and zeros of each"""
 
@@ -111,11 +111,11 @@ class BaseMeasures(Generic[ModuleT, TensorT]):
         every = self.wanted.moments_every
         return every > 0 and self._num_taken % every == 0
 
-    def table(self, kind: str) -> Table:
+    def table(self, kind: str) -> NameTable:
         """The table of a kind."""
         table = self._tables.get(kind)
         if table is None:
-            table = self._tables[kind] = Table()
+            table = self._tables[kind] = NameTable()
         return table
 
     def take(self) -> Measured:

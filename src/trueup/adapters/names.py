@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic
 from trueup.adapters.base import ModuleT, TensorT
 
 if TYPE_CHECKING:
-    from trueup.adapters.engine import Frame
+    from trueup.adapters.engine import ModuleFrame
 
 
 class ParameterReference(Generic[TensorT]):
@@ -119,7 +119,7 @@ class NamedModules(Generic[ModuleT, TensorT]):
 
     # -- names ------------------------------------------
 
-    def name_of(self, module: ModuleT, frame: Frame | None, *, recompute: bool) -> str:
+    def name_of(self, module: ModuleT, frame: ModuleFrame | None, *, recompute: bool) -> str:
         """Fully qualified name; a module nobody registered is named after its caller and class."""
         if frame is None and not recompute:
             return self.root_name(module)

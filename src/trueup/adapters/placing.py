@@ -20,7 +20,7 @@ Box = tuple[tuple[slice, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPlace:
     """Of one tensor."""
 
     text: str
@@ -33,7 +33,7 @@ class Place:
     boxes: tuple[Box, ...]
 
 
-WherePlaced = Callable[..., Place | None] | None
+WherePlaced = Callable[..., TensorPlace | None] | None
 """tells from its shape where a tensor lies in its whole; None: whole"""
 
 
@@ -50,7 +50,7 @@ class Placing:
         self._layout, self._roots = layout, roots
         self._coordinate = layout.coordinate(rank)
         self._names: dict[str, str] = {}
-        self._known: dict[tuple[object, ...], Place | None] = {}
+        self._known: dict[tuple[object, ...], TensorPlace | None] = {}
 
     def of(
         self,
@@ -60,7 +60,7 @@ class Placing:
         slot: str,
         shape: Sequence[int],
         held: Mapping[str, object] | None = None,
-    ) -> Place | None:
+    ) -> TensorPlace | None:
         """The place of a tensor of this shape; None where it is whole here, or nothing is known.
 
         Args:
@@ -79,7 +79,7 @@ class Placing:
     # In one piece: one computation of a place; each part of it may not apply.
     def _find(
         self, kind: str, name: str, phase: str, slot: str, shape: tuple[int, ...], held: Any
-    ) -> Place | None:
+    ) -> TensorPlace | None:
         if kind not in ("module", "parameter", "loss"):
             return None
         if name not in self._names:
@@ -107,9 +107,9 @@ class Placing:
             )
         local = tuple(sum(length for _, length in one) for one in segments)
         known = {} if held is None else dict(held)
-        said = {**known, "whole": list(whole), "where": [list(map(list, one)) for one in segments]}
-        return Place(
-            json.dumps(said), json.dumps(known) if known else None, local, whole, tuple(_boxes(segments))
+        stated = {**known, "whole": list(whole), "where": [list(map(list, one)) for one in segments]}
+        return TensorPlace(
+            json.dumps(stated), json.dumps(known) if known else None, local, whole, tuple(_boxes(segments))
         )
 
 

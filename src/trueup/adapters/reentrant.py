@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from trueup.adapters.engine import Frame
+    from trueup.adapters.engine import ModuleFrame
 
 
 class Reentrant:
@@ -20,7 +20,9 @@ class Reentrant:
         self._outermost: dict[str, list[tuple[int, int]]] = {}
         self._inside: dict[tuple[int, str, int], int] = {}
 
-    def sender(self, frame: Frame, parent: Frame | None, ordinal: int, *, grad_enabled: bool) -> int:
+    def sender(
+        self, frame: ModuleFrame, parent: ModuleFrame | None, ordinal: int, *, grad_enabled: bool
+    ) -> int:
         """The call that this one's gradients belong to: itself, or the original that it repeats."""
         if frame.mode == "recompute":
             if parent is None:
@@ -34,7 +36,7 @@ class Reentrant:
                 self._outermost.setdefault(frame.name, []).append((parent.call, frame.call))
         return frame.call
 
-    def _outermost_original(self, frame: Frame) -> int:
+    def _outermost_original(self, frame: ModuleFrame) -> int:
         """Regions are run again last first; a name twice under one caller tells nothing, and stays by
         itself."""
         waiting = self._outermost.get(frame.name)

@@ -16,7 +16,7 @@ _FILE = Path(__file__).with_name("seeding.yaml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class SeedingStep:
     """One thing to do; exactly one of ``call``, ``set`` and ``environment`` is there."""
 
     why: str
@@ -42,25 +42,25 @@ class Recipe:
     """Everything for one framework, or for Python itself."""
 
     imports: tuple[str, ...]
-    seed: tuple[Step, ...] = ()
-    cudnn: tuple[Step, ...] = ()
-    deterministic: tuple[Step, ...] = ()
-    by_hand: tuple[Step, ...] = ()
+    seed: tuple[SeedingStep, ...] = ()
+    cudnn: tuple[SeedingStep, ...] = ()
+    deterministic: tuple[SeedingStep, ...] = ()
+    by_hand: tuple[SeedingStep, ...] = ()
     """worth setting and never set here"""
 
 
 @functools.cache
 def recipe(framework: str) -> Recipe:
     """The recipe of ``python``, ``torch`` or ``mindspore``."""
-    told = yaml.safe_load(_FILE.read_text(encoding="utf-8"))[framework]
-    steps = {name: tuple(Step(**step) for step in told.get(name, ())) for name in _GROUPS}
-    return Recipe(imports=tuple(told["imports"]), **steps)
+    content = yaml.safe_load(_FILE.read_text(encoding="utf-8"))[framework]
+    steps = {name: tuple(SeedingStep(**step) for step in content.get(name, ())) for name in _GROUPS}
+    return Recipe(imports=tuple(content["imports"]), **steps)
 
 
 _GROUPS = ("seed", "cudnn", "deterministic", "by_hand")
 
 
-def run(steps: Sequence[Step], *, seed: int | None = None, mode: bool = True) -> None:
+def run(steps: Sequence[SeedingStep], *, seed: int | None = None, mode: bool = True) -> None:
     """Do what the steps say, in this process; one whose framework lacks what it needs is passed over."""
     for step in steps:
         if step.by_adapter or (step.mode_only and not mode) or (step.needs and _found(step.needs) is None):
@@ -78,7 +78,7 @@ def run(steps: Sequence[Step], *, seed: int | None = None, mode: bool = True) ->
                 os.environ.setdefault(step.environment, value)
 
 
-def value_of(step: Step, *, mode: bool) -> object:
+def value_of(step: SeedingStep, *, mode: bool) -> object:
     """What an attribute is set to."""
     return mode if step.to == "mode" else step.to
 

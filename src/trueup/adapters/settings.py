@@ -30,7 +30,7 @@ class Settings:
         found = {}
         for inner, child in modules:
             plain = {
-                self._alike.get(name, name): self._said(value)
+                self._alike.get(name, name): self._plain_value(value)
                 for name, value in {**self._of_class(type(child)), **vars(child)}.items()
                 if self._is_setting(name, value)
             }
@@ -42,7 +42,7 @@ class Settings:
     def _by_key(self, held: Mapping[str, object]) -> dict[str, object]:
         """Plain values that a module keeps under keys, as the scale of each adapter: ``scaling.default``."""
         return {
-            f"{name}.{key}": self._said(value)
+            f"{name}.{key}": self._plain_value(value)
             for name, values in held.items()
             if isinstance(values, dict) and len(values) <= _MOST_KEYS and self._is_setting(name, None)
             for key, value in values.items()
@@ -73,7 +73,7 @@ class Settings:
                 if inner:
                     found[name] = inner
             elif self._is_setting(name, value):
-                found[name] = self._said(value)
+                found[name] = self._plain_value(value)
         return found
 
     def _is_setting(self, name: str, value: object) -> bool:
@@ -87,7 +87,7 @@ class Settings:
             return len(value) <= 16 and all(isinstance(item, _PLAIN) for item in value)
         return isinstance(value, self._plain)
 
-    def _said(self, value: object) -> object:
+    def _plain_value(self, value: object) -> object:
         if isinstance(value, self._dtypes):
             return str(value).removeprefix("torch.").lower()
         if isinstance(value, float) and value - value != 0:

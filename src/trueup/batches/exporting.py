@@ -12,7 +12,7 @@ from trueup.batches.mindformers import FILE, dataset_yaml
 from trueup.batches.npy_folder import check_rows, write_npy_folder
 from trueup.batches.recorded import RecordedBatches
 from trueup.batches.sidecar import Sidecar
-from trueup.batches.source import LABELS, LOSS_MASK, TOKENS, Arrays, Place
+from trueup.batches.source import LABELS, LOSS_MASK, TOKENS, Arrays, BatchPlace
 from trueup.batches.trace_batches import TraceBatches
 from trueup.store import TraceSource
 
@@ -43,7 +43,7 @@ class ExportedBatches:
 class _Survey:
     """What a recording holds, so that it can then be written one batch at a time."""
 
-    rows: dict[Place, int] = field(default_factory=dict)
+    rows: dict[BatchPlace, int] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     dtypes: set[str] = field(default_factory=set)
 
@@ -152,15 +152,15 @@ def _with_mask(arrays: Arrays, recorded: RecordedBatches) -> Arrays:
 
 
 def _notes(recorded: RecordedBatches, survey: _Survey) -> list[str]:
-    said = []
+    notes = []
     if LABELS not in survey.names:
-        said.append("the trace holds no labels: capture with --preset diagnose, or let the model make them")
+        notes.append("the trace holds no labels: capture with --preset diagnose, or let the model make them")
     elif recorded.label_shift == 0:
-        said.append("the recorded labels were not moved yet; they are written moved by one")
+        notes.append("the recorded labels were not moved yet; they are written moved by one")
     elif recorded.label_shift != 1:
-        said.append("the labels are not the next tokens; they are written as they were recorded")
+        notes.append("the labels are not the next tokens; they are written as they were recorded")
     source = recorded.source
     if isinstance(source, TraceBatches) and source.without_tokens:
         ranks = ", ".join(map(str, source.without_tokens))
-        said.append(f"no token ids went into the root of ranks {ranks}: they have no batches")
-    return said
+        notes.append(f"no token ids went into the root of ranks {ranks}: they have no batches")
+    return notes

@@ -11,7 +11,7 @@ import numpy as np
 from trueup.batches.indexed_dataset import IndexedDataset, prefix_of, write_indexed_dataset
 from trueup.batches.labels import IGNORE_INDEX, moved
 from trueup.batches.sidecar import AGAIN, SIDECAR, VERSION, Sidecar, read_sidecar
-from trueup.batches.source import ATTENTION_MASK, LABELS, LOSS_MASK, TOKENS, Arrays, Place
+from trueup.batches.source import ATTENTION_MASK, LABELS, LOSS_MASK, TOKENS, Arrays, BatchPlace
 from trueup.errors import ConfigError, TraceError
 from trueup.store.checked import as_written
 from trueup.types.arrays import Array, Dtype
@@ -28,22 +28,22 @@ class ExportedDataset:
     def __init__(self, folder: Path, known: Sidecar) -> None:
         self.path = folder
         self.ignore_index = IGNORE_INDEX
-        self._rows: dict[Place, list[_Row]] = {}
+        self._rows: dict[BatchPlace, list[_Row]] = {}
         with as_written(folder / SIDECAR, remedy=AGAIN):
             self._data = IndexedDataset(folder / known["prefix"])
             self._with_labels = known["labels"]
             for number, (step, microbatch, rank, labelled) in enumerate(known["rows"]):
-                self._rows.setdefault(Place(step, microbatch, rank), []).append((number, bool(labelled)))
+                self._rows.setdefault(BatchPlace(step, microbatch, rank), []).append((number, bool(labelled)))
         named = sum(map(len, self._rows.values()))
         if named != len(self._data):
             raise TraceError(f"{folder} holds {len(self._data)} sequences, {SIDECAR} names {named}")
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[BatchPlace]:
         """Every microbatch of every rank, in order."""
         return sorted(self._rows)
 
-    def read(self, place: Place) -> Arrays:
+    def read(self, place: BatchPlace) -> Arrays:
         """``tokens`` and, where they were recorded, ``labels``, int64 (B, T)."""
         rows = [(self._data[number].astype(np.int64), labelled) for number, labelled in self._rows[place]]
         kept = [row[:-1] if labelled else row for row, labelled in rows]
@@ -97,16 +97,16 @@ class MegatronDataset:
             )
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[BatchPlace]:
         """Every microbatch of every rank, in order."""
         return [
-            Place(step, microbatch, rank)
+            BatchPlace(step, microbatch, rank)
             for step in range(self.num_steps)
             for microbatch in range(self._microbatches)
             for rank in range(self._ranks)
         ]
 
-    def read(self, place: Place) -> Arrays:
+    def read(self, place: BatchPlace) -> Arrays:
         """``tokens`` and ``labels``, int64 (B, T)."""
         before = (place.step * self._microbatches + place.microbatch) * self._ranks + place.rank
         rows = np.stack([self._row(before * self._size + row) for row in range(self._size)])
@@ -159,7 +159,7 @@ def open_megatron(
     )
 
 
-def write_megatron(folder: Path, batches: Iterable[tuple[Place, Arrays]], *, facts: Sidecar) -> Dtype:
+def write_megatron(folder: Path, batches: Iterable[tuple[BatchPlace, Arrays]], *, facts: Sidecar) -> Dtype:
     """Write each row as one sequence and one document, and ``batches.json``; returns the dtype of the ids.
 
     A sequence is the row's T tokens and its last label, or T tokens where that is ignored. Labels must be
@@ -182,7 +182,7 @@ def write_megatron(folder: Path, batches: Iterable[tuple[Place, Arrays]], *, fac
         raise ConfigError("some batches have labels and some have none; use --format batches")
     folder.mkdir(parents=True, exist_ok=True)
     dtype = write_indexed_dataset(folder / NAME, sequences)
-    told = {
+    sidecar = {
         "version": VERSION,
         "kind": "megatron",
         **facts,
@@ -190,11 +190,11 @@ def write_megatron(folder: Path, batches: Iterable[tuple[Place, Arrays]], *, fac
         "labels": labelled == {True},
         "rows": rows,
     }
-    (folder / SIDECAR).write_text(json.dumps(told) + "\n", encoding="utf-8")
+    (folder / SIDECAR).write_text(json.dumps(sidecar) + "\n", encoding="utf-8")
     return dtype
 
 
-def _next_tokens(place: Place, arrays: Arrays, ignore_index: int) -> list[int | None] | None:
+def _next_tokens(place: BatchPlace, arrays: Arrays, ignore_index: int) -> list[int | None] | None:
     """Each row's last label, None where it is ignored; None where there are no labels at all."""
     tokens, labels = arrays[TOKENS], arrays.get(LABELS)
     what = None

@@ -56,9 +56,9 @@ def dataset_yaml(
     """
     if batch_size < 1:
         raise ConfigError(f"batch_size={batch_size}: expected an integer of at least 1")
-    told = _HEAD + (_SHIFTED if "labels" in columns else "")
+    comments = _HEAD + (_SHIFTED if "labels" in columns else "")
     if note is not None:
-        told += "".join(f"# {line}\n" for line in textwrap.wrap(note, 108))
+        comments += "".join(f"# {line}\n" for line in textwrap.wrap(note, 108))
     listed = json.dumps(list(columns))
     where = json.dumps(str(folder), ensure_ascii=False)
-    return told + _SECTION.format(folder=where, columns=listed, batch_size=batch_size)
+    return comments + _SECTION.format(folder=where, columns=listed, batch_size=batch_size)

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from trueup.batches.labels import IGNORE_INDEX
-from trueup.batches.sidecar import AGAIN, SIDECAR, VERSION, Piece, Sidecar, read_sidecar
-from trueup.batches.source import LABELS, TOKENS, Arrays, Place, is_whole
+from trueup.batches.sidecar import AGAIN, SIDECAR, VERSION, Sidecar, SidecarFolder, read_sidecar
+from trueup.batches.source import LABELS, TOKENS, Arrays, BatchPlace, is_whole
 from trueup.errors import ConfigError, TraceError
 from trueup.importers.npy import read_array
 from trueup.store.checked import as_written
@@ -26,7 +26,7 @@ _Key = tuple[int, int]
 """folder number, rank"""
 
 
-class NpyFolder:
+class NpyBatches:
     """A folder of arrays as a source of batches."""
 
     def __init__(self, path: Path, *, num_microbatches: int | None = None) -> None:
@@ -39,18 +39,18 @@ class NpyFolder:
         if known is None:
             self._pieces = _in_turn(keys, num_microbatches or 1, path)
         else:
-            self._pieces = _as_told(keys, known, path)
+            self._pieces = _from_sidecar(keys, known, path)
             if num_microbatches is not None:
                 raise ConfigError(
                     f"num_microbatches has no place here: {path / SIDECAR} says where each belongs"
                 )
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[BatchPlace]:
         """Every microbatch of every rank, in order."""
         return sorted(self._pieces)
 
-    def read(self, place: Place) -> Arrays:
+    def read(self, place: BatchPlace) -> Arrays:
         """The arrays of one place; rows that were written apart are put together again.
 
         Raises:
@@ -83,7 +83,7 @@ def _folders(path: Path) -> Iterable[_Key]:
                     yield int(at.group(1)), int(of.group(1))
 
 
-def _in_turn(keys: list[_Key], num_microbatches: int, path: Path) -> dict[Place, list[_Key]]:
+def _in_turn(keys: list[_Key], num_microbatches: int, path: Path) -> dict[BatchPlace, list[_Key]]:
     """Folders nobody explains: each is a forward, so many of them a step."""
     steps = sorted({number for number, _ in keys})
     if len(steps) % num_microbatches:
@@ -91,13 +91,13 @@ def _in_turn(keys: list[_Key], num_microbatches: int, path: Path) -> dict[Place,
             f"{path} holds {len(steps)} step_N folders, no multiple of {num_microbatches} microbatches"
         )
     if num_microbatches == 1:
-        return {Place(step=number, microbatch=0, rank=rank): [(number, rank)] for number, rank in keys}
+        return {BatchPlace(step=number, microbatch=0, rank=rank): [(number, rank)] for number, rank in keys}
     at = {number: divmod(index, num_microbatches) for index, number in enumerate(steps)}
-    return {Place(*at[number], rank): [(number, rank)] for number, rank in keys}
+    return {BatchPlace(*at[number], rank): [(number, rank)] for number, rank in keys}
 
 
-def _as_told(keys: list[_Key], known: Sidecar, path: Path) -> dict[Place, list[_Key]]:
-    found: dict[Place, list[_Key]] = {}
+def _from_sidecar(keys: list[_Key], known: Sidecar, path: Path) -> dict[BatchPlace, list[_Key]]:
+    found: dict[BatchPlace, list[_Key]] = {}
     there = set(keys)
     with as_written(path / SIDECAR, remedy=AGAIN):
         pieces = sorted(
@@ -107,7 +107,7 @@ def _as_told(keys: list[_Key], known: Sidecar, path: Path) -> dict[Place, list[_
         for rank in ranks:
             if (folder, rank) not in there:
                 raise TraceError(f"{path}: step_{folder}/rank_{rank} is missing, which {SIDECAR} names")
-            found.setdefault(Place(step, microbatch, rank), []).append((folder, rank))
+            found.setdefault(BatchPlace(step, microbatch, rank), []).append((folder, rank))
     return found
 
 
@@ -136,8 +136,8 @@ def _array(file: Path) -> Array:
 
 def write_npy_folder(
     folder: Path,
-    batches: Iterable[tuple[Place, Arrays]],
-    rows: Mapping[Place, int],
+    batches: Iterable[tuple[BatchPlace, Arrays]],
+    rows: Mapping[BatchPlace, int],
     *,
     by_row: bool = False,
     facts: Sidecar,
@@ -159,7 +159,7 @@ def write_npy_folder(
     """
     wanted = sorted({(p.step, p.microbatch, r) for p, n in rows.items() for r in range(n if by_row else 1)})
     in_turn = len({step for step, _, _ in wanted}) < len(wanted)
-    pieces: dict[tuple[int, int, int], Piece] = {
+    pieces: dict[tuple[int, int, int], SidecarFolder] = {
         key: {
             "folder": n if in_turn else key[0],
             "step": key[0],
@@ -177,18 +177,18 @@ def write_npy_folder(
             at.mkdir(parents=True, exist_ok=True)
             for name, array in part.items():
                 np.save(at / f"{name}.npy", array)
-    told = {"version": VERSION, "kind": "batches", **facts, "pieces": list(pieces.values())}
-    (folder / SIDECAR).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    sidecar = {"version": VERSION, "kind": "batches", **facts, "pieces": list(pieces.values())}
+    (folder / SIDECAR).write_text(json.dumps(sidecar, indent=1) + "\n", encoding="utf-8")
     return len(wanted)
 
 
-def _rows_of(place: Place, arrays: Arrays) -> list[Arrays]:
+def _rows_of(place: BatchPlace, arrays: Arrays) -> list[Arrays]:
     check_rows(place, arrays)
     rows = range(len(arrays[TOKENS]))
     return [{name: array[row : row + 1] for name, array in arrays.items()} for row in rows]
 
 
-def check_rows(place: Place, arrays: Arrays) -> None:
+def check_rows(place: BatchPlace, arrays: Arrays) -> None:
     """Raise where an array has not one entry a row, so that rows cannot be written apart.
 
     Raises:

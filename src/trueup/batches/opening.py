@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trueup.batches.indexed_dataset import files_of, prefix_of
 from trueup.batches.megatron import open_megatron
-from trueup.batches.npy_folder import NpyFolder, is_npy_folder
+from trueup.batches.npy_folder import NpyBatches, is_npy_folder
 from trueup.batches.sidecar import read_sidecar
 from trueup.batches.source import BatchSource
 from trueup.batches.trace_batches import TraceBatches
@@ -36,7 +36,7 @@ def open_source(path: Path, **counts: int | None) -> BatchSource:
     if wrong:
         raise ConfigError(f"{', '.join(wrong)}: only of an indexed dataset (.bin, .idx), which {path} is not")
     if not (path / layout.MANIFEST).is_file() and is_npy_folder(path):
-        return NpyFolder(path, num_microbatches=counts.get("num_microbatches"))
+        return NpyBatches(path, num_microbatches=counts.get("num_microbatches"))
     if counts.get("num_microbatches") is not None:
         raise ConfigError(
             f"num_microbatches has no place with a trace, which says how many there were: {path}"

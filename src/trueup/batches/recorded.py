@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trueup.batches.labels import Agreement, agreement, moved, shift_of
 from trueup.batches.opening import open_source
-from trueup.batches.source import LABELS, LOSS_MASK, TOKENS, Arrays, BatchSource, Place
+from trueup.batches.source import LABELS, LOSS_MASK, TOKENS, Arrays, BatchPlace, BatchSource
 from trueup.errors import ConfigError
 
 _LOOKED_AT = 32
@@ -104,7 +104,7 @@ class RecordedBatches:
         """Ranks of any step."""
         return sorted({place.rank for place in self.places})
 
-    def of_rank(self, rank: int) -> list[Place]:
+    def of_rank(self, rank: int) -> list[BatchPlace]:
         """Every microbatch of one rank, in order.
 
         Raises:
@@ -162,7 +162,7 @@ class RecordedBatches:
             raise ConfigError(f"{self.source.path} has no batch of step {step}, rank {rank}; steps: {there}")
         return [self.at(place) for place in places]
 
-    def at(self, place: Place) -> Arrays:
+    def at(self, place: BatchPlace) -> Arrays:
         """One microbatch; the arrays may be written to.
 
         Raises:
@@ -187,6 +187,6 @@ class RecordedBatches:
         """Microbatches of all ranks."""
         return len(self.places)
 
-    def __iter__(self) -> Iterator[tuple[Place, Arrays]]:
+    def __iter__(self) -> Iterator[tuple[BatchPlace, Arrays]]:
         """Every microbatch with its place, in order."""
         return ((place, self.at(place)) for place in self.places)

@@ -14,7 +14,7 @@ from trueup import adapters
 from trueup.adapters.replay_dataset import Item
 from trueup.adapters.replay_dataset import ReplayDataset as NumpyReplayDataset
 from trueup.batches.recorded import LabelForm, RecordedBatches
-from trueup.batches.source import LABELS, TOKENS, Arrays, Place, is_whole
+from trueup.batches.source import LABELS, TOKENS, Arrays, BatchPlace, is_whole
 from trueup.capture.frameworks import framework_in_use
 from trueup.errors import ConfigError
 from trueup.types.arrays import Array
@@ -42,10 +42,10 @@ class ReplayItems:
         self._columns = _chosen(columns, arrays, batches)
         self.names = tuple(self._columns)
         self._at = [(place, row) for place in target for row in self._rows(place)]
-        self._last: tuple[Place, Arrays] | None = None
+        self._last: tuple[BatchPlace, Arrays] | None = None
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[BatchPlace]:
         """Step, microbatch and rank of each item."""
         return [place for place, _ in self._at]
 
@@ -66,10 +66,10 @@ class ReplayItems:
         }
         return tuple(found.values()) if self._as_tuple else found
 
-    def _rows(self, place: Place) -> Sequence[int | None]:
+    def _rows(self, place: BatchPlace) -> Sequence[int | None]:
         return [None] if self._per == "microbatch" else range(len(self._batches.at(place)[TOKENS]))
 
-    def _read(self, place: Place) -> Arrays:
+    def _read(self, place: BatchPlace) -> Arrays:
         """Rows of one microbatch follow one another: the last one read is kept."""
         if self._last is None or self._last[0] != place:
             self._last = place, self._batches.at(place)

@@ -14,7 +14,7 @@ VERSION = 1
 AGAIN = "Export the batches again"
 
 
-class Piece(TypedDict, total=False):
+class SidecarFolder(TypedDict, total=False):
     """A folder of arrays, and whose it is."""
 
     folder: Required[int]
@@ -33,7 +33,7 @@ class Sidecar(TypedDict, total=False):
     label_form: str
     label_shift_recorded: int | None
     ignore_index: int
-    pieces: list[Piece]
+    pieces: list[SidecarFolder]
     prefix: str
     labels: bool
     rows: list[Sequence[int]]

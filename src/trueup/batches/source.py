@@ -16,7 +16,7 @@ Arrays = dict[str, Array]
 TOKENS, LABELS, LOSS_MASK, ATTENTION_MASK = "tokens", "labels", "loss_mask", "attention_mask"
 
 
-class Place(NamedTuple):
+class BatchPlace(NamedTuple):
     """Where a batch was read; places sort in the order of a run."""
 
     step: int
@@ -39,10 +39,10 @@ class BatchSource(Protocol):
         """The label that does not count in the loss."""
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[BatchPlace]:
         """Every microbatch of every rank, in order."""
 
-    def read(self, place: Place) -> Arrays:
+    def read(self, place: BatchPlace) -> Arrays:
         """The arrays of one place, as they were recorded."""
 
 

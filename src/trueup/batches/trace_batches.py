@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from trueup.batches.labels import IGNORE_INDEX, agreement, join, laid_beside, rows_of_parts, shift_of
-from trueup.batches.source import ATTENTION_MASK, LABELS, LOSS_MASK, TOKENS, Arrays, Place, is_whole
+from trueup.batches.source import ATTENTION_MASK, LABELS, LOSS_MASK, TOKENS, Arrays, BatchPlace, is_whole
 from trueup.errors import TraceError
 from trueup.numerics.dtypes import DTYPES, float64_from_array
 from trueup.store import StepTables, TraceSource
@@ -54,8 +54,8 @@ class TraceBatches:
     def __init__(self, trace: TraceSource) -> None:
         self.trace = trace
         self.ignore_index = IGNORE_INDEX
-        self._found: dict[Place, _Found] = {}
-        self._valueless: list[Place] = []
+        self._found: dict[BatchPlace, _Found] = {}
+        self._valueless: list[BatchPlace] = []
         for step, ranks in trace.steps().items():
             for rank in ranks:
                 self._look(trace.read(step, rank))
@@ -72,11 +72,11 @@ class TraceBatches:
         return self.trace.path
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[BatchPlace]:
         """Every microbatch of every rank, in order."""
         return sorted(self._found)
 
-    def read(self, place: Place) -> Arrays:
+    def read(self, place: BatchPlace) -> Arrays:
         """Tokens as recorded; labels as the loss had them, else as the model was given them, laid (B, T)."""
         found = self._found[place]
         inputs = {name: self._array(place, row) for name, row in found.inputs.items()}
@@ -119,7 +119,7 @@ class TraceBatches:
         return labels
 
     def _whole(
-        self, place: Place, rows_of_loss: list[_Row], tokens: Array, *, rows: int | None = None
+        self, place: BatchPlace, rows_of_loss: list[_Row], tokens: Array, *, rows: int | None = None
     ) -> tuple[Array | None, int | None]:
         """What a loss was made with as one, and by how many rows its parts lie side by side."""
         parts = [self._array(place, row) for row in rows_of_loss]
@@ -129,7 +129,7 @@ class TraceBatches:
         whole = None if rows is None else join(parts, rows)
         return (parts[0] if whole is None else whole), rows
 
-    def _array(self, place: Place, row: _Row) -> Array:
+    def _array(self, place: BatchPlace, row: _Row) -> Array:
         stored = self.trace.tensor(place.step, place.rank, row)
         if stored is None:
             raise TraceError(f"{self.path}: the values of {row['slot']} of {place} were not kept")
@@ -141,7 +141,7 @@ class TraceBatches:
 
     def _look(self, tables: StepTables) -> None:
         for row in _rows(tables):
-            place = Place(tables.step, row["microbatch"], tables.rank)
+            place = BatchPlace(tables.step, row["microbatch"], tables.rank)
             found = self._found.setdefault(place, _Found())
             if row["kind"] == "loss":
                 self._note_loss(found, row)
@@ -153,8 +153,8 @@ class TraceBatches:
             del self._found[place]
 
     def _note_loss(self, found: _Found, row: _Row) -> None:
-        told = json.loads(row["arguments"] or "{}")
-        self.ignore_index = told.get("ignore_index", self.ignore_index)
+        loss_arguments = json.loads(row["arguments"] or "{}")
+        self.ignore_index = loss_arguments.get("ignore_index", self.ignore_index)
         of_word = {"labels": found.labels, "mask": found.masks}.get(row["slot"].partition(".")[0])
         if of_word is not None and row["tensor"] is not None:
             of_word.append(row)

@@ -20,7 +20,7 @@ from trueup.types.pieces import Pieces
 from trueup.types.table_rows import CallRow, RecordRow
 
 
-class Recorder:
+class StepRecorder:
     """Collects one step of one rank.
 
     Calls and records are flat lists of cells in schema order, because that is the cheapest thing Python can

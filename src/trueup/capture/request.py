@@ -9,14 +9,14 @@ from pathlib import Path
 from trueup.capture.options import CaptureOptions, Level, StepSet, Task
 from trueup.capture.presets import PRESETS
 from trueup.errors import ConfigError
-from trueup.types.option import Given, expected
+from trueup.types.option import GivenOptions, expected
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaptureRequest:
     """What a person gave."""
 
-    given: Given[CaptureOptions]
+    given: GivenOptions[CaptureOptions]
     preset: str | None = None
     config: Path | None = None
     overflow_nums: int | None = None

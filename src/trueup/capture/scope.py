@@ -34,7 +34,7 @@ class _Call:
     """its backward has begun"""
 
 
-class Scope:
+class CaptureScope:
     """Says, record by record and in execution order, what is captured.
 
     ``names`` keeps calls whose name contains one of them, and what runs inside a module that matches; a full
@@ -76,7 +76,7 @@ class Scope:
         """modules whose backward was kept, and parameters whose gradient came within the bounds"""
 
     @classmethod
-    def from_options(cls, options: CaptureOptions, framework: str = "torch") -> Scope | None:
+    def from_options(cls, options: CaptureOptions, framework: str = "torch") -> CaptureScope | None:
         """None when everything is captured, so that the common case costs nothing."""
         if not options.names and options.scope is None:
             return None

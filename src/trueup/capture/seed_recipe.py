@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trueup.adapters import FRAMEWORKS
-from trueup.adapters.seeding import Recipe, Step, recipe, value_of
+from trueup.adapters.seeding import Recipe, SeedingStep, recipe, value_of
 from trueup.capture.seeds import check_seed
 from trueup.errors import ConfigError
 
@@ -67,17 +67,17 @@ def _checked(framework: str, seed: int) -> Recipe:
     return recipe(framework)
 
 
-def _steps(its: Recipe, *, mode: bool) -> list[Step]:
+def _steps(its: Recipe, *, mode: bool) -> list[SeedingStep]:
     """In the order ``seed_all`` takes them; cuDNN's switches are set either way."""
     return [*recipe("python").seed, *its.seed, *(its.deterministic if mode else ()), *its.cudnn]
 
 
-def _export(step: Step, seed: int) -> str:
+def _export(step: SeedingStep, seed: int) -> str:
     where = f" (where there is {step.needs})" if step.needs else ""
     return _reasoned(f"export {step.environment}={str(step.to).format(seed=seed)}", step.why + where)
 
 
-def _code(step: Step, seed: int, mode: bool) -> str:
+def _code(step: SeedingStep, seed: int, mode: bool) -> str:
     if step.call is not None:
         line = f"{step.call}({seed if step.given == 'seed' else mode})"
     else:

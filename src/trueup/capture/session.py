@@ -29,8 +29,8 @@ from trueup.capture.later import Later
 from trueup.capture.observer import Observer, Watch
 from trueup.capture.options import CaptureOptions, Task
 from trueup.capture.overflow import overflow_sentence
-from trueup.capture.recorder import Recorder
-from trueup.capture.scope import Scope, without_idle_arguments
+from trueup.capture.recorder import StepRecorder
+from trueup.capture.scope import CaptureScope, without_idle_arguments
 from trueup.capture.shield import say, shielded
 from trueup.store import RunWriter, StepColumns
 from trueup.store.layout import MANIFEST, rank_file, whole_steps
@@ -39,7 +39,7 @@ from trueup.types.layout import Layout
 _MAX_FAILURES = 50
 _SLOW_SECONDS = 1.0
 """of a run, that a person should know the program has waited for the disk"""
-_WORTH_SAYING = 1e8
+_PROGRESS_BYTES = 1e8
 """bytes of one step's values from which a line says how far they are written"""
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG, errno.ESTALE, errno.ENODEV}
 _DISK |= {errno.ETIMEDOUT}
@@ -121,8 +121,8 @@ class Session:
         """where this process writes: the options' folder, or one below it (``claim``)"""
         self.watch = Watch(self, observer)
         self.layout: Layout | None = None
-        self.recorder = Recorder(RunWriter(options.output, rank=0), self.clock.step)
-        self.scope = Scope.from_options(options, framework)
+        self.recorder = StepRecorder(RunWriter(options.output, rank=0), self.clock.step)
+        self.scope = CaptureScope.from_options(options, framework)
         self.adapter: Adapter = adapters.load(framework).Adapter(self)
         try:
             self.adapter.install()
@@ -201,7 +201,7 @@ class Session:
             self._writer, self._aside, self.output = None, None, options.output
             claim.release()
         self.options = replace(options, first_step=self.clock.step)
-        self.scope = Scope.from_options(self.options, self.framework)
+        self.scope = CaptureScope.from_options(self.options, self.framework)
         self.adapter.adopt()
         self.active = False
 
@@ -358,9 +358,9 @@ class Session:
     def _open_step(self) -> None:
         if self._started and not self._aside and not self._has_enough:
             with self._opening:
-                self._open_alone()
+                self._open_locked()
 
-    def _open_alone(self) -> None:
+    def _open_locked(self) -> None:
         """By one thread at a time."""
         if self._writer is None and not self._open_run():
             return
@@ -375,7 +375,7 @@ class Session:
         if self.recorder.records and self._recorded_step == self.clock.step:
             self.active = True
             return
-        self.recorder = Recorder(
+        self.recorder = StepRecorder(
             self._writer,
             self.clock.step,
             digest=self.options.digest,
@@ -456,8 +456,8 @@ class Session:
         outside = FROM_OUTSIDE in os.environ  # the launcher has made sure that no other run is there
         may_continue = options.append or (options.overwrite and not outside)
         ended = (output / MANIFEST).exists() and not may_continue and not claim.is_in_use(output)
-        ours = same_launch(output) and (outside or not rank_file(output, self.rank).exists())
-        if ended and not ours:
+        same_job = same_launch(output) and (outside or not rank_file(output, self.rank).exists())
+        if ended and not same_job:
             raise FileExistsError(f"{output} already holds a run; choose another folder or say --overwrite")
         group = claim.group_of(world_size, os.environ)
         for folder in claim.places(output, self.rank, group, os.environ):
@@ -495,9 +495,9 @@ class Session:
                 self.adapter.end_step()
                 if self.scope is not None:
                     self.scope.end_step()
-            self.recorder = Recorder(self._writer or RunWriter(self.output, rank=self.rank), -1)
+            self.recorder = StepRecorder(self._writer or RunWriter(self.output, rank=self.rank), -1)
 
-    def _write_step(self, writer: RunWriter, recorder: Recorder | None) -> None:
+    def _write_step(self, writer: RunWriter, recorder: StepRecorder | None) -> None:
         if recorder is not None and self.options.stacks:
             with self.guard("the program's code"):
                 if (code := self.adapter.reached_code()) is not None:
@@ -515,7 +515,7 @@ class Session:
             self._note_values(writer)
             self._write_facts(writer, self._rank_facts())
 
-    def _columns(self, recorder: Recorder) -> StepColumns:
+    def _columns(self, recorder: StepRecorder) -> StepColumns:
         columns = recorder.columns()
         if self.scope is None:
             return columns
@@ -541,7 +541,7 @@ class Session:
                 "(trueup capture --estimate says how to store fewer)"
             )
 
-    def _written_later(self, writer: RunWriter, recorder: Recorder | None) -> bool:
+    def _written_later(self, writer: RunWriter, recorder: StepRecorder | None) -> bool:
         """Whether another thread waits for the step's numbers and writes it: where some are on a device, and
         nobody is to be told of them at once."""
         if self._closing or self.watch.observer is not None or self.options.task is Task.OVERFLOW_CHECK:
@@ -596,7 +596,7 @@ class Session:
             self._facts_written = sizes
 
     def _note_local_norm(
-        self, recorder: Recorder, scalars: dict[str, Any] | None = None, microbatch: int | None = None
+        self, recorder: StepRecorder, scalars: dict[str, Any] | None = None, microbatch: int | None = None
     ) -> None:
         """Before reduction where the step has one microbatch; never scaled."""
         scalars = self._scalars if scalars is None else scalars
@@ -679,7 +679,7 @@ class Session:
 
 
 def _say_progress(step: int, written: int, waiting: int) -> None:
-    if written < _WORTH_SAYING:  # a small step takes long where the program does
+    if written < _PROGRESS_BYTES:  # a small step takes long where the program does
         return
     say(f"step {step}: {written / 1e9:.1f} GB of values written, {waiting / 1e9:.1f} GB wait for the disk")
 

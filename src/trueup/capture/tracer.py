@@ -10,9 +10,9 @@ from types import TracebackType
 
 from trueup.capture import session
 from trueup.capture.frameworks import framework_in_use
-from trueup.capture.handed import options_of_next
 from trueup.capture.observer import Observer
 from trueup.capture.options import CaptureOptions, StepSet
+from trueup.capture.passed_options import options_of_next
 from trueup.capture.shield import shielded
 from trueup.errors import ConfigError
 from trueup.types.plain import fields_from_json

@@ -11,7 +11,7 @@ from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.ladder import expanded, rung_names
 from trueup.checklist.prepare import Reduced, Rung, prepared
 from trueup.checklist.readers import read_side
-from trueup.checklist.settings import Document
+from trueup.checklist.settings import SettingsDocument
 
 SIDES = ("target", "reference")
 
@@ -56,7 +56,7 @@ class BothReduced:
 
 
 def reduced_together(
-    target: Sequence[Document], reference: Sequence[Document], output: Path, *, ladder: bool
+    target: Sequence[SettingsDocument], reference: Sequence[SettingsDocument], output: Path, *, ladder: bool
 ) -> BothReduced:
     """Write both sides below ``output``, in ``target`` and ``reference``: reduced, or every rung.
 
@@ -81,7 +81,7 @@ def reduced_together(
     return BothReduced(sides=written, pairs=tuple(found))
 
 
-def _read(rung: Rung, documents: Sequence[Document]) -> Configuration:
+def _read(rung: Rung, documents: Sequence[SettingsDocument]) -> Configuration:
     """What was written, with the documents that stay as they are."""
     kept = [document for document in documents if document.kind in ("environment", "trace")]
     return configured([*read_side([str(path) for path in rung.files]), *kept])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.data_ids import IGNORED, INPUT_IDS, DataIds, ids_of, ignored_label, judge_ids
-from trueup.checklist.dialect import Origin
+from trueup.checklist.dialect import ValueOrigin
 from trueup.checklist.fields import fields
-from trueup.checklist.judging import Row, Status, judged
+from trueup.checklist.judging import DemandRow, DemandStatus, judged
 from trueup.checklist.readers import read_side
 from trueup.checklist.recommendations import VERSIONS, Unmet, recommendations
 from trueup.checklist.rules import SECTIONS, rules
@@ -41,7 +41,7 @@ class Checklist:
 
     target: Configuration
     reference: Configuration | None
-    rows: tuple[Row, ...]
+    rows: tuple[DemandRow, ...]
     schedules: Schedules
     weighs_schedules: bool
     """whether the optimizer's section is looked at, so that computed learning rates that part count"""
@@ -108,15 +108,15 @@ class Checklist:
         return {"agree": 0, "differ": 1}.get(self.outcome, 2)
 
     @property
-    def undecided(self) -> list[Row]:
+    def undecided(self) -> list[DemandRow]:
         """Rows that could not be compared though they decide what is trained."""
-        open_ = (Status.NOT_SET, Status.NOT_COMPARABLE)
+        open_ = (DemandStatus.NOT_SET, DemandStatus.NOT_COMPARABLE)
         return [row for row in self.rows if row.status in open_ and row.severity == "error" and _stated(row)]
 
     @property
-    def suspects(self) -> list[Row]:
+    def suspects(self) -> list[DemandRow]:
         """Rows in which the frameworks' code computes in two dtypes, as far as it is known: to verify."""
-        return [row for row in self.rows if row.status is Status.SUSPECT]
+        return [row for row in self.rows if row.status is DemandStatus.SUSPECT]
 
     def unread(self) -> list[str]:
         """``key (file)`` of settings no canonical field reads."""
@@ -159,10 +159,12 @@ def _lists_all(side: Configuration) -> bool:
     return any(document.kind in ("log", "checkpoint") for document in side.documents)
 
 
-def _stated(row: Row) -> bool:
+def _stated(row: DemandRow) -> bool:
     """Whether a person set the field on the side that has it."""
     cells = [cell for cell in (row.target, row.reference) if cell is not None]
-    return row.status is Status.NOT_COMPARABLE or any(c.origin in (Origin.SET, Origin.DERIVED) for c in cells)
+    return row.status is DemandStatus.NOT_COMPARABLE or any(
+        c.origin in (ValueOrigin.SET, ValueOrigin.DERIVED) for c in cells
+    )
 
 
 def check(
@@ -250,7 +252,8 @@ def compared(
     rows = [
         row
         for row in judged(left, right)
-        if _chosen(row.section, row.key, only, ignore) and (recommend or row.status is not Status.BROKEN)
+        if _chosen(row.section, row.key, only, ignore)
+        and (recommend or row.status is not DemandStatus.BROKEN)
     ]
     sides = {"target": left} if right is None else {"target": left, "reference": right}
     found = {name: judge_versions(versions_of(side)) for name, side in sides.items()}

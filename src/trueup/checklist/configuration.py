@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from trueup.checklist.dialect import Origin, Translation, Value, how_to_set, translated
+from trueup.checklist.dialect import CanonicalValue, Translation, ValueOrigin, how_to_set, translated
 from trueup.checklist.expression import Unset, parsed
 from trueup.checklist.fields import NotAValue, canonical, fields, same
-from trueup.checklist.settings import Document, Setting
+from trueup.checklist.settings import Setting, SettingsDocument
 from trueup.errors import ConfigError
 
-_RANK = {Origin.SET: 0, Origin.FIXED: 1, Origin.DEFAULT: 2}
+_RANK = {ValueOrigin.SET: 0, ValueOrigin.FIXED: 1, ValueOrigin.DEFAULT: 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,12 +19,12 @@ class Configuration:
     """What a side says of its training, in canonical fields."""
 
     translations: tuple[Translation, ...]
-    values: Mapping[str, Value]
+    values: Mapping[str, CanonicalValue]
     unreadable: Mapping[str, str]
     notes: tuple[str, ...] = ()
 
     @property
-    def documents(self) -> tuple[Document, ...]:
+    def documents(self) -> tuple[SettingsDocument, ...]:
         """The files that were read."""
         return tuple(translation.document for translation in self.translations)
 
@@ -59,7 +59,7 @@ class Configuration:
 
     def given(self, name: str) -> bool:
         """Whether a file sets the field or it follows from what one sets."""
-        return name in self.values and self.values[name].origin in (Origin.SET, Origin.DERIVED)
+        return name in self.values and self.values[name].origin in (ValueOrigin.SET, ValueOrigin.DERIVED)
 
     def mark(self) -> int:
         return 0
@@ -79,7 +79,7 @@ def _followed(text: str, side: Configuration, name: str) -> object:
 class _Deriving:
     """Canonical values while more of them are derived; notes what a derivation read."""
 
-    values: dict[str, Value]
+    values: dict[str, CanonicalValue]
     read: list[str] = field(default_factory=list)
 
     def value(self, name: str) -> object:
@@ -89,7 +89,7 @@ class _Deriving:
         return self.values[name].value
 
     def given(self, name: str) -> bool:
-        return name in self.values and self.values[name].origin in (Origin.SET, Origin.DERIVED)
+        return name in self.values and self.values[name].origin in (ValueOrigin.SET, ValueOrigin.DERIVED)
 
     def mark(self) -> int:
         return len(self.read)
@@ -98,7 +98,7 @@ class _Deriving:
         del self.read[mark:]
 
 
-def configured(documents: Iterable[Document]) -> Configuration:
+def configured(documents: Iterable[SettingsDocument]) -> Configuration:
     """The documents of one side as one configuration.
 
     Where two set the same field to different values the first stands, and a note says so.
@@ -118,28 +118,28 @@ def configured(documents: Iterable[Document]) -> Configuration:
     )
 
 
-def _merged(translations: Iterable[Translation], notes: list[str]) -> dict[str, Value]:
-    merged: dict[str, Value] = {}
+def _merged(translations: Iterable[Translation], notes: list[str]) -> dict[str, CanonicalValue]:
+    merged: dict[str, CanonicalValue] = {}
     for translation in translations:
         for name, value in translation.values.items():
             other = merged.get(name)
             if other is None or _RANK[value.origin] < _RANK[other.origin]:
                 merged[name] = value
-            elif value.origin is Origin.SET is other.origin and not same(value.value, other.value):
+            elif value.origin is ValueOrigin.SET is other.origin and not same(value.value, other.value):
                 notes.append(_conflict(name, other, value))
     return {name: merged[name] for name in fields().all if name in merged}
 
 
-def _conflict(name: str, first: Value, second: Value) -> str:
-    said = [f"{_where(value.settings)} says {value.value}" for value in (first, second)]
-    return f"{name}: {', '.join(said)}; the first stands"
+def _conflict(name: str, first: CanonicalValue, second: CanonicalValue) -> str:
+    statements = [f"{_where(value.settings)} says {value.value}" for value in (first, second)]
+    return f"{name}: {', '.join(statements)}; the first stands"
 
 
 def _where(settings: tuple[Setting, ...]) -> str:
     return ", ".join(f"{s.key} ({s.place})" for s in settings)
 
 
-def _derive(values: dict[str, Value], unreadable: Mapping[str, str]) -> None:
+def _derive(values: dict[str, CanonicalValue], unreadable: Mapping[str, str]) -> None:
     """Fill in what follows from other fields, until nothing more does; what could not be read stays open."""
     specs = fields().all
     found = True
@@ -155,7 +155,7 @@ def _derive(values: dict[str, Value], unreadable: Mapping[str, str]) -> None:
                     break
 
 
-def _derived(text: str, values: dict[str, Value], name: str) -> Value | None:
+def _derived(text: str, values: dict[str, CanonicalValue], name: str) -> CanonicalValue | None:
     scope = _Deriving(values)
     try:
         raw = parsed(text).evaluate(scope)
@@ -164,7 +164,9 @@ def _derived(text: str, values: dict[str, Value], name: str) -> Value | None:
         return None
     inputs = [values[key] for key in dict.fromkeys(scope.read)]
     settings = tuple(dict.fromkeys(s for v in inputs for s in v.settings))
-    if any(v.origin in (Origin.SET, Origin.DERIVED) for v in inputs):
-        return Value(value=value, origin=Origin.DERIVED, settings=settings, says=text)
-    origin = Origin.DEFAULT if any(v.origin is Origin.DEFAULT for v in inputs) else Origin.FIXED
-    return Value(value=value, origin=origin, says=next((v.says for v in inputs if v.says), text))
+    if any(v.origin in (ValueOrigin.SET, ValueOrigin.DERIVED) for v in inputs):
+        return CanonicalValue(value=value, origin=ValueOrigin.DERIVED, settings=settings, says=text)
+    origin = (
+        ValueOrigin.DEFAULT if any(v.origin is ValueOrigin.DEFAULT for v in inputs) else ValueOrigin.FIXED
+    )
+    return CanonicalValue(value=value, origin=origin, says=next((v.says for v in inputs if v.says), text))

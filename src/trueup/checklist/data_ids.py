@@ -12,9 +12,9 @@ from trueup.batches.indexed_dataset import IndexedDataset, files_of, prefix_of
 from trueup.batches.opening import open_source
 from trueup.batches.source import TOKENS
 from trueup.checklist.configuration import Configuration
-from trueup.checklist.dialect import Value
+from trueup.checklist.dialect import CanonicalValue
 from trueup.checklist.fields import fields
-from trueup.checklist.judging import Cell, Row, Status
+from trueup.checklist.judging import DemandRow, DemandSide, DemandStatus
 from trueup.checklist.recommendations import Unmet
 from trueup.checklist.rules import Severity
 from trueup.checklist.thresholds import (
@@ -173,22 +173,28 @@ def judge_ids(
             ids = reason(Code.IDS_BEYOND, least=found.least, largest=found.largest, path=found.path)
             yield _unmet(INPUT_IDS, "error", beyond, ids, reason(Code.WITHIN_VOCABULARY), {})
         for key in _SPECIAL:
-            wrong = {n: (s.values[key], said) for n, s in sides.items() if (said := _differs(key, s, found))}
+            wrong = {
+                n: (s.values[key], mismatch)
+                for n, s in sides.items()
+                if (mismatch := _differs(key, s, found))
+            }
             if wrong:
                 how = {
                     name: setting_words(sides[name], key, wanted) for name, (_, (_, wanted)) in wrong.items()
                 }
                 values = {name: value for name, (value, _) in wrong.items()}
                 why, wanted = next(iter(wrong.values()))[1]
-                told = reason(Code.ANOTHER_TOKENIZER) if wanted is None else reason(Code.WANTED, value=wanted)
-                yield _unmet(key, "warning", values, why, told, how, value=wanted)
+                recommendation = (
+                    reason(Code.ANOTHER_TOKENIZER) if wanted is None else reason(Code.WANTED, value=wanted)
+                )
+                yield _unmet(key, "warning", values, why, recommendation, how, value=wanted)
 
 
-def ignored_label(row: Row, data: Sequence[DataIds]) -> Row:
+def ignored_label(row: DemandRow, data: Sequence[DataIds]) -> DemandRow:
     """The row of ``ignore_token_id`` with what the data says: ids that no label has make no difference."""
     own = {name: cell.value for name, cell in (("target", row.target), ("reference", row.reference)) if cell}
     ids = {name: value for name, value in own.items() if isinstance(value, int) and value >= 0}
-    if row.status is not Status.DIFFERENT or not data or not ids:
+    if row.status is not DemandStatus.DIFFERENT or not data or not ids:
         return row
     for found in data:
         for side, value in ids.items():
@@ -201,7 +207,7 @@ def ignored_label(row: Row, data: Sequence[DataIds]) -> Row:
         num = sum(found.num_ids for found in data)
         return replace(row, reason=reason(Code.NONE_IN_SAMPLE, all=num, path=path, ids=looked_for))
     why = reason(Code.NO_SUCH_LABEL, path=path, ids=looked_for)
-    return replace(row, status=Status.ALIGNED, reason=why)
+    return replace(row, status=DemandStatus.ALIGNED, reason=why)
 
 
 def _is_beyond(found: DataIds, side: Configuration) -> bool:
@@ -234,7 +240,7 @@ def _differs(key: str, side: Configuration, found: DataIds) -> tuple[Reason, int
 def _unmet(
     key: str,
     severity: Severity,
-    values: Mapping[str, Value],
+    values: Mapping[str, CanonicalValue],
     why: Reason,
     wanted: Reason,
     how: Mapping[str, str],
@@ -243,7 +249,7 @@ def _unmet(
 ) -> Unmet:
     known = fields().all
     cells = {
-        name: Cell(
+        name: DemandSide(
             value=one.value,
             origin=one.origin,
             keys=tuple(s.key for s in one.settings),

@@ -14,13 +14,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trueup.checklist.expression import Expression, Unset, parsed
 from trueup.checklist.fields import NotAValue, canonical, fields, yaml_of
-from trueup.checklist.settings import Document, Setting, Undecided
+from trueup.checklist.settings import Setting, SettingsDocument, Undecided
 from trueup.errors import ConfigError
 
 _INDEXED = re.compile(r"(.+)\[(\d+)\]$")
 
 
-class Origin(Enum):
+class ValueOrigin(Enum):
     """Where a value comes from."""
 
     SET = "set"
@@ -30,11 +30,11 @@ class Origin(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class CanonicalValue:
     """A canonical value of one side: where it comes from, and the settings that say so."""
 
     value: object
-    origin: Origin
+    origin: ValueOrigin
     settings: tuple[Setting, ...] = ()
     says: str = ""
     """for a default the framework and version, for a derived value how, for a fixed one why"""
@@ -152,7 +152,7 @@ def _whole(name: str) -> dict[str, object]:
 class _Reading:
     """A document as the scope of its dialect's expressions; notes what was read."""
 
-    document: Document
+    document: SettingsDocument
     dialect: Dialect
     leaves: Mapping[str, Setting] = field(default_factory=dict)
     read: list[Setting] = field(default_factory=list)
@@ -209,9 +209,9 @@ class _Reading:
 class Translation:
     """A document in canonical fields."""
 
-    document: Document
+    document: SettingsDocument
     dialect: Dialect
-    values: Mapping[str, Value]
+    values: Mapping[str, CanonicalValue]
     unreadable: Mapping[str, str]
     """fields whose settings are no value: why"""
     used: frozenset[str]
@@ -234,11 +234,11 @@ class Translation:
         ]
 
 
-def translated(document: Document) -> Translation:
+def translated(document: SettingsDocument) -> Translation:
     """Every canonical field the document sets, or its framework's defaults give."""
     dialect = dialects()[document.dialect]
     leaves = _leaves(document) if dialect.leaves else {}
-    values: dict[str, Value] = {}
+    values: dict[str, CanonicalValue] = {}
     unreadable: dict[str, str] = {}
     used: set[str] = set()
     for name, text in dialect.fields.items():
@@ -256,31 +256,33 @@ def translated(document: Document) -> Translation:
         elif unreadable_why:
             where = ", ".join(dict.fromkeys(s.place for s in reading.read))
             unreadable[name] = f"{unreadable_why} ({where})" if where else unreadable_why
-    notes = [f"{document.path}: {said}" for text, said in dialect.cautions.items() if _holds(text, document)]
+    notes = [
+        f"{document.path}: {caution}" for text, caution in dialect.cautions.items() if _holds(text, document)
+    ]
     return Translation(document, dialect, values, unreadable, frozenset(used), tuple(notes))
 
 
-def _holds(condition: str, document: Document) -> bool:
+def _holds(condition: str, document: SettingsDocument) -> bool:
     try:
         return bool(parsed(condition).evaluate(_Reading(document, dialects()[document.dialect])))
     except Unset:
         return False
 
 
-def _value(name: str, expression: Expression, reading: _Reading) -> Value | None:
+def _value(name: str, expression: Expression, reading: _Reading) -> CanonicalValue | None:
     raw = expression.evaluate(reading)
     if raw is None:
         return None
     value = canonical(raw, fields().spec(name))
     settings = tuple(sorted(dict.fromkeys(reading.read), key=lambda one: one not in reading.valued))
     if settings:
-        return Value(value=value, origin=Origin.SET, settings=settings)
+        return CanonicalValue(value=value, origin=ValueOrigin.SET, settings=settings)
     if reading.defaulted or expression.names:
-        return Value(value=value, origin=Origin.DEFAULT, says=reading.dialect.default_words())
-    return Value(value=value, origin=Origin.FIXED, says=reading.dialect.fixed.get(name, ""))
+        return CanonicalValue(value=value, origin=ValueOrigin.DEFAULT, says=reading.dialect.default_words())
+    return CanonicalValue(value=value, origin=ValueOrigin.FIXED, says=reading.dialect.fixed.get(name, ""))
 
 
-def _leaves(document: Document) -> dict[str, Setting]:
+def _leaves(document: SettingsDocument) -> dict[str, Setting]:
     """Settings by their last part, where only one has it."""
     found: dict[str, Setting | None] = {}
     for key, setting in document.settings.items():
@@ -289,7 +291,9 @@ def _leaves(document: Document) -> dict[str, Setting]:
     return {leaf: setting for leaf, setting in found.items() if setting is not None}
 
 
-def writes(dialect: Dialect, document: Document, name: str, value: object) -> dict[str, object] | None:
+def writes(
+    dialect: Dialect, document: SettingsDocument, name: str, value: object
+) -> dict[str, object] | None:
     """Keys to set (None takes one away) so that the field has this value; None where that cannot be."""
     if name in dialect.write:
         table = dialect.write[name]
@@ -305,7 +309,7 @@ def writes(dialect: Dialect, document: Document, name: str, value: object) -> di
     return {keys[0]: value} if keys else None
 
 
-def _nearest(ways: list[str], document: Document) -> list[str]:
+def _nearest(ways: list[str], document: SettingsDocument) -> list[str]:
     """The first key whose mapping the document has; else the last, which needs none of its own."""
     for key in ways:
         into = key.rpartition(".")[0]
@@ -323,7 +327,7 @@ def _filled(template: object, value: object) -> object:
     return template.replace("$", str(value)) if isinstance(template, str) else template
 
 
-def how_to_set(dialect: Dialect, document: Document, name: str) -> str:
+def how_to_set(dialect: Dialect, document: SettingsDocument, name: str) -> str:
     """The keys a person changes for this field, or nothing."""
     if name in dialect.write:
         table = dialect.write[name].values()
@@ -336,7 +340,7 @@ def how_to_set(dialect: Dialect, document: Document, name: str) -> str:
     return ", ".join(_shown(key, document.kind) for key in keys)
 
 
-def _there(dialect: Dialect, document: Document, name: str) -> list[str]:
+def _there(dialect: Dialect, document: SettingsDocument, name: str) -> list[str]:
     """The keys of a plain field: those the document has, or all."""
     keys = dialect.keys_of(name)
     return [key for key in keys if elements(key)[0] in document.settings] or keys

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from trueup.checklist.check import Checklist
 from trueup.checklist.configuration import Configuration
 from trueup.checklist.fields import fields
-from trueup.checklist.judging import Cell, Row
+from trueup.checklist.judging import DemandRow, DemandSide
 from trueup.checklist.recommendations import Unmet
 from trueup.checklist.schedule import Schedule
 from trueup.types.codes import ChecklistCode as Code
@@ -105,7 +105,7 @@ def _side(side: Configuration) -> dict[str, object]:
     }
 
 
-def _row(row: Row, *, is_open: bool) -> dict[str, object]:
+def _row(row: DemandRow, *, is_open: bool) -> dict[str, object]:
     return {
         "key": row.key,
         "section": row.section,
@@ -142,7 +142,7 @@ def _unmet(one: Unmet) -> dict[str, object]:
     }
 
 
-def _cell(cell: Cell) -> dict[str, object]:
+def _cell(cell: DemandSide) -> dict[str, object]:
     return {
         "value": cell.value,
         "origin": None if cell.origin is None else cell.origin.value,

@@ -97,10 +97,10 @@ def _window(value: object) -> int:
 
 def _prompts(user: str, assistant: str) -> str:
     """The template that puts one text before each message of a person and another before each answer."""
-    said = "{{ message['content'] }}"
+    content = "{{ message['content'] }}"
     return (
         "{% for message in messages %}{% if message['role'] == 'user' %}"
-        f"{_literal(user)}{said}{{% else %}}{_literal(assistant)}{said}{{% endif %}}{{% endfor %}}"
+        f"{_literal(user)}{content}{{% else %}}{_literal(assistant)}{content}{{% endif %}}{{% endfor %}}"
         f"{{% if add_generation_prompt %}}{_literal(assistant)}{{% endif %}}"
     )
 

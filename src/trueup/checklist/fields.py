@@ -54,7 +54,7 @@ class FieldSpec(_Strict):
     """other names plain files use for it, separated by blanks"""
 
 
-class Section(_Strict):
+class FieldSection(_Strict):
     """Fields that belong together."""
 
     title: str
@@ -65,7 +65,7 @@ class Section(_Strict):
 class Fields:
     """All of fields.yaml."""
 
-    sections: dict[str, Section]
+    sections: dict[str, FieldSection]
 
     def spec(self, name: str) -> FieldSpec:
         """The field of that name."""
@@ -103,7 +103,7 @@ def fields() -> Fields:
     """
     content = cast("Mapping[str, object]", yaml_of("fields.yaml"))
     try:
-        return Fields({key: Section.model_validate(value) for key, value in content.items()})
+        return Fields({key: FieldSection.model_validate(value) for key, value in content.items()})
     except ValidationError as error:
         raise ConfigError(f"checklist/fields.yaml: {error}") from error
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from enum import Enum
 
 from trueup.checklist.configuration import Configuration
-from trueup.checklist.dialect import Origin, Value
+from trueup.checklist.dialect import CanonicalValue, ValueOrigin
 from trueup.checklist.expression import Unset, parsed
 from trueup.checklist.fields import fields, same
-from trueup.checklist.rules import Rule, Severity, rules
+from trueup.checklist.rules import Demand, Severity, rules
 from trueup.errors import ConfigError
 from trueup.types.codes import ChecklistCode as Code
 from trueup.types.finding import Stage
@@ -27,7 +27,7 @@ _SHARE = re.compile(r"([\d.]+ )?(.*)", re.DOTALL)
 """the share of a mixture, and the path"""
 
 
-class Status(Enum):
+class DemandStatus(Enum):
     """What became of one demand."""
 
     DIFFERENT = "different"
@@ -43,11 +43,11 @@ class Status(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class DemandSide:
     """One side of a row; ``value`` is None where the side says nothing."""
 
     value: object = None
-    origin: Origin | None = None
+    origin: ValueOrigin | None = None
     keys: tuple[str, ...] = ()
     places: tuple[str, ...] = ()
     says: str = ""
@@ -55,16 +55,16 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class DemandRow:
     """One demand and its outcome. ``reference`` is None in a check of one side."""
 
     key: str
     section: str
     about: str
-    status: Status
+    status: DemandStatus
     severity: Severity
-    target: Cell
-    reference: Cell | None
+    target: DemandSide
+    reference: DemandSide | None
     reason: Reason | None = None
     why: str = ""
     advice: str = ""
@@ -76,10 +76,10 @@ class Row:
     @property
     def matters(self) -> bool:
         """Whether it is a difference that can change the numbers."""
-        return self.status is Status.DIFFERENT and self.severity != "note"
+        return self.status is DemandStatus.DIFFERENT and self.severity != "note"
 
 
-def judged(target: Configuration, reference: Configuration | None) -> list[Row]:
+def judged(target: Configuration, reference: Configuration | None) -> list[DemandRow]:
     """Every row, in the order of the sections. A field no side speaks of has none."""
     return [
         row
@@ -89,17 +89,23 @@ def judged(target: Configuration, reference: Configuration | None) -> list[Row]:
     ]
 
 
-def _rows(rule: Rule, section: str, target: Configuration, reference: Configuration | None) -> Iterator[Row]:
+def _rows(
+    rule: Demand, section: str, target: Configuration, reference: Configuration | None
+) -> Iterator[DemandRow]:
     sides = [target] if reference is None else [target, reference]
     if rule.by_hand:
         yield _row(
-            rule, section, Status.BY_HAND, reason=reason(Code.BY_HAND, says=rule.by_hand), advice=rule.command
+            rule,
+            section,
+            DemandStatus.BY_HAND,
+            reason=reason(Code.BY_HAND, says=rule.by_hand),
+            advice=rule.command,
         )
     elif not any(applies(rule.when, side) for side in sides):
         return
     elif rule.field:
         if reference is None:
-            yield from _alone(rule, section, target)
+            yield from _one_side(rule, section, target)
         else:
             yield from _compared(rule, section, target, reference)
     else:
@@ -120,8 +126,8 @@ def holds(condition: str, scope: Configuration) -> bool | None:
 
 
 def _conditions(
-    rule: Rule, section: str, target: Configuration, reference: Configuration | None
-) -> Iterator[Row]:
+    rule: Demand, section: str, target: Configuration, reference: Configuration | None
+) -> Iterator[DemandRow]:
     sides = {"target": target} if reference is None else {"target": target, "reference": reference}
     broken = [
         name for name, side in sides.items() if applies(rule.when, side) and holds(rule.each, side) is False
@@ -133,11 +139,11 @@ def _conditions(
         name: ", ".join(f"{n} {side.values[n].value}" for n in names if n in side.values)
         for name, side in sides.items()
     }
-    cells = {name: Cell(value=words[name]) if name in broken else Cell() for name in sides}
+    cells = {name: DemandSide(value=words[name]) if name in broken else DemandSide() for name in sides}
     yield _row(
         rule,
         section,
-        Status.BROKEN,
+        DemandStatus.BROKEN,
         target=cells["target"],
         reference=cells.get("reference"),
         reason=reason(Code.BROKEN, sides=broken if reference is not None else (), says=rule.says),
@@ -145,19 +151,19 @@ def _conditions(
     )
 
 
-def _alone(rule: Rule, section: str, side: Configuration) -> Iterator[Row]:
+def _one_side(rule: Demand, section: str, side: Configuration) -> Iterator[DemandRow]:
     """One side against the recommendation."""
     value = side.values.get(rule.field)
     if value is None:
         if rule.field in side.unreadable:
             cell = cell_of(rule, side)
             why = reason(Code.UNREADABLE, side="", why=side.unreadable[rule.field])
-            yield _row(rule, section, Status.NOT_COMPARABLE, target=cell, reason=why)
+            yield _row(rule, section, DemandStatus.NOT_COMPARABLE, target=cell, reason=why)
         elif fixed := side.not_configurable(rule.field):
             yield _row(
                 rule,
                 section,
-                Status.NOT_CONFIGURABLE,
+                DemandStatus.NOT_CONFIGURABLE,
                 target=cell_of(rule, side),
                 reason=reason(Code.NOT_CONFIGURABLE, side="", why=fixed),
                 advice=_verify(rule),
@@ -165,23 +171,25 @@ def _alone(rule: Rule, section: str, side: Configuration) -> Iterator[Row]:
         return
     met = holds(rule.recommended, side) if rule.recommended else None
     status = (
-        Status.BROKEN
+        DemandStatus.BROKEN
         if met is False
-        else Status.DEFAULT
-        if value.origin is Origin.DEFAULT
-        else Status.ALIGNED
+        else DemandStatus.DEFAULT
+        if value.origin is ValueOrigin.DEFAULT
+        else DemandStatus.ALIGNED
     )
     yield _row(
         rule,
         section,
         status,
         target=cell_of(rule, side),
-        reason=_default("", value) if value.origin is Origin.DEFAULT else None,
+        reason=_default("", value) if value.origin is ValueOrigin.DEFAULT else None,
         advice=rule.advice if met is False else "",
     )
 
 
-def _compared(rule: Rule, section: str, target: Configuration, reference: Configuration) -> Iterator[Row]:
+def _compared(
+    rule: Demand, section: str, target: Configuration, reference: Configuration
+) -> Iterator[DemandRow]:
     values = target.values.get(rule.field), reference.values.get(rule.field)
     cells = cell_of(rule, target), cell_of(rule, reference)
     unreadable = [
@@ -191,7 +199,7 @@ def _compared(rule: Rule, section: str, target: Configuration, reference: Config
     ]
     severity = _severity(rule, target, reference)
     if unreadable:
-        yield _row(rule, section, Status.NOT_COMPARABLE, severity, *cells, reason=_joined(unreadable))
+        yield _row(rule, section, DemandStatus.NOT_COMPARABLE, severity, *cells, reason=_joined(unreadable))
         return
     if suspect := _suspect(rule, section, severity, target, reference):
         yield suspect
@@ -206,9 +214,11 @@ def _compared(rule: Rule, section: str, target: Configuration, reference: Config
     defaults = [
         _default(name, v)
         for name, v in (("target", values[0]), ("reference", values[1]))
-        if v.origin is Origin.DEFAULT
+        if v.origin is ValueOrigin.DEFAULT
     ]
-    status = Status.DIFFERENT if not equal else Status.DEFAULT if defaults else Status.ALIGNED
+    status = (
+        DemandStatus.DIFFERENT if not equal else DemandStatus.DEFAULT if defaults else DemandStatus.ALIGNED
+    )
     why = _joined(defaults)
     if equal and not same(values[0].value, values[1].value):
         why = reason(Code.SAME_EFFECT, *defaults)
@@ -218,8 +228,8 @@ def _compared(rule: Rule, section: str, target: Configuration, reference: Config
 
 
 def _suspect(
-    rule: Rule, section: str, severity: Severity, target: Configuration, reference: Configuration
-) -> Row | None:
+    rule: Demand, section: str, severity: Severity, target: Configuration, reference: Configuration
+) -> DemandRow | None:
     """Two values of which one or both only follow from other settings, in the code of their framework."""
     sides = {"target": target, "reference": reference}
     followed = {name: side.followed(rule.field) for name, side in sides.items()}
@@ -229,7 +239,7 @@ def _suspect(
     for name, value in followed.items():
         if value is not None:
             says = sides[name].not_configurable(rule.field) or ""
-            cells[name] = Cell(value=value, origin=Origin.FIXED, says=says)
+            cells[name] = DemandSide(value=value, origin=ValueOrigin.FIXED, says=says)
     left, right = (cells[name].value for name in sides)
     if left is None or right is None or same(left, right):
         return None
@@ -241,7 +251,7 @@ def _suspect(
     return _row(
         rule,
         section,
-        Status.SUSPECT,
+        DemandStatus.SUSPECT,
         severity,
         cells["target"],
         cells["reference"],
@@ -280,8 +290,8 @@ def _file_names(value: object) -> list[str]:
 
 
 def _one_sided(
-    rule: Rule, section: str, severity: Severity, target: Configuration, reference: Configuration
-) -> Row:
+    rule: Demand, section: str, severity: Severity, target: Configuration, reference: Configuration
+) -> DemandRow:
     """A field one side says nothing of: it cannot, or it did not."""
     silent, name = (target, "target") if rule.field not in target.values else (reference, "reference")
     cells = cell_of(rule, target), cell_of(rule, reference)
@@ -290,7 +300,7 @@ def _one_sided(
         return _row(
             rule,
             section,
-            Status.NOT_CONFIGURABLE,
+            DemandStatus.NOT_CONFIGURABLE,
             severity,
             *cells,
             reason=reason(Code.NOT_CONFIGURABLE, side=name, why=fixed),
@@ -299,7 +309,7 @@ def _one_sided(
     return _row(
         rule,
         section,
-        Status.NOT_SET,
+        DemandStatus.NOT_SET,
         severity,
         *cells,
         reason=reason(Code.NOT_SET, side=name),
@@ -307,7 +317,7 @@ def _one_sided(
     )
 
 
-def _effective(rule: Rule, side: Configuration, value: Value) -> object:
+def _effective(rule: Demand, side: Configuration, value: CanonicalValue) -> object:
     if not rule.compare:
         return value.value
     try:
@@ -316,7 +326,7 @@ def _effective(rule: Rule, side: Configuration, value: Value) -> object:
         return value.value
 
 
-def _severity(rule: Rule, target: Configuration, reference: Configuration) -> Severity:
+def _severity(rule: Demand, target: Configuration, reference: Configuration) -> Severity:
     frameworks = [
         side.values["framework"].value for side in (target, reference) if "framework" in side.values
     ]
@@ -324,28 +334,28 @@ def _severity(rule: Rule, target: Configuration, reference: Configuration) -> Se
     return rule.across if crossing and rule.across else rule.severity
 
 
-def _not_met(rule: Rule, target: Configuration, reference: Configuration) -> str:
+def _not_met(rule: Demand, target: Configuration, reference: Configuration) -> str:
     if not rule.recommended:
         return ""
     sides = [side for side in (target, reference) if rule.field in side.values and applies(rule.when, side)]
     return rule.advice if any(holds(rule.recommended, side) is False for side in sides) else ""
 
 
-def _verify(rule: Rule) -> str:
+def _verify(rule: Demand) -> str:
     return f"{rule.verify} in the precision table of trueup compare" if rule.verify else ""
 
 
-def _default(side: str, value: Value) -> Reason:
+def _default(side: str, value: CanonicalValue) -> Reason:
     return reason(Code.DEFAULT, side=side, of=value.says)
 
 
-def cell_of(rule: Rule, side: Configuration) -> Cell:
+def cell_of(rule: Demand, side: Configuration) -> DemandSide:
     """The field's value on one side, with where it comes from."""
     value = side.values.get(rule.field)
     how = side.how_to_set(rule.field)
     if value is None:
-        return Cell(set_with=how)
-    return Cell(
+        return DemandSide(set_with=how)
+    return DemandSide(
         value=value.value,
         origin=value.origin,
         keys=tuple(s.key for s in value.settings),
@@ -356,24 +366,24 @@ def cell_of(rule: Rule, side: Configuration) -> Cell:
 
 
 def _row(
-    rule: Rule,
+    rule: Demand,
     section: str,
-    status: Status,
+    status: DemandStatus,
     severity: Severity | None = None,
-    target: Cell | None = None,
-    reference: Cell | None = None,
+    target: DemandSide | None = None,
+    reference: DemandSide | None = None,
     *,
     reason: Reason | None = None,
     advice: str = "",
-) -> Row:
+) -> DemandRow:
     about = fields().spec(rule.field).about if rule.field else rule.key.replace("_", " ")
-    return Row(
+    return DemandRow(
         key=rule.key,
         section=section,
         about=about,
         status=status,
         severity=severity or rule.severity,
-        target=target or Cell(),
+        target=target or DemandSide(),
         reference=reference,
         reason=reason,
         why=rule.why,

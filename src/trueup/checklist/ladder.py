@@ -7,9 +7,9 @@ from collections.abc import Container, Sequence
 from pathlib import Path
 
 from trueup.checklist.configuration import Configuration, configured
-from trueup.checklist.dialect import Origin, dialects, writes
+from trueup.checklist.dialect import ValueOrigin, dialects, writes
 from trueup.checklist.prepare import (
-    Change,
+    FieldChange,
     Reduced,
     Rung,
     deterministic_names,
@@ -20,7 +20,7 @@ from trueup.checklist.prepare import (
     write_rung,
 )
 from trueup.checklist.readers import read_side
-from trueup.checklist.settings import Document
+from trueup.checklist.settings import SettingsDocument
 from trueup.checklist.writing import writable
 
 _BATCH = frozenset({"data_parallel", "global_batch_size", "gradient_accumulation", "batch_rampup"})
@@ -54,7 +54,7 @@ _STEPS = ("train_steps", "decay_steps", "warmup_steps")
 _SHARED = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 
 
-def expanded(documents: Sequence[Document], output: Path, *, also: Container[str] = ()) -> Reduced:
+def expanded(documents: Sequence[SettingsDocument], output: Path, *, also: Container[str] = ()) -> Reduced:
     """Write every rung into a numbered folder of ``output``: first the reduced one, last the whole job.
 
     A rung that changes nothing is left out, unless ``also`` names it: the other side may have it.
@@ -83,7 +83,7 @@ def expanded(documents: Sequence[Document], output: Path, *, also: Container[str
     )
 
 
-def rung_names(documents: Sequence[Document]) -> frozenset[str]:
+def rung_names(documents: Sequence[SettingsDocument]) -> frozenset[str]:
     """The rungs that change something on this side.
 
     Raises:
@@ -95,14 +95,14 @@ def rung_names(documents: Sequence[Document]) -> frozenset[str]:
     return found | {_DATA_PARALLEL} if replicas is not None and replicas.whole > 1 else found
 
 
-def _added(gone: Sequence[Change]) -> tuple[str, ...]:
+def _added(gone: Sequence[FieldChange]) -> tuple[str, ...]:
     return tuple(f"{c.field}: {c.after} → {c.before}" for c in gone if c.before is not None)
 
 
 class _Ladder:
     """The rungs of one side, fitted to what is back on each."""
 
-    def __init__(self, documents: Sequence[Document], output: Path) -> None:
+    def __init__(self, documents: Sequence[SettingsDocument], output: Path) -> None:
         self.documents = documents
         self.output = output
         self.whole = configured(documents)
@@ -115,7 +115,7 @@ class _Ladder:
         found = self.whole.values.get("data_parallel")
         return max(1, found.whole) if found is not None else 1
 
-    def write(self, name: str, changes: Sequence[Change], adds: tuple[str, ...]) -> Rung:
+    def write(self, name: str, changes: Sequence[FieldChange], adds: tuple[str, ...]) -> Rung:
         """One rung: the changes that are left, and what follows from them."""
         folder = (
             self.output / f"{NUMBERS[name]:02d}_{name.replace(',', '').replace(' ', '_').replace('-', '_')}"
@@ -138,7 +138,7 @@ class _Ladder:
     def _read(self, rung: Rung) -> Configuration:
         return configured(read_side([str(path) for path in rung.files]))
 
-    def _set(self, field: str, value: object) -> list[Change]:
+    def _set(self, field: str, value: object) -> list[FieldChange]:
         """The changes that give a field its value, in every document that can."""
         found = (
             (i, writes(dialects()[d.dialect], d, field, value))
@@ -146,10 +146,12 @@ class _Ladder:
             if writable(d)
         )
         return [
-            Change(field=field, before=None, after=value, document=i, keys=keys) for i, keys in found if keys
+            FieldChange(field=field, before=None, after=value, document=i, keys=keys)
+            for i, keys in found
+            if keys
         ]
 
-    def _kept(self, rung: Rung, fields: Sequence[str]) -> list[Change]:
+    def _kept(self, rung: Rung, fields: Sequence[str]) -> list[FieldChange]:
         """Fields that must be as in the whole job, and are not: they follow from others that are not back.
 
         Microbatches may belong to a pipeline, and steps may be samples over the batch.
@@ -159,7 +161,7 @@ class _Ladder:
         moved = [
             field
             for field in known
-            if now[field].value != whole[field].value and now[field].origin is not Origin.DERIVED
+            if now[field].value != whole[field].value and now[field].origin is not ValueOrigin.DERIVED
         ]
         return [change for field in known if moved for change in self._set(field, whole[field].value)]
 
@@ -170,5 +172,5 @@ class _Ladder:
         found = now.get("data_parallel")
         if self.whole_batch:
             return shared * self.replicas
-        stated = found is not None and found.origin is not Origin.DERIVED
+        stated = found is not None and found.origin is not ValueOrigin.DERIVED
         return shared * (found.whole if stated and found is not None else 1)

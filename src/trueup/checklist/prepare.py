@@ -15,7 +15,7 @@ from trueup.checklist.fields import NotAValue, canonical, fields, same, yaml_of
 from trueup.checklist.judging import applies
 from trueup.checklist.readers import read_side
 from trueup.checklist.rules import rules
-from trueup.checklist.settings import Document, Setting, Undecided
+from trueup.checklist.settings import Setting, SettingsDocument, Undecided
 from trueup.checklist.writing import changed, file_name, writable, written
 from trueup.errors import ConfigError
 
@@ -27,7 +27,7 @@ not know"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class FieldChange:
     """One field brought to the value of a first reproduction."""
 
     field: str
@@ -52,7 +52,7 @@ class Reduced:
     """What was written, and what could not be."""
 
     rungs: tuple[Rung, ...]
-    changes: tuple[Change, ...]
+    changes: tuple[FieldChange, ...]
     environment: Path
     unreachable: tuple[str, ...]
     """fields that this dialect cannot set as wanted: sentences"""
@@ -72,7 +72,7 @@ class Reduced:
         }
 
 
-def prepared(documents: Sequence[Document], output: Path) -> Reduced:
+def prepared(documents: Sequence[SettingsDocument], output: Path) -> Reduced:
     """Write the reduced configuration and its environment into ``output``.
 
     Two layers, constant learning rate, no warmup, no dropout, Adam's eps 1e-8, every other randomness and
@@ -93,7 +93,7 @@ def prepared(documents: Sequence[Document], output: Path) -> Reduced:
     )
 
 
-def reduction(documents: Sequence[Document]) -> tuple[list[Change], dict[str, object]]:
+def reduction(documents: Sequence[SettingsDocument]) -> tuple[list[FieldChange], dict[str, object]]:
     """The changes to a first reproduction, and every field's wanted value.
 
     Raises:
@@ -105,7 +105,7 @@ def reduction(documents: Sequence[Document]) -> tuple[list[Change], dict[str, ob
             f"{names}: what is reduced must be a configuration or a command, not {documents[0].kind}"
         )
     side = configured(documents)
-    changes: list[Change] = []
+    changes: list[FieldChange] = []
     wanted: dict[str, object] = {}
     for rule in (rule for file in rules().values() for rule in file if rule.reproduce):
         value = side.values.get(rule.field)
@@ -120,7 +120,7 @@ def reduction(documents: Sequence[Document]) -> tuple[list[Change], dict[str, ob
     return changes, wanted
 
 
-def _is_stated(field: str, after: object, documents: Sequence[Document]) -> bool:
+def _is_stated(field: str, after: object, documents: Sequence[SettingsDocument]) -> bool:
     """Whether a field without a value is to be written: always, or as the side has a key of it that changes.
 
     A warmup as a share of steps that only the data set tells is such a field.
@@ -139,19 +139,21 @@ def _wanted(expression: str, field: str, side: Configuration) -> object:
         return None
 
 
-def _change(field: str, side: Configuration, wanted: object, index: int, document: Document) -> Change | None:
+def _change(
+    field: str, side: Configuration, wanted: object, index: int, document: SettingsDocument
+) -> FieldChange | None:
     keys = writes(dialects()[document.dialect], document, field, wanted)
     value = side.values.get(field)
     if not keys:
         return None
-    return Change(
+    return FieldChange(
         field=field, before=None if value is None else value.value, after=wanted, document=index, keys=keys
     )
 
 
 def _where_it_is_set(
-    made: list[Change], side: Configuration, field: str, documents: Sequence[Document]
-) -> list[Change]:
+    made: list[FieldChange], side: Configuration, field: str, documents: Sequence[SettingsDocument]
+) -> list[FieldChange]:
     """In the documents that set the field; where none does, in the first that can."""
     value = side.values.get(field)
     places = {setting.place for setting in value.settings} if value is not None else set()
@@ -168,7 +170,7 @@ def _where_it_is_set(
     return setting or made[:1]
 
 
-def on_devices(number: int, documents: Sequence[Document]) -> list[Change]:
+def on_devices(number: int, documents: Sequence[SettingsDocument]) -> list[FieldChange]:
     """What a framework is told so that it starts on so many devices, where it has a word for that."""
     found = (
         (at, writes(dialects()[d.dialect], d, _DEVICES, number))
@@ -176,7 +178,7 @@ def on_devices(number: int, documents: Sequence[Document]) -> list[Change]:
         if writable(d) and "1" in dialects()[d.dialect].write.get(_DEVICES, {})
     )
     return [
-        Change(field=_DEVICES, before=None, after=number, document=at, keys=keys)
+        FieldChange(field=_DEVICES, before=None, after=number, document=at, keys=keys)
         for at, keys in found
         if keys
     ]
@@ -184,8 +186,8 @@ def on_devices(number: int, documents: Sequence[Document]) -> list[Change]:
 
 def write_rung(
     name: str,
-    documents: Sequence[Document],
-    changes: Iterable[Change],
+    documents: Sequence[SettingsDocument],
+    changes: Iterable[FieldChange],
     folder: Path,
     *,
     adds: tuple[str, ...],
@@ -215,7 +217,9 @@ def write_rung(
     return Rung(name=name, files=tuple(files), adds=adds)
 
 
-def not_reached(documents: Sequence[Document], wanted: Mapping[str, object], rung: Rung) -> tuple[str, ...]:
+def not_reached(
+    documents: Sequence[SettingsDocument], wanted: Mapping[str, object], rung: Rung
+) -> tuple[str, ...]:
     """Fields that, read back from what was written, are not as wanted: what is left to do by hand."""
     kept = [document for document in documents if not writable(document)]
     again = configured([*read_side([str(path) for path in rung.files]), *kept]).values
@@ -227,7 +231,7 @@ def not_reached(documents: Sequence[Document], wanted: Mapping[str, object], run
     )
 
 
-def write_environment(documents: Sequence[Document], output: Path) -> Path:
+def write_environment(documents: Sequence[SettingsDocument], output: Path) -> Path:
     """Write the variables of a deterministic run, and all others of the side, as lines to source."""
     groups, names = _groups(documents), deterministic_names(documents)
     own = {
@@ -250,12 +254,12 @@ def write_environment(documents: Sequence[Document], output: Path) -> Path:
     return path
 
 
-def deterministic_names(documents: Sequence[Document]) -> frozenset[str]:
+def deterministic_names(documents: Sequence[SettingsDocument]) -> frozenset[str]:
     """The variables environment.sh sets for a deterministic run of this side."""
     return frozenset(line["name"] for group in _groups(documents) for line in _content()[group])
 
 
-def _groups(documents: Sequence[Document]) -> list[str]:
+def _groups(documents: Sequence[SettingsDocument]) -> list[str]:
     side = configured(documents)
     framework, device = side.values.get("framework"), side.values.get("device")
     mindspore = framework is not None and framework.value == "mindspore"

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from trueup.checklist.configuration import Configuration
-from trueup.checklist.dialect import Origin
+from trueup.checklist.dialect import ValueOrigin
 from trueup.checklist.expression import Unset, parsed
 from trueup.checklist.fields import NotAValue, canonical, fields
-from trueup.checklist.judging import Cell, Row, Status, cell_of, holds
-from trueup.checklist.rules import Rule, Severity, rules
+from trueup.checklist.judging import DemandRow, DemandSide, DemandStatus, cell_of, holds
+from trueup.checklist.rules import Demand, Severity, rules
 from trueup.checklist.versions import VersionVerdict
 from trueup.checklist.writing import setting_words
 from trueup.errors import ConfigError
@@ -37,8 +37,8 @@ class Unmet:
     severity: Severity
     sides: tuple[str, ...]
     """``target``, ``reference`` or both; of one value on both sides that is not there, both"""
-    target: Cell | None
-    reference: Cell | None
+    target: DemandSide | None
+    reference: DemandSide | None
     """None where the side says nothing of it, or there is one side only"""
     wanted: Reason
     """what is recommended"""
@@ -58,7 +58,7 @@ class Unmet:
 
 
 def recommendations(
-    rows: Iterable[Row],
+    rows: Iterable[DemandRow],
     target: Configuration,
     reference: Configuration | None,
     versions: Mapping[str, VersionVerdict],
@@ -77,15 +77,15 @@ def recommendations(
     return (*found, *_of_versions(versions))
 
 
-def _of_row(row: Row, rule: Rule, sides: Mapping[str, Configuration]) -> Iterator[Unmet]:
+def _of_row(row: DemandRow, rule: Demand, sides: Mapping[str, Configuration]) -> Iterator[Unmet]:
     if rule.each:
-        if row.status is Status.BROKEN:
+        if row.status is DemandStatus.BROKEN:
             yield _of_condition(row, rule)
         return
     broken = tuple(name for name, side in sides.items() if _breaks(rule, side))
     if broken:
         yield _of_field(row, rule, sides, broken)
-    elif rule.consistent and row.status is Status.DIFFERENT and row.severity == "note":
+    elif rule.consistent and row.status is DemandStatus.DIFFERENT and row.severity == "note":
         yield replace(
             _of_field(row, rule, sides, tuple(sides)),
             wanted=reason(Code.SAME_ON_BOTH),
@@ -95,7 +95,7 @@ def _of_row(row: Row, rule: Rule, sides: Mapping[str, Configuration]) -> Iterato
         )
 
 
-def _breaks(rule: Rule, side: Configuration) -> bool:
+def _breaks(rule: Demand, side: Configuration) -> bool:
     """Whether the side states a value, or leaves it to a default, that is not the recommended one."""
     if not rule.recommended or rule.field not in side.values:
         return False
@@ -103,7 +103,9 @@ def _breaks(rule: Rule, side: Configuration) -> bool:
     return applies and holds(rule.recommended, side) is False
 
 
-def _of_field(row: Row, rule: Rule, sides: Mapping[str, Configuration], broken: tuple[str, ...]) -> Unmet:
+def _of_field(
+    row: DemandRow, rule: Demand, sides: Mapping[str, Configuration], broken: tuple[str, ...]
+) -> Unmet:
     cells = {name: cell_of(rule, side) for name, side in sides.items() if rule.field in side.values}
     wanted = {name: _wanted(rule, sides[name]) for name in broken}
     known = [w for w in wanted.values() if w is not None]
@@ -128,7 +130,7 @@ def _of_field(row: Row, rule: Rule, sides: Mapping[str, Configuration], broken: 
     )
 
 
-def _wanted_value(value: object, rule: Rule) -> Reason:
+def _wanted_value(value: object, rule: Demand) -> Reason:
     if isinstance(value, bool):
         return reason(Code.WANTED_ON if value else Code.WANTED_OFF)
     if isinstance(value, (int, float, str)):
@@ -136,12 +138,12 @@ def _wanted_value(value: object, rule: Rule) -> Reason:
     return reason(Code.WANTED_WORDS, words=rule.advice)
 
 
-def _defaults(cells: Mapping[str, Cell]) -> Reason | None:
+def _defaults(cells: Mapping[str, DemandSide]) -> Reason | None:
     """Which of the values a framework takes because nobody set them."""
     found = [
         reason(Code.DEFAULT, side=name if len(cells) > 1 else "", of=cell.says)
         for name, cell in cells.items()
-        if cell.origin is Origin.DEFAULT
+        if cell.origin is ValueOrigin.DEFAULT
     ]
     return _joined(found)
 
@@ -151,7 +153,7 @@ def _joined(found: Iterable[Reason]) -> Reason | None:
     return reason(Code.SIDES, *each) if len(each) > 1 else next(iter(each), None)
 
 
-def _of_condition(row: Row, rule: Rule) -> Unmet:
+def _of_condition(row: DemandRow, rule: Demand) -> Unmet:
     cells = {"target": row.target, "reference": row.reference}
     stated = {name: cell for name, cell in cells.items() if cell is not None and cell.value is not None}
     return Unmet(
@@ -174,7 +176,7 @@ def _of_versions(versions: Mapping[str, VersionVerdict]) -> Iterator[Unmet]:
     wrong = {name: verdict for name, verdict in versions.items() if verdict.together is False}
     if not wrong:
         return
-    cells = {name: Cell(value=verdict.stated) for name, verdict in wrong.items()}
+    cells = {name: DemandSide(value=verdict.stated) for name, verdict in wrong.items()}
     yield Unmet(
         key=VERSIONS,
         section=_ENVIRONMENT,
@@ -191,7 +193,7 @@ def _of_versions(versions: Mapping[str, VersionVerdict]) -> Iterator[Unmet]:
     )
 
 
-def _wanted(rule: Rule, side: Configuration) -> object:
+def _wanted(rule: Demand, side: Configuration) -> object:
     """The recommended value on a side: the rule's own, or what its recommendation compares with."""
     text = rule.value or (_compared_with(rule.recommended) if rule.recommended else "")
     if not text:

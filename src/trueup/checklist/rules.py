@@ -18,7 +18,7 @@ Severity = Literal["error", "warning", "note"]
 SECTIONS = ("structure", "moe", "optimizer", "weights", "precision", "parallel", "data", "rl", "environment")
 
 
-class Rule(BaseModel):
+class Demand(BaseModel):
     """One demand: that a field agree, that a condition hold, or a thing only a person can look at.
 
     Exactly one of ``field``, ``each`` and ``by_hand`` is given; a rule without ``field`` has a ``name``.
@@ -77,7 +77,7 @@ class Rule(BaseModel):
         return str(value)
 
     @model_validator(mode="after")
-    def _whole(self) -> Rule:
+    def _whole(self) -> Demand:
         kinds = [kind for kind in (self.field, self.each, self.by_hand) if kind]
         if len(kinds) != 1 or not (self.name or self.field):
             raise ValueError("expected one of `field`, `each`, `by_hand`, and a `name` without `field`")
@@ -105,17 +105,17 @@ class RuleFile(BaseModel):
     """condition on one side under which the section's field rules apply"""
     acts: tuple[Stage, ...] = ()
     """where the section's rules act that do not say otherwise"""
-    rules: tuple[Rule, ...]
+    rules: tuple[Demand, ...]
 
 
 @lru_cache(maxsize=1)
-def rules() -> dict[str, tuple[Rule, ...]]:
+def rules() -> dict[str, tuple[Demand, ...]]:
     """Every rule, by section in the order of a report.
 
     Raises:
         ConfigError: a file was edited into another form, or a field has no rule.
     """
-    found: dict[str, tuple[Rule, ...]] = {}
+    found: dict[str, tuple[Demand, ...]] = {}
     for section in SECTIONS:
         source = files("trueup.checklist") / "rules" / f"{section}.yaml"
         try:
@@ -126,7 +126,7 @@ def rules() -> dict[str, tuple[Rule, ...]]:
     return found
 
 
-def _limited(rule: Rule, file: RuleFile) -> Rule:
+def _limited(rule: Demand, file: RuleFile) -> Demand:
     """The rule under its section's condition, and with what the section says for all of its rules."""
     changed: dict[str, object] = {} if rule.acts else {"acts": file.acts}
     if file.when and not rule.always and not rule.by_hand:

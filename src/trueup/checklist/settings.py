@@ -30,7 +30,7 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Document:
+class SettingsDocument:
     """One file (or command line, or folder) of one dialect.
 
     ``data`` is the nested form a writer needs; ``settings`` the flat one the dialect's expressions read.

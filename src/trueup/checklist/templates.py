@@ -9,7 +9,7 @@ from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from trueup.checklist.configuration import Configuration
-from trueup.checklist.judging import Cell
+from trueup.checklist.judging import DemandSide
 from trueup.checklist.recommendations import Unmet
 from trueup.types.codes import ChecklistCode as Code
 from trueup.types.reason import reason
@@ -88,7 +88,7 @@ def judge_inference(training: Configuration, inference: Configuration) -> Unmet 
     if same_template(own.value, other.value) is not False:
         return None
     cells = [
-        Cell(
+        DemandSide(
             value=value.value,
             origin=value.origin,
             keys=tuple(s.key for s in value.settings),

@@ -28,7 +28,7 @@ class VersionVerdict:
     """the versions, by name"""
 
 
-class Table(TypedDict):
+class VersionTable(TypedDict):
     """``versions.yaml``."""
 
     as_of: str
@@ -36,9 +36,9 @@ class Table(TypedDict):
     """versions that belong together, by name"""
 
 
-def table() -> Table:
+def table() -> VersionTable:
     """The dated table."""
-    return cast(Table, yaml_of("versions.yaml"))
+    return cast(VersionTable, yaml_of("versions.yaml"))
 
 
 def versions_of(side: Configuration) -> dict[str, str]:
@@ -51,17 +51,17 @@ def judge_versions(stated: dict[str, str]) -> VersionVerdict | None:
     if len(stated) < 2:
         return None
     content = table()
-    said = ", ".join(f"{name} {version}" for name, version in stated.items())
+    listed = ", ".join(f"{name} {version}" for name, version in stated.items())
     facts = {"names": tuple(stated), "versions": tuple(stated.values()), "as_of": str(content["as_of"])}
     rows = content["sets"]
     if any(all(_alike(row[name], version) for name, version in stated.items()) for row in rows):
-        return VersionVerdict(together=True, sentence=reason(Code.ONE_SET, **facts), stated=said)
+        return VersionVerdict(together=True, sentence=reason(Code.ONE_SET, **facts), stated=listed)
     held = [row for row in rows if any(_alike(row[name], version) for name, version in stated.items())]
     known = all(any(_alike(row[name], version) for row in rows) for name, version in stated.items())
     if not known:
-        return VersionVerdict(together=None, sentence=reason(Code.UNKNOWN_VERSIONS, **facts), stated=said)
+        return VersionVerdict(together=None, sentence=reason(Code.UNKNOWN_VERSIONS, **facts), stated=listed)
     sets = [", ".join(f"{name} {row[name]}" for name in _FIELDS) for row in held[:2]]
-    return VersionVerdict(together=False, sentence=reason(Code.NO_SET, **facts, sets=sets), stated=said)
+    return VersionVerdict(together=False, sentence=reason(Code.NO_SET, **facts, sets=sets), stated=listed)
 
 
 def _alike(left: object, right: object) -> bool:

@@ -12,7 +12,7 @@ from trueup.checklist.configuration import Configuration
 from trueup.checklist.dialect import Dialect, dialects, elements, translated, writes
 from trueup.checklist.readers.command_line import LAUNCHER
 from trueup.checklist.readers.shell_words import quoted
-from trueup.checklist.settings import Document
+from trueup.checklist.settings import SettingsDocument
 from trueup.errors import ConfigError
 
 _STARTERS = {"mindspore": ("msrun", "worker_num")}
@@ -30,12 +30,12 @@ _SUFFIX = {"yaml": ".yaml", "json": ".json", "toml": ".toml"}
 _WRITABLE = frozenset({"yaml", "json", "toml", "shell", "log", "checkpoint"})
 
 
-def writable(document: Document) -> bool:
+def writable(document: SettingsDocument) -> bool:
     """Whether the document's kind can be written at all."""
     return document.kind in _WRITABLE
 
 
-def file_name(document: Document) -> str:
+def file_name(document: SettingsDocument) -> str:
     """A name for it: its own, or launch.sh for a command line, a log or a checkpoint."""
     if document.kind not in _SUFFIX:
         stem = Path(document.path).stem if document.path.endswith(".sh") else "launch"
@@ -44,7 +44,7 @@ def file_name(document: Document) -> str:
     return own.name if own.suffix else own.name + _SUFFIX[document.kind]
 
 
-def changed(document: Document, keys: Mapping[str, object]) -> dict[str, object]:
+def changed(document: SettingsDocument, keys: Mapping[str, object]) -> dict[str, object]:
     """The document's data with keys set; None takes a key away, ``betas[1]`` sets one element."""
     data: dict[str, object] = copy.deepcopy(dict(document.data))
     for key, value in keys.items():
@@ -77,7 +77,7 @@ def setting_words(side: Configuration, field: str, value: object) -> str:
     return found[0] if found else side.how_to_set(field)
 
 
-def _in_form(key: str, value: object, document: Document) -> str:
+def _in_form(key: str, value: object, document: SettingsDocument) -> str:
     if document.kind in ("shell", "log", "checkpoint"):
         dialect = dialects()[document.dialect]
         flag = "" if value is None else _flag(key, value, dialect, document)
@@ -96,7 +96,7 @@ def _in_form(key: str, value: object, document: Document) -> str:
     return f"{key} = {_toml_value(value)}" if document.kind == "toml" else f"{key}: {shown}"
 
 
-def _place(data: dict[str, object], name: str, document: Document) -> tuple[dict[str, object], str]:
+def _place(data: dict[str, object], name: str, document: SettingsDocument) -> tuple[dict[str, object], str]:
     """The mapping a dotted key lies in, made where missing; Megatron's keys are found wherever they lie."""
     if name in data or document.kind in ("shell", "log", "checkpoint"):
         return data, name
@@ -122,7 +122,11 @@ def _holding(data: dict[str, object], leaf: str) -> tuple[dict[str, object], str
 
 
 def written(
-    document: Document, data: Mapping[str, object], *, remarks: list[str], without: Container[str] = ()
+    document: SettingsDocument,
+    data: Mapping[str, object],
+    *,
+    remarks: list[str],
+    without: Container[str] = (),
 ) -> str:
     """The text of the changed document; ``remarks`` head it where its form has remarks.
 
@@ -146,7 +150,7 @@ def written(
     raise ConfigError(f"{document.path}: {document.kind} cannot be written")
 
 
-def _environment(document: Document, without: Container[str]) -> str:
+def _environment(document: SettingsDocument, without: Container[str]) -> str:
     lines = [*document.setup]
     for name, value in document.exports.items():
         if name not in without:
@@ -171,7 +175,7 @@ def _toml_value(value: object) -> str:
     return repr(value) if isinstance(value, (int, float)) else json.dumps(str(value), ensure_ascii=False)
 
 
-def _launch(document: Document, data: Mapping[str, object]) -> str:
+def _launch(document: SettingsDocument, data: Mapping[str, object]) -> str:
     """One command, one flag a line. Of a log or a checkpoint only what the checklist knows is repeated."""
     dialect = dialects()[document.dialect]
     keys = [key for key in data if key not in _INNER]
@@ -191,7 +195,7 @@ def _launch(document: Document, data: Mapping[str, object]) -> str:
     return " \\\n    ".join([f"{starter} {launcher} {script}".replace("  ", " "), *lines]) + "\n"
 
 
-def _hydra_word(key: str, value: object, dialect: Dialect, document: Document) -> str:
+def _hydra_word(key: str, value: object, dialect: Dialect, document: SettingsDocument) -> str:
     """``key=value``; of an element the whole list."""
     name, index = elements(key)
     if index is not None:
@@ -204,7 +208,7 @@ def _hydra_word(key: str, value: object, dialect: Dialect, document: Document) -
     return quoted(f"{name}={value}")
 
 
-def _flag(key: str, value: object, dialect: Dialect, document: Document) -> str:
+def _flag(key: str, value: object, dialect: Dialect, document: SettingsDocument) -> str:
     if document.dialect == "verl":
         return "" if value is None else _hydra_word(key, value, dialect, document)
     on_by_default = str(dialect.defaults.get(key)) == "True"

@@ -84,7 +84,7 @@ def command(options: AcceptOptions, printed: Printed) -> int:
 
     Exit status: 0 if the target is accepted, 1 if it is refused, 2 if that is not decided.
     """
-    from trueup.accepting.procedure import Given, accept
+    from trueup.accepting.procedure import AcceptanceInputs, accept
     from trueup.capture.launch.folder import make_writable
     from trueup.reporting.signoff import write_reports
 
@@ -92,7 +92,7 @@ def command(options: AcceptOptions, printed: Printed) -> int:
         raise ConfigError(f"REFERENCE is missing: trueup accept {options.target} REFERENCE -o OUT")
     if options.replay is not None and options.target is None:
         raise ConfigError("--replay needs two traces: trueup accept TARGET REFERENCE --replay COMMAND -o OUT")
-    given = Given(
+    given = AcceptanceInputs(
         target=options.target,
         reference=options.reference,
         configs=options.config,

@@ -10,7 +10,7 @@ from trueup.capture.options import CaptureOptions
 from trueup.cli.printing import notes, stdout_to_stderr, table_width, warning_line
 from trueup.cli.shared import Command, Quiet
 from trueup.monitoring.settings import PANEL, MonitorSettings
-from trueup.types.option import Given, Option
+from trueup.types.option import GivenOptions, Option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,9 @@ class CaptureCommand:
     quiet: Quiet = False
 
 
-def command(run: CaptureCommand, options: Given[CaptureOptions], monitor: Given[MonitorSettings]) -> int:
+def command(
+    run: CaptureCommand, options: GivenOptions[CaptureOptions], monitor: GivenOptions[MonitorSettings]
+) -> int:
     """Run a training command and keep its numbers; the script needs no edit.
 
     Exit status: the command's own, or 2 if nothing was captured.

@@ -14,7 +14,7 @@ from trueup.types.option import Option
 
 if TYPE_CHECKING:
     from trueup.checklist import Checklist
-    from trueup.checklist.settings import Document
+    from trueup.checklist.settings import SettingsDocument
 
 _HTML, _XLSX, _JSON = "checklist.html", "checklist.xlsx", "checklist.json"
 
@@ -164,8 +164,8 @@ def _write_reduced(options: CheckOptions, printed: Printed) -> int:
 
 def _write_both(
     options: CheckOptions,
-    target: Sequence[Document],
-    reference: Sequence[Document],
+    target: Sequence[SettingsDocument],
+    reference: Sequence[SettingsDocument],
     output: Path,
     printed: Printed,
 ) -> int:

@@ -163,13 +163,13 @@ def _run_program(
             seed=options.seed,
             overwrite=options.overwrite or options.output is None,
         )
-        said: list[str] = []
+        messages: list[str] = []
         with stdout_to_stderr(active=printed.as_json):
             status = launch(
-                capture, options.words, say=said.append, stop_when_captured=not options.to_the_end
+                capture, options.words, say=messages.append, stop_when_captured=not options.to_the_end
             )
         if not (capture.output / "manifest.json").exists() or not Trace(capture.output).steps():
-            raise ConfigError(f"nothing to check: {said[0] if said else f'exit status {status}'}")
+            raise ConfigError(f"nothing to check: {messages[0] if messages else f'exit status {status}'}")
         failed = failed or status
         if status:
             warning_line(

@@ -9,16 +9,16 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from trueup.diagnosing.checks import CheckOutcome, Verdict
+from trueup.diagnosing.checks import CheckOutcome, CheckVerdict
 from trueup.reporting.formatting import count, plain, short_frame, short_site
 from trueup.types.reason import Reason
 from trueup.wording import command, text
 
 _GLYPHS = {
-    Verdict.PASSED: ("✓", "green"),
-    Verdict.FAILED: ("✗", "red"),
-    Verdict.UNDECIDED: ("?", "yellow"),
-    Verdict.NOTHING: ("–", "dim"),
+    CheckVerdict.PASSED: ("✓", "green"),
+    CheckVerdict.FAILED: ("✗", "red"),
+    CheckVerdict.UNDECIDED: ("?", "yellow"),
+    CheckVerdict.NOTHING: ("–", "dim"),
 }
 _MAX_PLACES = 3
 
@@ -42,30 +42,30 @@ def checklist(outcomes: Sequence[CheckOutcome], *, headline: str) -> RenderableT
 
 
 def _verdict(outcomes: Sequence[CheckOutcome]) -> Text:
-    number = {verdict: sum(o.verdict is verdict for o in outcomes) for verdict in Verdict}
+    number = {verdict: sum(o.verdict is verdict for o in outcomes) for verdict in CheckVerdict}
     failed, undecided, passed = (
-        number[v] for v in (Verdict.FAILED, Verdict.UNDECIDED, Verdict.PASSED)
+        number[v] for v in (CheckVerdict.FAILED, CheckVerdict.UNDECIDED, CheckVerdict.PASSED)
     )  # fmt: skip
     if failed:
-        glyph, sentence = Verdict.FAILED, f"{count(failed, 'check')} failed."
+        glyph, sentence = CheckVerdict.FAILED, f"{count(failed, 'check')} failed."
     elif undecided:
-        glyph, sentence = Verdict.UNDECIDED, f"{count(undecided, 'check')} could not be decided."
+        glyph, sentence = CheckVerdict.UNDECIDED, f"{count(undecided, 'check')} could not be decided."
     elif passed:
-        glyph, sentence = Verdict.PASSED, "Everything that could be checked is in order."
+        glyph, sentence = CheckVerdict.PASSED, "Everything that could be checked is in order."
     else:
-        glyph, sentence = Verdict.UNDECIDED, "There was nothing to check."
-    rest = [f"{number[v]} {v.value}" for v in Verdict if number[v]]
+        glyph, sentence = CheckVerdict.UNDECIDED, "There was nothing to check."
+    rest = [f"{number[v]} {v.value}" for v in CheckVerdict if number[v]]
     mark, colour = _GLYPHS[glyph]
     return Text.assemble((f" {mark} ", f"bold {colour}"), (sentence, "bold"), f"  {', '.join(rest)}")
 
 
 def _lines(outcome: CheckOutcome) -> list[RenderableType]:
     mark, colour = _GLYPHS[outcome.verdict]
-    nothing = outcome.verdict is Verdict.NOTHING
+    nothing = outcome.verdict is CheckVerdict.NOTHING
     title = Text.assemble((f"   {mark} ", f"bold {colour}"), (outcome.title, "dim" if nothing else "bold"))
     sentence = Text(short_site(plain(text(outcome.sentence))), style="dim" if nothing else "")
     lines: list[RenderableType] = [title, Padding(sentence, (0, 0, 0, 7))]
-    if outcome.verdict in (Verdict.FAILED, Verdict.UNDECIDED):
+    if outcome.verdict in (CheckVerdict.FAILED, CheckVerdict.UNDECIDED):
         lines += [Padding(_place_table(outcome), (0, 0, 0, 7))] if outcome.places else []
     lines += [Padding(Text(plain(text(note)), style="dim"), (0, 0, 0, 7)) for note in outcome.notes]
     if outcome.next and not nothing:

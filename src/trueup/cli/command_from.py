@@ -4,7 +4,8 @@ A verb is a function of option dataclasses that returns its exit status::
 
     def command(runs: TracePair, options: CompareOptions, printed: Printed) -> int: ...
 
-A parameter annotated ``Given[Options]`` gets only what a person gave, for options that a file or a preset
+A parameter annotated ``GivenOptions[Options]`` gets only what a person gave, for options that a file or a
+preset
 also sets.
 """
 
@@ -22,7 +23,7 @@ import typer
 
 from trueup.cli.places import unwritable
 from trueup.errors import ConfigError
-from trueup.types.option import Given, OptionField, check_relations, expected, option_fields
+from trueup.types.option import GivenOptions, OptionField, check_relations, expected, option_fields
 
 Verb = Callable[..., int]
 _OUTPUT = "--output"
@@ -31,7 +32,7 @@ _FILES = ("FILE", "YAML")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class OptionBlock:
     """One parameter of a verb: an option dataclass."""
 
     name: str
@@ -68,18 +69,18 @@ class Block:
             if given.get(field.name, field.default) != field.default
         }
         check_relations(self.fields, chosen, lambda field: field.flag)
-        return Given(given) if self.partial else self.options(**given)
+        return GivenOptions(given) if self.partial else self.options(**given)
 
 
 @cache
-def blocks_of(verb: Verb) -> tuple[Block, ...]:
+def blocks_of(verb: Verb) -> tuple[OptionBlock, ...]:
     """The option dataclasses of a verb, in order."""
     hints = get_type_hints(verb)
     hints.pop("return", None)
     return tuple(
-        Block(name=name, options=get_args(hint)[0], partial=True)
-        if get_origin(hint) is Given
-        else Block(name=name, options=hint, partial=False)
+        OptionBlock(name=name, options=get_args(hint)[0], partial=True)
+        if get_origin(hint) is GivenOptions
+        else OptionBlock(name=name, options=hint, partial=False)
         for name, hint in hints.items()
     )
 
@@ -109,7 +110,7 @@ def listed(verb: Verb) -> Callable[[], None]:
     return command
 
 
-def _parameters(block: Block, field: OptionField) -> Iterator[inspect.Parameter]:
+def _parameters(block: OptionBlock, field: OptionField) -> Iterator[inspect.Parameter]:
     option = field.option
     required = field.required and not block.partial
     kind = _typer_type(field)

@@ -17,7 +17,7 @@ from trueup.capture.dump_config.build import (
 from trueup.cli.printing import error_line, note_line, warning_line
 from trueup.cli.shared import Overwrite, Quiet
 from trueup.errors import ConfigError
-from trueup.types.option import Given, Option
+from trueup.types.option import GivenOptions, Option
 
 if TYPE_CHECKING:
     from trueup.capture.dump_config.check import Mistake
@@ -46,7 +46,7 @@ class DumpConfigFile:
     quiet: Quiet = False
 
 
-def command(request: Given[DumpRequest], file: DumpConfigFile) -> int:
+def command(request: GivenOptions[DumpRequest], file: DumpConfigFile) -> int:
     """Write a MINDSPORE_DUMP_CONFIG and print the environment it needs; or --check one.
 
     The output is for a shell: eval "$(trueup dump-config --kind full --path /dump)". Exit status: 2 if
@@ -78,7 +78,7 @@ def _write(request: DumpRequest, file: DumpConfigFile) -> None:
         print(line)
 
 
-def _check(path: Path, request: Given[DumpRequest], file: DumpConfigFile) -> int:
+def _check(path: Path, request: GivenOptions[DumpRequest], file: DumpConfigFile) -> int:
     """Print every mistake; the exit status."""
     from trueup.capture.dump_config.check import check_dump_config
 

@@ -30,12 +30,14 @@ def infer_plan(
         matching = import_module("trueup.matching.weights")
     except ModuleNotFoundError as error:
         raise ConfigError("plans cannot be inferred yet; give --to NAME or --plan FILE") from error
-    ours, theirs = _Weights(target, matching), _Weights(source, matching)
-    plan: ConversionPlan = matching.infer_plan(ours, theirs)
+    target_weights, source_weights = _Weights(target, matching), _Weights(source, matching)
+    plan: ConversionPlan = matching.infer_plan(target_weights, source_weights)
     converted = any(entry.how == "values" for entry in plan.entries)  # then what is left really differs
     if by_structure and plan.only_target and not converted:
         likelier, other = (
-            _with_proposals(plan, matching, (ours, theirs), num_heads=num_heads, second=second)
+            _with_proposals(
+                plan, matching, (target_weights, source_weights), num_heads=num_heads, second=second
+            )
             for second in (False, True)
         )
         plan = replace(likelier, other=None if other == likelier else other)

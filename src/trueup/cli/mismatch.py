@@ -21,9 +21,9 @@ def bounds_from_words(words: Sequence[str], place: str) -> dict[str, float]:
     Raises:
         ConfigError: no such measure, or no number.
     """
-    from trueup.mismatch.measuring import Measures
+    from trueup.mismatch.measuring import TokenMeasures
 
-    known = [name for name in Measures.__dataclass_fields__ if name != "quantiles"]
+    known = [name for name in TokenMeasures.__dataclass_fields__ if name != "quantiles"]
     found = {}
     for word in words:
         name, _, text = word.partition("=")

@@ -37,9 +37,9 @@ def by_role(target: Path, reference: Path, output: Path | None, one: OneRole, *,
         if apart and into is not None:
             into.mkdir(parents=True, exist_ok=True)
         codes.add(one(sides[0][role], sides[1][role], into))
-    alone = [*sides[0].keys() - sides[1].keys(), *sides[1].keys() - sides[0].keys()]
-    if alone:
+    unpaired = [*sides[0].keys() - sides[1].keys(), *sides[1].keys() - sides[0].keys()]
+    if unpaired:
         of = "traces" if by_place else "processes of the"
-        note_line(f"in one run alone: {of} {', '.join(sorted(alone))}")
+        note_line(f"in one run alone: {of} {', '.join(sorted(unpaired))}")
         codes.add(2)
     return 1 if 1 in codes else max(codes)

@@ -21,7 +21,7 @@ import polars as pl
 from trueup.comparing.metrics import NONE, measure
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import Rows, rows_from_match
+from trueup.comparing.rows import StepRows, rows_from_match
 from trueup.comparing.thresholds import (
     ARBITER_LARGE,
     ARBITER_SLACK,
@@ -58,7 +58,7 @@ class Arbitration:
 
 
 def arbitrate(
-    rows: Rows,
+    rows: StepRows,
     tolerance: Floats,
     sides: tuple[TraceSource, TraceSource],
     arbiter: TraceSource,
@@ -88,8 +88,12 @@ def arbitrate(
         pair,
         options,
     )
-    mine, theirs = _at(target, rows.target.record), _at(reference, rows.reference.record)
-    return Arbitration(target=mine, reference=theirs, less_accurate=_judge(rows, mine, theirs, tolerance))
+    target_errors, reference_errors = _at(target, rows.target.record), _at(reference, rows.reference.record)
+    return Arbitration(
+        target=target_errors,
+        reference=reference_errors,
+        less_accurate=_judge(rows, target_errors, reference_errors, tolerance),
+    )
 
 
 def _errors(
@@ -122,7 +126,7 @@ def _at(values: Floats, record: Codes) -> Floats:
     return np.where(record >= 0, values[np.maximum(record, 0)], np.nan)
 
 
-def _judge(rows: Rows, target: Floats, reference: Floats, tolerance: Floats) -> Codes:
+def _judge(rows: StepRows, target: Floats, reference: Floats, tolerance: Floats) -> Codes:
     size = np.nan_to_num(rows.reference.numel, nan=np.inf)
     half = (
         np.nan_to_num(unit_roundoffs(rows.match.words.dtype)[rows.reference.dtype]) >= DTYPES["float16"].eps

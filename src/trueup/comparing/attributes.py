@@ -14,7 +14,7 @@ import numpy as np
 
 from trueup.comparing.first import First
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.thresholds import ROUNDED_SETTING
 from trueup.store import TraceSource
 from trueup.types.codes import EvidenceCode, VerdictCode
@@ -40,11 +40,9 @@ def attributes_of(trace: TraceSource) -> Attributes:
 def apart(module: str, target: Attributes, reference: Attributes) -> dict[str, tuple[object, object]]:
     """Attributes of a module that both runs recorded and that differ. Whether it is in training counts where
     that changes what it computes."""
-    ours, others = target.get(module, {}), reference.get(module, {})
+    own, others = target.get(module, {}), reference.get(module, {})
     found = {
-        name: (value, others[name])
-        for name, value in ours.items()
-        if name in others and value != others[name]
+        name: (value, others[name]) for name, value in own.items() if name in others and value != others[name]
     }
     if TRAINING in found and not any(_acts_in_training(module, of) for of in (target, reference)):
         del found[TRAINING]
@@ -104,7 +102,7 @@ def explain_by_attributes(origin: First, target: Attributes, reference: Attribut
 
 
 def module_of_other_constant(
-    rows: Rows, metrics: Metrics, target: Attributes, reference: Attributes
+    rows: StepRows, metrics: Metrics, target: Attributes, reference: Attributes
 ) -> int | None:
     """The first output of a module that holds another constant, and in training makes other bits of bit-equal
     inputs and weights, while all that is called inside it makes the same; None where there is none."""

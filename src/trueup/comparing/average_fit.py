@@ -17,11 +17,11 @@ from enum import Enum
 
 import numpy as np
 
-from trueup.comparing.thresholds import AVERAGE_ROUNDINGS, AVERAGE_TOLD
+from trueup.comparing.thresholds import AVERAGE_CLEAR, AVERAGE_ROUNDINGS
 from trueup.types.arrays import Floats
 
 
-class Form(str, Enum):
+class AverageForm(str, Enum):
     """Which weights a step averages."""
 
     AFTER = "after"
@@ -48,10 +48,10 @@ class Averaged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class AverageFit:
     """What a step averages."""
 
-    form: Form
+    form: AverageForm
     new: float = 0.0
     """c1"""
     old: float = 0.0
@@ -65,7 +65,7 @@ class Fit:
         return 1.0 - self.new - self.old
 
 
-def fit_of(tensors: Iterable[Averaged]) -> Fit | None:
+def fit_of(tensors: Iterable[Averaged]) -> AverageFit | None:
     """Fitted over all tensors; None without any."""
     parts = list(tensors)
     if not parts:
@@ -76,18 +76,18 @@ def fit_of(tensors: Iterable[Averaged]) -> Fit | None:
     old = [one.weight_before - one.before for one in parts if one.weight_before is not None]
     noise = math.hypot(*(one.rounding for one in parts))
     if _length(moved) <= noise:
-        told = _length(new) > AVERAGE_TOLD * noise
-        return Fit(form=Form.UNMOVED if told else Form.OPEN)
-    single = {Form.AFTER: _one(moved, new, noise)}
+        is_clear = _length(new) > AVERAGE_CLEAR * noise
+        return AverageFit(form=AverageForm.UNMOVED if is_clear else AverageForm.OPEN)
+    single = {AverageForm.AFTER: _one(moved, new, noise)}
     if is_known:
-        single[Form.BEFORE] = _one(moved, old, noise)
+        single[AverageForm.BEFORE] = _one(moved, old, noise)
     fitting = {form: one for form, one in single.items() if one is not None and one[1] <= noise}
     if len(fitting) == 1 and is_known:
         form, (share, _, error) = next(iter(fitting.items()))
-        shares = {"new": share} if form is Form.AFTER else {"old": share}
-        return Fit(form=form, error=error, **shares)
+        shares = {"new": share} if form is AverageForm.AFTER else {"old": share}
+        return AverageFit(form=form, error=error, **shares)
     if fitting or not is_known:
-        return Fit(form=Form.OPEN)
+        return AverageFit(form=AverageForm.OPEN)
     return _two(moved, new, old, noise)
 
 
@@ -101,18 +101,22 @@ def _one(moved: list[Floats], of: list[Floats], noise: float) -> tuple[float, fl
     return share, rest, noise / math.sqrt(square)
 
 
-def _two(moved: list[Floats], new: list[Floats], old: list[Floats], noise: float) -> Fit:
+def _two(moved: list[Floats], new: list[Floats], old: list[Floats], noise: float) -> AverageFit:
     gram = np.array(
         [[_product(new, new), _product(new, old)], [_product(new, old), _product(old, old)]], np.float64
     )
     if np.linalg.det(gram) <= 0 or _length(old) <= noise:
-        return Fit(form=Form.OPEN)
+        return AverageFit(form=AverageForm.OPEN)
     inverse = np.linalg.inv(gram)
     c1, c0 = (inverse @ np.array([_product(moved, new), _product(moved, old)])).tolist()
     rest = _length([y - c1 * a - c0 * b for y, a, b in zip(moved, new, old, strict=True)])
     error = noise * math.sqrt(max(inverse[0, 0], inverse[1, 1]))
-    told = min(abs(c1), abs(c0)) > AVERAGE_TOLD * error
-    return Fit(form=Form.BOTH, new=c1, old=c0, error=error) if rest <= noise and told else Fit(form=Form.OPEN)
+    is_clear = min(abs(c1), abs(c0)) > AVERAGE_CLEAR * error
+    return (
+        AverageFit(form=AverageForm.BOTH, new=c1, old=c0, error=error)
+        if rest <= noise and is_clear
+        else AverageFit(form=AverageForm.OPEN)
+    )
 
 
 def _product(one: list[Floats], other: list[Floats]) -> float:
@@ -123,9 +127,9 @@ def _length(tensors: list[Floats]) -> float:
     return math.sqrt(_product(tensors, tensors))
 
 
-def decays_differ(one: Fit, other: Fit) -> bool:
+def decays_differ(one: AverageFit, other: AverageFit) -> bool:
     """Whether two fits of one form keep another share of the average, by more than both may be off."""
-    return abs(one.decay - other.decay) > AVERAGE_TOLD * (one.error + other.error)
+    return abs(one.decay - other.decay) > AVERAGE_CLEAR * (one.error + other.error)
 
 
 def rounding_of(norm: float, roundoff: float) -> float:

@@ -20,8 +20,8 @@ from functools import cached_property
 
 import numpy as np
 
-from trueup.comparing.average_fit import Averaged, Fit, Form, decays_differ, fit_of, rounding_of
-from trueup.comparing.thresholds import AVERAGE_SHARE, AVERAGE_TOLD
+from trueup.comparing.average_fit import Averaged, AverageFit, AverageForm, decays_differ, fit_of, rounding_of
+from trueup.comparing.thresholds import AVERAGE_CLEAR, AVERAGE_SHARE
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView, TraceSource, step_view
 from trueup.store.view import WEIGHT
@@ -49,9 +49,9 @@ class AverageGap:
     tolerance: float
     """of that, relative"""
     headline: Reason
-    said: tuple[Reason, ...]
+    evidence: tuple[Reason, ...]
     """what each side's numbers fit"""
-    is_told: bool = False
+    is_explained: bool = False
     """each run's own numbers say so"""
 
 
@@ -162,7 +162,7 @@ class _Step:
         record = self.records[fqn][self.slot]
         return rounding_of(self.book.norm(record) or 0.0, _roundoff(self.book.dtype(record)))
 
-    def fit(self) -> Fit | None:
+    def fit(self) -> AverageFit | None:
         """By the parameters whose numbers are all known."""
         parts, parameters = [], self.weights_before.of_parameter
         for fqn in self.records:
@@ -212,14 +212,16 @@ def average_gaps(target: TraceSource, reference: TraceSource, steps: Mapping[int
 
 def _paired(sides: tuple[_Side, _Side], steps: Mapping[int, int]) -> list[tuple[str, str]]:
     """Copies of both runs, each with the one that it is nearest to, all together."""
-    mine, theirs = (list(side.copies) for side in sides)
-    if len(mine) == 1:
-        return [(mine[0], theirs[0])]
-    orders = [list(zip(mine, order, strict=True)) for order in itertools.permutations(theirs)]
+    target_copies, reference_copies = (list(side.copies) for side in sides)
+    if len(target_copies) == 1:
+        return [(target_copies[0], reference_copies[0])]
+    orders = [
+        list(zip(target_copies, order, strict=True)) for order in itertools.permutations(reference_copies)
+    ]
 
     def apart(pairs: list[tuple[str, str]]) -> tuple[float, float]:
-        alone, lengths = zip(*(_distance(sides, pair, steps) for pair in pairs), strict=True)
-        return sum(alone), sum(lengths)
+        single, lengths = zip(*(_distance(sides, pair, steps) for pair in pairs), strict=True)
+        return sum(single), sum(lengths)
 
     return min(orders, key=apart)
 
@@ -259,9 +261,11 @@ def _gap_of(sides: tuple[_Side, _Side], pair: tuple[str, str], steps: Mapping[in
             notes.setdefault(reason(NoteCode.AVERAGES_NOT_PAIRED, target=1, reference=1))
             continue
         fits.append((step, one.fit(), two.fit()))
-        for side, mine, theirs in (("target", one, two), ("reference", two, one)):
-            if alone := [fqn for fqn in mine.records if fqn not in theirs.records]:
-                notes.setdefault(reason(NoteCode.AVERAGED_ALONE, side=side, num=len(alone), name=alone[0]))
+        for side, own_step, other_step in (("target", one, two), ("reference", two, one)):
+            if unpaired := [fqn for fqn in own_step.records if fqn not in other_step.records]:
+                notes.setdefault(
+                    reason(NoteCode.AVERAGED_IN_ONE, side=side, num=len(unpaired), name=unpaired[0])
+                )
         first = first or _beyond(one, two, accepted)
     if first is not None:
         constant = [{*side.copies[slot]["constant"]} for side, slot in zip(sides, pair, strict=True)]
@@ -304,7 +308,7 @@ def _beyond(one: _Step, two: _Step, accepted: _Accepted) -> AverageGap | None:
         rel_l2=rel_l2,
         tolerance=tolerance,
         headline=reason(VerdictCode.AVERAGES_DIFFER, num=num, step=one.step, name=name),
-        said=(
+        evidence=(
             reason(
                 EvidenceCode.AVERAGES_APART,
                 num=num,
@@ -367,29 +371,31 @@ def _roundoff(dtype: str | None) -> float:
 
 def _explained(
     gap: AverageGap,
-    fits: Sequence[tuple[int, Fit | None, Fit | None]],
+    fits: Sequence[tuple[int, AverageFit | None, AverageFit | None]],
     constant: Sequence[set[str]],
     made: Sequence[Sequence[_Step]],
 ) -> AverageGap:
     """With the cause that each side's own numbers tell; ``made``: the copies of either side, step by step."""
     for at, side in enumerate(("target", "reference")):
-        mine, theirs = constant[at], constant[1 - at]
-        if gap.names and all(fqn in mine - theirs for fqn in gap.names):
+        own_constants, other_constants = constant[at], constant[1 - at]
+        if gap.names and all(fqn in own_constants - other_constants for fqn in gap.names):
             if any(_moves_elsewhere(one, fqn) for one in made[1 - at] for fqn in gap.names):
                 return gap  # no average on the other side either
             num, shown = len(gap.names), gap.names[:_SHOWN]
-            said = reason(EvidenceCode.AVERAGE_CONSTANT, side=side, names=shown, num=num)
+            constants_kept = reason(EvidenceCode.AVERAGE_CONSTANT, side=side, names=shown, num=num)
             headline = reason(VerdictCode.AVERAGE_LEAVES_OUT, side=side, num=num, name=gap.names[0])
-            return replace(gap, headline=headline, said=(*gap.said, said), is_told=True)
-    told = [
-        (_cause(one, two, step), _fits_said(one, two, step))
+            return replace(
+                gap, headline=headline, evidence=(*gap.evidence, constants_kept), is_explained=True
+            )
+    fitted = [
+        (_cause(one, two, step), _fit_reasons(one, two, step))
         for step, one, two in fits
-        if one is not None and two is not None and Form.OPEN not in (one.form, two.form)
+        if one is not None and two is not None and AverageForm.OPEN not in (one.form, two.form)
     ]
-    for cause, both in told:
+    for cause, both in fitted:
         if cause is not None:
-            return replace(gap, headline=cause, said=(*gap.said, *both), is_told=True)
-    return replace(gap, said=(*gap.said, *told[-1][1])) if told else gap
+            return replace(gap, headline=cause, evidence=(*gap.evidence, *both), is_explained=True)
+    return replace(gap, evidence=(*gap.evidence, *fitted[-1][1])) if fitted else gap
 
 
 def _moves_elsewhere(step: _Step, fqn: str) -> bool:
@@ -403,27 +409,27 @@ def _moves_elsewhere(step: _Step, fqn: str) -> bool:
     moved, towards = after - before, weight - before
     square = float(towards @ towards)
     left = moved - (float(moved @ towards) / square * towards if square else 0.0)
-    return float(np.linalg.norm(left)) > AVERAGE_TOLD * step.rounding(fqn)
+    return float(np.linalg.norm(left)) > AVERAGE_CLEAR * step.rounding(fqn)
 
 
-def _cause(one: Fit, two: Fit, step: int) -> Reason | None:
+def _cause(one: AverageFit, two: AverageFit, step: int) -> Reason | None:
     """What the forms of both sides, or what they keep, differ by; None where one does not move, as before the
     first update."""
     forms = one.form, two.form
-    if Form.UNMOVED in forms:
+    if AverageForm.UNMOVED in forms:
         return None
     if forms[0] is not forms[1]:
-        if Form.BOTH in forms:
-            side = "target" if one.form is Form.BOTH else "reference"
+        if AverageForm.BOTH in forms:
+            side = "target" if one.form is AverageForm.BOTH else "reference"
             return reason(VerdictCode.AVERAGES_TWICE, side=side)
-        side = "target" if one.form is Form.BEFORE else "reference"
+        side = "target" if one.form is AverageForm.BEFORE else "reference"
         return reason(VerdictCode.AVERAGES_BEFORE_UPDATE, side=side)
     if not decays_differ(one, two):
         return None
     return reason(VerdictCode.AVERAGE_DECAY_DIFFERS, step=step, target=one.decay, reference=two.decay)
 
 
-def _fits_said(one: Fit, two: Fit, step: int) -> tuple[Reason, ...]:
+def _fit_reasons(one: AverageFit, two: AverageFit, step: int) -> tuple[Reason, ...]:
     return tuple(
         reason(
             EvidenceCode.AVERAGED_AS,

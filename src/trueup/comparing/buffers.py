@@ -145,8 +145,8 @@ def settings_of_writers(gaps: BufferGaps, target: Attributes, reference: Attribu
     """Attributes that differ, of the modules whose buffers a step left different; each once."""
     found: dict[Reason, None] = {}
     for gap in gaps.written:
-        ours, others = target.get(gap.module, {}), reference.get(gap.module, {})
-        for name, value in ours.items():
+        own, others = target.get(gap.module, {}), reference.get(gap.module, {})
+        for name, value in own.items():
             if name in others and value != others[name]:
                 one = reason(
                     EvidenceCode.ARGUMENT_DIFFERS, name=name, target=str(value), reference=str(others[name])

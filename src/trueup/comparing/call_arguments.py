@@ -44,7 +44,7 @@ def _wrapped(decorator: ast.expr) -> str | None:
     return ast.unparse(decorator.args[0]) if name == "wraps" else None
 
 
-def not_handed_on(wrapper: ProgramFunction, inner: ProgramFunction) -> list[Argument]:
+def not_passed_on(wrapper: ProgramFunction, inner: ProgramFunction) -> list[Argument]:
     """Arguments that a function takes by the names of another's, and does not hand on where it calls that."""
     tree, called = _function(wrapper.source), _function(inner.source)
     if tree is None or called is None:

@@ -19,7 +19,7 @@ from trueup.comparing.coarse_choices import values_of
 from trueup.comparing.first import First, JudgedStep, first_of_rows
 from trueup.comparing.judgement import DIFFERENT, Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.thresholds import ACTIVATION_NUMBERS, NORM_SAME
 from trueup.numerics.activations import ACTIVATIONS
 from trueup.numerics.dtypes import rounded_to
@@ -95,20 +95,20 @@ def applied(
     ]
     for own in fits[0]:
         for other in fits[1]:
-            numbers = _told(results[0][own], results[0][other], target[1])
-            if own != other and numbers and _told(results[1][other], results[1][own], reference[1]):
+            numbers = _num_telling(results[0][own], results[0][other], target[1])
+            if own != other and numbers and _num_telling(results[1][other], results[1][own], reference[1]):
                 return own, other, numbers
     return None
 
 
-def _told(own: Floats, other: Floats, made: Floats) -> int:
+def _num_telling(own: Floats, other: Floats, made: Floats) -> int:
     """Numbers that two functions give different, where what was made has one's; 0 where too few tell."""
     apart = own != other
     num = int(apart.sum())
     return num if num >= ACTIVATION_NUMBERS and (made == own)[apart].mean() >= NORM_SAME else 0
 
 
-def _candidates(rows: Rows, metrics: Metrics, judgement: Judgement) -> Iterator[tuple[int, int]]:
+def _candidates(rows: StepRows, metrics: Metrics, judgement: Judgement) -> Iterator[tuple[int, int]]:
     """Row of what was given and of what was made of it, of one shape and coarse dtype: input and output of a
     module that calls none, or what one module gave last and the next one below the same caller was given."""
     words, call = rows.match.words, rows.target.call
@@ -134,14 +134,14 @@ def _candidates(rows: Rows, metrics: Metrics, judgement: Judgement) -> Iterator[
         elif inputs[row]:
             own[int(call[row]), shape] = row
         kind = int(type_of[caller]), int(outputs[row])
-        handed_on = before is not None and rows.target.summary[before] == rows.target.summary[row]
-        if before is None or handed_on or not apart[row] or seen[kind] >= MOST:
+        passed_on = before is not None and rows.target.summary[before] == rows.target.summary[row]
+        if before is None or passed_on or not apart[row] or seen[kind] >= MOST:
             continue
         seen[kind] += 1
         yield before, row
 
 
-def _leaves(rows: Rows) -> Bools:
+def _leaves(rows: StepRows) -> Bools:
     """Calls that call no module."""
     call = rows.target.call
     parents = rows.match.target.parent[call[rows.kind_is("module") & (call >= 0)]]

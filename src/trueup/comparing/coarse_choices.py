@@ -16,7 +16,7 @@ import numpy as np
 from trueup.comparing.first import JudgedStep
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.precision_gap import PrecisionGap, gap_from
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.thresholds import NORM_OTHERS
 from trueup.numerics.dtypes import DTYPES, float64_from_array, rounded_to, unit_roundoffs
 from trueup.store import TraceSource
@@ -46,7 +46,7 @@ def gap_of_choices(judged: JudgedStep, sides: tuple[TraceSource, TraceSource]) -
     return gap_from(judged, found[0], target_dtype, reference_dtype, modules=modules)
 
 
-def _candidates(rows: Rows, metrics: Metrics) -> Iterator[int]:
+def _candidates(rows: StepRows, metrics: Metrics) -> Iterator[int]:
     """Numbers in two dtypes, of modules that give integers beside them and are given bit-equal tensors."""
     call, roundoff = rows.target.call, unit_roundoffs(rows.match.words.dtype)
     apart = ~rows.paired | ~metrics.bits_equal

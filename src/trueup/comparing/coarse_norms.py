@@ -25,7 +25,7 @@ import numpy as np
 from trueup.comparing.attributes import Attributes
 from trueup.comparing.first import JudgedStep
 from trueup.comparing.precision_gap import PrecisionGap, gap_from
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.thresholds import NORM_COHERENT, NORM_FITS, NORM_OTHERS, NORM_ROWS, NORM_SAME
 from trueup.numerics.dtypes import DTYPES, float64_from_array, rounded_to, unit_roundoffs
 from trueup.store import TraceSource
@@ -42,7 +42,7 @@ MOST = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class NormCall:
     """What one norm of one side was given and made, in float64; ``x`` and ``y`` of shape (rows, width)."""
 
     x: Floats
@@ -77,7 +77,7 @@ def gap_of_norms(
     return gap_from(judged, first, *found[first], modules=modules)
 
 
-def rounds_inside(given: Given, eps: Sequence[float]) -> bool | None:
+def rounds_inside(given: NormCall, eps: Sequence[float]) -> bool | None:
     """Whether a norm rounds a number of a row; None where it is no norm, or nothing tells.
 
     ``eps`` are those it may have.
@@ -122,10 +122,10 @@ def are_off_together(x: Floats, error: Floats, z: Floats, offset: Floats | None)
         np.add.at(sums, (np.arange(len(x))[:, None], alike), error * shape)
         with np.errstate(divide="ignore", invalid="ignore"):
             ratios = np.square(sums.sum(1)) / np.square(sums).sum(1)
-        told = np.unique(ratios[np.isfinite(ratios)])  # equal rows tell the same
-        if len(told) < NORM_ROWS:
+        distinct = np.unique(ratios[np.isfinite(ratios)])  # equal rows tell the same
+        if len(distinct) < NORM_ROWS:
             return None
-        means.append(float(told.mean()))
+        means.append(float(distinct.mean()))
     return max(means) >= NORM_COHERENT
 
 
@@ -157,7 +157,7 @@ class _Form:
                     yield rounded_to(product + self.bias, dtype)
 
 
-def _forms(given: Given, eps: float) -> Iterator[_Form]:
+def _forms(given: NormCall, eps: float) -> Iterator[_Form]:
     """Both norms, with the weight as it is and as what is added to 1."""
     one = np.ones(given.x.shape[1])
     bias = np.zeros_like(one) if given.bias is None else given.bias
@@ -173,7 +173,7 @@ def _share(a: Floats, b: Floats) -> float:
     return float((a == b).mean())
 
 
-def _candidates(rows: Rows) -> Iterator[int]:
+def _candidates(rows: StepRows) -> Iterator[int]:
     """First outputs of modules in one coarse dtype on both sides, a few of each class, of other bits."""
     words, calls = rows.match.words, rows.target.call
     coarse = np.array([name in _COARSE for name in words.dtype] + [False])
@@ -194,7 +194,7 @@ class _Norms:
     """The norms of one side of a step."""
 
     def __init__(
-        self, rows: Rows, half: Half, step: int, rank: int, source: TraceSource, attributes: Attributes
+        self, rows: StepRows, half: Half, step: int, rank: int, source: TraceSource, attributes: Attributes
     ) -> None:
         self._rows, self._half, self._source, self._attributes = rows, half, source, attributes
         self._at = step, rank
@@ -209,7 +209,7 @@ class _Norms:
         stated = [float(v) for key in _EPS if isinstance(v := known.get(key), (int, float))]
         return rounds_inside(given, stated or _USUAL)
 
-    def _given(self, row: int, name: str) -> Given | None:
+    def _given(self, row: int, name: str) -> NormCall | None:
         """What the module was given and made; None where it was given several tensors of that size, or holds
         other weights than a norm does."""
         rows, half = self._rows, self._half
@@ -227,7 +227,7 @@ class _Norms:
             return None
         dtype = rows.match.words.dtype[int(half.dtype[row])]
         sides = x.reshape(-1, width), y.reshape(-1, width)
-        return Given(*sides, own.get("weight"), own.get("bias"), dtype, float(unit_roundoffs([dtype])[0]))
+        return NormCall(*sides, own.get("weight"), own.get("bias"), dtype, float(unit_roundoffs([dtype])[0]))
 
     def _weights(self, module: str) -> dict[str, Floats | None]:
         """The module's own parameters at the start of the step; None for one whose values were not kept."""

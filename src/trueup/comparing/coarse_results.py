@@ -24,7 +24,7 @@ import numpy as np
 from trueup.comparing.first import JudgedStep
 from trueup.comparing.metrics import SKETCH
 from trueup.comparing.precision_gap import GapOf, PrecisionGap, gap_from, names_of
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.thresholds import COARSER, FINER, FLOAT32, LOSS_ROUNDINGS
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.arrays import Bools
@@ -73,7 +73,7 @@ def _platform(manifest: Manifest) -> tuple[object, ...]:
     return manifest.get("framework"), manifest.get("framework_version"), frozenset(devices)
 
 
-def _shown(rows: Rows, in_two: Bools, first: int) -> int:
+def _shown(rows: StepRows, in_two: Bools, first: int) -> int:
     """The row whose two dtypes make the first difference: itself, or the logits of a loss; -1 where none."""
     is_loss = bool((rows.phase_is("loss") & rows.slot_is("value"))[first])
     is_made = bool(rows.phase_is("param", "forward")[first]) and not _is_batch(rows, first)
@@ -83,13 +83,13 @@ def _shown(rows: Rows, in_two: Bools, first: int) -> int:
     return returned if returned >= 0 and in_two[returned] else -1
 
 
-def _is_batch(rows: Rows, row: int) -> bool:
+def _is_batch(rows: StepRows, row: int) -> bool:
     """Whether the program gives it to the model: that is data."""
     is_root = rows.kind_is("module") & (rows.of_call("parent") < 0)
     return bool((is_root & rows.slot_starts("input"))[row])
 
 
-def _returned(rows: Rows, loss: int) -> int:
+def _returned(rows: StepRows, loss: int) -> int:
     """The largest tensor that the model returned before a loss; -1 where it returned none."""
     roots = rows.phase_is("forward") & rows.slot_starts("output") & rows.kind_is("module")
     roots &= (rows.of_call("parent") < 0) & (np.arange(len(rows)) < loss)
@@ -98,7 +98,7 @@ def _returned(rows: Rows, loss: int) -> int:
     return int(at[np.argmax(rows.reference.numel[at])]) if len(at) else -1
 
 
-def _least(rows: Rows, finer: float, first: int) -> float:
+def _least(rows: StepRows, finer: float, first: int) -> float:
     """What the finer dtype may round at most, relative; of a loss, a sum over tokens in another order."""
     if not rows.phase_is("loss")[first]:
         return FINER * finer

@@ -21,7 +21,7 @@ from trueup.comparing.coarse_choices import values_of
 from trueup.comparing.first import JudgedStep
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.precision_gap import GapOf, PrecisionGap, gap_from
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.thresholds import SUM_EXACT, SUM_LINKED
 from trueup.numerics.dtypes import DTYPES, rounded_to
 from trueup.store import TraceSource
@@ -61,8 +61,8 @@ def gap_of_sums(judged: JudgedStep, sides: tuple[TraceSource, TraceSource]) -> P
         return None
     (target, reference), alike = max(found.items(), key=lambda one: len(one[1]))
     words, names = rows.match.words.name, rows.of_call("name")
-    said = reason(
-        EvidenceCode.SUMS_TOLD,
+    sums = reason(
+        EvidenceCode.SUM_DTYPES,
         num=len(alike),
         target=target.dtype,
         reference=reference.dtype,
@@ -71,7 +71,7 @@ def gap_of_sums(judged: JudgedStep, sides: tuple[TraceSource, TraceSource]) -> P
     )
     parameters = tuple(words[int(names[row])] for row in alike)
     dtypes = target.dtype, reference.dtype
-    return gap_from(judged, alike[0], *dtypes, of=GapOf.SUMS, parameters=parameters, grounds=(said,))
+    return gap_from(judged, alike[0], *dtypes, of=GapOf.SUMS, parameters=parameters, grounds=(sums,))
 
 
 def _read_from(
@@ -143,7 +143,7 @@ def _candidates(judged: JudgedStep, reference: TraceSource) -> Iterator[tuple[in
                 break
 
 
-def _sums(rows: Rows) -> Iterable[int]:
+def _sums(rows: StepRows) -> Iterable[int]:
     """The row of each weight's sum: what backward left where that is one record of several microbatches, else
     what the optimizer gets."""
     gradients, names = rows.phase_is("param_grad") & rows.paired, rows.of_call("name")
@@ -154,13 +154,13 @@ def _sums(rows: Rows) -> Iterable[int]:
     return found.values()
 
 
-def _may_be_of(rows: Rows, row: int, held: Mapping[int, list[int]]) -> list[int]:
+def _may_be_of(rows: StepRows, row: int, held: Mapping[int, list[int]]) -> list[int]:
     """The weight itself, or those of its shape."""
     name, shape = int(rows.of_call("name")[row]), rows.reference.shape
     return [name] if name in held else [one for one, at in held.items() if shape[at[0]] == shape[row]]
 
 
-def _held(rows: Rows, metrics: Metrics) -> dict[int, list[int]]:
+def _held(rows: StepRows, metrics: Metrics) -> dict[int, list[int]]:
     """Name of a weight -> rows of its gradients in the microbatches, where there are several and all are
     bit-identical; of a weight that the other run has in parts, several are of one microbatch."""
     local = rows.phase_is("param_grad") & rows.slot_starts("local")

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.tolerance import Bound
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.store import TraceSource
@@ -29,7 +29,7 @@ _KERNELS = ("fused", "foreach", "capturable")
 
 
 def with_rounded_coefficients(
-    bound: Bound, rows: Rows, metrics: Metrics, traces: tuple[TraceSource, TraceSource], rank: int
+    bound: Bound, rows: StepRows, metrics: Metrics, traces: tuple[TraceSource, TraceSource], rank: int
 ) -> Bound:
     """The bound, wider by ``u / (1 - beta)`` of the scale at running averages, and by what of that reaches
     the weights, where the two runs compute their updates by two implementations."""
@@ -61,11 +61,11 @@ def _implementation(trace: TraceSource, rank: int) -> tuple[object, ...]:
 
 def _betas(traces: tuple[TraceSource, TraceSource], rank: int) -> list[float]:
     """The largest of each beta that any optimizer of the two runs has; below 1."""
-    found = [betas for trace in traces for betas in _told(trace, rank)]
+    found = [betas for trace in traces for betas in _recorded_betas(trace, rank)]
     return [max(column) for column in zip(*found, strict=False)]
 
 
-def _told(trace: TraceSource, rank: int) -> Iterator[list[float]]:
+def _recorded_betas(trace: TraceSource, rank: int) -> Iterator[list[float]]:
     for optimizer in trace.rank_facts(rank).get("optimizers", []):
         for group in optimizer.get("groups", []):
             betas = group.get("betas")

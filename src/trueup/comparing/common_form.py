@@ -17,20 +17,20 @@ from dataclasses import replace
 
 import numpy as np
 
-from trueup.comparing.rows import COUNTS, Half, Rows
+from trueup.comparing.rows import COUNTS, Half, StepRows
 from trueup.comparing.thresholds import SUM_OF_FLOAT64, WHOLE_COUNT, WHOLE_SHARE
 from trueup.matching.codes import Codes
-from trueup.matching.layouts import Layout
+from trueup.matching.layouts import CommonForm
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.hidden import HIDE_WHERE_TRUE, lowest_visible
 from trueup.types.arrays import Bools, Floats
 
-FLAGS = Layout(label="a mask of booleans against another form")
-HIDING_FLAGS = Layout(label="a mask of booleans, True where it hides, against another form")
+FLAGS = CommonForm(label="a mask of booleans against another form")
+HIDING_FLAGS = CommonForm(label="a mask of booleans, True where it hides, against another form")
 _LEAST_EXTREME = lowest_visible("float16")
 
 
-def in_common_form(rows: Rows) -> Rows:
+def in_common_form(rows: StepRows) -> StepRows:
     """The rows with statistics, dtypes and layouts of one form wherever the two sides have another."""
     return _repeated(_viewed(_of_masks(rows)))
 
@@ -38,7 +38,7 @@ def in_common_form(rows: Rows) -> Rows:
 # -- masks ------------------------------------------
 
 
-def _of_masks(rows: Rows) -> Rows:
+def _of_masks(rows: StepRows) -> StepRows:
     sides = (rows.target, rows.reference)
     floating = [_kind_is(rows, half, "float") for half in sides]
     hides = [_hides(rows, half) & floating[at] for at, half in enumerate(sides)]
@@ -64,7 +64,7 @@ def _of_masks(rows: Rows) -> Rows:
     return _with_layout(rows, mixed[hiding[mixed]], HIDING_FLAGS)
 
 
-def _of_one_size(rows: Rows) -> Bools:
+def _of_one_size(rows: StepRows) -> Bools:
     """Pairs whose shapes are one, or become one by repeating: masks of other sizes are made of one another
     in ways that are not seen."""
     shapes, fits = rows.match.words.shape, np.ones(len(rows), bool)
@@ -77,13 +77,13 @@ def _of_one_size(rows: Rows) -> Bools:
     return fits
 
 
-def _kind_is(rows: Rows, half: Half, kind: str) -> Bools:
+def _kind_is(rows: StepRows, half: Half, kind: str) -> Bools:
     words = rows.match.words.dtype
     kinds = np.array([w in DTYPES and DTYPES[w].kind == kind for w in words] + [False])
     return np.asarray(kinds[half.dtype])
 
 
-def _hides(rows: Rows, half: Half) -> Bools:
+def _hides(rows: StepRows, half: Half) -> Bools:
     limits = np.array([lowest_visible(word) for word in rows.match.words.dtype] + [-np.inf])
     with np.errstate(invalid="ignore"):
         low = half.statistics["minimum"] <= limits[half.dtype]
@@ -119,7 +119,7 @@ def _counted(half: Half, chosen: Bools, floating: Bools) -> Half:
     return half
 
 
-def hide_where_true(rows: Rows) -> Bools:
+def hide_where_true(rows: StepRows) -> Bools:
     """Rows of calls whose masks of booleans hide where they are True: of their type, or of that of a module
     they call."""
     words = np.array([word in HIDE_WHERE_TRUE for word in rows.match.words.type] + [False])
@@ -167,7 +167,7 @@ def _settle(target: Floats, reference: Floats, numel: Floats, chosen: Bools) -> 
 # -- viewed ------------------------------------------
 
 
-def _viewed(rows: Rows) -> Rows:
+def _viewed(rows: StepRows) -> StepRows:
     t, r = rows.target, rows.reference
     apart = rows.paired & rows.phase_is("forward", "loss", "backward") & (rows.layout < 0)
     apart &= (t.shape != r.shape) & (t.summary >= 0) & (r.summary >= 0) & (t.numel == r.numel)
@@ -176,7 +176,7 @@ def _viewed(rows: Rows) -> Rows:
         pair = shapes[t.shape[row]], shapes[r.shape[row]]
         if is_view(*pair):
             label = f"{list(pair[0])} against {list(pair[1])}, as one view"
-            rows = _with_layout(rows, np.array([row]), Layout(label=label))
+            rows = _with_layout(rows, np.array([row]), CommonForm(label=label))
     return rows
 
 
@@ -194,12 +194,12 @@ def is_view(shape: tuple[int, ...], other: tuple[int, ...]) -> bool:
 # -- repeated ------------------------------------------
 
 
-def _repeated(rows: Rows) -> Rows:
+def _repeated(rows: StepRows) -> StepRows:
     t, r = rows.target, rows.reference
     apart = rows.paired & rows.phase_is("forward") & (rows.layout < 0) & (t.shape != r.shape)
     apart &= (t.summary >= 0) & (r.summary >= 0)
     shapes = rows.match.words.shape
-    known: dict[tuple[int, int], Layout | None] = {}
+    known: dict[tuple[int, int], CommonForm | None] = {}
     for row in np.flatnonzero(apart).tolist():
         key = int(t.shape[row]), int(r.shape[row])
         if key not in known:
@@ -216,7 +216,7 @@ def _repeated(rows: Rows) -> Rows:
     return replace(rows, target=t, reference=r)
 
 
-def _repetition(target: tuple[int, ...], reference: tuple[int, ...]) -> Layout | None:
+def _repetition(target: tuple[int, ...], reference: tuple[int, ...]) -> CommonForm | None:
     """How one shape becomes the other by repeating; None where it does not, or one is a single number."""
     try:
         shape = np.broadcast_shapes(target, reference)
@@ -224,7 +224,7 @@ def _repetition(target: tuple[int, ...], reference: tuple[int, ...]) -> Layout |
         return None
     if 1 in (np.prod(target), np.prod(reference)) or 0 in shape:
         return None
-    return Layout(label=f"{list(target)} against {list(reference)}, repeated", repeated=shape)
+    return CommonForm(label=f"{list(target)} against {list(reference)}, repeated", repeated=shape)
 
 
 def _repeat(half: Half, row: int, times: float) -> None:
@@ -247,7 +247,7 @@ def _copied(half: Half) -> Half:
     return replace(half, statistics=statistics, numel=half.numel.copy())
 
 
-def _with_layout(rows: Rows, at: Codes, layout: Layout) -> Rows:
+def _with_layout(rows: StepRows, at: Codes, layout: CommonForm) -> StepRows:
     if not len(at):
         return rows
     layouts = rows.layouts if layout in rows.layouts else (*rows.layouts, layout)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.arrays import Bools, Floats
@@ -42,7 +42,7 @@ class ComputedIn:
     """that it may be a sum of"""
 
 
-def computed_in(rows: Rows, metrics: Metrics) -> ComputedIn:
+def computed_in(rows: StepRows, metrics: Metrics) -> ComputedIn:
     """Columns beside ``rows``."""
     table = unit_roundoffs(rows.match.words.dtype)
     own = np.fmax(*(np.nan_to_num(table[half.dtype]) for half in (rows.target, rows.reference)))
@@ -75,7 +75,7 @@ def computed_in(rows: Rows, metrics: Metrics) -> ComputedIn:
     return ComputedIn(roundoff=roundoff, numbers=np.where(after_model, num_returned, 0.0))
 
 
-def _of_equal_inputs(rows: Rows, apart: Bools) -> Bools:
+def _of_equal_inputs(rows: StepRows, apart: Bools) -> Bools:
     """Rows whose call is one function of the framework with tensors as inputs, all of them bit-equal."""
     functions = rows.kind_is("api") & rows.phase_is("forward")
     inputs = functions & rows.slot_starts("input")
@@ -90,7 +90,7 @@ def _of_equal_inputs(rows: Rows, apart: Bools) -> Bools:
     return np.asarray(functions & (some & equal)[call])
 
 
-def _of_integers(rows: Rows, apart: Bools, own: Floats) -> Floats:
+def _of_integers(rows: StepRows, apart: Bools, own: Floats) -> Floats:
     """Of rows whose call is a module without weights that is given integers alone, all bit-equal: one more
     than the largest magnitude of them; else 0."""
     inputs = rows.phase_is("forward") & rows.slot_starts("input") & rows.kind_is("module")
@@ -103,7 +103,7 @@ def _of_integers(rows: Rows, apart: Bools, own: Floats) -> Floats:
     return np.where(_holds_weights(rows), 0.0, largest[call])
 
 
-def _holds_weights(rows: Rows) -> Bools:
+def _holds_weights(rows: StepRows) -> Bools:
     """Rows whose call is a module with a weight in it: the root, and all that a weight is named under."""
     words, names = rows.match.words.name, rows.of_call("name")
     held = {""}
@@ -113,7 +113,7 @@ def _holds_weights(rows: Rows) -> Bools:
     return np.isin(names, [code for code, word in enumerate(words) if word in held])
 
 
-def _target_call(rows: Rows) -> Codes:
+def _target_call(rows: StepRows) -> Codes:
     """The target's call of each row; of rows that the reference alone has, the counterpart of theirs."""
     there = rows.match.calls.target_of
     other = there[rows.reference.call] if len(there) else np.full(len(rows), -1)
@@ -123,7 +123,7 @@ def _target_call(rows: Rows) -> Codes:
     return found
 
 
-def leads_to_loss(rows: Rows) -> Bools:
+def leads_to_loss(rows: StepRows) -> Bools:
     """Rows that no backward row divides from the next loss."""
     at, num = np.arange(len(rows)), len(rows)
     loss = _next(np.where(rows.phase_is("loss"), at, num))

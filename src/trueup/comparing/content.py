@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from trueup.comparing.arbiter import Arbitrated
-from trueup.comparing.record_row import Cell, RecordRow, row_from_json
+from trueup.comparing.record_row import Cell, JudgedRow, row_from_json
 from trueup.comparing.scalars import ScalarPair
 from trueup.types.codes import ToleranceCode
 from trueup.types.reason import Reason, given, read_reason, read_reasons
@@ -24,7 +24,7 @@ _NAME_OF = {Status.UNMATCHED: "num_unmatched"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class ContentSide:
     """One of the two runs."""
 
     path: str
@@ -129,11 +129,11 @@ class LocalNorm:
 class Content:
     """Everything a comparison concludes, beside its tables."""
 
-    target: Side
-    reference: Side
+    target: ContentSide
+    reference: ContentSide
     options: Mapping[str, object]
     verdict: Verdict
-    firsts: Mapping[str, RecordRow]
+    firsts: Mapping[str, JudgedRow]
     """phase -> the first record of it that exceeds its tolerance"""
     counts: Counts
     bracketed: bool
@@ -162,8 +162,8 @@ def content_from_json(plain: ResultDocument) -> Content:
     """The content of a document of version 2 or 1; sentences of version 1 are kept as given."""
     tolerance, arbiter = plain["tolerance"], plain.get("arbiter")
     return Content(
-        target=Side(**plain["target"]),
-        reference=Side(**plain["reference"]),
+        target=ContentSide(**plain["target"]),
+        reference=ContentSide(**plain["reference"]),
         options=plain["options"],
         verdict=verdict_from_json(plain["verdict"]),
         firsts={

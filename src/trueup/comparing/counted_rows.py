@@ -17,7 +17,7 @@ import numpy as np
 
 from trueup.comparing.coarse_choices import values_of
 from trueup.comparing.first import First, JudgedStep, first_of_rows
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.thresholds import COUNTED_SHARE, COUNTED_TIMES
 from trueup.numerics.dtypes import DTYPES, unit_roundoffs
 from trueup.store import TraceSource
@@ -104,7 +104,7 @@ def _candidates(judged: JudgedStep) -> Iterator[tuple[int, int, str | None, floa
             yield row, row, name, COUNTED_SHARE
 
 
-def _sent_back(rows: Rows, alike: Bools) -> Iterator[tuple[int, int]]:
+def _sent_back(rows: StepRows, alike: Bools) -> Iterator[tuple[int, int]]:
     """Each loss, and the first gradient of rows that backward gives a module after it."""
     dims = np.array([len(shape) for shape in rows.match.words.shape] + [0])[rows.reference.shape]
     losses = np.flatnonzero(rows.phase_is("loss") & rows.slot_is("value") & rows.paired)
@@ -116,7 +116,7 @@ def _sent_back(rows: Rows, alike: Bools) -> Iterator[tuple[int, int]]:
             yield loss, int(after[0])
 
 
-def _whole_inputs(rows: Rows, equal: Bools) -> set[str]:
+def _whole_inputs(rows: StepRows, equal: Bools) -> set[str]:
     """Embeddings that both runs give the same whole numbers, whenever they are called."""
     words, names = rows.match.words, rows.of_call("name")
     embeds = np.array(["embed" in word.lower() for word in words.type] + [False])[rows.of_call("type")]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.thresholds import TF32
 from trueup.types.arrays import Bools, Floats
 from trueup.types.trace import Manifest
@@ -33,7 +33,7 @@ class DeviceProducts:
     """sums may be kept in the dtype itself"""
 
 
-def device_products(rows: Rows, target: Manifest, reference: Manifest) -> DeviceProducts | None:
+def device_products(rows: StepRows, target: Manifest, reference: Manifest) -> DeviceProducts | None:
     """None where neither run allows any of it, or only one does."""
     both = (target, reference)
     tf32 = all(one.get("allow_tf32") for one in both)
@@ -59,7 +59,7 @@ def _on_gpu(half: Half) -> Bools:
     return np.asarray(half.column("device").cast(str).str.starts_with("cuda").fill_null(False).to_numpy())
 
 
-def _has_dtype(rows: Rows, dtype: str) -> Bools:
+def _has_dtype(rows: StepRows, dtype: str) -> Bools:
     words = rows.match.words.dtype
     code = words.index(dtype) if dtype in words else -2
     return np.asarray((rows.target.dtype == code) & (rows.reference.dtype == code))

@@ -19,8 +19,8 @@ from trueup.comparing.owner import (
     owner_of_row,
 )
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.record_row import RecordRow
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.record_row import JudgedRow
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.sites import module_column
 from trueup.matching.codes import Codes
 from trueup.store.same_rows import MASK, POSITION
@@ -51,7 +51,7 @@ class First:
     step: int
     rank: int
     order: int
-    row: RecordRow
+    row: JudgedRow
     owner: str | None
     before: Preceding
     arguments: list[Reason]
@@ -60,7 +60,7 @@ class First:
     """the argument that is the cause"""
     dtypes: list[Reason]
     """records up to it with dtypes that differ"""
-    alone: list[Reason] = field(default_factory=list)
+    unpaired_inputs: list[Reason] = field(default_factory=list)
     """inputs of its call, or of the module call around it, that one run alone has"""
     ids: list[Reason] = field(default_factory=list)
     """ids of one run beyond the rows of an embedding, where the first difference is an input"""
@@ -73,7 +73,7 @@ class First:
     """of a collective that no module called: the first weight whose gradient differs with it; of another call
     outside of the model: the weight whose gradient it took"""
 
-    def name_weight(self, rows: Rows, origins: Codes) -> None:
+    def name_weight(self, rows: StepRows, origins: Codes) -> None:
         """Find ``weight`` for a record outside every module; ``origins`` are rows."""
         if self.owner is not None:
             return
@@ -82,14 +82,14 @@ class First:
         elif self.row.kind == "api":
             self._name_held(rows)
 
-    def _name_carried(self, rows: Rows, origins: Codes) -> None:
+    def _name_carried(self, rows: StepRows, origins: Codes) -> None:
         """What a collective of the training step carried: the first weight whose gradient differs after
         it."""
         gradients = origins[rows.phase_is("param_grad")[origins] & (origins > self.order)]
         if len(gradients):
             self._take_weight(rows, int(gradients[0]))
 
-    def _name_held(self, rows: Rows) -> None:
+    def _name_held(self, rows: StepRows) -> None:
         """The weight whose gradient, as backward left it in the reference, a call outside of the model took
         (clipping, a norm)."""
         summary = rows.reference.summary[self.order]
@@ -98,7 +98,7 @@ class First:
         if len(held):
             self._take_weight(rows, int(held[0]))
 
-    def _take_weight(self, rows: Rows, row: int) -> None:
+    def _take_weight(self, rows: StepRows, row: int) -> None:
         self.weight = rows.match.words.name[rows.match.target.plain[rows.target.call[row]]]
         self.owner = owner_of_row(rows, row)
 
@@ -108,7 +108,7 @@ class JudgedStep:
     """One step of one rank, compared."""
 
     pair: StepPair
-    rows: Rows
+    rows: StepRows
     metrics: Metrics
     judgement: Judgement
     table: pa.Table
@@ -131,23 +131,23 @@ def first_of_rows(judged: JudgedStep, row: int) -> First:
         step=judged.pair.step,
         rank=judged.pair.rank,
         order=row,
-        row=RecordRow.from_columns(columns, judged.judgement.reasons.get(row)),
+        row=JudgedRow.from_columns(columns, judged.judgement.reasons.get(row)),
         owner=owner,
         before=_preceding(judged.judgement, table, row),
         arguments=[arguments_at(rows, call, found) for call, found in arguments.items()],
         argument=argument_of_owner(rows, row, owner, arguments),
         dtypes=dtype_differences(rows, row),
-        alone=_inputs_of_one_side(rows, row),
+        unpaired_inputs=_inputs_of_one_side(rows, row),
         classes=class_of_owner(rows, row, owner),
         ids=_ids_beyond(rows) if _is_input(rows, row) else [],
     )
 
 
-def _is_input(rows: Rows, row: int) -> bool:
+def _is_input(rows: StepRows, row: int) -> bool:
     return bool((rows.phase_is("forward") & rows.slot_starts("input"))[row])
 
 
-def _ids_beyond(rows: Rows) -> list[Reason]:
+def _ids_beyond(rows: StepRows) -> list[Reason]:
     """Whole numbers given to an embedding that has fewer rows, or negative ones, by one run alone: where both
     give larger ones each rank holds a part of the vocabulary."""
     codes, names = module_column(rows)
@@ -175,7 +175,7 @@ def _ids_beyond(rows: Rows) -> list[Reason]:
     return found
 
 
-def _inputs_of_one_side(rows: Rows, row: int) -> list[Reason]:
+def _inputs_of_one_side(rows: StepRows, row: int) -> list[Reason]:
     if rows.match.bridge is not None or not rows.paired[row]:
         return []
     parents = rows.match.target.parent, rows.match.reference.parent
@@ -203,18 +203,18 @@ def _inputs_of_one_side(rows: Rows, row: int) -> list[Reason]:
     return found
 
 
-def _named_mask(rows: Rows) -> Bools:
+def _named_mask(rows: StepRows) -> Bools:
     return np.array([MASK in word for word in rows.match.words.slot] + [False])[rows.slot]
 
 
-def _of_model(rows: Rows, half: Half) -> Bools:
+def _of_model(rows: StepRows, half: Half) -> Bools:
     """Of the outermost calls."""
     parent = (rows.match.target if half is rows.target else rows.match.reference).parent
     found: Bools = (half.call >= 0) & (parent[half.call] < 0)
     return found
 
 
-def _hides_nothing(rows: Rows, half: Half, row: int) -> bool:
+def _hides_nothing(rows: StepRows, half: Half, row: int) -> bool:
     """Whether the masks given to a model in a microbatch show every token: models make none of them for what
     is inside."""
     at = rows.phase_is("forward") & rows.slot_starts("input") & _named_mask(rows) & (half.record >= 0)
@@ -223,7 +223,7 @@ def _hides_nothing(rows: Rows, half: Half, row: int) -> bool:
     return bool(at.any()) and bool(shown.all())
 
 
-def _counting_positions(rows: Rows, half: Half) -> Bools:
+def _counting_positions(rows: StepRows, half: Half) -> Bools:
     """Positions that count from 0 along the last dim: what a model takes by itself where it is given none."""
     words = rows.match.words
     named = np.array([POSITION in word for word in words.slot] + [False])[rows.slot]
@@ -235,7 +235,7 @@ def _counting_positions(rows: Rows, half: Half) -> Bools:
     return np.asarray(named & counting & np.isclose(held["l2_norm"] ** 2, squares))
 
 
-def _masks_given(rows: Rows, side: str, half: Half, inputs: Bools) -> list[str]:
+def _masks_given(rows: StepRows, side: str, half: Half, inputs: Bools) -> list[str]:
     """Masks that one run alone gives the model itself, by name."""
     match = rows.match
     parent = (match.target if side == "target" else match.reference).parent
@@ -244,7 +244,7 @@ def _masks_given(rows: Rows, side: str, half: Half, inputs: Bools) -> list[str]:
     return [name for name in dict.fromkeys(names) if MASK in name]
 
 
-def _of_other_loss(rows: Rows) -> Bools:
+def _of_other_loss(rows: StepRows) -> Bools:
     """Labels that one model is given and the other run's loss takes outside its model."""
     made = rows.paired & rows.phase_is("loss") & ~rows.slot_is("value")
     labels = np.array(["label" in word for word in rows.match.words.slot] + [False])[rows.slot]

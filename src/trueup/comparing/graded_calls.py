@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.scalars import MEASURED, ScalarPair
 from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
 from trueup.types.reason import reason
@@ -38,7 +38,7 @@ class GradedCalls:
     first: dict[Inputs, int] = field(default_factory=dict)
     """the step in which a training call is first given this"""
 
-    def add(self, rows: Rows, step: int) -> None:
+    def add(self, rows: StepRows, step: int) -> None:
         """Take in one step of one rank."""
         for held, half in zip(self.sides, (rows.target, rows.reference), strict=True):
             for mode, inputs in _calls(rows, half):
@@ -78,7 +78,7 @@ class GradedCalls:
         return verdict
 
 
-def _calls(rows: Rows, half: Half) -> list[tuple[str, Inputs]]:
+def _calls(rows: StepRows, half: Half) -> list[tuple[str, Inputs]]:
     """Mode and inputs of each outermost call of a module whose inputs are all known by their bits."""
     side, words = half.side, rows.match.words
     given: dict[int, list[tuple[str, int]]] = {}

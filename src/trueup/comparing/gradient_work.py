@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.comparing.inflow import contents
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.matching.codes import Codes
 from trueup.types.arrays import Bools
 
 
-def after_backward(rows: Rows) -> Bools:
+def after_backward(rows: StepRows) -> Bools:
     """Calls outside every module after a backward pass began: clipping and the like, which work on
     gradients."""
     began = np.cumsum(rows.phase_is("backward", "param_grad")) > 0
@@ -22,7 +22,7 @@ def after_backward(rows: Rows) -> Bools:
     return np.asarray(rows.phase_is("forward") & began & outside & rows.kind_is("api"))
 
 
-def works_on_gradients(rows: Rows) -> Bools:
+def works_on_gradients(rows: StepRows) -> Bools:
     """Of the calls after backward those that take a gradient, as backward left it, or what such a call made
     of one. A metric computed there takes what the model returned, and is none of them."""
     later = after_backward(rows) & rows.mode_is("eval")
@@ -33,7 +33,7 @@ def works_on_gradients(rows: Rows) -> Bools:
     return out
 
 
-def _takes_gradients(rows: Rows, half: Half, later: Bools) -> Bools:
+def _takes_gradients(rows: StepRows, half: Half, later: Bools) -> Bools:
     content, inputs = contents(half), rows.slot_starts("input")
     known = set(content[rows.phase_is("param_grad") & (half.summary >= 0)].tolist())
     taken: set[int] = set()
@@ -46,7 +46,7 @@ def _takes_gradients(rows: Rows, half: Half, later: Bools) -> Bools:
     return later & np.isin(half.call, list(taken))
 
 
-def shown_phase(rows: Rows) -> Codes:
+def shown_phase(rows: StepRows) -> Codes:
     """Phase of every row as a person reads it, as codes of ``rows.match.words.phase``."""
     at = works_on_gradients(rows)
     if not at.any():

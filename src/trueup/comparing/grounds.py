@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from trueup.comparing.first import First, Preceding
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.precision_gap import PrecisionGap
-from trueup.comparing.record_row import RecordRow
+from trueup.comparing.record_row import JudgedRow
 from trueup.comparing.scalars import ScalarPair
 from trueup.comparing.thresholds import FACTOR_OF_DIFFERENCE, REST_OF_DIFFERENCE
 from trueup.types.codes import EvidenceCode, RecordCode
@@ -30,8 +30,12 @@ _NUM_AHEAD = 2
 def grounds(first: First, ledger: Ledger, scalars: Sequence[ScalarPair]) -> tuple[Reason, ...]:
     """Causes, the size of the difference, why it is an origin, what else differs; norms last."""
     settings, other_settings = _settings(scalars, first.step, first.row.phase)
-    causes = [*first.ids, *first.alone, *settings, *_absent(ledger), *reversed(first.arguments)]
-    why = [one for one in first.why if not first.alone or one.code is not EvidenceCode.INPUTS_BIT_IDENTICAL]
+    causes = [*first.ids, *first.unpaired_inputs, *settings, *_absent(ledger), *reversed(first.arguments)]
+    why = [
+        one
+        for one in first.why
+        if not first.unpaired_inputs or one.code is not EvidenceCode.INPUTS_BIT_IDENTICAL
+    ]
     found = [
         *causes[:_NUM_AHEAD],
         *_size(first.row),
@@ -115,7 +119,7 @@ def _absent(ledger: Ledger) -> list[Reason]:
     return found
 
 
-def _size(row: RecordRow) -> list[Reason]:
+def _size(row: JudgedRow) -> list[Reason]:
     """How large the difference is; of NaN and infinities how many there are, which have no size."""
     counted = row.not_finite_apart
     if counted is not None:
@@ -137,13 +141,13 @@ def _size(row: RecordRow) -> list[Reason]:
     return found
 
 
-def _shrunk(row: RecordRow) -> float:
+def _shrunk(row: JudgedRow) -> float:
     """The target's norm over the reference's where it is smaller; infinite where not, or not known."""
     target, reference = row.target_l2_norm, row.reference_l2_norm
     return target / reference if target and reference and target < reference else math.inf
 
 
-def _norms(row: RecordRow) -> list[Reason]:
+def _norms(row: JudgedRow) -> list[Reason]:
     if row.not_finite_apart is not None:
         return []
     found = []
@@ -161,7 +165,7 @@ def _norms(row: RecordRow) -> list[Reason]:
     return found
 
 
-def _extremes(row: RecordRow) -> Iterator[Reason]:
+def _extremes(row: JudgedRow) -> Iterator[Reason]:
     """Of a tensor without a norm: its maximum and minimum, where they differ."""
     for what in ("maximum", "minimum"):
         target, reference = (row.columns.get(f"{side}_{what}") for side in ("target", "reference"))

@@ -45,7 +45,7 @@ import numpy as np
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import STATISTICS, Metrics, sketches_of
 from trueup.comparing.not_counted import shown_apart
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.thresholds import (
     CANCELLED_EPS,
     CANCELLED_PART,
@@ -62,14 +62,14 @@ from trueup.types.reason import Reason, reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class PastWeight:
     """A weight of the reference, as its summary tells it."""
 
     sketch: Floats | None
     extent: Floats
     """minimum, maximum and norm"""
 
-    def distance(self, other: Value, numel: float) -> float:
+    def distance(self, other: PastWeight, numel: float) -> float:
         """||self - other|| by the sketches, else about as much as the statistics have moved."""
         if self.sketch is not None and other.sketch is not None:
             return float(np.linalg.norm(self.sketch - other.sketch))
@@ -88,7 +88,7 @@ class History:
     """(parameter, slot) -> absolute and relative difference of its optimizer state"""
     update: Mapping[str, float] = field(default_factory=dict)
     """parameter -> norm of its last update where gradients were not bit-equal"""
-    values: Mapping[str, Value] = field(default_factory=dict)
+    values: Mapping[str, PastWeight] = field(default_factory=dict)
     """parameter -> what it was before an update that only one trace shows, or none"""
     moved: Mapping[str, float] = field(default_factory=dict)
     """parameter -> norm of such an update, once its outcome is seen"""
@@ -102,7 +102,7 @@ class History:
 
 
 def inherited(
-    rows: Rows, metrics: Metrics, rounding: Floats, scale: Floats, history: History, step: int
+    rows: StepRows, metrics: Metrics, rounding: Floats, scale: Floats, history: History, step: int
 ) -> tuple[Floats, tuple[Reason, ...]]:
     """What the bound of every row grows by, over ``rounding``, and notes about it."""
     extra, notes = np.zeros(len(rows)), []
@@ -154,7 +154,7 @@ def cancelled_part(gradient: float, numel: float) -> float:
     return float(CANCELLED_PART * min(1.0, size / CANCELLED_EPS))
 
 
-def remember(rows: Rows, metrics: Metrics, judgement: Judgement, history: History, step: int) -> History:
+def remember(rows: StepRows, metrics: Metrics, judgement: Judgement, history: History, step: int) -> History:
     """What this step leaves to the next one."""
     names = _parameter_names(rows)
     slots = rows.match.words.slot
@@ -190,7 +190,7 @@ def remember(rows: Rows, metrics: Metrics, judgement: Judgement, history: Histor
     )
 
 
-def observe(rows: Rows, history: History) -> History:
+def observe(rows: StepRows, history: History) -> History:
     """With the weights whose updates are not compared, and how far those of the step before went; taken while
     the rows have their sketches."""
     values = rows.phase_is("param") & rows.paired & (rows.reference.summary >= 0)
@@ -205,10 +205,10 @@ def observe(rows: Rows, history: History) -> History:
     sketches, present = sketches_of(rows.reference.tables.summaries, rows.reference.summary[at])
     held = rows.reference.statistics
     extents = np.stack([held[name][at] for name in ("minimum", "maximum", "l2_norm")], axis=1)
-    seen: dict[str, Value] = {}
+    seen: dict[str, PastWeight] = {}
     moved: dict[str, float] = {}
     for n, row in enumerate(at.tolist()):
-        value = Value(sketch=sketches[n] if present[n] else None, extent=np.nan_to_num(extents[n]))
+        value = PastWeight(sketch=sketches[n] if present[n] else None, extent=np.nan_to_num(extents[n]))
         if names[row] in history.values:
             distance = value.distance(history.values[names[row]], float(rows.reference.numel[row]))
             moved[names[row]] = distance
@@ -217,7 +217,7 @@ def observe(rows: Rows, history: History) -> History:
     return _settled(rows, names, replace(history, values=seen, moved=moved))
 
 
-def not_finite_apart(rows: Rows) -> Bools:
+def not_finite_apart(rows: StepRows) -> Bools:
     """Pairs whose one side holds more NaN, or infinities of one sign."""
     out = np.zeros(len(rows), bool)
     for name in ("num_nan", "num_posinf", "num_neginf"):
@@ -228,8 +228,8 @@ def not_finite_apart(rows: Rows) -> Bools:
     return np.asarray(out & rows.paired)
 
 
-def left_not_finite(rows: Rows, history: History) -> Bools:
-    """Per ``Rows.weight``: whether the step before left it with NaN or infinities on one side alone."""
+def left_not_finite(rows: StepRows, history: History) -> Bools:
+    """Per ``StepRows.weight``: whether the step before left it with NaN or infinities on one side alone."""
     out = np.zeros(rows.num_weights, bool)
     if history.not_finite:
         values = rows.phase_is("param") & rows.paired
@@ -240,7 +240,7 @@ def left_not_finite(rows: Rows, history: History) -> Bools:
 
 
 def _unseen(
-    rows: Rows, metrics: Metrics, names: list[str], noise: Floats, history: History
+    rows: StepRows, metrics: Metrics, names: list[str], noise: Floats, history: History
 ) -> dict[str, tuple[float, float]]:
     """Weights that received another gradient, and whose update was not compared."""
     if not history.values:
@@ -254,7 +254,7 @@ def _unseen(
     return found
 
 
-def _settled(rows: Rows, names: list[str], history: History) -> History:
+def _settled(rows: StepRows, names: list[str], history: History) -> History:
     """With what the updates that were not compared may have left, now that it is seen how far they went."""
     update, parameter = dict(history.update), dict(history.parameter)
     for row in np.flatnonzero(rows.phase_is("param") & rows.paired).tolist() if history.moved else []:
@@ -267,7 +267,7 @@ def _settled(rows: Rows, names: list[str], history: History) -> History:
     return replace(history, update=update, parameter=parameter)
 
 
-def _parameter_names(rows: Rows) -> list[str]:
+def _parameter_names(rows: StepRows) -> list[str]:
     words = rows.match.words.name
     names = [words[code] if code >= 0 else "" for code in rows.of_call("plain").tolist()]
     for row in np.flatnonzero(rows.weight >= rows.match.target.num_calls).tolist():
@@ -281,7 +281,7 @@ def _known_from_below(metrics: Metrics) -> Bools:
 
 
 def _worst_matrix(
-    rows: Rows, metrics: Metrics, values: Bools, extra: Floats, history: History, names: list[str]
+    rows: StepRows, metrics: Metrics, values: Bools, extra: Floats, history: History, names: list[str]
 ) -> float:
     dims = np.array([len(s) for s in rows.match.words.shape] + [0])[rows.reference.shape]
     difference = metrics.difference.copy()
@@ -293,7 +293,7 @@ def _worst_matrix(
 
 
 def _widen_after_updates(
-    rows: Rows, metrics: Metrics, rounding: Floats, scale: Floats, extra: Floats
+    rows: StepRows, metrics: Metrics, rounding: Floats, scale: Floats, extra: Floats
 ) -> None:
     """What updates within a step (its mini-batches) leave in the weights grows the bounds of all that comes
     after them, as what a step leaves grows those of the next."""
@@ -307,7 +307,9 @@ def _widen_after_updates(
     extra[running] += HISTORY_GAIN * eta[running] * scale[running]
 
 
-def _widen_outputs(rows: Rows, metrics: Metrics, accepted: Bools, names: list[str], extra: Floats) -> None:
+def _widen_outputs(
+    rows: StepRows, metrics: Metrics, accepted: Bools, names: list[str], extra: Floats
+) -> None:
     """What a bias that differs, within what is accepted, adds to its module's output."""
     dims = np.array([len(s) for s in rows.match.words.shape] + [0])[rows.reference.shape]
     vectors = np.flatnonzero(accepted & (dims == 1) & (metrics.difference > 0))
@@ -325,7 +327,9 @@ def _widen_outputs(rows: Rows, metrics: Metrics, accepted: Bools, names: list[st
     extra[outputs] += grown[outputs]
 
 
-def _widen_updates(rows: Rows, metrics: Metrics, history: History, names: list[str], extra: Floats) -> None:
+def _widen_updates(
+    rows: StepRows, metrics: Metrics, history: History, names: list[str], extra: Floats
+) -> None:
     optimizer = rows.phase_is("optimizer") & rows.paired
     if not optimizer.any():
         return
@@ -359,7 +363,7 @@ def _widen_updates(rows: Rows, metrics: Metrics, history: History, names: list[s
             extra[row] += KNOWN_NORM * history.state.get((name, slot), (0.0, 0.0))[0]
 
 
-def _gradient_noise(rows: Rows, metrics: Metrics, num: int) -> tuple[Floats, Floats]:
+def _gradient_noise(rows: StepRows, metrics: Metrics, num: int) -> tuple[Floats, Floats]:
     """Per weight, absolute and relative difference of the gradient the optimizer received (clipped, else
     accumulated); the relative one of the noisiest measured where its own is known from below."""
     absolute, relative = np.zeros(num), np.zeros(num)

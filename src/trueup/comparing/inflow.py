@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.matching.codes import Codes
 from trueup.types.arrays import Bools, Floats
 
@@ -40,7 +40,7 @@ _STATISTICS = ("minimum", "maximum", "mean", "l2_norm")
 class Inflow:
     """The structure of one step's rows, worked out once; ``largest`` then takes any column."""
 
-    rows: Rows
+    rows: StepRows
     tied: Mapping[str, str] = field(default_factory=dict)
     """parameter -> the name its tensor is recorded under, for parameters that share one"""
     first: Codes = field(init=False)
@@ -218,7 +218,7 @@ class Inflow:
         return by_name[owner]
 
 
-def first_seen(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def first_seen(rows: StepRows) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """For each row the first row of the same two contents; itself where a side has none."""
     width = int(rows.reference.summary.max(initial=0)) + 2
     both = (rows.target.summary >= 0) & (rows.reference.summary >= 0)

@@ -17,18 +17,20 @@ import numpy as np
 
 from trueup.batches.labels import same_but_for_ignored, same_parts
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import Half, Rows
-from trueup.matching.layouts import Layout
+from trueup.comparing.rows import Half, StepRows
+from trueup.matching.layouts import CommonForm
 from trueup.merging.trace import MergedTrace
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
 from trueup.types.arrays import Array, Bools
 
-PARTS = Layout(label="all that counts in the loss together", known=False)
+PARTS = CommonForm(label="all that counts in the loss together", known=False)
 _WORDS = ("labels", "mask")
 
 
-def with_joined_parts(rows: Rows, target: TraceSource, reference: TraceSource, pair: StepPair) -> Rows:
+def with_joined_parts(
+    rows: StepRows, target: TraceSource, reference: TraceSource, pair: StepPair
+) -> StepRows:
     """The rows with both sides' statistics alike wherever the parts of a loss call hold the same numbers."""
     of_calls = _calls(rows)
     joined = np.zeros(len(rows), bool)
@@ -65,7 +67,7 @@ def _of_ranks(parts: list[Array], num: int) -> list[Array]:
     return np.split(parts[0].ravel(), num)
 
 
-def _calls(rows: Rows) -> list[np.ndarray]:
+def _calls(rows: StepRows) -> list[np.ndarray]:
     """Rows of the labels, and of the masks, of each loss call; a call of both runs is one."""
     found: dict[tuple[str, int], list[int]] = defaultdict(list)
     reference_of = rows.match.calls.reference_of
@@ -82,7 +84,7 @@ def _recorded(half: Half, at: np.ndarray) -> list[int]:
     return [int(half.summary[row]) for row in there[np.argsort(half.record[there])]]
 
 
-def _alike(rows: Rows, at: np.ndarray) -> bool:
+def _alike(rows: StepRows, at: np.ndarray) -> bool:
     """Whether the parts are cut alike and hold the same, by their digests."""
     t, r = rows.target, rows.reference
     if not rows.paired[at].all() or (t.shape[at] != r.shape[at]).any():
@@ -103,7 +105,7 @@ def _values(
     return found
 
 
-def _as_reference(rows: Rows, joined: Bools) -> Rows:
+def _as_reference(rows: StepRows, joined: Bools) -> StepRows:
     t, r = rows.target, rows.reference
     statistics = {name: np.where(joined, r.statistics[name], t.statistics[name]) for name in t.statistics}
     target = replace(t, statistics=statistics, numel=np.where(joined, r.numel, t.numel))

@@ -17,9 +17,9 @@ from trueup.comparing.thresholds import LAYOUT_CERTAIN, LAYOUT_CLEAR, LAYOUT_CLO
 from trueup.errors import ConfigError
 from trueup.matching import StepMatch
 from trueup.matching.across.sites import site_of
-from trueup.matching.layouts import UNORDERED, Layout, Shape, rotary_turns, ways
+from trueup.matching.layouts import UNORDERED, CommonForm, Shape, rotary_turns, ways
 from trueup.matching.names import like
-from trueup.matching.weights import Inferred
+from trueup.matching.weights import InferredWeights
 from trueup.matching.weights.table import Values, values_of
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepTables, TraceSource
@@ -35,7 +35,7 @@ Key = tuple[Shape, Shape, str, str]
 class LayoutBook:
     """What was decided so far in a comparison; later steps keep to it."""
 
-    decided: dict[Key, Layout] = field(default_factory=dict)
+    decided: dict[Key, CommonForm] = field(default_factory=dict)
     unordered: bool = False
     """some weights are known to hold the same values in an order that is not known"""
 
@@ -47,10 +47,10 @@ class LayoutBook:
         pair: StepPair,
     ) -> StepMatch:
         """The match with a layout at every pair that needs one."""
-        chosen = _weights_handed_on(match)
+        chosen = _with_weight_layouts(match)
         match = replace(match, records=replace(match.records, layouts=tuple(chosen)))
         shapes = _splits(match)
-        weights = match.bridge.weights if match.bridge is not None else Inferred()
+        weights = match.bridge.weights if match.bridge is not None else InferredWeights()
         turns = rotary_turns(weights.entries)
         self.unordered = len({e.target for e in weights.entries}) < sum(len(a.targets) for a in weights.atoms)
         reordered = _reordered(weights)
@@ -101,7 +101,7 @@ class LayoutBook:
         reader: _Reader,
         *,
         moved: bool,
-    ) -> Layout | None:
+    ) -> CommonForm | None:
         """``moved``: the channels come from a weight whose rows lie in another order on the other side."""
         target, reference = key[0], key[1]
         finer = _with_pairs(reference, turns) + _with_pairs(target, turns)
@@ -115,7 +115,7 @@ class LayoutBook:
         suspect = bool(finer) or self.unordered or moved
         return _unordered() if target != reference or (suspect and reader.apart(places)) else None
 
-    def _unclear(self, target: Shape, reference: Shape, options: Sequence[Layout]) -> Layout | None:
+    def _unclear(self, target: Shape, reference: Shape, options: Sequence[CommonForm]) -> CommonForm | None:
         """Where a fault leaves no way near: that of other places of these shapes, or the only one."""
         if target == reference:
             return None
@@ -123,7 +123,7 @@ class LayoutBook:
         return next(known, options[0] if len(options) == 1 else _unordered())
 
 
-def _reordered(weights: Inferred) -> set[str]:
+def _reordered(weights: InferredWeights) -> set[str]:
     """Target modules whose own weight is all of one of the reference's, its rows in another order."""
     return {
         entry.target.rpartition(".")[0]
@@ -141,16 +141,16 @@ def _owner(match: StepMatch, at: int) -> str:
     return words.name[side.name[call]] if call >= 0 else ""
 
 
-def _weights_handed_on(match: StepMatch) -> list[Layout | None]:
+def _with_weight_layouts(match: StepMatch) -> list[CommonForm | None]:
     """Layouts with those of the weights wherever a weight, or the gradient there, enters a call."""
     records, chosen = match.records, list(match.records.layouts)
     target, reference = match.target, match.reference
     pairs = list(zip(records.target.tolist(), records.reference.tolist(), strict=True))
-    of_contents: dict[tuple[int, int], Layout] = {}
+    of_contents: dict[tuple[int, int], CommonForm] = {}
     for (t, r), layout in zip(pairs, chosen, strict=True):
         if layout is not None and match.words.phase[target.record_phase[t]] == "param":
             of_contents[int(target.record_summary[t]), int(reference.record_summary[r])] = layout
-    of_place: dict[tuple[int, int], Layout] = {}
+    of_place: dict[tuple[int, int], CommonForm] = {}
     for t, r in pairs if of_contents else []:
         held = int(target.record_summary[t]), int(reference.record_summary[r])
         if held in of_contents:
@@ -161,8 +161,8 @@ def _weights_handed_on(match: StepMatch) -> list[Layout | None]:
     return chosen
 
 
-def _unordered() -> Layout:
-    return Layout(label=UNORDERED, known=False)
+def _unordered() -> CommonForm:
+    return CommonForm(label=UNORDERED, known=False)
 
 
 def _by_key(match: StepMatch, tables: tuple[StepTables, StepTables]) -> dict[Key, list[int]]:
@@ -205,7 +205,7 @@ def _with_pairs(shape: Shape, turns: Sequence[tuple[int, int]]) -> list[Shape]:
     return out
 
 
-def _nearest(options: Sequence[Layout], samples: Sequence[tuple[Values, Values]]) -> Layout | None:
+def _nearest(options: Sequence[CommonForm], samples: Sequence[tuple[Values, Values]]) -> CommonForm | None:
     errors = []
     for layout in options:
         errors.append(min(_error(layout, *sample) for sample in samples))
@@ -217,15 +217,15 @@ def _nearest(options: Sequence[Layout], samples: Sequence[tuple[Values, Values]]
     return options[best] if clear else None
 
 
-def _error(layout: Layout, target: Values, reference: Values) -> float:
+def _error(layout: CommonForm, target: Values, reference: Values) -> float:
     try:
-        mine = layout.of_target(target).reshape(-1)
+        actual = layout.of_target(target).reshape(-1)
     except ConfigError:
         return np.inf
-    theirs = layout.of_reference(reference).reshape(-1)
+    expected = layout.of_reference(reference).reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        norm = float(np.linalg.norm(theirs.astype(np.float64)))
-        error = float(np.linalg.norm(mine.astype(np.float64) - theirs))
+        norm = float(np.linalg.norm(expected.astype(np.float64)))
+        error = float(np.linalg.norm(actual.astype(np.float64) - expected))
     return error / norm if norm and np.isfinite(error) else np.inf
 
 

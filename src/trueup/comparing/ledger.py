@@ -32,7 +32,7 @@ from trueup.comparing.origins import likelihood, score_of_origin, why_origin
 from trueup.comparing.other_ranks import received_inputs
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.precision_gap import PrecisionGap
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.one_sided import awaiting, bracketed
 from trueup.comparing.rules.without_effect import given_to_the_program
 from trueup.comparing.updated_copies import UpdatedCopies
@@ -190,7 +190,7 @@ class Ledger:
                 facts["at_least"] = 1
             self.apart = reason(EvidenceCode.FIRST_APART, site=site, equal=before + equal, **facts)
 
-    def _add_inside(self, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
+    def _add_inside(self, rows: StepRows, judgement: Judgement, table: pa.Table) -> None:
         inside = [at for at, why in judgement.reasons.items() if why.code is RecordCode.WITHOUT_EFFECT]
         if inside and self.inside_at is None:
             self.inside_at = str(table["site"][min(inside)].as_py())
@@ -282,7 +282,7 @@ class Ledger:
         """What the arbiter decides over all steps and ranks."""
         return arbitrated(path, self.arbitration, self.arbitration_first)
 
-    def _add_limits(self, pair: StepPair, rows: Rows, judgement: Judgement) -> None:
+    def _add_limits(self, pair: StepPair, rows: StepRows, judgement: Judgement) -> None:
         limits = self.limits.setdefault(pair.step, {"loss": 0.0, "gradient": 0.0})
         for name, phases in (("loss", ("loss",)), ("gradient", ("param_grad",))):
             at = rows.phase_is(*phases) & np.isfinite(judgement.tolerance)
@@ -293,13 +293,13 @@ class Ledger:
                     limits[name], float(np.median(judgement.tolerance[at])) * (2 if name == "loss" else 1)
                 )
 
-    def _add_depth(self, pair: StepPair, rows: Rows, judgement: Judgement, table: pa.Table) -> None:
+    def _add_depth(self, pair: StepPair, rows: StepRows, judgement: Judgement, table: pa.Table) -> None:
         shown = rows.kind_is("module") & rows.phase_is("forward", "backward") & rows.slot_starts("output")
         at = np.flatnonzero(shown & rows.paired & ~np.isnan(judgement.score))
         part = table.select(["order", "module", "type", "phase", "rel_l2", "tolerance"]).take(pa.array(at))
         self.depth += [DepthPoint(step=pair.step, rank=pair.rank, **row) for row in part.to_pylist()]
 
-    def _add_local_norms(self, rows: Rows, metrics: Metrics) -> None:
+    def _add_local_norms(self, rows: StepRows, metrics: Metrics) -> None:
         words = rows.match.words
         chosen: dict[str, int] = {}
         rank_of_slot = {"clipped": 0, "local": 1, "accumulated": 2}

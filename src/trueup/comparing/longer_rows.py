@@ -11,14 +11,14 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.store import TraceSource
 from trueup.store.given import whole_numbers
 from trueup.store.view import step_view
 from trueup.types.arrays import Bools, Ints
 
 
-def longer_rows(rows: Rows, target: TraceSource, reference: TraceSource, pair: StepPair) -> Bools:
+def longer_rows(rows: StepRows, target: TraceSource, reference: TraceSource, pair: StepPair) -> Bools:
     """Whole numbers that both models are given, of which one side's are the other's with further columns;
     none where values were not kept."""
     found = np.zeros(len(rows), bool)

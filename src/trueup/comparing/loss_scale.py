@@ -20,14 +20,14 @@ import numpy as np
 
 from trueup.comparing.metrics import SKETCH, VALUES, Metrics
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.thresholds import UNDONE
 from trueup.store import TraceSource
 from trueup.types.arrays import Bools, Floats
 
 
 def loss_scales(
-    rows: Rows, target: TraceSource, reference: TraceSource, pair: StepPair
+    rows: StepRows, target: TraceSource, reference: TraceSource, pair: StepPair
 ) -> tuple[float, float]:
     """Target's and reference's loss scale in a step; 1 and 1 where they are not known.
 
@@ -43,13 +43,13 @@ def loss_scales(
     return (one, other) if one > 0 and other > 0 else (1.0, 1.0)
 
 
-def _fits(rows: Rows, ratio: float) -> bool:
+def _fits(rows: StepRows, ratio: float) -> bool:
     """Whether gradients are nearer to this ratio than to none: the middle one, by its logarithm."""
     middle = _middle_log(rows)
     return middle is not None and bool(abs(middle - np.log(ratio)) < abs(middle))
 
 
-def _middle_log(rows: Rows) -> float | None:
+def _middle_log(rows: StepRows) -> float | None:
     """Logarithm of how many times as long as the reference's the middle gradient of backward is."""
     chosen = rows.paired & _scaled(rows)
     lengths = rows.target.statistics["l2_norm"][chosen], rows.reference.statistics["l2_norm"][chosen]
@@ -59,7 +59,7 @@ def _middle_log(rows: Rows) -> float | None:
     return float(np.median(logs)) if len(logs) else None
 
 
-def _makes_gradients(rows: Rows, allowed: Floats, factor: float) -> bool:
+def _makes_gradients(rows: StepRows, allowed: Floats, factor: float) -> bool:
     """Whether backward's gradients are this multiple of the reference's: a loss that is only summed or
     rounded in another way has another value, and sends back what it sent."""
     middle, change = _middle_log(rows), abs(np.log(factor))
@@ -70,7 +70,12 @@ def _makes_gradients(rows: Rows, allowed: Floats, factor: float) -> bool:
 
 
 def undone_scale(
-    rows: Rows, metrics: Metrics, allowed: Floats, target: TraceSource, reference: TraceSource, pair: StepPair
+    rows: StepRows,
+    metrics: Metrics,
+    allowed: Floats,
+    target: TraceSource,
+    reference: TraceSource,
+    pair: StepPair,
 ) -> float:
     """The target's losses over the reference's, where that is one factor and taken out again before the
     update; 1 where it is not, or clipping may hide it: gradients that are clipped to one norm are equal
@@ -128,7 +133,7 @@ def _norm(source: TraceSource, rank: int, step: int) -> float | None:
     return float(found) if isinstance(found, (int, float)) else None
 
 
-def _is_changed(rows: Rows, side: Half) -> bool:
+def _is_changed(rows: StepRows, side: Half) -> bool:
     """Whether some gradient that the optimizer gets has another length than backward left it with."""
     length = side.statistics["l2_norm"]
     of_grad = rows.phase_is("param_grad") & (side.call >= 0)
@@ -144,7 +149,7 @@ def _quotient(numerator: Floats, denominator: Floats) -> Floats:
         return np.asarray(numerator / denominator)
 
 
-def with_factor_of(rows: Rows, ratio: float) -> Bools:
+def with_factor_of(rows: StepRows, ratio: float) -> Bools:
     """What the loss is, what backward makes of it and what is done to that: as far as it is nearer to this
     ratio than to none."""
     of_loss = rows.phase_is("loss") & rows.slot_is("value")
@@ -155,7 +160,7 @@ def with_factor_of(rows: Rows, ratio: float) -> Bools:
     return np.asarray(nearer & (_scaled(rows) | rows.phase_is("collective") | of_loss))
 
 
-def in_one_scale(rows: Rows, metrics: Metrics, ratio: float, of: Bools | None = None) -> Metrics:
+def in_one_scale(rows: StepRows, metrics: Metrics, ratio: float, of: Bools | None = None) -> Metrics:
     """The metrics with the ratio of the scales taken out of all that backward made and nothing unscaled, or
     ``of`` these rows."""
     scaled = rows.paired & (_scaled(rows) if of is None else of) & ~metrics.bits_equal
@@ -170,6 +175,6 @@ def in_one_scale(rows: Rows, metrics: Metrics, ratio: float, of: Bools | None = 
     return replace(metrics, difference=difference, details={**metrics.details, "scale": scale})
 
 
-def _scaled(rows: Rows) -> Bools:
+def _scaled(rows: StepRows) -> Bools:
     gradients = rows.phase_is("param_grad") & ~rows.slot_is("clipped")
     return np.asarray(rows.phase_is("backward") | gradients)

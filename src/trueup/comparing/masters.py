@@ -40,8 +40,8 @@ class MasterGap:
     names: tuple[str, ...]
     """of the tensors that do, the largest difference against its tolerance first"""
     headline: Reason
-    said: tuple[Reason, ...]
-    is_told: bool
+    evidence: tuple[Reason, ...]
+    is_explained: bool
     """one formula tells what the updates differ by"""
 
 
@@ -182,7 +182,7 @@ def _beyond(
         return None
     found.sort(key=lambda entry: -entry[0])
     names = tuple(fqn for _, fqn, _, _ in found)
-    said = reason(
+    difference_found = reason(
         EvidenceCode.MASTERS_APART,
         num=len(names),
         step=one.step,
@@ -190,14 +190,14 @@ def _beyond(
         share=found[0][2],
         tolerance=found[0][3],
     )
-    told = _rounded_in_one(one, two, before, after) or _formula(one, names, before, after)
+    cause = _rounded_in_one(one, two, before, after) or _formula(one, names, before, after)
     headline = reason(VerdictCode.MASTERS_DIFFER, num=len(names), step=one.step, name=names[0])
     return MasterGap(
         step=one.step,
         names=names,
-        headline=told or headline,
-        said=(said, reason(EvidenceCode.GRADIENTS_THE_SAME, step=one.step)),
-        is_told=told is not None,
+        headline=cause or headline,
+        evidence=(difference_found, reason(EvidenceCode.GRADIENTS_THE_SAME, step=one.step)),
+        is_explained=cause is not None,
     )
 
 
@@ -241,14 +241,14 @@ def _formula(
     after: tuple[dict[str, Floats], ...],
 ) -> Reason | None:
     """What the updates of all that differ have apart: a factor of the update, or a share of the weights."""
-    ours = np.concatenate([after[0][fqn] - before[0][fqn] for fqn in names])
-    theirs = np.concatenate([after[1][fqn] - before[1][fqn] for fqn in names])
+    target_updates = np.concatenate([after[0][fqn] - before[0][fqn] for fqn in names])
+    reference_updates = np.concatenate([after[1][fqn] - before[1][fqn] for fqn in names])
     weights = np.concatenate([before[1][fqn] for fqn in names])
     facts: dict[str, Number | Place] = {"num": len(names), "step": one.step, "name": names[0]}
-    share = multiple_of(ours - theirs, weights)
+    share = multiple_of(target_updates - reference_updates, weights)
     if share is not None:
         return reason(VerdictCode.MASTERS_DECAY, share=-share, **facts)
-    factor = multiple_of(ours - theirs, theirs)
+    factor = multiple_of(target_updates - reference_updates, reference_updates)
     return None if factor is None else reason(VerdictCode.MASTERS_SCALED, factor=1 + factor, **facts)
 
 

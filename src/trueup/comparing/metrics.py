@@ -12,7 +12,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trueup.comparing.not_counted import shown_apart
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.thresholds import FLOAT32, RESOLUTION, SUM_LENGTH, SUM_POWER, SUM_ROUNDINGS
 from trueup.matching.codes import Codes
 from trueup.numerics import sketch
@@ -58,7 +58,7 @@ class Metrics:
     """places that hold NaN or an infinity on one side and something else on the other; -1 where values were
     not read"""
     update_lengths: Floats
-    """per ``Rows.weight``: ||p after - p before|| of the reference, NaN where it has no such sketches"""
+    """per ``StepRows.weight``: ||p after - p before|| of the reference, NaN where it has no such sketches"""
     details: dict[str, Floats] = field(default_factory=dict)
 
     def sealed(self) -> Metrics:
@@ -76,7 +76,7 @@ class Metrics:
         return np.where(self.difference == 0, 0.0, np.where(self.norm == 0, np.inf, ratio))
 
 
-def measure(rows: Rows) -> Metrics:
+def measure(rows: StepRows) -> Metrics:
     """Everything that summaries alone can tell; stored values are looked at afterwards (values.py)."""
     t, r = rows.target, rows.reference
     both = (t.summary >= 0) & (r.summary >= 0)
@@ -102,9 +102,9 @@ def measure(rows: Rows) -> Metrics:
     _from_statistics(rows, metrics, open_)
     _from_sketches(rows, metrics, open_ & plain)
     for sides in shown_apart(rows).values():
-        told = open_ & (sides[0] | sides[1]) & (metrics.evidence == NONE)
-        metrics.evidence[told] = STATISTICS
-        metrics.difference[told] = metrics.norm[told]
+        shown = open_ & (sides[0] | sides[1]) & (metrics.evidence == NONE)
+        metrics.evidence[shown] = STATISTICS
+        metrics.difference[shown] = metrics.norm[shown]
     nothing_finite = open_ & _all_non_finite(t) & _all_non_finite(r)
     metrics.difference[nothing_finite] = metrics.norm[nothing_finite] = 0.0
     return metrics
@@ -144,7 +144,7 @@ def _all_non_finite(half: Half) -> Bools:
     return np.asarray((half.numel > 0) & (total == half.numel))
 
 
-def _bits(rows: Rows, both: Bools, alike: Bools) -> tuple[Bools, Bools]:
+def _bits(rows: StepRows, both: Bools, alike: Bools) -> tuple[Bools, Bools]:
     known, equal = np.zeros(len(rows), bool), np.zeros(len(rows), bool)
     for name in ("crc32", "digest"):
         (a, has_a), (b, has_b) = _integers(rows.target, name), _integers(rows.reference, name)
@@ -183,7 +183,7 @@ def _integers(half: Half, name: str) -> tuple[NDArray[np.uint64], Bools]:
     return column.fill_null(0).to_numpy()[at], present & column.is_not_null().to_numpy()[at]
 
 
-def _from_statistics(rows: Rows, metrics: Metrics, open_: Bools) -> None:
+def _from_statistics(rows: StepRows, metrics: Metrics, open_: Bools) -> None:
     """||t-r|| >= max( | ||t|| - ||r|| |, sqrt(n) |mean_t - mean_r|, |max_t - max_r|, |min_t - min_r| ).
 
     The first is the triangle inequality, the second Cauchy-Schwarz, the last two hold because a norm is at
@@ -212,7 +212,7 @@ def _from_statistics(rows: Rows, metrics: Metrics, open_: Bools) -> None:
     metrics.evidence[at[known]] = STATISTICS
 
 
-def _coarseness(rows: Rows, at: Codes) -> Floats:
+def _coarseness(rows: StepRows, at: Codes) -> Floats:
     """What coarse sums may be off by where the other side's are exact; 0 where both are made alike.
 
     A norm summed in float32 one element after another (torch.norm on a CPU) is off by a few unit roundoffs up
@@ -232,7 +232,7 @@ def sum_roundoff(numel: Floats) -> Floats:
     return np.asarray(FLOAT32 * (SUM_ROUNDINGS + (numel / SUM_LENGTH) ** SUM_POWER))
 
 
-def _from_sketches(rows: Rows, metrics: Metrics, open_: Bools) -> None:
+def _from_sketches(rows: StepRows, metrics: Metrics, open_: Bools) -> None:
     """||t-r||^2 ~ sum over k of (y_k - y'_k)^2, never less than what statistics prove; scale, residual and
     cosine from the same inner products."""
     if not open_.any():
@@ -259,7 +259,7 @@ def _from_sketches(rows: Rows, metrics: Metrics, open_: Bools) -> None:
     metrics.norm[at[sizeless]] = found[4, good][sizeless]
 
 
-def _at_resolution(rows: Rows, metrics: Metrics, index: Codes, found: Floats) -> None:
+def _at_resolution(rows: StepRows, metrics: Metrics, index: Codes, found: Floats) -> None:
     """A sketch is float32: of float64 tensors it tells nothing nearer than its own rounding."""
     words = np.array([*rows.match.words.dtype, ""])
     wide = (words[rows.target.dtype[index]] == "float64") & (words[rows.reference.dtype[index]] == "float64")
@@ -294,7 +294,7 @@ def sketches_of(summaries: pl.DataFrame, rows: Codes) -> tuple[Floats, Bools]:
     return out, present
 
 
-def _update_lengths(rows: Rows) -> Floats:
+def _update_lengths(rows: StepRows) -> Floats:
     """Per target call, ||p after - p before|| of the reference by its sketches; NaN where it has none."""
     lengths = np.full(rows.num_weights, np.nan)
     values = np.flatnonzero(rows.phase_is("param") & rows.paired & (rows.reference.summary >= 0))

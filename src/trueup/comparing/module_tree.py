@@ -9,7 +9,7 @@ import polars as pl
 
 from trueup.comparing.content import ModuleScore
 from trueup.comparing.judgement import Judgement
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.matching.codes import Codes
 from trueup.types.status import Status
 
@@ -44,7 +44,7 @@ class ModuleTree:
 
     _modules: dict[str, _Module] = field(default_factory=dict)
 
-    def add(self, rows: Rows, judgement: Judgement, *, first: bool) -> None:
+    def add(self, rows: StepRows, judgement: Judgement, *, first: bool) -> None:
         """Take in one step of one rank; the first one gives the order."""
         frame = pl.DataFrame(
             {
@@ -90,7 +90,7 @@ class ModuleTree:
         return sorted(found, key=lambda module: (module.order, module.depth))
 
 
-def _module_of_rows(rows: Rows) -> Codes:
+def _module_of_rows(rows: StepRows) -> Codes:
     """The module (code of its name) each row belongs to: itself, the enclosing one, or a parameter's."""
     side, words = rows.match.target, rows.match.words
     kinds = {word: code for code, word in enumerate(words.kind)}
@@ -105,7 +105,7 @@ def _module_of_rows(rows: Rows) -> Codes:
     return np.where(rows.target.call >= 0, owner[np.maximum(rows.target.call, 0)], -1)
 
 
-def _types_of_modules(rows: Rows) -> dict[int, str]:
+def _types_of_modules(rows: StepRows) -> dict[int, str]:
     side, words = rows.match.target, rows.match.words
     known = np.flatnonzero(side.type >= 0)
     return {int(side.name[c]): words.type[side.type[c]] for c in known[::-1].tolist()}

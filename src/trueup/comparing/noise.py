@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 from typing_extensions import TypedDict  # pydantic reads typing's from Python 3.12 on
 
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.errors import TraceError
 from trueup.store import StepTables
 from trueup.store.checked import document_from_file
@@ -145,7 +145,7 @@ class NoiseProfile:
         write_text(folder / FACTS, json.dumps(dict(self.facts), indent=1))
         return folder
 
-    def of_rows(self, rows: Rows, step: int, rank: int) -> StepNoise | None:
+    def of_rows(self, rows: StepRows, step: int, rank: int) -> StepNoise | None:
         """The noise of every row of a comparison, by the reference's place; None where the profile has
         nothing of this step and rank, or the reruns were the reference again by then."""
         here = self.table.filter((pl.col("step") == step) & (pl.col("rank") == rank))

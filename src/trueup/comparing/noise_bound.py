@@ -21,7 +21,7 @@ import numpy as np
 
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.noise import StepNoise
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.thresholds import LOTTERY, NOISE_SMALL, NOISE_TIMES
 from trueup.comparing.tolerance import Bound
 from trueup.numerics.dtypes import unit_roundoffs
@@ -30,7 +30,7 @@ from trueup.types.arrays import Floats
 PHASES = ("forward", "loss", "backward", "param_grad", "collective")
 
 
-def noise_bound(rows: Rows, metrics: Metrics, rounding: Bound, noise: StepNoise, factor: float) -> Floats:
+def noise_bound(rows: StepRows, metrics: Metrics, rounding: Bound, noise: StepNoise, factor: float) -> Floats:
     """The bound of every row: measured where there is a measurement, else that of rounding."""
     measured = measured_size(rows, metrics, noise)
     floor = np.fmax(_own_roundoff(rows), rounding.unvaried) * rounding.scale
@@ -44,30 +44,30 @@ def noise_bound(rows: Rows, metrics: Metrics, rounding: Bound, noise: StepNoise,
 
 
 def widen_updates(
-    rows: Rows, metrics: Metrics, bound: Floats, inherited: Floats, noise: StepNoise, factor: float
+    rows: StepRows, metrics: Metrics, bound: Floats, inherited: Floats, noise: StepNoise, factor: float
 ) -> Floats:
     """Bounds of updates, and of the weights they left, where not everything before was bit-equal."""
     open_ = rows.phase_is("optimizer", "param") & (inherited > 0)
     return np.where(open_, np.fmax(bound, factor * NOISE_TIMES * measured_size(rows, metrics, noise)), bound)
 
 
-def measured_size(rows: Rows, metrics: Metrics, noise: StepNoise) -> Floats:
+def measured_size(rows: StepRows, metrics: Metrics, noise: StepNoise) -> Floats:
     """Noise as a norm, with the allowance for small tensors; NaN where none was measured."""
     return _as_norm(rows, metrics, noise.size)
 
 
-def _as_norm(rows: Rows, metrics: Metrics, relative: Floats) -> Floats:
+def _as_norm(rows: StepRows, metrics: Metrics, relative: Floats) -> Floats:
     numel = np.maximum(np.nan_to_num(rows.reference.numel, nan=1.0), 1.0)
     with np.errstate(invalid="ignore"):  # infinite noise of a tensor that is 0
         return np.asarray(relative * metrics.norm * (1.0 + NOISE_SMALL / np.sqrt(numel)))
 
 
-def floor_of_rows(rows: Rows, noise: StepNoise | None) -> Floats:
+def floor_of_rows(rows: StepRows, noise: StepNoise | None) -> Floats:
     """Relative difference below which nothing is said: measured noise, never less than one rounding."""
     own = _own_roundoff(rows)
     return own if noise is None else np.fmax(own, noise.size)
 
 
-def _own_roundoff(rows: Rows) -> Floats:
+def _own_roundoff(rows: StepRows) -> Floats:
     table = unit_roundoffs(rows.match.words.dtype)
     return np.fmax(table[rows.target.dtype], table[rows.reference.dtype])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.hidden import lowest_visible
 from trueup.types.arrays import Bools, Floats
@@ -19,20 +19,20 @@ from trueup.types.arrays import Bools, Floats
 KINDS = (("num_nan", "NaN"), ("num_posinf", "+Inf"), ("num_neginf", "-Inf"))
 
 
-def shown_apart(rows: Rows) -> dict[str, tuple[Bools, Bools]]:
+def shown_apart(rows: StepRows) -> dict[str, tuple[Bools, Bools]]:
     """Kind -> pairs whose target alone, and whose reference alone, is shown to hold one, not counted on both
     sides. Minus infinity beside a number that hides as well in a mask is none."""
     halves = rows.target, rows.reference
     if not any(_lacks_counts(rows, half) for half in halves):
         return {}
     bare = _bare(halves[0]) & _bare(halves[1])
-    told = [_told(half, bare) for half in halves]
+    shown = [_shown(half, bare) for half in halves]
     floating = _floating(rows, halves[0]) & _floating(rows, halves[1])
     found = {}
     for at, (count, what) in enumerate(KINDS):
         known = ~np.isnan(halves[0].statistics[count] + halves[1].statistics[count])
         open_ = rows.paired & floating & ~known
-        sides = [one[at] for one in told]
+        sides = [one[at] for one in shown]
         hidden = [
             _hides(rows, half) if count == "num_neginf" else np.zeros(len(rows), bool) for half in halves
         ]
@@ -43,17 +43,17 @@ def shown_apart(rows: Rows) -> dict[str, tuple[Bools, Bools]]:
     return found
 
 
-def _lacks_counts(rows: Rows, half: Half) -> bool:
+def _lacks_counts(rows: StepRows, half: Half) -> bool:
     unknown = np.isnan(sum(half.statistics[count] for count, _ in KINDS))
     return bool((rows.paired & (half.summary >= 0) & unknown).any())
 
 
-def _hides(rows: Rows, half: Half) -> Bools:
+def _hides(rows: StepRows, half: Half) -> Bools:
     limits = np.array([lowest_visible(word) for word in rows.match.words.dtype] + [-np.inf])
     return np.asarray(np.nan_to_num(_Known(half, "minimum").value) <= limits[half.dtype])
 
 
-def _floating(rows: Rows, half: Half) -> Bools:
+def _floating(rows: StepRows, half: Half) -> Bools:
     words = rows.match.words.dtype
     kinds = np.array([w in DTYPES and DTYPES[w].kind == "float" for w in words] + [False])
     return np.asarray(kinds[half.dtype])
@@ -66,7 +66,7 @@ def _bare(half: Half) -> Bools:
     )
 
 
-def _told(half: Half, bare: Bools) -> list[Floats]:
+def _shown(half: Half, bare: Bools) -> list[Floats]:
     """For each kind 1 where it is shown, 0 where it is shown that there is none, NaN where nothing tells."""
     high, low, mean, norm = (_Known(half, name) for name in ("maximum", "minimum", "mean", "l2_norm"))
     shown = [high.nan | low.nan, (high.value == np.inf) | (low.value == np.inf), low.value == -np.inf]
@@ -75,8 +75,8 @@ def _told(half: Half, bare: Bools) -> list[Floats]:
     found = []
     for (count, _), here in zip(KINDS, shown, strict=True):
         counted = half.statistics[count]
-        told = np.where(none, 0.0, np.where(here, 1.0, np.nan))
-        found.append(np.where(np.isnan(counted), told, np.minimum(counted, 1.0)))
+        known = np.where(none, 0.0, np.where(here, 1.0, np.nan))
+        found.append(np.where(np.isnan(counted), known, np.minimum(counted, 1.0)))
     return found
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from trueup.comparing.other_ranks import without_other_ranks
-from trueup.comparing.record_row import RecordRow
+from trueup.comparing.record_row import JudgedRow
 from trueup.comparing.result import open_comparison
 from trueup.comparing.thresholds import CLEAR_ORIGIN
 from trueup.comparing.written import AGAIN
@@ -44,7 +44,7 @@ def origins(result: Path) -> list[Origin]:
     stacks = comparison.content.stacks
     has_local = "local" in slots.to_list()
     with as_written(table, remedy=AGAIN):
-        rows = [RecordRow.from_columns(row) for row in found.iter_rows(named=True)]
+        rows = [JudgedRow.from_columns(row) for row in found.iter_rows(named=True)]
     made = [_origin(row, basis, stacks, has_local=has_local) for row in rows]
     shown: dict[tuple[Stage, str, int], set[int]] = {}
     for origin in made:
@@ -78,7 +78,7 @@ def score_of_origin(
     return math.inf if allowed == 0 else float(rel_l2) / allowed
 
 
-def stage_of_row(row: RecordRow, *, has_local: bool = True) -> Stage:
+def stage_of_row(row: JudgedRow, *, has_local: bool = True) -> Stage:
     """The stage of a diagnosis a record belongs to; ``has_local``: gradients were seen before reduction."""
     if row.phase == "forward":
         return Stage.DATA if row.is_from_outside else Stage.FORWARD
@@ -93,7 +93,7 @@ def stage_of_row(row: RecordRow, *, has_local: bool = True) -> Stage:
 
 
 def _origin(
-    row: RecordRow, basis: Basis, stacks: Mapping[str, Sequence[Sequence[str]]], *, has_local: bool
+    row: JudgedRow, basis: Basis, stacks: Mapping[str, Sequence[Sequence[str]]], *, has_local: bool
 ) -> Origin:
     stage = stage_of_row(row, has_local=has_local)
     named = row.name if stage in (Stage.REDUCTION, Stage.OPTIMIZER) else row.owner
@@ -124,7 +124,7 @@ def _origin(
     )
 
 
-def why_origin(row: RecordRow) -> list[Reason]:
+def why_origin(row: JudgedRow) -> list[Reason]:
     """Why this record is called an origin."""
     found = []
     counted = row.not_finite_apart
@@ -141,7 +141,7 @@ def why_origin(row: RecordRow) -> list[Reason]:
     return found
 
 
-def _bias(row: RecordRow) -> float | None:
+def _bias(row: JudgedRow) -> float | None:
     """How many standard errors the common factor is from 1; None without stored values."""
     if row.evidence != "values" or row.scale is None or row.residual is None:
         return None

@@ -8,14 +8,14 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.types.arrays import Bools
 
 _RECEIVES = ("recv", "irecv")
 _BEYOND = pl.col("status").cast(pl.String).is_in(["origin", "propagated", "amplified"])
 
 
-def received_inputs(rows: Rows) -> Bools:
+def received_inputs(rows: StepRows) -> Bools:
     """What the program gives the model and has just received from another process, as stages of a pipeline
     do: the last call before the model's is one that receives. What comes before the first call of a step is
     not recorded: the model's first is given what all its later calls are given."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.sites import owner_codes
 from trueup.matching.arguments import ArgumentPair, arguments_apart
 from trueup.matching.codes import Codes
@@ -19,7 +19,7 @@ from trueup.types.site import shown_name
 MAX_HINTS = 4
 
 
-def owner_of_row(rows: Rows, row: int) -> str | None:
+def owner_of_row(rows: StepRows, row: int) -> str | None:
     """Fqn of the module charged with the first difference at this row; None outside every module.
 
     An output was made by the module that returns it (its children's outputs came before and agreed), an input
@@ -41,7 +41,7 @@ def owner_of_row(rows: Rows, row: int) -> str | None:
     return vocabulary[owner] if owner >= 0 else None
 
 
-def argument_differences(rows: Rows, row: int) -> dict[int, list[ArgumentPair]]:
+def argument_differences(rows: StepRows, row: int) -> dict[int, list[ArgumentPair]]:
     """Calls up to a row whose plain arguments differ, the last ones: target's call -> its arguments."""
     calls = np.unique(rows.target.call[: row + 1][rows.paired[: row + 1]])
     if not len(calls):
@@ -74,7 +74,7 @@ def _given(half: Half, calls: Codes) -> list[str | None]:
     ]
 
 
-def arguments_at(rows: Rows, call: int, arguments: list[ArgumentPair]) -> Reason:
+def arguments_at(rows: StepRows, call: int, arguments: list[ArgumentPair]) -> Reason:
     """The arguments that differ at a call: ``layers.2.attn · softmax: dim 1 (target) vs 2 (reference)``."""
     parts = [
         reason(
@@ -89,7 +89,7 @@ def arguments_at(rows: Rows, call: int, arguments: list[ArgumentPair]) -> Reason
 
 
 def argument_of_owner(
-    rows: Rows, row: int, owner: str | None, found: Mapping[int, list[ArgumentPair]]
+    rows: StepRows, row: int, owner: str | None, found: Mapping[int, list[ArgumentPair]]
 ) -> Reason | None:
     """The headline where the record's own call, or one that the module charged with it makes, has an argument
     that differs: then that is the cause. Of several calls the last one counts; outside every module only the
@@ -118,7 +118,7 @@ def argument_of_owner(
     return None
 
 
-def class_of_owner(rows: Rows, row: int, owner: str | None) -> Reason | None:
+def class_of_owner(rows: StepRows, row: int, owner: str | None) -> Reason | None:
     """Both classes of the module charged with a record of forward or backward, where they are the only two
     of all paired modules that differ: another implementation has other classes everywhere."""
     words, target, reference = rows.match.words, rows.match.target, rows.match.reference
@@ -140,7 +140,7 @@ def class_of_owner(rows: Rows, row: int, owner: str | None) -> Reason | None:
     return reason(VerdictCode.MODULE_CLASS_DIFFERS, module=owner, **classes)
 
 
-def dtype_differences(rows: Rows, row: int) -> list[Reason]:
+def dtype_differences(rows: StepRows, row: int) -> list[Reason]:
     """Records up to a row whose dtypes differ between the two runs, the nearest ones."""
     words = rows.match.words.dtype
     apart = rows.paired & (rows.target.dtype != rows.reference.dtype) & (rows.target.dtype >= 0)
@@ -153,7 +153,7 @@ def dtype_differences(rows: Rows, row: int) -> list[Reason]:
     return found
 
 
-def _name(rows: Rows, call: int) -> str:
+def _name(rows: StepRows, call: int) -> str:
     side, words = rows.match.target, rows.match.words
     owners, vocabulary = owner_codes(side, words)
     name, owner = words.name[side.name[call]], int(owners[call])

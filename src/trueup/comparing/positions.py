@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.numerics.dtypes import DTYPES, float64_from_array
 from trueup.numerics.hidden import lowest_visible
 from trueup.store import TraceSource
@@ -21,14 +21,14 @@ from trueup.store.view import StepView, step_view
 from trueup.types.arrays import Bools
 
 
-def positions_given(rows: Rows) -> Bools:
+def positions_given(rows: StepRows) -> Bools:
     """Positions that the program gives the model, as far as both runs have them."""
     named = np.array([POSITION in word for word in rows.match.words.slot] + [False])[rows.slot]
     given = rows.paired & rows.kind_is("module") & rows.phase_is("forward") & rows.slot_starts("input")
     return np.asarray(given & named & (rows.of_call("parent") < 0))
 
 
-def same_distances(rows: Rows, target: TraceSource, reference: TraceSource, pair: StepPair) -> Bools:
+def same_distances(rows: StepRows, target: TraceSource, reference: TraceSource, pair: StepPair) -> Bools:
     """Positions with the same distances in both runs; none where values or masks were not kept."""
     found = np.zeros(len(rows), bool)
     given = np.flatnonzero(positions_given(rows)).tolist()

@@ -8,7 +8,7 @@ import re
 import numpy as np
 import polars as pl
 
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.sites import owner_codes
 from trueup.comparing.written import note_columns
 from trueup.matching.codes import Codes
@@ -49,7 +49,7 @@ _STORED = "stored"
 """beside the parts: the dtype a weight has before casts"""
 
 
-def precision_rows(rows: Rows, rank: int) -> pl.DataFrame:
+def precision_rows(rows: StepRows, rank: int) -> pl.DataFrame:
     """One row a paired call of one rank (docs/result-format.md, precision.parquet)."""
     calls = _paired_calls(rows)
     calls = calls.join(_dtypes(rows, rows.target, "target"), on="call", how="left")
@@ -91,7 +91,7 @@ def precision_noted(table: pl.DataFrame) -> list[Reason]:
     return [reason(NoteCode.DTYPES_DIFFER, note, calls=len(apart), site=where or "the root module")]
 
 
-def _paired_calls(rows: Rows) -> pl.DataFrame:
+def _paired_calls(rows: StepRows) -> pl.DataFrame:
     side, words = rows.match.target, rows.match.words
     first = np.full(side.num_calls, -1, np.int64)
     there = np.flatnonzero(rows.target.call >= 0)[::-1]
@@ -116,7 +116,7 @@ def _paired_calls(rows: Rows) -> pl.DataFrame:
     )
 
 
-def _adds_vector(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def _adds_vector(rows: StepRows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Calls with an input of one dimension more or less than another: the shape of a bias addition."""
     dims = np.array([len(s) for s in rows.match.words.shape] + [-1])[rows.target.shape]
     inputs = rows.phase_is("forward") & rows.slot_starts("input") & (rows.target.call >= 0)
@@ -125,7 +125,7 @@ def _adds_vector(rows: Rows) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return vector
 
 
-def _dtypes(rows: Rows, half: Half, name: str) -> pl.DataFrame:
+def _dtypes(rows: StepRows, half: Half, name: str) -> pl.DataFrame:
     """Distinct dtypes of inputs, weights and outputs per call, comma-separated, keyed by the target's
     call."""
     words = rows.match.words
@@ -143,8 +143,8 @@ def _dtypes(rows: Rows, half: Half, name: str) -> pl.DataFrame:
         seen, (call[known], part[known]), np.uint64(1) << np.minimum(dtype[known], 63).astype(np.uint64)
     )
     masks, inverse = np.unique(seen, return_inverse=True)
-    said = [",".join(w for bit, w in enumerate(words.dtype) if int(mask) >> bit & 1) for mask in masks]
-    labels = pl.Series(said, dtype=pl.String)
+    dtype_lists = [",".join(w for bit, w in enumerate(words.dtype) if int(mask) >> bit & 1) for mask in masks]
+    labels = pl.Series(dtype_lists, dtype=pl.String)
     at = inverse.reshape(seen.shape)
     columns = {
         f"{name}_{label}_dtypes": labels.gather(pl.Series(at[:, i]))
@@ -153,7 +153,7 @@ def _dtypes(rows: Rows, half: Half, name: str) -> pl.DataFrame:
     return pl.DataFrame({"call": np.arange(len(seen)), **columns})
 
 
-def _weights(rows: Rows, half: Half, to_target: Codes) -> Codes:
+def _weights(rows: StepRows, half: Half, to_target: Codes) -> Codes:
     """Call, part and dtype: parameters of each module, by name; the weight argument of functions that take
     one; and any weight that went into a function as it is, or through casts alone (then what it was cast
     to, and the dtype it is stored in)."""
@@ -200,7 +200,7 @@ def _casts(words: Words) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return np.array([is_cast(word) for word in words.name] + [False])
 
 
-def _cast_weights(rows: Rows, half: Half, api: Codes) -> dict[int, tuple[int, tuple[int, ...]]]:
+def _cast_weights(rows: StepRows, half: Half, api: Codes) -> dict[int, tuple[int, tuple[int, ...]]]:
     """Summary of a weight, or of what casts made of it -> its own dtype, and those it has been cast to.
 
     Capture summarises a tensor once: what has the summary of a parameter is that parameter.

@@ -36,7 +36,7 @@ from trueup.comparing.first import First, JudgedStep, first_of_rows
 from trueup.comparing.judgement import EQUAL, ORIGIN, WITHIN, Judgement
 from trueup.comparing.metrics import SKETCH, Metrics
 from trueup.comparing.precision import is_cast, role_of
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.rules.rule import StepContext
 from trueup.comparing.sites import charged_column
 from trueup.comparing.thresholds import FINER
@@ -218,14 +218,14 @@ def gap_from(
     )
 
 
-def _hold_no_others(rows: Rows, shown: Bools) -> bool:
+def _hold_no_others(rows: StepRows, shown: Bools) -> bool:
     """Whether the modules that hold some weights hold no others, nor do modules in them."""
     others = names_of(rows, rows.phase_is("param") & ~shown)
     owners = {name.rpartition(".")[0] for name in names_of(rows, shown)}
     return not any(name.startswith(f"{owner}.") or not owner for owner in owners for name in others)
 
 
-def names_of(rows: Rows, chosen: Bools) -> tuple[str, ...]:
+def names_of(rows: StepRows, chosen: Bools) -> tuple[str, ...]:
     """Names of the calls of some rows, each once."""
     words = rows.match.words.name
     return tuple(dict.fromkeys(words[code] for code in rows.of_call("name")[chosen].tolist()))
@@ -256,7 +256,7 @@ def gap_of_reductions(judged: JudgedStep) -> PrecisionGap | None:
     return gap_from(judged, first, target_dtype, reference_dtype, functions=tuple(names))
 
 
-def _apart(rows: Rows, roundoff: list[Floats]) -> Bools:
+def _apart(rows: StepRows, roundoff: list[Floats]) -> Bools:
     """Weights, outputs and losses with other floating dtypes on the two sides."""
     target, reference = roundoff
     made = rows.phase_is("param", "loss") | (rows.phase_is("forward") & rows.slot_starts("output"))
@@ -264,7 +264,7 @@ def _apart(rows: Rows, roundoff: list[Floats]) -> Bools:
     return np.asarray(made & floating & (rows.target.dtype != rows.reference.dtype))
 
 
-def _casts_of_one_side(rows: Rows, roundoff: list[Floats]) -> Bools:
+def _casts_of_one_side(rows: StepRows, roundoff: list[Floats]) -> Bools:
     """Outputs of casts that one run alone has, to a dtype coarser than any the other has in that module."""
     codes, names = charged_column(rows)
     forward = rows.phase_is("forward")
@@ -276,17 +276,17 @@ def _casts_of_one_side(rows: Rows, roundoff: list[Floats]) -> Bools:
         most.append(coarsest[codes])
     out = np.zeros(len(rows), bool)
     lone = forward & rows.slot_starts("output") & ~rows.paired & _cast(rows)
-    for own, theirs in ((roundoff[0], most[1]), (roundoff[1], most[0])):
-        out |= lone & (np.nan_to_num(own) > theirs) & (theirs > 0)
+    for own, other_coarsest in ((roundoff[0], most[1]), (roundoff[1], most[0])):
+        out |= lone & (np.nan_to_num(own) > other_coarsest) & (other_coarsest > 0)
     return out
 
 
-def _cast(rows: Rows) -> Bools:
+def _cast(rows: StepRows) -> Bools:
     casts = np.array([is_cast(word) for word in rows.match.words.name] + [False])
     return np.asarray(casts[rows.of_call("name")])
 
 
-def _products(rows: Rows) -> Bools:
+def _products(rows: StepRows) -> Bools:
     """Outputs of calls that multiply matrices, float32 on both sides: by name, or by the module's class."""
     words, outputs = rows.match.words, rows.phase_is("forward") & rows.slot_starts("output") & rows.paired
     single = np.array([word == "float32" for word in words.dtype] + [False])
@@ -330,7 +330,7 @@ def _made_otherwise(
     return np.asarray(here & beyond & (given & made_in_two)[call])
 
 
-def _reduced_otherwise(rows: Rows, metrics: Metrics, shown: Bools) -> Bools:
+def _reduced_otherwise(rows: StepRows, metrics: Metrics, shown: Bools) -> Bools:
     """Outputs of other bits, of modules given bit-equal tensors, in whose own code a reduction gives its
     result in two dtypes. What is rounded then is one number of a whole row, so that its elements are off
     together, and do not average out as their own roundings do."""
@@ -352,7 +352,7 @@ def _reduced_otherwise(rows: Rows, metrics: Metrics, shown: Bools) -> Bools:
     return np.asarray(made & (given & around)[call])
 
 
-def _is_of_module(rows: Rows, shown: Bools, row: int) -> bool:
+def _is_of_module(rows: StepRows, shown: Bools, row: int) -> bool:
     """Whether a row has another dtype, or the module charged with it computes in one before it.
 
     An input of another dtype was cast on its way: between modules, where no call is recorded.
@@ -365,7 +365,7 @@ def _is_of_module(rows: Rows, shown: Bools, row: int) -> bool:
     return bool(before[row] or (before & ((codes == codes[row]) | (rows.target.call == call))).any())
 
 
-def _dtypes(rows: Rows, shown: Bools, roundoff: list[Floats]) -> tuple[str, str]:
+def _dtypes(rows: StepRows, shown: Bools, roundoff: list[Floats]) -> tuple[str, str]:
     """The dtypes of most of the rows; of casts that one side alone has the coarsest on the other."""
     words = rows.match.words.dtype
     pairs = [half.dtype[shown & rows.paired].tolist() for half in (rows.target, rows.reference)]
@@ -384,12 +384,12 @@ def _dtypes(rows: Rows, shown: Bools, roundoff: list[Floats]) -> tuple[str, str]
     return sides[0], sides[1]
 
 
-def _computing(rows: Rows, shown: Bools) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _computing(rows: StepRows, shown: Bools) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Functions that do more than hand on or cast a tensor, and classes of modules whose code calls them."""
     words, api, module = rows.match.words, rows.kind_is("api"), rows.kind_is("module")
     names, types = rows.of_call("name"), rows.of_call("type")
     own, modules = charged_column(rows)
-    at = shown & rows.phase_is("forward", "loss") & ~_handed_on(rows)
+    at = shown & rows.phase_is("forward", "loss") & ~_passed_through(rows)
     called = [words.name[code] for code in names[at & api & ~_cast(rows)].tolist()]
     functions = Counter(word.rpartition(".")[2].strip("_") for word in called)
     known = dict(
@@ -410,7 +410,7 @@ def _innermost(modules: Iterable[str]) -> list[str]:
     return [one for one in names if not any(o != one and (not one or o.startswith(f"{one}.")) for o in names)]
 
 
-def _handed_on(rows: Rows) -> Bools:
+def _passed_through(rows: StepRows) -> Bools:
     """Outputs of a call that hold what its input holds, and of a function a part of it: views, transposes,
     splits."""
     half, held = rows.target, rows.target.statistics
@@ -427,7 +427,7 @@ def _handed_on(rows: Rows) -> Bools:
     return np.asarray((of >= 0) & (same | inside))
 
 
-def _autocast(rows: Rows, shown: Bools, roundoff: list[Floats]) -> str | None:
+def _autocast(rows: StepRows, shown: Bools, roundoff: list[Floats]) -> str | None:
     """The side one of whose linear layers is given tensors finer than what it puts out."""
     words, api = rows.match.words.name, rows.kind_is("api") & rows.phase_is("forward")
     linear = np.array([role_of("api", word, None) in _WEIGHTED for word in words] + [False])

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from trueup.comparing.call_arguments import Argument, lacking, not_handed_on, stands_for
+from trueup.comparing.call_arguments import Argument, lacking, not_passed_on, stands_for
 from trueup.comparing.program_statements import (
     LINES,
     arguments_of,
@@ -167,7 +167,7 @@ class CodeBook:
         for side, code, own, other in sides:
             inside = (code.function(one) for one in own.calls.values())
             if any(one is not None and same_statements(one, other) for one in inside):
-                for one in not_handed_on(own, other):
+                for one in not_passed_on(own, other):
                     yield _argument(one, side, other)
                 yield reason(
                     EvidenceCode.CODE_WRAPPED,

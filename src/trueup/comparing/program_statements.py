@@ -127,8 +127,8 @@ def _without_casts(line: str) -> str | None:
     except (SyntaxError, ValueError, RecursionError):
         return line
     bare = _Uncast().visit(found)
-    alone = isinstance(bare, ast.Assign) and len(bare.targets) == 1
-    if alone and ast.unparse(bare.targets[0]) == ast.unparse(bare.value):
+    is_single = isinstance(bare, ast.Assign) and len(bare.targets) == 1
+    if is_single and ast.unparse(bare.targets[0]) == ast.unparse(bare.value):
         return None
     return ast.unparse(ast.fix_missing_locations(bare))
 

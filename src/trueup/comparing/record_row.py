@@ -30,7 +30,7 @@ class NotFinite:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordRow:
+class JudgedRow:
     """The columns that conclusions are drawn from (docs/result-format.md), and all others in ``columns``."""
 
     step: int
@@ -68,7 +68,7 @@ class RecordRow:
     """all but the reason, by name"""
 
     @classmethod
-    def from_columns(cls, columns: Mapping[str, Cell], reason: Reason | None = None) -> RecordRow:
+    def from_columns(cls, columns: Mapping[str, Cell], reason: Reason | None = None) -> JudgedRow:
         """A row as the table has it; ``reason`` where it is at hand already."""
         found = {name: columns.get(name) for name in _NAMES}
         if reason is None:
@@ -110,14 +110,14 @@ class RecordRow:
         return {**self.columns, "reason": self.reason}
 
 
-_NAMES = tuple(one.name for one in fields(RecordRow) if one.name not in ("reason", "columns"))
+_NAMES = tuple(one.name for one in fields(JudgedRow) if one.name not in ("reason", "columns"))
 
 
-def row_from_json(plain: Mapping[str, Cell]) -> RecordRow:
+def row_from_json(plain: Mapping[str, Cell]) -> JudgedRow:
     """The row that result.json keeps, of version 2 or 1."""
     columns = {
         name: float(value) if value in ("inf", "-inf") else value
         for name, value in plain.items()
         if name not in (*REASON_COLUMNS, "reason_reason")
     }
-    return RecordRow.from_columns(columns, read_reason(plain, "reason"))
+    return JudgedRow.from_columns(columns, read_reason(plain, "reason"))

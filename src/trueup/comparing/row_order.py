@@ -17,15 +17,15 @@ import numpy as np
 
 from trueup.comparing.metrics import NONE, SKETCH, Metrics, measure
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.thresholds import IN_PLACE
 from trueup.comparing.values import are_stored
 from trueup.matching.codes import Codes
-from trueup.matching.layouts import UNORDERED, Layout, Shape, Steps
+from trueup.matching.layouts import UNORDERED, CommonForm, Shape, Steps
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource, step_view
 from trueup.store.own_sums import sums_elsewhere
-from trueup.store.same_rows import Given, Span, as_stream, num_rows, places, row_keys, spans_of, width_of
+from trueup.store.same_rows import Given, RowSpan, as_stream, num_rows, places, row_keys, spans_of, width_of
 from trueup.types.arrays import Array, Bools
 from trueup.weights.plan import Permute, Reshape, Slice
 
@@ -46,7 +46,7 @@ class Laid:
     """rows of the batch; of packed sequences each holds several"""
     width: int
     """tokens of a row with its padding"""
-    spans: tuple[Span, ...]
+    spans: tuple[RowSpan, ...]
 
     @property
     def is_padded(self) -> bool:
@@ -60,8 +60,8 @@ class Laid:
 
 
 def in_row_order(
-    rows: Rows, metrics: Metrics, target: TraceSource, reference: TraceSource, pair: StepPair
-) -> Rows:
+    rows: StepRows, metrics: Metrics, target: TraceSource, reference: TraceSource, pair: StepPair
+) -> StepRows:
     """The rows with a layout wherever the batch is the same laid out otherwise; the very same ``rows`` where
     it is not."""
     given = _given_rows(rows)
@@ -86,22 +86,22 @@ def in_row_order(
                 layouts.append(_layout(*shapes, *laid))
             numbers[row] = known[shapes]
         held = sides[0].keys() | sides[1].keys()
-        told = np.array([word not in held for word in rows.match.words.slot] + [False])[rows.slot]
-        bounds = given & here & elsewhere & told & (rows.target.numel > 1)
+        implied = np.array([word not in held for word in rows.match.words.slot] + [False])[rows.slot]
+        bounds = given & here & elsewhere & implied & (rows.target.numel > 1)
         if bounds.any():
             numbers[bounds] = len(layouts)
-            layouts.append(Layout(label=BOUNDS, known=False, whole=False))
+            layouts.append(CommonForm(label=BOUNDS, known=False, whole=False))
     dealt = _dealt_otherwise(rows, places)
     if dealt.any():
         numbers[dealt] = len(layouts)
-        layouts.append(Layout(label=DEALT, known=False, whole=False))
+        layouts.append(CommonForm(label=DEALT, known=False, whole=False))
     changed = len(layouts) > len(rows.layouts)
     return replace(rows, layout=numbers, layouts=tuple(layouts)) if changed else rows
 
 
 def without_hidden(
-    rows: Rows, metrics: Metrics, target: TraceSource, reference: TraceSource, pair: StepPair
-) -> Rows:
+    rows: StepRows, metrics: Metrics, target: TraceSource, reference: TraceSource, pair: StepPair
+) -> StepRows:
     """The rows with a layout that leaves out padding wherever both sides have the same rows in the same
     places and their values were kept; the very same ``rows`` where nothing is left out.
 
@@ -155,13 +155,13 @@ def shown(given: Given) -> Laid | None:
     return laid if laid.is_padded and rows == list(range(num)) else None
 
 
-def of_shown(shape: Shape, laid: Laid) -> Layout | None:
+def of_shown(shape: Shape, laid: Laid) -> CommonForm | None:
     """What leaves the tokens that are shown of a tensor; None where it is not known which these are."""
     parts = _parts(shape, laid, is_cut=True) if shape else None
-    return None if parts is None else Layout(label=HIDDEN, target=parts, reference=parts)
+    return None if parts is None else CommonForm(label=HIDDEN, target=parts, reference=parts)
 
 
-def measure_rows(rows: Rows) -> tuple[Rows, Metrics]:
+def measure_rows(rows: StepRows) -> tuple[StepRows, Metrics]:
     """Such rows measured. Statistics of tensors that are padded otherwise hold the padding too, and say
     nothing: their norms alone are kept, as a scale."""
     padded = np.array([layout.label in _UNSEEN for layout in rows.layouts] + [False])[rows.layout]
@@ -177,12 +177,12 @@ def measure_rows(rows: Rows) -> tuple[Rows, Metrics]:
     return rows, metrics
 
 
-def _shapes(rows: Rows, row: int) -> tuple[Shape, Shape]:
+def _shapes(rows: StepRows, row: int) -> tuple[Shape, Shape]:
     shapes = rows.match.words.shape
     return shapes[rows.target.shape[row]], shapes[rows.reference.shape[row]]
 
 
-def _elsewhere(rows: Rows, metrics: Metrics) -> Bools:
+def _elsewhere(rows: StepRows, metrics: Metrics) -> Bools:
     """Pairs that are not what they are in place, weights apart."""
     t, r = rows.target, rows.reference
     repeated = np.array([bool(layout.repeated) for layout in rows.layouts] + [True])
@@ -198,7 +198,7 @@ def _elsewhere(rows: Rows, metrics: Metrics) -> Bools:
 # -- which row stands where ------------------------------------------
 
 
-def _given(rows: Rows, half: Half, given: Bools, place: Place) -> Given | None:
+def _given(rows: StepRows, half: Half, given: Bools, place: Place) -> Given | None:
     """Every input of the model by slot; None where some were not kept, or have other numbers of rows."""
     source, step, rank = place
     found: dict[str, Array] = {}
@@ -238,24 +238,26 @@ def _laid(target: Given | None, reference: Given | None) -> tuple[Laid, Laid] | 
     return None
 
 
-def _together(rows: Rows, given: Bools) -> Iterator[Bools]:
+def _together(rows: StepRows, given: Bools) -> Iterator[Bools]:
     """Rows of what is given the same rows of the batch: a microbatch; each call that only evaluates."""
     train = rows.mode_is("train")
     for microbatch in np.unique(rows.microbatch[given & train]).tolist():
         yield (rows.microbatch == microbatch) & ~rows.mode_is("eval")
     outermost = _root_calls(rows.target.side.parent)[rows.target.call]
     for call in np.unique(rows.target.call[given & rows.paired & rows.mode_is("eval")]).tolist():
-        yield (rows.target.call >= 0) & (outermost == call) & rows.paired | _is_given_alone(rows, given, call)
+        yield (rows.target.call >= 0) & (outermost == call) & rows.paired | _unpaired_inputs(
+            rows, given, call
+        )
 
 
-def _is_given_alone(rows: Rows, given: Bools, call: int) -> Bools:
+def _unpaired_inputs(rows: StepRows, given: Bools, call: int) -> Bools:
     """Inputs of the counterpart of a target's call that the target's has not."""
     other = int(rows.match.calls.reference_of[call])
     found = (rows.target.call == call) | (rows.reference.call == other)
     return np.asarray(given & found & ~rows.paired)
 
 
-def layout_of_rows(target: Given, reference: Given, shapes: tuple[Shape, Shape]) -> Layout | None:
+def layout_of_rows(target: Given, reference: Given, shapes: tuple[Shape, Shape]) -> CommonForm | None:
     """What brings two tensors of a microbatch to the same rows, of what the models were given there; None
     where the rows stand where they stood, or are not the same."""
     laid = _laid(target, reference)
@@ -265,13 +267,13 @@ def layout_of_rows(target: Given, reference: Given, shapes: tuple[Shape, Shape])
 # -- calls that are given other rows ------------------------------------------
 
 
-def _given_rows(rows: Rows) -> Bools:
+def _given_rows(rows: StepRows) -> Bools:
     """Inputs of the model, also those that one side alone is given (a mask)."""
     outermost = rows.kind_is("module") & (rows.of_call("parent") < 0)
     return np.asarray(rows.phase_is("forward") & rows.slot_starts("input") & outermost)
 
 
-def _dealt_otherwise(rows: Rows, places: tuple[Place, Place]) -> Bools:
+def _dealt_otherwise(rows: StepRows, places: tuple[Place, Place]) -> Bools:
     """Pairs inside of calls whose counterparts are given other rows, where the calls of the step are together
     given the same: what either makes of them has another counterpart, or none.
 
@@ -309,7 +311,7 @@ def _root_calls(parents: Codes) -> Codes:
     return roots
 
 
-def _rows_by_call(rows: Rows, half: Half, at: Bools, place: Place) -> dict[int, frozenset[bytes]]:
+def _rows_by_call(rows: StepRows, half: Half, at: Bools, place: Place) -> dict[int, frozenset[bytes]]:
     """Outermost call -> its rows, without their padding; empty where those of some call are not known."""
     found = {}
     for call in np.unique(half.call[at & (half.call >= 0)]).tolist():
@@ -323,15 +325,15 @@ def _rows_by_call(rows: Rows, half: Half, at: Bools, place: Place) -> dict[int, 
 # -- what brings a tensor to the reference's rows ------------------------------------------
 
 
-def _layout(target: Shape, reference: Shape, laid: Laid, other: Laid) -> Layout:
+def _layout(target: Shape, reference: Shape, laid: Laid, other: Laid) -> CommonForm:
     is_padded, is_cut = laid.is_padded or other.is_padded, laid.is_cut or other.is_cut
     parts = _parts(target, laid, is_cut), _parts(reference, other, is_cut)
     if parts[0] is None or parts[1] is None:
         few = is_cut and prod(reference) < sum(span.stop - span.start for span in other.spans)
         unseen = is_padded or few  # with fewer numbers than tokens it is of some of them
-        return Layout(label=PADDED if unseen else UNORDERED, known=False, whole=not unseen)
+        return CommonForm(label=PADDED if unseen else UNORDERED, known=False, whole=not unseen)
     label = PADDED if is_padded else "rows in another order"
-    return Layout(label=label, target=parts[0], reference=parts[1])
+    return CommonForm(label=label, target=parts[0], reference=parts[1])
 
 
 def _parts(shape: Shape, laid: Laid, is_cut: bool) -> tuple[Steps, ...] | None:

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from trueup.matching import StepMatch
 from trueup.matching.codes import Codes
-from trueup.matching.tree import Side
+from trueup.matching.tree import TreeSide
 from trueup.store import StepTables
 from trueup.types.arrays import Bools, Floats
 
 if TYPE_CHECKING:
-    from trueup.matching.layouts import Layout
+    from trueup.matching.layouts import CommonForm
 
 
 COUNTS = ("num_nan", "num_posinf", "num_neginf", "num_zero")
@@ -29,7 +29,7 @@ class Half:
     """What one side has for every row; -1 and NaN where it has nothing."""
 
     tables: StepTables
-    side: Side
+    side: TreeSide
     record: Codes
     call: Codes
     summary: Codes
@@ -45,7 +45,7 @@ class Half:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class StepRows:
     """All rows of one step on one rank; codes index ``match.words``."""
 
     match: StepMatch
@@ -58,7 +58,7 @@ class Rows:
     other_slot: Bools
     layout: Codes
     """number in ``layouts``, -1 where the two can be compared as they are"""
-    layouts: tuple[Layout, ...] = ()
+    layouts: tuple[CommonForm, ...] = ()
     weight: Codes
     """what is remembered of a weight from step to step is kept under this number: that of the target's call,
     of a fused weight's parts one each"""
@@ -108,7 +108,7 @@ class Rows:
         return _among(self.of_call("mode"), self.match.words.mode, names)
 
 
-def without_sketches(rows: Rows) -> Rows:
+def without_sketches(rows: StepRows) -> StepRows:
     """The same rows, without the largest column of their summaries."""
 
     def lighter(half: Half) -> Half:
@@ -118,7 +118,7 @@ def without_sketches(rows: Rows) -> Rows:
     return replace(rows, target=lighter(rows.target), reference=lighter(rows.reference))
 
 
-def rows_from_match(target: StepTables, reference: StepTables, match: StepMatch) -> Rows:
+def rows_from_match(target: StepTables, reference: StepTables, match: StepMatch) -> StepRows:
     """Rows in the target's execution order; what only the reference has stands where it would have been."""
     pairs = match.records
     t = np.concatenate([pairs.target, pairs.only_target, np.full(len(pairs.only_reference), -1)])
@@ -143,7 +143,7 @@ def rows_from_match(target: StepTables, reference: StepTables, match: StepMatch)
         out[either_t], out[~either_t] = a[t[either_t]], b[r[~either_t]]
         return out
 
-    return Rows(
+    return StepRows(
         match=match,
         target=_half(target, match.target, t),
         reference=_half(reference, match.reference, r),
@@ -174,7 +174,8 @@ def _how(match: StepMatch, num: int) -> tuple[Codes, NDArray[np.float32]]:
 
 
 def _weights(match: StepMatch, target: Codes, reference: Codes) -> Codes:
-    """Numbers of ``Rows.weight``: the target's calls, and beyond them the parts of those in several pairs."""
+    """Numbers of ``StepRows.weight``: the target's calls, and beyond them the parts of those in several
+    pairs."""
     call = _take(match.target.record_call, target)
     if match.bridge is None:
         return call
@@ -186,17 +187,17 @@ def _weights(match: StepMatch, target: Codes, reference: Codes) -> Codes:
     return call
 
 
-def _layouts(match: StepMatch, num: int) -> tuple[Codes, tuple[Layout, ...]]:
+def _layouts(match: StepMatch, num: int) -> tuple[Codes, tuple[CommonForm, ...]]:
     """A number for each pair, and the layouts they number."""
     codes = np.full(num, -1, np.int64)
-    index: dict[Layout, int] = {}
+    index: dict[CommonForm, int] = {}
     for at, one in enumerate(match.records.layouts):
         if one is not None:
             codes[at] = index.setdefault(one, len(index))
     return codes, tuple(index)
 
 
-def _half(tables: StepTables, side: Side, record: Codes) -> Half:
+def _half(tables: StepTables, side: TreeSide, record: Codes) -> Half:
     summary = _take(side.record_summary, record)
     return Half(
         tables=tables,

@@ -25,7 +25,8 @@ from trueup.comparing.coarse_results import gap_of_results
 from trueup.comparing.coarse_sums import gap_of_sums
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.common_form import in_common_form
-from trueup.comparing.content import Content, Side, Tolerance
+from trueup.comparing.comparable import refuse_different_models, traces_noted
+from trueup.comparing.content import Content, ContentSide, Tolerance
 from trueup.comparing.counted_rows import rows_that_count
 from trueup.comparing.device_products import device_products
 from trueup.comparing.first import First, JudgedStep, first_of_rows
@@ -51,7 +52,7 @@ from trueup.comparing.precision_gap import PrecisionGap, gap_of_reductions, gap_
 from trueup.comparing.program_code import code_book
 from trueup.comparing.result import Comparison, comparison_of, write_document
 from trueup.comparing.row_order import in_row_order, measure_rows, without_hidden
-from trueup.comparing.rows import Rows, rows_from_match, without_sketches
+from trueup.comparing.rows import StepRows, rows_from_match, without_sketches
 from trueup.comparing.rules import StepContext, judge_step
 from trueup.comparing.scalars import ScalarPair, compare_scalars
 from trueup.comparing.stacks import StackBook
@@ -60,9 +61,8 @@ from trueup.comparing.thresholds import ACROSS, FACTORS, NOISE_TIMES
 from trueup.comparing.tolerance import Bound, are_of_two_frameworks, factor_of, rounding_bound
 from trueup.comparing.updated_copies import updated_copies
 from trueup.comparing.values import read_values
-from trueup.comparing.verdict import Runs, of_casts, of_loss_code, verdict_from
+from trueup.comparing.verdict import RunPair, of_casts, of_loss_code, verdict_from
 from trueup.comparing.whole import with_whole_statistics
-from trueup.comparing.worth import refuse_different_models, traces_noted
 from trueup.errors import ConfigError, NothingCompared
 from trueup.matching import StepMatch, match_step
 from trueup.merging.sides import as_wholes, notes_of, of_side
@@ -230,7 +230,7 @@ class _Work:
         self.seen.append(_described(rows, pair))
         return table
 
-    def _context(self, rows: Rows, rounding: Bound, history: History, pair: StepPair) -> StepContext:
+    def _context(self, rows: StepRows, rounding: Bound, history: History, pair: StepPair) -> StepContext:
         """Everything the rules look at."""
         return StepContext(
             rows=rows,
@@ -244,7 +244,9 @@ class _Work:
             longer_rows=self._of_values(rows, pair, longer_rows),
             is_merged=any(isinstance(side, MergedTrace) for side in (self.target, self.reference)),
             repeats=self.equal.get(pair.rank, False) and self._kernels_repeat(),
-            is_alone=all(side.manifest.get("world_size") == 1 for side in (self.target, self.reference)),
+            is_single_process=all(
+                side.manifest.get("world_size") == 1 for side in (self.target, self.reference)
+            ),
         )
 
     def _coarser_than_loss(self, first: First) -> str | None:
@@ -267,12 +269,15 @@ class _Work:
         return known[0] == known[1] and known[0][0] in ([], ["CPU"])
 
     def _of_values(
-        self, rows: Rows, pair: StepPair, told: Callable[[Rows, TraceSource, TraceSource, StepPair], Bools]
+        self,
+        rows: StepRows,
+        pair: StepPair,
+        holds: Callable[[StepRows, TraceSource, TraceSource, StepPair], Bools],
     ) -> Bools | None:
         """What stored values tell of inputs; None where they are not read, or several ranks' were joined."""
         sides = self.target, self.reference
         is_merged = any(isinstance(side, MergedTrace) for side in sides)
-        return None if is_merged or not self.options.read_values else told(rows, *sides, pair)
+        return None if is_merged or not self.options.read_values else holds(rows, *sides, pair)
 
     def _coarse_gap(
         self, judged: JudgedStep, attributes: tuple[Attributes, Attributes]
@@ -288,19 +293,19 @@ class _Work:
         found.append(gap_of_results(judged, manifests))  # last: the others know of the same row what it does
         return min((gap for gap in found if gap is not None), key=lambda gap: gap.scored, default=None)
 
-    def _rows(self, pair: StepPair) -> Rows:
+    def _rows(self, pair: StepPair) -> StepRows:
         target = step_view(self.target, pair.step, pair.rank).tables
         reference = step_view(self.reference, pair.reference_step, pair.reference_rank).tables
         rows = rows_from_match(target, reference, self._match(target, reference, pair))
         rows = in_common_form(with_whole_statistics(rows))
         return with_joined_parts(rows, self.target, self.reference, pair)
 
-    def _factor(self, rows: Rows) -> float:
+    def _factor(self, rows: StepRows) -> float:
         """Of all tolerances of a step."""
         sides = self.target.manifest, self.reference.manifest
         return factor_of(rows, self.options.tolerance_factor, *sides)
 
-    def _rounding(self, rows: Rows, metrics: Metrics, pair: StepPair) -> Bound:
+    def _rounding(self, rows: StepRows, metrics: Metrics, pair: StepPair) -> Bound:
         """What rounding explains; ``metrics`` then holds what stored values tell."""
         factor, sides = self._factor(rows), (self.target, self.reference)
         products = device_products(rows, self.target.manifest, self.reference.manifest)
@@ -341,7 +346,7 @@ class _Work:
         ranks = pair.rank, pair.reference_rank
         return are_regrouped(match, (self.target, self.reference), (target, reference), ranks)
 
-    def _noise(self, rows: Rows, pair: StepPair) -> StepNoise | None:
+    def _noise(self, rows: StepRows, pair: StepPair) -> StepNoise | None:
         """The profile's columns for this step; a note where it has none."""
         if self.profile is None:
             return None
@@ -351,7 +356,9 @@ class _Work:
             self.ledger.notes.append(reason(NoteCode.NOT_IN_NOISE_PROFILE, **place))
         return noise
 
-    def _arbitration(self, rows: Rows, judgement: Judgement, pair: StepPair) -> arbiters.Arbitration | None:
+    def _arbitration(
+        self, rows: StepRows, judgement: Judgement, pair: StepPair
+    ) -> arbiters.Arbitration | None:
         if self.arbiter is None:
             return None
         sides = self.target, self.reference
@@ -376,8 +383,8 @@ class _Work:
         if self.across is None and are_of_two_frameworks(*manifests):
             ledger.notes.append(reason(NoteCode.ACROSS_FRAMEWORKS, factor=ACROSS))
         return Content(
-            target=Side(path=str(self.target.path), manifest=manifests[0]),
-            reference=Side(path=str(self.reference.path), manifest=manifests[1]),
+            target=ContentSide(path=str(self.target.path), manifest=manifests[0]),
+            reference=ContentSide(path=str(self.reference.path), manifest=manifests[1]),
             options=self.options.to_json(),
             verdict=self._with_code(
                 self.graded.led(verdict_from(ledger, scalars, runs), scalars), dtypes, runs
@@ -396,7 +403,7 @@ class _Work:
             notes=list(dict.fromkeys(ledger.notes)),
         )
 
-    def _with_code(self, verdict: Verdict, dtypes: Sequence[Reason], runs: Runs) -> Verdict:
+    def _with_code(self, verdict: Verdict, dtypes: Sequence[Reason], runs: RunPair) -> Verdict:
         """The verdict with what differs in the programs' code at its place; where the runs agree, a note, but
         for casts that made other bits.
 
@@ -441,9 +448,9 @@ class _Work:
             scalars += [pair for pair in found if pair.beyond or rank == ranks[0][0]]
         return scalars
 
-    def _runs(self, pairs: list[StepPair]) -> Runs:
+    def _runs(self, pairs: list[StepPair]) -> RunPair:
         manifests = self.target.manifest, self.reference.manifest
-        return Runs(
+        return RunPair(
             target=str(self.target.path),
             reference=str(self.reference.path),
             level=manifests[0].get("level"),
@@ -514,7 +521,7 @@ def _tied(trace: TraceSource, rank: int) -> dict[str, str]:
     return {entry["fqn"]: tied for entry in table if (tied := entry.get("tied_to"))}
 
 
-def _described(rows: Rows, pair: StepPair) -> str:
+def _described(rows: StepRows, pair: StepPair) -> str:
     t, r = int((rows.target.record >= 0).sum()), int((rows.reference.record >= 0).sum())
     return (
         f"step {pair.step} rank {pair.rank} holds {t} records against {r}, and "

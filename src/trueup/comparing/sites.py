@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.matching.codes import Codes
-from trueup.matching.tree import Side, Words
+from trueup.matching.tree import TreeSide, Words
 
 _PHASES_SHOWN = {
     "backward": "gradient of ",
@@ -17,7 +17,7 @@ _PHASES_SHOWN = {
 }
 
 
-def owner_codes(side: Side, words: Words) -> tuple[Codes, list[str]]:
+def owner_codes(side: TreeSide, words: Words) -> tuple[Codes, list[str]]:
     """For each call the module that owns it, as codes of the returned list: a module itself, the enclosing
     module of other calls, a parameter's module."""
     owners = list(words.name)
@@ -35,7 +35,7 @@ def owner_codes(side: Side, words: Words) -> tuple[Codes, list[str]]:
     return out, owners
 
 
-def module_column(rows: Rows) -> tuple[Codes, list[str]]:
+def module_column(rows: StepRows) -> tuple[Codes, list[str]]:
     """Owning module of every row: the target's name for it where there is one."""
     words = rows.match.words
     of_target, owners = owner_codes(rows.match.target, words)
@@ -49,7 +49,7 @@ def module_column(rows: Rows) -> tuple[Codes, list[str]]:
     return codes, list(index)
 
 
-def charged_column(rows: Rows) -> tuple[Codes, list[str]]:
+def charged_column(rows: StepRows) -> tuple[Codes, list[str]]:
     """The module charged with a difference at every row (``owner.owner_of_row``), -1 outside every module.
 
     Inputs of a module call, and gradients arriving at its outputs, are charged to the module around it.
@@ -70,7 +70,7 @@ def charged_column(rows: Rows) -> tuple[Codes, list[str]]:
     return np.where(outside, table[name], codes), vocabulary
 
 
-def site_column(rows: Rows, half: Half) -> pl.Series:
+def site_column(rows: StepRows, half: Half) -> pl.Series:
     """``layers.0.attn · torch.matmul[1] · output.0`` for every row of one side; null where it has nothing."""
     words, side = rows.match.words, half.side
     owners, vocabulary = owner_codes(side, words)

@@ -16,7 +16,7 @@ from trueup.comparing.gradient_work import shown_phase
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import DETAILS, EVIDENCE, NONE, Metrics
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import COUNTS, STATISTICS, Half, Rows
+from trueup.comparing.rows import COUNTS, STATISTICS, Half, StepRows
 from trueup.comparing.sites import charged_column, module_column, site_column
 from trueup.comparing.stacks import StackBook
 from trueup.comparing.written import reason_columns
@@ -84,7 +84,7 @@ SCHEMA = _schema()
 
 def table_from_rows(
     pair: StepPair,
-    rows: Rows,
+    rows: StepRows,
     metrics: Metrics,
     judgement: Judgement,
     arbitration: Arbitration | None,

@@ -56,13 +56,13 @@ def in_telling_order(
         known = frozenset[str]().union(*(one.words for one in other))
         near = _distances(own)
         partner = {pair[number]: pair[1 - number] for pair in pairs}
-        told = {
+        telling = {
             at
             for at, one in enumerate(own)
             if one.words - known
             or (at in partner and other[partner[at]].words - frozenset().union(*(o.words for o in own)))
         }
-        rank = {at: 0 if at in crossed[number] else 1 if at in told else 2 for at in changed[number]}
+        rank = {at: 0 if at in crossed[number] else 1 if at in telling else 2 for at in changed[number]}
         found.append(sorted(changed[number], key=lambda at, r=rank, n=near: (r[at], n[at], at)))  # type: ignore[misc]
     return found[0], found[1]
 

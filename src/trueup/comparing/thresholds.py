@@ -92,7 +92,7 @@ AVERAGE_SHARE = derived(
     "where it averages before the update it moves to weights that are nearer: over two steps of one length "
     "half as far",
 )
-AVERAGE_TOLD = chosen(
+AVERAGE_CLEAR = chosen(
     "comparing.average_told",
     2.0,
     "times the error of a fit, the largest that its rounding allows",
@@ -545,7 +545,7 @@ LATER_LOSS = chosen(
     "one update after equal losses: rounding of gradients moves the next loss to first order by a rounding "
     "of its change, and what backward and the optimizer add stays below tens of roundings",
 )
-HANDED_APART = chosen(
+MULTIPLES_APART = chosen(
     "comparing.handed_apart",
     0.1,
     "relative",

@@ -41,7 +41,7 @@ from trueup.comparing.computed_in import computed_in
 from trueup.comparing.device_products import DeviceProducts
 from trueup.comparing.gradient_work import after_backward
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.sites import charged_column
 from trueup.comparing.thresholds import (
     ACROSS,
@@ -82,7 +82,7 @@ _NORMS_OVER_SAMPLES = ("BatchNorm", "GroupNorm", "InstanceNorm")
 _NORM_FUNCTIONS = ("batch_norm", "group_norm", "instance_norm")
 
 
-def factor_of(rows: Rows, factor: float, *sides: Manifest) -> float:
+def factor_of(rows: StepRows, factor: float, *sides: Manifest) -> float:
     """The factor of all tolerances of a step, where ``factor`` was asked for: ACROSS of two implementations,
     which other names of modules tell, and other frameworks, whose kernels make another exp and log."""
     return factor * (ACROSS if rows.match.bridge is not None or are_of_two_frameworks(*sides) else 1.0)
@@ -104,17 +104,18 @@ class Precision(Enum):
 
 
 def rounding_bound(
-    rows: Rows,
+    rows: StepRows,
     metrics: Metrics,
     factor: float,
     precision: Precision = Precision.SHARED,
     *,
     least: float = 0.0,
     products: DeviceProducts | None = None,
-    alone: bool = False,
+    single_calls: bool = False,
 ) -> Bound:
     """The bound without what is inherited. ``least``: a unit roundoff that all is computed with at least;
-    ``products``: what a GPU rounds beyond dtypes; ``alone``: every call is given the reference's tensors."""
+    ``products``: what a GPU rounds beyond dtypes; ``single_calls``: every call is given the reference's
+    tensors."""
     inside = unseen(rows)
     u, own = _running_roundoff(rows, precision, inside)
     known = computed_in(rows, metrics)
@@ -133,7 +134,7 @@ def rounding_bound(
         wide = np.where(products.partial, u, wide)
     summed_rows, vector = _summed_rows(rows)
     length = np.where(settled | (summed_rows > 0), 0.0, _dot_lengths(rows) / LENGTH_PER_ROUNDING)
-    unvaried = _channel_sums(rows, metrics, wide, alone=alone)
+    unvaried = _channel_sums(rows, metrics, wide, single_calls=single_calls)
     walk = (u**2 + wide**2 * length) * (1.0 + depth) + np.where(
         vector, u, wide
     ) ** 2 * summed_rows / ROWS_PER_ROUNDING
@@ -145,7 +146,7 @@ def rounding_bound(
     return Bound(absolute=relative * scale, relative=relative, scale=scale, depth=depth, unvaried=unvaried)
 
 
-def _implementations(rows: Rows) -> Floats:
+def _implementations(rows: StepRows) -> Floats:
     """ACROSS where the same program computes a module in another way on either side, else 1.
 
     It does where a call or an output of the module is there on one side alone, or a mask is given in another
@@ -164,7 +165,7 @@ def _implementations(rows: Rows) -> Floats:
 
 
 def _running_roundoff(
-    rows: Rows, precision: Precision = Precision.SHARED, inside: Unseen | None = None
+    rows: StepRows, precision: Precision = Precision.SHARED, inside: Unseen | None = None
 ) -> tuple[Floats, Floats]:
     """Coarsest unit roundoff so far, and each row's own; NaN where a row is not floating.
 
@@ -198,7 +199,7 @@ def _so_far(values: Floats) -> Floats:
     return np.maximum.accumulate(values) if len(values) else values
 
 
-def _depth(rows: Rows, metrics: Metrics, inside: Unseen | None) -> Floats:
+def _depth(rows: StepRows, metrics: Metrics, inside: Unseen | None) -> Floats:
     """Leaf calls before each row in its microbatch, per execution, whose outputs (forward) or input gradients
     (backward) are not bit-equal; of what is made of all microbatches, those of the deepest."""
     leaf, weight = _leaves(rows)
@@ -220,7 +221,7 @@ def _depth(rows: Rows, metrics: Metrics, inside: Unseen | None) -> Floats:
     return depth + unseen_leaves
 
 
-def _leaves(rows: Rows) -> tuple[Bools, float]:
+def _leaves(rows: StepRows) -> tuple[Bools, float]:
     side = rows.match.target
     modules = rows.kind_is("module") & (rows.target.call >= 0)
     if not modules.any():
@@ -232,7 +233,7 @@ def _leaves(rows: Rows) -> tuple[Bools, float]:
     return modules & ~has_module_below[rows.target.call], 1.0
 
 
-def operand_scale(rows: Rows, metrics: Metrics) -> Floats:
+def operand_scale(rows: StepRows, metrics: Metrics) -> Floats:
     """||r||, or more where a near-cancelling result says nothing of the size of what went into it.
 
     A difference such as x - mean(x), a gradient that is exactly 0 in exact arithmetic (a key bias under
@@ -260,7 +261,7 @@ def operand_scale(rows: Rows, metrics: Metrics) -> Floats:
     return np.asarray(np.maximum(scale, _gradient_scale(rows, norm, floating)))
 
 
-def _of_microbatches(rows: Rows, norm: Floats) -> Floats:
+def _of_microbatches(rows: StepRows, norm: Floats) -> Floats:
     """The largest norm that microbatches have at the same place: of losses, and of gradients."""
     out = np.zeros(len(rows))
     at = np.flatnonzero(
@@ -275,7 +276,7 @@ def _of_microbatches(rows: Rows, norm: Floats) -> Floats:
     return out
 
 
-def _product_scale(rows: Rows, rms: Floats, floating: Bools) -> Floats:
+def _product_scale(rows: StepRows, rms: Floats, floating: Bools) -> Floats:
     """For a product of two activations (attention scores) the rms its rows' norms allow: rms_a rms_b length;
     else 0."""
     half, words = rows.reference, rows.match.words
@@ -308,7 +309,7 @@ def _largest_by_call(half: Half, chosen: Bools, values: Floats) -> Floats:
     return largest
 
 
-def _gradient_scale(rows: Rows, norm: Floats, floating: Bools) -> Floats:
+def _gradient_scale(rows: StepRows, norm: Floats, floating: Bools) -> Floats:
     gradients = rows.phase_is("param_grad") & (rows.reference.call >= 0)
     scale = np.zeros(len(rows))
     if not gradients.any():
@@ -329,7 +330,7 @@ def _gradient_scale(rows: Rows, norm: Floats, floating: Bools) -> Floats:
     return scale
 
 
-def _dot_lengths(rows: Rows) -> Floats:
+def _dot_lengths(rows: StepRows) -> Floats:
     """For each row the larger of the last two dimensions among all tensors of its call; of a convolution what
     one output is summed over."""
     words, half = rows.match.words, rows.reference
@@ -346,7 +347,9 @@ def _dot_lengths(rows: Rows) -> Floats:
     return np.asarray(longest[half.call])
 
 
-def _channel_sums(rows: Rows, metrics: Metrics, roundoff: Floats, *, alone: bool = False) -> Floats:
+def _channel_sums(
+    rows: StepRows, metrics: Metrics, roundoff: Floats, *, single_calls: bool = False
+) -> Floats:
     """What norms over samples and places leave in their own records and, unless each is judged alone, in all
     later ones: each sums a channel's n
     values, in one memory format block by block, in the other one after another, which is off by
@@ -365,7 +368,7 @@ def _channel_sums(rows: Rows, metrics: Metrics, roundoff: Floats, *, alone: bool
         steep = np.nan_to_num(square / spread, posinf=0.0)
     terms = places[half.shape] / CHANNEL_PER_ROUNDING * steep
     of_call = _largest_by_call(half, inputs, terms)
-    if alone:
+    if single_calls:
         return np.asarray(np.nan_to_num(roundoff) * np.sqrt(of_call[half.call]))
     starts = inputs | ((of_call[half.call] > 0) & (metrics.difference != 0) & ~metrics.bits_equal)
     first = np.zeros(len(rows))
@@ -375,7 +378,7 @@ def _channel_sums(rows: Rows, metrics: Metrics, roundoff: Floats, *, alone: bool
     return np.asarray(np.nan_to_num(roundoff) * np.sqrt(np.cumsum(first)))
 
 
-def _convolved_sums(rows: Rows, roundoff: Floats, summed: Floats) -> Floats:
+def _convolved_sums(rows: StepRows, roundoff: Floats, summed: Floats) -> Floats:
     """What gradients of a convolution's weight and bias are off by in an order that reruns do not vary.
 
     Kernels for one memory format add the n rows one after another, those for the other block by block. Added
@@ -394,7 +397,7 @@ def _convolved_sums(rows: Rows, roundoff: Floats, summed: Floats) -> Floats:
     return found
 
 
-def _sums_of_equals(rows: Rows, metrics: Metrics, roundoff: Floats, summed: Floats) -> Floats:
+def _sums_of_equals(rows: StepRows, metrics: Metrics, roundoff: Floats, summed: Floats) -> Floats:
     """What gradients of weights and biases of norms over samples are off by where they add up equal numbers,
     as behind a pooling over all places: additions of one number are all rounded alike.
 
@@ -425,7 +428,7 @@ def _sums_of_equals(rows: Rows, metrics: Metrics, roundoff: Floats, summed: Floa
     return found
 
 
-def _over_samples(rows: Rows) -> Bools:
+def _over_samples(rows: StepRows) -> Bools:
     """Rows of norms whose statistics are those of a channel over samples and places."""
     words = rows.match.words
     of_type = np.array([any(norm in word for norm in _NORMS_OVER_SAMPLES) for word in words.type] + [False])
@@ -433,7 +436,7 @@ def _over_samples(rows: Rows) -> Bools:
     return np.asarray(of_type[rows.of_call("type")] | of_name[rows.of_call("name")])
 
 
-def _summed_rows(rows: Rows) -> tuple[Floats, Bools]:
+def _summed_rows(rows: StepRows) -> tuple[Floats, Bools]:
     """What a sum over rows made: for parameter gradients the rows of its module's output gradient, else the
     most seen.
 
@@ -459,7 +462,7 @@ def _summed_rows(rows: Rows) -> tuple[Floats, Bools]:
     return summed, (gradients | later) & (dims < 2)
 
 
-def _owners_of_parameters(rows: Rows, chosen: Bools) -> Codes:
+def _owners_of_parameters(rows: StepRows, chosen: Bools) -> Codes:
     """Code of the name of the module that owns the parameter of each chosen row, -1 where it is not known."""
     words = rows.match.words.name
     codes = {word: code for code, word in enumerate(words)}
@@ -468,7 +471,7 @@ def _owners_of_parameters(rows: Rows, chosen: Bools) -> Codes:
     return np.array([table[code] for code in names.tolist()], np.int64)
 
 
-def _num_rows(rows: Rows) -> Floats:
+def _num_rows(rows: StepRows) -> Floats:
     """Elements for each entry of the last dimension; of the second one around convolutions and norms over
     samples, whose weights have an entry a channel."""
     words, half = rows.match.words, rows.reference
@@ -481,7 +484,7 @@ def _num_rows(rows: Rows) -> Floats:
     return np.asarray(np.nan_to_num(half.numel / np.maximum(width, 1.0)))
 
 
-def _convolving(rows: Rows) -> Bools:
+def _convolving(rows: StepRows) -> Bools:
     """By code of a module's name, and one more entry for none: whether its weight has more than two dims."""
     words, half = rows.match.words, rows.reference
     kernels = np.array([len(s) > 2 for s in words.shape] + [False])
@@ -492,7 +495,7 @@ def _convolving(rows: Rows) -> Bools:
     return convolves
 
 
-def _largest_by_name(rows: Rows, chosen: Bools, values: Floats) -> Floats:
+def _largest_by_name(rows: StepRows, chosen: Bools, values: Floats) -> Floats:
     names: Codes = rows.match.reference.plain[rows.reference.call[chosen]]
     largest = np.zeros(len(rows.match.words.name) + 1)
     np.maximum.at(largest, names, values[chosen])

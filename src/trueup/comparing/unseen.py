@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.arrays import Bools, Floats
@@ -23,7 +23,7 @@ class Unseen:
     """the coarsest it computes with"""
 
 
-def unseen(rows: Rows) -> Unseen | None:
+def unseen(rows: StepRows) -> Unseen | None:
     """None where every call is seen from inside."""
     pairs = rows.match.calls
     leaves, roundoff = np.zeros(len(rows)), np.zeros(len(rows))
@@ -53,7 +53,7 @@ def opaque(half: Half) -> Bools:
     return np.append(calls["opaque"].fill_null(False).to_numpy(), False)
 
 
-def _inside(rows: Rows, half: Half, chosen: Codes) -> tuple[Floats, Floats]:
+def _inside(rows: StepRows, half: Half, chosen: Codes) -> tuple[Floats, Floats]:
     """Per call of one side: leaf module calls in a chosen one, and the coarsest roundoff of what it holds."""
     side = half.side
     owner = np.full(side.num_calls, -1)
@@ -74,7 +74,7 @@ def _inside(rows: Rows, half: Half, chosen: Codes) -> tuple[Floats, Floats]:
     return leaves, coarsest
 
 
-def _modules_with_weights(rows: Rows, half: Half, module: str) -> int:
+def _modules_with_weights(rows: StepRows, half: Half, module: str) -> int:
     at = rows.phase_is("param") & (half.call >= 0)
     names = {rows.match.words.name[code] for code in np.unique(half.side.plain[half.call[at]]).tolist()}
     owners = {name.rpartition(".")[0] for name in names}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.arrays import Bools
 
@@ -31,7 +31,7 @@ class UpdatedCopies:
     """that the other side updates"""
 
 
-def updated_copies(rows: Rows) -> UpdatedCopies | None:
+def updated_copies(rows: StepRows) -> UpdatedCopies | None:
     """Of one step; None where neither side keeps copies, both do, or it cannot be told."""
     updated = rows.phase_is("optimizer") & rows.slot_is("param")
     if not updated.any() or (updated & rows.paired).any():
@@ -61,7 +61,7 @@ class _Held:
     roundoff: float
 
 
-def _held(rows: Rows, half: Half, updated: Bools) -> _Held | None:
+def _held(rows: StepRows, half: Half, updated: Bools) -> _Held | None:
     at, words = np.flatnonzero(updated & (half.record >= 0)), rows.match.words
     dtypes = np.unique(half.dtype[at])
     if len(dtypes) != 1 or dtypes[0] < 0:

@@ -13,7 +13,7 @@ from trueup.comparing.common_form import FLAGS, HIDING_FLAGS
 from trueup.comparing.metrics import DETAILS, VALUES, Metrics
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.errors import ConfigError
 from trueup.matching.codes import Codes
 from trueup.numerics.dtypes import DTYPES
@@ -24,14 +24,14 @@ from trueup.types.arrays import Bools, Floats
 from trueup.types.trace import SummaryRow
 
 if TYPE_CHECKING:
-    from trueup.matching.layouts import Layout
+    from trueup.matching.layouts import CommonForm
 
 _FEW = 1 << 22
 """elements in all that are compared sooner than they are handed to other threads"""
 
 
 def read_values(
-    rows: Rows,
+    rows: StepRows,
     metrics: Metrics,
     relative: Floats,
     target: TraceSource,
@@ -67,9 +67,9 @@ def read_values(
     ]
 
     def one(at: int) -> tuple[PairMetrics | None, int]:
-        mine = target.tensor(pair.step, pair.rank, jobs[at][0])
-        theirs = reference.tensor(pair.reference_step, pair.reference_rank, jobs[at][1])
-        if mine is None or theirs is None:
+        actual = target.tensor(pair.step, pair.rank, jobs[at][0])
+        expected = reference.tensor(pair.reference_step, pair.reference_rank, jobs[at][1])
+        if actual is None or expected is None:
             return None, 0
         row = index[first[at]]
         size = max(float(rows.reference.numel[row]), 1.0)
@@ -77,9 +77,13 @@ def read_values(
         limit = float(np.nan_to_num(relative[row])) * rms
         layout = rows.layouts[unique[at, 2]] if unique[at, 2] >= 0 else None
         found = _compare(
-            mine, theirs, limit, layout, is_mask=any(map(_hides, jobs[at])) or layout in (FLAGS, HIDING_FLAGS)
+            actual,
+            expected,
+            limit,
+            layout,
+            is_mask=any(map(_hides, jobs[at])) or layout in (FLAGS, HIDING_FLAGS),
         )
-        return found, mine.data.nbytes + theirs.data.nbytes
+        return found, actual.data.nbytes + expected.data.nbytes
 
     # The first read opens the maps; after that threads share them.
     results = [one(0)]
@@ -95,7 +99,7 @@ def read_values(
 
 
 def _compare(
-    target: StoredTensor, reference: StoredTensor, limit: float, layout: Layout | None, *, is_mask: bool
+    target: StoredTensor, reference: StoredTensor, limit: float, layout: CommonForm | None, *, is_mask: bool
 ) -> PairMetrics | None:
     if target.dtype not in DTYPES or reference.dtype not in DTYPES:
         return None
@@ -131,7 +135,7 @@ def are_stored(half: Half) -> Bools:
     return np.asarray((half.summary >= 0) & has[np.maximum(half.summary, 0)])
 
 
-def _fill(rows: Rows, metrics: Metrics, at: Codes, found: PairMetrics) -> None:
+def _fill(rows: StepRows, metrics: Metrics, at: Codes, found: PairMetrics) -> None:
     metrics.evidence[at] = VALUES
     metrics.mismatched[at] = found.num_nonfinite_mismatch
     if found.num_bits_different == 0:

@@ -47,7 +47,7 @@ NORM_SITE = "gradient norm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
+class RunPair:
     """What a verdict needs to know of the two runs beside their records."""
 
     target: str
@@ -77,7 +77,7 @@ class Runs:
         return reason(code, target=self.target, reference=self.reference, command=self.command, **steps)
 
 
-def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
+def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair) -> Verdict:
     """The conclusion over all that was compared."""
     first = min(ledger.firsts.values(), key=lambda f: (f.step, f.order), default=None)
     lacking, origin, constant = ledger.lacking, ledger.origin, ledger.other_constant
@@ -106,7 +106,9 @@ def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> V
     return replace(led, next=runs.to_do(code))
 
 
-def _led_by_precision(verdict: Verdict, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
+def _led_by_precision(
+    verdict: Verdict, ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair
+) -> Verdict:
     """The verdict, led by what the runs compute in other dtypes, where nothing before that differs."""
     gap, origin = ledger.precision, ledger.origin
     if gap is None or ledger.lacking is not None:
@@ -128,7 +130,7 @@ def _led_by_precision(verdict: Verdict, ledger: Ledger, scalars: Sequence[Scalar
     )
 
 
-def of_casts(verdict: Verdict, first: First, casts: Sequence[Reason], runs: Runs) -> Verdict:
+def of_casts(verdict: Verdict, first: First, casts: Sequence[Reason], runs: RunPair) -> Verdict:
     """The verdict where all that differs in the code of the first record with other bits is what it casts:
     rounding in the coarser of two dtypes, which no tolerance for the coarser dtype tells."""
     dtypes = [str(first.row.columns[name]) for name in ("target_dtype", "reference_dtype")]
@@ -148,7 +150,9 @@ def of_casts(verdict: Verdict, first: First, casts: Sequence[Reason], runs: Runs
     )
 
 
-def of_loss_code(verdict: Verdict, first: First, dtype: str, code: Sequence[Reason], runs: Runs) -> Verdict:
+def of_loss_code(
+    verdict: Verdict, first: First, dtype: str, code: Sequence[Reason], runs: RunPair
+) -> Verdict:
     """The verdict where the first other bits are a loss in float32, of results with the same bits, that
     differs by far more than float32 rounds, and the code that makes it is another. Rounding of ``dtype``, in
     which the model computes, would explain it, if the loss were computed in that: open."""
@@ -188,7 +192,7 @@ def _precision_headline(gap: PrecisionGap) -> Reason:
     )
 
 
-def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
+def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair) -> Verdict:
     """No record exceeds its tolerance."""
     if ledger.counted is not None:
         return _other_rows_count(ledger.counted, runs)
@@ -239,7 +243,7 @@ def in_words(word: Word) -> Confidence:
     return confidence_of(Question.DIVERGENCE, word)
 
 
-def _differ(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
+def _differ(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair) -> Verdict:
     row = first.row
     score = math.inf if row.score is None else row.score
     sure = confidence(row.evidence, score, first.before, row.confidence or 0.0)
@@ -264,14 +268,14 @@ def _is_of_update(first: First, ledger: Ledger) -> bool:
     return (later or first.row.phase == "optimizer") and not first.row.is_of_one_side
 
 
-def _gaps_of(first: First, ledger: Ledger, runs: Runs) -> list[SharedGap]:
+def _gaps_of(first: First, ledger: Ledger, runs: RunPair) -> list[SharedGap]:
     """Declared settings that differ for the parameter whose update diverges."""
     if not _is_of_update(first, ledger):
         return []
     return [gap for gap in runs.update_rule_gaps if first.row.name in gap.parameters]
 
 
-def _of_update(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Reason | None:
+def _of_update(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair) -> Reason | None:
     """The setting that made another update, where one differs: the learning rate of the step, else one of the
     update rule."""
     if not _is_of_update(first, ledger):
@@ -292,7 +296,7 @@ def _is_drawn_after(origin: First, lacking: First) -> bool:
 
 
 def _lacking(
-    lacking: First, origin: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs
+    lacking: First, origin: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair
 ) -> Verdict:
     side = "target" if lacking.row.target_record is None else "reference"
     differ = _differ(origin, ledger, scalars, runs)
@@ -325,8 +329,8 @@ def _is_other_data(first: First) -> bool:
 def _headline(first: First) -> Reason:
     if _is_other_data(first):
         return reason(VerdictCode.DATA_DIFFERS, step=first.step, name=first.row.slot.partition(".")[2])
-    if first.alone:
-        return reason(VerdictCode.INPUT_OF_ONE_SIDE, **dict(first.alone[0].places))
+    if first.unpaired_inputs:
+        return reason(VerdictCode.INPUT_OF_ONE_SIDE, **dict(first.unpaired_inputs[0].places))
     if first.argument is not None:
         return first.argument
     if first.classes is not None:
@@ -374,7 +378,7 @@ def _other_shape_before(first: First, ledger: Ledger) -> First | None:
 
 
 def _of_other_shape(
-    first: First, shape: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs
+    first: First, shape: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair
 ) -> Verdict:
     """The place is the module that gives another shape; the first numbers that exceed tell that it acts."""
     verdict = _differ(first, ledger, scalars, runs)
@@ -391,7 +395,7 @@ def _of_other_shape(
     )
 
 
-def _grown(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Runs) -> Verdict:
+def _grown(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair) -> Verdict:
     """Records that exceed their tolerance, each explained by its inputs: no place introduces the error."""
     verdict = _differ(first, ledger, scalars, runs)
     error_in = first.row.error_in
@@ -409,7 +413,7 @@ def _grown(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Ru
     )
 
 
-def _next(first: First, runs: Runs) -> Reason:
+def _next(first: First, runs: RunPair) -> Reason:
     row = first.row
     if _is_other_data(first):
         return runs.to_do(NextCode.DIAGNOSE_DATA)
@@ -422,7 +426,7 @@ def _next(first: First, runs: Runs) -> Reason:
     return runs.to_do(code, first.step)
 
 
-def _buffer_dtypes_differ(ledger: Ledger, runs: Runs) -> Verdict:
+def _buffer_dtypes_differ(ledger: Ledger, runs: RunPair) -> Verdict:
     """Records agree within the rounding of a coarse dtype, which hides what a coarser buffer does."""
     apart = runs.buffers.in_other_dtypes
     fqn, (target, reference) = next(iter(apart.items()))
@@ -450,7 +454,7 @@ def _buffer_dtypes_differ(ledger: Ledger, runs: Runs) -> Verdict:
     )
 
 
-def _activations_differ(gap: ActivationGap, ledger: Ledger, runs: Runs) -> Verdict:
+def _activations_differ(gap: ActivationGap, ledger: Ledger, runs: RunPair) -> Verdict:
     """Two functions that are nearer to each other than the dtype's tolerance."""
     first = gap.at
     functions = {"target": gap.target, "reference": gap.reference}
@@ -469,7 +473,7 @@ def _activations_differ(gap: ActivationGap, ledger: Ledger, runs: Runs) -> Verdi
     )
 
 
-def _other_rows_count(found: CountedRows, runs: Runs) -> Verdict:
+def _other_rows_count(found: CountedRows, runs: RunPair) -> Verdict:
     """Rows with a gradient in one run alone, below what rounding may make of all of it."""
     first = found.at
     numbers = {"target": found.target, "reference": found.reference, "total": found.total}
@@ -497,7 +501,7 @@ def _setting_of(module: str, settings: Sequence[Reason]) -> Reason | None:
     return reason(VerdictCode.ARGUMENT_DIFFERS, what="attribute", module=module, **settings[0].facts)
 
 
-def _buffers_differ(ledger: Ledger, runs: Runs) -> Verdict:
+def _buffers_differ(ledger: Ledger, runs: RunPair) -> Verdict:
     """All that training reads agrees; what evaluation will read does not."""
     first = runs.buffers.written[0]
     num = len({gap.fqn for gap in runs.buffers.written if gap.step == first.step})
@@ -519,7 +523,7 @@ def _buffers_differ(ledger: Ledger, runs: Runs) -> Verdict:
     )
 
 
-def _masters_differ(gap: MasterGap, ledger: Ledger, runs: Runs) -> Verdict:
+def _masters_differ(gap: MasterGap, ledger: Ledger, runs: RunPair) -> Verdict:
     """Up to a step's update nothing differs but what the programs' own updates make of equal gradients."""
     return Verdict(
         outcome=Outcome.DIFFER,
@@ -529,13 +533,13 @@ def _masters_differ(gap: MasterGap, ledger: Ledger, runs: Runs) -> Verdict:
         step=gap.step,
         phase="optimizer",
         confidence=in_words(Word.CERTAIN),
-        evidence=gap.said,
+        evidence=gap.evidence,
         before=None,
         next=runs.to_do(NextCode.READ_REPORT, gap.step),
     )
 
 
-def _averages_differ(gap: AverageGap, ledger: Ledger, runs: Runs) -> Verdict:
+def _averages_differ(gap: AverageGap, ledger: Ledger, runs: RunPair) -> Verdict:
     """All that training reads agrees; the weights that the program averages beside it do not."""
     return Verdict(
         outcome=Outcome.DIFFER,
@@ -545,7 +549,7 @@ def _averages_differ(gap: AverageGap, ledger: Ledger, runs: Runs) -> Verdict:
         step=gap.step,
         phase="optimizer",
         confidence=in_words(Word.CERTAIN),
-        evidence=gap.said,
+        evidence=gap.evidence,
         before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
         next=runs.to_do(NextCode.READ_REPORT, gap.step),
     )
@@ -569,7 +573,7 @@ def _scalars_differ(apart: list[ScalarPair], ledger: Ledger) -> Verdict:
     )
 
 
-def _loss_differs_later(pair: ScalarPair, ledger: Ledger, runs: Runs) -> Verdict:
+def _loss_differs_later(pair: ScalarPair, ledger: Ledger, runs: RunPair) -> Verdict:
     """The captured steps agree, and do not contain what makes the losses differ: another optimizer's turn,
     or what a few updates add up to."""
     return Verdict(
@@ -622,7 +626,7 @@ def _gap_reasons(gaps: Sequence[SharedGap]) -> list[Reason]:
     return [reason(code, **gap.values, parameters=gap.parameters, num=len(gap.parameters)) for gap in gaps]
 
 
-def _undecided(ledger: Ledger, runs: Runs) -> Verdict:
+def _undecided(ledger: Ledger, runs: RunPair) -> Verdict:
     return Verdict(
         outcome=Outcome.UNDECIDED,
         headline=reason(
@@ -636,7 +640,7 @@ def _undecided(ledger: Ledger, runs: Runs) -> Verdict:
     )
 
 
-def _agree_in_part(ledger: Ledger, phases: list[str], runs: Runs) -> Verdict:
+def _agree_in_part(ledger: Ledger, phases: list[str], runs: RunPair) -> Verdict:
     """All that was compared agrees, but of some phases only one run holds anything."""
     return Verdict(
         outcome=Outcome.UNDECIDED if runs.alike else Outcome.AGREE,
@@ -662,7 +666,7 @@ def _not_compared(ledger: Ledger, phases: list[str], captured: tuple[Reason, ...
     )
 
 
-def _agree(ledger: Ledger, runs: Runs) -> Verdict:
+def _agree(ledger: Ledger, runs: RunPair) -> Verdict:
     total, captured = sum(ledger.counts.values()), runs.captured
     equal = _num_equal(ledger)
     rest = NextCode.CAPTURE_SAME_OPTIONS if captured and ledger.compared < total else NextCode.NOTHING
@@ -673,8 +677,8 @@ def _agree(ledger: Ledger, runs: Runs) -> Verdict:
         headline = reason(VerdictCode.AGREE_BUT_INSIDE, num=ledger.inside)
         if ledger.inputs:
             headline = reason(VerdictCode.AGREE_BUT_INPUT, names=ledger.inputs)
-        told = {"num": ledger.inside, "site": ledger.inside_at}
-        evidence.insert(0, reason(EvidenceCode.WITHOUT_EFFECT, **told))
+        exceeding = {"num": ledger.inside, "site": ledger.inside_at}
+        evidence.insert(0, reason(EvidenceCode.WITHOUT_EFFECT, **exceeding))
     elif ledger.apart is not None:
         evidence.append(ledger.apart)
     return Verdict(

@@ -12,12 +12,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from trueup.comparing.rows import COUNTS, Half, Rows
+from trueup.comparing.rows import COUNTS, Half, StepRows
 from trueup.matching.codes import Codes
 from trueup.types.arrays import Floats
 
 
-def with_whole_statistics(rows: Rows) -> Rows:
+def with_whole_statistics(rows: StepRows) -> StepRows:
     """The rows with such parts' statistics taken over the whole."""
     partial = np.array([not layout.whole for layout in rows.layouts] + [False])[rows.layout]
     at = np.flatnonzero(partial & rows.paired)
@@ -39,7 +39,7 @@ def _copied(half: Half) -> Half:
     return replace(half, statistics=statistics, numel=half.numel.copy())
 
 
-def _groups(rows: Rows, at: Codes) -> list[Codes]:
+def _groups(rows: StepRows, at: Codes) -> list[Codes]:
     """Rows of one fused record: those with a record in common on either side."""
     first: dict[tuple[str, int], int] = {}
     groups: dict[int, list[int]] = defaultdict(list)

@@ -9,11 +9,11 @@ import numpy as np
 from trueup.curves.columns import GRAD_NORM, LOSS, STEP
 from trueup.curves.curve import Curve
 from trueup.curves.thresholds import (
-    ALIGN_ALONE,
     ALIGN_APART,
     ALIGN_APART_ERRORS,
     ALIGN_ERRORS,
     ALIGN_FEWEST,
+    ALIGN_ONLY_PEAK,
     ALIGN_OTHERS,
     CHANGES_LEAST,
     UNRELATED,
@@ -87,7 +87,7 @@ def align(target: Curve, reference: Curve, *, offset: int | None = None) -> Alig
         there = _correlation(*begins, each)
         if there is not None:
             found[each] = there
-        if len(found) > 2 and _stands_alone([r for r, _ in found.values()]):
+        if len(found) > 2 and _is_only_peak([r for r, _ in found.values()]):
             break
     if not found:
         return Alignment(offset=usual, basis="assumed", correlation=None, runner_up=None)
@@ -116,10 +116,10 @@ def _offsets(target: Curve, reference: Curve, first: int) -> list[int]:
     return sorted({*near, *(first + k for k in near), first})
 
 
-def _stands_alone(values: list[float]) -> bool:
+def _is_only_peak(values: list[float]) -> bool:
     """One correlation near 1 among small ones: no other offset can be as good."""
     ordered = sorted(values)
-    return ordered[-1] > ALIGN_ALONE and ordered[-2] < ALIGN_OTHERS
+    return ordered[-1] > ALIGN_ONLY_PEAK and ordered[-2] < ALIGN_OTHERS
 
 
 _Part = tuple[Array, Floats]
@@ -145,10 +145,10 @@ def _begins(target: Curve, reference: Curve, offset: int) -> tuple[_Part, _Part]
 
 def _correlation(target: _Part, reference: _Part, offset: int) -> tuple[float, int] | None:
     """Pearson's, of the changes from one common step to the next, and over how many."""
-    theirs = reference[0] + offset
-    at = np.searchsorted(theirs, target[0])
-    at[at == len(theirs)] = 0
-    common = theirs[at] == target[0] if len(theirs) else np.zeros(len(target[0]), bool)
+    steps = reference[0] + offset
+    at = np.searchsorted(steps, target[0])
+    at[at == len(steps)] = 0
+    common = steps[at] == target[0] if len(steps) else np.zeros(len(target[0]), bool)
     x, y = np.diff(target[1][common]), np.diff(reference[1][at[common]])
     good = np.isfinite(x) & np.isfinite(y)
     if good.sum() < ALIGN_FEWEST:

@@ -188,10 +188,10 @@ def find_columns(
             by_plain.setdefault(plain_name(name), name)
     found: dict[str, tuple[str, Alias]] = {}
     for column, aliases in _ALIASES.items():
-        said = (chosen or {}).get(column)
-        if said is not None:
-            if said in names:
-                found[column] = said, Alias(said)
+        given = (chosen or {}).get(column)
+        if given is not None:
+            if given in names:
+                found[column] = given, Alias(given)
             continue
         for alias in aliases:
             if alias.name in by_plain:

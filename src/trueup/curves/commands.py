@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 
 from trueup.curves.curve import Curve
-from trueup.curves.judgement import Judgement
+from trueup.curves.judgement import CurveJudgement
 from trueup.errors import TraceError
 from trueup.store import Trace
 from trueup.types.codes import CurvesCode as Curves
@@ -36,7 +36,7 @@ def captured_step(curve: Curve, step: int) -> int:
 
 
 def commands(
-    judgement: Judgement, target: Curve, *, program: str | None = None, proved: bool = False
+    judgement: CurveJudgement, target: Curve, *, program: str | None = None, proved: bool = False
 ) -> list[Command]:
     """What to run next; ``program`` is the training command, else that of the target's trace.
 
@@ -96,7 +96,7 @@ def commands(
     return []
 
 
-def _captured_before(judgement: Judgement, target: Curve, at: int) -> int:
+def _captured_before(judgement: CurveJudgement, target: Curve, at: int) -> int:
     """The first step to capture: the one before the onset may be, but no more than some steps back."""
     found = [one.number("earliest") for one in judgement.reasons if one.code is Curves.ONSET]
     first = captured_step(target, int(found[0])) if found and found[0] is not None else at

@@ -14,9 +14,9 @@ from trueup.curves.columns import GRAD_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, SK
 from trueup.curves.commands import Command, commands
 from trueup.curves.conditions import ASSUMABLE, Condition, conditions, proofs
 from trueup.curves.curve import Curve
-from trueup.curves.judgement import Evidence, Judgement, judge, limits
+from trueup.curves.judgement import CurveEvidence, CurveJudgement, judge, limits
 from trueup.curves.local_norms import LocalNorms, compare_local_norms, norm_notes
-from trueup.curves.pairing import Paired, References, Shared, Side, pair
+from trueup.curves.pairing import CurveSide, PairedCurves, References, Shared, pair
 from trueup.curves.standard import ADVISORY, Met, criteria
 from trueup.curves.statistics.centred import centre
 from trueup.curves.statistics.envelope import (
@@ -29,7 +29,7 @@ from trueup.curves.statistics.envelope import (
 )
 from trueup.curves.statistics.excursions import Excursions, excursions, spikes_of_reference
 from trueup.curves.statistics.factor import factor
-from trueup.curves.statistics.frozen import Frozen, frozen
+from trueup.curves.statistics.frozen import FrozenRun, frozen
 from trueup.curves.statistics.health import Health, health, overflows, plateau, rates
 from trueup.curves.statistics.late import late
 from trueup.curves.statistics.noise import outliers
@@ -78,10 +78,10 @@ class CurveComparison:
     target: Curve
     references: tuple[Curve, ...]
     alignments: tuple[Alignment, ...]
-    paired: Paired
+    paired: PairedCurves
     band: Band | None
-    evidence: Evidence
-    judgement: Judgement
+    evidence: CurveEvidence
+    judgement: CurveJudgement
     conditions: tuple[Condition, ...]
     commands: tuple[Command, ...]
     local_norms: LocalNorms | None
@@ -175,12 +175,12 @@ def compare_curves(
     )
 
 
-def _is_proved(evidence: Evidence) -> bool:
+def _is_proved(evidence: CurveEvidence) -> bool:
     """Whether no proof is open that traces could give."""
     return not any(c.status is Met.UNDECIDED and c.key in ASSUMABLE for c in evidence.criteria)
 
 
-def _cut(paired: Paired, options: Options) -> Paired:
+def _cut(paired: PairedCurves, options: Options) -> PairedCurves:
     if options.first is None and options.last is None:
         return paired
     low = -math.inf if options.first is None else options.first
@@ -190,10 +190,10 @@ def _cut(paired: Paired, options: Options) -> Paired:
         first, last = paired.steps[0], paired.steps[-1]
         raise NothingCompared(f"--steps leaves nothing: the common steps are {first} to {last}")
 
-    def cut(side: Side) -> Side:
-        return Side(columns={name: values[keep] for name, values in side.columns.items()})
+    def cut(side: CurveSide) -> CurveSide:
+        return CurveSide(columns={name: values[keep] for name, values in side.columns.items()})
 
-    return Paired(
+    return PairedCurves(
         steps=paired.steps[keep],
         target=cut(paired.target),
         references=References(steps=paired.steps[keep], sides=tuple(map(cut, paired.references.sides))),
@@ -202,28 +202,28 @@ def _cut(paired: Paired, options: Options) -> Paired:
 
 
 def _evidence(
-    paired: Paired,
+    paired: PairedCurves,
     target: Curve,
     references: Sequence[Curve],
     options: Options,
     norms: LocalNorms | None,
     offset: int,
-) -> tuple[Evidence, Band | None]:
+) -> tuple[CurveEvidence, Band | None]:
     column = (
         LOSS
         if paired.target.get(LOSS) is not None and paired.references.centre(LOSS) is not None
         else GRAD_NORM
     )
-    mine, theirs, repeats = (
+    target_values, reference_values, repeats = (
         paired.target.get(column),
         paired.references.centre(column),
         paired.references.stacked(column),
     )
-    if mine is None or theirs is None or repeats is None:
+    if target_values is None or reference_values is None or repeats is None:
         raise NothingCompared(
             f"{target.name} and {references[0].name} have neither a loss nor a gradient norm in common"
         )
-    steps, difference = paired.steps, mine - theirs
+    steps, difference = paired.steps, target_values - reference_values
     found_rates = rates(
         paired.target.get(LEARNING_RATE), paired.references.sides[0].get(LEARNING_RATE), steps
     )
@@ -241,35 +241,35 @@ def _evidence(
         assumed=options.assumed,
     )
     limit_abs, limit_rel = limits(found)
-    spread = paired.references.once("spread", column, lambda: band_spread(repeats, theirs))
-    room = band(difference, theirs, spread, floor_abs=limit_abs, floor_rel=limit_rel)
-    gone_and_back, spiked = excursions(difference, theirs, steps, len(repeats))
-    theirs_alone, dipped = spikes_of_reference(difference, theirs, steps)
+    spread = paired.references.once("spread", column, lambda: band_spread(repeats, reference_values))
+    room = band(difference, reference_values, spread, floor_abs=limit_abs, floor_rel=limit_rel)
+    gone_and_back, spiked = excursions(difference, reference_values, steps, len(repeats))
+    reference_spikes, dipped = spikes_of_reference(difference, reference_values, steps)
     bad = outliers(np.where(spiked | dipped, np.nan, difference))
     known = _known_until(difference)
     begin = int(np.argmax(np.isfinite(difference)))
     noise = None if bad.all() else trended(difference[begin:known], ~bad[begin:known])
     parting = None if still is not None else onset(difference[:known], steps[:known], bad[:known], noise)
-    level = theirs[np.isfinite(theirs)]
+    level = reference_values[np.isfinite(reference_values)]
     seen = envelope(
-        mine,
+        target_values,
         repeats,
         room,
         steps,
         paired.references.once("apart", column, lambda: repeat_distances(repeats)),
     )
-    evidence = Evidence(
+    evidence = CurveEvidence(
         criteria=tuple(found),
         centre=centre(difference, bad, noise),
         onset=_no_later(parting, seen.first_exceedance, steps),
         late=None
         if still is not None
-        else late(difference[:known], theirs[:known], steps[:known], bad[:known]),
+        else late(difference[:known], reference_values[:known], steps[:known], bad[:known]),
         envelope=seen,
         excursions=None if still is not None else gone_and_back,
-        passing=_passing(still, gone_and_back or theirs_alone, room, steps),
-        factor=None if column != LOSS else factor(mine, theirs),
-        reference_excursions=None if still is not None else theirs_alone,
+        passing=_passing(still, gone_and_back or reference_spikes, room, steps),
+        factor=None if column != LOSS else factor(target_values, reference_values),
+        reference_excursions=None if still is not None else reference_spikes,
         spikes=_spikes(paired, column),
         norm_spikes=_spikes(paired, GRAD_NORM),
         rates=found_rates,
@@ -288,16 +288,16 @@ def _evidence(
         limit_rel=limit_rel,
         level=float(level.mean()) if len(level) else math.nan,
         num_steps=len(steps),
-        rises=parting is not None and _rises(mine[:known], parting.index),
+        rises=parting is not None and _rises(target_values[:known], parting.index),
         mean_size=float(np.abs(difference[~bad]).mean()) if not bad.all() else math.nan,
-        learned=_learned(theirs),
+        learned=_learned(reference_values),
         repeats_frozen=_frozen_repeats(paired) if still is not None else None,
         local_norms=norms,
     )
     return evidence, room
 
 
-def _passing(still: Frozen | None, spikes: Excursions | None, room: Band, steps: Ints) -> Passing | None:
+def _passing(still: FrozenRun | None, spikes: Excursions | None, room: Band, steps: Ints) -> Passing | None:
     """A difference that goes again, which is no spike; nothing passes while no weight is updated."""
     return None if still is not None or spikes is not None else passing(room, steps)
 
@@ -316,7 +316,7 @@ def _known_until(difference: Floats) -> int:
     return int(finite[-1]) + 1 if len(finite) else len(difference)
 
 
-def _spikes(paired: Paired, column: str) -> Spikes | None:
+def _spikes(paired: PairedCurves, column: str) -> Spikes | None:
     target, reference = paired.target.get(column), paired.references.centre(column)
     if target is None or reference is None:
         return None
@@ -338,13 +338,13 @@ def _learned(loss: Floats) -> float:
     return mean_around(loss, 0, min(window, 8)) - mean_around(loss, num - 1, window)
 
 
-def _frozen_repeats(paired: Paired) -> Frozen | None:
+def _frozen_repeats(paired: PairedCurves) -> FrozenRun | None:
     """A repeat of the reference against the reference, while no weight is updated."""
     sides = paired.references.sides
     return _frozen(replace(paired, target=sides[1])) if len(sides) > 1 else None
 
 
-def _frozen(paired: Paired) -> Frozen | None:
+def _frozen(paired: PairedCurves) -> FrozenRun | None:
     target, reference = paired.target.get(LOSS), paired.references.sides[0].get(LOSS)
     if target is None or reference is None:
         return None
@@ -358,7 +358,9 @@ def _frozen(paired: Paired) -> Frozen | None:
     )
 
 
-def _health(side: Side, other: Side, steps: Ints, broken: Mapping[str, Ints], *, trains: bool) -> Health:
+def _health(
+    side: CurveSide, other: CurveSide, steps: Ints, broken: Mapping[str, Ints], *, trains: bool
+) -> Health:
     """``broken``: steps that logged NaN or infinity; what is missing before the first number is none."""
     bad = np.zeros(len(steps), bool)
     broke_as = finite_again = None
@@ -387,7 +389,7 @@ def _health(side: Side, other: Side, steps: Ints, broken: Mapping[str, Ints], *,
 
 
 def _notes(
-    target: Curve, references: Sequence[Curve], alignments: Collection[Alignment], paired: Paired
+    target: Curve, references: Sequence[Curve], alignments: Collection[Alignment], paired: PairedCurves
 ) -> Iterator[Reason]:
     for reference, alignment in zip(references, alignments, strict=True):
         if alignment.offset or alignment.basis == "assumed":

@@ -90,12 +90,12 @@ def proofs(target: Path | None, reference: Path | None, *, assumed: Collection[s
     """The four preconditions; without two traces `undecided`, unless a person vouches for them."""
     if target is None or reference is None:
         return [_unproved(key, assumed) for key in ASSUMABLE]
-    mine, theirs = Trace(target), Trace(reference)
+    target_run, reference_run = Trace(target), Trace(reference)
     found: dict[str, _Found] = {
-        WEIGHTS: _weights(mine, theirs),
-        SETTINGS: _settings(mine, theirs),
-        RANDOMNESS: _randomness(mine, theirs),
-        DATA: _data(mine, theirs),
+        WEIGHTS: _weights(target_run, reference_run),
+        SETTINGS: _settings(target_run, reference_run),
+        RANDOMNESS: _randomness(target_run, reference_run),
+        DATA: _data(target_run, reference_run),
     }
     return [
         _unproved(key, assumed) if (proof := found[key]) is None else _criterion(key, *proof)
@@ -154,8 +154,8 @@ def _contents(trace: Trace) -> list[str]:
     return list(found.values())
 
 
-def _settings(mine: Trace, theirs: Trace) -> _Found:
-    sides = [_groups(trace) for trace in (mine, theirs)]
+def _settings(target_run: Trace, reference_run: Trace) -> _Found:
+    sides = [_groups(trace) for trace in (target_run, reference_run)]
     if not all(sides):
         return None
     keys = [key for key in sides[0] if key in sides[1]]

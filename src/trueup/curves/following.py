@@ -12,7 +12,7 @@ import polars as pl
 from trueup.curves import files
 from trueup.curves.comparison import CurveComparison, Options, compare_curves
 from trueup.curves.curve import Curve
-from trueup.curves.readers import Reader, Rows
+from trueup.curves.readers import LogRows, Reader
 from trueup.curves.reading import curve_from_rows, read_curve
 from trueup.errors import NothingCompared, TraceError
 
@@ -27,7 +27,7 @@ class Tail:
     _at: int = 0
     _stamp: tuple[int, float] = (0, 0.0)
     _reader: Reader | None = None
-    _rows: list[Rows] = field(default_factory=list)
+    _rows: list[LogRows] = field(default_factory=list)
 
     def update(self) -> bool:
         """Read what is new; whether anything was.
@@ -83,9 +83,9 @@ class Tail:
         return True
 
 
-def _joined(rows: Sequence[Rows]) -> Rows:
+def _joined(rows: Sequence[LogRows]) -> LogRows:
     norms = [one.local_norms for one in rows if one.local_norms is not None]
-    return Rows(
+    return LogRows(
         frame=pl.concat([one.frame for one in rows], how="diagonal"),
         local_norms=pl.concat(norms) if norms else None,
         units={column: unit for one in rows for column, unit in one.units.items()},
@@ -118,7 +118,7 @@ def follow(
         TraceError: a log is of no known kind although it holds text.
     """
     tails = [Tail(source=source, columns=columns or {}) for source in (target, *references)]
-    said = ""
+    last_message = ""
     while True:
         grown, waiting = False, ""
         for tail in tails:
@@ -126,15 +126,15 @@ def follow(
                 grown |= tail.update()
             except TraceError as error:
                 waiting = str(error)
-        mine, *theirs = [tail.curve for tail in tails]
-        known = [curve for curve in theirs if curve is not None]
-        if grown and mine is not None and known:
+        target_curve, *reference_curves = [tail.curve for tail in tails]
+        known = [curve for curve in reference_curves if curve is not None]
+        if grown and target_curve is not None and known:
             try:
-                yield compare_curves(mine, known, options)
-                said = ""
+                yield compare_curves(target_curve, known, options)
+                last_message = ""
             except NothingCompared as error:
                 waiting = str(error)
-        if waiting and waiting != said:
-            said = waiting
+        if waiting and waiting != last_message:
+            last_message = waiting
             yield f"waiting: {waiting}"
         wait(every)

@@ -12,7 +12,7 @@ from trueup.curves.statistics.centred import Centre
 from trueup.curves.statistics.envelope import Envelope
 from trueup.curves.statistics.excursions import Excursions
 from trueup.curves.statistics.factor import Factor
-from trueup.curves.statistics.frozen import Frozen
+from trueup.curves.statistics.frozen import FrozenRun
 from trueup.curves.statistics.health import Health, Rates
 from trueup.curves.statistics.late import Late
 from trueup.curves.statistics.onset import Onset
@@ -24,7 +24,7 @@ from trueup.curves.thresholds import (
     LATE_LEVEL,
     MEAN_ABS,
     MEAN_REL,
-    ONSET_TOLD,
+    ONSET_INTERVAL,
     PLATEAU_HIGH,
     SPIKE_AT_ONSET,
     SYSTEMATIC,
@@ -36,7 +36,7 @@ from trueup.types.status import Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evidence:
+class CurveEvidence:
     """All that was measured of one target."""
 
     criteria: tuple[Criterion, ...]
@@ -47,7 +47,7 @@ class Evidence:
     spikes: Spikes | None
     norm_spikes: Spikes | None
     rates: Rates | None
-    frozen: Frozen | None
+    frozen: FrozenRun | None
     target_health: Health
     reference_health: Health
     limit_abs: float
@@ -65,7 +65,7 @@ class Evidence:
     excursions: Excursions | None
     passing: Passing | None
     """a difference that goes again"""
-    repeats_frozen: Frozen | None
+    repeats_frozen: FrozenRun | None
     """a repeat against the reference, where no weight is updated"""
     local_norms: LocalNorms | None
     """of the first step"""
@@ -76,7 +76,7 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class CurveJudgement:
     """The verdict on one target."""
 
     outcome: Outcome
@@ -114,7 +114,7 @@ class _Case:
     advice: tuple[Reason, ...] = ()
 
 
-def judge(evidence: Evidence) -> Judgement:
+def judge(evidence: CurveEvidence) -> CurveJudgement:
     """Decide. A decisive criterion that is not met, a loss that is not finite in the target alone, or a gap
     larger than the standard allows that the noise does not explain makes the runs differ; what could not be
     proved, and what somebody must look at first, leaves them undecided."""
@@ -131,7 +131,7 @@ def judge(evidence: Evidence) -> Judgement:
         headline = reason(Curves.NOT_PROVED, headline, criteria=[c.key for c in open_])
     else:
         outcome = Outcome.AGREE
-    return Judgement(
+    return CurveJudgement(
         outcome=outcome,
         case=case.name,
         headline=headline,
@@ -172,7 +172,7 @@ _FORWARD_ADVICE: tuple[Reason, ...] = (
 _OPTIMIZER_ADVICE: tuple[Reason, ...] = (reason(Curves.CHECK_OPTIMIZER), reason(Curves.CHECK_PRECISION))
 
 
-def _case(e: Evidence, failed: Sequence[Criterion]) -> _Case:
+def _case(e: CurveEvidence, failed: Sequence[Criterion]) -> _Case:
     case = _standing(e, failed)
     if e.passing is None or case.name not in _MAY_PASS or _late_gap(e):
         return case
@@ -180,7 +180,7 @@ def _case(e: Evidence, failed: Sequence[Criterion]) -> _Case:
     return _Case("passing_difference", _passes(e.passing), e.passing.first_step, advice)
 
 
-def _standing(e: Evidence, failed: Sequence[Criterion]) -> _Case:
+def _standing(e: CurveEvidence, failed: Sequence[Criterion]) -> _Case:
     """The case of a difference that stays, or that is scatter."""
     names = {c.key for c in failed}
     broken = _not_finite(e, failed)
@@ -189,8 +189,8 @@ def _standing(e: Evidence, failed: Sequence[Criterion]) -> _Case:
     if e.frozen is not None:
         return _of_frozen(e, e.frozen, failed)
     if e.factor is not None and names & {"first_loss", "mean_loss"}:
-        said = reason(Curves.FACTOR, factor=e.factor.factor, residual=e.factor.residual)
-        return _Case("first_step_gap", said, None, (reason(Curves.CHECK_REDUCTION), *_FORWARD_ADVICE))
+        headline = reason(Curves.FACTOR, factor=e.factor.factor, residual=e.factor.residual)
+        return _Case("first_step_gap", headline, None, (reason(Curves.CHECK_REDUCTION), *_FORWARD_ADVICE))
     if "first_loss" in names:
         return _of_first(failed)
     late_gap = _late_gap(e)
@@ -199,8 +199,8 @@ def _standing(e: Evidence, failed: Sequence[Criterion]) -> _Case:
     first_rate = None if e.rates is None else e.rates.first_different
     differ = "mean_loss" in names or late_gap or gap
     if first_rate is not None and differ and not _began_before(e, first_rate):
-        said = reason(Curves.LEARNING_RATES, step=first_rate)
-        return _Case("learning_rates_differ", said, first_rate, _OPTIMIZER_ADVICE[:1])
+        headline = reason(Curves.LEARNING_RATES, step=first_rate)
+        return _Case("learning_rates_differ", headline, first_rate, _OPTIMIZER_ADVICE[:1])
     return (
         _of_plateau(e, late_gap=late_gap)
         or _of_training(e, late_gap=late_gap, gap=gap, systematic=systematic)
@@ -210,7 +210,7 @@ def _standing(e: Evidence, failed: Sequence[Criterion]) -> _Case:
     )
 
 
-def _not_finite(e: Evidence, failed: Sequence[Criterion]) -> _Case | None:
+def _not_finite(e: CurveEvidence, failed: Sequence[Criterion]) -> _Case | None:
     """NaN or infinity of the target where the reference has none."""
     health = e.target_health
     lost = any(c.note is not None and c.note.code is CriterionCode.LOST_LOSSES for c in failed)
@@ -220,8 +220,8 @@ def _not_finite(e: Evidence, failed: Sequence[Criterion]) -> _Case | None:
     advice: tuple[Reason, ...] = (reason(Curves.OVERFLOW_CHECK), *_DATA_ADVICE[:2])
     column, what = health.broke_as or ("loss", "NaN")
     shown = _COLUMNS.get(column, column)
-    said = reason(Curves.NOT_FINITE, step=at, column=shown, what=what, again=health.finite_again)
-    return _Case("not_finite", said, at, advice)
+    headline = reason(Curves.NOT_FINITE, step=at, column=shown, what=what, again=health.finite_again)
+    return _Case("not_finite", headline, at, advice)
 
 
 def _of_first(failed: Sequence[Criterion]) -> _Case:
@@ -233,7 +233,7 @@ def _of_first(failed: Sequence[Criterion]) -> _Case:
     return _Case("first_step_gap", reason(Curves.FIRST_LOSS), None, advice)
 
 
-def _began_before(e: Evidence, step: int) -> bool:
+def _began_before(e: CurveEvidence, step: int) -> bool:
     """Whether the losses parted before a step: what differs from there on did not part them."""
     return e.onset is not None and e.onset.is_sure and e.onset.grows and e.onset.latest < step
 
@@ -255,7 +255,7 @@ def _passes(found: Passing) -> Reason:
     return reason(Curves.PASSES, from_the_start=found.from_the_start, **facts)
 
 
-def _late_gap(e: Evidence) -> bool:
+def _late_gap(e: CurveEvidence) -> bool:
     """Whether the last part is off by more than the standard allows, of the loss there."""
     late = e.late
     if late is None or not late.p_value < LATE_LEVEL:
@@ -263,12 +263,12 @@ def _late_gap(e: Evidence) -> bool:
     return abs(late.gap) >= e.limit_abs and abs(late.relative_gap) >= e.limit_rel
 
 
-def _to_one_side(e: Evidence) -> bool:
+def _to_one_side(e: CurveEvidence) -> bool:
     """Whether most of the difference is an offset, not scatter to both sides."""
     return e.centre is not None and abs(e.centre.mean) > SYSTEMATIC * e.mean_size
 
 
-def _of_plateau(e: Evidence, *, late_gap: bool) -> _Case | None:
+def _of_plateau(e: CurveEvidence, *, late_gap: bool) -> _Case | None:
     """A target that learns nothing, or no more, far above the reference."""
     health = e.target_health
     if not late_gap or e.late is None or e.late.relative_gap < PLATEAU_HIGH or e.rises:
@@ -291,7 +291,7 @@ def level_of(late: Late) -> float:
     return abs(late.gap / late.relative_gap) if late.relative_gap else 0.0
 
 
-def _of_training(e: Evidence, *, late_gap: bool, gap: bool, systematic: bool) -> _Case | None:
+def _of_training(e: CurveEvidence, *, late_gap: bool, gap: bool, systematic: bool) -> _Case | None:
     """A divergence, a late difference or an offset that the repeats do not explain."""
     onset = e.onset if e.onset is not None and e.onset.is_sure else None
     if onset is not None and not _explained(e, onset.after) and onset.grows:
@@ -308,12 +308,12 @@ def _of_training(e: Evidence, *, late_gap: bool, gap: bool, systematic: bool) ->
     return None
 
 
-def _of_findings(e: Evidence) -> _Case | None:
+def _of_findings(e: CurveEvidence) -> _Case | None:
     """What somebody must look at, although the curves agree otherwise."""
     norms = e.local_norms
     if norms is not None and norms.finding is not None:
         name, target, reference, _ = norms.finding
-        said = reason(
+        headline = reason(
             Curves.LOCAL_NORM,
             name=name,
             step=norms.step,
@@ -323,13 +323,13 @@ def _of_findings(e: Evidence) -> _Case | None:
             total=norms.num_pairs,
         )
         advice: tuple[Reason, ...] = (reason(Curves.COMPARE_LOCAL_NORMS), reason(Curves.DIAGNOSE_FIRST_STEP))
-        return _Case("local_norm", said, norms.step, advice)
+        return _Case("local_norm", headline, norms.step, advice)
     if e.excursions is not None and e.excursions.stands_out:
         one = e.excursions.largest
-        said = reason(
+        headline = reason(
             Curves.SPIKE, height=one.height, first=one.first_step, last=one.last_step, num=e.excursions.num
         )
-        return _Case("spike", said, one.first_step, _DATA_ADVICE)
+        return _Case("spike", headline, one.first_step, _DATA_ADVICE)
     return None
 
 
@@ -337,15 +337,15 @@ def _apart(target: float, reference: float) -> float:
     return abs(target - reference) / abs(reference) if reference else math.inf
 
 
-def _of_standard(e: Evidence, names: set[str], failed: Sequence[Criterion]) -> _Case:
+def _of_standard(e: CurveEvidence, names: set[str], failed: Sequence[Criterion]) -> _Case:
     """What the criteria alone say."""
     if "mean_loss" in names:
         left = None if e.envelope is None else e.envelope.first_exceedance
         if left is not None and not _is_known(e.centre):
             advice = (*_OPTIMIZER_ADVICE, reason(Curves.DIAGNOSE_FIRST_STEP))
             first = any(c.key == "first_loss" and c.status is Met.MET for c in e.criteria)
-            said = reason(Curves.SECOND_LOSS, step=left, first_agrees=first)
-            return _Case("second_step_gap", said, left, advice)
+            headline = reason(Curves.SECOND_LOSS, step=left, first_agrees=first)
+            return _Case("second_step_gap", headline, left, advice)
         advice = (reason(Curves.REPEAT_REFERENCE), reason(Curves.FREEZE_WEIGHTS))
         centred = e.centre is None or e.centre.is_centred
         return _Case("fluctuation", reason(Curves.FLUCTUATES if centred else Curves.SCATTERS), None, advice)
@@ -358,7 +358,7 @@ def _unlike(failed: Sequence[Criterion]) -> _Case:
     return _Case("conditions", reason(Curves.CONDITIONS, criteria=[c.key for c in failed]), None, notes)
 
 
-def _diverged(e: Evidence, onset: Onset) -> _Case:
+def _diverged(e: CurveEvidence, onset: Onset) -> _Case:
     spike = e.spikes is not None and any(abs(s - onset.step) <= SPIKE_AT_ONSET for s in e.spikes.target_only)
     if onset.shape == "jump" or spike or e.rises:
         headline = reason(
@@ -374,29 +374,29 @@ def _diverged(e: Evidence, onset: Onset) -> _Case:
     return _Case("late_difference", _late_headline(e, onset.step, early=early), onset.step, _late_advice(e))
 
 
-def _late_headline(e: Evidence, step: int, *, early: bool = False) -> Reason:
+def _late_headline(e: CurveEvidence, step: int, *, early: bool = False) -> Reason:
     assert e.late is not None
     code = Curves.EARLY_GAP if early else Curves.LATE
     return reason(code, gap=e.late.gap, relative=e.late.relative_gap, step=step)
 
 
-def _late_advice(e: Evidence) -> tuple[Reason, ...]:
+def _late_advice(e: CurveEvidence) -> tuple[Reason, ...]:
     small = e.late is not None and abs(e.late.relative_gap) < MEAN_REL
     return (*_OPTIMIZER_ADVICE, reason(Curves.DOWNSTREAM)) if small else _OPTIMIZER_ADVICE
 
 
-def _of_frozen(e: Evidence, f: Frozen, failed: Sequence[Criterion]) -> _Case:
+def _of_frozen(e: CurveEvidence, f: FrozenRun, failed: Sequence[Criterion]) -> _Case:
     cause = _cause_of_frozen(e, f, failed)
     if f.num_beyond:
-        said = reason(Curves.FROZEN_DIFFERS, *cause, num=f.num_beyond, total=f.num_steps)
-        advice: tuple[Reason, ...] = (reason(Curves.FORWARD_ALONE), reason(Curves.RUN_ONE_BATCH))
+        headline = reason(Curves.FROZEN_DIFFERS, *cause, num=f.num_beyond, total=f.num_steps)
+        advice: tuple[Reason, ...] = (reason(Curves.FORWARD_ONLY), reason(Curves.RUN_ONE_BATCH))
         if cause:
             advice = (reason(Curves.TURN_DETERMINISM_ON), *advice)
-        return _Case("first_step_gap", said, f.max_loss_step, advice)
+        return _Case("first_step_gap", headline, f.max_loss_step, advice)
     if cause:
-        said = reason(Curves.FROZEN_CAUSE, *cause)
+        headline = reason(Curves.FROZEN_CAUSE, *cause)
         notes = tuple(c.note for c in failed if c.note is not None)
-        return _Case("conditions", said, None, notes or (reason(Curves.TURN_DETERMINISM_ON),))
+        return _Case("conditions", headline, None, notes or (reason(Curves.TURN_DETERMINISM_ON),))
     if failed:
         return _unlike(failed)
     norms = f.mean_norm_diff is not None
@@ -406,7 +406,7 @@ def _of_frozen(e: Evidence, f: Frozen, failed: Sequence[Criterion]) -> _Case:
     return _Case("aligned", reason(Curves.FROZEN_AGREES, norms=norms), None, (reason(Curves.LONG_TEST),))
 
 
-def _cause_of_frozen(e: Evidence, f: Frozen, failed: Sequence[Criterion]) -> tuple[Reason, ...]:
+def _cause_of_frozen(e: CurveEvidence, f: FrozenRun, failed: Sequence[Criterion]) -> tuple[Reason, ...]:
     """What was not fixed on a side, as traces show it; or that the reference's repeats differ as much."""
     shown = next((c.value for c in failed if c.key == "randomness"), None)
     if shown is not None:
@@ -417,7 +417,7 @@ def _cause_of_frozen(e: Evidence, f: Frozen, failed: Sequence[Criterion]) -> tup
     return ()
 
 
-def _aligned(e: Evidence) -> Reason:
+def _aligned(e: CurveEvidence) -> Reason:
     c = e.centre
     if c is not None and c.mean == c.standard_error == 0 and not c.num_outliers:
         return reason(Curves.IDENTICAL)
@@ -428,7 +428,7 @@ def _aligned(e: Evidence) -> Reason:
     return reason(Curves.WITHIN_STANDARD, **_of_finite(e, c))
 
 
-def _of_finite(e: Evidence, c: Centre | None) -> dict[str, int]:
+def _of_finite(e: CurveEvidence, c: Centre | None) -> dict[str, int]:
     """How many steps agree, where a loss of one run is not finite at others."""
     broken = e.target_health.num_not_finite or e.reference_health.num_not_finite
     return {"finite": c.num_steps} if broken and c is not None else {}
@@ -439,12 +439,12 @@ def _is_known(centre: Centre | None) -> bool:
     return centre is not None and not math.isnan(centre.standard_error)
 
 
-def _beyond(e: Evidence, gap: float) -> bool:
+def _beyond(e: CurveEvidence, gap: float) -> bool:
     """Whether a gap is larger than the standard allows, absolutely and relatively."""
     return abs(gap) >= e.limit_abs and abs(gap) >= e.limit_rel * abs(e.level)
 
 
-def _explained(e: Evidence, gap: float) -> bool:
+def _explained(e: CurveEvidence, gap: float) -> bool:
     """Whether the reference's repeats are as far from each other."""
     apart = None if e.envelope is None else e.envelope.largest_offset
     return apart is not None and abs(gap) <= apart
@@ -466,10 +466,10 @@ def _criterion(c: Criterion, code: Code = Curves.FAILED) -> Reason:
 
 def _is_vague(found: Onset, num_steps: int) -> bool:
     """Whether the steps do not tell the onset to a hundredth of the run."""
-    return found.latest - found.earliest > ONSET_TOLD * num_steps
+    return found.latest - found.earliest > ONSET_INTERVAL * num_steps
 
 
-def _reasons(e: Evidence, case: str) -> Iterator[Reason]:
+def _reasons(e: CurveEvidence, case: str) -> Iterator[Reason]:
     """Of a loss that is not finite only what was before it."""
     c, o, v = e.centre, e.onset, e.envelope
     diverged = o is not None and o.is_sure
@@ -501,7 +501,7 @@ def _mean(c: Centre, num_not_finite: int) -> Reason:
 
 
 # In one piece: one branch a remark.
-def _remarks(e: Evidence, outcome: Outcome, case: str) -> Iterator[Reason]:
+def _remarks(e: CurveEvidence, outcome: Outcome, case: str) -> Iterator[Reason]:
     yield from (_criterion(c, Curves.WARNED) for c in e.criteria if c.status is Met.WARNING)
     c, late = e.centre, e.late
     if outcome is not Outcome.DIFFER and c is not None and not c.is_centred and e.frozen is None:
@@ -527,7 +527,7 @@ def _remarks(e: Evidence, outcome: Outcome, case: str) -> Iterator[Reason]:
         yield reason(Curves.LATE_BELOW_1_PERCENT, relative=abs(late.relative_gap))
 
 
-def _of_curves(e: Evidence, case: str) -> Iterator[Reason]:
+def _of_curves(e: CurveEvidence, case: str) -> Iterator[Reason]:
     """What is to be seen in one curve by itself."""
     for name, s in (("loss", e.spikes), ("gradient norm", e.norm_spikes)):
         if s is not None and s.target_only:

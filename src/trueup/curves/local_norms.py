@@ -57,13 +57,13 @@ def compare_local_norms(
     """
     if target.local_norms is None or reference.local_norms is None:
         return None
-    theirs = reference.local_norms.with_columns(pl.col("step") + offset)
-    shared = sorted(set(target.local_norms["step"]) & set(theirs["step"]))
+    shifted = reference.local_norms.with_columns(pl.col("step") + offset)
+    shared = sorted(set(target.local_norms["step"]) & set(shifted["step"]))
     if not shared or (first and step not in shared):
         return None
     at = min(shared, key=lambda s: (abs(s - step), s))
-    mine, other = (frame.filter(pl.col("step") == at).sort("index") for frame in (target.local_norms, theirs))
-    paired = _paired(mine, other)
+    own, other = (frame.filter(pl.col("step") == at).sort("index") for frame in (target.local_norms, shifted))
+    paired = _paired(own, other)
     if paired is None:
         return None
     rows, how = paired
@@ -80,25 +80,25 @@ def compare_local_norms(
     )
 
 
-def _paired(mine: pl.DataFrame, other: pl.DataFrame) -> tuple[list[Row], str] | None:
-    named = mine["name"].null_count() == 0 and other["name"].null_count() == 0
-    if named and set(mine["name"]) & set(other["name"]):
-        pairs = mine.join(other, on="name", suffix="_reference")
+def _paired(target: pl.DataFrame, other: pl.DataFrame) -> tuple[list[Row], str] | None:
+    named = target["name"].null_count() == 0 and other["name"].null_count() == 0
+    if named and set(target["name"]) & set(other["name"]):
+        pairs = target.join(other, on="name", suffix="_reference")
         values = zip(pairs["name"], pairs["local_norm"], pairs["local_norm_reference"], strict=True)
         return [(name, a, b, _apart(a, b)) for name, a, b in values], "name"
-    if mine.height != other.height:
+    if target.height != other.height:
         return None
     names = [
-        own or theirs or f"weight {index}"
-        for own, theirs, index in zip(mine["name"], other["name"], mine["index"], strict=True)
+        own or names_there or f"weight {index}"
+        for own, names_there, index in zip(target["name"], other["name"], target["index"], strict=True)
     ]
-    a, b = mine["local_norm"].to_list(), other["local_norm"].to_list()
+    a, b = target["local_norm"].to_list(), other["local_norm"].to_list()
     order = list(range(len(a)))
     nearest = _by_value(a, b)
     if _num_apart(a, b, nearest) + 1 < _num_apart(a, b, order):
-        own = mine["name"].to_list()
-        theirs = [other["name"][at] for at in nearest]
-        names = [x or y or f"weight {at}" for at, (x, y) in enumerate(zip(own, theirs, strict=True))]
+        own = target["name"].to_list()
+        names_there = [other["name"][at] for at in nearest]
+        names = [x or y or f"weight {at}" for at, (x, y) in enumerate(zip(own, names_there, strict=True))]
         order, how = nearest, "value"
     else:
         how = "order"
@@ -140,9 +140,13 @@ def norm_notes(target: Curve, reference: Curve, found: LocalNorms | None) -> Ite
     if any(read) and not all(read):
         has, lacks = (target, reference) if read[0] else (reference, target)
         yield reason(CurvesCode.NORMS_ONE_SIDE, curve=has.name, other=lacks.name)
-    mine, theirs = target.local_norms, reference.local_norms
-    if all(read) and found is None and mine is not None and theirs is not None:
-        yield reason(CurvesCode.NORMS_UNPAIRED, target=_num_weights(mine), reference=_num_weights(theirs))
+    target_norms, reference_norms = target.local_norms, reference.local_norms
+    if all(read) and found is None and target_norms is not None and reference_norms is not None:
+        yield reason(
+            CurvesCode.NORMS_UNPAIRED,
+            target=_num_weights(target_norms),
+            reference=_num_weights(reference_norms),
+        )
 
 
 def _num_weights(norms: pl.DataFrame) -> int:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from trueup.curves.columns import GRAD_NORM, LEARNING_RATE, LOSS, STEP
 from trueup.curves.comparison import CurveComparison, Options, compare_curves
 from trueup.curves.curve import Curve
-from trueup.curves.pairing import Shared, Side
+from trueup.curves.pairing import CurveSide, Shared
 from trueup.curves.reading import read_curve
 from trueup.errors import ConfigError
 
@@ -58,5 +58,7 @@ def _slim(comparison: CurveComparison) -> CurveComparison:
     """The comparison with no more columns of its target than reports draw."""
     target, paired = comparison.target, comparison.paired
     frame = target.frame.select(name for name in target.frame.columns if name in (STEP, *_DRAWN))
-    side = Side(columns={name: values for name, values in paired.target.columns.items() if name in _DRAWN})
+    side = CurveSide(
+        columns={name: values for name, values in paired.target.columns.items() if name in _DRAWN}
+    )
     return replace(comparison, target=replace(target, frame=frame), paired=replace(paired, target=side))

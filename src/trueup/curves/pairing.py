@@ -22,7 +22,7 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class CurveSide:
     """One run's columns at the paired steps; missing numbers are NaN."""
 
     columns: dict[str, Floats]
@@ -38,7 +38,7 @@ class References:
     there."""
 
     steps: NDArray[np.int64]
-    sides: tuple[Side, ...]
+    sides: tuple[CurveSide, ...]
     _known: dict[tuple[str, str], object] = field(default_factory=dict)
 
     def once(self, what: str, column: str, work: Callable[[], _Result]) -> _Result:
@@ -75,11 +75,11 @@ Shared = dict[tuple[int, ...], References]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paired:
+class PairedCurves:
     """Steps (S,), in the target's numbers, and what each run has there."""
 
     steps: NDArray[np.int64]
-    target: Side
+    target: CurveSide
     references: References
     notes: tuple[Reason, ...]
 
@@ -89,7 +89,7 @@ def pair(
     references: Sequence[Curve],
     alignments: Sequence[Alignment],
     shared: Shared | None = None,
-) -> Paired:
+) -> PairedCurves:
     """Bring all runs to common steps: those of the target, or of the run that was logged most coarsely.
 
     A log that prints the mean since its last line is compared with the mean of the other's same steps.
@@ -117,7 +117,9 @@ def pair(
         there = References(steps=grid, sides=tuple(sides))
         if shared is not None and coarse is not target:
             shared[key] = there
-    return Paired(steps=grid, target=_side(target, grid, 0, coarse), references=there, notes=tuple(notes))
+    return PairedCurves(
+        steps=grid, target=_side(target, grid, 0, coarse), references=there, notes=tuple(notes)
+    )
 
 
 def _coarsest(target: Curve, references: Sequence[Curve]) -> Curve | None:
@@ -131,9 +133,9 @@ def _grid(
     target: Curve, references: Sequence[Curve], alignments: Sequence[Alignment]
 ) -> tuple[NDArray[np.int64], list[Reason]]:
     coarse = _coarsest(target, references)
-    mine = target.frame[STEP].to_numpy()
+    target_steps = target.frame[STEP].to_numpy()
     first = references[0].frame[STEP].to_numpy() + alignments[0].offset
-    low, high = max(mine[0], first[0]), min(mine[-1], first[-1])
+    low, high = max(target_steps[0], first[0]), min(target_steps[-1], first[-1])
     if coarse is not None:
         offset = (
             0
@@ -144,12 +146,12 @@ def _grid(
         grid = grid[(grid >= low) & (grid <= high)]
         note = reason(CurvesCode.COARSE, curve=coarse.name, interval=coarse.interval)
         return grid.astype(np.int64), [note]
-    if len(mine) == len(first) and np.array_equal(mine, first):
-        return mine.astype(np.int64), []
-    return np.intersect1d(mine, first, assume_unique=True).astype(np.int64), []
+    if len(target_steps) == len(first) and np.array_equal(target_steps, first):
+        return target_steps.astype(np.int64), []
+    return np.intersect1d(target_steps, first, assume_unique=True).astype(np.int64), []
 
 
-def _side(curve: Curve, grid: NDArray[np.int64], offset: int, coarse: Curve | None) -> Side:
+def _side(curve: Curve, grid: NDArray[np.int64], offset: int, coarse: Curve | None) -> CurveSide:
     steps = curve.frame[STEP].to_numpy() + offset
     exact = len(steps) == len(grid) and np.array_equal(steps, grid)
     at = np.arange(len(grid)) if exact else np.clip(np.searchsorted(steps, grid), 0, len(steps) - 1)
@@ -164,7 +166,7 @@ def _side(curve: Curve, grid: NDArray[np.int64], offset: int, coarse: Curve | No
             columns[name] = _means(steps, values, grid, coarse.interval)
         else:
             columns[name] = values if there is None else np.where(there, values[at], np.nan)
-    return Side(columns=columns)
+    return CurveSide(columns=columns)
 
 
 def _within_float32(values: Floats) -> Floats:

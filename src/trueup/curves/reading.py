@@ -12,7 +12,7 @@ from trueup.curves import files
 from trueup.curves.columns import LOSS, SCHEMA, SKIPPED, STEP, TOKENS
 from trueup.curves.curve import Curve
 from trueup.curves.merging import in_order, merge
-from trueup.curves.readers import READERS, Reader, Rows
+from trueup.curves.readers import READERS, LogRows, Reader
 from trueup.curves.readers.protocol import LOCAL_NORM_SCHEMA
 from trueup.curves.readers.tables import JsonLines
 from trueup.errors import TraceError
@@ -68,7 +68,7 @@ def _paths(source: str) -> list[Path]:
 
 def _read_file(
     path: Path, chosen: Mapping[str, str], room: bytearray | None = None
-) -> tuple[Path, Reader, Rows]:
+) -> tuple[Path, Reader, LogRows]:
     data = files.contents(path, room)
     reader = files.reader_for(path, data)
     if reader is None:
@@ -83,7 +83,7 @@ def _read_file(
 
 def _of_folder(folder: Path, chosen: Mapping[str, str], name: str) -> Curve:
     """Of all logs below a folder those of the format and place that know most steps."""
-    groups: dict[tuple[str, Path], list[tuple[Path, Reader, Rows]]] = {}
+    groups: dict[tuple[str, Path], list[tuple[Path, Reader, LogRows]]] = {}
     for path in files.candidates(folder):
         try:
             read = _read_file(path, chosen)
@@ -108,11 +108,11 @@ def _place(path: Path, reader: Reader) -> Path:
     return path.parent.parent if reader.name == "trainer_state" and "-" in path.parent.name else path.parent
 
 
-def _num_steps(group: Sequence[tuple[Path, Reader, Rows]]) -> int:
+def _num_steps(group: Sequence[tuple[Path, Reader, LogRows]]) -> int:
     return pl.concat([rows.frame.select(STEP) for _, _, rows in group]).n_unique()
 
 
-def curve_from_rows(name: str, path: Path, read: Sequence[tuple[Path, Reader, Rows]]) -> Curve:
+def curve_from_rows(name: str, path: Path, read: Sequence[tuple[Path, Reader, LogRows]]) -> Curve:
     """The curve of the files of one run.
 
     Raises:

@@ -11,7 +11,7 @@ import numpy as np
 
 from trueup.curves.columns import GRAD_NORM, LOSS, STEP
 from trueup.curves.curve import Curve
-from trueup.curves.pairing import Paired
+from trueup.curves.pairing import PairedCurves
 from trueup.curves.thresholds import (
     ALLOWANCE,
     DEFAULT_HOURS,
@@ -81,7 +81,7 @@ class Criterion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
+class CurveLosses:
     """The loss of target and first reference at their common steps, and the repeats (k, S)."""
 
     target: Floats
@@ -92,7 +92,7 @@ class Losses:
 
 
 def criteria(
-    paired: Paired,
+    paired: PairedCurves,
     target: Curve,
     references: Sequence[Curve],
     *,
@@ -137,16 +137,16 @@ def _no_losses() -> list[Criterion]:
     ]
 
 
-def _losses(paired: Paired) -> Losses | None:
+def _losses(paired: PairedCurves) -> CurveLosses | None:
     target, first = paired.target.get(LOSS), paired.references.sides[0].get(LOSS)
     every = paired.references.stacked(LOSS)
     if target is None or first is None or every is None:
         return None
     apart = paired.references.once("apart_abs", LOSS, lambda: _own_spread(every))
-    return Losses(target=target, reference=first, repeats=every, apart=apart)
+    return CurveLosses(target=target, reference=first, repeats=every, apart=apart)
 
 
-def observed_steps(paired: Paired, target: Curve, *, frozen: bool = False) -> Criterion:
+def observed_steps(paired: PairedCurves, target: Curve, *, frozen: bool = False) -> Criterion:
     """At least 1,000 steps; 5,000 or 12 hours unless a person chose fewer.
 
     Where no weight is updated every step is judged by itself: fewer leave less seen, not undecided.
@@ -206,7 +206,7 @@ def _logs_the_same(one: Curve, other: Curve) -> bool:
     return own.equals(other.frame.select(columns)) and bool(own[LOSS].is_not_null().any())
 
 
-def smooth(paired: Paired) -> Criterion:
+def smooth(paired: PairedCurves) -> Criterion:
     """The reference's loss should be smooth: a rough one hides differences, and feigns them."""
     value = paired.references.once(
         "roughness", LOSS, lambda: _roughness(paired.references.sides[0].get(LOSS))
@@ -233,7 +233,7 @@ def _roughness(loss: Floats | None) -> float:
     return float(np.median(steps)) * NORMAL_MAD / math.sqrt(2)
 
 
-def first_loss(losses: Losses) -> Criterion:
+def first_loss(losses: CurveLosses) -> Criterion:
     """Absolute error of the first loss below 0.005, or relative error below 0.5 %."""
     both = np.flatnonzero(np.isfinite(losses.target) | np.isfinite(losses.reference))
     at = int(both[0]) if len(both) else 0
@@ -255,7 +255,7 @@ def first_loss(losses: Losses) -> Criterion:
     )
 
 
-def mean_loss(losses: Losses) -> Criterion:
+def mean_loss(losses: CurveLosses) -> Criterion:
     """Mean absolute error of the loss below 0.01, or mean relative error below 1 %."""
     apart = np.abs(losses.target - losses.reference)
     known = np.isfinite(apart)
@@ -290,7 +290,7 @@ def mean_loss(losses: Losses) -> Criterion:
     )
 
 
-def global_norm(paired: Paired) -> list[Criterion]:
+def global_norm(paired: PairedCurves) -> list[Criterion]:
     """Mean relative error of the global gradient norm within 10 %: watched, does not reject by itself."""
     target, reference = paired.target.get(GRAD_NORM), paired.references.sides[0].get(GRAD_NORM)
     if target is None or reference is None:

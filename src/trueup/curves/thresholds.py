@@ -244,7 +244,7 @@ GROWTH_LENGTH = chosen(
     "of the steps",
     "twenty-four of the blocks that laws are fitted by; what grows up in less is a bend, seen step by step",
 )
-ONSET_TOLD = chosen(
+ONSET_INTERVAL = chosen(
     "curves.onset_told",
     0.01,
     "of the steps",
@@ -345,7 +345,7 @@ ALIGN_APART = chosen(
 ALIGN_APART_ERRORS = chosen(
     "curves.align_apart_errors", 3, "standard errors", "by which it must as well, of few steps"
 )
-ALIGN_ALONE = chosen(
+ALIGN_ONLY_PEAK = chosen(
     "curves.align_alone", 0.9, _CORRELATION, "no other offset can be as good: looking on costs time only"
 )
 ALIGN_OTHERS = chosen("curves.align_others", 0.5, _CORRELATION, "of the others, for one to stand alone")

@@ -61,10 +61,10 @@ def around_step(
         )
         scalars["reference"] = _lines(reference, [s - shift for s in wanted])
     texts = _texts(target, wanted, tokenizer)
-    said = [line for side, lines in scalars.items() for line in _said(side, lines)]
-    if not said and not texts:
+    lines_of_text = [line for side, lines in scalars.items() for line in _in_words(side, lines)]
+    if not lines_of_text and not texts:
         return Around()
-    return {"step": at, "scalars": scalars, "said": said, "texts": texts}
+    return {"step": at, "scalars": scalars, "said": lines_of_text, "texts": texts}
 
 
 def _lines(path: Path, wanted: Sequence[int]) -> list[dict[str, object]]:
@@ -76,7 +76,7 @@ def _lines(path: Path, wanted: Sequence[int]) -> list[dict[str, object]]:
     return [{n: line.get(n) for n in names} for line in lines if line.get("step") in wanted]
 
 
-def _said(side: str, lines: list[dict[str, object]]) -> list[str]:
+def _in_words(side: str, lines: list[dict[str, object]]) -> list[str]:
     found = []
     for line in lines:
         parts = [f"loss {line['loss']:.6g}"] if isinstance(line.get("loss"), float) else []

@@ -134,7 +134,7 @@ def _by_channel(target: Floats, reference: Floats, dim: int, rounding: float) ->
     sides = [np.moveaxis(values, dim, 0).reshape(target.shape[dim], -1) for values in (target, reference)]
     if sides[0].shape[1] < max(len(sides[0]), MIN_NUMBERS):  # two constants a channel explain few numbers
         return None
-    found = [_scaled(mine, theirs, rounding) for mine, theirs in zip(*sides, strict=True)]
+    found = [_scaled(own, other, rounding) for own, other in zip(*sides, strict=True)]
     known = [one for one in found if one is not None]
     if len(known) < len(found):
         return None
@@ -190,8 +190,8 @@ def _offset_by_row(target: Ints, reference: Ints) -> Relation | None:
     if target.shape != reference.shape or target.shape[1] <= 2 * MAX_SHIFT:
         return None
     offsets = []
-    for mine, theirs in zip(target, reference, strict=True):
-        apart, on = mine - theirs, [np.diff(row) == 1 for row in (mine, theirs)]
+    for own, other in zip(target, reference, strict=True):
+        apart, on = own - other, [np.diff(row) == 1 for row in (own, other)]
         counts = on[0] & on[1]
         if counts.sum() < max(MAX_SHIFT, min(map(np.sum, on))) or np.ptp(apart[1:][counts]):
             return None
@@ -218,8 +218,8 @@ def _begin_anew(target: Ints, reference: Ints) -> Relation | None:
         counts.append(int(anew.sum()))
     if counts[0] == counts[1]:
         return None
-    said = reason(Batches.BEGIN_ANEW, target=counts[0], reference=counts[1])
-    return Relation(name="begin_anew", evidence=said)
+    evidence = reason(Batches.BEGIN_ANEW, target=counts[0], reference=counts[1])
+    return Relation(name="begin_anew", evidence=evidence)
 
 
 def _order(target: Ints, reference: Ints) -> Relation | None:
@@ -248,7 +248,7 @@ def moved(target: Ints, reference: Ints) -> Relation | None:
     shift = 0 if found is None else int(found.evidence.number("shift") or 0)
     if found is None or target.shape != reference.shape:
         return None
-    mine, theirs = (
+    actual, expected = (
         (target[:, :-shift], reference[:, shift:])
         if shift > 0
         else (
@@ -256,7 +256,7 @@ def moved(target: Ints, reference: Ints) -> Relation | None:
             reference[:, :shift],
         )
     )
-    return found if np.array_equal(mine, theirs) else None
+    return found if np.array_equal(actual, expected) else None
 
 
 def _flags(target: Ints, reference: Ints) -> Relation | None:
@@ -302,28 +302,31 @@ def shift_holds(target: Ints, reference: Ints, shift: int) -> bool:
         width = min(target.shape[1] + shift, reference.shape[1])
     if width <= 0:
         return False
-    mine = target[:, max(-shift, 0) : max(-shift, 0) + width]
-    theirs = reference[:, max(shift, 0) : max(shift, 0) + width]
-    return bool(np.mean(mine == theirs) >= BATCH_SHARE)
+    actual = target[:, max(-shift, 0) : max(-shift, 0) + width]
+    expected = reference[:, max(shift, 0) : max(shift, 0) + width]
+    return bool(np.mean(actual == expected) >= BATCH_SHARE)
 
 
 def _padding(target: Ints, reference: Ints) -> Relation | None:
     if target.shape[0] != reference.shape[0] or min(target.shape[1], reference.shape[1]) < 2:
         return None  # one number a row, a class say, is no end of anything
-    for mine in _candidates(target):
-        for theirs in _candidates(reference):
-            ends = ((i.shape[1], pad, _pad_side(i, pad)) for i, pad in ((target, mine), (reference, theirs)))
+    for target_pad in _candidates(target):
+        for reference_pad in _candidates(reference):
+            ends = (
+                (i.shape[1], pad, _pad_side(i, pad))
+                for i, pad in ((target, target_pad), (reference, reference_pad))
+            )
             if len(set(ends)) == 1:  # padded alike: the ids themselves differ
                 continue
             pairs = zip(target, reference, strict=True)
-            if all(np.array_equal(_stripped(a, mine), _stripped(b, theirs)) for a, b in pairs):
+            if all(np.array_equal(_stripped(a, target_pad), _stripped(b, reference_pad)) for a, b in pairs):
                 padding = reason(
                     Batches.PADDING,
-                    target_id=mine,
-                    target_at=_pad_side(target, mine),
+                    target_id=target_pad,
+                    target_at=_pad_side(target, target_pad),
                     target_length=target.shape[1],
-                    reference_id=theirs,
-                    reference_at=_pad_side(reference, theirs),
+                    reference_id=reference_pad,
+                    reference_at=_pad_side(reference, reference_pad),
                     reference_length=reference.shape[1],
                 )
                 return Relation(name="padding", evidence=padding)
@@ -361,11 +364,11 @@ def _more_rows(target: Ints, reference: Ints) -> Relation | None:
 
 def _packing(target: Ints, reference: Ints) -> Relation | None:
     """The same stream of tokens cut into rows elsewhere."""
-    mine, theirs = target.ravel(), reference.ravel()
-    size = min(len(mine), len(theirs))
+    target_stream, reference_stream = target.ravel(), reference.ravel()
+    size = min(len(target_stream), len(reference_stream))
     if size < STREAM_FEWEST:
         return None
-    if target.shape != reference.shape and np.array_equal(mine[:size], theirs[:size]):
+    if target.shape != reference.shape and np.array_equal(target_stream[:size], reference_stream[:size]):
         (rows, width), (others, length) = target.shape, reference.shape
         cut = reason(
             Batches.ROW_LENGTH,
@@ -376,7 +379,10 @@ def _packing(target: Ints, reference: Ints) -> Relation | None:
         )
         return Relation(name="packing", evidence=cut)
     for shift in range(1, min(size // 2, 512)):
-        for a, b, side in ((mine, theirs, "later"), (theirs, mine, "earlier")):
+        for a, b, side in (
+            (target_stream, reference_stream, "later"),
+            (reference_stream, target_stream, "earlier"),
+        ):
             if np.array_equal(a[: size - shift], b[shift:size]):
                 offset = reason(Batches.STREAM_OFFSET, shift=shift, side=side)
                 return Relation(name="packing", evidence=offset)
@@ -399,15 +405,15 @@ def _mapped(target: Ints, reference: Ints) -> Relation | None:
         return None
     if max(pairs.values()) < 2:  # once is no rule
         return None
-    if len({theirs for _, theirs in pairs}) < len(pairs):
+    if len({other_id for _, other_id in pairs}) < len(pairs):
         return None  # one id stands for two
-    if any(np.any((reference == theirs) & ~apart) for _, theirs in pairs):
+    if any(np.any((reference == other_id) & ~apart) for _, other_id in pairs):
         return None
     common = pairs.most_common()
     mapped = reason(
         Batches.MAPPED_IDS,
-        target=[str(mine) for (mine, _), _ in common],
-        reference=[str(theirs) for (_, theirs), _ in common],
+        target=[str(own_id) for (own_id, _), _ in common],
+        reference=[str(other_id) for (_, other_id), _ in common],
         counts=[str(count) for _, count in common],
     )
     return Relation(name="mapped_ids", evidence=mapped)

@@ -33,8 +33,8 @@ def with_calls(finding: Finding, context: Context) -> Finding:
         return finding
     if (first := _first(inside, context)) is not None:
         return replace(finding, evidence=(first, *finding.evidence))
-    is_told = any(one.code.value.startswith(_OF_CODE) for one in finding.evidence)
-    if len(calls) or is_told or finding.next is not None or finding.step is None:
+    code_differs = any(one.code.value.startswith(_OF_CODE) for one in finding.evidence)
+    if len(calls) or code_differs or finding.next is not None or finding.step is None:
         return finding
     command = shlex.join(map(str, context.target.manifest.get("command") or ["python", "train.py"]))
     return replace(finding, next=reason(NextCode.CAPTURE_CALLS_TOO, step=finding.step, command=command))

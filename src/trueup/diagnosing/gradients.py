@@ -97,15 +97,15 @@ def build_gradient_plan(
     """
     from safetensors.numpy import save_file
 
-    step, theirs = first_step(reference)
-    own_step, ours = first_step(target)
+    step, reference_ranks = first_step(reference)
+    own_step, own_ranks = first_step(target)
     folder.mkdir(parents=True, exist_ok=True)
-    bridge = bridge_between(target, reference, (own_step, step), (ours[0], theirs[0]))
+    bridge = bridge_between(target, reference, (own_step, step), (own_ranks[0], reference_ranks[0]))
     held, unmatched, num_given = [], [], 0
-    for rank in ours:
-        mine = step_view(target, own_step, rank)
-        book = reference_book(reference, step, min(rank, theirs[-1]), bridge)
-        given, absent = _from_files(files, mine) if files else _from_trace(book, mine)
+    for rank in own_ranks:
+        own_view = step_view(target, own_step, rank)
+        book = reference_book(reference, step, min(rank, reference_ranks[-1]), bridge)
+        given, absent = _from_files(files, own_view) if files else _from_trace(book, own_view)
         file = f"rank_{rank:05d}.safetensors"
         save_file(given, folder / file)
         line = scalar_line(reference, book.rank, step)
@@ -113,8 +113,8 @@ def build_gradient_plan(
         scale = None if files else line.get("loss_scale")
         held.append({"file": file, "absent": absent, "microbatches": microbatches, "loss_scale": scale})
         num_given = max(num_given, len(given))
-        if rank == ours[0]:
-            unmatched = [fqn for fqn in mine.parameters if fqn not in given and fqn not in absent]
+        if rank == own_ranks[0]:
+            unmatched = [fqn for fqn in own_view.parameters if fqn not in given and fqn not in absent]
     if not num_given:
         raise TraceError(
             f"{reference.path} keeps no values of gradients in step {step}; capture it with "

@@ -39,8 +39,8 @@ def measure_noise(
     fold = NoiseFold(trace, options.steps)
     with _folder(options.keep) as folder:
         for number, seed in enumerate(options.seeds):
-            said = "plain" if seed is None else f"changed by rounding, seed {seed}"
-            say(f"rerun {number + 1} of {len(options.seeds)}: {said}")
+            how = "plain" if seed is None else f"changed by rounding, seed {seed}"
+            say(f"rerun {number + 1} of {len(options.seeds)}: {how}")
             path = folder / f"{'repeat' if seed is None else 'perturbed'}-{number}"
             rerun_program(trace, command, path, steps=options.steps, seed=seed)
             fold.add(Trace(path), perturbed=seed is not None)

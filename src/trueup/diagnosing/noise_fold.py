@@ -14,7 +14,7 @@ from trueup.comparing.metrics import NONE, measure
 from trueup.comparing.noise import MEASURES, SCHEMA, SCHEMA_VERSION, NoiseFacts, NoiseProfile, keys_of_records
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import Rows, rows_from_match
+from trueup.comparing.rows import StepRows, rows_from_match
 from trueup.comparing.values import read_values
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.thresholds import OTHER_WEIGHTS
@@ -130,7 +130,7 @@ class NoiseFold:
         return frame.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
 
 
-def _same_beginning(rows: Rows, noise: Floats) -> None:
+def _same_beginning(rows: StepRows, noise: Floats) -> None:
     """Raise where the weights of a rerun are not the reference's to begin with: it is another training.
 
     Raises:
@@ -145,7 +145,7 @@ def _same_beginning(rows: Rows, noise: Floats) -> None:
         )
 
 
-def call_gain(rows: Rows, noise: Floats) -> Floats:
+def call_gain(rows: StepRows, noise: Floats) -> Floats:
     """Noise of what a call gives over the largest noise of what it was given; NaN where that is not defined.
 
     Forward: an output over the call's floating inputs. Backward, the mirror: a gradient leaving over the
@@ -167,7 +167,7 @@ def call_gain(rows: Rows, noise: Floats) -> Floats:
     return gain
 
 
-def _floating(rows: Rows) -> Bools:
+def _floating(rows: StepRows) -> Bools:
     words = rows.match.words.dtype
     table = np.array([w in DTYPES and DTYPES[w].kind in ("float", "complex") for w in words] + [False])
     return np.asarray(table[rows.reference.dtype])

@@ -28,13 +28,13 @@ from trueup.types.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
+class FittedConstant:
     """A constant of the update, and how far rounding may have moved it."""
 
     value: float
     error: float
 
-    def apart(self, other: Measured) -> float:
+    def apart(self, other: FittedConstant) -> float:
         """How many errors two are apart; a thousandth of the value counts as no difference."""
         gap = abs(self.value - other.value)
         allowed = APART_ERRORS * (self.error + other.error) + APART_AT_LEAST * abs(other.value)
@@ -45,8 +45,8 @@ class Measured:
 class UpdateFit:
     """``after - before = -rate * direction - pull * before``, by least squares."""
 
-    rate: Measured
-    pull: Measured
+    rate: FittedConstant
+    pull: FittedConstant
     """decoupled weight decay times the rate; its error is infinite where direction and weights are
     parallel or the weights are zero"""
     residual: float
@@ -76,15 +76,15 @@ def fit_update(
     error = left / float(np.sqrt(max(len(moved) - 2, 1))) if noise is None else noise
     errors = [e if np.isinf(e) else error * e for e in spread]
     return UpdateFit(
-        rate=Measured(value=rate, error=errors[0]),
-        pull=Measured(value=pull, error=errors[1]),
+        rate=FittedConstant(value=rate, error=errors[0]),
+        pull=FittedConstant(value=pull, error=errors[1]),
         residual=left / float(np.linalg.norm(moved)),
     )
 
 
 def fit_moment(
     new: Floats, old: Floats | None, added: Floats, *, roundoff: float = 0.0
-) -> tuple[Measured, float] | None:
+) -> tuple[FittedConstant, float] | None:
     """beta of ``new = beta * old + (1 - beta) * added`` and the residual over the norm of ``new``.
 
     None where ``new`` or ``old - added`` is zero.
@@ -96,7 +96,7 @@ def fit_moment(
     beta = float(base @ step) / square
     residual = float(np.linalg.norm(base - beta * step)) / norm
     error = max(roundoff, residual) * norm / np.sqrt(square)
-    return Measured(value=beta, error=float(error)), residual
+    return FittedConstant(value=beta, error=float(error)), residual
 
 
 def adam_directions(
@@ -110,7 +110,7 @@ def adam_directions(
 
 def fit_coupled_moment(
     m: Floats, g: Floats, p: Floats, m0: Floats | None
-) -> tuple[Measured, Measured] | None:
+) -> tuple[FittedConstant, FittedConstant] | None:
     """beta1 and weight decay where a multiple of the weights went into the first moment beside the
     gradient."""
     columns = np.stack([g, p] if m0 is None else [g, p, m0], 1)
@@ -121,7 +121,7 @@ def fit_coupled_moment(
     if rest > COUPLED_REST or share < COUPLED_SHARE or not solved[0]:
         return None
     decay = float(solved[1] / solved[0])
-    return Measured(value=1 - float(solved[0]), error=rest), Measured(
+    return FittedConstant(value=1 - float(solved[0]), error=rest), FittedConstant(
         value=decay, error=abs(decay) * rest / share
     )
 
@@ -141,7 +141,7 @@ def fit_steady_update(
 
 def fit_eps(
     moved: Floats, top: Floats, bottom: Floats, p: Floats, lr: float, decay: float, noise: float
-) -> Measured | None:
+) -> FittedConstant | None:
     """eps, from the elements where it matters most against rounding."""
     if lr <= 0:
         return None
@@ -154,7 +154,9 @@ def fit_eps(
     if good.sum() < EPS_FEWEST:
         return None
     best = np.argsort(error[good])[: max(EPS_FEWEST, int(good.sum() * EPS_SHARE))]
-    return Measured(value=float(np.median(found[good][best])), error=float(np.median(error[good][best])))
+    return FittedConstant(
+        value=float(np.median(found[good][best])), error=float(np.median(error[good][best]))
+    )
 
 
 def roundoff_of(dtype: str | None) -> float:

@@ -14,7 +14,7 @@ from trueup.capture.launch import launch
 from trueup.capture.options import CaptureOptions, StepSet
 from trueup.capture.presets import PRESETS
 from trueup.comparing.run import compare
-from trueup.diagnosing.checks.outcome import CheckOutcome, Judge, Measured, Place
+from trueup.diagnosing.checks.outcome import CheckedSite, CheckOutcome, Judge, Measured
 from trueup.diagnosing.noise_fold import NoiseFold
 from trueup.errors import ConfigError, NothingCompared
 from trueup.store import Trace
@@ -152,7 +152,7 @@ def _most(held: Sequence[tuple[int, object]]) -> int:
     return max(Counter(rank for rank, _ in held).values(), default=0)
 
 
-def _places(rank: int, region: _Region) -> Iterator[Place]:
+def _places(rank: int, region: _Region) -> Iterator[CheckedSite]:
     """The first call of a region that is beyond rounding, and its generated sources."""
     for call in region["calls"]:
         beyond = [row for row in call["tensors"] if _excess(row) > 1]
@@ -173,7 +173,7 @@ def _places(rank: int, region: _Region) -> Iterator[Place]:
             "function": region["function"],
             "files": list(region["code"]),
         }
-        yield Place(
+        yield CheckedSite(
             site=inner or _ROOT,
             step=call["step"],
             rank=rank,
@@ -210,7 +210,7 @@ def _judge_runs(
     if verdict.outcome is Outcome.AGREE:
         num = statuses.is_in([Status.EQUAL.value, Status.WITHIN_NOISE.value]).sum()
         return judge.passed(reason(Code.RUNS_AGREE, num=num), numbers=numbers)
-    place = Place(
+    place = CheckedSite(
         site=verdict.where or verdict.owner or _ROOT,
         step=verdict.step,
         rank=verdict.rank,

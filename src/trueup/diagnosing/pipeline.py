@@ -24,7 +24,7 @@ from trueup.diagnosing.replay import origins as replay_origins
 from trueup.diagnosing.replay.agreed import AgreedRecord, agreed_records
 from trueup.diagnosing.rl.outcomes import diagnosis_of_records, generated, same_sequences, stage_outcomes
 from trueup.diagnosing.rl.walk import RLComparison, compare_rollouts
-from trueup.diagnosing.runs import Clock, Runs, is_equal
+from trueup.diagnosing.runs import AuxiliaryRuns, Clock, is_equal
 from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, StageStatus
 from trueup.diagnosing.stages.averaged import AVERAGED, MASTERS
 from trueup.diagnosing.stages.config import beside_findings, configurations, settled
@@ -121,7 +121,9 @@ def diagnose(
     with clock.part("compare"):
         options = CompareOptions(noise=noise, mapping=mapping)
         comparison = compare_sources(*sources, output=output / "compare", options=options)
-    work = Runs(target=target, reference=reference, sources=sources, output=output, clock=clock, say=say)
+    work = AuxiliaryRuns(
+        target=target, reference=reference, sources=sources, output=output, clock=clock, say=say
+    )
     if sides.merged and (command or replay or gradients):
         work.notes.append(reason(Stages.LAYOUTS_DIFFER))
         command, replay, gradients = (), None, None
@@ -148,7 +150,7 @@ def diagnose(
 
 
 def _context(
-    work: Runs,
+    work: AuxiliaryRuns,
     comparison: Comparison,
     passive: tuple[Origin, ...],
     replay: Path | None,
@@ -251,13 +253,13 @@ def _unreached(
     paired = (pl.col("status").cast(pl.String) != "unmatched").any()
     first = (one.drop_nulls().first().alias(side) for one, side in zip(given, _SIDES, strict=True))
     calls = own.group_by(name).agg(paired.alias("paired"), *first)
-    alone = {row.pop("name"): row for row in calls.filter(~pl.col("paired")).drop("paired").to_dicts()}
+    unpaired = {row.pop("name"): row for row in calls.filter(~pl.col("paired")).drop("paired").to_dicts()}
     known = {origin.module for origin in replayed}
     return tuple(
         replace(one, evidence=(reason(Stages.GIVEN_SHAPES, module=one.module, **shapes), *one.evidence))
         for one in passive
         if one.phase == "param_grad" and one.stage is Stage.BACKWARD and one.module not in known
-        if (shapes := alone.get(one.module)) is not None and None not in shapes.values()
+        if (shapes := unpaired.get(one.module)) is not None and None not in shapes.values()
     )
 
 
@@ -293,7 +295,7 @@ def _walk(
 def _concluded(
     context: Context,
     outcomes: tuple[StageOutcome, ...],
-    work: Runs,
+    work: AuxiliaryRuns,
     command: Sequence[str] | None,
     budget: float,
 ) -> Diagnosis:
@@ -303,9 +305,9 @@ def _concluded(
     findings = (*(found or later), *_of_words(outcomes))
     if findings:
         findings = (_with_next(_with_before(findings[0], outcomes), context, work), *findings[1:])
-    told, code = _with_code(findings, context)
-    told = tuple(with_calls(one, context) for one in told)
-    findings = work.confirmed(together(told, code), findings, command or (), budget)
+    explained, code = _with_code(findings, context)
+    explained = tuple(with_calls(one, context) for one in explained)
+    findings = work.confirmed(together(explained, code), findings, command or (), budget)
     outcomes = beside_findings(outcomes, findings, context)
     outcome, headline, confidence = _verdict(findings, context)
     if outcome is Outcome.UNDECIDED and not findings:
@@ -325,7 +327,7 @@ def _concluded(
         findings=findings,
         path=_path(summary.get("depth") or [], findings),
         losses=_losses(context),
-        notes=(*_basis_said(context), *work.notes, *compared),
+        notes=(*_basis_note(context), *work.notes, *compared),
         runs={
             name: str(work.output / name)
             for name in ("compare", "replay", "gradients")
@@ -392,9 +394,9 @@ def _not_compared(verdict: Verdict) -> list[Reason]:
     says: in which dtypes the runs compute."""
     if verdict.headline.code is not VerdictCode.NOT_BRACKETED:
         return []
-    said = dict.fromkeys(verdict.evidence)
-    notes = [one for one in said if isinstance(one.code, NoteCode)]
-    records = [one for one in said if one not in notes]
+    evidence = dict.fromkeys(verdict.evidence)
+    notes = [one for one in evidence if isinstance(one.code, NoteCode)]
+    records = [one for one in evidence if one not in notes]
     return [*([reason(NoteCode.NOT_COMPARED, *records)] if records else []), *notes]
 
 
@@ -431,7 +433,7 @@ def _with_before(finding: Finding, outcomes: Sequence[StageOutcome]) -> Finding:
             break
         if outcome.status is StageStatus.PASSED and outcome.stage is not Stage.CONFIG:
             key = str(outcome.title.place("key") or outcome.stage.value)
-            before.append(reason(Stages.STAGE_AGREES, outcome.said, stage=key))
+            before.append(reason(Stages.STAGE_AGREES, outcome.conclusion, stage=key))
     return replace(finding, counter_evidence=tuple(dict.fromkeys([*finding.counter_evidence, *before])))
 
 
@@ -439,7 +441,7 @@ _SETTLED = (Basis.RECORDED, Basis.FITTED)
 """a replay would add nothing"""
 
 
-def _with_next(finding: Finding, context: Context, work: Runs) -> Finding:
+def _with_next(finding: Finding, context: Context, work: AuxiliaryRuns) -> Finding:
     if finding.stage in (Stage.CONFIG, Stage.LONG_RUN):
         return finding
     if (
@@ -481,7 +483,7 @@ def _of_later_loss(verdict: Verdict) -> Finding:
 
 def _later_but_order(context: Context, outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:
     """Where both runs train on the same sequences, another order of them is no finding."""
-    same = any(one.said.code is RLCode.SAME_SEQUENCES for one in outcomes)
+    same = any(one.conclusion.code is RLCode.SAME_SEQUENCES for one in outcomes)
     return tuple(one for one in _later(context) if not (same and one.stage is Stage.DATA))
 
 
@@ -492,18 +494,18 @@ def _pointed(
     no stage is open, the stage that the first step passes says in which step it differs."""
     if not later:
         return outcomes
-    if not any(one.said.code is Stages.NEXT_LOSS_ALONE for one in outcomes):
-        said = reason(Stages.DIFFERS_LATER, first=first, step=later[0].step)
+    if not any(one.conclusion.code is Stages.NEXT_LOSS_ONLY for one in outcomes):
+        conclusion = reason(Stages.DIFFERS_LATER, first=first, step=later[0].step)
         return tuple(
-            replace(one, said=said, status=StageStatus.FAILED)
+            replace(one, conclusion=conclusion, status=StageStatus.FAILED)
             if one.stage is later[0].stage and one.status is StageStatus.PASSED
             else one
             for one in outcomes
         )
-    said = reason(Stages.NEXT_LOSS_FOUND, site=later[0].site or later[0].module or "")
+    conclusion = reason(Stages.NEXT_LOSS_FOUND, site=later[0].site or later[0].module or "")
     return tuple(
-        replace(one, said=said, status=StageStatus.CONSEQUENCE)
-        if one.said.code is Stages.NEXT_LOSS_ALONE
+        replace(one, conclusion=conclusion, status=StageStatus.CONSEQUENCE)
+        if one.conclusion.code is Stages.NEXT_LOSS_ONLY
         else one
         for one in outcomes
     )
@@ -527,7 +529,7 @@ def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, 
     verdict = context.comparison.verdict
     long_run = context.outcome_of(Stage.LONG_RUN)
     if verdict.outcome is Outcome.AGREE and long_run is not None and long_run.status is StageStatus.UNDECIDED:
-        return Outcome.UNDECIDED, reason(Stages.LONG_RUN_OPEN, long_run.said), None
+        return Outcome.UNDECIDED, reason(Stages.LONG_RUN_OPEN, long_run.conclusion), None
     beyond = context.rows.filter(is_beyond())
     is_open = verdict.outcome is Outcome.DIFFER or verdict.headline.code is VerdictCode.NOISE_GREW
     if is_open and _calls_agree(context, beyond):
@@ -543,9 +545,9 @@ def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, 
 
 def _calls_agree(context: Context, beyond: pl.DataFrame) -> bool:
     """Whether a stage saw carried rounding and nothing else differs: what replay does not compare follows."""
-    carried = any(one.said.code is Stages.ONLY_CARRIED for one in context.earlier)
+    carried = any(one.conclusion.code is Stages.ONLY_CARRIED for one in context.earlier)
     open_ = [one for one in context.earlier if one.status is StageStatus.UNDECIDED]
-    codes = {one.said.code for one in open_}
+    codes = {one.conclusion.code for one in open_}
     settled = codes <= {Stages.ONE_STEP, *([Stages.NO_UPDATE] if _begins_alike(context) else [])}
     follows = pl.col("status").is_in([Status.PROPAGATED.value, Status.AMPLIFIED.value])
     follows &= pl.col("score") < FAR_LATER
@@ -569,7 +571,7 @@ def _begins_alike(context: Context) -> bool:
     return bool((known.fill_null(np.inf) <= 2 * apart).all())
 
 
-def _basis_said(context: Context) -> tuple[Reason, ...]:
+def _basis_note(context: Context) -> tuple[Reason, ...]:
     return (reason(Stages.BY_REPLAY if context.by_replay else Stages.BY_TRACES),)
 
 

@@ -47,7 +47,7 @@ class Clock:
 
 
 @dataclass(slots=True, kw_only=True)
-class Runs:
+class AuxiliaryRuns:
     """The runs a diagnosis makes on its way."""
 
     target: Path

@@ -61,12 +61,12 @@ def _whole_rows(view: StepView, weight: str, held: int) -> int | None:
     return held if not cut else cut[0].total
 
 
-def is_part(told: Mapping[str, int] | None) -> bool:
+def is_part(recorded: Mapping[str, int] | None) -> bool:
     """Whether Megatron marks a weight as cut along its rows: how many ranks share them is not known.
 
     It marks them also where one rank has all. Its layer then looks ids up that it has shifted and masked.
     """
-    return told is not None and told.get("partition_dim") == 0
+    return recorded is not None and recorded.get("partition_dim") == 0
 
 
 def exchanges(view: StepView, module: str) -> Counter[Exchange]:

@@ -17,7 +17,7 @@ from trueup.store import StepView, TraceSource, step_view
 from trueup.store.view import Slot
 from trueup.types.arrays import Array, Floats
 from trueup.types.trace import ParameterFacts, RankFacts, SummaryRow
-from trueup.weights.plan import Entry, made
+from trueup.weights.plan import PlannedWeight, made
 
 _COMPUTED = set(SUMMARY_DTYPE.names or ()) - {"sketch"}
 
@@ -51,7 +51,7 @@ class TranslatedView(StepView):
     def __init__(self, source: TraceSource, step: int, rank: int, bridge: Bridge) -> None:
         super().__init__(source, source.read(step, rank))
         self._bridge = bridge
-        self._parts: dict[int, tuple[Entry, dict[str, int]]] = {}
+        self._parts: dict[int, tuple[PlannedWeight, dict[str, int]]] = {}
 
     def _parameter_records(self) -> dict[str, dict[Slot, list[int]]]:
         own = super()._parameter_records()
@@ -65,7 +65,7 @@ class TranslatedView(StepView):
         return found
 
     def _joined(
-        self, entry: Entry, held: Mapping[str, Mapping[tuple[str, str], list[int]]]
+        self, entry: PlannedWeight, held: Mapping[str, Mapping[tuple[str, str], list[int]]]
     ) -> dict[tuple[str, str], list[int]]:
         first = next(iter(held.values()))
         out: dict[tuple[str, str], list[int]] = {}
@@ -80,7 +80,7 @@ class TranslatedView(StepView):
                 out[place] = records[:0]
         return {place: records for place, records in out.items() if records}
 
-    def _made_of(self, entry: Entry, parts: dict[str, int]) -> int:
+    def _made_of(self, entry: PlannedWeight, parts: dict[str, int]) -> int:
         """A record of its own beside those of the tables; of a number that belongs to the weight as a whole
         (a step count) the first part's."""
         one = next(iter(parts.values()))

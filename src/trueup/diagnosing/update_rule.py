@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trueup.diagnosing.optimizer_fit import (
-    Measured,
+    FittedConstant,
     UpdateFit,
     adam_directions,
     fit_coupled_moment,
@@ -72,7 +72,7 @@ class OptimizerStep:
 class StepFit:
     """What a step's arrays tell of the optimizer."""
 
-    constants: Mapping[str, Measured] = field(default_factory=dict)
+    constants: Mapping[str, FittedConstant] = field(default_factory=dict)
     """``lr weight_decay beta1 beta2 eps``, those that can be determined"""
     bias_corrected: bool | None = None
     coupled: bool | None = None
@@ -85,7 +85,7 @@ class StepFit:
     """eps is added to the second moment before its root is taken; None where that cannot be told"""
 
     @property
-    def known(self) -> Mapping[str, Measured]:
+    def known(self) -> Mapping[str, FittedConstant]:
         """The constants without those of an update that the rule does not explain."""
         if (self.residual or 0.0) <= IMPRECISE_FIT:
             return self.constants
@@ -324,10 +324,10 @@ def _eps_inside(
 
 def _moment_constants(
     step: OptimizerStep, first: Floats, second: Floats, count: float
-) -> tuple[dict[str, Measured], bool, float | None]:
+) -> tuple[dict[str, FittedConstant], bool, float | None]:
     """The betas (and weight decay, where it enters the moments), whether it does, and the residual of the
     first moment from the step before's."""
-    constants: dict[str, Measured] = {}
+    constants: dict[str, FittedConstant] = {}
     g, m0, v0 = step.gradient, step.first_before, step.second_before
     if count > 1 and m0 is None:
         return constants, False, None
@@ -370,12 +370,12 @@ def _best_fit(
     return corrected, fit
 
 
-def _decay(fit: UpdateFit) -> Measured | None:
+def _decay(fit: UpdateFit) -> FittedConstant | None:
     """Weight decay as it is configured, over the rate; None where it cannot be determined."""
     rate = fit.rate.value
     if not rate or not np.isfinite(fit.pull.error):
         return None
-    return Measured(value=fit.pull.value / rate, error=fit.pull.error / abs(rate))
+    return FittedConstant(value=fit.pull.value / rate, error=fit.pull.error / abs(rate))
 
 
 def _corrected(fits: dict[bool, UpdateFit | None], lr: float | None) -> bool | None:

@@ -79,9 +79,11 @@ def of_ranks(finding: Finding, shown: Collection[int], everyone: Collection[int]
     return replace(finding, ranks=some, axis=finding.axis or axis_that_parts(some, everyone, mesh))
 
 
-def axis_of_exchange(module: str, mine: StepView, theirs: StepView, mesh: Layout) -> str | None:
+def axis_of_exchange(
+    module: str, target_view: StepView, reference_view: StepView, mesh: Layout
+) -> str | None:
     """The axis along which a module's own code exchanges tensors on one side alone."""
-    target, reference = exchanges(mine, module), exchanges(theirs, module)
+    target, reference = exchanges(target_view, module), exchanges(reference_view, module)
     changed = [group for _, group in (*(reference - target), *(target - reference))]
     return _only(axis_of_group(group or range(mesh.size), mesh) for group in changed)
 

@@ -80,7 +80,7 @@ class LayerHooks:
         self.active = True
         self._add, self._kept = add, kept
         self._quiet: Quiet = importlib.import_module("trueup.adapters.torch.quiet").quiet
-        self._given: Tokens | None = None
+        self._given: ForwardTokens | None = None
         self._outputs: dict[str, Array] = {}
         owner, layers = decoder_layers(model)
         self.names: list[str] = []
@@ -116,7 +116,7 @@ class LayerHooks:
             given = _tokens(args, kwargs) if self.active else None
         self._given = given and given.where(self._kept().chosen(given.ids, given.positions))
 
-    def _rows_of(self, output: object, given: Tokens) -> Array:
+    def _rows_of(self, output: object, given: ForwardTokens) -> Array:
         """A module's output at the tokens that are kept; of layers that hand on the residual stream in two
         parts their sum."""
         parts: Torch = output if isinstance(output, (tuple, list)) else (output,)
@@ -126,7 +126,7 @@ class LayerHooks:
         rows = [plain(one.detach().reshape(-1, one.shape[-1])[at]) for one in stream]
         return rows[0] if len(rows) == 1 else rows[0] + rows[1]
 
-    def _end(self, given: Tokens) -> None:
+    def _end(self, given: ForwardTokens) -> None:
         if len(given.ids):
             self._add({"ids": given.ids, "positions": given.positions, **self._outputs})
         self._given, self._outputs = None, {}
@@ -155,7 +155,7 @@ def decoder_layers(model: Torch) -> tuple[Torch, list[Torch]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tokens:
+class ForwardTokens:
     """What a forward is given."""
 
     ids: Ints
@@ -165,7 +165,7 @@ class Tokens:
     shape: tuple[int, ...]
     """of the ids"""
 
-    def where(self, keep: Bools) -> Tokens:
+    def where(self, keep: Bools) -> ForwardTokens:
         """Some of them."""
         return replace(self, ids=self.ids[keep], positions=self.positions[keep], at=self.at[keep])
 
@@ -177,7 +177,7 @@ class Tokens:
         return rows == self.shape or (flat and sorted({1, *rows}) == sorted({1, *self.shape}))
 
 
-def _tokens(args: tuple[Torch, ...], kwargs: Mapping[str, Torch]) -> Tokens | None:
+def _tokens(args: tuple[Torch, ...], kwargs: Mapping[str, Torch]) -> ForwardTokens | None:
     """The tokens that a forward is given; None where it is given none. Of (rows, width) as transformers has
     it, or flat as in engines that batch continuously."""
     given = kwargs.get("input_ids", args[0] if args else None)
@@ -199,7 +199,7 @@ def _tokens(args: tuple[Torch, ...], kwargs: Mapping[str, Torch]) -> Tokens | No
     if ids.ndim == 2 and getattr(mask, "ndim", 0) == 2:
         counts = plain(mask)[:, -ids.shape[1] :].ravel() != 0
     at = np.flatnonzero(counts)
-    return Tokens(ids=ids.ravel()[at], positions=positions.ravel()[at], at=at, shape=ids.shape)
+    return ForwardTokens(ids=ids.ravel()[at], positions=positions.ravel()[at], at=at, shape=ids.shape)
 
 
 class Writing:

@@ -147,14 +147,14 @@ def _sequences(given: Given) -> tuple[dict[str, Array], dict[str, str]]:
         "response_mask": mask * plain(given["tool_mask"]) if "tool_mask" in given else mask,
     }
     dtypes = {}
-    for name, ours in (
+    for name, own_name in (
         ("sampling_per_token_logps", "rollout_log_probs"),
         ("old_per_token_logps", "old_log_probs"),
         ("ref_per_token_logps", "ref_log_probs"),
         ("advantages", "advantages"),
     ):
         if given.get(name) is not None:
-            arrays[ours], dtypes[ours] = plain(given[name]), dtype_of(given[name])
+            arrays[own_name], dtypes[own_name] = plain(given[name]), dtype_of(given[name])
     if arrays["advantages"].ndim == 1:
         arrays["advantages"] = arrays["advantages"][:, None] * arrays["response_mask"]
     return arrays, dtypes

@@ -162,7 +162,7 @@ def _global_step(data: object) -> int | None:
 # -- log-probs ------------------------------------------
 
 
-class Batch(Protocol):
+class VerlBatch(Protocol):
     """verl's ``DataProto``."""
 
     batch: Mapping[str, object]
@@ -173,7 +173,7 @@ def _wrap_metrics(module: ModuleType) -> None:
     inner, log_probs = module.calculate_debug_metrics, LogProbs()
 
     @functools.wraps(inner)
-    def calculate_debug_metrics(data: Batch) -> object:
+    def calculate_debug_metrics(data: VerlBatch) -> object:
         trainer = sys._getframe(1).f_locals.get("self")
         _keep_tokens(log_probs, data, getattr(trainer, "global_steps", None))
         return inner(data)
@@ -182,7 +182,7 @@ def _wrap_metrics(module: ModuleType) -> None:
 
 
 @shielded
-def _keep_tokens(log_probs: LogProbs, data: Batch, step: int | None) -> None:
+def _keep_tokens(log_probs: LogProbs, data: VerlBatch, step: int | None) -> None:
     """Write the step's token file, beside the steps of the trace, and what a monitor measures of it."""
     if step is not None:
         log_probs.over(step)

@@ -133,12 +133,12 @@ def _keep_loss(
     data, outputs = given["data"], given["model_output"]
     arrays, dtypes = _arrays(data, BATCH)  # type: ignore[arg-type]
     own = {"log_probs": "log_probs", "entropy": "entropy", "values": "predictions"}
-    for name, ours in own.items():
+    for name, own_name in own.items():
         tensor = outputs.get(name)  # type: ignore[attr-defined]
         if tensor is not None:
             padded = no_padding_2_padding(tensor, data).detach()
-            arrays[ours], dtypes[ours] = plain(padded), dtype_of(padded)
-    numbers = {ours: _number(found[1][name]) for name, ours in _NUMBERS.items() if name in found[1]}
+            arrays[own_name], dtypes[own_name] = plain(padded), dtype_of(padded)
+    numbers = {own_name: _number(found[1][name]) for name, own_name in _NUMBERS.items() if name in found[1]}
     numbers["loss"] = float(found[0].detach())  # type: ignore[attr-defined]
     config = getattr(loss, "keywords", {}).get("config")
     run, step, role, at = place
@@ -177,9 +177,9 @@ def _counts(data: Tensors) -> dict[str, Setting]:
         "global_batch_size": "num_sequences",
     }
     found: dict[str, Setting] = {}
-    for name, ours in names.items():
+    for name, own_name in names.items():
         value = data[name] if name in data else None  # noqa: SIM401  (a TensorDict has its own get)
-        found[ours] = None if value is None else float(np.asarray(value).reshape(-1)[0])
+        found[own_name] = None if value is None else float(np.asarray(value).reshape(-1)[0])
     return found
 
 
@@ -195,12 +195,12 @@ def _arrays(data: Tensors, names: Mapping[str, str]) -> tuple[Arrays, dict[str, 
     """Those of some tensors that are there, and their dtypes; ragged ones padded on the right."""
     arrays: Arrays = {}
     dtypes = {}
-    for name, ours in names.items():
+    for name, own_name in names.items():
         if name not in data:
             continue
         tensor = data[name].detach()  # type: ignore[attr-defined]
-        dtypes[ours] = dtype_of(tensor)
+        dtypes[own_name] = dtype_of(tensor)
         if tensor.is_nested:
             tensor = tensor.to_padded_tensor(PADDING if name in _IDS else 0)
-        arrays[ours] = plain(tensor)
+        arrays[own_name] = plain(tensor)
     return arrays, dtypes

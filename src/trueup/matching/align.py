@@ -17,10 +17,10 @@ from trueup.matching.codes import Codes, Hashes
 _GRAM = 3
 _FIRST_WINDOW = 256
 _MAX_CELLS = 4_000_000
-_NAME_ALONE = 1e-3
+_ONLY_NAME = 1e-3
 """Weight of a pair of other shapes: never worth giving up one whose shapes agree."""
 
-EXACT_WITH_DETAILS, EXACT_WITH_SHAPES, EXACT, FAMILY, SAME_CLASS, ALONE, REORDERED = (
+EXACT_WITH_DETAILS, EXACT_WITH_SHAPES, EXACT, FAMILY, SAME_CLASS, ONLY_CANDIDATE, REORDERED = (
     0.98,
     0.93,
     0.7,
@@ -63,7 +63,7 @@ class Sequence:
 
 
 @dataclass(slots=True)
-class Alignment:
+class SequenceAlignment:
     """Pairs of positions with the pass and confidence of each, and what each unpaired item faces on the other
     side."""
 
@@ -82,10 +82,10 @@ class Alignment:
         self.confidence.append(confidence)
 
 
-def align(target: Sequence, reference: Sequence) -> Alignment:
+def align(target: Sequence, reference: Sequence) -> SequenceAlignment:
     """Align two sequences of calls; equal items keep their order, what moved is found by a unique name and
     shape."""
-    found = Alignment()
+    found = SequenceAlignment()
     left, right = _run_tokens(target, reference)
     gaps: list[tuple[int, int, int, int, int, int]] = []
     for i, j, length in _runs(left, right):
@@ -174,7 +174,9 @@ def _resynchronise(left: Hashes, right: Hashes) -> tuple[int, int] | None:
     return None
 
 
-def _add_run(found: Alignment, target: Sequence, reference: Sequence, i: int, j: int, length: int) -> None:
+def _add_run(
+    found: SequenceAlignment, target: Sequence, reference: Sequence, i: int, j: int, length: int
+) -> None:
     details = target.details[i : i + length] == reference.details[j : j + length]
     shapes = target.shapes[i : i + length] == reference.shapes[j : j + length]
     sure = np.where(details, EXACT_WITH_DETAILS, np.where(shapes, EXACT_WITH_SHAPES, EXACT))
@@ -210,7 +212,7 @@ def _similarity(
 
 
 def _align_gap(
-    found: Alignment, whole: Sequence, other: Sequence, at: tuple[int, int], at_other: tuple[int, int]
+    found: SequenceAlignment, whole: Sequence, other: Sequence, at: tuple[int, int], at_other: tuple[int, int]
 ) -> None:
     target, reference, i0, j0 = whole.part(*at), other.part(*at_other), at[0], at_other[0]
     if len(target) * len(reference) > _MAX_CELLS:
@@ -220,14 +222,14 @@ def _align_gap(
         return
     named = _elsewhere(target, other), _elsewhere(reference, whole)
     sure = _similarity(target, reference, named)
-    pairs = _best_path(np.where(sure == np.float32(EXACT), np.float32(_NAME_ALONE), sure))
+    pairs = _best_path(np.where(sure == np.float32(EXACT), np.float32(_ONLY_NAME), sure))
     for i, j in pairs:
         exact = target.exact[i] == reference.exact[j]
         found.add(i0 + i, j0 + j, "aligned" if exact else "renamed", float(sure[i, j]))
     left = sorted(set(np.flatnonzero(~named[0]).tolist()) - {i for i, _ in pairs})
     right = sorted(set(np.flatnonzero(~named[1]).tolist()) - {j for _, j in pairs})
     if len(left) == len(right) == 1 and _interchangeable(target, reference, left[0], right[0]):
-        found.add(i0 + left[0], j0 + right[0], "renamed", ALONE)
+        found.add(i0 + left[0], j0 + right[0], "renamed", ONLY_CANDIDATE)
 
 
 def _interchangeable(target: Sequence, reference: Sequence, i: int, j: int) -> bool:
@@ -289,7 +291,7 @@ def _longest_ascending(pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return chain[::-1]
 
 
-def _add_reordered(found: Alignment, target: Sequence, reference: Sequence) -> None:
+def _add_reordered(found: SequenceAlignment, target: Sequence, reference: Sequence) -> None:
     left = np.setdiff1d(np.arange(len(target)), np.array(found.target, np.int64))
     right = np.setdiff1d(np.arange(len(reference)), np.array(found.reference, np.int64))
     if not len(left) or not len(right):
@@ -304,7 +306,7 @@ def _add_reordered(found: Alignment, target: Sequence, reference: Sequence) -> N
             found.add(int(left[where]), unique_right[int(word)], "reordered", sure)
 
 
-def _note_facing(found: Alignment, gaps: list[tuple[int, int, int, int, int, int]]) -> None:
+def _note_facing(found: SequenceAlignment, gaps: list[tuple[int, int, int, int, int, int]]) -> None:
     """For items without a partner, the other side's items without one between the same neighbours."""
     paired_target, paired_reference = set(found.target), set(found.reference)
     for i0, i1, j0, j1, _, _ in gaps:

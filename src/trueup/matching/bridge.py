@@ -17,10 +17,10 @@ import polars as pl
 
 from trueup.errors import ConfigError
 from trueup.matching.across.outputs import by_outputs
-from trueup.matching.mapping import NameMap
+from trueup.matching.mapping import NamePairs
 from trueup.matching.modules import ModulePairs, pair_modules
 from trueup.matching.step import StepMatch, match_step
-from trueup.matching.weights import Atom, Inferred, TraceWeights, WeightTable, infer
+from trueup.matching.weights import Atom, InferredWeights, StepWeights, WeightTable, infer
 from trueup.matching.weights.content import content_classes, pieces_by_sum
 from trueup.matching.weights.places import by_neighbours
 from trueup.store import StepTables, TraceSource, step_view
@@ -39,7 +39,7 @@ class PieceOf:
 class Bridge:
     """Weights and modules of the target with those of the reference."""
 
-    weights: Inferred
+    weights: InferredWeights
     modules: ModulePairs
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """of the reference's weights"""
@@ -65,25 +65,25 @@ def build_bridge(
     *,
     rank: int = 0,
     reference_rank: int = 0,
-    given: NameMap | None = None,
+    given: NamePairs | None = None,
 ) -> Bridge:
     """Weights first, then the modules that hold them.
 
     Without the traces only names and what the tables say of the weights count.
     """
     first = (
-        TraceWeights(target, rank=rank, tables=tables[0] if target is None else None),
-        TraceWeights(reference, rank=reference_rank, tables=tables[1] if reference is None else None),
+        StepWeights(target, rank=rank, tables=tables[0] if target is None else None),
+        StepWeights(reference, rank=reference_rank, tables=tables[1] if reference is None else None),
     )
     _check_weights(given, *first)
     weights = infer(*first, given=None if given is None else given.weights)
     here, there = ((_modules(t), _sizes(w)) for t, w in zip(tables, first, strict=True))
-    said = None if given is None else given.modules
+    given_modules = None if given is None else given.modules
     returned = _returned(tables[0]), _returned(tables[1])
     for more in (list(by_outputs(*first, weights, tables)), by_neighbours(*first, weights)):
         for entry, how in more:
             weights.take(entry, how)
-    modules = pair_modules(weights.atoms, here, there, said, returned)
+    modules = pair_modules(weights.atoms, here, there, given_modules, returned)
     shapes = {name: first[1].facts(name).shape for name in first[1].names()}
     return Bridge(
         weights=weights,
@@ -102,7 +102,7 @@ def bridge_between(
     reference: TraceSource,
     steps: tuple[int, int],
     ranks: tuple[int, int],
-    given: NameMap | None = None,
+    given: NamePairs | None = None,
 ) -> Bridge | None:
     """What is known of two implementations; None where names alone pair them and none are given."""
     tables = step_view(target, steps[0], ranks[0]).tables, step_view(reference, steps[1], ranks[1]).tables
@@ -125,7 +125,7 @@ def are_regrouped(
     if not left or not right:
         return False
     target, reference = (
-        TraceWeights(trace, rank=rank, tables=of)
+        StepWeights(trace, rank=rank, tables=of)
         for trace, rank, of in zip(traces, ranks, tables, strict=True)
     )
     here = [name for name in target.names() if name in left]
@@ -162,7 +162,7 @@ def _pieces(trace: TraceSource | None, rank: int) -> dict[str, PieceOf]:
     }
 
 
-def _check_weights(given: NameMap | None, target: WeightTable, reference: WeightTable) -> None:
+def _check_weights(given: NamePairs | None, target: WeightTable, reference: WeightTable) -> None:
     """Every weight a person pairs is there.
 
     Raises:
@@ -180,9 +180,9 @@ def _check_weights(given: NameMap | None, target: WeightTable, reference: Weight
                 raise ConfigError(f"--map {given.path}: weights: the {side} has no weight {name}{meant}")
 
 
-def _uneven(found: Inferred, target: WeightTable, source: WeightTable) -> list[str]:
-    alone = [(a.targets[0], a.sources[0]) for a in found.atoms if len(a.targets) == len(a.sources) == 1]
-    return [t for t, s in alone if np.prod(target.facts(t).shape) != np.prod(source.facts(s).shape)]
+def _uneven(found: InferredWeights, target: WeightTable, source: WeightTable) -> list[str]:
+    single = [(a.targets[0], a.sources[0]) for a in found.atoms if len(a.targets) == len(a.sources) == 1]
+    return [t for t, s in single if np.prod(target.facts(t).shape) != np.prod(source.facts(s).shape)]
 
 
 def _modules(tables: StepTables) -> list[str]:

@@ -8,9 +8,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.matching.align import Alignment, Sequence, align
+from trueup.matching.align import Sequence, SequenceAlignment, align
 from trueup.matching.codes import Codes, Hashes, mix, sum_by
-from trueup.matching.tree import Side, Words
+from trueup.matching.tree import TreeSide, Words
 
 PASSES = ("site", "aligned", "renamed", "reordered", "map", "weights", "name", "tensor", "flow")
 PASS_CODE = {name: code for code, name in enumerate(PASSES)}
@@ -53,11 +53,11 @@ class CallPairs:
 class CallPass(Protocol):
     """One rule of the cascade between runs of one program; two implementations are paired in ``across``."""
 
-    def __call__(self, target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
+    def __call__(self, target: TreeSide, reference: TreeSide, words: Words, pairs: CallPairs) -> None:
         """Add the pairs this rule is sure of."""
 
 
-def match_calls(target: Side, reference: Side, words: Words) -> CallPairs:
+def match_calls(target: TreeSide, reference: TreeSide, words: Words) -> CallPairs:
     """Pair the calls of one step on one rank; every pass only adds to what those before it found."""
     pairs = CallPairs.open(target.num_calls, reference.num_calls)
     for run in CASCADE:
@@ -65,7 +65,7 @@ def match_calls(target: Side, reference: Side, words: Words) -> CallPairs:
     return pairs
 
 
-def parameters_by_name(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
+def parameters_by_name(target: TreeSide, reference: TreeSide, words: Words, pairs: CallPairs) -> None:
     """Parameters of the same name, wrappers left out."""
     left, right = (_of_kind(side, words, "parameter") for side in (target, reference))
     _, i, j = np.intersect1d(
@@ -74,7 +74,7 @@ def parameters_by_name(target: Side, reference: Side, words: Words, pairs: CallP
     pairs.add(left[i], right[j], PASS_CODE["site"], 1.0)
 
 
-def tree_descent(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
+def tree_descent(target: TreeSide, reference: TreeSide, words: Words, pairs: CallPairs) -> None:
     """From the top level down: children of a pair are paired one by one where both sequences agree, else
     aligned."""
     left, right = _Children(target, words), _Children(reference, words)
@@ -93,7 +93,7 @@ def tree_descent(target: Side, reference: Side, words: Words, pairs: CallPairs) 
         parents_r = pairs.reference_of[parents_t]
 
 
-def wrappers(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
+def wrappers(target: TreeSide, reference: TreeSide, words: Words, pairs: CallPairs) -> None:
     """Wrappers (DistributedDataParallel) around calls that were paired, where both sides have one."""
     inner = np.flatnonzero((target.wrapped_by >= 0) & (pairs.reference_of >= 0))
     while len(inner):
@@ -104,7 +104,7 @@ def wrappers(target: Side, reference: Side, words: Words, pairs: CallPairs) -> N
         inner = outer_t[both]
 
 
-def parameters_by_module(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
+def parameters_by_module(target: TreeSide, reference: TreeSide, words: Words, pairs: CallPairs) -> None:
     """Parameters whose module was paired under another name, then the rest by last name component, shape and
     order."""
     renamed = _renamed_modules(target, reference, words, pairs)
@@ -126,7 +126,7 @@ def parameters_by_module(target: Side, reference: Side, words: Words, pairs: Cal
     _parameters_in_order(target, reference, words, pairs)
 
 
-def _parameters_by_content(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
+def _parameters_by_content(target: TreeSide, reference: TreeSide, words: Words, pairs: CallPairs) -> None:
     """Parameters of other names that begin with the same bits, which no other has: a wrapper around one of
     several alike (an adapter) must not move the others up."""
     sides = []
@@ -140,7 +140,7 @@ def _parameters_by_content(target: Side, reference: Side, words: Words, pairs: C
     pairs.add(sides[0][1][i], sides[1][1][j], PASS_CODE["renamed"], 0.9)
 
 
-def _first_bits(side: Side, words: Words, calls: Codes) -> Hashes:
+def _first_bits(side: TreeSide, words: Words, calls: Codes) -> Hashes:
     """Digest of what each parameter holds as the step begins; 0 where it is not known."""
     held = np.isin(side.record_phase, [words.phase.index("param")] if "param" in words.phase else [])
     records = np.flatnonzero(held & (side.record_summary >= 0))[::-1]
@@ -149,14 +149,14 @@ def _first_bits(side: Side, words: Words, calls: Codes) -> Hashes:
     return found[calls]
 
 
-def _parameters_in_order(target: Side, reference: Side, words: Words, pairs: CallPairs) -> None:
+def _parameters_in_order(target: TreeSide, reference: TreeSide, words: Words, pairs: CallPairs) -> None:
     last = np.array([hash(w.rpartition(".")[2]) for w in words.name], np.int64)
     left = np.array([c for c in _of_kind(target, words, "parameter") if pairs.reference_of[c] < 0], np.int64)
     right = np.array([c for c in _of_kind(reference, words, "parameter") if pairs.target_of[c] < 0], np.int64)
     if not len(left) or not len(right):
         return
 
-    def sequence(side: Side, calls: Codes) -> Sequence:
+    def sequence(side: TreeSide, calls: Codes) -> Sequence:
         token = mix(last[side.plain[calls]], side.shapes[calls].view(np.int64))
         nothing = np.full(len(calls), -1, np.int64)
         shapes = side.shapes[calls]
@@ -176,15 +176,15 @@ def _parameters_in_order(target: Side, reference: Side, words: Words, pairs: Cal
 CASCADE: tuple[CallPass, ...] = (parameters_by_name, tree_descent, wrappers, parameters_by_module)
 
 
-def _of_kind(side: Side, words: Words, kind: str) -> Codes:
+def _of_kind(side: TreeSide, words: Words, kind: str) -> Codes:
     return np.flatnonzero(side.kind == (words.kind.index(kind) if kind in words.kind else -2))
 
 
-def _occurrence_keys(side: Side, calls: Codes) -> NDArray[np.uint64]:
+def _occurrence_keys(side: TreeSide, calls: Codes) -> NDArray[np.uint64]:
     return mix(side.plain[calls], side.microbatch[calls], side.mode[calls], side.ordinal[calls])
 
 
-def _renamed_modules(target: Side, reference: Side, words: Words, pairs: CallPairs) -> dict[str, str]:
+def _renamed_modules(target: TreeSide, reference: TreeSide, words: Words, pairs: CallPairs) -> dict[str, str]:
     modules = _of_kind(target, words, "module")
     modules = modules[pairs.reference_of[modules] >= 0]
     here, there = target.plain[modules], reference.plain[pairs.reference_of[modules]]
@@ -194,7 +194,7 @@ def _renamed_modules(target: Side, reference: Side, words: Words, pairs: CallPai
 class _Children:
     """Children of every call in execution order, parameters left out; parent -1 is the top level."""
 
-    def __init__(self, side: Side, words: Words) -> None:
+    def __init__(self, side: TreeSide, words: Words) -> None:
         self.side = side
         leave_out = side.wrapper | (
             side.kind == (words.kind.index("parameter") if "parameter" in words.kind else -2)
@@ -252,7 +252,9 @@ def _pair_in_order(
     pairs.add(t, r, pass_code, from_parent.astype(np.float32))
 
 
-def _by_arguments(target: Side, reference: Side, words: Words, children: Codes, pairs: CallPairs) -> None:
+def _by_arguments(
+    target: TreeSide, reference: TreeSide, words: Words, children: Codes, pairs: CallPairs
+) -> None:
     """Calls of one module that get the same tensors and each other arguments, in another order on either side
     (that of a set): paired by their arguments.
 
@@ -266,18 +268,18 @@ def _by_arguments(target: Side, reference: Side, words: Words, children: Codes, 
         groups.setdefault((int(target.parent[call]), int(target.exact[call])), []).append(call)
     for calls in groups.values():
         others = pairs.reference_of[calls].tolist()
-        own, theirs = target.arguments[calls].tolist(), reference.arguments[others].tolist()
-        if len(set(own)) < len(own) or sorted(own) != sorted(theirs):
+        own, other_arguments = target.arguments[calls].tolist(), reference.arguments[others].tolist()
+        if len(set(own)) < len(own) or sorted(own) != sorted(other_arguments):
             continue
         if not (_given_alike(target, calls, words) and _given_alike(reference, others, words)):
             continue
-        at = dict(zip(theirs, others, strict=True))
+        at = dict(zip(other_arguments, others, strict=True))
         for call, argument in zip(calls, own, strict=True):
             pairs.reference_of[call], pairs.target_of[at[argument]] = at[argument], call
         pairs.pass_code[calls] = PASS_CODE["reordered"]
 
 
-def _given_alike(side: Side, calls: list[int], words: Words) -> bool:
+def _given_alike(side: TreeSide, calls: list[int], words: Words) -> bool:
     """Whether all of the calls are given the same tensors in the forward pass."""
     inputs = [code for code, slot in enumerate(words.slot) if slot.startswith("input")]
     forward = [code for code, phase in enumerate(words.phase) if phase == "forward"]
@@ -291,7 +293,7 @@ def _given_alike(side: Side, calls: list[int], words: Words) -> bool:
     return all(one == given[calls[0]] for one in given.values())
 
 
-Memo = dict[tuple[bytes, bytes], Alignment]
+Memo = dict[tuple[bytes, bytes], SequenceAlignment]
 
 
 def _aligned_fits_better(left: _Children, right: _Children, target: int, reference: int, memo: Memo) -> bool:
@@ -303,7 +305,9 @@ def _aligned_fits_better(left: _Children, right: _Children, target: int, referen
     return aligned > int((a == b).sum())
 
 
-def _alignment(left: _Children, right: _Children, target: int, reference: int, memo: Memo) -> Alignment:
+def _alignment(
+    left: _Children, right: _Children, target: int, reference: int, memo: Memo
+) -> SequenceAlignment:
     """The alignment of the children of two calls; repeated layers are aligned once."""
     a, b = left.as_sequence(target), right.as_sequence(reference)
     key = (a.exact.tobytes() + a.details.tobytes(), b.exact.tobytes() + b.details.tobytes())

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from trueup.types.arrays import Array
-from trueup.weights.plan import Entry, MovingStep, Permute, Piece, Reshape, Slice, moved
+from trueup.weights.plan import MovingStep, Permute, PlannedWeight, Reshape, Slice, SourcePiece, moved
 
 UNORDERED = "in another order, which only stored values would tell"
 
@@ -23,7 +23,7 @@ MAX_WAYS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class CommonForm:
     """Steps that bring both sides to one form.
 
     A side's parts are each taken through its steps and put one after the other along dimension 0; no part
@@ -63,17 +63,17 @@ def _joined(values: Values, parts: tuple[Steps, ...]) -> Values:
 # -- weights: from the conversion plan ------------------------------------------
 
 
-def layout_of_entry(entry: Entry, shapes: Mapping[str, Shape]) -> Layout | None:
+def layout_of_entry(entry: PlannedWeight, shapes: Mapping[str, Shape]) -> CommonForm | None:
     """Of a weight made of one other; None where it is that weight as it stands."""
     return None if is_plain(entry) else next(iter(pieces_of_entry(entry, shapes).values()))
 
 
-def is_plain(entry: Entry) -> bool:
+def is_plain(entry: PlannedWeight) -> bool:
     """Whether a weight is one other as it stands."""
     return len(entry.pieces) == 1 and not entry.pieces[0].steps and not entry.steps and not entry.padding
 
 
-def pieces_of_entry(entry: Entry, shapes: Mapping[str, Shape]) -> dict[str, Layout]:
+def pieces_of_entry(entry: PlannedWeight, shapes: Mapping[str, Shape]) -> dict[str, CommonForm]:
     """Source weight -> what makes its part of the target weight comparable with its part of itself."""
     forms = [_shape_after(shapes[piece.source], piece.steps) for piece in entry.pieces]
     stacked = entry.join == "stack"
@@ -88,23 +88,23 @@ def pieces_of_entry(entry: Entry, shapes: Mapping[str, Shape]) -> dict[str, Layo
     for piece, form in zip(entry.pieces, forms, strict=True):
         size = 1 if stacked else (form[0] if form else 1)
         cut: Steps = () if size == joined[0] else (Slice(dim=0, start=at, stop=at + size),)
-        ours, reference = held.setdefault(piece.source, ([], []))
-        ours.append((*start, *back, *cut, *((Reshape(shape=form),) if stacked else ())))
+        of_target, reference = held.setdefault(piece.source, ([], []))
+        of_target.append((*start, *back, *cut, *((Reshape(shape=form),) if stacked else ())))
         reference.append(piece.steps)
         at += size
     covered = {source: _covers(source, entry.pieces, shapes) for source in held}
     return {
-        source: Layout(
+        source: CommonForm(
             label=_label(entry, source),
-            target=tuple(ours) if any(ours) else (),
+            target=tuple(of_target) if any(of_target) else (),
             reference=tuple(reference) if any(reference) else (),
             whole=len(held) == 1 and covered[source] and not entry.padding,
         )
-        for source, (ours, reference) in held.items()
+        for source, (of_target, reference) in held.items()
     }
 
 
-def _covers(source: str, pieces: Sequence[Piece], shapes: Mapping[str, Shape]) -> bool:
+def _covers(source: str, pieces: Sequence[SourcePiece], shapes: Mapping[str, Shape]) -> bool:
     """Whether the pieces take the whole source weight."""
     taken = sum(prod(_shape_after(shapes[source], p.steps)) for p in pieces if p.source == source)
     return taken == prod(shapes[source])
@@ -134,27 +134,27 @@ def _undone(steps: Sequence[MovingStep], shape: Shape) -> Steps:
 
 
 # In one piece: one branch a word of the label.
-def _label(entry: Entry, source: str) -> str:
-    said = []
+def _label(entry: PlannedWeight, source: str) -> str:
+    parts = []
     sources = {piece.source for piece in entry.pieces}
     own = [piece for piece in entry.pieces if piece.source == source]
     if len(sources) > 1:
-        said.append(f"the part made of {source}")
+        parts.append(f"the part made of {source}")
     if any(isinstance(step, Slice) for piece in own for step in piece.steps):
-        said.append(f"rows of {source}")
+        parts.append(f"rows of {source}")
     steps = [step for piece in own for step in piece.steps] + list(entry.steps)
     turned = [step.dims for step in steps if isinstance(step, Permute)]
     if any(is_rotary(piece.steps) for piece in own):
-        said.append("rotary pairs: halves against neighbours")
+        parts.append("rotary pairs: halves against neighbours")
     elif any(dims[-2:] == (len(dims) - 1, len(dims) - 2) for dims in turned):
-        said.append("transposed")
+        parts.append("transposed")
     elif turned:
-        said.append("rows in another order")
+        parts.append("rows in another order")
     elif any(isinstance(step, Reshape) for step in steps):
-        said.append("reshaped")
+        parts.append("reshaped")
     if entry.padding:
-        said.append(f"{entry.padding} rows of padding left out")
-    return ", ".join(said) or "as it is"
+        parts.append(f"{entry.padding} rows of padding left out")
+    return ", ".join(parts) or "as it is"
 
 
 def is_rotary(steps: Sequence[MovingStep]) -> bool:
@@ -172,7 +172,7 @@ def _rotary_turn(steps: Sequence[MovingStep]) -> tuple[int, int] | None:
     return (sizes[0], sizes[1]) if moving[1].dims[:3] == (0, 2, 1) and 2 in sizes else None
 
 
-def rotary_turns(entries: Sequence[Entry]) -> list[tuple[int, int]]:
+def rotary_turns(entries: Sequence[PlannedWeight]) -> list[tuple[int, int]]:
     """(rows, columns) of the head channels' transposition in each weight that has one: (2, 64) for halves to
     neighbours in heads of 128 channels."""
     found = [_rotary_turn(piece.steps) for entry in entries for piece in entry.pieces]
@@ -184,13 +184,13 @@ def rotary_turns(entries: Sequence[Entry]) -> list[tuple[int, int]]:
 
 def ways(
     target: Shape, reference: Shape, others: Sequence[Shape] = (), finer: Sequence[Shape] = ()
-) -> list[Layout]:
+) -> list[CommonForm]:
     """Layouts that bring one shape to the other by splitting, permuting and merging dimensions.
 
     ``others`` are shapes seen elsewhere: their dimensions tell how a merged one may be split. ``finer`` are
     tried besides, such as the reference's with its channels as pairs.
     """
-    found: dict[object, Layout] = {}
+    found: dict[object, CommonForm] = {}
     each = [_ways(target, reference, others), *(_ways(target, reference, [], dims) for dims in finer)]
     for layout in chain.from_iterable(each):
         found.setdefault((layout.target, layout.reference), layout)
@@ -201,18 +201,18 @@ def ways(
 
 def _ways(
     target: Shape, reference: Shape, others: Sequence[Shape], only: Shape | None = None
-) -> Iterator[Layout]:
+) -> Iterator[CommonForm]:
     """The first of the shapes that both can be split to gives the dimensions that move."""
     label = f"{list(target)} against {list(reference)}"
     if target == reference and only is None:
-        yield Layout(label=label)
+        yield CommonForm(label=label)
     ends = _long(target), _long(reference)
     for dims in (ends[1], ends[0], *map(_long, others)) if only is None else (_long(only),):
         orders = [_orders(shape, dims) for shape in ends]
         for order in orders[0]:
             for other in orders[1]:
                 steps = _steps(target, order, reference, other, dims)
-                yield Layout(label=label, target=(steps,) if steps else ())
+                yield CommonForm(label=label, target=(steps,) if steps else ())
         if orders[0] and orders[1]:
             return
 

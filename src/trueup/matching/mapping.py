@@ -14,7 +14,7 @@ ROOT = "(root)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NameMap:
+class NamePairs:
     """Target name -> reference name; a weight may be made of several. Null: it has no counterpart."""
 
     modules: Mapping[str, str | None] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class NameMap:
     """the file it was read from, for messages"""
 
 
-def read_mapping(path: Path) -> NameMap:
+def read_mapping(path: Path) -> NamePairs:
     """A map from its file.
 
     Raises:
@@ -48,7 +48,7 @@ def read_mapping(path: Path) -> NameMap:
     named = {name: _names(path, name, sections[name]) for name in ("modules", "calls")}
     weights = {key: _several(path, key, value) for key, value in sections["weights"].items()}
     modules = {_name(one): None if two is None else _name(two) for one, two in named["modules"].items()}
-    return NameMap(modules=modules, weights=weights, calls=named["calls"], path=path)
+    return NamePairs(modules=modules, weights=weights, calls=named["calls"], path=path)
 
 
 def _name(shown: str) -> str:

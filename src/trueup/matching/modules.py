@@ -97,12 +97,12 @@ def pair_modules(
     ``given`` are pairs a person insists on; ``returned`` the sizes of what modules return, as far as known.
     """
     found = ModulePairs()
-    alone = {one for one, other in (given or {}).items() if other is None}
-    found.why_target.update(dict.fromkeys(alone, Reason(RecordCode.MAPPED_TO_NONE)))
+    unpaired = {one for one, other in (given or {}).items() if other is None}
+    found.why_target.update(dict.fromkeys(unpaired, Reason(RecordCode.MAPPED_TO_NONE)))
     for one, other in (given or {}).items():
         if other is not None:
             found.add(one, other, "map", 1.0)
-    target = [name for name in target[0] if name not in alone], target[1]
+    target = [name for name in target[0] if name not in unpaired], target[1]
     here = Holdings(target[0], _groups(atoms, target[1], first=True), target[1])
     there = Holdings(reference[0], _groups(atoms, reference[1], first=False), reference[1])
     _same_weights(found, here, there, returned)
@@ -184,10 +184,10 @@ def _most_weights(found: ModulePairs, here: Holdings, there: Holdings) -> None:
     best_of = {a: max(((score[a, b], b) for b in right), default=(0.0, "")) for a in left}
     best_to = {b: max(((score[a, b], a) for a in left), default=(0.0, "")) for b in right}
     for a, (share, b) in best_of.items():
-        alone = (
+        is_only_best = (
             sum(score[a, other] == share for other in right) == 1 == sum(score[o, b] == share for o in left)
         )
-        if share >= ALMOST and best_to[b][1] == a and alone and not _contradicted(found, a, b):
+        if share >= ALMOST and best_to[b][1] == a and is_only_best and not _contradicted(found, a, b):
             found.add(a, b, "weights", BY_MOST_WEIGHTS)
 
 
@@ -205,11 +205,11 @@ def _same_names(found: ModulePairs, target: Sequence[str], reference: Sequence[s
     families = family_of(target), family_of(reference)
     if families[0] is None or families[1] is None:
         return
-    theirs = {c.name: n for n in reference if (c := families[1].common(n)) is not None and not c.parts}
+    by_common = {c.name: n for n in reference if (c := families[1].common(n)) is not None and not c.parts}
     for name in target:
         common = families[0].common(name)
-        if common is not None and not common.parts and common.name in theirs and "{" not in common.name:
-            other = theirs[common.name]
+        if common is not None and not common.parts and common.name in by_common and "{" not in common.name:
+            other = by_common[common.name]
             if not _contradicted(found, name, other):
                 found.add(name, other, "name", BY_NAME)
 

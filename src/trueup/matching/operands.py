@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from trueup.matching.codes import Codes
 from trueup.matching.records import RecordPairs
 from trueup.matching.thresholds import OPERANDS_ALIKE, OPERANDS_CLEARLY
-from trueup.matching.tree import Side, Words
+from trueup.matching.tree import TreeSide, Words
 from trueup.store import StepTables
 
 _ARITHMETIC = ("add", "radd", "mul", "rmul", "multiply", "maximum", "minimum", "hypot", "logaddexp")
@@ -35,7 +35,7 @@ _STATISTICS = ("minimum", "maximum", "mean", "l2_norm")
 def turn_operands(
     pairs: RecordPairs,
     tables: tuple[StepTables, StepTables],
-    sides: tuple[Side, Side],
+    sides: tuple[TreeSide, TreeSide],
     words: Words,
 ) -> RecordPairs:
     """The pairs, with both operands of a commutative function exchanged where that is clearly how they belong
@@ -74,7 +74,7 @@ def _plain(name: str) -> str:
     return name.rpartition(".")[2].strip("_").lower()
 
 
-def _couples(pairs: RecordPairs, side: Side, at: Codes, slots: list[int]) -> tuple[Codes, Codes]:
+def _couples(pairs: RecordPairs, side: TreeSide, at: Codes, slots: list[int]) -> tuple[Codes, Codes]:
     """Positions of first and second operands that belong together: one call, phase and microbatch."""
     record = pairs.target[at]
     keys = np.stack([side.record_call[record], side.record_phase[record], side.record_microbatch[record]])
@@ -92,7 +92,7 @@ def _statistics(tables: StepTables) -> NDArray[np.float64]:
     return np.stack([c.cast(pl.Float64).fill_null(float("nan")).to_numpy() for c in columns], axis=1)
 
 
-def _at(statistics: NDArray[np.float64], side: Side, records: Codes) -> NDArray[np.float64]:
+def _at(statistics: NDArray[np.float64], side: TreeSide, records: Codes) -> NDArray[np.float64]:
     summary = side.record_summary[records]
     out = np.full((len(records), 1 + len(_STATISTICS)), np.nan)
     out[summary >= 0] = statistics[summary[summary >= 0]]

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from trueup.matching.calls import CallPairs
 from trueup.matching.codes import Codes, mix
-from trueup.matching.tree import Side, Words
+from trueup.matching.tree import TreeSide, Words
 
 if TYPE_CHECKING:
-    from trueup.matching.layouts import Layout
+    from trueup.matching.layouts import CommonForm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +27,14 @@ class RecordPairs:
     """paired although the slots have different names (positional here, by keyword there)"""
     only_target: Codes
     only_reference: Codes
-    layouts: tuple[Layout | None, ...] = ()
+    layouts: tuple[CommonForm | None, ...] = ()
     """beside ``target``: what has to be undone before the two can be compared; empty: nothing anywhere"""
     pass_code: Codes | None = None
     """beside ``target``, with ``confidence``: how each pair was made; None: as its calls were"""
     confidence: NDArray[np.float32] | None = None
 
 
-def match_records(target: Side, reference: Side, words: Words, calls: CallPairs) -> RecordPairs:
+def match_records(target: TreeSide, reference: TreeSide, words: Words, calls: CallPairs) -> RecordPairs:
     """Pair the records of paired calls."""
     place_t, place_r = np.arange(target.num_calls), np.where(calls.target_of >= 0, calls.target_of, -1)
     call_t, call_r = place_t[target.record_call], place_r[reference.record_call]
@@ -65,7 +65,7 @@ def _outside(rows: Codes, taken: Codes) -> Codes:
     return rows[free[rows]]
 
 
-def _keys(side: Side, rows: Codes, call: Codes, slot: Codes) -> NDArray[np.uint64]:
+def _keys(side: TreeSide, rows: Codes, call: Codes, slot: Codes) -> NDArray[np.uint64]:
     return mix(call[rows], side.record_phase[rows], slot[rows], side.record_microbatch[rows])
 
 
@@ -94,7 +94,13 @@ def _join(left: NDArray[np.uint64], right: NDArray[np.uint64]) -> tuple[Codes, C
 
 
 def _by_kind(
-    target: Side, reference: Side, words: Words, left: Codes, right: Codes, call_t: Codes, call_r: Codes
+    target: TreeSide,
+    reference: TreeSide,
+    words: Words,
+    left: Codes,
+    right: Codes,
+    call_t: Codes,
+    call_r: Codes,
 ) -> tuple[Codes, Codes]:
     """The only input (or output) of a shape and dtype that is left on both sides of a call; of several, those
     that one side gives by name and the other by position, in their order.
@@ -106,7 +112,7 @@ def _by_kind(
     heads = sorted({word.partition(".")[0] for word in words.slot})
     head_of_slot = np.array([heads.index(word.partition(".")[0]) for word in words.slot] or [0], np.int64)
 
-    def keys(side: Side, rows: Codes, call: Codes) -> NDArray[np.uint64]:
+    def keys(side: TreeSide, rows: Codes, call: Codes) -> NDArray[np.uint64]:
         summary = side.record_summary[rows]
         known = summary >= 0
         at = np.maximum(summary, 0)
@@ -136,7 +142,7 @@ def _by_kind(
     return rows_t[~apart], rows_r[~apart]
 
 
-def _whole(side: Side, words: Words, rows: Codes) -> NDArray[np.bool_]:
+def _whole(side: TreeSide, words: Words, rows: Codes) -> NDArray[np.bool_]:
     """Whether records are of whole numbers, masks among them."""
     kinds = np.array([word.startswith(("int", "uint", "bool")) for word in words.dtype] + [False])
     if not len(side.summary_dtype):

@@ -13,7 +13,7 @@ from trueup.errors import NothingCompared
 from trueup.matching.across.sites import site_of
 from trueup.matching.bridge import Bridge, bridge_between
 from trueup.matching.calls import PASSES
-from trueup.matching.mapping import VERSION, NameMap
+from trueup.matching.mapping import VERSION, NamePairs
 from trueup.matching.step import StepMatch, match_step
 from trueup.matching.thresholds import SURE
 from trueup.store import TraceSource
@@ -103,7 +103,7 @@ def _paired(lines: Sequence[Line]) -> dict[str, str]:
 
 
 def match_traces(
-    target: TraceSource, reference: TraceSource, *, step: int | None = None, given: NameMap | None = None
+    target: TraceSource, reference: TraceSource, *, step: int | None = None, given: NamePairs | None = None
 ) -> MatchReport:
     """Pair the first step both traces have, or ``step``.
 
@@ -176,7 +176,7 @@ def _of_weights(bridge: Bridge) -> list[Line]:
     lacking, lacking_here = (reason(RecordCode.NO_SUCH_WEIGHT, side=side) for side in ("reference", "target"))
     lines += [
         Line(target=name, reference=None, reason=lacking)
-        for name in (*bridge.weights.left_target, *bridge.weights.alone_target)
+        for name in (*bridge.weights.left_target, *bridge.weights.mapped_to_none)
     ]
     lines += [Line(target=None, reference=name, reason=lacking_here) for name in bridge.weights.left_source]
     return lines

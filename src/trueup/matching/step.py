@@ -14,7 +14,7 @@ from trueup.matching.codes import Codes
 from trueup.matching.operands import turn_operands
 from trueup.matching.records import RecordPairs, match_records
 from trueup.matching.thresholds import KNOWN_BY_NAME, NAMES_FEWEST, SAME_CLASSES
-from trueup.matching.tree import Side, Words, build
+from trueup.matching.tree import TreeSide, Words, build
 from trueup.matching.turned_passes import TurnedPasses
 from trueup.store import StepTables
 from trueup.types.codes import RecordCode
@@ -30,8 +30,8 @@ __all__ = ["PASSES", "StepMatch", "match_step"]
 class StepMatch:
     """Both sides as arrays, the paired calls and the paired records."""
 
-    target: Side
-    reference: Side
+    target: TreeSide
+    reference: TreeSide
     words: Words
     calls: CallPairs
     records: RecordPairs
@@ -92,7 +92,7 @@ def match_step(target: StepTables, reference: StepTables, bridge: Bridge | None 
 
 
 def _across(
-    target: StepTables, reference: StepTables, built: tuple[Side, Side, Words], bridge: Bridge
+    target: StepTables, reference: StepTables, built: tuple[TreeSide, TreeSide, Words], bridge: Bridge
 ) -> StepMatch:
     from trueup.matching.across.match import match_across
 
@@ -125,7 +125,9 @@ def _across(
 class _Reasons:
     """Why one side has no counterpart; each distinct situation is described once."""
 
-    def __init__(self, match: StepMatch, here: Side, there: Side, other: str, *, of_target: bool) -> None:
+    def __init__(
+        self, match: StepMatch, here: TreeSide, there: TreeSide, other: str, *, of_target: bool
+    ) -> None:
         self._words, self._here, self._there, self._other = match.words, here, there, other
         self._match, self._of_target = match, of_target
         self._partner = match.calls.reference_of if of_target else match.calls.target_of
@@ -201,7 +203,7 @@ def _shown(name: str) -> str:
     return name or "(root)"
 
 
-def are_foreign(target: Side, reference: Side, words: Words) -> bool:
+def are_foreign(target: TreeSide, reference: TreeSide, words: Words) -> bool:
     """Whether the traces are of two implementations: names of modules and weights do not match, or the
     functions are of two frameworks."""
     for kinds in (("module", "parameter"), ("api",)):
@@ -218,19 +220,21 @@ def are_foreign(target: Side, reference: Side, words: Words) -> bool:
     return False
 
 
-def _of_same_classes(target: Side, reference: Side, words: Words) -> bool:
+def _of_same_classes(target: TreeSide, reference: TreeSide, words: Words) -> bool:
     here, there = (_classes(side, words) for side in (target, reference))
     return (here & there).total() >= SAME_CLASSES * max(here.total(), there.total())
 
 
-def _classes(side: Side, words: Words) -> Counter[tuple[int, str]]:
+def _classes(side: TreeSide, words: Words) -> Counter[tuple[int, str]]:
     """How many module calls there are of each class and last component of a name."""
     modules = side.kind == (words.kind.index("module") if "module" in words.kind else -2)
     names = (words.name[code].rpartition(".")[2] for code in side.plain[modules].tolist())
     return Counter(zip(side.type[modules].tolist(), names, strict=True))
 
 
-def _names(side: Side, words: Words, kinds: tuple[str, ...]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _names(
+    side: TreeSide, words: Words, kinds: tuple[str, ...]
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     wanted = np.array([word in kinds for word in words.kind] + [False])
     codes = np.unique(side.plain[wanted[side.kind]])
     return np.array([c for c in codes.tolist() if c >= 0 and words.name[c]], np.int64)

@@ -30,7 +30,7 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class TreeSide:
     """One trace's calls and records. Calls are numbered as in the table; ``parent`` is -1 at top level.
 
     ``exact`` is what a call is within its parent (kind, relative name, mode, at top level also microbatch),
@@ -73,7 +73,7 @@ class Side:
         return len(self.parent)
 
 
-def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]:
+def build(target: StepTables, reference: StepTables) -> tuple[TreeSide, TreeSide, Words]:
     """Both trees over common vocabularies, ready to be compared as integers."""
     both = (target, reference)
     calls = [t.calls for t in both]
@@ -101,7 +101,7 @@ def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]
     sides = []
     asked = microbatches(target, reference)
     pipelined = by_backward(target, reference)
-    alone = _kinds_of_one_side(*kind.codes)
+    one_sided = _kinds_of_one_side(*kind.codes)
     plains = [
         _plain_names(kind.codes[which], name.codes[which], kind.words, words_of_names, index_of_name)
         for which in range(2)
@@ -112,7 +112,7 @@ def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]
             microbatch = np.where(microbatch < 0, microbatch, pipelined[which].calls)
             records = records[0], pipelined[which].records, records[2]
         parent = integers(tables.calls["parent"])
-        parent = _without(parent, np.isin(kind.codes[which], alone))
+        parent = _without(parent, np.isin(kind.codes[which], one_sided))
         plain, module = plains[which], _code_of(kind.words, "module")
         if both[1 - which].gaps:
             parent = _without(parent, _not_held(plains, [codes == module for codes in kind.codes], which))
@@ -137,7 +137,7 @@ def build(target: StepTables, reference: StepTables) -> tuple[Side, Side, Words]
             len(parent),
         )
         sides.append(
-            Side(
+            TreeSide(
                 parent=parent,
                 kind=kind.codes[which],
                 name=name.codes[which],

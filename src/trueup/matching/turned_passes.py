@@ -13,7 +13,7 @@ import numpy as np
 
 from trueup.matching.calls import CallPairs
 from trueup.matching.records import RecordPairs
-from trueup.matching.tree import Side, Words
+from trueup.matching.tree import TreeSide, Words
 from trueup.store import StepTables
 from trueup.store.passes import BackwardPass, backward_passes, runs_ahead
 
@@ -45,7 +45,7 @@ class TurnedPasses:
             return None
         return cls(couples=couples, last=(target[-1].begin, reference[-1].begin))
 
-    def with_calls(self, calls: CallPairs, sides: tuple[Side, Side]) -> CallPairs:
+    def with_calls(self, calls: CallPairs, sides: tuple[TreeSide, TreeSide]) -> CallPairs:
         """The pairs of calls, with losses and exchanges of coupled passes paired."""
         for one, other in self.couples:
             _pair(calls, one.losses, other.losses)
@@ -58,7 +58,7 @@ class TurnedPasses:
         return calls
 
     def with_records(
-        self, records: RecordPairs, calls: CallPairs, sides: tuple[Side, Side], words: Words
+        self, records: RecordPairs, calls: CallPairs, sides: tuple[TreeSide, TreeSide], words: Words
     ) -> tuple[RecordPairs, frozenset[int], frozenset[int]]:
         """The pairs of records, and those of either side that are sums of other parts and have none."""
         target, reference = sides
@@ -90,7 +90,9 @@ class TurnedPasses:
         )
         return found, *dropped
 
-    def _locals(self, calls: CallPairs, sides: tuple[Side, Side], phase: int, local: int) -> dict[int, int]:
+    def _locals(
+        self, calls: CallPairs, sides: tuple[TreeSide, TreeSide], phase: int, local: int
+    ) -> dict[int, int]:
         """Record -> record of the gradients of weights that each pass left."""
         found: dict[int, int] = {}
         for one, other in self.couples:
@@ -121,7 +123,7 @@ def _pair(calls: CallPairs, target: tuple[int, ...], reference: tuple[int, ...])
         calls.reference_of[old_t], calls.target_of[old_r] = old_r, old_t
 
 
-def _by_call(side: Side, one: BackwardPass, phase: int, slot: int) -> dict[int, list[int]]:
+def _by_call(side: TreeSide, one: BackwardPass, phase: int, slot: int) -> dict[int, list[int]]:
     rows = np.arange(one.begin, one.end)
     chosen = rows[(side.record_phase[rows] == phase) & (side.record_slot[rows] == slot)]
     found: dict[int, list[int]] = defaultdict(list)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trueup.merging.nodes import Join, Node, Part, Scaled, Seen, Sum, Unfit
+from trueup.merging.nodes import Join, Node, RankPart, Scaled, Seen, Sum, Unfit
 from trueup.merging.summary import Summary
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.codes import MergingCode
@@ -26,7 +26,7 @@ SAME = 16.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
+class OwnPlace:
     """What a part says of its place itself: it is one of several along ``axes``."""
 
     axes: tuple[str, ...]
@@ -42,11 +42,11 @@ class Own:
 class Member:
     """A part and where it comes from."""
 
-    part: Part
+    part: RankPart
     coordinate: Mapping[str, int]
     """mesh axes, and ``batch``"""
     stage: int = 0
-    own: Own | None = None
+    own: OwnPlace | None = None
     sketched: int = 0
     """elements of the whole in which its sketch was taken"""
 
@@ -120,7 +120,7 @@ def _of_stage(
     return kept
 
 
-def _split(part: Part, split: tuple[int, ...]) -> Part:
+def _split(part: RankPart, split: tuple[int, ...]) -> RankPart:
     known = int(np.prod([size for size in split if size > 0]))
     if not part.shape or part.shape[0] % known:
         raise Unfit(MergingCode.NOT_DIVISIBLE, shape=str(list(part.shape)), split=str(list(split)))
@@ -266,7 +266,7 @@ def _own(members: Sequence[Member], alternatives: list[Alternatives]) -> Node:
     return Seen(whole, own.shape) if own.flat else whole
 
 
-def _at(members: Sequence[Member], own: Own, alternatives: list[Alternatives]) -> Node:
+def _at(members: Sequence[Member], own: OwnPlace, alternatives: list[Alternatives]) -> Node:
     children: list[Node] = [member.part for member in members]
     if len(children) == 1:
         return children[0]

@@ -18,7 +18,7 @@ from trueup.merging.dealt import Dealt, given_to_calls, rows_of
 from trueup.merging.infer import (
     DATA,
     NEAR,
-    Inferred,
+    InferredLayout,
     Slot,
     passed_back,
     say_their_place,
@@ -30,7 +30,7 @@ from trueup.merging.step import RecordKey
 from trueup.merging.summary import Summary
 from trueup.store import TraceSource, step_view
 from trueup.types.arrays import Ints
-from trueup.types.layout import Layout, Row
+from trueup.types.layout import Layout, LayoutRow
 from trueup.types.placement import Invariant, Partial, Placement, Shard, Unknown
 
 CONTEXT = "cp"
@@ -160,7 +160,7 @@ def _put_together(pieces: Sequence[Ints], order: Shard) -> Ints | None:
 # -- placements ------------------------------------------
 
 
-def infer_grid(parts: TraceSource, whole: TraceSource, step: int, grid: Grid) -> Inferred | None:
+def infer_grid(parts: TraceSource, whole: TraceSource, step: int, grid: Grid) -> InferredLayout | None:
     """The layout of ``parts``; None where ranks hold other weights, so that more than rows and tokens is cut.
 
     Along ``cp`` a tensor is what the shapes of its parts and of the whole say; along ``dp`` ranks read other
@@ -186,7 +186,7 @@ def infer_grid(parts: TraceSource, whole: TraceSource, step: int, grid: Grid) ->
     weights = _weights(held, ranks, mesh, divided)
     if weights is None:
         return None
-    rows, out = [], Inferred(mesh)
+    rows, out = [], InferredLayout(mesh)
     for slot, found in cut.items():
         placements, along = dict(found.placements), found.placements[CONTEXT]
         if slot.phase == "backward" and isinstance(along, Shard):
@@ -196,7 +196,7 @@ def infer_grid(parts: TraceSource, whole: TraceSource, step: int, grid: Grid) ->
             out.unknown.append(f"{slot.name or '(root)'} {slot.phase} {slot.slot}")
         else:
             out.counts[str(placements[CONTEXT])] += 1
-        rows.append(Row(slot.name, placements, slot.slot, slot.phase, found.split))
+        rows.append(LayoutRow(slot.name, placements, slot.slot, slot.phase, found.split))
     out.layout = Layout(
         mesh=grid.mesh, batch=(DATA,), source="inferred", parameters=tuple(weights), tensors=tuple(rows)
     )
@@ -286,10 +286,10 @@ def _weights(
     ranks: Sequence[RankStep],
     mesh: Layout,
     divided: Mapping[str, bool],
-) -> list[Row] | None:
+) -> list[LayoutRow] | None:
     """Rows of what belongs to weights; None where ranks do not start from the same."""
     terms_of = {axis: Partial(mean=divided[axis]) for axis in mesh.mesh}
-    rows = [Row("*", terms_of, "local", "param_grad")]
+    rows = [LayoutRow("*", terms_of, "local", "param_grad")]
     placed = say_their_place(ranks[0])
     for slot, summaries in held.values():
         if slot.kind != "parameter" or slot.slot == "local" or slot.name in placed:
@@ -301,7 +301,7 @@ def _weights(
             placements: dict[str, Placement] = {
                 axis: terms_of[axis] if axis in apart else Invariant() for axis in mesh.mesh
             }
-            rows.append(Row(slot.name, placements, slot.slot, slot.phase))
+            rows.append(LayoutRow(slot.name, placements, slot.slot, slot.phase))
     return rows
 
 

@@ -25,7 +25,7 @@ from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView, TraceSource, step_view
 from trueup.types.arrays import Array
 from trueup.types.codes import MergingCode
-from trueup.types.layout import Layout, Row
+from trueup.types.layout import Layout, LayoutRow
 from trueup.types.placement import At, Invariant, Partial, Placement, Scattered, Shard, Unknown
 from trueup.types.reason import Reason, reason
 from trueup.types.trace import RankFacts
@@ -52,7 +52,7 @@ class Slot(NamedTuple):
 
 
 @dataclass(slots=True)
-class Inferred:
+class InferredLayout:
     """A layout, and what it rests on."""
 
     layout: Layout
@@ -72,7 +72,7 @@ class Inferred:
 
 
 # In one piece: each answer narrows what the next question may be about.
-def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) -> Inferred:
+def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) -> InferredLayout:
     """The layout of ``parts``, of many ranks, beside ``whole``, of one process.
 
     Args:
@@ -108,24 +108,29 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
         if stages > 1 and len(summaries) == len(ranks) and found.kind != "parameter":
             continue  # each stage makes of it what it hands to the next
         if len(summaries) in (size, len(ranks)) and decided.get(found) is None:
-            told = megatron.get(found.name) if found.kind == "parameter" else None
-            told = told if told is not None and _is_cut(summaries, there.get(key), told) else None
+            declared = megatron.get(found.name) if found.kind == "parameter" else None
+            declared = (
+                declared if declared is not None and _is_cut(summaries, there.get(key), declared) else None
+            )
             if cut_otherwise and found.kind != "parameter":
                 same = all(alike(summaries[0], summary) for summary in summaries[1:])
                 decided[found] = Invariant() if same else None
                 continue
             terms = found.kind != "parameter" or found.slot in ("local", "accumulated")
-            decided[found] = told or placement_of(summaries, there.get(key), terms=terms)
+            decided[found] = declared or placement_of(summaries, there.get(key), terms=terms)
     held_in = Blocks(parts, ranks, whole, one)
     for weight, placement in [*decided.items()]:
         if weight[2:] == ("param", "value") and isinstance(placement, Shard):
             _in_blocks(decided, weight.name, placement, held_in.of(weight.name, placement.dim), by_key)
-    out = Inferred(mesh)
-    rows: dict[bool, list[Row]] = {True: [], False: _ends(by_key.values(), len(ranks)) if stages > 1 else []}
+    out = InferredLayout(mesh)
+    rows: dict[bool, list[LayoutRow]] = {
+        True: [],
+        False: _ends(by_key.values(), len(ranks)) if stages > 1 else [],
+    }
     cut = None if stages > 1 or cut_otherwise else sequence_cut(ranks, one)
     example = {slot: there.get(key) for key, (slot, _) in by_key.items()}
     for of, placement in decided.items():
-        row = Row(of.name, {AXIS: placement or Unknown()}, of.slot, of.phase)
+        row = LayoutRow(of.name, {AXIS: placement or Unknown()}, of.slot, of.phase)
         if cut is not None and of.kind != "parameter":
             row = cut.row(row, AXIS, example[of])
         if placement is None:
@@ -138,7 +143,7 @@ def infer(parts: TraceSource, whole: TraceSource, step: int, whole_step: int) ->
     return out
 
 
-def _of_microbatches(views: Sequence[StepView], one: RankStep) -> Inferred | None:
+def _of_microbatches(views: Sequence[StepView], one: RankStep) -> InferredLayout | None:
     """Where ranks read microbatches that one process reads in turn, rank by rank: its inputs say so."""
     number = len(views)
     mesh = Layout(mesh={DATA: number}, batch=(DATA,), source="inferred")
@@ -157,20 +162,23 @@ def _of_microbatches(views: Sequence[StepView], one: RankStep) -> Inferred | Non
     )
     divided = {"backward": _is_times(gradients, number), "loss": _is_times(losses, number)}
     tensors = [
-        Row("*", {DATA: Shard(0, divided=True)}, _SCALED[phase], phase) for phase in divided if divided[phase]
+        LayoutRow("*", {DATA: Shard(0, divided=True)}, _SCALED[phase], phase)
+        for phase in divided
+        if divided[phase]
     ]
     decided = _weights_of(by_key, there, number, Partial(mean=divided["backward"]))
     rows = [
-        Row(name, {DATA: one or Unknown()}, slot, phase) for (_, name, phase, slot), one in decided.items()
+        LayoutRow(name, {DATA: one or Unknown()}, slot, phase)
+        for (_, name, phase, slot), one in decided.items()
     ]
-    return Inferred(
+    return InferredLayout(
         layout=replace(mesh, parameters=tuple(rows), tensors=tuple(tensors)),
         counts=Counter(str(one) for one in decided.values() if one is not None),
         unknown=[f"{slot.name} {slot.phase} {slot.slot}" for slot, one in decided.items() if one is None],
     )
 
 
-def replicas(source: TraceSource, step: int, whole: TraceSource | None = None) -> Inferred | None:
+def replicas(source: TraceSource, step: int, whole: TraceSource | None = None) -> InferredLayout | None:
     """The layout of a run whose ranks hold the same weights and read other rows: data parallel. None where
     it is not plainly that.
 
@@ -185,7 +193,7 @@ def replicas(source: TraceSource, step: int, whole: TraceSource | None = None) -
     views = [RankStep(step_view(source, step, rank), mesh, 1) for rank in ranks]
     by_key, placed = summaries_by_key(views), say_their_place(views[0])
     is_mean = whole is None or _is_times_in_all(views, RankStep(step_view(whole, step, 0), mesh, 1))
-    rows: list[Row] = [Row("*", {DATA: Partial(mean=is_mean)}, "local", "param_grad")]
+    rows: list[LayoutRow] = [LayoutRow("*", {DATA: Partial(mean=is_mean)}, "local", "param_grad")]
     counts: Counter[str] = Counter()
     for key, (slot, summaries) in by_key.items():
         if slot.kind != "parameter" or slot.slot == "local" or slot.name in placed:
@@ -195,11 +203,13 @@ def replicas(source: TraceSource, step: int, whole: TraceSource | None = None) -
             return None
         if slot.slot == "accumulated":
             placed_so = Invariant() if same else Partial(mean=is_mean)
-            rows.append(Row(slot.name, {DATA: placed_so}, slot.slot, slot.phase))
+            rows.append(LayoutRow(slot.name, {DATA: placed_so}, slot.slot, slot.phase))
         counts["same" if same else "apart"] += 1
-    divided = [Row("*", {DATA: Shard(0, divided=is_mean)}, slot, phase) for phase, slot in _SCALED.items()]
+    divided = [
+        LayoutRow("*", {DATA: Shard(0, divided=is_mean)}, slot, phase) for phase, slot in _SCALED.items()
+    ]
     layout = replace(mesh, parameters=tuple(rows), tensors=tuple(divided))
-    return Inferred(layout=layout, counts=counts, code=MergingCode.REPLICAS)
+    return InferredLayout(layout=layout, counts=counts, code=MergingCode.REPLICAS)
 
 
 def say_their_place(rank: RankStep) -> set[str]:
@@ -307,11 +317,11 @@ def _stages(parts: TraceSource, ranks: Sequence[int]) -> int:
     return len(groups) if all(len(group[0] - several) > len(several) for group in groups) else 1
 
 
-def _ends(found: Iterable[tuple[Slot, list[Summary]]], ranks: int) -> list[Row]:
+def _ends(found: Iterable[tuple[Slot, list[Summary]]], ranks: int) -> list[LayoutRow]:
     """Of calls that every stage makes, the first has what the whole takes, the last what it gives."""
     names = {slot.name for slot, summaries in found if slot.kind == "module" and len(summaries) == ranks}
     return [
-        Row(name, {PIPELINE: At(0 if head == "input" else -1)}, f"{head}*")
+        LayoutRow(name, {PIPELINE: At(0 if head == "input" else -1)}, f"{head}*")
         for name in sorted(names)
         for head in ("input", "output")
     ]
@@ -424,13 +434,13 @@ def _megatron(facts: RankFacts) -> dict[str, Shard]:
     """Parameters whose layers say along which dim they are cut; fused ones, of several strides, do not."""
     found: dict[str, Shard] = {}
     for entry in facts.get("parameters") or []:
-        told = entry.get("parallel")
-        if told and told.get("partition_stride", 1) == 1 and told.get("partition_dim", -1) >= 0:
-            found[entry["fqn"]] = Shard(told["partition_dim"])
+        declared = entry.get("parallel")
+        if declared and declared.get("partition_stride", 1) == 1 and declared.get("partition_dim", -1) >= 0:
+            found[entry["fqn"]] = Shard(declared["partition_dim"])
     return found
 
 
-def _is_cut(parts: Sequence[Summary], whole: Summary | None, told: Shard) -> bool:
+def _is_cut(parts: Sequence[Summary], whole: Summary | None, declared: Shard) -> bool:
     """Whether the parts are cut as their layer says: Megatron's say so where one rank has all of it too."""
     if whole is None:
         return not all(alike(parts[0], part) for part in parts[1:])

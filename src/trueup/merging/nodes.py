@@ -46,7 +46,7 @@ class Node(Protocol):
         is not known which."""
 
 
-class Part:
+class RankPart:
     """What one rank has recorded."""
 
     def __init__(self, rank: int, summary: Summary, read: Callable[[], Values | None] | None) -> None:
@@ -58,9 +58,9 @@ class Part:
         """Whether its values were kept."""
         return self._read is not None
 
-    def seen(self, shape: tuple[int, ...]) -> Part:
+    def seen(self, shape: tuple[int, ...]) -> RankPart:
         """The same in another shape; its digest is no longer one."""
-        return Part(self.rank, replace(self._summary, shape=shape, digest=None), self._read)
+        return RankPart(self.rank, replace(self._summary, shape=shape, digest=None), self._read)
 
     def forget_sketch(self) -> None:
         """It was not taken at the part's place in the whole."""

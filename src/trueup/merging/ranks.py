@@ -10,12 +10,12 @@ from typing import NamedTuple
 import numpy as np
 import polars as pl
 
-from trueup.merging.assembling import Own
+from trueup.merging.assembling import OwnPlace
 from trueup.merging.summary import STATISTICS, Summary
 from trueup.numerics.summary import SKETCH_SIZE
 from trueup.store import StepTables, StepView
 from trueup.types.layout import Layout, bare_name
-from trueup.types.trace import Piece, Root, SummaryRow
+from trueup.types.trace import Root, ShardPiece, SummaryRow
 
 
 class CallKey(NamedTuple):
@@ -57,7 +57,7 @@ class RankStep:
         self.batch_axes = layout.batch
         self._layout, self._fold = layout, fold
         self._roots = facts.get("roots") or []
-        self.pieces: dict[str, Piece] = {
+        self.pieces: dict[str, ShardPiece] = {
             name: piece
             for optimizer in facts.get("optimizers") or []
             for name, piece in (optimizer.get("pieces") or {}).items()
@@ -67,7 +67,7 @@ class RankStep:
         self._summaries = {name: view.tables.summaries[name].to_list() for name in _WANTED}
         texts = self._summaries["placement"]
         known = {text: json.loads(text) for text in set(texts) if text is not None}
-        self._told = [known.get(text) for text in texts]
+        self._recorded = [known.get(text) for text in texts]
         columns = (self._summaries[name] for name in ("dtype", "shape", "numel", *STATISTICS, "digest"))
         self._plain = list(zip(*columns, strict=True))
 
@@ -112,21 +112,23 @@ class RankStep:
         main = next((one["type"] for one in self._roots if one["name"] == ""), None)
         return root["type"] == main
 
-    def own(self, call: int, summary: int) -> Own | None:
+    def own(self, call: int, summary: int) -> OwnPlace | None:
         """What a record says of its own place."""
         piece = self.pieces.get(self.view.name[call])
         if piece is not None and self.view.kind[call] == "parameter":
             start, _ = piece["flat"]
-            return Own(axes=tuple(piece["axes"]), offset=(start,), shape=tuple(piece["shape"]), flat=True)
-        told = self._told[summary]
-        if told is None or "global_shape" not in told:
+            return OwnPlace(
+                axes=tuple(piece["axes"]), offset=(start,), shape=tuple(piece["shape"]), flat=True
+            )
+        recorded = self._recorded[summary]
+        if recorded is None or "global_shape" not in recorded:
             return None
-        names = [part for axis in told["mesh"] for part in _axes_of(str(axis), self._layout)]
-        return Own(
+        names = [part for axis in recorded["mesh"] for part in _axes_of(str(axis), self._layout)]
+        return OwnPlace(
             axes=tuple(names),
-            offset=tuple(told["offset"]),
-            shape=tuple(told["global_shape"]),
-            partial=any("P" in one for one in told["placements"]),
+            offset=tuple(recorded["offset"]),
+            shape=tuple(recorded["global_shape"]),
+            partial=any("P" in one for one in recorded["placements"]),
         )
 
     def summary(self, row: int) -> tuple[Summary, int]:
@@ -136,8 +138,8 @@ class RankStep:
         sketch = self._summaries["sketch"][row]
         if sketch is not None:
             found.sketch = np.frombuffer(sketch, "<f4", SKETCH_SIZE).astype(np.float64)
-        told = self._told[row]
-        whole = None if told is None else told.get("whole")
+        recorded = self._recorded[row]
+        whole = None if recorded is None else recorded.get("whole")
         return found, found.numel if whole is None else math.prod(whole)
 
     def stored(self, row: int) -> bool:

@@ -11,7 +11,7 @@ from trueup.merging.ranks import RankStep
 from trueup.merging.summary import Summary, joined
 from trueup.store.given import root_inputs
 from trueup.types.arrays import Array
-from trueup.types.layout import Row
+from trueup.types.layout import LayoutRow
 from trueup.types.placement import Placement, Scattered, Shard
 
 NUM_DIMS = 2
@@ -28,7 +28,7 @@ class SequenceCut:
     """of the ids; scattered: their order is not known"""
     dim: int
 
-    def row(self, row: Row, axis: str, whole: Summary | None) -> Row:
+    def row(self, row: LayoutRow, axis: str, whole: Summary | None) -> LayoutRow:
         """A tensor's own row, with the order of the ids where it holds the same tokens.
 
         A tensor whose first dim runs over all tokens of the batch is seen as (rows, tokens) before it is

@@ -21,7 +21,7 @@ from trueup.merging.whole_weights import with_whole_weights
 from trueup.store import StepTables, Trace, TraceSource
 from trueup.store.pipelined import by_backward
 from trueup.types.codes import MergingCode
-from trueup.types.layout import BATCH, Layout, Row, layout_from_plain
+from trueup.types.layout import BATCH, Layout, LayoutRow, layout_from_plain
 from trueup.types.placement import Invariant, Partial, Placement, Replicate, Unknown
 from trueup.types.reason import Reason, reason
 
@@ -102,7 +102,9 @@ def as_wholes(
                 + ", ".join("the {side} holds {found} of {expected}".format(**note.facts) for note in lacking)
             )
         return Sides(*sides, tuple(lacking))
-    known = [given or declared(side) or _alone(side) for side, given in zip(sides, layouts, strict=True)]
+    known = [
+        given or declared(side) or _single_process(side) for side, given in zip(sides, layouts, strict=True)
+    ]
     one, other = known
     inferred: list[Reason] = []
     foreign = not all(isinstance(side, Trace) for side in sides)  # dumps say too little of their parts
@@ -212,7 +214,7 @@ def _with_numbers_placed(both: Sequence[tuple[TraceSource, Layout]]) -> list[Lay
         return [_with_numbers_unknown(side, layout, common) for side, layout in both]
     is_alike = both[0][1].size == both[1][1].size
     numbers = [_numbers(side, common) for side, _ in both]
-    rows: list[list[Row]] = [[], []]
+    rows: list[list[LayoutRow]] = [[], []]
     for key in numbers[0].keys() & numbers[1].keys():
         values = [held[key] for held in numbers]
         ways = [way for way in product((True, False), repeat=2) if not is_alike or way[0] == way[1]]
@@ -225,9 +227,9 @@ def _with_numbers_placed(both: Sequence[tuple[TraceSource, Layout]]) -> list[Lay
             as_they_are: dict[str, Placement] = {} if is_alike else dict.fromkeys(layout.batch, Replicate())
             if CONTEXT in layout.wide_axes:
                 as_they_are[CONTEXT] = Partial(mean=mean)
-            found.append(Row(name, {BATCH: Partial(mean=mean), **as_they_are}, slot, phase))
+            found.append(LayoutRow(name, {BATCH: Partial(mean=mean), **as_they_are}, slot, phase))
             if phase == "forward":  # of a mean each has its share of the gradient, of a sum the whole
-                found.append(Row(name, {BATCH: Partial(mean=not mean)}, slot, "backward"))
+                found.append(LayoutRow(name, {BATCH: Partial(mean=not mean)}, slot, "backward"))
     return [
         replace(layout, tensors=(*found, *layout.tensors))
         for (_, layout), found in zip(both, rows, strict=True)
@@ -241,9 +243,11 @@ def _apart(values: Sequence[Sequence[float]], averaged: Sequence[bool]) -> float
     return math.inf if math.isnan(found) else found
 
 
-def _unplaced(key: tuple[str, str, str]) -> list[Row]:
+def _unplaced(key: tuple[str, str, str]) -> list[LayoutRow]:
     name, phase, slot = key
-    return [Row(name, {BATCH: Unknown()}, slot, where) for where in {phase, _GRADIENT_OF.get(phase, phase)}]
+    return [
+        LayoutRow(name, {BATCH: Unknown()}, slot, where) for where in {phase, _GRADIENT_OF.get(phase, phase)}
+    ]
 
 
 def _with_numbers_unknown(trace: TraceSource, layout: Layout, step: int) -> Layout:
@@ -379,7 +383,7 @@ def notes_of(trace: TraceSource) -> list[Reason]:
     return list(trace.notes) if isinstance(trace, MergedTrace) else []
 
 
-def _alone(trace: TraceSource) -> Layout | None:
+def _single_process(trace: TraceSource) -> Layout | None:
     """Of one process everything is whole."""
     return Layout(mesh={"rank": 1}) if world_size(trace) == 1 else None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from trueup.merging.assembling import Copies, Member, alike, assembled
-from trueup.merging.nodes import Node, Part, Unfit, Values
+from trueup.merging.nodes import Node, RankPart, Unfit, Values
 from trueup.merging.ranks import Call, CallKey, RankStep
 from trueup.merging.summary import Summary, summary_of_values
 from trueup.merging.tables import RECORDS, summaries_table, table
@@ -35,7 +35,7 @@ class RecordKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RankRecord:
     """A record of one rank."""
 
     rank: RankStep
@@ -132,7 +132,7 @@ class _Merging:
         """Of summaries."""
         return range(len(self.summaries))
 
-    def add(self, key: RecordKey, sources: Sequence[Source]) -> None:
+    def add(self, key: RecordKey, sources: Sequence[RankRecord]) -> None:
         """One record of the whole, from those of its ranks."""
         (call, phase, slot), lead = key, sources[0]
         row: int | None = None
@@ -159,7 +159,7 @@ class _Merging:
             self.reasons[len(self.records)] = known
         self.records.append((self._number_of[call], phase, slot, microbatch, row, grad, text))
 
-    def _summarised(self, key: RecordKey, sources: Sequence[Source]) -> Copies:
+    def _summarised(self, key: RecordKey, sources: Sequence[RankRecord]) -> Copies:
         """Append the summary of the whole; says which copies differ."""
         call, phase, slot = key
         members = [_member(source, self._read) for source in sources]
@@ -243,24 +243,24 @@ def _place(member: Member) -> tuple[int, int]:
     return member.part.rank, member.coordinate.get(BATCH, 0)
 
 
-def _kind(source: Source) -> str:
+def _kind(source: RankRecord) -> str:
     """Of its call."""
     view = source.rank.view
     return view.kind[view.record_call[source.row]]
 
 
-def _placed(layout: Layout, source: Source, phase: str, slot: str) -> Placed:
+def _placed(layout: Layout, source: RankRecord, phase: str, slot: str) -> Placed:
     of = {"parameter": layout.of_parameter, "api": layout.of_function}.get(_kind(source), layout.of_tensor)
     return of(source.call.name, phase, slot)
 
 
-def _elsewhere(layout: Layout, source: Source, phase: str, slot: str) -> bool:
+def _elsewhere(layout: Layout, source: RankRecord, phase: str, slot: str) -> bool:
     """Whether it is what one pipeline stage hands to the next: nothing of the whole model."""
     place = _placed(layout, source, phase, slot).placements.get(layout.pipeline)
     return isinstance(place, At) and place.stage % layout.num_stages != source.call.stage
 
 
-def _member(source: Source, read: Reader) -> Member:
+def _member(source: RankRecord, read: Reader) -> Member:
     rank, view = source.rank, source.rank.view
     row, call = view.content[source.row], view.record_call[source.row]
     if row is None:
@@ -279,7 +279,7 @@ def _member(source: Source, read: Reader) -> Member:
             coordinate[axis] = 0
         coordinate[BATCH] = source.call.position
     return Member(
-        part=Part(rank.rank, summary, values if kept else None),
+        part=RankPart(rank.rank, summary, values if kept else None),
         coordinate=coordinate,
         stage=source.call.stage,
         own=rank.own(call, row),
@@ -297,12 +297,12 @@ def _known(node: Node, members: Sequence[Member]) -> Summary:
     return found if values is None else summary_of_values(values, found.dtype)
 
 
-def _groups(ranks: Sequence[RankStep]) -> dict[RecordKey, list[Source]]:
-    groups: dict[RecordKey, list[Source]] = {}
+def _groups(ranks: Sequence[RankStep]) -> dict[RecordKey, list[RankRecord]]:
+    groups: dict[RecordKey, list[RankRecord]] = {}
     for rank in ranks:
         view = rank.view
         seen: dict[tuple[RecordKey, int, int], int] = {}
-        last: dict[RecordKey, Source] = {}
+        last: dict[RecordKey, RankRecord] = {}
         columns = zip(view.record_call, view.phase, view.slot, strict=True)
         for row, (number, phase, slot) in enumerate(columns):
             call = rank.calls[number]
@@ -314,15 +314,15 @@ def _groups(ranks: Sequence[RankStep]) -> dict[RecordKey, list[Source]]:
             seen[own] = occurrence + 1
             parameter = call.microbatch < 0
             if parameter and (slot in LAST_ONLY or phase == "optimizer"):
-                last[key] = Source(rank, row, call, 0)
+                last[key] = RankRecord(rank, row, call, 0)
             elif occurrence == 0 or (parameter and slot == "local"):
-                groups.setdefault(key, []).append(Source(rank, row, call, occurrence))
+                groups.setdefault(key, []).append(RankRecord(rank, row, call, occurrence))
         for key, source in last.items():
             groups.setdefault(key, []).append(source)
     return groups
 
 
-def _seen_of_some(groups: Mapping[RecordKey, list[Source]]) -> int:
+def _seen_of_some(groups: Mapping[RecordKey, list[RankRecord]]) -> int:
     """Parameters whose gradient was seen as backward left it, where others' were not: a schedule that runs
     parts of backward by itself shows it of those whose backward came whole."""
     whole = sum(phase == "param_grad" and slot == "accumulated" for _, phase, slot in groups)
@@ -330,7 +330,7 @@ def _seen_of_some(groups: Mapping[RecordKey, list[Source]]) -> int:
     return whole if whole < received else 0
 
 
-def _order(key: RecordKey, sources: Sequence[Source]) -> tuple[int, ...]:
+def _order(key: RecordKey, sources: Sequence[RankRecord]) -> tuple[int, ...]:
     """Where a record stands in the step: forward stage by stage, backward the other way, updates last."""
     _, phase, slot = key
     lead = sources[0]
@@ -344,7 +344,7 @@ def _order(key: RecordKey, sources: Sequence[Source]) -> tuple[int, ...]:
     return 1, microbatch, int(backward), stage, lead.row
 
 
-def _named(source: Source, phase: str, slot: str) -> str:
+def _named(source: RankRecord, phase: str, slot: str) -> str:
     name = source.call.name or "(root)"
     return f"{name} {phase} {slot}" if phase != "forward" else f"{name} {slot}"
 

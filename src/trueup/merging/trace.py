@@ -154,7 +154,7 @@ class MergedTrace:
 
     def missing(self, rank: int) -> list[str]:
         """What is missing of any rank behind the whole."""
-        return [said for number in range(self.layout.size) for said in self._source.missing(number)]
+        return [sentence for number in range(self.layout.size) for sentence in self._source.missing(number)]
 
 
 def microbatches_of(source: TraceSource, layout: Layout, step: int) -> int:

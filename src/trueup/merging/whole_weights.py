@@ -124,11 +124,11 @@ def with_whole_weights(source: TraceSource, other: TraceSource) -> TraceSource:
     if step is None or ranks != list(range(len(ranks))):
         return source
     parts = _keys(_rank_step(source, step, 0))
-    theirs = _shapes(other)
-    whole = sum(shape == theirs.get(key.call.name) for key, shape in parts.values())
+    other_shapes = _shapes(other)
+    whole = sum(shape == other_shapes.get(key.call.name) for key, shape in parts.values())
     return (
         WholeWeights(source)
-        if 2 * whole > sum(key.call.name in theirs for key, _ in parts.values())
+        if 2 * whole > sum(key.call.name in other_shapes for key, _ in parts.values())
         else source
     )
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trueup.errors import ConfigError
-from trueup.mismatch.judging import Judgement, judge
+from trueup.mismatch.judging import MismatchJudgement, judge
 from trueup.mismatch.layers import LayerError, layer_errors
-from trueup.mismatch.measuring import Measures, measure, verl_metrics
-from trueup.mismatch.parts import Part, by_class, by_length, by_position, by_step
+from trueup.mismatch.measuring import TokenMeasures, measure, verl_metrics
+from trueup.mismatch.parts import TokenPart, by_class, by_length, by_position, by_step
 from trueup.mismatch.reading import TokenFile, files_of, read
 from trueup.mismatch.tokens import Tokens, joined
 
@@ -21,16 +21,16 @@ class Mismatch:
 
     paths: tuple[Path, ...]
     tokens: Tokens
-    measures: Measures
-    of_steps: Mapping[int, Measures]
+    measures: TokenMeasures
+    of_steps: Mapping[int, TokenMeasures]
     verl: Mapping[int, Mapping[str, float]]
     """step -> the metrics that verl logs of it"""
-    positions: tuple[Part, ...]
-    lengths: tuple[Part, ...]
-    classes: tuple[Part, ...]
-    steps: tuple[Part, ...]
+    positions: tuple[TokenPart, ...]
+    lengths: tuple[TokenPart, ...]
+    classes: tuple[TokenPart, ...]
+    steps: tuple[TokenPart, ...]
     layers: tuple[LayerError, ...]
-    judgement: Judgement
+    judgement: MismatchJudgement
 
 
 def analyse(
@@ -47,7 +47,7 @@ def analyse(
     Args:
         paths: token files, folders of some, or traces.
         exact: nothing but bit-identity agrees.
-        bounds: field of ``Measures`` -> the most that is accepted.
+        bounds: field of ``TokenMeasures`` -> the most that is accepted.
         tokenizer: folder of a tokenizer, for classes of tokens.
         first: first step, None from the beginning.
         last: last step.

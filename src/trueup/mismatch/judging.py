@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from trueup.mismatch.layers import LayerError, first_beyond
-from trueup.mismatch.measuring import Measures, correlation
+from trueup.mismatch.measuring import TokenMeasures, correlation
 from trueup.mismatch.needed import dtype_needed
 from trueup.mismatch.parts import by_position, by_step, rms
 from trueup.mismatch.thresholds import (
@@ -48,7 +48,7 @@ _MOST_SEQUENCES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
+class MismatchJudgement:
     """The verdict with its reasons, strongest first, and what else is seen."""
 
     outcome: Outcome
@@ -59,12 +59,12 @@ class Judgement:
 
 def judge(
     tokens: Tokens,
-    measures: Measures,
+    measures: TokenMeasures,
     layers: Sequence[LayerError],
     *,
     exact: bool = False,
     bounds: Mapping[str, float] | None = None,
-) -> Judgement:
+) -> MismatchJudgement:
     """The verdict.
 
     Args:
@@ -72,10 +72,10 @@ def judge(
         measures: of all of them.
         layers: outputs of layers on both sides, in order; may be none.
         exact: nothing but bit-identity agrees.
-        bounds: field of ``Measures`` -> the most (of ``AT_LEAST`` the least) that a person accepts.
+        bounds: field of ``TokenMeasures`` -> the most (of ``AT_LEAST`` the least) that a person accepts.
     """
     outcome, reasons = _verdict(tokens, measures, layers, exact=exact, bounds=bounds or {})
-    return Judgement(
+    return MismatchJudgement(
         outcome=outcome,
         reasons=tuple(reasons),
         remarks=tuple(_remarks(tokens, layers)),
@@ -85,7 +85,7 @@ def judge(
 
 def _verdict(
     tokens: Tokens,
-    measures: Measures,
+    measures: TokenMeasures,
     layers: Sequence[LayerError],
     *,
     exact: bool,
@@ -121,7 +121,7 @@ _GREEN = (M.ROUNDING, M.WITHIN_NOISE)
 _IN_DOUBT = (M.LAYER_IN_DOUBT, M.NOISE_IN_DOUBT)
 
 
-def _first_unequal(measures: Measures, unequal: Sequence[LayerError]) -> Reason:
+def _first_unequal(measures: TokenMeasures, unequal: Sequence[LayerError]) -> Reason:
     if unequal:
         first = unequal[0]
         different = first.num_tokens - first.num_equal
@@ -130,7 +130,7 @@ def _first_unequal(measures: Measures, unequal: Sequence[LayerError]) -> Reason:
     return reason(M.NOT_IDENTICAL, name="log-probs", different=different, total=measures.num_tokens)
 
 
-def _beyond(measures: Measures, bounds: Mapping[str, float]) -> Iterator[Reason]:
+def _beyond(measures: TokenMeasures, bounds: Mapping[str, float]) -> Iterator[Reason]:
     held = asdict(measures)
     for metric, bound in bounds.items():
         kept = held[metric] >= bound if metric in AT_LEAST else held[metric] <= bound
@@ -141,7 +141,7 @@ def _beyond(measures: Measures, bounds: Mapping[str, float]) -> Iterator[Reason]
 # -- what rounding cannot do ------------------------------------------
 
 
-def _faults(tokens: Tokens, measures: Measures) -> Iterator[Reason]:
+def _faults(tokens: Tokens, measures: TokenMeasures) -> Iterator[Reason]:
     if measures.num_not_finite:
         yield _not_finite(tokens, measures)
     kept = tokens.where(np.isfinite(tokens.log_ratio))
@@ -156,7 +156,7 @@ def _faults(tokens: Tokens, measures: Measures) -> Iterator[Reason]:
             yield found
 
 
-def _not_finite(tokens: Tokens, measures: Measures) -> Reason:
+def _not_finite(tokens: Tokens, measures: TokenMeasures) -> Reason:
     sides = {"rollout": tokens.rollout, "training": tokens.training}
     at_fault = [side for side, values in sides.items() if not np.isfinite(values).all()]
     first = int(np.flatnonzero(~np.isfinite(tokens.log_ratio))[0])
@@ -235,7 +235,7 @@ def _spread(tokens: Tokens) -> Reason | None:
 # -- what explains a difference ------------------------------------------
 
 
-def _explained(tokens: Tokens, measures: Measures, layers: Sequence[LayerError]) -> Reason | None:
+def _explained(tokens: Tokens, measures: TokenMeasures, layers: Sequence[LayerError]) -> Reason | None:
     """By layers where there are some, else by noise; None where there is neither."""
     if layers:
         return _by_layers(tokens, layers)

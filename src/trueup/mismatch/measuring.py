@@ -25,7 +25,7 @@ QUANTILES = (50, 90, 99, 99.9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Measures:
+class TokenMeasures:
     """Of some tokens; nan where there are too few. KL is that of rollout to training."""
 
     num_tokens: int
@@ -67,15 +67,15 @@ class Measures:
     """mean of exp(|r|): NeMo-RL's token_mult_prob_error"""
 
 
-def measure(tokens: Tokens) -> Measures:
+def measure(tokens: Tokens) -> TokenMeasures:
     """Everything that is measured of these tokens; log-probs that are not finite are counted and left out."""
     finite = np.isfinite(tokens.log_ratio)
     kept = tokens if finite.all() else tokens.where(finite)
     r, sums = kept.log_ratio, kept.by_sequence(kept.log_ratio)
     size = np.abs(r)
     ratio, whole = np.exp(_clamped(r)), np.exp(_clamped(sums))
-    ours, theirs = np.exp(kept.training), np.exp(kept.rollout)
-    return Measures(
+    training, rollout = np.exp(kept.training), np.exp(kept.rollout)
+    return TokenMeasures(
         num_tokens=len(tokens.rollout),
         num_sequences=len(tokens.starts),
         num_equal=int(tokens.equal.sum()),
@@ -84,9 +84,9 @@ def measure(tokens: Tokens) -> Measures:
         mean_abs_diff=_mean(size),
         rms_diff=float(np.sqrt(_mean(r * r))),
         quantiles=tuple(float(np.quantile(size, q / 100)) if len(size) else np.nan for q in QUANTILES),
-        max_prob_diff=_max(np.abs(ours - theirs)),
-        mean_prob_diff=_mean(np.abs(ours - theirs)),
-        pearson=correlation(ours, theirs),
+        max_prob_diff=_max(np.abs(training - rollout)),
+        mean_prob_diff=_mean(np.abs(training - rollout)),
+        pearson=correlation(training, rollout),
         k1=_mean(-r),
         k3=_mean(np.exp(r) - r - 1),
         chi2_token=_mean(ratio**2) - 1,

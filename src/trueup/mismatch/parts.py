@@ -20,7 +20,7 @@ _CLASSES = ("special", "number", "space", "punctuation", "other script", "word")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class TokenPart:
     """Some tokens."""
 
     name: str
@@ -35,22 +35,22 @@ class Part:
     k3: float
 
 
-def by_position(tokens: Tokens) -> list[Part]:
+def by_position(tokens: Tokens) -> list[TokenPart]:
     """Positions in the response: each alone, ranges of equal width where they are many."""
     return list(_ranges(tokens, tokens.position, 0))
 
 
-def by_length(tokens: Tokens) -> list[Part]:
+def by_length(tokens: Tokens) -> list[TokenPart]:
     """Tokens of sequences of a length: ranges."""
     return list(_ranges(tokens, np.repeat(tokens.lengths, tokens.lengths), 1))
 
 
-def by_step(tokens: Tokens) -> list[Part]:
+def by_step(tokens: Tokens) -> list[TokenPart]:
     """Every step."""
     return [_part(tokens, tokens.step == step, str(step), step) for step in tokens.steps]
 
 
-def by_class(tokens: Tokens, tokenizer: Path | None) -> list[Part]:
+def by_class(tokens: Tokens, tokenizer: Path | None) -> list[TokenPart]:
     """First and last of their sequence; by probability under the rollout; with a tokenizer by what they are.
 
     Raises:
@@ -74,7 +74,7 @@ def rms(values: Floats) -> float:
     return float(np.sqrt((known * known).mean())) if len(known) else np.nan
 
 
-def _ranges(tokens: Tokens, keys: Ints, least: int) -> Iterator[Part]:
+def _ranges(tokens: Tokens, keys: Ints, least: int) -> Iterator[TokenPart]:
     width = -(-(int(keys.max()) - least + 1) // _MOST_PARTS)
     at = (keys - least) // width
     for number in np.unique(at).tolist():
@@ -83,11 +83,11 @@ def _ranges(tokens: Tokens, keys: Ints, least: int) -> Iterator[Part]:
         yield _part(tokens, at == number, name, first)
 
 
-def _part(tokens: Tokens, keep: Bools, name: str, first: int) -> Part:
+def _part(tokens: Tokens, keep: Bools, name: str, first: int) -> TokenPart:
     r = tokens.log_ratio[keep]
     known = r[np.isfinite(r)]
     nothing = not len(known)
-    return Part(
+    return TokenPart(
         name=name,
         first=first,
         num_tokens=len(r),

@@ -11,12 +11,12 @@ from trueup.capture.launch.outcome import shown_path
 from trueup.capture.options import CaptureOptions, StepSet, Task
 from trueup.errors import ConfigError
 from trueup.monitoring.settings import MonitorSettings
-from trueup.types.option import Given, option_fields
+from trueup.types.option import GivenOptions, option_fields
 
 
 def with_monitor(
     options: CaptureOptions,
-    given: Given[MonitorSettings],
+    given: GivenOptions[MonitorSettings],
     *,
     file: Path | None,
     active: bool,

@@ -16,7 +16,7 @@ from trueup.monitoring.events import Events, alarm_from_subjects
 from trueup.monitoring.readings import reading_of
 from trueup.monitoring.replicas import ReplicaCheck
 from trueup.monitoring.rollouts import RolloutMonitor
-from trueup.monitoring.rules import Rule, rules_from_settings
+from trueup.monitoring.rules import MonitorRule, rules_from_settings
 from trueup.monitoring.settings import MonitorSettings
 from trueup.store import layout
 from trueup.store.series import SeriesWriter
@@ -58,7 +58,7 @@ class Monitor:
         self.settings = MonitorSettings.from_json(settings, "Monitor")
         self._on_alarm = on_alarm
         self._run: WatchedRun | None = None
-        self._rules: list[Rule] = []
+        self._rules: list[MonitorRule] = []
         self._before: deque[ScalarLine] = deque(maxlen=_BEFORE)
         self._captured: list[range] = []
         self._last_time: float | None = None

@@ -18,7 +18,7 @@ from trueup.monitoring.rollouts import mismatch_lines
 from trueup.store import layout
 from trueup.store.checked import document_from_file
 from trueup.store.reader import scalar_line
-from trueup.store.series import Series, SeriesReader
+from trueup.store.series import ColumnSeries, SeriesReader
 from trueup.types.plain import number_from_json
 from trueup.types.trace import ScalarLine
 
@@ -66,7 +66,7 @@ class MonitoredRun:
         values = (line.get(name) for line in self.lines)
         return np.asarray([_number(v) for v in values if not noted or v is not None], np.float64)
 
-    def series(self, kind: str, column: str, *, last: int | None = None) -> Series | None:
+    def series(self, kind: str, column: str, *, last: int | None = None) -> ColumnSeries | None:
         """One column of one kind; None where it was not measured."""
         return self.reader().series(kind, column, last=last)
 

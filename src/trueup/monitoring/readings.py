@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from trueup.adapters import measures
-from trueup.adapters.measures import Measured, Rows
-from trueup.store.series import Block
+from trueup.adapters.measures import Measured, MeasuredRows
+from trueup.store.series import StepBlock
 from trueup.types.arrays import Array, Floats
 from trueup.types.trace import ScalarLine
 
@@ -68,7 +68,7 @@ class Reading:
     """a loss scaler left the update out"""
     updates: bool
     """some learning rate is known and not 0"""
-    blocks: Mapping[str, Block]
+    blocks: Mapping[str, StepBlock]
     """kind -> its columns; empty where the step was not measured"""
 
     def column(self, kind: str, column: str) -> tuple[tuple[str, ...], Floats] | None:
@@ -110,7 +110,7 @@ def reading_of(line: ScalarLine, measured: Measured, *, whole: bool) -> Reading:
     )
 
 
-def _block(rows: Rows, columns: tuple[str, ...], scale: float) -> Block:
+def _block(rows: MeasuredRows, columns: tuple[str, ...], scale: float) -> StepBlock:
     made = {column: _COLUMNS[column](rows.rows) for column in columns}
     if NUM_NAN in made:
         for column in (L2_NORM, LARGEST):
@@ -121,10 +121,10 @@ def _block(rows: Rows, columns: tuple[str, ...], scale: float) -> Block:
         for column in (L2_NORM, LARGEST):
             if column in made:
                 made[column] = made[column] / scale
-    return Block(rows.names, made)
+    return StepBlock(rows.names, made)
 
 
-def _totals(blocks: dict[str, Block]) -> dict[str, float]:
+def _totals(blocks: dict[str, StepBlock]) -> dict[str, float]:
     """Norms over all weights, and the update's share of them weight by weight."""
     found: dict[str, float] = {}
     gradient, weight = blocks.get(measures.GRADIENT), blocks.get(measures.WEIGHT)
@@ -139,13 +139,13 @@ def _totals(blocks: dict[str, Block]) -> dict[str, float]:
         own = np.asarray([norms.get(name, math.nan) for name in update.names])
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = update.columns[L2_NORM] / own
-        blocks[measures.UPDATE] = Block(update.names, {RATIO: ratio, **update.columns})
+        blocks[measures.UPDATE] = StepBlock(update.names, {RATIO: ratio, **update.columns})
         total = found["weight_norm"]
         found["update_ratio"] = _norm(update) / total if total else math.nan
     return found
 
 
-def _norm(block: Block) -> float:
+def _norm(block: StepBlock) -> float:
     """Over all of a kind; infinite or NaN where some value is."""
     return float(np.sqrt(np.square(block.columns[L2_NORM]).sum()))
 

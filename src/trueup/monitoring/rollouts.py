@@ -18,7 +18,7 @@ import numpy as np
 
 from trueup.capture.observer import WatchedRun
 from trueup.mismatch.judging import judge
-from trueup.mismatch.measuring import Measures, measure
+from trueup.mismatch.measuring import TokenMeasures, measure
 from trueup.mismatch.reading import tokens_from_arrays
 from trueup.monitoring.alarms import Latch, Subject
 from trueup.monitoring.events import Events, alarm_from_subjects
@@ -36,7 +36,7 @@ SERIES = (
     *("k1", "k3", "chi2_token", "rms_diff", "max_abs_diff", "pearson", "mean_ratio"),
     *("ess_token", "ess_sequence", "share_high", "share_low", "num_tokens", "num_not_finite"),
 )
-"""fields of ``Measures`` that are kept"""
+"""fields of ``TokenMeasures`` that are kept"""
 _FAULTS = {
     M.NOT_FINITE: "log-probs that are not finite",
     M.SHIFTED: "log-probs of a neighbouring token",
@@ -57,13 +57,13 @@ class MismatchRule:
         self._drift = Latch(raise_after=settings.mismatch_steps, clear_after=clear)
         self._baseline = Baselines(settings.mismatch_baseline)
 
-    def judge(self, measures: Measures, faults: Mapping[str, Subject]) -> list[Subject]:
+    def judge(self, measures: TokenMeasures, faults: Mapping[str, Subject]) -> list[Subject]:
         """What is raised by this step."""
         present = {one.name: one for one in self._beyond(measures)}
         found = [faults[name] for name in self._faults.update(faults)]
         return found + [present[name] for name in self._drift.update(present)]
 
-    def _beyond(self, measures: Measures) -> list[Subject]:
+    def _beyond(self, measures: TokenMeasures) -> list[Subject]:
         settings, found = self._settings, []
         least, times = settings.mismatch_ess, settings.mismatch_multiple
         if least and measures.ess_token < least:

@@ -22,7 +22,7 @@ _TENSORS = (measures.ACTIVATION, measures.LOCAL_GRADIENT, measures.GRADIENT, mea
 """in the order a step makes them"""
 
 
-class Rule(Protocol):
+class MonitorRule(Protocol):
     """One rule over a run."""
 
     name: str
@@ -262,7 +262,7 @@ class NoLearning(_Latched):
         return [Subject(name="loss", value=mean, threshold=bound)] if mean > bound else []
 
 
-def rules_from_settings(settings: RuleSettings) -> list[Rule]:
+def rules_from_settings(settings: RuleSettings) -> list[MonitorRule]:
     """Every rule that needs nothing but the readings of its own process."""
     kinds = (NaN, Overflow, Spike, Vanishing, Exploding, Frozen, AllZero, NoLearning)
     return [kind(settings) for kind in kinds if kind.name not in settings.disabled]

@@ -11,8 +11,8 @@ import numpy as np
 from trueup.checklist.check import Checklist
 from trueup.checklist.document import headline
 from trueup.checklist.fields import fields
-from trueup.checklist.judging import Row as Demand
-from trueup.checklist.judging import Status
+from trueup.checklist.judging import DemandRow as Demand
+from trueup.checklist.judging import DemandStatus
 from trueup.checklist.versions import VersionVerdict
 from trueup.reporting.checklist_advice import advice_book, advice_section, verdict_facts
 from trueup.reporting.checklist_rows import (
@@ -43,7 +43,7 @@ from trueup.reporting.document import (
     Tone,
     fact,
     facts,
-    said,
+    reason_text,
 )
 from trueup.reporting.formatting import count, elide, plain
 from trueup.types.status import Outcome
@@ -83,7 +83,7 @@ def checklist_report(
     return Document(
         title=f"Check: {' vs '.join(side.name for side in sides)}",
         mark=Mark(mark.glyph, words.get(outcome, mark.words) if both else "Recommendations", mark.tone),
-        headline=said(headline(checklist)),
+        headline=reason_text(headline(checklist)),
         subject=tuple(side.name for side in sides),
         blocks=(
             _files(checklist),
@@ -135,7 +135,7 @@ def _files(checklist: Checklist) -> Facts:
 
 def _version(name: str, verdict: VersionVerdict) -> Fact:
     return fact(
-        f"versions of the {name}", _TOGETHER[verdict.together], note=said(verdict.sentence), on=On.PAGE
+        f"versions of the {name}", _TOGETHER[verdict.together], note=reason_text(verdict.sentence), on=On.PAGE
     )
 
 
@@ -146,7 +146,7 @@ def _counted(rows: Iterable[Demand]) -> str:
 
 def _sections(checklist: Checklist, *, everything: bool) -> Iterable[Section]:
     for key, section in fields().sections.items():
-        elsewhere = (Status.BY_HAND, Status.BROKEN)
+        elsewhere = (DemandStatus.BY_HAND, DemandStatus.BROKEN)
         rows = ordered(r for r in checklist.rows if r.section == key and r.status not in elsewhere)
         loud = [row for row in rows if matters(row, checklist)]
         quiet = [row for row in rows if row not in loud]
@@ -176,7 +176,7 @@ def _closing(checklist: Checklist, reports: Sequence[Path], *, everything: bool)
     rows = [fact(label, _counted(hidden), note="" if everything else "all of them with --all")]
     for verdict in checklist.versions.values():
         tone = Tone.BAD if verdict.together is False else Tone.PLAIN
-        rows.append(fact("versions", Span(said(verdict.sentence), tone=tone)))
+        rows.append(fact("versions", Span(reason_text(verdict.sentence), tone=tone)))
     notes = list(dict.fromkeys(note for _, _, notes in _sides(checklist) for note in notes))
     rows += [
         fact("note", *(Span(note, tone=Tone.WARN) for note in notes)),
@@ -187,7 +187,7 @@ def _closing(checklist: Checklist, reports: Sequence[Path], *, everything: bool)
             *(
                 line
                 for row in checklist.rows
-                if row.status is Status.BY_HAND
+                if row.status is DemandStatus.BY_HAND
                 for line in _by_hand(row)
                 if line != Span("", Look.COMMAND)
             ),
@@ -214,7 +214,7 @@ def _text(value: object) -> str:
 
 def _by_hand(row: Demand) -> tuple[str, Span]:
     """What a person does, and the command that helps."""
-    return said(row.reason) if row.reason is not None else "", Span(plain(row.advice), Look.COMMAND)
+    return reason_text(row.reason) if row.reason is not None else "", Span(plain(row.advice), Look.COMMAND)
 
 
 def _sources(checklist: Checklist) -> Facts:
@@ -222,15 +222,15 @@ def _sources(checklist: Checklist) -> Facts:
     rows = []
     for name, files, notes in _sides(checklist):
         rows += [fact(name, *(f"{path} ({what})" for path, what in files)), fact(f"{name}, note", *notes)]
-    rows += [fact(f"versions, {name}", said(v.sentence)) for name, v in checklist.versions.items()]
+    rows += [fact(f"versions, {name}", reason_text(v.sentence)) for name, v in checklist.versions.items()]
     rows.append(fact("unread key", *checklist.unread()))
     return facts(rows)
 
 
 def _open(checklist: Checklist) -> Section:
-    by_hand = [_by_hand(row) for row in checklist.rows if row.status is Status.BY_HAND]
+    by_hand = [_by_hand(row) for row in checklist.rows if row.status is DemandStatus.BY_HAND]
     tasks: list[Line] = [(what, "  " if command.text else "", command) for what, command in by_hand]
-    checked = [r.key for r in checklist.rows if r.status is Status.NOT_CONFIGURABLE and r.advice]
+    checked = [r.key for r in checklist.rows if r.status is DemandStatus.NOT_CONFIGURABLE and r.advice]
     if checked:
         sentence = (
             f"Not configurable on one side, to be seen in the dtypes of a comparison: {', '.join(checked)}"

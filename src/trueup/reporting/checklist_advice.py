@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trueup.checklist.check import Checklist
-from trueup.checklist.dialect import Origin
+from trueup.checklist.dialect import ValueOrigin
 from trueup.checklist.document import advice_headline, training_headline
-from trueup.checklist.judging import Cell as Setting
+from trueup.checklist.judging import DemandSide as Setting
 from trueup.checklist.recommendations import Unmet
 from trueup.reporting.checklist_rows import place, shown
 from trueup.reporting.document import (
@@ -25,7 +25,7 @@ from trueup.reporting.document import (
     Tone,
     fact,
     facts,
-    said,
+    reason_text,
 )
 from trueup.reporting.formatting import plain
 from trueup.types.codes import ChecklistCode as Code
@@ -56,11 +56,11 @@ def verdict_facts(checklist: Checklist) -> Facts:
     """Both parts of the verdict, one line each."""
     rows = []
     if checklist.reference is not None:
-        training = Span(said(training_headline(checklist)), tone=_TONES[checklist.training])
+        training = Span(reason_text(training_headline(checklist)), tone=_TONES[checklist.training])
         rows.append(fact("same training", training))
     if suspects := [row.key for row in checklist.suspects]:
-        rows.append(fact("suspect", Span(said(reason(Code.SUSPECTS, keys=suspects)), tone=Tone.WARN)))
-    advice = Span(said(advice_headline(checklist)), tone=_TONES[checklist.advised])
+        rows.append(fact("suspect", Span(reason_text(reason(Code.SUSPECTS, keys=suspects)), tone=Tone.WARN)))
+    advice = Span(reason_text(advice_headline(checklist)), tone=_TONES[checklist.advised])
     rows.append(fact("guide", advice))
     return facts(rows, on=On.SCREEN | On.PAGE)
 
@@ -72,7 +72,7 @@ def advice_section(checklist: Checklist) -> Section:
         title="Recommendations of the accuracy guide",
         key="recommendations",
         nav="Guide",
-        note=said(advice_headline(checklist)) if not found else "",
+        note=reason_text(advice_headline(checklist)) if not found else "",
         blocks=(_table(found, checklist),) if found else (),
         on=On.SCREEN | On.PAGE,
     )
@@ -99,14 +99,14 @@ def _table(found: Sequence[Unmet], checklist: Checklist) -> Table:
 
 def _row(one: Unmet, *, both: bool) -> Row:
     how: list[Line] = [Span(f"→ {line}", Look.COMMAND) for line in set_lines(one, both=both)]
-    because = said(one.reason) if one.reason is not None else ""
+    because = reason_text(one.reason) if one.reason is not None else ""
     why = f"{plain(one.why)} {plain(one.advice)}" if one.how and one.advice else plain(one.why)
     return Row(
         cells=(
             Cell(value=one.key, under=(plain(one.about),), on=On.PAGE),
             _cell(one.target, broken="target" in one.sides),
             _cell(one.reference, broken="reference" in one.sides),
-            Cell(value=Span(said(one.wanted), Look.STRONG)),
+            Cell(value=Span(reason_text(one.wanted), Look.STRONG)),
             Cell(value=why, under=(*((because,) if because else ()), *how, Span(_source(one), Look.QUIET))),
             Cell(value=because or why, under=(*((why,) if because and why else ()), *how)),
         ),
@@ -128,7 +128,7 @@ def set_lines(one: Unmet, *, both: bool) -> list[str]:
 def _cell(setting: Setting | None, *, broken: bool) -> Cell:
     if setting is None:
         return Cell(value="")
-    default = Span(" default", Look.QUIET) if setting.origin is Origin.DEFAULT else ""
+    default = Span(" default", Look.QUIET) if setting.origin is ValueOrigin.DEFAULT else ""
     value = Span(shown(setting.value), tone=Tone.WARN if broken else Tone.PLAIN)
     under = (place(setting),) if setting.origin is not None and place(setting) else ()
     return Cell(value=(value, default), under=under, on=On.PAGE)
@@ -148,12 +148,12 @@ def advice_book(checklist: Checklist) -> Table:
                 SEVERITY[one.severity],
                 "" if one.target is None else shown(one.target.value, longest=2000),
                 "" if one.reference is None else shown(one.reference.value, longest=2000),
-                said(one.wanted),
+                reason_text(one.wanted),
                 plain(one.why),
                 plain(one.advice),
                 dict(one.how).get("target", ""),
                 dict(one.how).get("reference", ""),
-                "" if one.reason is None else said(one.reason),
+                "" if one.reason is None else reason_text(one.reason),
                 _source(one),
             ),
             mark=_MARKS[one.severity],

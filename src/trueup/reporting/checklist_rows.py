@@ -6,29 +6,35 @@ import math
 from collections.abc import Iterable, Sequence
 
 from trueup.checklist.check import Checklist
-from trueup.checklist.dialect import Origin
+from trueup.checklist.dialect import ValueOrigin
 from trueup.checklist.fields import fields
-from trueup.checklist.judging import Cell as Setting
-from trueup.checklist.judging import Row as Demand
-from trueup.checklist.judging import Status
-from trueup.reporting.document import Cell, Column, Line, Look, Mark, On, Row, Span, Table, Tone, said
+from trueup.checklist.judging import DemandRow as Demand
+from trueup.checklist.judging import DemandSide as Setting
+from trueup.checklist.judging import DemandStatus
+from trueup.reporting.document import Cell, Column, Line, Look, Mark, On, Row, Span, Table, Tone, reason_text
 from trueup.reporting.formatting import plain
 
 MARKS = {
-    Status.DIFFERENT: Mark("≠", "different", Tone.BAD),
-    Status.BROKEN: Mark("!", "recommendation not met", Tone.BAD),
-    Status.NOT_COMPARABLE: Mark("?", "not comparable", Tone.WARN),
-    Status.SUSPECT: Mark("?", "suspect", Tone.WARN),
-    Status.NOT_SET: Mark("∅", "not set on one side", Tone.WARN),
-    Status.NOT_CONFIGURABLE: Mark("–", "not configurable", Tone.QUIET),
-    Status.DEFAULT: Mark("≈", "equal by a framework's default", Tone.QUIET),
-    Status.ALIGNED: Mark("=", "equal", Tone.QUIET),
-    Status.BY_HAND: Mark("☞", "to check by hand", Tone.QUIET),
+    DemandStatus.DIFFERENT: Mark("≠", "different", Tone.BAD),
+    DemandStatus.BROKEN: Mark("!", "recommendation not met", Tone.BAD),
+    DemandStatus.NOT_COMPARABLE: Mark("?", "not comparable", Tone.WARN),
+    DemandStatus.SUSPECT: Mark("?", "suspect", Tone.WARN),
+    DemandStatus.NOT_SET: Mark("∅", "not set on one side", Tone.WARN),
+    DemandStatus.NOT_CONFIGURABLE: Mark("–", "not configurable", Tone.QUIET),
+    DemandStatus.DEFAULT: Mark("≈", "equal by a framework's default", Tone.QUIET),
+    DemandStatus.ALIGNED: Mark("=", "equal", Tone.QUIET),
+    DemandStatus.BY_HAND: Mark("☞", "to check by hand", Tone.QUIET),
 }
 """of each status, worst first"""
 SEVERITY = {"error": "different training", "warning": "may change the numbers", "note": "for information"}
 _TONES = {"error": Tone.BAD, "warning": Tone.WARN, "note": Tone.QUIET}
-_LOUD = (Status.DIFFERENT, Status.BROKEN, Status.NOT_COMPARABLE, Status.SUSPECT, Status.NOT_SET)
+_LOUD = (
+    DemandStatus.DIFFERENT,
+    DemandStatus.BROKEN,
+    DemandStatus.NOT_COMPARABLE,
+    DemandStatus.SUSPECT,
+    DemandStatus.NOT_SET,
+)
 _BOOK = (
     ("section", 22), ("setting", 26), ("description", 34), ("severity", 20), ("target", 18),
     ("reference", 18), ("target: set in", 42), ("reference: set in", 42), ("reason", 46),
@@ -39,7 +45,12 @@ _BOOK = (
 
 def matters(row: Demand, checklist: Checklist) -> bool:
     """Whether a row belongs on the first screen: it differs, breaks a rule, or leaves the verdict open."""
-    if row.status in (Status.DIFFERENT, Status.BROKEN, Status.NOT_COMPARABLE, Status.SUSPECT):
+    if row.status in (
+        DemandStatus.DIFFERENT,
+        DemandStatus.BROKEN,
+        DemandStatus.NOT_COMPARABLE,
+        DemandStatus.SUSPECT,
+    ):
         return row.severity != "note"
     return row in checklist.undecided
 
@@ -69,16 +80,16 @@ def _row(row: Demand, telling: bool) -> Row:
     mark = MARKS[row.status]
     tone = _TONES[row.severity] if row.status in _LOUD else Tone.QUIET
     words = f"{mark.words}: {SEVERITY[row.severity]}" if telling else mark.words
-    told: list[Line] = [Span(f"→ {plain(row.advice)}", tone=Tone.FOLLOWS)] if row.advice else []
-    told_above = row.reason is None or row.status in (Status.DEFAULT, Status.DIFFERENT)
-    reason = "" if row.reason is None or told_above else said(row.reason)
+    advice: list[Line] = [Span(f"→ {plain(row.advice)}", tone=Tone.FOLLOWS)] if row.advice else []
+    shown_above = row.reason is None or row.status in (DemandStatus.DEFAULT, DemandStatus.DIFFERENT)
+    reason = "" if row.reason is None or shown_above else reason_text(row.reason)
     why = (Span(f"{reason} ", Look.STRONG), plain(row.why)) if reason else plain(row.why)
     return Row(
         cells=(
             Cell(value=row.key, under=(plain(row.about),), on=On.PAGE),
             _cell(row, row.target, telling),
             _cell(row, row.reference, telling),
-            Cell(value=why, under=(*told, Span(sources(row), Look.QUIET))),
+            Cell(value=why, under=(*advice, Span(sources(row), Look.QUIET))),
             _note(row),
         ),
         mark=Mark(mark.glyph, words, tone),
@@ -87,12 +98,12 @@ def _row(row: Demand, telling: bool) -> Row:
 
 
 def _cell(row: Demand, setting: Setting | None, telling: bool) -> Cell:
-    rule = row.status is Status.BROKEN and row.target.origin is None
+    rule = row.status is DemandStatus.BROKEN and row.target.origin is None
     if setting is None or rule:
         return Cell(value=shown(setting.value) if setting is not None and setting.value is not None else "")
-    default = Span(" default", Look.QUIET) if setting.origin is Origin.DEFAULT else ""
+    default = Span(" default", Look.QUIET) if setting.origin is ValueOrigin.DEFAULT else ""
     under = [place(setting)] if place(setting) else []
-    if telling and setting.origin is not Origin.SET and setting.set_with:
+    if telling and setting.origin is not ValueOrigin.SET and setting.set_with:
         under.append(f"set with {plain(setting.set_with)}")
     return Cell(value=(shown(setting.value), default), under=tuple(under), on=On.PAGE)
 
@@ -100,13 +111,13 @@ def _cell(row: Demand, setting: Setting | None, telling: bool) -> Cell:
 def _note(row: Demand) -> Cell:
     """Why or where, then what to do, as much as there is."""
     parts: list[Line] = []
-    if row.status is Status.DIFFERENT:
+    if row.status is DemandStatus.DIFFERENT:
         places = [cell.places[0] for cell in (row.target, row.reference) if cell and cell.places]
         files = [file_and_line(where) for where in places if where != "command line"]
         parts.append(Span(" | ".join(files), Look.QUIET) if files else "")
-    elif row.status is not Status.DEFAULT:
-        quiet = Look.PLAIN if row.status is Status.BROKEN else Look.QUIET
-        parts.append(Span(said(row.reason), quiet) if row.reason is not None else "")
+    elif row.status is not DemandStatus.DEFAULT:
+        quiet = Look.PLAIN if row.status is DemandStatus.BROKEN else Look.QUIET
+        parts.append(Span(reason_text(row.reason), quiet) if row.reason is not None else "")
     parts.append(Span(f"→ {plain(row.advice)}", Look.COMMAND) if row.advice else "")
     kept = [part for part in parts if part]
     return Cell(value=kept[0] if kept else "", under=tuple(kept[1:]))
@@ -127,7 +138,7 @@ def book_table(checklist: Checklist) -> Table:
                 "" if row.reference is None else shown(row.reference.value, longest=2000),
                 place(row.target),
                 place(row.reference),
-                "" if row.reason is None else said(row.reason),
+                "" if row.reason is None else reason_text(row.reason),
                 plain(row.why),
                 plain(row.advice),
                 row.target.set_with,
@@ -194,13 +205,13 @@ def place(setting: Setting | None) -> str:
     """Where a value is set: key and line, or what else gives it."""
     if setting is None or setting.value is None:
         return ""
-    if setting.origin is Origin.DEFAULT:
+    if setting.origin is ValueOrigin.DEFAULT:
         return f"default of {setting.says}"
     if not setting.places:
         return setting.says
     more = len(setting.places) - 1
     words = f"{setting.keys[0]} ({file_and_line(setting.places[0])})"
-    computed = " (computed)" if setting.origin is Origin.DERIVED else ""
+    computed = " (computed)" if setting.origin is ValueOrigin.DERIVED else ""
     return words + (f" and {more} more" if more else "") + computed
 
 

@@ -373,7 +373,7 @@ class Document:
     """its inputs"""
 
 
-def said(reason: Reason) -> str:
+def reason_text(reason: Reason) -> str:
     """A reason in words, safe to print; text of a version 1 document as it is."""
     return plain(text(reason))
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from trueup.mismatch.analysis import Mismatch
 from trueup.mismatch.layers import LayerError
-from trueup.mismatch.measuring import QUANTILES, VERL_BOUND, Measures
-from trueup.mismatch.parts import Part
+from trueup.mismatch.measuring import QUANTILES, VERL_BOUND, TokenMeasures
+from trueup.mismatch.parts import TokenPart
 from trueup.mismatch.thresholds import DOUBT
 from trueup.reporting.document import (
     Block,
@@ -32,7 +32,7 @@ from trueup.reporting.document import (
     Tone,
     fact,
     facts,
-    said,
+    reason_text,
 )
 from trueup.reporting.formatting import count, number, plain
 from trueup.types.reason import Json
@@ -77,17 +77,17 @@ def mismatch_report(mismatch: Mismatch, *, written: Sequence[Path] = ()) -> Docu
 
 def _why(mismatch: Mismatch) -> Facts:
     judgement = mismatch.judgement
-    what_to_do = [*filter(None, map(advice, judgement.reasons)), *map(said, judgement.advice)]
+    what_to_do = [*filter(None, map(advice, judgement.reasons)), *map(reason_text, judgement.advice)]
     return facts(
         [
-            fact("evidence", *map(said, judgement.reasons)),
-            fact("also", *map(said, judgement.remarks)),
+            fact("evidence", *map(reason_text, judgement.reasons)),
+            fact("also", *map(reason_text, judgement.remarks)),
             fact("next step", *map(plain, what_to_do)),
         ]
     )
 
 
-def _measures(m: Measures) -> Facts:
+def _measures(m: TokenMeasures) -> Facts:
     quantiles = ", ".join(
         f"{q:g} %: {number(value)}" for q, value in zip(QUANTILES, m.quantiles, strict=True)
     )
@@ -193,7 +193,7 @@ def _whole(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
 
 
-def _plot(key: str, parts: Sequence[Part]) -> Plot:
+def _plot(key: str, parts: Sequence[TokenPart]) -> Plot:
     x = np.array([one.first for one in parts], np.int64)
     lines = tuple(
         Series(name=name, role=role, x=x, y=np.nan_to_num(np.array(values, np.float64)))
@@ -240,7 +240,7 @@ def mismatch_json(mismatch: Mismatch) -> dict[str, Json]:
         "headline": headline(judgement.reasons[0]),
         "headline_reason": judgement.reasons[0].to_json(),
         **{
-            key: [{"text": said(one), **one.to_json()} for one in reasons]
+            key: [{"text": reason_text(one), **one.to_json()} for one in reasons]
             for key, reasons in (
                 ("evidence", judgement.reasons),
                 ("remarks", judgement.remarks),

@@ -41,7 +41,7 @@ from trueup.reporting.document import (
 from trueup.reporting.formatting import count, number
 from trueup.reporting.render import show
 from trueup.reporting.render.terminal import screen
-from trueup.store.series import Series
+from trueup.store.series import ColumnSeries
 from trueup.types.arrays import Floats
 
 _TREND = 128
@@ -205,7 +205,11 @@ def _routers(run: MonitoredRun, view: View) -> Table | None:
 
 
 def _table(
-    title: str, shown: Series | None, trend: Series | None, columns: Mapping[str, Last], view: View
+    title: str,
+    shown: ColumnSeries | None,
+    trend: ColumnSeries | None,
+    columns: Mapping[str, Last],
+    view: View,
 ) -> Table | None:
     """Largest of the first column first, only columns that were measured; None without a name to show."""
     names = [] if shown is None else [name for name in shown.names if view.names in name]
@@ -240,7 +244,7 @@ def _cell(word: str, value: float | None) -> Cell:
     return Cell(value=value, tone=Tone.PLAIN if np.isfinite(value) else Tone.BAD)
 
 
-def _last(series: Series | None, *, seldom: bool = False) -> Last:
+def _last(series: ColumnSeries | None, *, seldom: bool = False) -> Last:
     """The last row; of what is not measured at every row, the last that has a number."""
     if series is None or not len(series.steps):
         return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from trueup.diagnosing.rl.steps import Check
+from trueup.diagnosing.rl.steps import QuantityCheck
 from trueup.diagnosing.rl.walk import RL_STAGES, RLComparison
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.reporting.diagnosis.words import STAGES
@@ -20,7 +20,7 @@ from trueup.reporting.document import (
     Tone,
     fact,
     facts,
-    said,
+    reason_text,
 )
 from trueup.reporting.formatting import count, plain
 from trueup.types.reason import Json
@@ -49,8 +49,8 @@ def rl_report(comparison: RLComparison) -> Document:
         blocks=(
             facts(
                 [
-                    fact("evidence", *(said(r) for one in failed[:1] for r in one.evidence)),
-                    fact("next step", *filter(None, (advice(one.said) for one in asked))),
+                    fact("evidence", *(reason_text(r) for one in failed[:1] for r in one.evidence)),
+                    fact("next step", *filter(None, (advice(one.conclusion) for one in asked))),
                 ]
             ),
             _step(comparison),
@@ -86,12 +86,12 @@ def _table(rows: Iterator[Row]) -> Table:
     return Table(columns=columns, rows=tuple(rows))
 
 
-def _rows(checks: Sequence[Check]) -> Iterator[Row]:
+def _rows(checks: Sequence[QuantityCheck]) -> Iterator[Row]:
     order = {stage: at for at, stage in enumerate(RL_STAGES)}
     for one in sorted(checks, key=lambda one: (one.step, order[one.stage])):
         mark = _MARKS[one.status]
         what = QUANTITIES.get(one.quantity, one.quantity).removeprefix("the ")
-        cells = (str(one.step), STAGES[one.stage], what, one.role, mark.words, plain(text(one.said)))
+        cells = (str(one.step), STAGES[one.stage], what, one.role, mark.words, plain(text(one.conclusion)))
         yield Row(cells=cells, mark=mark, loud=one.status is StageStatus.FAILED)
 
 
@@ -107,7 +107,7 @@ def rl_json(comparison: RLComparison) -> dict[str, Json]:
     }
 
 
-def _check(check: Check) -> Json:
+def _check(check: QuantityCheck) -> Json:
     return {
         "step": check.step,
         "stage": check.stage.value,
@@ -115,7 +115,7 @@ def _check(check: Check) -> Json:
         "role": check.role,
         "status": check.status.value,
         "confirmed": check.confirmed,
-        "said": text(check.said),
-        "reason": check.said.to_json(),
+        "said": text(check.conclusion),
+        "reason": check.conclusion.to_json(),
         "evidence": [one.to_json() for one in check.evidence],
     }

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from trueup.accepting.item import Item, Part, State
+from trueup.accepting.item import Item, ProcedurePart, State
 from trueup.accepting.procedure import Procedure
 from trueup.accepting.signoff import FILE, SignOff
 from trueup.curves.comparison import CurveComparison
@@ -33,7 +33,7 @@ from trueup.reporting.document import (
     Tone,
     fact,
     facts,
-    said,
+    reason_text,
 )
 from trueup.reporting.formatting import as_sentence, count, plain
 from trueup.reporting.render import write
@@ -70,7 +70,7 @@ _SIGNERS = ("developer", "reviewer", "model owner")
 def signoff_report(
     signoff: SignOff,
     *,
-    details: Mapping[Part, str] | None = None,
+    details: Mapping[ProcedurePart, str] | None = None,
     picture: Path | None = None,
     reports: Sequence[Path] = (),
     missing: Sequence[str] = (),
@@ -84,34 +84,38 @@ def signoff_report(
         missing: why others were not.
     """
     mark, links = _OUTCOMES[signoff.outcome], details or {}
-    parts = [_part(part, signoff.of(part), links.get(part, ""), picture) for part in Part if signoff.of(part)]
+    parts = [
+        _part(part, signoff.of(part), links.get(part, ""), picture)
+        for part in ProcedurePart
+        if signoff.of(part)
+    ]
     return Document(
         title=f"Accuracy sign-off: {mark.words}",
         mark=mark,
-        headline=said(signoff.headline),
+        headline=reason_text(signoff.headline),
         subject=("Accuracy sign-off of a migrated training run",),
         blocks=(
             _tally(signoff),
-            facts([fact(said(role), path) for role, path in signoff.inputs], on=On.FILES),
+            facts([fact(reason_text(role), path) for role, path in signoff.inputs], on=On.FILES),
             *parts,
             _closing(signoff, reports, missing),
-            Paragraph(line=Span(said(ADVISORY), Look.QUIET), on=On.SCREEN),
+            Paragraph(line=Span(reason_text(ADVISORY), Look.QUIET), on=On.SCREEN),
             _open(signoff),
             Section(
                 title="Conditions of the standard",
-                lead=said(ADVISORY),
+                lead=reason_text(ADVISORY),
                 blocks=(conditions_table(signoff.conditions),),
                 on=On.FILES,
             ),
             _waivers(signoff),
             Section(
                 title="To check by hand",
-                blocks=(Tasks(lines=tuple(map(said, signoff.by_hand))),),
+                blocks=(Tasks(lines=tuple(map(reason_text, signoff.by_hand))),),
                 on=On.FILES,
             ),
             Section(
                 title="Notes",
-                blocks=tuple(Paragraph(line=said(note)) for note in signoff.notes),
+                blocks=tuple(Paragraph(line=reason_text(note)) for note in signoff.notes),
                 on=On.FILES,
             ),
             signatures(_SIGNERS),
@@ -128,9 +132,9 @@ def _tally(signoff: SignOff) -> Facts:
     return facts(tiles, Form.TILES, On.PAGE)
 
 
-def _part(part: Part, items: Sequence[Item], link: str, picture: Path | None) -> Section:
+def _part(part: ProcedurePart, items: Sequence[Item], link: str, picture: Path | None) -> Section:
     blocks: list[Block] = [Table(columns=_COLUMNS, rows=tuple(map(_row, items)), head=On.FILES)]
-    if part is Part.LONG_RUN and picture is not None:
+    if part is ProcedurePart.LONG_RUN and picture is not None:
         alt = (
             "Loss of target and reference, their difference and what is allowed, gradient norm, learning rate"
         )
@@ -143,19 +147,24 @@ def _row(item: Item) -> Row:
     loud = item.state in (State.FAILED, State.WARNING, State.WAIVED)
     tone = Tone.QUIET if item.state is State.NOT_SHOWN else Tone.PLAIN
     open_ = not item.binding and item.state in (State.NOT_SHOWN, State.WARNING)
-    evidence = tuple(map(said, item.evidence))
+    evidence = tuple(map(reason_text, item.evidence))
     below: tuple[str | Span, ...] = (
-        (f"expected {said(item.threshold)}", *evidence[:_NUM_EVIDENCE]) if loud else ()
+        (f"expected {reason_text(item.threshold)}", *evidence[:_NUM_EVIDENCE]) if loud else ()
     )
-    how = (Span(f"→ {said(item.how)}", tone=Tone.FOLLOWS),) if item.how is not None else ()
+    how = (Span(f"→ {reason_text(item.how)}", tone=Tone.FOLLOWS),) if item.how is not None else ()
     if item.binding and item.state is State.WARNING:
         below = (*below, *how)
     lines: tuple[str | Span, ...] = (*evidence, *how)
     return Row(
         cells=(
-            Cell(value=said(item.title), under=("does not decide",) if open_ else (), on=On.FILES, tone=tone),
-            Cell(value=said(item.measured), under=below, on=On.SCREEN, tone=tone),
-            Cell(value=said(item.threshold), under=(said(item.origin),)),
+            Cell(
+                value=reason_text(item.title),
+                under=("does not decide",) if open_ else (),
+                on=On.FILES,
+                tone=tone,
+            ),
+            Cell(value=reason_text(item.measured), under=below, on=On.SCREEN, tone=tone),
+            Cell(value=reason_text(item.threshold), under=(reason_text(item.origin),)),
             Cell(value=lines[0] if lines else "", under=lines[1:]),
         ),
         mark=_MARKS[item.state],
@@ -185,7 +194,7 @@ def _closing(signoff: SignOff, reports: Sequence[Path], missing: Sequence[str]) 
             _ways(signoff),
             fact("reports", ", ".join(map(str, reports))),
             fact("left out", *missing),
-            fact("note", *(Span(said(note), tone=Tone.WARN) for note in signoff.notes)),
+            fact("note", *(Span(reason_text(note), tone=Tone.WARN) for note in signoff.notes)),
         ],
         on=On.SCREEN,
     )
@@ -206,7 +215,7 @@ def _ways(signoff: SignOff) -> Fact:
         some = f" for {len(keys)} of them" if len(keys) < len(every) else ""
         assume = f"; or --assume {','.join(keys)}{some}" if keys else ""
         num = f"  ({count(len(every), 'item')})" if len(every) > 1 else ""
-        lines.append((said(how), Span(num, Look.QUIET), assume))
+        lines.append((reason_text(how), Span(num, Look.QUIET), assume))
     return fact("to show", *lines)
 
 
@@ -217,7 +226,9 @@ def _open(signoff: SignOff) -> Section:
         Column(title="decides", width=10),
         Column(title="how to show it", width=60),
     )
-    rows = [Row(cells=(said(item.title), "yes" if item.binding else "no", _how(item))) for item in open_]
+    rows = [
+        Row(cells=(reason_text(item.title), "yes" if item.binding else "no", _how(item))) for item in open_
+    ]
     nothing = Paragraph(line="Every item was measured.")
     return Section(
         title="Not shown",
@@ -232,7 +243,7 @@ def _open(signoff: SignOff) -> Section:
 
 
 def _how(item: Item) -> str:
-    return "" if item.how is None else as_sentence(said(item.how))
+    return "" if item.how is None else as_sentence(reason_text(item.how))
 
 
 def write_reports(procedure: Procedure, folder: Path) -> tuple[dict[str, Path], list[str]]:
@@ -242,21 +253,21 @@ def write_reports(procedure: Procedure, folder: Path) -> tuple[dict[str, Path], 
         The files of the sign-off, and what could not be written, with the reason.
     """
     details, missing = _details(procedure, folder)
-    picture = folder / CURVES / "curves.png" if Part.LONG_RUN in details else None
+    picture = folder / CURVES / "curves.png" if ProcedurePart.LONG_RUN in details else None
     report = signoff_report(procedure.signoff, details=details, picture=picture)
     written = {name: write(report, folder / f"signoff.{name}") for name in ("html", "md")}
     return {**written, "json": folder / FILE}, missing
 
 
-def _details(procedure: Procedure, folder: Path) -> tuple[dict[Part, str], list[str]]:
+def _details(procedure: Procedure, folder: Path) -> tuple[dict[ProcedurePart, str], list[str]]:
     """part -> its own report, relative to the folder."""
-    found: dict[Part, str] = {}
+    found: dict[ProcedurePart, str] = {}
     missing: list[str] = []
-    jobs: dict[Part, Callable[[], Path | None]] = {
-        Part.CHECKLIST: lambda: _checklist(procedure, folder / "checklist"),
-        Part.FIRST_STEPS: lambda: _diagnosis(procedure, folder / "diagnosis"),
-        Part.LONG_RUN: lambda: _curves(procedure.curves, folder / CURVES),
-        Part.NO_UPDATE: lambda: _curves(procedure.no_update, folder / NO_UPDATE),
+    jobs: dict[ProcedurePart, Callable[[], Path | None]] = {
+        ProcedurePart.CHECKLIST: lambda: _checklist(procedure, folder / "checklist"),
+        ProcedurePart.FIRST_STEPS: lambda: _diagnosis(procedure, folder / "diagnosis"),
+        ProcedurePart.LONG_RUN: lambda: _curves(procedure.curves, folder / CURVES),
+        ProcedurePart.NO_UPDATE: lambda: _curves(procedure.no_update, folder / NO_UPDATE),
     }
     for part, job in jobs.items():
         try:

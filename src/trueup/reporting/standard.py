@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from trueup.curves.conditions import Condition
 from trueup.curves.standard import Met
-from trueup.reporting.document import Column, Mark, On, Row, Section, Table, Tone, said
+from trueup.reporting.document import Column, Mark, On, Row, Section, Table, Tone, reason_text
 
 MARKS = {
     Met.MET: Mark("✓", "met", Tone.GOOD),
@@ -28,8 +28,8 @@ def conditions_table(conditions: Iterable[Condition]) -> Table:
 
 def condition_cells(condition: Condition) -> tuple[str, str, str]:
     """Name, default, and what holds here."""
-    changed = "" if condition.state == "kept" else f": {said(condition.actual)}"
-    return said(condition.name), said(condition.default), condition.state + changed
+    changed = "" if condition.state == "kept" else f": {reason_text(condition.actual)}"
+    return reason_text(condition.name), reason_text(condition.default), condition.state + changed
 
 
 def signatures(roles: Sequence[str]) -> Section:

@@ -16,14 +16,16 @@ from trueup.store.reader import StepTables
 from trueup.types.arrays import Ints
 
 
-class Numbers(NamedTuple):
+class MicrobatchNumbers(NamedTuple):
     """The microbatch of each call and of each record of one side."""
 
     calls: Ints
     records: Ints
 
 
-def by_backward(target: StepTables, reference: StepTables) -> tuple[Numbers, Numbers] | None:
+def by_backward(
+    target: StepTables, reference: StepTables
+) -> tuple[MicrobatchNumbers, MicrobatchNumbers] | None:
     """Microbatches of both sides by their backwards; None where no side runs a forward ahead, or where the
     two have other numbers of backwards."""
     both = target, reference
@@ -35,7 +37,7 @@ def by_backward(target: StepTables, reference: StepTables) -> tuple[Numbers, Num
     return _numbers(target, passes[0]), _numbers(reference, passes[1])
 
 
-def _numbers(tables: StepTables, passes: tuple[BackwardPass, ...]) -> Numbers:
+def _numbers(tables: StepTables, passes: tuple[BackwardPass, ...]) -> MicrobatchNumbers:
     """Microbatches in the order of their forwards. What belongs to no backward goes with the forward before
     it. Of a weight's records only the gradients that a backward leaves belong to one; sums are numbered as
     they were made."""
@@ -58,7 +60,7 @@ def _numbers(tables: StepTables, passes: tuple[BackwardPass, ...]) -> Numbers:
         for number, one in enumerate(numbered):
             part = slice(one.begin, one.end)
             records[part][chosen[part]] = number
-    return Numbers(calls, records)
+    return MicrobatchNumbers(calls, records)
 
 
 def _calls(one: BackwardPass) -> tuple[int, ...]:

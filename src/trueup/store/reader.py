@@ -247,11 +247,11 @@ class Trace:
             return []
         if not path.exists():
             return [f"{_below(path)} is not there: {_SCALARS_LOST}"]
-        said = [f"{garbage} of its lines cannot be read"] if garbage else []
+        parts = [f"{garbage} of its lines cannot be read"] if garbage else []
         if lost:
             some = ", ".join(map(str, lost[:_MOST_NAMED])) + (" and others" if lost[_MOST_NAMED:] else "")
-            said.append(f"it has no line of step {some}")
-        return [f"{_below(path)}: {', '.join(said)}: {_SCALARS_LOST}"]
+            parts.append(f"it has no line of step {some}")
+        return [f"{_below(path)}: {', '.join(parts)}: {_SCALARS_LOST}"]
 
     def _scalar_lines(self, rank: int) -> tuple[list[ScalarLine], int]:
         """The lines that can be read, and how many cannot; a last line without its end is not counted."""

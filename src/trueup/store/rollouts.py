@@ -34,7 +34,7 @@ _JSON = ("settings", "numbers", "dtypes")
 Setting = str | float | int | bool | None
 
 
-class _Told(TypedDict, total=False):
+class _Content(TypedDict, total=False):
     """What a file holds as JSON."""
 
     settings: Mapping[str, Setting]
@@ -165,14 +165,14 @@ def _read(path: Path) -> RLRecord:
             texts = {name: json.loads(str(archive[name])) for name in _JSON if name in archive.files}
     except (*NPZ_ERRORS, AttributeError) as error:  # an array by itself is no archive
         raise TraceError(f"{path}: expected a record of an RL step (numpy archive): {error}") from error
-    told = checked(texts, _Told, str(path), remedy="Record the step again")
+    content = checked(texts, _Content, str(path), remedy="Record the step again")
     role, _, rest = path.stem.partition("-")
     number = rest.partition("-")[0]
     return RLRecord(
         arrays=arrays,
-        settings=told.get("settings", {}),
-        numbers=told.get("numbers", {}),
-        dtypes=told.get("dtypes", {}),
+        settings=content.get("settings", {}),
+        numbers=content.get("numbers", {}),
+        dtypes=content.get("dtypes", {}),
         role=role if number else "trainer",
         number=int(number) if number.isdigit() else 0,
     )

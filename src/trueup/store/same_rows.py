@@ -18,7 +18,7 @@ MASK, POSITION = "mask", "position"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class RowSpan:
     """Where one row stands on one side: its place in the batch, and its tokens from ``start`` to ``stop``.
 
     Of packed sequences each is a row, and several have one place.
@@ -57,7 +57,7 @@ def width_of(given: Given) -> int:
     return next((int(values.shape[1]) for values in given.values() if values.ndim > 1), 1)
 
 
-def spans_of(given: Given, *, without_padding: bool) -> list[Span]:
+def spans_of(given: Given, *, without_padding: bool) -> list[RowSpan]:
     """Where each row stands, with or without what its mask hides at either end; each sequence of packed
     rows."""
     num, width = num_rows(given) or 0, width_of(given)
@@ -69,11 +69,11 @@ def spans_of(given: Given, *, without_padding: bool) -> list[Span]:
     for row in range(num):
         seen = np.flatnonzero(mask[row % len(mask)]) if mask is not None else np.array([], np.int64)
         start, stop = (int(seen[0]), int(seen[-1]) + 1) if len(seen) else (0, width)
-        spans.append(Span(row=row, start=start, stop=stop))
+        spans.append(RowSpan(row=row, start=start, stop=stop))
     return spans
 
 
-def row_keys(given: Given, spans: Sequence[Span]) -> list[bytes]:
+def row_keys(given: Given, spans: Sequence[RowSpan]) -> list[bytes]:
     """What each row is given between the ends of its span.
 
     What a model takes by itself where it is given nothing is left out: a mask that hides nothing, positions
@@ -108,8 +108,8 @@ def as_stream(given: Given) -> dict[str, Array] | None:
     others = {slot: values for slot, values in given.items() if slot not in flat}
     if positions is None or len(of_tokens) < 2 or any(len(values) != 1 for values in others.values()):
         return None
-    told = {slot for slot, v in bounds.items() if np.array_equal(_positions_between(v), positions)}
-    rows = {slot: values[None] for slot, values in {**of_tokens, **flat}.items() if slot not in told}
+    implied = {slot for slot, v in bounds.items() if np.array_equal(_positions_between(v), positions)}
+    rows = {slot: values[None] for slot, values in {**of_tokens, **flat}.items() if slot not in implied}
     return rows | others
 
 
@@ -151,7 +151,7 @@ def _positions(given: Given) -> Array | None:
     return next(counting, None)
 
 
-def _sequences(given: Given) -> list[Span] | None:
+def _sequences(given: Given) -> list[RowSpan] | None:
     """Where positions begin anew at 0 and count on: sequences packed into rows. None where no row holds two,
     or something else says what of it counts (a mask that hides a token)."""
     positions = _positions(given)
@@ -168,7 +168,7 @@ def _sequences(given: Given) -> list[Span] | None:
         counted = np.concatenate([np.arange(b - a) for a, b in zip(starts.tolist(), ends, strict=True)])
         if not np.array_equal(held, counted):
             return None
-        spans += [Span(row=row, start=a, stop=b) for a, b in zip(starts.tolist(), ends, strict=True)]
+        spans += [RowSpan(row=row, start=a, stop=b) for a, b in zip(starts.tolist(), ends, strict=True)]
     return spans if len(spans) > num else None
 
 
@@ -192,7 +192,7 @@ def _mask_by_place(given: Given) -> Array | None:
     return None
 
 
-def _cut(values: Array, span: Span, width: int) -> Array:
+def _cut(values: Array, span: RowSpan, width: int) -> Array:
     held: Array = values[span.row % len(values)]
     return held[span.start : span.stop] if values.ndim > 1 and values.shape[1] == width else held
 

@@ -24,7 +24,7 @@ Floats32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class StepBlock:
     """Numbers of one kind in one step: for each column one a name."""
 
     names: tuple[str, ...]
@@ -32,7 +32,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class ColumnSeries:
     """One column of one kind over the steps."""
 
     steps: NDArray[np.int64]
@@ -54,7 +54,7 @@ class _Kind:
         self.places: tuple[tuple[str, ...], NDArray[np.int64]] = ((), np.zeros(0, np.int64))
         """the names last written, and their numbers"""
 
-    def takes(self, block: Block) -> bool:
+    def takes(self, block: StepBlock) -> bool:
         """Whether every name and column is known; learns those that are not."""
         if self.places[0] == block.names and all(column in self.columns for column in block.columns):
             return True
@@ -77,7 +77,7 @@ class SeriesWriter:
         self._file: BinaryIO | None = None
         self._size = 0
 
-    def append(self, step: int, blocks: Mapping[str, Block]) -> None:
+    def append(self, step: int, blocks: Mapping[str, StepBlock]) -> None:
         """Write one row.
 
         Raises:
@@ -139,7 +139,7 @@ class SeriesReader:
                 found.setdefault(kind, {}).update(dict.fromkeys(columns))
         return {kind: tuple(columns) for kind, columns in found.items()}
 
-    def series(self, kind: str, column: str, *, last: int | None = None) -> Series | None:
+    def series(self, kind: str, column: str, *, last: int | None = None) -> ColumnSeries | None:
         """One column over all steps, or over the ``last`` rows; None where it was never measured.
 
         Steps trained again after a restart are there once, as they were the last time.
@@ -159,7 +159,7 @@ class SeriesReader:
         _, where = np.unique(steps[::-1], return_index=True)
         order = len(steps) - 1 - where
         order = order if last is None else order[-last:]
-        return Series(steps[order], names, values[order])
+        return ColumnSeries(steps[order], names, values[order])
 
     def rows(self) -> Iterator[tuple[int, dict[tuple[str, str], tuple[tuple[str, ...], Floats32]]]]:
         """Every row in the order written: the step, and (kind, column) -> names and values."""
@@ -195,14 +195,14 @@ class _Segment:
             return np.zeros(0, self._dtype)
         return np.memmap(self._rows, self._dtype, mode="r", shape=(num,))
 
-    def series(self, kind: str, column: str, last: int | None) -> Series | None:
+    def series(self, kind: str, column: str, last: int | None) -> ColumnSeries | None:
         if kind not in self.kinds or column not in self.kinds[kind][0]:
             return None
         columns, names, offset = self.kinds[kind]
         rows = self._read()
         rows = rows if last is None else rows[-last:]
         begin = offset + columns.index(column) * len(names)
-        return Series(
+        return ColumnSeries(
             np.asarray(rows["step"]), names, np.asarray(rows["values"][:, begin : begin + len(names)])
         )
 

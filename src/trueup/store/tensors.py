@@ -22,7 +22,7 @@ from trueup.errors import TraceError
 from trueup.store.files import refuse_irregular
 from trueup.store.layout import chunk_name
 from trueup.types.arrays import Bytes
-from trueup.types.pieces import Piece, Pieces, await_disk
+from trueup.types.pieces import PendingBytes, Pieces, await_disk
 
 _HEADER_ROOM_BYTES = 1 << 18
 HEADER_BYTES = 8 + _HEADER_ROOM_BYTES
@@ -167,7 +167,7 @@ class _Drain:
     def __init__(self, progress: Progress | None) -> None:
         self._progress = progress
         self._written_bytes = 0
-        self._told = time.monotonic()
+        self._reported_at = time.monotonic()
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._room = threading.Condition()
         self._waiting_bytes = 0
@@ -195,7 +195,7 @@ class _Drain:
         self._write_later(kept.nbytes, lambda: kept, lambda: None)
         return waited
 
-    def write_piece(self, piece: Piece) -> None:
+    def write_piece(self, piece: PendingBytes) -> None:
         """Append to the file what arrives."""
         self._write_later(piece.nbytes, piece.arrived, piece.release)
 
@@ -267,8 +267,8 @@ class _Drain:
                 work()
             except Exception as error:
                 self._error = self._error or error
-            if self._progress is not None and time.monotonic() > self._told + PROGRESS_SECONDS:
-                self._told = time.monotonic()
+            if self._progress is not None and time.monotonic() > self._reported_at + PROGRESS_SECONDS:
+                self._reported_at = time.monotonic()
                 self._progress(self._written_bytes, self._waiting_bytes)
         if self._file is not None:  # given up
             self._file.close()

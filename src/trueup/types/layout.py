@@ -32,7 +32,7 @@ BATCH = "batch"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LayoutRow:
     """Placements of the tensors that fit; of several rows that fit, the first that names an axis holds."""
 
     name: str
@@ -52,8 +52,8 @@ class Layout:
 
     mesh: Mapping[str, int]
     """axis -> processes; ranks are numbered row-major over it, the last axis fastest"""
-    parameters: tuple[Row, ...] = ()
-    tensors: tuple[Row, ...] = ()
+    parameters: tuple[LayoutRow, ...] = ()
+    tensors: tuple[LayoutRow, ...] = ()
     batch: tuple[str, ...] = ()
     """axes along which processes read other samples: microbatch m of the d-th of D is number m D + d"""
     stages: tuple[tuple[int, ...], ...] = ((0,),)
@@ -63,7 +63,7 @@ class Layout:
     """axes over which ``.grad`` is reduced already when backward returns"""
     source: str = "declared"
     """where it is known from"""
-    _tables: dict[str, Table] = field(default_factory=dict, repr=False, compare=False)
+    _tables: dict[str, LayoutTable] = field(default_factory=dict, repr=False, compare=False)
     _known: dict[tuple[str, str, str, str, bool], Placed] = field(
         default_factory=dict, repr=False, compare=False
     )
@@ -140,15 +140,15 @@ class Layout:
             self._known[key] = self._tables[kind].fitting(name, phase, slot, dual=dual)
         return self._known[key]
 
-    def _table(self, kind: str) -> Table:
+    def _table(self, kind: str) -> LayoutTable:
         """The rows of one kind, and the one that holds where none of them does."""
         if kind == "parameter":
-            return Table((*self.parameters, Row("*", dict.fromkeys(self.mesh, Replicate()))))
+            return LayoutTable((*self.parameters, LayoutRow("*", dict.fromkeys(self.mesh, Replicate()))))
         if kind == "tensor":
-            return Table((*self.tensors, Row("*", {BATCH: Shard(0)})))
+            return LayoutTable((*self.tensors, LayoutRow("*", {BATCH: Shard(0)})))
         others = [axis for axis in self.mesh if axis not in self.batch]
         given = (row for row in self.tensors if row.name != "*")
-        return Table((*given, Row("*", {BATCH: Shard(0), **dict.fromkeys(others, Unknown())})))
+        return LayoutTable((*given, LayoutRow("*", {BATCH: Shard(0), **dict.fromkeys(others, Unknown())})))
 
     def to_plain(self) -> dict[str, object]:
         """As a manifest holds it."""
@@ -171,12 +171,12 @@ class Placed:
     split: tuple[int, ...] | None
 
 
-class Table:
+class LayoutTable:
     """Rows, those of one name found without a look at the others: an inferred layout has thousands."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        self._patterns: list[tuple[int, Row]] = []
-        self._named: dict[str, list[tuple[int, Row]]] = {}
+    def __init__(self, rows: Sequence[LayoutRow]) -> None:
+        self._patterns: list[tuple[int, LayoutRow]] = []
+        self._named: dict[str, list[tuple[int, LayoutRow]]] = {}
         for number, row in enumerate(rows):
             wild = any(sign in row.name for sign in "*?[")
             (self._patterns if wild else self._named.setdefault(row.name, [])).append((number, row))
@@ -242,15 +242,15 @@ def _check(layout: Layout) -> None:
         )
 
 
-def _row(plain: Mapping[str, Any]) -> Row:
+def _row(plain: Mapping[str, Any]) -> LayoutRow:
     given = dict(plain)
     name, slot, phase = given.pop("name"), given.pop("slot", "*"), given.pop("phase", None)
     split = given.pop("split", None)
     placements = {axis: placement_from(text) for axis, text in given.items()}
-    return Row(str(name), placements, str(slot), phase, None if split is None else tuple(split))
+    return LayoutRow(str(name), placements, str(slot), phase, None if split is None else tuple(split))
 
 
-def _plain(row: Row) -> dict[str, object]:
+def _plain(row: LayoutRow) -> dict[str, object]:
     more: dict[str, object] = {} if row.slot == "*" else {"slot": row.slot}
     if row.phase is not None:
         more["phase"] = row.phase
@@ -276,4 +276,4 @@ def bare_name(name: str, roots: Sequence[Root]) -> str:
     return name
 
 
-__all__ = ["BATCH", "At", "Layout", "Placed", "Row", "bare_name", "layout_from_plain"]
+__all__ = ["BATCH", "At", "Layout", "LayoutRow", "Placed", "bare_name", "layout_from_plain"]

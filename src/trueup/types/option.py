@@ -189,7 +189,7 @@ class OptionField:
 
 
 @dataclass(frozen=True, slots=True)
-class Given(Generic[_Options]):
+class GivenOptions(Generic[_Options]):
     """The options of a dataclass that a person gave, by the name of the field."""
 
     values: Mapping[str, object]

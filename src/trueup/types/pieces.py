@@ -22,7 +22,7 @@ def await_disk(room: threading.Condition) -> None:
         raise TimeoutError(errno.ETIMEDOUT, reason)
 
 
-class Piece(Protocol):
+class PendingBytes(Protocol):
     """Bytes on their way to the host."""
 
     @property
@@ -45,4 +45,4 @@ class Pieces(Protocol):
     def waited_seconds(self) -> float:
         """How long the program has waited for room, for this tensor and those before it."""
 
-    def __iter__(self) -> Iterator[Piece]: ...
+    def __iter__(self) -> Iterator[PendingBytes]: ...

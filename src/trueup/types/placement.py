@@ -57,9 +57,9 @@ class Shard:
     """equal blocks that the dim consists of, each cut into parts of its own"""
 
     def __str__(self) -> str:
-        said = [str(self.dim), *(name for name in ("zigzag", "mean", "divided") if getattr(self, name))]
-        said += [] if self.total is None else [f"total={self.total}"]
-        return f"shard({','.join(said + ([] if self.blocks == 1 else [f'blocks={self.blocks}']))})"
+        parts = [str(self.dim), *(name for name in ("zigzag", "mean", "divided") if getattr(self, name))]
+        parts += [] if self.total is None else [f"total={self.total}"]
+        return f"shard({','.join(parts + ([] if self.blocks == 1 else [f'blocks={self.blocks}']))})"
 
     def segments(self, total: int, parts: int, index: int) -> Segments:
         """Where part ``index`` lies in a dim of length ``total``.

@@ -19,7 +19,7 @@ GENERATED = "tests/test_thresholds.py::test_a_near_miss_on_either_side"
 """the test that puts a case just below and one just above, made from the entry"""
 
 
-class Origin(str, Enum):
+class ThresholdOrigin(str, Enum):
     """Where a threshold comes from."""
 
     DERIVED = "derived"
@@ -39,7 +39,7 @@ class Threshold:
     value: float
     unit: str
     """"standard errors", "of the difference", "elements" ..."""
-    origin: Origin
+    origin: ThresholdOrigin
     account: str
     """the derivation, or what was measured and with which margin"""
     test: str
@@ -54,17 +54,17 @@ def derived(name: str, value: Value, unit: str, account: str, *, test: str = GEN
         >>> HALF_STEP, thresholds()["doctest.half_step"].origin.value
         (0.5, 'derived')
     """
-    return _entered(name, value, unit, Origin.DERIVED, account, test)
+    return _entered(name, value, unit, ThresholdOrigin.DERIVED, account, test)
 
 
 def measured(name: str, value: Value, unit: str, account: str, *, test: str = GENERATED) -> Value:
     """Enter a threshold that lies between what was seen on either side; its value."""
-    return _entered(name, value, unit, Origin.MEASURED, account, test)
+    return _entered(name, value, unit, ThresholdOrigin.MEASURED, account, test)
 
 
 def chosen(name: str, value: Value, unit: str, account: str, *, test: str = GENERATED) -> Value:
     """Enter a threshold that is a convention; its value."""
-    return _entered(name, value, unit, Origin.CHOSEN, account, test)
+    return _entered(name, value, unit, ThresholdOrigin.CHOSEN, account, test)
 
 
 def thresholds() -> Mapping[str, Threshold]:
@@ -76,7 +76,7 @@ _ENTRIES: dict[str, Threshold] = {}
 """State of the process: filled once, by the imports of the rooms' tables."""
 
 
-def _entered(name: str, value: Value, unit: str, origin: Origin, account: str, test: str) -> Value:
+def _entered(name: str, value: Value, unit: str, origin: ThresholdOrigin, account: str, test: str) -> Value:
     entry = Threshold(name=name, value=value, unit=unit, origin=origin, account=account, test=test)
     if _ENTRIES.setdefault(name, entry) != entry:
         raise ValueError(f"two thresholds are named {name}: {_ENTRIES[name].value}, {value}")

@@ -89,7 +89,7 @@ class BufferFacts(TypedDict):
     """order-sensitive digest; None where reading it would have held up the device"""
 
 
-class Piece(TypedDict):
+class ShardPiece(TypedDict):
     """Where a parameter of one rank lies in the one of the unsharded model."""
 
     name: str
@@ -104,7 +104,7 @@ OptimizerFacts = TypedDict(
     {
         "class": Required[str],
         "groups": "Required[Sequence[Mapping[str, object]]]",
-        "pieces": "Mapping[str, Piece]",
+        "pieces": "Mapping[str, ShardPiece]",
     },
     total=False,
 )
@@ -134,7 +134,7 @@ class KeptGradient(TypedDict):
     reason: object
 
 
-class GivenGradients(TypedDict):
+class ReplacedGradients(TypedDict):
     """What a run with the reference's gradients put in place of its own."""
 
     replaced: Sequence[str]
@@ -216,7 +216,7 @@ class RankFacts(TypedDict, total=False):
     outside_scope: str
     """why scope or list left nothing of any step"""
     replay: Replayed
-    given_gradients: GivenGradients
+    given_gradients: ReplacedGradients
     compiled: Mapping[str, object]
     """``regions``, ``graph_breaks`` and ``recompiles`` of torch.compile, where they were asked for"""
 
@@ -318,8 +318,8 @@ class SummaryRow(TypedDict, total=False):
 _REDUCTIONS = ("none", "mean", "sum")
 
 
-def reduction_word(told: object) -> str | int | None:
+def reduction_word(recorded: object) -> str | int | None:
     """How a loss function sums, for the number that stands for it in a graph, as older traces keep it."""
-    if isinstance(told, int) and 0 <= told < len(_REDUCTIONS):
-        return _REDUCTIONS[told]
-    return told if isinstance(told, (str, int)) else None
+    if isinstance(recorded, int) and 0 <= recorded < len(_REDUCTIONS):
+        return _REDUCTIONS[recorded]
+    return recorded if isinstance(recorded, (str, int)) else None

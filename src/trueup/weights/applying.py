@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from trueup.errors import ConfigError
-from trueup.weights.plan import ConversionPlan, Entry, Values, made
+from trueup.weights.plan import ConversionPlan, PlannedWeight, Values, made
 from trueup.weights.shapes import Shape, made_shape
 from trueup.weights.weight_set import Table, WeightInfo, WeightSet, known, rows_of_vocabulary
 
@@ -25,7 +25,7 @@ class PlannedWeights:
         self.remarks: tuple[str, ...] = source.remarks
         self.vocabulary = rows_of_vocabulary(source)
         self._source = source
-        self._entries: dict[str, Entry] = {entry.target: entry for entry in plan.entries}
+        self._entries: dict[str, PlannedWeight] = {entry.target: entry for entry in plan.entries}
         if len(self._entries) < len(plan.entries):
             names = [entry.target for entry in plan.entries]
             twice = next(name for name in names if names.count(name) > 1)
@@ -36,7 +36,7 @@ class PlannedWeights:
         """One weight, made anew on every call."""
         return made(self._entries[known(self, name)], self._source.read)
 
-    def _info(self, entry: Entry) -> WeightInfo:
+    def _info(self, entry: PlannedWeight) -> WeightInfo:
         for piece in entry.pieces:
             if piece.source not in self._source.table:
                 raise ConfigError(_missing(entry, piece.source, self._source))
@@ -47,7 +47,7 @@ class PlannedWeights:
         return WeightInfo(name=entry.target, dtype=dtypes[0], shape=shape)
 
 
-def _missing(entry: Entry, name: str, source: WeightSet) -> str:
+def _missing(entry: PlannedWeight, name: str, source: WeightSet) -> str:
     near = get_close_matches(name, list(source.table), n=1, cutoff=0.6)
     hint = f"; did you mean {near[0]}?" if near else ""
     return f"{entry.target} is to be made of {name}, which {source.path} does not have{hint}"

@@ -28,7 +28,7 @@ from trueup.store.protobuf import (
     signed,
     unsigned_values,
 )
-from trueup.weights.mapped import Bytes, Located, MappedWeights, Span, mapped_file
+from trueup.weights.mapped import ByteRange, Bytes, Located, MappedWeights, mapped_file
 from trueup.weights.weight_set import WeightInfo, WeightSet, raw_bytes
 
 _TAIL = b"crc_num"
@@ -178,7 +178,7 @@ def _located(path: Path, group: list[_Value]) -> Located:
             f"{path}: {info.name} is {info.dtype} {list(info.shape)}, but {nbytes} bytes are there; "
             "a shard of a larger tensor, or damage"
         )
-    spans = tuple(Span(path=path, begin=value.begin, end=value.end) for value in group)
+    spans = tuple(ByteRange(path=path, begin=value.begin, end=value.end) for value in group)
     return Located(info=info, spans=spans)
 
 

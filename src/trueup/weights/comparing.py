@@ -113,28 +113,28 @@ def _some(weights: WeightSet) -> str:
 def _pairs(
     names: Sequence[str], target: WeightSet, reference: WeightSet, rtol: float, atol: float
 ) -> Iterator[WeightPair]:
-    said = {rows_of_vocabulary(side) for side in (target, reference)} - {None}
-    vocabulary = said.pop() if len(said) == 1 else None
+    vocabularies = {rows_of_vocabulary(side) for side in (target, reference)} - {None}
+    vocabulary = vocabularies.pop() if len(vocabularies) == 1 else None
     for name in names:
-        mine, theirs = target.table[name], reference.table[name]
-        padding = _padding(mine, theirs, vocabulary)
-        status, metrics, reason = PairStatus.UNDECIDED, None, "" if padding else _not_comparable(mine, theirs)
+        own, other = target.table[name], reference.table[name]
+        padding = _padding(own, other, vocabulary)
+        status, metrics, reason = PairStatus.UNDECIDED, None, "" if padding else _not_comparable(own, other)
         if not reason:
             actual, expected = target.read(name), reference.read(name)
-            if padding and mine == theirs and same_bits(actual, expected):
+            if padding and own == other and same_bits(actual, expected):
                 padding = 0  # nothing needs to be left out
             elif padding:
-                rows = max(mine.shape[0], theirs.shape[0]) - padding
+                rows = max(own.shape[0], other.shape[0]) - padding
                 actual, expected = actual[:rows], expected[:rows]
-            if mine.dtype == theirs.dtype and same_bits(actual, expected):
+            if own.dtype == other.dtype and same_bits(actual, expected):
                 status = PairStatus.EQUAL
             else:
-                status, metrics = _judged(actual, expected, mine.dtype, theirs.dtype, rtol, atol)
+                status, metrics = _judged(actual, expected, own.dtype, other.dtype, rtol, atol)
         yield WeightPair(
             name=name,
             status=status,
-            target=mine,
-            reference=theirs,
+            target=own,
+            reference=other,
             metrics=metrics,
             reason=reason,
             padding=padding,

@@ -9,7 +9,7 @@ from importlib import resources
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from trueup.weights.plan import ConversionPlan, Entry, Piece
+from trueup.weights.plan import ConversionPlan, PlannedWeight, SourcePiece
 from trueup.weights.weight_set import Table
 
 FRAMEWORKS = ("mindspore", "torch")
@@ -64,14 +64,19 @@ def plan_to_framework(source: Table, framework: str) -> ConversionPlan:
     rename = _to_torch(source) if framework == "torch" else _to_mindspore(source)
     dropped = () if framework == "torch" else conventions().torch_only
     kept = [name for name in source if name.rpartition(".")[2] not in dropped]
-    entries = (Entry(target=rename.get(name, name), pieces=(Piece(source=name),), how="map") for name in kept)
+    entries = (
+        PlannedWeight(target=rename.get(name, name), pieces=(SourcePiece(source=name),), how="map")
+        for name in kept
+    )
     return ConversionPlan(
         entries=tuple(entries), only_source=tuple(name for name in source if name not in kept)
     )
 
 
 def _to_torch(source: Table) -> dict[str, str]:
-    names = {ours: reference for kind in conventions().layers for reference, ours in kind.names.items()}
+    names = {
+        own_name: reference for kind in conventions().layers for reference, own_name in kind.names.items()
+    }
     split = ((name, *name.rpartition(".")) for name in source)
     return {name: f"{path}{dot}{names[last]}" for name, path, dot, last in split if last in names}
 

@@ -14,7 +14,7 @@ from trueup.weights.inverse import inverse
 from trueup.weights.layouts import Heads
 from trueup.weights.mapping import plan_from_maps
 from trueup.weights.model_config import heads_beside
-from trueup.weights.plan import ConversionPlan, Entry, Piece, Reshape
+from trueup.weights.plan import ConversionPlan, PlannedWeight, Reshape, SourcePiece
 from trueup.weights.plan_file import read_plan, write_plan
 from trueup.weights.weight_set import Table, WeightInfo, WeightSet
 
@@ -123,15 +123,15 @@ def _two_layouts(plan: ConversionPlan, file: Path) -> str:
     for one, other in zip(plan.entries, plan.other.entries, strict=True):
         if one != other:
             name = one.target if one.join else one.pieces[0].source
-            layouts = f"{name} {_said(one)} in {file}, {_said(other)} in {beside}"
+            layouts = f"{name} {_layout_words(one)} in {file}, {_layout_words(other)} in {beside}"
             open_ones.setdefault(re.sub(r"\d+", "", name), layouts)
-    told = "; ".join(open_ones.values())
+    both = "; ".join(open_ones.values())
     return (
-        f" Names leave open how rows of fused weights lie: {told}. The program that trains with them decides."
+        f" Names leave open how rows of fused weights lie: {both}. The program that trains with them decides."
     )
 
 
-def _said(entry: Entry) -> str:
+def _layout_words(entry: PlannedWeight) -> str:
     """In words, how a fused weight lies, by the steps that fuse it or take a part out of it."""
     first = next(iter(entry.pieces[0].steps), None)
     if not isinstance(first, Reshape):
@@ -193,7 +193,7 @@ def _plan(source: WeightSet, asked: Conversion, infer: Infer | None) -> Conversi
 
 def kept(source: WeightSet) -> ConversionPlan:
     """The plan that leaves every weight as it is."""
-    entries = tuple(Entry(target=name, pieces=(Piece(source=name),)) for name in source.table)
+    entries = tuple(PlannedWeight(target=name, pieces=(SourcePiece(source=name),)) for name in source.table)
     return ConversionPlan(entries=entries)
 
 
@@ -235,7 +235,7 @@ def is_vocabulary(name: str) -> bool:
     return bool(_EMBEDDING.search(name) or _OUTPUT.search(name))
 
 
-def _padded(entry: Entry, info: WeightInfo, vocabulary: int, rows: int) -> Entry:
+def _padded(entry: PlannedWeight, info: WeightInfo, vocabulary: int, rows: int) -> PlannedWeight:
     if not rows or not is_vocabulary(info.name) or not info.shape or info.shape[0] != vocabulary:
         return entry
     return replace(entry, padding=entry.padding + rows)

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trueup.errors import ConfigError
-from trueup.weights.plan import ConversionPlan, Entry, MovingStep, Permute, Piece, Reshape, Slice
+from trueup.weights.plan import (
+    ConversionPlan,
+    MovingStep,
+    Permute,
+    PlannedWeight,
+    Reshape,
+    Slice,
+    SourcePiece,
+)
 from trueup.weights.shapes import Shape, joined_shape, made_shape, moved_shape
 
 
@@ -50,7 +58,7 @@ def inverse(plan: ConversionPlan, shapes: Mapping[str, Shape]) -> ConversionPlan
     return ConversionPlan(entries=entries, only_target=plan.only_source, only_source=plan.only_target)
 
 
-def _parts(entry: Entry, shapes: Mapping[str, Shape]) -> list[_Part]:
+def _parts(entry: PlannedWeight, shapes: Mapping[str, Shape]) -> list[_Part]:
     """For each piece of ``entry``, how its part comes back out of the target."""
     for piece in entry.pieces:
         if piece.source not in shapes:
@@ -77,13 +85,13 @@ def _parts(entry: Entry, shapes: Mapping[str, Shape]) -> list[_Part]:
     return parts
 
 
-def _unpadded(entry: Entry, joined: Shape) -> tuple[MovingStep, ...]:
+def _unpadded(entry: PlannedWeight, joined: Shape) -> tuple[MovingStep, ...]:
     if not entry.padding:
         return ()
     return (Slice(dim=0, start=0, stop=moved_shape(joined, entry.steps)[0]),)
 
 
-def _taken_out(entry: Entry, shape: Shape, at: int, num: int) -> tuple[tuple[MovingStep, ...], int]:
+def _taken_out(entry: PlannedWeight, shape: Shape, at: int, num: int) -> tuple[tuple[MovingStep, ...], int]:
     """Steps that take one piece out of the joined whole, and where the next begins."""
     length = 1 if entry.join == "stack" else shape[entry.dim] if entry.join else 0
     cut = () if num == 1 else (Slice(dim=entry.dim, start=at, stop=at + length),)
@@ -91,7 +99,7 @@ def _taken_out(entry: Entry, shape: Shape, at: int, num: int) -> tuple[tuple[Mov
 
 
 def _split_at_slice(
-    entry: Entry, piece: Piece, shape: Shape
+    entry: PlannedWeight, piece: SourcePiece, shape: Shape
 ) -> tuple[tuple[MovingStep, ...], Slice | None, tuple[MovingStep, ...]]:
     """Steps before the one slice of a piece, that slice, and the steps behind it."""
     at = [number for number, step in enumerate(piece.steps) if isinstance(step, Slice)]
@@ -116,21 +124,21 @@ def _undone(target: str, shape: Shape, steps: Sequence[MovingStep]) -> tuple[Mov
     return tuple(reversed(back))
 
 
-def _whole(name: str, parts: list[_Part], shape: Shape) -> Entry:
+def _whole(name: str, parts: list[_Part], shape: Shape) -> PlannedWeight:
     """The entry that makes source ``name`` of all its parts."""
     whole = next((part for part in parts if part.cut is None), None)
     if whole is not None:
         steps = (*whole.back, *_undone(name, shape, whole.before))
-        pieces: tuple[Piece, ...] = (Piece(source=whole.target, steps=_tidy(steps)),)
-        return Entry(target=name, pieces=pieces, how=whole.how, confidence=whole.confidence)
+        pieces: tuple[SourcePiece, ...] = (SourcePiece(source=whole.target, steps=_tidy(steps)),)
+        return PlannedWeight(target=name, pieces=pieces, how=whole.how, confidence=whole.confidence)
     ordered = sorted(parts, key=lambda part: part.cut.start if part.cut else 0)
     first = ordered[0]
     if any(part.before != first.before or part.cut.dim != first.cut.dim for part in ordered):  # type: ignore[union-attr]
         raise ConfigError(f"{name}: its parts are cut in different ways, which cannot be turned round")
     dim = _check_covered(name, ordered, moved_shape(shape, first.before))
-    return Entry(
+    return PlannedWeight(
         target=name,
-        pieces=tuple(Piece(source=part.target, steps=part.back) for part in ordered),
+        pieces=tuple(SourcePiece(source=part.target, steps=part.back) for part in ordered),
         join="concat" if len(ordered) > 1 else None,
         dim=dim if len(ordered) > 1 else 0,
         steps=_undone(name, shape, first.before),

@@ -17,7 +17,7 @@ Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Span:
+class ByteRange:
     """Bytes ``begin`` to ``end`` of one file."""
 
     path: Path
@@ -30,7 +30,7 @@ class Located:
     """A weight and where its row-major, little-endian bytes are: one span, or several in a row."""
 
     info: WeightInfo
-    spans: tuple[Span, ...]
+    spans: tuple[ByteRange, ...]
 
 
 class MappedWeights:
@@ -50,7 +50,7 @@ class MappedWeights:
         whole = parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.zeros(0, np.uint8)
         return values_from_bytes(whole, entry.info)
 
-    def _bytes(self, span: Span) -> Bytes:
+    def _bytes(self, span: ByteRange) -> Bytes:
         if span.begin == span.end:
             return np.zeros(0, np.uint8)
         if self._mapped is None or self._mapped[0] != span.path:
@@ -75,7 +75,7 @@ def mapped_file(path: Path) -> Bytes:
     return np.asarray(mapped)
 
 
-def checked_span(path: Path, info: WeightInfo, begin: int, end: int, size: int) -> Span:
+def checked_span(path: Path, info: WeightInfo, begin: int, end: int, size: int) -> ByteRange:
     """A span that lies within ``size`` bytes and is as long as the weight.
 
     Raises:
@@ -91,4 +91,4 @@ def checked_span(path: Path, info: WeightInfo, begin: int, end: int, size: int) 
             f"{path}: {info.name} is {info.dtype} {list(info.shape)}, which is {info.nbytes} bytes, but "
             f"{end - begin} are there"
         )
-    return Span(path=path, begin=begin, end=end)
+    return ByteRange(path=path, begin=begin, end=end)

@@ -11,7 +11,7 @@ from trueup.errors import ConfigError
 from trueup.weights.layouts import Heads, Joining, put_together, stacked_together, taken_apart
 from trueup.weights.name_map import (
     NameMap,
-    Rule,
+    NameRule,
     family_names,
     filled,
     matched,
@@ -19,7 +19,7 @@ from trueup.weights.name_map import (
     of_same_names,
     unwrapped,
 )
-from trueup.weights.plan import ConversionPlan, Entry, Piece
+from trueup.weights.plan import ConversionPlan, PlannedWeight, SourcePiece
 from trueup.weights.shapes import Shape, moved_shape
 from trueup.weights.weight_set import Table
 
@@ -36,7 +36,7 @@ _VERSION = re.compile(r"-\d+\.\d+$")
 class _Plain:
     """The plain weights of a source: the piece that gives each, its shape; and what no rule reads."""
 
-    pieces: dict[str, Piece] = field(default_factory=dict)
+    pieces: dict[str, SourcePiece] = field(default_factory=dict)
     shapes: dict[str, Shape] = field(default_factory=dict)
     unread: list[str] = field(default_factory=list)
 
@@ -81,11 +81,11 @@ def assumed(source: Table, *, to: str | None, source_family: str | None, made: T
         return
     read = families_of(source) if source_family is None else ()
     for family, *others in (one for one in (read, _apart(to, made)) if len(one) > 1):
-        told, option = ("read as", "--from") if family != to else ("written as", "--to")
+        how, option = ("read as", "--from") if family != to else ("written as", "--to")
         if family == to and (family == _OWN_NAMES or _VERSION.search(family)):
             continue
         other = "; ".join(f"{name_map(one).versions}: {option} {one}" for one in others)
-        yield f"{told} {family} ({name_map(family).versions}), whose names have other layouts too ({other})"
+        yield f"{how} {family} ({name_map(family).versions}), whose names have other layouts too ({other})"
 
 
 def plan_from_maps(
@@ -151,12 +151,12 @@ def _read(source: Table, rules: NameMap, heads: Heads) -> _Plain:
         for part, moving in zip(parts, steps, strict=True):
             if part in plain.pieces:
                 raise ConfigError(f"{plain.pieces[part].source} and {name} are both {part}")
-            plain.pieces[part] = Piece(source=name, steps=moving)
+            plain.pieces[part] = SourcePiece(source=name, steps=moving)
             plain.shapes[part] = moved_shape(info.shape, moving)
     return plain
 
 
-def _parts_of(rule: Rule, values: dict[str, str], shape: Shape, bare: dict[str, Shape]) -> list[str]:
+def _parts_of(rule: NameRule, values: dict[str, str], shape: Shape, bare: dict[str, Shape]) -> list[str]:
     """Names of the plain weights in a stored one, in its order."""
     if rule.layout == "stacked":
         experts = range(shape[0] if shape else 0)
@@ -169,8 +169,8 @@ def _parts_of(rule: Rule, values: dict[str, str], shape: Shape, bare: dict[str, 
     return parts
 
 
-def _written(plain: _Plain, rules: NameMap, heads: Heads) -> tuple[list[Entry], set[str]]:
-    entries: dict[str, Entry] = {}
+def _written(plain: _Plain, rules: NameMap, heads: Heads) -> tuple[list[PlannedWeight], set[str]]:
+    entries: dict[str, PlannedWeight] = {}
     used: set[str] = set()
     for part in plain.pieces:
         if part in used:
@@ -185,7 +185,7 @@ def _written(plain: _Plain, rules: NameMap, heads: Heads) -> tuple[list[Entry], 
     return list(entries.values()), used
 
 
-def _rules_with(part: str, rules: NameMap) -> Iterator[tuple[Rule, dict[str, str]]]:
+def _rules_with(part: str, rules: NameMap) -> Iterator[tuple[NameRule, dict[str, str]]]:
     """Rules of a family that hold the plain weight ``part``."""
     for rule in rules.rules:
         for pattern in rule.parts:
@@ -194,7 +194,7 @@ def _rules_with(part: str, rules: NameMap) -> Iterator[tuple[Rule, dict[str, str
                 break
 
 
-def _parts_there(rule: Rule, values: dict[str, str], plain: _Plain) -> list[str]:
+def _parts_there(rule: NameRule, values: dict[str, str], plain: _Plain) -> list[str]:
     """The plain weights a stored one is to hold; empty where one is missing or the rule does not hold."""
     if rule.unless is not None and filled(rule.unless, values) in plain.pieces:
         return []
@@ -212,14 +212,14 @@ def _parts_there(rule: Rule, values: dict[str, str], plain: _Plain) -> list[str]
     return parts if all(part in plain.pieces for part in parts) else []
 
 
-def _entry(name: str, rule: Rule, parts: list[str], plain: _Plain, heads: Heads) -> Entry:
+def _entry(name: str, rule: NameRule, parts: list[str], plain: _Plain, heads: Heads) -> PlannedWeight:
     shapes = [plain.shapes[part] for part in parts]
     if rule.layout == "stacked":
         how: Joining = stacked_together(shapes, len(parts) // len(rule.parts))
     else:
         how = put_together(rule.layout, shapes, heads, query=rule.heads == "query", name=name)
     pieces = tuple(
-        Piece(source=plain.pieces[part].source, steps=(*plain.pieces[part].steps, *steps))
+        SourcePiece(source=plain.pieces[part].source, steps=(*plain.pieces[part].steps, *steps))
         for part, steps in zip(parts, how.pieces, strict=True)
     )
-    return Entry(target=name, pieces=pieces, join=how.join, dim=how.dim, steps=how.steps, how="map")
+    return PlannedWeight(target=name, pieces=pieces, join=how.join, dim=how.dim, steps=how.steps, how="map")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trueup.errors import WeightsError
 from trueup.weights.applying import PlannedWeights
-from trueup.weights.plan import ConversionPlan, Entry, Piece, Slice, Values
+from trueup.weights.plan import ConversionPlan, PlannedWeight, Slice, SourcePiece, Values
 from trueup.weights.torch_file import TorchFile
 from trueup.weights.weight_set import Table, WeightInfo, known, same_bits
 
@@ -149,8 +149,8 @@ def read_megatron(path: Path, files: Mapping[str, Path]) -> PlannedWeights:
 
 
 def _without_copies(
-    entries: Sequence[Entry], part: _Part, every: _AllParts
-) -> tuple[tuple[Entry, ...], Iterator[str]]:
+    entries: Sequence[PlannedWeight], part: _Part, every: _AllParts
+) -> tuple[tuple[PlannedWeight, ...], Iterator[str]]:
     """Without the last stage's copy of a tied embedding, which is no weight of the model."""
     made = {entry.target: entry for entry in entries}
     output, embedding = made.get(_OUTPUT), made.get(_EMBEDDING)
@@ -193,14 +193,14 @@ def _parts(path: Path, files: Mapping[str, Path]) -> list[_Part]:
         weights = TorchFile(file)
         sizes = _Sizes.of(weights.arguments, 1)
         second, third = int(found["second"] or 0), int(found["third"] or 0)
-        alone = found["third"] is None and sizes.pipeline == 1 and sizes.expert > 1
+        is_expert_rank = found["third"] is None and sizes.pipeline == 1 and sizes.expert > 1
         parts.append(
             _Part(
                 name=name,
                 weights=weights,
                 tensor=int(found["tensor"]),
-                pipeline=0 if alone else second,
-                expert=second if alone else third,
+                pipeline=0 if is_expert_rank else second,
+                expert=second if is_expert_rank else third,
             )
         )
     return parts
@@ -243,7 +243,7 @@ def _are_shared(sizes: _Sizes, there: set[tuple[int, int, int]]) -> bool:
     return all(len({expert for tensor, _, expert in there if tensor == rank}) == 1 for rank, _, _ in there)
 
 
-def _entries(path: Path, parts: Sequence[_Part], every: _AllParts) -> Iterator[Entry]:
+def _entries(path: Path, parts: Sequence[_Part], every: _AllParts) -> Iterator[PlannedWeight]:
     """One entry a weight of the whole model, layers in order."""
     held: dict[str, dict[tuple[int, int], str]] = {}
     starts = _first_layers(path, parts)
@@ -321,25 +321,25 @@ def _first_layers(path: Path, parts: Sequence[_Part]) -> dict[tuple[int, int], i
     return starts
 
 
-def _joined(path: Path, whole: str, keys: Sequence[str], every: _AllParts) -> Entry:
+def _joined(path: Path, whole: str, keys: Sequence[str], every: _AllParts) -> PlannedWeight:
     shapes = [every.table[key].shape for key in keys]
-    plain = tuple(Piece(source=key) for key in keys)
+    plain = tuple(SourcePiece(source=key) for key in keys)
     if len(keys) == 1:
-        return Entry(target=whole, pieces=plain, how="map")
+        return PlannedWeight(target=whole, pieces=plain, how="map")
     if ALONG_ROWS.search(whole):
         if is_gated(keys[0], every.table):
             half = shapes[0][0] // 2
-            return Entry(target=whole, pieces=tuple(_halves(keys, half)), join="concat", how="map")
-        return Entry(target=whole, pieces=plain, join="concat", how="map")
+            return PlannedWeight(target=whole, pieces=tuple(_halves(keys, half)), join="concat", how="map")
+        return PlannedWeight(target=whole, pieces=plain, join="concat", how="map")
     if ALONG_COLUMNS.search(whole):
-        return Entry(target=whole, pieces=plain, join="concat", dim=1, how="map")
+        return PlannedWeight(target=whole, pieces=plain, join="concat", dim=1, how="map")
     for key in keys[1:]:
         if every.table[key].shape != shapes[0] or not same_bits(every.read(keys[0]), every.read(key)):
             raise WeightsError(
                 f"{path}: {keys[0]} and {key} differ, and tensor parallelism is not known to split "
                 f"{whole}; is it of another model family, or are the parts of different iterations?"
             )
-    return Entry(target=whole, pieces=plain[:1], how="map")
+    return PlannedWeight(target=whole, pieces=plain[:1], how="map")
 
 
 def is_gated(name: str, table: Table) -> bool:
@@ -351,7 +351,7 @@ def is_gated(name: str, table: Table) -> bool:
     return behind is not None and table[name].shape[0] == 2 * behind.shape[1]
 
 
-def _halves(keys: Sequence[str], half: int) -> Iterator[Piece]:
+def _halves(keys: Sequence[str], half: int) -> Iterator[SourcePiece]:
     for start in (0, half):
         for key in keys:
-            yield Piece(source=key, steps=(Slice(dim=0, start=start, stop=start + half),))
+            yield SourcePiece(source=key, steps=(Slice(dim=0, start=start, stop=start + half),))

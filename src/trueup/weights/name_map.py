@@ -26,7 +26,7 @@ _WRAPPERS = frozenset(
 """components that wrappers put into names"""
 
 
-class Rule(BaseModel):
+class NameRule(BaseModel):
     """One weight of a family.
 
     Attributes:
@@ -64,7 +64,7 @@ class _File(BaseModel):
     extends: str | None = None
     versions: str = ""
     ignored: tuple[str, ...] = ()
-    weights: tuple[Rule, ...]
+    weights: tuple[NameRule, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +74,11 @@ class NameMap:
 
     name: str
     title: str
-    rules: tuple[Rule, ...]
+    rules: tuple[NameRule, ...]
     ignored: tuple[str, ...]
     versions: str = ""
 
-    def rule_of(self, name: str) -> tuple[Rule, dict[str, str]] | None:
+    def rule_of(self, name: str) -> tuple[NameRule, dict[str, str]] | None:
         """The rule a weight is read by and what its placeholders stand for, or None."""
         for rule in self.rules:
             for pattern in (rule.name, *rule.also):
@@ -143,7 +143,7 @@ def of_same_names(family: str) -> tuple[str, ...]:
     return (family, *(other for other in others if {rule.name for rule in name_map(other).rules} == own))
 
 
-def _overridden(rules: tuple[Rule, ...], base: tuple[Rule, ...]) -> tuple[Rule, ...]:
+def _overridden(rules: tuple[NameRule, ...], base: tuple[NameRule, ...]) -> tuple[NameRule, ...]:
     """New rules first, then those of the base, replaced by the own rule of their name."""
     own = {rule.name: rule for rule in rules}
     based = {rule.name for rule in base}

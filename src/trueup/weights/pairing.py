@@ -14,7 +14,7 @@ from trueup.weights.conventions import FRAMEWORKS, plan_to_framework
 from trueup.weights.layouts import Heads
 from trueup.weights.mapping import families_of, family_of, plan_from_maps
 from trueup.weights.name_map import name_map
-from trueup.weights.plan import ConversionPlan, Entry, Piece
+from trueup.weights.plan import ConversionPlan, PlannedWeight, SourcePiece
 from trueup.weights.weight_set import WeightSet
 
 _LOOKED_AT = 8
@@ -27,12 +27,12 @@ def renamed_by_map(target: WeightSet, reference: WeightSet, heads: Heads) -> tup
     Raises:
         ConfigError: no map leads from one to the other.
     """
-    ours, theirs = families_of(target.table), families_of(reference.table)
-    spelled, told = _other_spellings(target, reference)
-    if told:
-        return spelled, told
-    if ours and theirs and ours[0] != theirs[0]:
-        return _by_families(target, reference, heads, tuple(product(theirs, ours)))
+    target_families, reference_families = families_of(target.table), families_of(reference.table)
+    spelled, sentence = _other_spellings(target, reference)
+    if sentence:
+        return spelled, sentence
+    if target_families and reference_families and target_families[0] != reference_families[0]:
+        return _by_families(target, reference, heads, tuple(product(reference_families, target_families)))
     best, most = "", 0
     for framework in FRAMEWORKS:
         made = plan_to_framework(reference.table, framework)
@@ -58,14 +58,14 @@ def _by_families(
     }
     first = pairs[0]
     if len(pairs) > 1:
-        open_ones = _told_apart(list(plans.values()), target)
+        open_ones = _distinguishing(list(plans.values()), target)
         first = max(pairs, key=lambda pair: _nearness(plans[pair], reference, target, open_ones))
-    told = f"paired by the maps {first[0]} and {first[1]}"
-    said = f"{told}, of those of the same names the nearest in values" if len(pairs) > 1 else told
-    return apply_plan(plans[first], reference), said
+    by_maps = f"paired by the maps {first[0]} and {first[1]}"
+    sentence = f"{by_maps}, of those of the same names the nearest in values" if len(pairs) > 1 else by_maps
+    return apply_plan(plans[first], reference), sentence
 
 
-def _told_apart(plans: Sequence[ConversionPlan], target: WeightSet) -> list[str]:
+def _distinguishing(plans: Sequence[ConversionPlan], target: WeightSet) -> list[str]:
     """A few weights of the target that the plans make differently."""
     made = [{entry.target: entry for entry in plan.entries} for plan in plans]
     names = (name for name in target.table if any(one.get(name) != made[0].get(name) for one in made[1:]))
@@ -86,16 +86,16 @@ def _nearness(plan: ConversionPlan, reference: WeightSet, target: WeightSet, nam
 def most_common(target: WeightSet, reference: WeightSet, heads: Heads) -> tuple[WeightSet, str]:
     """``reference`` as it is, or where names are on one side alone and maps pair more, as they name it."""
     common = _num_common(target, reference)
-    spelled, told = _other_spellings(target, reference)
-    if told or common == min(len(target.table), len(reference.table)):
-        return spelled, told
+    spelled, sentence = _other_spellings(target, reference)
+    if sentence or common == min(len(target.table), len(reference.table)):
+        return spelled, sentence
     try:
-        renamed, told = renamed_by_map(target, reference, heads)
+        renamed, sentence = renamed_by_map(target, reference, heads)
     except ConfigError:
         if not common:
             raise
         return reference, ""
-    return (renamed, told) if _num_common(target, renamed) > common else (reference, "")
+    return (renamed, sentence) if _num_common(target, renamed) > common else (reference, "")
 
 
 def _other_spellings(target: WeightSet, reference: WeightSet) -> tuple[WeightSet, str]:
@@ -115,7 +115,7 @@ def _other_spellings(target: WeightSet, reference: WeightSet) -> tuple[WeightSet
     if not renamed:
         return reference, ""
     entries = (
-        Entry(target=renamed.get(name, name), pieces=(Piece(source=name),), how="map")
+        PlannedWeight(target=renamed.get(name, name), pieces=(SourcePiece(source=name),), how="map")
         for name in reference.table
     )
     plan = ConversionPlan(entries=tuple(entries))

@@ -47,7 +47,7 @@ MovingStep = Reshape | Permute | Slice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class SourcePiece:
     """A source weight, taken through ``steps``."""
 
     source: str
@@ -55,7 +55,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class PlannedWeight:
     """How one target weight is made.
 
     ``join`` is ``"concat"`` or ``"stack"`` along ``dim`` where there are several pieces. ``padding`` zero
@@ -63,7 +63,7 @@ class Entry:
     """
 
     target: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[SourcePiece, ...]
     join: str | None = None
     dim: int = 0
     steps: tuple[MovingStep, ...] = ()
@@ -77,14 +77,14 @@ class Entry:
 class ConversionPlan:
     """All entries, and the weights of either side that no entry names."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[PlannedWeight, ...]
     only_target: tuple[str, ...] = ()
     only_source: tuple[str, ...] = ()
     other: ConversionPlan | None = None
     """of a proposal: the plan with fused weights in their other layout, where names leave it open; no file
     holds it"""
 
-    def entry_of(self, target: str) -> Entry | None:
+    def entry_of(self, target: str) -> PlannedWeight | None:
         """The entry that makes ``target``."""
         return next((entry for entry in self.entries if entry.target == target), None)
 
@@ -119,7 +119,7 @@ def _one_step(values: Values, step: MovingStep) -> Values:
     return np.asarray(values[index])
 
 
-def made(entry: Entry, read: Callable[[str], Values]) -> Values:
+def made(entry: PlannedWeight, read: Callable[[str], Values]) -> Values:
     """The target weight of one entry; ``read`` gives a source weight by name. Bits are only moved.
 
     Raises:
@@ -137,7 +137,7 @@ def made(entry: Entry, read: Callable[[str], Values]) -> Values:
     return whole
 
 
-def _joined(pieces: list[Values], entry: Entry) -> Values:
+def _joined(pieces: list[Values], entry: PlannedWeight) -> Values:
     if entry.join == "concat":
         return np.concatenate(pieces, axis=entry.dim)
     if entry.join == "stack":

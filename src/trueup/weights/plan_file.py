@@ -27,7 +27,15 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 from trueup.errors import ConfigError
-from trueup.weights.plan import ConversionPlan, Entry, MovingStep, Permute, Piece, Reshape, Slice
+from trueup.weights.plan import (
+    ConversionPlan,
+    MovingStep,
+    Permute,
+    PlannedWeight,
+    Reshape,
+    Slice,
+    SourcePiece,
+)
 
 _Size = Annotated[StrictInt, Field(ge=0)]
 
@@ -110,7 +118,7 @@ def plan_from_text(text: str, *, name: str = "plan") -> ConversionPlan:
     except ValidationError as error:
         raise ConfigError(f"{name}{_problem(error, node)}") from error
     entries = [
-        Entry(target=target, pieces=(Piece(source=source),), how="map")
+        PlannedWeight(target=target, pieces=(SourcePiece(source=source),), how="map")
         for target, source in fields.names.items()
     ]
     for number, entry in enumerate(fields.entries):
@@ -148,14 +156,14 @@ def _line_of(node: yaml.Node | None, loc: Sequence[object]) -> int:
     return node.start_mark.line + 1 if node is not None else 1
 
 
-def _entry(fields: _EntryFields, where: str) -> Entry:
+def _entry(fields: _EntryFields, where: str) -> PlannedWeight:
     pieces = tuple(
-        Piece(source=piece)
+        SourcePiece(source=piece)
         if isinstance(piece, str)
-        else Piece(source=piece.source, steps=_steps(piece.steps, where))
+        else SourcePiece(source=piece.source, steps=_steps(piece.steps, where))
         for piece in fields.pieces
     )
-    return Entry(
+    return PlannedWeight(
         target=fields.target,
         pieces=pieces,
         join=fields.join,
@@ -217,7 +225,7 @@ _Dumper.add_representer(
 )
 
 
-def _plain_entry(entry: Entry) -> dict[str, object]:
+def _plain_entry(entry: PlannedWeight) -> dict[str, object]:
     plain: dict[str, object] = {
         "target": entry.target,
         "pieces": [

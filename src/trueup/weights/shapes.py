@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 
 from trueup.errors import ConfigError
-from trueup.weights.plan import Entry, MovingStep, Permute, Reshape
+from trueup.weights.plan import MovingStep, Permute, PlannedWeight, Reshape
 
 Shape = tuple[int, ...]
 
@@ -40,7 +40,7 @@ def _one_shape(shape: Shape, step: MovingStep) -> Shape:
     return (*shape[: step.dim], step.stop - step.start, *shape[step.dim + 1 :])
 
 
-def made_shape(entry: Entry, shape_of: Callable[[str], Shape]) -> Shape:
+def made_shape(entry: PlannedWeight, shape_of: Callable[[str], Shape]) -> Shape:
     """Shape of ``plan.made`` of one entry; ``shape_of`` gives that of a source weight.
 
     Raises:
@@ -58,7 +58,7 @@ def made_shape(entry: Entry, shape_of: Callable[[str], Shape]) -> Shape:
     return (whole[0] + entry.padding, *whole[1:])
 
 
-def joined_shape(shapes: Sequence[Shape], entry: Entry) -> Shape:
+def joined_shape(shapes: Sequence[Shape], entry: PlannedWeight) -> Shape:
     """Shape of the pieces of an entry put together, before its own steps.
 
     Raises:

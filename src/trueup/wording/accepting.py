@@ -8,7 +8,7 @@ from trueup.types.codes import AcceptCode as A
 from trueup.types.codes import CriterionCode as Criteria
 from trueup.types.reason import reason
 from trueup.wording.curves import signed
-from trueup.wording.phrase import Facts, absolute, beside, clause, count, heading, listed, percent
+from trueup.wording.phrase import ReasonFacts, absolute, beside, clause, count, heading, listed, percent
 
 PARTS = {
     "checklist": "Checklist of the configurations",
@@ -43,29 +43,29 @@ _RULES = {
 }
 
 
-def _named(facts: Facts) -> str:
+def _named(facts: ReasonFacts) -> str:
     return listed([title[:1].lower() + title[1:] for title in facts.parts], shown=2) or "nothing"
 
 
-def _accepted(facts: Facts) -> str:
+def _accepted(facts: ReasonFacts) -> str:
     met = "the deciding item is met" if facts["num"] == 1 else f"all {facts['num']} deciding items are met"
     waived = f", {count(facts['waived'], 'row')} waived" if facts["waived"] else ""
     return f"Accepted: {met}{waived}"
 
 
-def _input(facts: Facts) -> str:
+def _input(facts: ReasonFacts) -> str:
     repeat = f", repeat {facts['repeat']}" if facts["repeat"] else ""
     return f"{facts['what']} of the {facts['side']}{repeat}" if facts["side"] else facts["what"]
 
 
-def _frozen_loss(facts: Facts) -> str:
+def _frozen_loss(facts: ReasonFacts) -> str:
     return (
         f"mean {absolute(facts['mean'])}, largest {absolute(facts['largest'])}, "
         f"{facts['num']:,} of {count(facts['total'], 'step')} beyond"
     )
 
 
-def _scores(facts: Facts) -> str:
+def _scores(facts: ReasonFacts) -> str:
     sides = [f"{facts[s]:.4f} ({s})" for s in ("target", "reference") if facts.get(s) is not None]
     difference = facts.get("difference")
     if difference is None or not math.isfinite(difference):
@@ -74,7 +74,7 @@ def _scores(facts: Facts) -> str:
     return f"{', '.join(sides)}: {signed(difference)}{error}, {percent(facts['relative'])}"
 
 
-def _settings(facts: Facts) -> str:
+def _settings(facts: ReasonFacts) -> str:
     words = [f"{facts['aligned']} of {count(facts['total'], 'setting')} aligned"]
     if facts["grave"]:
         words.append(f"changes the training: {listed(facts['grave'])}")
@@ -85,32 +85,32 @@ def _settings(facts: Facts) -> str:
     return "; ".join(words)
 
 
-def _sides(facts: Facts) -> str:
+def _sides(facts: ReasonFacts) -> str:
     values = {side: facts[side] for side in ("target", "reference") if facts[side]}
     if len(values) == 2 and len(set(values.values())) == 1:
         return f"{facts['target']} on both sides"
     return ", ".join(f"{value} ({side})" for side, value in values.items())
 
 
-def _other_settings(facts: Facts) -> str:
+def _other_settings(facts: ReasonFacts) -> str:
     sides = zip(facts["names"], facts["target"], facts["reference"], strict=True)
     return "evaluated differently: " + "; ".join(f"{n} {a} (target), {b} (reference)" for n, a, b in sides)
 
 
-def _not_finite(facts: Facts) -> str:
+def _not_finite(facts: ReasonFacts) -> str:
     return f"NaN or infinite in the {' and the '.join(facts['sides'])}"
 
 
-def _better(facts: Facts) -> str:
+def _better(facts: ReasonFacts) -> str:
     return "worse" if facts["is_worse"] else "better"
 
 
-def _no_schedule(facts: Facts) -> str:
+def _no_schedule(facts: ReasonFacts) -> str:
     side = f" for the {facts['side']}" if facts["side"] else ""
     return f"cannot be computed{side}" + (f": {facts['missing']}" if facts["missing"] else "")
 
 
-def _errors(facts: Facts, template: str) -> str:
+def _errors(facts: ReasonFacts, template: str) -> str:
     """Standard errors beside their limit."""
     z, limit = facts["z"], facts["limit"]
     return template.format(z=f"{beside(z, limit):.2f}", limit=f"{beside(limit, z):.2f}")

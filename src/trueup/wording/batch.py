@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trueup.types.codes import BatchCode as B
 from trueup.types.codes.kinds import OrderCode
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, clause, count, heading, listed
+from trueup.wording.phrase import ReasonFacts, clause, count, heading, listed
 
 
 def _row(names: Sequence[str], total: int) -> str:
@@ -15,17 +15,17 @@ def _row(names: Sequence[str], total: int) -> str:
     return ", ".join(names) + (", …" if len(names) < total else "")
 
 
-def _order(facts: Facts) -> str:
+def _order(facts: ReasonFacts) -> str:
     rows = _row(facts["rows"], facts["num"])
     return f"the same rows in a different order: the reference's rows {rows}"
 
 
-def _shift(facts: Facts) -> str:
+def _shift(facts: ReasonFacts) -> str:
     ahead = "ahead of" if facts["shift"] > 0 else "behind"
     return f"every row is {count(abs(facts['shift']), 'position')} {ahead} the reference's"
 
 
-def _flags(facts: Facts) -> str:
+def _flags(facts: ReasonFacts) -> str:
     if facts["inverted"]:
         return "each 1 is a 0 in the reference, and each 0 a 1"
     number, side = (facts["fewer"], "reference") if facts["fewer"] else (facts["more"], "target")
@@ -40,7 +40,7 @@ def _flags(facts: Facts) -> str:
 _PADDED = {"left": "on the left", "right": "on the right", "none": "at no end"}
 
 
-def _padding(facts: Facts) -> str:
+def _padding(facts: ReasonFacts) -> str:
     sides = (
         f"id {facts[f'{side}_id']} {_PADDED[facts[f'{side}_at']]}, length {facts[f'{side}_length']} ({side})"
         for side in ("target", "reference")
@@ -48,7 +48,7 @@ def _padding(facts: Facts) -> str:
     return f"the same tokens, padded differently: {'; '.join(sides)}"
 
 
-def _row_length(facts: Facts) -> str:
+def _row_length(facts: ReasonFacts) -> str:
     sides = (
         f"{count(facts[f'{side}_rows'], 'row')} of {facts[f'{side}_length']} ({side})"
         for side in ("target", "reference")
@@ -56,35 +56,35 @@ def _row_length(facts: Facts) -> str:
     return f"the same tokens in rows of different length: {', '.join(sides)}"
 
 
-def _shape(facts: Facts) -> str:
+def _shape(facts: ReasonFacts) -> str:
     shared = f"; rows in common: {facts['shared']}" if facts["shared"] else ""
     return f"shape {facts['target']} (target), {facts['reference']} (reference){shared}"
 
 
-def _mapped(facts: Facts) -> str:
+def _mapped(facts: ReasonFacts) -> str:
     pairs = zip(facts["target"], facts["reference"], facts["counts"], strict=True)
     shown = "; ".join(f"{a} (target), {b} (reference), {count(int(n), 'place')}" for a, b, n in pairs)
     return f"some ids are replaced wherever they occur: {shown}"
 
 
-def _scaled(facts: Facts) -> str:
+def _scaled(facts: ReasonFacts) -> str:
     scale, offset = facts["scale"], facts["offset"]
     times = "" if abs(scale - 1) < 1e-6 else f"{scale:.6g} times "
     more = f" {'plus' if offset > 0 else 'minus'} {abs(offset):.6g}" if offset else ""
     return f"every number is {times}the reference's{more}"
 
 
-def _some_rows(facts: Facts) -> str:
+def _some_rows(facts: ReasonFacts) -> str:
     rows, positions = _row(facts["rows"], facts["num"]), _row(facts["positions"], facts["num_positions"])
     return f"different rows: {facts['num']} of {facts['total']} (rows {rows}; positions {positions})"
 
 
-def _where(facts: Facts) -> str:
+def _where(facts: ReasonFacts) -> str:
     rank = "" if facts.get("rank") is None else f", rank {facts['rank']}"
     return f"step {facts['step']}{rank}"
 
 
-def _agree(facts: Facts) -> str:
+def _agree(facts: ReasonFacts) -> str:
     return (
         f"{_where(facts)}, microbatch {facts['microbatch']}: labels are {_shifted(facts['shift'])}; "
         f"{_whole_percent(facts['counted'])} of them count in the loss"
@@ -103,7 +103,7 @@ def _shifted(shift: int | None) -> str:
     return "in no fixed relation to the inputs" if shift is None else f"the inputs shifted by {shift}"
 
 
-def _mask(facts: Facts) -> str:
+def _mask(facts: ReasonFacts) -> str:
     how = "; the mask is the reference's shifted by one" if facts["is_shifted"] else ""
     return f"different loss weights: {count(facts['num'], 'position')}, the first {facts['first']}{how}"
 

@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 
 from trueup.types.codes import Code
 from trueup.types.reason import Reason
-from trueup.wording.phrase import Facts, Phrase, Template
+from trueup.wording.phrase import Phrase, ReasonFacts, Template
 
 
 @cache
@@ -55,5 +55,5 @@ def command(reason: Reason) -> str | None:
 
 
 def _rendered(template: Template, reason: Reason) -> str:
-    facts = Facts(reason, tuple(map(text, reason.parts)))
+    facts = ReasonFacts(reason, tuple(map(text, reason.parts)))
     return facts.fill(template) if isinstance(template, str) else template(facts)

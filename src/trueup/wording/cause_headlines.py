@@ -5,7 +5,7 @@ from __future__ import annotations
 from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason
 from trueup.wording.kinds import PAIRING, fitted_sides, in_range, places_of_rows
-from trueup.wording.phrase import Facts, Template
+from trueup.wording.phrase import ReasonFacts, Template
 
 
 def cause_headline(cause: Reason, parts: tuple[str, ...], place: str) -> str | None:
@@ -13,7 +13,7 @@ def cause_headline(cause: Reason, parts: tuple[str, ...], place: str) -> str | N
     template = _HEADLINES.get(KindReason(cause.code.value)) if isinstance(cause.code, KindReason) else None
     if template is None:
         return None
-    facts = Facts(cause, parts)
+    facts = ReasonFacts(cause, parts)
     text = template(facts) if callable(template) else facts.fill(template, place=place)
     text = text.replace("{place}", place)
     return text if text.startswith(place) else text[:1].upper() + text[1:]
@@ -27,7 +27,7 @@ def _fitted(what: str) -> Template:
     return lambda facts: f"{what} differs in {{place}}: {fitted_sides(facts)}"
 
 
-def _arguments(facts: Facts) -> str:
+def _arguments(facts: ReasonFacts) -> str:
     return f"argument mismatch in {{place}}: {facts.parts[0]}"
 
 
@@ -41,7 +41,7 @@ _SCALED = {
 """phase -> what is scaled; else the result: a loss may be equal where the gradient it sends back is not"""
 
 
-def _scaled(facts: Facts) -> str:
+def _scaled(facts: ReasonFacts) -> str:
     what = f"{_SCALED.get(facts['origin_phase'], 'result')} of"
     if facts["origin_phase"] == "forward" and str(facts.get("origin_slot") or "").startswith("input"):
         what = "an input made in"  # for a module inside of it
@@ -51,18 +51,18 @@ def _scaled(facts: Facts) -> str:
     return f"{factor} ({facts.parts[0]})" if is_one and facts.parts[0] != times else factor
 
 
-def _all_zero(facts: Facts) -> str:
+def _all_zero(facts: ReasonFacts) -> str:
     is_input = str(facts.get("origin_slot") or "").startswith("input")
     what = "an input made in" if is_input else "result of"
     return f"{what} {{place}} is zero everywhere in the {facts['side']} alone"
 
 
-def _dropped_in_order(facts: Facts) -> str:
+def _dropped_in_order(facts: ReasonFacts) -> str:
     how = "in another memory order" if facts.get("order") else "in channels_last order"
     return f"the {facts['side']} alone drops in {{place}} {how}"
 
 
-def _pairing(facts: Facts) -> str:
+def _pairing(facts: ReasonFacts) -> str:
     words = PAIRING
     target, reference = (words[facts[side]] for side in ("target", "reference"))
     return f"rotary embedding of {{place}} pairs {target}; the reference {reference}"

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from trueup.types.codes import ChecklistCode as C
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, clause, count, heading
+from trueup.wording.phrase import ReasonFacts, clause, count, heading
 
 
-def _sided(facts: Facts, what: str) -> str:
+def _sided(facts: ReasonFacts, what: str) -> str:
     return f"{facts['side']}: {what}" if facts["side"] else what
 
 
-def _broken(facts: Facts) -> str:
+def _broken(facts: ReasonFacts) -> str:
     where = " and ".join(f"the {side}" for side in facts["sides"])
     return f"{where}: {facts['says']}" if where else str(facts["says"])
 
 
-def _versions(facts: Facts) -> str:
+def _versions(facts: ReasonFacts) -> str:
     return ", ".join(
         f"{name} {version}" for name, version in zip(facts["names"], facts["versions"], strict=True)
     )
 
 
-def _wanted(facts: Facts) -> str:
+def _wanted(facts: ReasonFacts) -> str:
     value = facts["value"]
     if isinstance(value, float) and 0 < abs(value) < 1e-3:
         mantissa, _, exponent = f"{value:.10g}".partition("e")
@@ -37,7 +37,7 @@ _PLACES = {
 }
 
 
-def _data_id(facts: Facts) -> str:
+def _data_id(facts: ReasonFacts) -> str:
     own = "never occurs" if not facts["times"] else f"occurs {count(facts['times'], 'time')}"
     sample = facts.get("sample")
     where = "" if sample is None else f" in a sample of {count(sample, 'id')}"
@@ -53,7 +53,7 @@ _STACK: dict[str, object] = {
 }
 
 
-def _other_training(facts: Facts) -> str:
+def _other_training(facts: ReasonFacts) -> str:
     num, more = facts["num"], facts["more"]
     differ = (
         f"{count(num, 'setting')} {'differs and changes' if num == 1 else 'differ and change'} the training"

@@ -6,22 +6,22 @@ import math
 
 from trueup.types.codes import CheckCode as C
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, Phrase, clause, count, listed
+from trueup.wording.phrase import Phrase, ReasonFacts, clause, count, listed
 
 
-def _values(facts: Facts) -> str:
+def _values(facts: ReasonFacts) -> str:
     kinds = (("num_nan", "NaN"), ("num_posinf", "+inf"), ("num_neginf", "-inf"))
     shown = " and ".join(f"{facts[key]:,} {word}" for key, word in kinds if facts[key])
     origin = "the inputs are finite" if facts["is_made"] else "from earlier, or from code outside capture"
     return f"{shown} of {count(facts['numel'], 'value')} ({facts['dtype']}); {origin}"
 
 
-def _finite(facts: Facts) -> str:
+def _finite(facts: ReasonFacts) -> str:
     aside = ", gradients of skipped steps aside" if facts.get("skips") else ""
     return f"every {listed(facts['kinds'])} is finite{aside} ({count(facts['num'], 'record')})"
 
 
-def _not_finite_loss(facts: Facts) -> str:
+def _not_finite_loss(facts: ReasonFacts) -> str:
     is_captured = facts.get("is_captured")
     rest = (
         "no weight of it that was captured is not finite"
@@ -31,14 +31,14 @@ def _not_finite_loss(facts: Facts) -> str:
     return facts.fill("the loss is {value} in step {step} (rank {rank})") + f"; {rest}"
 
 
-def _skipped(facts: Facts) -> str:
+def _skipped(facts: ReasonFacts) -> str:
     more = f" and {facts['more']} more" if facts["more"] else ""
     return (
         f"the gradient scaler skipped step {facts['step']}{more}: gradients overflowed under the loss scale"
     )
 
 
-def _in_range(facts: Facts) -> str:
+def _in_range(facts: ReasonFacts) -> str:
     gradient = "" if facts["is_scaled"] else " and no gradient of one"
     large = (
         f"no call makes and no weight{gradient} holds a value above half of its dtype's largest, masks aside"
@@ -50,29 +50,29 @@ def _in_range(facts: Facts) -> str:
     return f"{large}; {above} in half precision {'lies' if total == 1 else 'lie'} above the smallest normal"
 
 
-def _every_gradient(facts: Facts) -> str:
+def _every_gradient(facts: ReasonFacts) -> str:
     steps = "1 step" if facts["steps"] == 1 else f"at least one of {count(facts['steps'], 'step')}"
     return f"non-zero gradients in {steps}: {count(facts['num'], 'trainable parameter')}"
 
 
-def _some_gradients(facts: Facts) -> str:
+def _some_gradients(facts: ReasonFacts) -> str:
     frozen = "frozen among trained layers"
     parts = (("missing", "without a gradient"), ("zero", "with zeros only"), ("frozen", frozen))
     shown = ", ".join(f"{facts[key]:,} {words}" for key, words in parts if facts[key])
     return f"of {count(facts['total'], 'parameter')}: {shown}; first {facts['parameter']}"
 
 
-def _steps(facts: Facts) -> str:
+def _steps(facts: ReasonFacts) -> str:
     first, last = facts["first"], facts["last"]
     return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
-def _all_changed(facts: Facts) -> str:
+def _all_changed(facts: ReasonFacts) -> str:
     of = "" if facts["num"] == facts["total"] else f"{facts['num']:,} of "
     return f"{of}{count(facts['total'], 'parameter')} with a gradient changed in {_steps(facts)}"
 
 
-def _unchanged(facts: Facts) -> str:
+def _unchanged(facts: ReasonFacts) -> str:
     return (
         f"unchanged in {_steps(facts)}: {facts['num']:,} of {count(facts['total'], 'parameter')} with a "
         f"gradient; {facts['parameter']}: {facts.parts[0]}"

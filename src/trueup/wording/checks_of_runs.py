@@ -6,10 +6,10 @@ import math
 
 from trueup.types.codes import CheckCode as C
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, Phrase, clause, count, share
+from trueup.wording.phrase import Phrase, ReasonFacts, clause, count, share
 
 
-def _fit(facts: Facts) -> str:
+def _fit(facts: ReasonFacts) -> str:
     loss, step, num, total = (facts.get(name) for name in ("first_loss", "step", "num", "total"))
     known = "unknown" if loss is None else f"{loss:.4g}"
     which = "first loss" if step == 0 else f"loss of step {step}"
@@ -29,13 +29,13 @@ _SHIFTS = {
 }
 
 
-def _wrong_shift(facts: Facts) -> str:
+def _wrong_shift(facts: ReasonFacts) -> str:
     shift = facts["shift"]
     how = _SHIFTS.get(shift, f"shifted {shift} times: the model predicts the token {shift} places ahead")
     return f"labels are {how} ({share(facts['share'], 1)} of {count(facts['num'], 'position')})"
 
 
-def _same_mask(facts: Facts) -> str:
+def _same_mask(facts: ReasonFacts) -> str:
     site, other = facts["site"], facts["other"]
     both = f"{site} has" if site == other else f"{site} and {other} have"
     rank = f" (rank {facts['rank']})"
@@ -77,7 +77,7 @@ _TENSOR: dict[str, object] = {
 }
 
 
-def _region_tensor(facts: Facts) -> str:
+def _region_tensor(facts: ReasonFacts) -> str:
     what = facts.fill(
         "region {region}, {function}: {tensor} differs from the uncompiled one by {by}, {times:times} what "
         "rounding explains; {num} of its {total:count tensor} {num:verb differ} by more than that",
@@ -90,11 +90,11 @@ def _region_tensor(facts: Facts) -> str:
     return f"{first}{what}{_generated(facts)}"
 
 
-def _generated(facts: Facts) -> str:
+def _generated(facts: ReasonFacts) -> str:
     return f"; generated source: {', '.join(facts['files'])}" if facts["files"] else ""
 
 
-def _region_differs(facts: Facts) -> str:
+def _region_differs(facts: ReasonFacts) -> str:
     return f"{count(facts['num'], 'region')} beyond rounding; the first at {facts['site']}"
 
 

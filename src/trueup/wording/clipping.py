@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from trueup.types.codes import ClippingCode as C
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, clause, heading, ranks_named
+from trueup.wording.phrase import ReasonFacts, clause, heading, ranks_named
 
 
-def _copy_differs(facts: Facts) -> str:
+def _copy_differs(facts: ReasonFacts) -> str:
     return (
         f"{facts['parameter']}: on {ranks_named(facts['ranks'])}, the gradient differs from the other copies "
         f"along {facts['axis']}"
     )
 
 
-def _left_out(facts: Facts) -> str:
+def _left_out(facts: ReasonFacts) -> str:
     clipped = {
         "out": "neither clipped nor counted in the norm",
         "in": "counted in the norm but not clipped",
@@ -22,7 +22,7 @@ def _left_out(facts: Facts) -> str:
     return f"Gradients of {facts['parameters']} are {clipped} ({facts['side']})"
 
 
-def _others_cut(facts: Facts) -> str:
+def _others_cut(facts: ReasonFacts) -> str:
     made = {
         "out": "the norm of the others alone, {rest:.6g}, to {limit:.6g}",
         "in": "the norm of all gradients, {all:.6g}, to {limit:.6g}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.types.codes import CriterionCode as C
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, absolute, clause, count, percent
+from trueup.wording.phrase import ReasonFacts, absolute, clause, count, percent
 
 TITLES = {
     "steps": "Steps observed without a break",
@@ -28,12 +28,12 @@ _CONDITIONS = {
 }
 
 
-def _steps(facts: Facts) -> str:
+def _steps(facts: ReasonFacts) -> str:
     hours = facts.get("hours")
     return f"{facts['steps']:,}" + (f", {hours:.1f} h" if hours is not None else "")
 
 
-def _relaxed(facts: Facts) -> str:
+def _relaxed(facts: ReasonFacts) -> str:
     spread = percent(facts["spread"]) if facts["is_relative"] else absolute(facts["spread"])
     return (
         f"migration standard, {facts['rule']}, relaxed to the reference's own fluctuation ({spread} between "
@@ -41,7 +41,7 @@ def _relaxed(facts: Facts) -> str:
     )
 
 
-def _settings_differ(facts: Facts) -> str:
+def _settings_differ(facts: ReasonFacts) -> str:
     sides = zip(facts["keys"], facts["target"], facts["reference"], strict=True)
     return "; ".join(f"{key} {a} (target), {b} (reference)" for key, a, b in sides)
 

@@ -8,9 +8,9 @@ from trueup.types.codes import CriterionCode as Criteria
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import reason
 from trueup.wording.criterion import FIRST_LOSS, TITLES
-from trueup.wording.phrase import Facts, Phrase, absolute, count, listed, percent
+from trueup.wording.phrase import Phrase, ReasonFacts, absolute, count, listed, percent
 
-SIGN_ALONE = 0.0005
+MINUS_ONE = 0.0005
 """how far from -1 a factor is printed as -1.000"""
 _DIVERGENCE = {"step": 400, "earliest": 397, "before": 0.0001, "after": 0.2, "shape": "jump"}
 _BATCH_STEPS = {"num": 7, "steps": ["12", "40", "41", "90", "95", "99", "120"]}
@@ -21,7 +21,7 @@ def signed(value: float) -> str:
     return f"{'+' if value > 0 else '−' if value < 0 else ''}{absolute(abs(value))}"
 
 
-def _jump(facts: Facts) -> str:
+def _jump(facts: ReasonFacts) -> str:
     end = " at the end" if facts["shape"] == "slope" else ""
     return (
         f"The loss diverges at step {facts['step']}: difference {signed(facts['before'])} before, "
@@ -29,7 +29,7 @@ def _jump(facts: Facts) -> str:
     )
 
 
-def _onset(facts: Facts) -> str:
+def _onset(facts: ReasonFacts) -> str:
     jump = facts["shape"] == "jump"
     where = "a jump" if jump else "start of a slope"
     if (latest := facts.get("latest")) is not None:
@@ -40,7 +40,7 @@ def _onset(facts: Facts) -> str:
     )
 
 
-def _mean(facts: Facts) -> str:
+def _mean(facts: ReasonFacts) -> str:
     zero = facts["low"] <= 0 <= facts["high"]
     where = (
         "not centred on zero"
@@ -52,50 +52,50 @@ def _mean(facts: Facts) -> str:
     return f"signed mean difference {_interval(facts)}: {where}"
 
 
-def _interval(facts: Facts) -> str:
+def _interval(facts: ReasonFacts) -> str:
     return (
         f"{signed(facts['mean'])} ± {absolute(facts['standard_error'])} "
         f"(95 % interval {signed(facts['low'])} to {signed(facts['high'])})"
     )
 
 
-def _frozen_differs(facts: Facts) -> str:
+def _frozen_differs(facts: ReasonFacts) -> str:
     cause = "".join(f"; {part}" for part in facts.parts)
     return f"With learning rate 0, the loss of {facts['num']:,} of {facts['total']:,} steps differs{cause}"
 
 
-def _finite(facts: Facts) -> str:
+def _finite(facts: ReasonFacts) -> str:
     """The steps at which both losses are finite, where that is not all."""
     return "" if facts.get("finite") is None else f" at the {count(facts['finite'], 'step')} that are finite"
 
 
-def _frozen(facts: Facts) -> str:
+def _frozen(facts: ReasonFacts) -> str:
     """What agrees: of the backward pass a log tells by gradient norms alone."""
     return "forward and backward agree" if facts["norms"] else "the losses agree"
 
 
-def _passes(facts: Facts) -> str:
+def _passes(facts: ReasonFacts) -> str:
     agree = "agree after" if facts["from_the_start"] else "agree before and after"
     place = f"from step {facts['first']} to {facts['last']}"
     return f"The loss differs by up to {signed(facts['largest'])} {place}; the runs {agree}"
 
 
-def _spike(facts: Facts, *, one: str = "The target", other: str = "the reference") -> str:
+def _spike(facts: ReasonFacts, *, one: str = "The target", other: str = "the reference") -> str:
     num, first, last = facts["num"], facts["first"], facts["last"]
     more = f"; {num} such spikes in all" if num > 1 else ""
     place = f"at step {first} alone" if first == last else f"at step {first} and recovers by step {last}"
     return f"{one}'s loss spikes by {signed(facts['height'])} {place}; {other}'s does not{more}"
 
 
-def _factor(facts: Facts) -> str:
+def _factor(facts: ReasonFacts) -> str:
     number = facts["factor"]
-    if abs(number + 1) < SIGN_ALONE:
+    if abs(number + 1) < MINUS_ONE:
         return "The target's loss is the reference's with the opposite sign at every step"
     sign = "−" if number < 0 else ""
     return f"The target's loss is {sign}{abs(number):.4g} times the reference's at every step"
 
 
-def _norm(facts: Facts) -> str:
+def _norm(facts: ReasonFacts) -> str:
     where, rest = f"at step {facts['step']}", f"beyond 10 %: {facts['num']} of {facts['total']}"
     if not math.isfinite(facts["rel"]):  # of a reference of zero, or of NaN
         return f"The local norm of {facts['name']} differs {where}; {rest}"
@@ -109,26 +109,26 @@ _INTERVAL = {"mean": 0.01, "standard_error": 0.002, "low": 0.006, "high": 0.014}
 _STUCK = {"step": 700, "level": 4.2, "gap": 1.7, "reference": 2.5}
 
 
-def _late_gap(facts: Facts) -> str:
+def _late_gap(facts: ReasonFacts) -> str:
     return (
         f"last fifth of the steps: {signed(facts['gap'])} ± {absolute(facts['standard_error'])} "
         f"({percent(abs(facts['relative']))}), {facts['trend']}"
     )
 
 
-def _warned(facts: Facts) -> str:
+def _warned(facts: ReasonFacts) -> str:
     title, value, threshold, *note = facts.parts
     return f"{title}: {value}, {note[0] if note else f'expected {threshold}'}"
 
 
-def _not_proved(facts: Facts) -> str:
+def _not_proved(facts: ReasonFacts) -> str:
     names = _criteria(facts)
     return (
         f"{facts.parts[0]}; not accepted yet: {_all(names)} {'is' if len(names) == 1 else 'are'} not proved"
     )
 
 
-def _criteria(facts: Facts) -> list[str]:
+def _criteria(facts: ReasonFacts) -> list[str]:
     titles = [TITLES.get(key, key) for key in facts["criteria"]]
     return [title[:1].lower() + title[1:] for title in titles]
 
@@ -138,11 +138,11 @@ def _all(names: list[str]) -> str:
     return listed(names, shown=len(names))
 
 
-def _steps(facts: Facts) -> str:
+def _steps(facts: ReasonFacts) -> str:
     return listed(facts["steps"])
 
 
-def _restarted(facts: Facts) -> str:
+def _restarted(facts: ReasonFacts) -> str:
     apart = facts.get("max_loss_diff")
     apart_by = "" if apart is None else f", losses differ by up to {apart:.3g}"
     return facts.fill(
@@ -151,7 +151,7 @@ def _restarted(facts: Facts) -> str:
     )
 
 
-def _alignment(facts: Facts) -> str:
+def _alignment(facts: ReasonFacts) -> str:
     offset = facts["offset"]
     more = "larger" if offset > 0 else "smaller"
     numbers = (
@@ -491,7 +491,7 @@ PHRASES = {
     Curves.DIAGNOSE_FIRST_STEP: Phrase(
         sentence="capture step 1 on both sides and run trueup diagnose to find the module"
     ),
-    Curves.FORWARD_ALONE: Phrase(
+    Curves.FORWARD_ONLY: Phrase(
         sentence="no weight was updated: each of these batches shows a difference of the forward pass"
     ),
     Curves.RUN_ONE_BATCH: Phrase(sentence="run one of them alone and compare forward and backward"),

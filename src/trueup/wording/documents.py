@@ -49,9 +49,9 @@ def refuse_unreadable(plain: object) -> None:
     if isinstance(plain, Mapping):
         for name, item in plain.items():
             if name.endswith("_reason"):
-                said = reason_from_json(item)
-                _ = headline(said) if name == "headline_reason" else text(said)
-                _ = command(said) if name == "next_reason" else None
+                one_reason = reason_from_json(item)
+                _ = headline(one_reason) if name == "headline_reason" else text(one_reason)
+                _ = command(one_reason) if name == "next_reason" else None
             elif name.endswith("_reasons"):
                 _ = [text(reason_from_json(one)) for one in item or ()]
             else:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from trueup.types.codes.evidence import EvidenceCode as Is
 from trueup.types.codes.record import RecordCode
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, Phrase, count, listed, one_plus, times
+from trueup.wording.phrase import Phrase, ReasonFacts, count, listed, one_plus, times
 
 SETTINGS = {"microbatches": "number of microbatches"}
 """names of settings that need a word more"""
@@ -25,12 +25,12 @@ _BOTH = "{target} (target) vs {reference} (reference)"
 _VALUES = {"target": "0.1", "reference": "0.01"}
 
 
-def phases(facts: Facts) -> str:
+def phases(facts: ReasonFacts) -> str:
     """The phases of a reason, listed."""
     return listed([PHASES.get(phase, phase) for phase in facts["phases"]])
 
 
-def ranks(facts: Facts) -> str:
+def ranks(facts: ReasonFacts) -> str:
     """`` on rank 1``, `` on ranks 1 and 2``; nothing where it is the first rank alone."""
     at = facts["ranks"]
     if at == ("0",):
@@ -38,22 +38,22 @@ def ranks(facts: Facts) -> str:
     return f" on rank {at[0]}" if len(at) == 1 else f" on ranks {listed(at)}"
 
 
-def _setting(facts: Facts) -> str:
+def _setting(facts: ReasonFacts) -> str:
     name = SETTINGS.get(facts["name"], facts["name"])
     return f"{name} differs in step {facts['step']}{ranks(facts)}: {facts.fill(_BOTH)}"
 
 
-def _scalar(facts: Facts) -> str:
+def _scalar(facts: ReasonFacts) -> str:
     return f"{facts['name']} of step {facts['step']}{ranks(facts)}: {facts.fill(_BOTH)}"
 
 
-def _buffer(facts: Facts) -> str:
+def _buffer(facts: ReasonFacts) -> str:
     name = f"buffer {facts['name']} of {facts['module'] or 'the root module'} differs from the start: "
     same = facts["target"] == facts["reference"]
     return name + ("other values" if same else facts.fill("{target} (target), {reference} (reference)"))
 
 
-def _buffers_written(facts: Facts) -> str:
+def _buffers_written(facts: ReasonFacts) -> str:
     what = "norms" if facts["by_norm"] else "values of the same norm"
     of = "" if facts["by_norm"] else "weighted sum "
     has = "has" if facts["num"] == 1 else "have"
@@ -63,7 +63,7 @@ def _buffers_written(facts: Facts) -> str:
     )
 
 
-def _averaged_as(facts: Facts) -> str:
+def _averaged_as(facts: ReasonFacts) -> str:
     parts = [("new", "the weights after the update"), ("old", "the weights before it")]
     shares = [f"{facts[key]:.4g} of {words}" for key, words in parts if facts[key]]
     return (
@@ -73,36 +73,36 @@ def _averaged_as(facts: Facts) -> str:
     )
 
 
-def _absent(facts: Facts) -> str:
+def _absent(facts: ReasonFacts) -> str:
     names = facts["parameters"]
     noun = "parameter" if len(names) == 1 else "parameters"
     return f"the {facts['side']} has no {noun} {listed(names, 3)}"
 
 
-def _size(facts: Facts) -> str:
+def _size(facts: ReasonFacts) -> str:
     lower = "at least " if facts["evidence"] == "statistics" else ""
-    said = facts.fill(f"relative difference {lower}{{rel_l2:.3g}} (from {{evidence}})")
+    sentence = facts.fill(f"relative difference {lower}{{rel_l2:.3g}} (from {{evidence}})")
     if facts.get("score") is None or facts["score"] == float("inf"):
-        return f"{said}, expected none"
-    return facts.fill(f"{said}, tolerance {{tolerance:.3g}}: {times(facts['score'])} the tolerance")
+        return f"{sentence}, expected none"
+    return facts.fill(f"{sentence}, tolerance {{tolerance:.3g}}: {times(facts['score'])} the tolerance")
 
 
-def _inputs(state: str) -> Callable[[Facts], str]:
-    def sentence(facts: Facts) -> str:
+def _inputs(state: str) -> Callable[[ReasonFacts], str]:
+    def sentence(facts: ReasonFacts) -> str:
         difference = facts.get("rel_l2")
         return f"its inputs {state}" + ("" if difference is None else f", but it differs by {difference:.3g}")
 
     return sentence
 
 
-def _argument_lacks(facts: Facts) -> str:
+def _argument_lacks(facts: ReasonFacts) -> str:
     other = "reference" if facts["side"] == "target" else "target"
     given = f", where the {other} gives {facts['value']}" if facts["value"] else ""
     takes = f": it takes its default, {facts['default']}" if facts["default"] else ""
     return f"{facts['name']} is not given to {facts['called']} in the {facts['side']}{given}{takes}"
 
 
-def _code_differs(facts: Facts) -> str:
+def _code_differs(facts: ReasonFacts) -> str:
     sides = [
         f'"{facts[side]}" ({side}, {facts[f"{side}_at"]})' if facts[side] else f"no such statement ({side})"
         for side in ("target", "reference")
@@ -110,12 +110,12 @@ def _code_differs(facts: Facts) -> str:
     return facts.fill("the code of {function} differs: ") + ", ".join(sides)
 
 
-def _code_casts(facts: Facts) -> str:
+def _code_casts(facts: ReasonFacts) -> str:
     sides = [f'"{facts[side]}" ({side}, {facts[f"{side}_at"]})' for side in _SIDES if facts[side]]
     return facts.fill("the casts in {function} differ: ") + ", ".join(sides)
 
 
-def _code_nested_otherwise(facts: Facts) -> str:
+def _code_nested_otherwise(facts: ReasonFacts) -> str:
     blocks = [f'inside "{facts[side]}"' if facts[side] else "outside all blocks" for side in _SIDES]
     return (
         f'in {facts["function"]}, "{facts["text"]}" stands {blocks[0]} (target, {facts["target_at"]}), '
@@ -126,7 +126,7 @@ def _code_nested_otherwise(facts: Facts) -> str:
 _SIDES = ("target", "reference")
 
 
-def _code_in_other_order(facts: Facts) -> str:
+def _code_in_other_order(facts: ReasonFacts) -> str:
     sides = [
         (f'after "{facts[side]}"' if facts[side] else "first") + f" ({side}, {facts[f'{side}_at']})"
         for side in ("target", "reference")
@@ -134,12 +134,12 @@ def _code_in_other_order(facts: Facts) -> str:
     return facts.fill('in {function}, "{text}" stands ') + ", ".join(sides)
 
 
-def _code_of_one_side(facts: Facts) -> str:
+def _code_of_one_side(facts: ReasonFacts) -> str:
     other = facts.fill(" in place of {other}") if facts["other"] else ""
     return facts.fill(f'only the {{side}} runs {{function}} ({{at}}){other}: "{{text}}"')
 
 
-def _sums_told(facts: Facts) -> str:
+def _sums(facts: ReasonFacts) -> str:
     ways = [
         f"their sum in float32, rounded to {facts[side]} once ({side})"
         if facts[f"{side}_once"]
@@ -152,40 +152,40 @@ def _sums_told(facts: Facts) -> str:
     return f"{held} in every microbatch; the optimizer gets {ways[0]}, {ways[1]}, times a factor"
 
 
-def _computed_by(facts: Facts) -> str:
+def _computed_by(facts: ReasonFacts) -> str:
     named = [("functions", facts["functions"]), ("modules", facts["modules"])]
     return "; ".join(f"{kind} in other dtypes: {listed(names)}" for kind, names in named if names)
 
 
-def _others(facts: Facts) -> str:
-    said = facts.fill(
+def _others(facts: ReasonFacts) -> str:
+    sentence = facts.fill(
         "{differing:,} of {compared:count compared record} {differing:verb differ} by more than their "
         "tolerance"
     )
     if facts["phases"]:
-        said += f", also in {phases(facts)}"
+        sentence += f", also in {phases(facts)}"
     if facts["origins"] > 1:
-        said += facts.fill("; {origins:,} of them are not explained by their inputs")
+        sentence += facts.fill("; {origins:,} of them are not explained by their inputs")
     if facts["followed"]:
-        said += facts.fill(
+        sentence += facts.fill(
             "; {followed:,} more are within a tolerance that was widened for differing weights"
         )
-    return said
+    return sentence
 
 
-def _compared(facts: Facts) -> str:
+def _compared(facts: ReasonFacts) -> str:
     within = facts.fill(", {within:,} within rounding") if facts["within"] else ""
     return facts.fill("{equal:count record} bit-identical") + within
 
 
-def _preceding(facts: Facts) -> str:
+def _preceding(facts: ReasonFacts) -> str:
     total = facts["equal"] + facts["within"] + facts["exceeding"]
-    said = [f"{facts['equal']:,} bit-identical"]
+    parts = [f"{facts['equal']:,} bit-identical"]
     if facts["within"]:
-        said.append(f"{facts['within']:,} within rounding")
+        parts.append(f"{facts['within']:,} within rounding")
     if facts["exceeding"]:
-        said.append(f"{facts['exceeding']:,} exceed their tolerance, explained by their inputs")
-    text = f"preceding records of this step: {total:,} in total, {', '.join(said)}"
+        parts.append(f"{facts['exceeding']:,} exceed their tolerance, explained by their inputs")
+    text = f"preceding records of this step: {total:,} in total, {', '.join(parts)}"
     if not facts["within"]:
         return text
     if facts["worst_score"] < _NEAR:
@@ -193,7 +193,7 @@ def _preceding(facts: Facts) -> str:
     return facts.fill(f"{text}; the nearest reaches {{worst_score:.2f}} of its tolerance, at {{worst_site}}")
 
 
-def _not_finite(facts: Facts) -> str:
+def _not_finite(facts: ReasonFacts) -> str:
     counts = (facts.get(side) for side in ("target", "reference"))
     target, reference = ("some, not counted" if one is None else f"{one:,}" for one in counts)
     return f"{facts['what']}: {target} (target) vs {reference} (reference)"
@@ -537,8 +537,8 @@ PHRASES = {
         "dtype rounds {least:.1g} at most, and with it {site}",
         samples=({"rel_l2": 1.5e-3, "least": 4.8e-7, "site": "layers.1.norm · output.0"},),
     ),
-    Is.SUMS_TOLD: Phrase(
-        sentence=_sums_told,
+    Is.SUM_DTYPES: Phrase(
+        sentence=_sums,
         samples=(
             {
                 "num": 3,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.types.codes.kinds import DivisorCode, FactorCode, NormForm, OrderCode, PlacesCode, SettingReason
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, Phrase
+from trueup.wording.phrase import Phrase, ReasonFacts
 
 SETTINGS = {
     "lr": "learning rate",
@@ -21,7 +21,7 @@ SETTINGS = {
 
 
 def _factor(what: str, *, number: bool = False, shown: bool = True) -> Phrase:
-    def sentence(facts: Facts) -> str:
+    def sentence(facts: ReasonFacts) -> str:
         value = f"{facts['number']:g}" if number else ""
         words = f"{what}{value}" if shown and value else what
         return f"1 over {words}" if facts.get("inverse") else words
@@ -30,11 +30,11 @@ def _factor(what: str, *, number: bool = False, shown: bool = True) -> Phrase:
     return Phrase(sentence=sentence, samples=(facts, {**facts, "inverse": True}))
 
 
-def _number(facts: Facts) -> str:
+def _number(facts: ReasonFacts) -> str:
     return f"1/{facts['number']}" if facts.get("inverse") else f"{facts['number']}"
 
 
-def _diagonals(facts: Facts) -> str:
+def _diagonals(facts: ReasonFacts) -> str:
     first, last = facts["first"], facts["last"]
     if first != last:
         return f"on diagonals {first} to {last}"
@@ -42,7 +42,7 @@ def _diagonals(facts: Facts) -> str:
     return names.get(first, f"on diagonal {first}")
 
 
-def _block(facts: Facts) -> str:
+def _block(facts: ReasonFacts) -> str:
     apart = "," in f"{facts['rows']}{facts['columns']}"
     where = (
         "where rows {rows} meet columns {columns}"
@@ -52,19 +52,19 @@ def _block(facts: Facts) -> str:
     return facts.fill(where)
 
 
-def _dims(facts: Facts) -> str:
+def _dims(facts: ReasonFacts) -> str:
     text = f"dimensions in the order ({', '.join(facts['order'])})"
     shape = facts.get("shape")
     return text if shape is None else f"{text}, then viewed as ({', '.join(shape)})"
 
 
-def _solved(facts: Facts) -> str:
+def _solved(facts: ReasonFacts) -> str:
     sides = (f"{facts[side]:.4g}" if facts[side] else "none" for side in ("target", "reference"))
     target, reference = sides
     return f"{setting_name(str(facts['setting']))}: {target} (target), {reference} (reference)"
 
 
-def _value(facts: Facts) -> str:
+def _value(facts: ReasonFacts) -> str:
     return (
         f"{setting_name(str(facts['setting']))}: {facts['target']} (target), {facts['reference']} (reference)"
     )

@@ -16,7 +16,7 @@ from trueup.types.codes.kinds import (
 )
 from trueup.types.finding import EvidenceRank, Kind, KindCode
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, Phrase, Template, count, percent
+from trueup.wording.phrase import Phrase, ReasonFacts, Template, count, percent
 
 NAMES = {
     KindCode.BIT_FLIP: "flipped bit",
@@ -84,7 +84,7 @@ def _say(template: Template, *samples: Mapping[str, object], part: bool = False)
     """A sentence about the origin's tensor: ``{subject}`` is what it is. How much it explains is said where
     it is not all; where only a part of the tensor was looked at, that is said at the end."""
 
-    def sentence(facts: Facts) -> str:
+    def sentence(facts: ReasonFacts) -> str:
         what = subject(str(facts["origin_phase"]), str(facts["origin_slot"]))
         seen = facts.get("part_seen")
         text = facts.fill(template, subject=what) if isinstance(template, str) else template(facts)
@@ -113,7 +113,7 @@ def fitted(value: float, digits: int = 3) -> str:
     return f"{float(f'{float(value):.{digits}g}'):.{max(digits, 6)}g}"
 
 
-def fitted_sides(facts: Facts, digits: int = 3) -> str:
+def fitted_sides(facts: ReasonFacts, digits: int = 3) -> str:
     """The fitted numbers of both sides, with as many digits as it takes to tell them apart."""
     values = float(facts["target"]), float(facts["reference"])
     shown = next(
@@ -123,7 +123,7 @@ def fitted_sides(facts: Facts, digits: int = 3) -> str:
     return f"{fitted(values[0], shown)} (target), {fitted(values[1], shown)} (reference)"
 
 
-def places_of_rows(facts: Facts, head: str = "") -> str:
+def places_of_rows(facts: ReasonFacts, head: str = "") -> str:
     """Which place of each row is taken on one side."""
     first, last = int(facts[f"{head}first"]), int(facts[f"{head}last"])
     if first != last:
@@ -131,18 +131,18 @@ def places_of_rows(facts: Facts, head: str = "") -> str:
     return "the last" if last == int(facts["size"]) - 1 else f"{last}"
 
 
-def _other_places(facts: Facts) -> str:
+def _other_places(facts: ReasonFacts) -> str:
     sides = f"{places_of_rows(facts)} (target), {places_of_rows(facts, 'other_')} (reference)"
     return facts.fill(
         "{subject} takes one place of each row of {source}: {sides}", subject="{subject}", sides=sides
     )
 
 
-def in_range(text: str, digits: int) -> Callable[[Facts], str]:
+def in_range(text: str, digits: int) -> Callable[[ReasonFacts], str]:
     """A text with ``{range}``: from the lowest number to the highest, with as many digits as tell them
     apart."""
 
-    def sentence(facts: Facts) -> str:
+    def sentence(facts: ReasonFacts) -> str:
         low, high = float(facts["low"]), float(facts["high"])
         shown = next((n for n in range(digits, 17) if f"{low:.{n}g}" != f"{high:.{n}g}"), digits)
         numbers = f"{low:.{shown}g} to {high:.{shown}g}"
@@ -151,11 +151,11 @@ def in_range(text: str, digits: int) -> Callable[[Facts], str]:
     return sentence
 
 
-def _fitted(what: str, digits: int = 3) -> Callable[[Facts], str]:
+def _fitted(what: str, digits: int = 3) -> Callable[[ReasonFacts], str]:
     return lambda facts: f"{what}: {fitted_sides(facts, digits)}; fitted"
 
 
-def _scaled(facts: Facts) -> str:
+def _scaled(facts: ReasonFacts) -> str:
     scale = float(facts["factor"])
     is_ = "norm, mean and extremes of {subject} are" if facts.get("of_statistics") else "{subject} is"
     text = f"{is_} {scale:.6g} times the reference's"
@@ -166,7 +166,7 @@ def _scaled(facts: Facts) -> str:
     return text + (f" ({', or '.join(known)})" if known else "")
 
 
-def _shifted(facts: Facts) -> str:
+def _shifted(facts: ReasonFacts) -> str:
     shift = int(facts["shift"])
     where = f"{count(abs(shift), 'place')} {'later' if shift > 0 else 'earlier'}"
     return facts.fill(
@@ -175,7 +175,7 @@ def _shifted(facts: Facts) -> str:
     )
 
 
-def _offset_by_table(facts: Facts) -> str:
+def _offset_by_table(facts: ReasonFacts) -> str:
     text = facts.fill("{{subject}} differs by numbers that depend on dimension ")
     shape = f"of shape ({', '.join(facts['shape'])})"
     of_gradient = facts["origin_phase"] in ("backward", "param_grad")
@@ -183,7 +183,7 @@ def _offset_by_table(facts: Facts) -> str:
     return f"{text}{', '.join(facts['dims'])} alone: {what}"
 
 
-def _nothing_else(facts: Facts) -> str:
+def _nothing_else(facts: ReasonFacts) -> str:
     if facts.get("single"):
         return facts.fill("{{subject}} differs by {rel_l2} (relative), and one number does not say how")
     if facts.get("of_sketches"):
@@ -197,21 +197,21 @@ def _nothing_else(facts: Facts) -> str:
     )
 
 
-def _dropped_otherwise(facts: Facts) -> str:
+def _dropped_otherwise(facts: ReasonFacts) -> str:
     order = facts.get("order")
     how = f"in memory with dimensions ({', '.join(order)})" if order else "with the channels last"
     text = "the same random numbers drop {rate:percent} of the elements on both sides, in the {side} counted "
     return facts.fill(text) + how
 
 
-def _not_cleared(facts: Facts) -> str:
+def _not_cleared(facts: ReasonFacts) -> str:
     text = facts.fill("{{subject}} is the reference's plus the gradient of step {earlier_step}")
     clipping = facts.get("clipping")
     return text if clipping is None else f"{text}, both times {clipping:.6g} (clipping)"
 
 
-def _over_ranks(how: str) -> Callable[[Facts], str]:
-    def sentence(facts: Facts) -> str:
+def _over_ranks(how: str) -> Callable[[ReasonFacts], str]:
+    def sentence(facts: ReasonFacts) -> str:
         fewer = f" ({', '.join(facts.parts)})" if facts.parts else ""
         ranks = ", ".join(facts["ranks"])
         return f"{{subject}} is this rank's part: the {how} over ranks {ranks} is the reference's{fewer}"
@@ -219,7 +219,7 @@ def _over_ranks(how: str) -> Callable[[Facts], str]:
     return sentence
 
 
-def _flipped(facts: Facts) -> str:
+def _flipped(facts: ReasonFacts) -> str:
     elements = facts["elements"]
     how = "element differs by one bit" if elements == 1 else "elements differ, each by one bit"
     return facts.fill(
@@ -229,7 +229,7 @@ def _flipped(facts: Facts) -> str:
     )
 
 
-def _not_finite(facts: Facts) -> str:
+def _not_finite(facts: ReasonFacts) -> str:
     names = {"num_nan": "NaN", "num_posinf": "+inf", "num_neginf": "-inf"}
     shown = [
         f"{facts[f'{name}_target']} (target) vs {facts[f'{name}_reference']} (reference) {word}"
@@ -239,7 +239,7 @@ def _not_finite(facts: Facts) -> str:
     return f"{{subject}} has {', '.join(shown)} of {facts['numel']} values"
 
 
-def _underflow(facts: Facts) -> str:
+def _underflow(facts: ReasonFacts) -> str:
     smallest = "smallest normal" if facts.get("normal") else "smallest"
     return facts.fill(
         "{lost} of {numel} values are zero where the reference's magnitudes are up to {largest}: below "
@@ -248,15 +248,15 @@ def _underflow(facts: Facts) -> str:
     )
 
 
-def _gradient(what: str) -> Callable[[Facts], str]:
-    def sentence(facts: Facts) -> str:
+def _gradient(what: str) -> Callable[[ReasonFacts], str]:
+    def sentence(facts: ReasonFacts) -> str:
         parameter = facts.get("parameter")
         return f"{{subject}}{f' of {parameter}' if parameter else ''} {what}"
 
     return sentence
 
 
-def _not_updated(facts: Facts) -> str:
+def _not_updated(facts: ReasonFacts) -> str:
     whose = facts["parameter"]
     if facts.reason.code is KindReason.NEVER_UPDATED:
         text = f"no optimizer of the target updates {whose}; the reference's does"
@@ -270,14 +270,14 @@ def _not_updated(facts: Facts) -> str:
     return text + why.get(str(facts.get("why")), "")
 
 
-def _dtypes(facts: Facts) -> str:
+def _dtypes(facts: ReasonFacts) -> str:
     text = facts.fill("{{subject}} is {target} (target), {reference} (reference)")
     if facts.get("rel_l2") is None:
         return text
     return text + facts.fill("; they differ by {rel_l2} (relative l2), one rounding is {roundoff}")
 
 
-def _grid(facts: Facts) -> str:
+def _grid(facts: ReasonFacts) -> str:
     which = "minimum, maximum and smallest magnitude" if facts.get("of_extremes") else "all values"
     text = which + facts.fill(" of the {side} are {dtype} numbers, those of the other side are not")
     if facts.get("rel_l2") is None:
@@ -285,29 +285,29 @@ def _grid(facts: Facts) -> str:
     return text + facts.fill("; they differ by {rel_l2} (relative l2), a rounding to {dtype} is {roundoff}")
 
 
-def _module(what: str) -> Callable[[Facts], str]:
+def _module(what: str) -> Callable[[ReasonFacts], str]:
     return lambda facts: f"{facts.get('module') or 'the root module'} {what}: {facts.parts[0]}"
 
 
-def _other_batch(facts: Facts) -> str:
+def _other_batch(facts: ReasonFacts) -> str:
     differ = facts.get("differ")
     shown = "" if differ is None else f": {percent(differ)} of its elements differ, no sample is shared"
     return f"the batch is not the reference's{shown}"
 
 
-def _setting_of(facts: Facts) -> str:
+def _setting_of(facts: ReasonFacts) -> str:
     small = " (a bias or norm weight: one dimension)" if facts.get("one_dimensional") else ""
     return f"{facts['parameter']}{small}"
 
 
-def _settings(facts: Facts) -> str:
+def _settings(facts: ReasonFacts) -> str:
     state = facts.get("state")
     solved = facts.reason.code is KindReason.SETTINGS_SOLVED
     origin = f" (solved for from {state or 'the update'})" if solved else ""
     return f"{_setting_of(facts)}: {', '.join(facts.parts)}{origin}"
 
 
-def _learning_rate(facts: Facts) -> str:
+def _learning_rate(facts: ReasonFacts) -> str:
     text = facts.fill(f"learning rate at step {{step}}: {_both('')[2:]}")
     of_step = facts.get("of_step")
     if of_step is None:
@@ -315,7 +315,7 @@ def _learning_rate(facts: Facts) -> str:
     return f"{text}; the target's is the reference's of step {of_step}, so the schedule is off by one step"
 
 
-def _counted(facts: Facts) -> str:
+def _counted(facts: ReasonFacts) -> str:
     sides = f"{facts['target']:g} updates (target), {facts['reference']:g} (reference)"
     text = f"{facts['parameter']} has seen {sides}"
     if facts.reason.code is KindReason.UPDATES_PER_MICROBATCH:
@@ -323,7 +323,7 @@ def _counted(facts: Facts) -> str:
     return text
 
 
-def _lost(facts: Facts) -> str:
+def _lost(facts: ReasonFacts) -> str:
     share = f"{percent(facts['target'])} of {facts['parameter']}"
     text = f"{share} keeps its bits through the update: it is lost to "
     other = facts.get("reference")
@@ -332,25 +332,25 @@ def _lost(facts: Facts) -> str:
     )
 
 
-def _along(what: str) -> Callable[[Facts], str]:
+def _along(what: str) -> Callable[[ReasonFacts], str]:
     return lambda facts: f"{_setting_of(facts)} differs along {facts.fill(what)}"
 
 
-def _term(facts: Facts) -> str:
+def _term(facts: ReasonFacts) -> str:
     factor = float(facts["factor"])
     sign = "plus" if factor > 0 else "minus"
     return facts.fill(f"{{{{subject}}}} is the reference's {sign} {abs(factor):.6g} times {{term}}")
 
 
-def _computed_again(what: Template) -> Callable[[Facts], str]:
-    def sentence(facts: Facts) -> str:
+def _computed_again(what: Template) -> Callable[[ReasonFacts], str]:
+    def sentence(facts: ReasonFacts) -> str:
         change = facts.fill(what) if isinstance(what, str) else what(facts)
         return f"attention recomputed from queries, keys and values gives the target's numbers with {change}"
 
     return sentence
 
 
-def _divisors(facts: Facts) -> str:
+def _divisors(facts: ReasonFacts) -> str:
     pairs = facts.get("pairs") or 1
     one_of = "" if pairs == 1 else f", one of {pairs} pairs of numbers of the step with this quotient"
     return (

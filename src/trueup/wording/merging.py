@@ -3,17 +3,17 @@
 from trueup.types.codes.merging import MergingCode as Is
 from trueup.types.codes.record import RecordCode
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, Phrase, listed
+from trueup.wording.phrase import Phrase, ReasonFacts, listed
 
 _TWO_SHAPES = {"one": "[4, 8]", "other": "[4, 2]"}
 
 
-def _whole(facts: Facts) -> str:
-    said = facts.fill("{ranks:count rank} ({mesh}) as whole tensors, layout {source}")
-    return said + (facts.fill("; {folded} microbatches as one") if facts["folded"] > 1 else "")
+def _whole(facts: ReasonFacts) -> str:
+    sentence = facts.fill("{ranks:count rank} ({mesh}) as whole tensors, layout {source}")
+    return sentence + (facts.fill("; {folded} microbatches as one") if facts["folded"] > 1 else "")
 
 
-def _inferred(facts: Facts) -> str:
+def _inferred(facts: ReasonFacts) -> str:
     counts = (f"{number} {placement}" for placement, number in facts.reason.numbers)
     return f"layout inferred from the reference: {listed(list(counts), 20)}"
 

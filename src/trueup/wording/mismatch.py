@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from trueup.types.codes import MismatchCode as M
-from trueup.wording.phrase import Facts, Phrase, clause, count, listed
+from trueup.wording.phrase import Phrase, ReasonFacts, clause, count, listed
 
 _LAYER = {"name": "model.layers.3.self_attn", "rel_l2": 0.12, "bound": 0.05, "dtype": "bfloat16"}
 _GROWTH = {"first": 0.001, "last": 0.01, "begin": "0-3", "end": "44-47"}
 
 
-def _not_identical(facts: Facts) -> str:
+def _not_identical(facts: ReasonFacts) -> str:
     return facts.fill(
         "{name} are the first that are not bit-identical: {different} of {total:count token} differ"
         if facts["name"] == "log-probs"
@@ -17,12 +17,12 @@ def _not_identical(facts: Facts) -> str:
     )
 
 
-def _neighbour(facts: Facts) -> str:
+def _neighbour(facts: ReasonFacts) -> str:
     """Whose log-prob stands at a token; 1: what belongs to it stands one token later."""
     return "previous" if facts["by"] > 0 else "next"
 
 
-def _moved(facts: Facts) -> str:
+def _moved(facts: ReasonFacts) -> str:
     where = _neighbour(facts)
     return facts.fill(
         "training log-probs are those of the {where} token: their RMS difference is {moved:.2g} there and "
@@ -31,18 +31,18 @@ def _moved(facts: Facts) -> str:
     )
 
 
-def _moved_headline(facts: Facts) -> str:
+def _moved_headline(facts: ReasonFacts) -> str:
     return f"Training log-probs are shifted by one token: they belong to the {_neighbour(facts)} token"
 
 
-def _few(facts: Facts) -> str:
+def _few(facts: ReasonFacts) -> str:
     return (
         f"{count(facts['num'], 'sequence')} of {facts['total']:,} hold 90 % of the squared difference: "
         f"{'number' if facts['num'] == 1 else 'numbers'} {listed(facts['sequences'])}"
     )
 
 
-def _bound(facts: Facts) -> str:
+def _bound(facts: ReasonFacts) -> str:
     return facts.fill("{metric} is {value:.4g}, beyond the bound {bound:g}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from trueup.types.codes import MonitorCode as M
-from trueup.wording.phrase import Facts, clause
+from trueup.wording.phrase import ReasonFacts, clause
 
 _FIND_CALL = "find the call that produces it: trueup capture --task overflow_check"
 _RULES = {
@@ -48,7 +48,7 @@ _RULES = {
 _SUBJECTS = {"loss": "loss", "grad_norm": "gradient norm"}
 
 
-def _alarm(facts: Facts) -> str:
+def _alarm(facts: ReasonFacts) -> str:
     value, bound, unit = facts["value"], facts["threshold"], facts["unit"]
     known = "" if value is None else f" {'NaN' if math.isnan(value) else f'{value:.6g}'}"
     subject = _SUBJECTS.get(facts["subject"], facts["subject"]) + known + (f" {unit}" if unit else "")

@@ -4,7 +4,7 @@ from trueup.types.codes.evidence import EvidenceCode
 from trueup.types.codes.note import NoteCode as Is
 from trueup.types.codes.note import ToleranceCode as Tolerance
 from trueup.types.reason import given, reason
-from trueup.wording.phrase import Facts, Phrase, count, listed
+from trueup.wording.phrase import Phrase, ReasonFacts, count, listed
 
 _MOST_NUMBERS = 8
 _DTYPES = {"target": "bfloat16", "reference": "float32"}
@@ -41,13 +41,13 @@ _NOISE_FORMULA = (
 )
 
 
-def _numbers(facts: Facts) -> str:
+def _numbers(facts: ReasonFacts) -> str:
     """``step 3``, ``ranks 1, 2 and 3``."""
     numbers = facts["numbers"]
     return f"{facts['what']}{'' if len(numbers) == 1 else 's'} {listed(numbers, _MOST_NUMBERS)}"
 
 
-def _weights_differ(facts: Facts) -> str:
+def _weights_differ(facts: ReasonFacts) -> str:
     cause = "differences in an earlier step" if facts["exceeded"] else "rounding noise of earlier updates"
     return facts.fill(
         f"step {{step}} starts with weights that differ by up to {{rel_diff:.1e}} (relative), from {cause}; "
@@ -55,7 +55,7 @@ def _weights_differ(facts: Facts) -> str:
     )
 
 
-def _steps_missing(facts: Facts) -> str:
+def _steps_missing(facts: ReasonFacts) -> str:
     first, last = facts["first"], facts["last"]
     steps = f"step {first} was" if first == last else f"steps {first} to {last} were"
     return (
@@ -63,32 +63,32 @@ def _steps_missing(facts: Facts) -> str:
     )
 
 
-def _spread(facts: Facts) -> str:
+def _spread(facts: ReasonFacts) -> str:
     return f"by {facts['median']:.1e} (median, relative), at most {facts['most']:.1e}"
 
 
-def _repeats(facts: Facts) -> str:
+def _repeats(facts: ReasonFacts) -> str:
     equal = f"plain reruns: {facts['equal']} of {count(facts['total'], 'record')} bit-identical"
     return equal if facts.get("most") is None else f"{equal}; the others differ {_spread(facts)}"
 
 
-def _less_accurate(facts: Facts) -> str:
-    said = [f"neither run is clearly less accurate at {count(facts['neither'], 'site')}"]
-    said += [
+def _less_accurate(facts: ReasonFacts) -> str:
+    parts = [f"neither run is clearly less accurate at {count(facts['neither'], 'site')}"]
+    parts += [
         f"the {side} is at {facts[side]:,}, first at {facts[f'first_{side}']}"
         for side in ("target", "reference")
         if facts[side]
     ]
-    return f"compared with {facts['path']}: {'; '.join(said)}"
+    return f"compared with {facts['path']}: {'; '.join(parts)}"
 
 
-def _dtypes(facts: Facts) -> str:
+def _dtypes(facts: ReasonFacts) -> str:
     number = facts["calls"]
     many = "1 call computes in another dtype" if number == 1 else f"{number:,} calls compute in other dtypes"
     return f"{many}: at {facts['site']} {facts.parts[0]}"
 
 
-def _dtypes_of(facts: Facts) -> str:
+def _dtypes_of(facts: ReasonFacts) -> str:
     sides = (f"{facts[side] or 'not recorded'} ({side})" for side in ("target", "reference"))
     return " vs ".join(sides)
 
@@ -160,7 +160,7 @@ PHRASES = {
         sentence="averaged weights agree: {equal} bit-identical, {within} within rounding",
         samples=({"equal": 31, "within": 0},),
     ),
-    Is.AVERAGED_ALONE: Phrase(
+    Is.AVERAGED_IN_ONE: Phrase(
         sentence="only the {side}'s averaged weights hold {num:count tensor}, {name} first",
         samples=({"side": "reference", "num": 2, "name": "bn1.running_mean"},),
     ),

@@ -12,7 +12,7 @@ from typing import Any
 from trueup.types.reason import Reason
 from trueup.types.site import shown_name
 
-Template = str | Callable[["Facts"], str]
+Template = str | Callable[["ReasonFacts"], str]
 SHOWN = 4
 """names of a list before the rest is counted"""
 
@@ -78,7 +78,7 @@ def beside(value: float, other: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ReasonFacts:
     """What a template is made of: the facts of a reason by key, unknown ones as ``UNKNOWN``, and the text of
     its parts."""
 

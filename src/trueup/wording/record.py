@@ -3,40 +3,42 @@
 from trueup.types.codes.given import GivenCode
 from trueup.types.codes.record import RecordCode as Is
 from trueup.types.reason import given, reason
-from trueup.wording.phrase import Facts, Phrase, listed, one_plus
+from trueup.wording.phrase import Phrase, ReasonFacts, listed, one_plus
 
 _SIDE = {"side": "reference"}
 _LACKS = "no counterpart: "
 _NUMBERS = (("nan", "NaN"), ("posinf", "+Inf"), ("neginf", "-Inf"))
 
 
-def _not_finite(facts: Facts) -> str:
-    said = []
+def _not_finite(facts: ReasonFacts) -> str:
+    parts = []
     if facts.get("places"):
-        said.append(f"NaN or infinity on one side only at {facts.fill('{places:count place}')}")
+        parts.append(f"NaN or infinity on one side only at {facts.fill('{places:count place}')}")
     if facts.get("what"):
-        said.append(f"the {facts['side']}'s statistics show {facts['what']}, the other's none")
+        parts.append(f"the {facts['side']}'s statistics show {facts['what']}, the other's none")
     for name, what in _NUMBERS:
         target, reference = facts.get(f"target_{name}"), facts.get(f"reference_{name}")
         if target is not None:
-            said.append(f"{what} count: {target:,} (target) vs {reference:,} (reference)")
-    return "; ".join([*facts.parts, *said])
+            parts.append(f"{what} count: {target:,} (target) vs {reference:,} (reference)")
+    return "; ".join([*facts.parts, *parts])
 
 
-def _dtypes(facts: Facts) -> str:
-    said = facts.fill("dtype: {target} (target) vs {reference} (reference)")
-    return f"{said}; {facts.parts[0]}" if facts.parts else f"{said}; the coarser one sets the tolerance"
+def _dtypes(facts: ReasonFacts) -> str:
+    sentence = facts.fill("dtype: {target} (target) vs {reference} (reference)")
+    return (
+        f"{sentence}; {facts.parts[0]}" if facts.parts else f"{sentence}; the coarser one sets the tolerance"
+    )
 
 
-def _other_calls(facts: Facts) -> str:
+def _other_calls(facts: ReasonFacts) -> str:
     return f"{_LACKS}the {facts['side']} calls {listed(facts['calls'], 3)} here"
 
 
-def _fused(facts: Facts) -> str:
+def _fused(facts: ReasonFacts) -> str:
     return f"{_LACKS}fused; the {facts['side']} has {listed(facts['modules'])}"
 
 
-def _copy(facts: Facts) -> str:
+def _copy(facts: ReasonFacts) -> str:
     ranks = facts["ranks"]
     distance = "" if facts.get("rel_l2") is None else facts.fill(" by {rel_l2:.2g}")
     return (
@@ -46,19 +48,19 @@ def _copy(facts: Facts) -> str:
     )
 
 
-def _copies(facts: Facts) -> str:
+def _copies(facts: ReasonFacts) -> str:
     whose = f"{facts['side']}: " if facts.get("side") else ""
     return f"{whose}copies on several ranks must be equal, but {'; '.join(facts.parts)}"
 
 
-def _common_factor(facts: Facts) -> str:
+def _common_factor(facts: ReasonFacts) -> str:
     return (
         f"within noise by size, but the target is the reference times {one_plus(facts['factor'])}; reruns of "
         f"the reference show {facts['noise']:.1g}"
     )
 
 
-def _one_rounding(facts: Facts) -> str:
+def _one_rounding(facts: ReasonFacts) -> str:
     others = "another module" if facts["num_alike"] == 1 else f"{facts['num_alike']} other modules"
     return (
         f"as large as one rounding, but all preceding records are bit-identical, {others} of {facts['like']} "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.types.codes import LeftFree, ReplayCode
 from trueup.types.reason import Reason
-from trueup.wording.phrase import UNKNOWN, Facts, Phrase, percent, times
+from trueup.wording.phrase import UNKNOWN, Phrase, ReasonFacts, percent, times
 
 _SHAPES = ({"target": "[2, 3]", "reference": "[3, 2]"},)
 _LAYOUT = ({"layout": "sparse_coo"},)
@@ -15,7 +15,7 @@ _BASIS = {
 }
 
 
-def _place(facts: Facts) -> str:
+def _place(facts: ReasonFacts) -> str:
     """``forward output.0 of layers.0``; an API call with the module that makes it."""
     site = facts["site"]
     if facts.get("module") is not None:
@@ -23,7 +23,7 @@ def _place(facts: Facts) -> str:
     return f"{facts['phase']} {facts['slot']} of {site}"
 
 
-def _differs(facts: Facts) -> str:
+def _differs(facts: ReasonFacts) -> str:
     size, allowed = facts["rel_l2"], facts["tolerance"] if facts.get("tolerance") is not None else UNKNOWN
     text = f"{_place(facts)}: relative difference {size:.2g}"
     if size > allowed:
@@ -32,7 +32,7 @@ def _differs(facts: Facts) -> str:
     return "".join((text, *(f", {part}" for part in facts.parts)))
 
 
-def _exact_values_differ(facts: Facts) -> str:
+def _exact_values_differ(facts: ReasonFacts) -> str:
     return ", ".join((f"{_place(facts)}: values differ, although they are not rounded", *facts.parts))
 
 
@@ -42,11 +42,11 @@ def _unlike_one(scale: float) -> str:
     return next((text for text in shown if text != "1"), "1")
 
 
-def _not_finite(facts: Facts) -> str:
+def _not_finite(facts: ReasonFacts) -> str:
     return f"{_place(facts)}: NaN or infinite on one side, or not zero where the reference is zero"
 
 
-def _missing_gradient(facts: Facts) -> str:
+def _missing_gradient(facts: ReasonFacts) -> str:
     other = "reference" if facts["side"] == "target" else "target"
     return (
         f"backward {facts['slot']} of {facts['site']}: missing gradient in the {facts['side']} "

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from trueup.types.codes import RLCode as R
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, Phrase, Template, clause
+from trueup.wording.phrase import Phrase, ReasonFacts, Template, clause
 
 QUANTITIES = {
     "prompts": "prompts",
@@ -57,14 +57,14 @@ def _heading(template: Template, *samples: Mapping[str, object]) -> Phrase:
 
 
 def _capital(template: Template) -> Template:
-    def capital(facts: Facts) -> str:
+    def capital(facts: ReasonFacts) -> str:
         text = facts.fill(template) if isinstance(template, str) else template(facts)
         return text[:1].upper() + text[1:]
 
     return capital
 
 
-def quantity(facts: Facts) -> str:
+def quantity(facts: ReasonFacts) -> str:
     """What a quantity is called."""
     return QUANTITIES.get(str(facts["quantity"]), str(facts["quantity"]))
 
@@ -72,7 +72,7 @@ def quantity(facts: Facts) -> str:
 def _of(template: str) -> Template:
     """Of a quantity, with ``{what}`` and the verbs that follow it."""
 
-    def filled(facts: Facts) -> str:
+    def filled(facts: ReasonFacts) -> str:
         is_one = str(facts["quantity"]) in _SINGULAR
         verbs = {"differ": "differs" if is_one else "differ", "are": "is" if is_one else "are"}
         return facts.fill(template, what=quantity(facts), **verbs)
@@ -84,20 +84,20 @@ def _sentence(template: str) -> Template:
     return _capital(_of(template))
 
 
-def _given(facts: Facts) -> str:
+def _given(facts: ReasonFacts) -> str:
     return quantity(facts).removeprefix("the ")
 
 
-def _by(facts: Facts) -> str:
+def _by(facts: ReasonFacts) -> str:
     return "next" if facts["by"] < 0 else "previous"
 
 
-def _setting(facts: Facts) -> str:
+def _setting(facts: ReasonFacts) -> str:
     name = _SETTINGS.get(str(facts["name"]), str(facts["name"]))
     return f"{name} differs: {facts['target']} (target), {facts['reference']} (reference)"
 
 
-def _fails(facts: Facts) -> str:
+def _fails(facts: ReasonFacts) -> str:
     whose = "" if facts["side"] == "target" else " (reference)"
     return facts.fill(
         "{what}{whose}: not what its own inputs and settings give ({error:.3g} x rounding)",
@@ -106,7 +106,7 @@ def _fails(facts: Facts) -> str:
     )
 
 
-def _local(facts: Facts) -> str:
+def _local(facts: ReasonFacts) -> str:
     return facts.fill(
         "the loss is divided by {told:.0f} {unit}, the mini-batch has {actual:.0f}"
         if facts["actual"]
@@ -115,7 +115,7 @@ def _local(facts: Facts) -> str:
     )
 
 
-def _discounts(facts: Facts) -> str:
+def _discounts(facts: ReasonFacts) -> str:
     if facts.get("gamma") is None:
         return facts.fill(
             "{what} are not those of gamma {wanted_gamma:g} and lambda {wanted_lam:g}", what=quantity(facts)
@@ -126,7 +126,7 @@ def _discounts(facts: Facts) -> str:
     )
 
 
-def _moments(facts: Facts) -> str:
+def _moments(facts: ReasonFacts) -> str:
     divided = " and standard deviation {std:.3g}" if facts.get("std") is not None else ""
     own = " and {own_std:.3g}" if divided else ""
     return facts.fill(
@@ -134,14 +134,14 @@ def _moments(facts: Facts) -> str:
     )
 
 
-def _clip_range(facts: Facts) -> str:
+def _clip_range(facts: ReasonFacts) -> str:
     name = _SETTINGS[str(facts["name"])]
     if facts.get("used") is None:
         return facts.fill("the {name} is not {wanted:g}", name=name)
     return facts.fill("the {name} is {used:g}, not {wanted:g}", name=name)
 
 
-def _epsilon(facts: Facts) -> str:
+def _epsilon(facts: ReasonFacts) -> str:
     used = "{used:g}, not {wanted:g}" if facts.get("used") is not None else "not {wanted:g}"
     return facts.fill(f"the epsilon of the advantages' standard deviation is {used}")
 
@@ -240,7 +240,7 @@ PHRASES = {
         samples=({"shared": 2, "total": 8},),
     ),
     R.SAME_SEQUENCES: clause("The same sequences in every step, in another order or in other mini-batches"),
-    R.ROLLOUT_ALONE: _heading(
+    R.ROLLOUT_ONLY: _heading(
         "rollout log-probs differ by {rms:.3g} (RMS) on the same tokens; those of the trainer agree",
         {"rms": 0.1, "policy": 0.0, "mismatch": 1e-6},
     ),
@@ -400,7 +400,7 @@ PHRASES = {
         {"name": "clip_low", "used": None, "wanted": 0.2},
     ),
     R.SMALLER_LOSS: _heading("of the losses with and without clipping the smaller counts, not the larger"),
-    R.CLIPPED_ALONE: _heading("the clipped loss counts alone, not the larger of clipped and unclipped"),
+    R.CLIPPED_ONLY: _heading("the clipped loss counts alone, not the larger of clipped and unclipped"),
     R.DUAL_OF_ALL: _heading("the dual clip at {bound:g} holds for positive advantages, too", {"bound": 3.0}),
     R.RATIO_INVERTED: _heading("the ratio is that of the old policy to the new"),
     R.RATIO_TO_OTHER: _heading(

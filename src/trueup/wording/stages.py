@@ -10,7 +10,7 @@ from trueup.types.reason import reason
 from trueup.wording.cause_headlines import cause_headline
 from trueup.wording.criterion import FIRST_LOSS
 from trueup.wording.kinds import kind_name
-from trueup.wording.phrase import Facts, Phrase, clause, count, listed
+from trueup.wording.phrase import Phrase, ReasonFacts, clause, count, listed
 
 _EFFECTS = {
     "forward": "forward output differs",
@@ -55,7 +55,7 @@ _PHASES = {
 }
 
 
-def _batch(facts: Facts) -> str:
+def _batch(facts: ReasonFacts) -> str:
     """What became of a batch, or of the labels that came with it."""
     text = _BATCHES[facts["relation"]]
     if not facts.get("labels"):
@@ -65,11 +65,11 @@ def _batch(facts: Facts) -> str:
     return text.replace("token ids", "labels").replace("batch", "labels")
 
 
-def _module(facts: Facts) -> str:
+def _module(facts: ReasonFacts) -> str:
     return facts["module"] or "the root module"
 
 
-def _of_kind(facts: Facts) -> str:
+def _of_kind(facts: ReasonFacts) -> str:
     kind = kind_name(facts["kind"])
     kind = kind[:1].upper() + kind[1:]
     of_loss = facts["stage"] == "loss"
@@ -84,7 +84,7 @@ def _of_kind(facts: Facts) -> str:
     return f"{kind} in the {_PHASES.get(facts['stage'], 'output')} of {_module(facts)}"
 
 
-def _origin(facts: Facts) -> str:
+def _origin(facts: ReasonFacts) -> str:
     if facts["stage"] == "loss":
         return "The loss is computed differently"
     effect = _EFFECTS.get(facts["stage"], "result differs")
@@ -93,13 +93,13 @@ def _origin(facts: Facts) -> str:
     return f"{effect[:1].upper()}{effect[1:]} in {_module(facts)}"
 
 
-def _setting(facts: Facts) -> str:
+def _setting(facts: ReasonFacts) -> str:
     where = _module(facts)
     what = f"{facts.get('type')} {facts['name']}" if facts.get("type") else facts["name"]
     return f"{what} differs in {where}: {facts['target']} (target), {facts['reference']} (reference)"
 
 
-def _counts(facts: Facts) -> str:
+def _counts(facts: ReasonFacts) -> str:
     names = (
         ("equal", "bit-identical"),
         ("within", "within rounding"),
@@ -124,11 +124,11 @@ _STAGES = {
 }
 
 
-def _follows(facts: Facts) -> str:
+def _follows(facts: ReasonFacts) -> str:
     return f"Differs as a consequence of {_STAGES.get(facts['stage'], facts['stage'])}"
 
 
-def _loss_values(facts: Facts) -> str:
+def _loss_values(facts: ReasonFacts) -> str:
     gap = facts.get("rel_diff")
     relative = (
         "" if gap is None or facts["target"] == facts["reference"] else f", relative difference {gap:.2g}"
@@ -136,7 +136,7 @@ def _loss_values(facts: Facts) -> str:
     return f"loss {facts['target']:.8g} (target), {facts['reference']:.8g} (reference){relative}"
 
 
-def _next_loss(facts: Facts) -> str:
+def _next_loss(facts: ReasonFacts) -> str:
     return (
         f"with the reference's gradients, the next loss is {facts['given']:.8g}; without, "
         f"{facts['target']:.8g} (target), {facts['reference']:.8g} (reference)"
@@ -146,7 +146,7 @@ def _next_loss(facts: Facts) -> str:
 _LOSSES = {"given": 2.5, "target": 2.6, "reference": 2.5}
 
 
-def _local_norm(facts: Facts) -> str:
+def _local_norm(facts: ReasonFacts) -> str:
     how = "element by element" if facts["elementwise"] else "in norm"
     rank = f", the largest difference among {facts['among']} weights" if facts.get("among") else ""
     return (
@@ -155,7 +155,7 @@ def _local_norm(facts: Facts) -> str:
     )
 
 
-def _first_call(facts: Facts) -> str:
+def _first_call(facts: ReasonFacts) -> str:
     own, other = (
         f"{facts[call]}{f' ({facts[side]})' if facts[side] else ''}"
         for call, side in (("call", "target"), ("other", "reference"))
@@ -167,12 +167,12 @@ def _first_call(facts: Facts) -> str:
     return f"the first call inside it whose inputs do not explain how it differs is {own}{beside}{apart}"
 
 
-def _row(facts: Facts) -> str:
+def _row(facts: ReasonFacts) -> str:
     sides = [f"{facts[side]}{_where(facts, side)} ({side})" for side in ("target", "reference")]
     return f"{facts['key']}: {sides[0]}, {sides[1]}"
 
 
-def _where(facts: Facts, side: str) -> str:
+def _where(facts: ReasonFacts, side: str) -> str:
     return f" [{facts[f'{side}_place']}]" if facts.get(f"{side}_place") else ""
 
 
@@ -215,7 +215,7 @@ _WAYS = {
 }
 
 
-def _alike(facts: Facts) -> str:
+def _alike(facts: ReasonFacts) -> str:
     what = "accumulated" if facts["part"] == "accumulated" else "reduced after backward"
     ways = ", ".join(
         f"{number} {_WAYS.get(way, way)}" for way, number in zip(facts["ways"], facts["numbers"], strict=True)
@@ -223,18 +223,18 @@ def _alike(facts: Facts) -> str:
     return f"step {facts['step']}: both runs have gradients {what} in the same way ({ways})"
 
 
-def _divided(facts: Facts) -> str:
+def _divided(facts: ReasonFacts) -> str:
     sides = [f"{facts[side]:.5g}" for side in ("target", "reference")]
     target, reference = facts.parts or sides
     tokens = count(facts["tokens"], "token")
     return f"the loss of {tokens} is divided by {target} (target), {reference} (reference)"
 
 
-def _sums(facts: Facts) -> str:
+def _sums(facts: ReasonFacts) -> str:
     return f"{facts['parameter']}: {_sum(facts, 'target')} (target), {_sum(facts, 'reference')} (reference)"
 
 
-def _sum(facts: Facts, side: str) -> str:
+def _sum(facts: ReasonFacts, side: str) -> str:
     over, way, factor = facts[f"{side}_over"], facts[f"{side}_way"], facts[f"{side}_factor"]
     along = "" if not over or tuple(over) == ("world",) else f" along {' and '.join(over)}"
     words = {
@@ -267,7 +267,7 @@ _SUMS = {
 }
 
 
-def _not_reduced(facts: Facts) -> str:
+def _not_reduced(facts: ReasonFacts) -> str:
     axes = tuple(facts["axes"])
     over = "ranks" if axes == ("world",) else f"the ranks along {' and '.join(axes)}"
     return f"Missing all-reduce: gradients of {facts['parameters']} are not summed over {over}"
@@ -311,12 +311,12 @@ _MASTER_CAUSES = {
 _MOVED = {"not_held": "in no optimizer", "stepped": "updated by an optimizer"}
 
 
-def _two_sides(facts: Facts) -> str:
+def _two_sides(facts: ReasonFacts) -> str:
     target, reference = (_MOVED.get(facts[side], facts[side]) for side in ("target", "reference"))
     return f"{target} (target), {reference} (reference)"
 
 
-def _optimizer_setting(facts: Facts) -> str:
+def _optimizer_setting(facts: ReasonFacts) -> str:
     name = setting_name(facts["key"])
     where = "" if facts["key"] in ("dtype", "state") else f" for {facts['parameters']}"
     return (
@@ -325,7 +325,7 @@ def _optimizer_setting(facts: Facts) -> str:
     )
 
 
-def _values(facts: Facts) -> str:
+def _values(facts: ReasonFacts) -> str:
     name = setting_name(facts["key"])
     return f"{name} of {facts['parameters']}: {_two_sides(facts)}"
 
@@ -338,24 +338,24 @@ _OPTIMIZER = {
 }
 
 
-def _measured(facts: Facts) -> str:
+def _measured(facts: ReasonFacts) -> str:
     keys, values = facts["keys"], facts["values"]
     shown = ", ".join(f"{setting_name(k)} {v}" for k, v in zip(keys, values, strict=True))
     return f"measured in the target from the update of {facts['parameter']}: {shown}"
 
 
-def _given_same(facts: Facts) -> str:
+def _given_same(facts: ReasonFacts) -> str:
     within = facts["within"]
     how = f"{facts['equal']} bit-identical, {within} within rounding" if within else "bit-identical"
     weights = count(facts["total"], "updated weight")
     return f"with the reference's gradients, {weights} agree with the reference: {how}"
 
 
-def _and_more(facts: Facts) -> str:
+def _and_more(facts: ReasonFacts) -> str:
     return f"{facts.parts[0]} ({count(facts['more'], 'more finding')})"
 
 
-def _stage_agrees(facts: Facts) -> str:
+def _stage_agrees(facts: ReasonFacts) -> str:
     name = STAGE_TITLES[facts["stage"]][0] if facts["stage"] in STAGE_TITLES else facts["stage"]
     return f"{name}: {_lower(facts.parts[0])}"
 
@@ -367,7 +367,7 @@ _THETA = reason(
 )
 
 
-def _not_handed_back(facts: Facts) -> str:
+def _not_copied_back(facts: ReasonFacts) -> str:
     ranks = facts["ranks"]
     updates = f"Updates of rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}" if ranks else "Updates"
     return f"{updates} missing from the model's weights: {facts['parameters']}"
@@ -428,7 +428,7 @@ PHRASES = {
     S.EVALUATED_WEIGHTS: clause(
         "{root} is evaluated with other weights ({num:count layer})", {"root": "GPT", "num": 26}
     ),
-    S.NEXT_LOSS_ALONE: clause(
+    S.NEXT_LOSS_ONLY: clause(
         "Differs although no fault was found in the first step: check its backward pass again, with the "
         "values of every gradient"
     ),
@@ -565,7 +565,7 @@ PHRASES = {
         "forward differs from microbatch {microbatch} on, after the backward of microbatch {before} differed",
         {"microbatch": 1, "before": 0},
     ),
-    S.INSIDE_ALONE: clause("the loss and the gradients of all weights agree"),
+    S.INSIDE_ONLY: clause("the loss and the gradients of all weights agree"),
     S.LOSS_SCALE_DIFFERS: clause("the loss scale differs"),
     S.BATCH_DIFFERS: clause("the batch differs"),
     S.LOSS_VALUES: clause(
@@ -940,7 +940,7 @@ PHRASES = {
     S.OWN_STEP: clause(
         "what the program does to weights by itself, as between the passes of sharpness-aware minimisation"
     ),
-    S.NOT_TOLD: clause(
+    S.NOT_DISTINGUISHED: clause(
         "the updates differ; no setting of the optimizer could be measured in both runs, so gradients cannot "
         "be distinguished from the optimizer"
     ),
@@ -1026,8 +1026,8 @@ PHRASES = {
         {"parameters": "the 3 norm weights", "target": "False", "reference": "True"},
     ),
     S.SET_REQUIRES_GRAD: clause("set requires_grad to the same value in both runs"),
-    S.NOT_HANDED_BACK: clause(
-        _not_handed_back,
+    S.NOT_COPIED_BACK: clause(
+        _not_copied_back,
         {"parameters": "the 3 matrices", "ranks": ()},
         {"parameters": "layers.0.weight", "ranks": ("1",)},
         {"parameters": "layers.0.weight", "ranks": ("1", "3")},

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from trueup.types.codes.suspect import SuspectCode as Suspect
-from trueup.wording.phrase import Facts, Phrase, Template
+from trueup.wording.phrase import Phrase, ReasonFacts, Template
 
 _STATES: tuple[Mapping[str, object], ...] = ({"earlier_phase_differs": 0}, {"earlier_phase_differs": 1})
 
@@ -12,7 +12,7 @@ def _causes(sentence: str, advice: Template, *samples: Mapping[str, object]) -> 
     return Phrase(sentence=sentence, advice=advice, samples=samples or ({},))
 
 
-def _after_forward(facts: Facts) -> str:
+def _after_forward(facts: ReasonFacts) -> str:
     if facts.get("earlier_phase_differs"):
         return "the forward pass differs too, and gradients follow from it: resolve that first"
     return (
@@ -20,7 +20,7 @@ def _after_forward(facts: Facts) -> str:
     )
 
 
-def _after_gradients(facts: Facts) -> str:
+def _after_gradients(facts: ReasonFacts) -> str:
     if facts.get("earlier_phase_differs"):
         return "the gradients differ too, and updates follow from them: resolve that first"
     return "the gradients agree: compare every hyperparameter of this parameter group and the update formula"

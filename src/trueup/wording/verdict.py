@@ -6,7 +6,7 @@ from trueup.types.codes.verdict import NextCode as Next
 from trueup.types.codes.verdict import VerdictCode as Is
 from trueup.types.reason import reason
 from trueup.wording.evidence import SETTINGS, phases
-from trueup.wording.phrase import Facts, Phrase, Template, listed, one_plus
+from trueup.wording.phrase import Phrase, ReasonFacts, Template, listed, one_plus
 
 _DIFFERING = {
     "param": "weight",
@@ -21,28 +21,28 @@ _LONGEST = 40
 """characters of a value in a headline"""
 
 
-def _place(facts: Facts) -> str:
+def _place(facts: ReasonFacts) -> str:
     """`` in layers.2.attn, step 0``; where no module is known only the step."""
     module = facts.get("module")
     where = "" if module is None else f" in {module or 'the root module'},"
     return f"{where} step {facts['step']}" if where else f" in step {facts['step']}"
 
 
-def _what(facts: Facts) -> str:
+def _what(facts: ReasonFacts) -> str:
     """What differs: ``forward output``."""
     if facts["phase"] == "forward" and facts["slot"].startswith("input"):
         return "forward input"
     return _DIFFERING.get(facts["phase"], str(facts["phase"]))
 
 
-def _decayed(facts: Facts) -> str:
+def _decayed(facts: ReasonFacts) -> str:
     """A share of each weight that one side takes off; the difference of both where each takes some."""
     side = "target" if facts["share"] > 0 else "reference"
     what = facts.fill("{num:count master weight} ") + ("shrinks" if facts["num"] == 1 else "shrink")
     return f"{what} by {abs(facts['share']):.3g} more in the {side}, step {facts['step']}: weight decay"
 
 
-def _first(facts: Facts) -> str:
+def _first(facts: ReasonFacts) -> str:
     if facts.get("weight") is not None:
         return (
             f"First divergence: {_what(facts)} with the gradient of {facts['weight']} in step {facts['step']}"
@@ -50,11 +50,11 @@ def _first(facts: Facts) -> str:
     return f"First divergence: {_what(facts)}{_place(facts)}"
 
 
-def _not_finite(facts: Facts) -> str:
+def _not_finite(facts: ReasonFacts) -> str:
     return f"{facts['what']} appears first in the {facts['side']}: {_what(facts)}{_place(facts)}"
 
 
-def _argument(facts: Facts) -> str:
+def _argument(facts: ReasonFacts) -> str:
     target, reference = (_shortened(facts[side].strip("'\"")) for side in ("target", "reference"))
     name, of = facts["name"], facts["what"]
     subject = f"Attribute {name}" if of == "attribute" else f"{name} of {of}"
@@ -69,11 +69,11 @@ def _shortened(value: str) -> str:
     return value if len(value) <= _LONGEST else f"{value[: _LONGEST - 1]}…"
 
 
-def _settings(facts: Facts) -> str:
+def _settings(facts: ReasonFacts) -> str:
     return f"Tensors agree, but settings differ: {listed([SETTINGS.get(n, n) for n in facts['names']])}"
 
 
-def _computes_in(facts: Facts) -> str:
+def _computes_in(facts: ReasonFacts) -> str:
     sides = [
         f"{facts[side]} (autocast)" if facts["autocast"] == side else str(facts[side])
         for side in ("target", "reference")
@@ -85,21 +85,21 @@ def _computes_in(facts: Facts) -> str:
     return f"The target {does} in {sides[0]}, the reference in {sides[1]}"
 
 
-def _weights_in(facts: Facts) -> str:
+def _weights_in(facts: ReasonFacts) -> str:
     names = facts["parameters"]
     subject = f"{names[0]} is" if len(names) == 1 else f"{len(names)} weights are"
     listed_names = "" if len(names) == 1 else f": {listed(names, 1)}"
     return facts.fill(f"{subject} {{target}} (target), {{reference}} (reference)") + listed_names
 
 
-def _casts_to(facts: Facts) -> str:
+def _casts_to(facts: ReasonFacts) -> str:
     side, module = facts["side"], facts.get("module")
     other = "reference" if side == "target" else "target"
     where = "outside the model" if module is None else f"in {module or 'the root module'}"
     return f"The {side} casts to {facts[side]} {where}; the {other} keeps {facts[other]}"
 
 
-def _nothing_of(facts: Facts) -> str:
+def _nothing_of(facts: ReasonFacts) -> str:
     return f"No record of {phases(facts)} could be compared, though both runs have some"
 
 

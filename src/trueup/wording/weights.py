@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.types.codes import WeightsCode as W
 from trueup.types.reason import reason
-from trueup.wording.phrase import Facts, clause, count, heading
+from trueup.wording.phrase import ReasonFacts, clause, count, heading
 
 _WAYS = {
     "transposed": "transposed",
@@ -27,7 +27,7 @@ _WAYS = {
 """how values differ, in a headline; ``scaled`` has its factor, of ``unknown`` nothing is known"""
 
 
-def _differ(facts: Facts) -> str:
+def _differ(facts: ReasonFacts) -> str:
     way = facts["way"]
     if facts.parts:  # a single number
         (number,) = facts.parts
@@ -36,20 +36,20 @@ def _differ(facts: Facts) -> str:
     return f"Initial weights differ in {facts['parameters']}" + (f": {how}" if how else "")
 
 
-def _part(facts: Facts) -> str:
+def _part(facts: ReasonFacts) -> str:
     num, first, last = facts["num"], facts["first"], facts["last"]
     rows = f"row {first}" if num == 1 else f"rows {first} to {last}"
     rows = rows if last - first < num else f"between row {first} and row {last}"
     return f"different rows: {facts['num']} of {count(facts['total'], 'row')} ({rows})"
 
 
-def _only_in(facts: Facts) -> str:
+def _only_in(facts: ReasonFacts) -> str:
     names = facts["parameter"] if facts["num"] == 1 else f"{facts['parameter']}, …"
     text = f"{count(facts['num'], 'parameter')} only in the {facts['side']} ({names})"
     return f"{text}; initial weights differ" if facts["drawn_otherwise"] else text
 
 
-def _tie(facts: Facts) -> str:
+def _tie(facts: ReasonFacts) -> str:
     sides = (
         f"{f'tied to {facts[side]}' if facts[side] else 'not tied'} ({side})"
         for side in ("target", "reference")
@@ -57,14 +57,14 @@ def _tie(facts: Facts) -> str:
     return f"Weight tying differs for {facts['parameter']}: {', '.join(sides)}"
 
 
-def _exchanged(facts: Facts) -> str:
+def _exchanged(facts: ReasonFacts) -> str:
     first, second = facts["modules"][:2]
     if facts["num"] == 2:
         return f"Weights of {first} and {second} are exchanged"
     return f"Weights of {count(facts['num'], 'module')} are exchanged: {first}, {second} …"
 
 
-def _stale_copies(facts: Facts) -> str:
+def _stale_copies(facts: ReasonFacts) -> str:
     return (
         f"unchanged since the start of step {facts['before']}: {count(facts['num'], 'working copy')} at the "
         f"start of step {facts['step']}"

@@ -102,8 +102,8 @@ def _sections(plain: Mapping[str, object], source: str) -> dict[str, _Section]:
                 raise ConfigError(f"{source}: lora_config: there is no LoRA here; leave use_lora out")
             continue
         if name not in _SECTIONS:
-            said = unknown_key_message(str(given), _SECTIONS)
-            raise ConfigError(f"{source}: {said.replace('key', 'section', 1)}")
+            message = unknown_key_message(str(given), _SECTIONS)
+            raise ConfigError(f"{source}: {message.replace('key', 'section', 1)}")
         if not isinstance(section, dict | None):
             raise ConfigError(f"{source}: {given}: expected keys with values, got {section!r}")
         found[name] = dict(section or {})

@@ -11,7 +11,7 @@ from trueup.errors import ConfigError
 from trueup_gpt.config import Config
 from trueup_gpt.data.recorded import RecordedSource
 from trueup_gpt.data.rows import rows_from_indexed, rows_from_npy, rows_from_text, text_of
-from trueup_gpt.data.source import Rows, RowSource, Source
+from trueup_gpt.data.source import RowSource, Source, TokenRows
 
 PYDOC = "pydoc:topics"
 """Python's own documentation, 0.5 MB of English that is always there"""
@@ -48,7 +48,7 @@ def _is_recording(path: Path) -> bool:
     return path.is_dir() and (is_npy_folder(path) or (path / "manifest.json").exists())
 
 
-def _rows(path: Path, config: Config) -> Rows:
+def _rows(path: Path, config: Config) -> TokenRows:
     length = config.model.seq_length
     if str(path) == PYDOC:
         text = "\n".join(value for _, value in sorted(pydoc_data.topics.topics.items()))

@@ -43,7 +43,7 @@ class Source(Protocol):
         """The epoch in which a step begins."""
 
 
-class Rows(Protocol):
+class TokenRows(Protocol):
     """Rows of T + 1 token ids."""
 
     def __len__(self) -> int:
@@ -57,7 +57,7 @@ class RowSource:
     """Rows in their order, or in another for each epoch; after the last comes the first of the next epoch."""
 
     def __init__(
-        self, rows: Rows, config: Config, *, first: int = 0, count: int | None = None, name: str = ""
+        self, rows: TokenRows, config: Config, *, first: int = 0, count: int | None = None, name: str = ""
     ) -> None:
         self._rows, self._config, self._first, self._name = rows, config, first, name
         self.num_rows = len(rows) - first if count is None else count

@@ -25,8 +25,8 @@ class Checkpoints(checkpoints.Checkpoints):
 
     _session: Session
 
-    def __init__(self, session: Session, said: Callable[[str], None] = lambda message: None) -> None:
-        super().__init__(session, said)
+    def __init__(self, session: Session, report: Callable[[str], None] = lambda message: None) -> None:
+        super().__init__(session, report)
         self._writer = self._part_writer(self._barrier)
 
     def _begin(self, name: str, facts: RunFacts) -> Path:

@@ -38,11 +38,11 @@ class Session(session.Session):
     parallel: Parallel
     step: TrainStep
 
-    def checkpoints(self, said: Callable[[str], None]) -> Checkpoints:
-        """Of the run; ``said`` is told of each."""
+    def checkpoints(self, report: Callable[[str], None]) -> Checkpoints:
+        """Of the run; ``report`` is told of each."""
         from trueup_gpt.mindspore.checkpoint import Checkpoints
 
-        return Checkpoints(self, said)
+        return Checkpoints(self, report)
 
     def largest(self, number: int) -> int:
         """The largest of all processes' numbers, and of the signal that the launching process was given."""

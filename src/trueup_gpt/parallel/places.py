@@ -22,7 +22,7 @@ SlicedT = TypeVar("SlicedT", bound=Sliced)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ParameterShare:
     """Which part of a parameter this process has."""
 
     fqn: str
@@ -53,7 +53,7 @@ class Place:
         return mesh.axes([axis for axis in self.axes(Replicate) if axis in among])
 
 
-def place_of(fqn: str, shape: Sequence[int], layout: Layout, mesh: Mesh) -> Place:
+def place_of(fqn: str, shape: Sequence[int], layout: Layout, mesh: Mesh) -> ParameterShare:
     """The part of the parameter ``fqn``, ``shape`` as a whole, that this process has."""
     placements = layout.of(fqn)
     offset, size = [0] * len(shape), list(shape)
@@ -62,7 +62,9 @@ def place_of(fqn: str, shape: Sequence[int], layout: Layout, mesh: Mesh) -> Plac
             dim = placement.dim
             start, size[dim] = part_of(size[dim], mesh.size(axis), mesh.coordinate(axis))
             offset[dim] += start
-    return Place(fqn=fqn, shape=tuple(shape), offset=tuple(offset), size=tuple(size), placements=placements)
+    return ParameterShare(
+        fqn=fqn, shape=tuple(shape), offset=tuple(offset), size=tuple(size), placements=placements
+    )
 
 
 Range = tuple[tuple[int, ...], tuple[int, ...], tuple[int, int]]

@@ -43,14 +43,14 @@ def stream_shape(config: Config, mesh: Mesh) -> tuple[int, int, int]:
     return first, second, config.model.hidden_size
 
 
-def check_shape(given: tuple[int, ...], told: tuple[int, ...]) -> None:
+def check_shape(given: tuple[int, ...], planned: tuple[int, ...]) -> None:
     """Whether a microbatch's tokens have the shape that a pipeline was made for.
 
     Raises:
         ConfigError: another one would meet buffers of the one that was told.
     """
-    if given != told:
+    if given != planned:
         raise ConfigError(
             f"a microbatch of {given} tokens in a pipeline that was made for "
-            f"{told}: set batch_size and seq_length to those of the data"
+            f"{planned}: set batch_size and seq_length to those of the data"
         )

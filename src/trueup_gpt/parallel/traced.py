@@ -12,14 +12,14 @@ from trueup import Shard
 from trueup_gpt.config import Config
 from trueup_gpt.parallel.layout import TOKENS, Layout
 from trueup_gpt.parallel.mesh import AXES, DATA, Mesh
-from trueup_gpt.parallel.places import Place
+from trueup_gpt.parallel.places import ParameterShare
 
 MODEL = "model."
 """what stands before names of modules and parameters: a stage holds the model under it"""
 Row = dict[str, object]
 
 
-def piece_facts(place: Place, flat: tuple[int, int], axes: Sequence[str]) -> dict[str, object]:
+def piece_facts(place: ParameterShare, flat: tuple[int, int], axes: Sequence[str]) -> dict[str, object]:
     """What a trace is told of a part of a parameter that a process updates (docs/trace-format.md).
 
     Args:

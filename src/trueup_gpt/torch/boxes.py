@@ -18,7 +18,7 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from trueup_gpt.parallel.places import Place, ranges
+from trueup_gpt.parallel.places import ParameterShare, ranges
 from trueup_gpt.torch.parallel.pieces import local
 
 
@@ -90,7 +90,7 @@ class LoadPlanner(DefaultLoadPlanner):
 
 
 def boxes_of(
-    place: Place, tensor: Tensor, flat: tuple[int, int] | None = None
+    place: ParameterShare, tensor: Tensor, flat: tuple[int, int] | None = None
 ) -> tuple[torch.Size, list[Box]]:
     """Where the elements of a tensor lie in the whole parameter.
 

@@ -35,8 +35,8 @@ class Checkpoints(checkpoints.Checkpoints):
 
     _session: Session
 
-    def __init__(self, session: Session, said: Callable[[str], None] = lambda message: None) -> None:
-        super().__init__(session, said)
+    def __init__(self, session: Session, report: Callable[[str], None] = lambda message: None) -> None:
+        super().__init__(session, report)
         training, first = session.config.training, session.mesh.rank == 0
         warnings.filterwarnings("ignore", "torch.distributed is disabled", UserWarning)  # one process is fine
         self._writer = (
@@ -125,7 +125,7 @@ class Checkpoints(checkpoints.Checkpoints):
         mesh = self._session.mesh
         state = {f"random.{mesh.rank}": random_state(mesh.device)}
         if is_in_parts(path) and f"random.{mesh.rank}" not in _names(path):
-            self._said("the checkpoint holds no random streams of PyTorch: dropout draws from the seed")
+            self._report("the checkpoint holds no random streams of PyTorch: dropout draws from the seed")
             return
         _read(state, path)
         set_random_state(state[f"random.{mesh.rank}"], mesh.device)

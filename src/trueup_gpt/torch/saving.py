@@ -87,12 +87,12 @@ class Writer:
             barrier()
 
     def _written(self, state: dict[str, object], folder: Path) -> Future[object]:
-        planner, alone = SavePlanner(), not dist.is_initialized()
+        planner, is_single_process = SavePlanner(), not dist.is_initialized()
         if not self._background:
             done: Future[object] = Future()
-            done.set_result(save(state, checkpoint_id=folder, planner=planner, no_dist=alone))
+            done.set_result(save(state, checkpoint_id=folder, planner=planner, no_dist=is_single_process))
             return done
-        if self._group is None and not alone:
+        if self._group is None and not is_single_process:
             self._group = dist.new_group(backend="gloo")  # a thread's collectives must not meet training's
         began = async_save(
             state,
@@ -100,7 +100,7 @@ class Writer:
             async_stager=_Copied(),
             planner=planner,
             process_group=self._group,
-            no_dist=alone,
+            no_dist=is_single_process,
         )
         ended = began.upload_completion if isinstance(began, AsyncSaveResponse) else began
         return cast("Future[object]", ended)

@@ -36,11 +36,11 @@ class Session(session.Session):
     parallel: Parallel
     step: TrainStep
 
-    def checkpoints(self, said: Callable[[str], None]) -> Checkpoints:
-        """Of the run; ``said`` is told of each."""
+    def checkpoints(self, report: Callable[[str], None]) -> Checkpoints:
+        """Of the run; ``report`` is told of each."""
         from trueup_gpt.torch.checkpoint import Checkpoints
 
-        return Checkpoints(self, said)
+        return Checkpoints(self, report)
 
     def largest(self, number: int) -> int:
         """The largest of all processes' numbers."""

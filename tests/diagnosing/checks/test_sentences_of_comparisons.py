@@ -15,7 +15,7 @@ from tests.diagnosing.checks.test_sentences_of_numbers import checked, codes, fa
 from tests.diagnosing.held_runs import held
 from tests.diagnosing.made_steps import Array, drawn, gradients, step
 from trueup.diagnosing.checks import labels, own_batches, repeatable, replicas, streams
-from trueup.diagnosing.checks.outcome import CheckOutcome, Verdict
+from trueup.diagnosing.checks.outcome import CheckOutcome, CheckVerdict
 from trueup.diagnosing.checks.run import CheckedRun
 from trueup.store.view import ACCUMULATED, CLIPPED, UPDATED, WEIGHT
 from trueup.types.codes import CheckCode as Code
@@ -280,7 +280,7 @@ def test_masks_of_dropout() -> None:
         within = [(a, b) for a, b in same if a[1] == b[1]]
         across = [(a, b) for a, b in same if a[1] != b[1] and (a[0], a[2]) == (b[0], b[2])]
         bad = bool(within) or (wrapped and bool(across))
-        assert (outcome.verdict is Verdict.FAILED) == bad == (Code.FIND_SEED in codes(outcome))
+        assert (outcome.verdict is CheckVerdict.FAILED) == bad == (Code.FIND_SEED in codes(outcome))
         assert (Code.SAME_MASK in codes(outcome)) == (Code.SAME_AS in codes(outcome)) or len(within) > 4
         if Code.SAME_MASK in codes(outcome):
             said = facts(outcome, Code.SAME_MASK)

@@ -17,7 +17,7 @@ from tests.diagnosing.made_steps import Array, codes_of, drawn, facts_of, step
 from trueup.diagnosing.checks import finite, grad_norm, master_weights, updates
 from trueup.diagnosing.checks import gradients as gradients_check
 from trueup.diagnosing.checks import range as range_check
-from trueup.diagnosing.checks.outcome import Check, CheckOutcome, Verdict
+from trueup.diagnosing.checks.outcome import Check, CheckOutcome, CheckVerdict
 from trueup.diagnosing.checks.run import CheckedRun
 from trueup.numerics.summary import HAS_DIGEST, HAS_STATISTICS
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL, UPDATED, WEIGHT
@@ -86,11 +86,11 @@ def test_what_is_said_of_nan_and_infinity() -> None:
         harm = [one for one in kept if not np.isfinite(one).all()]
         apart = [name for name, made in activations.items() if not np.isfinite(made).all()]
         seen |= codes(outcome)
-        assert (outcome.verdict is Verdict.FAILED) == bool(harm)
-        assert (outcome.verdict is Verdict.UNDECIDED) == bool(apart and not kept)
+        assert (outcome.verdict is CheckVerdict.FAILED) == bool(harm)
+        assert (outcome.verdict is CheckVerdict.UNDECIDED) == bool(apart and not kept)
         assert (Code.NOT_FINITE in codes(outcome)) == (Code.KEEP_INPUTS in codes(outcome))
-        assert (Code.FINITE in codes(outcome)) == (outcome.verdict is Verdict.PASSED)
-        if outcome.verdict is Verdict.PASSED:
+        assert (Code.FINITE in codes(outcome)) == (outcome.verdict is CheckVerdict.PASSED)
+        if outcome.verdict is CheckVerdict.PASSED:
             said = facts(outcome, Code.FINITE)
             assert said["num"] == len(steps) * (2 + len(slots) + loss)
             assert set(said["kinds"]) == (kinds | ({"loss"} if loss else set()) or {"activation"})
@@ -119,7 +119,7 @@ def test_an_infinity_of_a_mask_that_reaches_the_loss() -> None:
     out.record(call, "forward", "output.0", np.array(np.inf, np.float32))
     out.record(out.call("loss", "loss"), "loss", "value", np.array(np.inf, np.float32))
     outcome = checked(finite.CHECK, out)
-    assert outcome.verdict is Verdict.FAILED
+    assert outcome.verdict is CheckVerdict.FAILED
     assert facts(outcome, Code.NOT_FINITE_VALUES)["num_posinf"] == 1
 
 
@@ -286,7 +286,7 @@ def test_which_parameters_have_gradients() -> None:
             frozen = facts(outcome, Code.NUM_FROZEN)
             assert (frozen["num"], frozen["total"]) == (num_frozen, len(names))
             assert trained[frozen["parameter"]] is False
-        if outcome.verdict is Verdict.PASSED:
+        if outcome.verdict is CheckVerdict.PASSED:
             every = facts(outcome, Code.EVERY_GRADIENT)
             assert every["num"] == sum("some" in how for how in hows.values())
             assert every["steps"] == sum(any(how != "none" for how in one.values()) for one in grads)
@@ -503,7 +503,7 @@ def test_a_working_copy_that_waits_is_not_counted_as_changed() -> None:
         outcome = checked(updates.CHECK, step(parts), lines=[{"learning_rate": [1e-5]}],
             facts=told(*((name, True) for name in "abc"), dtype="float16"),
         )  # fmt: skip
-        assert (Code.AWAITING in codes(outcome)) is keeps is (outcome.verdict is Verdict.PASSED)
+        assert (Code.AWAITING in codes(outcome)) is keeps is (outcome.verdict is CheckVerdict.PASSED)
         if keeps:
             assert facts(outcome, Code.AWAITING) == {"num": 2}
             assert facts(outcome, Code.ALL_CHANGED) == {"num": 1, "total": 3, "first": 0, "last": 0}

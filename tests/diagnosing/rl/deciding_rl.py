@@ -10,7 +10,7 @@ from tests.deciding import decides
 from tests.diagnosing.rl.records import ROWS, WIDTH, batch, pair
 from trueup.diagnosing.rl import advantage_checks, batch_checks, model_checks
 from trueup.diagnosing.rl.fits import Case, fitted, scalar
-from trueup.diagnosing.rl.tables import Apart, Table
+from trueup.diagnosing.rl.tables import Apart, SequenceTable
 from trueup.diagnosing.rl.thresholds import DRIFT, ENGINES, MODEL, STRETCHED
 from trueup.types.codes import RLCode
 
@@ -69,7 +69,7 @@ def _engines(times):
         side.batch.arrays["rollout_log_probs"] = side.batch.arrays["old_log_probs"].astype(float) + apart
     found = of(model_checks.rollout(pair(own, other)), "rollout_log_probs")
     assert ENGINES > 1
-    return found.said.code is RLCode.ENGINES and not found.passed
+    return found.conclusion.code is RLCode.ENGINES and not found.passed
 
 
 @decides("rl.repeated")
@@ -81,7 +81,7 @@ def _repeated(surprise):
         middle = (low + high) / 2
         found = -middle - 1 + np.exp(middle)
         low, high = (middle, high) if found > surprise else (low, middle)
-    table = Table.of([batch().batch]).taken(np.array([0, 0]))
+    table = SequenceTable.of([batch().batch]).taken(np.array([0, 0]))
     held = np.full((2, WIDTH), high / WIDTH)
     said = model_checks.repeats(replace(table, arrays={**table.arrays, "rollout_log_probs": held}), {})
     return said is not None
@@ -102,7 +102,7 @@ def _moved(share):
         size = share * whole / np.sqrt((noise**2).mean())
     changed = scores.copy()
     changed[:, -1] = 2 * sums + size * noise
-    return of(batch_checks.rewards(pair(batch(scores=changed), plain)), "scores").said.code
+    return of(batch_checks.rewards(pair(batch(scores=changed), plain)), "scores").conclusion.code
 
 
 @decides("rl.stretched", margin=0.005)
@@ -119,14 +119,14 @@ def _stretched(alike):
         for values in (one + 1e-3, mixed)
     )
     assert STRETCHED < 1
-    return of(model_checks.policy(pair(changed, plain)), "old_log_probs").said.code
+    return of(model_checks.policy(pair(changed, plain)), "old_log_probs").conclusion.code
 
 
 @decides("rl.level", margin=0.5)
 def _level(share):
     """A baseline off by a share of the group's deviation, of a run that leaves one out."""
     plain = batch(settings={"estimator": "rloo"})
-    given = advantage_checks.given_of(Table.of([plain.batch]), plain.batch.settings)
+    given = advantage_checks.given_of(SequenceTable.of([plain.batch]), plain.batch.settings)
     sums, held = given.rewards.sum(axis=1), np.zeros(ROWS)
     for one in np.unique(given.group):
         rows = given.group == one
@@ -135,7 +135,7 @@ def _level(share):
         batch(advantages=held[:, None] * np.ones((ROWS, WIDTH)), settings={"estimator": "rloo"}),
         batch(advantages=given.computed(), settings={"estimator": "rloo"}),
     )
-    return of(advantage_checks.advantages(both), "advantages").said.code is RLCode.OTHER_MOMENTS
+    return of(advantage_checks.advantages(both), "advantages").conclusion.code is RLCode.OTHER_MOMENTS
 
 
 @decides("rl.long")
@@ -150,4 +150,4 @@ def _long(sequences):
     other[np.arange(ROWS), lengths - 1] -= (np.arange(ROWS) >= ROWS - sequences) * np.float32(0.37)
     held = {"responses": responses, "response_mask": mask.astype(np.float32)}
     both = pair(batch(scores=other, **held), batch(scores=scores, **held))
-    return of(batch_checks.rewards(both), "scores").said.code
+    return of(batch_checks.rewards(both), "scores").conclusion.code

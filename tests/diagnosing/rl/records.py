@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from trueup.diagnosing.rl.formulas import Advantages
-from trueup.diagnosing.rl.steps import StepPair
+from trueup.diagnosing.rl.steps import RLStepPair
 from trueup.store.rollouts import RLRecord, RLStep
 
 ROWS, WIDTH = 8, 16
@@ -58,5 +58,5 @@ def with_losses(held: RLStep, *now: np.ndarray, settings=None, numbers=None) -> 
     return replace(held, losses=calls)
 
 
-def pair(target: RLStep, reference: RLStep, **more) -> StepPair:
-    return StepPair(step=1, target=target, reference=reference, before=more.pop("before", ()), **more)
+def pair(target: RLStep, reference: RLStep, **more) -> RLStepPair:
+    return RLStepPair(step=1, target=target, reference=reference, before=more.pop("before", ()), **more)

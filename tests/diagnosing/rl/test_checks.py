@@ -10,7 +10,7 @@ import pytest
 from tests.diagnosing.rl.records import ROWS, WIDTH, batch, pair, with_losses
 from trueup.diagnosing.rl import advantage_checks, batch_checks, loss_checks, model_checks
 from trueup.diagnosing.rl.formulas import Aggregation, PolicyLoss
-from trueup.diagnosing.rl.tables import Pair, Table
+from trueup.diagnosing.rl.tables import SequencePair, SequenceTable
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.errors import TraceError
 from trueup.store.rollouts import BATCH, read_rollouts, write_batch, write_loss
@@ -22,12 +22,12 @@ def one(checks, quantity):
 
 
 def test_rows_are_found_again_whatever_their_order_and_padding() -> None:
-    plain = Table.of([batch().batch])
+    plain = SequenceTable.of([batch().batch])
     order = np.random.default_rng(0).permutation(ROWS)
     wide = {name: array[order] for name, array in plain.arrays.items()}
     wide["responses"] = np.pad(wide["responses"], ((0, 0), (0, 4)), constant_values=-1)
     wide["prompts"] = np.pad(wide["prompts"], ((0, 0), (3, 0)), constant_values=-1)
-    found = Pair.of(Table(arrays=wide, dtypes={}), plain)
+    found = SequencePair.of(SequenceTable(arrays=wide, dtypes={}), plain)
     assert found.is_whole
     target, reference = found.both("old_log_probs")
     assert np.array_equal(target, reference)
@@ -46,7 +46,7 @@ def test_rows_are_found_again_whatever_their_order_and_padding() -> None:
 def test_rewards(change, code) -> None:
     plain = batch()
     changed = batch(scores=change(plain.batch.arrays["scores"]))
-    assert one(batch_checks.rewards(pair(changed, plain)), "scores").said.code is code
+    assert one(batch_checks.rewards(pair(changed, plain)), "scores").conclusion.code is code
 
 
 def test_a_setting_that_changes_nothing_is_no_fault() -> None:
@@ -54,7 +54,7 @@ def test_a_setting_that_changes_nothing_is_no_fault() -> None:
     assert one(advantage_checks.advantages(pair(other, batch())), "advantages").passed
     divided = batch(settings={"by_std": False})
     found = one(advantage_checks.advantages(pair(divided, batch())), "advantages")
-    assert found.said.code is RLCode.WITH_STD  # said to be without, and they are not
+    assert found.conclusion.code is RLCode.WITH_STD  # said to be without, and they are not
 
 
 def test_a_setting_that_both_runs_keep_to_differs() -> None:
@@ -71,7 +71,7 @@ def test_a_setting_that_both_runs_keep_to_differs() -> None:
         sides.append(with_losses(plain, now, settings=settings, numbers={"policy_loss": total}))
     found = one(loss_checks.losses(pair(*sides)), "policy_loss")
     assert found.status is StageStatus.FAILED
-    assert (found.said.code, found.said.place("name")) == (RLCode.SETTING, "loss_agg_mode")
+    assert (found.conclusion.code, found.conclusion.place("name")) == (RLCode.SETTING, "loss_agg_mode")
     assert one(loss_checks.losses(pair(sides[0], sides[0])), "policy_loss").passed
 
 
@@ -80,7 +80,7 @@ def test_old_log_probs_of_another_policy() -> None:
     now = plain.batch.arrays["old_log_probs"]
     stale, right = with_losses(plain, now + 0.3), with_losses(plain, now)
     found = one(model_checks.policy(pair(stale, right)), "old_log_probs")
-    assert found.said.code is RLCode.STALE
+    assert found.conclusion.code is RLCode.STALE
     both = one(model_checks.policy(pair(stale, stale)), "old_log_probs")  # off-policy in both runs
     assert both.passed
 
@@ -92,7 +92,7 @@ def test_an_update_is_held_to_what_it_changes() -> None:
     rounding, wrong = with_losses(plain, now, now + 1.0 + 1e-4), with_losses(plain, now, now + 1.5)
     assert one(loss_checks.updates(pair(rounding, reference)), "weights").passed
     found = one(loss_checks.updates(pair(wrong, reference)), "weights")
-    assert (found.status, found.said.code) == (StageStatus.FAILED, RLCode.UPDATE)
+    assert (found.status, found.conclusion.code) == (StageStatus.FAILED, RLCode.UPDATE)
 
 
 def test_a_loss_that_is_given_other_numbers() -> None:
@@ -102,7 +102,7 @@ def test_a_loss_that_is_given_other_numbers() -> None:
     other = {**right.losses[0].arrays, "advantages": right.losses[0].arrays["advantages"] * 2}
     wrong = replace(right, losses=(replace(right.losses[0], arrays=other),))
     found = one(loss_checks.given(pair(wrong, right)), "inputs")
-    assert (found.said.code, found.said.place("quantity")) == (RLCode.GIVEN_OTHER, "advantages")
+    assert (found.conclusion.code, found.conclusion.place("quantity")) == (RLCode.GIVEN_OTHER, "advantages")
     assert one(loss_checks.given(pair(right, right)), "inputs").passed
 
 
@@ -112,7 +112,7 @@ def test_records_are_read_as_they_were_written(tmp_path) -> None:
     write_loss(tmp_path, 3, held.arrays, {"clip_low": None}, {"loss": 0.5}, role="critic", number=2)
     step = read_rollouts(tmp_path)[3]
     assert step.batch.settings == held.settings
-    assert Table.of([step.batch]).unit("old_log_probs") == 2.0**-8
+    assert SequenceTable.of([step.batch]).unit("old_log_probs") == 2.0**-8
     assert (step.losses[0].role, step.losses[0].number, step.losses[0].numbers) == (
         "critic",
         2,

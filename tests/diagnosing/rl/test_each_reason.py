@@ -13,7 +13,7 @@ from tests.diagnosing.made_steps import passed
 from tests.diagnosing.rl.records import ROWS, WIDTH, batch, pair
 from trueup.diagnosing.rl import advantage_checks, batch_checks, model_checks
 from trueup.diagnosing.rl.outcomes import same_sequences
-from trueup.diagnosing.rl.steps import Check, StepPair
+from trueup.diagnosing.rl.steps import QuantityCheck, RLStepPair
 from trueup.diagnosing.rl.walk import RLComparison
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.numerics.dtypes import rounded_to
@@ -27,7 +27,7 @@ HELD = PLAIN.batch.arrays
 SPREAD = np.random.default_rng(7).normal(size=(ROWS, WIDTH)).astype(np.float32)
 PROMPTS, MASK = HELD["prompts"], HELD["response_mask"]
 OTHER = {"estimator": "another"}
-LOOK = Callable[[StepPair], Iterator[Check]]
+LOOK = Callable[[RLStepPair], Iterator[QuantityCheck]]
 
 
 def with_rows(rows: Any) -> RLStep:
@@ -35,7 +35,7 @@ def with_rows(rows: Any) -> RLStep:
 
 
 def of_both(look: LOOK, target: RLStep, reference: RLStep, quantity: str) -> tuple[RLCode, dict[str, Any]]:
-    said = next(one for one in look(pair(target, reference)) if one.quantity == quantity).said
+    said = next(one for one in look(pair(target, reference)) if one.quantity == quantity).conclusion
     return said.code, dict(said.facts)
 
 
@@ -50,7 +50,7 @@ def standardised(step: RLStep, over: str) -> RLStep:
     """A run that says that it divides by the batch's deviation, and divides by that of ``over``."""
     said = {"std_over": "batch"}
     given = advantage_checks.given_of(
-        batch_checks.Table.of([step.batch]), {**step.batch.settings, "std_over": over}
+        batch_checks.SequenceTable.of([step.batch]), {**step.batch.settings, "std_over": over}
     )
     return batch(advantages=given.computed(), settings=said)
 
@@ -232,5 +232,5 @@ def test_pipelines_that_agree(same: bool) -> None:
 def test_the_same_sequences_in_other_batches(code: StagesCode, same: bool) -> None:
     finding = Finding(stage=Stage.DATA, headline=reason(code), module=None, site=None, basis=Basis.RECORDED)
     outcome = same_sequences(replace(passed(Stage.DATA, StageStatus.FAILED), findings=(finding,)))
-    assert (outcome.said.code is RLCode.SAME_SEQUENCES) is same
+    assert (outcome.conclusion.code is RLCode.SAME_SEQUENCES) is same
     assert (outcome.findings == ()) is same

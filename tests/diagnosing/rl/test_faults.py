@@ -61,7 +61,7 @@ def test_a_fault_is_found_where_it_is(name, place) -> None:
     folder, references = place
     fault = FAULTS[name]
     first = judged(folder, fault, references).failed[0]
-    assert (first.stage, first.quantity, first.said.code) == (fault.stage, fault.quantity, fault.code)
+    assert (first.stage, first.quantity, first.conclusion.code) == (fault.stage, fault.quantity, fault.code)
 
 
 @pytest.mark.parametrize("name", ["packing", "row order", "all of them"])
@@ -82,7 +82,7 @@ def test_other_rollouts_are_no_fault_and_formulas_still_judged(place) -> None:
     assert found is not None
     assert found.outcome is Outcome.UNDECIDED
     assert found.headline.code is RLCode.ROLLOUTS
-    by = {one.quantity: one.said.code for one in found.checks if one.step == 1}
+    by = {one.quantity: one.conclusion.code for one in found.checks if one.step == 1}
     assert by["advantages"] is RLCode.FORMULA_HOLDS
     assert by["policy_loss"] is RLCode.FORMULA_HOLDS
 
@@ -128,5 +128,5 @@ def data_outcome(headline: Reason) -> StageOutcome:
     )
     title = reason(StagesCode.TITLE, key="data")
     return StageOutcome(
-        stage=Stage.DATA, title=title, status=StageStatus.FAILED, said=headline, findings=(finding,)
+        stage=Stage.DATA, title=title, status=StageStatus.FAILED, conclusion=headline, findings=(finding,)
     )

@@ -13,7 +13,7 @@ import pytest
 from tests.diagnosing.made_steps import codes_of
 from tests.diagnosing.rl.records import batch, pair, with_losses
 from trueup.diagnosing.rl import advantage_checks, batch_checks, loss_checks, model_checks
-from trueup.diagnosing.rl.steps import Check, Quantity
+from trueup.diagnosing.rl.steps import Quantity, QuantityCheck
 from trueup.diagnosing.rl.tables import Apart
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.store.rollouts import RLStep
@@ -53,7 +53,7 @@ class Drawn:
         return batch(**{**held, **changed})
 
 
-def said(check: Callable[..., Any], quantity: str, target: RLStep, reference: RLStep) -> Check:
+def said(check: Callable[..., Any], quantity: str, target: RLStep, reference: RLStep) -> QuantityCheck:
     return next(one for one in check(pair(target, reference)) if one.quantity == quantity)
 
 
@@ -91,19 +91,19 @@ def test_advantages_of_groups(seed: int) -> None:
     one = Drawn(seed)
     right = one.step(advantages=grouped(one))
     check = advantage_checks.advantages
-    assert said(check, "advantages", right, right).said.code is RLCode.FORMULA_HOLDS
+    assert said(check, "advantages", right, right).conclusion.code is RLCode.FORMULA_HOLDS
     for how, code in GROUPED:
         wrong = grouped(one, how)
-        found = said(check, "advantages", one.step(advantages=wrong), right).said
+        found = said(check, "advantages", one.step(advantages=wrong), right).conclusion
         assert found.code is code, how
         if code is RLCode.OVER_NEIGHBOURS:
             assert found.number("size") == PER_GROUP
         mixed = np.where(np.arange(ROWS)[:, None] < 4, wrong, grouped(one))  # half of the rows alone
-        near = said(check, "advantages", one.step(advantages=mixed), right).said
+        near = said(check, "advantages", one.step(advantages=mixed), right).conclusion
         assert near.code in (RLCode.FORMULA_FAILS, RLCode.OTHER_MOMENTS), how
         # both runs alike: the difference is none
         both = said(check, "advantages", one.step(advantages=wrong), one.step(advantages=wrong))
-        assert both.said.code is RLCode.BOTH_FAIL
+        assert both.conclusion.code is RLCode.BOTH_FAIL
 
 
 def by_token(one: Drawn, how: str = "right", rewards: Array | None = None) -> Array:
@@ -141,7 +141,7 @@ def test_advantages_of_tokens() -> None:
             return one.step(advantages=held, settings=settings, **more)
 
         check, right = advantage_checks.advantages, side(by_token(one))
-        assert said(check, "advantages", right, right).said.code is RLCode.FORMULA_HOLDS
+        assert said(check, "advantages", right, right).conclusion.code is RLCode.FORMULA_HOLDS
         for how, code, by in (
             ("over all", RLCode.OVER_PADDING, None),
             ("over padding", RLCode.OVER_PADDING, None),
@@ -149,16 +149,16 @@ def test_advantages_of_tokens() -> None:
             ("previous", RLCode.VALUES_SHIFTED, 1),
             ("next", RLCode.VALUES_SHIFTED, -1),
         ):
-            found = said(check, "advantages", side(by_token(one, how)), right).said
+            found = said(check, "advantages", side(by_token(one, how)), right).conclusion
             assert (found.code, found.number("by")) == (code, by), how
             if by is not None:
                 assert how in text(found)
         off = side(by_token(one, "previous") + 1e-3 * one.now)
-        assert said(check, "advantages", off, right).said.code is RLCode.FORMULA_FAILS
+        assert said(check, "advantages", off, right).conclusion.code is RLCode.FORMULA_FAILS
         less = one.scores - 0.1 * (one.old - one.ref) * one.mask
         kept = {"rewards": less}
         held = side(by_token(one, rewards=less), **kept)
-        found = said(check, "advantages", side(by_token(one), **kept), held).said
+        found = said(check, "advantages", side(by_token(one), **kept), held).conclusion
         assert (found.code, found.place("quantity")) == (RLCode.WITHOUT_KL, "advantages")
         assert text(found).lower().startswith("advantages are made from the scores")
 
@@ -193,19 +193,22 @@ def test_the_kl_in_rewards_and_in_losses() -> None:
             (lost, loss_checks.losses, "kl_loss", one.now),
         ):
             right = made(ESTIMATES[wanted](policy, one.ref))
-            assert said(check, quantity, right, right).said.code is RLCode.FORMULA_HOLDS
+            assert said(check, quantity, right, right).conclusion.code is RLCode.FORMULA_HOLDS
             for kind, estimate in ESTIMATES.items():
                 if kind == wanted:
                     continue
-                found = said(check, quantity, made(estimate(policy, one.ref)), right).said
+                found = said(check, quantity, made(estimate(policy, one.ref)), right).conclusion
                 assert (found.code, found.place("kind")) == (RLCode.KL_KIND, kind), (wanted, kind)
                 assert found.place("wanted") == wanted
-            swapped = said(check, quantity, made(ESTIMATES[wanted](one.ref, policy)), right).said
+            swapped = said(check, quantity, made(ESTIMATES[wanted](one.ref, policy)), right).conclusion
             assert swapped.code is (RLCode.FORMULA_HOLDS if wanted in ("abs", "k2") else RLCode.KL_SWAPPED)
             if wanted == "k1":
                 assert "opposite sign" in text(swapped)
             near = made(ESTIMATES[wanted](policy, one.ref) * 1.003)
-            assert said(check, quantity, near, right).said.code not in (RLCode.KL_KIND, RLCode.KL_SWAPPED)
+            assert said(check, quantity, near, right).conclusion.code not in (
+                RLCode.KL_KIND,
+                RLCode.KL_SWAPPED,
+            )
 
 
 def test_rewards_without_their_kl() -> None:
@@ -213,8 +216,8 @@ def test_rewards_without_their_kl() -> None:
     settings = {"use_kl_in_reward": True, "kl_penalty": "k1", "kl_coef_in_reward": 0.1}
     right = one.step(rewards=one.scores - 0.1 * (one.old - one.ref) * one.mask, settings=settings)
     found = said(batch_checks.kl_in_reward, "rewards", one.step(rewards=one.scores, settings=settings), right)
-    assert (found.said.code, found.said.place("quantity")) == (RLCode.WITHOUT_KL, None)
-    assert "KL" in text(found.said)
+    assert (found.conclusion.code, found.conclusion.place("quantity")) == (RLCode.WITHOUT_KL, None)
+    assert "KL" in text(found.conclusion)
 
 
 # -- losses ------------------------------------------
@@ -267,7 +270,7 @@ def test_policy_losses(seed: int) -> None:
         right = side(
             aggregated(policy(one, gains), one.mask, told.get("loss_agg_mode", "token-mean")), **told
         )
-        return said(loss_checks.losses, "policy_loss", side(number, **told), right).said
+        return said(loss_checks.losses, "policy_loss", side(number, **told), right).conclusion
 
     assert found(aggregated(policy(one, gains), one.mask)).code is RLCode.FORMULA_HOLDS
     for how, code in (
@@ -315,7 +318,7 @@ def test_policy_losses(seed: int) -> None:
         told_by = {"loss_agg_mode": mode, name: 3.0 * count}
         told = said(
             loss_checks.losses, "policy_loss", side(whole, **told_by), side(whole / 3, **told_by)
-        ).said
+        ).conclusion
         assert (told.code, told.number("told"), told.number("actual")) == (
             RLCode.LOCAL_COUNT,
             count,
@@ -340,7 +343,7 @@ def test_masks_that_two_calls_move_otherwise() -> None:
         return replace(held, losses=tuple(calls))
 
     for by, code in (((1, 1), RLCode.MASK_MOVED), ((1, -1), RLCode.FORMULA_FAILS)):
-        found = said(loss_checks.losses, "policy_loss", side(*by), side(0, 0)).said
+        found = said(loss_checks.losses, "policy_loss", side(*by), side(0, 0)).conclusion
         assert found.code is code
 
 
@@ -368,11 +371,11 @@ def test_counts_that_calls_are_told() -> None:
         (half, max(half)),
     ):
         found = said(loss_checks.given, "inputs", side(*told), right)
-        assert (found.said.code is RLCode.LOCAL_COUNT) == (wrong is not None)
+        assert (found.conclusion.code is RLCode.LOCAL_COUNT) == (wrong is not None)
         if wrong is not None:
-            assert (found.said.number("told"), found.said.number("actual")) == (wrong, every)
+            assert (found.conclusion.number("told"), found.conclusion.number("actual")) == (wrong, every)
         else:
-            assert found.said.code is RLCode.GIVEN_HELD
+            assert found.conclusion.code is RLCode.GIVEN_HELD
 
 
 def test_what_losses_are_given() -> None:
@@ -381,7 +384,7 @@ def test_what_losses_are_given() -> None:
     call = plain.losses[0]
     wrong = replace(plain, losses=(replace(call, arrays={**call.arrays, "advantages": 2 * one.now}),))
     codes = [
-        said(loss_checks.given, "inputs", *sides).said.code
+        said(loss_checks.given, "inputs", *sides).conclusion.code
         for sides in ((plain, plain), (wrong, wrong), (wrong, plain))
     ]
     assert codes == [RLCode.GIVEN_HELD, RLCode.GIVEN_ALIKE, RLCode.GIVEN_OTHER]
@@ -404,7 +407,7 @@ def test_terms_of_the_total_loss() -> None:
             (1, RLCode.FORMULA_HOLDS),
             (3, RLCode.TERM_FACTOR),
         ):
-            found = said(loss_checks.losses, "loss", side(**{name: factor * own[name]}), side()).said
+            found = said(loss_checks.losses, "loss", side(**{name: factor * own[name]}), side()).conclusion
             assert (found.code, found.place("term")) == (code, None if factor == 1 else name)
             if factor == 3:
                 wanted = abs(own[name])
@@ -429,7 +432,7 @@ def test_a_value_loss_that_is_not_halved() -> None:
         )
 
     for factor, code in ((0.5, RLCode.FORMULA_HOLDS), (1.0, RLCode.NOT_HALVED), (0.97, RLCode.FORMULA_FAILS)):
-        assert said(loss_checks.losses, "value_loss", side(factor), side(0.5)).said.code is code
+        assert said(loss_checks.losses, "value_loss", side(factor), side(0.5)).conclusion.code is code
 
 
 # -- what models give ------------------------------------------
@@ -447,20 +450,20 @@ def test_numbers_that_agree_within_rounding_or_nearly() -> None:
             model_checks.values, "values", one.step(values=moved), one.step(values=one.values.astype(float))
         )
         apart = np.sqrt((((moved - one.values)[one.valid]) ** 2).mean())
-        seen.add(found.said.code)
-        assert (found.said.code is RLCode.EQUAL) == (times == 0)
-        assert (found.said.code is RLCode.WITHIN) == (0 < times < 8)
-        assert (found.said.code is RLCode.IN_DOUBT) == (8 < times < 128)
-        assert (found.said.code is RLCode.APART) == (times > 128)
-        if found.said.code is RLCode.IN_DOUBT:
-            assert found.said.number("rms") == pytest.approx(apart)
+        seen.add(found.conclusion.code)
+        assert (found.conclusion.code is RLCode.EQUAL) == (times == 0)
+        assert (found.conclusion.code is RLCode.WITHIN) == (0 < times < 8)
+        assert (found.conclusion.code is RLCode.IN_DOUBT) == (8 < times < 128)
+        assert (found.conclusion.code is RLCode.APART) == (times > 128)
+        if found.conclusion.code is RLCode.IN_DOUBT:
+            assert found.conclusion.number("rms") == pytest.approx(apart)
             assert (
-                found.said.number("rms")
-                > found.said.number("allowed")
+                found.conclusion.number("rms")
+                > found.conclusion.number("allowed")
                 == pytest.approx(8 * eps * size, rel=0.2)
             )
-            assert found.said.number("tokens") == one.valid.sum()
-            assert text(found.said).startswith("Values differ by")
+            assert found.conclusion.number("tokens") == one.valid.sum()
+            assert text(found.conclusion).startswith("Values differ by")
     assert {RLCode.EQUAL, RLCode.WITHIN, RLCode.IN_DOUBT, RLCode.APART} <= seen
 
 
@@ -477,15 +480,15 @@ def test_rounding_that_training_has_carried_on() -> None:
         apart = Apart.of(values + off, values, 2.0**-24, changed)
         assert apart.agrees == (code is not None)
         if code is not None:
-            assert quantity.agreeing(apart).said.code is code
+            assert quantity.agreeing(apart).conclusion.code is code
 
 
 def test_no_sequence_of_both() -> None:
     one = Drawn(14)
     other = one.step(responses=np.where(one.valid, one.ids + 1000, -1))
     for check, quantity in ((model_checks.values, "values"), (batch_checks.rewards, "scores")):
-        assert said(check, quantity, other, one.step()).said.code is RLCode.NO_SHARED
-        assert said(check, quantity, one.step(), one.step()).said.code is RLCode.EQUAL
+        assert said(check, quantity, other, one.step()).conclusion.code is RLCode.NO_SHARED
+        assert said(check, quantity, one.step(), one.step()).conclusion.code is RLCode.EQUAL
     without = other.batch
     assert without is not None
     bare = replace(
@@ -502,7 +505,7 @@ def test_no_sequence_of_both() -> None:
         ),
         whole,
     )
-    assert mask.said.code is RLCode.ALL_COUNT
+    assert mask.conclusion.code is RLCode.ALL_COUNT
 
 
 def test_rollouts_beside_their_trainer() -> None:
@@ -519,15 +522,15 @@ def test_rollouts_beside_their_trainer() -> None:
     for rollout, old, code, status in (
         (one.old + noise, one.old, RLCode.EQUAL, StageStatus.PASSED),
         (one.old - noise, one.old, RLCode.WITHIN_ENGINES, StageStatus.PASSED),
-        (one.old + one.ref, one.old, RLCode.ROLLOUT_ALONE, StageStatus.FAILED),
+        (one.old + one.ref, one.old, RLCode.ROLLOUT_ONLY, StageStatus.FAILED),
         (infinite, one.old, RLCode.NOT_FINITE, StageStatus.FAILED),
         (one.ref + noise, one.ref, RLCode.FOLLOWS, StageStatus.CONSEQUENCE),
     ):
         found = said(model_checks.rollout, "rollout_log_probs", side(rollout, old), reference)
-        assert (found.said.code, found.status) == (code, status)
-        if code is RLCode.ROLLOUT_ALONE:
+        assert (found.conclusion.code, found.status) == (code, status)
+        if code is RLCode.ROLLOUT_ONLY:
             apart = np.sqrt(((rollout - one.old - noise)[one.valid] ** 2).mean())
-            assert found.said.number("rms") == pytest.approx(apart)
+            assert found.conclusion.number("rms") == pytest.approx(apart)
     # of other tokens the engines are held against each other
     ids = np.where(one.valid, one.ids + 1000, -1)
     for rollout, code in (
@@ -537,7 +540,7 @@ def test_rollouts_beside_their_trainer() -> None:
     ):
         other = one.step(rollout_log_probs=np.where(one.valid, rollout, 0.0), responses=ids)
         found = said(model_checks.rollout, "rollout_log_probs", other, reference)
-        assert found.said.code is code
+        assert found.conclusion.code is code
         assert (found.status is StageStatus.PASSED) == (code is RLCode.WITHIN_ENGINES)
 
 
@@ -562,8 +565,8 @@ def test_mini_batches_of_other_sequences() -> None:
         (plain, 0.5, RLCode.UPDATE),
     ):
         found = said(loss_checks.updates, "weights", side(order, shift), side(plain))
-        assert found.said.code is code
-        assert "weights after the update: bit" not in text(found.said).lower()
+        assert found.conclusion.code is code
+        assert "weights after the update: bit" not in text(found.conclusion).lower()
 
 
 def test_what_follows_from_what_differs_before_it() -> None:
@@ -575,9 +578,9 @@ def test_what_follows_from_what_differs_before_it() -> None:
         both = pair(one.step(advantages=gains, returns=returns, settings=settings), right)
         both.found += advantage_checks.advantages(both)
         found = next(advantage_checks.returns(both))
-        assert (found.said.code is RLCode.FOLLOWS) == (gains is one.old)
-        assert RLCode.APART in codes_of([both.found[0].said, found.said])
+        assert (found.conclusion.code is RLCode.FOLLOWS) == (gains is one.old)
+        assert RLCode.APART in codes_of([both.found[0].conclusion, found.conclusion])
     one_number = next(
-        iter([text(replace(found.said, code=RLCode.FOLLOWS, places=(("quantity", "policy_loss"),)))])
+        iter([text(replace(found.conclusion, code=RLCode.FOLLOWS, places=(("quantity", "policy_loss"),)))])
     )
     assert one_number.startswith("The policy loss differs")

@@ -14,7 +14,7 @@ from tests.diagnosing.rl.records import ROWS, WIDTH, batch, pair, with_losses
 from trueup.diagnosing.rl import advantage_checks, batch_checks, loss_checks, model_checks
 from trueup.diagnosing.rl.fits import Case, fitted, scalar
 from trueup.diagnosing.rl.formulas import Advantages, Aggregation, PolicyLoss, kl, value_loss
-from trueup.diagnosing.rl.tables import Table
+from trueup.diagnosing.rl.tables import SequenceTable
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.store.rollouts import RLStep
 from trueup.types.codes import RLCode
@@ -49,8 +49,8 @@ def by_token(advantages: Any = None, returns: Any = None) -> RLStep:
 
 def said(check: Callable, quantity: str, target: RLStep, reference: RLStep) -> Reason:
     found = next(one for one in check(pair(target, reference)) if one.quantity == quantity)
-    assert (found.status is StageStatus.FAILED) == (found.said.code is not RLCode.FORMULA_HOLDS)
-    return found.said
+    assert (found.status is StageStatus.FAILED) == (found.conclusion.code is not RLCode.FORMULA_HOLDS)
+    return found.conclusion
 
 
 def with_others() -> Any:
@@ -165,7 +165,7 @@ OF_LOSSES = [
     (RLCode.CLIP_RANGE, {"name": "clip_low", "used": 0.1}, replace(LOSS, low=0.1)),
     (RLCode.SMALLER_LOSS, {}, replace(LOSS, larger=False)),
     (RLCode.SMALLER_LOSS, {}, replace(LOSS, larger=False, dual=None)),
-    (RLCode.CLIPPED_ALONE, {}, replace(LOSS, clips_alone=True)),
+    (RLCode.CLIPPED_ONLY, {}, replace(LOSS, only_clipped=True)),
     (RLCode.DUAL_OF_ALL, {"bound": 3.0}, replace(LOSS, dual_of_all=True)),
     (RLCode.SIGN, {}, replace(LOSS, advantages=-GAINS)),
     (RLCode.RATIO_INVERTED, {}, replace(LOSS, log_probs=OLD, old=NOW)),
@@ -245,7 +245,7 @@ def test_the_kl_to_another_policy(to: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "chosen"), [(RLCode.SMALLER_LOSS, np.minimum), (RLCode.CLIPPED_ALONE, lambda one, other: other)]
+    ("code", "chosen"), [(RLCode.SMALLER_LOSS, np.minimum), (RLCode.CLIPPED_ONLY, lambda one, other: other)]
 )
 def test_value_losses(code, chosen) -> None:
     goal, now = GAE.returns(), GAE.values + 0.3 * NOW
@@ -302,7 +302,7 @@ def test_a_reward_on_every_token() -> None:
 
 def masked(mask: Any) -> Reason:
     target = made(response_mask=mask.astype(np.float32))
-    return next(batch_checks.masks(pair(target, made()))).said
+    return next(batch_checks.masks(pair(target, made()))).conclusion
 
 
 def test_masks_that_leave_out_an_end_or_an_id() -> None:
@@ -310,7 +310,7 @@ def test_masks_that_leave_out_an_end_or_an_id() -> None:
     assert masked(ends).code is RLCode.MASK_END
     assert masked((np.arange(WIDTH) > 0) * MASK).code is RLCode.MASK_START
     turn, later = (np.tile((np.arange(WIDTH) > by) & (np.arange(WIDTH) < by + 5), (ROWS, 1)) for by in (1, 2))
-    assert batch_checks.mask_said(later.astype(float), turn.astype(float)).code is RLCode.MASK_SHIFTED
+    assert batch_checks.mask_difference(later.astype(float), turn.astype(float)).code is RLCode.MASK_SHIFTED
     one = ends.copy()
     one[0] = MASK[0] > 0
     assert masked(one).code is RLCode.MASK
@@ -319,26 +319,26 @@ def test_masks_that_leave_out_an_end_or_an_id() -> None:
 def test_a_mask_without_a_token_id() -> None:
     ids = np.where((RESPONSES > 0) & (RESPONSES % 5 == 0), 7, RESPONSES)
     without = (MASK > 0) & (ids != 7)
-    found = batch_checks.mask_said(without.astype(float), MASK.astype(float), ids)
+    found = batch_checks.mask_difference(without.astype(float), MASK.astype(float), ids)
     assert (found.code, found.number("id")) == (RLCode.MASK_ID, 7)
     kept = without.copy()
     row, at = np.argwhere(ids == 7)[0]
     kept[row, at] = True  # one of them counts: it is not the id
-    assert batch_checks.mask_said(kept.astype(float), MASK.astype(float), ids).code is RLCode.MASK
+    assert batch_checks.mask_difference(kept.astype(float), MASK.astype(float), ids).code is RLCode.MASK
 
 
 def test_a_loss_that_is_given_a_copy() -> None:
     right = lost(0.0)
     call = right.losses[0]
     copied = replace(right, losses=(replace(call, arrays={**call.arrays, "old_log_probs": NOW}),))
-    found = next(loss_checks.given(pair(copied, right))).said
+    found = next(loss_checks.given(pair(copied, right))).conclusion
     assert (found.code, found.parts[0].code, found.parts[0].place("of")) == (
         RLCode.GIVEN_OTHER,
         RLCode.COPIED,
         "log_probs",
     )
     near = replace(right, losses=(replace(call, arrays={**call.arrays, "old_log_probs": NOW + 1e-3}),))
-    assert next(loss_checks.given(pair(near, right))).said.parts[0].code is RLCode.APART
+    assert next(loss_checks.given(pair(near, right))).conclusion.parts[0].code is RLCode.APART
 
 
 def test_entropies_are_held_to_the_same_log_probs() -> None:
@@ -370,7 +370,9 @@ def test_entropies_near_zero_round_as_what_they_are_made_from() -> None:
 
 def test_answers_that_repeat() -> None:
     """Less likely than the batches of a long run let it be; short answers repeat by themselves."""
-    rare = Table.of([made(rollout_log_probs=np.full((ROWS, WIDTH), -1.5)).batch]).taken(np.zeros(4, np.int64))
+    rare = SequenceTable.of([made(rollout_log_probs=np.full((ROWS, WIDTH), -1.5)).batch]).taken(
+        np.zeros(4, np.int64)
+    )
     found = model_checks.repeats(rare, {})
     assert found is not None
     assert (found.code, found.number("num")) == (RLCode.REPEATED, 3)
@@ -384,7 +386,7 @@ def test_answers_that_repeat() -> None:
     )
     held = replace(reference, batch=replace(reference.batch, arrays=target.arrays))
     checks = list(model_checks.rollout(pair(held, reference)))
-    assert (checks[0].status, checks[0].said.code) == (StageStatus.FAILED, RLCode.REPEATED)
+    assert (checks[0].status, checks[0].conclusion.code) == (StageStatus.FAILED, RLCode.REPEATED)
     assert next(model_checks.rollout(pair(held, held))).passed  # both of them do
 
 
@@ -394,6 +396,6 @@ def test_a_reference_policy_that_is_updated() -> None:
     first = pair(right, right)
     before = tuple(model_checks.reference_policy(first))
     later = replace(first, step=2, target=other, before=before, found=[])
-    found = next(model_checks.reference_policy(later)).said
+    found = next(model_checks.reference_policy(later)).conclusion
     assert (found.code, found.number("step")) == (RLCode.REFERENCE_CHANGED, 1)
-    assert next(model_checks.reference_policy(replace(later, before=()))).said.code is RLCode.APART
+    assert next(model_checks.reference_policy(replace(later, before=()))).conclusion.code is RLCode.APART

@@ -15,7 +15,7 @@ import yaml
 from tests.matching.implementations.sizes import Sizes
 from trueup.matching import StepMatch
 from trueup.matching.across.sites import site_of
-from trueup.matching.tree import Side, Words, build
+from trueup.matching.tree import TreeSide, Words, build
 from trueup.store import TraceSource
 
 _FILE = Path(__file__).with_name("truth.yaml")
@@ -86,7 +86,7 @@ def tensors_of(name: str, sizes: Sizes) -> dict[str, str]:
     return out
 
 
-def places_of(side: Side, words: Words) -> dict[tuple[int, int], str]:
+def places_of(side: TreeSide, words: Words) -> dict[tuple[int, int], str]:
     """(call, slot) of every API output -> ``site@output``."""
     forward = words.phase.index("forward")
     api = words.kind.index("api")

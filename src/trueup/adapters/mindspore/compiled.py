@@ -90,8 +90,8 @@ def _gradients(
     kwargs: dict[str, object],
 ) -> object:
     """A gradient function in graph mode: one compiled graph from the batch to the gradients."""
-    told = _closure(executor.fn)
-    function, weights, operation = told.get("fn"), told.get("weights"), told.get("grad_")
+    captured = _closure(executor.fn)
+    function, weights, operation = captured.get("fn"), captured.get("weights"), captured.get("grad_")
     root = function if isinstance(function, nn.Cell) else None
     name = getattr(function, "__name__", type(function).__name__)
     _begin(engine, root, weights, name, args, kwargs)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from trueup.adapters.base import Slotted
 from trueup.adapters.forcing import BaseForcing, shape_differs
-from trueup.adapters.forcing_plan import Entry, HostValues
+from trueup.adapters.forcing_plan import ForcedRecord, HostValues
 from trueup.adapters.mindspore.gradients import BackwardNode, consumers_of, edge_of
 from trueup.adapters.mindspore.stats import dtype_name, host_bytes, is_on_host
 from trueup.numerics.dtypes import DTYPES, float64_from_array
@@ -46,7 +46,7 @@ class Forcing(BaseForcing[nn.Cell, Tensor]):
 
     # -- values ------------------------------------------
 
-    def incomparable(self, local: Tensor, entry: Entry) -> Reason | None:
+    def incomparable(self, local: Tensor, entry: ForcedRecord) -> Reason | None:
         """Why the values cannot be compared at all; None: they can."""
         if dtype_name(local.dtype) not in DTYPES:
             return reason(LeftFree.DTYPE, dtype=dtype_name(local.dtype))

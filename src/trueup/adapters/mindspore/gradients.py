@@ -14,7 +14,7 @@ from mindspore import Tensor
 from mindspore import dtype as ms_dtype
 
 from trueup.adapters.base import GraphNode
-from trueup.adapters.gradients import Arrival, Gradients, Node, Sums, Use, interned, uses_of
+from trueup.adapters.gradients import ApiNode, Arrival, Gradients, Sums, Use, interned, uses_of
 from trueup.adapters.mindspore.engine import Engine
 
 
@@ -106,7 +106,7 @@ def at_api(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, T
         if engine.forcing is not None:
             engine.forcing.at_node(call, node, arriving, () if _COMPILED in node.name() else inputs or ())
         elif arriving or inputs:
-            _hook(node, tracked, Node(engine, call, arriving, inputs or ()))
+            _hook(node, tracked, ApiNode(engine, call, arriving, inputs or ()))
     if inputs is None:
         at_inputs(engine, call, tracked, results)
 

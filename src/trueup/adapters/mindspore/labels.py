@@ -23,7 +23,7 @@ _LABELS = {
     "gather_elements": ("input.2", "input.index"),
 }
 """last part of a function's name -> slots of its labels"""
-_TOLD = ("ignore_index", "reduction")
+_ARGUMENTS = ("ignore_index", "reduction")
 
 
 class Labels:
@@ -49,14 +49,14 @@ class Labels:
             given = {
                 key.removeprefix("input."): value for key, value in json.loads(arguments or "{}").items()
             }
-            told = {key: given[key] for key in _TOLD if key in given}
+            loss_arguments = {key: given[key] for key in _ARGUMENTS if key in given}
             node = results[0][1]._grad_node
-            self._of[node._unique_id()] = label, told, node
+            self._of[node._unique_id()] = label, loss_arguments, node
 
     def behind(self, loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]]:
         """Slots and tensors of the labels behind ``loss``, and what the loss was told besides."""
         used: set[int] = set()
-        told: dict[str, object] = {}
+        loss_arguments: dict[str, object] = {}
         seen: set[int] = set()
         todo = [loss._grad_node]
         while todo and len(seen) < MAX_NODES and self._of:
@@ -67,13 +67,15 @@ class Labels:
             known = self._of.get(node._unique_id())
             if known is not None:
                 used.add(node._unique_id())
-                told |= known[1]
+                loss_arguments |= known[1]
                 continue
             todo += [after for after, _ in node.next_functions]
         found = [
             tensor for node, (tensor, _, _) in self._of.items() if node in used
         ]  # as the program used them
-        return [("labels" if i == 0 else f"labels.{i}", tensor) for i, tensor in enumerate(found)], told
+        return [
+            ("labels" if i == 0 else f"labels.{i}", tensor) for i, tensor in enumerate(found)
+        ], loss_arguments
 
     def forget(self) -> None:
         """The step is over."""

@@ -39,13 +39,13 @@ class LongRun(BaseLongRun[nn.Cell, Tensor]):
     def _is_evaluating(self) -> bool:
         """Whether the program has set its model to evaluation: cells that were never told anything train."""
         known = [cell for cell in (reference() for reference, _ in self.engine.roots) if cell is not None]
-        return bool(known) and self._were_told and not any(cell.training for cell in known)
+        return bool(known) and self._has_trained and not any(cell.training for cell in known)
 
-    _were_told = False
+    _has_trained = False
 
     def forward(self, *, training: bool, cell: nn.Cell) -> None:
         """A forward of a root begins: the batch last given was for training, or for evaluation."""
-        self._were_told |= bool(cell.training)
+        self._has_trained |= bool(cell.training)
         if self.batches is not None:
             self.batches.used(training=training)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from mindspore import nn
 
-from trueup.adapters.engine import Frame
+from trueup.adapters.engine import ModuleFrame
 from trueup.adapters.mindspore import compiled, gradients
 from trueup.adapters.mindspore.engine import TRANSPARENT, Engine
 from trueup.adapters.mindspore.training import OPTIMIZERS
@@ -165,7 +165,7 @@ def _captured(engine: Engine, cell: nn.Cell, args: tuple[object, ...], kwargs: d
         return _original(cell, *args, **kwargs)
     local = engine.local
     opaque = False
-    frame: Frame | None = None
+    frame: ModuleFrame | None = None
     tracked: gradients.Edges = []
     try:
         with engine.quiet():
@@ -205,11 +205,11 @@ def _captured(engine: Engine, cell: nn.Cell, args: tuple[object, ...], kwargs: d
 def _enter(
     engine: Engine,
     cell: nn.Cell,
-    parent: Frame | None,
+    parent: ModuleFrame | None,
     args: tuple[object, ...],
     kwargs: dict[str, object],
     opaque: bool,
-) -> tuple[Frame, gradients.Edges]:
+) -> tuple[ModuleFrame, gradients.Edges]:
     mode = parent.mode if parent is not None else engine.training.mode
     name = engine.name_of(cell, parent, recompute=mode == "recompute")
     kind = engine.class_of(cell)
@@ -224,7 +224,7 @@ def _enter(
     )
     if engine.scope is not None:
         kept = engine.in_scope(call) and kept
-    frame = Frame(call, name, mode, stack, path, kept, engine.sink.recorder)
+    frame = ModuleFrame(call, name, mode, stack, path, kept, engine.sink.recorder)
     if not kept:
         return frame, []
     with_gradients = engine.training.with_gradients or engine.training.in_backward
@@ -237,7 +237,7 @@ def _enter(
     return frame, gradients.edges(tensors) if wanted else []
 
 
-def _leave(engine: Engine, frame: Frame, tracked: gradients.Edges, result: object) -> None:
+def _leave(engine: Engine, frame: ModuleFrame, tracked: gradients.Edges, result: object) -> None:
     results = split_result(result)
     if engine.outputs_on and engine.forward_on:
         for where, tensor in results:

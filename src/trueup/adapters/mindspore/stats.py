@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trueup.adapters.base import Row, Sink
 from trueup.adapters.choosing import Choosing
-from trueup.adapters.placing import Place, WherePlaced
+from trueup.adapters.placing import TensorPlace, WherePlaced
 from trueup.numerics._native import AVAILABLE, kernels, summarise_by_definition
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.summary import HAS_DIGEST, HAS_SKETCH, HAS_STATISTICS, SUMMARY_DTYPE
@@ -155,7 +155,7 @@ class Summariser(Choosing):
         return math.sqrt(total) if total == total else total
 
 
-def _sketch_in_place(tensor: Tensor, code: int, dtype: str, part: Place) -> NDArray[np.float64]:
+def _sketch_in_place(tensor: Tensor, code: int, dtype: str, part: TensorPlace) -> NDArray[np.float64]:
     """That of a part, as it adds to the sketch of the whole."""
     storage = DTYPES[dtype].storage
     local = host_bytes(tensor).view(storage).reshape(part.local)
@@ -193,9 +193,9 @@ def is_on_host(tensor: Tensor) -> bool:
 
 def _device(tensor: Tensor) -> str:
     """``cpu``, ``ascend`` or ``gpu``."""
-    told = tensor.device
-    found = _DEVICES.get(told)
+    reported = tensor.device
+    found = _DEVICES.get(reported)
     if found is None:
-        kind = str(told).partition(":")[0].lower()
-        found = _DEVICES[told] = kind if kind in ("ascend", "gpu") else "cpu"
+        kind = str(reported).partition(":")[0].lower()
+        found = _DEVICES[reported] = kind if kind in ("ascend", "gpu") else "cpu"
     return found

@@ -133,10 +133,12 @@ class Training:
         sink = self.engine.sink
         sink.scalar("losses", found, per_microbatch=True)
         if sink.active:
-            labels, told = ([], {}) if self.engine.labels is None else self.engine.labels.behind(found)
+            labels, loss_arguments = (
+                ([], {}) if self.engine.labels is None else self.engine.labels.behind(found)
+            )
             if not self.engine.api_on and sink.options.with_labels:
                 labels = _labels_among(args, given)
-            arguments = json.dumps(told) if told else None
+            arguments = json.dumps(loss_arguments) if loss_arguments else None
             call = self.engine.add_call("loss", "loss", None, "train", None, arguments=arguments)
             for slot, tensor in labels:
                 self.engine.tensor(call, "loss", slot, tensor)

@@ -53,7 +53,7 @@ class Adapter(BaseAdapter[torch.nn.Module, torch.Tensor]):
         recording.install()
         engine.forcing = forcing_from_options(engine)
         self._mode = api.install(engine)
-        dynamo.leave_alone()
+        dynamo.skip_package()
 
     def adopt(self) -> None:
         """The session has other options now."""

@@ -18,7 +18,7 @@ _marked: dict[str, int] = {}
 """process-wide, as torch's marks are: modules of this package -> how many names they had"""
 
 
-def leave_alone() -> None:
+def skip_package() -> None:
     """Mark every function of this package as none to start compiling at; inlined into others they still are.
 
     What was marked before is not gone through again.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from trueup.adapters.base import Sink
-from trueup.adapters.engine import BaseEngine, Frame
+from trueup.adapters.engine import BaseEngine, ModuleFrame
 from trueup.adapters.torch import long_run
 from trueup.adapters.torch.content import content_total, unsigned
 from trueup.adapters.torch.device.recording import is_recorded_as_graph
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trueup.adapters.torch.forcing import Forcing
     from trueup.adapters.torch.measures import Measures
 
-__all__ = ["TRANSPARENT", "Engine", "Frame", "Kind", "class_name", "has_parameters"]
+__all__ = ["TRANSPARENT", "Engine", "ModuleFrame", "ModuleTraits", "class_name", "has_parameters"]
 
 TRANSPARENT = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "CheckpointWrapper")
 """wrappers that only forward: not sites themselves, so that a wrapped run has the sites of a bare one"""
@@ -61,7 +61,7 @@ class Engine(BaseEngine[nn.Module, Tensor]):
         self.enter_thread: Callable[[], None] = lambda: None
         self.leave_thread: Callable[[], None] = lambda: None
         """puts the function mode on this thread's stack where it is needed; set by ``api``"""
-        self.kinds: dict[type[nn.Module], Kind] = {}
+        self.kinds: dict[type[nn.Module], ModuleTraits] = {}
         """classes of modules called in the step under way"""
         self.depths: dict[int, int] = {}
         self.shallow = True
@@ -210,7 +210,7 @@ def _name_of_class(kind: type[nn.Module]) -> str:
     return kind.__name__
 
 
-class Kind:
+class ModuleTraits:
     """What the class of a module says of it, asked at every call."""
 
     __slots__ = ("name", "opaque", "transparent")
@@ -244,9 +244,9 @@ def _shifts(root: nn.Module) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, module in root.named_modules():
         if isinstance(module, nn.ModuleList) and len(module):
-            told = [getattr(layer, "layer_number", None) for layer in module]
-            first = told[0] if isinstance(told[0], int) else 1
-            if first > 1 and told == list(range(first, first + len(told))):
+            numbers = [getattr(layer, "layer_number", None) for layer in module]
+            first = numbers[0] if isinstance(numbers[0], int) else 1
+            if first > 1 and numbers == list(range(first, first + len(numbers))):
                 found[f"{name}."] = first - 1
     return found
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 import torch
 
 from trueup.adapters.torch.engine import Engine
-from trueup.adapters.torch.memory import data_of, is_ours
+from trueup.adapters.torch.memory import data_of, is_own_memory
 from trueup.adapters.torch.quiet import quiet
 
 _is_compiling = torch.compiler.is_compiling
@@ -46,7 +46,7 @@ def _escaped(holder: object) -> None:
     if engine is None or not engine.sink.active or engine.in_optimizer or engine.local.opaque:
         return
     try:
-        if is_ours():
+        if is_own_memory():
             return
         if isinstance(holder, torch.TypedStorage):
             holder = holder._untyped_storage

@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from trueup.adapters.base import GraphNode, Slotted
 from trueup.adapters.forcing import BaseForcing, shape_differs
-from trueup.adapters.forcing_plan import Entry, HostValues
+from trueup.adapters.forcing_plan import ForcedRecord, HostValues
 from trueup.adapters.torch.gradients import consumers_of
 from trueup.adapters.torch.memory import bytes_of
 from trueup.adapters.torch.quiet import quiet
@@ -68,7 +68,7 @@ class Forcing(BaseForcing[nn.Module, Tensor]):
         local: Tensor = getattr(tensor, "_local_tensor", tensor)
         return local
 
-    def incomparable(self, local: Tensor, entry: Entry) -> Reason | None:
+    def incomparable(self, local: Tensor, entry: ForcedRecord) -> Reason | None:
         """Why the values cannot be compared at all; None: they can."""
         if torch._C._functorch.is_functorch_wrapped_tensor(local):
             return FUNCTION_TRANSFORM

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import Node as GradNode
 
-from trueup.adapters.gradients import Arrival, Node, Slots, Sums, Use, interned, uses_of
+from trueup.adapters.gradients import ApiNode, Arrival, Slots, Sums, Use, interned, uses_of
 from trueup.adapters.torch.engine import Engine
 
 Edges = list[tuple[str, GradNode | None, int, Tensor | None]]
@@ -86,7 +86,7 @@ def at_api(engine: Engine, call: int, tracked: Edges, results: list[tuple[str, T
         if engine.forcing is not None:
             engine.forcing.at_node(call, node, arriving, inputs or ())
         elif arriving or inputs:
-            node.register_hook(Node(engine, call, arriving, inputs or ()))
+            node.register_hook(ApiNode(engine, call, arriving, inputs or ()))
     if inputs is None:
         at_inputs(engine, call, tracked, results, began)
 

@@ -46,7 +46,7 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
     """
     labels: list[tuple[Node, Tensor]] = []
     factors: list[tuple[Node, Tensor]] = []
-    told: dict[str, object] = {}
+    loss_arguments: dict[str, object] = {}
     seen: set[Node] = set()
     todo = [loss.grad_fn]
     while todo and len(seen) < MAX_NODES:
@@ -57,7 +57,9 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
         found = _picks_by(node)
         if found is not None:
             labels.append((node, found))
-            told |= {name: _told(node, name) for name in _NUMBERS if hasattr(node, f"_saved_{name}")}
+            loss_arguments |= {
+                name: _saved_number(node, name) for name in _NUMBERS if hasattr(node, f"_saved_{name}")
+            }
             if node.name() != _GATHERED:
                 continue
         if node.name() == "MulBackward0":
@@ -67,7 +69,7 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
     sizes = {label.numel() for label in ordered}
     used = sorted(factors, key=lambda one: one[0]._sequence_nr())  # as the program did, like the labels
     masks = [t for _, t in used if not t.requires_grad and t.numel() in sizes and t.numel() > 1]
-    return [*_slots("labels", ordered), *_slots("mask", masks)], told
+    return [*_slots("labels", ordered), *_slots("mask", masks)], loss_arguments
 
 
 def _picks_by(node: Node) -> Tensor | None:
@@ -114,7 +116,7 @@ def _kept(node: Node, name: str) -> Tensor | None:
     return raw.data if isinstance(raw.data, Tensor) else None
 
 
-def _told(node: Node, name: str) -> int | str | None:
+def _saved_number(node: Node, name: str) -> int | str | None:
     """A number the node keeps; how it sums in a word."""
     number = _signed(node, name)
     return reduction_word(number) if name == "reduction" else number

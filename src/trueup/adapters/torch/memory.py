@@ -41,7 +41,7 @@ in_transform = torch._C._functorch.is_functorch_wrapped_tensor
 """whether a function transform (vmap, grad) has wrapped it: it has no memory of its own then"""
 
 
-class _Ours(threading.local):
+class _OwnMemory(threading.local):
     depth = 0
 
     def __enter__(self) -> None:
@@ -51,18 +51,18 @@ class _Ours(threading.local):
         self.depth -= 1
 
 
-_ours = _Ours()
+_own_memory = _OwnMemory()
 
 
-def ours() -> AbstractContextManager[None]:
+def own_memory() -> AbstractContextManager[None]:
     """What this thread does with memory is capture's own: a kernel's launcher asks for addresses through the
     watched attributes too."""
-    return _ours
+    return _own_memory
 
 
-def is_ours() -> bool:
-    """Whether this thread is in ``ours``."""
-    return _ours.depth > 0
+def is_own_memory() -> bool:
+    """Whether this thread is in ``own_memory``."""
+    return _own_memory.depth > 0
 
 
 FREED = "its memory has been freed (a storage of no bytes)"

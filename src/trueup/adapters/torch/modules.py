@@ -12,7 +12,14 @@ from torch.nn.modules.module import Module
 
 from trueup.adapters.torch import gradients
 from trueup.adapters.torch.device.recording import RECORDING
-from trueup.adapters.torch.engine import TRANSPARENT, Engine, Frame, Kind, class_name, has_parameters
+from trueup.adapters.torch.engine import (
+    TRANSPARENT,
+    Engine,
+    ModuleFrame,
+    ModuleTraits,
+    class_name,
+    has_parameters,
+)
 from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.trees import split_call, split_result
 
@@ -177,7 +184,7 @@ def _captured(engine: Engine, module: Module, args: tuple[object, ...], kwargs: 
     frames = local.frames
     opaque = False
     tracked: gradients.Edges | None = None
-    frame: Frame | None = None
+    frame: ModuleFrame | None = None
     trial = None
     try:
         with quiet():
@@ -226,10 +233,10 @@ def _is_compiled(engine: Engine, module: Module) -> bool:
     return module._compiled_call_impl is not None and not engine.uncompiled
 
 
-def _kind_of(engine: Engine, kind: type[Module]) -> Kind | None:
+def _kind_of(engine: Engine, kind: type[Module]) -> ModuleTraits | None:
     """What a class says of its modules; None where that cannot be found out."""
     try:
-        return engine.kinds.setdefault(kind, Kind(kind))
+        return engine.kinds.setdefault(kind, ModuleTraits(kind))
     except Exception as error:
         engine.failed(kind.__name__, error)
         return None
@@ -239,11 +246,11 @@ def _enter(
     engine: Engine,
     module: Module,
     kind: str,
-    parent: Frame | None,
+    parent: ModuleFrame | None,
     args: tuple[object, ...],
     kwargs: dict[str, object],
     opaque: bool,
-) -> tuple[Frame, gradients.Edges | None]:
+) -> tuple[ModuleFrame, gradients.Edges | None]:
     grad_enabled = _grad_enabled()
     mode = parent.mode if parent is not None else _mode()
     name = engine.name_of(module, parent, recompute=mode == "recompute")
@@ -258,7 +265,7 @@ def _enter(
     )
     if engine.scope is not None:
         kept = engine.in_scope(call) and kept
-    frame = Frame(call, name, mode, stack, path, kept, engine.sink.recorder)
+    frame = ModuleFrame(call, name, mode, stack, path, kept, engine.sink.recorder)
     if not kept:
         return frame, None
     if mode == "recompute" or not grad_enabled:
@@ -275,7 +282,7 @@ def _enter(
     return frame, gradients.edges(tensors)
 
 
-def _leave(engine: Engine, frame: Frame, tracked: gradients.Edges | None, result: object) -> None:
+def _leave(engine: Engine, frame: ModuleFrame, tracked: gradients.Edges | None, result: object) -> None:
     results = split_result(result)
     if engine.outputs_on and engine.forward_on:
         for where, tensor in results:

@@ -20,8 +20,8 @@ from torch import nn
 
 from trueup.adapters.base import OnItsWay, Recorder, Row, Sink
 from trueup.adapters.choosing import Choosing
-from trueup.adapters.placing import Place, WherePlaced
-from trueup.adapters.torch.device.queue import Queue, Step
+from trueup.adapters.placing import TensorPlace, WherePlaced
+from trueup.adapters.torch.device.queue import Queue, QueuedStep
 from trueup.adapters.torch.device.recording import RECORDING
 from trueup.adapters.torch.memory import (
     FREED,
@@ -78,7 +78,7 @@ class Summariser(Choosing):
         """the digest of a small tensor costs nothing, and of many that are alike one row is kept"""
         self._memo: dict[tuple[object, ...], tuple[int, int, int]] = {}
         """row, number that tells whether its storage has been freed, probe"""
-        self._references = References()
+        self._references = StorageReferences()
         self._distrusted: dict[int, StorageReference] = {}
         self._carried: dict[tuple[object, ...], tuple[bytes, StorageReference, int]] = {}
         """parameters after an update, for the start of the next step: its bytes are the same"""
@@ -191,7 +191,7 @@ class Summariser(Choosing):
         place, self._place = self._place, None
         return placement if place is None else place.held
 
-    def _put_sketch(self, row: int, tensor: Tensor, code: int, place: Place) -> None:
+    def _put_sketch(self, row: int, tensor: Tensor, code: int, place: TensorPlace) -> None:
         """Where sketches are kept, that of a part at its place in the whole."""
         if not self._want & HAS_SKETCH:
             return
@@ -385,7 +385,7 @@ class Summariser(Choosing):
 
         return arrived
 
-    def _filled(self, step: Step, recorder: Recorder) -> None:
+    def _filled(self, step: QueuedStep, recorder: Recorder) -> None:
         num_lost, errors = step.fill(recorder)
         for error in errors:
             self._sink.failed("a summary on a device", error)
@@ -439,7 +439,7 @@ def take_small(want: int, limit: int) -> Take:
     return take
 
 
-class References:
+class StorageReferences:
     """To the memory that tensors lived in, as ``StorageReference`` but given up together, and numbers: an
     object for each would be one more that Python's search for garbage visits."""
 

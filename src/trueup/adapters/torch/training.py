@@ -295,8 +295,8 @@ class Training:
         sink = self.engine.sink
         sink.scalar("losses", loss.detach().clone(), per_microbatch=True)
         if sink.active:
-            labels, told = labels_of(graph) if sink.options.with_labels else ([], {})
-            arguments = json.dumps(told) if told else None
+            labels, loss_arguments = labels_of(graph) if sink.options.with_labels else ([], {})
+            arguments = json.dumps(loss_arguments) if loss_arguments else None
             call = self.engine.add_call("loss", "loss", None, "train", None, arguments=arguments)
             for slot, tensor in labels:
                 self.engine.tensor(call, "loss", slot, tensor)

@@ -14,7 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from trueup.adapters.trial import Trial
 
 if TYPE_CHECKING:
-    from trueup.adapters.torch.engine import Engine, Frame
+    from trueup.adapters.torch.engine import Engine, ModuleFrame
 
 _COARSE = (torch.float16, torch.bfloat16)
 _CASTS = frozenset({"to", "type", "type_as", "float", "double", "half", "bfloat16"})
@@ -36,13 +36,13 @@ class TrialRun:
         self.tried: set[str] = set()
         """modules that were changed, or whose own code ran otherwise"""
 
-    def given(self, parent: Frame | None, arguments: TreeT) -> TreeT:
+    def given(self, parent: ModuleFrame | None, arguments: TreeT) -> TreeT:
         """What a module is called with: in the dtypes that the code around it would have used."""
         return self.lowered(arguments) if self.is_raised(parent) else arguments
 
     def run(
         self,
-        frame: Frame,
+        frame: ModuleFrame,
         original: Callable[..., object],
         module: nn.Module,
         args: tuple[object, ...],
@@ -58,7 +58,7 @@ class TrialRun:
         self.tried.add(frame.name)
         return self.lowered(result)
 
-    def is_raised(self, frame: Frame | None) -> bool:
+    def is_raised(self, frame: ModuleFrame | None) -> bool:
         """Whether the own code of this call runs in float32."""
         return frame is not None and frame.name in self._trial.in_float32
 

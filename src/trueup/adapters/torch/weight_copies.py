@@ -30,7 +30,7 @@ _DICTS = (dict, collections.OrderedDict, collections.defaultdict)
 _PREFIXES = ("module.", "_orig_mod.", "model.")
 
 
-class Place:
+class HeldName:
     """What a module holds under a name now; keeps neither alive."""
 
     __slots__ = ("_key", "_owner", "_table")
@@ -105,7 +105,7 @@ class _Model:
     kind: type[nn.Module]
     names: Mapping[str, str]
     """name below it -> full name"""
-    own: Mapping[str, Place]
+    own: Mapping[str, HeldName]
     buffers: frozenset[str]
     trainable: tuple[str, ...]
 
@@ -139,7 +139,7 @@ def models_of(engine: Engine, root: nn.Module, name: str) -> Iterator[_Model]:
 
 
 def _model(engine: Engine, module: nn.Module, name: str) -> _Model:
-    own: dict[str, Place] = {}
+    own: dict[str, HeldName] = {}
     buffers, trainable = [], []
     seen: set[int] = set()
     for inner, child in engine.modules_below(module):
@@ -149,7 +149,7 @@ def _model(engine: Engine, module: nn.Module, name: str) -> _Model:
                 if tensor is None or id(tensor) in seen or not _has_numbers(tensor):
                     continue
                 seen.add(id(tensor))
-                own[fqn] = Place(child, table, key)
+                own[fqn] = HeldName(child, table, key)
                 if table == "_buffers":
                     buffers.append(fqn)
                 elif tensor.requires_grad:
@@ -263,7 +263,7 @@ def _contents(holder: object, model: _Model) -> dict[str, tuple[Tensor, _Referen
     alive."""
     if isinstance(holder, nn.Module):
         return {
-            ".".join(part for part in (inner, key) if part): (tensor, Place(child, table, key))
+            ".".join(part for part in (inner, key) if part): (tensor, HeldName(child, table, key))
             for inner, child in holder.named_modules()
             for table in ("_parameters", "_buffers")
             for key, tensor in getattr(child, table).items()
@@ -300,8 +300,8 @@ def moved_of(tensors: Sequence[Held]) -> list[Held]:
         if (copy := one.copy()) is not None and (sample := _sampled(copy)) is not None
     ]
     flags = [(one, (sample != one.sample).any()) for one, sample in now if one.sample is not None]
-    told = _told([flag for _, flag in flags])
-    return [one for (one, _), flag in zip(flags, told, strict=True) if flag]
+    have_moved = _on_host([flag for _, flag in flags])
+    return [one for (one, _), flag in zip(flags, have_moved, strict=True) if flag]
 
 
 def _is_near(model: _Model, held: Mapping[str, Tensor]) -> bool:
@@ -328,16 +328,16 @@ def hold_the_same(pairs: Sequence[tuple[Tensor | None, Tensor | None]]) -> bool:
             return False
         coarser = min(own.dtype, other.dtype, key=lambda dtype: dtype.itemsize)
         flags.append((one.to(coarser) == two.to(coarser).to(one.device)).all())
-    return all(_told(flags))
+    return all(_on_host(flags))
 
 
-def _told(flags: Sequence[Tensor]) -> list[bool]:
+def _on_host(flags: Sequence[Tensor]) -> list[bool]:
     """Flags as they are on the host; a device is waited for once."""
     if not flags:
         return []
     device = flags[0].device
-    told: list[bool] = torch.stack([flag.to(device) for flag in flags]).tolist()
-    return told
+    values: list[bool] = torch.stack([flag.to(device) for flag in flags]).tolist()
+    return values
 
 
 def _sampled(tensor: Tensor) -> Tensor | None:

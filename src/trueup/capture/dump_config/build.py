@@ -20,7 +20,7 @@ _what = partial(Option, panel="What to dump")
 _where = partial(Option, panel="Where it runs")
 
 
-class Kind(str, Enum):
+class DumpKind(str, Enum):
     """What is dumped; the words are those of MindSpore's documentation."""
 
     FULL = "full"
@@ -83,7 +83,7 @@ class DumpRequest:
     """What a person asks for. None: the kind's own default."""
 
     kind: Annotated[
-        Kind,
+        DumpKind,
         _what(
             "Every operator; statistics or samples only; operators that overflow; the choice of --kernel, "
             "--set-dump, --iteration or --devices.",
@@ -151,9 +151,9 @@ def dump_settings(request: DumpRequest) -> dict[str, object]:
     """
     _check(request)
     sampled = request.sample is not None
-    statistic = request.kind is Kind.PARTIAL and not sampled
+    statistic = request.kind is DumpKind.PARTIAL and not sampled
     common: dict[str, object] = {
-        "op_debug_mode": values.OVERFLOW if request.kind is Kind.OVERFLOW else values.NO_DEBUG,
+        "op_debug_mode": values.OVERFLOW if request.kind is DumpKind.OVERFLOW else values.NO_DEBUG,
         "dump_mode": _dump_mode(request),
         "path": str(request.path),
         "net_name": request.net_name,
@@ -191,7 +191,7 @@ def environment_lines(file: Path, request: DumpRequest) -> list[str]:
     """
     name = shlex.quote(str(file))
     lines = [f"export MINDSPORE_DUMP_CONFIG={name}"]
-    through_library = request.level is JitLevel.O2 and request.kind is not Kind.OVERFLOW
+    through_library = request.level is JitLevel.O2 and request.kind is not DumpKind.OVERFLOW
     if through_library and not request.kernels:
         lines.append(f"export MS_ACL_DUMP_CFG_PATH={name}")
     else:
@@ -215,7 +215,7 @@ def _contradictions(request: DumpRequest) -> list[tuple[bool, str]]:
     kind, level, target = request.kind, request.level, request.device_target
     named = bool(request.kernels) or request.set_dump
     narrowed = named or request.iterations.ranges is not None or len(request.devices) < 8
-    partial, sampled = kind is Kind.PARTIAL, request.sample is not None
+    partial, sampled = kind is DumpKind.PARTIAL, request.sample is not None
     statistic = request.saved_data in ("statistic", "full") or (
         partial and not sampled and request.saved_data is None
     )
@@ -233,11 +233,11 @@ def _contradictions(request: DumpRequest) -> list[tuple[bool, str]]:
         (whole_graph and not ascend, f"level O2 is Ascend's; on {target.value} take O0 or O1"),
         (bool(request.kernels) and request.set_dump, "--kernel and --set-dump exclude each other"),
         (
-            kind is not Kind.CONDITION and named,
+            kind is not DumpKind.CONDITION and named,
             f"--kind {kind.value} dumps every operator; --kernel and --set-dump go with --kind condition",
         ),
         (
-            kind is Kind.CONDITION and not narrowed,
+            kind is DumpKind.CONDITION and not narrowed,
             "--kind condition needs one: --kernel NAME, --set-dump, --iteration 0,5-8 or --devices 0",
         ),
         (
@@ -249,24 +249,24 @@ def _contradictions(request: DumpRequest) -> list[tuple[bool, str]]:
             "set_dump is for Ascend at levels O0 and O1; name operators with --kernel",
         ),
         (
-            kind is Kind.OVERFLOW and not ascend,
+            kind is DumpKind.OVERFLOW and not ascend,
             f"MindSpore finds overflows on Ascend alone, not on {target.value}; trueup check-run finds NaN "
             "and infinity in any dump",
         ),
         (
-            kind is Kind.OVERFLOW and request.input_output is not InputOutput.BOTH,
+            kind is DumpKind.OVERFLOW and request.input_output is not InputOutput.BOTH,
             "--kind overflow keeps inputs and outputs; leave --input-output out",
         ),
         (
-            kind is Kind.OVERFLOW and request.saved_data in ("statistic", "full"),
+            kind is DumpKind.OVERFLOW and request.saved_data in ("statistic", "full"),
             "--kind overflow keeps tensors; leave --saved-data out",
         ),
         (
-            kind is Kind.OVERFLOW and whole_graph and request.iterations.ranges is not None,
+            kind is DumpKind.OVERFLOW and whole_graph and request.iterations.ranges is not None,
             "--kind overflow at level O2 watches every iteration; leave --iteration out",
         ),
         (
-            request.overflow_number is not None and kind is not Kind.OVERFLOW,
+            request.overflow_number is not None and kind is not DumpKind.OVERFLOW,
             "--overflow-number goes with --kind overflow",
         ),
         (

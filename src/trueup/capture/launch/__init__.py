@@ -98,9 +98,9 @@ def _conclude(
 ) -> int:
     outcome = outcome_from_folder(options.output)
     missed = unkept(options.output) if outcome.seen else []
-    said = change_sentences(options) if outcome.seen else []
+    changes = change_sentences(options) if outcome.seen else []
     closing = sentences(outcome, options, command=shlex.join(command), advise=advise)
-    for sentence in [*closing, *said, *missed]:
+    for sentence in [*closing, *changes, *missed]:
         say(sentence)
     if status:
         say(f"the program ended with exit status {status}")

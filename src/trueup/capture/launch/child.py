@@ -6,9 +6,9 @@ import importlib
 from collections.abc import Mapping
 
 from trueup.capture import seeds, session
-from trueup.capture.handed import hand_over
 from trueup.capture.observer import observer_from_description
 from trueup.capture.options import CaptureOptions
+from trueup.capture.passed_options import hand_over
 
 
 def framework_is_ready(framework: str, plan: Mapping[str, Mapping[str, object]]) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 
 from trueup.errors import ConfigError
 
-_OURS = re.compile(r"(manifest\.json|scalars|ranks|processes|noise|monitor|step_\d{6,})(\.writing-\d+)?$")
+_OF_A_TRACE = re.compile(
+    r"(manifest\.json|scalars|ranks|processes|noise|monitor|step_\d{6,})(\.writing-\d+)?$"
+)
 _MANIFEST = "manifest.json"
 
 
@@ -57,7 +59,7 @@ def _explaining(output: Path) -> Iterator[None]:
 
 def _remove_trace(output: Path) -> None:
     for entry in output.iterdir():
-        if _OURS.match(entry.name):
+        if _OF_A_TRACE.match(entry.name):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:

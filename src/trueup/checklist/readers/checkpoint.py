@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trueup.checklist.settings import Document, Setting
+from trueup.checklist.settings import Setting, SettingsDocument
 from trueup.errors import ConfigError
 
 _LARGEST_PICKLE = 256 << 20
@@ -45,7 +45,7 @@ def file_in(folder: Path) -> Path | None:
     return next(iter(sorted(folder.glob("mp_rank_*/model_optim_rng.pt"))), None)
 
 
-def document(path: Path) -> Document:
+def document(path: Path) -> SettingsDocument:
     """The arguments of a checkpoint file.
 
     Raises:
@@ -62,7 +62,9 @@ def document(path: Path) -> Document:
         raise ConfigError(f"{path}: no `args` in this checkpoint; the launch script or the log has them too")
     settings = {str(key): Setting(str(key), _plain(value), str(path)) for key, value in state.items()}
     plain = {key: setting.value for key, setting in settings.items()}
-    return Document(dialect="megatron", path=str(path), settings=settings, data=plain, kind="checkpoint")
+    return SettingsDocument(
+        dialect="megatron", path=str(path), settings=settings, data=plain, kind="checkpoint"
+    )
 
 
 def _arguments(content: bytes) -> object:

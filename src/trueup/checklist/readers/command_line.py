@@ -11,7 +11,7 @@ from trueup.checklist.dialect import dialects, elements
 from trueup.checklist.expression import parsed
 from trueup.checklist.readers import environment
 from trueup.checklist.readers.mappings import HYDRA_WORD, hydra_words
-from trueup.checklist.settings import Document, Setting, scalar
+from trueup.checklist.settings import Setting, SettingsDocument, scalar
 from trueup.errors import ConfigError
 
 _FLAG = re.compile(r"--?[A-Za-z][\w.\-]*(=.*)?$", re.DOTALL)
@@ -78,7 +78,7 @@ def flags_of_file(text: str) -> list[tuple[int, str]] | None:
     return found if len(found) >= _FEWEST_LINES and len(others) < len(found) else None
 
 
-def documents(text: str, *, path: str) -> list[Document]:
+def documents(text: str, *, path: str) -> list[SettingsDocument]:
     """A command line given as text.
 
     Raises:
@@ -91,7 +91,7 @@ def documents(text: str, *, path: str) -> list[Document]:
     return from_words([(word, path) for word in words], path=path, kind="shell")
 
 
-def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[Document]:
+def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[SettingsDocument]:
     """The documents of one command: its flags, and the variables set before it.
 
     Raises:
@@ -112,7 +112,7 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[Document]
         wanted = "Megatron-LM, TrainingArguments, OpenRLHF or torchtitan"
         raise ConfigError(f"{path}: no flag of {wanted}, and no --config file, among {shown}")
     found = [
-        Document(
+        SettingsDocument(
             dialect=dialect,
             path=path,
             settings=settings,
@@ -127,7 +127,9 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[Document]
             for w, place in variables
         }
         if known := environment.known(pairs):
-            found.append(Document(dialect="environment", path=path, settings=known, kind="environment"))
+            found.append(
+                SettingsDocument(dialect="environment", path=path, settings=known, kind="environment")
+            )
     return found
 
 
@@ -147,7 +149,7 @@ def config_files(settings: Mapping[str, Setting]) -> list[str]:
     return [value for value in found if isinstance(value, str)]
 
 
-def speaks(document: Document) -> bool:
+def speaks(document: SettingsDocument) -> bool:
     """Whether a command says anything beyond the files it names."""
     return _known(document.dialect, document.settings)
 

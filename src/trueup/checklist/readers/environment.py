@@ -8,7 +8,7 @@ from functools import cache
 
 from trueup.checklist.dialect import dialects
 from trueup.checklist.expression import parsed
-from trueup.checklist.settings import Document, Setting
+from trueup.checklist.settings import Setting, SettingsDocument
 
 _ASSIGNMENT = re.compile(r"""\s*(?:export\s+)?([A-Za-z_]\w*)=("[^"]*"|'[^']*'|[^\s#]*)\s*(#.*)?$""")
 _PACKAGE = re.compile(r"\s*([A-Za-z0-9][\w.\-]*)\s*(?:===?|@)\s*([\w.+\-:/]+)\s*(#.*)?$")
@@ -41,7 +41,7 @@ def looks_like(text: str) -> bool:
     return len(other) < len(lines) - len(other) and not any(map(_SPEAKS.search, other))
 
 
-def document(text: str, path: str) -> Document:
+def document(text: str, path: str) -> SettingsDocument:
     """The variables and versions of a file."""
     found: dict[str, Setting] = {}
     free: list[str] = []
@@ -51,7 +51,7 @@ def document(text: str, path: str) -> Document:
         elif line.strip() and not _IGNORED.match(line):
             free.append(str(number))
     notes = (f"{path}: free text, not read: line {', '.join(free[:5])}",) if free else ()
-    return Document(dialect="environment", path=path, settings=found, notes=notes, kind="environment")
+    return SettingsDocument(dialect="environment", path=path, settings=found, notes=notes, kind="environment")
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from trueup.checklist.settings import Document, Setting, scalar
+from trueup.checklist.settings import Setting, SettingsDocument, scalar
 from trueup.errors import ConfigError
 
 _BEGIN = re.compile(r"-{4,} arguments -{4,}")
@@ -51,7 +51,7 @@ def bare_arguments(text: str) -> list[tuple[int, str]] | None:
     )
 
 
-def document(lines: list[tuple[int, str]], path: str) -> Document:
+def document(lines: list[tuple[int, str]], path: str) -> SettingsDocument:
     """The arguments of a log as a document.
 
     Raises:
@@ -70,7 +70,7 @@ def document(lines: list[tuple[int, str]], path: str) -> Document:
             f"{path}: its block of arguments has no line such as `num_layers ........ 24`; got {shown!r}"
         )
     data = {key: setting.value for key, setting in settings.items()}
-    return Document(dialect="megatron", path=path, settings=settings, data=data, kind="log")
+    return SettingsDocument(dialect="megatron", path=path, settings=settings, data=data, kind="log")
 
 
 def _value(text: str) -> object:

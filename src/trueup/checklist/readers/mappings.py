@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import cast
 
 from trueup.checklist.readers.marks import toml_lines, yaml_lines
-from trueup.checklist.settings import Document, Setting, flat, scalar, tidy
+from trueup.checklist.settings import Setting, SettingsDocument, flat, scalar, tidy
 from trueup.errors import ConfigError
 
 _MEGATRON = {"num_layers", "hidden_size", "num_attention_heads"}
@@ -76,7 +76,7 @@ def _toml(text: str, path: str) -> object:
         raise ConfigError(f"{path}: not TOML: {one_line(error)}") from error
 
 
-def document(text: str, path: str) -> Document:
+def document(text: str, path: str) -> SettingsDocument:
     """A YAML, JSON or TOML file.
 
     Raises:
@@ -104,10 +104,10 @@ def document(text: str, path: str) -> Document:
     return replace(found, notes=(*notes, *found.notes))
 
 
-def template(text: str, path: str) -> Document:
+def template(text: str, path: str) -> SettingsDocument:
     """A file that is a template of conversations."""
     settings = {"chat_template": Setting("chat_template", text, path)}
-    return Document(dialect="plain", path=path, settings=settings, kind="template")
+    return SettingsDocument(dialect="plain", path=path, settings=settings, kind="template")
 
 
 def _default_template(templates: list[object]) -> object:
@@ -129,7 +129,7 @@ def without_free_text(text: str) -> tuple[str, list[int]]:
 
 def from_data(
     data: Mapping[str, object], *, dialect: str, path: str, kind: str, lines: Mapping[str, int] | None = None
-) -> Document:
+) -> SettingsDocument:
     """Nested settings as a document of a dialect."""
     keyed = {key: value for key, value in _flat(data, dialect).items() if value != "auto"}
     if dialect == "verl":
@@ -141,7 +141,7 @@ def from_data(
         line = (lines or {}).get(key) or (by_leaf.get(key) if dialect == "megatron" else None)
         settings[key] = Setting(key, value, f"{path}:{line}" if line else path)
     notes = _flavor(settings, path) if dialect == "torchtitan" else ()
-    return Document(dialect=dialect, path=path, settings=settings, data=data, kind=kind, notes=notes)
+    return SettingsDocument(dialect=dialect, path=path, settings=settings, data=data, kind=kind, notes=notes)
 
 
 def _flat(data: Mapping[str, object], dialect: str) -> dict[str, object]:
@@ -238,7 +238,7 @@ def _overrides(data: object) -> list[str] | None:
     return data if all(HYDRA_WORD.match(one) for one in data) else None
 
 
-def hydra_words(words: Sequence[tuple[str, str]], *, path: str, kind: str) -> Document:
+def hydra_words(words: Sequence[tuple[str, str]], *, path: str, kind: str) -> SettingsDocument:
     """Hydra's ``key=value`` words as a document of verl; ``+key`` adds one, ``~key`` takes one away."""
     settings = {}
     for word, place in words:
@@ -249,7 +249,7 @@ def hydra_words(words: Sequence[tuple[str, str]], *, path: str, kind: str) -> Do
             settings[found[1]] = Setting(found[1], value, place)
     data = {key: one.value for key, one in settings.items()}
     kept = {key: one for key, one in settings.items() if one.value is not None}
-    return Document(dialect="verl", path=path, settings=kept, data=data, kind=kind)
+    return SettingsDocument(dialect="verl", path=path, settings=kept, data=data, kind=kind)
 
 
 def yaml_value(text: str) -> object:

@@ -18,7 +18,7 @@ from trueup.checklist.readers import (
     trace,
     verl_log,
 )
-from trueup.checklist.settings import Document
+from trueup.checklist.settings import SettingsDocument
 from trueup.errors import ConfigError
 
 _LARGEST_BYTES = 64 << 20
@@ -38,7 +38,7 @@ _PICKLE = b"\x80"
 _ZIP = b"PK\x03\x04"
 
 
-def read_side(sources: Iterable[str]) -> list[Document]:
+def read_side(sources: Iterable[str]) -> list[SettingsDocument]:
     """Every document of one side; a source is a file, a folder, or the words of a command line.
 
     Raises:
@@ -47,7 +47,7 @@ def read_side(sources: Iterable[str]) -> list[Document]:
     return [document for source in sources for document in _source(source)]
 
 
-def _source(source: str) -> list[Document]:
+def _source(source: str) -> list[SettingsDocument]:
     path = Path(source)
     if not _exists(path):
         if command_line.looks_like(source):
@@ -61,7 +61,7 @@ def _source(source: str) -> list[Document]:
     return _folder(path) if path.is_dir() else _file(path)
 
 
-def _called(source: str) -> list[Document] | None:
+def _called(source: str) -> list[SettingsDocument] | None:
     """A launch script with the arguments it is started with: ``bash run.sh 7B 1e-5``."""
     try:
         words = shlex.split(source)
@@ -76,14 +76,14 @@ def _called(source: str) -> list[Document] | None:
     return _with_named(shell.documents(content, str(path), arguments=words[1:]), path.parent)
 
 
-def _with_named(documents: list[Document], folder: Path) -> list[Document]:
+def _with_named(documents: list[SettingsDocument], folder: Path) -> list[SettingsDocument]:
     """A command with the files of settings it names: beside the script, or from where trueup runs.
 
     Flags stand before what a file says, as programs have it.
     """
     command = documents[0]
     notes = list(command.notes)
-    named: list[Document] = []
+    named: list[SettingsDocument] = []
     for text in command_line.config_files(command.settings):
         found = next((place for place in (folder / text, Path(text)) if place.is_file()), None)
         if found is None:
@@ -102,7 +102,7 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _folder(folder: Path) -> list[Document]:
+def _folder(folder: Path) -> list[SettingsDocument]:
     """A trace, a model of Hugging Face, a checkpoint of Megatron; or the one configuration that is in it."""
     if trace.is_trace(folder):
         return trace.documents(folder)
@@ -123,7 +123,7 @@ def _folder(folder: Path) -> list[Document]:
     return [document for path in known for document in _file(path)]
 
 
-def _file(path: Path) -> list[Document]:
+def _file(path: Path) -> list[SettingsDocument]:
     name = str(path)
     with path.open("rb") as stream:
         head = stream.read(4)

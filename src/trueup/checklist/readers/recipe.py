@@ -10,7 +10,7 @@ from typing import cast
 from trueup.checklist.readers import command_line, environment
 from trueup.checklist.readers.mappings import parse
 from trueup.checklist.readers.marks import yaml_lines
-from trueup.checklist.settings import Document, Setting, flat
+from trueup.checklist.settings import Setting, SettingsDocument, flat
 
 _FLAG = re.compile(r"^\s*['\"]?--[a-z][\w-]*['\"]?\s*:\s", re.MULTILINE)
 _FEWEST_FLAGS = 3
@@ -21,7 +21,7 @@ def looks_like(text: str) -> bool:
     return len(_FLAG.findall(text)) >= _FEWEST_FLAGS
 
 
-def documents(text: str, path: str) -> list[Document]:
+def documents(text: str, path: str) -> list[SettingsDocument]:
     """The flags as the command they make, and the variables beside them.
 
     Raises:
@@ -42,7 +42,7 @@ def documents(text: str, path: str) -> list[Document]:
         exports={name: str(one.value) for name, one in variables.items()},
     )
     if known := environment.known(variables):
-        found.append(Document(dialect="environment", path=path, settings=known, kind="environment"))
+        found.append(SettingsDocument(dialect="environment", path=path, settings=known, kind="environment"))
     return found
 
 

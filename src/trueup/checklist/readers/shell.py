@@ -10,14 +10,14 @@ from trueup.checklist.readers import command_line, environment
 from trueup.checklist.readers.shell_branches import Branches
 from trueup.checklist.readers.shell_words import (
     ASSIGN,
-    Statement,
+    ShellStatement,
     Variables,
     expanded,
     expanded_text,
     plain,
     statements,
 )
-from trueup.checklist.settings import Document, Setting, Undecided
+from trueup.checklist.settings import Setting, SettingsDocument, Undecided
 from trueup.errors import ConfigError
 
 _STARTERS = (
@@ -59,7 +59,7 @@ def _starts(word: str) -> bool:
     return word.rpartition("/")[2] in _STARTERS
 
 
-def documents(text: str, path: str, arguments: Sequence[str] | None = None) -> list[Document]:
+def documents(text: str, path: str, arguments: Sequence[str] | None = None) -> list[SettingsDocument]:
     """The documents of a launch script: the flags of its training command, and the variables it exports.
 
     Args:
@@ -89,7 +89,9 @@ def documents(text: str, path: str, arguments: Sequence[str] | None = None) -> l
     )
     exported = environment.known(run.exported)
     if exported:
-        found.append(Document(dialect="environment", path=path, settings=exported, kind="environment"))
+        found.append(
+            SettingsDocument(dialect="environment", path=path, settings=exported, kind="environment")
+        )
     return found
 
 
@@ -110,7 +112,7 @@ class _Run:
     undecided: dict[str, Setting] = field(default_factory=dict)
     """the flags they hold"""
 
-    def all(self, script: list[Statement]) -> None:
+    def all(self, script: list[ShellStatement]) -> None:
         """Go through every statement."""
         for statement in script:
             self._one(statement)
@@ -133,7 +135,7 @@ class _Run:
                 best = words
         return best
 
-    def _one(self, statement: Statement) -> None:
+    def _one(self, statement: ShellStatement) -> None:
         beside = self.branches.follow(statement, self.variables)
         if beside is None:
             return
@@ -142,7 +144,7 @@ class _Run:
         else:
             self._not_run(beside)
 
-    def _not_run(self, statement: Statement) -> None:
+    def _not_run(self, statement: ShellStatement) -> None:
         """A branch passed over leaves its variables empty; one only the shell decides may add its flags."""
         for word, line in statement.words:
             match = ASSIGN.match(word)
@@ -164,7 +166,7 @@ class _Run:
             unknown = Undecided(f"only the shell decides what {name} holds")
             self.undecided[key] = Setting(key, unknown, setting.place)
 
-    def _run(self, statement: Statement) -> None:
+    def _run(self, statement: ShellStatement) -> None:
         words = statement.words
         if words[0][0] == "shift":
             self.variables.shift()

@@ -6,7 +6,7 @@ import fnmatch
 from dataclasses import dataclass, field
 
 from trueup.checklist.readers.shell_conditions import holds
-from trueup.checklist.readers.shell_words import Statement, Variables, expanded_text, open_in
+from trueup.checklist.readers.shell_words import ShellStatement, Variables, expanded_text, open_in
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class Branches:
         states = [choice.here for choice in self._ifs]
         return False if False in states else None if None in states else True
 
-    def follow(self, statement: Statement, variables: Variables) -> Statement | None:
+    def follow(self, statement: ShellStatement, variables: Variables) -> ShellStatement | None:
         """The statement beside a word of the branching, or itself; None where nothing is left of it."""
         word = statement.words[0][0]
         if word in ("if", "elif", "else", "fi"):
@@ -57,7 +57,7 @@ class Branches:
             return self._pattern(word[:-1], statement, variables)
         return statement
 
-    def _if(self, word: str, statement: Statement, variables: Variables) -> None:
+    def _if(self, word: str, statement: ShellStatement, variables: Variables) -> None:
         if word == "fi":
             del self._ifs[-1:]
             return
@@ -77,7 +77,7 @@ class Branches:
         if self._ifs:
             self._ifs[-1].here = False
 
-    def _case(self, statement: Statement, variables: Variables) -> Statement | None:
+    def _case(self, statement: ShellStatement, variables: Variables) -> ShellStatement | None:
         subject = expanded_text(statement.words[1][0], variables.aside())
         known = not open_in(subject)
         if not known and self.taken is not False:
@@ -86,12 +86,14 @@ class Branches:
         self._ifs.append(_Choice(done=self.taken is False, subject=subject if known else None))
         return self._beside(statement, 3, variables)  # the first pattern may stand on the same line
 
-    def _pattern(self, pattern: str, statement: Statement, variables: Variables) -> Statement | None:
+    def _pattern(
+        self, pattern: str, statement: ShellStatement, variables: Variables
+    ) -> ShellStatement | None:
         choice = self._ifs[self._cases[-1]]
         plain = expanded_text(pattern, variables)
         choice.next(None if choice.subject is None else fnmatch.fnmatchcase(choice.subject, plain))
         return self._beside(statement, 1, variables)
 
-    def _beside(self, statement: Statement, first: int, variables: Variables) -> Statement | None:
+    def _beside(self, statement: ShellStatement, first: int, variables: Variables) -> ShellStatement | None:
         words = statement.words[first:]
-        return self.follow(Statement(words), variables) if words else None
+        return self.follow(ShellStatement(words), variables) if words else None

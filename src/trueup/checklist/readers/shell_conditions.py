@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from trueup.checklist.expression import NOTHING, Unset, parsed
-from trueup.checklist.readers.shell_words import Statement, Variables, expanded_text, open_in
+from trueup.checklist.readers.shell_words import ShellStatement, Variables, expanded_text, open_in
 from trueup.checklist.settings import scalar
 from trueup.errors import ConfigError
 
@@ -23,7 +23,7 @@ _NUMBERS = {
 }
 
 
-def holds(statement: Statement, variables: Variables) -> bool | None:
+def holds(statement: ShellStatement, variables: Variables) -> bool | None:
     """Whether the test of ``if [ ... ]`` holds; None where that cannot be known from the script."""
     words = [word for word, _ in statement.words[1:] if word not in ("then",)]
     if words and words[0].startswith("(("):

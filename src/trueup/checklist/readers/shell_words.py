@@ -26,7 +26,7 @@ Raw = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class ShellStatement:
     """Raw words, quotes and variables still in them, each with its line."""
 
     words: list[Raw]
@@ -99,15 +99,15 @@ class Variables:
         return name
 
 
-def statements(text: str, first_line: int = 1) -> list[Statement]:
+def statements(text: str, first_line: int = 1) -> list[ShellStatement]:
     """The statements of a script; remarks and line continuations are gone, a list in brackets is one word."""
-    found: list[Statement] = []
+    found: list[ShellStatement] = []
     words: list[Raw] = []
     for word, line, ends in _words(text, first_line):
         if word:
             words.append((word, line))
         if ends and words:
-            found.append(Statement(words))
+            found.append(ShellStatement(words))
             words = []
     return found
 

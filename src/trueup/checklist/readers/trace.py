@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import cast
 
 from trueup.checklist.readers import mappings
-from trueup.checklist.settings import Document, Setting, flat
+from trueup.checklist.settings import Setting, SettingsDocument, flat
 from trueup.errors import ConfigError
 from trueup.store import layout
 from trueup.types.trace import Manifest, RankFacts
@@ -26,7 +26,7 @@ def is_trace(folder: Path) -> bool:
     return (folder / layout.MANIFEST).is_file() and (folder / "ranks").is_dir()
 
 
-def documents(folder: Path) -> list[Document]:
+def documents(folder: Path) -> list[SettingsDocument]:
     """The facts of the run, and the configuration object of its model where the trace kept it.
 
     Raises:
@@ -41,7 +41,7 @@ def documents(folder: Path) -> list[Document]:
     facts["scalars"] = _scalars(folder)
     place = str(folder)
     settings = {key: Setting(key, value, place) for key, value in flat(facts)}
-    found = [Document(dialect="trace", path=place, settings=settings, data=facts, kind="trace")]
+    found = [SettingsDocument(dialect="trace", path=place, settings=settings, data=facts, kind="trace")]
     for name, model in (rank.get("configuration") or {}).items():
         if isinstance(model, Mapping) and model:
             where = f"{place} (configuration of {name or 'the model'})"

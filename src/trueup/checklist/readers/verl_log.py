@@ -25,13 +25,13 @@ def configuration_of(path: Path) -> str | None:
     speaker: str | None = None
     with path.open(encoding="utf-8", errors="replace") as stream:
         for number, line in enumerate(stream):
-            actor, said = _split(line)
-            if not lines and _BEGIN.match(said):
+            actor, printed = _split(line)
+            if not lines and _BEGIN.match(printed):
                 speaker = actor
-                lines.append(said)
+                lines.append(printed)
             elif lines and actor == speaker:
-                lines.append(said)
-            if lines and actor == speaker and said.rstrip().endswith("}"):
+                lines.append(printed)
+            if lines and actor == speaker and printed.rstrip().endswith("}"):
                 found = _read("\n".join(lines))
                 if found is not None:
                     return found

@@ -25,13 +25,13 @@ def loss_records(view: StepView, slot: str) -> list[tuple[int, int]]:
 
 def loss_arguments(view: StepView) -> Mapping[str, Any]:
     """What the first loss call with any was given besides tensors."""
-    return next((told for call in view.calls_of_kind("loss") if (told := view.arguments(call))), {})
+    return next((recorded for call in view.calls_of_kind("loss") if (recorded := view.arguments(call))), {})
 
 
 def reduction_of(arguments: Mapping[str, Any]) -> str | None:
     """How a loss function sums: ``none``, ``mean`` or ``sum``; None where it was not told."""
-    told = arguments.get("reduction")
-    return None if told is None else str(reduction_word(told))
+    recorded = arguments.get("reduction")
+    return None if recorded is None else str(reduction_word(recorded))
 
 
 def criteria(view: StepView) -> set[str]:

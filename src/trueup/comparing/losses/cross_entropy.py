@@ -15,7 +15,7 @@ MAX_LOGITS = 1 << 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CrossEntropy:
+class CrossEntropySum:
     """Sum over tokens of weight * -log softmax(logits)[label], over a number; shapes (N, V), (N,), (N,)."""
 
     log_probabilities: Floats
@@ -49,7 +49,7 @@ def reproduced(
     ignore_index: int,
     masks: Sequence[Floats] = (),
     numbers: Sequence[float] = (),
-) -> CrossEntropy | None:
+) -> CrossEntropySum | None:
     """The cross-entropy that gives ``value``: a mean or a sum over the tokens that count, or over one of
     ``numbers``; None where none does to ``REPRODUCED``, as with smoothed labels or in a coarse dtype.
 
@@ -70,7 +70,7 @@ def reproduced(
     with np.errstate(all="ignore"):
         log_probabilities = rows - largest - np.log(np.exp(rows - largest).sum(axis=1, keepdims=True))
     for weights, over in _ways(counts.astype(np.float64), masks, numbers):
-        found = CrossEntropy(
+        found = CrossEntropySum(
             log_probabilities=log_probabilities, labels=np.where(counts, flat, 0), weights=weights, over=over
         )
         if over and abs(found.loss - value) <= REPRODUCED * abs(value):

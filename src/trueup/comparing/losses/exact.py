@@ -18,7 +18,7 @@ from trueup.comparing.losses.cross_entropy import reproduced
 from trueup.comparing.losses.inputs import LossInputs
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.pairing import StepPair
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.thresholds import FAR_FROM_FLOAT32, FLOAT32, LOSS_ROUNDINGS, LOSS_TIMES
 from trueup.comparing.tolerance import Bound
 from trueup.numerics.dtypes import DTYPES
@@ -62,7 +62,7 @@ def loss_bounds(book: StepView, given: set[int]) -> dict[int, float]:
 
 
 def with_exact_losses(
-    bound: Bound, rows: Rows, metrics: Metrics, reference: TraceSource, pair: StepPair
+    bound: Bound, rows: StepRows, metrics: Metrics, reference: TraceSource, pair: StepPair
 ) -> Bound:
     """The bound, no wider than that exactness where both runs make a loss of the same bits."""
     same = rows.paired & metrics.bits_equal

@@ -18,7 +18,7 @@ from trueup.types.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Losses:
+class MicrobatchLosses:
     """The losses of some microbatches in both runs, and what they were made from; arrays of one length."""
 
     target: Floats

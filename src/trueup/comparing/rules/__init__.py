@@ -23,7 +23,6 @@ from trueup.comparing.rules import (
     finer_dtype,
     followed,
     gathered_elsewhere,
-    handed_on,
     inherited_bound,
     inputs_bound,
     local_bound,
@@ -36,6 +35,7 @@ from trueup.comparing.rules import (
     one_sided,
     origin,
     other_dtype,
+    passed_on,
     reduced_later,
     regrouped,
     rounded_indices,
@@ -77,7 +77,7 @@ RULES: tuple[Rule, ...] = (
     summed_rows.RULE,
     # what it follows from
     widened.RULE,
-    handed_on.RULE,
+    passed_on.RULE,
     # where it starts
     origin.RULE,
     logged_loss.RULE,

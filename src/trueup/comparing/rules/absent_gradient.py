@@ -11,7 +11,7 @@ import numpy as np
 
 from trueup.comparing.judgement import ORIGIN, UNMATCHED, Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.types.arrays import Bools
 from trueup.types.codes import RecordCode
@@ -33,14 +33,14 @@ def _first_absent(context: StepContext, metrics: Metrics, judgement: Judgement) 
     return judgement.at(at[:1], score=np.inf, why=why).attributed(at[:1], ORIGIN)
 
 
-def _is_there(rows: Rows, paired: Bools) -> Bools:
+def _is_there(rows: StepRows, paired: Bools) -> Bools:
     """Rows of weights of which both have a gradient of another backward in this step: what one of them lacks
     is a backward. A pipeline's schedule counts microbatches otherwise; what they add up to is compared."""
     names = rows.of_call("name")
     return np.isin(names, np.unique(names[paired]))
 
 
-def _lacks_what_became(rows: Rows, judgement: Judgement) -> Bools:
+def _lacks_what_became(rows: StepRows, judgement: Judgement) -> Bools:
     """Rows of weights whose gradient one run lacks after backward too, where both have another's then. Not of
     dumps, which hold one gradient of many, and not of two implementations."""
     later = rows.phase_is("param_grad") & ~rows.slot_starts(LOCAL)
@@ -51,7 +51,7 @@ def _lacks_what_became(rows: Rows, judgement: Judgement) -> Bools:
     return np.isin(names, np.unique(names[later & (judgement.status == UNMATCHED)]))
 
 
-def _known_on_both(rows: Rows) -> Bools:
+def _known_on_both(rows: StepRows) -> Bools:
     """Rows whose call, here the weight, the other side has too."""
     calls = rows.match.calls
     out = np.zeros(len(rows), bool)

@@ -10,7 +10,7 @@ import numpy as np
 
 from trueup.comparing.judgement import DIFFERENT, ORIGIN, PROPAGATED, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.comparing.thresholds import CLIPPED_FEWEST, FACTOR_ROUNDED, REST_OF_DIFFERENCE
 from trueup.types.arrays import Bools
@@ -22,7 +22,7 @@ def _clipped(context: StepContext, metrics: Metrics, judgement: Judgement) -> Ju
     return judgement.attributed((judgement.attribution.status == ORIGIN) & shared, PROPAGATED)
 
 
-def share_a_factor(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools:
+def share_a_factor(rows: StepRows, metrics: Metrics, judgement: Judgement) -> Bools:
     """Clipped gradients that differ and share one factor of difference, where some gradient differs
     otherwise; nothing where all differ alike: then it is the clipping.
 

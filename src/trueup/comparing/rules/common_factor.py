@@ -22,7 +22,7 @@ import numpy as np
 from trueup.comparing.judgement import DIFFERENT, WITHIN, CommonFactor, Judgement
 from trueup.comparing.metrics import SKETCH, VALUES, Metrics
 from trueup.comparing.noise import StepNoise
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.rule import Needs, Rule, StepContext
 from trueup.comparing.thresholds import (
     FACTOR_OF_SKETCH,
@@ -61,7 +61,7 @@ def _judged(context: StepContext, metrics: Metrics, judgement: Judgement) -> Jud
     return replace(judged, factor=CommonFactor(bias=bias, bound=bound, flagged=flagged))
 
 
-def _spread(rows: Rows, metrics: Metrics, noise: StepNoise, known: Bools) -> Floats:
+def _spread(rows: StepRows, metrics: Metrics, noise: StepNoise, known: Bools) -> Floats:
     """Per row, the root mean square of bias over error among the reruns' records of its phase."""
     spread = np.full(len(rows), FACTOR_OF_SKETCH)
     with np.errstate(divide="ignore", invalid="ignore"):

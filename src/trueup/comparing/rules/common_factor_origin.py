@@ -9,7 +9,7 @@ import numpy as np
 
 from trueup.comparing.judgement import DIFFERENT, ORIGIN, PROPAGATED, Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.clipped import share_a_factor
 from trueup.comparing.rules.rule import Needs, Rule, StepContext
 from trueup.comparing.thresholds import FACTOR_TELLING, ORIGIN_MARGIN
@@ -29,7 +29,7 @@ def _attributed(context: StepContext, metrics: Metrics, judgement: Judgement) ->
     return judgement.attributed(at, np.where(apart, ORIGIN, PROPAGATED)[at])
 
 
-def _of_calls_with(rows: Rows, chosen: Bools) -> Bools:
+def _of_calls_with(rows: StepRows, chosen: Bools) -> Bools:
     """Rows whose call has one of the chosen rows."""
     of_call = np.zeros(rows.match.target.num_calls + 1, bool)
     of_call[rows.target.call[chosen]] = True

@@ -31,8 +31,8 @@ def _judged(context: StepContext, metrics: Metrics, judgement: Judgement) -> Jud
     shapes = rows.target.shape
     known = np.setdiff1d(shapes[of_masters & agree], shapes[of_masters & ~agree])
     why = Reason(RecordCode.GATHERED_ELSEWHERE)
-    told = differing & np.isin(shapes, known)
-    return judgement.at(told, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
+    explained = differing & np.isin(shapes, known)
+    return judgement.at(explained, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
 
 
 RULE = Rule(

@@ -23,7 +23,7 @@ import polars as pl
 
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.comparing.thresholds import INPUTS_GAIN, KNOWN_NORM
 from trueup.types.arrays import Bools, Floats
@@ -37,7 +37,9 @@ def _raised(context: StepContext, metrics: Metrics, judgement: Judgement) -> Jud
     return replace(judgement, bounds=replace(bounds, total=bound))
 
 
-def _bound(rows: Rows, metrics: Metrics, bound: Floats, inherited: Floats, context: StepContext) -> Floats:
+def _bound(
+    rows: StepRows, metrics: Metrics, bound: Floats, inherited: Floats, context: StepContext
+) -> Floats:
     """The bound of every row, never lower than given."""
     first, scale = context.inflow.first, context.rounding.scale
     bound = np.fmax(bound, bound[first])
@@ -77,7 +79,7 @@ def _bound(rows: Rows, metrics: Metrics, bound: Floats, inherited: Floats, conte
     return bound
 
 
-def _parts(rows: Rows, forward: Bools) -> Bools:
+def _parts(rows: StepRows, forward: Bools) -> Bools:
     """Outputs of functions that hold fewer elements than the largest input, none outside its range."""
     held, call = rows.reference.statistics, rows.reference.call
     inputs, outputs = (forward & rows.slot_starts(word) for word in ("input", "output"))
@@ -91,13 +93,13 @@ def _parts(rows: Rows, forward: Bools) -> Bools:
     return np.asarray(outputs & (of >= 0) & inside & fewer)
 
 
-def _largest_by_call(rows: Rows, chosen: Bools, values: Floats) -> Floats:
+def _largest_by_call(rows: StepRows, chosen: Bools, values: Floats) -> Floats:
     largest = np.zeros(rows.match.target.num_calls + 1)
     np.maximum.at(largest, rows.target.call[chosen], values[chosen])
     return largest
 
 
-def _largest_before(rows: Rows, chosen: Bools, values: Floats) -> Floats:
+def _largest_before(rows: StepRows, chosen: Bools, values: Floats) -> Floats:
     """For each chosen row the largest value among chosen rows before it inside the same module call; else
     0."""
     at = np.flatnonzero(chosen)

@@ -16,7 +16,7 @@ import numpy as np
 from trueup.comparing.judgement import ORIGIN, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.owner import owner_of_row
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.comparing.thresholds import LONE_LEAST, LONE_ROUNDOFFS
 from trueup.matching.names import like
@@ -53,7 +53,7 @@ def _lone(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judge
     return judged.attributed(np.array([row]), ORIGIN)
 
 
-def _equal_like(rows: Rows, metrics: Metrics, row: int, owner: str) -> set[str]:
+def _equal_like(rows: StepRows, metrics: Metrics, row: int, owner: str) -> set[str]:
     """Modules of the owner's kind whose record in the same place, before this one, is bit-identical."""
     names = rows.match.words.name
     called, classes = rows.of_call("name"), rows.of_call("type")

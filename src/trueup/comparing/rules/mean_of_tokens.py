@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.comparing.judgement import DIFFERENT, WITHIN, Judgement
-from trueup.comparing.losses.mean import Losses
+from trueup.comparing.losses.mean import MicrobatchLosses
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.comparing.thresholds import FLOAT32
@@ -63,14 +63,14 @@ def _from_equals(losses: Ints, before: Bools, made: Bools, metrics: Metrics) -> 
     return losses[~known[losses] & (seen[losses] > 0)]
 
 
-def _losses(context: StepContext, at: Ints, before: Bools, made: Ints) -> Losses:
+def _losses(context: StepContext, at: Ints, before: Bools, made: Ints) -> MicrobatchLosses:
     rows, words = context.rows, context.rows.match.words
     lasts = np.array([shape[-1] if shape else 1 for shape in words.shape] + [1], float)
     logits = made[np.searchsorted(made, at) - 1]
     statistics = rows.reference.statistics
     largest = np.fmax(np.abs(statistics["minimum"]), np.abs(statistics["maximum"]))[logits]
     roundoffs = unit_roundoffs(words.dtype)[rows.reference.dtype]
-    return Losses(
+    return MicrobatchLosses(
         target=rows.target.statistics["mean"][at],
         reference=statistics["mean"][at],
         tokens=(rows.reference.numel / lasts[rows.reference.shape])[logits],

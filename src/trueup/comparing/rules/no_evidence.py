@@ -7,7 +7,7 @@ import numpy as np
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import NONE, Metrics
 from trueup.comparing.row_order import BOUNDS, DEALT
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason, reason
@@ -46,7 +46,7 @@ def _undecided(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     return judgement.at(np.array(harmless, np.int64), bracketable=True, why=reasons)
 
 
-def _no_summary(rows: Rows, row: int) -> Reason:
+def _no_summary(rows: StepRows, row: int) -> Reason:
     lacking = []
     for name, half in (("target", rows.target), ("reference", rows.reference)):
         if half.summary[row] < 0:

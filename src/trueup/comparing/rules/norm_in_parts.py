@@ -12,10 +12,10 @@ import numpy as np
 
 from trueup.comparing.judgement import DIFFERENT, EQUAL, UNDECIDED, WITHIN, Judgement
 from trueup.comparing.metrics import STATISTICS, Metrics
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.rules.reduced_later import lengths_of
 from trueup.comparing.rules.rule import Rule, StepContext
-from trueup.comparing.thresholds import HANDED_APART
+from trueup.comparing.thresholds import MULTIPLES_APART
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Bools, Floats
 from trueup.types.codes import RecordCode
@@ -42,7 +42,7 @@ def _judged(context: StepContext, metrics: Metrics, judgement: Judgement) -> Jud
     return judgement.at(differing, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
 
 
-def _numbers_before_clipping(rows: Rows) -> Bools:
+def _numbers_before_clipping(rows: StepRows) -> Bools:
     """Rows of single numbers of collectives, between the last sum of a gradient and the first one that was
     handed to an optimizer."""
     gradients, at = rows.phase_is("param_grad"), np.arange(len(rows))
@@ -54,15 +54,15 @@ def _numbers_before_clipping(rows: Rows) -> Bools:
     return np.asarray(rows.phase_is("collective") & single & between)
 
 
-def _clips(rows: Rows, half: Half) -> bool:
+def _clips(rows: StepRows, half: Half) -> bool:
     """Whether every gradient is handed on as a multiple of itself that is not 1."""
     left, given = (lengths_of(rows, half, slot) for slot in ("accumulated", "clipped"))
     with np.errstate(all="ignore"):
         multiples: Floats = (given / left)[np.isfinite(given) & (left > 0)]
-    return bool(len(multiples)) and bool((np.abs(multiples - 1) > HANDED_APART).all())
+    return bool(len(multiples)) and bool((np.abs(multiples - 1) > MULTIPLES_APART).all())
 
 
-def _is_loss(rows: Rows, half: Half, of: Bools) -> Bools:
+def _is_loss(rows: StepRows, half: Half, of: Bools) -> Bools:
     """Which of these numbers are a loss of the run, of a microbatch or of all, perhaps in bfloat16."""
     losses = half.statistics["mean"][rows.phase_is("loss") & rows.slot_is("value")]
     losses = losses[np.isfinite(losses)]

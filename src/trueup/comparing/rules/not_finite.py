@@ -37,8 +37,8 @@ def _counts(context: StepContext, metrics: Metrics, open_: Bools) -> dict[int, d
         for row in np.flatnonzero(open_ & (target != reference) & ~np.isnan(target + reference)).tolist():
             found = counts.setdefault(row, {})
             found |= {f"target_{name}": int(target[row]), f"reference_{name}": int(reference[row])}
-    for what, alone in shown_apart(context.rows).items():
-        for side, here in zip(("target", "reference"), alone, strict=True):
+    for what, shown in shown_apart(context.rows).items():
+        for side, here in zip(("target", "reference"), shown, strict=True):
             for row in np.flatnonzero(open_ & here).tolist():
                 if row not in counts:
                     counts[row] = {"what": what, "side": side}

@@ -9,7 +9,7 @@ import numpy as np
 from trueup.comparing.gradient_work import after_backward
 from trueup.comparing.judgement import EQUAL, UNDECIDED, UNMATCHED, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.comparing.unseen import opaque
 from trueup.store.gaps import Gap
@@ -40,20 +40,20 @@ def _unmatched(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
         reasons |= dict.fromkeys(np.flatnonzero(covered).tolist(), Reason(gap.code))
     harmless = ~rows.paired & (~_essential(rows) | of_capture(rows))
     harmless[[row for row, why in reasons.items() if why.code is RecordCode.SUMMED_IN_ANOTHER_ORDER]] = True
-    alone = np.concatenate([only_target, only_reference])
-    return judgement.at(alone, status=UNMATCHED, why=reasons).at(harmless, bracketable=True)
+    unpaired = np.concatenate([only_target, only_reference])
+    return judgement.at(unpaired, status=UNMATCHED, why=reasons).at(harmless, bracketable=True)
 
 
-def _essential(rows: Rows) -> Bools:
+def _essential(rows: StepRows) -> Bools:
     """Rows whose lack is never harmless."""
     match = rows.match
     call_paired = np.zeros(len(rows), bool)
     for (half, other), partner in zip(
         _sides(rows), (match.calls.reference_of, match.calls.target_of), strict=True
     ):
-        alone = np.flatnonzero(other.record < 0)
-        there = partner[half.call[alone]]
-        call_paired[alone] = (there >= 0) & ~opaque(other)[there]
+        unpaired = np.flatnonzero(other.record < 0)
+        there = partner[half.call[unpaired]]
+        call_paired[unpaired] = (there >= 0) & ~opaque(other)[there]
     of_matched = rows.phase_is("backward") & call_paired & ~_of_unmatched_tensor(rows)
     if match.bridge is not None:
         # of other code, what hands a tensor on may hold a gradient here and none there
@@ -63,19 +63,19 @@ def _essential(rows: Rows) -> Bools:
     return np.asarray((rows.phase_is(*_ESSENTIAL) & ~counted) | of_matched)
 
 
-def _of_unmatched_tensor(rows: Rows) -> Bools:
+def _of_unmatched_tensor(rows: StepRows) -> Bools:
     """Gradients of a tensor that one run alone has at this call (attention weights one kernel returns)."""
     out = np.zeros(len(rows), bool)
     forward, backward = rows.phase_is("forward"), rows.phase_is("backward")
     num = len(rows.match.words.slot)
     for half, other in ((rows.target, rows.reference), (rows.reference, rows.target)):
-        alone = (half.record >= 0) & (other.record < 0)
+        unpaired = (half.record >= 0) & (other.record < 0)
         at = half.call * num + rows.slot
-        out |= alone & backward & np.isin(at, at[alone & forward])
+        out |= unpaired & backward & np.isin(at, at[unpaired & forward])
     return out
 
 
-def of_capture(rows: Rows) -> Bools:
+def of_capture(rows: StepRows) -> Bools:
     """Rows that one trace alone was to hold."""
     out = _of_other_phases(rows) | _of_updates(rows) | _passed_through(rows)
     for gap_rows, _ in gaps_of(rows):
@@ -83,20 +83,20 @@ def of_capture(rows: Rows) -> Bools:
     return out
 
 
-def gaps_of(rows: Rows) -> list[tuple[Bools, Gap]]:
+def gaps_of(rows: StepRows) -> list[tuple[Bools, Gap]]:
     """What the other trace's source never holds, and which rows that covers."""
     found = []
     for half, other in _sides(rows):
-        alone = (half.record >= 0) & (other.record < 0)
-        found += [(alone & _covered(rows, gap), gap) for gap in other.tables.gaps]
+        unpaired = (half.record >= 0) & (other.record < 0)
+        found += [(unpaired & _covered(rows, gap), gap) for gap in other.tables.gaps]
     return found
 
 
-def _sides(rows: Rows) -> tuple[tuple[Half, Half], tuple[Half, Half]]:
+def _sides(rows: StepRows) -> tuple[tuple[Half, Half], tuple[Half, Half]]:
     return (rows.target, rows.reference), (rows.reference, rows.target)
 
 
-def _covered(rows: Rows, gap: Gap) -> Bools:
+def _covered(rows: StepRows, gap: Gap) -> Bools:
     out = np.ones(len(rows), bool)
     if gap.phase:
         out &= rows.phase_is(gap.phase)
@@ -110,7 +110,7 @@ def _covered(rows: Rows, gap: Gap) -> Bools:
     return out
 
 
-def _of_other_phases(rows: Rows) -> Bools:
+def _of_other_phases(rows: StepRows) -> Bools:
     """Rows of a phase that the other trace does not hold at all. Of gradients and updates in other code also
     those of a slot, or a kind of call, that it does not hold."""
     out = np.zeros(len(rows), bool)
@@ -124,22 +124,22 @@ def _of_other_phases(rows: Rows) -> Bools:
     ]
     kinds = rows.phase_is("backward", "param_grad", "optimizer") & other_code
     for half, other in _sides(rows):
-        alone = (half.record >= 0) & (other.record < 0)
+        unpaired = (half.record >= 0) & (other.record < 0)
         side = other.side
-        out |= alone & ~np.isin(rows.phase, np.unique(side.record_phase))
+        out |= unpaired & ~np.isin(rows.phase, np.unique(side.record_phase))
         for own, reference, finer in (
             (rows.slot, side.record_slot, slots),
             (half.side.kind[half.call], side.kind[side.record_call], kinds),
         ):
             most = int(max(own.max(initial=0), reference.max(initial=0))) + 1
             there = np.unique(side.record_phase * most + reference)
-            out |= alone & finer & ~np.isin(rows.phase * most + own, there)
+            out |= unpaired & finer & ~np.isin(rows.phase * most + own, there)
         if np.isin(side.record_slot, state_slots).any():  # the state of another optimizer, and captured
-            out &= ~(alone & states)
+            out &= ~(unpaired & states)
     return out
 
 
-def _seen_later(rows: Rows) -> Bools:
+def _seen_later(rows: StepRows) -> Bools:
     """Gradients whose later forms both traces hold: accumulated after local, clipped, the update.
 
     Some show no gradient of a single backward, a zero-bubble schedule none that is accumulated. Where
@@ -150,18 +150,18 @@ def _seen_later(rows: Rows) -> Bools:
     stages[rows.phase_is("optimizer") & rows.slot_is("param")] = len(_PASSED_ON)
     out = np.zeros(len(rows), bool)
     for half, other in _sides(rows):
-        alone = (half.record >= 0) & (other.record < 0) & rows.phase_is("param_grad") & (stages >= 0)
-        if not alone.any():
+        unpaired = (half.record >= 0) & (other.record < 0) & rows.phase_is("param_grad") & (stages >= 0)
+        if not unpaired.any():
             continue
         names = half.side.plain[half.call]
         latest = np.full(len(rows.match.words.name) + 1, -1)
         both = rows.paired & (stages >= 0)
         np.maximum.at(latest, names[both], stages[both])
-        out |= alone & (latest[names] > stages)
+        out |= unpaired & (latest[names] > stages)
     return out
 
 
-def _of_updates(rows: Rows) -> Bools:
+def _of_updates(rows: StepRows) -> Bools:
     """Functions called after backward and outside the model where one trace shows updates by what they leave,
     the other by the functions that make them."""
     code = np.array([word == "optimizer" for word in rows.match.words.phase] + [False])
@@ -169,7 +169,7 @@ def _of_updates(rows: Rows) -> Bools:
     return after_backward(rows) & ~rows.paired & (shown[0] != shown[1])
 
 
-def _passed_through(rows: Rows) -> Bools:
+def _passed_through(rows: StepRows) -> Bools:
     """Gradients at a call that returns its argument as it is in the other run, such as a cast to the dtype it
     has: there is one tensor, and one gradient."""
     out = np.zeros(len(rows), bool)
@@ -179,8 +179,8 @@ def _passed_through(rows: Rows) -> Bools:
     heads = np.array([word.partition(".")[0] for word in match.words.slot] + [""])
     partners = (match.calls.reference_of, match.calls.target_of)
     for (half, other), partner in zip(_sides(rows), partners, strict=True):
-        alone = gradients & (half.record >= 0) & (other.record < 0)
-        if not alone.any():
+        unpaired = gradients & (half.record >= 0) & (other.record < 0)
+        if not unpaired.any():
             continue
         side = other.side
         forward = np.array(words)[side.record_phase] & (side.record_summary >= 0)
@@ -190,25 +190,25 @@ def _passed_through(rows: Rows) -> Bools:
             content[forward & (heads[side.record_slot] == head)] for head in ("input", "output")
         )
         identities = np.unique(np.intersect1d(given, returned) // width)
-        out[alone] = np.isin(partner[half.call[alone]], identities)
+        out[unpaired] = np.isin(partner[half.call[unpaired]], identities)
     return out
 
 
-def bracketed(rows: Rows, judgement: Judgement) -> Bools:
+def bracketed(rows: StepRows, judgement: Judgement) -> Bools:
     """For each row without a verdict: whether the nearest compared rows before and after it agree; the one
     after what enters before all else, the one before what one trace alone was to hold."""
     left, right, is_last = _neighbours(rows, judgement)
     return np.asarray(judgement.bracketable & left & (right | (is_last & of_capture(rows))))
 
 
-def awaiting(rows: Rows, judgement: Judgement) -> Bools:
+def awaiting(rows: StepRows, judgement: Judgement) -> Bools:
     """Rows after the last compared one of a step, which agrees: the next step tells whether they did, since
     what they left is what it begins with (a program that gathers its weights after the update)."""
     left, _, is_last = _neighbours(rows, judgement)
     return np.asarray(judgement.bracketable & left & is_last & ~of_capture(rows))
 
 
-def _neighbours(rows: Rows, judgement: Judgement) -> tuple[Bools, Bools, Bools]:
+def _neighbours(rows: StepRows, judgement: Judgement) -> tuple[Bools, Bools, Bools]:
     """For each row: whether the nearest compared row before it agrees, and that after it, and whether none
     follows."""
     compared = (judgement.status != UNMATCHED) & (judgement.status != UNDECIDED)

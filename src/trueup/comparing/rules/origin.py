@@ -32,7 +32,7 @@ from trueup.comparing.judgement import (
 )
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.noise_bound import floor_of_rows
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.comparing.thresholds import EXTREME, GAIN, LOTTERY, ORIGIN_MARGIN
 from trueup.matching.codes import Codes
@@ -82,8 +82,8 @@ def _of_beyond(
 ) -> Codes:
     rows, inflow = context.rows, context.inflow
     explained = error <= explained_error
-    handed_on = inflow.first < np.arange(len(rows))
-    explained |= handed_on & (error_in > 0)
+    passed_on = inflow.first < np.arange(len(rows))
+    explained |= passed_on & (error_in > 0)
     follows = np.isinf(error) & np.isnan(floor_of_rows(rows, None)) & (error_in > 0)
     explained |= follows
     entered_beyond = inflow.largest((judgement.status == DIFFERENT).astype(float)) > 0
@@ -95,7 +95,7 @@ def _of_beyond(
     return np.where(explained & (extreme | ~entered_beyond), AMPLIFIED, status)
 
 
-def _errors(rows: Rows, metrics: Metrics, judgement: Judgement) -> Floats:
+def _errors(rows: StepRows, metrics: Metrics, judgement: Judgement) -> Floats:
     """Relative difference of every row; infinite where the two are of another kind or shape, 0 where one side
     has nothing."""
     error = np.where(np.isnan(metrics.difference), 0.0, metrics.rel_l2)

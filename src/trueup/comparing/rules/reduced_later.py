@@ -17,9 +17,9 @@ import numpy as np
 
 from trueup.comparing.judgement import DIFFERENT, EQUAL, UNDECIDED, WITHIN, Judgement
 from trueup.comparing.metrics import STATISTICS, Metrics
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
-from trueup.comparing.thresholds import HANDED_APART, REST_OF_DIFFERENCE
+from trueup.comparing.thresholds import MULTIPLES_APART, REST_OF_DIFFERENCE
 from trueup.types.arrays import Bools, Floats
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason
@@ -30,7 +30,7 @@ def _reduced(context: StepContext, metrics: Metrics, judgement: Judgement) -> Ju
     rows = context.rows
     gradients = rows.paired & rows.phase_is("param_grad")
     differing = gradients & ~rows.slot_is("clipped") & (judgement.status == DIFFERENT)
-    if not differing.any() or (context.is_alone and not _handed_otherwise(rows, differing)):
+    if not differing.any() or (context.is_single_process and not _given_other_multiples(rows, differing)):
         return judgement
     agrees = gradients & rows.slot_is("clipped") & (metrics.evidence < STATISTICS)
     agrees &= (judgement.status == EQUAL) | (judgement.status == WITHIN)
@@ -45,7 +45,7 @@ def _reduced(context: StepContext, metrics: Metrics, judgement: Judgement) -> Ju
     return judgement.at(differing, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
 
 
-def _handed_otherwise(rows: Rows, differing: Bools) -> bool:
+def _given_other_multiples(rows: StepRows, differing: Bools) -> bool:
     """Whether one run hands its optimizer another multiple of what backward left than the other does, of each
     gradient that differs: in one process, a sum that the program keeps in buffers of its own."""
     multiples = []
@@ -60,10 +60,10 @@ def are_apart(target: Floats, reference: Floats) -> bool:
     """Whether all gradients are handed on as other multiples than the other run's."""
     with np.errstate(all="ignore"):
         apart = np.abs(target / reference - 1)
-    return bool((np.nan_to_num(apart, nan=np.inf) > HANDED_APART).all())
+    return bool((np.nan_to_num(apart, nan=np.inf) > MULTIPLES_APART).all())
 
 
-def lengths_of(rows: Rows, half: Half, slot: str) -> Floats:
+def lengths_of(rows: StepRows, half: Half, slot: str) -> Floats:
     """Of the last such gradient of each call; NaN where there is none."""
     found = np.full(half.side.num_calls, np.nan)
     at = np.flatnonzero(rows.phase_is("param_grad") & rows.slot_is(slot) & (half.call >= 0))

@@ -18,7 +18,7 @@ import numpy as np
 from trueup.comparing.judgement import DIFFERENT, EQUAL, UNDECIDED, WITHIN, Judgement
 from trueup.comparing.metrics import NONE, STATISTICS, Metrics
 from trueup.comparing.row_order import PADDED
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.types.arrays import Bools
 from trueup.types.codes import RecordCode
@@ -59,20 +59,20 @@ def _repacked(context: StepContext) -> Bools:
     return np.asarray(same & (rows.reference.numel > 1))
 
 
-def _of_recut_models(rows: Rows) -> Bools:
+def _of_recut_models(rows: StepRows) -> Bools:
     """Records of models that one run calls once for what the other calls them several times for."""
     roots = rows.kind_is("module") & (rows.of_call("parent") < 0) & rows.phase_is("forward", "backward")
     given = roots & rows.paired & rows.slot_starts("input") & _of_other_size(rows) & _as_many_in_all(rows)
     return np.asarray(roots & np.isin(rows.of_call("name"), rows.of_call("name")[given]))
 
 
-def _of_other_size(rows: Rows) -> Bools:
+def _of_other_size(rows: StepRows) -> Bools:
     t, r = rows.target, rows.reference
     both = (t.summary >= 0) & (r.summary >= 0) & (rows.layout < 0)
     return np.asarray(both & (t.numel != r.numel))
 
 
-def _of_other_rows(rows: Rows) -> Bools:
+def _of_other_rows(rows: StepRows) -> Bools:
     """Of another size by their number of rows alone: a width is no matter of which rows a call is given."""
     known: dict[tuple[int, ...], int] = {}
     shapes = rows.match.words.shape
@@ -83,7 +83,7 @@ def _of_other_rows(rows: Rows) -> Bools:
     return np.asarray(_of_other_size(rows) & (wide[t] == wide[r]) & (wide[t] != 0))
 
 
-def _in_another_form(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools:
+def _in_another_form(rows: StepRows, metrics: Metrics, judgement: Judgement) -> Bools:
     """Inputs of another size of modules all of whose outputs agree (a mask of tokens for one of pairs), and
     labels of other sizes, with those that are ignored or without them."""
     forward = rows.paired & rows.phase_is("forward") & rows.kind_is("module")
@@ -93,7 +93,7 @@ def _in_another_form(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bool
     return np.asarray((inputs & good[rows.target.call]) | (labels & (metrics.evidence == NONE)))
 
 
-def _calls_that_agree(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools:
+def _calls_that_agree(rows: StepRows, metrics: Metrics, judgement: Judgement) -> Bools:
     """By call of the target, and False after the last: modules all of whose outputs agree."""
     outputs = rows.paired & rows.phase_is("forward") & rows.kind_is("module") & rows.slot_starts("output")
     agrees = (judgement.status == EQUAL) | (judgement.status == WITHIN)
@@ -104,7 +104,7 @@ def _calls_that_agree(rows: Rows, metrics: Metrics, judgement: Judgement) -> Boo
     return np.asarray(good & ~bad)
 
 
-def _inside_what_agrees(rows: Rows, metrics: Metrics, judgement: Judgement) -> Bools:
+def _inside_what_agrees(rows: StepRows, metrics: Metrics, judgement: Judgement) -> Bools:
     """Rows of calls inside a module, not the whole model, all of whose outputs agree: experts that are given
     all tokens and count for some, say."""
     good, parent = _calls_that_agree(rows, metrics, judgement), rows.match.target.parent
@@ -117,7 +117,7 @@ def _inside_what_agrees(rows: Rows, metrics: Metrics, judgement: Judgement) -> B
     return np.asarray(found[rows.target.call])
 
 
-def _padded_otherwise(rows: Rows, metrics: Metrics) -> Bools:
+def _padded_otherwise(rows: StepRows, metrics: Metrics) -> Bools:
     """Records without evidence, since one side's padding cannot be taken out."""
     unknown = np.array([layout.label == PADDED for layout in rows.layouts] + [False])[rows.layout]
     unknown &= rows.paired & (metrics.evidence == NONE)
@@ -129,7 +129,7 @@ def _padded_otherwise(rows: Rows, metrics: Metrics) -> Bools:
     return np.asarray(unknown & rows.phase_is("forward", "backward", "loss") & ~result)
 
 
-def _of_repeated(rows: Rows) -> Bools:
+def _of_repeated(rows: StepRows) -> Bools:
     """Gradients of what one side repeats along a dimension and the other holds once: one is the sum of the
     other's along it."""
     repeated = np.array([layout.repeated is not None for layout in rows.layouts] + [False])
@@ -144,7 +144,7 @@ def _of_repeated(rows: Rows) -> Bools:
     return found
 
 
-def _as_many_in_all(rows: Rows) -> Bools:
+def _as_many_in_all(rows: StepRows) -> Bools:
     """Rows of which both sides have equally many elements over all calls of their name in a microbatch: at
     their input, in all outputs, in all parts of a loss's labels."""
     heads = [word.partition(".")[0] for word in rows.match.words.slot]
@@ -160,7 +160,7 @@ def _as_many_in_all(rows: Rows) -> Bools:
     return np.asarray((totals[0] == totals[1])[group.ravel()])
 
 
-def _agrees_outside(rows: Rows, metrics: Metrics, judgement: Judgement, inner: Bools) -> bool:
+def _agrees_outside(rows: StepRows, metrics: Metrics, judgement: Judgement, inner: Bools) -> bool:
     """Whether what leaves the model agrees: its output or the loss, and all else that is no inner record."""
     outside = rows.paired & ~inner & (metrics.evidence != NONE)
     agrees = (judgement.status == EQUAL) | (judgement.status == WITHIN)
@@ -173,7 +173,7 @@ def _agrees_outside(rows: Rows, metrics: Metrics, judgement: Judgement, inner: B
     return bool((results & shown).any() and (learned & shown).any() and agrees[outside].all())
 
 
-def _of_these_calls(rows: Rows, recut: Bools) -> Bools:
+def _of_these_calls(rows: StepRows, recut: Bools) -> Bools:
     """Records that one run alone has of calls that are no one computation."""
     found = np.zeros(len(rows), bool)
     for half, other in ((rows.target, rows.reference), (rows.reference, rows.target)):

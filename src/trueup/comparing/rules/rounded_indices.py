@@ -13,7 +13,7 @@ import numpy as np
 
 from trueup.comparing.judgement import DIFFERENT, EQUAL, UNDECIDED, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.arrays import Bools
@@ -41,7 +41,7 @@ def _follow_up(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     return judgement.at(following & outputs & tie[call], bracketable=True)
 
 
-def _read(rows: Rows, loose: Bools) -> Bools:
+def _read(rows: StepRows, loose: Bools) -> Bools:
     """Rows of what the outermost training calls are given first in their microbatch."""
     at = np.arange(len(rows))
     forward = rows.phase_is("forward")

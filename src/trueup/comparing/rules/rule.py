@@ -13,7 +13,7 @@ from trueup.comparing.inflow import Inflow
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import NONE, Metrics
 from trueup.comparing.noise import StepNoise
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.tolerance import Bound
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Bools
@@ -33,7 +33,7 @@ class Needs(Flag):
 class StepContext:
     """One step of one rank, as rules see it."""
 
-    rows: Rows
+    rows: StepRows
     rounding: Bound
     """what rounding alone explains"""
     noise: StepNoise | None
@@ -50,7 +50,7 @@ class StepContext:
     """ids given to the model that are the other run's, or hold these and further columns"""
     is_merged: bool = False
     """several ranks were put together"""
-    is_alone: bool = False
+    is_single_process: bool = False
     """both runs are of one process: nothing is reduced"""
 
     repeats: bool = False

@@ -19,7 +19,7 @@ import numpy as np
 
 from trueup.comparing.judgement import DIFFERENT, EQUAL, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.rule import Needs, Rule, StepContext
 from trueup.comparing.thresholds import ALIKE_ROWS
 from trueup.types.arrays import Bools
@@ -56,7 +56,7 @@ def _summed(context: StepContext, metrics: Metrics, judgement: Judgement) -> Jud
     return judgement
 
 
-def _accumulated(rows: Rows, metrics: Metrics) -> dict[int, float]:
+def _accumulated(rows: StepRows, metrics: Metrics) -> dict[int, float]:
     """The norm of each weight's gradient of the whole step: clipping scales it, and its error."""
     names, at = rows.of_call("plain"), rows.phase_is("param_grad") & rows.slot_is("accumulated")
     return {int(names[row]): float(np.nan_to_num(metrics.norm[row])) for row in np.flatnonzero(at).tolist()}

@@ -14,7 +14,7 @@ import numpy as np
 from trueup.comparing.inflow import contents
 from trueup.comparing.judgement import DIFFERENT, Judgement
 from trueup.comparing.metrics import Metrics
-from trueup.comparing.rows import Half, Rows
+from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.matching.codes import Codes
 from trueup.types.arrays import Bools
@@ -50,13 +50,13 @@ def is_view(name: str) -> bool:
     return name.rpartition(".")[2] in VIEWS
 
 
-def of_views(rows: Rows) -> Bools:
+def of_views(rows: StepRows) -> Bools:
     """Rows of the forward of functions that compute nothing."""
     words = np.array([is_view(word) for word in rows.match.words.name] + [False])
     return np.asarray(rows.kind_is("api") & rows.phase_is("forward") & words[rows.of_call("name")])
 
 
-def _is_read(rows: Rows, half: Half, views: Bools) -> Bools:
+def _is_read(rows: StepRows, half: Half, views: Bools) -> Bools:
     known = half.column("digest").is_not_null().to_numpy()
     inputs = rows.slot_starts("input")
     return is_read(np.where(known, contents(half), -1), half.call, views & inputs, views & ~inputs)

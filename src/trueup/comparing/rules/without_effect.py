@@ -29,7 +29,7 @@ import numpy as np
 from trueup.comparing.judgement import DIFFERENT, EQUAL, ORIGIN, UNDECIDED, UNMATCHED, WITHIN, Judgement
 from trueup.comparing.metrics import STATISTICS, Metrics
 from trueup.comparing.positions import positions_given
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.comparing.thresholds import UNFELT
 from trueup.numerics.dtypes import unit_roundoffs
@@ -71,7 +71,7 @@ def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement
     return found.attributed(differ, UNDECIDED)
 
 
-def _comes_out_later(rows: Rows, metrics: Metrics, begins: Bools) -> bool:
+def _comes_out_later(rows: StepRows, metrics: Metrics, begins: Bools) -> bool:
     """Whether a difference begins after the step's last loss, so that neither that nor a gradient felt it,
     and what the model returned then differs by more than ``1 / UNFELT`` of it: a teacher that is asked for
     the next step, say."""
@@ -100,7 +100,7 @@ def _are_distances(context: StepContext, differ: Bools) -> bool:
     return bool(plain[differ].all())
 
 
-def _cancels(rows: Rows, metrics: Metrics, judgement: Judgement, differ: Bools) -> bool:
+def _cancels(rows: StepRows, metrics: Metrics, judgement: Judgement, differ: Bools) -> bool:
     """Whether a mask of the loss differs, and beside it nothing but what is sent back: to the model's output
     by ``UNFELT`` times what gradients of weights differ by."""
     masks = _masks_of_the_loss(rows) & (differ | (judgement.status == UNDECIDED))
@@ -114,7 +114,7 @@ def _cancels(rows: Rows, metrics: Metrics, judgement: Judgement, differ: Bools) 
     return bool(out.any() and metrics.rel_l2[out].min() >= UNFELT * np.median(apart))
 
 
-def _of_weights_in_evaluation(rows: Rows, judgement: Judgement) -> bool:
+def _of_weights_in_evaluation(rows: StepRows, judgement: Judgement) -> bool:
     """Whether evaluation of a model gives something else, and that begins in a layer that was given the same
     bits: its weights differ, of a model that no gradient reaches (the average of the trained weights)."""
     begins, equal = judgement.attribution.status == ORIGIN, judgement.status == EQUAL
@@ -131,7 +131,7 @@ def _of_weights_in_evaluation(rows: Rows, judgement: Judgement) -> bool:
     return False
 
 
-def _felt(rows: Rows, metrics: Metrics, judgement: Judgement) -> float | None:
+def _felt(rows: StepRows, metrics: Metrics, judgement: Judgement) -> float | None:
     """Relative difference of the gradient of a weight, the median of all, that would show; None where one of
     them differs, or the loss does, or not all is known of them."""
     grads, losses = rows.phase_is("param_grad"), rows.phase_is("loss") & rows.slot_is("value")
@@ -144,7 +144,7 @@ def _felt(rows: Rows, metrics: Metrics, judgement: Judgement) -> float | None:
     return float(np.median(np.nan_to_num(bounds, nan=np.inf)))
 
 
-def _inside(rows: Rows) -> Bools:
+def _inside(rows: StepRows) -> Bools:
     """Records of what modules, and functions inside of them, are given and make, forward and backward."""
     within = np.zeros(len(rows), bool)
     for half, side in ((rows.target, rows.match.target), (rows.reference, rows.match.reference)):
@@ -154,7 +154,7 @@ def _inside(rows: Rows) -> Bools:
     return np.asarray(within & ~_of_the_batch(rows))
 
 
-def _exchanged_for_the_loss(rows: Rows) -> Bools:
+def _exchanged_for_the_loss(rows: StepRows) -> Bools:
     """What ranks exchange between the model and the loss of each token, as a cross entropy of a vocabulary in
     parts does. Fewer numbers than there are tokens may be a report (a sum and a count), which no gradient
     feels."""
@@ -168,7 +168,7 @@ def _exchanged_for_the_loss(rows: Rows) -> Bools:
     return np.asarray(exchanged & floating & of_tokens & (np.arange(len(rows)) < losses[-1]))
 
 
-def _of_the_batch(rows: Rows) -> Bools:
+def _of_the_batch(rows: StepRows) -> Bools:
     """Whole numbers that the program gives the model, ids: they are data, whatever comes of them. A mask may
     be filled with another number and hide the same, positions may keep their distances."""
     words = rows.match.words
@@ -178,12 +178,12 @@ def _of_the_batch(rows: Rows) -> Bools:
     return np.asarray(given & (rows.of_call("parent") < 0) & whole & ~masks)
 
 
-def given_to_the_program(rows: Rows) -> Bools:
+def given_to_the_program(rows: StepRows) -> Bools:
     """Of what is settled here, what the program chooses: positions, and what weighs the loss."""
     return np.asarray(positions_given(rows) | _masks_of_the_loss(rows))
 
 
-def _masks_of_the_loss(rows: Rows) -> Bools:
+def _masks_of_the_loss(rows: StepRows) -> Bools:
     masks = np.array([MASK in word for word in rows.match.words.slot] + [False])[rows.slot]
     return np.asarray(rows.paired & rows.phase_is("loss") & masks)
 

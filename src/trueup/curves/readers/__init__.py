@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from trueup.curves.readers import epoch_step, loop, megatron, mindformers, nanotron, torchtitan, verl
-from trueup.curves.readers.protocol import Reader, Rows
+from trueup.curves.readers.protocol import LogRows, Reader
 from trueup.curves.readers.tables import Csv, JsonLines, JsonList, Parquet
 from trueup.curves.readers.tensorboard import EventFile
 from trueup.curves.readers.trainer import CONSOLE, TrainerState
@@ -37,4 +37,4 @@ def reader_of(head: bytes, path: Path) -> Reader | None:
     return next((reader for reader in READERS if reader.recognises(head, path)), None)
 
 
-__all__ = ["READERS", "Reader", "Rows", "reader_of"]
+__all__ = ["READERS", "LogRows", "Reader", "reader_of"]

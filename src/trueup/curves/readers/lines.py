@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from trueup.curves.columns import GRAD_NORM, LOSS, SCHEMA, STEP
-from trueup.curves.readers.protocol import Rows, mentions
+from trueup.curves.readers.protocol import LogRows, mentions
 from trueup.curves.readers.scanning import Key, scan
 from trueup.types.codes import CurvesCode
 from trueup.types.reason import reason
@@ -52,7 +52,7 @@ class LineFormat:
         keys = self._present(head[begin : begin + SAMPLE_BYTES]) or self._present(head)
         return (STEP in keys or self.numbered) and (LOSS in keys or GRAD_NORM in keys)
 
-    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> Rows:
+    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> LogRows:
         """The rows of the lines in ``data``."""
         begin = max(0, data.find(self.marker.encode()))
         keys = self._present(data[begin : begin + SAMPLE_BYTES]) or self._present(data)
@@ -73,7 +73,7 @@ class LineFormat:
         notes = (reason(CurvesCode.COUNTED_LINES, unit="line"),) if self.numbered else ()
         if (norms is None or not norms.height) and any(mentions(data, words) for words in _NORMS):
             notes = (*notes, reason(CurvesCode.NORMS_UNREAD))
-        return Rows(
+        return LogRows(
             frame=frame,
             local_norms=norms,
             units={column: unit for column, unit in self.units.items() if column in frame.columns},

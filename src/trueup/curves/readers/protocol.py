@@ -21,7 +21,7 @@ LOCAL_NORM_SCHEMA: dict[str, type[pl.DataType]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rows:
+class LogRows:
     """What one file says: rows in the order they were written, not yet one a step."""
 
     frame: pl.DataFrame
@@ -56,7 +56,7 @@ class Reader(Protocol):
     def recognises(self, head: bytes, path: Path) -> bool:
         """Whether a file that begins with ``head`` is of this format."""
 
-    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> Rows:
+    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> LogRows:
         """The rows of a whole file, or of the whole lines that were added to one.
 
         ``chosen``: column -> name in the file, as a person said.

@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from trueup.curves.columns import GRAD_NORM, LOSS, SCHEMA, STEP, find_columns
-from trueup.curves.readers.protocol import Rows
+from trueup.curves.readers.protocol import LogRows
 from trueup.errors import TraceError
 from trueup.store.pages import refuse_damaged_pages
 from trueup.store.parquet import PARQUET_ERRORS
@@ -20,7 +20,7 @@ from trueup.types.codes import CurvesCode
 from trueup.types.reason import reason
 
 
-def rows_from_table(table: pl.DataFrame, chosen: Mapping[str, str], path: Path) -> Rows:
+def rows_from_table(table: pl.DataFrame, chosen: Mapping[str, str], path: Path) -> LogRows:
     """The columns of a curve among those of a table.
 
     Raises:
@@ -45,7 +45,7 @@ def rows_from_table(table: pl.DataFrame, chosen: Mapping[str, str], path: Path) 
     measured = [column for column in (LOSS, GRAD_NORM) if column in frame.columns]
     frame = frame.filter(pl.col(STEP).is_not_null() & pl.any_horizontal(pl.col(measured).is_not_null()))
     units = {column: alias.unit for column, (_, alias) in found.items() if alias.unit}
-    return Rows(frame=frame, units=units, notes=tuple(notes))
+    return LogRows(frame=frame, units=units, notes=tuple(notes))
 
 
 def _number(table: pl.DataFrame, name: str) -> pl.Expr:
@@ -62,7 +62,7 @@ def _number(table: pl.DataFrame, name: str) -> pl.Expr:
 
 def frame_from_objects(
     objects: Sequence[Mapping[str, object]], chosen: Mapping[str, str], path: Path
-) -> Rows:
+) -> LogRows:
     """Rows out of JSON objects that need not have the same keys."""
     names = list(dict.fromkeys(name for entry in objects for name in entry))
     table = pl.DataFrame(
@@ -101,7 +101,7 @@ class Csv:
         found = find_columns(names) if len(names) > 1 else {}
         return STEP in found and (LOSS in found or GRAD_NORM in found)
 
-    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> Rows:
+    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> LogRows:
         """The rows of the table.
 
         Raises:
@@ -150,7 +150,7 @@ class JsonLines:
                 return True
         return False
 
-    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> Rows:
+    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> LogRows:
         """The rows of its lines; a half-written last line is left out."""
         data = data[: data.rfind(b"\n") + 1] or data
         try:
@@ -184,7 +184,7 @@ class JsonList:
             return True
         return head.lstrip()[:1] == b"{" and path.name.lower().removesuffix(".gz").endswith(".json")
 
-    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> Rows:
+    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> LogRows:
         """The rows of the list.
 
         Raises:
@@ -217,7 +217,7 @@ class Parquet:
         """Whether it has Parquet's first four bytes."""
         return head[:4] == b"PAR1"
 
-    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> Rows:
+    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> LogRows:
         """The rows of the table.
 
         Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from trueup.curves.columns import find_columns
-from trueup.curves.readers.protocol import Rows
+from trueup.curves.readers.protocol import LogRows
 from trueup.curves.readers.tables import rows_from_table
 from trueup.errors import TraceError
 from trueup.store.events import VERSION, scalars
@@ -25,7 +25,7 @@ class EventFile:
         """Whether its first record is the version of the format."""
         return VERSION in head[:64] and len(head) >= 12
 
-    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> Rows:
+    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> LogRows:
         """One row a step; a record that is half written ends the reading.
 
         Raises:

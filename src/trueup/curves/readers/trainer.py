@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trueup.curves.columns import GRAD_NORM, LOSS
 from trueup.curves.readers.lines import LineFormat
-from trueup.curves.readers.protocol import Rows
+from trueup.curves.readers.protocol import LogRows
 from trueup.curves.readers.scanning import Key
 from trueup.curves.readers.tables import frame_from_objects
 from trueup.errors import TraceError
@@ -25,7 +25,7 @@ class TrainerState:
         """Whether it is JSON with a ``log_history``."""
         return head.lstrip()[:1] == b"{" and (b'"log_history"' in head or path.name == "trainer_state.json")
 
-    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> Rows:
+    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> LogRows:
         """The entries that have a training loss; those of evaluation are left out.
 
         Raises:
@@ -36,7 +36,7 @@ class TrainerState:
         except (ValueError, KeyError, TypeError) as error:
             raise TraceError(f"{path} is no whole trainer_state.json: {error}") from error
         rows = frame_from_objects([e for e in history if isinstance(e, dict)], chosen, path)
-        return Rows(frame=rows.frame, units=rows.units, notes=rows.notes, loss_is_mean=True)
+        return LogRows(frame=rows.frame, units=rows.units, notes=rows.notes, loss_is_mean=True)
 
 
 CONSOLE = LineFormat(

@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from trueup.curves.columns import GRAD_NORM, LEARNING_RATE, LOSS, SCHEMA, STEP
-from trueup.curves.readers.protocol import Rows
+from trueup.curves.readers.protocol import LogRows
 
 _NUMBER = (
     r"([-+]?(?:nan|inf(?:inity)?|(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d*)?(?:e[-+]?\d+)?|\.\d+(?:e[-+]?\d+)?))"
@@ -56,12 +56,12 @@ class NamedNumbers:
         steps = [row[STEP] for row in _rows(head.decode("utf-8", "replace"))]
         return len(set(steps)) >= _FEWEST and all(first <= second for first, second in pairwise(steps[:100]))
 
-    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> Rows:
+    def read(self, data: bytes, path: Path, chosen: Mapping[str, str]) -> LogRows:
         """The rows of the lines, or blocks, that have a step and a loss."""
         rows = _rows(data.decode("utf-8", "replace"))
         schema = {column: SCHEMA[column] for column in (STEP, LOSS, GRAD_NORM, LEARNING_RATE)}
         frame = pl.DataFrame({name: [row.get(name) for row in rows] for name in schema}, strict=False)
-        return Rows(frame=frame.select(pl.col(name).cast(kind) for name, kind in schema.items()))
+        return LogRows(frame=frame.select(pl.col(name).cast(kind) for name, kind in schema.items()))
 
 
 def _rows(text: str) -> list[dict[str, float]]:

@@ -217,8 +217,8 @@ def _fits(blocks: _Blocks, laws: _Laws, places: slice, reached: float) -> _Fits:
     both = np.cumsum(laws.shapes[0] * laws.shapes, axis=1)[:, ::-1][:, places] - total[0] * total / num
     spread = np.maximum(square - total**2 / num, _NOTHING)
     end = np.maximum(np.abs(laws.heights[:, ::-1][:, places]), 1e-150)
-    alone = product / spread
-    explained = alone * product
+    single = product / spread
+    explained = single * product
     logs = explained / (2 * variance) - 0.5 * np.log(spread / end**2)
     apart = np.maximum(spread * spread[0] - both**2, 1e-9 * spread * spread[0] + _NOTHING)
     growth = (product * spread[0] - product[0] * both) / apart
@@ -229,14 +229,14 @@ def _fits(blocks: _Blocks, laws: _Laws, places: slice, reached: float) -> _Fits:
     grown = laws.grown[:, None]
     followed = blocks.after[::-1][places] <= laws.steepest[:, None]
     scale = blocks.noise.scale
-    seen = _is_seen(np.abs(alone) * grown, scale) | (grown == 1)
+    seen = _is_seen(np.abs(single) * grown, scale) | (grown == 1)
     seen_with = _is_seen(np.abs(growth) * grown + np.abs(leap), scale) & (growth * leap > 0)
     seen_with[0] = False
     return _Fits(
         logs=(np.where(seen & followed, logs, -np.inf), np.where(seen_with & followed, logs_with, -np.inf)),
         explained=(explained, explained_with),
-        growths=(alone, growth),
-        leaps=(np.zeros_like(alone), leap),
+        growths=(single, growth),
+        leaps=(np.zeros_like(single), leap),
     )
 
 

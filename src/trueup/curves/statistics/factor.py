@@ -33,12 +33,12 @@ def factor(target: Floats, reference: Floats) -> Factor | None:
     known = np.isfinite(target) & np.isfinite(reference) & (reference != 0)
     if known.sum() < FACTOR_FEWEST:
         return None
-    mine, theirs = target[known], reference[known]
-    number = float(np.median(mine / theirs))
-    made = number * theirs
+    actual, expected = target[known], reference[known]
+    number = float(np.median(actual / expected))
+    made = number * expected
     size = float(np.abs(made).mean())
-    left = float(np.abs(mine - made).mean())
-    by_offset = float(np.abs(mine - theirs - np.median(mine - theirs)).mean())
+    left = float(np.abs(actual - made).mean())
+    by_offset = float(np.abs(actual - expected - np.median(actual - expected)).mean())
     if not size or left >= MEAN_REL * size or left >= FACTOR_BETTER * by_offset:
         return None
     return Factor(factor=number, residual=left / size)

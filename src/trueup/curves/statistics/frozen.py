@@ -14,7 +14,7 @@ _LISTED = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Frozen:
+class FrozenRun:
     """Differences step by step while no weight is updated."""
 
     num_steps: int
@@ -41,7 +41,7 @@ def frozen(
     steps: NDArray[np.int64],
     threshold_abs: float,
     threshold_rel: float,
-) -> Frozen:
+) -> FrozenRun:
     """Compare target and reference (``loss``, ``norm``) step by step."""
     target, reference = loss
     apart = np.abs(target - reference)
@@ -58,7 +58,7 @@ def frozen(
     relative = None
     if norm is not None and good_norms is not None and found is not None:
         relative = float((good_norms / np.maximum(np.abs(norm[1][found]), 1e-30)).mean())
-    return Frozen(
+    return FrozenRun(
         num_steps=int(known.sum()),
         mean_loss_diff=float(apart[known].mean()) if known.any() else float("nan"),
         max_loss_diff=float(apart[at]),

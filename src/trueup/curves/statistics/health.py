@@ -131,22 +131,22 @@ def plateau(loss: Floats, other: Floats, steps: NDArray[np.int64]) -> Plateau | 
     if num < PLATEAU_FEWEST or known.sum() < PLATEAU_FEWEST:
         return None
     where, window = np.arange(num), max(8, num // 50)
-    mine, theirs = (
+    target, reference = (
         moving_median(np.interp(where, where[known], values[known]), window) for values in (loss, other)
     )
     begins = np.arange(0, num - num // 4, max(1, num // 200))
-    lowest = np.minimum.accumulate(mine[::-1])[::-1]
-    lost, others = mine[begins] - lowest[begins], theirs[begins] - theirs[-1]
-    stalled = (others > PROGRESS * np.abs(theirs[begins])) & (lost < PLATEAU_SHARE * others)
-    stalled &= lost < PROGRESS * np.abs(mine[begins])
-    stalled &= (mine[-1] > theirs[-1]) & (mine[-1] - mine[begins] < PLATEAU_SHARE * others)
-    deepest = np.minimum.accumulate(mine)[begins]
-    never_fell = mine[0] - deepest < CONVERGED * (theirs[0] - theirs[-1])
-    stalled &= never_fell | (mine[begins] - deepest < PROGRESS * np.abs(mine[begins]))
+    lowest = np.minimum.accumulate(target[::-1])[::-1]
+    lost, others = target[begins] - lowest[begins], reference[begins] - reference[-1]
+    stalled = (others > PROGRESS * np.abs(reference[begins])) & (lost < PLATEAU_SHARE * others)
+    stalled &= lost < PROGRESS * np.abs(target[begins])
+    stalled &= (target[-1] > reference[-1]) & (target[-1] - target[begins] < PLATEAU_SHARE * others)
+    deepest = np.minimum.accumulate(target)[begins]
+    never_fell = target[0] - deepest < CONVERGED * (reference[0] - reference[-1])
+    stalled &= never_fell | (target[begins] - deepest < PROGRESS * np.abs(target[begins]))
     if not stalled.any():
         return None
     at = int(begins[np.flatnonzero(stalled)[0]])
-    return Plateau(step=int(steps[at]), level=float(mine[at:].mean()), fell=float(mine[0] - mine[at]))
+    return Plateau(step=int(steps[at]), level=float(target[at:].mean()), fell=float(target[0] - target[at]))
 
 
 def moving_median(values: Floats, window: int) -> Floats:

@@ -21,7 +21,7 @@ from trueup.types.arrays import Bools, Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Autoregression:
     """A series as AR(1): ``x[t] - m = coefficient * (x[t-1] - m) + e[t]``."""
 
     coefficient: float
@@ -88,7 +88,7 @@ def filled(values: Floats, bad: Bools) -> Floats:
     return np.where(bad, np.interp(where, where[~bad], values[~bad]), values)
 
 
-def memory(values: Floats, good: NDArray[np.bool_]) -> Memory:
+def memory(values: Floats, good: NDArray[np.bool_]) -> Autoregression:
     """Fit AR(1) to the good steps, and measure what is left by a block bootstrap.
 
     The residuals' long-run variance is that of a circular block bootstrap with blocks of n^(1/3): its exact
@@ -97,14 +97,14 @@ def memory(values: Floats, good: NDArray[np.bool_]) -> Memory:
     """
     num = int(good.sum())
     if num < MEMORY_FEWEST:
-        return Memory(coefficient=0.0, long_run_variance=math.nan)
+        return Autoregression(coefficient=0.0, long_run_variance=math.nan)
     x = np.where(good, values, 0.0) - np.where(good, values[good].mean(), 0.0)
     coefficient = _coefficient(x, good, num)
     pairs = good[1:] & good[:-1]
     rest = x[1:][pairs] - coefficient * x[:-1][pairs]
     length = max(1, round(len(rest) ** (1 / 3)))
     variance = _block_variance(rest - rest.mean(), length)
-    return Memory(coefficient=coefficient, long_run_variance=variance / (1 - coefficient) ** 2)
+    return Autoregression(coefficient=coefficient, long_run_variance=variance / (1 - coefficient) ** 2)
 
 
 def _coefficient(x: Floats, good: NDArray[np.bool_], num: int) -> float:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trueup.curves.statistics.departing import Departure, departure
 from trueup.curves.statistics.envelope import window_of
 from trueup.curves.statistics.growing import Growth, growth
-from trueup.curves.statistics.noise import Memory, filled, memory, outliers
+from trueup.curves.statistics.noise import Autoregression, filled, memory, outliers
 from trueup.curves.statistics.trend import Trended
 from trueup.curves.thresholds import (
     JUMP_SHARE,
@@ -230,7 +230,7 @@ def _sizes(y: Floats, index: int, shape: str) -> tuple[float, float, float]:
     return before, after, (after - before) / max(1, len(y) - 1 - index)
 
 
-def _scale(rest: Memory, num: int) -> float:
+def _scale(rest: Autoregression, num: int) -> float:
     """How far the noise that is left takes the cumulated difference of ``num`` steps."""
     taken = 1 + ONSET_TAKEN / rest.freedom(num)
     return math.sqrt(taken * rest.long_run_variance * num) if rest.long_run_variance > 0 else 0.0

@@ -68,14 +68,14 @@ def _behind(values: Array) -> Floats:
 def spikes(target: Floats, reference: Floats, steps: NDArray[np.int64]) -> Spikes:
     """Spikes of target and reference by their :func:`heights`, and which are in both: those are the
     data's."""
-    ours, others = _begins(target), _begins(reference)
-    matched = _near(ours, others)
-    alone = ours[~matched]
-    tallest = target[alone]
+    target_begins, others = _begins(target), _begins(reference)
+    matched = _near(target_begins, others)
+    only_target = target_begins[~matched]
+    tallest = target[only_target]
     return Spikes(
-        both=tuple(steps[ours[matched]].tolist()),
-        target_only=tuple(steps[alone].tolist()),
-        reference_only=tuple(steps[others[~_near(others, ours)]].tolist()),
+        both=tuple(steps[target_begins[matched]].tolist()),
+        target_only=tuple(steps[only_target].tolist()),
+        reference_only=tuple(steps[others[~_near(others, target_begins)]].tolist()),
         largest=float(tallest.max()) if len(tallest) else None,
     )
 

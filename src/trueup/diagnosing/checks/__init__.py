@@ -17,14 +17,14 @@ from trueup.diagnosing.checks import (
     streams,
     updates,
 )
-from trueup.diagnosing.checks.outcome import Check, CheckOutcome, Judge, Place, Verdict
+from trueup.diagnosing.checks.outcome import Check, CheckedSite, CheckOutcome, CheckVerdict, Judge
 from trueup.diagnosing.checks.run import CheckedRun
 from trueup.errors import ConfigError
 from trueup.store import TraceSource
 from trueup.types.codes import CheckCode
 from trueup.types.reason import reason
 
-__all__ = ["CHECKS", "Check", "CheckOutcome", "Place", "Verdict", "check_run", "exit_code"]
+__all__ = ["CHECKS", "Check", "CheckOutcome", "CheckVerdict", "CheckedSite", "check_run", "exit_code"]
 
 CHECKS: tuple[Check, ...] = tuple(
     module.CHECK
@@ -77,6 +77,6 @@ def _stopped(run: CheckedRun, status: int) -> CheckOutcome:
 def exit_code(outcomes: Sequence[CheckOutcome]) -> int:
     """1 where a check failed, else 2 where one is undecided or none had anything to check, else 0."""
     verdicts = {outcome.verdict for outcome in outcomes}
-    if Verdict.FAILED in verdicts:
+    if CheckVerdict.FAILED in verdicts:
         return 1
-    return 2 if Verdict.UNDECIDED in verdicts or Verdict.PASSED not in verdicts else 0
+    return 2 if CheckVerdict.UNDECIDED in verdicts or CheckVerdict.PASSED not in verdicts else 0

@@ -41,7 +41,7 @@ def shift_of_labels(ids: Array, labels: Array, ignore_index: int) -> tuple[int |
     return None, None
 
 
-def can_be_told(ids: Array, labels: Array, ignore_index: int) -> bool:
+def shows_shift(ids: Array, labels: Array, ignore_index: int) -> bool:
     """Whether so many labels count, in rows as long as those of ids (B, T), that a shift would show."""
     width, rest = divmod(labels.size, ids.shape[0])
     if rest or width not in (ids.shape[1], ids.shape[1] - 1):

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
+from trueup.diagnosing.checks.outcome import CheckedSite, CheckOutcome, FunctionCheck, Judge, Measured
 from trueup.diagnosing.checks.run import CheckedRun, place_of, site_of
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.not_finite import Caller, Count, How, Origins
@@ -72,7 +72,7 @@ def _finite(seen: Sequence[_Step], num_records: int) -> Reason:
     return reason(Code.FINITE, num=num_records, kinds=kinds, skips=skips)
 
 
-def _first(seen: _Step) -> tuple[Reason, tuple[Place, ...]]:
+def _first(seen: _Step) -> tuple[Reason, tuple[CheckedSite, ...]]:
     places = [place_of(seen.view, row, detail=_detail(row, how)) for row, how in seen.origins]
     row, how = seen.origins[0]
     sentence = reason(

@@ -7,7 +7,7 @@ from collections import defaultdict
 
 import polars as pl
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
+from trueup.diagnosing.checks.outcome import CheckedSite, CheckOutcome, FunctionCheck, Judge, Measured
 from trueup.diagnosing.checks.run import CheckedRun
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
@@ -29,7 +29,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     table = run.parameters(rank)
     if not table:
         return judge.undecided(reason(Code.NO_PARAMETERS))
-    evaluated = _evaluated_alone(run, rank, table)
+    evaluated = _only_evaluated(run, rank, table)
     table = [p for p in table if p["fqn"] not in evaluated]
     trainable = [p["fqn"] for p in table if p["requires_grad"]]
     state = _gradients(run, rank)
@@ -69,7 +69,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         (zero, reason(Code.ONLY_ZEROS)),
         (holes, reason(Code.FROZEN_HERE)),
     ]
-    places = [Place(site=name, rank=rank, detail=detail) for names, detail in parts for name in names]
+    places = [CheckedSite(site=name, rank=rank, detail=detail) for names, detail in parts for name in names]
     sentence = reason(
         Code.SOME_GRADIENTS,
         total=len(table),
@@ -81,7 +81,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     return judge.failed(sentence, places=tuple(places[:_MAX_PLACES]), numbers=numbers, notes=notes)
 
 
-def _evaluated_alone(run: CheckedRun, rank: int, table: list[ParameterFacts]) -> frozenset[str]:
+def _only_evaluated(run: CheckedRun, rank: int, table: list[ParameterFacts]) -> frozenset[str]:
     """Parameters of models that no forward with gradients begins in: reference models, teachers, averages.
 
     What a training forward reaches is recorded with its values, whether used or not.

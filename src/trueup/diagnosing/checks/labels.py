@@ -14,12 +14,12 @@ import polars as pl
 from trueup.batches.labels import IGNORE_INDEX, whole_labels
 from trueup.comparing.losses.calls import reduction_of
 from trueup.diagnosing.checks.alignment import (
-    can_be_told,
     first_loss_problem,
     labelled_padding,
     shift_of_labels,
+    shows_shift,
 )
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
+from trueup.diagnosing.checks.outcome import CheckedSite, CheckOutcome, FunctionCheck, Judge, Measured
 from trueup.diagnosing.checks.run import CheckedRun, place_of
 from trueup.diagnosing.step_calls import INTEGERS, embedded
 from trueup.store import StepView
@@ -52,7 +52,7 @@ class _Seen:
 
     problem: Reason | None = None
     shift: int | None = None
-    is_told: bool = False
+    shows_shift: bool = False
     """there are enough labels beside ids to tell a shift"""
     ignored: float = 0.0
     loss: float | None = None
@@ -83,7 +83,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         return judge.failed(problem, places=(place, *_input_place(batch)), numbers=numbers)
     fitting = sum(one.shift is not None for _, one in seen)
     if not fitting:
-        why = Code.NOT_NEXT_TOKEN if any(one.is_told for _, one in seen) else Code.SHIFT_UNKNOWN
+        why = Code.NOT_NEXT_TOKEN if any(one.shows_shift for _, one in seen) else Code.SHIFT_UNKNOWN
         return judge.nothing(reason(why), numbers=numbers, notes=_notes(seen))
     size, step = batches[0].vocabulary, batches[0].view.step
     fit = reason(
@@ -118,7 +118,7 @@ def _batches(run: CheckedRun, step: int, rank: int) -> Iterator[_Batch]:
         candidates = before.to_dicts()
         ids = next((r for r in candidates if r["digest"] in sizes), None)
         ids = ids or next((r for r in candidates if "mask" not in r["slot"] and r["dtype"] != "bool"), None)
-        told = json.loads(row["arguments"] or "{}")
+        loss_arguments = json.loads(row["arguments"] or "{}")
         loss = losses.get(row["call"])
         yield _Batch(
             view=view,
@@ -129,13 +129,13 @@ def _batches(run: CheckedRun, step: int, rank: int) -> Iterator[_Batch]:
             mask=next((r for r in candidates if "attention_mask" in r["slot"]), None),
             loss=None if loss is None else loss["maximum"],
             vocabulary=sizes.get(ids["digest"]) if ids is not None else None,
-            ignore_index=told.get("ignore_index", IGNORE_INDEX),
-            reduction=reduction_of(told),
+            ignore_index=loss_arguments.get("ignore_index", IGNORE_INDEX),
+            reduction=reduction_of(loss_arguments),
             num_microbatches=len(losses),
         )
 
 
-def _looked_up_outside(run: CheckedRun, step: int, rank: int) -> tuple[Reason, Place] | None:
+def _looked_up_outside(run: CheckedRun, step: int, rank: int) -> tuple[Reason, CheckedSite] | None:
     """The first id that an embedding has no row for; also of a step that ended there."""
     view = run.view(step, rank)
     integers = view.frame_of("forward").filter(pl.col("dtype").is_in(INTEGERS))
@@ -150,8 +150,8 @@ def _looked_up_outside(run: CheckedRun, step: int, rank: int) -> tuple[Reason, P
             at, column = (int(where[0]) for where in np.nonzero((ids < 0) | (ids >= size)))
             place = {"value": int(ids[at, column]), "row": at, "column": column}
             found = reason(Code.ID_OUTSIDE, size=size, **place)
-        said = reason(Code.OF_BATCH, found, step=step, rank=rank, microbatch=row["microbatch"])
-        return said, place_of(view, row)
+        outside = reason(Code.OF_BATCH, found, step=step, rank=rank, microbatch=row["microbatch"])
+        return outside, place_of(view, row)
     return None
 
 
@@ -167,15 +167,15 @@ def _look(run: CheckedRun, batch: _Batch) -> _Seen:
     if not used.any():
         return _Seen(problem=_of_batch(batch, reason(Code.ALL_IGNORED, index=batch.ignore_index)))
     problem = _out_of_range(batch, labels[labels != batch.ignore_index])
-    shift, is_told = None, False
+    shift, shows = None, False
     if ids is not None:
-        is_told = can_be_told(ids, labels, batch.ignore_index)
+        shows = shows_shift(ids, labels, batch.ignore_index)
         shift, wrong = shift_of_labels(ids, labels, batch.ignore_index)
         problem = problem or wrong or _on_padding(run, batch, ids, labels, shift)
     if batch is not None and step == 0 and batch.microbatch == 0:
         problem = problem or first_loss_problem(loss, batch.vocabulary)
     problem = None if problem is None else _of_batch(batch, problem)
-    return _Seen(problem=problem, shift=shift, is_told=is_told, ignored=ignored, loss=loss)
+    return _Seen(problem=problem, shift=shift, shows_shift=shows, ignored=ignored, loss=loss)
 
 
 def _whole(run: CheckedRun, batch: _Batch, ids: Array | None) -> Array | None:
@@ -240,7 +240,7 @@ def _notes(seen: list[tuple[_Batch, _Seen]]) -> tuple[Reason, ...]:
     return (reason(Code.FIRST_LOSS_LOW, loss=first.loss, vocabulary=batch.vocabulary, expected=expected),)
 
 
-def _input_place(batch: _Batch) -> tuple[Place, ...]:
+def _input_place(batch: _Batch) -> tuple[CheckedSite, ...]:
     return () if batch.ids is None else (place_of(batch.view, batch.ids, reason(Code.THE_INPUTS)),)
 
 

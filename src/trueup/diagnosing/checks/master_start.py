@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.diagnosing.optimizer_fit import Measured
+from trueup.diagnosing.optimizer_fit import FittedConstant
 from trueup.diagnosing.thresholds import EPS_FEWEST, START_ERRORS, START_NEAR
 from trueup.types.arrays import Floats
 
@@ -42,7 +42,7 @@ def adam_direction(first: Floats, second: Floats) -> tuple[Floats, NDArray[np.bo
         return np.where(steady, first / root, 0.0), steady
 
 
-def start_of(update: MasterUpdate) -> Measured | None:
+def start_of(update: MasterUpdate) -> FittedConstant | None:
     """k of the update; None where copies are the masters, or too few elements tell."""
     keep = update.steady
     if keep.sum() < EPS_FEWEST:
@@ -59,7 +59,7 @@ def start_of(update: MasterUpdate) -> Measured | None:
     value = float(rounding @ moved) / square
     left = float(np.linalg.norm(moved - value * rounding))
     spread = left / float(np.sqrt(max(keep.sum() - 3, 1)))
-    return Measured(value=value, error=spread / float(np.sqrt(square)))
+    return FittedConstant(value=value, error=spread / float(np.sqrt(square)))
 
 
 def _beside(known: Floats, values: Floats) -> Floats:
@@ -68,6 +68,6 @@ def _beside(known: Floats, values: Floats) -> Floats:
     return np.asarray(values - known @ solved)
 
 
-def is_at(k: Measured, place: float) -> bool:
+def is_at(k: FittedConstant, place: float) -> bool:
     """Whether k is that number, and not another that its error allows."""
     return abs(k.value - place) + START_ERRORS * k.error < START_NEAR

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.diagnosing.checks.master_start import MasterUpdate, adam_direction, is_at, start_of
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
+from trueup.diagnosing.checks.outcome import CheckedSite, CheckOutcome, FunctionCheck, Judge, Measured
 from trueup.diagnosing.checks.run import CheckedRun, place_of
-from trueup.diagnosing.optimizer_fit import Measured as Share
+from trueup.diagnosing.optimizer_fit import FittedConstant as Share
 from trueup.numerics.dtypes import DTYPES
 from trueup.numerics.sketch import relative_error
 from trueup.store import StepView
@@ -163,7 +163,7 @@ def _value(bits: NDArray[np.uint16], dtype: str) -> float:
     return float((bits.astype(np.uint32) << 16).view(np.float32)[0])
 
 
-def _place(pair: _Pair, why: Reason) -> Place:
+def _place(pair: _Pair, why: Reason) -> CheckedSite:
     return place_of(pair.view, pair.copy, _of_master(pair, why))
 
 
@@ -215,7 +215,7 @@ def _share(k: Share) -> Reason:
     return reason(Code.START_SHARE, share=k.value, error=k.error)
 
 
-def _place_of_start(pair: _Pair, k: Share) -> Place:
+def _place_of_start(pair: _Pair, k: Share) -> CheckedSite:
     return place_of(pair.view, pair.copy, _of_master(pair, _share(k)))
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from trueup.diagnosing.checks.run import CheckedRun
 
 
-class Verdict(str, Enum):
+class CheckVerdict(str, Enum):
     """Judgement of one check."""
 
     PASSED = "passed"
@@ -25,7 +25,7 @@ class Verdict(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CheckedSite:
     """One site a check names."""
 
     site: str
@@ -52,10 +52,10 @@ class CheckOutcome:
     name: str
     title: str
     """what is true when the check passes"""
-    verdict: Verdict
+    verdict: CheckVerdict
     sentence: Reason
     numbers: Measured = field(default_factory=dict)
-    places: tuple[Place, ...] = ()
+    places: tuple[CheckedSite, ...] = ()
     """most telling first"""
     notes: tuple[Reason, ...] = ()
     """what does not decide"""
@@ -87,21 +87,21 @@ class Judge:
 
     def passed(self, sentence: Reason, **more: Any) -> CheckOutcome:
         """It holds."""
-        return self._outcome(Verdict.PASSED, sentence, more)
+        return self._outcome(CheckVerdict.PASSED, sentence, more)
 
     def failed(self, sentence: Reason, **more: Any) -> CheckOutcome:
         """It does not."""
-        return self._outcome(Verdict.FAILED, sentence, more)
+        return self._outcome(CheckVerdict.FAILED, sentence, more)
 
     def undecided(self, sentence: Reason, **more: Any) -> CheckOutcome:
         """This trace cannot tell."""
-        return self._outcome(Verdict.UNDECIDED, sentence, more)
+        return self._outcome(CheckVerdict.UNDECIDED, sentence, more)
 
     def nothing(self, sentence: Reason, **more: Any) -> CheckOutcome:
         """The run has no such thing."""
-        return self._outcome(Verdict.NOTHING, sentence, more)
+        return self._outcome(CheckVerdict.NOTHING, sentence, more)
 
-    def _outcome(self, verdict: Verdict, sentence: Reason, more: dict[str, Any]) -> CheckOutcome:
+    def _outcome(self, verdict: CheckVerdict, sentence: Reason, more: dict[str, Any]) -> CheckOutcome:
         return CheckOutcome(name=self.name, title=self.title, verdict=verdict, sentence=sentence, **more)
 
 

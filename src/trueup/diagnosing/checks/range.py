@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
+from trueup.diagnosing.checks.outcome import CheckedSite, CheckOutcome, FunctionCheck, Judge, Measured
 from trueup.diagnosing.checks.run import CheckedRun, place_of
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView
@@ -24,8 +24,8 @@ _MAX_PLACES = 5
 
 
 def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
-    large: list[tuple[Place, Reason]] = []
-    small: list[Place] = []
+    large: list[tuple[CheckedSite, Reason]] = []
+    small: list[CheckedSite] = []
     num_gradients = num_small = num_small_parameters = num_floating = 0
     is_scaled = False
     for step, ranks in run.steps.items():
@@ -62,7 +62,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
 _FLOATS = [name for name, dtype in DTYPES.items() if dtype.kind == "float"]
 
 
-def _near_maximum(view: StepView, *, scaled: bool) -> list[tuple[Place, Reason]]:
+def _near_maximum(view: StepView, *, scaled: bool) -> list[tuple[CheckedSite, Reason]]:
     """Outputs near the largest number of their dtype whose inputs are not; a mask's number is meant."""
     limits = pl.col("dtype").replace_strict(
         {name: DTYPES[name].max for name in _FLOATS}, default=math.inf, return_dtype=pl.Float64
@@ -99,7 +99,7 @@ def _asked_for(row: dict[str, Any]) -> bool:
     return any(isinstance(v, (int, float)) and abs(v) > NEAR_MAXIMUM * row["limit"] for v in values)
 
 
-def _large(view: StepView, row: dict[str, Any]) -> tuple[Place, Reason]:
+def _large(view: StepView, row: dict[str, Any]) -> tuple[CheckedSite, Reason]:
     largest = max(abs(row["maximum"]), abs(row["minimum"]))
     detail = reason(Code.LARGE_VALUE, value=largest, limit=row["limit"], dtype=row["dtype"])
     return place_of(view, row, detail), detail

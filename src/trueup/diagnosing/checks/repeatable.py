@@ -9,7 +9,7 @@ import polars as pl
 import yaml
 
 from trueup.comparing.rules.unread_views import is_read, is_view
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
+from trueup.diagnosing.checks.outcome import CheckedSite, CheckOutcome, FunctionCheck, Judge, Measured
 from trueup.diagnosing.checks.run import CheckedRun, place_of, site_of
 from trueup.types.arrays import Bools
 from trueup.types.codes import CheckCode as Code
@@ -129,7 +129,7 @@ def _more_places(
     joined: pl.DataFrame,
     apart: pl.DataFrame,
     first: dict[str, object],
-) -> list[Place]:
+) -> list[CheckedSite]:
     """Later calls whose outputs differ though their inputs do not: often there is more than one source."""
     view = run.view(step, rank)
     forward = apart.filter((pl.col("phase") == "forward") & (pl.col("kind") == "api"))
@@ -161,7 +161,7 @@ def _is_other(run: CheckedRun, step: int, rank: int, joined: pl.DataFrame) -> bo
     return bool(missing) or run.view(step, rank, again=True).frame.height != joined.height
 
 
-def _only_once(run: CheckedRun, step: int, rank: int, joined: pl.DataFrame) -> tuple[Place, ...]:
+def _only_once(run: CheckedRun, step: int, rank: int, joined: pl.DataFrame) -> tuple[CheckedSite, ...]:
     rows = joined.filter(pl.col("found").is_null()).head(_MAX_PLACES).to_dicts()
     return tuple(place_of(run.view(step, rank), row, reason(Code.FIRST_ONLY)) for row in rows)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
+from trueup.diagnosing.checks.outcome import CheckedSite, CheckOutcome, FunctionCheck, Judge, Measured
 from trueup.diagnosing.checks.run import CheckedRun
 from trueup.types.codes import CheckCode as Code
 from trueup.types.reason import Reason, reason
@@ -68,8 +68,8 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
     if not compared:
         return judge.undecided(reason(Code.NO_WEIGHT_DIGESTS), numbers=numbers)
     if not apart:
-        told = {word: slots & held for word, held in _KINDS.items()}
-        kinds = [word for word, held in told.items() if held]
+        slots_of = {word: slots & held for word, held in _KINDS.items()}
+        kinds = [word for word, held in slots_of.items() if held]
         equal = reason(
             Code.REPLICAS_EQUAL, num=compared, ranks=len(run.ranks), groups=max(len(groups), 1), kinds=kinds
         )
@@ -161,8 +161,8 @@ def _why_not_replicas(run: CheckedRun, apart: list[_Difference]) -> Reason | Non
     return None
 
 
-def _place(one: _Difference) -> Place:
-    return Place(
+def _place(one: _Difference) -> CheckedSite:
+    return CheckedSite(
         site=f"{one.name} · {_WORDS[one.slot]}",
         step=one.step,
         rank=one.rank,

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from trueup.diagnosing.checks.outcome import Place
+from trueup.diagnosing.checks.outcome import CheckedSite
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView, TraceSource
 from trueup.types.arrays import Array
@@ -31,9 +31,9 @@ def site_of(row: Mapping[str, Any]) -> str:
     return f"{name}{ordinal}{mode} · {words.get(row['phase'], '')}{row['slot']}"
 
 
-def place_of(view: StepView, row: Mapping[str, Any], detail: Reason | None = None) -> Place:
+def place_of(view: StepView, row: Mapping[str, Any], detail: Reason | None = None) -> CheckedSite:
     """The place of one row of ``StepView.frame``."""
-    return Place(
+    return CheckedSite(
         site=site_of(row),
         step=view.step,
         rank=view.rank,
@@ -106,10 +106,12 @@ class CheckedRun:
         """Captured ranks that by the program's own wrapper hold the same ``weights`` or ``experts``, or read
         different ``batches``; empty where not every rank says so.
         """
-        told = {rank: (self.facts(rank).get("groups") or {}).get(kind) for rank in self.ranks}
-        if not told or None in told.values():
+        recorded = {rank: (self.facts(rank).get("groups") or {}).get(kind) for rank in self.ranks}
+        if not recorded or None in recorded.values():
             return []
-        groups = {tuple(one for one in group if one in told) for group in told.values() if group is not None}
+        groups = {
+            tuple(one for one in group if one in recorded) for group in recorded.values() if group is not None
+        }
         return [list(group) for group in sorted(groups)]
 
     @property

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
+from trueup.diagnosing.checks.outcome import CheckedSite, CheckOutcome, FunctionCheck, Judge, Measured
 from trueup.diagnosing.checks.run import CheckedRun, place_of, site_of
 from trueup.store import StepView
 from trueup.types.codes import CheckCode as Code
@@ -77,7 +77,7 @@ def _masks(run: CheckedRun, rank: int) -> Iterator[_Mask]:
                 yield _Mask(view=view, row=row, sample=values.astype(np.uint8).ravel())
 
 
-def _same_within(masks: list[_Mask]) -> list[tuple[Reason, Place]]:
+def _same_within(masks: list[_Mask]) -> list[tuple[Reason, CheckedSite]]:
     """Pairs of calls of one rank with one mask, each call once."""
     drawn = [mask for mask in masks if mask.row["mode"] == "train"]
     found = []
@@ -104,7 +104,7 @@ def _same_within(masks: list[_Mask]) -> list[tuple[Reason, Place]]:
     return found
 
 
-def _redrawn(run: CheckedRun) -> Iterator[tuple[Reason, Place]]:
+def _redrawn(run: CheckedRun) -> Iterator[tuple[Reason, CheckedSite]]:
     """The first module a step whose recomputed output is not the forward's though its inputs are.
 
     API calls inside backward are not seen; the modules around them are.
@@ -122,15 +122,17 @@ def _redrawn(run: CheckedRun) -> Iterator[tuple[Reason, Place]]:
             pairs = again.join(first.select(*_MODULE, forward="digest"), on=_MODULE, maintain_order="left")
             other = pairs.filter(pl.col("digest") != pl.col("forward"))
             fed = other.filter(pl.col("slot").str.starts_with("input"))["call"]
-            told = pairs.filter(pl.col("slot").str.starts_with("input"))["call"]
-            own = other.filter(~pl.col("call").is_in(fed.implode()) & pl.col("call").is_in(told.implode()))
+            drawn_into = pairs.filter(pl.col("slot").str.starts_with("input"))["call"]
+            own = other.filter(
+                ~pl.col("call").is_in(fed.implode()) & pl.col("call").is_in(drawn_into.implode())
+            )
             if own.height:
                 row = own.row(0, named=True)
                 differs = reason(Code.RECOMPUTED, site=site_of(row), step=step)
                 yield differs, place_of(view, row, reason(Code.OTHER_STATE))
 
 
-def _same_across(by_rank: dict[int, list[_Mask]]) -> list[tuple[Reason, Place]]:
+def _same_across(by_rank: dict[int, list[_Mask]]) -> list[tuple[Reason, CheckedSite]]:
     found = []
     earlier: dict[tuple[object, ...], list[_Mask]] = {}
     for rank in sorted(by_rank):

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from trueup.diagnosing.checks.outcome import CheckOutcome, FunctionCheck, Judge, Measured, Place
+from trueup.diagnosing.checks.outcome import CheckedSite, CheckOutcome, FunctionCheck, Judge, Measured
 from trueup.diagnosing.checks.run import CheckedRun
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.codes import CheckCode as Code
@@ -69,7 +69,7 @@ def _judge(run: CheckedRun, judge: Judge) -> CheckOutcome:
         changed = reason(Code.ALL_CHANGED, num=num, total=len(seen.judged), **steps)
         return judge.passed(changed, numbers=numbers, notes=notes)
     places = tuple(
-        Place(site=name, step=seen.steps[0], rank=rank, detail=_why(name, seen, shapes))
+        CheckedSite(site=name, step=seen.steps[0], rank=rank, detail=_why(name, seen, shapes))
         for name in kept[:_MAX_PLACES]
     )
     sentence = reason(

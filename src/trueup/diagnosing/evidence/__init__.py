@@ -12,9 +12,9 @@ from trueup.diagnosing.evidence.facts import (
     Known,
     NeighbourCall,
     OwnGradients,
-    Pair,
-    ParameterFacts,
+    ParameterStep,
     RunFacts,
+    SlotPair,
     Surroundings,
     Window,
 )
@@ -35,9 +35,9 @@ __all__ = [
     "Known",
     "NeighbourCall",
     "OwnGradients",
-    "Pair",
-    "ParameterFacts",
+    "ParameterStep",
     "RunFacts",
+    "SlotPair",
     "Surroundings",
     "Vectors",
 ]
@@ -60,11 +60,11 @@ class Evidence:
     def __init__(
         self,
         origin: Origin,
-        pair: Pair,
+        pair: SlotPair,
         *,
         surroundings: Callable[[], Surroundings] = Surroundings,
         elsewhere: Callable[[], Elsewhere] = Elsewhere,
-        parameter: Callable[[], ParameterFacts | None] = lambda: None,
+        parameter: Callable[[], ParameterStep | None] = lambda: None,
         own: Callable[[], OwnGradients | None] = lambda: None,
         target_run: Callable[[], RunFacts] = RunFacts,
         reference_run: Callable[[], RunFacts] = RunFacts,
@@ -208,7 +208,7 @@ class Evidence:
         return self._elsewhere()
 
     @cached_property
-    def parameter(self) -> ParameterFacts | None:
+    def parameter(self) -> ParameterStep | None:
         """The parameter the origin is about, where it is about one."""
         return self._parameter()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trueup.diagnosing.evidence.facts import Elsewhere, Known, Pair, ParameterFacts
-from trueup.diagnosing.evidence.places import Place
+from trueup.diagnosing.evidence.facts import Elsewhere, Known, ParameterStep, SlotPair
+from trueup.diagnosing.evidence.places import PairedOrigin
 from trueup.diagnosing.evidence.tensors import known_tensor
 from trueup.store import StepView, view_if_there
 from trueup.types.trace import ParameterFacts as Listed
@@ -17,7 +17,7 @@ MAX_RANKS = 64
 Dated = tuple[tuple[int, Known], ...]
 
 
-def elsewhere_of(place: Place) -> Elsewhere:
+def elsewhere_of(place: PairedOrigin) -> Elsewhere:
     """The same site at other times and ranks, on both sides."""
     t, r = place.target, place.reference
     target, reference = (t, place.target_record), (r, place.reference_record)
@@ -82,7 +82,7 @@ def _at_ranks(view: StepView | None, record: int | None) -> Dated:
     return tuple(found)
 
 
-def _recomputed(place: Place) -> tuple[Pair, ...]:
+def _recomputed(place: PairedOrigin) -> tuple[SlotPair, ...]:
     """Outputs of calls of the target that were run again in backward, below the origin's module."""
     view, module = place.target, place.origin.module
     again = [c for c, m in enumerate(view.mode) if m == "recompute" and _below(view.name[c], module)]
@@ -96,7 +96,9 @@ def _recomputed(place: Place) -> tuple[Pair, ...]:
             before = view.record(first[0], "forward", slot)
             if slot.startswith("output") and before is not None:
                 found.append(
-                    Pair(slot=slot, target=known_tensor(view, record), reference=known_tensor(view, before))
+                    SlotPair(
+                        slot=slot, target=known_tensor(view, record), reference=known_tensor(view, before)
+                    )
                 )
     return tuple(found)
 
@@ -115,7 +117,7 @@ def _originals(view: StepView, call: int) -> Iterator[int]:
     )
 
 
-def parameter_of(place: Place) -> ParameterFacts | None:
+def parameter_of(place: PairedOrigin) -> ParameterStep | None:
     """The parameter an origin is about, through its step; None for an origin at a call of another kind."""
     t, r = place.target, place.reference
     if place.target_call >= 0 and t.kind[place.target_call] == "parameter":
@@ -134,9 +136,9 @@ def parameter_of(place: Place) -> ParameterFacts | None:
     before_r = None if r is None else view_if_there(r.source, r.step - 1, r.rank)
     target, reference = _Side(t, call_t), _Side(r, call_r)
     start = (target.one("param", "value"), reference.one("param", "value"))
-    return ParameterFacts(
+    return ParameterStep(
         fqn=fqn,
-        before=Pair(slot="value", target=start[0], reference=start[1]),
+        before=SlotPair(slot="value", target=start[0], reference=start[1]),
         gradients=_gradients(target, reference),
         updated=_states(target, reference, with_parameter=True),
         state_before=_states(_Side(before_t, _call(before_t, fqn)), _Side(before_r, _call(before_r, fqn))),
@@ -170,19 +172,20 @@ class _Side:
         return next((k for s, _, k in self.records(phase) if s == slot), None)
 
 
-def _gradients(target: _Side, reference: _Side) -> tuple[tuple[int, Pair], ...]:
+def _gradients(target: _Side, reference: _Side) -> tuple[tuple[int, SlotPair], ...]:
     a = {(s, m): k for s, m, k in target.records("param_grad")}
     b = {(s, m): k for s, m, k in reference.records("param_grad")}
     return tuple(
-        (m, Pair(slot=s, target=a.get((s, m)), reference=b.get((s, m)))) for s, m in dict.fromkeys([*a, *b])
+        (m, SlotPair(slot=s, target=a.get((s, m)), reference=b.get((s, m))))
+        for s, m in dict.fromkeys([*a, *b])
     )
 
 
-def _states(target: _Side, reference: _Side, *, with_parameter: bool = False) -> tuple[Pair, ...]:
+def _states(target: _Side, reference: _Side, *, with_parameter: bool = False) -> tuple[SlotPair, ...]:
     a = {s: k for s, _, k in target.records("optimizer")}
     b = {s: k for s, _, k in reference.records("optimizer")}
     return tuple(
-        Pair(slot=s, target=a.get(s), reference=b.get(s))
+        SlotPair(slot=s, target=a.get(s), reference=b.get(s))
         for s in dict.fromkeys([*a, *b])
         if with_parameter or s != "param"
     )

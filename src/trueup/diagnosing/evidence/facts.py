@@ -107,7 +107,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pair:
+class SlotPair:
     """One slot on both sides."""
 
     slot: str
@@ -148,7 +148,7 @@ class NeighbourCall:
     """stands before the origin, or is the origin's own call"""
     own: bool = False
     """is the origin's own call"""
-    told: bool = True
+    arguments_recorded: bool = True
     """both runs keep the arguments of such calls: what is not there was not given"""
     reference_name: str | None = None
     """of the reference's call, where it has one"""
@@ -168,23 +168,23 @@ class Surroundings:
     """class of the module that was called"""
     module: str = ""
     microbatch: int = 0
-    inputs: tuple[Pair, ...] = ()
+    inputs: tuple[SlotPair, ...] = ()
     """forward inputs of the call"""
-    outputs: tuple[Pair, ...] = ()
+    outputs: tuple[SlotPair, ...] = ()
     """forward outputs of the call"""
-    nearby: tuple[Pair, ...] = ()
+    nearby: tuple[SlotPair, ...] = ()
     """records of the same phase of the module and its children"""
-    parameters: tuple[Pair, ...] = ()
+    parameters: tuple[SlotPair, ...] = ()
     """of the module itself, before the step"""
     neighbours: tuple[NeighbourCall, ...] = ()
 
     @property
     def inputs_agree(self) -> bool | None:
         """Whether every input is the same on both sides; None where one is not known."""
-        said = [pair.agree for pair in self.inputs]
-        if any(s is False for s in said):
+        agreements = [pair.agree for pair in self.inputs]
+        if any(s is False for s in agreements):
             return False
-        return True if said and all(said) else None
+        return True if agreements and all(agreements) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +201,7 @@ class Elsewhere:
     target_ranks: tuple[tuple[int, Known], ...] = ()
     """(rank, tensor), the origin's own included"""
     reference_ranks: tuple[tuple[int, Known], ...] = ()
-    recomputed: tuple[Pair, ...] = ()
+    recomputed: tuple[SlotPair, ...] = ()
     """target: as first computed (``reference``) and as recomputed in backward (``target``)"""
 
 
@@ -214,17 +214,17 @@ class OwnGradients:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterFacts:
+class ParameterStep:
     """One parameter through one step: slot -> tensor, on either side."""
 
     fqn: str
-    before: Pair = field(default_factory=lambda: Pair(slot="value"))
+    before: SlotPair = field(default_factory=lambda: SlotPair(slot="value"))
     """values at the start of the step"""
-    gradients: tuple[tuple[int, Pair], ...] = ()
+    gradients: tuple[tuple[int, SlotPair], ...] = ()
     """(microbatch, pair) of ``local``, ``accumulated`` and ``clipped``"""
-    updated: tuple[Pair, ...] = ()
+    updated: tuple[SlotPair, ...] = ()
     """``param`` and ``state.*`` after the update"""
-    state_before: tuple[Pair, ...] = ()
+    state_before: tuple[SlotPair, ...] = ()
     """``state.*`` after the step before"""
     target_settings: Arguments = field(default_factory=dict)
     """of its optimizer group, with ``class``"""
@@ -234,11 +234,11 @@ class ParameterFacts:
     target_grouped: bool | None = None
     """whether an optimizer holds it"""
 
-    def after(self, slot: str) -> Pair | None:
+    def after(self, slot: str) -> SlotPair | None:
         """What the update left in a slot."""
         return next((p for p in self.updated if p.slot == slot), None)
 
-    def gradient(self) -> Pair | None:
+    def gradient(self) -> SlotPair | None:
         """The gradient as the optimizer received it, else as it was accumulated last."""
         for slot in ("clipped", "accumulated", "local"):
             found = [p for _, p in self.gradients if p.slot == slot]

@@ -12,14 +12,14 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.diagnosing.evidence.facts import OwnGradients
-from trueup.diagnosing.evidence.places import Place
+from trueup.diagnosing.evidence.places import PairedOrigin
 from trueup.store import StepView
 from trueup.types.arrays import Floats
 
 _LINEAR, _EMBEDDING = "Linear", "Embedding"
 
 
-def own_gradients(place: Place) -> OwnGradients | None:
+def own_gradients(place: PairedOrigin) -> OwnGradients | None:
     """Of the origin's microbatch, where the origin is a weight's own gradient, the module is of a known class
     and values were kept."""
     reference, record, other = place.reference, place.target_record, place.reference_record
@@ -31,9 +31,13 @@ def own_gradients(place: Place) -> OwnGradients | None:
     gradients = target.value(record), reference.value(other)
     if gradients[0] is None or gradients[1] is None or gradients[0].shape != gradients[1].shape:
         return None
-    mine = _contribution(target, place.target_call, record, gradients[0].shape, reference)
-    theirs = _contribution(reference, place.reference_call, other, gradients[1].shape, None)
-    return None if mine is None or theirs is None else OwnGradients(target=mine, reference=theirs)
+    target_part = _contribution(target, place.target_call, record, gradients[0].shape, reference)
+    reference_part = _contribution(reference, place.reference_call, other, gradients[1].shape, None)
+    return (
+        None
+        if target_part is None or reference_part is None
+        else OwnGradients(target=target_part, reference=reference_part)
+    )
 
 
 def _contribution(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from trueup.diagnosing.evidence.facts import Pair
+from trueup.diagnosing.evidence.facts import SlotPair
 from trueup.diagnosing.evidence.tensors import known_tensor
 from trueup.errors import TraceError
 from trueup.store import StepView, TraceSource, step_view, view_if_there
@@ -16,7 +16,7 @@ from trueup.types.finding import Origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class PairedOrigin:
     """One origin in two traces; -1 and None where a side has nothing there."""
 
     origin: Origin
@@ -47,10 +47,10 @@ class Place:
         """The reference's rank."""
         return self.reference.rank if self.reference is not None else self.rank
 
-    def pair(self) -> Pair:
+    def pair(self) -> SlotPair:
         """The origin's tensor on both sides."""
         t, r = self.target_record, self.reference_record
-        return Pair(
+        return SlotPair(
             slot=self.origin.slot,
             target=None if t is None else known_tensor(self.target, t, "the target's tensor"),
             reference=None
@@ -75,27 +75,27 @@ class Place:
         )
 
 
-def locate(origin: Origin, target: TraceSource, reference: TraceSource) -> Place:
+def locate(origin: Origin, target: TraceSource, reference: TraceSource) -> PairedOrigin:
     """The place of an origin in both traces, its records those it names or, failing that, those at the same
     site.
 
     Raises:
         TraceError: the target has no such step and rank.
     """
-    mine = step_view(target, origin.step, origin.rank)
-    theirs = _counterpart(origin, reference)
-    t = _checked(mine, origin.target_record, origin)
-    r = None if theirs is None else _checked(theirs, origin.reference_record, origin)
-    call_t = mine.record_call[t] if t is not None else -1
-    call_r = theirs.record_call[r] if r is not None and theirs is not None else -1
-    if theirs is not None and call_t < 0 and call_r >= 0:
-        call_t, t = _same_site(mine, theirs, call_r, r)
-    elif theirs is not None and call_r < 0 and call_t >= 0:
-        call_r, r = _same_site(theirs, mine, call_t, t)
-    return Place(
+    target_view = step_view(target, origin.step, origin.rank)
+    reference_view = _counterpart(origin, reference)
+    t = _checked(target_view, origin.target_record, origin)
+    r = None if reference_view is None else _checked(reference_view, origin.reference_record, origin)
+    call_t = target_view.record_call[t] if t is not None else -1
+    call_r = reference_view.record_call[r] if r is not None and reference_view is not None else -1
+    if reference_view is not None and call_t < 0 and call_r >= 0:
+        call_t, t = _same_site(target_view, reference_view, call_r, r)
+    elif reference_view is not None and call_r < 0 and call_t >= 0:
+        call_r, r = _same_site(reference_view, target_view, call_t, t)
+    return PairedOrigin(
         origin=origin,
-        target=mine,
-        reference=theirs,
+        target=target_view,
+        reference=reference_view,
         target_record=t,
         reference_record=r,
         target_call=call_t,
@@ -124,7 +124,7 @@ def _same_site(here: StepView, there: StepView, call: int, record: int | None) -
     return found[0], here.record(found[0], phase, slot, there.record_microbatch[record])
 
 
-def repeat_noise(place: Place) -> float | None:
+def repeat_noise(place: PairedOrigin) -> float | None:
     """How far the reference was from its own plain repeat at this site, from ``noise/profile.parquet``."""
     view, record = place.reference, place.reference_record
     if view is None or record is None:

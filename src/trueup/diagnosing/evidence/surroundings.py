@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from difflib import SequenceMatcher
 
-from trueup.diagnosing.evidence.facts import NeighbourCall, Pair, Surroundings
-from trueup.diagnosing.evidence.places import Place
+from trueup.diagnosing.evidence.facts import NeighbourCall, SlotPair, Surroundings
+from trueup.diagnosing.evidence.places import PairedOrigin
 from trueup.diagnosing.evidence.tensors import known_tensor
 from trueup.matching.names import family, relative
 from trueup.store import StepView
@@ -15,7 +15,7 @@ MAX_NEARBY = 400
 MAX_NEIGHBOURS = 400
 
 
-def surroundings_of(place: Place) -> Surroundings:
+def surroundings_of(place: PairedOrigin) -> Surroundings:
     """What stands around an origin in both traces."""
     t, r = place.target, place.reference
     side, call = (t, place.target_call) if place.target_call >= 0 else (r, place.reference_call)
@@ -41,7 +41,7 @@ def surroundings_of(place: Place) -> Surroundings:
     )
 
 
-def _body(view: StepView, call: int, place: Place) -> int:
+def _body(view: StepView, call: int, place: PairedOrigin) -> int:
     """The module call whose own code made the tensor; -1 is the top level, -2 nowhere."""
     if call < 0:
         return -2
@@ -55,7 +55,7 @@ def _body(view: StepView, call: int, place: Place) -> int:
     return call if made_inside else view.parent[call]
 
 
-def _slots(place: Place, phase: str, head: str) -> tuple[Pair, ...]:
+def _slots(place: PairedOrigin, phase: str, head: str) -> tuple[SlotPair, ...]:
     target = _by_slot(place.target, place.target_call, phase, head)
     reference = (
         {} if place.reference is None else _by_slot(place.reference, place.reference_call, phase, head)
@@ -73,8 +73,8 @@ def _by_slot(view: StepView, call: int, phase: str, head: str) -> dict[str, int]
     return {view.slot[r]: r for r in found if view.slot[r].partition(".")[0] == head}
 
 
-def _pair(place: Place, slot: str, target: int | None, reference: int | None) -> Pair:
-    return Pair(
+def _pair(place: PairedOrigin, slot: str, target: int | None, reference: int | None) -> SlotPair:
+    return SlotPair(
         slot=slot,
         target=None if target is None else known_tensor(place.target, target),
         reference=None
@@ -84,7 +84,7 @@ def _pair(place: Place, slot: str, target: int | None, reference: int | None) ->
     )
 
 
-def _paired_calls(place: Place, body_t: int, body_r: int) -> list[tuple[int, int]]:
+def _paired_calls(place: PairedOrigin, body_t: int, body_r: int) -> list[tuple[int, int]]:
     """Calls directly inside the module, aligned; -1 where one side has none."""
     target = _own_calls(place.target, body_t, place.target_call)
     reference = [] if place.reference is None else _own_calls(place.reference, body_r, place.reference_call)
@@ -125,10 +125,10 @@ def _token(view: StepView, call: int, body: int) -> tuple[str, str]:
     return view.kind[call], family(name)
 
 
-def _nearby(place: Place, body_t: int, body_r: int, phase: str) -> tuple[Pair, ...]:
+def _nearby(place: PairedOrigin, body_t: int, body_r: int, phase: str) -> tuple[SlotPair, ...]:
     """What a module's own calls were given and gave, and it itself; not what it makes of them in the end,
     which is no part of what it is made from."""
-    found: list[Pair] = []
+    found: list[SlotPair] = []
     calls = [(body_t, body_r), *_paired_calls(place, body_t, body_r)]
     is_inside = place.origin.phase in ("forward", "backward")
     made = "output" if phase == "forward" else "input"
@@ -151,7 +151,7 @@ def _all_slots(view: StepView, call: int, phase: str) -> dict[str, int]:
     return {} if call < 0 else {view.slot[r]: r for r in view.records(call, phase)}
 
 
-def _parameters(place: Place, module: str) -> tuple[Pair, ...]:
+def _parameters(place: PairedOrigin, module: str) -> tuple[SlotPair, ...]:
     head = module + "." if module else ""
     found = []
     views = [i for i in (place.target, place.reference) if i is not None]
@@ -169,7 +169,7 @@ def _value(view: StepView | None, fqn: str) -> int | None:
     return None if view is None or call is None else view.record(call, "param", "value")
 
 
-def _neighbours(place: Place, body_t: int, body_r: int) -> tuple[NeighbourCall, ...]:
+def _neighbours(place: PairedOrigin, body_t: int, body_r: int) -> tuple[NeighbourCall, ...]:
     found = []
     before = True
     own = (place.target_call, place.reference_call)
@@ -192,7 +192,7 @@ def _neighbours(place: Place, body_t: int, body_r: int) -> tuple[NeighbourCall, 
                 reference_dtypes=() if place.reference is None else _dtypes(place.reference, call_r),
                 before=before,
                 own=is_own,
-                told=all(side.kind[call] in one.kinds_with_arguments for one in sides),
+                arguments_recorded=all(side.kind[call] in one.kinds_with_arguments for one in sides),
                 reference_name=None
                 if call_r < 0 or place.reference is None
                 else place.reference.name[call_r],

@@ -38,10 +38,10 @@ from trueup.diagnosing.kinds import (
     wrong_scale,
     wrong_sign,
 )
-from trueup.diagnosing.kinds.rule import Found, KindRule, Needs
+from trueup.diagnosing.kinds.rule import EvidenceNeeds, Found, KindRule
 from trueup.types.finding import EvidenceRank, Kind, KindCode
 
-__all__ = ["RULES", "KindRule", "Needs", "name_kinds", "rule_of"]
+__all__ = ["RULES", "EvidenceNeeds", "KindRule", "name_kinds", "rule_of"]
 
 RULES: tuple[KindRule, ...] = (
     missing_zero_grad.RULE,
@@ -68,12 +68,14 @@ RULES: tuple[KindRule, ...] = (
 stands."""
 
 _BY_SHARE = (EvidenceRank.MOST, EvidenceRank.SOME)
-_HELD: dict[Needs, Callable[[Evidence], bool]] = {
-    Needs.BOTH_TENSORS: lambda evidence: evidence.target is not None and evidence.reference is not None,
-    Needs.PARAMETER: lambda evidence: evidence.parameter is not None,
-    Needs.OTHER_RANKS: lambda evidence: len(evidence.elsewhere.target_ranks) > 1,
-    Needs.EARLIER_STEP: lambda evidence: bool(evidence.elsewhere.target_earlier),
-    Needs.REPEAT: lambda evidence: evidence.repeat is not None,
+_HELD: dict[EvidenceNeeds, Callable[[Evidence], bool]] = {
+    EvidenceNeeds.BOTH_TENSORS: lambda evidence: (
+        evidence.target is not None and evidence.reference is not None
+    ),
+    EvidenceNeeds.PARAMETER: lambda evidence: evidence.parameter is not None,
+    EvidenceNeeds.OTHER_RANKS: lambda evidence: len(evidence.elsewhere.target_ranks) > 1,
+    EvidenceNeeds.EARLIER_STEP: lambda evidence: bool(evidence.elsewhere.target_earlier),
+    EvidenceNeeds.REPEAT: lambda evidence: evidence.repeat is not None,
 }
 
 _log = logging.getLogger(__name__)

@@ -102,7 +102,9 @@ def _differing(call: NeighbourCall) -> Iterator[ArgumentDifference]:
     if call.target is None or call.reference is None:
         return
     for pair in arguments_apart(call.name, call.target, call.reference, call.reference_name):
-        if pair.name not in WITHOUT_EFFECT and (pair.is_known or (call.told and call.kind != "loss")):
+        if pair.name not in WITHOUT_EFFECT and (
+            pair.is_known or (call.arguments_recorded and call.kind != "loss")
+        ):
             yield ArgumentDifference(call=call, name=pair.name, target=pair.target, reference=pair.reference)
 
 
@@ -113,7 +115,7 @@ def layout_differences(evidence: Evidence) -> list[Reason]:
         if not (call.before or call.own) or is_cast(call):
             continue
         if call.target is None or call.reference is None:
-            if not is_layout(call) or not call.told:
+            if not is_layout(call) or not call.arguments_recorded:
                 return []
             code = KindReason.EXTRA_CALL if call.reference is None else KindReason.MISSING_CALL
             found.append(reason(code, call=short_name(call)))

@@ -16,7 +16,7 @@ import numpy as np
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.facts import Known
 from trueup.diagnosing.kinds.attended import PAIRINGS, Attention, Triple
-from trueup.diagnosing.kinds.rule import Found, said
+from trueup.diagnosing.kinds.rule import Found, origin_reason
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import (
     ANGLES_LEAVE,
@@ -204,7 +204,7 @@ def _explained(evidence: Evidence, given: Triple, hints: Hints, t: Floats, r: Fl
     if residual > max(change.leaves, min(rounding, CHANGE_LEAVES)):
         return None
     rank = EvidenceRank.EVERY_ELEMENT if residual < CHANGE_EXPLAINS else EvidenceRank.FITTED
-    sentence = said(evidence, change.code, **change.facts)
+    sentence = origin_reason(evidence, change.code, **change.facts)
     causes = _CAUSES.get(change.code, ())
     return Solved(
         kind=change.kind, found=Found(rank=rank, measure=1 - residual, sentence=sentence, causes=causes)

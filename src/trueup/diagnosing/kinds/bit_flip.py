@@ -6,7 +6,7 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.facts import Stored
-from trueup.diagnosing.kinds.rule import Found, KindRule, said_of_whole
+from trueup.diagnosing.kinds.rule import Found, KindRule, whole_origin_reason
 from trueup.diagnosing.kinds.thresholds import FLIPPED_ELEMENTS, MANY_NUMBERS, ROUNDING_BITS
 from trueup.numerics.dtypes import DTYPES, bits_from_array, float64_from_array
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
@@ -34,7 +34,7 @@ def _flipped(evidence: Evidence) -> Found | None:
     first = int(different[0])
     return Found(
         rank=EvidenceRank.EVERY_ELEMENT if len(different) == 1 else EvidenceRank.FITTED,
-        sentence=said_of_whole(
+        sentence=whole_origin_reason(
             evidence,
             KindReason.BIT_FLIPPED,
             elements=len(different),

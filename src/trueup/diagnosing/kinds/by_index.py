@@ -16,7 +16,7 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.fitting import roundoff_of
-from trueup.diagnosing.kinds.rule import Found, said
+from trueup.diagnosing.kinds.rule import Found, origin_reason
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS, FAR_ROUNDINGS, MANY_NUMBERS
 from trueup.numerics.dtypes import DTYPES
@@ -186,5 +186,7 @@ def _of_vectors(evidence: Evidence, factors: _Factors, t: Floats, r: Floats, nea
 
 
 def _solved(evidence: Evidence, kind: KindCode, code: KindReason, **facts: Number | Place) -> Solved:
-    found = Found(rank=EvidenceRank.EVERY_ELEMENT, measure=1.0, sentence=said(evidence, code, **facts))
+    found = Found(
+        rank=EvidenceRank.EVERY_ELEMENT, measure=1.0, sentence=origin_reason(evidence, code, **facts)
+    )
     return Solved(kind=kind, found=found)

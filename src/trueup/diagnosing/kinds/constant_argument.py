@@ -11,7 +11,7 @@ from trueup.diagnosing.kinds.arguments import (
     is_mask,
 )
 from trueup.diagnosing.kinds.constants import fitted_constants
-from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
+from trueup.diagnosing.kinds.rule import EvidenceNeeds, Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.wrong_scale import given_number
 from trueup.matching.names import family
@@ -37,7 +37,7 @@ def _arguments(evidence: Evidence) -> Found | None:
     elif own and evidence.surroundings.kind != "module" and phase not in ("backward", "param_grad"):
         rank = EvidenceRank.STATED
     parts = dict.fromkeys(d.reason for d in chosen[:_SHOWN])
-    return Found(rank=rank, sentence=said(evidence, KindReason.OTHER_ARGUMENTS, *parts))
+    return Found(rank=rank, sentence=origin_reason(evidence, KindReason.OTHER_ARGUMENTS, *parts))
 
 
 def _given(evidence: Evidence) -> Found | None:
@@ -68,7 +68,7 @@ def _fitted(evidence: Evidence) -> Found | None:
 RULE = KindRule(
     code=KindCode.CONSTANT_ARGUMENT,
     family=KindClass.MODEL,
-    needs=Needs.NOTHING,
+    needs=EvidenceNeeds.NOTHING,
     looks=(_given, _arguments, solved(KindCode.CONSTANT_ARGUMENT), _fitted),
     causes=(CauseCode.OTHER_DEFAULT, CauseCode.NOT_PASSED_ON),
     advice=AdviceCode.SET_ARGUMENT,

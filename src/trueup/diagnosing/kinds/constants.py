@@ -9,7 +9,7 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.norms import norm_fault
-from trueup.diagnosing.kinds.rule import Found, said
+from trueup.diagnosing.kinds.rule import Found, origin_reason
 from trueup.diagnosing.kinds.thresholds import (
     ACTIVATION_RESIDUAL,
     CHANCE_Z,
@@ -50,7 +50,7 @@ def fitted_constants(evidence: Evidence) -> Iterator[Found]:
 
 
 def _found(evidence: Evidence, code: KindReason, target: float | str, reference: float | str) -> Found:
-    sentence = said(evidence, code, target=target, reference=reference)
+    sentence = origin_reason(evidence, code, target=target, reference=reference)
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
 
 

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from trueup.comparing.losses.cross_entropy import CrossEntropy, reproduced
+from trueup.comparing.losses.cross_entropy import CrossEntropySum, reproduced
 from trueup.diagnosing.evidence import Evidence, RunFacts
 from trueup.diagnosing.kinds.fitting import close
-from trueup.diagnosing.kinds.rule import Found, said, said_of_whole
+from trueup.diagnosing.kinds.rule import Found, origin_reason, whole_origin_reason
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import (
     CLOSE_ROUNDINGS,
@@ -57,7 +57,7 @@ def _other_positions(evidence: Evidence) -> Solved | None:
             continue
         sides = {"target": int(counts[0].sum()), "reference": int(counts[1].sum())}
         code = KindReason.SENT_TO_OTHER_POSITIONS
-        sentence = said_of_whole(evidence, code, total=counts.shape[1], **sides)
+        sentence = whole_origin_reason(evidence, code, total=counts.shape[1], **sides)
         found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
         return Solved(kind=KindCode.WRONG_MASK, found=found)
     return None
@@ -104,7 +104,7 @@ def _outputs_weighed(evidence: Evidence) -> Solved | None:
         if abs(weight - wanted) <= near * max(abs(weight), abs(wanted)):
             continue
         sides = {"target": weight, "reference": wanted}
-        sentence = said_of_whole(evidence, KindReason.OUTPUT_WEIGHED, output=slot, **sides)
+        sentence = whole_origin_reason(evidence, KindReason.OUTPUT_WEIGHED, output=slot, **sides)
         found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
         return Solved(kind=KindCode.CONSTANT_ARGUMENT, found=found)
     return None
@@ -130,7 +130,7 @@ def _other_error(evidence: Evidence) -> Solved | None:
         for side, limited, other in (("target", t.ravel(), r.ravel()), ("reference", r.ravel(), t.ravel())):
             code = _limited(limited, other, near)
             if code is not None:
-                sentence = said(evidence, code, side=side)
+                sentence = origin_reason(evidence, code, side=side)
                 found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
                 return Solved(kind=KindCode.MISSING_OR_EXTRA_TERM, found=found)
     return None
@@ -169,7 +169,7 @@ def _solved(
     evidence: Evidence, kind: KindCode, code: KindReason, target: _Coefficient, reference: _Coefficient
 ) -> Solved:
     known = [0.0 if abs(value) <= SOLVED_Z * error else value for value, error in (target, reference)]
-    sentence = said_of_whole(evidence, code, target=known[0], reference=known[1])
+    sentence = whole_origin_reason(evidence, code, target=known[0], reference=known[1])
     return Solved(kind=kind, found=Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence))
 
 
@@ -188,7 +188,7 @@ def _in_other_dtype(evidence: Evidence) -> Solved | None:
     for dtype in (dtype_given,) if dtype_given in _HALVES else _HALVES:
         spread = loss.spread(DTYPES[dtype].eps)
         if LEAST_OF_SPREAD * spread <= apart <= MOST_OF_SPREAD * spread:
-            sentence = said(
+            sentence = origin_reason(
                 evidence, KindReason.ROUNDED_LOSS, reference=expected, apart=apart, spread=spread, dtype=dtype
             )
             found = Found(rank=EvidenceRank.CONSISTENT, sentence=sentence)
@@ -196,7 +196,7 @@ def _in_other_dtype(evidence: Evidence) -> Solved | None:
     return None
 
 
-def _reproduced(evidence: Evidence, value: float) -> tuple[CrossEntropy, str] | None:
+def _reproduced(evidence: Evidence, value: float) -> tuple[CrossEntropySum, str] | None:
     given = [p.given for p in evidence.surroundings.inputs if p.agree is not False and p.given is not None]
     held = [(known, found) for known in given if (found := evidence.values_of(known)) is not None]
     wholes: list[Ints] = [found.astype(int) for known, found in held if "int" in known.dtype]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trueup.diagnosing.evidence import Evidence, Known
-from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
+from trueup.diagnosing.kinds.rule import EvidenceNeeds, Found, KindRule, origin_reason
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
@@ -49,7 +49,7 @@ def _found(evidence: Evidence, code: KindReason) -> Found:
         causes = [CauseCode.STEP_SKIPPED]
     elif facts.target_grouped is False:
         causes = [CauseCode.NOT_IN_A_GROUP]
-    sentence = said(
+    sentence = origin_reason(
         evidence,
         code,
         parameter=facts.fqn,
@@ -66,7 +66,7 @@ def _found(evidence: Evidence, code: KindReason) -> Found:
 RULE = KindRule(
     code=KindCode.DROPPED_UPDATE,
     family=KindClass.MODEL,
-    needs=Needs.PARAMETER,
+    needs=EvidenceNeeds.PARAMETER,
     looks=(_not_updated,),
     causes=(CauseCode.OTHER_TENSORS, CauseCode.IN_NO_GROUP, CauseCode.NO_STEP),
     advice=AdviceCode.CHECK_GROUPS,

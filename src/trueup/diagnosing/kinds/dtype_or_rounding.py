@@ -17,7 +17,7 @@ from trueup.diagnosing.kinds.arguments import (
 )
 from trueup.diagnosing.kinds.fitting import fit
 from trueup.diagnosing.kinds.grids import ROUNDOFF, dtype_of_error, grid_of, on_grid, sample
-from trueup.diagnosing.kinds.rule import Found, KindRule, said
+from trueup.diagnosing.kinds.rule import Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
     BIAS_OF_ERROR,
@@ -52,7 +52,7 @@ def _casts(evidence: Evidence) -> Found | None:
     cast = _cast(evidence) if _is_floating_case(evidence) else None
     if cast is None or (cast.code is KindReason.WORKS_ON and _is_no_rounding(evidence)):
         return None
-    sentence = said(evidence, KindReason.CAST_OTHERWISE, cast, module=evidence.surroundings.module)
+    sentence = origin_reason(evidence, KindReason.CAST_OTHERWISE, cast, module=evidence.surroundings.module)
     return Found(rank=EvidenceRank.STATED_NEARBY, sentence=sentence, without=_OF_ONE_DTYPE)
 
 
@@ -78,8 +78,8 @@ def _cast(evidence: Evidence) -> Reason | None:
             )
     calls = list(relevant_calls(evidence))
     for call in calls:
-        alone = (call.target is None) != (call.reference is None) and call.told
-        if alone and is_cast(call) and len({*call.target_dtypes, *call.reference_dtypes}) > 1:
+        is_unpaired = (call.target is None) != (call.reference is None) and call.arguments_recorded
+        if is_unpaired and is_cast(call) and len({*call.target_dtypes, *call.reference_dtypes}) > 1:
             code = KindReason.MISSING_CALL if call.target is None else KindReason.EXTRA_CALL
             return reason(code, call=f"{short_name(call)}({', '.join(_dtypes_given(call))})")
     for call in calls:
@@ -117,7 +117,7 @@ def _dtypes(evidence: Evidence) -> Found | None:
     if rel is not None and rel > FAR_ROUNDINGS * evidence.roundoff:
         return None  # another tensor
     fits = rel is not None and rel <= ROUNDINGS_APART * evidence.roundoff
-    sentence = said(
+    sentence = origin_reason(
         evidence,
         KindReason.DTYPES_DIFFER,
         target=t.dtype,
@@ -151,7 +151,7 @@ def _grid(evidence: Evidence) -> Found | None:
         if rel is not None and rel > FAR_ROUNDINGS * ROUNDOFF[grid]:
             continue  # another tensor
         fits = rel is not None and rel <= ROUNDINGS_APART * ROUNDOFF[grid]
-        sentence = said(
+        sentence = origin_reason(
             evidence,
             KindReason.ON_A_GRID,
             side=side,
@@ -185,7 +185,7 @@ def _grid_of_extremes(evidence: Evidence) -> Found | None:
             and not on_grid(others, grid).any()
             and rel <= ROUNDINGS_APART * ROUNDOFF[grid]
         ):
-            sentence = said(
+            sentence = origin_reason(
                 evidence,
                 KindReason.ON_A_GRID,
                 side=side,
@@ -221,7 +221,7 @@ def _size(evidence: Evidence) -> Found | None:
         return None
     fine = dtype == "float32"
     like_rounding = fine or _spread_like_rounding(vectors, ROUNDOFF[dtype])
-    sentence = said(
+    sentence = origin_reason(
         evidence, KindReason.SIZE_OF_ROUNDING, dtype=dtype, rel_l2=vectors.rel, roundoff=ROUNDOFF[dtype]
     )
     # where both runs compute in it, as well another order of sums as a coarser one on one side

@@ -35,7 +35,7 @@ from trueup.types.finding import EvidenceRank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class FactorFit:
     """``t - r = factor * x`` as well as it can be had."""
 
     factor: float
@@ -44,7 +44,7 @@ class Fit:
     z: float
 
 
-def fit(difference: Floats, direction: Floats) -> Fit | None:
+def fit(difference: Floats, direction: Floats) -> FactorFit | None:
     """Least squares with one factor; None where the direction is zero or not finite."""
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         square = float(np.dot(direction, direction))
@@ -56,7 +56,7 @@ def fit(difference: Floats, direction: Floats) -> Fit | None:
             return None
         effect = abs(factor) * np.sqrt(square)
         z = effect * np.sqrt(len(difference)) / residual if residual > 0 else np.inf if effect > 0 else 0.0
-    return Fit(factor=factor, residual=residual, z=float(z))
+    return FactorFit(factor=factor, residual=residual, z=float(z))
 
 
 def explained(evidence: Evidence, vectors: Vectors, residual: float, *, z: float = np.inf) -> float:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trueup.diagnosing.evidence import Evidence, Known
 from trueup.diagnosing.kinds.fitting import close, roundoff_of
-from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
+from trueup.diagnosing.kinds.rule import EvidenceNeeds, Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
@@ -23,7 +23,7 @@ def _frozen(evidence: Evidence) -> Found | None:
     updated = phase in ("optimizer", "param")
     code = KindReason.NOT_TRAINABLE if updated else KindReason.NO_GRADIENT_NOT_TRAINABLE
     rank = EvidenceRank.STATED_NEARBY if updated else EvidenceRank.STATED
-    sentence = said(evidence, code, parameter=facts.fqn)
+    sentence = origin_reason(evidence, code, parameter=facts.fqn)
     return Found(rank=rank, sentence=sentence, causes=(CauseCode.NOT_TRAINABLE,))
 
 
@@ -44,7 +44,7 @@ def _missing(evidence: Evidence) -> Found | None:
         return None
     facts = evidence.parameter
     parameter = facts.fqn if facts is not None and evidence.origin.phase == "param_grad" else None
-    found = Found(rank=rank, sentence=said(evidence, code, parameter=parameter))
+    found = Found(rank=rank, sentence=origin_reason(evidence, code, parameter=parameter))
     if code in _IN_REFERENCE:  # the usual causes are the target's
         return replace(found, causes=(CauseCode.CUT_IN_REFERENCE,))
     is_trained = facts is not None and facts.target_trainable is True
@@ -67,7 +67,7 @@ def _part_of_the_loss(evidence: Evidence) -> Found | None:
     ):
         return None
     side, where = ("target", cut) if cut.any() else ("reference", given)
-    sentence = said(
+    sentence = origin_reason(
         evidence,
         KindReason.PART_DETACHED,
         side=side,
@@ -102,7 +102,7 @@ def _all_zero(known: Known) -> bool:
 RULE = KindRule(
     code=KindCode.FROZEN_OR_MISSING_GRADIENT,
     family=KindClass.MODEL,
-    needs=Needs.NOTHING,
+    needs=EvidenceNeeds.NOTHING,
     looks=(_frozen, _missing, _part_of_the_loss),
     causes=_CAUSES,
     advice=AdviceCode.FOLLOW_THE_GRAPH,

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.kinds.rule import Found, said
+from trueup.diagnosing.kinds.rule import Found, origin_reason
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import CHANGE_EXPLAINS, CHANGE_LEAVES, MIN_NUMBERS, REPRODUCED
 from trueup.numerics.activations import ACTIVATIONS
@@ -36,7 +36,7 @@ def gate_fault(evidence: Evidence) -> Solved | None:
             left = float(np.linalg.norm((t - r) - (other - plain))) / gap
             if reproduced and left <= CHANGE_LEAVES:
                 rank = EvidenceRank.EVERY_ELEMENT if left < CHANGE_EXPLAINS else EvidenceRank.FITTED
-                sentence = said(evidence, KindReason.GATE_FOR_UP, activation=name)
+                sentence = origin_reason(evidence, KindReason.GATE_FOR_UP, activation=name)
                 without = (CauseCode.VIEW_FOR_TRANSPOSE,)
                 found = Found(rank=rank, measure=1 - left, sentence=sentence, without=without)
                 return Solved(kind=KindCode.TRANSPOSED_OR_PERMUTED, found=found)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.facts import LossFacts, RunFacts
-from trueup.diagnosing.kinds.rule import Found, said_of_whole
+from trueup.diagnosing.kinds.rule import Found, whole_origin_reason
 from trueup.diagnosing.kinds.thresholds import (
     FACTOR_AT_LEAST,
     FACTOR_AT_MOST,
@@ -64,7 +64,7 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
     if all(abs(q - 1) <= near for q in quotients.values()):
         return None
     if not pairs:  # a loss may have another term as well: that of experts, of a prior
-        return _by_gradients_alone(evidence)
+        return _by_gradients(evidence)
     if any(all(abs(q * size - 1) <= near for q in quotients.values()) for size in _processes(target)):
         return None  # as likely a number of processes: the rule of factors names both
     one, other = pairs[0]
@@ -75,10 +75,10 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
         for loss in run.losses.values()
     )
     others = {(tuple(a.of.values()), tuple(b.of.values())) for a, b in pairs[1:]}
-    alone = not others and (sent_back or len(set(quotients.values())) > 1)
+    is_only_pair = not others and (sent_back or len(set(quotients.values())) > 1)
     return Found(
-        rank=EvidenceRank.EVERY_ELEMENT if alone else EvidenceRank.FITTED,
-        sentence=said_of_whole(
+        rank=EvidenceRank.EVERY_ELEMENT if is_only_pair else EvidenceRank.FITTED,
+        sentence=whole_origin_reason(
             evidence,
             KindReason.LOSS_DIVISORS,
             one.reason(at),
@@ -114,7 +114,7 @@ def given_divisor(evidence: Evidence) -> Found | None:
     parts = named[0][pairs[0][0]], named[1][pairs[0][1]]
     return Found(
         rank=EvidenceRank.STATED,
-        sentence=said_of_whole(evidence, KindReason.DIVISORS_GIVEN, *parts, name=name_given(evidence)),
+        sentence=whole_origin_reason(evidence, KindReason.DIVISORS_GIVEN, *parts, name=name_given(evidence)),
         causes=(CauseCode.LOSS_DIVIDED,),
         factor=numbers[0] / numbers[1],
     )
@@ -137,7 +137,7 @@ def name_given(evidence: Evidence) -> str:
     return evidence.origin.slot.partition(".")[2]
 
 
-def _by_gradients_alone(evidence: Evidence) -> Found | None:
+def _by_gradients(evidence: Evidence) -> Found | None:
     """By what target and reference divide, as the gradients of the logits show it in every microbatch; where
     the losses themselves have more than this sum, they tell nothing."""
     target, reference = evidence.target_run, evidence.reference_run
@@ -148,7 +148,9 @@ def _by_gradients_alone(evidence: Evidence) -> Found | None:
     one, other = (named_divisor(run.losses, at) for run in (target, reference))
     if one is None or other is None or one.code is other.code:
         return None
-    sentence = said_of_whole(evidence, KindReason.LOSS_DIVISORS, one, other, microbatches=len(target.losses))
+    sentence = whole_origin_reason(
+        evidence, KindReason.LOSS_DIVISORS, one, other, microbatches=len(target.losses)
+    )
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.LOSS_DIVIDED,))
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from trueup.diagnosing.evidence import Evidence, Vectors
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import explained, rank_of
-from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
+from trueup.diagnosing.kinds.rule import EvidenceNeeds, Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.thresholds import NEAR_ONE, ROUNDINGS_APART
 from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
@@ -37,7 +37,7 @@ def _sum_over_ranks(evidence: Evidence) -> Found | None:
     if best is None or rank is None:
         return None
     share, code, group = best
-    sentence = said(evidence, code, *_fewer_collectives(evidence), ranks=[str(r) for r in group])
+    sentence = origin_reason(evidence, code, *_fewer_collectives(evidence), ranks=[str(r) for r in group])
     return Found(rank=rank, measure=share, sentence=sentence, over=tuple(group))
 
 
@@ -93,7 +93,7 @@ _OF_PARAMETERS = ("param_grad", "collective", "optimizer", "param")
 RULE = KindRule(
     code=KindCode.MISSING_ALL_REDUCE,
     family=KindClass.MODEL,
-    needs=Needs.BOTH_TENSORS | Needs.OTHER_RANKS,
+    needs=EvidenceNeeds.BOTH_TENSORS | EvidenceNeeds.OTHER_RANKS,
     looks=(_sum_over_ranks,),
     causes=(CauseCode.OUTSIDE_THE_GROUP, CauseCode.WRAPPER_BYPASSED, CauseCode.PARTIAL_SUM),
     in_phases={

@@ -7,7 +7,7 @@ from itertools import permutations
 
 import numpy as np
 
-from trueup.diagnosing.evidence import Evidence, Known, Pair, Vectors
+from trueup.diagnosing.evidence import Evidence, Known, SlotPair, Vectors
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import (
     at_most,
@@ -18,7 +18,7 @@ from trueup.diagnosing.kinds.fitting import (
     roundoff_of,
 )
 from trueup.diagnosing.kinds.other_use import other_use
-from trueup.diagnosing.kinds.rule import Found, KindRule, said
+from trueup.diagnosing.kinds.rule import Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.taken import taken
 from trueup.diagnosing.kinds.thresholds import (
@@ -73,7 +73,9 @@ def _all_zero(evidence: Evidence) -> Found | None:
     side = side_of_nothing(evidence)
     if side is None:
         return None
-    return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=said(evidence, KindReason.ALL_ZERO, side=side))
+    return Found(
+        rank=EvidenceRank.EVERY_ELEMENT, sentence=origin_reason(evidence, KindReason.ALL_ZERO, side=side)
+    )
 
 
 # -- a tensor of the same shape ------------------------------------------
@@ -102,7 +104,7 @@ def _term(evidence: Evidence) -> Found | None:
                 continue  # resembles it: of what was normalised, each row has a factor of its own
             rank = at_most(rank, EvidenceRank.FITTED)
         if best is None or (-rank.place, share) > (-best.rank.place, best.measure):
-            best = Found(rank=rank, measure=share, sentence=_term_said(evidence, found.factor, name))
+            best = Found(rank=rank, measure=share, sentence=_term_reason(evidence, found.factor, name))
     return best
 
 
@@ -134,12 +136,12 @@ def _in_place(evidence: Evidence) -> Found | None:
         if min(length(x), length(y)) <= 2 * allowed or length(x - y) <= 2 * allowed:
             continue  # as much as nothing, or alike: one of them alone, or another would do as well
         if length(difference - x + y) <= allowed and holds_everywhere(evidence, x - y, 1.0):
-            sentence = said(evidence, KindReason.TERM_IN_PLACE, term=name, other=other)
+            sentence = origin_reason(evidence, KindReason.TERM_IN_PLACE, term=name, other=other)
             return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
     return None
 
 
-def _pairs(evidence: Evidence) -> list[Pair]:
+def _pairs(evidence: Evidence) -> list[SlotPair]:
     """What stands around the origin, of both runs, and of its parameter what there was before."""
     around = evidence.surroundings
     pairs = [*around.inputs, *around.parameters, *around.nearby]
@@ -190,11 +192,11 @@ def _is_one(factor: float) -> bool:
     return abs(abs(factor) - 1) < FACTOR_NEAR_ONE
 
 
-def _term_said(evidence: Evidence, factor: float, name: str) -> Reason:
+def _term_reason(evidence: Evidence, factor: float, name: str) -> Reason:
     code = KindReason.TERM
     if _is_one(factor):
         code = KindReason.TERM_MISSING if factor < 0 else KindReason.TERM_EXTRA
-    return said(evidence, code, term=name, factor=factor)
+    return origin_reason(evidence, code, term=name, factor=factor)
 
 
 # -- a step left out ------------------------------------------
@@ -212,7 +214,7 @@ def _skipped(evidence: Evidence) -> Found | None:
         or _leaves_out_some(evidence, found.other)
     ):
         return None
-    sentence = said(evidence, KindReason.STEP_LEFT_OUT, place=found.other.name)
+    sentence = origin_reason(evidence, KindReason.STEP_LEFT_OUT, place=found.other.name)
     return Found(rank=EvidenceRank.FITTED, sentence=sentence)
 
 
@@ -246,7 +248,9 @@ def _activation_of_one_side(evidence: Evidence) -> Found | None:
         for name, function in ACTIVATIONS.items():
             slack = APPLIED_ROUNDINGS * rounding * np.maximum(np.abs(plain), np.abs(applied))
             if (np.abs(function(plain) - applied) <= slack).all():
-                sentence = said(evidence, KindReason.ACTIVATION_OF_ONE_SIDE, side=side, function=name)
+                sentence = origin_reason(
+                    evidence, KindReason.ACTIVATION_OF_ONE_SIDE, side=side, function=name
+                )
                 return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
     return None
 
@@ -322,18 +326,18 @@ def _repeated(
 ) -> Found:
     """Which vector it is that was added, if it is one that is known."""
     if mean.ndim == 0:
-        sentence = said(evidence, KindReason.OFFSET, offset=float(mean))
+        sentence = origin_reason(evidence, KindReason.OFFSET, offset=float(mean))
         return Found(rank=at_most(rank, EvidenceRank.FITTED), measure=share, sentence=sentence)
     for name, candidate in _vectors_of_shape(evidence, mean):
         found = fit(mean.ravel(), candidate.ravel())
         if found is not None and found.residual < SOLVED_RESIDUAL * length(mean.ravel()):
             least = rank if _is_one(found.factor) else at_most(rank, EvidenceRank.FITTED)
-            return Found(rank=least, measure=share, sentence=_term_said(evidence, found.factor, name))
+            return Found(rank=least, measure=share, sentence=_term_reason(evidence, found.factor, name))
     if 0 in kept and num_samples > 1:
-        sentence = said(evidence, KindReason.OFFSET_BY_ROW)
+        sentence = origin_reason(evidence, KindReason.OFFSET_BY_ROW)
     else:
         shape, dims = [str(n) for n in mean.shape], [str(dim) for dim in kept]
-        sentence = said(evidence, KindReason.OFFSET_BY_TABLE, dims=dims, shape=shape)
+        sentence = origin_reason(evidence, KindReason.OFFSET_BY_TABLE, dims=dims, shape=shape)
     return Found(rank=at_most(rank, EvidenceRank.FITTED), measure=share, sentence=sentence)
 
 
@@ -361,7 +365,7 @@ def by_elimination(evidence: Evidence) -> Found | None:
     if not SUMMED_ROUNDINGS * vectors.rounding < vectors.rel < UNRELATED:
         return None
     facts = {"single": 1} if vectors.num_values == 1 else {} if vectors.exact else {"of_sketches": 1}
-    sentence = said(evidence, KindReason.NOTHING_ELSE, rel_l2=vectors.rel, **facts)
+    sentence = origin_reason(evidence, KindReason.NOTHING_ELSE, rel_l2=vectors.rel, **facts)
     return Found(rank=EvidenceRank.BY_ELIMINATION, sentence=sentence)
 
 

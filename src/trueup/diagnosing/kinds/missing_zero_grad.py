@@ -7,7 +7,7 @@ import numpy as np
 from trueup.diagnosing.evidence import Evidence, Vectors
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import explained, rank_of
-from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
+from trueup.diagnosing.kinds.rule import EvidenceNeeds, Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS, FULL_SHARE, NEAR_ONE
 from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
@@ -30,7 +30,7 @@ def _holds_the_step_before(evidence: Evidence) -> Found | None:
     if rank is None:
         return None
     clipping = factor if abs(factor - 1) > NEAR_ONE else None
-    sentence = said(evidence, KindReason.GRADIENT_NOT_CLEARED, earlier_step=step, clipping=clipping)
+    sentence = origin_reason(evidence, KindReason.GRADIENT_NOT_CLEARED, earlier_step=step, clipping=clipping)
     return Found(rank=rank, measure=share, sentence=sentence)
 
 
@@ -50,7 +50,7 @@ def _share(evidence: Evidence, vectors: Vectors, before: Floats) -> tuple[float,
 RULE = KindRule(
     code=KindCode.MISSING_ZERO_GRAD,
     family=KindClass.MODEL,
-    needs=Needs.BOTH_TENSORS | Needs.EARLIER_STEP,
+    needs=EvidenceNeeds.BOTH_TENSORS | EvidenceNeeds.EARLIER_STEP,
     looks=(_holds_the_step_before,),
     causes=(
         CauseCode.NOT_CLEARED,

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.kinds.rule import Found, said
+from trueup.diagnosing.kinds.rule import Found, origin_reason
 from trueup.diagnosing.kinds.thresholds import (
     CHANCE_Z,
     FACTOR_NEAR_ONE,
@@ -82,7 +82,7 @@ def norm_fault(evidence: Evidence, x: Floats, t: Floats, r: Floats) -> Iterator[
         return
     chance, gap = float(np.hypot(same[1], error)), abs(same[0] - eps)
     if gap > CHANCE_Z * chance and gap > FACTOR_NEAR_ONE * abs(eps):
-        sentence = said(evidence, KindReason.NORM_EPS, target=same[0], reference=eps)
+        sentence = origin_reason(evidence, KindReason.NORM_EPS, target=same[0], reference=eps)
         yield Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
 
 
@@ -95,7 +95,7 @@ def _other_form(evidence: Evidence, sides: list[_Rows], reference: _Form) -> Ite
             if other == reference or _eps(sides[0], other) is None or _eps(sides[1], other) is not None:
                 continue
             parts = (reason(form), reason(getattr(reference, name)))
-            sentence = said(evidence, KindReason.NORM_FORM, *parts)
+            sentence = origin_reason(evidence, KindReason.NORM_FORM, *parts)
             yield Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
             return
 

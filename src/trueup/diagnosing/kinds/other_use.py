@@ -6,7 +6,7 @@ from __future__ import annotations
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import fit
-from trueup.diagnosing.kinds.rule import Found, said
+from trueup.diagnosing.kinds.rule import Found, origin_reason
 from trueup.diagnosing.kinds.thresholds import CHANGE_LEAVES, CLOSE_ROUNDINGS
 from trueup.types.codes.kinds import CauseCode, KindReason
 from trueup.types.finding import EvidenceRank
@@ -37,9 +37,9 @@ def other_use(evidence: Evidence) -> Found | None:
     facts = {"module": evidence.surroundings.module}
     if all(there):
         shares = {"target": parts[0] / size, "reference": parts[1] / size}
-        sentence = said(evidence, KindReason.OTHER_USES_DIFFER, **facts, **shares)
+        sentence = origin_reason(evidence, KindReason.OTHER_USES_DIFFER, **facts, **shares)
     else:
         side = "target" if there[0] else "reference"
         share = parts[0 if there[0] else 1] / size
-        sentence = said(evidence, KindReason.OTHER_USE, side=side, share=share, **facts)
+        sentence = origin_reason(evidence, KindReason.OTHER_USE, side=side, share=share, **facts)
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.OTHER_USE,))

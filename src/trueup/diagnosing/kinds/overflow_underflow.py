@@ -6,7 +6,7 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.dtype_or_rounding import may_compute_in
-from trueup.diagnosing.kinds.rule import Found, KindRule, said
+from trueup.diagnosing.kinds.rule import Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.thresholds import LOST_WIDELY, MIN_NUMBERS, MOSTLY, NEAR_SMALLEST
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Floats
@@ -46,7 +46,7 @@ def _overflow(evidence: Evidence) -> Found | None:
     without += [] if scale is None else [CauseCode.LOSS_SCALE]
     return Found(
         rank=EvidenceRank.FITTED,
-        sentence=said(evidence, KindReason.NOT_FINITE, numel=t.numel, loss_scale=scale, **facts),
+        sentence=origin_reason(evidence, KindReason.NOT_FINITE, numel=t.numel, loss_scale=scale, **facts),
         causes=(CauseCode.LOSS_SCALE_TOO_LARGE, CauseCode.BEYOND_RANGE) if is_scaled else (),
         without=tuple(without),
     )
@@ -60,7 +60,7 @@ def _ceiling(evidence: Evidence) -> Found | None:
     top, there = (max(abs(k.statistic("maximum")), abs(k.statistic("minimum"))) for k in (t, r))
     for name in _NARROW:
         if top == DTYPES[name].max and there > top * (1 + DTYPES[name].eps):
-            sentence = said(evidence, KindReason.SATURATED, dtype=name, target=top, reference=there)
+            sentence = origin_reason(evidence, KindReason.SATURATED, dtype=name, target=top, reference=there)
             return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, without=_OF_NAN)
     return None
 
@@ -81,7 +81,7 @@ def _underflow(evidence: Evidence) -> Found | None:
         return None
     dtype, limit = found
     facts = {"largest": largest, "limit": limit, "normal": limit == DTYPES[dtype].smallest_normal}
-    sentence = said(evidence, KindReason.UNDERFLOW, lost=num, numel=a.size, dtype=dtype, **facts)
+    sentence = origin_reason(evidence, KindReason.UNDERFLOW, lost=num, numel=a.size, dtype=dtype, **facts)
     rank = EvidenceRank.EVERY_ELEMENT if num >= LOST_WIDELY * a.size else EvidenceRank.CONSISTENT
     return Found(rank=rank, sentence=sentence, without=_OF_NAN)
 

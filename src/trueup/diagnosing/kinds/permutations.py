@@ -132,11 +132,14 @@ def layouts(r: Floats, shape: tuple[int, ...]) -> Iterator[tuple[Reason, Floats]
             if order == tuple(dims):
                 continue
             turned = r.transpose(order)
-            told = {"order": [str(dim) for dim in order]}
+            order_facts = {"order": [str(dim) for dim in order]}
             if turned.shape == shape:
-                yield reason(OrderCode.DIMENSIONS, **told), turned
+                yield reason(OrderCode.DIMENSIONS, **order_facts), turned
             elif turned.size == r.size:
-                yield reason(OrderCode.DIMENSIONS_VIEWED, **told, shape=[str(n) for n in shape]), turned
+                yield (
+                    reason(OrderCode.DIMENSIONS_VIEWED, **order_facts, shape=[str(n) for n in shape]),
+                    turned,
+                )
     if r.shape == shape and 2 <= r.ndim <= 3:
         yield from _heads(r)
 

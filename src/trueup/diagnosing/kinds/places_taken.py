@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.kinds.rule import Found, Look, said
+from trueup.diagnosing.kinds.rule import Found, Look, origin_reason
 from trueup.diagnosing.kinds.thresholds import MAX_SOURCE, MIN_NUMBERS
 from trueup.types.arrays import Floats, Ints
 from trueup.types.codes.kinds import CauseCode, KindReason
@@ -31,14 +31,16 @@ def places_taken(*, shifted: bool) -> Look:
             own, other = _places(t, values), _places(r, values)
             if own is not None and other is not None and not np.array_equal(own, other):
                 is_shift = np.unique(own - other).tolist() in ([1], [-1])
-                return told(evidence, name, (own, other, values.shape[1])) if is_shift is shifted else None
+                return (
+                    finding_of(evidence, name, (own, other, values.shape[1])) if is_shift is shifted else None
+                )
         return None
 
-    def told(evidence: Evidence, name: str, places: tuple[Ints, Ints, int]) -> Found:
+    def finding_of(evidence: Evidence, name: str, places: tuple[Ints, Ints, int]) -> Found:
         own, other, size = places
         numbers = {"first": int(own.min()), "last": int(own.max()), "size": size}
         numbers |= {"other_first": int(other.min()), "other_last": int(other.max())}
-        sentence = said(evidence, KindReason.OTHER_PLACES, source=name, **numbers)
+        sentence = origin_reason(evidence, KindReason.OTHER_PLACES, source=name, **numbers)
         found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
         return found if shifted else replace(found, causes=_CAUSES)
 

@@ -9,7 +9,7 @@ import numpy as np
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.arguments import RANDOM_FUNCTIONS
 from trueup.diagnosing.kinds.fitting import close, roundoff_of
-from trueup.diagnosing.kinds.rule import BEFORE_UPDATE, Found, KindRule, said
+from trueup.diagnosing.kinds.rule import BEFORE_UPDATE, Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.thresholds import CHANCE_Z, DRAWN_VALUES, FULL_SHARE, MIN_NUMBERS
 from trueup.matching.names import family
 from trueup.types.arrays import Bools, Floats
@@ -39,9 +39,9 @@ def _dropout(evidence: Evidence) -> Found | None:
         side, order = laid
         channels_last = order == (0, *range(2, a.ndim), 1) and a.ndim > 3
         facts = {} if channels_last else {"order": tuple(map(str, order))}
-        sentence = said(evidence, KindReason.DROPPED_IN_OTHER_LAYOUT, side=side, rate=rate, **facts)
+        sentence = origin_reason(evidence, KindReason.DROPPED_IN_OTHER_LAYOUT, side=side, rate=rate, **facts)
         return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.MEMORY_FORMAT,))
-    sentence = said(
+    sentence = origin_reason(
         evidence, KindReason.OTHER_ELEMENTS_DROPPED, rate=rate, target=target, reference=reference
     )
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
@@ -79,7 +79,7 @@ def _dropout_of_one_side(evidence: Evidence) -> Found | None:
             continue
         if float(close(dropped[kept], factor * whole[kept], roundoff_of(evidence)).mean()) < FULL_SHARE:
             continue
-        sentence = said(evidence, KindReason.DROPPED_ON_ONE_SIDE, side=side, rate=rate, num=num)
+        sentence = origin_reason(evidence, KindReason.DROPPED_ON_ONE_SIDE, side=side, rate=rate, num=num)
         return Found(
             rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.DROPOUT_ON_ONE_SIDE,)
         )
@@ -100,7 +100,9 @@ def _dropout_statistics(evidence: Evidence) -> Found | None:
     p, q = t.statistic("num_zero") / t.numel, r.statistic("num_zero") / r.numel
     if not (0 < p < 1 and abs(p - q) <= CHANCE_Z * np.sqrt(2 * p * (1 - p) / t.numel)):
         return None
-    sentence = said(evidence, KindReason.RATES_AGREE, call=evidence.surroundings.name, target=p, reference=q)
+    sentence = origin_reason(
+        evidence, KindReason.RATES_AGREE, call=evidence.surroundings.name, target=p, reference=q
+    )
     return Found(rank=EvidenceRank.CONSISTENT, sentence=sentence)
 
 
@@ -119,7 +121,7 @@ def _recomputed(evidence: Evidence) -> Found | None:
         return None
     return Found(
         rank=EvidenceRank.EVERY_ELEMENT,
-        sentence=said(evidence, KindReason.RECOMPUTED_OTHERWISE, place=apart[0].target.name),
+        sentence=origin_reason(evidence, KindReason.RECOMPUTED_OTHERWISE, place=apart[0].target.name),
         causes=(CauseCode.STATE_NOT_RESTORED,),
     )
 
@@ -139,7 +141,7 @@ def _one_stream(evidence: Evidence) -> Found | None:
         return None
     return Found(
         rank=EvidenceRank.EVERY_ELEMENT,
-        sentence=said(evidence, KindReason.RANKS_DROP_THE_SAME),
+        sentence=origin_reason(evidence, KindReason.RANKS_DROP_THE_SAME),
         causes=(CauseCode.SHARED_STREAM,),
     )
 
@@ -170,7 +172,7 @@ def _draws(evidence: Evidence) -> Found | None:
     centre = mean_t * mean_r * t.numel / (t.statistic("l2_norm") * r.statistic("l2_norm"))
     if not alike or abs(cosine - centre) > CHANCE_Z / np.sqrt(min(t.numel, vectors.size)):
         return None
-    sentence = said(evidence, KindReason.ANOTHER_DRAW, target=std_t, reference=std_r, cosine=cosine)
+    sentence = origin_reason(evidence, KindReason.ANOTHER_DRAW, target=std_t, reference=std_r, cosine=cosine)
     return Found(rank=EvidenceRank.FITTED if vectors.exact else EvidenceRank.CONSISTENT, sentence=sentence)
 
 

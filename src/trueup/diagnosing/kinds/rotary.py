@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.kinds.rule import Found, said
+from trueup.diagnosing.kinds.rule import Found, origin_reason
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import (
     CHANCE_Z,
@@ -38,7 +38,8 @@ def rotary_fault(evidence: Evidence) -> Solved | None:
 
 def _solved(evidence: Evidence, kind: KindCode, code: KindReason, **facts: float | str) -> Solved:
     return Solved(
-        kind=kind, found=Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=said(evidence, code, **facts))
+        kind=kind,
+        found=Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=origin_reason(evidence, code, **facts)),
     )
 
 
@@ -67,15 +68,17 @@ def _cut(values: Floats) -> Floats:
 def _compare(evidence: Evidence, x: Floats, t: Floats, r: Floats) -> Solved | None:
     target = {way: _rotation(x, t, way) for way in ("halves", "pairs")}
     reference = {way: _rotation(x, r, way) for way in target}
-    mine, theirs = (
+    target_way, reference_way = (
         next((way for way, found in side.items() if found is not None), None) for side in (target, reference)
     )
-    if mine is None or theirs is None:
+    if target_way is None or reference_way is None:
         return None
-    if mine != theirs:
+    if target_way != reference_way:
         code = KindReason.ROTATED_PAIRS
-        return _solved(evidence, KindCode.TRANSPOSED_OR_PERMUTED, code, target=mine, reference=theirs)
-    a, b = target[theirs], reference[theirs]
+        return _solved(
+            evidence, KindCode.TRANSPOSED_OR_PERMUTED, code, target=target_way, reference=reference_way
+        )
+    a, b = target[reference_way], reference[reference_way]
     return None if a is None or b is None else _angles(evidence, a, b)
 
 

@@ -12,7 +12,7 @@ from trueup.types.finding import EvidenceRank, Kind, KindClass, KindCode
 from trueup.types.reason import Number, Place, Reason, reason
 
 
-class Needs(Flag):
+class EvidenceNeeds(Flag):
     """Evidence without which a rule is not asked."""
 
     NOTHING = 0
@@ -65,7 +65,7 @@ class KindRule:
 
     code: KindCode
     family: KindClass
-    needs: Needs = Needs.BOTH_TENSORS
+    needs: EvidenceNeeds = EvidenceNeeds.BOTH_TENSORS
     looks: tuple[Look, ...]
     """ways to see it, the most telling first; of equal rank the first counts"""
     causes: tuple[CauseCode, ...]
@@ -111,8 +111,10 @@ class KindRule:
 
     def _can_be(self, cause: CauseCode, evidence: Evidence) -> bool:
         phase = evidence.origin.phase
-        alone = evidence.target_run.world_size == evidence.reference_run.world_size == 1
-        return phase in self.in_phases.get(cause, (phase,)) and not (alone and cause in _AMONG_RANKS)
+        is_single_process = evidence.target_run.world_size == evidence.reference_run.world_size == 1
+        return phase in self.in_phases.get(cause, (phase,)) and not (
+            is_single_process and cause in _AMONG_RANKS
+        )
 
 
 def _with_share(found: Found) -> Reason:
@@ -126,14 +128,14 @@ def _with_share(found: Found) -> Reason:
 Fact = Number | Place | Sequence[str]
 
 
-def said(evidence: Evidence, code: KindReason, *parts: Reason, **facts: Fact) -> Reason:
+def origin_reason(evidence: Evidence, code: KindReason, *parts: Reason, **facts: Fact) -> Reason:
     """A reason about the origin's tensor, with what the tensor is and which part of it was looked at."""
-    one = said_of_whole(evidence, code, *parts, **facts)
+    one = whole_origin_reason(evidence, code, *parts, **facts)
     part = evidence.part_seen
     return replace(one, places=(*one.places, ("part_seen", part))) if part else one
 
 
-def said_of_whole(evidence: Evidence, code: KindReason, *parts: Reason, **facts: Fact) -> Reason:
+def whole_origin_reason(evidence: Evidence, code: KindReason, *parts: Reason, **facts: Fact) -> Reason:
     """The same where it does not rest on the part of a large tensor that was looked at."""
     origin = evidence.origin
     return reason(code, *parts, **facts, origin_phase=origin.phase, origin_slot=origin.slot)

@@ -7,7 +7,7 @@ import numpy as np
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.fitting import close, rank_of
 from trueup.diagnosing.kinds.places_taken import places_taken
-from trueup.diagnosing.kinds.rule import BEFORE_UPDATE, Found, KindRule, said
+from trueup.diagnosing.kinds.rule import BEFORE_UPDATE, Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
     FEW_NUMBERS,
@@ -45,7 +45,9 @@ def _shifted(evidence: Evidence) -> Found | None:
     rank = rank_of(share, least=MOST_SHARE)
     if rank is None:
         return None
-    sentence = said(evidence, KindReason.SHIFTED, shift=shift, dim=dim, agree=share, in_place=in_place)
+    sentence = origin_reason(
+        evidence, KindReason.SHIFTED, shift=shift, dim=dim, agree=share, in_place=in_place
+    )
     without = (CauseCode.INDEX_OFF_BY_ONE,) if abs(shift) > 1 else ()
     return Found(rank=rank, measure=share, sentence=sentence, without=without)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from trueup.diagnosing.evidence import Evidence, Known
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import at_most, close, explained, rank_of
-from trueup.diagnosing.kinds.rule import BEFORE_UPDATE, Found, KindRule, said
+from trueup.diagnosing.kinds.rule import BEFORE_UPDATE, Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.thresholds import MOST_SHARE
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
@@ -29,7 +29,7 @@ def _of_an_earlier_time(evidence: Evidence) -> Found | None:
         rank = at_most(rank, EvidenceRank.CONSISTENT)
     # no update lies between two microbatches of one step
     without = (CauseCode.COPY_NOT_UPDATED,) if best[1] is KindReason.OF_MICROBATCH else ()
-    sentence = said(evidence, best[1], earlier=best[2])
+    sentence = origin_reason(evidence, best[1], earlier=best[2])
     return Found(rank=rank, measure=best[0], sentence=sentence, without=without)
 
 

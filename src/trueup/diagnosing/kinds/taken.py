@@ -38,12 +38,12 @@ def _beside(evidence: Evidence, other: Known, usual: Known) -> bool:
     """Whether the two are outputs of calls that were given the same, or the other was made later."""
     if not _is_output(other) or call_of(other) == call_of(usual):
         return False
-    ours, theirs = (_given(evidence, call_of(known)) for known in (usual, other))
-    if any(one.same_bits(other) for one in ours):
+    own_inputs, other_inputs = (_given(evidence, call_of(known)) for known in (usual, other))
+    if any(one.same_bits(other) for one in own_inputs):
         return False
     order = [call_of(known) for known in _of_reference(evidence)]
     later = order.index(call_of(other)) > order.index(call_of(usual))
-    return later or any(one.same_bits(known) for one in ours for known in theirs)
+    return later or any(one.same_bits(known) for one in own_inputs for known in other_inputs)
 
 
 def _of_reference(evidence: Evidence) -> Iterator[Known]:

@@ -9,7 +9,7 @@ from trueup.diagnosing.kinds.arguments import layout_differences
 from trueup.diagnosing.kinds.fitting import close, roundoff_of
 from trueup.diagnosing.kinds.permutations import along, described, equal_layout, layouts, same_numbers
 from trueup.diagnosing.kinds.places_taken import places_taken
-from trueup.diagnosing.kinds.rule import Found, KindRule, said, said_of_whole
+from trueup.diagnosing.kinds.rule import Found, KindRule, origin_reason, whole_origin_reason
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.taken import call_of, taken
 from trueup.diagnosing.kinds.thresholds import (
@@ -57,7 +57,7 @@ def _swapped(evidence: Evidence) -> Found | None:
             here, there = evidence.reference, pair.target
             is_swapped = here is not None and there is not None and there.same_bits(here)
             code = KindReason.SLOTS_SWAPPED if is_swapped else KindReason.OF_ANOTHER_SLOT
-            sentence = said(evidence, code, slot=pair.slot)
+            sentence = origin_reason(evidence, code, slot=pair.slot)
             return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.EXCHANGED,))
     return None
 
@@ -67,7 +67,7 @@ def _of_another_call(evidence: Evidence) -> Found | None:
     found = taken(evidence) if evidence.origin.phase == "forward" else None
     if found is None or not found.is_beside or found.usual is None:
         return None
-    sentence = said(
+    sentence = origin_reason(
         evidence, KindReason.OF_ANOTHER_CALL, target=call_of(found.other), reference=call_of(found.usual)
     )
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.EXCHANGED,))
@@ -85,7 +85,7 @@ def _of_another_microbatch(evidence: Evidence) -> Found | None:
     if other is None:
         return _of_another_call_of_it(evidence)
     own = evidence.surroundings.microbatch
-    sentence = said(evidence, KindReason.OF_ANOTHER_MICROBATCH, other=other, own=own)
+    sentence = origin_reason(evidence, KindReason.OF_ANOTHER_MICROBATCH, other=other, own=own)
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.ORDER_OF_BACKWARDS,))
 
 
@@ -94,7 +94,7 @@ def _of_another_call_of_it(evidence: Evidence) -> Found | None:
     found, module = taken(evidence), evidence.surroundings.module or "(root)"
     if found is None or found.other.name != f"{module}, {evidence.origin.slot}":
         return None
-    sentence = said(evidence, KindReason.SENT_TO_ANOTHER_CALL, module=module)
+    sentence = origin_reason(evidence, KindReason.SENT_TO_ANOTHER_CALL, module=module)
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.ORDER_OF_BACKWARDS,))
 
 
@@ -138,18 +138,20 @@ def _from_values(evidence: Evidence, t: Floats, r: Floats) -> Found | None:
         for dim in reversed(range(t.ndim)):
             found = along(t, r, dim, rounding)
             if found is not None:
-                sentence = said_of_whole(evidence, KindReason.REORDERED_ALONG, described(found), dim=dim)
+                sentence = whole_origin_reason(
+                    evidence, KindReason.REORDERED_ALONG, described(found), dim=dim
+                )
                 return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
     if t.shape != r.shape and equal_layout(t, r, rounding):
         return None  # viewed in another shape, in the order in which it lies
     for layout, candidate in layouts(r, t.shape):
         if equal_layout(t, candidate, rounding):
-            sentence = said_of_whole(evidence, KindReason.LAID_OUT_ANEW, layout)
+            sentence = whole_origin_reason(evidence, KindReason.LAID_OUT_ANEW, layout)
             return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
     distinct = len(np.unique(t.ravel()[:DISTINCT_SAMPLE]))
     many = distinct > DISTINCT_NUMBERS or distinct > t.size // 2
     rank = EvidenceRank.CONSISTENT if many else EvidenceRank.GUESS
-    return Found(rank=rank, sentence=said(evidence, KindReason.SAME_NUMBERS))
+    return Found(rank=rank, sentence=origin_reason(evidence, KindReason.SAME_NUMBERS))
 
 
 def _same_statistics(evidence: Evidence, t: Known, r: Known) -> Found | None:
@@ -166,7 +168,7 @@ def _same_statistics(evidence: Evidence, t: Known, r: Known) -> Found | None:
     if not r.statistic("maximum") > r.statistic("minimum"):
         return None
     rank = EvidenceRank.CONSISTENT if t.numel >= MANY_NUMBERS else EvidenceRank.GUESS
-    return Found(rank=rank, sentence=said(evidence, KindReason.SAME_STATISTICS))
+    return Found(rank=rank, sentence=origin_reason(evidence, KindReason.SAME_STATISTICS))
 
 
 def _other_elements(evidence: Evidence) -> Found | None:
@@ -190,7 +192,7 @@ def _other_elements(evidence: Evidence) -> Found | None:
             continue
         flat = np.sort(values.ravel())
         if all(float(_among(part, flat).mean()) > NEARLY for part in (a, b)):
-            sentence = said(evidence, KindReason.OTHER_ELEMENTS, source=x.name)
+            sentence = origin_reason(evidence, KindReason.OTHER_ELEMENTS, source=x.name)
             return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
     return None
 
@@ -219,7 +221,7 @@ def _gate_and_up(evidence: Evidence) -> Found | None:
                 parts.append((both[..., : shape[-1]], both[..., shape[-1] :]))
     for a, b in parts[: _MAX_PAIRS + 2]:
         if _is_gated(a, b, t, r) or _is_gated(b, a, t, r):
-            sentence = said(evidence, KindReason.GATE_AND_UP_SWAPPED)
+            sentence = origin_reason(evidence, KindReason.GATE_AND_UP_SWAPPED)
             without = (CauseCode.VIEW_FOR_TRANSPOSE,)
             return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, without=without)
     return None
@@ -244,7 +246,7 @@ def _layout_calls(evidence: Evidence) -> Found | None:
     if not found:
         return None
     module = evidence.surroundings.module
-    sentence = said(evidence, KindReason.OTHER_LAYOUT_CALLS, found[0], module=module)
+    sentence = origin_reason(evidence, KindReason.OTHER_LAYOUT_CALLS, found[0], module=module)
     return Found(rank=EvidenceRank.CONSISTENT, sentence=sentence)
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from trueup.diagnosing.evidence import Evidence, Known, Pair, ParameterFacts
+from trueup.diagnosing.evidence import Evidence, Known, ParameterStep, SlotPair
 from trueup.diagnosing.evidence.facts import Arguments
 from trueup.diagnosing.kinds.thresholds import SOLVED_RESIDUAL
 from trueup.diagnosing.optimizer_fit import UpdateFit, adam_directions, fit_update
@@ -19,7 +19,7 @@ ADAM = {"eps": 1e-8, "beta1": 0.9, "beta2": 0.999}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Update:
+class SideUpdate:
     """The fit of one side's update."""
 
     fit: UpdateFit
@@ -29,7 +29,7 @@ class Update:
     """norm of what the fit leaves open"""
 
 
-def solve(evidence: Evidence, side: Side) -> Update | None:
+def solve(evidence: Evidence, side: Side) -> SideUpdate | None:
     """Learning rate and decoupled decay of one side's update; None where it cannot be told.
 
     Adam's direction is m' / (sqrt(v') + eps), with and without bias correction; without moments it is the
@@ -44,18 +44,18 @@ def solve(evidence: Evidence, side: Side) -> Update | None:
     step = (after - before).ravel()
     if not np.isfinite(step).all():
         return None
-    best: Update | None = None
+    best: SideUpdate | None = None
     for corrected, direction in _directions(evidence, facts, side).items():
         if direction.size != step.size or not np.isfinite(direction).all():
             continue
         fit = fit_update(step, direction.ravel(), before.ravel())
         if fit is not None and (best is None or fit.residual < best.fit.residual):
             left = fit.residual * float(np.linalg.norm(step))
-            best = Update(fit=fit, corrected=corrected, left=left)
+            best = SideUpdate(fit=fit, corrected=corrected, left=left)
     return None if best is None or best.fit.residual > SOLVED_RESIDUAL else best
 
 
-def _directions(evidence: Evidence, facts: ParameterFacts, side: Side) -> dict[bool | None, Floats]:
+def _directions(evidence: Evidence, facts: ParameterStep, side: Side) -> dict[bool | None, Floats]:
     settings = settings_of(facts, side)
     m = _values(evidence, facts.after("state.exp_avg"), side)
     v = _values(evidence, facts.after("state.exp_avg_sq"), side)
@@ -71,7 +71,7 @@ def _directions(evidence: Evidence, facts: ParameterFacts, side: Side) -> dict[b
     return {} if gradient is None or facts.after("state.step") is not None else {None: gradient}
 
 
-def settings_of(facts: ParameterFacts, side: Side) -> Arguments:
+def settings_of(facts: ParameterStep, side: Side) -> Arguments:
     """Settings of the parameter's group on a side."""
     return facts.target_settings if side == "target" else facts.reference_settings
 
@@ -87,7 +87,7 @@ def _betas(settings: Arguments) -> tuple[float, float]:
     return (float(known[0]), float(known[1])) if len(known) == 2 else (ADAM["beta1"], ADAM["beta2"])
 
 
-def _count(facts: ParameterFacts, side: Side) -> float:
+def _count(facts: ParameterStep, side: Side) -> float:
     """How many updates the state has seen."""
     pair = facts.after("state.step")
     known = None if pair is None else of_side(pair, side)
@@ -96,10 +96,10 @@ def _count(facts: ParameterFacts, side: Side) -> float:
     )
 
 
-def of_side(pair: Pair, side: Side) -> Known | None:
+def of_side(pair: SlotPair, side: Side) -> Known | None:
     """One side of a pair."""
     return pair.target if side == "target" else pair.reference
 
 
-def _values(evidence: Evidence, pair: Pair | None, side: Side) -> Floats | None:
+def _values(evidence: Evidence, pair: SlotPair | None, side: Side) -> Floats | None:
     return None if pair is None else evidence.values_of(of_side(pair, side))

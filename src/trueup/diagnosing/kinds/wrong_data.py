@@ -10,7 +10,7 @@ from trueup.diagnosing.evidence import Evidence, Known
 from trueup.diagnosing.kinds.fitting import close
 from trueup.diagnosing.kinds.loss_divisor import numbers_given
 from trueup.diagnosing.kinds.permutations import along, described
-from trueup.diagnosing.kinds.rule import BEFORE_UPDATE, Found, KindRule, Needs, said
+from trueup.diagnosing.kinds.rule import BEFORE_UPDATE, EvidenceNeeds, Found, KindRule, origin_reason
 from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode, Stage
@@ -37,7 +37,9 @@ def _known_batch(evidence: Evidence) -> Found | None:
         return None
     for code, number, known in _held(evidence):
         if t.same_bits(known) and (r is None or not r.same_bits(known)):
-            return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=said(evidence, code, number=number))
+            return Found(
+                rank=EvidenceRank.EVERY_ELEMENT, sentence=origin_reason(evidence, code, number=number)
+            )
     return None
 
 
@@ -74,7 +76,9 @@ def _known_digest(evidence: Evidence) -> Found | None:
     ):
         for number, digest in digests.items():
             if digest == target:
-                return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=said(evidence, code, number=number))
+                return Found(
+                    rank=EvidenceRank.EVERY_ELEMENT, sentence=origin_reason(evidence, code, number=number)
+                )
     return None
 
 
@@ -85,12 +89,12 @@ def _rows(evidence: Evidence) -> Found | None:
         return None
     order = along(t, r, 0, evidence.roundoff)
     if order is not None:
-        sentence = said(evidence, KindReason.SAMPLES_REORDERED, described(order))
+        sentence = origin_reason(evidence, KindReason.SAMPLES_REORDERED, described(order))
         return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
     shared = _shared_rows(t, r)
     if shared == 0:
         return None
-    sentence = said(evidence, KindReason.SAMPLES_SHARED, shared=shared, samples=len(t))
+    sentence = origin_reason(evidence, KindReason.SAMPLES_SHARED, shared=shared, samples=len(t))
     return Found(rank=EvidenceRank.FITTED, measure=shared / len(t), sentence=sentence)
 
 
@@ -107,13 +111,15 @@ def _unlike(evidence: Evidence) -> Found | None:
     differ = None
     if t is not None and r is not None and t.shape == r.shape and t.size:
         differ = 1 - float(close(t, r, evidence.roundoff).mean())
-    return Found(rank=EvidenceRank.CONSISTENT, sentence=said(evidence, KindReason.OTHER_BATCH, differ=differ))
+    return Found(
+        rank=EvidenceRank.CONSISTENT, sentence=origin_reason(evidence, KindReason.OTHER_BATCH, differ=differ)
+    )
 
 
 RULE = KindRule(
     code=KindCode.WRONG_DATA,
     family=KindClass.MODEL,
-    needs=Needs.NOTHING,
+    needs=EvidenceNeeds.NOTHING,
     looks=(_known_batch, _known_digest, _rows, _unlike),
     causes=(CauseCode.SAMPLE_ORDER, CauseCode.SHARD_OR_SEED, CauseCode.REPLAYED_AFTER_RESUME),
     in_phases=dict.fromkeys(

@@ -10,7 +10,7 @@ from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.arguments import argument_differences, is_mask
 from trueup.diagnosing.kinds.fitting import close, fit, roundoff_of
 from trueup.diagnosing.kinds.missing_or_extra_term import side_of_nothing
-from trueup.diagnosing.kinds.rule import Found, KindRule, Needs, said
+from trueup.diagnosing.kinds.rule import EvidenceNeeds, Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
     CLOSE_ROUNDINGS,
@@ -40,7 +40,7 @@ def _arguments(evidence: Evidence) -> Found | None:
     differences = [d.reason for d in argument_differences(evidence) if is_mask(d)]
     if not differences:
         return None
-    sentence = said(evidence, KindReason.MASK_ARGUMENTS, *differences[:_SHOWN])
+    sentence = origin_reason(evidence, KindReason.MASK_ARGUMENTS, *differences[:_SHOWN])
     return Found(rank=EvidenceRank.STATED, sentence=sentence)
 
 
@@ -69,7 +69,7 @@ def _hidden(evidence: Evidence) -> Found | None:
         where = reason(PlacesCode.SOME_ELEMENTS, number=int(apart.sum()), size=apart.size)
     if where is None:
         return None
-    sentence = said(
+    sentence = origin_reason(
         evidence,
         KindReason.HIDES_OTHER_ELEMENTS,
         where,
@@ -280,7 +280,7 @@ def _positions(evidence: Evidence) -> Found | None:
     t, r = both
     if np.isnan(t).any() and not np.isnan(r).any():
         empty = np.isnan(t).all(axis=-1)
-        sentence = said(evidence, KindReason.ROWS_EMPTY, rows=int(empty.sum()), size=empty.size)
+        sentence = origin_reason(evidence, KindReason.ROWS_EMPTY, rows=int(empty.sum()), size=empty.size)
         return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence) if empty.any() else None
     same = close(t, r, roundoff_of(evidence)).mean(axis=-1) > MOSTLY
     if same.all() or _hide_alike(t, r):
@@ -288,7 +288,7 @@ def _positions(evidence: Evidence) -> Found | None:
     rows = same.reshape(-1, same.shape[-1])
     differ = 1 - float(rows[:, :-1].mean())
     if rows[:, -1].all() and differ > 1 - HARDLY:
-        sentence = said(evidence, KindReason.LAST_POSITION_AGREES, differ=differ)
+        sentence = origin_reason(evidence, KindReason.LAST_POSITION_AGREES, differ=differ)
         return Found(rank=EvidenceRank.FITTED, sentence=sentence)
     heads = np.argmin(rows, axis=1)
     heads[rows.all(axis=1)] = rows.shape[1]
@@ -297,7 +297,9 @@ def _positions(evidence: Evidence) -> Found | None:
     seen = heads - _hidden_ahead(evidence, len(heads))
     if changed.any() and tails.mean() > FULL_SHARE and seen[changed].min() >= 2:
         at = sorted(set(heads[changed].tolist()))
-        sentence = said(evidence, KindReason.POSITIONS_AGREE_UP_TO, positions=[str(n) for n in at[:4]])
+        sentence = origin_reason(
+            evidence, KindReason.POSITIONS_AGREE_UP_TO, positions=[str(n) for n in at[:4]]
+        )
         return Found(rank=EvidenceRank.CONSISTENT, sentence=sentence)
     return None
 
@@ -327,7 +329,7 @@ def _is_attention(evidence: Evidence) -> bool:
 RULE = KindRule(
     code=KindCode.WRONG_MASK,
     family=KindClass.MODEL,
-    needs=Needs.NOTHING,
+    needs=EvidenceNeeds.NOTHING,
     looks=(_arguments, solved(KindCode.WRONG_MASK), _hidden, _positions),
     causes=(CauseCode.CAUSAL_MASK, CauseCode.BORDERS_NOT_MASKED, CauseCode.LABELS_COUNTED),
     in_phases={

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from trueup.diagnosing.evidence import Evidence, ParameterFacts
+from trueup.diagnosing.evidence import Evidence, ParameterStep
 from trueup.diagnosing.evidence.facts import Plain
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import at_most, explained, fit, rank_of
-from trueup.diagnosing.kinds.rule import Fact, Found, KindRule, Needs, said
+from trueup.diagnosing.kinds.rule import EvidenceNeeds, Fact, Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.thresholds import (
     BETA_APART,
     CHANGE_LEAVES,
@@ -25,8 +25,8 @@ from trueup.diagnosing.kinds.thresholds import (
     SOLVED_Z,
     UNCHANGED_SHARE,
 )
-from trueup.diagnosing.kinds.updates import Update, solve
-from trueup.diagnosing.optimizer_fit import Measured, UpdateFit, fit_moment
+from trueup.diagnosing.kinds.updates import SideUpdate, solve
+from trueup.diagnosing.optimizer_fit import FittedConstant, UpdateFit, fit_moment
 from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason, SettingReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
@@ -54,7 +54,7 @@ Setting = Plain | tuple[float, ...]
 _CAUSES = (CauseCode.OTHER_OPTIMIZER_DEFAULT, CauseCode.PARAMETER_GROUPS, CauseCode.SCHEDULE_OFF)
 
 
-def _facts(evidence: Evidence) -> ParameterFacts | None:
+def _facts(evidence: Evidence) -> ParameterStep | None:
     return evidence.parameter if evidence.origin.phase == "optimizer" else None
 
 
@@ -63,7 +63,7 @@ def _found(evidence: Evidence, rank: EvidenceRank, code: KindReason, *parts: Rea
     assert parameter is not None
     shapes = [k.shape for k in (parameter.before.target, parameter.before.reference) if k is not None]
     small = bool(shapes) and len(shapes[0]) < 2  # decay rules turn on that
-    sentence = said(evidence, code, *parts, parameter=parameter.fqn, one_dimensional=small, **facts)
+    sentence = origin_reason(evidence, code, *parts, parameter=parameter.fqn, one_dimensional=small, **facts)
     return Found(rank=rank, sentence=sentence)
 
 
@@ -173,7 +173,7 @@ def _solved(evidence: Evidence) -> Found | None:
     return _of_settings(_found(evidence, EvidenceRank.EVERY_ELEMENT, KindReason.SETTINGS_SOLVED, *parts))
 
 
-def _is_another_rule(evidence: Evidence, target: Update, reference: Update) -> bool:
+def _is_another_rule(evidence: Evidence, target: SideUpdate, reference: SideUpdate) -> bool:
     rates = evidence.target_run.learning_rate, evidence.reference_run.learning_rate
     if all(rates) and _equal(*rates) and _differ(target.fit.rate, reference.fit.rate):
         return True
@@ -183,7 +183,7 @@ def _is_another_rule(evidence: Evidence, target: Update, reference: Update) -> b
     return math.hypot(target.left, reference.left) > CHANGE_LEAVES * vectors.difference
 
 
-def _apart(target: Update, reference: Update) -> list[Reason]:
+def _apart(target: SideUpdate, reference: SideUpdate) -> list[Reason]:
     parts, a, b = [], target.fit, reference.fit
     if None not in (target.corrected, reference.corrected) and target.corrected != reference.corrected:
         parts.append(reason(SettingReason.BIAS_CORRECTION, corrected=target.corrected))
@@ -198,7 +198,7 @@ def _solved_setting(name: str, target: float, reference: float) -> Reason:
     return reason(SettingReason.SOLVED, setting=name, target=target, reference=reference)
 
 
-def _differ(a: Measured, b: Measured) -> bool:
+def _differ(a: FittedConstant, b: FittedConstant) -> bool:
     gap, largest = abs(a.value - b.value), max(abs(a.value), abs(b.value))
     return gap > SOLVED_Z * math.hypot(a.error, b.error) and gap > SOLVED_APART * largest
 
@@ -316,7 +316,7 @@ def _lost(evidence: Evidence) -> Found | None:
 RULE = KindRule(
     code=KindCode.WRONG_OPTIMIZER_SETTING,
     family=KindClass.MODEL,
-    needs=Needs.PARAMETER,
+    needs=EvidenceNeeds.PARAMETER,
     looks=(_schedule, _recorded, _lost, _moments, _solved, _counts, _directions),
     causes=_CAUSES,
     advice=AdviceCode.PRINT_GROUPS,

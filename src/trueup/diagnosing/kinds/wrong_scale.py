@@ -16,7 +16,7 @@ from trueup.diagnosing.kinds.loss_divisor import (
     numbers_given,
     sends_back_alike,
 )
-from trueup.diagnosing.kinds.rule import Found, KindRule, said, said_of_whole
+from trueup.diagnosing.kinds.rule import Found, KindRule, origin_reason, whole_origin_reason
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
     CLOSE_ROUNDINGS,
@@ -109,7 +109,7 @@ def given_number(evidence: Evidence) -> Found | None:
     scale = target / reference
     labels = known_factors(evidence, scale, evidence.roundoff) if scale > 0 else []
     name = name_given(evidence)
-    sentence = said_of_whole(
+    sentence = whole_origin_reason(
         evidence, KindReason.NUMBER_GIVEN, *labels, name=name, target=target, reference=reference
     )
     return Found(rank=EvidenceRank.STATED, sentence=sentence, factor=scale if labels else None)
@@ -131,7 +131,7 @@ def _found(
 ) -> Found:
     rank = rank if labels else at_most(rank, EvidenceRank.FITTED)
     facts = {"of_statistics": True} if of_statistics else {}
-    sentence = said(evidence, KindReason.SCALED, *labels, factor=scale, **facts)
+    sentence = origin_reason(evidence, KindReason.SCALED, *labels, factor=scale, **facts)
     return Found(rank=rank, measure=share, sentence=sentence, factor=scale)
 
 

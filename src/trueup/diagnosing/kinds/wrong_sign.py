@@ -7,7 +7,7 @@ import numpy as np
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import close, explained, rank_of, roundoff_of
-from trueup.diagnosing.kinds.rule import Found, KindRule, said
+from trueup.diagnosing.kinds.rule import Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
     CLOSE_ROUNDINGS,
@@ -30,7 +30,7 @@ def _negated(evidence: Evidence) -> Found | None:
     rank = rank_of(share, vectors, least=NEGATED_SHARE)
     if rank is None:
         return None
-    return Found(rank=rank, measure=share, sentence=said(evidence, KindReason.NEGATED))
+    return Found(rank=rank, measure=share, sentence=origin_reason(evidence, KindReason.NEGATED))
 
 
 def _some_negated(evidence: Evidence) -> Found | None:
@@ -48,10 +48,11 @@ def _some_negated(evidence: Evidence) -> Found | None:
     where = _where(flipped, present)
     if where is None:
         return Found(
-            rank=EvidenceRank.CONSISTENT, sentence=said(evidence, KindReason.SIGNS_DIFFER, share=share)
+            rank=EvidenceRank.CONSISTENT,
+            sentence=origin_reason(evidence, KindReason.SIGNS_DIFFER, share=share),
         )
     dim, indices = where
-    sentence = said(
+    sentence = origin_reason(
         evidence,
         KindReason.SLICES_NEGATED,
         share=share,
@@ -87,7 +88,9 @@ def _statistics_negated(evidence: Evidence) -> Found | None:
     skew = (abs(r.statistic("mean")), abs(r.statistic("minimum") + r.statistic("maximum")))
     if not any(one > ROUNDINGS_APART * slack for one in skew):
         return None
-    return Found(rank=EvidenceRank.CONSISTENT, sentence=said(evidence, KindReason.STATISTICS_NEGATED))
+    return Found(
+        rank=EvidenceRank.CONSISTENT, sentence=origin_reason(evidence, KindReason.STATISTICS_NEGATED)
+    )
 
 
 RULE = KindRule(

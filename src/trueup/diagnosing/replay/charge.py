@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trueup.diagnosing.replay.absent import Absent, absent_gradients
-from trueup.diagnosing.replay.alone import lone_ones
 from trueup.diagnosing.replay.asked_before import without_asked_before
 from trueup.diagnosing.replay.judge import Difference, differences
+from trueup.diagnosing.replay.lone import lone_ones
 from trueup.diagnosing.replay.mean_losses import held_to_their_mean
 from trueup.diagnosing.replay.noise import ReplayNoise
 from trueup.diagnosing.replay.plan import PLAN, read_plan
@@ -154,17 +154,19 @@ def _unsound(step: ReplayedStep, known: list[Difference]) -> set[tuple[str, str]
     """Phase and owner of what a replay cannot put right: what a module makes of an input that could not be
     put in, and gradients around a module that hands on its input in the target alone."""
     unforced = {step.target.name[one.call] for one in known if _is_free_input(one)}
-    misled = {owner for one in known if _hands_on_alone(step, one) for owner in _around_handed(step, one)}
+    misled = {
+        owner for one in known if _passes_on_in_one_run(step, one) for owner in _around_passed_on(step, one)
+    }
     found = {(phase, owner) for phase in ("forward", "param_grad") for owner in unforced}
     return found | {("backward", owner) for owner in misled}
 
 
 def _is_left_to_others(step: ReplayedStep, one: Difference, known: list[Difference]) -> bool:
     """Whether what kept the program's values is charged elsewhere, or nowhere."""
-    return _is_handed_in(step, one, known) or (one.left_free in _NOT_CHARGED and not _is_free_input(one))
+    return _is_received(step, one, known) or (one.left_free in _NOT_CHARGED and not _is_free_input(one))
 
 
-def _is_handed_in(step: ReplayedStep, one: Difference, known: list[Difference]) -> bool:
+def _is_received(step: ReplayedStep, one: Difference, known: list[Difference]) -> bool:
     """Whether a module is given what another made, which could not be put right: that is charged there."""
     digest = None if one.record is None else step.target.digest(one.record)
     if one.left_free is not LeftFree.LOOKED_FOR or not one.slot.startswith("input") or digest is None:
@@ -269,7 +271,7 @@ def _is_passed_on(step: ReplayedStep, one: Difference) -> bool:
     return _hands_on(step.target, one.record)
 
 
-def _hands_on_alone(step: ReplayedStep, one: Difference) -> bool:
+def _passes_on_in_one_run(step: ReplayedStep, one: Difference) -> bool:
     """Whether a module hands on what it was given in one run alone (a dropout that is off)."""
     if one.phase != "forward" or not one.slot.startswith("output") or one.score <= 1:
         return False
@@ -277,7 +279,7 @@ def _hands_on_alone(step: ReplayedStep, one: Difference) -> bool:
     return _hands_on(step.target, one.record) is not (other is not None and _hands_on(step.reference, other))
 
 
-def _around_handed(step: ReplayedStep, one: Difference) -> Iterator[str]:
+def _around_passed_on(step: ReplayedStep, one: Difference) -> Iterator[str]:
     """The module whose code made the tensor that a module hands on. It is one tensor there, with the gradient
     of all its uses; the other run's has that of the module alone: neither is a gradient of the other.
 
@@ -323,7 +325,7 @@ def _follows_from_absence(step: ReplayedStep, one: Difference, missing: list[Abs
     record = step.target.record(one.call, "forward", one.slot)
     content = None if record is None else step.target.content[record]
     for gone in missing:
-        if not gone.slot.startswith("input") and not _is_handed_on(step, gone):
+        if not gone.slot.startswith("input") and not _keeps_input(step, gone):
             continue
         if one.slot.startswith("input") and one.call in step.target.enclosing(gone.call):
             return True
@@ -333,7 +335,7 @@ def _follows_from_absence(step: ReplayedStep, one: Difference, missing: list[Abs
     return False
 
 
-def _is_handed_on(step: ReplayedStep, gone: Absent) -> bool:
+def _keeps_input(step: ReplayedStep, gone: Absent) -> bool:
     """Whether a module whose output gets no gradient hands on its input there: detached for the module, say,
     and in the reference one tensor with the input, whose gradient is the sum of all uses."""
     return gone.record is not None and gone.slot.startswith("output") and _hands_on(step.target, gone.record)

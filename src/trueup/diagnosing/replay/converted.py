@@ -13,7 +13,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from trueup.errors import ConfigError
-from trueup.matching.layouts import Layout
+from trueup.matching.layouts import CommonForm
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import Trace
 from trueup.types.arrays import Array
@@ -22,7 +22,7 @@ from trueup.types.trace import SummaryRow
 NAME = "values"
 """of the one tensor in each file"""
 
-Part = tuple[SummaryRow, Layout | None]
+Part = tuple[SummaryRow, CommonForm | None]
 """a row of the reference's summaries, and how its values lie beside the target's"""
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from trueup.comparing.losses.mean import Losses
+from trueup.comparing.losses.mean import MicrobatchLosses
 from trueup.comparing.thresholds import FLOAT32
 from trueup.diagnosing.replay.judge import Difference
 from trueup.diagnosing.replay.step import ReplayedStep
@@ -42,7 +42,7 @@ def _is_loss(step: ReplayedStep, call: int) -> bool:
     return step.target.kind[call] == "loss"
 
 
-def _losses(step: ReplayedStep) -> Losses | None:
+def _losses(step: ReplayedStep) -> MicrobatchLosses | None:
     """Of all microbatches of the step whose logits the target was given."""
     rows = step.forced.filter(pl.col("reference_record").is_not_null())
     given = set(rows.filter(pl.col("state").cast(pl.String) != "free")["reference_record"].to_list())
@@ -65,7 +65,7 @@ def _losses(step: ReplayedStep) -> Losses | None:
         return None
     target, reference, tokens, largest = np.array(found).T
     before = unit_roundoffs([view.dtype(one) or "" for one in _floating_before(view)])
-    return Losses(
+    return MicrobatchLosses(
         target=target,
         reference=reference,
         tokens=tokens,

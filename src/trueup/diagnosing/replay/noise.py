@@ -66,8 +66,8 @@ def _sites(path: Path, reference: Trace) -> Iterable[tuple[Site, SiteNoise]]:
             "replay the benign variant against this reference"
         )
     for one in plan.steps:
-        theirs = reference.read(one.reference_step, one.reference_rank)
-        where, calls = places(theirs.calls), theirs.records["call"].to_list()
+        tables = reference.read(one.reference_step, one.reference_rank)
+        where, calls = places(tables.calls), tables.records["call"].to_list()
         columns = ("reference_record", "phase", "slot", "state", "difference", "norm", "bias_z")
         for record, phase, slot, state, difference, norm, z in (
             replay.forced(one.step, one.rank).select(*columns).iter_rows()

@@ -18,7 +18,7 @@ from trueup.diagnosing.replay.pairs import paired_step
 from trueup.diagnosing.replay.recomputed import originals
 from trueup.errors import ConfigError
 from trueup.matching import StepMatch
-from trueup.matching.layouts import Layout
+from trueup.matching.layouts import CommonForm
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import Trace, step_view
 from trueup.store.left_free import left_free_from_plain
@@ -207,11 +207,11 @@ class StepBuilder:
                 self._leave(row, why)
         return self
 
-    def _partners(self) -> dict[int, list[tuple[int, Layout | None]]]:
+    def _partners(self) -> dict[int, list[tuple[int, CommonForm | None]]]:
         """Record of the target -> the reference's records that hold its values, with their layouts."""
         records = self._match.records
         layouts = records.layouts or (None,) * len(records.target)
-        found: dict[int, list[tuple[int, Layout | None]]] = {}
+        found: dict[int, list[tuple[int, CommonForm | None]]] = {}
         pairs = zip(records.target.tolist(), records.reference.tolist(), layouts, strict=True)
         for target, reference, layout in pairs:
             found.setdefault(target, []).append((reference, layout))
@@ -288,12 +288,12 @@ class StepBuilder:
                 parent.tolist(), side.kind.tolist(), side.plain.tolist(), side.mode.tolist(), strict=True
             )
             counted.append(list(keys))
-        mine, theirs = Counter(counted[0]), Counter(counted[1])
+        target_counts, reference_counts = Counter(counted[0]), Counter(counted[1])
         paired = set(np.flatnonzero(self._match.calls.reference_of >= 0).tolist()) | {-1}
         return {
             call
             for call, key in enumerate(counted[0])
-            if key[0] in paired and key in theirs and mine[key] != theirs[key]
+            if key[0] in paired and key in reference_counts and target_counts[key] != reference_counts[key]
         }
 
     def _crossed(self) -> set[int]:

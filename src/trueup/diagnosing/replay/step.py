@@ -17,7 +17,7 @@ from trueup.comparing.losses.exact import loss_bounds
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.pairing import StepPair
 from trueup.comparing.row_order import Laid, of_shown, shown
-from trueup.comparing.rows import Rows, rows_from_match
+from trueup.comparing.rows import StepRows, rows_from_match
 from trueup.comparing.tolerance import factor_of, rounding_bound
 from trueup.diagnosing.replay.pairs import replayed_step
 from trueup.diagnosing.replay.plan import plan_rows
@@ -55,7 +55,7 @@ class ReplayedStep:
         self._folder = folder
         self._num_ranks = len(reference.steps().get(plan.reference_step, []))
         rows = rows_from_match(self.target.tables, self.reference.tables, self.match)
-        self._rows: Rows = in_common_form(rows)
+        self._rows: StepRows = in_common_form(rows)
         self.metrics: Metrics = measure(self._rows)
 
     @cached_property
@@ -76,7 +76,7 @@ class ReplayedStep:
     def bounds(self) -> NDArray[np.float64]:
         """For each paired row the largest ``||t - r||`` that rounding of one call explains: the bound of a
         comparison with nothing before it that differs."""
-        alone = Metrics(
+        single = Metrics(
             known_bits=self.metrics.known_bits,
             bits_equal=np.ones(len(self._rows), bool),
             evidence=self.metrics.evidence,
@@ -89,7 +89,7 @@ class ReplayedStep:
         sides = (self.target.source.manifest, self.reference.source.manifest)
         products = device_products(self._rows, *sides)
         factor = factor_of(self._rows, 1.0, *sides)
-        return rounding_bound(self._rows, alone, factor, products=products, alone=True).absolute
+        return rounding_bound(self._rows, single, factor, products=products, single_calls=True).absolute
 
     @cached_property
     def _loss_bounds(self) -> dict[int, float]:
@@ -144,8 +144,8 @@ class ReplayedStep:
         layout = of_shown(values[0].shape, laid)
         if layout is None:
             return None
-        mine, theirs = layout.of_target(values[0]), layout.of_reference(values[1])
-        return float(np.linalg.norm((mine - theirs).ravel())), float(np.linalg.norm(theirs.ravel()))
+        actual, expected = layout.of_target(values[0]), layout.of_reference(values[1])
+        return float(np.linalg.norm((actual - expected).ravel())), float(np.linalg.norm(expected.ravel()))
 
     @cached_property
     def _shown_rows(self) -> dict[int, Laid]:

@@ -29,7 +29,7 @@ Settings = Mapping[str, Mapping[str, object]]
 """module -> attribute -> the reference's value"""
 Run = Callable[[Trial, str], Path | None]
 """makes a replay with a trial, under a name of its own; None where there is no time for it, or it failed"""
-MOST_ALONE = 3
+MOST_SINGLE = 3
 """settings of one module that are tried each for itself"""
 
 
@@ -45,7 +45,7 @@ class Tried:
     """its outputs are what they were"""
 
     @property
-    def said(self) -> Reason:
+    def evidence(self) -> Reason:
         """For the evidence."""
         where = {"module": self.module}
         if self.is_unchanged:
@@ -102,7 +102,7 @@ def _one_by_one(settings: Settings) -> Iterator[Settings]:
     """The first setting of each module, then the second of each."""
     columns = zip_longest(*([(m, {n: v}) for n, v in of.items()] for m, of in settings.items()))
     for number, column in enumerate(columns):
-        if number == MOST_ALONE:
+        if number == MOST_SINGLE:
             return
         yield dict(one for one in column if one is not None)
 

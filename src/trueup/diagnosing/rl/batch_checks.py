@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
-from trueup.diagnosing.rl.fits import SINGLE, Case, Value, by_formula, differs, fitted, in_doubt
+from trueup.diagnosing.rl.fits import SINGLE, Case, FormulaValue, by_formula, differs, fitted, in_doubt
 from trueup.diagnosing.rl.formulas import kl, number, short
-from trueup.diagnosing.rl.steps import Check, StepPair
-from trueup.diagnosing.rl.tables import Apart, Pair, Table, rms
+from trueup.diagnosing.rl.steps import QuantityCheck, RLStepPair
+from trueup.diagnosing.rl.tables import Apart, SequencePair, SequenceTable, rms
 from trueup.diagnosing.rl.thresholds import FORMULA, LONG, MOVED
 from trueup.store.rollouts import Setting
 from trueup.types.arrays import Array, Floats
@@ -21,7 +21,7 @@ from trueup.types.reason import Reason, reason
 KL_KINDS = ("k1", "k2", "k3", "abs", "k3_unbounded")
 
 
-def prompts(pair: StepPair) -> Iterator[Check]:
+def prompts(pair: RLStepPair) -> Iterator[QuantityCheck]:
     """The same prompts, in whatever order."""
     if pair.batch is None:
         return
@@ -34,16 +34,16 @@ def prompts(pair: StepPair) -> Iterator[Check]:
     if missing:
         cut = sum(any(one.endswith(key) or one.startswith(key) for key in extra) for one in missing)
         code = RLCode.TRUNCATED if cut == len(missing) else RLCode.PROMPTS
-        said = reason(code, num=len(missing), total=len(reference))
+        difference = reason(code, num=len(missing), total=len(reference))
     elif extra:
-        said = reason(RLCode.MORE_PROMPTS, num=len(extra), total=len(target))
+        difference = reason(RLCode.MORE_PROMPTS, num=len(extra), total=len(target))
     else:
         apart = sum(num != target[key] for key, num in reference.items())
-        said = reason(RLCode.PROMPT_COUNTS, num=apart, total=len(reference))
-    yield quantity.failed(said)
+        difference = reason(RLCode.PROMPT_COUNTS, num=apart, total=len(reference))
+    yield quantity.failed(difference)
 
 
-def rewards(pair: StepPair) -> Iterator[Check]:
+def rewards(pair: RLStepPair) -> Iterator[QuantityCheck]:
     """What the reward function gave each sequence, and on which token."""
     if pair.batch is None or any("scores" not in side for side in pair.batch.whole):
         return
@@ -65,20 +65,20 @@ def rewards(pair: StepPair) -> Iterator[Check]:
         yield quantity.failed(misplaced or _place(pair.batch, both))
     elif _on_every_token(pair.batch, target, reference):
         yield quantity.failed(reason(RLCode.REWARD_REPEATED))
-    elif (said := _of_rows(target, reference) or _of_some(pair.batch, target, reference)) is not None:
-        yield quantity.failed(said)
+    elif (difference := _of_rows(target, reference) or _of_some(pair.batch, target, reference)) is not None:
+        yield quantity.failed(difference)
     elif sums.rms <= tokens.allowed:
         yield quantity.undecided(in_doubt("scores", tokens))
     else:
         yield quantity.failed(differs("scores", sums))
 
 
-def _last(table: Table) -> Floats:
+def _last(table: SequenceTable) -> Floats:
     last: Floats = np.maximum(table.valid.sum(axis=1) - 1, 0).astype(np.float64)
     return last
 
 
-def _misplaced(batch: Pair) -> Reason | None:
+def _misplaced(batch: SequencePair) -> Reason | None:
     """Rewards that the reference puts on the last token of a response, and the target elsewhere."""
     shares = []
     for side in batch.whole:
@@ -92,13 +92,13 @@ def _misplaced(batch: Pair) -> Reason | None:
     return reason(RLCode.REWARD_PLACE, share=1 - shares[0])
 
 
-def _on_every_token(batch: Pair, target: Floats, reference: Floats) -> bool:
+def _on_every_token(batch: SequencePair, target: Floats, reference: Floats) -> bool:
     """The reference's reward of a sequence stands on each of its tokens."""
     tokens = batch.target.valid.sum(axis=1)
     return bool((tokens > 1).any()) and np.allclose(target, reference * tokens, rtol=FORMULA * SINGLE, atol=0)
 
 
-def _place(batch: Pair, both: tuple[Floats, Floats]) -> Reason:
+def _place(batch: SequencePair, both: tuple[Floats, Floats]) -> Reason:
     return reason(RLCode.REWARD_PLACE, share=float((both[0] != both[1]).any(axis=1).mean()))
 
 
@@ -113,7 +113,7 @@ def _of_rows(target: Floats, reference: Floats) -> Reason | None:
     return None
 
 
-def _of_some(batch: Pair, target: Floats, reference: Floats) -> Reason | None:
+def _of_some(batch: SequencePair, target: Floats, reference: Floats) -> Reason | None:
     """Rewards that are clipped, or another for long responses alone."""
     other, lengths = target != reference, batch.target.valid.sum(axis=1)
     low, high = float(target.min()), float(target.max())
@@ -121,12 +121,12 @@ def _of_some(batch: Pair, target: Floats, reference: Floats) -> Reason | None:
     if not other.all() and max(cut) > 1 and np.array_equal(target, np.clip(reference, low, high)):
         return reason(RLCode.REWARD_BOUNDED, low=low, high=high)
     if other.sum() >= LONG and not other.all() and lengths[other].min() > lengths[~other].max():
-        said = {"tokens": int(lengths[other].min()), "num": int(other.sum()), "total": len(other)}
-        return reason(RLCode.REWARD_OF_LONG, **said)
+        numbers = {"tokens": int(lengths[other].min()), "num": int(other.sum()), "total": len(other)}
+        return reason(RLCode.REWARD_OF_LONG, **numbers)
     return None
 
 
-def masks(pair: StepPair) -> Iterator[Check]:
+def masks(pair: RLStepPair) -> Iterator[QuantityCheck]:
     """Which tokens count: the same on both sides; without shared sequences, all of the response where the
     reference has that."""
     if pair.batch is None or any("response_mask" not in side for side in pair.batch.whole):
@@ -143,10 +143,10 @@ def masks(pair: StepPair) -> Iterator[Check]:
     elif np.array_equal(*both):
         yield quantity.passed(agrees)
     else:
-        yield quantity.failed(mask_said(*both, ids))
+        yield quantity.failed(mask_difference(*both, ids))
 
 
-def mask_said(target: Floats, reference: Floats, ids: Array | None = None) -> Reason:
+def mask_difference(target: Floats, reference: Floats, ids: Array | None = None) -> Reason:
     """How a mask differs. ``ids``: of the tokens."""
     num, total = int((target != reference).sum()), int(reference.sum())
     earlier, later = moved_by(reference, -1), moved_by(reference, 1)
@@ -175,7 +175,7 @@ def moved_by(mask: Floats, by: int) -> Floats:
     return moved
 
 
-def kl_in_reward(pair: StepPair) -> Iterator[Check]:
+def kl_in_reward(pair: RLStepPair) -> Iterator[QuantityCheck]:
     """Rewards are scores less the KL to the reference policy."""
     sides = [(table, settings) for table, settings in sides_of(pair) if "rewards" in table]
     if len(sides) < 2:
@@ -193,12 +193,12 @@ def kl_in_reward(pair: StepPair) -> Iterator[Check]:
     )
 
 
-def _reward_cases(table: Table, settings: Mapping[str, Setting]) -> list[Case]:
+def _reward_cases(table: SequenceTable, settings: Mapping[str, Setting]) -> list[Case]:
     scores, held = table.get("scores"), table.get("rewards")
     old, ref = table.get("old_log_probs"), table.get("ref_log_probs")
     if scores is None or held is None:
         return []
-    plain = Value(value=scores, magnitude=np.abs(scores))
+    plain = FormulaValue(value=scores, magnitude=np.abs(scores))
     if not settings.get("use_kl_in_reward"):
         return [Case(recorded=held, expected=plain, variants=(), unit=table.unit("rewards"))]
     if old is None or ref is None:
@@ -206,11 +206,11 @@ def _reward_cases(table: Table, settings: Mapping[str, Setting]) -> list[Case]:
     beta, mask = number(settings, "kl_coef_in_reward", 0.0), table.mask
     rounded = table.rounding("old_log_probs", "ref_log_probs")
 
-    def less(kind: str, towards: tuple[Floats, Floats], beta: float = beta) -> Value | None:
+    def less(kind: str, towards: tuple[Floats, Floats], beta: float = beta) -> FormulaValue | None:
         term, narrow = kl(*towards, kind), kl(*towards, kind, rounded)
         if term is None or narrow is None:
             return None
-        return Value(
+        return FormulaValue(
             value=scores - beta * term * mask,
             magnitude=np.abs(scores) + beta * (1 + np.abs(old - ref)) * mask,
             narrow=scores - beta * narrow * mask,
@@ -237,22 +237,24 @@ def _reward_cases(table: Table, settings: Mapping[str, Setting]) -> list[Case]:
         summed = np.zeros_like(scores)
         summed[np.arange(len(scores)), _last(table).astype(int)] = (term * mask).sum(axis=1)
         size = np.abs(scores) + beta * (np.abs(summed) + (np.abs(term) * mask).sum(axis=1, keepdims=True))
-        variants.append((reason(RLCode.KL_ON_LAST), Value(value=scores - beta * summed, magnitude=size)))
+        variants.append(
+            (reason(RLCode.KL_ON_LAST), FormulaValue(value=scores - beta * summed, magnitude=size))
+        )
     return [Case(recorded=held, expected=expected, variants=variants, unit=table.unit("rewards"))]
 
 
 def _other_coefficient(
-    taken: Floats, term: Floats, beta: float, less: Callable[[float], Value | None]
-) -> list[tuple[Reason, Value]]:
+    taken: Floats, term: Floats, beta: float, less: Callable[[float], FormulaValue | None]
+) -> list[tuple[Reason, FormulaValue]]:
     """The coefficient that gives what was taken from the scores, as a person would have written it."""
     size = float((term * term).sum())
     used = short(float((taken * term).sum()) / size) if size else 0.0
     value = less(used) if used else None
-    said = reason(RLCode.TERM_FACTOR, term="kl_in_reward", used=used, wanted=beta)
-    return [] if value is None else [(said, value)]
+    variant = reason(RLCode.TERM_FACTOR, term="kl_in_reward", used=used, wanted=beta)
+    return [] if value is None else [(variant, value)]
 
 
-def sides_of(pair: StepPair) -> Iterator[tuple[Table, Mapping[str, Setting]]]:
+def sides_of(pair: RLStepPair) -> Iterator[tuple[SequenceTable, Mapping[str, Setting]]]:
     """Both whole batches with their settings."""
     if pair.batch is not None:
         yield from zip(pair.batch.whole, pair.settings, strict=True)

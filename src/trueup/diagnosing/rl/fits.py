@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trueup.diagnosing.rl.steps import Check, Quantity
+from trueup.diagnosing.rl.steps import Quantity, QuantityCheck
 from trueup.diagnosing.rl.tables import Apart
 from trueup.diagnosing.rl.thresholds import FORMULA, RESULT
 from trueup.numerics.dtypes import DTYPES
@@ -17,7 +17,7 @@ from trueup.types.reason import Reason, reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
+class FormulaValue:
     """What a formula gives."""
 
     value: Floats
@@ -28,13 +28,13 @@ class Value:
     summands: Floats | None = None
     """sum of the magnitudes that are added last, in the dtype of the result; None: of ``value``"""
 
-    def at(self, inside: Bools) -> Value:
+    def at(self, inside: Bools) -> FormulaValue:
         """Some of its elements."""
         held = (self.value, self.magnitude, self.narrow, self.summands)
         value, magnitude, narrow, summands = (None if one is None else one[inside] for one in held)
         assert value is not None
         assert magnitude is not None
-        return Value(value=value, magnitude=magnitude, narrow=narrow, summands=summands)
+        return FormulaValue(value=value, magnitude=magnitude, narrow=narrow, summands=summands)
 
     def error(self, recorded: Floats, unit: float) -> float:
         """The largest difference, in what rounding allows; ``unit``: unit roundoff of the result's dtype."""
@@ -53,9 +53,9 @@ SINGLE = DTYPES["float32"].eps
 
 def scalar(
     value: float, magnitude: float, narrow: float | None = None, summands: float | None = None
-) -> Value:
+) -> FormulaValue:
     """A number as a value."""
-    return Value(
+    return FormulaValue(
         value=np.array([value]),
         magnitude=np.array([magnitude]),
         narrow=None if narrow is None else np.array([narrow]),
@@ -68,14 +68,14 @@ class Case:
     """One array or number that was recorded, what it should be, and what known variants give."""
 
     recorded: Floats
-    expected: Value
-    variants: Iterable[tuple[Reason, Value]]
+    expected: FormulaValue
+    variants: Iterable[tuple[Reason, FormulaValue]]
     """worked out where the formula does not hold"""
     unit: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class CaseFit:
     """Of all cases of a quantity on one side."""
 
     error: float
@@ -89,52 +89,52 @@ class Fit:
         return self.error <= 1
 
 
-def fitted(cases: Sequence[Case]) -> Fit | None:
+def fitted(cases: Sequence[Case]) -> CaseFit | None:
     """How the formula does, None without a case."""
     if not cases:
         return None
     error = max(case.expected.error(case.recorded, case.unit) for case in cases)
     if error <= 1:
-        return Fit(error=error, variant=None)
+        return CaseFit(error=error, variant=None)
     fits = [
-        {_told(said): said for said, value in case.variants if fits_well(value, case)}
+        {_identity(variant): variant for variant, value in case.variants if fits_well(value, case)}
         for case in cases
         if not fits_well(case.expected, case)
     ]
-    everywhere = [said for key, said in fits[0].items() if all(key in other for other in fits)]
-    return Fit(error=error, variant=_determined(everywhere) if everywhere else None)
+    everywhere = [variant for key, variant in fits[0].items() if all(key in other for other in fits)]
+    return CaseFit(error=error, variant=_determined(everywhere) if everywhere else None)
 
 
 CONSTANTS = ("used", "gamma", "lam")
 """numbers that a program has written: the same in every case"""
 
 
-def _told(said: Reason) -> tuple[object, ...]:
-    return said.code, said.places, *(said.number(name) for name in (*CONSTANTS, "by"))
+def _identity(variant: Reason) -> tuple[object, ...]:
+    return variant.code, variant.places, *(variant.number(name) for name in (*CONSTANTS, "by"))
 
 
 def _determined(variants: Sequence[Reason]) -> Reason:
     """The first; where it fits with several constants, without a constant."""
     first = variants[0]
-    if len({_told(one) for one in variants if (one.code, one.places) == (first.code, first.places)}) == 1:
+    if len({_identity(one) for one in variants if (one.code, one.places) == (first.code, first.places)}) == 1:
         return first
     numbers = tuple((name, None if name in CONSTANTS else value) for name, value in first.numbers)
     return replace(first, numbers=numbers)
 
 
-def fits_well(value: Value, case: Case) -> bool:
+def fits_well(value: FormulaValue, case: Case) -> bool:
     """Whether it is what was recorded, within rounding."""
     return value.error(case.recorded, case.unit) <= 1
 
 
 def by_formula(
     quantity: Quantity,
-    fits: tuple[Fit | None, Fit | None],
+    fits: tuple[CaseFit | None, CaseFit | None],
     settings: Sequence[Reason],
     apart: Apart | None,
     *,
     inputs_agree: bool,
-) -> Check:
+) -> QuantityCheck:
     """A conclusion from both sides' fits.
 
     Args:

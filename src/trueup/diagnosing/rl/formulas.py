@@ -265,7 +265,7 @@ class PolicyLoss:
     """of the rollout's correction"""
     larger: bool = True
     """of the losses with and without clipping the larger counts; else the smaller"""
-    clips_alone: bool = False
+    only_clipped: bool = False
     """the clipped loss counts, whichever is larger"""
     of_sequences: Floats | None = None
     """mask: the ratio is that of whole sequences, brought to their number of tokens (GSPO); None: of
@@ -293,7 +293,7 @@ class PolicyLoss:
         low, high = (np.inf if bound is None else bound for bound in (self.low, self.high))
         clipped = self.rounded(np.clip(ratio, 1 - low, 1 + high))
         loss = -self.advantages * clipped
-        if not self.clips_alone:
+        if not self.only_clipped:
             loss = (np.maximum if self.larger else np.minimum)(-self.advantages * ratio, loss)
         if self.dual is not None:
             bounded = np.minimum(-self.advantages * self.dual, loss)

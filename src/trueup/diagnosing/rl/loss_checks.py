@@ -7,12 +7,21 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trueup.diagnosing.rl.batch_checks import KL_KINDS, mask_said, moved_by, settings_apart
-from trueup.diagnosing.rl.fits import SINGLE, Case, Value, by_formula, differs, fitted, in_doubt, scalar
+from trueup.diagnosing.rl.batch_checks import KL_KINDS, mask_difference, moved_by, settings_apart
+from trueup.diagnosing.rl.fits import (
+    SINGLE,
+    Case,
+    FormulaValue,
+    by_formula,
+    differs,
+    fitted,
+    in_doubt,
+    scalar,
+)
 from trueup.diagnosing.rl.formulas import Aggregation, PolicyLoss, kl, number, short, value_loss
 from trueup.diagnosing.rl.loss_forms import policy_forms, value_forms
-from trueup.diagnosing.rl.steps import Check, StepPair
-from trueup.diagnosing.rl.tables import Apart, Pair, Table
+from trueup.diagnosing.rl.steps import QuantityCheck, RLStepPair
+from trueup.diagnosing.rl.tables import Apart, SequencePair, SequenceTable
 from trueup.diagnosing.rl.thresholds import FORMULA
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.store.rollouts import RLRecord, Setting
@@ -37,19 +46,21 @@ class Term:
     cases: Cases
 
 
-def given(pair: StepPair) -> Iterator[Check]:
+def given(pair: RLStepPair) -> Iterator[QuantityCheck]:
     """The losses are given what the batch holds."""
     if pair.batch is None:
         return
     for role, stage in (("actor", Stage.POLICY_LOSS), ("critic", Stage.VALUE_LOSS)):
         if not pair.losses(role, 0) or not pair.losses(role, 1):
             continue
-        sides = [Pair.of(Table.of(pair.losses(role, at)), pair.batch.whole[at]) for at in (0, 1)]
+        sides = [
+            SequencePair.of(SequenceTable.of(pair.losses(role, at)), pair.batch.whole[at]) for at in (0, 1)
+        ]
         if all(one.apart(name) is None for one in sides for name in _GIVEN):
             continue
         found = [dict(_given_other(one)) for one in sides]
         quantity = pair.quantity(stage, "inputs", role)
-        bad = [said for name, said in found[0].items() if name not in found[1]]
+        bad = [difference for name, difference in found[0].items() if name not in found[1]]
         counted = [_counts(pair, role, side) for side in (0, 1)]
         if bad:
             yield quantity.failed(bad[0], *bad[1:])
@@ -62,16 +73,16 @@ def given(pair: StepPair) -> Iterator[Check]:
 _GIVEN = ("response_mask", "advantages", "old_log_probs", "ref_log_probs", "values", "returns")
 
 
-def _given_other(pair: Pair) -> Iterator[tuple[str, Reason]]:
+def _given_other(pair: SequencePair) -> Iterator[tuple[str, Reason]]:
     for name in _GIVEN:
         apart, both = pair.apart(name), pair.both(name)
         if apart is None or both is None or apart.agrees:
             continue
-        said = mask_said(*both) if name == "response_mask" else differs(name, apart)
-        yield name, reason(RLCode.GIVEN_OTHER, _instead(pair, name) or said, quantity=name)
+        difference = mask_difference(*both) if name == "response_mask" else differs(name, apart)
+        yield name, reason(RLCode.GIVEN_OTHER, _instead(pair, name) or difference, quantity=name)
 
 
-def _instead(pair: Pair, name: str) -> Reason | None:
+def _instead(pair: SequencePair, name: str) -> Reason | None:
     """What a loss was given has the bits of another of its own or of the batch's arrays."""
     held = pair.target.get(name)
     for other in ("log_probs", "predictions", "rewards", "rollout_log_probs", *_GIVEN):
@@ -83,7 +94,7 @@ def _instead(pair: Pair, name: str) -> Reason | None:
     return None
 
 
-def weights(pair: StepPair) -> Iterator[Check]:
+def weights(pair: RLStepPair) -> Iterator[QuantityCheck]:
     """Importance weights of the rollout's tokens: the trainer's probability over the rollout's, truncated
     where the reference's are. Of another kind in the reference: what it has for the same tokens."""
     if pair.batch is None or any("rollout_weights" not in side for side in pair.batch.whole):
@@ -93,16 +104,16 @@ def weights(pair: StepPair) -> Iterator[Check]:
     cap = float(reference.arrays["rollout_weights"].max(initial=0.0))
     own, other = (_weight_forms(side, cap) for side in (target, reference))
     if own and other.get(RLCode.FORMULA_HOLDS, np.inf) <= 1:
-        said = next((code for code, error in own.items() if error <= 1), RLCode.FORMULA_FAILS)
+        code = next((code for code, error in own.items() if error <= 1), RLCode.FORMULA_FAILS)
         reached = float(target.arrays["rollout_weights"].max(initial=0.0))
-        numbers = {"used": reached, "wanted": cap} if said is RLCode.WEIGHTS_NOT_CAPPED else {}
-        if said is RLCode.FORMULA_HOLDS:
-            yield quantity.passed(said)
-        elif said is RLCode.FORMULA_FAILS:
+        numbers = {"used": reached, "wanted": cap} if code is RLCode.WEIGHTS_NOT_CAPPED else {}
+        if code is RLCode.FORMULA_HOLDS:
+            yield quantity.passed(code)
+        elif code is RLCode.FORMULA_FAILS:
             error = own.get(RLCode.FORMULA_HOLDS)
-            yield quantity.failed(reason(said, quantity="rollout_weights", side="target", error=error))
+            yield quantity.failed(reason(code, quantity="rollout_weights", side="target", error=error))
         else:
-            yield quantity.failed(reason(said, **numbers))
+            yield quantity.failed(reason(code, **numbers))
         return
     apart = pair.batch.apart("rollout_weights", pair.unit(), pair.changed("actor"))
     if apart is None or apart.agrees:
@@ -113,7 +124,7 @@ def weights(pair: StepPair) -> Iterator[Check]:
         yield quantity.undecided(in_doubt("rollout_weights", apart))
 
 
-def _weight_forms(table: Table, cap: float) -> dict[RLCode, float]:
+def _weight_forms(table: SequenceTable, cap: float) -> dict[RLCode, float]:
     """How far recorded weights are from those that a run's own log-probs give, in what rounding allows."""
     held, old, rollout = (
         table.get(name) for name in ("rollout_weights", "old_log_probs", "rollout_log_probs")
@@ -135,7 +146,7 @@ def _weight_forms(table: Table, cap: float) -> dict[RLCode, float]:
     }
 
 
-def entropies(pair: StepPair) -> Iterator[Check]:
+def entropies(pair: RLStepPair) -> Iterator[QuantityCheck]:
     """What the policy's distributions give before the first update, where their log-probs agree."""
     first = next(pair.mini_batches("actor"), None)
     if first is None or any(name not in side for side in first.whole for name in ("entropy", "log_probs")):
@@ -156,21 +167,21 @@ def entropies(pair: StepPair) -> Iterator[Check]:
         yield quantity.undecided(in_doubt("entropy", apart))
 
 
-def _counts(pair: StepPair, role: str, side: int) -> Reason | None:
+def _counts(pair: RLStepPair, role: str, side: int) -> Reason | None:
     """Whether the number of tokens that a mini-batch is divided by is not the number that it has."""
     held: dict[int, list[RLRecord]] = {}
     for one in pair.losses(role, side):
         held.setdefault(one.number, []).append(one)
     for records in held.values():
-        told = {number(one.settings, "num_tokens", -1) for one in records}
-        actual = sum(float(Table.of([one]).mask.sum()) for one in records)
-        other = told - {-1, actual}
+        declared = {number(one.settings, "num_tokens", -1) for one in records}
+        actual = sum(float(SequenceTable.of([one]).mask.sum()) for one in records)
+        other = declared - {-1, actual}
         if other:
             return reason(RLCode.LOCAL_COUNT, told=max(other), actual=actual, calls=len(records))
     return None
 
 
-def losses(pair: StepPair) -> Iterator[Check]:
+def losses(pair: RLStepPair) -> Iterator[QuantityCheck]:
     """Every term of every loss."""
     for term in TERMS:
         check = _term(pair, term)
@@ -179,7 +190,7 @@ def losses(pair: StepPair) -> Iterator[Check]:
             yield check
 
 
-def _term(pair: StepPair, term: Term) -> Check | None:
+def _term(pair: RLStepPair, term: Term) -> QuantityCheck | None:
     sides = [pair.losses(term.role, side) for side in (0, 1)]
     if any(not side or any(term.name not in one.numbers for one in side) for side in sides):
         return None
@@ -214,14 +225,14 @@ def _sums(target: tuple[RLRecord, ...], reference: tuple[RLRecord, ...], name: s
     sides = [[one.numbers[name] for one in side if one.number == 0] for side in (target, reference)]
     if len(sides[0]) != len(sides[1]):
         return None
-    unit = max(Table.of([side[0]]).unit("log_probs", "predictions") for side in (target, reference))
+    unit = max(SequenceTable.of([side[0]]).unit("log_probs", "predictions") for side in (target, reference))
     return Apart.of(np.array([sum(sides[0])]), np.array([sum(sides[1])]), unit)
 
 
 # -- terms ------------------------------------------
 
 
-def _aggregation(table: Table, settings: Settings) -> Aggregation:
+def _aggregation(table: SequenceTable, settings: Settings) -> Aggregation:
     def known(name: str) -> float | None:
         return None if settings.get(name) is None else number(settings, name, 0.0)
 
@@ -237,7 +248,7 @@ def _aggregation(table: Table, settings: Settings) -> Aggregation:
 
 def _aggregated(
     values: Floats | None, by: Aggregation, terms: Floats | None = None, narrow: Floats | None = None
-) -> Value | None:
+) -> FormulaValue | None:
     """Values of tokens as one number; ``terms``: the size of what each is made from; ``narrow``: the values
     as their inputs' dtype gives them."""
     if values is None:
@@ -249,16 +260,16 @@ def _aggregated(
 
 
 def _other_aggregations(
-    values: Floats, table: Table, by: Aggregation, narrow: Floats | None = None
-) -> Iterator[tuple[Reason, Value | None]]:
-    def value(**changed: object) -> Value | None:
+    values: Floats, table: SequenceTable, by: Aggregation, narrow: Floats | None = None
+) -> Iterator[tuple[Reason, FormulaValue | None]]:
+    def value(**changed: object) -> FormulaValue | None:
         return _aggregated(values, replace(by, **changed), None, narrow)  # type: ignore[arg-type]
 
     for mode in MODES:
         if mode != by.mode:
-            said = reason(RLCode.AGGREGATED, mode=mode, wanted=by.mode)
-            yield said, value(mode=mode)
-            yield said, value(mode=mode, num_tokens=None, num_sequences=None)
+            variant = reason(RLCode.AGGREGATED, mode=mode, wanted=by.mode)
+            yield variant, value(mode=mode)
+            yield variant, value(mode=mode, num_tokens=None, num_sequences=None)
     if by.mode.startswith("seq-mean"):
         own = float((table.mask.sum(axis=1) > 0).sum())
         counts = {"told": own, "actual": by.num_sequences, "unit": "sequences"}
@@ -279,39 +290,39 @@ def _other_aggregations(
 def _case(
     record: RLRecord,
     name: str,
-    expected: Value | None,
-    variants: Iterator[tuple[Reason, Value | None]],
+    expected: FormulaValue | None,
+    variants: Iterator[tuple[Reason, FormulaValue | None]],
     unit: float,
 ) -> list[Case]:
     if expected is None:
         return []
-    known = ((said, value) for said, value in variants if value is not None)
+    known = ((variant, value) for variant, value in variants if value is not None)
     recorded = np.array([record.numbers[name]])
     return [Case(recorded=recorded, expected=expected, variants=known, unit=unit)]
 
 
 def _policy(record: RLRecord, settings: Settings) -> list[Case]:
-    table = Table.of([record])
+    table = SequenceTable.of([record])
     loss = _objective(table, settings)
     if loss is None:
         return []
     by = _aggregation(table, settings)
     rounded = table.rounding("log_probs", "old_log_probs")
 
-    def value(form: PolicyLoss, by: Aggregation = by) -> Value | None:
+    def value(form: PolicyLoss, by: Aggregation = by) -> FormulaValue | None:
         narrow = replace(form, rounded=rounded).computed()
         return _aggregated(form.computed(), by, np.abs(loss.advantages) * (1 + loss.ratio), narrow)
 
-    def variants() -> Iterator[tuple[Reason, Value | None]]:
-        for said, form in policy_forms(loss, table):
-            yield said, value(form)
+    def variants() -> Iterator[tuple[Reason, FormulaValue | None]]:
+        for variant, form in policy_forms(loss, table):
+            yield variant, value(form)
         narrow = replace(loss, rounded=rounded).computed()
         yield from _other_aggregations(loss.computed(), table, by, narrow)
 
     return _case(record, "policy_loss", value(loss), variants(), table.unit("advantages"))
 
 
-def _objective(table: Table, settings: Settings) -> PolicyLoss | None:
+def _objective(table: SequenceTable, settings: Settings) -> PolicyLoss | None:
     """None of a form that is not known here."""
     now, old, gains = (table.get(name) for name in ("log_probs", "old_log_probs", "advantages"))
     mode = settings.get("loss_mode") or "vanilla"
@@ -333,18 +344,18 @@ def _objective(table: Table, settings: Settings) -> PolicyLoss | None:
 
 
 def _kl(record: RLRecord, settings: Settings) -> list[Case]:
-    table = Table.of([record])
+    table = SequenceTable.of([record])
     now, ref = table.get("log_probs"), table.get("ref_log_probs")
     kind = str(settings.get("kl_loss_type"))
     if now is None or ref is None:
         return []
     by, rounded = _aggregation(table, settings), table.rounding("log_probs", "ref_log_probs")
 
-    def value(one: Floats, other: Floats, kind: str) -> Value | None:
+    def value(one: Floats, other: Floats, kind: str) -> FormulaValue | None:
         size = 1 + np.abs(now - ref)
         return _aggregated(kl(one, other, kind), by, size, kl(one, other, kind, rounded))
 
-    def variants() -> Iterator[tuple[Reason, Value | None]]:
+    def variants() -> Iterator[tuple[Reason, FormulaValue | None]]:
         for other in KL_KINDS:
             yield reason(RLCode.KL_KIND, kind=other, wanted=kind), value(now, ref, other)
         yield reason(RLCode.KL_SWAPPED, kind=kind), value(ref, now, kind)
@@ -361,7 +372,7 @@ def _kl(record: RLRecord, settings: Settings) -> list[Case]:
 
 
 def _entropy(record: RLRecord, settings: Settings) -> list[Case]:
-    table = Table.of([record])
+    table = SequenceTable.of([record])
     held, by = table.get("entropy"), _aggregation(table, settings)
     if held is None:
         return []
@@ -380,12 +391,12 @@ def _total(record: RLRecord, settings: Settings) -> list[Case]:
         "kl_loss": number(settings, "kl_coef", 0.0) if settings.get("use_kl_loss", True) else 0.0,
     }
 
-    def value(factors: Mapping[str, float]) -> Value:
+    def value(factors: Mapping[str, float]) -> FormulaValue:
         terms = [factors[name] * parts[name] for name in parts]
         size = sum(map(abs, terms))
         return scalar(sum(terms), size, summands=size)
 
-    def variants() -> Iterator[tuple[Reason, Value | None]]:
+    def variants() -> Iterator[tuple[Reason, FormulaValue | None]]:
         for name, factor in own.items():
             if factor:
                 yield reason(RLCode.TERM_SIGN, term=name), value({**own, name: -factor})
@@ -395,15 +406,15 @@ def _total(record: RLRecord, settings: Settings) -> list[Case]:
             if parts[name] and factor:
                 used = short(rest / parts[name])
                 sign = -1 if name == "entropy_loss" else 1  # which is taken off
-                said = reason(RLCode.TERM_FACTOR, term=name, used=sign * used, wanted=sign * factor)
-                yield said, value({**own, name: used})
+                variant = reason(RLCode.TERM_FACTOR, term=name, used=sign * used, wanted=sign * factor)
+                yield variant, value({**own, name: used})
 
-    return _case(record, "loss", value(own), variants(), Table.of([record]).unit("log_probs"))
+    return _case(record, "loss", value(own), variants(), SequenceTable.of([record]).unit("log_probs"))
 
 
 def _whole(record: RLRecord, settings: Settings) -> list[Case]:
     """The total of a trainer that adds the terms token by token, as TRL's does."""
-    table = Table.of([record])
+    table = SequenceTable.of([record])
     loss, ref = _objective(table, settings), table.get("ref_log_probs")
     if loss is None:
         return []
@@ -413,17 +424,17 @@ def _whole(record: RLRecord, settings: Settings) -> list[Case]:
     kind = str(settings.get("kl_loss_type"))
     weight = loss.ratio if settings.get("kl_weighted") else np.ones(table.valid.shape)
 
-    def value(form: PolicyLoss, kind: str = kind, factor: float = factor) -> Value | None:
+    def value(form: PolicyLoss, kind: str = kind, factor: float = factor) -> FormulaValue | None:
         term = kl(loss.log_probs, ref, kind) if ref is not None else np.zeros(table.valid.shape)
         return None if term is None else _aggregated(form.computed() + factor * term * weight, by, size)
 
-    def variants() -> Iterator[tuple[Reason, Value | None]]:
+    def variants() -> Iterator[tuple[Reason, FormulaValue | None]]:
         for other in KL_KINDS:
             yield reason(RLCode.KL_KIND, kind=other, wanted=kind), value(loss, other)
         yield reason(RLCode.TERM_MISSING, term="kl_loss"), value(loss, factor=0.0)
         yield reason(RLCode.TERM_SIGN, term="kl_loss"), value(loss, factor=-factor)
-        for said, form in policy_forms(loss, table):
-            yield said, value(form)
+        for variant, form in policy_forms(loss, table):
+            yield variant, value(form)
         term = kl(loss.log_probs, ref, kind) if ref is not None else None
         values = loss.computed() + (0.0 if term is None else factor * term * weight)
         yield from _other_aggregations(values, table, by)
@@ -432,7 +443,7 @@ def _whole(record: RLRecord, settings: Settings) -> list[Case]:
 
 
 def _value(record: RLRecord, settings: Settings) -> list[Case]:
-    table = Table.of([record])
+    table = SequenceTable.of([record])
     now, old, goal = (table.get(name) for name in ("predictions", "values", "returns"))
     if now is None or old is None or goal is None:
         return []
@@ -440,9 +451,9 @@ def _value(record: RLRecord, settings: Settings) -> list[Case]:
     by, own = _aggregation(table, settings), value_loss(now, old, goal, clip)
     terms, narrow = now * now + goal * goal, value_loss(now, old, goal, clip, table.rounding("values"))
 
-    def variants() -> Iterator[tuple[Reason, Value | None]]:
-        for said, form in value_forms(now, old, goal, clip):
-            yield said, _aggregated(form, by, terms)
+    def variants() -> Iterator[tuple[Reason, FormulaValue | None]]:
+        for variant, form in value_forms(now, old, goal, clip):
+            yield variant, _aggregated(form, by, terms)
         yield reason(RLCode.NOT_HALVED), _aggregated(2 * own, by, terms, 2 * narrow)
         yield from _other_aggregations(own, table, by, narrow)
 
@@ -484,7 +495,7 @@ TERMS = (
 # -- update ------------------------------------------
 
 
-def updates(pair: StepPair) -> Iterator[Check]:
+def updates(pair: RLStepPair) -> Iterator[QuantityCheck]:
     """What the models give in the mini-batches after the first, where all before agrees."""
     for role, name in (("actor", "log_probs"), ("critic", "predictions")):
         pairs = list(pair.mini_batches(role))
@@ -492,7 +503,7 @@ def updates(pair: StepPair) -> Iterator[Check]:
             yield _updated(pair, role, name, pairs)
 
 
-def _updated(pair: StepPair, role: str, name: str, pairs: list[Pair]) -> Check:
+def _updated(pair: RLStepPair, role: str, name: str, pairs: list[SequencePair]) -> QuantityCheck:
     quantity = pair.quantity(Stage.UPDATE, "weights", role)
     if not all(one.is_whole for one in pairs):
         return quantity.undecided(reason(RLCode.OTHER_ROWS, role=role))
@@ -506,5 +517,5 @@ def _updated(pair: StepPair, role: str, name: str, pairs: list[Pair]) -> Check:
     beyond = next((one for one in doubtful if one.is_beyond), None)
     if beyond is None:
         return quantity.undecided(in_doubt("weights", doubtful[0]))
-    said = reason(RLCode.UPDATE, role=role, step=pair.step, rms=beyond.rms, allowed=beyond.allowed)
-    return quantity.failed(said, confirmed=False)
+    conclusion = reason(RLCode.UPDATE, role=role, step=pair.step, rms=beyond.rms, allowed=beyond.allowed)
+    return quantity.failed(conclusion, confirmed=False)

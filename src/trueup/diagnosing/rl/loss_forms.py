@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from trueup.diagnosing.rl.formulas import PolicyLoss, value_loss
-from trueup.diagnosing.rl.tables import Table
+from trueup.diagnosing.rl.tables import SequenceTable
 from trueup.types.arrays import Floats
 from trueup.types.codes import RLCode
 from trueup.types.reason import Reason, reason
@@ -19,7 +19,7 @@ RANGES = (0.05, 0.1, 0.15, 0.2, 0.22, 0.25, 0.28, 0.3, 0.4, 0.5)
 """clip ranges in use"""
 
 
-def policy_forms(loss: PolicyLoss, table: Table) -> Iterator[tuple[Reason, PolicyLoss]]:
+def policy_forms(loss: PolicyLoss, table: SequenceTable) -> Iterator[tuple[Reason, PolicyLoss]]:
     """Other clips, other ratios, the opposite sign, no weights."""
     if loss.weights is not None:
         yield reason(RLCode.WEIGHTS_IGNORED), replace(loss, weights=None)
@@ -35,7 +35,7 @@ def policy_forms(loss: PolicyLoss, table: Table) -> Iterator[tuple[Reason, Polic
     yield from _ranges(loss)
     for dual in {loss.dual, None}:
         yield reason(RLCode.SMALLER_LOSS), replace(loss, larger=False, dual=dual)
-        yield reason(RLCode.CLIPPED_ALONE), replace(loss, clips_alone=True, dual=dual)
+        yield reason(RLCode.CLIPPED_ONLY), replace(loss, only_clipped=True, dual=dual)
     if loss.dual is not None:
         yield reason(RLCode.DUAL_OF_ALL, bound=loss.dual), replace(loss, dual_of_all=True)
     yield reason(RLCode.SIGN), replace(loss, advantages=-loss.advantages)
@@ -55,17 +55,17 @@ def _bound(width: float | None, side: int) -> float | None:
 def _ranges(loss: PolicyLoss) -> Iterator[tuple[Reason, PolicyLoss]]:
     for used in DUALS if loss.dual is not None else ():
         if used != loss.dual:
-            said = reason(RLCode.CLIP_RANGE, name="clip_dual", used=used, wanted=loss.dual)
-            yield said, replace(loss, dual=used)
+            variant = reason(RLCode.CLIP_RANGE, name="clip_dual", used=used, wanted=loss.dual)
+            yield variant, replace(loss, dual=used)
     for low, high in ((0.2, 0.28), (0.2, 0.2)) if loss.low is not None and loss.high is not None else ():
         if low != loss.low and high != loss.high:
-            said = reason(RLCode.CLIP_RANGE, name="clip_high", used=high, wanted=loss.high)
-            yield said, replace(loss, low=low, high=high)
+            variant = reason(RLCode.CLIP_RANGE, name="clip_high", used=high, wanted=loss.high)
+            yield variant, replace(loss, low=low, high=high)
     for used in RANGES if loss.of_sequences is None else (*RANGES, *OF_SEQUENCES):
         for name, wanted in (("low", loss.low), ("high", loss.high)):
             if wanted is not None and used != wanted:
-                said = reason(RLCode.CLIP_RANGE, name=f"clip_{name}", used=used, wanted=wanted)
-                yield said, replace(loss, low=used) if name == "low" else replace(loss, high=used)
+                variant = reason(RLCode.CLIP_RANGE, name=f"clip_{name}", used=used, wanted=wanted)
+                yield variant, replace(loss, low=used) if name == "low" else replace(loss, high=used)
 
 
 def value_forms(
@@ -76,7 +76,7 @@ def value_forms(
     if clip is not None:
         given = predictions, values, returns, clip
         yield reason(RLCode.SMALLER_LOSS), value_loss(*given, chosen=np.minimum)
-        yield reason(RLCode.CLIPPED_ALONE), value_loss(*given, chosen=_second)
+        yield reason(RLCode.CLIPPED_ONLY), value_loss(*given, chosen=_second)
 
 
 def _second(first: Floats, second: Floats) -> Floats:

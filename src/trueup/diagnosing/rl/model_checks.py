@@ -9,8 +9,8 @@ import numpy as np
 
 from trueup.diagnosing.rl.fits import differs, in_doubt
 from trueup.diagnosing.rl.formulas import number
-from trueup.diagnosing.rl.steps import Check, Quantity, StepPair
-from trueup.diagnosing.rl.tables import Apart, Pair, Table, rms
+from trueup.diagnosing.rl.steps import Quantity, QuantityCheck, RLStepPair
+from trueup.diagnosing.rl.tables import Apart, SequencePair, SequenceTable, rms
 from trueup.diagnosing.rl.thresholds import DOUBT, ENGINES, ENOUGH, MODEL, MOVED, REPEATED, STRETCHED
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.mismatch.measuring import correlation
@@ -26,7 +26,7 @@ from trueup.types.reason import Reason, reason
 ROLLOUT, OLD, REFERENCE, VALUES = "rollout_log_probs", "old_log_probs", "ref_log_probs", "values"
 
 
-def rollout(pair: StepPair) -> Iterator[Check]:
+def rollout(pair: RLStepPair) -> Iterator[QuantityCheck]:
     """Generations, and the rollout's log-probs. Other generations are no fault."""
     batch = pair.batch
     if batch is None:
@@ -45,7 +45,7 @@ def rollout(pair: StepPair) -> Iterator[Check]:
         yield _engines(pair, quantity) if not batch.num_shared else _rollout(pair, quantity, batch)
 
 
-def repeats(table: Table, settings: Mapping[str, Setting]) -> Reason | None:
+def repeats(table: SequenceTable, settings: Mapping[str, Setting]) -> Reason | None:
     """Answers to one prompt that are alike more often than their own log-probs let independent draws be.
 
     Of two draws the second equals the first with the first's probability. The number of such pairs exceeds k
@@ -66,7 +66,7 @@ def repeats(table: Table, settings: Mapping[str, Setting]) -> Reason | None:
     return reason(RLCode.REPEATED, num=num, total=len(table), expected=float(expected))
 
 
-def _mismatch(table: Table) -> Floats:
+def _mismatch(table: SequenceTable) -> Floats:
     """Trainer less rollout, of tokens that count; those that are not finite are left out."""
     training, sampled = table.get(OLD), table.get(ROLLOUT)
     assert training is not None
@@ -75,13 +75,13 @@ def _mismatch(table: Table) -> Floats:
     return (training - sampled)[inside]
 
 
-def _is_finite(table: Table) -> bool:
+def _is_finite(table: SequenceTable) -> bool:
     """Whether all log-probs of tokens that count are, of both engines."""
     held = [one[table.mask > 0] for one in (table.get(OLD), table.get(ROLLOUT)) if one is not None]
     return all(bool(np.isfinite(one).all()) for one in held)
 
 
-def _rollout(pair: StepPair, quantity: Quantity, batch: Pair) -> Check:
+def _rollout(pair: RLStepPair, quantity: Quantity, batch: SequencePair) -> QuantityCheck:
     """The same tokens: who differs, the rollout or the policy?"""
     changed = pair.changed("actor")
     apart, old = batch.apart(ROLLOUT, pair.unit(), changed), batch.apart(OLD, pair.unit(), changed)
@@ -92,11 +92,11 @@ def _rollout(pair: StepPair, quantity: Quantity, batch: Pair) -> Check:
     if not apart.is_finite:
         return quantity.failed(differs(ROLLOUT, apart)) if old.agrees else quantity.follows()
     noise = rms(_mismatch(batch.reference))
-    said = variant(batch, ROLLOUT)
+    stretched = variant(batch, ROLLOUT)
     if old.agrees:
-        evidence = reason(RLCode.ROLLOUT_ALONE, rms=apart.rms, policy=old.rms, mismatch=noise)
-        if said is not None and apart.rms > noise:
-            return quantity.failed(said, evidence)
+        evidence = reason(RLCode.ROLLOUT_ONLY, rms=apart.rms, policy=old.rms, mismatch=noise)
+        if stretched is not None and apart.rms > noise:
+            return quantity.failed(stretched, evidence)
         if apart.is_beyond and apart.rms > ENGINES * noise:
             return quantity.failed(evidence)
         return (
@@ -110,11 +110,11 @@ def _rollout(pair: StepPair, quantity: Quantity, batch: Pair) -> Check:
     return quantity.undecided(in_doubt(ROLLOUT, apart))
 
 
-def _same_mask(batch: Pair) -> bool:
+def _same_mask(batch: SequencePair) -> bool:
     return np.array_equal(batch.target.mask > 0, batch.reference.mask > 0)
 
 
-def _engines(pair: StepPair, quantity: Quantity) -> Check:
+def _engines(pair: RLStepPair, quantity: Quantity) -> QuantityCheck:
     """Other tokens: rollout against trainer, beside what the reference has."""
     target, reference = batch_sides(pair)
     if _is_finite(reference) and not _is_finite(target):
@@ -123,34 +123,34 @@ def _engines(pair: StepPair, quantity: Quantity) -> Check:
     unit = max(pair.unit() or 0.0, target.unit(OLD, ROLLOUT))
     old = target.get(OLD)
     allowed = MODEL * unit * rms(np.zeros(0) if old is None else old[target.mask > 0])
-    said = reason(RLCode.ENGINES, target=own, reference=other)
+    conclusion = reason(RLCode.ENGINES, target=own, reference=other)
     if own > max(ENGINES * other, DOUBT * allowed) and len(_mismatch(target)) >= ENOUGH:
-        return quantity.failed(said, confirmed=False)
-    return quantity.passed(RLCode.WITHIN_ENGINES, said, times=ENGINES)
+        return quantity.failed(conclusion, confirmed=False)
+    return quantity.passed(RLCode.WITHIN_ENGINES, conclusion, times=ENGINES)
 
 
-def batch_sides(pair: StepPair) -> tuple[Table, Table]:
+def batch_sides(pair: RLStepPair) -> tuple[SequenceTable, SequenceTable]:
     """Both whole batches."""
     assert pair.batch is not None
     return pair.batch.whole
 
 
-def policy(pair: StepPair) -> Iterator[Check]:
+def policy(pair: RLStepPair) -> Iterator[QuantityCheck]:
     """Old log-probs: what the policy gives before its update, on the same tokens."""
     yield from _given(pair, Stage.OLD_LOG_PROBS, OLD, "actor")
 
 
-def reference_policy(pair: StepPair) -> Iterator[Check]:
+def reference_policy(pair: RLStepPair) -> Iterator[QuantityCheck]:
     """Log-probs of the reference policy, which never changes."""
     yield from _given(pair, Stage.REFERENCE_LOG_PROBS, REFERENCE, "reference")
 
 
-def values(pair: StepPair) -> Iterator[Check]:
+def values(pair: RLStepPair) -> Iterator[QuantityCheck]:
     """Values of the critic."""
     yield from _given(pair, Stage.VALUES, VALUES, "critic")
 
 
-def _given(pair: StepPair, stage: Stage, name: str, role: str) -> Iterator[Check]:
+def _given(pair: RLStepPair, stage: Stage, name: str, role: str) -> Iterator[QuantityCheck]:
     batch = pair.batch
     if batch is None or any(name not in side for side in batch.whole):
         return
@@ -173,7 +173,7 @@ def _given(pair: StepPair, stage: Stage, name: str, role: str) -> Iterator[Check
         yield _differing(pair, quantity, apart, exact)
 
 
-def _differing(pair: StepPair, quantity: Quantity, apart: Apart, exact: Reason | None) -> Check:
+def _differing(pair: RLStepPair, quantity: Quantity, apart: Apart, exact: Reason | None) -> QuantityCheck:
     assert pair.batch is not None
     name = quantity.name
     if exact is not None:
@@ -189,34 +189,34 @@ def _differing(pair: StepPair, quantity: Quantity, apart: Apart, exact: Reason |
         return quantity.failed(stretched, differs(name, apart))
     agreed = [one.step for one in pair.before if one.quantity == name == REFERENCE and one.passed]
     if agreed:
-        said = reason(RLCode.REFERENCE_CHANGED, step=max(agreed), rms=apart.rms, allowed=apart.allowed)
-        return quantity.failed(said, differs(name, apart))
+        conclusion = reason(RLCode.REFERENCE_CHANGED, step=max(agreed), rms=apart.rms, allowed=apart.allowed)
+        return quantity.failed(conclusion, differs(name, apart))
     return quantity.failed(differs(name, apart), confirmed=bool(pair.before))
 
 
-def _changed(pair: StepPair, name: str) -> bool:
+def _changed(pair: RLStepPair, name: str) -> bool:
     """Whether a quantity agreed in the step before and is of a model that is trained."""
     return name != REFERENCE and any(
         one.quantity == name and one.step < pair.step and one.passed for one in pair.before
     )
 
 
-def _update(pair: StepPair, quantity: Quantity, apart: Apart) -> Check:
+def _update(pair: RLStepPair, quantity: Quantity, apart: Apart) -> QuantityCheck:
     """All of the preceding step agrees, and the model is another afterwards."""
     last = max(one.step for one in pair.before)
-    said = reason(RLCode.UPDATE, role=quantity.role, step=last, rms=apart.rms, allowed=apart.allowed)
-    return Check(
+    conclusion = reason(RLCode.UPDATE, role=quantity.role, step=last, rms=apart.rms, allowed=apart.allowed)
+    return QuantityCheck(
         step=last,
         stage=Stage.UPDATE,
         quantity="weights",
         role=quantity.role,
         status=StageStatus.FAILED,
-        said=said,
+        conclusion=conclusion,
         evidence=(differs(quantity.name, apart),),
     )
 
 
-def _stale(pair: StepPair) -> Reason | None:
+def _stale(pair: RLStepPair) -> Reason | None:
     """Whether old log-probs are not what the policy gives in its first mini-batch; the reference's are."""
     first = next(pair.mini_batches("actor"), None)
     if first is None:
@@ -227,7 +227,7 @@ def _stale(pair: StepPair) -> Reason | None:
     return reason(RLCode.STALE, rms=own.rms, reference=other.rms, tokens=own.num_tokens)
 
 
-def _first_ratio(table: Table, unit: float | None) -> Apart | None:
+def _first_ratio(table: SequenceTable, unit: float | None) -> Apart | None:
     now, old = table.get("log_probs"), table.get(OLD)
     if now is None or old is None:
         return None
@@ -238,7 +238,7 @@ def _first_ratio(table: Table, unit: float | None) -> Apart | None:
 # -- how a quantity differs ------------------------------------------
 
 
-def variant(batch: Pair, name: str) -> Reason | None:
+def variant(batch: SequencePair, name: str) -> Reason | None:
     """A known way in which the target's numbers are made from the reference's."""
     both = batch.both(name)
     if both is None:
@@ -250,7 +250,7 @@ def variant(batch: Pair, name: str) -> Reason | None:
     return _stretched(both[0][inside], both[1][inside], name)
 
 
-def _moved_or_copied(batch: Pair, name: str) -> Reason | None:
+def _moved_or_copied(batch: SequencePair, name: str) -> Reason | None:
     both = batch.both(name)
     if both is None:
         return None
@@ -287,7 +287,7 @@ def _stretched(target: Floats, reference: Floats, name: str) -> Reason | None:
     return reason(RLCode.STRETCHED, quantity=name, factor=factor, correlation=alike)
 
 
-def _copies(target: Table, reference: Table, name: str) -> Iterator[Reason]:
+def _copies(target: SequenceTable, reference: SequenceTable, name: str) -> Iterator[Reason]:
     """Other arrays of the target that this one equals bit by bit, and does not in the reference."""
     for other in (ROLLOUT, OLD, REFERENCE):
         if other == name or other not in target or other not in reference:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trueup.diagnosing.diagnosis import Diagnosis
-from trueup.diagnosing.rl.steps import Check
+from trueup.diagnosing.rl.steps import QuantityCheck
 from trueup.diagnosing.rl.walk import RL_STAGES, RLComparison
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.types.codes import RLCode, StagesCode
@@ -47,23 +47,29 @@ def same_sequences(outcome: StageOutcome) -> StageOutcome:
     return _without_batches(outcome, StageStatus.PASSED, reason(RLCode.SAME_SEQUENCES))
 
 
-def generated(outcome: StageOutcome, said: Reason) -> StageOutcome:
+def generated(outcome: StageOutcome, conclusion: Reason) -> StageOutcome:
     """Batches that differ though both runs were given the same prompts hold what the runs generated: other
     tokens there follow from the models or from their draws, and are no fault of the data."""
-    return _without_batches(outcome, StageStatus.CONSEQUENCE, said)
+    return _without_batches(outcome, StageStatus.CONSEQUENCE, conclusion)
 
 
-def _without_batches(outcome: StageOutcome, status: StageStatus, said: Reason) -> StageOutcome:
+def _without_batches(outcome: StageOutcome, status: StageStatus, conclusion: Reason) -> StageOutcome:
     batches = (StagesCode.BATCH,)
     if outcome.stage is not Stage.DATA or not any(one.headline.has(*batches) for one in outcome.findings):
         return outcome
     kept = tuple(one for one in outcome.findings if not one.headline.has(*batches))
     if kept:
-        return replace(outcome, findings=kept, said=kept[0].headline)
-    return replace(outcome, status=status, said=said, evidence=(outcome.said, *outcome.evidence), findings=())
+        return replace(outcome, findings=kept, conclusion=kept[0].headline)
+    return replace(
+        outcome,
+        status=status,
+        conclusion=conclusion,
+        evidence=(outcome.conclusion, *outcome.evidence),
+        findings=(),
+    )
 
 
-def _outcomes(checks: Sequence[Check], failed: Sequence[Check]) -> Iterator[StageOutcome]:
+def _outcomes(checks: Sequence[QuantityCheck], failed: Sequence[QuantityCheck]) -> Iterator[StageOutcome]:
     for stage in RL_STAGES:
         seen = [one for one in checks if one.stage is stage]
         if not seen:
@@ -78,24 +84,26 @@ def _outcomes(checks: Sequence[Check], failed: Sequence[Check]) -> Iterator[Stag
             stage=stage,
             title=reason(StagesCode.TITLE, key=stage.value),
             status=StageStatus.CONSEQUENCE if late else shown.status,
-            said=shown.said,
-            evidence=tuple(dict.fromkeys(one.said for one in seen if not one.passed and one is not shown)),
+            conclusion=shown.conclusion,
+            evidence=tuple(
+                dict.fromkeys(one.conclusion for one in seen if not one.passed and one is not shown)
+            ),
             findings=tuple(map(_finding, at_fault)),
             confirmed=any(one.confirmed for one in at_fault) or shown.passed,
             details={"steps": sorted({one.step for one in seen})},
         )
 
 
-def _finding(check: Check) -> Finding:
+def _finding(check: QuantityCheck) -> Finding:
     return Finding(
         stage=check.stage,
-        headline=check.said,
+        headline=check.conclusion,
         module=None,
         site=f"{check.role}: {check.quantity}",
         phase=_PHASES.get((check.role, check.stage)),
         step=check.step,
         basis=Basis.RECORDED if check.confirmed else Basis.EQUAL_INPUTS,
-        evidence=(check.said, *check.evidence),
+        evidence=(check.conclusion, *check.evidence),
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from trueup.diagnosing.rl.tables import Apart, Pair, Table, rms
+from trueup.diagnosing.rl.tables import Apart, SequencePair, SequenceTable, rms
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.numerics.dtypes import DTYPES
 from trueup.store.rollouts import RLRecord, RLStep, Setting
@@ -19,7 +19,7 @@ TRAINED = {"actor": ("log_probs", "old_log_probs"), "critic": ("predictions", "v
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class QuantityCheck:
     """What was seen of one quantity in one step."""
 
     step: int
@@ -27,7 +27,7 @@ class Check:
     quantity: str
     role: str
     status: StageStatus
-    said: Reason
+    conclusion: Reason
     evidence: tuple[Reason, ...] = ()
     confirmed: bool = False
     """by a formula that the run's own numbers keep or break, or by the same tokens on both sides"""
@@ -49,62 +49,66 @@ class Quantity:
     name: str
     role: str
 
-    def check(self, status: StageStatus, said: Reason, *evidence: Reason, confirmed: bool = False) -> Check:
+    def check(
+        self, status: StageStatus, conclusion: Reason, *evidence: Reason, confirmed: bool = False
+    ) -> QuantityCheck:
         """A conclusion."""
-        return Check(
+        return QuantityCheck(
             step=self.step,
             stage=self.stage,
             quantity=self.name,
             role=self.role,
             status=status,
-            said=said,
+            conclusion=conclusion,
             evidence=evidence,
             confirmed=confirmed,
         )
 
-    def passed(self, code: RLCode, *evidence: Reason, **facts: float) -> Check:
+    def passed(self, code: RLCode, *evidence: Reason, **facts: float) -> QuantityCheck:
         """Agrees."""
         return self.check(StageStatus.PASSED, reason(code, quantity=self.name, **facts), *evidence)
 
-    def agreeing(self, apart: Apart) -> Check:
+    def agreeing(self, apart: Apart) -> QuantityCheck:
         """Agrees: bit by bit, within rounding, or within rounding that training has carried on."""
         if not apart.num_different:
             return self.passed(RLCode.EQUAL)
         return self.passed(RLCode.WITHIN if apart.rms <= apart.allowed else RLCode.WITHIN_GROWN)
 
-    def failed(self, said: Reason, *evidence: Reason, confirmed: bool = True) -> Check:
+    def failed(self, conclusion: Reason, *evidence: Reason, confirmed: bool = True) -> QuantityCheck:
         """Differs, and nothing before it explains that."""
-        return self.check(StageStatus.FAILED, said, *evidence, confirmed=confirmed)
+        return self.check(StageStatus.FAILED, conclusion, *evidence, confirmed=confirmed)
 
-    def undecided(self, said: Reason, *evidence: Reason) -> Check:
+    def undecided(self, conclusion: Reason, *evidence: Reason) -> QuantityCheck:
         """Cannot be told."""
-        return self.check(StageStatus.UNDECIDED, said, *evidence)
+        return self.check(StageStatus.UNDECIDED, conclusion, *evidence)
 
-    def follows(self, *evidence: Reason) -> Check:
+    def follows(self, *evidence: Reason) -> QuantityCheck:
         """Differs because of what precedes it."""
         return self.check(StageStatus.CONSEQUENCE, reason(RLCode.FOLLOWS, quantity=self.name), *evidence)
 
 
 @dataclass(kw_only=True)
-class StepPair:
+class RLStepPair:
     """One step of both runs."""
 
     step: int
     target: RLStep
     reference: RLStep
-    before: Sequence[Check]
+    before: Sequence[QuantityCheck]
     """of preceding steps"""
     earlier: tuple[RLStep, ...] = ()
     """the reference's"""
-    found: list[Check] = field(default_factory=list)
+    found: list[QuantityCheck] = field(default_factory=list)
     """of this step so far"""
 
     @cached_property
-    def batch(self) -> Pair | None:
+    def batch(self) -> SequencePair | None:
         """Batches of both sides."""
         if self.target.batch is None or self.reference.batch is None:
             return None
-        return Pair.of(Table.of([self.target.batch]), Table.of([self.reference.batch]))
+        return SequencePair.of(
+            SequenceTable.of([self.target.batch]), SequenceTable.of([self.reference.batch])
+        )
 
     @property
     def settings(self) -> tuple[Mapping[str, Setting], Mapping[str, Setting]]:
@@ -128,9 +132,9 @@ class StepPair:
         calls = [
             one for one in (*own, *(one for step in self.earlier for one in step.losses)) if one.role == role
         ]
-        sizes = [_movement(Table.of([one]), now, before) for one in calls if one.number]
+        sizes = [_movement(SequenceTable.of([one]), now, before) for one in calls if one.number]
         if self.earlier and self.reference.batch is not None:
-            batch = Table.of([self.reference.batch])
+            batch = SequenceTable.of([self.reference.batch])
             sizes.append(_movement(batch, before, "ref_log_probs") if role == "actor" else 0.0)
         return max(sizes, default=0.0)
 
@@ -138,11 +142,11 @@ class StepPair:
         """Calls of a role's loss; side 0 is the target."""
         return tuple(one for one in (self.target, self.reference)[side].losses if one.role == role)
 
-    def mini_batches(self, role: str) -> Iterator[Pair]:
+    def mini_batches(self, role: str) -> Iterator[SequencePair]:
         """Each mini-batch that both sides have, its microbatches together, in order."""
         sides = [self._by_number(role, side) for side in (0, 1)]
         for number in sorted(set(sides[0]) & set(sides[1])):
-            yield Pair.of(Table.of(sides[0][number]), Table.of(sides[1][number]))
+            yield SequencePair.of(SequenceTable.of(sides[0][number]), SequenceTable.of(sides[1][number]))
 
     def _by_number(self, role: str, side: int) -> dict[int, list[RLRecord]]:
         found: dict[int, list[RLRecord]] = {}
@@ -165,6 +169,6 @@ class StepPair:
         return any(one.status is StageStatus.FAILED for one in self.before)
 
 
-def _movement(table: Table, now: str, before: str) -> float:
+def _movement(table: SequenceTable, now: str, before: str) -> float:
     held = table.get(now), table.get(before)
     return 0.0 if held[0] is None or held[1] is None else rms((held[0] - held[1])[table.mask > 0])

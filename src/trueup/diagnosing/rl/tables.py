@@ -17,7 +17,7 @@ from trueup.types.arrays import Array, Bools, Floats, Ints
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Table:
+class SequenceTable:
     """Arrays of one side, a row a sequence. What is padding is zero."""
 
     arrays: dict[str, Array]
@@ -25,7 +25,7 @@ class Table:
     numbers: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, records: Sequence[RLRecord]) -> Table:
+    def of(cls, records: Sequence[RLRecord]) -> SequenceTable:
         """The rows of several records under one another; arrays that all of them have."""
         arrays = stacked(records)
         dtypes = {name: records[0].dtypes.get(name, str(array.dtype)) for name, array in arrays.items()}
@@ -82,9 +82,11 @@ class Table:
         dtypes = {self.dtypes.get(name, "float32") for name in names if name in self}
         return NARROW.get(dtypes.pop(), exact) if len(dtypes) == 1 else exact
 
-    def taken(self, rows: Ints) -> Table:
+    def taken(self, rows: Ints) -> SequenceTable:
         """Some rows, in another order."""
-        return Table(arrays={name: array[rows] for name, array in self.arrays.items()}, dtypes=self.dtypes)
+        return SequenceTable(
+            arrays={name: array[rows] for name, array in self.arrays.items()}, dtypes=self.dtypes
+        )
 
 
 def _ids(row: Array) -> bytes:
@@ -92,15 +94,15 @@ def _ids(row: Array) -> bytes:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Pair:
+class SequencePair:
     """The sequences that both sides hold, in the reference's order, and both sides whole."""
 
-    target: Table
-    reference: Table
-    whole: tuple[Table, Table]
+    target: SequenceTable
+    reference: SequenceTable
+    whole: tuple[SequenceTable, SequenceTable]
 
     @classmethod
-    def of(cls, target: Table, reference: Table) -> Pair:
+    def of(cls, target: SequenceTable, reference: SequenceTable) -> SequencePair:
         """Find the reference's sequences again."""
         found = places(target.keys, reference.keys)
         here = np.array([place for place in found if place is not None], np.int64)

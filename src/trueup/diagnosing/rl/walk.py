@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trueup.diagnosing.rl import advantage_checks, batch_checks, loss_checks, model_checks
-from trueup.diagnosing.rl.steps import Check, StepPair
+from trueup.diagnosing.rl.steps import QuantityCheck, RLStepPair
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.store.rollouts import read_rollouts
 from trueup.types.codes import RLCode
@@ -15,7 +15,7 @@ from trueup.types.finding import Stage
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
 
-CHECKS: tuple[Callable[[StepPair], Iterator[Check]], ...] = (
+CHECKS: tuple[Callable[[RLStepPair], Iterator[QuantityCheck]], ...] = (
     batch_checks.prompts,
     model_checks.rollout,
     batch_checks.rewards,
@@ -51,10 +51,10 @@ RL_STAGES = (
 class RLComparison:
     """What was seen of every quantity in every common step."""
 
-    checks: tuple[Check, ...]
+    checks: tuple[QuantityCheck, ...]
 
     @property
-    def failed(self) -> tuple[Check, ...]:
+    def failed(self) -> tuple[QuantityCheck, ...]:
         """Faults, the verdict first: the first with confirmation, else the first."""
         failed = [one for one in self.checks if one.status is StageStatus.FAILED]
         step = min((one.step for one in failed), default=0)
@@ -75,16 +75,16 @@ class RLComparison:
         apart = [one for one in self.checks if one.quantity == "responses" and not one.passed]
         if not prompts or not apart or not all(one.passed for one in prompts):
             return None
-        return apart[0].said
+        return apart[0].conclusion
 
     @property
     def headline(self) -> Reason:
         """What is concluded of all of it."""
         if self.failed:
-            return self.failed[0].said
+            return self.failed[0].conclusion
         open_checks = [one for one in self.checks if not one.passed]
         if open_checks:
-            return open_checks[0].said
+            return open_checks[0].conclusion
         steps = {one.step for one in self.checks}
         return reason(RLCode.AGREES, steps=len(steps), quantities=len({one.quantity for one in self.checks}))
 
@@ -106,9 +106,9 @@ def compare_rollouts(target: Path, reference: Path) -> RLComparison | None:
         TraceError: a record cannot be read.
     """
     sides = read_rollouts(target), read_rollouts(reference)
-    found: list[Check] = []
+    found: list[QuantityCheck] = []
     for step in sorted(set(sides[0]) & set(sides[1])):
-        pair = StepPair(
+        pair = RLStepPair(
             step=step,
             target=sides[0][step],
             reference=sides[1][step],

@@ -26,7 +26,7 @@ def averaged_weights(context: Context) -> tuple[list[Finding], tuple[Reason, ...
     beside that. After an earlier failure only what each run's own numbers tell."""
     found = average_gaps(context.target, context.reference, dict(context.steps))
     gap = found.gap
-    if gap is None or (context.failed_before() is not None and not gap.is_told):
+    if gap is None or (context.failed_before() is not None and not gap.is_explained):
         return [], found.notes
     return [_finding(gap, context)], found.notes
 
@@ -43,8 +43,8 @@ def _finding(gap: AverageGap, context: Context) -> Finding:
         phase="optimizer",
         step=gap.step,
         rank=context.ranks[0],
-        basis=Basis.FITTED if gap.is_told else Basis.RECORDED,
-        evidence=gap.said,
+        basis=Basis.FITTED if gap.is_explained else Basis.RECORDED,
+        evidence=gap.evidence,
         causes=() if cause is None else (reason(Stages.AVERAGE_CAUSE, key=cause),),
     )
 
@@ -73,13 +73,13 @@ def _of_masters(gap: MasterGap, context: Context) -> Finding:
     return Finding(
         stage=Stage.OPTIMIZER,
         headline=gap.headline,
-        kinds=(kind_named(kind, EvidenceRank.FITTED, gap.said[0]),) if kind else (),
+        kinds=(kind_named(kind, EvidenceRank.FITTED, gap.evidence[0]),) if kind else (),
         module=None,
         site=f"master weights · {gap.names[0]}",
         phase="optimizer",
         step=gap.step,
         rank=context.ranks[0],
-        basis=Basis.FITTED if gap.is_told else Basis.RECORDED,
-        evidence=gap.said,
+        basis=Basis.FITTED if gap.is_explained else Basis.RECORDED,
+        evidence=gap.evidence,
         causes=(reason(Stages.MASTER_CAUSE, key=cause),),
     )

@@ -21,7 +21,7 @@ _BESIDE_TOKENS = ("mask", "position", "type")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class StepBatch:
     """What one step of one rank was fed with."""
 
     book: StepView
@@ -47,12 +47,12 @@ class Batch:
     """the outermost call returns the loss: what the loss is made with, that call was given, or made"""
 
     @classmethod
-    def of(cls, book: StepView) -> Batch:
+    def of(cls, book: StepView) -> StepBatch:
         """Read from one step's records."""
-        return book.once(Batch, lambda: cls._read(book))
+        return book.once(StepBatch, lambda: cls._read(book))
 
     @classmethod
-    def _read(cls, book: StepView) -> Batch:
+    def _read(cls, book: StepView) -> StepBatch:
         records = {(place, s): r for place, s, r in given(book)}
         ids = {f"{p}, {s}": v for (p, s), r in records.items() if (v := whole_numbers(book, r)) is not None}
         bounds = {
@@ -79,7 +79,7 @@ class Batch:
             loss_inside=root_returns_loss(book),
         )
 
-    def handed_alike(self, other: Batch) -> bool:
+    def has_same_inputs(self, other: StepBatch) -> bool:
         """Whether both models were given the same bits and make the loss themselves: what it is made with may
         then differ, but no batch does."""
         known = bool(self.given) and None not in self.given.values()
@@ -96,7 +96,7 @@ class Batch:
         return held[plain[rows.index(max(rows))]] if plain else None
 
 
-def without_made(target: Batch, reference: Batch) -> tuple[Batch, Batch]:
+def without_made(target: StepBatch, reference: StepBatch) -> tuple[StepBatch, StepBatch]:
     """Both without inputs that differ and that another model made in both, of inputs with the same bits (a
     generator, say): what that model computes differs, and no batch does."""
     made = {

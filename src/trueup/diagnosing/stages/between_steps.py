@@ -72,8 +72,10 @@ def moved_between(context: Context) -> list[Finding]:
     apart = _length(target.weights[fqn] - reference.weights[fqn] for fqn in names)
     if apart <= target.rounding + reference.rounding:
         return []
-    said = tuple(_said(name, move) for name, move in (("target", target), ("reference", reference)))
-    return [_finding(context, names, _headline(target, reference, context), said)]
+    evidence = tuple(
+        _move_reason(name, move) for name, move in (("target", target), ("reference", reference))
+    )
+    return [_finding(context, names, _headline(target, reference, context), evidence)]
 
 
 def _is_of_one_direction(target: Move, reference: Move) -> bool:
@@ -159,7 +161,7 @@ def _multiple(tensors: Sequence[Floats], of: Sequence[Floats], rounding: float) 
     return factor if rest <= rounding else None
 
 
-def _said(side: str, move: Move) -> Reason:
+def _move_reason(side: str, move: Move) -> Reason:
     factor = move.along_gradient()
     if not move.length:
         return reason(Stages.MOVED_NOT, side=side)
@@ -185,11 +187,11 @@ def _kept(context: Context, move: Move) -> list[Finding]:
     factor = _multiple(list(apart.values()), list(move.weights.values()), math.sqrt(rounding))
     if factor is None:
         return []
-    said = (reason(Stages.MOVED_BOTH, length=move.length), reason(Stages.MOVE_LEFT, factor=factor))
-    headline = said[1]
+    evidence = (reason(Stages.MOVED_BOTH, length=move.length), reason(Stages.MOVE_LEFT, factor=factor))
+    headline = evidence[1]
     if is_taken_back_by_one(factor, _left_of(context, move, of_target=factor < 0)):
         headline = reason(Stages.MOVE_KEPT, factor=factor, **_steps(context))
-    return [_finding(context, list(apart), headline, said)]
+    return [_finding(context, list(apart), headline, evidence)]
 
 
 def is_taken_back_by_one(apart: float, left: float) -> bool:

@@ -252,7 +252,7 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
     if rank not in context.given.steps()[context.given_step]:
         return None
     book = context.book(context.given, context.given_step, rank)
-    theirs = context.book(context.reference, context.steps[0][1], rank)
+    reference_book = context.book(context.reference, context.steps[0][1], rank)
     if frozen_on_one_side(context) or not _same_parameters(context, rank):
         return None  # a frozen weight, or one that the reference lacks, can be given no gradient
     line = scalar_line(context.given, rank, context.given_step)
@@ -260,7 +260,7 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
     after = 0.0
     for fqn in book.parameters_with(*CLIPPED):
         other = context.matched.get(fqn)
-        a = theirs.shared_sketch(theirs.parameter(other, *ACCUMULATED)) if other else None
+        a = reference_book.shared_sketch(reference_book.parameter(other, *ACCUMULATED)) if other else None
         c = book.sketch(book.parameter(fqn, *CLIPPED))
         after += (book.norm(book.parameter(fqn, *CLIPPED)) or 0.0) ** 2
         if a is not None and c is not None and a @ a > 0:
@@ -274,7 +274,9 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
     ordered = sorted(factors.values())
     common = ordered[len(ordered) // 2]
     rounding = factor_rounding(book)
-    unchanged = max((rounding[f] for f in factors if _is_rounded_in(f, book, theirs, context)), default=0.0)
+    unchanged = max(
+        (rounding[f] for f in factors if _is_rounded_in(f, book, reference_book, context)), default=0.0
+    )
     way, uneven = way_of(factors, common, rounding, unchanged=max(CLIP_EXACT, unchanged))
     return Clipping(
         way=way,
@@ -288,10 +290,10 @@ def _given_clipping(context: Context, reference: Clipping, rank: int) -> Clippin
     )
 
 
-def _is_rounded_in(fqn: str, book: StepView, theirs: StepView, context: Context) -> bool:
+def _is_rounded_in(fqn: str, book: StepView, reference_book: StepView, context: Context) -> bool:
     """Whether a gradient of the reference was put into a coarser dtype than its own."""
-    other = theirs.parameter(context.matched.get(fqn, fqn), *ACCUMULATED)
-    held = book.dtype(book.parameter(fqn, *CLIPPED)), theirs.dtype(other)
+    other = reference_book.parameter(context.matched.get(fqn, fqn), *ACCUMULATED)
+    held = book.dtype(book.parameter(fqn, *CLIPPED)), reference_book.dtype(other)
     return roundoff_of(held[0]) > roundoff_of(held[1])
 
 

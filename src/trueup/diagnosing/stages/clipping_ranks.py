@@ -52,14 +52,14 @@ def clipping_over_ranks(context: Context) -> list[Finding]:
         return []
     ratios = {rank: factor / reference.factors[rank] for rank, factor in target.factors.items()}
     usual = float(np.median(list(ratios.values())))
-    alone = [rank for rank, ratio in ratios.items() if abs(ratio / usual - 1) > SAME_NORM]
-    if alone and len(alone) < len(ratios) / 2:
-        own = ratios[alone[0]]
-        factor = reason(Clipping.RANK_FACTOR, rank=alone[0], factor=own, usual=usual)
+    odd = [rank for rank, ratio in ratios.items() if abs(ratio / usual - 1) > SAME_NORM]
+    if odd and len(odd) < len(ratios) / 2:
+        own = ratios[odd[0]]
+        factor = reason(Clipping.RANK_FACTOR, rank=odd[0], factor=own, usual=usual)
         finding = _finding(reason(Clipping.SOME_RANKS), factor, context)
-        return [of_ranks(finding, alone, context.ranks, context.mesh)]
-    if alone or abs(usual - 1) <= SAME_NORM or _one_limit(context, target, reference):
-        axis = axis_of_factors(target.factors, reference.factors, context.mesh) if alone else None
+        return [of_ranks(finding, odd, context.ranks, context.mesh)]
+    if odd or abs(usual - 1) <= SAME_NORM or _one_limit(context, target, reference):
+        axis = axis_of_factors(target.factors, reference.factors, context.mesh) if odd else None
         differ = reason(Clipping.RANKS_DIFFER)
         return [_finding(differ, differ, context, axis)] if axis else []
     axis = axis_of_factor(usual, context.mesh) or axis_of_norm(usual, reference.books, context.mesh)

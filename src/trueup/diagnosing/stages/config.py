@@ -10,7 +10,7 @@ from pathlib import Path
 
 from trueup.checklist.check import Checklist, check, compared
 from trueup.checklist.configuration import configured
-from trueup.checklist.judging import Cell, Row, Status
+from trueup.checklist.judging import DemandRow, DemandSide, DemandStatus
 from trueup.checklist.readers import read_side
 from trueup.checklist.readers.trace import is_trace
 from trueup.diagnosing.stages.context import Context
@@ -22,7 +22,7 @@ from trueup.types.finding import Basis, Finding, Stage
 from trueup.types.reason import Reason, reason
 
 """confidence that a difference without effect is a fault: from a run's files, from what its trace stored"""
-_COMPARED = (Status.ALIGNED, Status.DEFAULT, Status.DIFFERENT)
+_COMPARED = (DemandStatus.ALIGNED, DemandStatus.DEFAULT, DemandStatus.DIFFERENT)
 _NAMED = 3
 
 
@@ -84,20 +84,20 @@ class ConfigStage:
         both = context.configurations
         if both is None or not both.num_compared:
             why = reason(Stages.NO_CONFIGURATION)
-            return outcome(status=StageStatus.SKIPPED, said=why)
+            return outcome(status=StageStatus.SKIPPED, conclusion=why)
         rows = [row for row in both.checklist.rows if row.matters]
         grave = [row for row in rows if row.severity == "error"]
         light = [row for row in rows if row.severity != "error"]
         evidence = (
-            *map(row_said, grave),
-            *(reason(Stages.MAY_CHANGE_ROUNDING, row_said(row)) for row in light),
+            *map(row_reason, grave),
+            *(reason(Stages.MAY_CHANGE_ROUNDING, row_reason(row)) for row in light),
         )
         if not grave:
-            said = reason(Stages.CONFIG_ALIGNED, num=both.num_compared)
-            return outcome(status=StageStatus.PASSED, said=said, evidence=evidence)
+            conclusion = reason(Stages.CONFIG_ALIGNED, num=both.num_compared)
+            return outcome(status=StageStatus.PASSED, conclusion=conclusion, evidence=evidence)
         return outcome(
             status=StageStatus.FAILED,
-            said=_headline(grave),
+            conclusion=_headline(grave),
             evidence=evidence,
             findings=(_finding(grave, both.given),),
             details={"differences": [_plain(row) for row in grave], "given": both.given},
@@ -117,7 +117,7 @@ def settled(outcomes: Sequence[StageOutcome], context: Context) -> tuple[StageOu
         return tuple(outcomes)
     rows = [row for row in both.checklist.rows if row.matters and row.severity == "error"]
     others = [o for o in outcomes if o is not own]
-    shown: dict[int, list[Row]] = {}
+    shown: dict[int, list[DemandRow]] = {}
     left, idle = [], []
     for row in rows:
         at = next((i for i, o in enumerate(others) if o.stage in row.acts and _failed(o)), None)
@@ -143,65 +143,70 @@ def beside_findings(
     named = _settings_of(findings[0].headline, *findings[0].evidence) if findings else []
     if both is None or not named:
         return tuple(outcomes)
-    said = reason(Stages.CONFIG_ALIGNED_BUT, num=both.num_compared, names=tuple(dict.fromkeys(named)))
-    return tuple(replace(o, said=said) if o.said.code is Stages.CONFIG_ALIGNED else o for o in outcomes)
+    conclusion = reason(Stages.CONFIG_ALIGNED_BUT, num=both.num_compared, names=tuple(dict.fromkeys(named)))
+    return tuple(
+        replace(o, conclusion=conclusion) if o.conclusion.code is Stages.CONFIG_ALIGNED else o
+        for o in outcomes
+    )
 
 
 _SETTINGS = (Stages.SETTING_DIFFERS, EvidenceCode.CODE_VALUE_DIFFERS, VerdictCode.OTHER_VALUE_IN_CODE)
 
 
-def _settings_of(*said: Reason) -> list[str]:
+def _settings_of(*reasons: Reason) -> list[str]:
     """Names of settings, in reasons and their parts."""
-    found = [str(one.place("name")) for one in said if one.code in _SETTINGS]
-    return [*found, *(name for one in said for name in _settings_of(*one.parts))]
+    found = [str(one.place("name")) for one in reasons if one.code in _SETTINGS]
+    return [*found, *(name for one in reasons for name in _settings_of(*one.parts))]
 
 
 def _failed(outcome: StageOutcome) -> bool:
     return outcome.status is StageStatus.FAILED and bool(outcome.findings)
 
 
-def _without_effect(row: Row, others: Sequence[StageOutcome]) -> bool:
+def _without_effect(row: DemandRow, others: Sequence[StageOutcome]) -> bool:
     """Whether every stage it acts in agrees; of the steps to come no stage has seen enough."""
     statuses = [o.status for o in others if o.stage in row.acts]
     seen = bool(statuses) and all(status is StageStatus.PASSED for status in statuses)
     return seen and Stage.LONG_RUN not in row.acts
 
 
-def _with_rows(outcome: StageOutcome, rows: Sequence[Row], *, stored: bool) -> StageOutcome:
+def _with_rows(outcome: StageOutcome, rows: Sequence[DemandRow], *, stored: bool) -> StageOutcome:
     """The outcome with the settings that act there. The only one, where the runs themselves ``stored`` it, is
     the headline of a finding of which no kind of fault is seen."""
     first, *rest = outcome.findings
-    settings = tuple(reason(Stages.ACTS_HERE, row_said(row)) for row in rows)
+    settings = tuple(reason(Stages.ACTS_HERE, row_reason(row)) for row in rows)
     if len(rows) == 1 and stored and first.headline.code is Stages.ORIGIN:
         evidence = (*settings, *first.evidence)
         first = replace(
             first, headline=_headline(rows), evidence=evidence, next_note=reason(Stages.ALIGN_SETTINGS)
         )
-        return replace(outcome, said=first.headline, findings=(first, *rest))
+        return replace(outcome, conclusion=first.headline, findings=(first, *rest))
     first = replace(first, evidence=(*first.evidence[:1], *settings, *first.evidence[1:]))
     return replace(outcome, findings=(first, *rest))
 
 
 def _weighed(
     own: StageOutcome,
-    left: Sequence[Row],
-    shown: Sequence[Row],
-    idle: Sequence[Row],
+    left: Sequence[DemandRow],
+    shown: Sequence[DemandRow],
+    idle: Sequence[DemandRow],
     given: tuple[str, str] | None,
     others: Sequence[StageOutcome],
 ) -> StageOutcome:
-    quiet = tuple(reason(Stages.WITHOUT_EFFECT, row_said(row)) for row in idle)
+    quiet = tuple(reason(Stages.WITHOUT_EFFECT, row_reason(row)) for row in idle)
     light = tuple(one for one in own.evidence if one.code is Stages.MAY_CHANGE_ROUNDING)
-    evidence = (*map(row_said, (*left, *shown)), *quiet, *light)
+    evidence = (*map(row_reason, (*left, *shown)), *quiet, *light)
     if not left and not shown:
-        said = reason(Stages.ALL_WITHOUT_EFFECT, keys=[row.key for row in idle])
-        return replace(own, status=StageStatus.PASSED, said=said, evidence=evidence, findings=())
+        conclusion = reason(Stages.ALL_WITHOUT_EFFECT, keys=[row.key for row in idle])
+        return replace(own, status=StageStatus.PASSED, conclusion=conclusion, evidence=evidence, findings=())
     agree = all(o.status in (StageStatus.PASSED, StageStatus.SKIPPED) for o in others)
     findings = (_finding(left, given, steps_agree=agree),) if left else ()
-    return replace(own, said=_headline((*left, *shown)), evidence=evidence, findings=findings)
+    return replace(own, conclusion=_headline((*left, *shown)), evidence=evidence, findings=findings)
 
 
-def _finding(rows: Sequence[Row], given: tuple[str, str] | None, *, steps_agree: bool = False) -> Finding:
+def _finding(
+    rows: Sequence[DemandRow], given: tuple[str, str] | None, *, steps_agree: bool = False
+) -> Finding:
     headline = _headline(rows)
     if steps_agree:
         headline = reason(Stages.STEPS_AGREE_BUT, headline)
@@ -212,7 +217,7 @@ def _finding(rows: Sequence[Row], given: tuple[str, str] | None, *, steps_agree:
         module=None,
         site=f"configuration, {_names(rows)}",
         basis=Basis.CONFIGURATION,
-        evidence=tuple(map(row_said, rows)),
+        evidence=tuple(map(row_reason, rows)),
         causes=tuple(reason(Stages.RULE_WHY, key=row.key, why=row.why) for row in rows if row.why),
         next=reason(Stages.CHECK_CONFIGS, target=given[0], reference=given[1]) if given else None,
         next_note=reason(Stages.RULE_ADVICE, key=advice.key, advice=advice.advice)
@@ -221,25 +226,25 @@ def _finding(rows: Sequence[Row], given: tuple[str, str] | None, *, steps_agree:
     )
 
 
-def _headline(rows: Sequence[Row]) -> Reason:
+def _headline(rows: Sequence[DemandRow]) -> Reason:
     if len(rows) > 1:
         return reason(Stages.CONFIGS_DIFFER, num=len(rows), keys=[row.key for row in rows])
     return reason(Stages.CONFIG_DIFFERS, key=rows[0].key, **_values(rows[0]))
 
 
-def _names(rows: Sequence[Row]) -> str:
+def _names(rows: Sequence[DemandRow]) -> str:
     more = len(rows) - _NAMED
     return ", ".join(row.key for row in rows[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def row_said(row: Row) -> Reason:
+def row_reason(row: DemandRow) -> Reason:
     """One row of the checklist, with where each side sets it."""
     facts = {"key": row.key, **_values(row)}
     places = {"target_place": _place(row.target), "reference_place": _place(row.reference)}
     return reason(Stages.CONFIG_ROW, **facts, **places)
 
 
-def _values(row: Row) -> dict[str, str]:
+def _values(row: DemandRow) -> dict[str, str]:
     """What both sides set, numbers with as many digits as it takes to tell them apart."""
     for spec in ("g", ".17g"):
         shown = {
@@ -250,20 +255,20 @@ def _values(row: Row) -> dict[str, str]:
     return shown
 
 
-def _value(cell: Cell | None, spec: str) -> str:
+def _value(cell: DemandSide | None, spec: str) -> str:
     if cell is None or cell.value is None:
         return "nothing"
     return format(cell.value, spec) if isinstance(cell.value, float) else str(cell.value)
 
 
-def _place(cell: Cell | None) -> str:
+def _place(cell: DemandSide | None) -> str:
     if cell is None or not cell.keys:
         return cell.says if cell is not None else ""
     where = cell.places[0].rpartition("/")[2] if cell.places else ""
     return ", ".join(part for part in (cell.keys[0], where) if part)
 
 
-def _plain(row: Row) -> dict[str, object]:
+def _plain(row: DemandRow) -> dict[str, object]:
     return {
         "key": row.key,
         "about": row.about,

@@ -33,7 +33,7 @@ from trueup.diagnosing.translated import reference_book, translated_facts
 from trueup.diagnosing.update_rule import Update, updates
 from trueup.diagnosing.whose import Ranked
 from trueup.matching.bridge import Bridge, bridge_between
-from trueup.matching.mapping import NameMap
+from trueup.matching.mapping import NamePairs
 from trueup.merging.sides import mesh_of
 from trueup.merging.trace import MergedTrace
 from trueup.numerics.dtypes import DTYPES, unit_roundoffs
@@ -82,7 +82,7 @@ class Context:
     evidence_of: Callable[[Origin], Evidence] | None = None
     """None: what stands around an origin is not known"""
     tokenizer: Path | None = None
-    mapping: NameMap | None = None
+    mapping: NamePairs | None = None
     """pairs a person gave"""
     configurations: Configurations | None = None
     """the settings of both runs; None where nothing tells of them"""
@@ -406,11 +406,11 @@ class Context:
     def agreement_at(self, rows: pl.DataFrame, at: int = 0) -> Reason:
         """``agreement_of`` rows of the step at ``at``; what a stage before this one found in a later step, or
         behind the loss of this one, they cannot show."""
-        said, before = agreement_of(rows), self.failed_before()
+        agreement, before = agreement_of(rows), self.failed_before()
         steps = [one.step for one in before.findings if one.step is not None] if before else []
         own = self.steps[at][0]
         is_later = bool(steps) and (min(steps) > own or (min(steps) == own and at > 0))
-        return reason(Stages.AGREED_BEFORE, said, step=min(steps)) if is_later else said
+        return reason(Stages.AGREED_BEFORE, agreement, step=min(steps)) if is_later else agreement
 
     @property
     def all_passed(self) -> bool:
@@ -461,8 +461,8 @@ def agreement_of(rows: pl.DataFrame) -> Reason:
 
 def basis_of(origin: Origin) -> Basis:
     """What its place rests on, as a finding says it."""
-    alone = stands_alone(origin) and origin.basis is not Basis.REPLAY
-    return Basis.EQUAL_INPUTS if alone else origin.basis
+    without_replay = needs_no_replay(origin) and origin.basis is not Basis.REPLAY
+    return Basis.EQUAL_INPUTS if without_replay else origin.basis
 
 
 _MOST = {
@@ -481,7 +481,7 @@ def clarity(origin: Origin) -> float:
     return round(min(1.0 - doubt, _MOST[basis_of(origin)]), 2)
 
 
-def stands_alone(origin: Origin) -> bool:
+def needs_no_replay(origin: Origin) -> bool:
     """Whether its place needs no replay: its inputs are bit-identical, and it is far beyond rounding."""
     if origin.basis is Basis.REPLAY:
         return True

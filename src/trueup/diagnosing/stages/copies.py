@@ -33,8 +33,8 @@ def copies_findings(context: Context) -> list[Finding]:
     for fqn, (axis, _) in apart.items():
         if context.matched.get(fqn, fqn) not in known:
             groups.setdefault(axis, []).append(fqn)
-    alone = odd_ranks(list(apart), context) if apart else ()
-    if alone and groups:
+    odd = odd_ranks(list(apart), context) if apart else ()
+    if odd and groups:
         names = [fqn for some in groups.values() for fqn in some]
         return [_finding(next(iter(groups)), names, apart, target, context)]
     return [_finding(axis, names, apart, target, context) for axis, names in groups.items()]

@@ -17,13 +17,13 @@ from trueup.diagnosing.stages.naming import kind_named, site_of
 from trueup.matching.bridge import Bridge
 from trueup.matching.families import weight_kind
 from trueup.matching.names import like
-from trueup.matching.weights import TraceWeights
+from trueup.matching.weights import StepWeights
 from trueup.matching.weights.places import made_alike
 from trueup.store import StepView, TraceSource
 from trueup.types.codes import WeightsCode as Weights
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
 from trueup.types.reason import Reason, reason
-from trueup.weights.plan import Entry, Permute, made
+from trueup.weights.plan import Permute, PlannedWeight, made
 
 _FIRST = 4
 """modules or pieces that are named"""
@@ -74,18 +74,18 @@ class Crossed:
 
 def crossed(bridge: Bridge, target: TraceSource, reference: TraceSource, rank: int) -> list[Crossed]:
     """Vectors in another order than the matrix beside them, and numbered modules that are exchanged."""
-    tables = TraceWeights(target, rank=rank), TraceWeights(reference, rank=rank)
+    tables = StepWeights(target, rank=rank), StepWeights(reference, rank=rank)
     return [*_vectors(bridge, *tables), *_exchanged(bridge)]
 
 
 # -- a vector and the matrix beside it ------------------------------------------
 
 
-def _vectors(bridge: Bridge, target: TraceWeights, source: TraceWeights) -> Iterator[Crossed]:
+def _vectors(bridge: Bridge, target: StepWeights, source: StepWeights) -> Iterator[Crossed]:
     """Vectors made of the same pieces as the matrix beside them, whose values come out in another order
     only."""
     entries = {entry.target: entry for entry in bridge.weights.entries if entry.how == "values"}
-    owned: dict[str, list[Entry]] = defaultdict(list)
+    owned: dict[str, list[PlannedWeight]] = defaultdict(list)
     for name, entry in entries.items():
         owned[name.rpartition(".")[0]].append(entry)
     beside = {(name.rpartition(".")[0], weight_kind(name)): name for name in source.names()}
@@ -113,13 +113,13 @@ def _vectors(bridge: Bridge, target: TraceWeights, source: TraceWeights) -> Iter
                 break
 
 
-def _made(entry: Entry, source: TraceWeights) -> np.ndarray | None:
+def _made(entry: PlannedWeight, source: StepWeights) -> np.ndarray | None:
     values = {piece.source: source.read(piece.source) for piece in entry.pieces}
     known = {name: one for name, one in values.items() if one is not None}
     return made(entry, known.__getitem__) if len(known) == len(values) else None
 
 
-def _order(entry: Entry) -> list[str]:
+def _order(entry: PlannedWeight) -> list[str]:
     """The sources in the order in which they follow each other, each once in a row."""
     names = [piece.source for piece in entry.pieces]
     return [one for at, one in enumerate(names) if not at or names[at - 1] != one][:_FIRST]
@@ -144,17 +144,17 @@ def _exchanged(bridge: Bridge) -> Iterator[Crossed]:
     like_it: dict[tuple[str, int], list[Mapping[str, str]]] = defaultdict(list)
     for of, numbers in lists.items():
         like_it[of.target, of.at].append(numbers)
-    told = set()
+    reported = set()
     for of, numbers in lists.items():
         moved = {own: other for own, other in numbers.items() if own != other}
         if not moved or sorted(numbers) != sorted(numbers.values()):
             continue
         others = like_it[of.target, of.at]
-        alone = len(moved) < len(numbers) or any(other != numbers for other in others)
+        is_only_list = len(moved) < len(numbers) or any(other != numbers for other in others)
         names = [_module(of, number) for number in moved]
-        if not alone or tuple(names) in told or _beside_reordered(bridge, names[0], len(numbers)):
+        if not is_only_list or tuple(names) in reported or _beside_reordered(bridge, names[0], len(numbers)):
             continue
-        told.add(tuple(names))
+        reported.add(tuple(names))
         weights = {
             module: next(
                 name
@@ -182,13 +182,13 @@ def _lists(bridge: Bridge) -> dict[_List, dict[str, str]]:
         numbers = {tuple(_numbers(name)) for name in atom.sources}
         if atom.how not in ("values", "content") or atom.confidence < 1 or len(numbers) != 1:
             continue
-        (theirs,) = numbers
+        (other,) = numbers
         for name in atom.targets:
             own = _numbers(name)
-            for at in range(len(own)) if len(own) == len(theirs) else ():
-                if (*own[:at], *own[at + 1 :]) == (*theirs[:at], *theirs[at + 1 :]):
+            for at in range(len(own)) if len(own) == len(other) else ():
+                if (*own[:at], *own[at + 1 :]) == (*other[:at], *other[at + 1 :]):
                     of = _List(_prefix(name, at), at, (*own[:at], *own[at + 1 :]))
-                    if found[of].setdefault(own[at], theirs[at]) != theirs[at]:
+                    if found[of].setdefault(own[at], other[at]) != other[at]:
                         unclear.add(of)
     return {of: numbers for of, numbers in found.items() if of not in unclear}
 
@@ -226,6 +226,6 @@ def _beside_reordered(bridge: Bridge, module: str, num: int) -> bool:
     return False
 
 
-def _in_order(entry: Entry) -> bool:
+def _in_order(entry: PlannedWeight) -> bool:
     steps = (*entry.pieces[0].steps, *entry.steps)
     return len(entry.pieces) == 1 and all(isinstance(step, Permute) for step in steps)

@@ -19,7 +19,7 @@ from trueup.diagnosing.evidence.run import run_facts
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.kinds.loss_divisor import named_divisor
 from trueup.diagnosing.kinds.thresholds import NEAR_ONE
-from trueup.diagnosing.stages.batch import Batch, data_finding, given, without_made
+from trueup.diagnosing.stages.batch import StepBatch, data_finding, given, without_made
 from trueup.diagnosing.stages.context import Context, is_beyond, is_compared
 from trueup.diagnosing.stages.forward import as_recorded
 from trueup.diagnosing.stages.from_origin import finding_from_origin
@@ -34,7 +34,7 @@ from trueup.merging.trace import MergedTrace
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView
 from trueup.store.given import root_inputs, whole_numbers
-from trueup.store.same_rows import MASK, POSITION, Span, num_rows, row_keys, spans_of, width_of
+from trueup.store.same_rows import MASK, POSITION, RowSpan, num_rows, row_keys, spans_of, width_of
 from trueup.store.view import UPDATED
 from trueup.types.arrays import Array, Floats, Ints
 from trueup.types.codes import BatchCode as Batches
@@ -68,19 +68,19 @@ class DataStage:
 def _of_batches(context: Context) -> StageOutcome:
     """What both runs were given."""
     findings: list[Finding] = []
-    said: list[Reason] = []
+    evidence: list[Reason] = []
     compared = False
     stream = _same_stream(context) or _same_rows(context)
     if stream is not None:
         return _outcome([], [stream], True, {})
     for at in range(min(len(context.steps), 2)):
         for rank in context.ranks:
-            target, reference = without_made(*(Batch.of(book) for book in context.pair(at, rank)))
+            target, reference = without_made(*(StepBatch.of(book) for book in context.pair(at, rank)))
             compared |= bool(target.ids and reference.ids) or _digests_tell(target, reference)
             found, words = _compared(target, reference, context)
             found = [*_one_sided(target, reference, context), *found]
             findings += found
-            said += words
+            evidence += words
         if findings:
             if context.mesh.wide_axes:
                 findings = _whose(findings, context, at)
@@ -89,21 +89,21 @@ def _of_batches(context: Context) -> StageOutcome:
             break
     findings = findings or _evaluated_on(context) or _beyond_ids(context) or _masks_apart(context)
     findings = [_carried(one, context) for one in findings]
-    said[:0] = _without_effect(context)
+    evidence[:0] = _without_effect(context)
     if findings and _comes_out_nowhere(context):
-        said, findings = [reason(Stages.BATCH_IN_OTHER_FORM), *said], []
-    own, other = (Batch.of(book) for book in context.pair())
-    said += [reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one) for one in _lacking(own, other)]
+        evidence, findings = [reason(Stages.BATCH_IN_OTHER_FORM), *evidence], []
+    own, other = (StepBatch.of(book) for book in context.pair())
+    evidence += [reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one) for one in _lacking(own, other)]
     texts = texts_shown(own, other, context.tokenizer)
     details = {"texts": texts} if texts else {}
     if not compared and any(map(_is_in_parts, context.pair())):
-        said.insert(0, reason(Stages.BATCH_IN_PARTS))
-    return _outcome(_one_each(findings), list(dict.fromkeys(said)), compared, details)
+        evidence.insert(0, reason(Stages.BATCH_IN_PARTS))
+    return _outcome(_one_each(findings), list(dict.fromkeys(evidence)), compared, details)
 
 
 def _graded(verdict: Verdict) -> StageOutcome:
     """Calls that have gradients in one run alone: a difference, or open where nothing shows what they do."""
-    outcome = partial(StageOutcome, stage=Stage.DATA, title=DataStage.title, said=verdict.headline)
+    outcome = partial(StageOutcome, stage=Stage.DATA, title=DataStage.title, conclusion=verdict.headline)
     if verdict.outcome is not Outcome.DIFFER:
         return outcome(status=StageStatus.UNDECIDED, evidence=verdict.evidence)
     kind = kind_named("frozen_or_missing_gradient", EvidenceRank.STATED, verdict.evidence[0])
@@ -125,7 +125,7 @@ def _comes_out_nowhere(context: Context) -> bool:
     shares = list[float]()
     for at in range(min(len(context.steps), 2)):
         for rank in context.ranks:
-            own, other = (Batch.of(book).ids for book in context.pair(at, rank))
+            own, other = (StepBatch.of(book).ids for book in context.pair(at, rank))
             for name in own.keys() & other.keys():
                 same_shape = own[name].shape == other[name].shape
                 shares.append(float((own[name] != other[name]).mean()) if same_shape else 1.0)
@@ -154,14 +154,14 @@ def _evaluated_otherwise(origin: Origin, context: Context) -> Finding | None:
     is_whole = whole_numbers(book, record) is not None and whole_numbers(reference, other) is not None
     if book.mode[call] != "eval" or book.parent[call] >= 0 or not is_whole:
         return None
-    said = reason(Stages.EVALUATED_ON, name=origin.slot.partition(".")[2], step=origin.step)
+    evidence = reason(Stages.EVALUATED_ON, name=origin.slot.partition(".")[2], step=origin.step)
     return data_finding(
-        headline=said,
+        headline=evidence,
         site=f"call without gradients in step {origin.step}, {origin.slot}",
         book=book,
         phase="forward",
-        kinds=(kind_named("wrong_data", EvidenceRank.STATED, said),),
-        evidence=(said, *origin.evidence),
+        kinds=(kind_named("wrong_data", EvidenceRank.STATED, evidence),),
+        evidence=(evidence, *origin.evidence),
         next_note=reason(Stages.SAME_BATCH_FIRST),
     )
 
@@ -178,15 +178,15 @@ def _carried(finding: Finding, context: Context) -> Finding:
     if carried.count(True) != 1:
         return finding
     side = "target" if carried[0] else "reference"
-    said = reason(Stages.STATE_RETURNED, name=name, side=side)
-    kind = kind_named("stale_value", EvidenceRank.EVERY_ELEMENT, said, causes=())
+    evidence = reason(Stages.STATE_RETURNED, name=name, side=side)
+    kind = kind_named("stale_value", EvidenceRank.EVERY_ELEMENT, evidence, causes=())
     headline = reason(Stages.STATE_CARRIED, name=name, side=side)
     return replace(
         finding,
         headline=headline,
         kinds=(kind,),
         causes=(),
-        evidence=(said, *finding.evidence),
+        evidence=(evidence, *finding.evidence),
         next_note=None,
     )
 
@@ -223,7 +223,7 @@ def _same_stream(context: Context) -> Reason | None:
         sides: tuple[list[tuple[bytes, bytes]], list[tuple[bytes, bytes]]] = ([], [])
         for at in range(min(len(context.steps), 2)):
             for side, book in zip(sides, context.pair(at, rank), strict=True):
-                batch = Batch.of(book)
+                batch = StepBatch.of(book)
                 side += [
                     (ids.tobytes(), labels.tobytes())
                     for number, labels in batch.labels.items()
@@ -242,7 +242,7 @@ def _begins_alike(context: Context) -> bool:
     updated = [bool(book.parameters_with(*UPDATED)) for book in books]
     if all(updated) or not any(updated):
         return False
-    batches = [Batch.of(book) for book in books]
+    batches = [StepBatch.of(book) for book in books]
     short, whole = batches if updated[1] else batches[::-1]
     if not short.ids:  # pixels, features: by their bits
         known = bool(short.given) and None not in short.given.values()
@@ -259,7 +259,7 @@ def _same_rows(context: Context) -> Reason | None:
     num, is_laid_otherwise = 0, False
     for at in range(min(len(context.steps), 2)):
         for rank in context.ranks:
-            batches = [Batch.of(book) for book in context.pair(at, rank)]
+            batches = [StepBatch.of(book) for book in context.pair(at, rank)]
             labelled = not any("call" in name for batch in batches for name in batch.ids)
             sides = [_rows_of(batch, labelled=labelled) for batch in batches]
             if sides[0] is None or sides[1] is None or Counter(sides[0][1]) != Counter(sides[1][1]):
@@ -276,12 +276,12 @@ def _same_rows(context: Context) -> Reason | None:
     return reason(Stages.SAME_ROWS_REGROUPED, num=num) if is_laid_otherwise and num else None
 
 
-def _same_inputs(target: Batch, reference: Batch) -> bool:
+def _same_inputs(target: StepBatch, reference: StepBatch) -> bool:
     shared = target.ids.keys() & reference.ids.keys()
     return all(np.array_equal(target.ids[name], reference.ids[name]) for name in shared)
 
 
-def _rows_of(batch: Batch, *, labelled: bool) -> tuple[list[int], list[bytes]] | None:
+def _rows_of(batch: StepBatch, *, labelled: bool) -> tuple[list[int], list[bytes]] | None:
     """Rows of each call, and what each row is given without its padding, maybe with its labels; None where
     inputs have other numbers of rows."""
     given: dict[str, dict[str, Ints]] = {}
@@ -316,7 +316,7 @@ def _rows_of(batch: Batch, *, labelled: bool) -> tuple[list[int], list[bytes]] |
     return counts, rows
 
 
-def _num_with_next(spans: Sequence[Span]) -> int:
+def _num_with_next(spans: Sequence[RowSpan]) -> int:
     """Tokens that have a next one in their row or sequence: what programs that drop the last logits label."""
     return sum(span.stop - span.start - 1 for span in spans)
 
@@ -325,7 +325,7 @@ def _labelled(rows: Sequence[bytes], labels: Sequence[bytes]) -> list[bytes]:
     return [b"|".join(both) for both in zip(rows, labels, strict=True)]
 
 
-def _are_next(labels: Ints, tokens: Ints, spans: Sequence[Span], ignored: int) -> bool:
+def _are_next(labels: Ints, tokens: Ints, spans: Sequence[RowSpan], ignored: int) -> bool:
     """Whether the label of every token is the next token of its row or sequence: they are made of the ids.
     The last has none, and padding neither."""
     if labels.shape != tokens.shape:
@@ -339,7 +339,7 @@ def _are_next(labels: Ints, tokens: Ints, spans: Sequence[Span], ignored: int) -
     return all(np.array_equal(label, token) for label, token in ends)
 
 
-def _labels_of(labels: Ints, spans: Sequence[Span], width: int, ignored: int) -> list[bytes]:
+def _labels_of(labels: Ints, spans: Sequence[RowSpan], width: int, ignored: int) -> list[bytes]:
     """Labels of each row or packed sequence, without those of its padding where none of them counts."""
     if np.array_equal(labels.ravel(), np.arange(labels.size)):  # a contrastive loss counts the rows
         return [b""] * len(spans)
@@ -359,7 +359,7 @@ def _whose(findings: list[Finding], context: Context, at: int) -> list[Finding]:
     """The findings with the ranks that alone show one, or the axis along which ranks got the same only in the
     target; where that is so of whole batches, a finding that says it."""
     target, reference = (
-        {rank: Batch.of(context.pair(at, rank)[side]).ids for rank in context.ranks} for side in (0, 1)
+        {rank: StepBatch.of(context.pair(at, rank)[side]).ids for rank in context.ranks} for side in (0, 1)
     )
     names = list(dict.fromkeys(name for ids in target.values() for name in ids))
     shared = {name: _axis_shared(name, target, reference, context.mesh) for name in names}
@@ -371,15 +371,15 @@ def _whose(findings: list[Finding], context: Context, at: int) -> list[Finding]:
     for finding in findings:
         axis = next((shared[name] for name in names if (finding.site or "").endswith(name)), None)
         found.append(replace(finding, axis=axis) if axis else _of_some(finding, shown, context))
-    told = axes.pop() if len(axes) == 1 else None
-    return [*found, *([_same_shard(told, context, at)] if told else [])]
+    shared_axis = axes.pop() if len(axes) == 1 else None
+    return [*found, *([_same_shard(shared_axis, context, at)] if shared_axis else [])]
 
 
 def _of_batch_axis(findings: list[Finding], context: Context, at: int) -> list[Finding]:
     """Of ranks put together: where microbatches are the same only in the target, the axis along which ranks
     read different ones."""
     axes = [axis for axis in context.layout.batch if axis in context.layout.wide_axes]
-    repeated = [_repeats(Batch.of(book)) for book in context.pair(at)]
+    repeated = [_repeats(StepBatch.of(book)) for book in context.pair(at)]
     if len(axes) == 1 and repeated == [True, False]:
         return [_same_shard(axes[0], context, at), *findings]
     return [_of_part(finding, context, at) for finding in findings]
@@ -397,7 +397,7 @@ def _of_part(finding: Finding, context: Context, at: int) -> Finding:
     return finding
 
 
-def _repeats(batch: Batch) -> bool:
+def _repeats(batch: StepBatch) -> bool:
     """Whether two microbatches are of the same rows."""
     held = [ids.tobytes() for ids in map(batch.tokens_of, sorted(batch.labels)) if ids is not None]
     return len(set(held)) < len(held)
@@ -463,57 +463,59 @@ def _one_each(findings: list[Finding]) -> list[Finding]:
 
 
 def _outcome(
-    findings: list[Finding], said: list[Reason], compared: bool, details: Mapping[str, object]
+    findings: list[Finding], notes: list[Reason], compared: bool, details: Mapping[str, object]
 ) -> StageOutcome:
     outcome = partial(StageOutcome, stage=Stage.DATA, title=DataStage.title, details=details)
     if findings:
         return outcome(
             status=StageStatus.FAILED,
-            said=findings[0].headline,
-            evidence=tuple(said),
+            conclusion=findings[0].headline,
+            evidence=tuple(notes),
             findings=tuple(findings),
             confirmed=True,
         )
     if not compared:
-        why = next((one for one in said if one.code in _NOT_COMPARED), reason(Stages.NO_BATCH))
-        return outcome(status=StageStatus.UNDECIDED, said=why)
-    apart = any(one.code is EvidenceCode.INPUT_OF_ONE_SIDE for one in said)
+        why = next((one for one in notes if one.code in _NOT_COMPARED), reason(Stages.NO_BATCH))
+        return outcome(status=StageStatus.UNDECIDED, conclusion=why)
+    apart = any(one.code is EvidenceCode.INPUT_OF_ONE_SIDE for one in notes)
     head = reason(Stages.SAME_SHARED if apart else Stages.SAME_BATCHES)
-    head = next((one for one in said if one.code in _WITHOUT_EFFECT), head)
-    return outcome(status=StageStatus.PASSED, said=head, evidence=tuple(said), confirmed=True)
+    head = next((one for one in notes if one.code in _WITHOUT_EFFECT), head)
+    return outcome(status=StageStatus.PASSED, conclusion=head, evidence=tuple(notes), confirmed=True)
 
 
-def _digests_tell(target: Batch, reference: Batch) -> bool:
+def _digests_tell(target: StepBatch, reference: StepBatch) -> bool:
     """A digest knows of no rows: of packed and of padded ones it is another."""
     return None not in (target.digest, reference.digest) and target.packed == reference.packed
 
 
-def _compared(target: Batch, reference: Batch, context: Context) -> tuple[list[Finding], list[Reason]]:
+def _compared(
+    target: StepBatch, reference: StepBatch, context: Context
+) -> tuple[list[Finding], list[Reason]]:
     step, rank = target.book.step, target.book.rank
-    said: list[Reason] = []
+    notes: list[Reason] = []
     shared = sorted((name for name in target.ids if name in reference.ids), key=_is_of_labels)
     findings = _of_ids(target, reference, shared, context) or _of_bounds(target, reference)
     if shared and not findings:
         same = [name for name in shared if np.array_equal(target.ids[name], reference.ids[name])]
         tokens = sum(target.ids[name].size for name in same)
         if same:
-            said.append(reason(Stages.SAME_IDS, step=step, rank=rank, ids=tokens, inputs=len(same)))
+            notes.append(reason(Stages.SAME_IDS, step=step, rank=rank, ids=tokens, inputs=len(same)))
     elif not shared and target.packed != reference.packed:
-        said.append(
+        notes.append(
             reason(Stages.PACKED_OTHERWISE, step=step, side="target" if target.packed else "reference")
         )
     elif not shared:
         more, words = _of_digests(target, reference, context)
         findings += more
-        said += words
+        notes += words
     if not findings:
         more, words = compared_labels(target, reference, rank if len(context.ranks) > 1 else None)
         findings += _without_agreeing(more, context, step)
-        said += words
-    return findings, said
+        notes += words
+    return findings, notes
 
 
-def _of_bounds(target: Batch, reference: Batch) -> list[Finding]:
+def _of_bounds(target: StepBatch, reference: StepBatch) -> list[Finding]:
     """Boundaries of packed sequences that differ where all ids that both models are given are the same."""
     for name in target.bounds.keys() & reference.bounds.keys():
         own, other = target.bounds[name], reference.bounds[name]
@@ -522,7 +524,7 @@ def _of_bounds(target: Batch, reference: Batch) -> list[Finding]:
         lone = set(own.tolist()) - set(other.tolist())
         shared = min(len(own), len(other))
         first = int(np.argmax(own[:shared] != other[:shared]))
-        said = reason(
+        evidence = reason(
             Batches.BOUNDARIES,
             num=len(lone),
             total=len(own),
@@ -536,15 +538,15 @@ def _of_bounds(target: Batch, reference: Batch) -> list[Finding]:
                 site=f"batch of step {target.book.step}, {name}",
                 book=target.book,
                 phase="forward",
-                kinds=(kind_named("wrong_mask", EvidenceRank.STATED, said, phase="forward"),),
-                evidence=(said,),
+                kinds=(kind_named("wrong_mask", EvidenceRank.STATED, evidence, phase="forward"),),
+                evidence=(evidence,),
                 next_note=reason(Batches.CHECK_BOUNDARIES),
             )
         ]
     return []
 
 
-def _of_ids(target: Batch, reference: Batch, names: Sequence[str], context: Context) -> list[Finding]:
+def _of_ids(target: StepBatch, reference: StepBatch, names: Sequence[str], context: Context) -> list[Finding]:
     """What stored ids of both runs say, input by input."""
     findings: list[Finding] = []
     for name in names:
@@ -579,7 +581,7 @@ def _of_ids(target: Batch, reference: Batch, names: Sequence[str], context: Cont
     return findings
 
 
-def _beside(name: str, target: Batch, reference: Batch) -> list[tuple[Array, Array]]:
+def _beside(name: str, target: StepBatch, reference: StepBatch) -> list[tuple[Array, Array]]:
     """What the same call is given with an input, of as many rows, and differs: target and reference."""
     place, _, own = name.partition(", ")
     found = []
@@ -606,7 +608,7 @@ def _is_padded_otherwise(name: str, ids: Ints, other: Ints) -> bool:
     return ids.shape != other.shape and (MASK in name or POSITION in name)
 
 
-def _is_hidden_there(name: str, target: Batch, reference: Batch) -> bool:
+def _is_hidden_there(name: str, target: StepBatch, reference: StepBatch) -> bool:
     """Whether an input differs nowhere but where a mask of the same tokens does: what stands there follows
     from what the mask hides. Labels are no part of what it hides."""
     apart = target.ids[name] != reference.ids[name] if _are_alike(name, target, reference) else None
@@ -618,7 +620,7 @@ def _is_hidden_there(name: str, target: Batch, reference: Batch) -> bool:
     return any(mask.shape == apart.shape and mask.any() and not (apart & ~mask).any() for mask in others)
 
 
-def _are_alike(name: str, target: Batch, reference: Batch) -> bool:
+def _are_alike(name: str, target: StepBatch, reference: StepBatch) -> bool:
     """Whether both runs have the input, in one shape."""
     return name in reference.ids and target.ids[name].shape == reference.ids[name].shape
 
@@ -653,7 +655,9 @@ def _is_of_labels(name: str) -> bool:
     return "label" in name.rpartition(".")[2]
 
 
-def _of_digests(target: Batch, reference: Batch, context: Context) -> tuple[list[Finding], list[Reason]]:
+def _of_digests(
+    target: StepBatch, reference: StepBatch, context: Context
+) -> tuple[list[Finding], list[Reason]]:
     """What digests say where no ids were stored."""
     if None in (target.digest, reference.digest):
         return [], []
@@ -664,7 +668,7 @@ def _of_digests(target: Batch, reference: Batch, context: Context) -> tuple[list
     return _inputs_apart(target, reference, context), []
 
 
-def _inputs_apart(target: Batch, reference: Batch, context: Context) -> list[Finding]:
+def _inputs_apart(target: StepBatch, reference: StepBatch, context: Context) -> list[Finding]:
     """The inputs of the model whose bits differ, with what became of them; nothing where the two models are
     given other inputs, of which digests say nothing. What other ranks have sent is no batch."""
     if target.given.keys() != reference.given.keys():
@@ -678,12 +682,12 @@ def _inputs_apart(target: Batch, reference: Batch, context: Context) -> list[Fin
             continue
         if digest in sent[0] and other in sent[1]:
             continue
-        said = _value_relation(books, place, slot)
-        told = reason(Stages.DIGESTS, target=str(target.digest), reference=str(reference.digest))
+        relation = _value_relation(books, place, slot)
+        digests = reason(Stages.DIGESTS, target=str(target.digest), reference=str(reference.digest))
         kept = any(
             book.raw(row) is not None for book in books for _, name, row in given(book) if name == slot
         )
-        findings.append(_input_finding(target.book, slot, said, (said or told,), is_kept=kept))
+        findings.append(_input_finding(target.book, slot, relation, (relation or digests,), is_kept=kept))
     return findings
 
 
@@ -723,13 +727,13 @@ def _value_relation(books: tuple[StepView, StepView], place: str, slot: str) -> 
 
 
 def _input_finding(
-    book: StepView, slot: str, said: Reason | None, evidence: tuple[Reason, ...], *, is_kept: bool = True
+    book: StepView, slot: str, relation: Reason | None, evidence: tuple[Reason, ...], *, is_kept: bool = True
 ) -> Finding:
     name = slot.partition(".")[2]
     headline = reason(Stages.INPUT_DIFFERS, name=name)
-    rank = EvidenceRank.MOST if said is None else EvidenceRank.EVERY_ELEMENT
-    known = None if said is None else (Reason(CauseCode.PREPROCESSING),)
-    kind = kind_named("wrong_data", rank, said or headline, causes=known)
+    rank = EvidenceRank.MOST if relation is None else EvidenceRank.EVERY_ELEMENT
+    known = None if relation is None else (Reason(CauseCode.PREPROCESSING),)
+    kind = kind_named("wrong_data", rank, relation or headline, causes=known)
     return data_finding(
         headline=headline,
         site=f"batch of step {book.step}, {slot}",
@@ -740,7 +744,7 @@ def _input_finding(
     )
 
 
-def _agree_within_rounding(target: Batch, reference: Batch, context: Context) -> bool:
+def _agree_within_rounding(target: StepBatch, reference: StepBatch, context: Context) -> bool:
     """Whether all that the models were given was compared and agrees: bits may differ where a pipeline stage
     is given what another one has computed."""
     place = {"step": target.book.step, "rank": target.book.rank, "phase": "forward", "name": ""}
@@ -776,7 +780,7 @@ def _labels_are_one(context: Context, step: int) -> bool:
     return labels.height > 0 and labels.filter(is_beyond()).is_empty()
 
 
-def _one_sided(target: Batch, reference: Batch, context: Context) -> list[Finding]:
+def _one_sided(target: StepBatch, reference: StepBatch, context: Context) -> list[Finding]:
     """Inputs of the model that one run alone has, where the runs diverge in what was given them: a default
     that is spelt out changes nothing."""
     acts = {
@@ -787,10 +791,10 @@ def _one_sided(target: Batch, reference: Batch, context: Context) -> list[Findin
     found = []
     for one in _lacking(target, reference):
         if one["name"] in acts and not ("label" in one["name"] and target.labels and reference.labels):
-            said = reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one)
+            evidence = reason(EvidenceCode.INPUT_OF_ONE_SIDE, **one)
             divided = _divisors(target, reference)
             name = "wrong_scale" if divided else "wrong_data"
-            kind = kind_named(name, EvidenceRank.STATED, *divided or (said,))
+            kind = kind_named(name, EvidenceRank.STATED, *divided or (evidence,))
             kind = replace(kind, causes=(Reason(CauseCode.NOT_PASSED_ON),))
             found.append(
                 data_finding(
@@ -799,7 +803,7 @@ def _one_sided(target: Batch, reference: Batch, context: Context) -> list[Findin
                     axis=_axis_of_input(one["name"], context),
                     book=target.book,
                     kinds=(kind,),
-                    evidence=(said, *divided),
+                    evidence=(evidence, *divided),
                     next_note=reason(Stages.GIVE_BOTH, name=one["name"]),
                 )
             )
@@ -816,7 +820,7 @@ def _axis_of_input(name: str, context: Context) -> str | None:
     return cut[0] if len(cut) == 1 else None
 
 
-def _divisors(target: Batch, reference: Batch) -> list[Reason]:
+def _divisors(target: StepBatch, reference: StepBatch) -> list[Reason]:
     """By what both runs divide the sum over tokens of their first loss, where the gradients of the logits say
     that it is not the same: a count that is given on one side is such a divisor."""
     sides = [
@@ -853,17 +857,17 @@ def _beyond_ids(context: Context) -> list[Finding]:
     books = context.pair(at, verdict.rank if verdict.rank in context.ranks else None)
     if all(_is_sent(one, f"input.{name}", context) for one in books):
         return []
-    said = _value_relation(books, "microbatch 0", f"input.{name}")
-    evidence = (*([] if said is None else [said]), *verdict.evidence)
-    return [_input_finding(book, f"input.{name}", said, evidence)]
+    relation = _value_relation(books, "microbatch 0", f"input.{name}")
+    evidence = (*([] if relation is None else [relation]), *verdict.evidence)
+    return [_input_finding(book, f"input.{name}", relation, evidence)]
 
 
 def _masks_apart(context: Context) -> list[Finding]:
     """Masks that the program makes beside equal batches, where the first step's differences begin at them:
     one that the model is given, or that weighs its loss."""
     first = context.steps[0][0]
-    own, other = (Batch.of(book) for book in context.pair())
-    is_made_inside = own.handed_alike(other)  # the loss's mask is then the model's matter
+    own, other = (StepBatch.of(book) for book in context.pair())
+    is_made_inside = own.has_same_inputs(other)  # the loss's mask is then the model's matter
     found: dict[str, Finding] = {}
     for origin in context.passive:
         if origin.stage is not Stage.DATA or origin.step != first or MASK not in origin.slot:
@@ -893,7 +897,7 @@ def _weighed(finding: Finding, target: Floats, reference: Floats) -> Finding:
     return replace(finding, headline=headline, kinds=(kind,), evidence=(weights,), causes=kind.causes)
 
 
-def _lacking(target: Batch, reference: Batch) -> list[dict[str, str]]:
+def _lacking(target: StepBatch, reference: StepBatch) -> list[dict[str, str]]:
     """Side and name of every input that the model is given in one run alone, by name; what is given by place
     is told by its number, which says nothing."""
     slots = [{slot.partition(".")[2] for _, slot in batch.given} for batch in (target, reference)]
@@ -906,7 +910,7 @@ def _lacking(target: Batch, reference: Batch) -> list[dict[str, str]]:
     ]
 
 
-def _not_counted_alike(ids: Ints, other: Ints, name: str, batch: Batch) -> Finding | None:
+def _not_counted_alike(ids: Ints, other: Ints, name: str, batch: StepBatch) -> Finding | None:
     """Labels that agree wherever both count, where more of them count on one side."""
     counts = [side != batch.ignore_index for side in (ids, other)]
     both = counts[0] & counts[1] if ids.shape == other.shape else np.zeros(0, bool)
@@ -914,23 +918,23 @@ def _not_counted_alike(ids: Ints, other: Ints, name: str, batch: Batch) -> Findi
         return None
     numbers = {"target": int(counts[0].sum()), "reference": int(counts[1].sum())}
     shares = {f"{side}_share": number / ids.size for side, number in numbers.items()}
-    said = reason(Batches.NUM_COUNTED, **numbers, **shares)
+    evidence = reason(Batches.NUM_COUNTED, **numbers, **shares)
     return data_finding(
         headline=reason(Batches.MASK_DIFFERS),
         site=f"batch of step {batch.book.step}, {name}",
         book=batch.book,
-        kinds=(kind_named("wrong_mask", EvidenceRank.EVERY_ELEMENT, said, phase="loss"),),
-        evidence=(said,),
+        kinds=(kind_named("wrong_mask", EvidenceRank.EVERY_ELEMENT, evidence, phase="loss"),),
+        evidence=(evidence,),
         next_note=reason(Batches.CHECK_LABELS),
     )
 
 
-def _elsewhere(ids: Ints, name: str, reference: Batch, context: Context) -> list[Reason]:
+def _elsewhere(ids: Ints, name: str, reference: StepBatch, context: Context) -> list[Reason]:
     """Where else in the reference the target's rows are: another step, rank or microbatch."""
     others: dict[str, Ints] = {}
     for at, (_, step) in enumerate(context.steps[:4]):
         for rank in context.ranks:
-            batch = Batch.of(context.pair(at, rank)[1])
+            batch = StepBatch.of(context.pair(at, rank)[1])
             for other, found in batch.ids.items():
                 if other.split(", ")[1] == name.split(", ")[1]:
                     others[f"step {step}, rank {rank}, {other.split(', ')[0]}"] = found
@@ -940,23 +944,25 @@ def _elsewhere(ids: Ints, name: str, reference: Batch, context: Context) -> list
     ]
 
 
-def _batch_finding(name: str, said: Reason, elsewhere: list[Reason], where: str, book: StepView) -> Finding:
+def _batch_finding(
+    name: str, relation: Reason, elsewhere: list[Reason], where: str, book: StepView
+) -> Finding:
     slot = where.rpartition(".")[2]
     kept = name in _OF_ANY_INPUT
     tells = kept or slot.endswith("input_ids")  # a decoder's are tokens, too
     if _batch_headline(name, where).code is Stages.INPUT_DIFFERS and not tells:
-        name, said, elsewhere = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
+        name, relation, elsewhere = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
     moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
     kind = "shifted_by_one" if name == "shift" else "wrong_mask" if "mask" in slot else "wrong_data"
     known = (Reason(CauseCode.PREPROCESSING),) if kept and kind == "wrong_data" else None
     phase = "loss" if _is_of_labels(where) else "forward"
-    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, said, causes=known, phase=phase)
+    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, relation, causes=known, phase=phase)
     return data_finding(
         headline=_batch_headline("elsewhere" if moved else name, where),
         site=f"batch of step {book.step}, {where}",
         book=book,
         kinds=(named,),
-        evidence=(said, *(() if kept else elsewhere)),
+        evidence=(relation, *(() if kept else elsewhere)),
         next_note=reason(Stages.SAME_BATCH_FIRST),
     )
 
@@ -976,7 +982,7 @@ def _batch_headline(relation: str, where: str) -> Reason:
     return reason(Stages.BATCH, relation=relation, labels=labels)
 
 
-def _outside(batch: Batch, name: str) -> NDArray[np.bool_]:
+def _outside(batch: StepBatch, name: str) -> NDArray[np.bool_]:
     """Which token ids of an input are none of the vocabulary."""
     ids = batch.ids[name]
     if not (name.endswith("input.0") or "input_ids" in name):
@@ -984,17 +990,17 @@ def _outside(batch: Batch, name: str) -> NDArray[np.bool_]:
     return np.asarray((ids < 0) | (False if batch.vocab_size is None else ids >= batch.vocab_size))
 
 
-def _out_of_range(batch: Batch, name: str, outside: NDArray[np.bool_]) -> Finding:
+def _out_of_range(batch: StepBatch, name: str, outside: NDArray[np.bool_]) -> Finding:
     row, column = (int(at[0]) for at in np.nonzero(outside))
     place = {"value": int(batch.ids[name][row, column]), "row": row, "column": column}
-    said = reason(Stages.OUT_OF_RANGE, num=int(outside.sum()), size=batch.vocab_size, **place)
-    kind = kind_named("wrong_data", EvidenceRank.EVERY_ELEMENT, said)
+    evidence = reason(Stages.OUT_OF_RANGE, num=int(outside.sum()), size=batch.vocab_size, **place)
+    kind = kind_named("wrong_data", EvidenceRank.EVERY_ELEMENT, evidence)
     causes = [CauseCode.IGNORED_AS_INPUT] if place["value"] < 0 else [CauseCode.VOCABULARY_TOO_SMALL]
     return data_finding(
         headline=reason(Stages.OUT_OF_VOCABULARY, value=place["value"], size=batch.vocab_size),
         site=f"batch of step {batch.book.step}, {name}",
         book=batch.book,
         kinds=(replace(kind, causes=tuple(map(Reason, causes))),),
-        evidence=(said,),
+        evidence=(evidence,),
         next_note=reason(Stages.COMPARE_VOCABULARY),
     )

@@ -28,14 +28,14 @@ def with_evaluated(findings: Sequence[Finding], context: Context) -> tuple[Findi
     for finding in findings:
         if (root := _root_of(finding, context)) is not None:
             of_root.setdefault(root, []).append(finding)
-    told: dict[int, Finding | None] = {}
+    replaced: dict[int, Finding | None] = {}
     for root, some in of_root.items():
         layers = [one for one in some if one.origin is not None and _is_of_weights(one.origin, context)]
         if layers:
             headline = reason(Stages.EVALUATED_WEIGHTS, root=root, num=len(some))
-            told |= dict.fromkeys(map(id, some))
-            told[id(some[0])] = replace(layers[0], headline=headline, module=root, kinds=(), causes=())
-    return tuple(one for finding in findings if (one := told.get(id(finding), finding)) is not None)
+            replaced |= dict.fromkeys(map(id, some))
+            replaced[id(some[0])] = replace(layers[0], headline=headline, module=root, kinds=(), causes=())
+    return tuple(one for finding in findings if (one := replaced.get(id(finding), finding)) is not None)
 
 
 def _beside_other_model(findings: Sequence[Finding], context: Context) -> tuple[Finding, ...]:
@@ -60,13 +60,13 @@ def _is_evaluated(origin: Origin | None, context: Context) -> bool:
 def other_model_evaluated(context: Context) -> Finding | None:
     """Where one run evaluates the model that trains, and the other a model that the first does not."""
     names = [_evaluated(book) for book in context.pair(0)]
-    alone = names[0] - names[1], names[1] - names[0]
-    if not all(alone) or not any("" in one for one in alone):
+    only = names[0] - names[1], names[1] - names[0]
+    if not all(only) or not any("" in one for one in only):
         return None
     step = context.steps[0][0]
     sides = {
         side: tuple(sorted(name or "the model that trains" for name in one))
-        for side, one in zip(("target", "reference"), alone, strict=True)
+        for side, one in zip(("target", "reference"), only, strict=True)
     }
     headline = reason(Stages.OTHER_MODEL_EVALUATED, **sides)
     return Finding(

@@ -19,7 +19,7 @@ from trueup.diagnosing.stages.context import (
     counted,
     is_beyond,
     is_compared,
-    stands_alone,
+    needs_no_replay,
 )
 from trueup.diagnosing.stages.evaluated import with_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin
@@ -56,7 +56,7 @@ class ForwardStage:
         stages = [Stage.FORWARD, Stage.LOSS]
         if not context.origins_of(*stages) and _is_given_another_number(context):
             stages.append(Stage.DATA)
-        return _judged(self, context, rows, stages, loss_said(context, 0), known=known, beside=True)
+        return _judged(self, context, rows, stages, loss_values(context, 0), known=known, beside=True)
 
 
 def _is_given_another_number(context: Context) -> bool:
@@ -83,8 +83,8 @@ class BackwardStage:
         frozen = tuple(frozen_findings(context))
         own = context.origins_of(Stage.BACKWARD)
         sent = () if frozen or own else _sent_gradients(context)
-        told = bool(frozen) or (bool(own) and context.by_replay) or context.failed_before() is not None
-        lost = () if told else unreached_findings(context)
+        is_known = bool(frozen) or (bool(own) and context.by_replay) or context.failed_before() is not None
+        lost = () if is_known else unreached_findings(context)
         verdict = context.comparison.verdict
         rows_apart = (_of_verdict(verdict),) if verdict.headline.code is VerdictCode.ROWS_TRAIN else ()
         known = (
@@ -93,7 +93,7 @@ class BackwardStage:
             *rows_apart,
             *(finding_from_origin(origin, context) for origin in sent[:1]),
         )
-        return _judged(self, context, rows, [Stage.BACKWARD], norms_said(context), known=known)
+        return _judged(self, context, rows, [Stage.BACKWARD], norm_values(context), known=known)
 
 
 def _sent_gradients(context: Context) -> list[Origin]:
@@ -150,33 +150,35 @@ def _judged(
         findings = (*known, *(one for one in found if one.module not in modules))
         return outcome(
             status=StageStatus.FAILED,
-            said=findings[0].headline,
+            conclusion=findings[0].headline,
             evidence=(counted(rows), *extra),
             findings=findings,
-            confirmed=context.by_replay or bool(known) or (bool(located) and stands_alone(located[0])),
+            confirmed=context.by_replay or bool(known) or (bool(located) and needs_no_replay(located[0])),
         )
     if rows.filter(is_compared()).is_empty():
-        return outcome(status=StageStatus.UNDECIDED, said=reason(Stages.NOTHING_RECORDED, what="record"))
+        return outcome(
+            status=StageStatus.UNDECIDED, conclusion=reason(Stages.NOTHING_RECORDED, what="record")
+        )
     evidence = (counted(rows), *extra)
     if beyond.is_empty():
-        said = context.agreement_at(rows)
+        conclusion = context.agreement_at(rows)
         if context.undone != 1.0:
-            said = reason(Stages.SCALE_UNDONE, factor=context.undone)
+            conclusion = reason(Stages.SCALE_UNDONE, factor=context.undone)
         if {phase for _, phase in context.without_effect} & set(rows["phase"].cast(pl.String)):
-            said = reason(Stages.INSIDE_ALONE)
-        return outcome(status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True)
+            conclusion = reason(Stages.INSIDE_ONLY)
+        return outcome(status=StageStatus.PASSED, conclusion=conclusion, evidence=evidence, confirmed=True)
     before = context.failed_before()
     if stage.stage is Stage.BACKWARD and context.loss_scales_differ:
         explained.append(reason(Stages.LOSS_SCALE_DIFFERS))
     if before is not None or explained:
-        said = follows_from(before) if before else reason(Stages.EXPLAINED, explained[0])
-        return outcome(status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
+        conclusion = follows_from(before) if before else reason(Stages.EXPLAINED, explained[0])
+        return outcome(status=StageStatus.CONSEQUENCE, conclusion=conclusion, evidence=evidence)
     if context.only_carried(rows):
-        said = reason(Stages.ONLY_CARRIED, num=beyond.height)
-        return outcome(status=StageStatus.PASSED, said=said, evidence=evidence)
+        conclusion = reason(Stages.ONLY_CARRIED, num=beyond.height)
+        return outcome(status=StageStatus.PASSED, conclusion=conclusion, evidence=evidence)
     row = beyond.row(0, named=True)
-    said = reason(Stages.NO_PLACE, num=beyond.height, site=str(row["site"]))
-    return outcome(status=StageStatus.UNDECIDED, said=said, evidence=evidence)
+    conclusion = reason(Stages.NO_PLACE, num=beyond.height, site=str(row["site"]))
+    return outcome(status=StageStatus.UNDECIDED, conclusion=conclusion, evidence=evidence)
 
 
 def follows_from(outcome: StageOutcome) -> Reason:
@@ -324,7 +326,7 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
     if _is_of_given_scale(origin, context):
         return reason(Stages.LOSS_SCALE_DIFFERS)
     if (origin.module, origin.phase) in context.without_effect:
-        return reason(Stages.INSIDE_ALONE)
+        return reason(Stages.INSIDE_ONLY)
     if context.explained_by_dtype(origin):
         return reason(Stages.OTHER_DTYPE)
     if _is_of_the_forward(origin, context):
@@ -474,7 +476,7 @@ def _reads_from_child(fqn: str, origin: Origin, context: Context) -> bool:
     )
 
 
-def loss_said(context: Context, at: int) -> tuple[Reason, ...]:
+def loss_values(context: Context, at: int) -> tuple[Reason, ...]:
     """The loss of a step on both sides."""
     step = context.steps[at][0]
     for pair in context.comparison.content.scalars:
@@ -484,7 +486,7 @@ def loss_said(context: Context, at: int) -> tuple[Reason, ...]:
     return ()
 
 
-def norms_said(context: Context) -> tuple[Reason, ...]:
+def norm_values(context: Context) -> tuple[Reason, ...]:
     """Local norms: how many weights' agree, and which differs most."""
     norms = context.comparison.content.local_norms
     if not norms:

@@ -38,7 +38,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         kinds = (kind_named("missing_or_extra_term", EvidenceRank.STATED, classes), *kinds)
     best = kinds[0] if kinds else None
     unnamed = best is None or not best.rank.is_named or best.sentence.code in _WEIGHED
-    sends_otherwise = unnamed and _is_of_gradient_alone(origin, context)
+    sends_otherwise = unnamed and _is_only_of_gradient(origin, context)
     detached = (reason(Stages.DETACHED_CAUSE),) if sends_otherwise else ()
     attributed = origin
     origin = replace(
@@ -203,7 +203,7 @@ _WEIGHED = (KindReason.SCALED_PER_ROW, KindReason.SCALED_PER_TOKEN)
 """factors of rows in a gradient, which a loss of equal value does not weigh otherwise"""
 
 
-def _is_of_gradient_alone(origin: Origin, context: Context) -> bool:
+def _is_only_of_gradient(origin: Origin, context: Context) -> bool:
     """Whether a loss of equal inputs has its value and sends something else back: a replay charges the value
     first where it differs too."""
     if origin.stage is not Stage.LOSS or origin.phase != "backward" or context.replayed is None:

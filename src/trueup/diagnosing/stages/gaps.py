@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from trueup.comparing.optimizer_settings import declared, flat, setting_gaps
-from trueup.diagnosing.optimizer_fit import Measured
+from trueup.diagnosing.optimizer_fit import FittedConstant
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.thresholds import DECAY_APART, DECAY_LEAST, EPS_APART, GAP_ERRORS, IMPRECISE_FIT
@@ -20,7 +20,7 @@ HALVES = ("bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gap:
+class ConstantGap:
     """One constant that differs for one parameter."""
 
     key: str
@@ -52,13 +52,13 @@ def sides_of(context: Context, at: int) -> tuple[dict[str, Update], dict[str, Up
     return out[0], out[1]
 
 
-def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
+def gaps_of(context: Context) -> tuple[dict[str, dict[str, ConstantGap]], list[str]]:
     """Parameter -> key -> difference; and all parameters compared."""
     target, reference = sides_of(context, 0)
     if any(map(are_unseen, (target, reference), context.pair(), (context.target, context.reference))):
         return {}, []
     says = [declared(context.facts(s)) for s in (context.target, context.reference)]
-    found: dict[str, dict[str, Gap]] = {}
+    found: dict[str, dict[str, ConstantGap]] = {}
     compared = []
     frozen = frozen_on_one_side(context)
     copies = [
@@ -75,7 +75,7 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
         if fqn in frozen or (other not in reference and fqn not in target):
             continue
         compared.append(fqn)
-        gaps: dict[str, Gap] = {}
+        gaps: dict[str, ConstantGap] = {}
         if (fqn in target) != (other in reference):
             stand_ins = copies[0].get(fqn), copies[1].get(other)
             gaps = _held_gap((target.get(fqn), reference.get(other)), stand_ins)
@@ -83,7 +83,7 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, Gap]], list[str]]:
             own, others = says[0].get(fqn, {}), says[1].get(other, {})
             for one in setting_gaps(own, others):
                 values = {"target": one.target_text, "reference": one.reference_text}
-                gaps[one.key] = Gap(key=one.key, **values, declared=True)
+                gaps[one.key] = ConstantGap(key=one.key, **values, declared=True)
             # A constant is measured as if all others were alike: beside one that is not, what both declare
             # alike is alike.
             alike = flat(own).keys() & flat(others).keys() if gaps else set()
@@ -108,8 +108,8 @@ def are_unseen(updates: Collection[str], book: StepView, source: TraceSource) ->
 
 
 def _moved_or_rounded(
-    found: dict[str, dict[str, Gap]], sides: tuple[dict[str, Update], dict[str, Update]]
-) -> dict[str, dict[str, Gap]]:
+    found: dict[str, dict[str, ConstantGap]], sides: tuple[dict[str, Update], dict[str, Update]]
+) -> dict[str, dict[str, ConstantGap]]:
     """The same; an optimizer that moves nothing at all is none that rounds."""
     if not all(any(one.moved for one in of.values()) for of in sides):
         for gaps in found.values():
@@ -120,7 +120,7 @@ def _moved_or_rounded(
 
 def _later_state(
     later: tuple[dict[str, Update], dict[str, Update]] | None, fqn: str, other: str
-) -> dict[str, Gap]:
+) -> dict[str, ConstantGap]:
     """Two dtypes of the state in the second step: in the first it is a gradient, which may be as coarse as a
     dtype that a later one is not held in."""
     if later is None or fqn not in later[0] or other not in later[1]:
@@ -135,7 +135,7 @@ def _updates_a_step(
     other: str,
     target: dict[str, Update],
     reference: dict[str, Update],
-) -> Gap | None:
+) -> ConstantGap | None:
     """Step counts that rise by another number each step: no state was lost, the update is made more often."""
     if later is None or fqn not in later[0] or other not in later[1]:
         return None
@@ -143,22 +143,22 @@ def _updates_a_step(
     rises = [after - before for before, after in counts if before is not None and after is not None]
     if len(rises) < len(counts) or rises[0] == rises[1] or min(rises) <= 0:
         return None
-    return Gap(key="updates", target=f"{rises[0]:g}", reference=f"{rises[1]:g}", declared=False)
+    return ConstantGap(key="updates", target=f"{rises[0]:g}", reference=f"{rises[1]:g}", declared=False)
 
 
 def _held_gap(
     held: tuple[Update | None, Update | None], stand_ins: tuple[Update | None, Update | None]
-) -> dict[str, Gap]:
+) -> dict[str, ConstantGap]:
     """What tells apart a parameter that only one side's optimizer holds; a copy may stand for it."""
     target, reference = (one or other for one, other in zip(held, stand_ins, strict=True))
     if target is None or reference is None:
         words = ["not_held" if one is None else "stepped" for one in held]
-        return {"moved": Gap(key="moved", target=words[0], reference=words[1], declared=True)}
+        return {"moved": ConstantGap(key="moved", target=words[0], reference=words[1], declared=True)}
     after, other = (one.after_dtype or one.held_dtype for one in (target, reference))
     if after is None or other is None or after == other:  # what a trace lacks is no other dtype
         return {}
     key = "updated_dtype"
-    return {key: Gap(key=key, target=after, reference=other, declared=True)}
+    return {key: ConstantGap(key=key, target=after, reference=other, declared=True)}
 
 
 def _stands_for(book: StepView, updates: dict[str, Update], names: list[str]) -> dict[str, Update]:
@@ -206,30 +206,32 @@ def _is_too_small_to_move(still: Update, moving: Update) -> bool:
 _PROPORTIONAL = {"momentum_buffer", "step"}
 
 
-def _state_gap(target: Update, reference: Update) -> Gap | None:
+def _state_gap(target: Update, reference: Update) -> ConstantGap | None:
     """The first state that the optimizers keep in two dtypes."""
     for name in sorted(set(target.state_dtypes) & set(reference.state_dtypes) - {"step"}):
         sides = {"target": target.state_dtypes[name], "reference": reference.state_dtypes[name]}
         if sides["target"] != sides["reference"]:
-            return Gap(key="state", **sides, declared=False)
+            return ConstantGap(key="state", **sides, declared=False)
     return None
 
 
 # In one piece: one branch a constant of an optimizer.
-def _measured_gaps(target: Update, reference: Update) -> Iterator[Gap]:
+def _measured_gaps(target: Update, reference: Update) -> Iterator[ConstantGap]:
     if target.moved != reference.moved and max(target.length, reference.length) > 0:
         still, moving = (reference, target) if target.moved else (target, reference)
         if not still.has_gradient or _is_too_small_to_move(still, moving):
             return
         words = ["changed" if moved else "unchanged" for moved in (target.moved, reference.moved)]
         key = "rounded_away" if _is_rounded_away(target, reference) else "moved"
-        yield Gap(key=key, target=words[0], reference=words[1], declared=False)
+        yield ConstantGap(key=key, target=words[0], reference=words[1], declared=False)
         return
     if target.count is not None and reference.count is not None and target.count != reference.count:
-        yield Gap(key="count", target=f"{target.count:g}", reference=f"{reference.count:g}", declared=False)
+        yield ConstantGap(
+            key="count", target=f"{target.count:g}", reference=f"{reference.count:g}", declared=False
+        )
     for one, other in ((target.dtype, reference.dtype), (target.after_dtype, reference.after_dtype)):
         if one is not None and other is not None and one != other:  # what a trace lacks is no other dtype
-            yield Gap(key="dtype", target=one, reference=other, declared=False)
+            yield ConstantGap(key="dtype", target=one, reference=other, declared=False)
             break
     state = _state_gap(target, reference)
     if state is not None:
@@ -239,20 +241,20 @@ def _measured_gaps(target: Update, reference: Update) -> Iterator[Gap]:
         and target.bias_corrected != reference.bias_corrected
     ):
         words = [str(bool(on)) for on in (target.bias_corrected, reference.bias_corrected)]
-        yield Gap(key="bias_correction", target=words[0], reference=words[1], declared=False)
+        yield ConstantGap(key="bias_correction", target=words[0], reference=words[1], declared=False)
     if target.coupled is not None and reference.coupled is not None and target.coupled != reference.coupled:
         words = [str(not coupled) for coupled in (target.coupled, reference.coupled)]
-        yield Gap(key="decoupled", target=words[0], reference=words[1], declared=False)
+        yield ConstantGap(key="decoupled", target=words[0], reference=words[1], declared=False)
     if None not in (target.eps_inside, reference.eps_inside) and target.eps_inside != reference.eps_inside:
         words = [f"{'inside' if s.eps_inside else 'outside'} the root" for s in (target, reference)]
-        yield Gap(key="eps_place", target=words[0], reference=words[1], declared=False)
+        yield ConstantGap(key="eps_place", target=words[0], reference=words[1], declared=False)
     for key in target.constants:
         a, b = target.constants[key], reference.constants.get(key)
         if b is not None and _constant_differs(key, a, b):
-            yield Gap(key=key, target=f"{a.value:.4g}", reference=f"{b.value:.4g}", declared=False)
+            yield ConstantGap(key=key, target=f"{a.value:.4g}", reference=f"{b.value:.4g}", declared=False)
 
 
-def _constant_differs(key: str, a: Measured, b: Measured) -> bool:
+def _constant_differs(key: str, a: FittedConstant, b: FittedConstant) -> bool:
     gap, errors, largest = abs(a.value - b.value), a.error + b.error, max(abs(a.value), abs(b.value))
     if key == "eps":
         return gap > EPS_APART * largest and gap > GAP_ERRORS * errors
@@ -262,7 +264,7 @@ def _constant_differs(key: str, a: Measured, b: Measured) -> bool:
 
 
 # In one piece: one branch a gap that makes others imprecise.
-def _drop_contradicted(gaps: dict[str, Gap], target: Update, reference: Update) -> None:
+def _drop_contradicted(gaps: dict[str, ConstantGap], target: Update, reference: Update) -> None:
     """What was measured for a side beside its declared settings only speaks where it is precise; other
     dtypes make all of it imprecise, and coupled decay leaves no trace in the update's own."""
     if "dtype" in gaps or "state" in gaps or "count" in gaps:

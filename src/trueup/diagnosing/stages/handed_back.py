@@ -57,7 +57,7 @@ def stale_findings(context: Context) -> list[Finding]:
     return [
         Finding(
             stage=Stage.OPTIMIZER,
-            headline=reason(Stages.NOT_HANDED_BACK, parameters=described(names, shapes), ranks=owners),
+            headline=reason(Stages.NOT_COPIED_BACK, parameters=described(names, shapes), ranks=owners),
             module=place_of(names, shapes),
             site=f"{names[0]} · value",
             phase="param",
@@ -171,9 +171,9 @@ def _whose(found: list[Stale], context: Context) -> tuple[str | None, tuple[int,
                     owners.setdefault(rank, set()).add(bool(one.elements[start:stop].any()))
                     if one.rank == rank and not one.elements[start:stop].any():
                         owners.setdefault(rank, set()).add(False)
-    alone = tuple(rank for rank, seen in owners.items() if seen == {True})
-    if alone and len(alone) < len(owners):
-        return None, alone
+    stale_ranks = tuple(rank for rank, seen in owners.items() if seen == {True})
+    if stale_ranks and len(stale_ranks) < len(owners):
+        return None, stale_ranks
     return (axes.pop() if len(axes) == 1 else None), ()
 
 

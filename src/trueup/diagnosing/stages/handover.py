@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trueup.diagnosing.checks.master_weights import CHECK
-from trueup.diagnosing.checks.outcome import CheckOutcome, Verdict
+from trueup.diagnosing.checks.outcome import CheckOutcome, CheckVerdict
 from trueup.diagnosing.checks.run import CheckedRun
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
@@ -74,7 +74,7 @@ def _shapes(book: StepView) -> dict[str, Sequence[int]]:
 
 def _stale_copies(context: Context) -> list[Finding]:
     checked = [_masters_checked(source) for source in (context.target, context.reference)]
-    if [outcome.verdict for outcome in checked] != [Verdict.FAILED, Verdict.PASSED]:
+    if [outcome.verdict for outcome in checked] != [CheckVerdict.FAILED, CheckVerdict.PASSED]:
         return []
     first, second = context.pair(0)[0], context.pair(1)[0]
     dtypes = {fqn: second.dtype(second.parameter(fqn, *WEIGHT)) for fqn in context.matched}

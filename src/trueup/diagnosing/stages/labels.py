@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from trueup.diagnosing.batches import LabelFacts, label_facts
-from trueup.diagnosing.stages.batch import Batch, data_finding
+from trueup.diagnosing.stages.batch import StepBatch, data_finding
 from trueup.diagnosing.stages.loss_factors import hides_otherwise
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.types.arrays import Ints
@@ -16,7 +16,9 @@ from trueup.types.finding import EvidenceRank, Finding
 from trueup.types.reason import Reason, reason
 
 
-def compared_labels(target: Batch, reference: Batch, rank: int | None) -> tuple[list[Finding], list[Reason]]:
+def compared_labels(
+    target: StepBatch, reference: StepBatch, rank: int | None
+) -> tuple[list[Finding], list[Reason]]:
     """Findings about the labels of one step, and what holds of those that agree; ``rank`` is None where there
     is one only."""
     findings: list[Finding] = []
@@ -34,7 +36,7 @@ def compared_labels(target: Batch, reference: Batch, rank: int | None) -> tuple[
             found = _counted_in_all(target, reference, microbatch)
         else:
             found = _label_finding(facts[0], facts[1], target, reference, microbatch)
-        if found is not None and target.handed_alike(reference):
+        if found is not None and target.has_same_inputs(reference):
             return [], [*agree, reason(Batches.SAME_INPUTS, found.evidence[0], step=step, rank=rank)]
         if found is not None:
             return [found], agree
@@ -53,7 +55,7 @@ def compared_labels(target: Batch, reference: Batch, rank: int | None) -> tuple[
     return findings or _of_further_losses(target, reference), agree
 
 
-def _same_that_count(target: Batch, reference: Batch, microbatch: int) -> bool:
+def _same_that_count(target: StepBatch, reference: StepBatch, microbatch: int) -> bool:
     """Whether the labels that count are the same ones in the same order, in whatever shapes."""
     a, b = (
         batch.labels[microbatch][batch.labels[microbatch] != batch.ignore_index]
@@ -62,18 +64,18 @@ def _same_that_count(target: Batch, reference: Batch, microbatch: int) -> bool:
     return np.array_equal(a, b)
 
 
-def _parts(batch: Batch, microbatch: int) -> list[Ints]:
+def _parts(batch: StepBatch, microbatch: int) -> list[Ints]:
     rest = [part for (at, _), part in sorted(batch.further.items()) if at == microbatch]
     return [batch.labels[microbatch], *rest]
 
 
-def _of_other_parts(target: Batch, reference: Batch, microbatch: int) -> bool:
+def _of_other_parts(target: StepBatch, reference: StepBatch, microbatch: int) -> bool:
     """Whether one side's labels are in other parts than the other's, some of which are no part of one whole:
     a chunk is left out, or a loss."""
     return len(_parts(target, microbatch)) != len(_parts(reference, microbatch))
 
 
-def _counted_in_all(target: Batch, reference: Batch, microbatch: int) -> Finding | None:
+def _counted_in_all(target: StepBatch, reference: StepBatch, microbatch: int) -> Finding | None:
     """Where other numbers of labels count in all losses of a microbatch together."""
     sides = [
         (np.concatenate([part.ravel() for part in _parts(batch, microbatch)]) != batch.ignore_index)
@@ -92,10 +94,10 @@ def _counted_in_all(target: Batch, reference: Batch, microbatch: int) -> Finding
     return _finding(target, microbatch, Batches.MASK_DIFFERS, "wrong_mask", numbers)
 
 
-def _of_further_losses(target: Batch, reference: Batch) -> list[Finding]:
+def _of_further_losses(target: StepBatch, reference: StepBatch) -> list[Finding]:
     """The first finding about labels of losses beside the first: those of tokens further on, say. Where both
     models make the loss themselves of the same bits, no batch differs."""
-    if target.further.keys() != reference.further.keys() or target.handed_alike(reference):
+    if target.further.keys() != reference.further.keys() or target.has_same_inputs(reference):
         return []
     for microbatch, number in sorted(target.further):
         sides = [
@@ -116,7 +118,7 @@ def _of_further_losses(target: Batch, reference: Batch) -> list[Finding]:
     return []
 
 
-def _facts(batch: Batch, microbatch: int) -> LabelFacts | None:
+def _facts(batch: StepBatch, microbatch: int) -> LabelFacts | None:
     ids = batch.tokens_of(microbatch)
     if ids is None:
         return None
@@ -130,7 +132,7 @@ def _facts(batch: Batch, microbatch: int) -> LabelFacts | None:
 
 
 def _label_finding(
-    actual: LabelFacts, expected: LabelFacts, target: Batch, reference: Batch, microbatch: int
+    actual: LabelFacts, expected: LabelFacts, target: StepBatch, reference: StepBatch, microbatch: int
 ) -> Finding | None:
     if actual.outside and not expected.outside:
         outside = reason(Batches.NUM_OUTSIDE, num=actual.outside)
@@ -161,7 +163,7 @@ _SHIFTS: dict[tuple[int | None, int | None], Batches] = {
 """shift of the labels in target and reference -> headline"""
 
 
-def _mask_finding(target: Batch, reference: Batch, microbatch: int) -> Finding | None:
+def _mask_finding(target: StepBatch, reference: StepBatch, microbatch: int) -> Finding | None:
     masks = [batch.masks.get(microbatch) for batch in (target, reference)]
     if masks[0] is None or masks[1] is None or masks[0].shape != masks[1].shape:
         return None
@@ -174,7 +176,7 @@ def _mask_finding(target: Batch, reference: Batch, microbatch: int) -> Finding |
     return _finding(target, microbatch, Batches.MASK_WEIGHTS, "wrong_mask", weights)
 
 
-def _other_labels(target: Batch, reference: Batch, microbatch: int) -> Finding:
+def _other_labels(target: StepBatch, reference: StepBatch, microbatch: int) -> Finding:
     a, b = target.labels[microbatch].ravel(), reference.labels[microbatch].ravel()
     different = np.flatnonzero(a != b)
     first = int(different[0])
@@ -192,7 +194,7 @@ def _other_labels(target: Batch, reference: Batch, microbatch: int) -> Finding:
     return _finding(target, microbatch, Batches.LABELS_DIFFER, "wrong_data", labels)
 
 
-def _finding(batch: Batch, microbatch: int, headline: Batches, kind: str, evidence: Reason) -> Finding:
+def _finding(batch: StepBatch, microbatch: int, headline: Batches, kind: str, evidence: Reason) -> Finding:
     return data_finding(
         headline=reason(headline),
         site=f"labels of step {batch.book.step}, microbatch {microbatch}",

@@ -41,8 +41,8 @@ def left_out_of_clipping(
         counts = [abs(norm * own.factor / other.clipped_norm - 1) <= CLIP_NEAR for norm in norms]
         place = "neither" if counts[0] == counts[1] else "out" if counts[0] else "in"
         facts = {"factor": own.factor, "rest": norms[0], "all": norms[1], "limit": other.clipped_norm}
-        said = {"parameters": who, "side": side, "counts": place}
-        return reason(Clip.LEFT_OUT, **said), reason(Clip.OTHERS_CUT, **said, **facts)
+        shared = {"parameters": who, "side": side, "counts": place}
+        return reason(Clip.LEFT_OUT, **shared), reason(Clip.OTHERS_CUT, **shared, **facts)
     return None
 
 

@@ -52,20 +52,22 @@ class LongRunStage:
         found = context.curves
         if found is None:
             why = reason(Stages.NO_CURVES)
-            return outcome(status=StageStatus.SKIPPED, said=why)
+            return outcome(status=StageStatus.SKIPPED, conclusion=why)
         judgement = found.judgement
-        said = judgement.headline
+        conclusion = judgement.headline
         details = {"case": judgement.case, "step": judgement.step}
         outcome = partial(outcome, evidence=_evidence(found), details=details)
         if judgement.outcome is not Outcome.DIFFER:
             passed = judgement.outcome is Outcome.AGREE
             status = StageStatus.PASSED if passed else StageStatus.UNDECIDED
-            return outcome(status=status, said=said, confirmed=passed)
+            return outcome(status=status, conclusion=conclusion, confirmed=passed)
         before = context.failed_before()
         if before is not None:
-            said = reason(Stages.MAY_FOLLOW, judgement.headline, stage=before.stage.value)
-            return outcome(status=StageStatus.CONSEQUENCE, said=said)
-        return outcome(status=StageStatus.FAILED, said=said, findings=(_finding(found),), confirmed=True)
+            conclusion = reason(Stages.MAY_FOLLOW, judgement.headline, stage=before.stage.value)
+            return outcome(status=StageStatus.CONSEQUENCE, conclusion=conclusion)
+        return outcome(
+            status=StageStatus.FAILED, conclusion=conclusion, findings=(_finding(found),), confirmed=True
+        )
 
 
 def _evidence(found: CurveComparison) -> tuple[Reason, ...]:

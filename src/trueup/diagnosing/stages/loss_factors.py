@@ -55,7 +55,7 @@ def factor_findings(context: Context) -> tuple[Finding, ...]:
         at = int(apart[np.argmax(np.abs(target - reference)[apart])])
         numbers = {"num": len(apart), "total": target.size, "at": at}
         sides = {"target": float(target[at]), "reference": float(reference[at])}
-        said = reason(Batches.FACTORS, **numbers, **sides)
+        factors = reason(Batches.FACTORS, **numbers, **sides)
         finding = finding_from_origin(origin, context)
         kinds = tuple(kind for kind in finding.kinds if kind.name in ("wrong_scale", "wrong_sign"))
         return (
@@ -69,7 +69,7 @@ def factor_findings(context: Context) -> tuple[Finding, ...]:
                 next_note=finding.next_note if kinds else None,
                 basis=Basis.RECORDED,
                 origin=None,
-                evidence=(said, *(one for one in finding.evidence if kinds)),
+                evidence=(factors, *(one for one in finding.evidence if kinds)),
             ),
         )
     return ()

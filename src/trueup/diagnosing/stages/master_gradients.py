@@ -78,9 +78,9 @@ def master_gradient_findings(context: Context, at: int, rank: int) -> tuple[list
     target, reference = gathered(book), gathered(other)
     both = {f: reference[o] for f in target if (o := context.matched.get(f, f)) in reference}
     apart: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
-    for fqn, theirs in both.items():
-        if not _alike(target[fqn], theirs):
-            apart.setdefault((_words(target[fqn]), _words(theirs)), []).append(fqn)
+    for fqn, gathered_there in both.items():
+        if not _alike(target[fqn], gathered_there):
+            apart.setdefault((_words(target[fqn]), _words(gathered_there)), []).append(fqn)
     groups = sorted(apart.items(), key=lambda one: -len(one[1]))
     return [_finding(names, target[names[0]], *counts, book) for counts, names in groups], set(both)
 
@@ -105,7 +105,7 @@ def _finding(
     if lacking:
         kind = "missing_or_extra_term"
         headline = reason(Stages.LACKS_MICROBATCHES, parameters=who, microbatches=lacking)
-    said = reason(
+    counts = reason(
         Stages.MASTER_COUNTS,
         parameter=names[0],
         master=first.master,
@@ -113,7 +113,7 @@ def _finding(
         reference=reference,
     )
     causes = (reason(Stages.BETWEEN_MICROBATCHES),)
-    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, said, causes=causes)
+    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, counts, causes=causes)
     return Finding(
         stage=Stage.REDUCTION,
         headline=headline,
@@ -124,7 +124,7 @@ def _finding(
         rank=book.rank,
         kinds=(named,),
         basis=Basis.RECORDED,
-        evidence=(said, reason(Stages.NUM_GRADIENTS, num=len(names), total=len(shapes))),
+        evidence=(counts, reason(Stages.NUM_GRADIENTS, num=len(names), total=len(shapes))),
         counter_evidence=(reason(Stages.FROM_OWN_GRADIENTS),),
         causes=named.causes,
         next_note=named.next,

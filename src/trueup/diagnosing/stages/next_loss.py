@@ -8,7 +8,7 @@ import polars as pl
 
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
-from trueup.diagnosing.stages.forward import follows_from, loss_said
+from trueup.diagnosing.stages.forward import follows_from, loss_values
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Stage
@@ -26,25 +26,27 @@ class NextLossStage:
         outcome = partial(StageOutcome, stage=self.stage, title=self.title)
         if len(context.steps) < 2:
             why = reason(Stages.ONE_STEP)
-            return outcome(status=StageStatus.UNDECIDED, said=why)
+            return outcome(status=StageStatus.UNDECIDED, conclusion=why)
         rows = context.of_phases("forward", "loss", at=1)
-        evidence = (*loss_said(context, 1), *_given_said(context, rows))
+        evidence = (*loss_values(context, 1), *_given_loss(context, rows))
         if rows.filter(is_compared()).is_empty():
             why = reason(Stages.NOTHING_RECORDED, what="forward pass of the second step")
-            return outcome(status=StageStatus.UNDECIDED, said=why, evidence=evidence)
+            return outcome(status=StageStatus.UNDECIDED, conclusion=why, evidence=evidence)
         evidence = (*evidence, counted(rows))
         if rows.filter(is_beyond()).is_empty():
-            said = context.agreement_at(rows, 1)
-            return outcome(status=StageStatus.PASSED, said=said, evidence=evidence, confirmed=True)
+            conclusion = context.agreement_at(rows, 1)
+            return outcome(
+                status=StageStatus.PASSED, conclusion=conclusion, evidence=evidence, confirmed=True
+            )
         before = context.failed_before()
         if _agrees(rows) and (before is None or before.stage is Stage.DATA):
-            said = reason(Stages.NEXT_LOSS_AGREES, num=rows.filter(is_beyond()).height)
-            return outcome(status=StageStatus.PASSED, said=said, evidence=evidence)
+            conclusion = reason(Stages.NEXT_LOSS_AGREES, num=rows.filter(is_beyond()).height)
+            return outcome(status=StageStatus.PASSED, conclusion=conclusion, evidence=evidence)
         if before is not None:
-            said = follows_from(before)
-            return outcome(status=StageStatus.CONSEQUENCE, said=said, evidence=evidence)
-        said = reason(Stages.NEXT_LOSS_ALONE)
-        return outcome(status=StageStatus.UNDECIDED, said=said, evidence=evidence)
+            conclusion = follows_from(before)
+            return outcome(status=StageStatus.CONSEQUENCE, conclusion=conclusion, evidence=evidence)
+        conclusion = reason(Stages.NEXT_LOSS_ONLY)
+        return outcome(status=StageStatus.UNDECIDED, conclusion=conclusion, evidence=evidence)
 
 
 def _agrees(rows: pl.DataFrame) -> bool:
@@ -58,7 +60,7 @@ def _losses(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter((pl.col("phase") == "loss") & (pl.col("slot") == "value"))
 
 
-def _given_said(context: Context, rows: pl.DataFrame) -> tuple[Reason, ...]:
+def _given_loss(context: Context, rows: pl.DataFrame) -> tuple[Reason, ...]:
     """The second loss of the run that was given the reference's gradients: equal to the reference's, where
     the target's own is further from it than rounding, it says that the update is right and the gradients are
     not."""

@@ -14,7 +14,7 @@ from trueup.diagnosing.stages.averaged import averaged_weights, master_weights
 from trueup.diagnosing.stages.between_steps import moved_between
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
-from trueup.diagnosing.stages.gaps import HALVES, Gap, gaps_of, sides_of
+from trueup.diagnosing.stages.gaps import HALVES, ConstantGap, gaps_of, sides_of
 from trueup.diagnosing.stages.handed_back import stale_findings
 from trueup.diagnosing.stages.handover import handover_findings
 from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
@@ -91,16 +91,16 @@ class OptimizerStage:
         ]
         if not any("moved" in found for found in gaps.values()):
             findings += handover_findings(context)
-        said = [*alike, *_measured_said(context)]
+        notes = [*alike, *_measured_values(context)]
         agreement = _given_agreement(context) if given else None
         if agreement is not None:
-            said.insert(0, agreement)
+            notes.insert(0, agreement)
         stale = stale_findings(context) if not findings and context.failed_before() is None else []
         if not findings and not stale:
             findings = master_weights(context)
         if not findings and not stale and context.failed_before() is None:
             findings = moved_between(context)
-        if not findings and context.failed_before() is None and not mine_is_measured(context):
+        if not findings and context.failed_before() is None and not target_is_measured(context):
             located = [finding_from_origin(origin, context) for origin in context.origins_of(Stage.OPTIMIZER)]
             book = context.pair()[0]
             names = book.parameters_with(*UPDATED)
@@ -108,20 +108,22 @@ class OptimizerStage:
             findings = one_a_setting(located, shapes)
         if not findings and context.failed_before() is None:
             findings = stale
-        alone = all(o.stage not in _BEFORE for o in context.earlier if o.findings)
-        alone = alone and not frozen_on_one_side(context)
-        if not findings and alone and agreement is not None and agreement.code in _UNNAMED:
+        is_first = all(o.stage not in _BEFORE for o in context.earlier if o.findings)
+        is_first = is_first and not frozen_on_one_side(context)
+        if not findings and is_first and agreement is not None and agreement.code in _UNNAMED:
             findings = [_unnamed(context, agreement)]
-        if not findings and alone and not given and context.failed_before() is None:
+        if not findings and is_first and not given and context.failed_before() is None:
             equal = _equal_before(context)
             findings = [] if equal is None else [_unnamed(context, equal)]
         averaged, beside = averaged_weights(context)
         if not context.of_phases("optimizer").is_empty():
-            said += beside
-        return _outcome(context, findings + averaged, said, agreement)
+            notes += beside
+        return _outcome(context, findings + averaged, notes, agreement)
 
 
-def _beside_dtype(context: Context, gaps: dict[str, dict[str, Gap]]) -> dict[str, dict[str, Gap]]:
+def _beside_dtype(
+    context: Context, gaps: dict[str, dict[str, ConstantGap]]
+) -> dict[str, dict[str, ConstantGap]]:
     """Without what follows from the dtype a whole run is in: dtypes of weights and state, and updates that
     are smaller than a rounding of the weight."""
     dtypes = context.dtypes_of_weights
@@ -140,7 +142,7 @@ def _beside_dtype(context: Context, gaps: dict[str, dict[str, Gap]]) -> dict[str
     return {fqn: of for fqn, of in left.items() if of}
 
 
-def _beside_setting(gaps: dict[str, dict[str, Gap]]) -> dict[str, dict[str, Gap]]:
+def _beside_setting(gaps: dict[str, dict[str, ConstantGap]]) -> dict[str, dict[str, ConstantGap]]:
     """Without updates that one run alone rounds away where a setting differs: other sizes round otherwise."""
     return {
         fqn: {key: gap for key, gap in of.items() if key != "rounded_away" or of.keys() <= {*_OF_NO_RULE}}
@@ -149,8 +151,8 @@ def _beside_setting(gaps: dict[str, dict[str, Gap]]) -> dict[str, dict[str, Gap]
 
 
 def _beside_name(
-    context: Context, gaps: dict[str, dict[str, Gap]]
-) -> tuple[dict[str, dict[str, Gap]], list[Reason]]:
+    context: Context, gaps: dict[str, dict[str, ConstantGap]]
+) -> tuple[dict[str, dict[str, ConstantGap]], list[Reason]]:
     """Without optimizers that differ by their names alone: in the first step many rules are one (a moment is
     the gradient, bias is corrected in full), so that two steps must have made the same updates and moments,
     in float32, where rounding hides little."""
@@ -169,35 +171,37 @@ def _beside_name(
 
 
 def _outcome(
-    context: Context, findings: list[Finding], said: list[Reason], agreement: Reason | None
+    context: Context, findings: list[Finding], notes: list[Reason], agreement: Reason | None
 ) -> StageOutcome:
     outcome = partial(StageOutcome, stage=Stage.OPTIMIZER, title=OptimizerStage.title)
     rows = context.of_phases("optimizer")
-    evidence = tuple([*said, counted(rows)] if rows.height else said)
+    evidence = tuple([*notes, counted(rows)] if rows.height else notes)
     if findings:
         return outcome(
             status=StageStatus.FAILED,
-            said=findings[0].headline,
+            conclusion=findings[0].headline,
             evidence=evidence,
             findings=tuple(findings),
             confirmed=True,
         )
-    if not said and rows.filter(is_compared()).is_empty():
-        return outcome(status=StageStatus.UNDECIDED, said=_why_none(context))
+    if not notes and rows.filter(is_compared()).is_empty():
+        return outcome(status=StageStatus.UNDECIDED, conclusion=_why_none(context))
     if rows.filter(is_beyond()).is_empty():
         head = context.agreement_at(rows)
     elif agreement is not None and agreement.code is Stages.GIVEN_SAME:
         head = reason(Stages.GIVEN_CLEARS)
-        return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence, confirmed=True)
+        return outcome(status=StageStatus.CONSEQUENCE, conclusion=head, evidence=evidence, confirmed=True)
     elif (before := context.failed_before()) is not None and not _are_both_measured(context):
         follows = reason(Stages.FOLLOWS, stage=before.stage.value)
-        return outcome(status=StageStatus.CONSEQUENCE, said=follows, evidence=evidence)
+        return outcome(status=StageStatus.CONSEQUENCE, conclusion=follows, evidence=evidence)
     elif not _are_both_measured(context):
-        return outcome(status=StageStatus.UNDECIDED, said=reason(Stages.NOT_TOLD), evidence=evidence)
+        return outcome(
+            status=StageStatus.UNDECIDED, conclusion=reason(Stages.NOT_DISTINGUISHED), evidence=evidence
+        )
     else:
         head = reason(Stages.BOTH_SAME)
-        return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
-    return outcome(status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)
+        return outcome(status=StageStatus.CONSEQUENCE, conclusion=head, evidence=evidence)
+    return outcome(status=StageStatus.PASSED, conclusion=head, evidence=evidence, confirmed=True)
 
 
 def _why_none(context: Context) -> Reason:
@@ -213,7 +217,7 @@ def _why_none(context: Context) -> Reason:
 
 
 def _findings(
-    gaps: dict[str, dict[str, Gap]], names: list[str], context: Context, *, given: bool
+    gaps: dict[str, dict[str, ConstantGap]], names: list[str], context: Context, *, given: bool
 ) -> list[Finding]:
     book = context.pair()[0]
     shapes = {f: list(book.shape(book.parameter(f, *WEIGHT)) or ()) for f in names}
@@ -235,8 +239,8 @@ def _findings(
 
 def _without_doubles(findings: list[Finding]) -> list[Finding]:
     """Another class of optimizer is told by what it does, where that was seen."""
-    told = [f for f in findings if f.site != "optimizer"]
-    return told or findings
+    by_behaviour = [f for f in findings if f.site != "optimizer"]
+    return by_behaviour or findings
 
 
 def _are_other_rules(target: str, reference: str) -> bool:
@@ -246,7 +250,7 @@ def _are_other_rules(target: str, reference: str) -> bool:
 
 
 def _is_declared(
-    key: str, values: Mapping[tuple[str, str], list[str]], gaps: dict[str, dict[str, Gap]]
+    key: str, values: Mapping[tuple[str, str], list[str]], gaps: dict[str, dict[str, ConstantGap]]
 ) -> bool:
     return any(gaps[fqn][key].declared for found in values.values() for fqn in found)
 
@@ -266,7 +270,7 @@ def _finding(
     names = [fqn for _, found in members for fqn in found]
     who = described(names, shapes)
     (target, reference), first = members[0]
-    said, *more = (
+    values, *more = (
         reason(Stages.SIDES, key=key, parameters=described(found, shapes), target=a, reference=b)
         for (a, b), found in members[:3]
     )
@@ -275,7 +279,7 @@ def _finding(
     named = kind_named(
         kind,
         EvidenceRank.STATED if any(stated) or given else EvidenceRank.FITTED,
-        said,
+        values,
         causes=_causes(key, members, of_some=of_some),
         without=_is_no_cause(key, of_some=of_some),
     )
@@ -300,7 +304,7 @@ def _finding(
         rank=book.rank,
         kinds=(named,),
         basis=Basis.RECORDED if given or any(stated) else Basis.FITTED,
-        evidence=(said, *more, *sources, *names_listed(names)),
+        evidence=(values, *more, *sources, *names_listed(names)),
         counter_evidence=(reason(Stages.GIVEN_COUNTER),) if given else tuple(counter),
         causes=named.causes,
         next_note=named.next,
@@ -379,8 +383,8 @@ def _is_alike_elsewhere(key: str, names: list[str], context: Context) -> bool:
     for fqn, other in context.matched.items():
         if fqn in names or fqn not in target or other not in reference:
             continue
-        told = key in flat(says[0].get(fqn, {})) and key in flat(says[1].get(other, {}))
-        if told or (key in target[fqn].constants and key in reference[other].constants):
+        is_declared = key in flat(says[0].get(fqn, {})) and key in flat(says[1].get(other, {}))
+        if is_declared or (key in target[fqn].constants and key in reference[other].constants):
             return True
     return False
 
@@ -419,7 +423,7 @@ def _measured_of(key: str, fqn: str, context: Context) -> Reason | None:
     return reason(Stages.MEASURED_PAIR, parameter=fqn, target=a.value, reference=b.value)
 
 
-def _measured_said(context: Context) -> Iterator[Reason]:
+def _measured_values(context: Context) -> Iterator[Reason]:
     """What was measured of the best known parameter."""
     target, _ = sides_of(context, 0)
     best = max(target.values(), key=lambda update: len(update.known), default=None)
@@ -439,7 +443,7 @@ def _are_both_measured(context: Context) -> bool:
     )
 
 
-def mine_is_measured(context: Context) -> bool:
+def target_is_measured(context: Context) -> bool:
     """Whether the target's update could be taken apart: then attribution has nothing to add."""
     return any(update.constants for update in sides_of(context, 0)[0].values())
 
@@ -497,10 +501,10 @@ def _state_apart(book: StepView, reference: StepView, fqn: str, other: str) -> I
         dtype = book.dtype(a)
         if not slot.startswith(STATE) or b is None or dtype != reference.dtype(b) or dtype not in _EXACT:
             continue
-        mine, theirs = book.value(a), reference.value(b)
-        if mine is None or theirs is None or mine.shape != theirs.shape:
+        state, reference_state = book.value(a), reference.value(b)
+        if state is None or reference_state is None or state.shape != reference_state.shape:
             continue
-        if not near_updates(mine, theirs, np.zeros_like(theirs), roundoff_of(dtype)):
+        if not near_updates(state, reference_state, np.zeros_like(reference_state), roundoff_of(dtype)):
             yield slot.removeprefix(STATE)
 
 
@@ -570,9 +574,9 @@ def _is_equal_before(book: StepView, other: StepView, fqn: str, name: str) -> bo
 _BEFORE = (Stage.WEIGHTS, Stage.REDUCTION, Stage.DATA)
 """stages whose findings may be all that an update differs by: a step may be told the number of tokens"""
 _UNNAMED: dict[Code, Callable[[Reason], Reason]] = {
-    Stages.GIVEN_DIFFER: lambda said: reason(Stages.UNNAMED),
-    Stages.EQUAL_BEFORE: lambda said: reason(Stages.UNNAMED),
-    Stages.GIVEN_STATE_DIFFER: lambda said: reason(Stages.UNNAMED_STATE, names=said.place("names")),
+    Stages.GIVEN_DIFFER: lambda agreement: reason(Stages.UNNAMED),
+    Stages.EQUAL_BEFORE: lambda agreement: reason(Stages.UNNAMED),
+    Stages.GIVEN_STATE_DIFFER: lambda agreement: reason(Stages.UNNAMED_STATE, names=agreement.place("names")),
 }
 """what is said of an optimizer by what it made of the reference's gradients"""
 STATE = "state."

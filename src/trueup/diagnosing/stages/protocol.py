@@ -4,7 +4,7 @@ cannot tell."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -35,7 +35,7 @@ class StageOutcome:
     title: Reason
     """its name in the checklist, and what it looks at"""
     status: StageStatus
-    said: Reason
+    conclusion: Reason
     """one sentence: what was seen, or why nothing can be said"""
     evidence: tuple[Reason, ...] = ()
     findings: tuple[Finding, ...] = ()
@@ -47,6 +47,11 @@ class StageOutcome:
 
     def __post_init__(self) -> None:
         each_once(self, "evidence")
+
+    def to_json(self) -> dict[str, object]:
+        """Every field; the conclusion is ``said`` there (docs/diagnosis-format.md)."""
+        keys = {"conclusion": "said"}
+        return {keys.get(one.name, one.name): getattr(self, one.name) for one in fields(self)}
 
 
 class StageCheck(Protocol):

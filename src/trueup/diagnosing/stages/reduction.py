@@ -57,7 +57,7 @@ class ReductionStage:
     # In one piece: one branch a question, in the order in which their answers exclude each other.
     def check(self, context: Context) -> StageOutcome:
         """Compare what each run does to its own gradients."""
-        findings, said = _all_summed(context)
+        findings, notes = _all_summed(context)
         precision = list(precision_findings(context, Stage.REDUCTION))
         if any(one.headline.code is VerdictCode.SUMS_IN for one in precision):
             findings = precision
@@ -65,63 +65,63 @@ class ReductionStage:
         findings += apart
         scale_findings, scales = loss_scale_findings(context)
         findings += scale_findings
-        said += scales
+        notes += scales
         if not apart and context.undone == 1.0:  # else the norm is that of gradients which are not one
-            clip_findings, clip_said = clipping_findings(context)
+            clip_findings, clip_notes = clipping_findings(context)
             # else what clipping does to a gradient is not told from its reduction
             summed_alike = all(_follows_dtype(one, context) for one in findings)
             is_left_out = any(f.headline.code is Clip.LEFT_OUT for f in findings)
-            told = (Clip.METHOD_DIFFERS, Clip.MULTIPLIED_DIFFERS, *(_OF_SUMS if is_left_out else ()))
-            findings += [f for f in clip_findings if summed_alike or f.headline.code not in told]
-            said += clip_said
+            of_method = (Clip.METHOD_DIFFERS, Clip.MULTIPLIED_DIFFERS, *(_OF_SUMS if is_left_out else ()))
+            findings += [f for f in clip_findings if summed_alike or f.headline.code not in of_method]
+            notes += clip_notes
             findings = _with_norm_taken(findings, context)
         if not findings and len(context.ranks) > 1:
             findings += clipping_over_ranks(context)
         if not findings:
             findings += precision
-        if not findings and (context.all_passed or (not said and context.failed_before() is None)):
+        if not findings and (context.all_passed or (not notes and context.failed_before() is None)):
             origins = [o for o in context.origins_of(Stage.REDUCTION) if not _is_of_others(o, context)]
             origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
             findings = [finding_from_origin(origin, context) for origin in origins]
         if not findings:
             findings = reported_norm_findings(context)
         findings = [one for one in findings if not _follows_dtype(one, context)]
-        return self._outcome(context, tuple(findings), tuple(dict.fromkeys(said)))
+        return self._outcome(context, tuple(findings), tuple(dict.fromkeys(notes)))
 
     def _outcome(
-        self, context: Context, findings: tuple[Finding, ...], said: tuple[Reason, ...]
+        self, context: Context, findings: tuple[Finding, ...], notes: tuple[Reason, ...]
     ) -> StageOutcome:
         outcome = partial(StageOutcome, stage=self.stage, title=self.title)
         late = (pl.col("phase") == "collective") | pl.col("slot").is_in(["accumulated", "clipped"])
         rows = context.of_phases("param_grad", "collective").filter(late)
-        evidence = (*said, counted(rows)) if rows.height else said
+        evidence = (*notes, counted(rows)) if rows.height else notes
         if findings:
             head = findings[0].headline
             return outcome(
                 status=StageStatus.FAILED,
-                said=head,
+                conclusion=head,
                 evidence=evidence,
                 findings=findings,
                 confirmed=True,
             )
-        if not said and rows.filter(is_compared()).is_empty():
+        if not notes and rows.filter(is_compared()).is_empty():
             why = reason(Stages.NOTHING_RECORDED, what="gradient")
-            return outcome(status=StageStatus.UNDECIDED, said=why)
+            return outcome(status=StageStatus.UNDECIDED, conclusion=why)
         if rows.filter(is_beyond()).is_empty():
             head = context.agreement_at(rows)
             if context.undone != 1.0:
                 head = reason(Stages.SCALE_UNDONE, factor=context.undone)
-            return outcome(status=StageStatus.PASSED, said=head, evidence=evidence, confirmed=True)
+            return outcome(status=StageStatus.PASSED, conclusion=head, evidence=evidence, confirmed=True)
         before = context.failed_before()
-        if not any(one.code in _ALIKE for one in said):
+        if not any(one.code in _ALIKE for one in notes):
             if before is not None:
                 follows = reason(Stages.FOLLOWS, stage=before.stage.value)
-                return outcome(status=StageStatus.CONSEQUENCE, said=follows, evidence=evidence)
+                return outcome(status=StageStatus.CONSEQUENCE, conclusion=follows, evidence=evidence)
             beyond = rows.filter(is_beyond())
             nowhere = reason(Stages.NO_PLACE, num=beyond.height, site=str(beyond["site"][0]))
-            return outcome(status=StageStatus.UNDECIDED, said=nowhere, evidence=evidence)
+            return outcome(status=StageStatus.UNDECIDED, conclusion=nowhere, evidence=evidence)
         head = reason(Stages.BOTH_ALIKE)
-        return outcome(status=StageStatus.CONSEQUENCE, said=head, evidence=evidence)
+        return outcome(status=StageStatus.CONSEQUENCE, conclusion=head, evidence=evidence)
 
 
 # In one piece: one branch a headline that roundings of a dtype can make.
@@ -136,8 +136,8 @@ def _follows_dtype(finding: Finding, context: Context) -> bool:
     sides = ("target", "reference")
     sums = [one for one in finding.evidence if one.code is Stages.SUMMED]
     left = [one.number(f"{side}_residual") for one in sums for side in sides]
-    told = (part for one in finding.evidence for part in (one, *one.parts))
-    uneven = (one for one in told if one.code is Clip.BY_PARAMETER)
+    reasons = (part for one in finding.evidence for part in (one, *one.parts))
+    uneven = (one for one in reasons if one.code is Clip.BY_PARAMETER)
     left += [(one.number("factor") or 0.0) / (one.number("usual") or 1.0) - 1 for one in uneven]
     if headline.code is Stages.SCALED:
         left.append((headline.number("factor") or 0.0) - 1)
@@ -205,7 +205,7 @@ def _all_summed(context: Context) -> tuple[list[Finding], list[Reason]]:
     """Of the first step in which sums differ; none where the loss's factor is taken out of them again, since
     other factors of a sum then come to one end."""
     findings: list[Finding] = []
-    said: list[Reason] = []
+    notes: list[Reason] = []
     target, reference = context.microbatches
     num_steps = min(len(context.steps), 2 if target == reference else 1)
     for at in range(num_steps if context.undone == 1.0 else 0):
@@ -215,10 +215,10 @@ def _all_summed(context: Context) -> tuple[list[Finding], list[Reason]]:
             for part in (ACCUMULATED, CLIPPED):
                 more, words = _summed(context, at, rank, part, gathered)
                 findings += more
-                said += words
+                notes += words
         if findings:
             break
-    return one_each(findings, context), said
+    return one_each(findings, context), notes
 
 
 def _summed(
@@ -394,13 +394,13 @@ def _summing_finding(
     shapes = {f: list(book.shape(book.parameter(f, *ACCUMULATED)) or ()) for f in target}
     who = described(names, shapes)
     kind, headline = _named(own, other, who, in_places=_is_changed_in_places(names[0], own, book, part))
-    said = _sums(names[0], own, other)
+    sums = _sums(names[0], own, other)
     left_out = _left_out(names, who, context, book) if part is CLIPPED else None
     if left_out is not None:
-        kind, (headline, said) = "wrong_optimizer_setting", left_out
+        kind, (headline, sums) = "wrong_optimizer_setting", left_out
     causes = (reason(Stages.BETWEEN_MICROBATCHES),) if own.way == "weighted" else ()
     causes = (reason(Clip.NORM_CAUSE),) if left_out is not None else causes
-    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, said, causes=causes or None, phase="param_grad")
+    named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, sums, causes=causes or None, phase="param_grad")
     return Finding(
         stage=Stage.REDUCTION,
         headline=headline,
@@ -412,7 +412,7 @@ def _summing_finding(
         axis=_axis_of(own, other, context.layout),
         kinds=(named,),
         basis=Basis.RECORDED,
-        evidence=(said, reason(Stages.NUM_GRADIENTS, num=len(names), total=len(target))),
+        evidence=(sums, reason(Stages.NUM_GRADIENTS, num=len(names), total=len(target))),
         counter_evidence=(reason(Stages.FROM_OWN_GRADIENTS),),
         causes=named.causes,
         next_note=reason(Clip.COMPARE_NORMS) if left_out is not None else named.next,

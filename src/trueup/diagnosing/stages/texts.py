@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trueup.diagnosing.stages.batch import Batch
+from trueup.diagnosing.stages.batch import StepBatch
 from trueup.errors import ConfigError
 from trueup.types.arrays import Ints
 
@@ -15,7 +15,7 @@ NUM_ROWS = 3
 _LONGEST = 240
 
 
-def texts_shown(target: Batch, reference: Batch, tokenizer: Path | None) -> list[dict[str, object]]:
+def texts_shown(target: StepBatch, reference: StepBatch, tokenizer: Path | None) -> list[dict[str, object]]:
     """A few random rows of the first input, decoded on both sides with the labels under them, and whether
     encoding the text again gives the ids back; empty without a tokenizer.
 
@@ -37,7 +37,7 @@ def texts_shown(target: Batch, reference: Batch, tokenizer: Path | None) -> list
     return shown
 
 
-def _row(coder: Any, batch: Batch, name: str, row: int, side: str) -> dict[str, Any]:
+def _row(coder: Any, batch: StepBatch, name: str, row: int, side: str) -> dict[str, Any]:
     ids = batch.ids[name][row]
     text = coder.decode(ids.tolist())
     again = coder.encode(text, add_special_tokens=False)
@@ -49,7 +49,7 @@ def _row(coder: Any, batch: Batch, name: str, row: int, side: str) -> dict[str, 
     return found
 
 
-def _labels_of_row(batch: Batch, name: str, row: int) -> Ints | None:
+def _labels_of_row(batch: StepBatch, name: str, row: int) -> Ints | None:
     """The row's labels, where the labels of its microbatch can be cut into as many rows."""
     microbatch = int(name.split(",")[0].removeprefix("microbatch "))
     labels, rows = batch.labels.get(microbatch), len(batch.ids[name])

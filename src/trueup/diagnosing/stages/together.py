@@ -48,9 +48,9 @@ def _with_same_code(first: Finding, others: Sequence[Finding], code: Sequence[Re
     """With where else the code differs, behind what differs in it."""
     places = dict.fromkeys(str(one.module) for one in others)
     places.pop(str(first.module), None)
-    said = (reason(Stages.SAME_CODE_IN, num=len(places), modules=tuple(places)),) if places else ()
+    same_code = (reason(Stages.SAME_CODE_IN, num=len(places), modules=tuple(places)),) if places else ()
     after = max((at + 1 for at, one in enumerate(first.evidence) if one in code), default=1)
-    return replace(first, evidence=(*first.evidence[:after], *said, *first.evidence[after:]))
+    return replace(first, evidence=(*first.evidence[:after], *same_code, *first.evidence[after:]))
 
 
 def _of_first_step(findings: Sequence[Finding]) -> list[int]:
@@ -70,19 +70,19 @@ def _of_first_step(findings: Sequence[Finding]) -> list[int]:
 
 def _cause(finding: Finding) -> object:
     """What is said of a finding but for its place; of one whose cause is not named, all that is said."""
-    said = finding.headline
-    if said.code in _NAMED_OF_PLACE:
-        return said.code, _facts(said)
+    headline = finding.headline
+    if headline.code in _NAMED_OF_PLACE:
+        return headline.code, _facts(headline)
     kind = finding.kinds[0] if finding.kinds else None
     if finding.origin is None or kind is None or not kind.rank.is_named:
-        return said, finding.phase
+        return headline, finding.phase
     return finding.stage, finding.phase, kind.name, kind.sentence.code, _facts(kind.sentence)
 
 
-def _facts(said: Reason) -> tuple[object, ...]:
-    solved = ((name, value) for name, value in said.numbers if name in _SOLVED and value is not None)
+def _facts(sentence: Reason) -> tuple[object, ...]:
+    solved = ((name, value) for name, value in sentence.numbers if name in _SOLVED and value is not None)
     rounded = (f"{name} {value:.{_SAME_DIGITS}g}" for name, value in solved)
-    return (*sorted(rounded), *(one for one in said.places if one[0] not in _OF_PLACE))
+    return (*sorted(rounded), *(one for one in sentence.places if one[0] not in _OF_PLACE))
 
 
 def _one(first: Finding, *others: Finding) -> Finding:

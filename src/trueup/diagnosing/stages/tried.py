@@ -70,23 +70,23 @@ def judged(module: str, kinds: tuple[Kind, ...], settings: dict[Reason, str], co
     if tried:
         settings = _held(settings, tried, any(kind.rank.is_named for kind in kinds))
     acting = [one for one in tried[1:] if one.left <= FULL_SHARE and not one.is_unchanged]
-    evidence = tuple(dict.fromkeys(one.said for one in acting or tried[:1]))
+    evidence = tuple(dict.fromkeys(one.evidence for one in acting or tried[:1]))
     rounding = context.trials.in_float32.get(module)
     if rounding is not None and rounding.left <= 1 - FULL_SHARE:
-        evidence = (rounding.said, *evidence)
+        evidence = (rounding.evidence, *evidence)
         own = next((kind for kind in kinds if kind.name == _ROUNDING and kind.rank.is_named), None)
-        kinds = (own or kind_named(_ROUNDING, EvidenceRank.STATED, rounding.said),)
+        kinds = (own or kind_named(_ROUNDING, EvidenceRank.STATED, rounding.evidence),)
     return Judged(kinds, settings, evidence)
 
 
 def _held(settings: Mapping[Reason, str], tried: Sequence[Tried], named: bool) -> dict[Reason, str]:
     """The settings that stand, what leaves least of the error first."""
-    together, *alone = tried
+    together, *single = tried
     if together.is_unchanged:
         return {} if named else dict(settings)
     if together.left > FULL_SHARE:
         return {}
-    left = {_name(one): one.left for one in alone if not one.is_unchanged and one.left <= FULL_SHARE}
+    left = {_name(one): one.left for one in single if not one.is_unchanged and one.left <= FULL_SHARE}
     if not left:
         return dict(settings)
     kept = [one for one in settings if str(one.place("name")) in left]

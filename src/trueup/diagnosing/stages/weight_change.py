@@ -23,7 +23,7 @@ from trueup.types.reason import Reason, reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class WeightChange:
     """How one weight came to differ."""
 
     name: str
@@ -36,11 +36,11 @@ class Change:
 
 def change_of(
     target: Floats | None, reference: Floats | None, target_dtype: str | None, reference_dtype: str | None
-) -> Change | None:
+) -> WeightChange | None:
     """How the target's weight came from the reference's; None where only the dtype's rounding differs or
     nothing does."""
     if target is None or reference is None:
-        return Change(name="unknown", kind="wrong_data", evidence=reason(Weights.NOT_STORED))
+        return WeightChange(name="unknown", kind="wrong_data", evidence=reason(Weights.NOT_STORED))
     if target.shape != reference.shape:
         return _other_shape(target, reference)
     if np.array_equal(target, reference):
@@ -56,7 +56,7 @@ def change_of(
     return _draw(target, reference, gap)
 
 
-def held_whole(targets: list[Floats | None], references: list[Floats | None]) -> Change | None:
+def held_whole(targets: list[Floats | None], references: list[Floats | None]) -> WeightChange | None:
     """Of one weight on several ranks, in their order: each of one run's holds, bit for bit, what the other
     run's hold parts of."""
     for side, held, parts in (("target", targets, references), ("reference", references, targets)):
@@ -65,7 +65,7 @@ def held_whole(targets: list[Floats | None], references: list[Floats | None]) ->
             if whole is not None and all(one is not None and np.array_equal(one, whole) for one in held):
                 numbers = {"num": len(held), "dim": dim}
                 evidence = reason(Weights.WHOLE_ON_EACH, side=side, **numbers)
-                return Change(name=f"whole_in_{side}", kind="constant_argument", evidence=evidence)
+                return WeightChange(name=f"whole_in_{side}", kind="constant_argument", evidence=evidence)
     return None
 
 
@@ -80,29 +80,31 @@ def _coarser(*names: str | None) -> float:
     return max(dtype_from_name(name).eps for name in names if name in DTYPES)
 
 
-def _other_shape(target: Floats, reference: Floats) -> Change:
+def _other_shape(target: Floats, reference: Floats) -> WeightChange:
     if target.shape == reference.shape[::-1] and np.allclose(target, reference.T, rtol=WEIGHT_EXACT, atol=0):
-        return Change(name="transposed", kind="transposed_or_permuted", evidence=reason(Weights.TRANSPOSED))
+        return WeightChange(
+            name="transposed", kind="transposed_or_permuted", evidence=reason(Weights.TRANSPOSED)
+        )
     shapes = {"target": str(list(target.shape)), "reference": str(list(reference.shape))}
     evidence, same = reason(Weights.SHAPE, **shapes), target.size == reference.size
-    return Change(name="shape", kind="constant_argument", evidence=evidence, same_size=same)
+    return WeightChange(name="shape", kind="constant_argument", evidence=evidence, same_size=same)
 
 
-def _number(target: Floats, reference: Floats) -> Change | None:
+def _number(target: Floats, reference: Floats) -> WeightChange | None:
     """A weight of one element: any number is some factor of another."""
     if target.size != 1:
         return None
     sides = {"target": float(target.flat[0]), "reference": float(reference.flat[0])}
-    return Change(name="number", kind="constant_argument", evidence=reason(Weights.NUMBER, **sides))
+    return WeightChange(name="number", kind="constant_argument", evidence=reason(Weights.NUMBER, **sides))
 
 
-def _zeroed(target: Floats, reference: Floats) -> Change | None:
+def _zeroed(target: Floats, reference: Floats) -> WeightChange | None:
     if target.any() or not reference.any():
         return None
-    return Change(name="zero", kind="missing_or_extra_term", evidence=reason(Weights.ZERO))
+    return WeightChange(name="zero", kind="missing_or_extra_term", evidence=reason(Weights.ZERO))
 
 
-def _scaled(target: Floats, reference: Floats) -> Change | None:
+def _scaled(target: Floats, reference: Floats) -> WeightChange | None:
     square = float(np.vdot(reference, reference))
     if not square:
         return None
@@ -115,29 +117,31 @@ def _scaled(target: Floats, reference: Floats) -> Change | None:
     ):
         return None
     if abs(factor + 1) < WEIGHT_EXACT:
-        return Change(name="negated", kind="wrong_sign", evidence=reason(Weights.NEGATED))
+        return WeightChange(name="negated", kind="wrong_sign", evidence=reason(Weights.NEGATED))
     shown = float(f"{factor:.6g}")  # weights scaled by one factor are one finding
-    return Change(name="scaled", kind="wrong_scale", evidence=reason(Weights.SCALED, factor=shown))
+    return WeightChange(name="scaled", kind="wrong_scale", evidence=reason(Weights.SCALED, factor=shown))
 
 
-def _shifted(target: Floats, reference: Floats) -> Change | None:
+def _shifted(target: Floats, reference: Floats) -> WeightChange | None:
     """The same number was added to every element."""
     offset = float(np.median(target - reference))
     slack = WEIGHT_EXACT * np.maximum(np.abs(target), np.abs(reference)).clip(min=abs(offset))
     if target.size < 2 or not offset or (np.abs(target - reference - offset) > slack).any():
         return None
     shifted = reason(Weights.SHIFTED, offset=float(f"{offset:.6g}"))
-    return Change(name="shifted", kind="missing_or_extra_term", evidence=shifted)
+    return WeightChange(name="shifted", kind="missing_or_extra_term", evidence=shifted)
 
 
-def _turned(target: Floats, reference: Floats) -> Change | None:
+def _turned(target: Floats, reference: Floats) -> WeightChange | None:
     square = target.ndim == 2 and target.shape[0] == target.shape[1]
     if square and np.array_equal(target, reference.T):
-        return Change(name="transposed", kind="transposed_or_permuted", evidence=reason(Weights.TRANSPOSED))
+        return WeightChange(
+            name="transposed", kind="transposed_or_permuted", evidence=reason(Weights.TRANSPOSED)
+        )
     return None
 
 
-def _permuted(target: Floats, reference: Floats) -> Change | None:
+def _permuted(target: Floats, reference: Floats) -> WeightChange | None:
     if not np.array_equal(np.sort(target, axis=None), np.sort(reference, axis=None)):
         return None
     for axis, word in enumerate(("rows", "columns")[: target.ndim]):
@@ -146,11 +150,11 @@ def _permuted(target: Floats, reference: Floats) -> Change | None:
         if np.array_equal(*order):
             moved = int((a != b).any(axis=1).sum())
             rows = reason(Weights.REORDERED, what=word, moved=moved, total=len(a))
-            return Change(name="permuted", kind="transposed_or_permuted", evidence=rows)
-    return Change(name="permuted", kind="transposed_or_permuted", evidence=reason(Weights.REARRANGED))
+            return WeightChange(name="permuted", kind="transposed_or_permuted", evidence=rows)
+    return WeightChange(name="permuted", kind="transposed_or_permuted", evidence=reason(Weights.REARRANGED))
 
 
-def _part(target: Floats, reference: Floats) -> Change | None:
+def _part(target: Floats, reference: Floats) -> WeightChange | None:
     """Only some rows differ: a part was not loaded."""
     if target.ndim < 2:
         return None
@@ -158,10 +162,10 @@ def _part(target: Floats, reference: Floats) -> Change | None:
     if len(rows) > len(target) // 2:
         return None
     part = reason(Weights.PART, num=len(rows), total=len(target), first=int(rows[0]), last=int(rows[-1]))
-    return Change(name="part", kind="wrong_data", evidence=part)
+    return WeightChange(name="part", kind="wrong_data", evidence=part)
 
 
-def _rounded(target: Floats, reference: Floats) -> Change | None:
+def _rounded(target: Floats, reference: Floats) -> WeightChange | None:
     """One side holds what a coarser dtype can, and the other's values to one rounding of it."""
     gap, size = np.abs(target - reference), np.maximum(np.abs(target), np.abs(reference))
     for name in ("bfloat16", "float16"):
@@ -170,7 +174,7 @@ def _rounded(target: Floats, reference: Floats) -> Change | None:
         for side, values in (("target", target), ("reference", reference)):
             if within.all() and on_grid(values, name).all():
                 rounded = reason(Weights.ROUNDED, dtype=name, side=side)
-                return Change(name="rounded", kind="dtype_or_rounding", evidence=rounded)
+                return WeightChange(name="rounded", kind="dtype_or_rounding", evidence=rounded)
     return None
 
 
@@ -182,20 +186,20 @@ def _is_one_number(target: Floats, reference: Floats) -> bool:
     return apart <= CONSTANT_START * abs(float(reference.mean()))
 
 
-def _draw(target: Floats, reference: Floats, gap: float) -> Change:
+def _draw(target: Floats, reference: Floats, gap: float) -> WeightChange:
     spreads = float(target.std()), float(reference.std())
     both = spreads[0] * spreads[1] * target.size
     close = float(np.vdot(target - target.mean(), reference - reference.mean())) / both if both else 0.0
     ratio = spreads[0] / spreads[1] if spreads[1] else np.inf
     if close > WEIGHT_ALIKE or _is_one_number(target, reference):
-        return Change(name="near", kind="stale_value", evidence=reason(Weights.NEAR, rel_diff=gap))
+        return WeightChange(name="near", kind="stale_value", evidence=reason(Weights.NEAR, rel_diff=gap))
     if abs(close) > DRAW_ERRORS / np.sqrt(target.size):
         related = reason(Weights.RELATED, correlation=close, target=spreads[0], reference=spreads[1])
-        return Change(name="related", kind="wrong_data", evidence=related)
+        return WeightChange(name="related", kind="wrong_data", evidence=related)
     centre = abs(float(target.mean() - reference.mean()))
     is_centred = centre <= DRAW_ERRORS * max(spreads) * np.sqrt(2 / target.size)
     if is_centred and abs(ratio - 1) < max(DRAW_SPREAD, DRAW_ERRORS / np.sqrt(2 * target.size)):
         draw = reason(Weights.OTHER_DRAW, target=spreads[0], reference=spreads[1])
-        return Change(name="other_draw", kind="randomness", evidence=draw)
+        return WeightChange(name="other_draw", kind="randomness", evidence=draw)
     init = reason(Weights.OTHER_INIT, target=spreads[0], reference=spreads[1])
-    return Change(name="other_init", kind="wrong_data", evidence=init)
+    return WeightChange(name="other_init", kind="wrong_data", evidence=init)

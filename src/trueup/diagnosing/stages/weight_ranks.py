@@ -6,7 +6,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 
 from trueup.diagnosing.stages.context import Context
-from trueup.diagnosing.stages.weight_change import Change, change_of, held_whole, joined
+from trueup.diagnosing.stages.weight_change import WeightChange, change_of, held_whole, joined
 from trueup.diagnosing.whose import axis_that_parts
 from trueup.store import StepView
 from trueup.store.view import WEIGHT
@@ -15,7 +15,7 @@ from trueup.types.layout import Layout
 from trueup.types.placement import Shard
 from trueup.types.reason import Reason, reason
 
-Apart = tuple[str, str, Change]
+Apart = tuple[str, str, WeightChange]
 """target's name, reference's, how they differ"""
 
 
@@ -61,14 +61,14 @@ def sorted_out(
 def _of_another(one: Apart, target: StepView, reference: StepView) -> Apart:
     """The same, or that the weight holds bit for bit what one other weight of the reference holds."""
     fqn, other, _ = one
-    own, theirs = _digest(target, fqn), _digest(reference, other)
+    own, other_digest = _digest(target, fqn), _digest(reference, other)
     held = [name for name in reference.parameters if _digest(reference, name) == own]
     if len(held) != 1 or held[0] == other:
         return one
-    mutual = held[0] in target.parameters and _digest(target, held[0]) == theirs
+    mutual = held[0] in target.parameters and _digest(target, held[0]) == other_digest
     held_by = reason(Weights.OF_ANOTHER, parameter=held[0])
     name = "exchanged" if mutual else "of_another"
-    return fqn, other, Change(name=name, kind="transposed_or_permuted", evidence=held_by)
+    return fqn, other, WeightChange(name=name, kind="transposed_or_permuted", evidence=held_by)
 
 
 def _digest(book: StepView, fqn: str) -> int | None:
@@ -117,7 +117,7 @@ def cut_along(apart: list[Apart], layout: Layout) -> dict[str, Whose]:
     return found
 
 
-def _laid_out(one: Apart, context: Context) -> tuple[str | None, Change | None]:
+def _laid_out(one: Apart, context: Context) -> tuple[str | None, WeightChange | None]:
     """The axis along which the ranks' parts, put together, are the reference's in another order, or are what
     each rank of the other run holds."""
     for axis in context.mesh.wide_axes:

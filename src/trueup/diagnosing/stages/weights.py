@@ -12,7 +12,7 @@ from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.forward import precision_findings
 from trueup.diagnosing.stages.naming import described, kind_named, place_of, site_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
-from trueup.diagnosing.stages.weight_change import Change
+from trueup.diagnosing.stages.weight_change import WeightChange
 from trueup.diagnosing.stages.weight_ranks import Sorted, Whose, cut_along, over_ranks, sorted_out
 from trueup.store import StepView
 from trueup.store.view import LOCAL, WEIGHT
@@ -61,7 +61,7 @@ class WeightsStage:
             findings = (*lead, *drawn, *trained, *findings)
             return outcome(
                 status=StageStatus.FAILED,
-                said=findings[0].headline,
+                conclusion=findings[0].headline,
                 evidence=(reason(Weights.NUM_EQUAL, num=len(equal), total=len(pairs)), *extra),
                 findings=findings,
                 confirmed=True,
@@ -71,11 +71,11 @@ class WeightsStage:
             why = reason(Stages.NOTHING_RECORDED, what="weight")
             if any(reference.parameter(other, *WEIGHT) is not None for _, other in pairs):  # without digests
                 why = reason(Weights.SOME_EQUAL, num=0, open=len(found.open))
-            return outcome(status=StageStatus.UNDECIDED, said=why, evidence=(*found.open[:3], *extra))
+            return outcome(status=StageStatus.UNDECIDED, conclusion=why, evidence=(*found.open[:3], *extra))
         if found.open or lone:
             some = reason(Weights.SOME_EQUAL, num=len(equal), open=len(found.open) + len(lone))
             evidence = (*found.open[:3], *extra)
-            return outcome(status=StageStatus.PASSED, said=some, evidence=evidence)
+            return outcome(status=StageStatus.PASSED, conclusion=some, evidence=evidence)
         every = reason(Weights.ALL_EQUAL, num=len(equal))
         by_dtypes = Counter(rounded).most_common()
         roundings = [
@@ -84,7 +84,7 @@ class WeightsStage:
         ]
         evidence = (*roundings[1:], *extra)
         return outcome(
-            status=StageStatus.PASSED, said=(*roundings, every)[0], evidence=evidence, confirmed=True
+            status=StageStatus.PASSED, conclusion=(*roundings, every)[0], evidence=evidence, confirmed=True
         )
 
 
@@ -95,7 +95,7 @@ def _whose(found: Sorted, context: Context) -> dict[str, Whose]:
     return cut_along(found.apart, context.layout) if context.layout.wide_axes else {}
 
 
-def _rank_of(change: Change) -> EvidenceRank:
+def _rank_of(change: WeightChange) -> EvidenceRank:
     """A change that a formula describes, against one that nothing describes."""
     return EvidenceRank.SOME if change.name == "unknown" else EvidenceRank.FITTED
 
@@ -107,13 +107,13 @@ def _shapes(context: Context) -> dict[str, Sequence[int]]:
 
 
 def _findings(
-    apart: Sequence[tuple[str, str, Change]],
+    apart: Sequence[tuple[str, str, WeightChange]],
     target: StepView,
     shapes: Mapping[str, Sequence[int]],
     whose: dict[str, Whose],
 ) -> tuple[Finding, ...]:
     """One finding a way of differing, most parameters first."""
-    groups: dict[str | Reason, list[tuple[str, str, Change]]] = {}
+    groups: dict[str | Reason, list[tuple[str, str, WeightChange]]] = {}
     for entry in apart:
         change = entry[2]
         groups.setdefault(change.evidence if change.name in ("scaled", "number") else change.name, []).append(
@@ -140,8 +140,8 @@ def _findings(
 
 
 def _altered_before_draws(
-    members: list[list[tuple[str, str, Change]]], target: StepView
-) -> tuple[list[tuple[str, str, Change]], str] | None:
+    members: list[list[tuple[str, str, WeightChange]]], target: StepView
+) -> tuple[list[tuple[str, str, WeightChange]], str] | None:
     """The group of the first weight that differs, and the first that is another draw, where all that are
     other draws come after it: whatever drew numbers there has moved all later draws."""
     order = {name: place for place, name in enumerate(target.parameters)}
@@ -160,7 +160,7 @@ def _altered_before_draws(
 
 
 def _finding(
-    members: list[tuple[str, str, Change]],
+    members: list[tuple[str, str, WeightChange]],
     book: StepView,
     shapes: Mapping[str, Sequence[int]],
     whose: dict[str, Whose],
@@ -225,7 +225,7 @@ def _drawn_after(
     context: Context,
     target: StepView,
     reference: StepView,
-    apart: Sequence[tuple[str, str, Change]],
+    apart: Sequence[tuple[str, str, WeightChange]],
     total: int,
 ) -> list[Finding]:
     """A parameter that one run lacks, before all that differ: for it later draws are others."""
@@ -281,7 +281,7 @@ def _built_otherwise(
     context: Context,
     target: StepView,
     reference: StepView,
-    apart: Sequence[tuple[str, str, Change]],
+    apart: Sequence[tuple[str, str, WeightChange]],
     total: int,
 ) -> list[Finding]:
     """Parameters that one run alone has, where most others are other draws: a model that is built otherwise
@@ -361,8 +361,10 @@ def _only_in(side: str, names: list[str], book: StepView, evidence: tuple[Reason
         Weights.ONLY_IN, side=side, num=len(names), parameter=names[0], drawn_otherwise=bool(evidence)
     )
     kind = kind_named("missing_or_extra_term", EvidenceRank.STATED, headline, causes=(cause,))
-    told = reason(Weights.NAMES, side=side, names=names), *evidence
-    return _of_parameter(headline, names[0], kind, book, told, reason(Weights.BUILD_BOTH, parameter=names[0]))
+    evidence_with_names = reason(Weights.NAMES, side=side, names=names), *evidence
+    return _of_parameter(
+        headline, names[0], kind, book, evidence_with_names, reason(Weights.BUILD_BOTH, parameter=names[0])
+    )
 
 
 def _module_of(names: Sequence[str], shapes: Mapping[str, object]) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trueup.errors import TraceError
-from trueup.importers.msprobe.leaves import Entry
+from trueup.importers.msprobe.leaves import DumpedCall
 from trueup.types.plain import number_from_json
 
 _NAME = re.compile(
@@ -35,7 +35,7 @@ _Sides = dict[str, dict[str, object]]
 class ApiStack:
     """Entries by msprobe's key, and the lines of code they came from."""
 
-    data: dict[str, Entry] = field(default_factory=dict)
+    data: dict[str, DumpedCall] = field(default_factory=dict)
     stack: dict[str, object] = field(default_factory=dict)
 
 
@@ -127,9 +127,9 @@ def _frame(frame: list[object]) -> str:
     return f"File {path}, line {line}, in {function}, \n {source}"
 
 
-def _collapsed(all_sides: Mapping[str, _Sides]) -> dict[str, Entry]:
+def _collapsed(all_sides: Mapping[str, _Sides]) -> dict[str, DumpedCall]:
     """Slots ``0``, ``1.0``, ``1.1`` become the nested lists of an entry."""
-    found: dict[str, Entry] = {}
+    found: dict[str, DumpedCall] = {}
     for key, sides in all_sides.items():
         inputs, outputs = _nested(sides["input"]), _nested(sides["output"])
         if key.endswith(".forward"):

@@ -9,7 +9,7 @@ from typing import cast
 
 from trueup.errors import TraceError
 from trueup.importers.api_stack.lines import read_api_stack
-from trueup.importers.msprobe.leaves import Entry
+from trueup.importers.msprobe.leaves import DumpedCall
 from trueup.importers.msprobe.tables import TableBuilder
 from trueup.importers.npy import read_npy
 from trueup.store import StepTables, StoredTensor
@@ -96,7 +96,7 @@ class ApiStackDump:
         folder = _values_beside(file)
         stored = frozenset(os.listdir(folder)) if folder.is_dir() else frozenset()
         if not stored:
-            found.data = {key: cast(Entry, _without_files(entry)) for key, entry in found.data.items()}
+            found.data = {key: cast(DumpedCall, _without_files(entry)) for key, entry in found.data.items()}
         builder = TableBuilder(
             data=found.data, construct={}, stack=found.stack, framework="pytorch", stored=stored
         )

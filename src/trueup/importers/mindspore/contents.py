@@ -16,7 +16,7 @@ _FEWEST_BYTES = 16
 _FEWEST_STATISTICS = 3
 
 
-class Contents:
+class OperatorContents:
     """Of operators in one folder; each file is read when first asked for."""
 
     def __init__(self, folder: Path, executions: Sequence[Execution]) -> None:

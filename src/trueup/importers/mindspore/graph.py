@@ -24,7 +24,7 @@ _SHAPE = re.compile(r"\(([\d, ]*)\)")
 _BRACKETS = {"(": ")", "[": "]", "{": "}", "<": ">"}
 PASSING = frozenset({"Load", "Depend"})
 """nodes that are their first operand"""
-HANDED_ON = PASSING | {"UpdateState", "MakeTuple", "TupleGetItem", "Return"}
+PASSED_ON = PASSING | {"UpdateState", "MakeTuple", "TupleGetItem", "Return"}
 """nodes that compute nothing"""
 
 
@@ -41,7 +41,7 @@ Operand = Of | str | int | tuple[int, ...] | None
 
 
 @dataclass(slots=True)
-class Node:
+class OperatorNode:
     """One operator of the graph."""
 
     number: int
@@ -62,14 +62,14 @@ class Node:
 class GraphFlow:
     """What flows where in one graph."""
 
-    nodes: dict[int, Node] = field(default_factory=dict)
-    by_name: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[int, OperatorNode] = field(default_factory=dict)
+    by_name: dict[str, OperatorNode] = field(default_factory=dict)
     """by the name files carry"""
     parameters: dict[str, bool] = field(default_factory=dict)
     """name -> whether it is a weight, or a state of one, rather than an input of the graph"""
     _backward: set[int] = field(default_factory=set)
 
-    def is_backward(self, node: Node) -> bool:
+    def is_backward(self, node: OperatorNode) -> bool:
         """Whether a node needs what a gradient's operator made, or makes it for those alone."""
         if not self._backward:
             self._backward = {-1} | _backward_nodes(self)
@@ -102,16 +102,16 @@ class GraphFlow:
             return origin if self.parameters.get(origin) else None
         return self.prepares(self.nodes[origin.node]) if isinstance(origin, Of) else None
 
-    def prepares(self, node: Node) -> str | None:
+    def prepares(self, node: OperatorNode) -> str | None:
         """The weight that is all a node takes."""
         held = [operand for operand in node.operands if isinstance(operand, Of | str)]
-        return self.weight(held[0]) if len(held) == 1 and node.op not in HANDED_ON else None
+        return self.weight(held[0]) if len(held) == 1 and node.op not in PASSED_ON else None
 
     def size(self, operand: Operand) -> int:
         """Number of elements of what an operator gave; 0 for all else."""
         origin = self.origin(operand)
         node = self.nodes.get(origin.node) if isinstance(origin, Of) else None
-        if node is None or not isinstance(origin, Of) or node.op in HANDED_ON:
+        if node is None or not isinstance(origin, Of) or node.op in PASSED_ON:
             return 0
         return math.prod(node.shapes[origin.output]) if origin.output < len(node.shapes) else 0
 
@@ -119,7 +119,7 @@ class GraphFlow:
         """Number of a node -> those that take what it gives, past nodes that only hand it on."""
         found: dict[int, list[int]] = {}
         for number, node in self.nodes.items():
-            for operand in node.operands if node.op not in HANDED_ON else ():
+            for operand in node.operands if node.op not in PASSED_ON else ():
                 origin = self.origin(operand)
                 if isinstance(origin, Of):
                     found.setdefault(origin.node, []).append(number)
@@ -133,7 +133,7 @@ def read_flow(file: Path) -> GraphFlow:
         OSError: it cannot be read.
     """
     found = GraphFlow()
-    node: Node | None = None
+    node: OperatorNode | None = None
     with file.open(encoding="utf-8", errors="replace") as lines:
         for line in lines:
             if line.startswith("  %"):
@@ -149,13 +149,13 @@ def read_flow(file: Path) -> GraphFlow:
     return found
 
 
-def _node(found: GraphFlow, line: str) -> Node | None:
+def _node(found: GraphFlow, line: str) -> OperatorNode | None:
     head = _NODE.match(line)
     if head is None:
         return None
     operands = tuple(_operand(part) for part in _parts(line, head.end()))
     number = int(head.group(1))
-    found.nodes[number] = node = Node(number=number, op=head.group(2), operands=operands)
+    found.nodes[number] = node = OperatorNode(number=number, op=head.group(2), operands=operands)
     return node
 
 

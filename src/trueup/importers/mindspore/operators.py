@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trueup.importers.mindspore.contents import Contents, Place
+from trueup.importers.mindspore.contents import OperatorContents, Place
 from trueup.importers.mindspore.entries import Execution
-from trueup.importers.mindspore.graph import GraphFlow, Node, Of
+from trueup.importers.mindspore.graph import GraphFlow, Of, OperatorNode
 from trueup.importers.mindspore.order import PARAMETER, GraphNames
 from trueup.importers.mindspore.scopes import Scope, true_scopes
 
@@ -32,7 +32,7 @@ class Operators:
     names: dict[str, str] = field(default_factory=dict)
     """name in files -> name in the list of all, as files spell it"""
     flow: GraphFlow | None = None
-    nodes: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[str, OperatorNode] = field(default_factory=dict)
     """name in files -> its node, where that is certain"""
     scopes: dict[int, Scope] = field(default_factory=dict)
     """number of a node -> the cells it ran in"""
@@ -74,7 +74,7 @@ def operators_of(folder: Path, graph: str, executions: Sequence[Execution], name
     listed = dict.fromkeys([*names.places(graph), *(flow.by_name if flow else ())])
     found = Operators(names=listed_names(dumped, listed), flow=flow)
     if flow is not None:
-        found.nodes = known_nodes(found.names, flow, Contents(folder, executions))
+        found.nodes = known_nodes(found.names, flow, OperatorContents(folder, executions))
         found.names |= {name: node.mangled_name for name, node in found.nodes.items()}
         found.scopes = true_scopes(flow)
     return found
@@ -113,7 +113,9 @@ def _kind(name: str) -> tuple[str, int]:
     return (found.group(1), int(found.group(2))) if found else (name, 0)
 
 
-def known_nodes(names: dict[str, str], flow: GraphFlow, contents: Contents) -> dict[str, Node]:
+def known_nodes(
+    names: dict[str, str], flow: GraphFlow, contents: OperatorContents
+) -> dict[str, OperatorNode]:
     """Name in files -> its node: by its name where that can be believed, else by what it takes and gives."""
     nodes = {name: node for name, other in names.items() if (node := flow.by_name.get(other))}
     doubtful = {_kind(name)[0] for name, node in nodes.items() if _in_doubt(name, node, contents)}
@@ -122,11 +124,11 @@ def known_nodes(names: dict[str, str], flow: GraphFlow, contents: Contents) -> d
     return found
 
 
-def _in_doubt(name: str, node: Node, contents: Contents) -> bool:
+def _in_doubt(name: str, node: OperatorNode, contents: OperatorContents) -> bool:
     return name.startswith(_EXPANDED) or node.mangled_name != name or not _fits(name, node, contents)
 
 
-def _fits(name: str, node: Node, contents: Contents) -> bool:
+def _fits(name: str, node: OperatorNode, contents: OperatorContents) -> bool:
     """Whether the shapes of what an operator gave are those of a node."""
     if node.op in RESHAPES:
         return True
@@ -138,7 +140,11 @@ class _Search:
     """Nodes of operators in doubt, found from the known ones outward."""
 
     def __init__(
-        self, flow: GraphFlow, contents: Contents, known: dict[str, Node], doubtful: Sequence[str]
+        self,
+        flow: GraphFlow,
+        contents: OperatorContents,
+        known: dict[str, OperatorNode],
+        doubtful: Sequence[str],
     ) -> None:
         self._flow, self._contents, self._known = flow, contents, known
         self._name_of = {node.number: name for name, node in known.items()}
@@ -177,7 +183,7 @@ class _Search:
             n: name for n, names in fitting.items() if len(names) == 1 and claims[name := min(names)] == 1
         }
 
-    def _fitting(self, node: Node) -> set[str]:
+    def _fitting(self, node: OperatorNode) -> set[str]:
         kind = _kind(node.mangled_name)[0]
         found: set[str] | None = None
         for place, content in self._expected(node):
@@ -186,7 +192,7 @@ class _Search:
                 found = set(holders) if found is None else found & holders
         return {n for n in found or () if n in self._left and _fits(n, node, self._contents)}
 
-    def _expected(self, node: Node) -> Iterable[tuple[Place, bytes]]:
+    def _expected(self, node: OperatorNode) -> Iterable[tuple[Place, bytes]]:
         """What known operators say a node takes and gives."""
         for slot, operand in enumerate(node.operands):
             origin = self._flow.origin(operand)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from trueup.importers.mindspore.graph import HANDED_ON, GraphFlow, Node, Of
+from trueup.importers.mindspore.graph import PASSED_ON, GraphFlow, Of, OperatorNode
 from trueup.importers.mindspore.names import operator_name
 
 Cell = tuple[str, str | None]
@@ -26,8 +26,8 @@ def true_scopes(flow: GraphFlow) -> dict[int, Scope]:
     return _Scopes(flow, nodes).found()
 
 
-def _is_forward(flow: GraphFlow, node: Node) -> bool:
-    if node.name is None or node.op in HANDED_ON or flow.is_backward(node):
+def _is_forward(flow: GraphFlow, node: OperatorNode) -> bool:
+    if node.name is None or node.op in PASSED_ON or flow.is_backward(node):
         return False
     name = operator_name(node.name, node.op)
     return name.phase == "forward" and name.mode == "train"
@@ -36,7 +36,7 @@ def _is_forward(flow: GraphFlow, node: Node) -> bool:
 class _Scopes:
     """One graph; places are positions among its operators of the forward run, in the order of the graph."""
 
-    def __init__(self, flow: GraphFlow, nodes: Sequence[Node]) -> None:
+    def __init__(self, flow: GraphFlow, nodes: Sequence[OperatorNode]) -> None:
         self._flow, self._nodes = flow, nodes
         self._at = {node.number: at for at, node in enumerate(nodes)}
         self._claims: list[Scope | None] = [_claimed(node) for node in nodes]
@@ -63,7 +63,7 @@ class _Scopes:
                 whole[at] = self._in_the_cell_it_serves(at, whole)
         return {self._nodes[at].number: self._scope(path) for at, path in whole.items()}
 
-    def _producers(self, node: Node) -> list[int]:
+    def _producers(self, node: OperatorNode) -> list[int]:
         origins = (self._flow.origin(operand) for operand in node.operands)
         found = dict.fromkeys(o.node for o in origins if isinstance(o, Of))
         return [self._at[number] for number in found if number in self._at]
@@ -132,16 +132,16 @@ class _Scopes:
         if len(self._takes[at]) != 1 or len(users) != 1:
             return whole[at]
         (cell,) = users
-        said = [self._claims[k] for k in (at, *(self._takes[at] if self._claims[at] is None else ()))]
+        claims = [self._claims[k] for k in (at, *(self._takes[at] if self._claims[at] is None else ()))]
         kind = self._kinds.get(cell)
-        like = any(claim and kind is not None and claim[-1][1] == kind for claim in said)
+        like = any(claim and kind is not None and claim[-1][1] == kind for claim in claims)
         return cell if like and _within(cell, whole[at]) else whole[at]
 
     def _scope(self, path: Path) -> Scope:
         return tuple((name, self._kinds.get(path[: depth + 1])) for depth, name in enumerate(path))
 
 
-def _claimed(node: Node) -> Scope | None:
+def _claimed(node: OperatorNode) -> Scope | None:
     """The cells of a name; None for one that is expanded from a function."""
     name = operator_name(node.name or "", node.op)
     return None if (node.name or "").startswith("Expand/") else (*name.wrappers, *name.modules)

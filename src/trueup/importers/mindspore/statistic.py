@@ -130,11 +130,11 @@ def _statistics(row: dict[str, str]) -> Statistics:
         format=row.get("format"),
         dtype=dtype_from_mindspore(row["data type"]),
     )
-    found = {ours: row[reference] for reference, ours in _NUMBERS.items() if row.get(reference)}
+    found = {own_name: row[reference] for reference, own_name in _NUMBERS.items() if row.get(reference)}
     return Statistics(
         name=name,
         shape=tuple(int(size) for size in re.findall(r"\d+", row["shape"])),
-        numbers={ours: _number(ours, text) for ours, text in found.items()},
+        numbers={own_name: _number(own_name, text) for own_name, text in found.items()},
         digest=next((f"{kind}:{row[column]}" for column, kind in _DIGESTS.items() if row.get(column)), None),
         extra={column: cell for column, cell in row.items() if cell and column not in _KNOWN},
     )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trueup.importers.mindspore.graph import GraphFlow, Node, Of, Operand
+from trueup.importers.mindspore.graph import GraphFlow, Of, Operand, OperatorNode
 from trueup.importers.mindspore.names import FileName
 from trueup.importers.mindspore.operators import RESHAPES
 from trueup.types.arrays import Array
@@ -47,7 +47,7 @@ class Memory:
 
 
 def view_of(
-    values: Array, shape: tuple[int, ...], name: FileName, flow: GraphFlow | None, node: Node | None
+    values: Array, shape: tuple[int, ...], name: FileName, flow: GraphFlow | None, node: OperatorNode | None
 ) -> Array | None:
     """The tensor a file shows, from all ``values`` in it; None where that is not known.
 
@@ -67,7 +67,7 @@ def view_of(
     return values.reshape(shape)
 
 
-def _memories(flow: GraphFlow, node: Node, is_output: bool, slot: int) -> Iterator[Memory]:
+def _memories(flow: GraphFlow, node: OperatorNode, is_output: bool, slot: int) -> Iterator[Memory]:
     """What a file may show, likeliest first: a reshape's own file shows what went into it."""
     if not is_output:
         operand: Operand = node.operands[slot] if slot < len(node.operands) else None
@@ -111,7 +111,7 @@ def _reshape(shape: tuple[int, ...]) -> Step:
     return lambda values: values.reshape(shape)
 
 
-def _step(node: Node, output: int) -> Step | None:
+def _step(node: OperatorNode, output: int) -> Step | None:
     """How a view lies in what it is of; None where the operator is none, or one whose place is not known."""
     arguments, make = _VIEWS.get(node.op, (0, None))
     try:

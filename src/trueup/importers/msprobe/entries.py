@@ -240,12 +240,12 @@ class EntryWriter:
         keys = self._keys[call]
         assert keys is not None
         entry = {}
-        for reference, ours in (("input", "output"), ("output", "input")):
+        for reference, own_side in (("input", "output"), ("output", "input")):
             there: dict[str, object] = dict.fromkeys(
-                s.removeprefix(f"{BACKWARD}.") for s in self._absent(call, f"{BACKWARD}.{ours}.")
+                s.removeprefix(f"{BACKWARD}.") for s in self._absent(call, f"{BACKWARD}.{own_side}.")
             )
-            found = [r for r in self._backward.get(call, ()) if r[1].startswith(f"{ours}.")]
-            slots = self._gradient_slots(call, ours, [*there, *(r[1] for r in found)])
+            found = [r for r in self._backward.get(call, ()) if r[1].startswith(f"{own_side}.")]
+            slots = self._gradient_slots(call, own_side, [*there, *(r[1] for r in found)])
             for _, slot, summary, requires_grad in found:
                 place = slots.index(slot)
                 there[slot] = self._leaf(summary, requires_grad, f"{keys[1]}.{reference}.{place}")

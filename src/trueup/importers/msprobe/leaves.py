@@ -28,7 +28,7 @@ class Leaf(TypedDict, total=False):
     data_name: str | None
 
 
-class Entry(TypedDict, total=False):
+class DumpedCall(TypedDict, total=False):
     """One call, forward (its inputs have a name or none) or backward."""
 
     input_args: list[object]
@@ -72,7 +72,7 @@ class Leaves:
             self.scalars[slot] = value
 
 
-def input_leaves(entry: Entry) -> Leaves:
+def input_leaves(entry: DumpedCall) -> Leaves:
     """``input_args`` and ``input_kwargs`` of a forward entry."""
     found = Leaves()
     for index, value in enumerate(entry.get("input_args") or ()):
@@ -82,7 +82,7 @@ def input_leaves(entry: Entry) -> Leaves:
     return found
 
 
-def output_leaves(entry: Entry) -> Leaves:
+def output_leaves(entry: DumpedCall) -> Leaves:
     """``output`` of a forward entry; a mapping as the whole result gives ``output.<key>``, as in capture."""
     found = Leaves()
     output = entry.get("output") or []

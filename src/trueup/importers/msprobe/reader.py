@@ -125,7 +125,7 @@ class MsprobeDump:
 
     def missing(self, rank: int) -> list[str]:
         """Folders without a ``dump.json``, and steps of this rank without ``construct.json``."""
-        said = [
+        sentences = [
             f"{name} holds no {files.DUMP}: it is left out (was the run killed, or the file deleted?)"
             for name in files.folders_without_dump(self.path)
         ]
@@ -136,11 +136,11 @@ class MsprobeDump:
         ]
         if bare:
             some = ", ".join(map(str, bare[:_MOST_NAMED])) + (" and others" if bare[_MOST_NAMED:] else "")
-            said.append(
+            sentences.append(
                 f"rank {rank} has no {files.CONSTRUCT}, or an empty one, in step {some}: which module made a "
                 "call is not known, so that sites are named and paired by the order of calls alone"
             )
-        return said
+        return sentences
 
     def _folder(self, step: int, rank: int) -> Path:
         try:

@@ -33,7 +33,14 @@ from typing import cast
 
 from trueup.errors import TraceError
 from trueup.importers.msprobe.columns import Columns
-from trueup.importers.msprobe.leaves import Entry, Leaf, Leaves, backward_slots, input_leaves, output_leaves
+from trueup.importers.msprobe.leaves import (
+    DumpedCall,
+    Leaf,
+    Leaves,
+    backward_slots,
+    input_leaves,
+    output_leaves,
+)
 from trueup.importers.msprobe.names import BACKWARD, FORWARD, EntryName, entry_name
 from trueup.importers.msprobe.roots import calls_of_root
 from trueup.store import StepTables
@@ -53,7 +60,7 @@ class TableBuilder:
     def __init__(
         self,
         *,
-        data: Mapping[str, Entry],
+        data: Mapping[str, DumpedCall],
         construct: Mapping[str, object],
         stack: Mapping[str, object],
         framework: str,
@@ -97,7 +104,7 @@ class TableBuilder:
 
     # -- entries --------------------------------------------------------------------------------------------
 
-    def _entry(self, name: EntryName, entry: Entry) -> None:
+    def _entry(self, name: EntryName, entry: DumpedCall) -> None:
         if name.phase == FORWARD:
             call = self._open(name.call, name)
             self._side(call, name, output_leaves(entry))
@@ -119,15 +126,15 @@ class TableBuilder:
         if leaves.absent:
             columns.absent.setdefault(call, []).extend(leaves.absent)
 
-    def _backward(self, name: EntryName, entry: Entry) -> None:
+    def _backward(self, name: EntryName, entry: DumpedCall) -> None:
         call = self._open(name.call, name)
-        forward = self._data.get(name.call) or Entry()
+        forward = self._data.get(name.call) or DumpedCall()
         reason = _AUTOGRAD_ORDER if name.kind != "module" and self._framework == "pytorch" else None
         self._gradients(call, "output", entry.get("input"), forward, None)
         self._gradients(call, "input", entry.get("output"), forward, reason)
 
     def _gradients(
-        self, call: int, side: str, gradients: list[object] | None, forward: Entry, reason: Reason | None
+        self, call: int, side: str, gradients: list[object] | None, forward: DumpedCall, reason: Reason | None
     ) -> None:
         columns = self._columns
         gradients = gradients or []
@@ -286,7 +293,7 @@ def frame_from_dump(frame: str) -> str:
     return f"{file.removeprefix('File ')}:{line} {function.rstrip(', ')} | {source.strip()}"
 
 
-def _gradient_slots(side: str, gradients: list[object], forward: Entry) -> list[str]:
+def _gradient_slots(side: str, gradients: list[object], forward: DumpedCall) -> list[str]:
     if side == "output":
         listed = forward.get("output")
         return backward_slots(

@@ -19,7 +19,7 @@ from trueup.matching.codes import Codes
 
 NEAR = 0.3
 """contents further apart are never paired by content"""
-BY_CONTENT, BY_FLOW, ALONE, SAME_TENSOR = 0.97, 0.9, 0.5, 0.8
+BY_CONTENT, BY_FLOW, ONLY_CANDIDATE, SAME_TENSOR = 0.97, 0.9, 0.5, 0.8
 Distances = NDArray[np.float64]
 
 
@@ -43,19 +43,19 @@ COMMUTATIVE = frozenset({"add", "mul", "maximum", "minimum", "eq", "logical_and"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Own:
+class OwnCalls:
     """Calls in the own code of a pair of modules, in execution order."""
 
     target: list[int]
     reference: list[int]
 
 
-def pair_flow(target: Ports, reference: Ports, own: Own, pairs: PortPairs) -> None:
+def pair_flow(target: Ports, reference: Ports, own: OwnCalls, pairs: PortPairs) -> None:
     """Pair what the calls return."""
     _by_content(target, reference, own, pairs)
     while _by_inputs(target, reference, own, pairs):
         pass
-    _alone(target, reference, own, pairs)
+    _only_candidates(target, reference, own, pairs)
 
 
 def pair_leftovers(target: Ports, reference: Ports, pairs: PortPairs) -> None:
@@ -80,7 +80,7 @@ def _open(ports: Ports, calls: list[int], taken: dict[Port, Port]) -> list[Port]
     ]
 
 
-def _by_content(target: Ports, reference: Ports, own: Own, pairs: PortPairs) -> None:
+def _by_content(target: Ports, reference: Ports, own: OwnCalls, pairs: PortPairs) -> None:
     left = _open(target, own.target, pairs.reference_of)
     right = _open(reference, own.reference, pairs.target_of)
     of_t, of_r = _grouped(target, left), _grouped(reference, right)
@@ -115,15 +115,15 @@ def _match_contents(
         rows, columns = rows[target.contents.telling[rows]], columns[reference.contents.telling[columns]]
         sizes = target.contents.numel[rows]
         for size in np.unique(sizes).tolist():
-            mine, theirs = rows[sizes == size], columns[reference.contents.numel[columns] == size]
-            if not len(theirs):
+            own, other = rows[sizes == size], columns[reference.contents.numel[columns] == size]
+            if not len(other):
                 continue
-            far = distances(target.contents, mine, reference.contents, theirs)
+            far = distances(target.contents, own, reference.contents, other)
             if one.same_makers:
-                far = np.where(_same_makers(target, reference, here, there, mine, theirs), far, FAR)
-            near = one.near * np.maximum(target.contents.noise[mine], SAME)
+                far = np.where(_same_makers(target, reference, here, there, own, other), far, FAR)
+            near = one.near * np.maximum(target.contents.noise[own], SAME)
             for i, j in nearest_by_margin(far, near, one.margin):
-                pairs.add_same(int(mine[i]), int(theirs[j]))
+                pairs.add_same(int(own[i]), int(other[j]))
 
 
 def _same_makers(
@@ -135,14 +135,14 @@ def _same_makers(
     columns: Codes,
 ) -> NDArray[np.bool_]:
     """Whether a function of one family made, or passed on, both contents."""
-    mine, theirs = (
+    target_makers, reference_makers = (
         [_makers(ports, places[content]) for content in contents]
         for ports, places, contents in (
             (target, here, rows.tolist()),
             (reference, there, columns.tolist()),
         )
     )
-    return np.array([[bool(a & b) for b in theirs] for a in mine])
+    return np.array([[bool(a & b) for b in reference_makers] for a in target_makers])
 
 
 def _makers(ports: Ports, places: Sequence[Port]) -> set[str]:
@@ -210,7 +210,7 @@ def _pair_sequence(
             j -= 1
 
 
-def _by_inputs(target: Ports, reference: Ports, own: Own, pairs: PortPairs) -> bool:
+def _by_inputs(target: Ports, reference: Ports, own: OwnCalls, pairs: PortPairs) -> bool:
     """Calls of one family whose inputs are known to be the same, where no other call fits as well."""
     left = [c for c in own.target if _unpaired(target, c, pairs.reference_of)]
     right = [c for c in own.reference if _unpaired(reference, c, pairs.target_of)]
@@ -270,12 +270,15 @@ def elsewhere(target: Ports, reference: Ports, one: int, other: int) -> bool:
     """Whether one of two contents has its counterpart on the other side, and that is not the other."""
     if one < 0 or other < 0:
         return False
-    for ports, others, mine, theirs in ((target, reference, one, other), (reference, target, other, one)):
-        if not ports.contents.telling[mine]:
+    for ports, others, content, counterpart in (
+        (target, reference, one, other),
+        (reference, target, other, one),
+    ):
+        if not ports.contents.telling[content]:
             continue
-        alike = others.contents.like(ports.contents.numel[mine], str(ports.contents.kind[mine]))
-        far = distances(ports.contents, np.array([mine]), others.contents, alike)[0]
-        at = np.flatnonzero(alike == theirs)
+        alike = others.contents.like(ports.contents.numel[content], str(ports.contents.kind[content]))
+        far = distances(ports.contents, np.array([content]), others.contents, alike)[0]
+        at = np.flatnonzero(alike == counterpart)
         own = far[at[0]] if len(at) else FAR
         if len(far) and far.min() < SAME and own > 10 * max(float(far.min()), SAME):
             return True
@@ -286,7 +289,7 @@ Kind = tuple[str, str, tuple[int, ...]]
 """kind of call, family, shape without its order"""
 
 
-def _alone(target: Ports, reference: Ports, own: Own, pairs: PortPairs) -> None:
+def _only_candidates(target: Ports, reference: Ports, own: OwnCalls, pairs: PortPairs) -> None:
     """The only content that calls of a family made, of its number of elements and kind, of what is left on
     both sides: each call in order (a table of angles made once for queries and once for keys)."""
     left = _open(target, own.target, pairs.reference_of)
@@ -311,11 +314,11 @@ def _alone(target: Ports, reference: Ports, own: Own, pairs: PortPairs) -> None:
             and not _without_effect(target, reference, contents, own, pairs)
         ):
             for one, other in zip(ones, others, strict=True):
-                pairs.add(one, other, "flow", ALONE)
+                pairs.add(one, other, "flow", ONLY_CANDIDATE)
 
 
 def _without_effect(
-    target: Ports, reference: Ports, contents: tuple[int, int], own: Own, pairs: PortPairs
+    target: Ports, reference: Ports, contents: tuple[int, int], own: OwnCalls, pairs: PortPairs
 ) -> bool:
     """Whether two contents are far apart and what is made of both is the same: scores masked with another
     number are no counterparts."""

@@ -52,8 +52,8 @@ def _by_slot(target: Ports, reference: Ports, left: Places, right: Places, pairs
     held = [[_held(p, place) for place in of] for p, of in ((target, left), (reference, right))]
     for one, own in zip(left, held[0], strict=True):
         for two, other in zip(right, held[1], strict=True):
-            alone = own is not None and own == other and held[0].count(own) == held[1].count(own) == 1
-            if alone and one[1] == two[1] and _far(target, reference, one, two) < APART:
+            is_only_pair = own is not None and own == other and held[0].count(own) == held[1].count(own) == 1
+            if is_only_pair and one[1] == two[1] and _far(target, reference, one, two) < APART:
                 pairs.add(one, two, "flow", BY_SLOT)
 
 
@@ -131,7 +131,11 @@ def _fits(target: Ports, reference: Ports, one: Port, two: Port, pairs: PortPair
     a, b = target.content[one], reference.content[two]
     if a < 0 or b < 0:
         return one[1] == two[1] and a == b
-    mine, theirs = target.contents, reference.contents
-    if mine.numel[a] != theirs.numel[b] or mine.kind[a] != theirs.kind[b] or pairs.contradict(a, b):
+    target_contents, reference_contents = target.contents, reference.contents
+    if (
+        target_contents.numel[a] != reference_contents.numel[b]
+        or target_contents.kind[a] != reference_contents.kind[b]
+        or pairs.contradict(a, b)
+    ):
         return False
     return not elsewhere(target, reference, a, b)

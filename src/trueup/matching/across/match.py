@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from trueup.errors import ConfigError
-from trueup.matching.across.flow import BY_FLOW, Own, elsewhere, pair_flow, pair_leftovers
+from trueup.matching.across.flow import BY_FLOW, OwnCalls, elsewhere, pair_flow, pair_leftovers
 from trueup.matching.across.inputs import pair_inputs, pair_module_outputs
 from trueup.matching.across.ports import PortPairs, Ports, in_order, nearest_anchor, ports_of
-from trueup.matching.across.records import Paired, pair_records
+from trueup.matching.across.records import PairedRecords, pair_records
 from trueup.matching.across.sites import sites_of
 from trueup.matching.bridge import Bridge
 from trueup.matching.calls import PASS_CODE, CallPairs
-from trueup.matching.tree import Side, Words
+from trueup.matching.tree import TreeSide, Words
 from trueup.store import StepTables
 
 
@@ -25,11 +25,11 @@ class Across:
     """Calls and records of two implementations, paired."""
 
     calls: CallPairs
-    paired: Paired
+    paired: PairedRecords
 
 
 def match_across(
-    tables: tuple[StepTables, StepTables], target: Side, reference: Side, words: Words, bridge: Bridge
+    tables: tuple[StepTables, StepTables], target: TreeSide, reference: TreeSide, words: Words, bridge: Bridge
 ) -> Across:
     """Pair the calls and records of one step on one rank."""
     sides = ports_of(tables[0], target, words), ports_of(tables[1], reference, words)
@@ -67,11 +67,11 @@ def _given(calls: CallPairs, pairs: PortPairs, target: Ports, reference: Ports, 
             )
         for one, two in zip(here[site], there[other] if other is not None else (), strict=False):
             _add(calls, one, two, "map", 1.0)
-            for mine, theirs in zip(
+            for slot, other_slot in zip(
                 target.outputs.get(one, ()), reference.outputs.get(two, ()), strict=False
             ):
-                pairs.add((one, mine), (two, theirs), "map", 1.0)
-                pairs.add_same(target.content[one, mine], reference.content[two, theirs])
+                pairs.add((one, slot), (two, other_slot), "map", 1.0)
+                pairs.add_same(target.content[one, slot], reference.content[two, other_slot])
         if other is None:
             for one in here[site]:
                 target.outputs.pop(one, None)
@@ -81,7 +81,7 @@ def _add(calls: CallPairs, target: int, reference: int, how: str, confidence: fl
     calls.add(np.array([target]), np.array([reference]), PASS_CODE[how], confidence)
 
 
-def _weights(calls: CallPairs, target: Side, reference: Side, words: Words, bridge: Bridge) -> None:
+def _weights(calls: CallPairs, target: TreeSide, reference: TreeSide, words: Words, bridge: Bridge) -> None:
     """Weights that are one and the same; fused ones are paired record by record."""
     here, there = (_by_name(side, words, "parameter") for side in (target, reference))
     for atom in bridge.weights.atoms:
@@ -91,7 +91,7 @@ def _weights(calls: CallPairs, target: Side, reference: Side, words: Words, brid
                 _add(calls, one, other, "map" if atom.how == "map" else "weights", atom.confidence)
 
 
-def _by_name(side: Side, words: Words, kind: str) -> dict[str, list[int]]:
+def _by_name(side: TreeSide, words: Words, kind: str) -> dict[str, list[int]]:
     out: dict[str, list[int]] = defaultdict(list)
     code = words.kind.index(kind) if kind in words.kind else -2
     for call in np.flatnonzero(side.kind == code).tolist():
@@ -99,32 +99,32 @@ def _by_name(side: Side, words: Words, kind: str) -> dict[str, list[int]]:
     return out
 
 
-def _modules(calls: CallPairs, target: Side, reference: Side, words: Words, bridge: Bridge) -> None:
+def _modules(calls: CallPairs, target: TreeSide, reference: TreeSide, words: Words, bridge: Bridge) -> None:
     """Calls of paired modules: the n-th of a microbatch and mode with the n-th."""
     here, there = (_by_name(side, words, "module") for side in (target, reference))
     for pair in bridge.modules.pairs:
-        mine, theirs = (
+        own_places, other_places = (
             _by_place(target, here.get(pair.target, [])),
             _by_place(reference, there.get(pair.reference, [])),
         )
-        for place, found in mine.items():
-            for one, other in zip(found, theirs.get(place, []), strict=False):
+        for place, found in own_places.items():
+            for one, other in zip(found, other_places.get(place, []), strict=False):
                 _add(calls, one, other, pair.how, pair.confidence)
 
 
-def _losses(calls: CallPairs, target: Side, reference: Side, words: Words) -> None:
+def _losses(calls: CallPairs, target: TreeSide, reference: TreeSide, words: Words) -> None:
     """Losses and collectives: the n-th of a name, microbatch and mode with the n-th."""
     for kind in ("loss", "collective"):
         here, there = (_by_name(side, words, kind) for side in (target, reference))
         for name, found in here.items():
-            mine, theirs = _by_place(target, found), _by_place(reference, there.get(name, []))
-            for place, ones in mine.items():
-                others = theirs.get(place, [])
+            own_places, other_places = _by_place(target, found), _by_place(reference, there.get(name, []))
+            for place, ones in own_places.items():
+                others = other_places.get(place, [])
                 for one, other in zip(ones, others, strict=False) if len(ones) == len(others) else ():
                     _add(calls, one, other, "name", 0.9)
 
 
-def _by_place(side: Side, calls: list[int]) -> dict[tuple[int, int], list[int]]:
+def _by_place(side: TreeSide, calls: list[int]) -> dict[tuple[int, int], list[int]]:
     out: dict[tuple[int, int], list[int]] = defaultdict(list)
     for call in calls:
         out[int(side.microbatch[call]), int(side.mode[call])].append(call)
@@ -141,7 +141,7 @@ def _module_tensors(target: Ports, reference: Ports, calls: CallPairs, pairs: Po
         pair_inputs(target, reference, call, other, pairs)
 
 
-def _own_code(target: Ports, reference: Ports, calls: CallPairs) -> Iterator[Own]:
+def _own_code(target: Ports, reference: Ports, calls: CallPairs) -> Iterator[OwnCalls]:
     """The own code of each pair of modules, and what is outside all of them."""
     groups = []
     for ports, partner in ((target, calls.reference_of), (reference, calls.target_of)):
@@ -151,10 +151,10 @@ def _own_code(target: Ports, reference: Ports, calls: CallPairs) -> Iterator[Own
         groups.append(in_order(ports.side, anchors))
     for anchor, own in groups[0].items():
         if anchor >= 0:
-            yield Own(target=own, reference=groups[1].get(int(calls.reference_of[anchor]), []))
+            yield OwnCalls(target=own, reference=groups[1].get(int(calls.reference_of[anchor]), []))
     outside = [_by_place(p.side, g.get(-1, [])) for p, g in zip((target, reference), groups, strict=True)]
     for place, own in outside[0].items():
-        yield Own(target=own, reference=outside[1].get(place, []))
+        yield OwnCalls(target=own, reference=outside[1].get(place, []))
 
 
 def _calls_of_ports(target: Ports, reference: Ports, calls: CallPairs, pairs: PortPairs) -> None:
@@ -191,14 +191,14 @@ def _other_outputs(target: Ports, reference: Ports, calls: CallPairs, pairs: Por
         slots = target.outputs.get(call, []), reference.outputs.get(other, [])
         if target.kind(call) != "api" or target.family(call) != reference.family(other):
             continue
-        for mine, theirs in zip(*slots, strict=True) if len(slots[0]) == len(slots[1]) > 1 else ():
-            contents = target.content[call, mine], reference.content[other, theirs]
+        for slot, other_slot in zip(*slots, strict=True) if len(slots[0]) == len(slots[1]) > 1 else ():
+            contents = target.content[call, slot], reference.content[other, other_slot]
             if min(contents) < 0 or pairs.contradict(*contents) or elsewhere(target, reference, *contents):
                 continue
             sizes = target.contents.numel[contents[0]], reference.contents.numel[contents[1]]
             kinds = target.contents.kind[contents[0]], reference.contents.kind[contents[1]]
             if sizes[0] == sizes[1] and kinds[0] == kinds[1]:
-                pairs.add((call, mine), (other, theirs), "flow", BY_FLOW)
+                pairs.add((call, slot), (other, other_slot), "flow", BY_FLOW)
 
 
 def _inputs(target: Ports, reference: Ports, calls: CallPairs, pairs: PortPairs) -> None:

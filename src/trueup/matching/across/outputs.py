@@ -21,7 +21,7 @@ from trueup.matching.weights.table import WeightTable
 from trueup.store import StepTables
 
 if TYPE_CHECKING:
-    from trueup.matching.weights.infer import Inferred
+    from trueup.matching.weights.infer import InferredWeights
 
 BY_OUTPUT = 0.85
 MARGIN = 0.5
@@ -32,7 +32,7 @@ _Alike = dict[tuple[frozenset[int], _Owned], list[str]]
 
 
 def by_outputs(
-    target: WeightTable, source: WeightTable, found: Inferred, tables: tuple[StepTables, StepTables]
+    target: WeightTable, source: WeightTable, found: InferredWeights, tables: tuple[StepTables, StepTables]
 ) -> Found:
     """Weights of modules alike in shapes and values, beside the same weights, whose first calls return
     tensors that are each other's nearest by a clear margin; and of two modules alike the ones left."""
@@ -105,8 +105,8 @@ class _Returned:
             return []
         far = distances(self.contents, self.at(known), self.contents, self.at(known))
         np.fill_diagonal(far, np.inf)
-        alone = far.min(axis=1) > self.contents.noise[self.at(known)]
-        return [module for module, is_alone in zip(known, alone.tolist(), strict=True) if is_alone]
+        are_unique = far.min(axis=1) > self.contents.noise[self.at(known)]
+        return [module for module, is_unique in zip(known, are_unique.tolist(), strict=True) if is_unique]
 
     def at(self, modules: list[str]) -> np.ndarray:
         """Their contents."""
@@ -123,10 +123,10 @@ def _nearest(
     return [(names[i], others[j]) for i, j in nearest_by_margin(far, np.full(len(names), NEAR), MARGIN)]
 
 
-def _entries(one: str, other: str, target: WeightTable, source: WeightTable, found: Inferred) -> Found:
+def _entries(one: str, other: str, target: WeightTable, source: WeightTable, found: InferredWeights) -> Found:
     """The weights of two modules, each with the one of its kind."""
-    theirs = {weight_kind(name): name for name in found.left_source if name.rpartition(".")[0] == other}
+    source_of = {weight_kind(name): name for name in found.left_source if name.rpartition(".")[0] == other}
     for name in [name for name in found.left_target if name.rpartition(".")[0] == one]:
-        entry = one_of(name, theirs[weight_kind(name)], target, source, BY_OUTPUT)
+        entry = one_of(name, source_of[weight_kind(name)], target, source, BY_OUTPUT)
         if entry is not None:
             yield entry, "place"

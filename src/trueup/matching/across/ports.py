@@ -10,7 +10,7 @@ import numpy as np
 from trueup.matching.across.tensors import Contents, contents_of
 from trueup.matching.codes import Codes
 from trueup.matching.names import family
-from trueup.matching.tree import Side, Words
+from trueup.matching.tree import TreeSide, Words
 from trueup.store import StepTables
 
 MOVING = frozenset(
@@ -30,7 +30,7 @@ Port = tuple[int, int]
 class Ports:
     """One side: calls with their tensors in and out."""
 
-    side: Side
+    side: TreeSide
     words: Words
     contents: Contents
     families: list[str]
@@ -55,7 +55,7 @@ class Ports:
         return self.words.slot[slot].partition(".")[0]
 
 
-def ports_of(tables: StepTables, side: Side, words: Words) -> Ports:
+def ports_of(tables: StepTables, side: TreeSide, words: Words) -> Ports:
     """The tensors at every call of one side, forward."""
     contents = contents_of(tables)
     out = Ports(side=side, words=words, contents=contents, families=[family(name) for name in words.name])
@@ -115,7 +115,7 @@ class PortPairs:
         return self.same_back.get(reference) not in (None, target) or target in self.same
 
 
-def in_order(side: Side, anchors: Codes) -> dict[int, list[int]]:
+def in_order(side: TreeSide, anchors: Codes) -> dict[int, list[int]]:
     """Anchor -> the calls below it that lie in no deeper anchor, in execution order."""
     out: dict[int, list[int]] = defaultdict(list)
     for call, anchor in enumerate(anchors.tolist()):
@@ -123,7 +123,7 @@ def in_order(side: Side, anchors: Codes) -> dict[int, list[int]]:
     return out
 
 
-def nearest_anchor(side: Side, is_anchor: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Codes:
+def nearest_anchor(side: TreeSide, is_anchor: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Codes:
     """For every call the nearest enclosing anchor, -1 at top level."""
     found: Codes = side.parent.copy()
     while True:

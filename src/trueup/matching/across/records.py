@@ -13,7 +13,7 @@ from trueup.matching.across.tensors import distances
 from trueup.matching.bridge import Bridge, PieceOf
 from trueup.matching.calls import PASSES, CallPairs
 from trueup.matching.codes import Codes
-from trueup.matching.layouts import UNORDERED, Layout, is_plain, layout_of_entry, pieces_of_entry
+from trueup.matching.layouts import UNORDERED, CommonForm, is_plain, layout_of_entry, pieces_of_entry
 from trueup.store import StepTables
 from trueup.types.codes import RecordCode
 from trueup.types.reason import Reason
@@ -23,12 +23,12 @@ GRADIENTS_PART = 0.3
 
 
 @dataclass(slots=True)
-class Paired:
+class PairedRecords:
     """Rows of ``records`` on both sides, a layout where one is known already, and reasons."""
 
     target: list[int] = field(default_factory=list)
     reference: list[int] = field(default_factory=list)
-    layouts: dict[int, Layout] = field(default_factory=dict)
+    layouts: dict[int, CommonForm] = field(default_factory=dict)
     """position in the lists -> what makes the two comparable, from the conversion plan"""
     why_target: dict[int, Reason] = field(default_factory=dict)
     """record -> why it has no partner"""
@@ -36,7 +36,9 @@ class Paired:
 
     how: list[tuple[str, float]] = field(default_factory=list)
 
-    def add(self, target: int, reference: int, how: tuple[str, float], layout: Layout | None = None) -> None:
+    def add(
+        self, target: int, reference: int, how: tuple[str, float], layout: CommonForm | None = None
+    ) -> None:
         """Pair two records."""
         if layout is not None:
             self.layouts[len(self.target)] = layout
@@ -51,10 +53,10 @@ def pair_records(
     calls: CallPairs,
     pairs: PortPairs,
     bridge: Bridge,
-) -> Paired:
+) -> PairedRecords:
     """All pairs of records."""
     target, reference = sides
-    out = Paired()
+    out = PairedRecords()
     records = _by_place(reference)
     _at_ports(target, reference, records, pairs, out)
     _of_other_calls(target, records, calls, out)
@@ -76,7 +78,7 @@ def _by_place(ports: Ports) -> dict[Place, int]:
 
 
 def _at_ports(
-    target: Ports, reference: Ports, records: dict[Place, int], pairs: PortPairs, out: Paired
+    target: Ports, reference: Ports, records: dict[Place, int], pairs: PortPairs, out: PairedRecords
 ) -> None:
     words = target.words
     backward = words.phase.index("backward") if "backward" in words.phase else -2
@@ -106,7 +108,7 @@ def _another_use(target: Ports, reference: Ports, row: int, partner: int, call: 
     return bool(far[0, 0] > GRADIENTS_PART)
 
 
-def _of_other_calls(target: Ports, records: dict[Place, int], calls: CallPairs, out: Paired) -> None:
+def _of_other_calls(target: Ports, records: dict[Place, int], calls: CallPairs, out: PairedRecords) -> None:
     """Losses, collectives and weights: slot by slot."""
     words, side = target.words, target.side
     kinds = {words.kind.index(k) for k in ("parameter", "loss", "collective") if k in words.kind}
@@ -118,7 +120,7 @@ def _of_other_calls(target: Ports, records: dict[Place, int], calls: CallPairs, 
                 out.add(row, partner, (PASSES[calls.pass_code[call]], float(calls.confidence[call])))
 
 
-def _of_weights(target: Ports, reference: Ports, bridge: Bridge, out: Paired) -> None:
+def _of_weights(target: Ports, reference: Ports, bridge: Bridge, out: PairedRecords) -> None:
     """Layouts of whole weights, and pairs of the pieces of fused ones."""
     of_target, of_reference = (
         _of_parameters(ports, pieces)
@@ -158,7 +160,7 @@ def _of_unordered(
     of_target: dict[str, dict[WeightPlace, int]],
     of_reference: dict[str, dict[WeightPlace, int]],
     bridge: Bridge,
-    out: Paired,
+    out: PairedRecords,
     position: dict[int, int],
     form: _FormOf,
 ) -> None:
@@ -168,7 +170,7 @@ def _of_unordered(
         if ordered & set(atom.targets):
             continue
         same_size = len(atom.targets) == len(atom.sources) == 1 and not bridge.padded(atom)
-        layout = Layout(label=UNORDERED, whole=same_size, known=False)
+        layout = CommonForm(label=UNORDERED, whole=same_size, known=False)
         for name in atom.targets:
             for place, row in of_target.get(name, {}).items():
                 if len(place) > _WHOLE:

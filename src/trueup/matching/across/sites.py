@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from trueup.matching.tree import Side, Words
+from trueup.matching.tree import TreeSide, Words
 from trueup.types.site import shown_name
 
 
-def site_of(side: Side, words: Words, call: int) -> str:
+def site_of(side: TreeSide, words: Words, call: int) -> str:
     """``layers.0.attn · torch.matmul[1]``: the enclosing module, the function, which of its calls.
 
     A module, or a weight, is its name.
@@ -23,7 +23,7 @@ def site_of(side: Side, words: Words, call: int) -> str:
     return f"{shown_name(words.name[side.name[side.parent[call]]])} · {name}{ordinal}"
 
 
-def sites_of(side: Side, words: Words) -> dict[str, list[int]]:
+def sites_of(side: TreeSide, words: Words) -> dict[str, list[int]]:
     """Site -> its calls, in execution order."""
     out: dict[str, list[int]] = defaultdict(list)
     for call in range(side.num_calls):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from trueup.matching.weights.infer import Atom, Inferred, infer, infer_plan
+from trueup.matching.weights.infer import Atom, InferredWeights, infer, infer_plan
 from trueup.matching.weights.structure import by_structure
-from trueup.matching.weights.table import TraceWeights, WeightFacts, WeightTable
+from trueup.matching.weights.table import StepWeights, WeightFacts, WeightTable
 
 __all__ = [
     "Atom",
-    "Inferred",
-    "TraceWeights",
+    "InferredWeights",
+    "StepWeights",
     "WeightFacts",
     "WeightTable",
     "by_structure",

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 
 from trueup.matching.names import like
 from trueup.matching.weights.table import WeightTable
-from trueup.weights.plan import Entry
+from trueup.weights.plan import PlannedWeight
 
 if TYPE_CHECKING:
-    from trueup.matching.weights.infer import Atom, Inferred
+    from trueup.matching.weights.infer import Atom, InferredWeights
 
 BY_ANALOGY = 0.9
 
 
-def by_analogy(target: WeightTable, source: WeightTable, found: Inferred) -> None:
+def by_analogy(target: WeightTable, source: WeightTable, found: InferredWeights) -> None:
     """Add the atoms, and their entries, that a weight's like in another layer has."""
     patterns: dict[str, Atom] = {}
     for atom in found.atoms:
@@ -41,7 +41,7 @@ def by_analogy(target: WeightTable, source: WeightTable, found: Inferred) -> Non
             found.entries.append(_entry(old, targets, sources))
 
 
-def _there(targets: Mapping[str, str], sources: Mapping[str, str], found: Inferred) -> bool:
+def _there(targets: Mapping[str, str], sources: Mapping[str, str], found: InferredWeights) -> bool:
     target, reference = set(targets.values()), set(sources.values())
     left = target <= set(found.left_target) and reference <= set(found.left_source)
     return left and len(reference) == len(sources)
@@ -80,6 +80,6 @@ def _numbers(name: str) -> list[str]:
     return [part for part in name.split(".") if part.isdigit()]
 
 
-def _entry(old: Entry, targets: Mapping[str, str], sources: Mapping[str, str]) -> Entry:
+def _entry(old: PlannedWeight, targets: Mapping[str, str], sources: Mapping[str, str]) -> PlannedWeight:
     pieces = tuple(replace(piece, source=sources[piece.source]) for piece in old.pieces)
     return replace(old, target=targets[old.target], pieces=pieces, how="name", confidence=BY_ANALOGY)

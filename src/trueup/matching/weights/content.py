@@ -51,9 +51,9 @@ def pieces_by_values(
     target: WeightTable, source: WeightTable, left: Sequence[str], right: Sequence[str]
 ) -> list[Group]:
     """Weights whose rows are rows of others, gathered into groups that hold the same rows."""
-    mine, theirs = _rows_of(target, left), _rows_of(source, right)
+    target_rows, source_rows = _rows_of(target, left), _rows_of(source, right)
     links: list[tuple[str, str]] = []
-    for one, other, turn in ((mine, theirs, False), (theirs, mine, True)):
+    for one, other, turn in ((target_rows, source_rows, False), (source_rows, target_rows, True)):
         index = _owners_of_rows(other)
         for name, options in one.items():
             owners = _owners(options, index)

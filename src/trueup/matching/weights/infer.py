@@ -15,7 +15,7 @@ from trueup.matching.weights.content import content_classes, pieces_by_sum, piec
 from trueup.matching.weights.moves import entry_from_values
 from trueup.matching.weights.places import by_names, by_neighbours, by_same_words, by_siblings
 from trueup.matching.weights.table import WeightTable
-from trueup.weights.plan import ConversionPlan, Entry, Permute, Piece
+from trueup.weights.plan import ConversionPlan, Permute, PlannedWeight, SourcePiece
 
 UNREAD_TRANSPOSE = 0.8
 """confidence of a transpose that only the shape and the order-free hash speak for"""
@@ -33,14 +33,14 @@ class Atom:
 
 
 @dataclass(slots=True)
-class Inferred:
+class InferredWeights:
     """Atoms, the plan for those whose steps are known, and what was left."""
 
     atoms: list[Atom] = field(default_factory=list)
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[PlannedWeight] = field(default_factory=list)
     left_target: list[str] = field(default_factory=list)
     left_source: list[str] = field(default_factory=list)
-    alone_target: list[str] = field(default_factory=list)
+    mapped_to_none: list[str] = field(default_factory=list)
     """without counterpart: a person said so"""
 
     def add(self, targets: Iterable[str], sources: Iterable[str], how: str, confidence: float) -> None:
@@ -50,7 +50,7 @@ class Inferred:
         self.left_target = [n for n in self.left_target if n not in atom.targets]
         self.left_source = [n for n in self.left_source if n not in atom.sources]
 
-    def take(self, entry: Entry, how: str) -> None:
+    def take(self, entry: PlannedWeight, how: str) -> None:
         """Note an entry, and that its weights hold the same numbers."""
         self.add([entry.target], dict.fromkeys(p.source for p in entry.pieces), how, entry.confidence)
         self.entries.append(entry)
@@ -61,7 +61,7 @@ class Inferred:
         used = {piece.source for entry in self.entries for piece in entry.pieces}
         targets = [
             *self.left_target,
-            *self.alone_target,
+            *self.mapped_to_none,
             *(t for a in self.atoms for t in a.targets if t not in made),
         ]
         sources = [*self.left_source, *(s for a in self.atoms for s in a.sources if s not in used)]
@@ -87,12 +87,12 @@ def infer_plan(target: WeightTable, source: WeightTable) -> ConversionPlan:
 
 def infer(
     target: WeightTable, source: WeightTable, *, given: Mapping[str, tuple[str, ...]] | None = None
-) -> Inferred:
+) -> InferredWeights:
     """The same with the weights that belong together though their steps are not known.
 
     ``given``: target weights whose origins a person has named; none for one that has no counterpart.
     """
-    found = Inferred(left_target=list(target.names()), left_source=list(source.names()))
+    found = InferredWeights(left_target=list(target.names()), left_source=list(source.names()))
     _take_given(found, given or {})
     for targets, sources in content_classes(target, source, found.left_target, found.left_source):
         for one, other in zip(targets, sources, strict=True):
@@ -109,7 +109,7 @@ def infer(
     return found
 
 
-def _take_given(found: Inferred, given: Mapping[str, tuple[str, ...]]) -> None:
+def _take_given(found: InferredWeights, given: Mapping[str, tuple[str, ...]]) -> None:
     """Atoms of what a person named; targets of common sources are one atom."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for name, sources in given.items():
@@ -119,11 +119,11 @@ def _take_given(found: Inferred, given: Mapping[str, tuple[str, ...]]) -> None:
         if sources:
             found.add(targets, sources, "map", 1.0)
         else:
-            found.alone_target += targets
+            found.mapped_to_none += targets
             found.left_target = [n for n in found.left_target if n not in targets]
 
 
-def _find_steps(found: Inferred, target: WeightTable, source: WeightTable) -> None:
+def _find_steps(found: InferredWeights, target: WeightTable, source: WeightTable) -> None:
     """Entries of the atoms whose values can be read, or whose digests agree."""
     for atom in found.atoms:
         values = {name: source.read(name) for name in atom.sources}
@@ -138,14 +138,14 @@ def _find_steps(found: Inferred, target: WeightTable, source: WeightTable) -> No
                 found.entries.append(entry)
 
 
-def _entry_unread(name: str, atom: Atom, target: WeightTable, source: WeightTable) -> Entry | None:
+def _entry_unread(name: str, atom: Atom, target: WeightTable, source: WeightTable) -> PlannedWeight | None:
     if len(atom.sources) != 1 or len(atom.targets) != 1:
         return None
-    mine, theirs = target.facts(name), source.facts(atom.sources[0])
-    piece = Piece(source=atom.sources[0])
-    if mine.shape == theirs.shape and mine.digest is not None and mine.digest == theirs.digest:
-        return Entry(target=name, pieces=(piece,), how="values")
-    if len(mine.shape) == 2 and mine.shape == theirs.shape[::-1] and mine.shape[0] != mine.shape[1]:
-        turned = Piece(source=piece.source, steps=(Permute(dims=(1, 0)),))
-        return Entry(target=name, pieces=(turned,), how="values", confidence=UNREAD_TRANSPOSE)
+    actual, expected = target.facts(name), source.facts(atom.sources[0])
+    piece = SourcePiece(source=atom.sources[0])
+    if actual.shape == expected.shape and actual.digest is not None and actual.digest == expected.digest:
+        return PlannedWeight(target=name, pieces=(piece,), how="values")
+    if len(actual.shape) == 2 and actual.shape == expected.shape[::-1] and actual.shape[0] != actual.shape[1]:
+        turned = SourcePiece(source=piece.source, steps=(Permute(dims=(1, 0)),))
+        return PlannedWeight(target=name, pieces=(turned,), how="values", confidence=UNREAD_TRANSPOSE)
     return None

@@ -10,13 +10,13 @@ import numpy as np
 from trueup.errors import ConfigError
 from trueup.matching.weights.rows import located
 from trueup.types.arrays import Array
-from trueup.weights.plan import Entry, MovingStep, Permute, Piece, Reshape, made
+from trueup.weights.plan import MovingStep, Permute, PlannedWeight, Reshape, SourcePiece, made
 
 Values = Array
 MAX_DIMS = 5
 
 
-def entry_from_values(name: str, target: Values, sources: Mapping[str, Values]) -> Entry | None:
+def entry_from_values(name: str, target: Values, sources: Mapping[str, Values]) -> PlannedWeight | None:
     """How ``target`` is made of the sources, checked element by element; None where no few steps make it."""
     for entry in _candidates(name, target, sources):
         try:
@@ -28,11 +28,11 @@ def entry_from_values(name: str, target: Values, sources: Mapping[str, Values]) 
     return None
 
 
-def _candidates(name: str, target: Values, sources: Mapping[str, Values]) -> Iterator[Entry]:
+def _candidates(name: str, target: Values, sources: Mapping[str, Values]) -> Iterator[PlannedWeight]:
     if len(sources) == 1:
         (source, values), *_ = sources.items()
         for steps in _dims_moved(values, target):
-            yield _entry(name, [Piece(source=source, steps=steps)])
+            yield _entry(name, [SourcePiece(source=source, steps=steps)])
     stacked = _stacked(name, target, sources)
     if stacked is not None:
         yield stacked
@@ -45,14 +45,14 @@ def _candidates(name: str, target: Values, sources: Mapping[str, Values]) -> Ite
 
 def _entry(
     name: str,
-    pieces: list[Piece],
+    pieces: list[SourcePiece],
     *,
     steps: tuple[MovingStep, ...] = (),
     padding: int = 0,
     join: str = "concat",
-) -> Entry:
+) -> PlannedWeight:
     join_of = join if len(pieces) > 1 else None
-    return Entry(
+    return PlannedWeight(
         target=name,
         pieces=tuple(pieces),
         join=join_of,
@@ -79,7 +79,7 @@ def _dims_moved(source: Values, target: Values) -> list[tuple[MovingStep, ...]]:
     return found
 
 
-def _stacked(name: str, target: Values, sources: Mapping[str, Values]) -> Entry | None:
+def _stacked(name: str, target: Values, sources: Mapping[str, Values]) -> PlannedWeight | None:
     """One source a slice along the first dimension, each as it is or transposed."""
     if target.ndim < 2 or len(sources) < 2 or len(sources) != target.shape[0]:
         return None
@@ -91,7 +91,7 @@ def _stacked(name: str, target: Values, sources: Mapping[str, Values]) -> Entry 
             for option in options:
                 dims = option[0].dims if option and isinstance(option[0], Permute) else None
                 if np.array_equal(values if dims is None else values.transpose(dims), part):
-                    steps = Piece(source=source, steps=option)
+                    steps = SourcePiece(source=source, steps=option)
         if steps is None:
             return None
         pieces.append(steps)
@@ -100,7 +100,7 @@ def _stacked(name: str, target: Values, sources: Mapping[str, Values]) -> Entry 
 
 def _by_rows(
     name: str, target: Values, sources: Mapping[str, Values], *, turned: bool, flipped: bool
-) -> Entry | None:
+) -> PlannedWeight | None:
     """By rows of matrices: the target's transposed with ``turned``, the sources' with ``flipped``."""
     matrix, back = _as_matrix(target, turned=turned)
     names, matrices, before = list(sources), [], []
@@ -116,7 +116,7 @@ def _by_rows(
     chunks, padding = found
     if padding and back and target.ndim > 1:
         return None
-    pieces = [Piece(source=names[c.source], steps=(*before[c.source], *c.steps)) for c in chunks]
+    pieces = [SourcePiece(source=names[c.source], steps=(*before[c.source], *c.steps)) for c in chunks]
     if target.ndim == 1:
         back = (Reshape(shape=(target.shape[0] - padding,)),)
     return _entry(name, pieces, steps=back, padding=padding)

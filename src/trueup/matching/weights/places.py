@@ -11,25 +11,25 @@ import numpy as np
 from trueup.errors import ConfigError
 from trueup.matching.families import common_weights, weight_kind
 from trueup.matching.weights.table import WeightTable
-from trueup.weights.plan import Entry, Permute, Piece, Reshape, Slice, made
+from trueup.weights.plan import Permute, PlannedWeight, Reshape, Slice, SourcePiece, made
 
 if TYPE_CHECKING:
-    from trueup.matching.weights.infer import Inferred
+    from trueup.matching.weights.infer import InferredWeights
 
 BY_SIBLING, BY_NAME, BY_NEIGHBOURS = 0.95, 0.9, 0.8
-Found = Iterator[tuple[Entry, str]]
+Found = Iterator[tuple[PlannedWeight, str]]
 
 
-def by_siblings(target: WeightTable, source: WeightTable, found: Inferred) -> Found:
+def by_siblings(target: WeightTable, source: WeightTable, found: InferredWeights) -> Found:
     """A bias beside a weight whose pieces are known: the same pieces of the biases beside them."""
     entries = {entry.target: entry for entry in found.entries}
-    owned: dict[str, list[Entry]] = defaultdict(list)
+    owned: dict[str, list[PlannedWeight]] = defaultdict(list)
     for entry in entries.values():
         owned[_owner(entry.target)].append(entry)
-    theirs = {(_owner(name), weight_kind(name)): name for name in found.left_source}
+    source_of = {(_owner(name), weight_kind(name)): name for name in found.left_source}
     for name in list(found.left_target):
         for entry in owned[_owner(name)]:
-            alike = made_alike(name, entry, theirs)
+            alike = made_alike(name, entry, source_of)
             if alike is not None and _fits(alike, target, source):
                 yield alike, "place"
                 break
@@ -39,7 +39,9 @@ def _owner(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def made_alike(name: str, entry: Entry, reference: dict[tuple[str, str], str]) -> Entry | None:
+def made_alike(
+    name: str, entry: PlannedWeight, reference: dict[tuple[str, str], str]
+) -> PlannedWeight | None:
     """The entry of a vector beside a matrix: rows move as the matrix's do."""
     kind = weight_kind(name)
     pieces = []
@@ -48,10 +50,10 @@ def made_alike(name: str, entry: Entry, reference: dict[tuple[str, str], str]) -
         steps = _of_rows(piece)
         if beside is None or steps is None:
             return None
-        pieces.append(Piece(source=beside, steps=steps))
+        pieces.append(SourcePiece(source=beside, steps=steps))
     if entry.join == "stack" or entry.steps:
         return None
-    return Entry(
+    return PlannedWeight(
         target=name,
         pieces=tuple(pieces),
         join=entry.join,
@@ -61,7 +63,7 @@ def made_alike(name: str, entry: Entry, reference: dict[tuple[str, str], str]) -
     )
 
 
-def _of_rows(piece: Piece) -> tuple[Reshape | Permute | Slice, ...] | None:
+def _of_rows(piece: SourcePiece) -> tuple[Reshape | Permute | Slice, ...] | None:
     """Steps on a matrix as steps on a vector beside it; None where they touch its columns."""
     out: list[Reshape | Permute | Slice] = []
     for step in piece.steps:
@@ -76,26 +78,26 @@ def _of_rows(piece: Piece) -> tuple[Reshape | Permute | Slice, ...] | None:
     return tuple(out)
 
 
-def _fits(entry: Entry, target: WeightTable, source: WeightTable) -> bool:
+def _fits(entry: PlannedWeight, target: WeightTable, source: WeightTable) -> bool:
     """Whether the pieces give the target's shape, and do not plainly hold something else."""
 
     def blank(name: str) -> np.ndarray:
         return np.broadcast_to(np.float32(0), source.facts(name).shape)
 
-    mine = target.facts(entry.target)
+    own = target.facts(entry.target)
     for piece in entry.pieces:
-        theirs = source.facts(piece.source)
-        if None not in (mine.uniform, theirs.uniform) and mine.uniform != theirs.uniform:
+        other = source.facts(piece.source)
+        if None not in (own.uniform, other.uniform) and own.uniform != other.uniform:
             return False
-        if len(entry.pieces) == 1 and (mine.uniform is None) != (theirs.uniform is None) and mine.content:
+        if len(entry.pieces) == 1 and (own.uniform is None) != (other.uniform is None) and own.content:
             return False
     try:
-        return made(entry, blank).shape == mine.shape
+        return made(entry, blank).shape == own.shape
     except ConfigError:
         return False
 
 
-def by_same_words(target: WeightTable, source: WeightTable, found: Inferred) -> Found:
+def by_same_words(target: WeightTable, source: WeightTable, found: InferredWeights) -> Found:
     """The weight of the same words in the module that holds the same weights under the same words: of the
     innermost module around it that holds any, where all of these have one module for a partner."""
     homes: dict[str, set[str]] = defaultdict(set)
@@ -125,19 +127,19 @@ def _homes(target: str, source: str) -> Iterator[tuple[str, str]]:
         yield ".".join(own[:-size]), ".".join(other[:-size])
 
 
-def by_names(target: WeightTable, source: WeightTable, found: Inferred) -> Found:
+def by_names(target: WeightTable, source: WeightTable, found: InferredWeights) -> Found:
     """The same common name where both sides' families are known; fused ones where their order is plain."""
-    ours, theirs = common_weights(target.names()), common_weights(source.names())
+    target_names, source_names = common_weights(target.names()), common_weights(source.names())
     by_part = {
         (whole, weight_kind(name)): name
-        for name, common in theirs.items()
+        for name, common in source_names.items()
         if not common.parts
         for whole in common.wholes
     }
     for name in list(found.left_target):
-        if name not in ours or ours[name].parts:
+        if name not in target_names or target_names[name].parts:
             continue
-        other = by_part.get((ours[name].name, weight_kind(name)))
+        other = by_part.get((target_names[name].name, weight_kind(name)))
         if other is None or other not in found.left_source:
             continue
         entry = one_of(name, other, target, source, BY_NAME)
@@ -147,21 +149,26 @@ def by_names(target: WeightTable, source: WeightTable, found: Inferred) -> Found
 
 def one_of(
     name: str, other: str, target: WeightTable, source: WeightTable, confidence: float
-) -> Entry | None:
+) -> PlannedWeight | None:
     """An entry of one piece: as it is, or transposed where the shape says so."""
-    mine, theirs = target.facts(name), source.facts(other)
-    if mine.content and theirs.content and mine.content != theirs.content and mine.uniform != theirs.uniform:
+    target_facts, source_facts = target.facts(name), source.facts(other)
+    if (
+        target_facts.content
+        and source_facts.content
+        and target_facts.content != source_facts.content
+        and target_facts.uniform != source_facts.uniform
+    ):
         return None
-    for steps in ((), (Permute(dims=(1, 0)),)) if len(theirs.shape) == 2 else ((),):
-        entry = Entry(
-            target=name, pieces=(Piece(source=other, steps=steps),), how="name", confidence=confidence
+    for steps in ((), (Permute(dims=(1, 0)),)) if len(source_facts.shape) == 2 else ((),):
+        entry = PlannedWeight(
+            target=name, pieces=(SourcePiece(source=other, steps=steps),), how="name", confidence=confidence
         )
         if _fits(entry, target, source):
             return entry
     return None
 
 
-def by_neighbours(target: WeightTable, source: WeightTable, found: Inferred) -> Found:
+def by_neighbours(target: WeightTable, source: WeightTable, found: InferredWeights) -> Found:
     """The only weight of its shape, kind and one value between two weights that are paired, on both sides."""
     atom_t = {name: k for k, atom in enumerate(found.atoms) for name in atom.targets}
     atom_s = {name: k for k, atom in enumerate(found.atoms) for name in atom.sources}

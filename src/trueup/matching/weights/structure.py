@@ -20,7 +20,7 @@ from trueup.matching.weights.fused import Arrangement, arrangements
 from trueup.matching.weights.table import WeightTable
 from trueup.weights.converting import PROPOSED
 from trueup.weights.layouts import Steps, put_together, taken_apart
-from trueup.weights.plan import Entry, Permute, Piece, Slice
+from trueup.weights.plan import Permute, PlannedWeight, Slice, SourcePiece
 
 ONLY_ONE, ONE_OF_SEVERAL = 0.5, 0.3
 """confidence of the only weight of its shape in a layer, and of one chosen among several"""
@@ -76,7 +76,7 @@ def by_structure(
     *,
     num_heads: int | None = None,
     second: bool = False,
-) -> list[Entry]:
+) -> list[PlannedWeight]:
     """Proposals for the weights that are left on both sides; none where the numbers of layers differ.
 
     Args:
@@ -86,13 +86,13 @@ def by_structure(
     Raises:
         ConfigError: a fused weight lies by groups of heads, and their number is not known, or does not fit.
     """
-    ours = _layers(left_target, target)
-    theirs = _layers(left_source, source)
-    if len(ours) != len(theirs):
+    target_layers = _layers(left_target, target)
+    source_layers = _layers(left_source, source)
+    if len(target_layers) != len(source_layers):
         return []
-    found: list[Entry] = []
-    for mine, other in zip(ours, theirs, strict=True):
-        layer = _Layer(targets=dict(mine), sources=dict(other))
+    found: list[PlannedWeight] = []
+    for own, other in zip(target_layers, source_layers, strict=True):
+        layer = _Layer(targets=dict(own), sources=dict(other))
         layout = partial(_layout, num_heads=num_heads, second=second)
         fused, split = partial(_fused, layout=layout), partial(_split, layout=layout)
         for step in (_only_ones, fused, split, _only_ones, _alike):
@@ -113,17 +113,17 @@ def _natural(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(word)) if word.isdigit() else (1, word) for word in re.split(r"(\d+)", name)]
 
 
-def _one(target: str, source: str, layer: _Layer, confidence: float) -> Entry:
+def _one(target: str, source: str, layer: _Layer, confidence: float) -> PlannedWeight:
     turned = layer.targets[target] != layer.sources[source]
-    piece = Piece(source=source, steps=(Permute(dims=(1, 0)),) if turned else ())
-    return Entry(target=target, pieces=(piece,), how=PROPOSED, confidence=confidence)
+    piece = SourcePiece(source=source, steps=(Permute(dims=(1, 0)),) if turned else ())
+    return PlannedWeight(target=target, pieces=(piece,), how=PROPOSED, confidence=confidence)
 
 
 def _fits(one: Shape, other: Shape) -> bool:
     return one == other or (len(one) == 2 and one == other[::-1])
 
 
-def _only_ones(layer: _Layer) -> Iterator[Entry]:
+def _only_ones(layer: _Layer) -> Iterator[PlannedWeight]:
     for name, shape in list(layer.targets.items()):
         alike = [other for other, its in layer.targets.items() if _fits(shape, its)]
         there = [other for other, its in layer.sources.items() if _fits(shape, its)]
@@ -132,7 +132,7 @@ def _only_ones(layer: _Layer) -> Iterator[Entry]:
             layer.take(name, there[0])
 
 
-def _fused(layer: _Layer, *, layout: _LayoutOf) -> Iterator[Entry]:
+def _fused(layer: _Layer, *, layout: _LayoutOf) -> Iterator[PlannedWeight]:
     """A target put together of sources."""
     for name, shape in list(layer.targets.items()):
         if any(_fits(shape, its) for its in layer.sources.values()):
@@ -142,10 +142,11 @@ def _fused(layer: _Layer, *, layout: _LayoutOf) -> Iterator[Entry]:
             shapes = [layer.sources[part] for part in parts]
             found = layout(name, parts, shapes)
             joining = put_together(found.layout, shapes, found.heads, query=False, name=name)
-            yield Entry(
+            yield PlannedWeight(
                 target=name,
                 pieces=tuple(
-                    Piece(source=part, steps=steps) for part, steps in zip(parts, joining.pieces, strict=True)
+                    SourcePiece(source=part, steps=steps)
+                    for part, steps in zip(parts, joining.pieces, strict=True)
                 ),
                 join="concat",
                 dim=joining.dim,
@@ -165,7 +166,7 @@ def _layout(
     return found[-1 if second else 0]
 
 
-def _split(layer: _Layer, *, layout: _LayoutOf) -> Iterator[Entry]:
+def _split(layer: _Layer, *, layout: _LayoutOf) -> Iterator[PlannedWeight]:
     """Targets that are rows of one source."""
     for name, shape in list(layer.sources.items()):
         if any(_fits(shape, its) for its in layer.targets.values()):
@@ -173,8 +174,8 @@ def _split(layer: _Layer, *, layout: _LayoutOf) -> Iterator[Entry]:
         parts = _parts(shape, layer.targets)
         shapes = [layer.targets[part] for part in parts]
         for part, steps in zip(parts, _cut(name, shape, parts, shapes, layout), strict=True):
-            piece = Piece(source=name, steps=steps)
-            yield Entry(target=part, pieces=(piece,), how=PROPOSED, confidence=ONE_OF_SEVERAL)
+            piece = SourcePiece(source=name, steps=steps)
+            yield PlannedWeight(target=part, pieces=(piece,), how=PROPOSED, confidence=ONE_OF_SEVERAL)
             layer.take(part, name)
 
 
@@ -232,24 +233,24 @@ def _in_usual_order(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=order))
 
 
-def _alike(layer: _Layer) -> Iterator[Entry]:
+def _alike(layer: _Layer) -> Iterator[PlannedWeight]:
     """What is left of equal shapes, nearest names first; none where the numbers of them differ."""
     for name, shape in list(layer.targets.items()):
         if name not in layer.targets:
             continue
-        ours = [other for other, its in layer.targets.items() if _fits(shape, its)]
-        theirs = [other for other, its in layer.sources.items() if _fits(shape, its)]
-        if len(ours) != len(theirs):
+        target_names = [other for other, its in layer.targets.items() if _fits(shape, its)]
+        source_names = [other for other, its in layer.sources.items() if _fits(shape, its)]
+        if len(target_names) != len(source_names):
             continue
-        while ours:
+        while target_names:
             one, other = max(
-                ((a, b) for a in ours for b in theirs),
+                ((a, b) for a in target_names for b in source_names),
                 key=_likeness,
             )
             yield _one(one, other, layer, ONE_OF_SEVERAL)
             layer.take(one, other)
-            ours.remove(one)
-            theirs.remove(other)
+            target_names.remove(one)
+            source_names.remove(other)
 
 
 def _likeness(pair: tuple[str, str]) -> tuple[bool, int, float]:

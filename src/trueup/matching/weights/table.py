@@ -46,7 +46,7 @@ class WeightTable(Protocol):
         """Its values as float32 (float64 where they are), or None where they were not kept."""
 
 
-class TraceWeights:
+class StepWeights:
     """The weights of a trace as they were at the start of a step, by default the first that was captured.
 
     Without a trace, only what the step's tables say of them.

@@ -28,7 +28,7 @@ from trueup.reporting.document import (
     Span,
     fact,
     facts,
-    said,
+    reason_text,
     source_fact,
 )
 from trueup.reporting.formatting import count, number, plain, ratio, short_frame, short_site
@@ -93,8 +93,8 @@ def advice_report(result: ComparisonResult, *, page: Path | None = None) -> Docu
         fact("reference", plain(result.path("reference"))),
         fact("location", *place),
         source_fact(sources_of(result)),
-        fact("evidence", *map(said, verdict.evidence)),
-        fact("preceding", said(verdict.before) if verdict.before else ""),
+        fact("evidence", *map(reason_text, verdict.evidence)),
+        fact("preceding", reason_text(verdict.before) if verdict.before else ""),
     ]
     return Document(
         title="Advice",
@@ -142,7 +142,11 @@ def _suspect(result: ComparisonResult, at: int, row: ResultRow, role: str, cause
     rows = [
         fact("measured", f"{measured} ({ratio(row['score'])} tolerance), from {row['evidence']}"),
         source_fact(frames),
-        *([] if causes is None else [fact("usual causes", said(causes)), fact("check", *_checks(causes))]),
+        *(
+            []
+            if causes is None
+            else [fact("usual causes", reason_text(causes)), fact("check", *_checks(causes))]
+        ),
     ]
     note = ", ".join(part for part in (str(row["phase"]).replace("_", " "), role) if part)
     return Section(title=f"{at}. {short_site(plain(row['site']))}", note=note, blocks=(facts(rows),))

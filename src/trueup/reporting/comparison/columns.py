@@ -109,9 +109,9 @@ def _name(side: str, schema: Mapping[str, pl.DataType], framework: str, types: M
     """What msprobe calls the tensor, or our site where the result does not hold the numbers for it."""
     site = pl.col("site") if side == "target" else pl.coalesce("reference_site", "site")
     present = pl.col(f"{side}_call").is_not_null()
-    ours = pl.when(present).then(site)
+    own_site = pl.when(present).then(site)
     if f"{side}_global_ordinal" not in schema:
-        return ours
+        return own_site
     kind, phase, slot = _text("kind"), _text("phase"), _text("slot")
     number = pl.col(f"{side}_global_ordinal").cast(pl.String)
     root = "Cell" if framework == "mindspore" else "Module"
@@ -139,7 +139,7 @@ def _name(side: str, schema: Mapping[str, pl.DataType], framework: str, types: M
         .when((traced | (phase == "param_grad")) & kind.is_in(["api", "collective"]))
         .then(of_api)
     )
-    return pl.when(present).then(pl.coalesce(called, _parameter(root, types), ours))
+    return pl.when(present).then(pl.coalesce(called, _parameter(root, types), own_site))
 
 
 def _api() -> pl.Expr:

@@ -52,7 +52,7 @@ from trueup.reporting.document import (
     Tone,
     fact,
     facts,
-    said,
+    reason_text,
     source_fact,
 )
 from trueup.reporting.document import Row as TableRow
@@ -128,7 +128,7 @@ def place_of(result: ComparisonResult) -> str:
 
 def unmatched_words(group: UnmatchedGroup) -> str:
     """One group in a line: the call, its module, why."""
-    return f"{short_site(group.name)} in {group.module}: {said(group.reason)}"
+    return f"{short_site(group.name)} in {group.module}: {reason_text(group.reason)}"
 
 
 def bracketed_words(result: ComparisonResult) -> str:
@@ -170,8 +170,8 @@ def _confidence(result: ComparisonResult) -> str:
 def _lists(result: ComparisonResult) -> Facts:
     verdict = result.verdict
     rows = [
-        fact("Evidence", *map(said, verdict.evidence), tone=OUTCOMES[verdict.outcome].tone),
-        fact("Preceding records", said(verdict.before) if verdict.before else "", tone=Tone.GOOD),
+        fact("Evidence", *map(reason_text, verdict.evidence), tone=OUTCOMES[verdict.outcome].tone),
+        fact("Preceding records", reason_text(verdict.before) if verdict.before else "", tone=Tone.GOOD),
         fact("Next step", *next_lines(result, "the records below")),
     ]
     return facts(rows, Form.LISTS, On.PAGE)
@@ -203,8 +203,8 @@ def _verdict_facts(result: ComparisonResult) -> list[Fact | None]:
         fact("location", site, place_of(result), fit=True) if verdict.where else None,
         source_fact(sources_of(result)),
         fact("confidence", _confidence(result)),
-        fact("evidence", *map(said, verdict.evidence), limit=NUM_EVIDENCE),
-        fact("preceding", said(verdict.before)) if verdict.before else None,
+        fact("evidence", *map(reason_text, verdict.evidence), limit=NUM_EVIDENCE),
+        fact("preceding", reason_text(verdict.before)) if verdict.before else None,
     ]
 
 
@@ -235,9 +235,9 @@ def _closing_facts(result: ComparisonResult, reports: Mapping[str, Path]) -> lis
     return [
         _tally(result),
         fact("unmatched", f"{places}; {bracketed_words(result)}", *example) if groups else None,
-        fact("layout", *map(said, result.layouts), limit=NUM_LAYOUTS),
-        fact("note", *map(said, result.notes), limit=NUM_NOTES, most=NOTE_LINES),
-        fact("tolerance", Span(said(origin), Look.QUIET)) if origin else None,
+        fact("layout", *map(reason_text, result.layouts), limit=NUM_LAYOUTS),
+        fact("note", *map(reason_text, result.notes), limit=NUM_NOTES, most=NOTE_LINES),
+        fact("tolerance", Span(reason_text(origin), Look.QUIET)) if origin else None,
         fact("reports", _files(result, reports)) if reports else None,
         fact("next step", *next_lines(result, str(reports.get("html", "")))),
     ]
@@ -267,13 +267,13 @@ def _verdict_sheet(result: ComparisonResult, reports: Mapping[str, Path]) -> Sec
         fact("module", plain(verdict.owner or "–")),
         fact("step, rank, phase", place_of(result) or "–"),
         fact("confidence", _confidence(result)),
-        fact("evidence", *map(said, verdict.evidence)),
-        fact("preceding records", said(verdict.before) if verdict.before else "–"),
+        fact("evidence", *map(reason_text, verdict.evidence)),
+        fact("preceding records", reason_text(verdict.before) if verdict.before else "–"),
         fact("next step", *next_lines(result, str(reports.get("html", "")))),
         fact("compared", count(result.num_compared)),
         *(fact(STATUSES[status].words, count(n)) for status, n in result.status_counts.items()),
         *(Fact(label="tolerance", lines=(line,), on=On.BOOK) for line in _tolerance(result)),
-        *(Fact(label="note", lines=(said(note),), on=On.BOOK) for note in result.notes),
+        *(Fact(label="note", lines=(reason_text(note),), on=On.BOOK) for note in result.notes),
     ]
     facts_ = Table(columns=_RUN_COLUMNS, rows=_run_rows(result), on=On.BOOK)
     return Section(title="Verdict", key="verdict", blocks=(facts(rows), facts_), on=_PAPER)
@@ -281,7 +281,7 @@ def _verdict_sheet(result: ComparisonResult, reports: Mapping[str, Path]) -> Sec
 
 def _tolerance(result: ComparisonResult) -> list[str | Span]:
     origin, formula = result.tolerance_origin, result.tolerance_formula
-    return [*([Span(formula, Look.CODE)] if formula else []), *([said(origin)] if origin else [])]
+    return [*([Span(formula, Look.CODE)] if formula else []), *([reason_text(origin)] if origin else [])]
 
 
 def _records(result: ComparisonResult) -> Section:
@@ -424,7 +424,7 @@ def _unmatched(result: ComparisonResult) -> Section:
                 plain(one.module),
                 plain(short_site(one.name)),
                 one.count,
-                said(one.reason),
+                reason_text(one.reason),
             )
         )
         for one in groups
@@ -490,6 +490,8 @@ def _runs(result: ComparisonResult) -> Section:
 
 
 def _method(result: ComparisonResult) -> Section:
-    notes: Iterable[Paragraph] = (Paragraph(line=said(note)) for note in (*result.layouts, *result.notes))
+    notes: Iterable[Paragraph] = (
+        Paragraph(line=reason_text(note)) for note in (*result.layouts, *result.notes)
+    )
     rows = facts([fact("tolerance", *_tolerance(result))])
     return Section(title="Method", key="how", nav="Method", blocks=(*notes, rows), on=On.PAGE | On.TEXT)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from trueup.curves.comparison import CurveComparison
 from trueup.reporting.curves.report import curves_report
-from trueup.reporting.document import said
+from trueup.reporting.document import reason_text
 from trueup.reporting.formatting import plain
 from trueup.reporting.render import show
 from trueup.reporting.render.terminal import screen
@@ -52,4 +52,4 @@ def line(update: CurveComparison | str) -> str:
     if isinstance(update, str):
         return plain(update)
     step = int(update.paired.steps[-1])
-    return f"step {step:,}  {update.judgement.outcome.value}  {said(update.judgement.headline)}"
+    return f"step {step:,}  {update.judgement.outcome.value}  {reason_text(update.judgement.headline)}"

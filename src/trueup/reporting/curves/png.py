@@ -10,7 +10,7 @@ import numpy as np
 from trueup._optional import require
 from trueup.curves.comparison import CurveComparison
 from trueup.reporting.curves.plots import curve_plots
-from trueup.reporting.document import Plot, said
+from trueup.reporting.document import Plot, reason_text
 from trueup.reporting.formatting import elide
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def write_png(comparison: CurveComparison, path: Path) -> Path:
     FigureCanvasAgg(figure)
     judgement = comparison.judgement
     figure.suptitle(
-        elide(said(judgement.headline), 130),
+        elide(reason_text(judgement.headline), 130),
         x=0.012,
         ha="left",
         fontsize=13,

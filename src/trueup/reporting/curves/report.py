@@ -39,7 +39,7 @@ from trueup.reporting.document import (
     Trend,
     fact,
     facts,
-    said,
+    reason_text,
 )
 from trueup.reporting.formatting import count, number, plain
 from trueup.reporting.standard import MARKS, conditions_table, signatures
@@ -94,7 +94,7 @@ def curves_report(
                 key=f"run-{at}",
                 nav=one.target.name,
                 note=OUTCOMES[one.judgement.outcome].words,
-                lead=said(one.judgement.headline),
+                lead=reason_text(one.judgement.headline),
                 blocks=tuple(_blocks(one, seen.get(one.target.name), (), nested=at)),
                 on=_FILED,
             )
@@ -120,7 +120,7 @@ def curves_report(
         mark=worst,
         headline=f"{differ} of {len(comparisons)} runs not accepted"
         if several
-        else said(first.judgement.headline),
+        else reason_text(first.judgement.headline),
         subject=(title, ", ".join(names)),
         blocks=(*blocks, signatures(("developer", "reviewer"))),
         footer="curves.json",
@@ -132,7 +132,7 @@ def _overview(comparisons: Sequence[CurveComparison]) -> Table:
         Row(
             cells=(
                 Span(one.target.name, href=f"#run-{at}" if at <= MAX_DRAWN else ""),
-                said(one.judgement.headline),
+                reason_text(one.judgement.headline),
             ),
             mark=OUTCOMES[one.judgement.outcome],
         )
@@ -153,10 +153,10 @@ def _blocks(
         [
             fact(
                 "Evidence",
-                *map(said, judgement.reasons),
+                *map(reason_text, judgement.reasons),
                 tone=Tone.BAD if judgement.outcome is Outcome.DIFFER else Tone.GOOD,
             ),
-            fact("Also", *map(said, judgement.remarks), tone=Tone.QUIET),
+            fact("Also", *map(reason_text, judgement.remarks), tone=Tone.QUIET),
         ],
         Form.LISTS,
         _FILED,
@@ -175,13 +175,13 @@ def _blocks(
         title="Migration standard",
         key=f"standard{at}",
         nav="" if nested else "Standard",
-        lead=said(ADVISORY),
+        lead=reason_text(ADVISORY),
         blocks=(_criteria(comparison.evidence.criteria, _FILED),),
         on=_FILED,
     )
     yield _criteria(comparison.evidence.criteria, On.SCREEN)
     yield from (_findings(comparison, around), _next_on_screen(comparison, reports))
-    yield Paragraph(line=Span(said(ADVISORY), Look.QUIET), on=On.SCREEN)
+    yield Paragraph(line=Span(reason_text(ADVISORY), Look.QUIET), on=On.SCREEN)
     yield _next(comparison, around, at, nested)
     yield _norms(comparison)
     yield Section(
@@ -191,7 +191,7 @@ def _blocks(
         blocks=(
             conditions_table(comparison.conditions),
             _sides(comparison),
-            facts([fact("note", *map(said, comparison.notes))]),
+            facts([fact("note", *map(reason_text, comparison.notes))]),
         ),
         on=_FILED,
     )
@@ -209,7 +209,7 @@ def _runs(comparison: CurveComparison) -> Facts:
     if more > 0:
         rows.append(fact("", f"and {count(more, 'more repeat')}"))
     steps = count(len(comparison.paired.steps), "common step")
-    rows.append(fact("compared", f"{steps}; {said(comparison.alignments[0].reason)}"))
+    rows.append(fact("compared", f"{steps}; {reason_text(comparison.alignments[0].reason)}"))
     difference = comparison.difference(LOSS)
     if difference is not None and np.isfinite(difference).any():
         smooth = moving_mean(difference, max(1, len(difference) // (2 * _BARS)))
@@ -236,20 +236,20 @@ def _criteria(criteria: Sequence[Criterion], on: On) -> Table:
     rows: list[Row] = []
     noted: Reason | None = None
     for one in criteria:
-        expected = said(one.threshold)
+        expected = reason_text(one.threshold)
         if on is On.SCREEN and one.status is Met.UNDECIDED and one.note is not None:
-            expected = said(one.note) if one.note != noted else ""
+            expected = reason_text(one.note) if one.note != noted else ""
             noted = one.note
         relaxed = ", relaxed to the spread of the repeats" if _is_relaxed(one) else ""
-        notes = (said(one.note),) if one.note is not None else ()
+        notes = (reason_text(one.note),) if one.note is not None else ()
         rows.append(
             Row(
                 cells=(
-                    Cell(value=said(one.title), under=notes, on=_FILED),
-                    said(one.value),
+                    Cell(value=reason_text(one.title), under=notes, on=_FILED),
+                    reason_text(one.value),
                     Span(expected + relaxed, Look.QUIET),
                     Cell(
-                        value=said(one.origin),
+                        value=reason_text(one.origin),
                         under=() if one.decisive else ("does not reject by itself",),
                     ),
                 ),
@@ -273,15 +273,17 @@ def _findings(comparison: CurveComparison, around: Around | None) -> Facts:
         fact(
             "case", "" if judgement.case == "aligned" else Span(judgement.case.replace("_", " "), Look.STRONG)
         ),
-        fact("evidence", *map(said, judgement.reasons), limit=_MAX_EVIDENCE),
-        fact("also", *map(said, judgement.remarks), limit=_MAX_REMARKS),
+        fact("evidence", *map(reason_text, judgement.reasons), limit=_MAX_EVIDENCE),
+        fact("also", *map(reason_text, judgement.remarks), limit=_MAX_REMARKS),
     ]
     if norms is not None and norms.num_beyond:
         name, target, reference, _ = norms.rows[0]
         most = f"at step {norms.step}, most {name}: {target:.4g} (target) vs {reference:.4g} (reference)"
         rows.append(fact("local norm", f"{_beyond(norms)} {most}"))
     rows += _around(around)
-    rows.append(fact("note", *(Span(said(note), Look.QUIET) for note in comparison.notes), limit=_MAX_NOTES))
+    rows.append(
+        fact("note", *(Span(reason_text(note), Look.QUIET) for note in comparison.notes), limit=_MAX_NOTES)
+    )
     return facts(rows, on=On.SCREEN)
 
 
@@ -301,11 +303,11 @@ def _around(around: Around | None) -> list[Fact]:
 def _next_on_screen(comparison: CurveComparison, reports: Sequence[Path]) -> Facts:
     commands: list[Line] = []
     for command in comparison.commands:
-        commands += [Span(command.line, Look.COMMAND), Span(said(command.purpose), Look.QUIET)]
+        commands += [Span(command.line, Look.COMMAND), Span(reason_text(command.purpose), Look.QUIET)]
     return facts(
         [
             fact("reports", ", ".join(map(str, reports))),
-            fact("next step", *map(said, comparison.judgement.advice)),
+            fact("next step", *map(reason_text, comparison.judgement.advice)),
             fact("run", *commands),
         ],
         on=On.SCREEN,
@@ -313,8 +315,8 @@ def _next_on_screen(comparison: CurveComparison, reports: Sequence[Path]) -> Fac
 
 
 def _next(comparison: CurveComparison, around: Around | None, at: str, nested: int) -> Section:
-    rows = [fact("Advice", *map(said, comparison.judgement.advice), tone=Tone.QUIET)]
-    rows += [fact(said(one.purpose), Span(one.line, Look.COMMAND)) for one in comparison.commands]
+    rows = [fact("Advice", *map(reason_text, comparison.judgement.advice), tone=Tone.QUIET)]
+    rows += [fact(reason_text(one.purpose), Span(one.line, Look.COMMAND)) for one in comparison.commands]
     rows += _around(around)
     return Section(
         title="Next steps",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trueup.curves.comparison import CurveComparison
 from trueup.curves.standard import ADVISORY
-from trueup.reporting.document import Column, Mark, On, Paragraph, Row, Section, Table, said
+from trueup.reporting.document import Column, Mark, On, Paragraph, Row, Section, Table, reason_text
 from trueup.reporting.standard import MARKS, condition_cells
 from trueup.types.status import Outcome
 
@@ -16,11 +16,18 @@ def acceptance_sheet(comparisons: Sequence[CurveComparison], outcomes: Mapping[O
     rows = []
     for one in comparisons:
         name, judgement = one.target.name, one.judgement
-        cells = (name, "verdict", "", "", "", said(judgement.headline))
+        cells = (name, "verdict", "", "", "", reason_text(judgement.headline))
         rows.append(Row(cells=cells, mark=outcomes[judgement.outcome], loud=True))
         for c in one.evidence.criteria:
-            note = "" if c.note is None else said(c.note)
-            cells = (name, said(c.title), said(c.value), said(c.threshold), said(c.origin), note)
+            note = "" if c.note is None else reason_text(c.note)
+            cells = (
+                name,
+                reason_text(c.title),
+                reason_text(c.value),
+                reason_text(c.threshold),
+                reason_text(c.origin),
+                note,
+            )
             rows.append(Row(cells=cells, mark=MARKS[c.status]))
     titles = (
         ("target", 28),
@@ -30,7 +37,7 @@ def acceptance_sheet(comparisons: Sequence[CurveComparison], outcomes: Mapping[O
         ("source", 60),
         ("note", 60),
     )
-    return _sheet("acceptance", titles, rows, Paragraph(line=said(ADVISORY)))
+    return _sheet("acceptance", titles, rows, Paragraph(line=reason_text(ADVISORY)))
 
 
 def conditions_sheet(comparisons: Sequence[CurveComparison]) -> Section:

@@ -11,7 +11,7 @@ from xml.sax.saxutils import escape
 from trueup.diagnosing.diagnosis import Diagnosis
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.reporting.diagnosis.model import (
-    Block,
+    ModelBlock,
     block_of,
     blocks_of,
     inside,
@@ -46,13 +46,13 @@ _OFF_THE_MAP = (Stage.CONFIG, Stage.REDUCTION, Stage.OPTIMIZER, Stage.RESUME, St
 class _Layout:
     """Where everything lies."""
 
-    blocks: Sequence[Block]
+    blocks: Sequence[ModelBlock]
     places: Sequence[tuple[float, float]]
     """left edge and width of each box"""
     loss: tuple[float, float]
     top: float
     """of the forward lane"""
-    inner: Sequence[Block]
+    inner: Sequence[ModelBlock]
     """what is inside the box that holds the first origin"""
     lane: str
     """of the first origin"""
@@ -90,7 +90,7 @@ def model_drawing(diagnosis: Diagnosis) -> str:
     return svg(WIDTH, layout.under + 52, "".join(parts), "The model, with the error of every part")
 
 
-def _laid_out(diagnosis: Diagnosis, blocks: Sequence[Block]) -> _Layout:
+def _laid_out(diagnosis: Diagnosis, blocks: Sequence[ModelBlock]) -> _Layout:
     widths = [_width(block.label) for block in blocks]
     gaps = GAP * (len(widths) + 1)
     scale = min(2.2, (WIDTH - LEFT - 10 - gaps) / (sum(widths) + 70))
@@ -109,7 +109,7 @@ def _laid_out(diagnosis: Diagnosis, blocks: Sequence[Block]) -> _Layout:
     return _Layout(blocks=blocks, places=places, loss=(x, 70 * scale), top=top, inner=inner, lane=lane)
 
 
-def _shown(blocks: list[Block]) -> list[Block]:
+def _shown(blocks: list[ModelBlock]) -> list[ModelBlock]:
     """Boxes that fit; of very many the ends and those around the origins."""
     if len(blocks) <= MAX_BLOCKS:
         return blocks
@@ -125,7 +125,7 @@ def _width(label: str) -> float:
 
 
 def _lane(
-    blocks: Sequence[Block], places: Sequence[tuple[float, float]], phase: str, top: float
+    blocks: Sequence[ModelBlock], places: Sequence[tuple[float, float]], phase: str, top: float
 ) -> list[str]:
     parts = []
     for block, (x, width) in zip(blocks, places, strict=True):

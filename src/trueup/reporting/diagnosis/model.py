@@ -33,7 +33,7 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class ModelBlock:
     """A part of the model that is drawn as one box: a layer, or a module beside the layers."""
 
     name: str
@@ -58,7 +58,7 @@ def points_of(diagnosis: Diagnosis, phase: str) -> list[Point]:
     ]
 
 
-def blocks_of(diagnosis: Diagnosis) -> list[Block]:
+def blocks_of(diagnosis: Diagnosis) -> list[ModelBlock]:
     """The model in execution order, as boxes."""
     scores: dict[str, dict[str, float | None]] = {}
     for phase in ("forward", "backward"):
@@ -70,7 +70,7 @@ def blocks_of(diagnosis: Diagnosis) -> list[Block]:
     origins = {finding.module for finding in diagnosis.findings if finding.module}
     held = {name for origin in origins for name in (block_of(origin), block_of(f"{origin}.x"))}
     return [
-        Block(
+        ModelBlock(
             name=name,
             label=_label(name),
             forward=entry["forward"],
@@ -81,7 +81,7 @@ def blocks_of(diagnosis: Diagnosis) -> list[Block]:
     ]
 
 
-def inside(points: Sequence[Point], block: str, lane: str, origin: str) -> list[Block]:
+def inside(points: Sequence[Point], block: str, lane: str, origin: str) -> list[ModelBlock]:
     """The children of one box, one level of names down, with the errors of a lane."""
     found: dict[str, float | None] = {}
     for point in points:
@@ -89,7 +89,7 @@ def inside(points: Sequence[Point], block: str, lane: str, origin: str) -> list[
             name = block + "." + point.module[len(block) + 1 :].split(".")[0]
             found[name] = _larger(found.get(name), point.score)
     return [
-        Block(
+        ModelBlock(
             name=name,
             label=name.rpartition(".")[2],
             forward=score if lane == "forward" else None,

@@ -39,7 +39,7 @@ from trueup.reporting.document import (
     Tone,
     fact,
     facts,
-    said,
+    reason_text,
     source_fact,
 )
 from trueup.reporting.formatting import as_sentence, plain, short_site
@@ -88,7 +88,7 @@ def diagnosis_report(diagnosis: Diagnosis, *, reports: Sequence[Path] = ()) -> D
     return Document(
         title=f"Diagnosis: {diagnosis.target} vs {diagnosis.reference}",
         mark=OUTCOMES[diagnosis.outcome],
-        headline=said(diagnosis.headline),
+        headline=reason_text(diagnosis.headline),
         lede=_lede(finding),
         subject=(diagnosis.target, diagnosis.reference),
         blocks=(
@@ -130,7 +130,11 @@ def diagnosis_report(diagnosis: Diagnosis, *, reports: Sequence[Path] = ()) -> D
 
 def _apart(diagnosis: Diagnosis) -> list[str]:
     """What differs between the programs of two runs in which nothing is said to differ."""
-    return [] if diagnosis.findings else [said(one) for one in diagnosis.notes if one.code in _OF_PROGRAMS]
+    return (
+        []
+        if diagnosis.findings
+        else [reason_text(one) for one in diagnosis.notes if one.code in _OF_PROGRAMS]
+    )
 
 
 def _lede(finding: Finding | None) -> str:
@@ -138,8 +142,10 @@ def _lede(finding: Finding | None) -> str:
     say already."""
     if finding is None:
         return ""
-    told = [*(kind.sentence for kind in finding.kinds[:1]), *finding.evidence]
-    sentence = next((text for one in told if (text := said(one)) != said(finding.headline)), "")
+    reasons = [*(kind.sentence for kind in finding.kinds[:1]), *finding.evidence]
+    sentence = next(
+        (text for one in reasons if (text := reason_text(one)) != reason_text(finding.headline)), ""
+    )
     return as_sentence(sentence).rstrip(".") + "." if sentence else ""
 
 
@@ -178,9 +184,9 @@ def _verdict_facts(finding: Finding) -> list[Fact | None]:
         source_fact(sources(finding)),
         fact("kind", Span(kind_word(kind), Look.STRONG), note=FAMILIES[kind.family]) if kind else None,
         fact("confidence", str(finding.confidence), note=BASES[finding.basis]),
-        fact("evidence", *map(said, finding.evidence), limit=_NUM_EVIDENCE),
-        fact("preceding", *map(said, finding.counter_evidence), limit=_NUM_PRECEDING),
-        fact("likely causes", *map(said, finding.causes), limit=_NUM_CAUSES),
+        fact("evidence", *map(reason_text, finding.evidence), limit=_NUM_EVIDENCE),
+        fact("preceding", *map(reason_text, finding.counter_evidence), limit=_NUM_PRECEDING),
+        fact("likely causes", *map(reason_text, finding.causes), limit=_NUM_CAUSES),
     ]
 
 
@@ -188,14 +194,15 @@ def _next(finding: Finding) -> list[str | Span]:
     """The command, and on a line of its own what it is for: a command is copied."""
     typed = None if finding.next is None else command(finding.next)
     if finding.next is not None and typed is not None:
-        return [Span(typed, Look.COMMAND), as_sentence(said(finding.next))]
-    lines: list[str | Span] = [Span(said(finding.next), Look.COMMAND)] if finding.next else []
-    return [*lines, as_sentence(said(finding.next_note))] if finding.next_note else lines
+        return [Span(typed, Look.COMMAND), as_sentence(reason_text(finding.next))]
+    lines: list[str | Span] = [Span(reason_text(finding.next), Look.COMMAND)] if finding.next else []
+    return [*lines, as_sentence(reason_text(finding.next_note))] if finding.next_note else lines
 
 
 def _further(findings: Sequence[Finding]) -> Facts:
     lines = [
-        (Span(said(one.headline), Look.STRONG), Span(f"  {one.confidence}", Look.QUIET)) for one in findings
+        (Span(reason_text(one.headline), Look.STRONG), Span(f"  {one.confidence}", Look.QUIET))
+        for one in findings
     ]
     return facts([fact("also", *lines, limit=_NUM_FURTHER)], on=On.SCREEN)
 
@@ -228,12 +235,12 @@ def _stages(diagnosis: Diagnosis, on: On) -> Table:
 def _stage(outcome: StageOutcome) -> Row:
     what = STAGE_TITLES.get(str(outcome.title.place("key")), ("", ""))[1]
     failed = outcome.status is StageStatus.FAILED
-    evidence = tuple(said(one) for one in outcome.evidence[:_NUM_OF_STAGE])
+    evidence = tuple(reason_text(one) for one in outcome.evidence[:_NUM_OF_STAGE])
     tone = Tone.PLAIN if failed else Tone.QUIET
     return Row(
         cells=(
             Cell(value=STAGES[outcome.stage], under=(what,) if what else (), on=On.FILES),
-            Cell(value=said(outcome.said), under=evidence, on=On.FILES, tone=tone),
+            Cell(value=reason_text(outcome.conclusion), under=evidence, on=On.FILES, tone=tone),
         ),
         mark=_MARKS[outcome.status],
         loud=failed,
@@ -248,11 +255,13 @@ def _finding(finding: Finding, at: int) -> Section:
         f"{kind_word(kinds[0])} ({kinds[0].confidence})" if kinds else "",
         f"place {finding.confidence}, {BASES[finding.basis]}",
     ]
-    others = [f"{kind_word(k)} ({k.confidence}): {said(k.sentence)}" for k in kinds[1 : 1 + _NUM_OTHERS]]
-    evidence = dict.fromkeys(map(said, finding.evidence))
-    causes = [said(cause) for cause in finding.causes[:_CAUSES_OF_FINDING]]
+    others = [
+        f"{kind_word(k)} ({k.confidence}): {reason_text(k.sentence)}" for k in kinds[1 : 1 + _NUM_OTHERS]
+    ]
+    evidence = dict.fromkeys(map(reason_text, finding.evidence))
+    causes = [reason_text(cause) for cause in finding.causes[:_CAUSES_OF_FINDING]]
     return Section(
-        title=said(finding.headline),
+        title=reason_text(finding.headline),
         number=at,
         note=" · ".join(part for part in parts if part),
         blocks=(
@@ -260,7 +269,7 @@ def _finding(finding: Finding, at: int) -> Section:
             facts(
                 [
                     fact("Evidence", *evidence, tone=Tone.BAD),
-                    fact("Preceding records", *map(said, finding.counter_evidence), tone=Tone.GOOD),
+                    fact("Preceding records", *map(reason_text, finding.counter_evidence), tone=Tone.GOOD),
                     fact("Likely causes", *causes, tone=Tone.QUIET),
                     fact("Alternatives", *others, tone=Tone.QUIET),
                     fact("Next step", *_next(finding)),
@@ -302,5 +311,5 @@ def _how(diagnosis: Diagnosis) -> Section:
         fact("tolerance", plain(diagnosis.tolerance)),
         fact("time", seconds),
     ]
-    notes = [Paragraph(line=said(note)) for note in dict.fromkeys(diagnosis.notes)]
+    notes = [Paragraph(line=reason_text(note)) for note in dict.fromkeys(diagnosis.notes)]
     return Section(title="Method", key="how", nav="Method", blocks=(*notes, facts(rows)), on=On.FILES)

@@ -70,7 +70,7 @@ class CurvesCode(Code):
     COMPARE_FIRST_FORWARD = "curves.advice.compare_first_forward"
     CHECK_REDUCTION = "curves.advice.check_reduction"
     DIAGNOSE_FIRST_STEP = "curves.advice.diagnose_first_step"
-    FORWARD_ALONE = "curves.advice.forward_alone"
+    FORWARD_ONLY = "curves.advice.forward_alone"
     RUN_ONE_BATCH = "curves.advice.run_one_batch"
     ANALYSE_OUTLIER = "curves.advice.analyse_outlier"
     LONG_TEST = "curves.advice.long_test"

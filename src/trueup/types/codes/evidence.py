@@ -71,7 +71,7 @@ class EvidenceCode(Code):
     FINER_EXCEEDED = "evidence.finer_exceeded"
     """``rel_l2`` of the first record that is not the same, the ``least`` that the finer of its dtypes does
     not explain, and the ``site`` of the first after it that exceeds it too"""
-    SUMS_TOLD = "evidence.sums_told"
+    SUM_DTYPES = "evidence.sums_told"
     """``num`` weights have equal gradients in all microbatches; ``target``, ``reference``: dtypes of their
     sums, ``target_once``, ``reference_once``: whether they are rounded to it once"""
     ROWS_OF_ONE_SIDE = "evidence.rows_of_one_side"

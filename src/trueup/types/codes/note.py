@@ -22,7 +22,7 @@ class NoteCode(Code):
     """``target``, ``reference``: averaged copies that each keeps"""
     AVERAGES_AGREE = "note.averages_agree"
     """``equal`` averaged weights of all steps are bit-identical, ``within`` differ within rounding"""
-    AVERAGED_ALONE = "note.averaged_alone"
+    AVERAGED_IN_ONE = "note.averaged_alone"
     """``num`` tensors, ``name`` first, that the averaged weights of ``side`` alone hold"""
     LOSS_SCALES_DIFFER = "note.loss_scales_differ"
     LOSS_SCALE_UNDONE = "note.loss_scale_undone"

@@ -14,10 +14,10 @@ from trueup_gpt.mindspore.parallel.rules import RULES
 from trueup_gpt.normal import draw_normal
 from trueup_gpt.parallel.calls import matching, moved_around
 from trueup_gpt.parallel.layout import Layout
-from trueup_gpt.parallel.places import Place, place_of
+from trueup_gpt.parallel.places import ParameterShare, place_of
 
 
-def apply_layout(model: nn.Cell, layout: Layout, mesh: Mesh, config: Config) -> dict[str, Place]:
+def apply_layout(model: nn.Cell, layout: Layout, mesh: Mesh, config: Config) -> dict[str, ParameterShare]:
     """Give every parameter this process's part of its first value, and wrap the calls; returns the places."""
     places = {fqn: place_of(fqn, one.shape, layout, mesh) for fqn, one in named_parameters(model).items()}
     _fill(model, places, config)
@@ -44,7 +44,7 @@ def named_parameters(cell: nn.Cell) -> dict[str, Parameter]:
     return found
 
 
-def _fill(model: nn.Cell, places: dict[str, Place], config: Config) -> None:
+def _fill(model: nn.Cell, places: dict[str, ParameterShare], config: Config) -> None:
     """Tied parameters stay tied."""
     dtype, seed = dtype_named(config.model.params_dtype), config.training.seed
     new: dict[int, Parameter] = {}

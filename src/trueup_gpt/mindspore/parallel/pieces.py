@@ -17,7 +17,7 @@ from mindspore import Parameter, Tensor, mint, ops
 from trueup_gpt.mindspore.parallel.collectives import all_gather, all_reduce
 from trueup_gpt.mindspore.parallel.mesh import Group, Mesh
 from trueup_gpt.parallel.mesh import DATA_AXES
-from trueup_gpt.parallel.places import Place
+from trueup_gpt.parallel.places import ParameterShare
 from trueup_gpt.parallel.traced import piece_facts
 
 Gradients = dict[str, Tensor]
@@ -28,7 +28,7 @@ Gradients = dict[str, Tensor]
 class Piece:
     """A parameter, or the part of one that this process updates."""
 
-    place: Place
+    place: ParameterShare
     """of the parameter"""
     parameter: Parameter
     """the optimizer's: float32 where the model computes with half precision and master weights are kept"""
@@ -85,7 +85,9 @@ def unflattened(flat: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]
     return found
 
 
-def reduce_over(gradients: Gradients, places: Iterable[Place], mesh: Mesh, among: Sequence[str]) -> None:
+def reduce_over(
+    gradients: Gradients, places: Iterable[ParameterShare], mesh: Mesh, among: Sequence[str]
+) -> None:
     """All-reduce, one flat tensor for each set of axes."""
     by_axes: dict[tuple[str, ...], list[str]] = {}
     for place in places:
@@ -104,7 +106,12 @@ class Copies:
     """Every process of the data-parallel group has the whole of its parameters, and updates all."""
 
     def __init__(
-        self, parameters: Mapping[str, Parameter], places: Mapping[str, Place], mesh: Mesh, *, masters: bool
+        self,
+        parameters: Mapping[str, Parameter],
+        places: Mapping[str, ParameterShare],
+        mesh: Mesh,
+        *,
+        masters: bool,
     ) -> None:
         self._parameters, self._mesh, self._masters = parameters, mesh, masters
         self.pieces = []
@@ -141,7 +148,7 @@ class _Bucket:
         self,
         names: list[str],
         parameters: Mapping[str, Parameter],
-        places: Mapping[str, Place],
+        places: Mapping[str, ParameterShare],
         mesh: Mesh,
         axes: tuple[str, ...],
         *,
@@ -198,7 +205,12 @@ class ZeroOne:
     """ZeRO-1: each process gets and updates a part of the reduced gradients; parameters are gathered."""
 
     def __init__(
-        self, parameters: Mapping[str, Parameter], places: Mapping[str, Place], mesh: Mesh, *, masters: bool
+        self,
+        parameters: Mapping[str, Parameter],
+        places: Mapping[str, ParameterShare],
+        mesh: Mesh,
+        *,
+        masters: bool,
     ) -> None:
         self._places, self._mesh = [places[fqn] for fqn in parameters], mesh
         by_axes: dict[tuple[str, ...], list[str]] = {}

@@ -14,7 +14,7 @@ from trueup_gpt.mindspore.parallel.collectives import all_reduce
 from trueup_gpt.mindspore.parallel.mesh import Group, Mesh, group_of
 from trueup_gpt.mindspore.parallel.pieces import Copies, Engine, Gradients, Piece, ZeroOne
 from trueup_gpt.parallel.layout import Layout, layout_for
-from trueup_gpt.parallel.places import Place
+from trueup_gpt.parallel.places import ParameterShare
 from trueup_gpt.parallel.stages import (
     TIED,
     has_masters,
@@ -51,7 +51,7 @@ class Parallel:
     mesh: Mesh
     layout: Layout
     stages: list[Stage]
-    places: dict[str, Place]
+    places: dict[str, ParameterShare]
     """of the parameters held here"""
     names: list[str]
     """of all parameters of the model, of every process"""
@@ -87,7 +87,7 @@ def build(config: Config, mesh: Mesh) -> Parallel:
     """Make this process's part of the model."""
     layout, by_stage = layout_for(config), stage_layers(config)
     stages: list[Stage] = []
-    places: dict[str, Place] = {}
+    places: dict[str, ParameterShare] = {}
     for number in stages_of_ranks(config)[mesh.coordinate("pp")]:
         model = GPTModel(
             config.model,

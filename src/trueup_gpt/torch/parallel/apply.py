@@ -13,13 +13,13 @@ from trueup_gpt.config import Config, ModelConfig
 from trueup_gpt.initial import initial_value
 from trueup_gpt.parallel.calls import matching, moved_around
 from trueup_gpt.parallel.layout import Layout
-from trueup_gpt.parallel.places import Place, place_of
+from trueup_gpt.parallel.places import ParameterShare, place_of
 from trueup_gpt.torch.parallel.mesh import Mesh
 from trueup_gpt.torch.parallel.moving import move
 from trueup_gpt.torch.parallel.rules import RULES
 
 
-def apply_layout(model: nn.Module, layout: Layout, mesh: Mesh) -> dict[str, Place]:
+def apply_layout(model: nn.Module, layout: Layout, mesh: Mesh) -> dict[str, ParameterShare]:
     """Cut the parameters of a model on the meta device, and wrap the calls; returns the places."""
     places = {
         fqn: place_of(fqn, parameter.shape, layout, mesh) for fqn, parameter in model.named_parameters()
@@ -36,7 +36,9 @@ def apply_layout(model: nn.Module, layout: Layout, mesh: Mesh) -> dict[str, Plac
     return places
 
 
-def fill(model: nn.Module, places: Mapping[str, Place], config: Config, device: torch.device) -> None:
+def fill(
+    model: nn.Module, places: Mapping[str, ParameterShare], config: Config, device: torch.device
+) -> None:
     """Make the parameters real on ``device``, with their initial values."""
 
     def value(fqn: str, old: nn.Parameter) -> Tensor:

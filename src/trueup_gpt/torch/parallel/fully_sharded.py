@@ -9,7 +9,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from trueup import Replicate
 from trueup_gpt.parallel.mesh import DATA_AXES
-from trueup_gpt.parallel.places import Place
+from trueup_gpt.parallel.places import ParameterShare
 from trueup_gpt.torch.model.experts import Experts
 from trueup_gpt.torch.parallel.mesh import Mesh
 from trueup_gpt.torch.parallel.pieces import Piece, gradient_of, local, sum_over
@@ -26,7 +26,12 @@ class FullySharded:
     """
 
     def __init__(
-        self, stages: Sequence[nn.Module], places: Mapping[str, Place], mesh: Mesh, *, keep_gathered: bool
+        self,
+        stages: Sequence[nn.Module],
+        places: Mapping[str, ParameterShare],
+        mesh: Mesh,
+        *,
+        keep_gathered: bool,
     ) -> None:
         self._mesh, self._reshard = mesh, not keep_gathered
         for stage in stages:

@@ -51,6 +51,6 @@ def _computed(piece: Piece) -> nn.Parameter:
 def _copy_of(piece: Piece) -> Piece:
     given = piece.parameter
     parameter = nn.Parameter(given.detach().float())
-    told = {"name": f"{MODEL}{piece.fqn}", "flat": [0, given.numel()], "shape": list(given.shape), "axes": []}
-    parameter.trueup_piece = getattr(given, "trueup_piece", told)  # type: ignore[attr-defined]
+    own = {"name": f"{MODEL}{piece.fqn}", "flat": [0, given.numel()], "shape": list(given.shape), "axes": []}
+    parameter.trueup_piece = getattr(given, "trueup_piece", own)  # type: ignore[attr-defined]
     return dataclasses.replace(piece, parameter=parameter, computed=given)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from trueup_gpt.parallel.mesh import DATA_AXES
-from trueup_gpt.parallel.places import Place
+from trueup_gpt.parallel.places import ParameterShare
 from trueup_gpt.parallel.traced import piece_facts
 from trueup_gpt.torch.parallel.mesh import Mesh
 from trueup_gpt.torch.parallel.moving import all_gather, reduce_scatter
@@ -25,7 +25,7 @@ from trueup_gpt.torch.parallel.moving import all_gather, reduce_scatter
 class Piece:
     """A parameter, or the part of one that this process updates."""
 
-    place: Place
+    place: ParameterShare
     """of the parameter"""
     parameter: nn.Parameter
     """the optimizer's"""
@@ -81,10 +81,10 @@ def sum_over(tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
 
 
 def _by_axes(
-    places: Iterable[Place], mesh: Mesh, among: tuple[str, ...]
-) -> dict[tuple[str, ...], list[Place]]:
+    places: Iterable[ParameterShare], mesh: Mesh, among: tuple[str, ...]
+) -> dict[tuple[str, ...], list[ParameterShare]]:
     """Places by those of the axes ``among`` over which their gradients are partial."""
-    found: dict[tuple[str, ...], list[Place]] = {}
+    found: dict[tuple[str, ...], list[ParameterShare]] = {}
     for place in places:
         found.setdefault(place.partial(mesh, among), []).append(place)
     return found
@@ -94,7 +94,7 @@ class Copies:
     """Every process of the data-parallel group has the whole of its parameters, and updates all."""
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], places: Mapping[str, Place], mesh: Mesh
+        self, parameters: Mapping[str, nn.Parameter], places: Mapping[str, ParameterShare], mesh: Mesh
     ) -> None:
         self._parameters, self._mesh = parameters, mesh
         self._places = [places[fqn] for fqn in parameters]
@@ -132,7 +132,11 @@ class _Bucket:
     """Parameters with the same data-parallel axes end to end in one tensor, their gradients in another."""
 
     def __init__(
-        self, places: list[Place], parameters: Mapping[str, nn.Parameter], mesh: Mesh, axes: tuple[str, ...]
+        self,
+        places: list[ParameterShare],
+        parameters: Mapping[str, nn.Parameter],
+        mesh: Mesh,
+        axes: tuple[str, ...],
     ):
         self.group = mesh.group(*axes)
         size, rank = mesh.size(*axes), mesh.coordinate(*axes)
@@ -158,7 +162,9 @@ class _Bucket:
                 )
             start = stop
 
-    def _piece(self, place: Place, low: int, high: int, at: int, mesh: Mesh, axes: tuple[str, ...]) -> Piece:
+    def _piece(
+        self, place: ParameterShare, low: int, high: int, at: int, mesh: Mesh, axes: tuple[str, ...]
+    ) -> Piece:
         parameter = nn.Parameter(self.own_values[low:high])
         parameter.grad = self.own_gradient[low:high]
         flat = at, at + high - low
@@ -170,7 +176,7 @@ class ZeroOne:
     """ZeRO-1: each process gets and updates a part of the reduced gradients; parameters are gathered."""
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], places: Mapping[str, Place], mesh: Mesh
+        self, parameters: Mapping[str, nn.Parameter], places: Mapping[str, ParameterShare], mesh: Mesh
     ) -> None:
         self._parameters, self._mesh = parameters, mesh
         self._places = [places[fqn] for fqn in parameters]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import trueup
 from trueup_gpt.config import Config
 from trueup_gpt.parallel.layout import Layout, layout_for
-from trueup_gpt.parallel.places import Place
+from trueup_gpt.parallel.places import ParameterShare
 from trueup_gpt.parallel.stages import (
     TIED,
     has_masters,
@@ -56,7 +56,7 @@ class Parallel:
     mesh: Mesh
     layout: Layout
     stages: list[Stage]
-    places: dict[str, Place]
+    places: dict[str, ParameterShare]
     """of the parameters held here"""
     names: list[str]
     """of all parameters of the model, of every process"""
@@ -119,7 +119,7 @@ def build(config: Config, mesh: Mesh, *, fill_weights: bool = True) -> Parallel:
     layout, by_stage = layout_for(config), stage_layers(config)
     names = list(parameter_shapes(config))
     stages: list[Stage] = []
-    places: dict[str, Place] = {}
+    places: dict[str, ParameterShare] = {}
     for number, layers in enumerate(by_stage):
         if rank_of_stage(config, number) == mesh.coordinate("pp"):
             model = model_on_meta(config, layers, first=number == 0, last=number == len(by_stage) - 1)

@@ -23,7 +23,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
-from trueup.adapters.torch.memory import ours, storage_of, storage_ptr
+from trueup.adapters.torch.memory import own_memory, storage_of, storage_ptr
 
 NAME = "lazy"
 _BASE, _ROUND = 0x5000_0000_0000, 512
@@ -131,7 +131,7 @@ class Queue:
         """Run what was submitted, up to a place."""
         if self.number in stuck:
             raise TimeoutError(f"stream {self.number} does not finish")
-        with _running, ours(), torch.no_grad(), torch._C._ExcludeDispatchKeyGuard(_AUTOGRAD):
+        with _running, own_memory(), torch.no_grad(), torch._C._ExcludeDispatchKeyGuard(_AUTOGRAD):
             while self.done < until:
                 work = self.work.popleft()
                 work()

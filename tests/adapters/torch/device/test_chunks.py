@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.numerics.arrays import arrays
 from tests.numerics.test_kernel import assert_same
-from trueup.adapters.placing import Place
+from trueup.adapters.placing import TensorPlace
 from trueup.adapters.torch.device import chunks
 from trueup.adapters.torch.device.boxes import boxes_of, runs_of
 from trueup.adapters.torch.device.chunks import Chunks
@@ -44,7 +44,7 @@ def tensor_of(array: NDArray[Any], dtype: str) -> torch.Tensor:
 
 
 def summarised(
-    tensor: torch.Tensor, dtype: str, want: int = ALL, place: Place | None = None, *, wide: bool
+    tensor: torch.Tensor, dtype: str, want: int = ALL, place: TensorPlace | None = None, *, wide: bool
 ) -> np.void:
     """The summary of one tensor."""
     work = Chunks(tensor.device, wide=wide)
@@ -159,7 +159,7 @@ def test_scratch_is_bounded_whatever_the_tensor(layout: str, wide: bool) -> None
 
 def test_scratch_of_a_part_of_short_rows_is_bounded() -> None:
     work, tensor = Chunks(torch.device("cpu")), torch.randn(3000, 2, 8)
-    place = Place("", None, (3000, 2, 8), (3000, 2, 64), (((slice(None),) * 3, (0, 0, 16)),))
+    place = TensorPlace("", None, (3000, 2, 8), (3000, 2, 64), (((slice(None),) * 3, (0, 0, 16)),))
     work.numbers_of(tensor, "float32", ALL, place)
     with Cost() as cost:
         numbers = work.numbers_of(tensor, "float32", ALL, place)
@@ -173,7 +173,7 @@ def test_sketches_of_parts_add_up_to_the_whole(wide: bool) -> None:
     total = np.zeros(64)
     for first in (0, 65):
         part = whole[:, :, first : first + 65].clone()
-        place = Place("", None, (6, 5, 65), (6, 5, 130), (((slice(None),) * 3, (0, 0, first)),))
+        place = TensorPlace("", None, (6, 5, 65), (6, 5, 130), (((slice(None),) * 3, (0, 0, first)),))
         found = summarised(part, "float32", place=place, wide=wide)
         assert_same_but_sketch(found, summarise_by_definition(part.numpy(), ALL, "float32"))
         total += found["sketch"]

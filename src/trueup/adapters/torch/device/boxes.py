@@ -51,7 +51,7 @@ def boxes_of(shape: Sequence[int], limit: int = MAX_BOX) -> Iterator[Box]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
+class ElementRuns:
     """A box as rows of elements that follow one another in the whole tensor's row-major order.
 
     Attributes:
@@ -70,7 +70,7 @@ class Runs:
         return self.first + self.length - 1 + sum((count - 1) * step for count, step in self.steps)
 
 
-def runs_of(size: Sequence[int], whole: Sequence[int], offset: Sequence[int]) -> Runs:
+def runs_of(size: Sequence[int], whole: Sequence[int], offset: Sequence[int]) -> ElementRuns:
     """The rows of a box of this size that starts at ``offset`` in a tensor of shape ``whole``.
 
     Example:
@@ -88,4 +88,4 @@ def runs_of(size: Sequence[int], whole: Sequence[int], offset: Sequence[int]) ->
             length *= count
         else:
             steps.append((count, stride))
-    return Runs(first=first, length=length, steps=tuple(reversed(steps)))
+    return ElementRuns(first=first, length=length, steps=tuple(reversed(steps)))

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from trueup.adapters.placing import Place
-from trueup.adapters.torch.device.boxes import MAX_BOX, Runs, boxes_of, runs_of
+from trueup.adapters.placing import TensorPlace
+from trueup.adapters.torch.device.boxes import MAX_BOX, ElementRuns, boxes_of, runs_of
 from trueup.adapters.torch.device.constants import Constants
 from trueup.numerics import sketch as sketches
 from trueup.numerics.digest import MAX_DIMS
@@ -30,7 +30,7 @@ _INF = float("inf")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Numbers:
+class BoxNumbers:
     """Of one box, still on the device.
 
     Attributes:
@@ -65,7 +65,7 @@ class Chunks:
         kind = torch.float64 if self.wide else torch.int64
         self._no_sketch = torch.zeros(SKETCH_SIZE, dtype=kind, device=device)
 
-    def numbers_of(self, tensor: Tensor, name: str, want: int, place: Place | None) -> list[Numbers]:
+    def numbers_of(self, tensor: Tensor, name: str, want: int, place: TensorPlace | None) -> list[BoxNumbers]:
         """The boxes of one tensor, in order; nothing is waited for.
 
         Args:
@@ -92,7 +92,7 @@ class Chunks:
         offset: Sequence[int],
         *,
         sketch_only: bool = False,
-    ) -> list[Numbers]:
+    ) -> list[BoxNumbers]:
         """``whole``: the shape that the sketch counts in; None: no sketch of these boxes."""
         limit = MAX_BOX if whole is None else MAX_BOX // _spread(runs_of(tensor.shape, whole, offset))
         found = []
@@ -111,7 +111,7 @@ class Chunks:
             summed = self._wide if self.wide else self._narrow
             integers, floats = summed(piece.reshape(-1), part, digest, runs, sketch=bool(want & HAS_SKETCH))
             found.append(
-                Numbers(
+                BoxNumbers(
                     integers=integers,
                     floats=floats,
                     digest_factor=box.digest_factor,
@@ -125,7 +125,7 @@ class Chunks:
     # -- sums ------------------------------------------
 
     def _wide(
-        self, raw: Tensor, entry: Dtype, digest: Tensor, runs: Runs | None, *, sketch: bool
+        self, raw: Tensor, entry: Dtype, digest: Tensor, runs: ElementRuns | None, *, sketch: bool
     ) -> tuple[Tensor, Tensor]:
         """All in float64, as the definition has it."""
         counts, extremes, kept = self._looked_at(self._decoded(raw, entry), entry)
@@ -136,7 +136,7 @@ class Chunks:
         return torch.stack([*counts, digest]), numbers
 
     def _narrow(
-        self, raw: Tensor, entry: Dtype, digest: Tensor, runs: Runs | None, *, sketch: bool
+        self, raw: Tensor, entry: Dtype, digest: Tensor, runs: ElementRuns | None, *, sketch: bool
     ) -> tuple[Tensor, Tensor]:
         """Without float64."""
         counts, extremes, kept = self._looked_at(self._decoded(raw, entry), entry)
@@ -153,7 +153,8 @@ class Chunks:
         return integers, torch.stack([*extremes, scale])
 
     def _looked_at(self, values: Tensor, entry: Dtype) -> tuple[list[Tensor], list[Tensor], Tensor]:
-        """Counts and extremes as in ``Numbers`` (infinite where no element is finite), and the values with 0
+        """Counts and extremes as in ``BoxNumbers`` (infinite where no element is finite), and the values with
+        0
         for those that are not."""
         magnitude = values.abs()
         if entry.kind != "float":
@@ -196,7 +197,7 @@ class Chunks:
             total = (total * self._constants.powers(generator, n)).sum(-1)
         return total
 
-    def _folded(self, values: Tensor, runs: Runs) -> Tensor:
+    def _folded(self, values: Tensor, runs: ElementRuns) -> Tensor:
         """What each sketch block adds to each bucket, (blocks, 64)."""
         period = sketches.PERIOD
         first = runs.first // period
@@ -218,7 +219,7 @@ class Chunks:
         buckets = (self._constants.buckets - turns[:, None]) & (SKETCH_SIZE - 1)
         return signed.view(len(signed), -1, SKETCH_SIZE).sum(1).gather(1, buckets)
 
-    def _starts(self, runs: Runs) -> Tensor:
+    def _starts(self, runs: ElementRuns) -> Tensor:
         device = self._zero.device
         starts = torch.full((1,), runs.first, dtype=torch.int64, device=device)
         for count, step in runs.steps:
@@ -235,7 +236,7 @@ def has_float64(device: torch.device) -> bool:
     return True
 
 
-def _spread(runs: Runs) -> int:
+def _spread(runs: ElementRuns) -> int:
     """How many times more elements a box has once its rows lie in sketch blocks."""
     if not runs.steps:
         return 1

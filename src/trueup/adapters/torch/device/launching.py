@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trueup.adapters.placing import Place
+from trueup.adapters.placing import TensorPlace
 from trueup.adapters.torch.device.parts import PART_DTYPE, PART_WORDS
 from trueup.adapters.torch.device.plan import (
     AT_LAUNCH,
@@ -215,7 +215,7 @@ class Jobs:
         self.error: Exception | None = None
         """why, where it was not for lack of memory"""
 
-    def add_placed(self, tensor: Tensor, dtype: str, want: int, place: Place) -> list[tuple[int, bool]]:
+    def add_placed(self, tensor: Tensor, dtype: str, want: int, place: TensorPlace) -> list[tuple[int, bool]]:
         """Queue a tensor whose sketch is that of a part of a larger one; numbers of its parts, and whether
         each holds the sketch alone. ``tensor`` is outside any graph."""
         pairs, shape = DTYPES[dtype].kind == "complex", tuple(tensor.shape)

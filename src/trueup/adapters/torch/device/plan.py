@@ -53,7 +53,7 @@ class Dim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class KernelPlan:
     """Of every tensor with these dims.
 
     Attributes:
@@ -98,7 +98,7 @@ def dims_of(
     return (*dims, *([Dim(2, 1, 1, 16)] if pairs else []))
 
 
-def plan_of(dims: tuple[Dim, ...], first: int = 0, per_word: int = 0) -> Plan:
+def plan_of(dims: tuple[Dim, ...], first: int = 0, per_word: int = 0) -> KernelPlan:
     """How a tensor that is not empty is walked.
 
     Args:
@@ -140,7 +140,7 @@ def plan_of(dims: tuple[Dim, ...], first: int = 0, per_word: int = 0) -> Plan:
     for at, dim in enumerate(reversed(outer)):
         start = HEAD_WORDS + DIM_WORDS * at
         words[start : start + DIM_WORDS] = dim.size, dim.stride, dim.flat, dim.generator
-    return Plan(
+    return KernelPlan(
         words=words,
         num_programs=_num_programs(num_runs, walk),
         inner=inner,

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from trueup.adapters.base import Recorder
-from trueup.adapters.placing import Place
-from trueup.adapters.torch.device.chunks import Chunks, Numbers
+from trueup.adapters.placing import TensorPlace
+from trueup.adapters.torch.device.chunks import BoxNumbers, Chunks
 from trueup.adapters.torch.device.launching import Jobs
 from trueup.adapters.torch.device.parts import EXTREMES, Whole, summaries_from_parts
 from trueup.adapters.torch.device.recording import asks_whether_recorded
@@ -52,7 +52,7 @@ class Path(Protocol):
 
     name: str
 
-    def add(self, tensor: Tensor, where: Where, dtype: str, want: int, place: Place | None) -> int:
+    def add(self, tensor: Tensor, where: Where, dtype: str, want: int, place: TensorPlace | None) -> int:
         """Queue a tensor; how many parts it has."""
 
     @property
@@ -74,10 +74,10 @@ class Operations:
 
     def __init__(self, device: torch.device) -> None:
         self._chunks = Chunks(device)
-        self._numbers: list[Numbers] = []
+        self._numbers: list[BoxNumbers] = []
         self.name = "torch operations" if self._chunks.wide else "torch operations without float64"
 
-    def add(self, tensor: Tensor, where: Where, dtype: str, want: int, place: Place | None) -> int:
+    def add(self, tensor: Tensor, where: Where, dtype: str, want: int, place: TensorPlace | None) -> int:
         """As ``Path.add``; the operations start at once."""
         numbers = self._chunks.numbers_of(tensor.detach(), dtype, want, place)
         self._numbers += numbers
@@ -112,7 +112,7 @@ class Kernel:
         self.launch = jobs.launch
         """as ``Path.launch``"""
 
-    def add(self, tensor: Tensor, where: Where, dtype: str, want: int, place: Place | None) -> int:
+    def add(self, tensor: Tensor, where: Where, dtype: str, want: int, place: TensorPlace | None) -> int:
         """As ``Path.add``; what is queued is read at the next ``launch``."""
         if place is None or not want & HAS_SKETCH:
             self._jobs.add(tensor, where, dtype, want)
@@ -188,7 +188,7 @@ def path_for(device: torch.device) -> Path:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class QueuedStep:
     """The rows of a step on their way to the host."""
 
     wholes: list[tuple[NDArray[np.int64], Taken]]
@@ -242,7 +242,7 @@ class Queue:
         dtype: str,
         placement: str | None,
         want: int,
-        place: Place | None = None,
+        place: TensorPlace | None = None,
     ) -> int:
         """Reserve a row and queue its computation. ``device``: that of the tensor (``of``)."""
         numel, num_parts = tensor.numel(), 0
@@ -277,9 +277,9 @@ class Queue:
         for device in self._devices.values():
             device.path.launch()
 
-    def take(self) -> Step:
+    def take(self) -> QueuedStep:
         """What was queued in the step, on its way to the host."""
-        return Step([device.take() for device in self._devices.values() if device.wholes])
+        return QueuedStep([device.take() for device in self._devices.values() if device.wholes])
 
     def lets_the_host_go_on(self, noted: Noted) -> bool:
         """Whether there are devices, those of noted scalars among them, and the host need wait for none."""

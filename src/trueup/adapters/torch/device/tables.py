@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from trueup.adapters.torch.device.plan import APART, OFFSETS, WEIGHTS, Plan, offsets_of, weights_of
+from trueup.adapters.torch.device.plan import APART, OFFSETS, WEIGHTS, KernelPlan, offsets_of, weights_of
 from trueup.adapters.torch.memory import data_ptr, numpy_of
 from trueup.numerics import sketch as sketches
 from trueup.numerics.digest import GENERATORS, MASK
@@ -48,7 +48,7 @@ class Tables:
             start, rotation = sketches.block_places(np.arange(self._num_blocks, dtype=np.int64))
             self.blocks = self._put((start << 6 | rotation).astype(np.int16))
 
-    def fill(self, words: NDArray[np.int64], plan: Plan) -> None:
+    def fill(self, words: NDArray[np.int64], plan: KernelPlan) -> None:
         """Write into a job's words where the tables of its runs are."""
         inner = plan.inner
         key: tuple[object, ...] = (inner[0].generator, *((dim.size, dim.generator) for dim in inner[1:]))

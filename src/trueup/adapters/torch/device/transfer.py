@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from trueup.adapters.torch.device.chunks import FIXED, TOP, Numbers
+from trueup.adapters.torch.device.chunks import FIXED, TOP, BoxNumbers
 from trueup.adapters.torch.device.parts import COUNTS, EXTREMES, PART_DTYPE
 from trueup.adapters.torch.memory import numpy_of
 from trueup.numerics.digest import MASK
@@ -17,7 +17,7 @@ _SUMS = len(EXTREMES)
 _INF = float("inf")
 
 
-def parts_from_numbers(numbers: list[Numbers], *, wide: bool) -> Array:
+def parts_from_numbers(numbers: list[BoxNumbers], *, wide: bool) -> Array:
     """The boxes as PART_DTYPE, in order.
 
     Args:

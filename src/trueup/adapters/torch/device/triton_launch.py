@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from trueup.adapters.torch.device.launching import Launch, Room, Variant
-from trueup.adapters.torch.memory import data_ptr, ours
+from trueup.adapters.torch.memory import data_ptr, own_memory
 
 _TRIED = ("cuda", "xpu", "npu")
 """kinds of devices that a Triton runs on: NVIDIA and AMD, Intel, Ascend (triton-ascend)"""
@@ -95,7 +95,7 @@ class Starter:
             options = {"num_warps": shape.num_warps}
             if shape.max_registers is not None and _is_nvidia(jobs.device):
                 options["maxnreg"] = shape.max_registers
-            with ours():  # triton reads addresses through the watched attributes
+            with own_memory():  # triton reads addresses through the watched attributes
                 self._compiled[of] = start(jobs, pointer, row, *room.tensors, *constants, **options)
         else:
             start = self._compiled[of][(num_programs, 1, 1)]

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from trueup.adapters.torch.device.launching import pinned_bytes, wait_for
-from trueup.adapters.torch.memory import numpy_of, ours
-from trueup.types.pieces import Piece, await_disk
+from trueup.adapters.torch.memory import numpy_of, own_memory
+from trueup.types.pieces import PendingBytes, await_disk
 
 PIECE_BYTES = 1 << 23
 NUM_BUFFERS = 4
@@ -98,12 +98,12 @@ class _Sent:
     nbytes: int
 
     def arrived(self) -> memoryview:
-        """As ``Piece.arrived``."""
+        """As ``PendingBytes.arrived``."""
         wait_for(self.event)
         return memoryview(numpy_of(self.host))
 
     def release(self) -> None:
-        """As ``Piece.release``."""
+        """As ``PendingBytes.release``."""
         self.give()
 
 
@@ -114,14 +114,14 @@ class _Pieces:
     tensor: Tensor
     nbytes: int
     ring: Ring
-    send: Callable[[Tensor], Piece]
+    send: Callable[[Tensor], PendingBytes]
 
     @property
     def waited_seconds(self) -> float:
         """As ``types.pieces.Pieces``."""
         return self.ring.waited_seconds
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[PendingBytes]:
         return map(self.send, split(self.tensor, PIECE_BYTES))
 
 
@@ -142,11 +142,11 @@ class Values:
         """Its pieces; each is sent when it is asked for. ``tensor`` is outside any graph."""
         return _Pieces(tensor, tensor.numel() * tensor.element_size(), self._ring, self._send)
 
-    def _send(self, part: Tensor) -> Piece:
+    def _send(self, part: Tensor) -> PendingBytes:
         num_bytes = part.numel() * part.element_size()
         start = self._ring.take(num_bytes)
         try:
-            with self._lock, ours(), torch.no_grad(), self._module.device(self._device):
+            with self._lock, own_memory(), torch.no_grad(), self._module.device(self._device):
                 host = self._memory()[start : start + num_bytes]
                 return _Sent(host, self._copied(part, host), lambda: self._ring.give(start), num_bytes)
         except BaseException:

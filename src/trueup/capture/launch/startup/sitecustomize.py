@@ -108,10 +108,10 @@ def _begin_once(framework: str) -> None:
 
 def _prepare_ray() -> None:
     """Workers of a cluster that already runs inherit nothing: Ray asks a hook for what they are to get."""
-    ours = f"{_AS}.ray_runtime_env"
-    if os.environ.get(_RAY_HOOK) not in (None, "", ours):
+    own_hook = f"{_AS}.ray_runtime_env"
+    if os.environ.get(_RAY_HOOK) not in (None, "", own_hook):
         os.environ[_RAY_HOOK_BEFORE] = os.environ[_RAY_HOOK]
-    os.environ[_RAY_HOOK] = ours
+    os.environ[_RAY_HOOK] = own_hook
 
 
 def ray_runtime_env(runtime_env: dict[str, object] | None) -> dict[str, object]:

@@ -14,7 +14,7 @@ from trueup.comparing.metrics import Metrics
 from trueup.comparing.rules.rule import Rule, StepContext
 
 
-def _handed_on(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
+def _passed_on(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
     rows, before = context.rows, left_not_finite(context.rows, context.history)
     found = not_finite_apart(rows)
     clipped = rows.phase_is("param_grad") & rows.slot_is("clipped")
@@ -28,7 +28,7 @@ def _handed_on(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
 
 
 RULE = Rule(
-    apply=_handed_on,
+    apply=_passed_on,
     place="before followed, which makes statuses of it; after widened for no reason: either adds rows",
     note="0017-received-is-not-made",
 )

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.comparing.rows import Rows
+from trueup.comparing.rows import StepRows
 from trueup.comparing.thresholds import MODEL_FEWEST, MODEL_SHAPES, MODEL_SHARE
 from trueup.errors import NothingCompared
-from trueup.matching.tree import Side, Words
+from trueup.matching.tree import TreeSide, Words
 from trueup.store import TraceSource
 from trueup.types.codes import NoteCode
 from trueup.types.reason import Reason, given, reason
 from trueup.types.trace import RankFacts
 
-_MOST_SAID = 8
+_MOST_LISTED = 8
 _MOST_LIMITS = 4
-_TOLD_APART = (
+_COMPARED_FACTS = (
     "framework",
     "framework_version",
     "level",
@@ -32,7 +32,7 @@ _TOLD_APART = (
 """facts of a manifest whose difference is noted"""
 
 
-def refuse_different_models(rows: Rows, target: Path, reference: Path) -> None:
+def refuse_different_models(rows: StepRows, target: Path, reference: Path) -> None:
     """Stop where fewer than a fifth of the modules and parameters have a counterpart, or most weights another
     shape.
 
@@ -65,14 +65,14 @@ def refuse_different_models(rows: Rows, target: Path, reference: Path) -> None:
         )
 
 
-def _named(side: Side, words: Words) -> NDArray[np.bool_]:
+def _named(side: TreeSide, words: Words) -> NDArray[np.bool_]:
     """Modules and parameters that have a name; the root, which any two models share, has none."""
     kinds = np.array([word in ("module", "parameter") for word in words.kind] + [False])
     names = np.array([word != "" for word in words.name] + [False])
     return np.asarray(kinds[side.kind] & names[side.plain])
 
 
-def _root(rows: Rows, side: Side) -> str:
+def _root(rows: StepRows, side: TreeSide) -> str:
     words = rows.match.words
     roots = np.flatnonzero((side.parent < 0) & (side.type >= 0))
     return words.type[side.type[roots[0]]] if len(roots) else "no module"
@@ -84,7 +84,7 @@ def traces_noted(target: TraceSource, reference: TraceSource) -> list[Reason]:
     run_id = target.manifest.get("run_id")
     if run_id is not None and run_id == reference.manifest.get("run_id"):
         notes.append(reason(NoteCode.ONE_RUN))
-    for name in _TOLD_APART:
+    for name in _COMPARED_FACTS:
         values = target.manifest.get(name), reference.manifest.get(name)
         if values[0] != values[1] and None not in values:
             one, other = (value if type(value) is int else str(value) for value in values)
@@ -110,8 +110,8 @@ def _missing(side: str, trace: TraceSource) -> list[Reason]:
     """What a trace should hold and does not; of many ranks the first few, and a count."""
     ranks = sorted({rank for held in trace.steps().values() for rank in held})
     missing = list(dict.fromkeys(sentence for rank in ranks for sentence in trace.missing(rank)))
-    notes = [reason(NoteCode.MISSING, given(sentence), side=side) for sentence in missing[:_MOST_SAID]]
-    if len(missing) > _MOST_SAID:
-        number = len(missing) - _MOST_SAID
+    notes = [reason(NoteCode.MISSING, given(sentence), side=side) for sentence in missing[:_MOST_LISTED]]
+    if len(missing) > _MOST_LISTED:
+        number = len(missing) - _MOST_LISTED
         notes.append(reason(NoteCode.MORE_MISSING, side=side, number=number, path=str(trace.path)))
     return notes

@@ -11,19 +11,19 @@ from dataclasses import replace
 
 from trueup.capture.options import CaptureOptions
 
-_handed: CaptureOptions | None = None
+_options: CaptureOptions | None = None
 _numbers = itertools.count()
 
 
 def hand_over(options: CaptureOptions) -> None:
     """Tracer number ``options.tracer`` of this process captures with ``options``; the others do nothing."""
-    global _handed
-    _handed = options
+    global _options
+    _options = options
 
 
 def options_of_next(own: CaptureOptions) -> CaptureOptions | None:
     """What the Tracer that begins now captures with; None where another one is meant."""
     number = next(_numbers)
-    if _handed is None:
+    if _options is None:
         return replace(own, tracer=number)
-    return _handed if _handed.tracer == number else None
+    return _options if _options.tracer == number else None
