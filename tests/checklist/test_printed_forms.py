@@ -10,7 +10,7 @@ import pytest
 from trueup.checklist import check
 from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.judging import DemandRow
-from trueup.checklist.readers import log, opening, shell
+from trueup.checklist.readers import log, mappings, opening, shell
 from trueup.checklist.settings import SettingsDocument
 from trueup.checklist.writing import changed, setting_words, written
 from trueup.errors import ConfigError
@@ -51,7 +51,7 @@ def side(*documents: SettingsDocument) -> Configuration:
 
 
 def core(model: str = "model_type: qwen3", *, legacy: bool = False) -> Configuration:
-    return side(opening.mappings.document(CORE.format(model=model, legacy=legacy), "core.yaml"))
+    return side(mappings.document(CORE.format(model=model, legacy=legacy), "core.yaml"))
 
 
 def block(prefix: str = "", **changed: object) -> str:
@@ -183,7 +183,7 @@ def test_core_models_are_told_their_own_keys() -> None:
 
 def test_core_models_whose_sizes_are_elsewhere() -> None:
     text = CORE.format(model="model_type: qwen3", legacy=False).replace("    hidden_size: 64\n", "")
-    found = side(opening.mappings.document(text, "core.yaml"))
+    found = side(mappings.document(text, "core.yaml"))
     assert "rope_theta" not in found.values
     assert any("pretrained_model_dir" in note for note in found.notes)
     assert not core().notes

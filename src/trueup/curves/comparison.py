@@ -28,7 +28,7 @@ from trueup.curves.statistics.envelope import (
     repeat_distances,
 )
 from trueup.curves.statistics.excursions import Excursions, excursions, spikes_of_reference
-from trueup.curves.statistics.factor import factor
+from trueup.curves.statistics.factor import Factor, factor
 from trueup.curves.statistics.frozen import FrozenRun, frozen
 from trueup.curves.statistics.health import Health, health, overflows, plateau, rates
 from trueup.curves.statistics.late import late
@@ -246,6 +246,8 @@ def _evidence(
     gone_and_back, spiked = excursions(difference, reference_values, steps, len(repeats))
     reference_spikes, dipped = spikes_of_reference(difference, reference_values, steps)
     bad = outliers(np.where(spiked | dipped, np.nan, difference))
+    if still is not None:
+        gone_and_back = reference_spikes = None
     known = _known_until(difference)
     begin = int(np.argmax(np.isfinite(difference)))
     noise = None if bad.all() else trended(difference[begin:known], ~bad[begin:known])
@@ -266,10 +268,10 @@ def _evidence(
         if still is not None
         else late(difference[:known], reference_values[:known], steps[:known], bad[:known]),
         envelope=seen,
-        excursions=None if still is not None else gone_and_back,
+        excursions=gone_and_back,
         passing=_passing(still, gone_and_back or reference_spikes, room, steps),
-        factor=None if column != LOSS else factor(target_values, reference_values),
-        reference_excursions=None if still is not None else reference_spikes,
+        factor=_loss_factor(paired),
+        reference_excursions=reference_spikes,
         spikes=_spikes(paired, column),
         norm_spikes=_spikes(paired, GRAD_NORM),
         rates=found_rates,
@@ -291,10 +293,16 @@ def _evidence(
         rises=parting is not None and _rises(target_values[:known], parting.index),
         mean_size=float(np.abs(difference[~bad]).mean()) if not bad.all() else math.nan,
         learned=_learned(reference_values),
-        repeats_frozen=_frozen_repeats(paired) if still is not None else None,
+        repeats_frozen=_frozen_repeats(paired, still),
         local_norms=norms,
     )
     return evidence, room
+
+
+def _loss_factor(paired: PairedCurves) -> Factor | None:
+    """The number that the target's loss is the reference's times."""
+    target, reference = paired.target.get(LOSS), paired.references.centre(LOSS)
+    return None if target is None or reference is None else factor(target, reference)
 
 
 def _passing(still: FrozenRun | None, spikes: Excursions | None, room: Band, steps: Ints) -> Passing | None:
@@ -338,10 +346,10 @@ def _learned(loss: Floats) -> float:
     return mean_around(loss, 0, min(window, 8)) - mean_around(loss, num - 1, window)
 
 
-def _frozen_repeats(paired: PairedCurves) -> FrozenRun | None:
+def _frozen_repeats(paired: PairedCurves, still: FrozenRun | None) -> FrozenRun | None:
     """A repeat of the reference against the reference, while no weight is updated."""
     sides = paired.references.sides
-    return _frozen(replace(paired, target=sides[1])) if len(sides) > 1 else None
+    return None if still is None or len(sides) < 2 else _frozen(replace(paired, target=sides[1]))
 
 
 def _frozen(paired: PairedCurves) -> FrozenRun | None:

@@ -188,9 +188,9 @@ def _standing(e: CurveEvidence, failed: Sequence[Criterion]) -> _Case:
         return broken
     if e.frozen is not None:
         return _of_frozen(e, e.frozen, failed)
-    if e.factor is not None and names & {"first_loss", "mean_loss"}:
-        headline = reason(Curves.FACTOR, factor=e.factor.factor, residual=e.factor.residual)
-        return _Case("first_step_gap", headline, None, (reason(Curves.CHECK_REDUCTION), *_FORWARD_ADVICE))
+    scaled = _of_factor(e, names)
+    if scaled is not None:
+        return scaled
     if "first_loss" in names:
         return _of_first(failed)
     late_gap = _late_gap(e)
@@ -208,6 +208,14 @@ def _standing(e: CurveEvidence, failed: Sequence[Criterion]) -> _Case:
         or _missing(failed)
         or _of_standard(e, names, failed)
     )
+
+
+def _of_factor(e: CurveEvidence, names: set[str]) -> _Case | None:
+    """A loss that is the reference's times one number."""
+    if e.factor is None or not names & {"first_loss", "mean_loss"}:
+        return None
+    headline = reason(Curves.FACTOR, factor=e.factor.factor, residual=e.factor.residual)
+    return _Case("first_step_gap", headline, None, (reason(Curves.CHECK_REDUCTION), *_FORWARD_ADVICE))
 
 
 def _not_finite(e: CurveEvidence, failed: Sequence[Criterion]) -> _Case | None:
@@ -229,8 +237,7 @@ def _of_first(failed: Sequence[Criterion]) -> _Case:
     missing = _missing([c for c in failed if c.key == "first_loss"])
     if missing is not None:
         return missing
-    advice = (reason(Curves.COMPARE_FIRST_FORWARD), reason(Curves.DIAGNOSE_FIRST_STEP))
-    return _Case("first_step_gap", reason(Curves.FIRST_LOSS), None, advice)
+    return _Case("first_step_gap", reason(Curves.FIRST_LOSS), None, _FORWARD_ADVICE)
 
 
 def _began_before(e: CurveEvidence, step: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -173,14 +174,10 @@ class _Run:
         if words[0][0] in _SETUP:
             texts = (expanded(word, line, self.variables) for word, line in words)
             self.setup.append(plain(" ".join(text for found in texts for text, _ in found)))
-        index = 0
         exporting = words[0][0] in _DECLARING
-        if words[0][0] in ("then", "do", "{") or exporting:
-            index = 1
-        seen = words[0][0] == "export"
-        while exporting and index < len(words) and words[index][0].startswith("-"):  # declare -a NAME=(...)
-            seen = seen or (words[0][0] in ("declare", "typeset") and "x" in words[index][0])
-            index += 1
+        options = _declaring_options(words) if exporting else ""
+        seen = words[0][0] == "export" or "x" in options
+        index = len(options.split()) + (words[0][0] in ("then", "do", "{") or exporting)
         before: list[tuple[str, int]] = []
         while index < len(words) and (name := self.variables.assign(*words[index])) is not None:
             before.append((name, words[index][1]))
@@ -220,6 +217,11 @@ class _Run:
 
     def _place(self, line: int) -> str:
         return f"{self.path}:{line}" if line else self.path
+
+
+def _declaring_options(words: Sequence[tuple[str, int]]) -> str:
+    """``-a`` of ``declare -a NAME=(...)``."""
+    return " ".join(word for word, _ in itertools.takewhile(lambda one: one[0].startswith("-"), words[1:]))
 
 
 def _num_flags(words: Sequence[tuple[str, object]]) -> int:
