@@ -100,7 +100,7 @@ ENTRIES = {
     "adapters/engine.py:BaseEngine.forward_failed",
     "adapters/engine.py:BaseEngine.left_scope",
     "adapters/gradients.py:Arrival.__call__",
-    "adapters/gradients.py:Node.__call__",
+    "adapters/gradients.py:ApiNode.__call__",
     "adapters/gradients.py:Sums.add",
     "adapters/gradients.py:Use.__call__",
     "adapters/gradients.py:_Records._record",
