@@ -51,14 +51,14 @@ def test_the_kernel_and_numpy_agree_on_the_layouts() -> None:
     assert PAIR_DTYPE.itemsize == _native.kernels.PAIR_BYTES
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 @given(arrays())
 def test_equals_the_definition(case: tuple[NDArray[Any], str]) -> None:
     array, dtype = case
     assert_same(summarise_array(array, EVERYTHING, dtype), summarise_by_definition(array, EVERYTHING, dtype))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 @given(arrays())
 def test_the_portable_loops_do_too(case: tuple[NDArray[Any], str]) -> None:
     array, dtype = case

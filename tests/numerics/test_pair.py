@@ -23,7 +23,7 @@ def near(array: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
     return (unsigned ^ rng.integers(0, 2, array.shape).astype(unsigned.dtype)).view(array.dtype)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     st.sampled_from(REAL),
     st.sampled_from(REAL),

@@ -60,14 +60,14 @@ def steps_of(draw: st.DrawFn, shape: Shape, *, slices: bool) -> tuple[MovingStep
 SHAPES = st.lists(st.sampled_from([1, 2, 3, 4, 6]), max_size=3).map(tuple)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data(), SHAPES)
 def test_shapes_are_foretold(data: st.DataObject, shape: Shape) -> None:
     steps = data.draw(steps_of(shape, slices=True))
     assert moved_shape(shape, steps) == moved(np.zeros(shape), steps).shape
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(st.data(), SHAPES, st.integers(1, 3), st.sampled_from(["concat", "stack"]), st.integers(0, 3))
 def test_a_plan_turned_round_gives_the_sources_back(
     data: st.DataObject, shape: Shape, num: int, join: str, padding: int

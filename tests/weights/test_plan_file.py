@@ -39,7 +39,7 @@ PLANS = st.builds(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(PLANS)
 def test_what_is_written_is_read_back(plan: ConversionPlan) -> None:
     assert plan_from_text(text_from_plan(plan)) == plan

@@ -62,7 +62,7 @@ def summarised(
     return row
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(arrays(), st.sampled_from([1 << 20, 100, 1]))
 def test_equals_the_definition_whatever_the_boxes(case: tuple[NDArray[Any], str], limit: int) -> None:
     array, dtype = case
@@ -71,7 +71,7 @@ def test_equals_the_definition_whatever_the_boxes(case: tuple[NDArray[Any], str]
     assert_same(actual, summarise_by_definition(array, ALL, dtype))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(
     arrays([name for name in DTYPES if name not in ("float64", "complex128")]),
     st.sampled_from([1 << 20, 100]),

@@ -172,7 +172,7 @@ def test_sketches_of_shards_add_up(dim: int) -> None:
 SIZES = st.lists(st.sampled_from([1, 2, 3, 64, 100, 1000, 8192, 9000, 3 << 30]), min_size=1, max_size=5)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(SIZES)
 def test_runs_cover_a_tensor_of_any_size_once(shape: list[int]) -> None:
     """Beyond 2^31 elements too: in the plan alone, which is what has the offsets."""
