@@ -396,7 +396,7 @@ def test_verdicts_over_records_that_agree() -> None:
             assert other is code or facts_of(verdict.evidence, other) is None
     open_ = Ledger()
     open_.not_bracketed = 4
-    assert verdict_from(open_, [], RUNS).headline == reason(VerdictCode.NOT_BRACKETED, records=4)
+    assert verdict_from(open_, [], RUNS).headline == reason(VerdictCode.NOT_BRACKETED, records=4, digests=0)
     assert verdict_from(Ledger(), [], RUNS).headline.code is not VerdictCode.NOT_BRACKETED
 
 
