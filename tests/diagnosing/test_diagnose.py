@@ -479,8 +479,10 @@ def test_a_stage_of_ones_own_is_walked_too(tmp_path: Path, reference: Trace) -> 
         title = given("Long run")
 
         def check(self, context: Any) -> StageOutcome:
-            said = given(f"{len(context.earlier)} stages before")
-            return StageOutcome(stage=self.stage, title=self.title, status=StageStatus.PASSED, said=said)
+            so_far = given(f"{len(context.earlier)} stages before")
+            return StageOutcome(
+                stage=self.stage, title=self.title, status=StageStatus.PASSED, conclusion=so_far
+            )
 
     found = diagnose(reference.path, reference.path, output=tmp_path, stages=(*STAGES, LongRun()))
     assert found.stages[-1].conclusion == given(f"{len(STAGES)} stages before")

@@ -372,6 +372,9 @@ def _(said: Said) -> bool:
     infinite = bool(np.isneginf(said.t).any() or np.isneginf(said.r).any())
     both = ((said.t, pair.target), (said.r, pair.reference))
     sides = [hides(x, known.dtype, infinite=infinite) for x, known in both]
+    for at, (_, side) in enumerate(both):  # True may hide: read as the other side's numbers do nearly
+        if side.dtype == "bool" != both[1 - at][1].dtype and (sides[0] ^ sides[1]).mean() > 0.5:
+            sides[at] = ~sides[at]
     apart = (sides[0] ^ sides[1]) & ~(np.isnan(said.t) | np.isnan(said.r))
     if not infinite and said.evidence.roundoff:  # zero but for the rounding of what the others are
         rms = np.sqrt(np.square(said.r).mean()) if np.isfinite(said.r).all() else 0.0
