@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
@@ -71,6 +72,12 @@ MIRRORS = {"torch", "mindspore", "msprobe"}
 SAME_CLASSES = {"Adapter": "what every framework's adapter is, and theirs"}
 
 
+@cache
+def _tree(path: Path) -> ast.Module:
+    """What a file parses to, for all tests of this one."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def test_any_is_rare():
     count = sum(
         len(re.findall(r"\bAny\b", path.read_text(encoding="utf-8"))) for path in SOURCE.rglob("*.py")
@@ -102,7 +109,7 @@ def _complexity(function):
 
 
 def test_state_of_the_process_stands_where_the_page_says():
-    files = {_name(path): ast.parse(path.read_text(encoding="utf-8")) for path in SOURCE.rglob("*.py")}
+    files = {_name(path): _tree(path) for path in SOURCE.rglob("*.py")}
     held = {name for name, tree in files.items() if set(_changed_globals(tree))}
     assert sorted(held - set(STATE)) == [], "keep it in an object that is handed on, or write down why not"
     assert sorted(set(STATE) - held) == [], "these keep nothing any more"
@@ -159,7 +166,7 @@ def _importers(files):
     """Module -> those that import it, and whether they do so inside functions alone."""
     importers = defaultdict(dict)
     for name, path in files.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = _tree(path)
         early = {id(node) for node in tree.body}
         for node in ast.walk(tree):
             for imported in _imported(node, files) - {name}:
@@ -192,7 +199,7 @@ def test_names_are_words_of_the_field():
     found = {
         (str(path.relative_to(SOURCE)), name)
         for path in SOURCE.rglob("*.py")
-        for name in {path.stem, *_identifiers(ast.parse(path.read_text(encoding="utf-8")))}
+        for name in {path.stem, *_identifiers(_tree(path))}
         if _words(name) & NOT_IN_NAMES
     }
     assert sorted(found - set(KEPT_NAMES)) == [], "say what the value is, see CONTRIBUTING.md"
@@ -209,7 +216,7 @@ def test_a_forbidden_name_is_seen():
 def test_no_two_classes_have_one_name():
     places = defaultdict(set)
     for path in (SOURCE / "trueup").rglob("*.py"):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in _tree(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 place = path.relative_to(SOURCE).with_suffix("").parts
                 places[node.name].add("/".join(part for part in place if part not in MIRRORS))
