@@ -17,6 +17,8 @@ from bugzoo.scoreboard.answers import FAILED, Answer, from_compare, from_diagnos
 from realworld.entries import ROOT, Program
 
 LIMIT_SECONDS = 900
+SETTINGS = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+"""environment variables of every program"""
 KEPT = ("HOME", "LANG", "PATH", "TMPDIR", "TRUEUP_REALWORLD_VENVS", "TORCHINDUCTOR_CACHE_DIR")
 
 
@@ -133,8 +135,7 @@ class Runner:
     def _run(self, words: list[str], name: str, *, allowed: tuple[int, ...] = (0,)) -> Done:
         began = time.perf_counter()
         environment = {key: os.environ[key] for key in KEPT if key in os.environ} | {
-            "OMP_NUM_THREADS": "1",
-            "HF_HUB_OFFLINE": "1",
+            **SETTINGS,
             "REALWORLD_OUTCOME": self._at(f"{name}.outcome"),
             **self.program.settings,
         }

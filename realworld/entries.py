@@ -48,6 +48,8 @@ class Program:
     environment: str
     packages: list[str]
     """whose versions the table names"""
+    imports: list[str] = field(default_factory=list)
+    """modules that take its start seconds: a Python that is warm has them (none that trueup waits for)"""
     arguments: list[str] = field(default_factory=list)
     processes: int = 1
     in_ci: str | None = None

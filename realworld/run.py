@@ -13,13 +13,11 @@ import shutil
 import sys
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
-
-from tests.warm import OF_TRUEUP, warm_python
 
 from realworld.entries import HERE, ROOT, Program, programs
 from realworld.page import page
+from realworld.pythons import Pythons
 from realworld.trial import Asked, Trial, faults_of
 
 RESULTS = HERE / "results.json"
@@ -59,9 +57,12 @@ def main() -> int:
     )
     status = 0
     with ExitStack() as closing:
-        pythons = {python: closing.enter_context(warm(python)) for python in {one.python for one in chosen}}
+        pythons = Pythons(closing)
         pool = closing.enter_context(ThreadPoolExecutor(given.jobs))
-        work = [pool.submit(trial, one, pythons[one.python], asked, keep=given.keep) for one in chosen]
+        try:
+            work = [pool.submit(trial, one, pythons.of(one), asked, keep=given.keep) for one in chosen]
+        except FileNotFoundError as error:
+            raise SystemExit(str(error)) from None
         for done in as_completed(work):
             results = done.result()
             lines = faults_of(results)
@@ -75,17 +76,6 @@ def main() -> int:
 def unknown_lines(program: Program, lines: list[str]) -> list[str]:
     """What does not hold, but for what is known not to."""
     return [line for line in lines if not line.startswith(tuple(program.known))]
-
-
-def warm(python: Path) -> Any:
-    """An interpreter of the environment that has imported what every program and command needs.
-
-    Raises:
-        SystemExit: the environment is not there.
-    """
-    if not python.exists():
-        raise SystemExit(f"{python} is not there: realworld/setup.sh {python.parents[1].name} makes it")
-    return warm_python(str(python), *OF_TRUEUP)
 
 
 def trial(program: Program, python: str, asked: Asked, *, keep: bool) -> dict[str, Any]:

@@ -8,42 +8,25 @@ fault and no replay.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from realworld.entries import SCRIPTS, Program, programs
+from realworld.entries import SCRIPTS, programs
+from realworld.pythons import Pythons
 from realworld.run import unknown_lines
 from realworld.trial import LEVELS, REFERENCE, Asked, Trial, faults_of
-
-from tests.warm import OF_TRUEUP, warm_python
 
 WITH_VALUES = ("nanogpt", "hf-trainer")
 IN_CI = [one for one in programs().values() if one.in_ci is not None]
 
 
 @pytest.fixture(scope="module")
-def python_of() -> Iterator[Callable[[Program], str]]:
-    """A program's environment, warmed once."""
-    with ExitStack() as stack:
-        known: dict[tuple[object, ...], str] = {}
-
-        def python(program: Program) -> str:
-            found = program.python
-            if not found.exists():
-                why = f"{found} is not there: bash realworld/setup.sh {program.environment} makes it"
-                if os.environ.get("CI") == "true":
-                    pytest.fail(why)
-                pytest.skip(why)
-            key = (program.environment, *program.settings.items())
-            if key not in known:
-                warm = warm_python(str(found), *OF_TRUEUP, settings=program.settings)
-                known[key] = stack.enter_context(warm)
-            return known[key]
-
-        yield python
+def pythons() -> Iterator[Pythons]:
+    with ExitStack() as closing:
+        yield Pythons(closing)
 
 
 @pytest.mark.torch
@@ -52,9 +35,14 @@ def python_of() -> Iterator[Callable[[Program], str]]:
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("realworld")
 @pytest.mark.parametrize("name", [one.name for one in IN_CI])
-def test_a_real_program(name: str, python_of: Callable[[Program], str], tmp_path: Path) -> None:
+def test_a_real_program(name: str, pythons: Pythons, tmp_path: Path) -> None:
     program = programs()[name]
-    python = python_of(program)
+    try:
+        python = pythons.of(program)
+    except FileNotFoundError as error:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(error))
     levels = Asked.levels if name in WITH_VALUES else (REFERENCE,)  # each is one more start
     asked = Asked(faults=(program.in_ci or "",), replay=False, seed=False, levels=levels)
     program = replace(program, processes=program.processes_in_ci or program.processes)
