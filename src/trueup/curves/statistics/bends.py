@@ -207,7 +207,7 @@ def _laws(blocks: _Blocks, lengths: Floats) -> _Laws:
 
 def _fits(blocks: _Blocks, laws: _Laws, places: slice, reached: float) -> _Fits:
     y, num, variance = blocks.means - blocks.means.mean(), len(blocks.means), blocks.variance
-    size = 2 * num
+    size = _smooth(2 * num)
     # from a place on, a law is the same moved by as many blocks: all places are one correlation
     product = np.fft.irfft(np.conj(np.fft.rfft(laws.shapes, size)) * np.fft.rfft(y, size), size)[:, :num][
         :, places
@@ -238,6 +238,12 @@ def _fits(blocks: _Blocks, laws: _Laws, places: slice, reached: float) -> _Fits:
         growths=(single, growth),
         leaps=(np.zeros_like(single), leap),
     )
+
+
+def _smooth(least: int) -> int:
+    """The next length with no prime factor above 5: others take a Fourier transform several times as long."""
+    powers = (3**i * 5**j for i in range(8) for j in range(6))
+    return min(odd << max(0, -(-least // odd) - 1).bit_length() for odd in powers)
 
 
 def _is_seen(height: Floats, spread: float) -> Bools:

@@ -145,3 +145,9 @@ def two_sided(z: float, freedom: float = math.inf) -> float:
         shrunk = math.sqrt(freedom * math.log1p(z * z / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
         return math.erfc(shrunk / math.sqrt(2))
     return math.erfc(abs(z) / math.sqrt(2))
+
+
+def two_sided_each(z: Floats, freedom: Floats) -> Floats:
+    """The same of each pair, all of finite freedom."""
+    shrunk = np.sqrt(freedom * np.log1p(z * z / freedom)) * (8 * freedom + 1) / (8 * freedom + 3)
+    return np.array([math.erfc(one) for one in (shrunk / math.sqrt(2)).tolist()])

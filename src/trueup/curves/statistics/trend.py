@@ -20,13 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.curves.statistics.memories import Memories, Pilot, memories, pilots, shapes, singles, splines
-from trueup.curves.statistics.noise import two_sided
+from trueup.curves.statistics.noise import two_sided_each
 from trueup.curves.thresholds import TREND_ODDS, TREND_PRICE, TREND_SURE
 from trueup.types.arrays import Bools, Floats
 
 _MAX_BLOCKS, _MOST_SHAPES, _BLOCKS_A_SHAPE = 96, 14, 4
 _LEAST_WEIGHT = 1e-4
 _NOTHING = 1e-20
+_EXACT = 1e-12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,21 +66,29 @@ class Trended:
     def _below(self, place: float) -> float:
         """The probability that the systematic part lies below the mean + ``place``."""
         z = (place - self.centres) / self.errors
-        every = zip(self.weights.tolist(), z.tolist(), self.freedom.tolist(), strict=True)
-        tails = ((weight, z, 0.5 * two_sided(z, freedom)) for weight, z, freedom in every)
-        return float(sum(weight * (tail if z < 0 else 1 - tail) for weight, z, tail in tails))
+        tails = 0.5 * two_sided_each(z, self.freedom)
+        return float(self.weights @ np.where(z < 0, tails, 1 - tails))
 
     def _quantile(self, share: float) -> float:
+        """Where that probability is ``share``, by regula falsi (Illinois: an end that stays counts half)."""
         reach = float(self.errors.max())
         low, high = float(self.centres.min()) - reach, float(self.centres.max()) + reach
-        while self._below(low) > share:
+        while (under := self._below(low) - share) > 0:
             low -= high - low
-        while self._below(high) < share:
+        while (over := self._below(high) - share) < 0:
             high += high - low
-        for _ in range(40):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self._below(middle) < share else (low, middle)
-        return (low + high) / 2
+        place, kept = low, 0
+        for _ in range(60):
+            place = low + (high - low) * (under / (under - over) if under < over else 0.5)
+            left = self._below(place) - share
+            if abs(left) <= _EXACT * share or high - low <= _EXACT * reach:
+                break
+            if left < 0:
+                low, under, over = place, left, over / 2 if kept < 0 else over
+            else:
+                high, over, under = place, left, under / 2 if kept > 0 else under
+            kept = -1 if left < 0 else 1
+        return place
 
 
 def trended(difference: Floats, good: Bools) -> Trended | None:
@@ -225,8 +234,9 @@ def _path(pilot: Pilot, values: Floats) -> list[int]:
     rest = pilot.whiten @ values
     rest -= pilot.one * (pilot.one @ rest)
     left, span, chosen = sizes.copy(), np.zeros((0, len(rest))), list[int]()
+    product = rest @ base
     for _ in range(min(_MOST_SHAPES, len(rest) // _BLOCKS_A_SHAPE)):
-        gain = np.where(left > _LEAST_WEIGHT * sizes, (rest @ base) ** 2 / np.maximum(left, _NOTHING), 0.0)
+        gain = np.where(left > _LEAST_WEIGHT * sizes, product**2 / np.maximum(left, _NOTHING), 0.0)
         best = int(gain.argmax())
         if not gain[best] > 0:
             break
@@ -235,8 +245,10 @@ def _path(pilot: Pilot, values: Floats) -> list[int]:
             new = new - (span @ new) @ span
         new = new / np.linalg.norm(new)
         span = np.vstack([span, new])
+        along = new @ base
+        product = product - (new @ rest) * along  # of what is left: new is of length 1
         rest = rest - new * (new @ rest)
-        left = left - (new @ base) ** 2
+        left = left - along**2
         chosen.append(best)
     return chosen
 
