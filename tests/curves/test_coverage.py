@@ -42,7 +42,7 @@ def covered(
     *,
     num: int = 2000,
     sigma: float = 0.02,
-    cases: int = 80,
+    cases: int = 50,
     seed: int = 0,
     interval: Interval = ours,
 ) -> tuple[float, float]:

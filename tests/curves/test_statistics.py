@@ -38,7 +38,7 @@ def steps(num: int) -> np.ndarray:
 
 @pytest.mark.parametrize("coefficient", [0.0, 0.5, 0.9])
 def test_the_standard_error_is_that_of_many_repeats(coefficient: float) -> None:
-    found = [centre(noise(2000, coefficient, seed=seed)) for seed in range(200)]
+    found = [centre(noise(2000, coefficient, seed=seed)) for seed in range(100)]
     true = np.std([one.mean for one in found])
     assert np.mean([one.standard_error for one in found]) == pytest.approx(true, rel=0.15)
     assert np.mean([not one.is_centred for one in found]) <= 0.03

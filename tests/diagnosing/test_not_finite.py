@@ -66,6 +66,7 @@ def program(spoil: Spoil | None) -> None:
 
 
 CASES = (loss_is_nan, loss_is_infinite, gradient_is_nan, gradient_overflows, weight_is_nan, half)
+SPOILED = list(zip(CASES, ["target", "reference"] * 3, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -75,8 +76,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("spoil", CASES)
-@pytest.mark.parametrize("spoiled", ["target", "reference"])
+@pytest.mark.parametrize(("spoil", "spoiled"), SPOILED)
 def test_every_report_is_written(
     spoil: Spoil, spoiled: str, reference: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,8 +47,8 @@ class Inflow:
     """row that had the same contents first"""
     _call: Codes = field(init=False)
     _parent: Codes = field(init=False)
-    _group: Codes = field(init=False)
-    """rows whose calls have one enclosing call"""
+    _grouped: tuple[Codes, Codes] = field(init=False)
+    """rows by the call that encloses their calls, and a number of that call for each"""
     _composite: Bools = field(init=False)
     """per call: calls inside it were captured"""
 
@@ -65,7 +65,9 @@ class Inflow:
         if not modules.any():
             parent = np.full(num + 1, -1)
         self._parent = np.where(parent >= 0, parent, num)
-        self._group = np.where(self._parent[self._call] < num, self._parent[self._call], -2 - rows.microbatch)
+        around = np.where(self._parent[self._call] < num, self._parent[self._call], -2 - rows.microbatch)
+        order = np.argsort(around, kind="stable")
+        self._grouped = (order, np.cumsum(np.diff(around[order], prepend=around[order[:1]]) != 0))
         self._composite = np.zeros(num + 1, bool)
         returned = rows.phase_is("forward") & rows.slot_starts("output")
         self._composite[np.append(side.parent, -1)[self._call[returned]]] = True
@@ -148,9 +150,12 @@ class Inflow:
 
     def _running(self, chosen: Bools, values: Floats) -> Floats:
         """For every row the largest of the chosen ones before it in its group."""
-        frame = pl.DataFrame({"group": self._group, "value": np.where(chosen, values, 0.0)})
-        before = pl.col("value").cum_max().shift(1).over("group").fill_null(0.0)
-        return np.asarray(frame.select(before)["value"].to_numpy())
+        order, group = self._grouped
+        levels, level = np.unique(np.where(chosen, values, 0.0)[order], return_inverse=True)
+        reached = np.maximum.accumulate(level + group * len(levels)) - group * len(levels)
+        before = np.zeros(len(order))
+        before[order[1:]] = np.where(group[1:] == group[:-1], levels[reached[:-1]], 0.0)
+        return before
 
     def _parameters(self, values: Floats) -> tuple[Floats, Floats]:
         """Per call the largest over the parameters its module owns, and over all below it."""

@@ -78,7 +78,9 @@ WAYS = {
 }
 
 
-def _train(way: str, backend: str, steps: int = STEPS) -> tuple[list[float], list[Tensor], int]:
+def _train(
+    way: str, backend: str, steps: int = STEPS, made: Callable[[], nn.Module] = lambda: GPT(TINY)
+) -> tuple[list[float], list[Tensor], int]:
     torch.manual_seed(0)
     graphs = [0]
     lookup = torch._dynamo.lookup_backend(backend)
@@ -87,7 +89,7 @@ def _train(way: str, backend: str, steps: int = STEPS) -> tuple[list[float], lis
         graphs[0] += 1
         return lookup(graph, inputs, **options)
 
-    model = GPT(TINY)
+    model = made()
     compiled = WAYS[way](model, counting)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     losses = []
@@ -139,10 +141,14 @@ def test_same_bits_and_graphs_with_capture_on_every_other_step(
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_inductor(tmp_path: Path) -> None:
-    expected = _train("model", "inductor", steps=6)
+    def made() -> nn.Module:  # each kernel takes g++ seconds
+        widths = TINY.vocab_size, TINY.hidden_size
+        return nn.Sequential(nn.Embedding(*widths), nn.LayerNorm(16), nn.GELU(), nn.Linear(*widths[::-1]))
+
+    expected = _train("model", "inductor", steps=6, made=made)
     torch._dynamo.reset()
     with trueup.Tracer(tmp_path / "run", level="mix", steps="0,2,4"):
-        actual = _train("model", "inductor", steps=6)
+        actual = _train("model", "inductor", steps=6, made=made)
     assert_same(actual, expected)
     assert Captured(tmp_path / "run", 4).one("", "backward", "output.0")
 

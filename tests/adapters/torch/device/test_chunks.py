@@ -62,7 +62,7 @@ def summarised(
     return row
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(arrays(), st.sampled_from([1 << 20, 100, 1]))
 def test_equals_the_definition_whatever_the_boxes(case: tuple[NDArray[Any], str], limit: int) -> None:
     array, dtype = case

@@ -106,8 +106,13 @@ KINDS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize(
+    ("dtype", "kind"),
+    [
+        *((dtype, kind) for dtype in ("bfloat16", "float32") for kind in KINDS),
+        *(("float16", kind) for kind in ("usual", "not finite", "tiny", "large")),
+    ],
+)
 def test_words_equal_the_definition(dtype: str, kind: str) -> None:
     for shape in WORD_SHAPES.get(kind, [(2, 1028)]):
         tensor = torch.from_numpy(some_values(shape, kind)).to(getattr(torch, dtype))
@@ -212,7 +217,7 @@ def test_weights_are_those_of_the_digest() -> None:
     assert offsets_of(inner)[: bits.size].tolist() == list(range(84))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=60)
 @given(arrays([name for name, entry in DTYPES.items() if entry.kind != "complex"]))
 def test_the_contract_is_what_the_kernel_does(case: tuple[NDArray[Any], str]) -> None:
     """``contract`` stands in for the kernel on the test device."""
