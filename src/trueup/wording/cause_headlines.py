@@ -103,6 +103,17 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ROTATED_BACKWARD: "rotary embedding of {place} rotates in the opposite direction",
     KindReason.POSITIONS_SHIFTED: "rotary positions in {place} are {shift:+d} from the reference's",
     KindReason.NO_ROTARY: "no rotary embedding in {place}",
+    KindReason.BOTH_ROTATED_BACKWARD: "queries and keys are rotated in the opposite direction in {place}",
+    KindReason.ROTATED_PART: "rotary embedding of {place} rotates {target:g} elements of each head; "
+    "the reference's {reference:g}",
+    KindReason.ROTATED_LAST: "rotary embedding of {place} rotates the last elements of each head",
+    KindReason.FREQUENCIES_OF_HEAD: "rotary exponents in {place} are divided by {target:g}; the reference's "
+    "by {reference:g}",
+    KindReason.CAP_OF_ONE_SIDE: "attention scores in {place} are capped only in the {side}",
+    KindReason.SCORES_CAPPED: _fitted("cap of attention scores"),
+    KindReason.ALIBI_OF_ONE_SIDE: "ALiBi bias only in the {side} in {place}",
+    KindReason.ALIBI_SLOPES: _fitted("slope of ALiBi's first head"),
+    KindReason.HEADS_NOT_MERGED: "heads are not transposed back before the output projection in {place}",
     KindReason.SEES_SUCCESSOR: "attention {place} sees one token ahead",
     KindReason.NO_MASK: "no causal mask in {place}",
     KindReason.MASK_UNUSED: lambda facts: (

@@ -484,6 +484,53 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.NO_ROTARY: _say(_computed_again("no rotary embedding")),
     KindReason.KEYS_ROTATED_BACKWARD: _say(_computed_again("keys rotated in the opposite direction")),
+    KindReason.BOTH_ROTATED_BACKWARD: _say(
+        _computed_again("queries and keys rotated in the opposite direction")
+    ),
+    KindReason.ROTATED_PART: _say(
+        _computed_again(
+            lambda facts: (
+                f"the first {facts['target']:g} elements of each head rotated instead of "
+                f"{facts['reference']:g}"
+            )
+        ),
+        {"target": 8, "reference": 16},
+    ),
+    KindReason.ROTATED_LAST: _say(
+        _computed_again("the last {number:g} elements of each head rotated instead of the first"), {"number": 8}
+    ),
+    KindReason.FREQUENCIES_OF_HEAD: _say(
+        _computed_again(
+            lambda facts: (
+                f"rotary exponents divided by {facts['target']:g} (the head's size) instead of "
+                f"{facts['reference']:g} (the rotated elements)"
+            )
+        ),
+        {"target": 16, "reference": 8},
+    ),
+    KindReason.CAP_OF_ONE_SIDE: _say(
+        _computed_again(
+            lambda facts: (
+                f"scores capped by tanh at {fitted(facts['cap'])}"
+                if facts["side"] == "target"
+                else f"scores not capped by tanh (at {fitted(facts['cap'])} in the reference)"
+            )
+        ),
+        {"side": "target", "cap": 20.0},
+        {"side": "reference", "cap": 50.0},
+    ),
+    KindReason.SCORES_CAPPED: _say(
+        _computed_again(lambda facts: f"a {_fitted('cap of the scores')(facts)}"),
+        {"target": 50.0, "reference": 20.0},
+    ),
+    KindReason.ALIBI_OF_ONE_SIDE: _say(_computed_again("no ALiBi bias"), {"side": "reference"}),
+    KindReason.ALIBI_SLOPES: _say(
+        _computed_again(lambda facts: f"a {_fitted('slope of the first head (ALiBi)', 4)(facts)}"),
+        {"target": 0.5, "reference": 0.25},
+    ),
+    KindReason.HEADS_NOT_MERGED: _say(
+        _computed_again("heads not transposed back before they are put side by side")
+    ),
     KindReason.COSINES_ROUNDED: _say(_computed_again("cosines and sines in {dtype}"), _DTYPE),
     KindReason.SOFTMAX_ROUNDED: _say(_computed_again("a softmax in {dtype}"), _DTYPE),
     KindReason.ATTENTION_THETA: _say(
