@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason
-from trueup.wording.kinds import PAIRING, fitted_sides, in_range, places_of_rows
+from trueup.wording.kinds import NORMALISED, PAIRING, fitted_sides, in_range, places_of_rows
 from trueup.wording.phrase import ReasonFacts, Template
 
 
@@ -103,6 +103,14 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ROTATED_BACKWARD: "rotary embedding of {place} rotates in the opposite direction",
     KindReason.POSITIONS_SHIFTED: "rotary positions in {place} are {shift:+d} from the reference's",
     KindReason.NO_ROTARY: "no rotary embedding in {place}",
+    KindReason.ROUTER_SCORES: _both("scores of router"),
+    KindReason.ROUTER_NORMALISED: lambda facts: (
+        f"weights of {{place}} are {NORMALISED[facts['target']]}; the reference's {NORMALISED[facts['reference']]}"
+    ),
+    KindReason.ROUTER_BIAS_WEIGHS: "bias of {place} is in the experts' weights only in the {side}",
+    KindReason.ROUTER_FACTOR: _fitted("factor on experts' weights"),
+    KindReason.ROUTER_CHOICE: "experts are chosen in another way in {place}",
+    KindReason.ROUTER_ROUNDED: "logits of router {place} made in {dtype}",
     KindReason.BOTH_ROTATED_BACKWARD: "queries and keys are rotated in the opposite direction in {place}",
     KindReason.ROTATED_PART: "rotary embedding of {place} rotates {target:g} elements of each head; "
     "the reference's {reference:g}",

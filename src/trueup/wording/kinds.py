@@ -350,6 +350,40 @@ def _computed_again(what: Template) -> Callable[[ReasonFacts], str]:
     return sentence
 
 
+def _routed_again(what: Template) -> Callable[[ReasonFacts], str]:
+    def sentence(facts: ReasonFacts) -> str:
+        found = facts.fill(what) if isinstance(what, str) else what(facts)
+        return f"router recomputed from its input and weight: {found}"
+
+    return sentence
+
+
+NORMALISED = {
+    "none": "not normalised",
+    "chosen": "normalised over the chosen experts",
+    "all": "normalised over all experts",
+}
+
+
+def chosen(facts: ReasonFacts, side: str) -> str:
+    """How a side chooses experts."""
+    groups, kept = (int(facts[f"{side}_{key}"]) for key in ("groups", "kept"))
+    of = "with the bias" if facts[f"{side}_biased"] else "by scores alone"
+    if groups == 1:
+        return f"{of}, without groups"
+    best = "their best expert" if facts[f"{side}_by"] == "max" else "the sum of their two best"
+    return f"{of}, in {kept} of {groups} groups by {best}"
+
+
+def _choice(target: tuple[str, int, int, bool], reference: tuple[str, int, int, bool]) -> dict[str, str | int]:
+    """Facts of two ways of choosing."""
+    return {
+        f"{side}_{key}": value
+        for side, way in (("target", target), ("reference", reference))
+        for key, value in zip(("by", "groups", "kept", "biased"), way, strict=True)
+    }
+
+
 def _divisors(facts: ReasonFacts) -> str:
     pairs = facts.get("pairs") or 1
     one_of = "" if pairs == 1 else f", one of {pairs} pairs of numbers of the step with this quotient"
@@ -484,6 +518,40 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.NO_ROTARY: _say(_computed_again("no rotary embedding")),
     KindReason.KEYS_ROTATED_BACKWARD: _say(_computed_again("keys rotated in the opposite direction")),
+    # a router, computed again
+    KindReason.ROUTER_SCORES: _say(
+        _routed_again("the weights are {target} of the logits (target), {reference} (reference)"),
+        {"target": "softmax", "reference": "sigmoid"},
+    ),
+    KindReason.ROUTER_NORMALISED: _say(
+        _routed_again(
+            lambda facts: (
+                f"the weights of the chosen experts are {NORMALISED[facts['target']]} (target), "
+                f"{NORMALISED[facts['reference']]} (reference)"
+            )
+        ),
+        {"target": "none", "reference": "chosen"},
+        {"target": "all", "reference": "chosen"},
+    ),
+    KindReason.ROUTER_BIAS_WEIGHS: _say(
+        _routed_again("the bias for the choice of experts is in their weights too in the {side} alone"),
+        {"side": "target"},
+    ),
+    KindReason.ROUTER_FACTOR: _say(
+        _routed_again(lambda facts: f"{_fitted('factor on the weights')(facts)}"),
+        {"target": 1.0, "reference": 2.5},
+    ),
+    KindReason.ROUTER_CHOICE: _say(
+        _routed_again(
+            lambda facts: (
+                f"experts are chosen {chosen(facts, 'target')} (target), {chosen(facts, 'reference')} (reference)"
+            )
+        ),
+        _choice(("sum", 4, 2, True), ("max", 4, 2, True)),
+        _choice(("max", 1, 1, False), ("max", 1, 1, True)),
+        _choice(("max", 1, 1, True), ("sum", 4, 2, True)),
+    ),
+    KindReason.ROUTER_ROUNDED: _say(_routed_again("the target's logits are made in {dtype}"), _DTYPE),
     KindReason.BOTH_ROTATED_BACKWARD: _say(
         _computed_again("queries and keys rotated in the opposite direction")
     ),
