@@ -47,6 +47,7 @@ class StagesCode(Code):
     INPUT_OF_ONE_SIDE = "batch.input_of_one_side"
     GIVE_BOTH = "batch.give_both"
     CLEARED_BEFORE_UPDATE = "optimizer.cleared_before_update"
+    CLEARED_NOT_REDUCED = "reduction.cleared_before_update"
     SUMMED_BEFORE_UPDATE = "optimizer.summed_before_update"
     NOT_CLEARED_CAUSE = "optimizer.not_cleared_cause"
     CLEAR_ALIKE = "optimizer.clear_alike"
