@@ -69,13 +69,31 @@ def attention_fault(evidence: Evidence) -> Solved | None:
     around = evidence.surroundings
     if "att" not in (around.module + around.name + (around.type or "")).lower():
         return None
-    row = int(np.argmax(np.linalg.norm((t - r).reshape(len(t), -1), axis=1)))
+    row = _row(evidence, np.linalg.norm((t - r).reshape(len(t), -1), axis=1))
     hints = _hints(evidence, t.shape, row)
     for given in _sources(evidence, t.shape, row):
         found = _explained(evidence, given, hints, t[row, :TOKENS], r[row, :TOKENS])
         if found is not None:
             return found
     return None
+
+
+def _row(evidence: Evidence, apart: Floats) -> int:
+    """The sequence that is looked at: the one that differs most, of those with the fewest tokens that see
+    nothing, as pads before a sequence do. What is made for those is a program's own choice."""
+    blind = np.zeros(len(apart))
+    for pair in evidence.surroundings.nearby:
+        mask = (pair.reference or pair.target) if pair.slot.startswith("input") else None
+        if mask is None or len(mask.shape) < 3 or mask.shape[0] != len(apart) or mask.shape[-2] == 1:
+            continue
+        values = mask.values() if mask.is_floating or mask.dtype == "bool" else None
+        if values is None or not (mask.dtype == "bool" or (values <= MASKED_BELOW).any()):
+            continue
+        planes = values.reshape(len(values), -1, values.shape[-1])
+        hidden = (planes == 0, planes != 0) if mask.dtype == "bool" else (planes <= MASKED_BELOW,)
+        blind += sum(one.all(axis=-1).sum(axis=-1) for one in hidden)
+    likely = np.flatnonzero((blind == blind.min()) & (apart > 0))
+    return int(likely[np.argmax(apart[likely])] if len(likely) else np.argmax(apart))
 
 
 def _made(evidence: Evidence) -> tuple[Floats | None, Floats | None]:
