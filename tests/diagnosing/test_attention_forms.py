@@ -34,7 +34,9 @@ def turned(x: Tensor, *, part: int, backward: bool, last: bool, divided: int | N
     exponents = torch.arange(0, part, 2).double() / (divided or part)
     angle = torch.outer(torch.arange(TOKENS).double(), 1e4**-exponents) * (-1 if backward else 1)
     first, second = x.chunk(2, -1)
-    out = torch.cat((first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()), -1)
+    out = torch.cat(
+        (first * angle.cos() - second * angle.sin(), second * angle.cos() + first * angle.sin()), -1
+    )
     return torch.cat((rest, out) if last else (out, rest), -1)
 
 
@@ -63,7 +65,9 @@ def attention(
     scores = scores if cap is None else cap * torch.tanh(scores / cap)
     if slopes is not None:
         at = torch.arange(TOKENS).double()
-        scores = scores + 2.0 ** (-slopes * torch.arange(1, HEADS + 1).double())[:, None, None] * (at[None] - at[:, None])
+        scores = scores + 2.0 ** (-slopes * torch.arange(1, HEADS + 1).double())[:, None, None] * (
+            at[None] - at[:, None]
+        )
     causal = torch.ones(TOKENS, TOKENS).tril().bool()
     scores = scores.masked_fill(~(SEEN if pads else causal), low)
     out = scores.softmax(-1) @ v
@@ -77,7 +81,9 @@ def codes(target: Tensor, reference: Tensor, *, mask: Tensor | None = None, norm
         near = [pair("output.0", None, 3 * x) for x in (Q, K)] + [pair("output.0", None, V)]
         near += [pair("output.0", None, x.unflatten(-1, (-1, SIZE))) for x in (Q, K)]
     near += [] if mask is None else [pair("input.1", None, mask)]
-    around = Surroundings(module="layers.0.attn", name="layers.0.attn.proj", type="Attention", nearby=tuple(near))
+    around = Surroundings(
+        module="layers.0.attn", name="layers.0.attn.proj", type="Attention", nearby=tuple(near)
+    )
     found = name_kinds(case(target, reference, slot="input.0", module="layers.0.attn", surroundings=around))
     return {kind.sentence.code for kind in found} & SAID
 
@@ -92,7 +98,11 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], KindReason]] = {
     "the whole head": ({}, {"part": 8}, KindReason.ROTATED_PART),
     "the last half": ({"part": 8, "last": True}, {"part": 8}, KindReason.ROTATED_LAST),
     "divided by the head": ({"part": 8, "divided": 16}, {"part": 8}, KindReason.FREQUENCIES_OF_HEAD),
-    "slopes of eight heads": ({"part": None, "slopes": 1.0}, {"part": None, "slopes": 2.0}, KindReason.ALIBI_SLOPES),
+    "slopes of eight heads": (
+        {"part": None, "slopes": 1.0},
+        {"part": None, "slopes": 2.0},
+        KindReason.ALIBI_SLOPES,
+    ),
     "no ALiBi": ({"part": None}, {"part": None, "slopes": 2.0}, KindReason.ALIBI_OF_ONE_SIDE),
     "scale beside a cap": ({"cap": 1.5, "scale": 0.2}, {"cap": 1.5}, KindReason.SCORES_SCALED),
     "heads beside ALiBi": (
@@ -129,7 +139,9 @@ def test_the_one_change_is_named(target: dict[str, Any], reference: dict[str, An
     ids=["heads", "scale", "pads seen", "not merged", "what pads see is no difference"],
 )
 @pytest.mark.parametrize("hides", [False, True], ids=["true is seen", "true is hidden"])
-def test_pads_before_a_sequence_see_nothing(target: dict[str, Any], code: KindReason | None, hides: bool) -> None:
+def test_pads_before_a_sequence_see_nothing(
+    target: dict[str, Any], code: KindReason | None, hides: bool
+) -> None:
     mask = ~SEEN if hides else SEEN
     found = codes(attention(**target), attention(pads=True), mask=mask)
     assert found == (set() if code is None else {code})

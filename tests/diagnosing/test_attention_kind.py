@@ -354,7 +354,9 @@ def test_another_activation_between_two_projections(gates: bool) -> None:
     by = factor if gates else torch.ones(())
 
     def told(target: Tensor, reference: Tensor) -> bool:
-        found = name_kinds(case(target * by, reference * by, slot="input.0", module="mlp", surroundings=around))
+        found = name_kinds(
+            case(target * by, reference * by, slot="input.0", module="mlp", surroundings=around)
+        )
         return any(kind.sentence.code is KindReason.ACTIVATION for kind in found)
 
     assert told(F.gelu(first), F.gelu(first, approximate="tanh"))

@@ -15,7 +15,11 @@ from trueup.types.codes.kinds import KindReason
 
 pytestmark = pytest.mark.torch
 ROWS, WIDTH, EXPERTS, K = 64, 16, 8, 3
-GIVEN, WEIGHT, BIAS = normal(ROWS, WIDTH, seed=81), normal(EXPERTS, WIDTH, seed=82) / 4, normal(EXPERTS, seed=83) / 4
+GIVEN, WEIGHT, BIAS = (
+    normal(ROWS, WIDTH, seed=81),
+    normal(EXPERTS, WIDTH, seed=82) / 4,
+    normal(EXPERTS, seed=83) / 4,
+)
 
 
 def routed(
@@ -61,19 +65,22 @@ CHANGES: dict[str, tuple[dict[str, Any], KindReason]] = {
 SAID = {code for _, code in CHANGES.values()}
 
 
-def codes(target: tuple[Tensor, Tensor], reference: tuple[Tensor, Tensor], *, dense: bool = False) -> set[Any]:
+def codes(
+    target: tuple[Tensor, Tensor], reference: tuple[Tensor, Tensor], *, dense: bool = False
+) -> set[Any]:
     if dense:
         target, reference = (
-            (torch.zeros(ROWS, EXPERTS).scatter(1, index, weights), index) for weights, index in (target, reference)
+            (torch.zeros(ROWS, EXPERTS).scatter(1, index, weights), index)
+            for weights, index in (target, reference)
         )
     around = Surroundings(
         module="layers.0.mlp.router",
         name="layers.0.mlp.router",
         type="Router",
         inputs=(pair("input.0", GIVEN, GIVEN),),
-        outputs=tuple(pair(f"output.{at}", *sides) for at, sides in enumerate(zip(target, reference, strict=True)))[
-            : 1 if dense else 2
-        ],
+        outputs=tuple(
+            pair(f"output.{at}", *sides) for at, sides in enumerate(zip(target, reference, strict=True))
+        )[: 1 if dense else 2],
         parameters=(pair("weight", WEIGHT, WEIGHT), pair("bias", BIAS, BIAS)),
     )
     found = name_kinds(

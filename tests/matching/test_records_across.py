@@ -145,9 +145,13 @@ def with_gradients(side: str, gradient: Floats, *, passes: bool) -> Recorder:
 
 
 @pytest.mark.parametrize("passes", [False, True])
-def test_what_a_module_makes_has_one_gradient_however_far_the_two_are_apart(tmp_path: Path, passes: bool) -> None:
+def test_what_a_module_makes_has_one_gradient_however_far_the_two_are_apart(
+    tmp_path: Path, passes: bool
+) -> None:
     """Where a module returns what it is given, its tensor has other uses, and their gradients are no pair."""
-    sides = [with_gradients(side, drawn(at, 3, 6), passes=passes) for at, side in ((1, "target"), (2, "reference"))]
+    sides = [
+        with_gradients(side, drawn(at, 3, 6), passes=passes) for at, side in ((1, "target"), (2, "reference"))
+    ]
     match, tables = matched(tmp_path, *sides)
     phases = [one.records["phase"].cast(pl.String).to_list() for one in tables]
     paired = {

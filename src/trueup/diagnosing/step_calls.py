@@ -48,7 +48,7 @@ def _embedded(view: StepView) -> dict[int, int]:
 
 
 def _is_no_lookup(view: StepView, call: int, held: int) -> bool:
-    """Whether a module returned with an id beyond the rows it holds: torch's lookup raises, so that the module
+    """Whether a module returned with an id beyond the rows it holds: torch's lookup raises, so that it
     looks up something else (its own part of a vocabulary, of ids that it moved)."""
     if view.source.manifest.get("framework") != "pytorch":
         return False  # MindSpore's gives zeros

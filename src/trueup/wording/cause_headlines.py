@@ -105,7 +105,8 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.NO_ROTARY: "no rotary embedding in {place}",
     KindReason.ROUTER_SCORES: _both("scores of router"),
     KindReason.ROUTER_NORMALISED: lambda facts: (
-        f"weights of {{place}} are {NORMALISED[facts['target']]}; the reference's {NORMALISED[facts['reference']]}"
+        f"weights of {{place}} are {NORMALISED[facts['target']]}; the reference's "
+        f"{NORMALISED[facts['reference']]}"
     ),
     KindReason.ROUTER_BIAS_WEIGHS: "bias of {place} is in the experts' weights only in the {side}",
     KindReason.ROUTER_FACTOR: _fitted("factor on experts' weights"),

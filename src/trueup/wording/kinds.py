@@ -375,13 +375,14 @@ def chosen(facts: ReasonFacts, side: str) -> str:
     return f"{of}, in {kept} of {groups} groups by {best}"
 
 
-def _choice(target: tuple[str, int, int, bool], reference: tuple[str, int, int, bool]) -> dict[str, str | int]:
+def _choice(
+    target: tuple[str, int, int, bool], reference: tuple[str, int, int, bool]
+) -> dict[str, str | int]:
     """Facts of two ways of choosing."""
-    return {
-        f"{side}_{key}": value
-        for side, way in (("target", target), ("reference", reference))
-        for key, value in zip(("by", "groups", "kept", "biased"), way, strict=True)
-    }
+    facts: dict[str, str | int] = {}
+    for side, (by, groups, kept, biased) in (("target", target), ("reference", reference)):
+        facts |= {f"{side}_by": by, f"{side}_groups": groups, f"{side}_kept": kept, f"{side}_biased": biased}
+    return facts
 
 
 def _divisors(facts: ReasonFacts) -> str:
@@ -544,7 +545,8 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.ROUTER_CHOICE: _say(
         _routed_again(
             lambda facts: (
-                f"experts are chosen {chosen(facts, 'target')} (target), {chosen(facts, 'reference')} (reference)"
+                f"experts are chosen {chosen(facts, 'target')} (target), "
+                f"{chosen(facts, 'reference')} (reference)"
             )
         ),
         _choice(("sum", 4, 2, True), ("max", 4, 2, True)),
@@ -565,7 +567,8 @@ PHRASES: dict[KindReason, Phrase] = {
         {"target": 8, "reference": 16},
     ),
     KindReason.ROTATED_LAST: _say(
-        _computed_again("the last {number:g} elements of each head rotated instead of the first"), {"number": 8}
+        _computed_again("the last {number:g} elements of each head rotated instead of the first"),
+        {"number": 8},
     ),
     KindReason.FREQUENCIES_OF_HEAD: _say(
         _computed_again(

@@ -994,7 +994,9 @@ PHRASES = {
         {"target": 1, "reference": 4},
         {"target": 1, "reference": 4, "recorded": False},
     ),
-    S.CLEARED_NOT_REDUCED: clause("The target clears the gradients of this step before any update takes them"),
+    S.CLEARED_NOT_REDUCED: clause(
+        "The target clears the gradients of this step before any update takes them"
+    ),
     S.CLEARED_BEFORE_UPDATE: clause(
         "Gradients are cleared after {target:count microbatch}, before the update; the reference sums "
         "{reference:count microbatch}",

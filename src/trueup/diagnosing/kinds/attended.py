@@ -95,7 +95,7 @@ class Attention:
         return np.asarray((made.transpose(1, 0, 2) if self.merged else made).reshape(length, -1))
 
     def blind(self, tokens: int, keys: int) -> Bools:
-        """Tokens that see no key, as pads before a sequence: what a program makes of them is its own choice."""
+        """Tokens that see no key, as pads before a sequence: what is made of them is a choice."""
         hidden = np.zeros((tokens, keys), dtype=bool) if self.hidden is None else self.hidden
         if self.last is not None:
             hidden = hidden | (np.arange(keys)[None, :] > np.arange(tokens)[:, None] + self.last)

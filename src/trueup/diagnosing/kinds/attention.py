@@ -219,7 +219,9 @@ def _sources(evidence: Evidence, shape: tuple[int, ...], at: int) -> Iterator[Tr
             yield row[:, :size], row[:, size : size + left // 2], row[:, size + left // 2 :]
 
 
-def _after_norms(evidence: Evidence, known: Sequence[Known], shape: tuple[int, ...], at: int) -> Iterator[Triple]:
+def _after_norms(
+    evidence: Evidence, known: Sequence[Known], shape: tuple[int, ...], at: int
+) -> Iterator[Triple]:
     """Queries and keys as norms inside return them, one head beside the other; values as wide as the keys."""
     heads = [
         laid
@@ -262,7 +264,9 @@ def _explained(evidence: Evidence, given: Triple, hints: Hints, t: Floats, r: Fl
         return float(np.linalg.norm(((t - r) - (way.of(*given) - plain))[seeing])) / gap
 
     whole = evidence.target_values is not None and evidence.target_values.shape[1] == len(r)
-    change, residual = min(((c, left(c.way)) for c in _changes(base, left, whole)), key=lambda found: found[1])
+    change, residual = min(
+        ((c, left(c.way)) for c in _changes(base, left, whole)), key=lambda found: found[1]
+    )
     rounding = CLOSE_ROUNDINGS * evidence.roundoff * float(np.linalg.norm(r[seeing])) / gap
     if residual > max(change.leaves, min(rounding, CHANGE_LEAVES)):
         return None
@@ -309,7 +313,9 @@ def _as_the_reference(given: Triple, hints: Hints, r: Floats, gap: float) -> Att
     rotations: list[tuple[float, Attention]] = []
     turning = best.table is None or error(best) > REPRODUCED * size
     for way in ways if turning else ():
-        if way.crossing or way.slopes is not None:  # places of another sequence are rotated by no theta of these
+        if (
+            way.crossing or way.slopes is not None
+        ):  # places of another sequence are rotated by no theta of these
             continue
         for pairing in PAIRINGS:
             rotated = _with_theta(replace(way, pairing=pairing), error)
@@ -426,7 +432,7 @@ def _changes(base: Attention, left: Callable[[Attention], float], whole: bool) -
 
 
 def _of_scores(base: Attention, left: Callable[[Attention], float]) -> Iterator[_Change]:
-    """A cap of the scores, and ALiBi's slopes. Numbers that are solved for must leave no more than rounding."""
+    """A cap of the scores, ALiBi's slopes. Numbers that are solved for must leave no more than rounding."""
     exact, other = 1 - FULL_SHARE, KindCode.MISSING_OR_EXTRA_TERM
     cap = _fitted(lambda cap: left(replace(base, cap=cap)), *CAPS)
     way, facts = replace(base, cap=cap), {"target": cap, "reference": base.cap or 0.0}
@@ -440,7 +446,9 @@ def _of_scores(base: Attention, left: Callable[[Attention], float]) -> Iterator[
         yield _Change(kind=other, code=KindReason.CAP_OF_ONE_SIDE, way=replace(base, cap=None), facts=sided)
     if base.slopes is not None:
         sided = {"side": "reference"}
-        yield _Change(kind=other, code=KindReason.ALIBI_OF_ONE_SIDE, way=replace(base, slopes=None), facts=sided)
+        yield _Change(
+            kind=other, code=KindReason.ALIBI_OF_ONE_SIDE, way=replace(base, slopes=None), facts=sided
+        )
         slopes = _fitted(lambda slopes: left(replace(base, slopes=slopes)), *SLOPES)
         yield _Change(
             kind=KindCode.CONSTANT_ARGUMENT,

@@ -1,6 +1,7 @@
-"""A layer with an activation, gated or not, told by computing it again from what its projections gave: gate and
-factor exchanged (the reference f(a) b, the target f(b) a, with one function f for both), or another activation
-(f(a) and g(a), or f(a) b and g(a) b)."""
+"""A layer with an activation, gated or not, told by computing it again from what its projections gave.
+
+Gate and factor exchanged: the reference f(a) b, the target f(b) a, with one function f for both. Another
+activation: f(a) and g(a), or f(a) b and g(a) b."""
 
 from __future__ import annotations
 
@@ -37,8 +38,8 @@ def gate_fault(evidence: Evidence) -> Solved | None:
     gap = float(np.linalg.norm(t - r))
     if t.size < MIN_NUMBERS or not np.isfinite(gap) or gap == 0:
         return None
-    if (other := _other_activation(evidence, t, r)) is not None:
-        return other
+    if (activation := _other_activation(evidence, t, r)) is not None:
+        return activation
     for a, b in _sources(evidence, t.shape):
         for name, function in ACTIVATIONS.items():
             plain, other = function(a) * b, function(b) * a
@@ -69,7 +70,7 @@ def _other_activation(evidence: Evidence, t: Floats, r: Floats) -> Solved | None
 
 
 def which_activation(made: Mapping[str, Floats], y: Floats, roundoff: float) -> str | None:
-    """The function that gives ``y`` to rounding, and twice as closely as any other; None where there is none."""
+    """The function that gives ``y`` to rounding, twice as closely as any other; None where there is none."""
     size = float(np.linalg.norm(y))
     if size == 0:
         return None

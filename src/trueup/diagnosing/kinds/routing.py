@@ -1,6 +1,7 @@
-"""What a router of experts did, told by computing it again from its input and weight: which function makes scores
-of its logits, over what the weights of the chosen experts are normalised, by what they are multiplied, how
-experts are chosen, in which dtype the logits are made."""
+"""What a router of experts did, told by computing it again from its input and weight.
+
+Which function makes scores of its logits, over what the weights of the chosen experts are normalised, by what
+they are multiplied, how experts are chosen, in which dtype the logits are made."""
 
 from __future__ import annotations
 
@@ -117,7 +118,7 @@ def _offset(parameters: tuple[SlotPair, ...], experts: int) -> Floats | None:
 
 
 def _routed(outputs: tuple[SlotPair, ...], logits: Floats, *, reference: bool) -> _Routed | None:
-    """What one side chose: experts and weights beside each other, or a weight of each expert, most of them 0."""
+    """What one side chose: experts and weights side by side, or a weight of each expert, most of them 0."""
     made = [pair.reference if reference else pair.target for pair in outputs]
     weights = [
         values.reshape(-1, values.shape[-1])[:FITTED_ROWS]
@@ -149,7 +150,9 @@ def _routed(outputs: tuple[SlotPair, ...], logits: Floats, *, reference: bool) -
 
 def _made(way: _Weighing, logits: Floats, offset: Floats | None, index: Ints) -> Floats:
     scores = _scores(way.scores, logits)
-    picked = np.take_along_axis(scores + offset if way.biased and offset is not None else scores, index, axis=1)
+    picked = np.take_along_axis(
+        scores + offset if way.biased and offset is not None else scores, index, axis=1
+    )
     if way.over == "none":
         return picked
     whole = picked if way.over == "chosen" else scores
@@ -191,10 +194,10 @@ def _weighing_fault(
     evidence: Evidence, logits: Floats, offset: Floats | None, target: _Routed, reference: _Routed
 ) -> Solved | None:
     limit = max(CLOSE_ROUNDINGS * evidence.roundoff, REPRODUCED_EXACTLY)
-    ways = [_weighed(logits, offset, side, limit) for side in (target, reference)]
-    if ways[0] is None or ways[1] is None:
+    own, theirs = (_weighed(logits, offset, side, limit) for side in (target, reference))
+    if own is None or theirs is None:
         return None
-    (one, factor), (other, usual) = ways
+    (one, factor), (other, usual) = own, theirs
     sides: dict[str, Number | Place]
     if one.scores != other.scores:
         sides = {"target": one.scores, "reference": other.scores}
@@ -218,17 +221,20 @@ def _choosing_fault(
     evidence: Evidence, logits: Floats, offset: Floats | None, target: _Routed, reference: _Routed
 ) -> Solved | None:
     sides = [_sets(side.index, logits.shape[1]) for side in (target, reference)]
-    if np.array_equal(*sides):
+    if np.array_equal(sides[0], sides[1]):
         return None
-    scores = "softmax" if _weighed(logits, offset, reference, REPRODUCED) is None else _scores_of(
-        logits, offset, reference
+    scores = (
+        "softmax"
+        if _weighed(logits, offset, reference, REPRODUCED) is None
+        else _scores_of(logits, offset, reference)
     )
-    ways = [_chosen(_scores(scores, logits), offset, side, target.index.shape[1]) for side in sides]
-    if ways[0] is None or ways[1] is None or ways[0] == ways[1]:
+    k = target.index.shape[1]
+    own, theirs = (_chosen(_scores(scores, logits), offset, side, k) for side in sides)
+    if own is None or theirs is None or own == theirs:
         return None
     code = KindReason.ROUTER_CHOICE
     facts: dict[str, Number | Place] = {}
-    for name, way in zip(("target", "reference"), ways, strict=True):
+    for name, way in (("target", own), ("reference", theirs)):
         facts[f"{name}_groups"], facts[f"{name}_kept"] = way.groups, way.kept
         facts[f"{name}_by"], facts[f"{name}_biased"] = way.by, way.biased
     return _solved(evidence, KindCode.CONSTANT_ARGUMENT, code, facts)
@@ -252,7 +258,8 @@ def _chosen(scores: Floats, offset: Floats | None, chosen: Bools, k: int) -> _Ch
         fitting = [
             way
             for way in ways
-            if (_sets(_choice(way, scores, offset, k), scores.shape[1]) == chosen).all(axis=1).mean() >= ALL_ROWS
+            if (_sets(_choice(way, scores, offset, k), scores.shape[1]) == chosen).all(axis=1).mean()
+            >= ALL_ROWS
         ]
         if fitting:
             return fitting[0] if len(fitting) == 1 else None
@@ -289,7 +296,12 @@ def _choice(way: _Choosing, scores: Floats, offset: Floats | None, k: int) -> In
 
 
 def _rounding_fault(
-    evidence: Evidence, given: Floats, weight: Floats, offset: Floats | None, target: _Routed, reference: _Routed
+    evidence: Evidence,
+    given: Floats,
+    weight: Floats,
+    offset: Floats | None,
+    target: _Routed,
+    reference: _Routed,
 ) -> Solved | None:
     """Logits made of rounded numbers give the target's weights, where those of full precision give the
     reference's."""

@@ -19,9 +19,9 @@ class Solved:
 
 
 def solved(kind: KindCode, *, without: tuple[CauseCode, ...] = ()) -> Look:
-    """Looks for a fault of this kind of a rotary embedding, an attention, a gate, a router or a loss, or in the factors
-    of indices; each function is worked out once for all rules. ``without``: usual causes that none of these
-    faults has."""
+    """Looks for a fault of this kind of a rotary embedding, an attention, a gate, a router, a loss, or in the
+    factors of indices; each function is worked out once for all rules. ``without``: usual causes that none of
+    these faults has."""
     from trueup.diagnosing.kinds.attention import attention_fault
     from trueup.diagnosing.kinds.by_index import index_fault
     from trueup.diagnosing.kinds.criterion import criterion_fault
