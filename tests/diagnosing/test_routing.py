@@ -107,3 +107,42 @@ def test_weights_of_another_function_have_none() -> None:
     weights, index = routed()
     assert not codes((weights.square(), index), (weights, index))
     assert not codes((weights, index), (weights.square(), index))
+
+
+def loss_codes(target: Tensor, reference: Tensor) -> set[Any]:
+    """What is said of the loss that a router adds."""
+    weights, index = routed()
+    around = Surroundings(
+        module="layers.0.mlp.router",
+        name="layers.0.mlp.router",
+        type="Router",
+        inputs=(pair("input.0", GIVEN, GIVEN),),
+        outputs=(
+            pair("output.0", weights, weights),
+            pair("output.1", index, index),
+            pair("output.2", target, reference),
+        ),
+        parameters=(pair("weight", WEIGHT, WEIGHT), pair("bias", BIAS, BIAS)),
+    )
+    place = {"slot": "output.2", "module": "layers.0.mlp.router", "surroundings": around}
+    codes = {kind.sentence.code for kind in name_kinds(case(target, reference, **place))}
+    return codes & {KindReason.ROUTER_BALANCE, KindReason.ROUTER_Z_LOSS}
+
+
+def added(*, of: str = "all", factor: float = EXPERTS / K, z: float = 0.1, more: float = 0.0) -> Tensor:
+    logits = (GIVEN @ WEIGHT.t()).double()
+    chosen = torch.zeros(ROWS, EXPERTS).double().scatter(1, routed()[1], 1.0)
+    part = logits.sigmoid() * (chosen if of == "chosen" else 1.0)
+    part = (part / part.sum(-1, keepdim=True)).mean(0)
+    return (factor * (chosen.mean(0) * part).sum() + z * logits.logsumexp(-1).square().mean() + more).float()
+
+
+@pytest.mark.parametrize("factor", [EXPERTS / K, float(EXPERTS)])
+def test_what_a_router_adds_to_the_loss(factor: float) -> None:
+    """Twins: another number, rounding, and a coefficient that nobody writes."""
+    plain = added(factor=factor)
+    assert loss_codes(added(factor=factor, of="chosen"), plain) == {KindReason.ROUTER_BALANCE}
+    assert loss_codes(plain, added(factor=factor, of="chosen")) == {KindReason.ROUTER_BALANCE}
+    assert loss_codes(added(factor=factor, z=0.0), plain) == {KindReason.ROUTER_Z_LOSS}
+    for other in (added(factor=factor, more=0.0123), added(factor=factor, z=0.0376213), plain * (1 + 1e-7)):
+        assert not loss_codes(other, plain)

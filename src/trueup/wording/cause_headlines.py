@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason
-from trueup.wording.kinds import NORMALISED, PAIRING, fitted_sides, in_range, places_of_rows
+from trueup.wording.kinds import BALANCED, NORMALISED, PAIRING, fitted_sides, in_range, places_of_rows
 from trueup.wording.phrase import ReasonFacts, Template
 
 
@@ -111,6 +111,11 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ROUTER_BIAS_WEIGHS: "bias of {place} is in the experts' weights only in the {side}",
     KindReason.ROUTER_FACTOR: _fitted("factor on experts' weights"),
     KindReason.ROUTER_CHOICE: "experts are chosen in another way in {place}",
+    KindReason.ROUTER_BALANCE: lambda facts: (
+        f"balance loss of {{place}} takes scores of {BALANCED[facts['target']]}; the reference of "
+        f"{BALANCED[facts['reference']]}"
+    ),
+    KindReason.ROUTER_Z_LOSS: "z-loss of router {place} only in the {side}: {coefficient:g}",
     KindReason.ROUTER_ROUNDED: "logits of router {place} made in {dtype}",
     KindReason.BOTH_ROTATED_BACKWARD: "queries and keys are rotated in the opposite direction in {place}",
     KindReason.ROTATED_PART: "rotary embedding of {place} rotates {target:g} elements of each head; "

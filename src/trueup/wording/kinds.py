@@ -365,6 +365,9 @@ NORMALISED = {
 }
 
 
+BALANCED = {"all": "all experts", "chosen": "the chosen experts alone"}
+
+
 def chosen(facts: ReasonFacts, side: str) -> str:
     """How a side chooses experts."""
     groups, kept = (int(facts[f"{side}_{key}"]) for key in ("groups", "kept"))
@@ -552,6 +555,19 @@ PHRASES: dict[KindReason, Phrase] = {
         _choice(("sum", 4, 2, True), ("max", 4, 2, True)),
         _choice(("max", 1, 1, False), ("max", 1, 1, True)),
         _choice(("max", 1, 1, True), ("sum", 4, 2, True)),
+    ),
+    KindReason.ROUTER_BALANCE: _say(
+        _routed_again(
+            lambda facts: (
+                f"the balance loss takes the scores of {BALANCED[facts['target']]} (target), of "
+                f"{BALANCED[facts['reference']]} (reference)"
+            )
+        ),
+        {"target": "chosen", "reference": "all"},
+    ),
+    KindReason.ROUTER_Z_LOSS: _say(
+        _routed_again("a z-loss with the coefficient {coefficient:g} is in the result of the {side} alone"),
+        {"side": "reference", "coefficient": 0.1},
     ),
     KindReason.ROUTER_ROUNDED: _say(_routed_again("the target's logits are made in {dtype}"), _DTYPE),
     KindReason.BOTH_ROTATED_BACKWARD: _say(

@@ -291,6 +291,7 @@ _CAUSES = {
 # -- what the reference did ------------------------------------------
 
 
+# In one piece: one search, whose later steps refine what the earlier ones leave.
 def _as_the_reference(given: Triple, hints: Hints, r: Floats, gap: float) -> Attention | None:
     """The way that gives the reference's numbers; its theta, and a cap of the scores, are solved for."""
     q, k, v = given

@@ -83,6 +83,8 @@ def routing_fault(evidence: Evidence) -> Solved | None:
         return None
     if reference.weights.size < MIN_NUMBERS:
         return None
+    if evidence.target_values is not None and evidence.target_values.size == 1:
+        return _balance_fault(evidence, logits, offset, reference)
     return _weighing_fault(evidence, logits, offset, target, reference) or (
         _choosing_fault(evidence, logits, offset, target, reference)
         or _rounding_fault(evidence, given, weight, offset, target, reference)
@@ -117,6 +119,7 @@ def _offset(parameters: tuple[SlotPair, ...], experts: int) -> Floats | None:
     return found[0] if len(found) == 1 else None
 
 
+# In one piece: the two forms in which routers give what they chose.
 def _routed(outputs: tuple[SlotPair, ...], logits: Floats, *, reference: bool) -> _Routed | None:
     """What one side chose: experts and weights side by side, or a weight of each expert, most of them 0."""
     made = [pair.reference if reference else pair.target for pair in outputs]
@@ -290,6 +293,48 @@ def _choice(way: _Choosing, scores: Floats, offset: Floats | None, k: int) -> In
         kept = _sets(np.argsort(-value, axis=1, kind="stable")[:, : way.kept], way.groups)
         choice = np.where(np.repeat(kept, grouped.shape[2], axis=1), choice, -np.inf)
     return np.asarray(np.argsort(-choice, axis=1, kind="stable")[:, :k])
+
+
+# -- what it adds to the loss ------------------------------------------
+
+
+def _balance_fault(
+    evidence: Evidence, logits: Floats, offset: Floats | None, reference: _Routed
+) -> Solved | None:
+    """A loss for balance, sum_i f_i P_i with P of all scores or of those of the chosen experts, or a z-loss,
+    the mean square of log sum exp: what the two numbers are apart is the one such term exactly, its
+    coefficient written with two digits."""
+    t, r = evidence.target_values, evidence.reference_values
+    rows, experts = logits.shape
+    known = _weighed(logits, offset, reference, REPRODUCED)
+    if t is None or r is None or r.size != 1 or rows >= FITTED_ROWS or known is None:
+        return None
+    apart = float(t.ravel()[0] - r.ravel()[0])
+    error = CLOSE_ROUNDINGS * evidence.roundoff * max(abs(float(t.ravel()[0])), abs(float(r.ravel()[0])))
+    if abs(apart) * NEAR_ONE <= error:
+        return None  # too few digits are left to tell a coefficient
+    chosen = _sets(reference.index, experts)
+    scores = _scores(known[0].scores, logits)
+    shares = {"all": scores, "chosen": np.where(chosen, scores, 0.0)}
+    balance = {
+        name: float((chosen.mean(axis=0) * (part / part.sum(axis=1, keepdims=True)).mean(axis=0)).sum())
+        for name, part in shares.items()
+    }
+    found: list[Solved] = []
+    for factor in (float(experts), experts / reference.index.shape[1], 1.0):
+        for name, other in (("all", "chosen"), ("chosen", "all")):
+            if abs(factor * (balance[name] - balance[other]) - apart) <= error:
+                sides: dict[str, Number | Place] = {"target": name, "reference": other}
+                code = KindReason.ROUTER_BALANCE
+                found.append(_solved(evidence, KindCode.CONSTANT_ARGUMENT, code, sides))
+    top = logits.max(axis=1)
+    square = float(np.square(top + np.log(np.exp(logits - top[:, None]).sum(axis=1))).mean())
+    coefficient = abs(apart) / square
+    plain = float(f"{coefficient:.1e}")
+    if abs(coefficient - plain) * square <= error:
+        sides = {"side": "target" if apart > 0 else "reference", "coefficient": plain}
+        found.append(_solved(evidence, KindCode.MISSING_OR_EXTRA_TERM, KindReason.ROUTER_Z_LOSS, sides))
+    return found[0] if len(found) == 1 else None
 
 
 # -- in which dtype ------------------------------------------
