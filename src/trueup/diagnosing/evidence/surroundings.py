@@ -155,12 +155,12 @@ def _parameters(place: PairedOrigin, module: str, body_r: int) -> tuple[SlotPair
     own = _own_parameters(place.target, module)
     if place.reference is None:
         return tuple(_pair(place, name, record, None) for name, record in own.items())
-    theirs = _own_parameters(place.reference, place.reference.name[body_r] if body_r >= 0 else module)
+    others = _own_parameters(place.reference, place.reference.name[body_r] if body_r >= 0 else module)
     found = []
     for name, record in own.items():
-        partner = name if name in theirs else _same_content(place, record, theirs, own)
-        found.append(_pair(place, name, record, None if partner is None else theirs.pop(partner)))
-    return (*found, *(_pair(place, name, None, record) for name, record in theirs.items()))
+        partner = name if name in others else _same_content(place, record, others, own)
+        found.append(_pair(place, name, record, None if partner is None else others.pop(partner)))
+    return (*found, *(_pair(place, name, None, record) for name, record in others.items()))
 
 
 def _own_parameters(view: StepView, module: str) -> dict[str, int | None]:
@@ -172,7 +172,7 @@ def _own_parameters(view: StepView, module: str) -> dict[str, int | None]:
 
 
 def _same_content(
-    place: PairedOrigin, record: int | None, theirs: dict[str, int | None], own: dict[str, int | None]
+    place: PairedOrigin, record: int | None, others: dict[str, int | None], own: dict[str, int | None]
 ) -> str | None:
     """The reference's weight of another name that holds the same bits: a port has its own names."""
     if record is None or place.reference is None:
@@ -180,7 +180,7 @@ def _same_content(
     content = place.target.digest(record), place.target.shape(record)
     if content[0] is None:
         return None
-    for name, other in theirs.items():
+    for name, other in others.items():
         if name in own or other is None:
             continue
         if (place.reference.digest(other), place.reference.shape(other)) == content:

@@ -47,12 +47,8 @@ THETA_NEAR = 1.1
 """times the theta of few tokens, within which that of all is searched for"""
 MAX_SOURCES = 12
 """places of q, k and v that are tried"""
-MOST_BLIND = 0.5
-"""share of the tokens that may see no key, as pads before a sequence: what is left must tell"""
 LIKELIEST = 6
 """ways, by what they leave, of which further numbers are searched for"""
-NEARLY = 0.5
-"""of the values, that a way may leave before a cap is searched for: it changes scores that are large"""
 CAPS = (1.0, 500.0)
 """between which a cap of the scores is searched for: models have 20 to 50"""
 SLOPES = (0.05, 8.0)
@@ -180,7 +176,8 @@ def _hidden(mask: Known, row: int, tokens: int) -> Iterator[Bools]:
     plane = np.broadcast_to(planes.reshape(-1, *planes.shape[-2:])[0], (tokens, planes.shape[-1]))
     plane = plane[:TOKENS, :TOKENS]
     for hidden in (plane == 0, plane != 0) if mask.dtype == "bool" else (plane <= MASKED_BELOW,):
-        if hidden.any() and hidden.all(axis=-1).mean() < MOST_BLIND:
+        # Pads before a sequence see nothing: what is left must tell.
+        if hidden.any() and hidden.all(axis=-1).mean() < 0.5:
             yield np.asarray(hidden)
 
 
@@ -331,7 +328,7 @@ def _as_the_reference(given: Triple, hints: Hints, r: Floats, gap: float) -> Att
                 rotations.append((error(rotated), rotated))
     best = min((best, *(way for _, way in rotations)), key=error)
     best = _nearer(best, error)
-    if not exact(best) and error(best) < NEARLY * size:
+    if not exact(best) and error(best) < 0.5 * size:  # a cap changes scores that are large
         likely = (best, *(way for _, way in sorted(rotations, key=lambda one: one[0])[:LIKELIEST]))
         best = min((best, *(_with_cap(way, error) for way in likely)), key=error)
         best = best if best.cap is None else _with_cap(_nearer(best, error), error)

@@ -21,6 +21,7 @@ from trueup.diagnosing.kinds.thresholds import (
     FITTED_ROWS,
     MIN_NUMBERS,
     NEAR_ONE,
+    NEARLY,
     REPRODUCED,
     REPRODUCED_EXACTLY,
 )
@@ -31,10 +32,6 @@ from trueup.types.finding import EvidenceRank, KindCode
 from trueup.types.reason import Number, Place
 
 MAX_EXPERTS = 1024
-FEWER = 0.1
-"""of what the next form leaves, that the form may leave that is told: forms of one shape are close"""
-ALL_ROWS = 0.98
-"""of the rows, whose experts a way of choosing must give: two scores within rounding change places"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +185,7 @@ def _weighed(
                 factor = float((made * side.weights).sum()) / square
                 found.append((float(np.linalg.norm(side.weights - factor * made)) / size, way, factor))
     found.sort(key=lambda one: one[0])
-    if not found or found[0][0] > limit or (len(found) > 1 and found[0][0] > FEWER * found[1][0]):
+    if not found or found[0][0] > limit or (len(found) > 1 and found[0][0] > CHANGE_EXPLAINS * found[1][0]):
         return None
     return found[0][1], found[0][2]
 
@@ -197,10 +194,10 @@ def _weighing_fault(
     evidence: Evidence, logits: Floats, offset: Floats | None, target: _Routed, reference: _Routed
 ) -> Solved | None:
     limit = max(CLOSE_ROUNDINGS * evidence.roundoff, REPRODUCED_EXACTLY)
-    own, theirs = (_weighed(logits, offset, side, limit) for side in (target, reference))
-    if own is None or theirs is None:
+    own, expected = (_weighed(logits, offset, side, limit) for side in (target, reference))
+    if own is None or expected is None:
         return None
-    (one, factor), (other, usual) = own, theirs
+    (one, factor), (other, usual) = own, expected
     sides: dict[str, Number | Place]
     if one.scores != other.scores:
         sides = {"target": one.scores, "reference": other.scores}
@@ -232,12 +229,12 @@ def _choosing_fault(
         else _scores_of(logits, offset, reference)
     )
     k = target.index.shape[1]
-    own, theirs = (_chosen(_scores(scores, logits), offset, side, k) for side in sides)
-    if own is None or theirs is None or own == theirs:
+    own, expected = (_chosen(_scores(scores, logits), offset, side, k) for side in sides)
+    if own is None or expected is None or own == expected:
         return None
     code = KindReason.ROUTER_CHOICE
     facts: dict[str, Number | Place] = {}
-    for name, way in (("target", own), ("reference", theirs)):
+    for name, way in (("target", own), ("reference", expected)):
         facts[f"{name}_groups"], facts[f"{name}_kept"] = way.groups, way.kept
         facts[f"{name}_by"], facts[f"{name}_biased"] = way.by, way.biased
     return _solved(evidence, KindCode.CONSTANT_ARGUMENT, code, facts)
@@ -256,13 +253,13 @@ def _sets(index: Ints, experts: int) -> Bools:
 
 
 def _chosen(scores: Floats, offset: Floats | None, chosen: Bools, k: int) -> _Choosing | None:
-    """The plainest way of choosing that gives the experts of (nearly) all rows, where no other does."""
+    """The plainest way of choosing that gives the experts of nearly all rows, where no other does."""
     for ways in (_plain_ways(offset), _grouped_ways(scores.shape[1], k, offset)):
         fitting = [
             way
             for way in ways
             if (_sets(_choice(way, scores, offset, k), scores.shape[1]) == chosen).all(axis=1).mean()
-            >= ALL_ROWS
+            >= NEARLY
         ]
         if fitting:
             return fitting[0] if len(fitting) == 1 else None
