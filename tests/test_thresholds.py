@@ -242,7 +242,11 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/kinds/functions.py": {0.044715, 1.702},  # of the definitions of gelu
     "diagnosing/kinds/updates.py": {1e-8, 0.9, 0.999},  # PyTorch's defaults of Adam
     "diagnosing/kinds/attended.py": {1e4, "_USUAL_THETA"},  # never read without a rotary embedding
-    "diagnosing/kinds/attention.py": {1e2, 1e8, 1.1, "THETA_NEAR", "MAX_SOURCES"},  # where a search looks
+    "diagnosing/kinds/attention.py": {
+        *(1e2, 1e8, 1.1, 0.05, 8.0, 500.0),
+        *("THETA_NEAR", "MAX_SOURCES", "LIKELIEST", "ALIBI"),
+    },  # where a search looks; the slopes of ALiBi
+    "diagnosing/kinds/routing.py": {"MAX_EXPERTS"},  # costs time
     "diagnosing/kinds/constant_argument.py": {"_SHOWN"},
     "diagnosing/kinds/criterion.py": {"_IGNORED"},  # PyTorch's ignore_index
     "diagnosing/kinds/dtype_or_rounding.py": {"_GRID_SAMPLE"},  # costs time

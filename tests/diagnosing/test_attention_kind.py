@@ -343,3 +343,24 @@ def test_exchanged_gate_and_factor() -> None:
     assert not told(gated(gate, factor) * (1 + 1e-7), gated(gate, factor))
     assert not told(F.relu(factor) * gate, gated(gate, factor))
     assert not told(gated(factor, gate.flip(-1)), gated(gate, factor))
+
+
+@pytest.mark.parametrize("gates", [False, True])
+def test_another_activation_between_two_projections(gates: bool) -> None:
+    """Twins: equal ones that are rounded otherwise, and a function that is not known."""
+    first, factor = normal(2, TOKENS, 32, seed=55), normal(2, TOKENS, 32, seed=56)
+    near = tuple(pair("output.0", None, x) for x in ((first, factor) if gates else (first,)))
+    around = Surroundings(module="mlp", name="mlp.down", type="MLP", nearby=near)
+    by = factor if gates else torch.ones(())
+
+    def told(target: Tensor, reference: Tensor) -> bool:
+        found = name_kinds(
+            case(target * by, reference * by, slot="input.0", module="mlp", surroundings=around)
+        )
+        return any(kind.sentence.code is KindReason.ACTIVATION for kind in found)
+
+    assert told(F.gelu(first), F.gelu(first, approximate="tanh"))
+    assert told(F.silu(first), F.relu(first))
+    assert not told(F.silu(first) * (1 + 1e-7), F.silu(first))
+    assert not told(F.softplus(first), F.silu(first))
+    assert not told(F.gelu(first), F.gelu(first) + 1e-2 * normal(2, TOKENS, 32, seed=57))

@@ -86,3 +86,36 @@ def test_one_id_replaced_once_is_no_other_tokenizer() -> None:
     target = reference.copy()
     target[2, 5] = 7
     assert relation(target, reference).name == "some_rows"
+
+
+class Part(nn.Module):
+    """The second half of a vocabulary: other ids are looked up in no row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(SIZE, 8))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        local = ids - SIZE
+        outside = local < 0
+        out = nn.functional.embedding(local.masked_fill(outside, 0), self.weight)
+        return out.masked_fill(outside[..., None], 0.0)
+
+
+def test_ids_of_a_part_of_a_vocabulary_are_inside(tmp_path: Path) -> None:
+    """A module that returns with an id beyond its rows is no plain lookup."""
+
+    def half() -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(Part(), nn.Linear(8, 2 * SIZE))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for _ in range(2):
+            ids = torch.randint(0, 2 * SIZE, (4, 13))
+            nn.functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    for name in ("target", "reference"):
+        capture(tmp_path / name, half, level="mix", store_values_of=STORED)
+    assert check_run(Trace(tmp_path / "target"), only=["labels"])[0].verdict is not CheckVerdict.FAILED
+    assert diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out").exit_code == 0

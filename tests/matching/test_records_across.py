@@ -129,3 +129,34 @@ def test_pieces_cut_elsewhere_are_no_pair(tmp_path: Path) -> None:
         pieces_of(target=here, reference=there),
     )
     assert gradients(match, tables, "clipped") == set()
+
+
+def with_gradients(side: str, gradient: Floats, *, passes: bool) -> Recorder:
+    """The first module's output with a gradient; one that ``passes`` returns what it is given."""
+    out = Recorder()
+    name = NAMES[side][0]
+    weight = out.call("parameter", f"{name}.weight")
+    out.record(weight, "param", "value", drawn(0, 6, 6))
+    module = out.call("module", name, out.call("module", "", type_="Net"), "Linear")
+    out.record(module, "forward", "input.0", drawn(20, 3, 6))
+    out.record(module, "forward", "output.0", drawn(20 if passes else 21, 3, 6))
+    out.record(module, "backward", "output.0", gradient)
+    return out
+
+
+@pytest.mark.parametrize("passes", [False, True])
+def test_what_a_module_makes_has_one_gradient_however_far_the_two_are_apart(
+    tmp_path: Path, passes: bool
+) -> None:
+    """Where a module returns what it is given, its tensor has other uses, and their gradients are no pair."""
+    sides = [
+        with_gradients(side, drawn(at, 3, 6), passes=passes) for at, side in ((1, "target"), (2, "reference"))
+    ]
+    match, tables = matched(tmp_path, *sides)
+    phases = [one.records["phase"].cast(pl.String).to_list() for one in tables]
+    paired = {
+        phases[0][t]
+        for t, r in zip(match.records.target.tolist(), match.records.reference.tolist(), strict=True)
+        if phases[0][t] == phases[1][r]
+    }
+    assert ("backward" in paired) is not passes

@@ -35,6 +35,8 @@ def _embedded(view: StepView) -> dict[int, int]:
     found: dict[int, int] = {}
     for row in integers.filter(pl.col("kind") == "module").iter_rows(named=True):
         weight = f"{row['name']}.weight"
+        if weight in tables and _is_no_lookup(view, row["call"], int(tables[weight][0])):
+            continue
         if weight in tables and (num := _whole_rows(view, weight, int(tables[weight][0]))) is not None:
             found.setdefault(row["digest"], num)
     weights = view.frame_of("forward", "input.1").filter(pl.col("name") == _EMBEDDING)
@@ -43,6 +45,17 @@ def _embedded(view: StepView) -> dict[int, int]:
         if row["call"] in rows and rows[row["call"]][0]:
             found.setdefault(row["digest"], int(rows[row["call"]][0]))
     return found
+
+
+def _is_no_lookup(view: StepView, call: int, held: int) -> bool:
+    """Whether a module returned with an id beyond the rows it holds: torch's lookup raises, so that it
+    looks up something else (its own part of a vocabulary, of ids that it moved)."""
+    if view.source.manifest.get("framework") != "pytorch":
+        return False  # MindSpore's gives zeros
+    records = {view.slot[record]: record for record in view.records(call, "forward")}
+    given = view.summary(records.get("input.0")) or {}
+    largest = given.get("maximum")
+    return largest is not None and largest >= held and any(slot.startswith("output") for slot in records)
 
 
 def _whole_rows(view: StepView, weight: str, held: int) -> int | None:

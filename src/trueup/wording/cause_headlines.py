@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason
-from trueup.wording.kinds import PAIRING, fitted_sides, in_range, places_of_rows
+from trueup.wording.kinds import BALANCED, NORMALISED, PAIRING, fitted_sides, in_range, places_of_rows
 from trueup.wording.phrase import ReasonFacts, Template
 
 
@@ -103,6 +103,31 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ROTATED_BACKWARD: "rotary embedding of {place} rotates in the opposite direction",
     KindReason.POSITIONS_SHIFTED: "rotary positions in {place} are {shift:+d} from the reference's",
     KindReason.NO_ROTARY: "no rotary embedding in {place}",
+    KindReason.ROUTER_SCORES: _both("scores of router"),
+    KindReason.ROUTER_NORMALISED: lambda facts: (
+        f"weights of {{place}} are {NORMALISED[facts['target']]}; the reference's "
+        f"{NORMALISED[facts['reference']]}"
+    ),
+    KindReason.ROUTER_BIAS_WEIGHS: "bias of {place} is in the experts' weights only in the {side}",
+    KindReason.ROUTER_FACTOR: _fitted("factor on experts' weights"),
+    KindReason.ROUTER_CHOICE: "experts are chosen in another way in {place}",
+    KindReason.ROUTER_BALANCE: lambda facts: (
+        f"balance loss of {{place}} takes scores of {BALANCED[facts['target']]}; the reference of "
+        f"{BALANCED[facts['reference']]}"
+    ),
+    KindReason.ROUTER_Z_LOSS: "z-loss of router {place} only in the {side}: {coefficient:g}",
+    KindReason.ROUTER_ROUNDED: "logits of router {place} made in {dtype}",
+    KindReason.BOTH_ROTATED_BACKWARD: "queries and keys are rotated in the opposite direction in {place}",
+    KindReason.ROTATED_PART: "rotary embedding of {place} rotates {target:g} elements of each head; "
+    "the reference's {reference:g}",
+    KindReason.ROTATED_LAST: "rotary embedding of {place} rotates the last elements of each head",
+    KindReason.FREQUENCIES_OF_HEAD: "rotary exponents in {place} are divided by {target:g}; the reference's "
+    "by {reference:g}",
+    KindReason.CAP_OF_ONE_SIDE: "attention scores in {place} are capped only in the {side}",
+    KindReason.SCORES_CAPPED: _fitted("cap of attention scores"),
+    KindReason.ALIBI_OF_ONE_SIDE: "ALiBi bias only in the {side} in {place}",
+    KindReason.ALIBI_SLOPES: _fitted("slope of ALiBi's first head"),
+    KindReason.HEADS_NOT_MERGED: "heads are not transposed back before the output projection in {place}",
     KindReason.SEES_SUCCESSOR: "attention {place} sees one token ahead",
     KindReason.NO_MASK: "no causal mask in {place}",
     KindReason.MASK_UNUSED: lambda facts: (

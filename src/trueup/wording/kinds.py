@@ -350,6 +350,44 @@ def _computed_again(what: Template) -> Callable[[ReasonFacts], str]:
     return sentence
 
 
+def _routed_again(what: Template) -> Callable[[ReasonFacts], str]:
+    def sentence(facts: ReasonFacts) -> str:
+        found = facts.fill(what) if isinstance(what, str) else what(facts)
+        return f"router recomputed from its input and weight: {found}"
+
+    return sentence
+
+
+NORMALISED = {
+    "none": "not normalised",
+    "chosen": "normalised over the chosen experts",
+    "all": "normalised over all experts",
+}
+
+
+BALANCED = {"all": "all experts", "chosen": "the chosen experts alone"}
+
+
+def chosen(facts: ReasonFacts, side: str) -> str:
+    """How a side chooses experts."""
+    groups, kept = (int(facts[f"{side}_{key}"]) for key in ("groups", "kept"))
+    of = "with the bias" if facts[f"{side}_biased"] else "by scores alone"
+    if groups == 1:
+        return f"{of}, without groups"
+    best = "their best expert" if facts[f"{side}_by"] == "max" else "the sum of their two best"
+    return f"{of}, in {kept} of {groups} groups by {best}"
+
+
+def _choice(
+    target: tuple[str, int, int, bool], reference: tuple[str, int, int, bool]
+) -> dict[str, str | int]:
+    """Facts of two ways of choosing."""
+    facts: dict[str, str | int] = {}
+    for side, (by, groups, kept, biased) in (("target", target), ("reference", reference)):
+        facts |= {f"{side}_by": by, f"{side}_groups": groups, f"{side}_kept": kept, f"{side}_biased": biased}
+    return facts
+
+
 def _divisors(facts: ReasonFacts) -> str:
     pairs = facts.get("pairs") or 1
     one_of = "" if pairs == 1 else f", one of {pairs} pairs of numbers of the step with this quotient"
@@ -484,6 +522,102 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.NO_ROTARY: _say(_computed_again("no rotary embedding")),
     KindReason.KEYS_ROTATED_BACKWARD: _say(_computed_again("keys rotated in the opposite direction")),
+    # a router, computed again
+    KindReason.ROUTER_SCORES: _say(
+        _routed_again("the weights are {target} of the logits (target), {reference} (reference)"),
+        {"target": "softmax", "reference": "sigmoid"},
+    ),
+    KindReason.ROUTER_NORMALISED: _say(
+        _routed_again(
+            lambda facts: (
+                f"the weights of the chosen experts are {NORMALISED[facts['target']]} (target), "
+                f"{NORMALISED[facts['reference']]} (reference)"
+            )
+        ),
+        {"target": "none", "reference": "chosen"},
+        {"target": "all", "reference": "chosen"},
+    ),
+    KindReason.ROUTER_BIAS_WEIGHS: _say(
+        _routed_again("the bias for the choice of experts is in their weights too in the {side} alone"),
+        {"side": "target"},
+    ),
+    KindReason.ROUTER_FACTOR: _say(
+        _routed_again(lambda facts: f"{_fitted('factor on the weights')(facts)}"),
+        {"target": 1.0, "reference": 2.5},
+    ),
+    KindReason.ROUTER_CHOICE: _say(
+        _routed_again(
+            lambda facts: (
+                f"experts are chosen {chosen(facts, 'target')} (target), "
+                f"{chosen(facts, 'reference')} (reference)"
+            )
+        ),
+        _choice(("sum", 4, 2, True), ("max", 4, 2, True)),
+        _choice(("max", 1, 1, False), ("max", 1, 1, True)),
+        _choice(("max", 1, 1, True), ("sum", 4, 2, True)),
+    ),
+    KindReason.ROUTER_BALANCE: _say(
+        _routed_again(
+            lambda facts: (
+                f"the balance loss takes the scores of {BALANCED[facts['target']]} (target), of "
+                f"{BALANCED[facts['reference']]} (reference)"
+            )
+        ),
+        {"target": "chosen", "reference": "all"},
+    ),
+    KindReason.ROUTER_Z_LOSS: _say(
+        _routed_again("a z-loss with the coefficient {coefficient:g} is in the result of the {side} alone"),
+        {"side": "reference", "coefficient": 0.1},
+    ),
+    KindReason.ROUTER_ROUNDED: _say(_routed_again("the target's logits are made in {dtype}"), _DTYPE),
+    KindReason.BOTH_ROTATED_BACKWARD: _say(
+        _computed_again("queries and keys rotated in the opposite direction")
+    ),
+    KindReason.ROTATED_PART: _say(
+        _computed_again(
+            lambda facts: (
+                f"the first {facts['target']:g} elements of each head rotated instead of "
+                f"{facts['reference']:g}"
+            )
+        ),
+        {"target": 8, "reference": 16},
+    ),
+    KindReason.ROTATED_LAST: _say(
+        _computed_again("the last {number:g} elements of each head rotated instead of the first"),
+        {"number": 8},
+    ),
+    KindReason.FREQUENCIES_OF_HEAD: _say(
+        _computed_again(
+            lambda facts: (
+                f"rotary exponents divided by {facts['target']:g} (the head's size) instead of "
+                f"{facts['reference']:g} (the rotated elements)"
+            )
+        ),
+        {"target": 16, "reference": 8},
+    ),
+    KindReason.CAP_OF_ONE_SIDE: _say(
+        _computed_again(
+            lambda facts: (
+                f"scores capped by tanh at {fitted(facts['cap'])}"
+                if facts["side"] == "target"
+                else f"scores not capped by tanh (at {fitted(facts['cap'])} in the reference)"
+            )
+        ),
+        {"side": "target", "cap": 20.0},
+        {"side": "reference", "cap": 50.0},
+    ),
+    KindReason.SCORES_CAPPED: _say(
+        _computed_again(lambda facts: f"a {_fitted('cap of the scores')(facts)}"),
+        {"target": 50.0, "reference": 20.0},
+    ),
+    KindReason.ALIBI_OF_ONE_SIDE: _say(_computed_again("no ALiBi bias"), {"side": "reference"}),
+    KindReason.ALIBI_SLOPES: _say(
+        _computed_again(lambda facts: f"a {_fitted('slope of the first head (ALiBi)', 4)(facts)}"),
+        {"target": 0.5, "reference": 0.25},
+    ),
+    KindReason.HEADS_NOT_MERGED: _say(
+        _computed_again("heads not transposed back before they are put side by side")
+    ),
     KindReason.COSINES_ROUNDED: _say(_computed_again("cosines and sines in {dtype}"), _DTYPE),
     KindReason.SOFTMAX_ROUNDED: _say(_computed_again("a softmax in {dtype}"), _DTYPE),
     KindReason.ATTENTION_THETA: _say(

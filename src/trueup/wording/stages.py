@@ -972,6 +972,7 @@ PHRASES = {
     S.CALLS_AGREE: clause(
         "Each call agrees within rounding; what it is given differs by rounding carried on"
     ),
+    S.BEFORE_UPDATE: clause("The programs differ, and the captured steps hold no update of the weights"),
     S.NO_STAGE: clause(lambda facts: f"{facts.parts[0]}. No stage could determine the cause", _ANY),
     S.LEARNING_RATE: clause(
         "Learning rate differs at step {step}: {target} (target), {reference} (reference)",
@@ -993,6 +994,9 @@ PHRASES = {
         ),
         {"target": 1, "reference": 4},
         {"target": 1, "reference": 4, "recorded": False},
+    ),
+    S.CLEARED_NOT_REDUCED: clause(
+        "The target clears the gradients of this step before any update takes them"
     ),
     S.CLEARED_BEFORE_UPDATE: clause(
         "Gradients are cleared after {target:count microbatch}, before the update; the reference sums "

@@ -16,6 +16,7 @@ import trueup
 from tests.adapters.mindspore import loops
 from tests.adapters.mindspore.models import GPT, batch, cross_entropy
 from tests.adapters.mindspore.reading import Captured, capture, gradients_of
+from trueup.adapters.mindspore import training
 from trueup.store import Trace
 
 pytestmark = pytest.mark.mindspore
@@ -57,6 +58,18 @@ OPTIMIZERS = {
     "nn.Adam": (lambda p: nn.Adam(p, 1e-2), {"exp_avg", "exp_avg_sq"}),
     "nn.SGD": (lambda p: nn.SGD(p, 1e-2, momentum=0.9), {"momentum_buffer"}),
 }
+
+
+@pytest.mark.parametrize("own_rate", [False, True])
+def test_groups_by_decay_have_their_learning_rates(own_rate: bool) -> None:
+    model = GPT(layers=1)
+    first, second = list(model.trainable_params())[:2]
+    parts = [{"params": [first], "weight_decay": 0.1}, {"params": [second], "weight_decay": 0.0}]
+    if own_rate:
+        parts[0]["lr"] = 0.5
+    groups = training._groups(nn.AdamWeightDecay(parts, learning_rate=1e-3))
+    rates = [(group["lr"], group["weight_decay"], len(group["params"])) for group in groups]
+    assert rates == [(0.5 if own_rate else 1e-3, 0.1, 1), (1e-3, 0.0, 1)]
 
 
 @pytest.mark.parametrize("name", sorted(OPTIMIZERS))

@@ -338,13 +338,15 @@ def _groups(optimizer: nn.Optimizer) -> list[dict[str, Any]]:
     settings = {key: _plain(getattr(optimizer, key)) for key in _SETTINGS if hasattr(optimizer, key)}
     if "beta1" in settings and "beta2" in settings:
         settings["betas"] = [settings.pop("beta1"), settings.pop("beta2")]
-    decays = getattr(optimizer, "weight_decay", None)
+    decays, rates = getattr(optimizer, "weight_decay", None), _learning_rates(optimizer)
+    count = len(optimizer.parameters)
     if not isinstance(decays, (tuple, list)):
-        return [{"params": list(optimizer.parameters), "lr": _learning_rates(optimizer)[0], **settings}]
+        return [{"params": list(optimizer.parameters), "lr": rates[0], **settings}]
     groups: dict[Any, dict[str, Any]] = {}
-    for parameter, decay in zip(optimizer.parameters, decays, strict=False):
-        group = groups.setdefault(_plain(decay), {"params": [], **settings, "weight_decay": _plain(decay)})
-        group["params"].append(parameter)
+    each = rates if len(rates) == count else [rates[0] if rates else None] * count
+    for parameter, decay, rate in zip(optimizer.parameters, decays, each, strict=False):
+        known = {**settings, "weight_decay": _plain(decay)} | ({} if rate is None else {"lr": rate})
+        groups.setdefault((_plain(decay), rate), {"params": [], **known})["params"].append(parameter)
     return list(groups.values())
 
 

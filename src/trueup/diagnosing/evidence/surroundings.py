@@ -36,7 +36,7 @@ def surroundings_of(place: PairedOrigin) -> Surroundings:
         inputs=_slots(place, "forward", "input"),
         outputs=_slots(place, "forward", "output"),
         nearby=_nearby(place, body_t, body_r, phase),
-        parameters=_parameters(place, module),
+        parameters=_parameters(place, module, body_r),
         neighbours=_neighbours(place, body_t, body_r),
     )
 
@@ -151,17 +151,41 @@ def _all_slots(view: StepView, call: int, phase: str) -> dict[str, int]:
     return {} if call < 0 else {view.slot[r]: r for r in view.records(call, phase)}
 
 
-def _parameters(place: PairedOrigin, module: str) -> tuple[SlotPair, ...]:
-    head = module + "." if module else ""
+def _parameters(place: PairedOrigin, module: str, body_r: int) -> tuple[SlotPair, ...]:
+    own = _own_parameters(place.target, module)
+    if place.reference is None:
+        return tuple(_pair(place, name, record, None) for name, record in own.items())
+    others = _own_parameters(place.reference, place.reference.name[body_r] if body_r >= 0 else module)
     found = []
-    views = [i for i in (place.target, place.reference) if i is not None]
-    names = dict.fromkeys(view.name[c] for view in views for c in view.calls_of_kind("parameter"))
-    for name in names:
-        if not name.startswith(head) or "." in name[len(head) :]:
+    for name, record in own.items():
+        partner = name if name in others else _same_content(place, record, others, own)
+        found.append(_pair(place, name, record, None if partner is None else others.pop(partner)))
+    return (*found, *(_pair(place, name, None, record) for name, record in others.items()))
+
+
+def _own_parameters(view: StepView, module: str) -> dict[str, int | None]:
+    """Name in its module -> value, of the weights that a module holds itself."""
+    head = module + "." if module else ""
+    names = dict.fromkeys(view.name[c] for c in view.calls_of_kind("parameter"))
+    inside = (name[len(head) :] for name in names if name.startswith(head))
+    return {name: _value(view, head + name) for name in inside if "." not in name}
+
+
+def _same_content(
+    place: PairedOrigin, record: int | None, others: dict[str, int | None], own: dict[str, int | None]
+) -> str | None:
+    """The reference's weight of another name that holds the same bits: a port has its own names."""
+    if record is None or place.reference is None:
+        return None
+    content = place.target.digest(record), place.target.shape(record)
+    if content[0] is None:
+        return None
+    for name, other in others.items():
+        if name in own or other is None:
             continue
-        t, r = _value(place.target, name), _value(place.reference, name)
-        found.append(_pair(place, name[len(head) :], t, r))
-    return tuple(found)
+        if (place.reference.digest(other), place.reference.shape(other)) == content:
+            return name
+    return None
 
 
 def _value(view: StepView | None, fqn: str) -> int | None:

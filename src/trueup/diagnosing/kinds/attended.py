@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,6 +44,20 @@ class Attention:
     """frequencies from 1 to 1 / theta, both ends included; else as many as are below the end"""
     keys_backward: bool = False
     """keys are rotated the other way"""
+    backward: bool = False
+    """queries and keys both are"""
+    rotated: int | None = None
+    """first elements of a head that are rotated; None: all"""
+    rotated_last: bool = False
+    """the last ones are, not the first"""
+    frequencies_of: int | None = None
+    """number of elements by which the exponents are divided; None: those that are rotated"""
+    cap: float | None = None
+    """scores are cap * tanh(scores / cap); None: as they are"""
+    slopes: float | None = None
+    """head i of ALiBi adds 2 ** (-slopes * i), i from 1, times how far back a key is; None: nothing"""
+    merged: bool = True
+    """heads of a token are put side by side; else the tokens of a head are"""
     dtype: str | None = None
     """softmax is rounded to it"""
     angles: str | None = None
@@ -58,17 +72,34 @@ class Attention:
         if self.regrouped is not None:
             q, k, v = _regrouped(q, k, v, groups, self.regrouped)
         q, k, v = (np.asarray(x.reshape(len(x), -1, self.head).transpose(1, 0, 2)) for x in (q, k, v))
-        q, k = self._rotated(q, 1.0), self._rotated(k, -1.0 if self.keys_backward else 1.0)
+        way = -1.0 if self.backward else 1.0
+        q, k = self._rotated(q, way), self._rotated(k, -way if self.keys_backward else way)
         taken = [h % groups if self.alternating else h * groups // heads for h in range(heads)]
-        scores = self._rounded((q @ k[taken].transpose(0, 2, 1)) * self.scale)
+        scores = (q @ k[taken].transpose(0, 2, 1)) * self.scale
+        if self.cap is not None:
+            scores = self.cap * np.tanh(scores / self.cap)
+        if self.slopes is not None:
+            back = np.arange(k.shape[1])[None, :] - np.arange(length)[:, None]
+            scores = scores + 2.0 ** (-self.slopes * np.arange(1, heads + 1))[:, None, None] * back
+        scores = self._rounded(scores)
         if self.last is not None:
             seen = np.arange(k.shape[1])[None, :] <= np.arange(length)[:, None] + self.last
             scores = np.where(seen, scores, -np.inf)
         if self.hidden is not None:
             scores = np.where(self.hidden, -np.inf, scores)
-        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-        weights = self._rounded(weights / weights.sum(axis=-1, keepdims=True))
-        return np.asarray((weights @ v[taken]).transpose(1, 0, 2).reshape(length, -1))
+        top = scores.max(axis=-1, keepdims=True)
+        weights = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
+        total = weights.sum(axis=-1, keepdims=True)
+        weights = self._rounded(weights / np.where(total > 0, total, 1.0))
+        made = weights @ v[taken]
+        return np.asarray((made.transpose(1, 0, 2) if self.merged else made).reshape(length, -1))
+
+    def blind(self, tokens: int, keys: int) -> Bools:
+        """Tokens that see no key, as pads before a sequence: what is made of them is a choice."""
+        hidden = np.zeros((tokens, keys), dtype=bool) if self.hidden is None else self.hidden
+        if self.last is not None:
+            hidden = hidden | (np.arange(keys)[None, :] > np.arange(tokens)[:, None] + self.last)
+        return np.asarray(hidden.all(axis=1))
 
     def _rounded(self, values: Floats) -> Floats:
         return values if self.dtype is None else rounded_to(values, self.dtype)
@@ -76,11 +107,18 @@ class Attention:
     def _rotated(self, x: Floats, way: float) -> Floats:
         if self.pairing is None:
             return x
+        size = self.rotated
+        if size is not None and size < x.shape[-1]:
+            turned = replace(self, rotated=None, frequencies_of=self.frequencies_of or size)
+            if self.rotated_last:
+                return np.concatenate((x[..., :-size], turned._rotated(x[..., -size:], way)), axis=-1)
+            return np.concatenate((turned._rotated(x[..., :size], way), x[..., size:]), axis=-1)
         if self.table is not None:
             cos, sin = (one[: x.shape[1]] for one in self.table)
         else:
-            half = self.head // 2
-            exponents = np.arange(half) / (half - self.inclusive if half > 1 else 1)
+            half = x.shape[-1] // 2
+            whole = half if self.frequencies_of is None else self.frequencies_of / 2
+            exponents = np.arange(half) / (whole - self.inclusive if half > 1 else 1)
             angle = np.outer(np.arange(x.shape[1]), self.theta**-exponents)
             cos, sin = np.cos(angle), np.sin(angle)
         sin = way * sin

@@ -39,12 +39,20 @@ HEAD_SIZES = (64, 128, *(size for size in range(4, 258, 2) if size not in (64, 1
 """those of large models first: of heads that explain alike, the first"""
 THETAS = (1e2, 1e8)
 """between which a rotary theta is searched for"""
+ALIBI = 8.0
+"""head i of n has the slope 2 ** (-8 i / n): ALiBi, of numbers of heads that are powers of two"""
 TOKENS, FEW_TOKENS = 96, 24
 """looked at of one sequence: enough to tell, quick for a large model; fewer while theta is searched for"""
 THETA_NEAR = 1.1
 """times the theta of few tokens, within which that of all is searched for"""
 MAX_SOURCES = 12
 """places of q, k and v that are tried"""
+LIKELIEST = 6
+"""ways, by what they leave, of which further numbers are searched for"""
+CAPS = (1.0, 500.0)
+"""between which a cap of the scores is searched for: models have 20 to 50"""
+SLOPES = (0.05, 8.0)
+"""between which the step of ALiBi's exponents is searched for: 8 by the number of heads"""
 
 
 def attention_fault(evidence: Evidence) -> Solved | None:
@@ -57,13 +65,31 @@ def attention_fault(evidence: Evidence) -> Solved | None:
     around = evidence.surroundings
     if "att" not in (around.module + around.name + (around.type or "")).lower():
         return None
-    row = int(np.argmax(np.linalg.norm((t - r).reshape(len(t), -1), axis=1)))
+    row = _row(evidence, np.linalg.norm((t - r).reshape(len(t), -1), axis=1))
     hints = _hints(evidence, t.shape, row)
     for given in _sources(evidence, t.shape, row):
         found = _explained(evidence, given, hints, t[row, :TOKENS], r[row, :TOKENS])
         if found is not None:
             return found
     return None
+
+
+def _row(evidence: Evidence, apart: Floats) -> int:
+    """The sequence that is looked at: the one that differs most, of those with the fewest tokens that see
+    nothing, as pads before a sequence do. What is made for those is a program's own choice."""
+    blind = np.zeros(len(apart))
+    for pair in evidence.surroundings.nearby:
+        mask = (pair.reference or pair.target) if pair.slot.startswith("input") else None
+        if mask is None or len(mask.shape) < 3 or mask.shape[0] != len(apart) or mask.shape[-2] == 1:
+            continue
+        values = mask.values() if mask.is_floating or mask.dtype == "bool" else None
+        if values is None or not (mask.dtype == "bool" or (values <= MASKED_BELOW).any()):
+            continue
+        planes = values.reshape(len(values), -1, values.shape[-1])
+        hidden = (planes == 0, planes != 0) if mask.dtype == "bool" else (planes <= MASKED_BELOW,)
+        blind += sum(one.all(axis=-1).sum(axis=-1) for one in hidden)
+    likely = np.flatnonzero((blind == blind.min()) & (apart > 0))
+    return int(likely[np.argmax(apart[likely])] if len(likely) else np.argmax(apart))
 
 
 def _made(evidence: Evidence) -> tuple[Floats | None, Floats | None]:
@@ -150,7 +176,8 @@ def _hidden(mask: Known, row: int, tokens: int) -> Iterator[Bools]:
     plane = np.broadcast_to(planes.reshape(-1, *planes.shape[-2:])[0], (tokens, planes.shape[-1]))
     plane = plane[:TOKENS, :TOKENS]
     for hidden in (plane == 0, plane != 0) if mask.dtype == "bool" else (plane <= MASKED_BELOW,):
-        if hidden.any() and not hidden.all(axis=-1).any():
+        # Pads before a sequence see nothing: what is left must tell.
+        if hidden.any() and hidden.all(axis=-1).mean() < 0.5:
             yield np.asarray(hidden)
 
 
@@ -164,6 +191,7 @@ def _sources(evidence: Evidence, shape: tuple[int, ...], at: int) -> Iterator[Tr
         if pair.slot.startswith("output") and (either := pair.reference or pair.target) is not None
         if len(either.shape) == 3 and either.shape[0] == shape[0] and either.is_floating
     ]
+    yield from _after_norms(evidence, known, shape, at)
     tried = 0
     for one, other, third in zip(known, known[1:], known[2:], strict=False):
         fits = one.shape == shape and other.shape == third.shape and shape[2] % other.shape[2] == 0
@@ -188,19 +216,55 @@ def _sources(evidence: Evidence, shape: tuple[int, ...], at: int) -> Iterator[Tr
             yield row[:, :size], row[:, size : size + left // 2], row[:, size + left // 2 :]
 
 
+def _after_norms(
+    evidence: Evidence, known: Sequence[Known], shape: tuple[int, ...], at: int
+) -> Iterator[Triple]:
+    """Queries and keys as norms inside return them, one head beside the other; values as wide as the keys."""
+    heads = [
+        laid
+        for pair in evidence.surroundings.nearby
+        if pair.slot.startswith("output") and (either := pair.reference or pair.target) is not None
+        if len(either.shape) == 4 and either.shape[0] == shape[0] and either.is_floating
+        if (laid := _side_by_side(either, shape[1], at)) is not None
+    ]
+    for q, k in pairwise(heads):
+        if q.shape[1] != shape[2] or q.shape[1] % k.shape[1]:
+            continue
+        for one in known:
+            whole = one.shape[2] if one.shape[1] == shape[1] else 0
+            if whole in (k.shape[1], q.shape[1] + 2 * k.shape[1]) and (v := one.values()) is not None:
+                yield q, k, v[at, :TOKENS, -k.shape[1] :]
+
+
+def _side_by_side(one: Known, tokens: int, at: int) -> Floats | None:
+    """(rows, tokens, heads, head) or (rows, heads, tokens, head) -> (tokens, width) of one row."""
+    values = one.values() if tokens in one.shape[1:3] and one.shape[1] != one.shape[2] else None
+    if values is None:
+        return None
+    row = values[at] if one.shape[1] == tokens else values[at].transpose(1, 0, 2)
+    return np.asarray(row[:TOKENS].reshape(min(tokens, TOKENS), -1))
+
+
 def _explained(evidence: Evidence, given: Triple, hints: Hints, t: Floats, r: Floats) -> Solved | None:
     gap = float(np.linalg.norm(t - r))
     base = None if gap == 0 else _as_the_reference(given, hints, r, gap)
     if base is None:
         return None
     plain = base.of(*given)
+    seeing = ~base.blind(len(r), len(given[1]))
+    gap = float(np.linalg.norm((t - r)[seeing]))
+    if gap == 0:
+        return None
 
     def left(way: Attention) -> float:
         """Share of the difference that a change does not explain."""
-        return float(np.linalg.norm((t - r) - (way.of(*given) - plain))) / gap
+        return float(np.linalg.norm(((t - r) - (way.of(*given) - plain))[seeing])) / gap
 
-    change, residual = min(((c, left(c.way)) for c in _changes(base, left)), key=lambda found: found[1])
-    rounding = CLOSE_ROUNDINGS * evidence.roundoff * float(np.linalg.norm(r)) / gap
+    whole = evidence.target_values is not None and evidence.target_values.shape[1] == len(r)
+    change, residual = min(
+        ((c, left(c.way)) for c in _changes(base, left, whole)), key=lambda found: found[1]
+    )
+    rounding = CLOSE_ROUNDINGS * evidence.roundoff * float(np.linalg.norm(r[seeing])) / gap
     if residual > max(change.leaves, min(rounding, CHANGE_LEAVES)):
         return None
     rank = EvidenceRank.EVERY_ELEMENT if residual < CHANGE_EXPLAINS else EvidenceRank.FITTED
@@ -224,33 +288,73 @@ _CAUSES = {
 # -- what the reference did ------------------------------------------
 
 
+# In one piece: one search, whose later steps refine what the earlier ones leave.
 def _as_the_reference(given: Triple, hints: Hints, r: Floats, gap: float) -> Attention | None:
-    """The way that gives the reference's numbers; its theta is solved for."""
+    """The way that gives the reference's numbers; its theta, and a cap of the scores, are solved for."""
     q, k, v = given
     size = float(np.linalg.norm(r))
 
     def error(way: Attention, tokens: int | None = None) -> float:
-        return float(np.linalg.norm(way.of(q[:tokens], k[:tokens], v[:tokens]) - r[:tokens]))
+        """What a way leaves of the tokens that see something, to all of them."""
+        seeing = ~way.blind(len(q), len(k))[:tokens]
+        apart = (way.of(q[:tokens], k[:tokens], v[:tokens]) - r[:tokens])[seeing]
+        share = float(np.linalg.norm(r[:tokens][seeing])) / size
+        return float(np.linalg.norm(apart)) / share if share > 0 else np.inf
+
+    def exact(way: Attention | None) -> bool:
+        return way is not None and error(way) < REPRODUCED_EXACTLY * size
 
     ways = _ways(hints, q, k)
     best = min(ways, key=error, default=None)
-    if best is None or error(best) < REPRODUCED_EXACTLY * size:
+    if best is None or exact(best):
         return best
-    for way in ways if best.table is None or error(best) > REPRODUCED * size else ():
-        if way.crossing:  # places of another sequence are rotated by no theta of these
+    rotations: list[tuple[float, Attention]] = []
+    turning = best.table is None or error(best) > REPRODUCED * size
+    for way in ways if turning else ():
+        if (
+            way.crossing or way.slopes is not None
+        ):  # places of another sequence are rotated by no theta of these
             continue
-        # What a token sees is known of few tokens only where it sees none that come after them.
-        tokens = FEW_TOKENS if way.last == 0 else None
         for pairing in PAIRINGS:
-            rotated = replace(way, pairing=pairing)
-            theta = _theta_of(rotated, partial(error, tokens=tokens), *THETAS, points=25)
-            best = min(best, replace(rotated, theta=theta), key=error)
-            if error(best) < REPRODUCED_EXACTLY * size:
-                return best
-    if best.pairing is not None and best.table is None:
-        near = best.theta / THETA_NEAR, best.theta * THETA_NEAR
-        best = replace(best, theta=_theta_of(best, error, *near, points=9))
+            rotated = _with_theta(replace(way, pairing=pairing), error)
+            rotations.append((error(rotated), rotated))
+            if exact(rotated):
+                return rotated
+    rotations.sort(key=lambda one: one[0])
+    for _, way in [one for one in rotations[:LIKELIEST] if one[0] < size]:
+        for part in (way.head // 2, way.head // 4):
+            if part >= 4 and part % 2 == 0:
+                rotated = _with_theta(replace(way, rotated=part), error)
+                rotations.append((error(rotated), rotated))
+    best = min((best, *(way for _, way in rotations)), key=error)
+    best = _nearer(best, error)
+    if not exact(best) and error(best) < 0.5 * size:  # a cap changes scores that are large
+        likely = (best, *(way for _, way in sorted(rotations, key=lambda one: one[0])[:LIKELIEST]))
+        best = min((best, *(_with_cap(way, error) for way in likely)), key=error)
+        best = best if best.cap is None else _with_cap(_nearer(best, error), error)
     return best if error(best) < min(REPRODUCED * size, CHANGE_LEAVES * gap) else None
+
+
+def _with_theta(way: Attention, error: Callable[..., float]) -> Attention:
+    # What a token sees is known of few tokens only where it sees none that come after them.
+    tokens = FEW_TOKENS if way.last == 0 else None
+    return replace(way, theta=_theta_of(way, partial(error, tokens=tokens), *THETAS, points=25))
+
+
+def _nearer(way: Attention, error: Callable[..., float]) -> Attention:
+    """Theta solved for again, of all tokens, near that of few."""
+    if way.pairing is None or way.table is not None:
+        return way
+    near = way.theta / THETA_NEAR, way.theta * THETA_NEAR
+    return replace(way, theta=_theta_of(way, error, *near, points=9))
+
+
+def _with_cap(way: Attention, error: Callable[..., float]) -> Attention:
+    """With a cap of the scores, which no cap is unless it leaves far less."""
+    cap = _fitted(lambda cap: error(replace(way, cap=cap)), *CAPS, points=25)
+    capped = replace(way, cap=cap)
+    plain = error(replace(way, cap=None))
+    return capped if error(capped) < CHANGE_LEAVES * plain else way
 
 
 def _ways(hints: Hints, q: Floats, k: Floats) -> list[Attention]:
@@ -261,15 +365,18 @@ def _ways(hints: Hints, q: Floats, k: Floats) -> list[Attention]:
     ways = [Attention(head=h, scale=h**-0.5, last=last, crossing=crossing) for h in heads for last in lasts]
     masks = [mask for mask in hints.hidden if mask.shape == (len(q), len(k))]
     ways += [replace(way, hidden=mask) for mask in masks for way in ways if way.last is None]
+    turned: list[Attention] = []
     if hints.table is not None and len(q) == len(k):
-        half = hints.table[0].shape[1]
-        ways += [
-            replace(way, pairing=pairing, table=hints.table)
+        size = 2 * hints.table[0].shape[1]
+        turned = [
+            replace(way, pairing=pairing, table=hints.table, rotated=size if size < way.head else None)
             for way in ways
             for pairing in PAIRINGS
-            if way.head == 2 * half
+            if way.head >= size
         ]
-    return ways
+    if len(q) == len(k):
+        ways += [replace(way, slopes=ALIBI / (q.shape[1] // way.head)) for way in ways]
+    return ways + turned
 
 
 def _theta_of(
@@ -291,9 +398,13 @@ class _Change:
     facts: dict[str, Number | Place] = field(default_factory=dict)
 
 
-def _changes(base: Attention, left: Callable[[Attention], float]) -> Iterator[_Change]:
+def _changes(base: Attention, left: Callable[[Attention], float], whole: bool) -> Iterator[_Change]:
+    """``whole``: all tokens of the sequence are looked at."""
     yield from _masks(base)
+    yield from _of_scores(base, left)
     order = KindCode.TRANSPOSED_OR_PERMUTED
+    if whole:
+        yield _Change(kind=order, code=KindReason.HEADS_NOT_MERGED, way=replace(base, merged=False))
     yield _Change(kind=order, code=KindReason.KEYS_FOR_VALUES, way=replace(base, exchanged=True))
     way = replace(base, alternating=not base.alternating)
     yield _Change(kind=order, code=KindReason.KEY_HEADS_ALTERNATE, way=way)
@@ -316,6 +427,34 @@ def _changes(base: Attention, left: Callable[[Attention], float]) -> Iterator[_C
         - FULL_SHARE,  # the whole scale was to be chosen: what it leaves is of rounding, or it is none
         facts={"target": scale, "reference": base.scale},
     )
+
+
+def _of_scores(base: Attention, left: Callable[[Attention], float]) -> Iterator[_Change]:
+    """A cap of the scores, ALiBi's slopes. Numbers that are solved for must leave no more than rounding."""
+    exact, other = 1 - FULL_SHARE, KindCode.MISSING_OR_EXTRA_TERM
+    cap = _fitted(lambda cap: left(replace(base, cap=cap)), *CAPS)
+    way, facts = replace(base, cap=cap), {"target": cap, "reference": base.cap or 0.0}
+    if base.cap is None:
+        sided: dict[str, Number | Place] = {"side": "target", "cap": cap}
+        yield _Change(kind=other, code=KindReason.CAP_OF_ONE_SIDE, way=way, leaves=exact, facts=sided)
+    else:
+        code, constant = KindReason.SCORES_CAPPED, KindCode.CONSTANT_ARGUMENT
+        yield _Change(kind=constant, code=code, way=way, leaves=exact, facts={**facts})
+        sided = {"side": "reference", "cap": base.cap}
+        yield _Change(kind=other, code=KindReason.CAP_OF_ONE_SIDE, way=replace(base, cap=None), facts=sided)
+    if base.slopes is not None:
+        sided = {"side": "reference"}
+        yield _Change(
+            kind=other, code=KindReason.ALIBI_OF_ONE_SIDE, way=replace(base, slopes=None), facts=sided
+        )
+        slopes = _fitted(lambda slopes: left(replace(base, slopes=slopes)), *SLOPES)
+        yield _Change(
+            kind=KindCode.CONSTANT_ARGUMENT,
+            code=KindReason.ALIBI_SLOPES,
+            way=replace(base, slopes=slopes),
+            leaves=exact,
+            facts={"target": 2.0**-slopes, "reference": 2.0**-base.slopes},
+        )
 
 
 def _masks(base: Attention) -> Iterator[_Change]:
@@ -374,6 +513,9 @@ def _rotations(base: Attention, pairing: str, left: Callable[[Attention], float]
     without, backward = replace(base, pairing=None), replace(base, keys_backward=True)
     yield _Change(kind=KindCode.MISSING_OR_EXTRA_TERM, code=KindReason.NO_ROTARY, way=without)
     yield _Change(kind=KindCode.WRONG_SIGN, code=KindReason.KEYS_ROTATED_BACKWARD, way=backward)
+    both = replace(base, backward=True)
+    yield _Change(kind=KindCode.WRONG_SIGN, code=KindReason.BOTH_ROTATED_BACKWARD, way=both)
+    yield from _parts(base)
     for dtype in ("float16", "bfloat16"):
         yield _Change(
             kind=KindCode.DTYPE_OR_ROUNDING,
@@ -385,6 +527,13 @@ def _rotations(base: Attention, pairing: str, left: Callable[[Attention], float]
     if base.table is not None:
         return
     theta = _fitted(lambda theta: left(replace(base, theta=theta)), *THETAS)
+    if base.rotated is not None:
+        divided = replace(base, frequencies_of=base.head)
+        if left(divided) <= max(left(replace(base, theta=theta)), REPRODUCED_EXACTLY):
+            sizes: dict[str, Number | Place] = {"target": base.head, "reference": base.rotated}
+            code = KindReason.FREQUENCIES_OF_HEAD
+            yield _Change(kind=KindCode.CONSTANT_ARGUMENT, code=code, way=divided, facts=sizes)
+            return
     ends = replace(base, inclusive=True)
     if left(ends) <= max(left(replace(base, theta=theta)), REPRODUCED_EXACTLY):
         facts: dict[str, Number | Place] = {"number": base.head // 2, "theta": base.theta, "same": theta}
@@ -397,6 +546,19 @@ def _rotations(base: Attention, pairing: str, left: Callable[[Attention], float]
         way=replace(base, theta=theta),
         facts={"target": theta, "reference": base.theta},
     )
+
+
+def _parts(base: Attention) -> Iterator[_Change]:
+    """Other elements of a head are rotated: all, half or a quarter of them, or the last ones."""
+    size, constant = base.rotated or base.head, KindCode.CONSTANT_ARGUMENT
+    for part in {base.head, base.head // 2, base.head // 4} - {size} if base.table is None else ():
+        if part >= 4 and part % 2 == 0:
+            way = replace(base, rotated=None if part == base.head else part)
+            facts: dict[str, Number | Place] = {"target": part, "reference": size}
+            yield _Change(kind=constant, code=KindReason.ROTATED_PART, way=way, facts=facts)
+    if size < base.head:
+        way, order = replace(base, rotated_last=True), KindCode.TRANSPOSED_OR_PERMUTED
+        yield _Change(kind=order, code=KindReason.ROTATED_LAST, way=way, facts={"number": size})
 
 
 def _fitted(error: Callable[[float], float], low: float, high: float, *, points: int = 61) -> float:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
+from trueup.diagnosing.kinds.gated import which_activation
 from trueup.diagnosing.kinds.norms import norm_fault
 from trueup.diagnosing.kinds.rule import Found, origin_reason
 from trueup.diagnosing.kinds.thresholds import (
-    ACTIVATION_RESIDUAL,
     CHANCE_Z,
     CLOSE_ROUNDINGS,
     DRAWN_VALUES,
@@ -129,12 +129,5 @@ def _activation(evidence: Evidence, x: Floats, t: Floats, r: Floats) -> Iterator
 
 
 def _which(x: Floats, y: Floats, rounding: float) -> str | None:
-    size = float(np.linalg.norm(y))
-    if size == 0:
-        return None
     with np.errstate(over="ignore", invalid="ignore"):
-        left = {name: float(np.linalg.norm(f(x) - y)) / size for name, f in ACTIVATIONS.items()}
-    best = min(left, key=lambda name: left[name])
-    others = [v for name, v in left.items() if name != best]
-    limit = max(CLOSE_ROUNDINGS * rounding, ACTIVATION_RESIDUAL)
-    return best if left[best] <= limit and min(others) > 2 * left[best] else None
+        return which_activation({name: f(x) for name, f in ACTIVATIONS.items()}, y, rounding)

@@ -1,9 +1,11 @@
-"""A gated layer whose gate and factor are exchanged, told by computing it again from what its projections
-gave: the reference as f(a) b, the target as f(b) a, with one function f for both."""
+"""A layer with an activation, gated or not, told by computing it again from what its projections gave.
+
+Gate and factor exchanged: the reference f(a) b, the target f(b) a, with one function f for both. Another
+activation: f(a) and g(a), or f(a) b and g(a) b."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -11,7 +13,14 @@ import numpy as np
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.rule import Found, origin_reason
 from trueup.diagnosing.kinds.solved import Solved
-from trueup.diagnosing.kinds.thresholds import CHANGE_EXPLAINS, CHANGE_LEAVES, MIN_NUMBERS, REPRODUCED
+from trueup.diagnosing.kinds.thresholds import (
+    ACTIVATION_RESIDUAL,
+    CHANGE_EXPLAINS,
+    CHANGE_LEAVES,
+    CLOSE_ROUNDINGS,
+    MIN_NUMBERS,
+    REPRODUCED,
+)
 from trueup.numerics.activations import ACTIVATIONS
 from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import CauseCode, KindReason
@@ -29,6 +38,8 @@ def gate_fault(evidence: Evidence) -> Solved | None:
     gap = float(np.linalg.norm(t - r))
     if t.size < MIN_NUMBERS or not np.isfinite(gap) or gap == 0:
         return None
+    if (activation := _other_activation(evidence, t, r)) is not None:
+        return activation
     for a, b in _sources(evidence, t.shape):
         for name, function in ACTIVATIONS.items():
             plain, other = function(a) * b, function(b) * a
@@ -41,6 +52,47 @@ def gate_fault(evidence: Evidence) -> Solved | None:
                 found = Found(rank=rank, measure=1 - left, sentence=sentence, without=without)
                 return Solved(kind=KindCode.TRANSPOSED_OR_PERMUTED, found=found)
     return None
+
+
+def _other_activation(evidence: Evidence, t: Floats, r: Floats) -> Solved | None:
+    """Each side is another known function of what one projection gave, times what another gave or not."""
+    if not evidence.origin.slot.startswith("input"):
+        return None  # of what a call returns its own inputs tell
+    plain = ((a, None) for a in _of_shape(evidence, t.shape))
+    for a, b in (*plain, *_sources(evidence, t.shape)):
+        made = {name: function(a) if b is None else function(a) * b for name, function in ACTIVATIONS.items()}
+        target, reference = (which_activation(made, y, evidence.roundoff) for y in (t, r))
+        if target is not None and reference is not None and target != reference:
+            sentence = origin_reason(evidence, KindReason.ACTIVATION, target=target, reference=reference)
+            found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+            return Solved(kind=KindCode.CONSTANT_ARGUMENT, found=found)
+    return None
+
+
+def which_activation(made: Mapping[str, Floats], y: Floats, roundoff: float) -> str | None:
+    """The function that gives ``y`` to rounding, twice as closely as any other; None where there is none."""
+    size = float(np.linalg.norm(y))
+    if size == 0:
+        return None
+    left = {name: float(np.linalg.norm(one - y)) / size for name, one in made.items()}
+    best = min(left, key=lambda name: left[name])
+    others = [v for name, v in left.items() if name != best]
+    limit = max(CLOSE_ROUNDINGS * roundoff, ACTIVATION_RESIDUAL)
+    return best if left[best] <= limit and min(others) > 2 * left[best] else None
+
+
+def _of_shape(evidence: Evidence, shape: tuple[int, ...]) -> Iterator[Floats]:
+    """What calls inside gave of this shape."""
+    known = [
+        either
+        for pair in evidence.surroundings.nearby
+        if pair.slot.startswith("output") and (either := pair.reference or pair.target) is not None
+        if either.is_floating and either.shape == shape
+    ]
+    for one in known[:MAX_SOURCES]:
+        values = one.values()
+        if values is not None and np.isfinite(values).all():
+            yield values
 
 
 def _sources(evidence: Evidence, shape: tuple[int, ...]) -> Iterator[tuple[Floats, Floats]]:

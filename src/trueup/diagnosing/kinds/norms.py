@@ -100,12 +100,17 @@ def _other_form(evidence: Evidence, sides: list[_Rows], reference: _Form) -> Ite
             return
 
 
+_OTHER_NAMES = {"gamma": "weight", "beta": "bias"}
+"""of MindSpore's norms"""
+
+
 def _affine(evidence: Evidence, width: int) -> tuple[Floats, Floats]:
     """Weight and bias of the norm; ones and zeros where it has none that are known."""
     weight, bias = np.ones(width), np.zeros(width)
     around = evidence.surroundings
     for pair in (*around.inputs, *around.parameters, *around.nearby):
         last = pair.slot.rpartition(".")[2]
+        last = _OTHER_NAMES.get(last, last)
         known = pair.given
         if last in ("weight", "bias") and known is not None and known.shape == (width,):
             values = known.values()

@@ -19,17 +19,25 @@ class Solved:
 
 
 def solved(kind: KindCode, *, without: tuple[CauseCode, ...] = ()) -> Look:
-    """Looks for a fault of this kind of a rotary embedding, an attention, a gate or a loss, or in the factors
-    of indices; each function is worked out once for all rules. ``without``: usual causes that none of these
-    faults has."""
+    """Looks for a fault of this kind of a rotary embedding, an attention, a gate, a router, a loss, or in the
+    factors of indices; each function is worked out once for all rules. ``without``: usual causes that none of
+    these faults has."""
     from trueup.diagnosing.kinds.attention import attention_fault
     from trueup.diagnosing.kinds.by_index import index_fault
     from trueup.diagnosing.kinds.criterion import criterion_fault
     from trueup.diagnosing.kinds.gated import gate_fault
     from trueup.diagnosing.kinds.rotary import rotary_fault
+    from trueup.diagnosing.kinds.routing import routing_fault
 
     def look(evidence: Evidence) -> Found | None:
-        for fault in (rotary_fault, attention_fault, gate_fault, criterion_fault, index_fault):
+        for fault in (
+            rotary_fault,
+            attention_fault,
+            gate_fault,
+            routing_fault,
+            criterion_fault,
+            index_fault,
+        ):
             one = evidence.remembered(fault)
             if one is not None and one.kind is kind:
                 return replace(one.found, without=(*one.found.without, *without))

@@ -81,14 +81,16 @@ class OptimizerStage:
         gaps, names = gaps_of(context)
         gaps, alike = _beside_name(context, _beside_setting(_beside_dtype(context, gaps)))
         stepping = stepping_findings(context)
-        if any(one.headline.code is Stages.SUMMED_BEFORE_UPDATE for one in stepping):
-            gaps = {}  # the reference's first step has no update
+        codes = {one.headline.code for one in stepping}
+        if codes & {Stages.SUMMED_BEFORE_UPDATE, Stages.CLEARED_BEFORE_UPDATE}:
+            gaps = {}  # the first step of one run has no update
         findings = [
             *stepping,
             *_findings(gaps, names, context, given=given),
             *moment_findings(context),
-            *schedule_findings(context, known={key for found in gaps.values() for key in found}),
         ]
+        if Stages.CLEARED_BEFORE_UPDATE not in codes:  # else the target's steps are parts of the reference's
+            findings += schedule_findings(context, known={key for found in gaps.values() for key in found})
         if not any("moved" in found for found in gaps.values()):
             findings += handover_findings(context)
         notes = [*alike, *_measured_values(context)]

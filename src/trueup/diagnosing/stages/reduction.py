@@ -26,6 +26,7 @@ from trueup.diagnosing.stages.master_gradients import master_gradient_findings
 from trueup.diagnosing.stages.naming import described, kind_named, place_of, site_of
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.reported_norm import norm_before_reduction, reported_norm_findings
+from trueup.diagnosing.stages.schedule import stepping_findings
 from trueup.diagnosing.thresholds import (
     AT_TOP,
     FACTOR_KNOWN,
@@ -57,6 +58,14 @@ class ReductionStage:
     # In one piece: one branch a question, in the order in which their answers exclude each other.
     def check(self, context: Context) -> StageOutcome:
         """Compare what each run does to its own gradients."""
+        if any(one.headline.code is Stages.CLEARED_BEFORE_UPDATE for one in stepping_findings(context)):
+            # No update takes the gradients that the target clears: they may be those before the reduction.
+            return StageOutcome(
+                stage=self.stage,
+                title=self.title,
+                status=StageStatus.SKIPPED,
+                conclusion=reason(Stages.CLEARED_NOT_REDUCED),
+            )
         findings, notes = _all_summed(context)
         precision = list(precision_findings(context, Stage.REDUCTION))
         if any(one.headline.code is VerdictCode.SUMS_IN for one in precision):

@@ -89,14 +89,18 @@ def _at_ports(
         partner = records.get((other[0], phase, other[1], microbatch))
         if partner is None:
             continue
-        if phase == backward and _another_use(target, reference, row, partner, call, other[0]):
+        if phase == backward and _another_use(target, reference, row, partner, (call, slot), other):
             out.why_target[row] = out.why_reference[partner] = Reason(RecordCode.OTHER_USE)
             continue
         out.add(row, partner, pairs.how[call, slot])
 
 
-def _another_use(target: Ports, reference: Ports, row: int, partner: int, call: int, other: int) -> bool:
-    if target.family(call) == reference.family(other) and target.kind(call) != "api":
+def _another_use(target: Ports, reference: Ports, row: int, partner: int, port: Port, other: Port) -> bool:
+    (call, _), (call_of_reference, _) = port, other
+    kinds = target.kind(call), reference.kind(call_of_reference)
+    if target.family(call) == reference.family(call_of_reference) and kinds[0] != "api":
+        return False
+    if kinds == ("module", "module") and not (_passes_on(target, port) or _passes_on(reference, other)):
         return False
     a, b = (
         int(p.contents.of_summary[s]) if (s := int(p.side.record_summary[r])) >= 0 else -1
@@ -106,6 +110,15 @@ def _another_use(target: Ports, reference: Ports, row: int, partner: int, call: 
         return False
     far = distances(target.contents, np.array([a]), reference.contents, np.array([b]))
     return bool(far[0, 0] > GRADIENTS_PART)
+
+
+def _passes_on(ports: Ports, port: Port) -> bool:
+    """Whether a call returns what it is given at a place, or nothing is known of it. What it computes has no
+    use but its own: two modules of other names have the gradients of one tensor there, however far apart."""
+    call, slot = port
+    content = ports.content.get(port, -1)
+    others = ports.outputs[call] if ports.head(slot) == "input" else ports.inputs[call]
+    return content < 0 or any(ports.content.get((call, one), -1) == content for one in others)
 
 
 def _of_other_calls(target: Ports, records: dict[Place, int], calls: CallPairs, out: PairedRecords) -> None:
