@@ -838,7 +838,7 @@ def gelu_by_tanh() -> Evidence:
     return case(F.gelu(X, approximate="tanh"), F.gelu(X), surroundings=inputs(X))
 
 
-@true("constant_argument")
+@true("randomness")
 def dropout_switched_off() -> Evidence:
     return case(X, dropped(0.1, 1), surroundings=inputs(X))
 

@@ -113,7 +113,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.SEES_SUCCESSOR: "attention {place} sees one token ahead",
     KindReason.NO_MASK: "no causal mask in {place}",
     KindReason.MASK_UNUSED: lambda facts: (
-        f"{_NOT_HIDDEN[facts.get('hidden', 'more')]} in {{place}}, only later tokens"
+        f"{_NOT_HIDDEN[facts['hidden']]} in {{place}}, only later tokens"
         if facts["left"] == "causal"
         else "the mask is not applied in {place}"
     ),

@@ -428,6 +428,10 @@ PHRASES = {
     S.EVALUATED_WEIGHTS: clause(
         "{root} is evaluated with other weights ({num:count layer})", {"root": "GPT", "num": 26}
     ),
+    S.EVALUATED_STATISTICS: clause(
+        "{root} is evaluated with other weights or running statistics ({num:count norm})",
+        {"root": "ResNet", "num": 5},
+    ),
     S.NEXT_LOSS_ONLY: clause(
         "Differs although no fault was found in the first step: check its backward pass again, with the "
         "values of every gradient"

@@ -352,19 +352,21 @@ def what_is_hidden(earlier: Bools) -> str:
     none of them; ``documents``, all that came before where the row began anew; a ``window``, all that are
     further back than a number of tokens; else ``more``. That all after one place hide all before it may be
     either of the first two."""
-    rows, columns = np.indices(earlier.shape)
+    place = np.arange(len(earlier))
+    rows, columns = place[:, None], place[None]
     seen = (columns <= rows) & ~earlier
     back = (rows - columns)[seen].max()
-    if (seen == ((rows >= columns) & (rows - columns <= back))).all():
+    if np.array_equal(seen, (rows >= columns) & (rows - columns <= back)):
         return "window"
     first = seen.argmax(axis=1)
-    begins = np.flatnonzero(first == rows[:, 0])
-    if (seen == ((columns >= first[:, None]) & (columns <= rows))).all() and (
-        first == begins[np.searchsorted(begins, rows[:, 0], side="right") - 1]
-    ).all():
+    begins = np.flatnonzero(first == place)
+    of_row = begins[np.searchsorted(begins, place, side="right") - 1]
+    if np.array_equal(first, of_row) and np.array_equal(
+        seen, (columns >= first[:, None]) & (columns <= rows)
+    ):
         return "documents" if len(begins) > 2 else "more"
     padding = earlier.any(axis=0)
-    alike = (earlier == (padding & (columns <= rows)))[~padding].all()
+    alike = np.array_equal(earlier[~padding], (padding & (columns <= rows))[~padding])
     return "padding" if alike and not padding[: int(np.argmax(~padding))].any() else "more"
 
 

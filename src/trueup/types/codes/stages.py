@@ -25,6 +25,7 @@ class StagesCode(Code):
     LOSS_GRADIENT = "loss.gradient_alone"
     DETACHED_CAUSE = "loss.detached"
     EVALUATED_WEIGHTS = "forward.evaluated_with_other_weights"
+    EVALUATED_STATISTICS = "forward.evaluated_with_other_statistics"
     NEXT_LOSS_ONLY = "next_loss.differs_alone"
     DIFFERS_LATER = "stage.differs_later"
     NEXT_LOSS_FOUND = "next_loss.found"
