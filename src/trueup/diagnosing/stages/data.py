@@ -955,6 +955,8 @@ def _batch_finding(
     moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
     kind = "shifted_by_one" if name == "shift" else "wrong_mask" if "mask" in slot else "wrong_data"
     known = (Reason(CauseCode.PREPROCESSING),) if kept and kind == "wrong_data" else None
+    if name == "some_tokens":  # order, shard and seed bring other samples
+        known = ()
     phase = "loss" if _is_of_labels(where) else "forward"
     named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, relation, causes=known, phase=phase)
     return data_finding(

@@ -155,6 +155,8 @@ class StagesCode(Code):
     DECAY_REFERENCE = "optimizer.weight_decay_in_reference_only"
     SIDES = "optimizer.values"
     DECLARED = "optimizer.declared"
+    DECLARED_ALIKE = "optimizer.declared_alike"
+    ACTS_OTHERWISE = "optimizer.acts_otherwise"
     MEASURED_PAIR = "optimizer.measured_on_both_sides"
     MEASURED = "optimizer.measured_in_target"
     PARAMETERS = "optimizer.parameters"
