@@ -843,7 +843,9 @@ PHRASES = {
     S.SIDES: clause(_values, _OPTIMIZER),
     S.DECLARED: clause("the programs' own parameter groups have these values"),
     S.DECLARED_ALIKE: clause(
-        lambda facts: f"the parameter groups of both programs have {setting_name(facts['key'])} {facts['value']}",
+        lambda facts: (
+            f"the parameter groups of both programs have {setting_name(facts['key'])} {facts['value']}"
+        ),
         {"key": "weight_decay", "value": "0.01"},
     ),
     S.ACTS_OTHERWISE: clause(

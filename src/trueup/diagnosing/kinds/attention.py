@@ -365,8 +365,9 @@ def what_is_hidden(earlier: Bools) -> str:
         seen, (columns >= first[:, None]) & (columns <= rows)
     ):
         return "documents" if len(begins) > 2 else "more"
-    padding = earlier.any(axis=0)
-    alike = np.array_equal(earlier[~padding], (padding & (columns <= rows))[~padding])
+    padding: Bools = np.asarray(earlier.any(axis=0))
+    hidden: Bools = np.asarray(padding & (columns <= rows))
+    alike = np.array_equal(earlier[~padding], hidden[~padding])
     return "padding" if alike and not padding[: int(np.argmax(~padding))].any() else "more"
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
-from trueup.comparing.optimizer_settings import declared, flat, setting_gaps
+from trueup.comparing.optimizer_settings import Settings, declared, flat, setting_gaps
 from trueup.diagnosing.optimizer_fit import FittedConstant
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
@@ -219,7 +218,7 @@ def _state_gap(target: Update, reference: Update) -> ConstantGap | None:
 
 
 # In one piece: one branch a constant of an optimizer.
-def _said_alike(key: str, own: Mapping[str, Any], others: Mapping[str, Any]) -> str | None:
+def _said_alike(key: str, own: Settings, others: Settings) -> str | None:
     """The one value that both programs give a setting."""
     sides = [flat(side).get(key) for side in (own, others)]
     return None if sides[0] is None or sides[0] != sides[1] else str(sides[0])
