@@ -103,8 +103,8 @@ def _of_batches(context: Context) -> StageOutcome:
 
 
 def _made_in_the_step(outcome: StageOutcome, context: Context) -> StageOutcome:
-    """The outcome; where the model makes something else of the same bits before all that differs in what it is
-    given, that may be what it generated: no fault of the data is confirmed, nor its usual causes."""
+    """The outcome; where the model makes something else of the same bits before all that differs in what it
+    is given, that may be what it generated: no fault of the data is confirmed, nor its usual causes."""
     step = next((one.step for one in outcome.findings), None)
     at = next((n for n, steps in enumerate(context.steps) if steps[0] == step), None)
     first = min((o for o in context.passive if o.step == step), key=lambda o: o.order, default=None)

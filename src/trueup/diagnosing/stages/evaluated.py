@@ -39,12 +39,12 @@ def with_evaluated(findings: Sequence[Finding], context: Context) -> tuple[Findi
         norms = [one for one in some if _is_of(one, _OF_STATISTICS, context)]
         code = Stages.EVALUATED_WEIGHTS if layers else Stages.EVALUATED_STATISTICS
         if layers or (len(norms) == len(some) and _run_the_same_code(norms, context)):
-            said = reason(code, root=root, num=len(some))
+            headline = reason(code, root=root, num=len(some))
             first = (layers or norms)[0]
             evidence = first.origin.evidence if first.origin is not None and not layers else first.evidence
             replaced |= dict.fromkeys(map(id, some))
             replaced[id(some[0])] = replace(
-                first, headline=said, module=root, kinds=(), causes=(), evidence=evidence
+                first, headline=headline, module=root, kinds=(), causes=(), evidence=evidence
             )
     return tuple(one for finding in findings if (one := replaced.get(id(finding), finding)) is not None)
 

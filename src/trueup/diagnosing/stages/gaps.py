@@ -91,7 +91,7 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, ConstantGap]], list[s
             alike = flat(own).keys() & flat(others).keys() if gaps else set()
             for gap in _measured_gaps(target[fqn], reference[other]):
                 if gap.key not in alike:
-                    gaps.setdefault(gap.key, replace(gap, alike=_said_alike(gap.key, own, others)))
+                    gaps.setdefault(gap.key, replace(gap, alike=_declared_alike(gap.key, own, others)))
             _drop_contradicted(gaps, target[fqn], reference[other])
             gaps = gaps or _later_state(later, fqn, other)
             if "count" in gaps and (updates := _updates_a_step(later, fqn, other, target, reference)):
@@ -217,13 +217,13 @@ def _state_gap(target: Update, reference: Update) -> ConstantGap | None:
     return None
 
 
-# In one piece: one branch a constant of an optimizer.
-def _said_alike(key: str, own: Settings, others: Settings) -> str | None:
+def _declared_alike(key: str, own: Settings, others: Settings) -> str | None:
     """The one value that both programs give a setting."""
     sides = [flat(side).get(key) for side in (own, others)]
     return None if sides[0] is None or sides[0] != sides[1] else str(sides[0])
 
 
+# In one piece: one branch a constant of an optimizer.
 def _measured_gaps(target: Update, reference: Update) -> Iterator[ConstantGap]:
     if target.moved != reference.moved and max(target.length, reference.length) > 0:
         still, moving = (reference, target) if target.moved else (target, reference)

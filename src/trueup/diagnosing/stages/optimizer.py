@@ -235,25 +235,25 @@ def _findings(
         members = sorted(values.items(), key=lambda item: -len(item[1]))
         declared_of = [gaps[fqn][key].declared for _, found in members for fqn in found]
         finding = _finding(key, members, shapes, book, context, given=given, stated=declared_of)
-        said = {gaps[fqn][key].alike for _, found in members for fqn in found}
-        out.append(_of_another_rule(finding, key, members, said.pop() if len(said) == 1 else None))
+        shared = {gaps[fqn][key].alike for _, found in members for fqn in found}
+        out.append(_of_another_rule(finding, key, members, shared.pop() if len(shared) == 1 else None))
     return out if order["class"] < 0 else _without_doubles(out)
 
 
-def _of_another_rule(finding: Finding, key: str, members: Members, said: str | None) -> Finding:
-    """The finding; where both programs give the learning rate or weight decay as ``said``, and what was
+def _of_another_rule(finding: Finding, key: str, members: Members, shared: str | None) -> Finding:
+    """The finding; where both programs give the learning rate or weight decay as ``shared``, and what was
     measured is more than one number on a side, it is no setting that differs: the update has another rule."""
     values = list(zip(*(pair for pair, _ in members), strict=True))
     is_setting = any(_zero(value) for side in values for value in side) or all(
         len(set(side)) == 1 for side in values
     )
-    if said is None or key not in ("lr", "weight_decay") or is_setting:
+    if shared is None or key not in ("lr", "weight_decay") or is_setting:
         return finding
     return replace(
         finding,
         headline=reason(Stages.ACTS_OTHERWISE, **dict(finding.headline.places)),
         kinds=(),
-        evidence=(*finding.evidence, reason(Stages.DECLARED_ALIKE, key=key, value=said)),
+        evidence=(*finding.evidence, reason(Stages.DECLARED_ALIKE, key=key, value=shared)),
         causes=(reason(Stages.OTHER_OPTIMIZER),),
         next_note=reason(Stages.COMPARE_OPTIMIZERS),
     )
