@@ -274,6 +274,39 @@ def test_an_argument_that_a_call_lacks(given: str, lacks: list[str], tmp_path: P
     assert found[-1].code is EvidenceCode.CODE_DIFFERS
 
 
+GIVEN = """def inner(value, size):
+    return value / {inner}
+
+
+def normalised(value):
+    return {call}
+"""
+
+
+@pytest.mark.parametrize(
+    ("inner", "call", "told"),
+    [
+        ("size", "inner(value, value.width)", ["inner", "normalised"]),
+        ("size", "2 * inner(value, value.width)", ["normalised"]),
+        ("2", "inner(value, value.width)", ["normalised"]),
+    ],
+    ids=["it does something else", "and more differs", "it does the same"],
+)
+def test_what_another_argument_is_for_is_told_first(
+    inner: str, call: str, told: list[str], tmp_path: Path
+) -> None:
+    found = functions(
+        tmp_path, GIVEN.format(inner=inner, call=call), GIVEN.format(inner="2", call="inner(value, 2)")
+    )
+    assert [one.place("function") for one in found] == told
+
+
+def test_a_function_that_calls_itself_is_told_once(tmp_path: Path) -> None:
+    text = "def normalised(value, depth=2):\n    return normalised(value, {given}) if depth else value\n"
+    found = functions(tmp_path, text.format(given="depth - 2"), text.format(given="depth - 1"))
+    assert [one.place("function") for one in found] == ["normalised"]
+
+
 @pytest.mark.parametrize(
     ("target", "reference", "dtypes"),
     [

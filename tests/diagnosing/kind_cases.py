@@ -6,6 +6,7 @@ another.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -838,7 +839,7 @@ def gelu_by_tanh() -> Evidence:
     return case(F.gelu(X, approximate="tanh"), F.gelu(X), surroundings=inputs(X))
 
 
-@true("constant_argument")
+@true("randomness")
 def dropout_switched_off() -> Evidence:
     return case(X, dropped(0.1, 1), surroundings=inputs(X))
 
@@ -967,6 +968,12 @@ def nothing_arrives() -> Evidence:
 @true("frozen_or_missing_gradient")
 def only_zeros_arrive() -> Evidence:
     return case(torch.zeros(16, 32), GRADS[0], phase="param_grad", slot="local")
+
+
+@near("frozen_or_missing_gradient")
+def what_arrives_is_not_finite() -> Evidence:
+    overflown = torch.zeros(16, 32).index_fill(0, torch.arange(8), math.inf)
+    return case(overflown, GRADS[0], phase="param_grad", slot="local")
 
 
 @near("frozen_or_missing_gradient", instead="wrong_scale")

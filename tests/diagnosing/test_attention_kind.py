@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,7 @@ from torch import Tensor
 from tests.diagnosing.cases import case, normal, pair, tells
 from trueup.diagnosing.evidence import Surroundings
 from trueup.diagnosing.kinds import name_kinds
+from trueup.diagnosing.kinds.attention import what_is_hidden
 from trueup.types.codes.kinds import KindReason
 
 pytestmark = pytest.mark.torch
@@ -321,7 +323,43 @@ def test_pads_that_the_causal_mask_alone_leaves_in_sight() -> None:
     seen = ((a @ b.transpose(-2, -1) * SMALL**-0.5 + before).softmax(-1) @ c).transpose(1, 2).flatten(-2)
     found = name_kinds(around(reference, seen.float()))[0].sentence
     assert tells(found, KindReason.MASK_UNUSED)
-    assert found.place("left") == "causal"
+    assert (found.place("left"), found.place("hidden")) == ("causal", "padding")
+
+
+def _hides(what: str) -> tuple[np.ndarray[Any, Any], str]:
+    """A mask of earlier tokens, and what it is said to be."""
+    rows, columns = np.indices((12, 12))
+    later = columns > rows
+    thirds, halves = (np.arange(12) // size for size in (4, 6))
+    at_end, at_start = (np.isin(np.arange(12), places) for places in ([9, 10, 11], [0, 1, 2]))
+    masks = {
+        "padding at the end": (at_end[None], "padding"),
+        "padding in between": (np.isin(np.arange(12), [5, 6])[None], "padding"),
+        "three documents": (thirds[:, None] != thirds[None], "documents"),
+        "two documents, or padding whose own queries see it": (halves[:, None] != halves[None], "more"),
+        "padding at the start, whose own queries see it": (at_start[None] & ~at_start[:, None], "more"),
+        "a window": (rows - columns >= 4, "window"),
+        "a window in documents": ((thirds[:, None] != thirds[None]) | (rows - columns >= 3), "more"),
+    }
+    mask, name = masks[what]
+    return np.asarray(mask & ~later), name
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "padding at the end",
+        "padding in between",
+        "three documents",
+        "two documents, or padding whose own queries see it",
+        "padding at the start, whose own queries see it",
+        "a window",
+        "a window in documents",
+    ],
+)
+def test_what_a_mask_hides_of_earlier_tokens(what: str) -> None:
+    mask, name = _hides(what)
+    assert what_is_hidden(mask) == name
 
 
 def gated(gate: Tensor, factor: Tensor) -> Tensor:

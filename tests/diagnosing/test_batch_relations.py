@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.diagnosing.cases import tells
-from trueup.diagnosing.batches import relation
+from trueup.diagnosing.batches import are_the_same_samples, relation
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.reason import Reason
 
@@ -192,3 +192,37 @@ def test_what_is_said_of_any_two_batches_is_true(
     if all(side.size for side in sides):
         found = relation(*sides).evidence
         assert is_true(found, *sides), found
+
+
+TEMPLATE = np.where(np.arange(24) < 16, 7, IDS)
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "same"),
+    [
+        (replaced([2, 4], [3, 5]), IDS, True),
+        (replaced([0, 1, 2, 3, 4, 5], [3, 5]), IDS, True),
+        (replaced([2], list(range(10))), IDS, True),
+        (replaced([2], list(range(14))), IDS, False),
+        (IDS[[1, 1, 2, 3, 4, 5]], IDS, False),
+        (TEMPLATE[[1, 1, 2, 3, 4, 5]], TEMPLATE, False),
+        (np.where(IDS % 9, TEMPLATE, 1), TEMPLATE, True),
+        (IDS[:1] + 1, IDS[:1], False),
+        (IDS[:, :20], IDS, False),
+    ],
+    ids=[
+        "some tokens",
+        "some tokens of all rows",
+        "many tokens of a row",
+        "most tokens of a row",
+        "a row again",
+        "a row again, of one template",
+        "tokens of one template",
+        "a single row",
+        "another shape",
+    ],
+)
+def test_rows_of_the_same_samples_share_what_no_other_row_has(
+    target: Ids, reference: Ids, same: bool
+) -> None:
+    assert are_the_same_samples(target, reference) is same

@@ -85,7 +85,7 @@ def test_one_id_replaced_once_is_no_other_tokenizer() -> None:
     reference = np.arange(48).reshape(4, 12)
     target = reference.copy()
     target[2, 5] = 7
-    assert relation(target, reference).name == "some_rows"
+    assert relation(target, reference).name == "some_tokens"
 
 
 class Part(nn.Module):

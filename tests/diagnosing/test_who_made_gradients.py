@@ -254,3 +254,49 @@ def test_what_the_model_returns_gets_its_gradient_of_the_loss(tmp_path: Path) ->
     replay(tmp_path, _regularised(1.0), _regularised(0.0))
     found = origins(tmp_path / "replay", tmp_path / "reference")
     assert [one.stage for one in found] == [Stage.LOSS]
+
+
+class Routed(nn.Module):
+    """Returns beside its result the scores that a router inside of its mixture made."""
+
+    def __init__(self, power: float = 1.0, beside: float = 0.0) -> None:
+        super().__init__()
+        self.mixed, self.head = Mixed(power, beside), nn.Linear(6, 2)
+        self.scores = torch.empty(0)
+        self.mixed.router.register_forward_hook(self._keep)
+
+    def _keep(self, module: nn.Module, given: tuple[Tensor, ...], out: tuple[Tensor, Tensor]) -> None:
+        self.scores = out[0]
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(rows, 6) to (rows, 2) and (rows, 4)."""
+        out = self.head(self.mixed(x))
+        return out, self.scores
+
+
+def _balanced(share: float, **how: float) -> Callable[[], None]:
+    def train() -> None:
+        torch.manual_seed(5)
+        model = Routed(**how)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        out, scores = model(torch.randn(7, 6))
+        balance = scores.softmax(-1).mean(0).square().sum()
+        torch.nn.functional.mse_loss(out, torch.zeros(7, 2)).add(balance * share).backward()
+        optimizer.step()
+
+    return train
+
+
+def _modules(folder: Path, target: Callable[[], None]) -> dict[str, Stage]:
+    replay(folder, _balanced(0.5), target)
+    return {one.module: one.stage for one in origins(folder / "replay", folder / "reference")}
+
+
+def test_scores_of_a_router_inside_get_their_other_gradient_of_the_balance_loss(tmp_path: Path) -> None:
+    assert _modules(tmp_path, _balanced(1.0)) == {"": Stage.LOSS}
+
+
+def test_a_mixture_that_errs_itself_keeps_the_gradient_of_the_scores(tmp_path: Path) -> None:
+    found = _modules(tmp_path, _balanced(1.0, beside=0.3))
+    assert found.keys() == {"", "mixed"}
+    assert found["mixed"] is Stage.FORWARD

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from tests.comparing.traces import Recorder
 from trueup.numerics._native import summarise_array
 from trueup.numerics.summary import HAS_DIGEST, HAS_STATISTICS
 from trueup.store import RunWriter, StepColumns, StepView, Trace, step_view, view_if_there
@@ -137,3 +138,16 @@ def test_what_a_replay_wrote(view: StepView) -> None:
     pl.DataFrame(states).write_parquet(rank_dir(view.source.path, 3, 0) / "forced.parquet")
     again = StepView(view.source, view.tables)
     assert again.holding_reference == frozenset({0, 1})
+
+
+@pytest.mark.parametrize(
+    ("numbers", "zero"),
+    [([0.0, -0.0], True), ([0.0, 1e-30], False), ([0.0, np.inf], False), ([np.nan, 0.0], False)],
+    ids=["zeros", "a small number", "infinite", "not a number"],
+)
+def test_what_is_not_finite_is_no_zero(numbers: list[float], zero: bool, tmp_path: Path) -> None:
+    made = Recorder()
+    made.record(made.call("parameter", "w"), "param_grad", "local", np.array(numbers, np.float32))
+    view = step_view(made.write(tmp_path), 0, 0)
+    assert view.is_all_zero(view.parameter("w", *LOCAL)) is zero
+    assert not view.is_all_zero(None)

@@ -20,6 +20,7 @@ from trueup.comparing.program_statements import (
     changed,
     compared_of,
     from_difference,
+    given_otherwise,
     joined,
     nested_otherwise,
     place_of,
@@ -134,11 +135,16 @@ class CodeBook:
         frames += [_Pair(key, None, reference[key]) for key in _inside(reference, target)]
         return [*roles, *frames] if phase in ("optimizer", "param") else [*frames, *roles]
 
-    def _walked(self, begins: list[_Pair], *, of_loss: bool = False) -> Iterator[Reason]:
-        """Differences from these functions on, nearest first; of a loss, whose logits are given, without what
-        modules run."""
-        todo = list(begins)
-        seen: set[tuple[Called | None, Called | None]] = set()
+    def _walked(
+        self,
+        begins: list[_Pair],
+        *,
+        of_loss: bool = False,
+        seen: set[tuple[Called | None, Called | None]] | None = None,
+    ) -> Iterator[Reason]:
+        """Differences from these functions on, nearest first, but for those seen; of a loss, whose logits are
+        given, without what modules run."""
+        todo, seen = list(begins), set() if seen is None else seen
         run = (self.target.forwards, self.reference.forwards) if of_loss else (set[Called](), set[Called]())
         while todo and len(seen) < MOST_PAIRS:
             pair = todo.pop(0)
@@ -155,12 +161,25 @@ class CodeBook:
                 continue
             if not same_statements(target, reference):
                 if self.of_one_framework:
+                    yield from self._walked(self._given_otherwise(target, reference), seen=seen)
                     yield from self._other_statements(target, reference)
                     continue
             else:
                 yield from _other_values(target, reference, self.worlds)
             names = dict.fromkeys((*target.calls, *reference.calls))
             todo += [_Pair(name, target.calls.get(name), reference.calls.get(name)) for name in names]
+
+    def _given_otherwise(self, target: ProgramFunction, reference: ProgramFunction) -> list[_Pair]:
+        """The program's functions that two functions give other arguments, where nothing else differs between
+        the two and they do something else with what they are given: that says what the arguments are for."""
+        found = []
+        for name in given_otherwise(target, reference):
+            pair = _Pair(name, target.calls.get(name), reference.calls.get(name))
+            sides = self.target.function(pair.target), self.reference.function(pair.reference)
+            if sides[0] is None or sides[1] is None or same_statements(sides[0], sides[1]):
+                return []
+            found.append(pair)
+        return found
 
     def _other_statements(self, target: ProgramFunction, reference: ProgramFunction) -> Iterator[Reason]:
         sides = (("target", self.target, target, reference), ("reference", self.reference, reference, target))

@@ -65,6 +65,67 @@ def changed(target: ProgramFunction, reference: ProgramFunction) -> tuple[list[i
     return only_a, only_b
 
 
+def given_otherwise(target: ProgramFunction, reference: ProgramFunction) -> list[str]:
+    """The functions, by the names they are called by, whose calls are given other arguments, where nothing
+    else differs in the statements of both sides."""
+    own, other = (
+        [compared_of(one)[n] for n in of]
+        for one, of in zip((target, reference), changed(target, reference), strict=True)
+    )
+    if len(own) != len(other):
+        return []
+    found = dict[str, None]()
+    for pair in zip(own, other, strict=True):
+        calls = [_calls_of(line) for line in pair]
+        if [[name for name, _ in side] for side in calls] == [[], []]:
+            return []
+        apart = {a for (a, given), (_, wanted) in zip(*calls, strict=False) if given != wanted}
+        if len({_with_bare_calls(line, apart) for line in pair}) != 1:
+            return []
+        found.update(dict.fromkeys(sorted(apart)))
+    return list(found)
+
+
+def _calls_of(line: str) -> list[tuple[str, str]]:
+    """What a statement calls, in the order of the text, and what each call is given."""
+    tree = _parsed(line)
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)] if tree is not None else []
+    return [(ast.unparse(one.func), _given(one)) for one in calls]
+
+
+def _given(call: ast.Call) -> str:
+    return ", ".join(ast.unparse(one) for one in (*call.args, *call.keywords))
+
+
+def _with_bare_calls(line: str, names: set[str]) -> str:
+    """The statement, with nothing given to these functions."""
+    tree = _parsed(line)
+    return line if tree is None else ast.unparse(ast.fix_missing_locations(_NothingGiven(names).visit(tree)))
+
+
+class _NothingGiven(ast.NodeTransformer):
+    """Takes the arguments of some functions' calls off."""
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+
+    def visit_Call(self, node: ast.Call) -> ast.expr:
+        """Of any depth."""
+        self.generic_visit(node)
+        if ast.unparse(node.func) in self._names:
+            node.args, node.keywords = [], []
+        return node
+
+
+def _parsed(line: str) -> ast.stmt | None:
+    """A statement, or the head of a block."""
+    try:
+        (found,) = ast.parse(line + (" pass" if line.endswith(":") else "")).body
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+    return found
+
+
 def cast_otherwise(target: ProgramFunction, reference: ProgramFunction) -> bool:
     """Whether nothing but casts to other dtypes differs: the same is computed, in another precision."""
     sides = [compared_of(one) for one in (target, reference)]

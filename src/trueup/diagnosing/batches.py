@@ -37,7 +37,7 @@ class Relation:
 
     name: str
     """``same order more_rows begin_anew counting offset offset_by_row flags shape shift padding packing
-    some_rows mapped_ids``, else ``other``"""
+    some_rows some_tokens mapped_ids``, else ``other``; ``some_tokens``: of the same samples"""
     evidence: Reason
 
 
@@ -420,8 +420,11 @@ def _mapped(target: Ints, reference: Ints) -> Relation | None:
 
 
 def _some_rows(target: Ints, reference: Ints) -> Relation | None:
+    if target.shape != reference.shape:
+        return None
     apart = np.flatnonzero((target != reference).any(axis=1))
-    if len(apart) == len(target):
+    same = are_the_same_samples(target, reference)
+    if len(apart) == len(target) and not same:
         return None
     where = np.flatnonzero((target != reference).any(axis=0))
     rows = reason(
@@ -432,7 +435,22 @@ def _some_rows(target: Ints, reference: Ints) -> Relation | None:
         num_positions=len(where),
         positions=_first(where.tolist()),
     )
-    return Relation(name="some_rows", evidence=rows)
+    return Relation(name="some_tokens" if same else "some_rows", evidence=rows)
+
+
+def are_the_same_samples(target: Ints, reference: Ints) -> bool:
+    """Whether each row that differs has most of the tokens of the reference's row of the same number: of
+    those that no other row has at their place, since any two rows share templates and padding. Another order,
+    shard or seed brings other samples, which share none of these but by chance."""
+    if target.shape != reference.shape or len(reference) < 2:
+        return False
+    for row in np.flatnonzero((target != reference).any(axis=1)):
+        others = np.delete(reference, row, axis=0)
+        own = (others != reference[row]).all(axis=0)
+        kept = int((target[row] == reference[row])[own].sum())
+        if kept < MIN_NUMBERS or 2 * kept <= own.sum():
+            return False
+    return True
 
 
 def _rows(ids: Array) -> list[bytes]:

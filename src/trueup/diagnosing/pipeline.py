@@ -29,7 +29,7 @@ from trueup.diagnosing.stages import STAGES, Context, StageCheck, StageOutcome, 
 from trueup.diagnosing.stages.averaged import AVERAGED, MASTERS
 from trueup.diagnosing.stages.config import beside_findings, configurations, settled
 from trueup.diagnosing.stages.context import is_beyond, is_compared
-from trueup.diagnosing.stages.evaluated import other_model_evaluated
+from trueup.diagnosing.stages.evaluated import EVALUATED, other_model_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.long_run import curves_of
 from trueup.diagnosing.stages.texts import require_folder
@@ -353,7 +353,7 @@ def _ordered(outcomes: Sequence[StageOutcome]) -> tuple[Finding, ...]:
     updated = next((one.step for one in found if one.headline.code in MASTERS), None)
 
     def place(one: Finding) -> tuple[bool, bool, bool]:
-        evaluated = one.headline.code is Stages.EVALUATED_WEIGHTS  # follows from how weights are averaged
+        evaluated = one.headline.code in EVALUATED  # follows from how weights are averaged
         made = updated is not None and one.step is not None and one.step > updated  # of updated weights
         return _is_of_layout(one), averaged and evaluated, made
 

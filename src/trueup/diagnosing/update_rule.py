@@ -132,8 +132,7 @@ def _has_gradient(fqn: str, book: StepView) -> bool:
     for kind in (CLIPPED, ACCUMULATED, LOCAL):
         if book.parameters_with(*kind):
             record = book.parameter(fqn, *kind)
-            row = None if record is None else book.summary(record)
-            return row is not None and row["l2_norm"] != 0
+            return record is not None and not book.is_all_zero(record)
     return True
 
 

@@ -30,5 +30,8 @@ SUMMARY_DTYPE = np.dtype(
 )
 """352 bytes, C layout without padding."""
 
+NOT_FINITE = ("num_nan", "num_posinf", "num_neginf")
+"""counts of what no statistic is taken of: a norm of 0 beside them is none of zeros"""
+
 HAS_STATISTICS, HAS_DIGEST, HAS_SKETCH, HAS_CRC32 = 1, 2, 4, 8
 """Bits of ``flags``: which groups were computed; also what a caller asks the kernel for."""

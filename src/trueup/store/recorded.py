@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from trueup.numerics.dtypes import DTYPES, float64_from_array
+from trueup.numerics.summary import NOT_FINITE
 from trueup.store.reader import StepTables, TraceSource
 from trueup.types.arrays import Array, Floats
 from trueup.types.trace import SummaryRow
@@ -43,6 +44,12 @@ class RecordedTensors:
         """The row of ``summaries``."""
         row = None if record is None else self.content[record]
         return None if row is None else self.tables.summary_row(row)
+
+    def is_all_zero(self, record: int | None) -> bool:
+        """Whether a tensor holds nothing but zeros; not where there is none. A norm is that of the finite
+        numbers."""
+        row = self.summary(record)
+        return row is not None and row["l2_norm"] == 0 and not any(row.get(name) for name in NOT_FINITE)
 
     def digest(self, record: int | None) -> int | None:
         """64-bit digest."""

@@ -68,6 +68,13 @@ def _pairing(facts: ReasonFacts) -> str:
     return f"rotary embedding of {{place}} pairs {target}; the reference {reference}"
 
 
+_NOT_HIDDEN = {
+    "padding": "padding is not masked",
+    "documents": "earlier documents are not masked",
+    "window": "tokens before the window are not masked",
+    "more": "some earlier tokens are not masked",
+}
+
 _HEADLINES: dict[KindReason, Template] = {
     KindReason.OTHER_ARGUMENTS: _arguments,
     KindReason.MASK_ARGUMENTS: _arguments,
@@ -131,7 +138,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.SEES_SUCCESSOR: "attention {place} sees one token ahead",
     KindReason.NO_MASK: "no causal mask in {place}",
     KindReason.MASK_UNUSED: lambda facts: (
-        "padding is not masked in {place}, only later tokens"
+        f"{_NOT_HIDDEN[facts['hidden']]} in {{place}}, only later tokens"
         if facts["left"] == "causal"
         else "the mask is not applied in {place}"
     ),

@@ -472,8 +472,8 @@ PHRASES: dict[KindReason, Phrase] = {
                 else "no mask, where the reference's hides some keys"
             )
         ),
-        {"left": "causal"},
-        {"left": "none"},
+        {"left": "causal", "hidden": "padding"},
+        {"left": "none", "hidden": "more"},
     ),
     KindReason.CAUSAL_MASK_ADDED: _say(_computed_again("a causal mask")),
     KindReason.KEY_HEADS_ALTERNATE: _say(_computed_again("query heads assigned to key heads alternately")),

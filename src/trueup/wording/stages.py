@@ -204,6 +204,7 @@ _BATCHES = {
     "shape": "The batch has a different shape",
     "mapped_ids": "Single token ids differ everywhere: different tokenizer or special tokens",
     "some_rows": "Some rows of the batch differ",
+    "some_tokens": "Some token ids of the batch differ",
     "other": "The runs train on different batches",
     "elsewhere": "Different batches: the target's rows appear elsewhere in the reference",
 }
@@ -427,6 +428,10 @@ PHRASES = {
     S.DETACHED_CAUSE: clause("a part of the loss that is detached, or has a gradient in one run alone"),
     S.EVALUATED_WEIGHTS: clause(
         "{root} is evaluated with other weights ({num:count layer})", {"root": "GPT", "num": 26}
+    ),
+    S.EVALUATED_STATISTICS: clause(
+        "{root} is evaluated with other weights or running statistics ({num:count norm})",
+        {"root": "ResNet", "num": 5},
     ),
     S.NEXT_LOSS_ONLY: clause(
         "Differs although no fault was found in the first step: check its backward pass again, with the "
@@ -837,6 +842,19 @@ PHRASES = {
     ),
     S.SIDES: clause(_values, _OPTIMIZER),
     S.DECLARED: clause("the programs' own parameter groups have these values"),
+    S.DECLARED_ALIKE: clause(
+        lambda facts: (
+            f"the parameter groups of both programs have {setting_name(facts['key'])} {facts['value']}"
+        ),
+        {"key": "weight_decay", "value": "0.01"},
+    ),
+    S.ACTS_OTHERWISE: clause(
+        lambda facts: (
+            f"{setting_name(facts['key']).capitalize()} acts differently on {facts['parameters']}: as "
+            f"{facts['target']} (target), {facts['reference']} (reference)"
+        ),
+        {"key": "weight_decay", "parameters": "a.weight", "target": "0.184", "reference": "0.01"},
+    ),
     S.MEASURED_PAIR: clause(
         "measured from the update of {parameter}: {target:.4g} (target), {reference:.4g} (reference)",
         {"parameter": "a.weight", "target": 1e-6, "reference": 1e-8},

@@ -270,6 +270,8 @@ def _explained(evidence: Evidence, given: Triple, hints: Hints, t: Floats, r: Fl
     rank = EvidenceRank.EVERY_ELEMENT if residual < CHANGE_EXPLAINS else EvidenceRank.FITTED
     sentence = origin_reason(evidence, change.code, **change.facts)
     causes = _CAUSES.get(change.code, ())
+    if change.facts.get("hidden") == "window":
+        causes = (CauseCode.OTHER_WINDOW,)
     return Solved(
         kind=change.kind, found=Found(rank=rank, measure=1 - residual, sentence=sentence, causes=causes)
     )
@@ -471,6 +473,7 @@ def _masks(base: Attention) -> Iterator[_Change]:
         if padded.any():
             way = replace(base, last=0 if hides_later else base.last, hidden=None)
             facts: dict[str, Number | Place] = {"left": "causal" if hides_later else "none"}
+            facts["hidden"] = what_is_hidden(padded) if hides_later else "more"
             yield _Change(kind=KindCode.WRONG_MASK, code=KindReason.MASK_UNUSED, way=way, facts=facts)
         return
     if base.crossing:
@@ -481,6 +484,30 @@ def _masks(base: Attention) -> Iterator[_Change]:
         return
     for last, code in ((1, KindReason.SEES_SUCCESSOR), (None, KindReason.NO_MASK)):
         yield _Change(kind=KindCode.WRONG_MASK, code=code, way=replace(base, last=last))
+
+
+def what_is_hidden(earlier: Bools) -> str:
+    """What a mask hides of earlier tokens, (tokens, tokens): ``padding``, the same tokens from all that are
+    none of them; ``documents``, all that came before where the row began anew; a ``window``, all that are
+    further back than a number of tokens; else ``more``. That all after one place hide all before it may be
+    either of the first two."""
+    place = np.arange(len(earlier))
+    rows, columns = place[:, None], place[None]
+    seen = (columns <= rows) & ~earlier
+    back = (rows - columns)[seen].max()
+    if np.array_equal(seen, (rows >= columns) & (rows - columns <= back)):
+        return "window"
+    first = seen.argmax(axis=1)
+    begins = np.flatnonzero(first == place)
+    of_row = begins[np.searchsorted(begins, place, side="right") - 1]
+    if np.array_equal(first, of_row) and np.array_equal(
+        seen, (columns >= first[:, None]) & (columns <= rows)
+    ):
+        return "documents" if len(begins) > 2 else "more"
+    padding: Bools = np.asarray(earlier.any(axis=0))
+    hidden: Bools = np.asarray(padding & (columns <= rows))
+    alike = np.array_equal(earlier[~padding], hidden[~padding])
+    return "padding" if alike and not padding[: int(np.argmax(~padding))].any() else "more"
 
 
 def _beginnings(base: Attention, hidden: Bools) -> Iterator[_Change]:

@@ -96,12 +96,13 @@ def _softmax(evidence: Evidence, t: Floats, r: Floats) -> Iterator[Found]:
 
 
 def _dropout_rate(evidence: Evidence, t: Floats, r: Floats) -> Iterator[Found]:
-    """Shares of zeros that chance does not bring together, scattered, the rest scaled to match."""
+    """Shares of zeros that chance does not bring together, scattered, the rest scaled to match. A side that
+    drops nothing shows no rate: it may be in a mode in which none does."""
     p, q = float((t == 0).mean()), float((r == 0).mean())
     if p == q or max(p, q) >= NEARLY_ALL or t.size < DRAWN_VALUES:
         return
     x = _input(evidence, t.shape)
-    if x is None:
+    if x is None or not all(((side == 0) & (x != 0)).any() for side in (t, r)):
         return
     chance = np.sqrt((p * (1 - p) + q * (1 - q)) / t.size)
     if abs(p - q) > CHANCE_Z * chance and _drops(x, t, p) and _drops(x, r, q):

@@ -9,6 +9,7 @@ from trueup.diagnosing.kinds.fitting import close, roundoff_of
 from trueup.diagnosing.kinds.rule import EvidenceNeeds, Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS
 from trueup.numerics.dtypes import DTYPES
+from trueup.numerics.summary import NOT_FINITE
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode, Stage
 
@@ -94,9 +95,10 @@ _IN_REFERENCE = (KindReason.NO_GRADIENT_IN_REFERENCE, KindReason.ZERO_GRADIENT_I
 
 
 def _all_zero(known: Known) -> bool:
-    """Every element is zero; an empty tensor has none."""
+    """Every element is zero; an empty tensor has none. A norm is that of the finite ones."""
     zeros = known.statistic("num_zero")
-    return known.numel > 0 and (zeros == known.numel or known.statistic("l2_norm") == 0)
+    finite = not any(known.statistics.get(name) for name in NOT_FINITE)
+    return known.numel > 0 and (zeros == known.numel or (finite and known.statistic("l2_norm") == 0))
 
 
 RULE = KindRule(

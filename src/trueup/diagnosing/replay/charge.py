@@ -399,13 +399,18 @@ def _tied_to_owners(charges: list[Charge]) -> list[Charge]:
     in a container that is never called (a ParameterDict): to the module around whose code reads it. Of a
     module's output beside others: to that module, where its own code errs in the same call. Another output
     may be computed from that one (attention's weights, beside what they weigh), whose gradient then comes
-    through the module too. Of what a module inside the model returns, and the model with it: to the loss,
-    where that is made otherwise.
+    through the module too. Of what a module inside the model returns, and the model with it (a router's
+    scores, which the balance loss reads): to the loss, where that is made otherwise and the code around the
+    module shows nothing else.
     """
     owners = {c.owner for c in charges if c.step.target.kind[c.found.call] != "parameter"}
     made = {(id(c.step), call): c for c in charges if (call := _own_call(c)) is not None}
     lost = any(_is(c, "loss", "value") for c in charges)
-    return [_tied(charge, owners, made.get((id(charge.step), charge.found.call)), lost) for charge in charges]
+    otherwise = {c.owner for c in charges if c.owner and not (_is_of_output(c) and _is_returned(c))}
+    return [
+        _tied(c, owners, made.get((id(c.step), c.found.call)), lost and c.owner not in otherwise)
+        for c in charges
+    ]
 
 
 def _tied(charge: Charge, owners: set[str], made: Charge | None, lost: bool) -> Charge:
@@ -423,7 +428,7 @@ def _tied(charge: Charge, owners: set[str], made: Charge | None, lost: bool) -> 
         return charge
     if made is not None and _has_other_outputs(charge):
         return replace(charge, owner=made.owner)
-    if lost and not charge.owner and _is_returned(charge):
+    if lost and _is_returned(charge):
         return replace(charge, owner=OUTSIDE)
     return charge
 

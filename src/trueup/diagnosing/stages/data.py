@@ -98,7 +98,29 @@ def _of_batches(context: Context) -> StageOutcome:
     details = {"texts": texts} if texts else {}
     if not compared and any(map(_is_in_parts, context.pair())):
         evidence.insert(0, reason(Stages.BATCH_IN_PARTS))
-    return _outcome(_one_each(findings), list(dict.fromkeys(evidence)), compared, details)
+    outcome = _outcome(_one_each(findings), list(dict.fromkeys(evidence)), compared, details)
+    return _made_in_the_step(outcome, context)
+
+
+def _made_in_the_step(outcome: StageOutcome, context: Context) -> StageOutcome:
+    """The outcome; where the model makes something else of the same bits before all that differs in what it
+    is given, that may be what it generated: no fault of the data is confirmed, nor its usual causes."""
+    step = next((one.step for one in outcome.findings), None)
+    at = next((n for n, steps in enumerate(context.steps) if steps[0] == step), None)
+    first = min((o for o in context.passive if o.step == step), key=lambda o: o.order, default=None)
+    if at is None or first is None or first.target_record is None or not first.from_equals:
+        return outcome
+    book, reference = context.pair(at, first.rank)
+    known = {reference.digest(row) for _, _, row in root_inputs(reference)}
+    apart = [row for _, _, row in root_inputs(book) if book.digest(row) not in known]
+    is_before = first.phase == "forward" and all(first.target_record < row for row in apart)
+    if not is_before:
+        return outcome
+    findings = tuple(
+        replace(one, causes=(), kinds=tuple(replace(kind, causes=()) for kind in one.kinds))
+        for one in outcome.findings
+    )
+    return replace(outcome, findings=findings, confirmed=False)
 
 
 def _graded(verdict: Verdict) -> StageOutcome:
@@ -954,7 +976,11 @@ def _batch_finding(
         name, relation, elsewhere = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
     moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
     kind = "shifted_by_one" if name == "shift" else "wrong_mask" if "mask" in slot else "wrong_data"
-    known = (Reason(CauseCode.PREPROCESSING),) if kept and kind == "wrong_data" else None
+    known: tuple[Reason, ...] | None = (
+        (Reason(CauseCode.PREPROCESSING),) if kept and kind == "wrong_data" else None
+    )
+    if name == "some_tokens":  # order, shard and seed bring other samples
+        known = ()
     phase = "loss" if _is_of_labels(where) else "forward"
     named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, relation, causes=known, phase=phase)
     return data_finding(

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from trueup.comparing.program_code import code_book
 from trueup.diagnosing.stages.context import Context
 from trueup.store import StepView
 from trueup.types.codes import StagesCode as Stages
@@ -18,6 +19,10 @@ from trueup.types.reason import reason
 
 _OF_WEIGHTS = ("Linear", "Embedding", "Conv1d", "Conv2d", "Conv3d", "Dense")
 """layers that compute with their weights alone"""
+_OF_STATISTICS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm")
+"""layers that compute in evaluation with their weights and running statistics alone"""
+EVALUATED = (Stages.EVALUATED_WEIGHTS, Stages.EVALUATED_STATISTICS)
+"""what a model beside the one that trains is evaluated with"""
 
 
 def with_evaluated(findings: Sequence[Finding], context: Context) -> tuple[Finding, ...]:
@@ -30,11 +35,17 @@ def with_evaluated(findings: Sequence[Finding], context: Context) -> tuple[Findi
             of_root.setdefault(root, []).append(finding)
     replaced: dict[int, Finding | None] = {}
     for root, some in of_root.items():
-        layers = [one for one in some if one.origin is not None and _is_of_weights(one.origin, context)]
-        if layers:
-            headline = reason(Stages.EVALUATED_WEIGHTS, root=root, num=len(some))
+        layers = [one for one in some if _is_of(one, _OF_WEIGHTS, context)]
+        norms = [one for one in some if _is_of(one, _OF_STATISTICS, context)]
+        code = Stages.EVALUATED_WEIGHTS if layers else Stages.EVALUATED_STATISTICS
+        if layers or (len(norms) == len(some) and _run_the_same_code(norms, context)):
+            headline = reason(code, root=root, num=len(some))
+            first = (layers or norms)[0]
+            evidence = first.origin.evidence if first.origin is not None and not layers else first.evidence
             replaced |= dict.fromkeys(map(id, some))
-            replaced[id(some[0])] = replace(layers[0], headline=headline, module=root, kinds=(), causes=())
+            replaced[id(some[0])] = replace(
+                first, headline=headline, module=root, kinds=(), causes=(), evidence=evidence
+            )
     return tuple(one for finding in findings if (one := replaced.get(id(finding), finding)) is not None)
 
 
@@ -103,12 +114,23 @@ def _root_of(finding: Finding, context: Context) -> str | None:
     return root if root and not held else None
 
 
-def _is_of_weights(origin: Origin, context: Context) -> bool:
-    found = _call_of(origin, context)
-    if found is None or not origin.slot.startswith("output"):
+def _is_of(finding: Finding, types: Sequence[str], context: Context) -> bool:
+    """Whether it is what a layer of one of these types made."""
+    origin = finding.origin
+    found = None if origin is None else _call_of(origin, context)
+    if origin is None or found is None or not origin.slot.startswith("output"):
         return False
     book, call = found
-    return book.type[call] in _OF_WEIGHTS
+    return book.type[call] in types
+
+
+def _run_the_same_code(findings: Sequence[Finding], context: Context) -> bool:
+    """Whether no program has a forward of its own for these layers: one written otherwise may compute
+    otherwise."""
+    book = code_book(context.target, context.reference)
+    if book is None:
+        return False
+    return not any(book.near(one.module, "forward").is_own for one in findings)
 
 
 def _call_of(origin: Origin, context: Context) -> tuple[StepView, int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from trueup.comparing.optimizer_settings import declared, flat, setting_gaps
+from trueup.comparing.optimizer_settings import Settings, declared, flat, setting_gaps
 from trueup.diagnosing.optimizer_fit import FittedConstant
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
@@ -32,6 +32,8 @@ class ConstantGap:
     reference: str
     declared: bool
     """the program itself says so, beside what was measured"""
+    alike: str | None = None
+    """of what was measured: the value that both programs give this setting themselves"""
 
 
 def sides_of(context: Context, at: int) -> tuple[dict[str, Update], dict[str, Update]]:
@@ -89,7 +91,7 @@ def gaps_of(context: Context) -> tuple[dict[str, dict[str, ConstantGap]], list[s
             alike = flat(own).keys() & flat(others).keys() if gaps else set()
             for gap in _measured_gaps(target[fqn], reference[other]):
                 if gap.key not in alike:
-                    gaps.setdefault(gap.key, gap)
+                    gaps.setdefault(gap.key, replace(gap, alike=_declared_alike(gap.key, own, others)))
             _drop_contradicted(gaps, target[fqn], reference[other])
             gaps = gaps or _later_state(later, fqn, other)
             if "count" in gaps and (updates := _updates_a_step(later, fqn, other, target, reference)):
@@ -213,6 +215,12 @@ def _state_gap(target: Update, reference: Update) -> ConstantGap | None:
         if sides["target"] != sides["reference"]:
             return ConstantGap(key="state", **sides, declared=False)
     return None
+
+
+def _declared_alike(key: str, own: Settings, others: Settings) -> str | None:
+    """The one value that both programs give a setting."""
+    sides = [flat(side).get(key) for side in (own, others)]
+    return None if sides[0] is None or sides[0] != sides[1] else str(sides[0])
 
 
 # In one piece: one branch a constant of an optimizer.

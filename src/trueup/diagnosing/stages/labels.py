@@ -12,6 +12,7 @@ from trueup.diagnosing.stages.loss_factors import hides_otherwise
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.types.arrays import Ints
 from trueup.types.codes import BatchCode as Batches
+from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import EvidenceRank, Finding
 from trueup.types.reason import Reason, reason
 
@@ -195,12 +196,15 @@ def _other_labels(target: StepBatch, reference: StepBatch, microbatch: int) -> F
 
 
 def _finding(batch: StepBatch, microbatch: int, headline: Batches, kind: str, evidence: Reason) -> Finding:
+    """Of labels that are masked: which tokens those are, padding, prompts or the first of a document, is not
+    known of them."""
+    without = (CauseCode.BORDERS_NOT_MASKED,) if headline is Batches.MASK_DIFFERS else ()
     return data_finding(
         headline=reason(headline),
         site=f"labels of step {batch.book.step}, microbatch {microbatch}",
         book=batch.book,
         phase="loss",
-        kinds=(kind_named(kind, EvidenceRank.STATED, evidence, phase="loss"),),
+        kinds=(kind_named(kind, EvidenceRank.STATED, evidence, phase="loss", without=without),),
         evidence=(evidence,),
         next_note=reason(Batches.CHECK_LABELS),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -235,8 +236,29 @@ def _findings(
     for key, values in sorted(groups.items(), key=lambda item: (order.get(item[0], 99), item[0])):
         members = sorted(values.items(), key=lambda item: -len(item[1]))
         declared_of = [gaps[fqn][key].declared for _, found in members for fqn in found]
-        out.append(_finding(key, members, shapes, book, context, given=given, stated=declared_of))
+        finding = _finding(key, members, shapes, book, context, given=given, stated=declared_of)
+        shared = {gaps[fqn][key].alike for _, found in members for fqn in found}
+        out.append(_of_another_rule(finding, key, members, shared.pop() if len(shared) == 1 else None))
     return out if order["class"] < 0 else _without_doubles(out)
+
+
+def _of_another_rule(finding: Finding, key: str, members: Members, shared: str | None) -> Finding:
+    """The finding; where both programs give the learning rate or weight decay as ``shared``, and what was
+    measured is more than one number on a side, it is no setting that differs: the update has another rule."""
+    values = list(zip(*(pair for pair, _ in members), strict=True))
+    is_setting = any(_zero(value) for side in values for value in side) or all(
+        len(set(side)) == 1 for side in values
+    )
+    if shared is None or key not in ("lr", "weight_decay") or is_setting:
+        return finding
+    return replace(
+        finding,
+        headline=reason(Stages.ACTS_OTHERWISE, **dict(finding.headline.places)),
+        kinds=(),
+        evidence=(*finding.evidence, reason(Stages.DECLARED_ALIKE, key=key, value=shared)),
+        causes=(reason(Stages.OTHER_OPTIMIZER),),
+        next_note=reason(Stages.COMPARE_OPTIMIZERS),
+    )
 
 
 def _without_doubles(findings: list[Finding]) -> list[Finding]:

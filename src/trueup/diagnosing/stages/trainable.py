@@ -87,8 +87,8 @@ def unreached_findings(context: Context) -> list[Finding]:
 
 def _is_reached(book: StepView, fqn: str) -> bool:
     """Whether a gradient that is not all zero was recorded for a weight."""
-    rows = (book.summary(book.parameter(fqn, *slot)) for slot in (LOCAL, ACCUMULATED, CLIPPED))
-    return any(row is not None and row["l2_norm"] != 0 for row in rows)
+    held = (book.parameter(fqn, *slot) for slot in (LOCAL, ACCUMULATED, CLIPPED))
+    return any(record is not None and not book.is_all_zero(record) for record in held)
 
 
 def _finding(names: list[str], context: Context, *, trained: bool) -> Finding:
