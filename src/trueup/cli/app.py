@@ -13,7 +13,7 @@ from typing import Annotated, Protocol
 import typer
 
 from trueup import __version__
-from trueup.cli.command_from import Verb, command_from, listed
+from trueup.cli.command_from import SingleCommand, Verb, command_from, listed
 from trueup.cli.printing import error_line, hint_line
 from trueup.cli.words import refuse_empty_words, rewritten, with_verb_first
 from trueup.errors import ConfigError, NothingCompared, TraceError, TrueupError, WeightsError
@@ -82,7 +82,7 @@ def _register(verb: str) -> None:
     app.registered_commands = [one for one in app.registered_commands if one.name != verb]
     followed = "-- python" in USAGE[verb] and verb != "check-run"
     settings = {"allow_interspersed_args": False} if followed else None
-    app.command(name=verb, context_settings=settings)(command_from(function_of(verb)))
+    app.command(name=verb, cls=SingleCommand, context_settings=settings)(command_from(function_of(verb)))
 
 
 def _list_all() -> None:
@@ -115,7 +115,7 @@ def _add_installed(verb: str) -> None:
 
     for entry in entry_points(group="trueup.commands"):
         if verb in ("", entry.name) and entry.name not in {one.name for one in app.registered_commands}:
-            app.command(name=entry.name)(entry.load())
+            app.command(name=entry.name, cls=SingleCommand)(entry.load())
 
 
 def run(argv: list[str]) -> int:
