@@ -19,6 +19,8 @@ from trueup.cli.words import refuse_empty_words, rewritten, with_verb_first
 from trueup.errors import ConfigError, NothingCompared, TraceError, TrueupError, WeightsError
 
 _EXPECTED = {"valid integer": "an integer", "valid number": "a number"}
+_NO_VALUE = re.compile(r"Option '([^']+)' requires (?:an argument|(\d+) arguments)")
+_BEYOND = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
 
 
 class UsageProblem(Protocol):
@@ -151,6 +153,7 @@ def _failed(error: Exception, argv: list[str], verb: str) -> int:
         hint_line(_hint_of(error, verb))
     elif isinstance(error, OSError):
         error_line(f"{error.filename or verb}: {error.strerror or error}")
+        hint_line(f"is it the path that was meant? trueup {verb} --help says what each argument is")
     else:
         error_line(f"internal error in trueup: {type(error).__name__}: {error}")
     return _BAD_USE
@@ -189,6 +192,12 @@ def sentence_of(error: UsageProblem, argv: Sequence[str], usage: str) -> str:
     missing = re.match(r"Missing (?:argument|option) '([^']+)'", message)
     if missing is not None:
         return f"{missing[1].split(' / ')[0]} is missing: {usage}"
+    valueless = _NO_VALUE.match(message)
+    if valueless is not None:
+        return f"{valueless[1]}: expected {valueless[2] or 'a'} value{'s' if valueless[2] else ''} after it"
+    beyond = _BEYOND.match(message)
+    if beyond is not None:
+        return f"unexpected {'arguments' if ' ' in beyond[1] else 'argument'}: {beyond[1]}; expected {usage}"
     names = getattr(getattr(error, "param", None), "opts", [])
     for word, what in _EXPECTED.items():
         if names and word in message:

@@ -27,9 +27,9 @@ from trueup.errors import ConfigError
 from trueup.types.option import GivenOptions, OptionField, check_relations, expected, option_fields
 
 Verb = Callable[..., int]
-_OUTPUT = "--output"
+_WRITTEN = frozenset({"--output", "--keep", "--tensorboard", "--save-plan"})
 _FILES = ("FILE", "YAML")
-"""what the value of ``--output`` is called where it is one file"""
+"""what the value of one of these is called where it is one file"""
 
 
 class SingleCommand(TyperCommand):
@@ -40,13 +40,13 @@ class SingleCommand(TyperCommand):
         parser = super().make_parser(ctx)
         read = parser.parse_args
 
-        def parse_args(args: list[str]) -> tuple[object, object, list[GivenParameter]]:
+        def parse_args(args: list[str]) -> tuple[object, object, Sequence[GivenParameter]]:
             words = list(args)  # reading consumes them
             values, rest, order = read(args=args)
             _refuse_second(order, words)
             return values, rest, order
 
-        parser.parse_args = parse_args
+        setattr(parser, "parse_args", parse_args)  # noqa: B010  # a method, to the type checker
         return parser
 
 
@@ -225,17 +225,18 @@ def _value_from(field: OptionField, word: object) -> object:
     option, place = field.option, field.flag or field.option.argument
     if isinstance(word, list):
         words = [str(one) for one in word]
+        blank = next((one for one in words if not one.strip(" ,")), None)
+        if blank is not None:  # of no names is no filter at all, and was meant to be one
+            raise expected(place, "names separated by commas" if option.commas else "a value", blank)
         if option.commas:
             words = [part.strip() for text in words for part in text.split(",") if part.strip()]
-            if not words:
-                raise expected(place, "names separated by commas", ",".join(map(str, word)))
         return _repeated(field, words, place)
     if isinstance(word, tuple):
         kind = get_args(field.kind)[0]
         return tuple(kind(part) for part in word)
     value = field.from_text(word, place) if isinstance(word, str) else word
     problem = option.problem(value)
-    if isinstance(value, Path) and field.flag == _OUTPUT:
+    if isinstance(value, Path) and field.flag in _WRITTEN:
         problem = unwritable(value, folder=option.metavar not in _FILES)
     if problem is not None:
         raise ConfigError(f"{place}: expected {problem}")

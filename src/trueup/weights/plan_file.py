@@ -102,8 +102,18 @@ def read_plan(path: Path) -> ConversionPlan:
 
 
 def write_plan(plan: ConversionPlan, path: Path) -> None:
-    """Write ``plan`` so that ``read_plan`` gives it back, equal in every field."""
-    path.write_text(text_from_plan(plan), encoding="utf-8")
+    """Write ``plan`` so that ``read_plan`` gives it back, equal in every field.
+
+    Raises:
+        ConfigError: a file is there that says something else: a person's work would be lost.
+    """
+    text = text_from_plan(plan)
+    if path.is_file() and path.read_bytes() != text.encode():
+        raise ConfigError(
+            f"{path} is there already, and is not this plan: give it with --plan, name another file with "
+            "--save-plan, or remove it"
+        )
+    path.write_text(text, encoding="utf-8")
 
 
 def plan_from_text(text: str, *, name: str = "plan") -> ConversionPlan:
