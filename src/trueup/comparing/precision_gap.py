@@ -168,7 +168,7 @@ def gap_of_step(judged: JudgedStep, context: StepContext, tf32: str | None = Non
     target, reference = _dtypes(rows, shown, roundoff)
     if least:
         target, reference = (TF32 if tf32 == "target" else target, TF32 if tf32 == "reference" else reference)
-    functions, modules = _computing(rows, shown)
+    functions, modules = computing(rows, shown)
     weights = rows.phase_is("param") & rows.paired & ~np.isnan(roundoff[0]) & ~np.isnan(roundoff[1])
     parameters, whole = names_of(rows, shown & weights), bool(weights.any() and shown[weights].all())
     return PrecisionGap(
@@ -386,7 +386,7 @@ def _dtypes(rows: StepRows, shown: Bools, roundoff: list[Floats]) -> tuple[str, 
     return sides[0], sides[1]
 
 
-def _computing(rows: StepRows, shown: Bools) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def computing(rows: StepRows, shown: Bools) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Functions that do more than hand on or cast a tensor, and classes of modules whose code calls them."""
     words, api, module = rows.match.words, rows.kind_is("api"), rows.kind_is("module")
     names, types = rows.of_call("name"), rows.of_call("type")

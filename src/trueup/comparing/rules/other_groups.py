@@ -37,9 +37,7 @@ def _judged(context: StepContext, metrics: Metrics, judgement: Judgement) -> Jud
     lone = outside & ~rows.paired & (judgement.status == UNMATCHED)
     paired = outside & rows.paired & ((judgement.status == DIFFERENT) | (judgement.status == UNDECIDED))
     judgement = judgement.at(lone, bracketable=True, why=why)
-    return judgement.at(
-        paired, status=UNDECIDED, score=np.nan, difference=np.nan, bracketable=True, why=why
-    )
+    return judgement.at(paired, status=UNDECIDED, score=np.nan, difference=np.nan, bracketable=True, why=why)
 
 
 def _first_of_lists(rows: StepRows) -> Bools:
