@@ -181,7 +181,10 @@ def _precision_headline(gap: PrecisionGap) -> Reason:
         given = gap.at.row.slot.startswith("input")
         is_function = gap.at.row.kind == "api"
         function = gap.at.row.name.rpartition(".")[2] if is_function else ""
-        module = (gap.at.owner or "") if is_function else gap.at.row.name
+        if is_function and gap.at.owner is None:  # called by the program, outside the model
+            module, function = function, ""
+        else:
+            module = str(gap.at.owner) if is_function else gap.at.row.name
         return reason(VerdictCode.RESULT_IN, module=module, function=function, given=given, **dtypes)
     if gap.cast_by is not None:
         return reason(VerdictCode.CASTS_TO, side=gap.cast_by, module=gap.at.owner, **dtypes)
