@@ -240,7 +240,7 @@ def test_an_edited_plan_is_not_overwritten(tmp_path: Path, capsys: pytest.Captur
     assert "is there already" not in capsys.readouterr().err
     plan.write_text(plan.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
     edited = plan.read_bytes()
-    assert convert(tmp_path) == 2
+    assert convert(tmp_path, "--num-heads", "6", "--num-kv-heads", "2") == 2
     assert "is there already" in capsys.readouterr().err
     assert plan.read_bytes() == edited
 
