@@ -39,8 +39,8 @@ def gap_of_results(judged: JudgedStep, sides: tuple[Manifest, Manifest]) -> Prec
     rows, metrics = judged.rows, judged.metrics
     if rows.match.bridge is not None or _platform(sides[0]) != _platform(sides[1]):
         return None
-    cast_alone = rows.kind_is("api") & rows.phase_is("forward") & casts_of(rows)
-    apart = np.where(rows.paired, ~metrics.bits_equal & ~(metrics.difference == 0), ~cast_alone)
+    lone_casts = rows.kind_is("api") & rows.phase_is("forward") & casts_of(rows)
+    apart = np.where(rows.paired, ~metrics.bits_equal & ~(metrics.difference == 0), ~lone_casts)
     first = int(np.argmax(apart)) if apart.any() else -1
     if first < 0 or not rows.paired[first] or metrics.evidence[first] > SKETCH:
         return None
