@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import inspect
 import os
+import runpy
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 import trueup
+from trueup.capture.keywords import TracerKeywords
+from trueup.capture.options import CaptureOptions
+from trueup.monitoring.keywords import MonitorKeywords, RuleKeywords
+from trueup.monitoring.settings import MonitorSettings, RuleSettings
+
+ROOT = Path(__file__).parents[1]
 
 SCRIPT = """
 import trueup
@@ -25,6 +33,8 @@ debugger.stop()
 debugger.step()
 with Tracer("runs/target", level="mix") as tracer:
     tracer.save("loss", 1.0)
+Tracer("runs/b", steps="0,5-8", ranks=[0, 3], scope=("a", "b"), max_bytes="20GB", seed=1, names=["fc"])
+trueup.Monitor(every=10, modules=["*.mlp"], on_alarm=print, rules={"spike_sigmas": 4.0})
 curve: trueup.Placement = trueup.Shard(0)
 """
 WRONG = """
@@ -35,6 +45,13 @@ trueup.PrecisionDebugger(config="config.json")
 trueup.PrecisionDebugger.start(modle=None)
 trueup.PrecisionDebugger("config.json").save(1.0, 2)
 trueup.Tracer()
+trueup.Tracer("r", level="L3")
+trueup.Tracer("r", leval="L1")
+trueup.Tracer("r", steps=1.5)
+trueup.Tracer("r", deterministic="yes")
+trueup.Monitor(evry=10)
+trueup.Monitor(every="10")
+trueup.Monitor(rules={"spike_sigma": 4.0})
 """
 
 
@@ -63,7 +80,7 @@ def test_a_script_is_checked_and_its_mistakes_are_found(tmp_path: Path) -> None:
     )
     errors = [line.split(":")[:2] for line in done.stdout.splitlines() if ": error:" in line]
     assert done.returncode == 1, done.stdout + done.stderr
-    assert errors == [["wrong.py", str(line)] for line in (4, 5, 6, 7, 8)]
+    assert errors == [["wrong.py", str(line)] for line in range(4, 16)]
 
 
 def test_signatures_without_an_instance() -> None:
@@ -80,6 +97,41 @@ def test_signatures_without_an_instance() -> None:
     ]
     assert (inspect.getdoc(trueup.PrecisionDebugger.step) or "").startswith("The training step is over")
     assert next(iter(inspect.signature(trueup.PrecisionDebugger).parameters)) == "config_path"
+
+
+def test_keyword_types_are_those_of_the_options() -> None:
+    script = runpy.run_path(str(ROOT / "docs" / "make_keywords.py"))
+    for module in script["MODULES"]:
+        written = (script["SOURCE"] / module.path).read_text(encoding="utf-8")
+        assert written == module.text(), "run python docs/make_keywords.py"
+
+
+@pytest.mark.parametrize(
+    ("keywords", "options", "without"),
+    [
+        (TracerKeywords, CaptureOptions, {"output"}),
+        (MonitorKeywords, MonitorSettings, set()),
+        (RuleKeywords, RuleSettings, set()),
+    ],
+)
+def test_every_option_is_a_keyword(keywords: type, options: type, without: set[str]) -> None:
+    assert set(keywords.__annotations__) == {field.name for field in fields(options)} - without
+
+
+def test_signatures_name_every_option() -> None:
+    given = inspect.signature(trueup.Tracer).parameters
+    assert {"output", "framework", "monitor", "level", "steps", "scope"} <= set(given)
+    assert (given["level"].default, given["deterministic"].default) == ("L0", None)
+    assert {"on_alarm", "every", "rules"} <= set(inspect.signature(trueup.Monitor).parameters)
+    assert [name for name, one in given.items() if one.kind is one.VAR_KEYWORD] == []
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [([0, 2], "0,2"), ((0, "5-8"), "0,5-8"), ([[0, 3]], "0-3"), ("0-1", "0-1"), (None, "all"), ([], "")],
+)
+def test_steps_in_each_form(given: object, shown: str, tmp_path: Path) -> None:
+    assert str(trueup.Tracer(tmp_path / "run", steps=given).options.steps) == shown  # type: ignore[arg-type]
 
 
 def test_completion_knows_every_public_name() -> None:

@@ -108,7 +108,7 @@ def test_a_script_outside_path_is_not_found_by_its_bare_name(script: Path, tmp_p
     write(tmp_path / "train.sh", "#!/bin/sh\n").chmod(0o755)
     captured = run_trueup("capture", "-o", "run", "--", "train.sh", cwd=tmp_path)
     assert captured.returncode == 2
-    assert "-- ./train.sh" in captured.stderr
+    assert "Try: ./train.sh" in captured.stderr
     assert not (tmp_path / "run").exists()
 
 
@@ -438,7 +438,7 @@ def test_what_cannot_run_is_named(tmp_path: Path) -> None:
         check_command([])
     with pytest.raises(ConfigError, match="'no-such-tool': no such command"):
         check_command(["no-such-tool"])
-    with pytest.raises(ConfigError, match=r"-- python .*train\.py"):
+    with pytest.raises(ConfigError, match=r"Try: python .*train\.py"):
         check_command([str(tmp_path / "train.py")])
     with pytest.raises(ConfigError, match="it is a folder"):
         check_command([str(tmp_path)])

@@ -149,6 +149,7 @@ def test_names_from_a_file_cannot_leave_their_place(
         (["/no/such/file"], "no such file"),
         ([MEGATRON, "/no/such"], "no such file"),
         ([MEGATRON, MINDFORMERS, "--only", "nonsense"], "neither a section"),
+        ([MEGATRON, MINDFORMERS, "--only", "bias_add_dtype"], "--only bias_add_dtype leaves no row: neither"),
         ([MEGATRON, "--prepare"], "-o OUT"),
         ([MEGATRON, "--prepare", "--expand", "-o", "x"], "--prepare and --expand exclude each other"),
         ([str(FOLDER)], "no configuration"),

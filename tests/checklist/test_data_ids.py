@@ -261,6 +261,8 @@ train_dataset:
   data_loader:
     map_function_kwargs: {{user_prompt: "{user}", assistant_prompt: "{assistant}"}}
 """
+TURNS = "{% for m in messages %}<{{m.role}}>\n{{m.content}}</s>\n{% endfor %}"
+HEAD = "{{% if add_generation_prompt %}}<assistant>\n{}{{% endif %}}"
 PREFIXES = (
     "{% for m in messages %}{% if m['role'] == 'user' %}{{ 'Q: ' + m['content'] }}"
     "{% else %}{{ ' A: ' + m['content'] }}{% endif %}{% endfor %}"
@@ -300,6 +302,14 @@ PREFIXES = (
             ("predict.yaml", MINDFORMERS.format(user="H: ", assistant=" A: ")),
             True,
         ),
+        (
+            {"chat_template": TURNS},
+            ("chat_template.jinja", TURNS.replace("{{m.role}}", "{{ m.role }}")),
+            False,
+        ),
+        ({"chat_template": TURNS}, ("chat_template.jinja", TURNS + HEAD.format("")), False),
+        ({"chat_template": TURNS}, ("chat_template.jinja", TURNS + HEAD.format("<think>\n")), True),
+        ({"chat_template": TURNS + HEAD.format("<think>\n")}, ("chat_template.jinja", TURNS), False),
         ({"chat_template": "qwen"}, ("chat_template.jinja", CHATML), False),
         ({}, ("chat_template.jinja", CHATML), False),
     ],

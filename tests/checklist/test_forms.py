@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -294,3 +295,19 @@ def test_label_smoothing_of_one_side_is_another_loss(tmp_path: Path) -> None:
     )
     found = check([str(tmp_path / "a.json")], [str(tmp_path / "b.sh")])
     assert "label_smoothing" in [row.key for row in found.rows if row.matters]
+
+
+def test_the_dtype_of_a_checkpoint_has_two_names(tmp_path: Path) -> None:
+    """transformers 5 writes ``dtype``, versions before it ``torch_dtype``."""
+    sides = []
+    for name, key, value in (
+        ("old", "torch_dtype", "bfloat16"),
+        ("new", "dtype", "bfloat16"),
+        ("other", "dtype", "float32"),
+    ):
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps({"model_type": "qwen2", "hidden_size": 64, key: value}))
+        sides.append([str(file)])
+    old, new, other = sides
+    assert check(old, new).exit_code == 0
+    assert check(old, other).exit_code == check(new, other).exit_code == 2

@@ -40,10 +40,19 @@ def test_one_version_alone_says_nothing() -> None:
     assert judge_versions({"mindspore": "2.4.10"}) is None
 
 
-def test_suffixes_do_not_matter() -> None:
-    verdict = judge_versions({"mindspore": "2.4.0", "cann": "8.0.rc3.beta1"})
-    assert verdict is not None
-    assert verdict.together is True
+@pytest.mark.parametrize(
+    ("mindspore", "cann", "together"),
+    [
+        ("2.4.0", "8.0.rc3.beta1", True),
+        ("2.4.0+cpu", "8.0.RC3", True),
+        ("2.4.0.post1", "v8.0-RC3", True),
+        ("2.4.0rc1", "8.0.RC3", None),
+        ("2.4.0+cpu", "8.0.RC2", False),
+    ],
+)
+def test_suffixes_do_not_matter(mindspore: str, cann: str, together: bool | None) -> None:
+    verdict = judge_versions({"mindspore": mindspore, "cann": cann})
+    assert (None if verdict is None else verdict.together) is together
 
 
 def test_the_table_is_dated() -> None:

@@ -90,8 +90,8 @@ def program(divide: Divide, *, seed: int = 0, smoothing: float = 1.0, added: flo
         optimizer.zero_grad()
 
 
-SMOOTHING = {factor: torch.tensor(factor) for factor in (1.0, 0.9, 1.5, 0.31)}
-ADDED = {term: torch.tensor(term) for term in (0.0, 0.25)}
+SMOOTHING = {factor: torch.tensor(factor) for factor in (1.0, 0.9, 1.5, 0.31, -1.0, -0.31)}
+ADDED = {term: torch.tensor(term) for term in (0.0, 0.25, -8.0)}
 """made before any capture: no call shows them"""
 Diagnosed = Callable[..., Diagnosis]
 
@@ -149,11 +149,29 @@ def test_a_factor_of_the_loss_is_told_by_the_gradients_it_sends_back(
     assert kind.factor == pytest.approx(factor, rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("factor", "task", "code"),
+    [
+        (-1.0, "tensor", KindCode.WRONG_SIGN),
+        (-1.0, "statistics", KindCode.WRONG_SIGN),
+        (-0.31, "statistics", KindCode.WRONG_SCALE),
+    ],
+)
+def test_a_negative_factor_of_the_loss(
+    factor: float, task: str, code: KindCode, diagnosed: Diagnosed
+) -> None:
+    """What it sends back is turned over: its least value is the other run's largest times the factor."""
+    kind = diagnosed(mean, mean, smoothing=factor, task=task).findings[0].kinds[0]
+    assert kind.name == code
+    assert kind.factor == (None if code is KindCode.WRONG_SIGN else pytest.approx(factor, rel=1e-5))
+
+
+@pytest.mark.parametrize("added", [0.25, -8.0])
 @pytest.mark.parametrize("task", ["tensor", "statistics"])
-def test_a_term_added_to_the_loss_is_no_factor(task: str, diagnosed: Diagnosed) -> None:
-    """One number and another: their gradients are the same."""
-    finding = diagnosed(mean, mean, added=0.25, task=task).findings[0]
-    assert finding.kinds[0].name != KindCode.WRONG_SCALE
+def test_a_term_added_to_the_loss_is_no_factor(task: str, added: float, diagnosed: Diagnosed) -> None:
+    """One number and another, perhaps below 0: their gradients are the same."""
+    finding = diagnosed(mean, mean, added=added, task=task).findings[0]
+    assert not {kind.name for kind in finding.kinds} & {KindCode.WRONG_SCALE, KindCode.WRONG_SIGN}
 
 
 def of_rank(value: float, ranks: tuple[int, ...]) -> RunFacts:

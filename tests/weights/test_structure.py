@@ -232,6 +232,19 @@ def test_gate_and_up_row_by_row(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert np.array_equal(written["n.0.ff.w_gate_hidden.weight"], made)
 
 
+def test_an_edited_plan_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    grouped_port(tmp_path, 6, 2, 4, "linear_qkv")
+    plan = tmp_path / "out.safetensors.plan.yaml"
+    assert convert(tmp_path) == 2
+    assert convert(tmp_path, "--num-heads", "6", "--num-kv-heads", "2") == 2
+    assert "is there already" not in capsys.readouterr().err
+    plan.write_text(plan.read_text(encoding="utf-8") + "# mine\n", encoding="utf-8")
+    edited = plan.read_bytes()
+    assert convert(tmp_path, "--num-heads", "6", "--num-kv-heads", "2") == 2
+    assert "is there already" in capsys.readouterr().err
+    assert plan.read_bytes() == edited
+
+
 def test_heads_that_do_not_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grouped_port(tmp_path, 6, 2, 4, "linear_qkv")
     assert convert(tmp_path, "--num-heads", "5") == 2

@@ -99,9 +99,11 @@ class StepSet:
 
     @classmethod
     def from_plain(cls, plain: object, place: str) -> StepSet:
-        """Inverse of ``to_plain``; text as well."""
+        """Inverse of ``to_plain``; text as well, or a list such as ``[0, "5-8"]``, as in ``config.json``."""
         if isinstance(plain, str):
             return cls.parse(plain, place)
+        if isinstance(plain, (list, tuple)) and any(isinstance(part, (int, str)) for part in plain):
+            return cls.parse(",".join(map(str, plain)), place)
         ranges = value_from(tuple[tuple[int, int], ...] | None, plain, place)
         return cls(ranges)  # type: ignore[arg-type]
 

@@ -7,6 +7,7 @@ import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from trueup.capture import session
 from trueup.capture.frameworks import framework_in_use
@@ -16,13 +17,20 @@ from trueup.capture.passed_options import options_of_next
 from trueup.capture.shield import shielded
 from trueup.errors import ConfigError
 from trueup.types.plain import fields_from_json
+from trueup.types.signature import KeywordSignature
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from trueup.capture.keywords import TracerKeywords
 
 
 class Tracer:
     """Captures a run from inside the program.
 
     Every option of ``CaptureOptions`` may be given by name, ``steps`` and ``ranks`` also as text such as
-    ``"0,5-8"``. ``framework`` is ``"torch"`` or ``"mindspore"``; by default the one the program uses.
+    ``"0,5-8"`` or as a list such as ``[0, "5-8"]``. ``framework`` is ``"torch"`` or ``"mindspore"``; by
+    default the one the program uses.
     ``monitor`` measures the run while it trains; with it no step is captured in full unless ``steps`` says
     so, or an alarm does.
 
@@ -35,21 +43,22 @@ class Tracer:
         ConfigError: an option is unknown or malformed.
     """
 
+    __signature__ = KeywordSignature(CaptureOptions)
+
     def __init__(
         self,
         output: str | Path,
         *,
         framework: str | None = None,
         monitor: Observer | None = None,
-        **options: object,
+        **options: Unpack[TracerKeywords],
     ) -> None:
+        given: dict[str, object] = {**options, "output": Path(output).absolute()}
         if monitor is not None:
             if not callable(getattr(monitor, "step_over", None)):
                 raise ConfigError(f"Tracer: monitor: expected trueup.Monitor() (got {monitor!r})")
-            options = {"steps": StepSet(()), **options, "observer": monitor.described()}
-        self.options = fields_from_json(
-            CaptureOptions, {**options, "output": Path(output).absolute()}, source="Tracer"
-        )
+            given = {"steps": StepSet(()), **given, "observer": monitor.described()}
+        self.options = fields_from_json(CaptureOptions, given, source="Tracer")
         self._framework = framework
         self._monitor = monitor
         self._session: session.Session | None = None

@@ -16,6 +16,7 @@ from trueup.checklist.readers import read_side
 from trueup.checklist.recommendations import VERSIONS, Unmet, recommendations
 from trueup.checklist.rules import SECTIONS, rules
 from trueup.checklist.schedule import Schedules, schedules
+from trueup.checklist.templates import FIELD as TEMPLATE
 from trueup.checklist.templates import INFERENCE, is_shown_same, judge_inference
 from trueup.checklist.versions import VersionVerdict, judge_versions, versions_of
 from trueup.errors import ConfigError
@@ -232,6 +233,11 @@ def _with_more(
         return found
     more = list(judge_ids(ids, found.target, found.reference))
     if inference is not None:
+        if TEMPLATE not in inference.values:
+            raise ConfigError(
+                f"--inference {inference.name}: no chat template there; expected tokenizer_config.json or "
+                "chat_template.jinja of a tokenizer, its folder, or a configuration of MindFormers with one"
+            )
         unlike = judge_inference(found.target, inference)
         more += [unlike] if unlike is not None else []
         if unlike is not None or is_shown_same(found.target, inference):

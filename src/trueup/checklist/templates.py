@@ -29,6 +29,8 @@ _CONVERSATIONS = (
     [_SYSTEM, _USER, _ANSWER],
 )
 """a system message, one turn and two, blanks around a text: what templates differ in"""
+_BEFORE_AN_ANSWER = (0, 3)
+"""of these, those that the next one adds the answer to"""
 
 
 def same_template(left: object, right: object) -> bool | None:
@@ -42,6 +44,20 @@ def same_template(left: object, right: object) -> bool | None:
     if not any(texts) and not any(others):
         return None
     return texts == others
+
+
+def fits_training(training: object, inference: object) -> bool | None:
+    """Whether inference asks in the form that was trained: the same text of the same messages, and a head of
+    an answer that answers have in training. A template of training need not know that head itself. None as
+    of ``same_template``."""
+    same = same_template(training, inference)
+    if same is not False or not (_is_jinja(str(training)) and _is_jinja(str(inference))):
+        return same
+    trained, asked = list(_rendered(str(training).strip())), list(_rendered(str(inference).strip()))
+    if trained[0::2] != asked[0::2]:
+        return False
+    heads = [(asked[2 * number + 1], trained[2 * number + 2]) for number in _BEFORE_AN_ANSWER]
+    return all(head is not None and answer is not None and answer.startswith(head) for head, answer in heads)
 
 
 def _is_jinja(text: str) -> bool:
@@ -85,7 +101,7 @@ def judge_inference(training: Configuration, inference: Configuration) -> Unmet 
     if FIELD not in training.values or FIELD not in inference.values:
         return None
     own, other = training.values[FIELD], inference.values[FIELD]
-    if same_template(own.value, other.value) is not False:
+    if fits_training(own.value, other.value) is not False:
         return None
     cells = [
         DemandSide(
@@ -117,4 +133,4 @@ def is_shown_same(training: Configuration, inference: Configuration) -> bool:
     """Whether both templates are known and the same, so that a person need not look."""
     if FIELD not in training.values or FIELD not in inference.values:
         return False
-    return same_template(training.values[FIELD].value, inference.values[FIELD].value) is True
+    return fits_training(training.values[FIELD].value, inference.values[FIELD].value) is True

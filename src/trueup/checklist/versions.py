@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TypedDict, cast
 
@@ -65,10 +66,11 @@ def judge_versions(stated: dict[str, str]) -> VersionVerdict | None:
 
 
 def _alike(left: object, right: object) -> bool:
-    """Equal but for case, a leading v, and a suffix such as ``.beta1`` or ``-rc1``'s spelling."""
+    """Equal but for case, a leading v, a suffix such as ``.beta1`` or ``-rc1``'s spelling, and what names a
+    build of the same release: ``+cpu``, ``.post1``."""
     return _spelled(left) == _spelled(right)
 
 
 def _spelled(version: object) -> str:
     text = str(version).lower().removeprefix("v").replace("-", ".")
-    return text.partition(".beta")[0]
+    return re.sub(r"\.post\d+$", "", text.partition("+")[0]).partition(".beta")[0]

@@ -13,12 +13,14 @@ from typing import Annotated, Protocol
 import typer
 
 from trueup import __version__
-from trueup.cli.command_from import Verb, command_from, listed
+from trueup.cli.command_from import SingleCommand, Verb, command_from, listed
 from trueup.cli.printing import error_line, hint_line
 from trueup.cli.words import refuse_empty_words, rewritten, with_verb_first
 from trueup.errors import ConfigError, NothingCompared, TraceError, TrueupError, WeightsError
 
 _EXPECTED = {"valid integer": "an integer", "valid number": "a number"}
+_NO_VALUE = re.compile(r"Option '([^']+)' requires (?:an argument|(\d+) arguments)")
+_BEYOND = re.compile(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)")
 
 
 class UsageProblem(Protocol):
@@ -82,7 +84,7 @@ def _register(verb: str) -> None:
     app.registered_commands = [one for one in app.registered_commands if one.name != verb]
     followed = "-- python" in USAGE[verb] and verb != "check-run"
     settings = {"allow_interspersed_args": False} if followed else None
-    app.command(name=verb, context_settings=settings)(command_from(function_of(verb)))
+    app.command(name=verb, cls=SingleCommand, context_settings=settings)(command_from(function_of(verb)))
 
 
 def _list_all() -> None:
@@ -115,7 +117,7 @@ def _add_installed(verb: str) -> None:
 
     for entry in entry_points(group="trueup.commands"):
         if verb in ("", entry.name) and entry.name not in {one.name for one in app.registered_commands}:
-            app.command(name=entry.name)(entry.load())
+            app.command(name=entry.name, cls=SingleCommand)(entry.load())
 
 
 def run(argv: list[str]) -> int:
@@ -151,6 +153,7 @@ def _failed(error: Exception, argv: list[str], verb: str) -> int:
         hint_line(_hint_of(error, verb))
     elif isinstance(error, OSError):
         error_line(f"{error.filename or verb}: {error.strerror or error}")
+        hint_line(f"is it the path that was meant? trueup {verb} --help says what each argument is")
     else:
         error_line(f"internal error in trueup: {type(error).__name__}: {error}")
     return _BAD_USE
@@ -189,6 +192,12 @@ def sentence_of(error: UsageProblem, argv: Sequence[str], usage: str) -> str:
     missing = re.match(r"Missing (?:argument|option) '([^']+)'", message)
     if missing is not None:
         return f"{missing[1].split(' / ')[0]} is missing: {usage}"
+    valueless = _NO_VALUE.match(message)
+    if valueless is not None:
+        return f"{valueless[1]}: expected {valueless[2] or 'a'} value{'s' if valueless[2] else ''} after it"
+    beyond = _BEYOND.match(message)
+    if beyond is not None:
+        return f"unexpected {'arguments' if ' ' in beyond[1] else 'argument'}: {beyond[1]}; expected {usage}"
     names = getattr(getattr(error, "param", None), "opts", [])
     for word, what in _EXPECTED.items():
         if names and word in message:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from trueup.capture.options import CaptureOptions
-from trueup.cli.printing import notes, stdout_to_stderr, table_width, warning_line
+from trueup.cli.printing import note_line, stdout_to_stderr, table_width, warning_line
 from trueup.cli.shared import Command, Quiet
 from trueup.monitoring.settings import PANEL, MonitorSettings
 from trueup.types.option import GivenOptions, Option
@@ -95,7 +95,12 @@ def command(
         program=run.command,
         capture_all=not request.free_steps,
     )
-    return launch_with_monitor(chosen, run.command, say=notes(quiet=run.quiet), active=watching)
+    held: list[str] = []
+    say = held.append if run.quiet else note_line
+    status = launch_with_monitor(chosen, run.command, say=say, active=watching)
+    for sentence in held if status else ():  # what went wrong is said in any case
+        note_line(sentence)
+    return status
 
 
 def _estimate(options: CaptureOptions, run: CaptureCommand) -> int:

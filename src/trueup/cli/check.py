@@ -83,6 +83,16 @@ class CheckOptions:
     all_rows: Annotated[bool, Option("Print aligned rows and unread keys as well.", "--all")] = False
 
 
+def _none_left(options: CheckOptions) -> str:
+    words = (("--only", options.only), ("--ignore", options.ignore))
+    given = " ".join(f"{flag} {','.join(names)}" for flag, names in words if names)
+    none = "the configuration has no" if options.reference is None else "neither configuration has a"
+    return (
+        f"{given} leaves no row: {none} setting of it; what a framework fixes in its code is compared in the "
+        "precision table of trueup compare"
+    )
+
+
 def command(options: CheckOptions, printed: Printed) -> int:
     """Check that two training configurations describe the same training, before any run.
 
@@ -112,6 +122,8 @@ def command(options: CheckOptions, printed: Printed) -> int:
         inference=() if options.inference is None else [options.inference],
     )
     if not checklist.rows and not checklist.unmet:
+        if options.only or options.ignore:
+            raise ConfigError(_none_left(options))
         raise ConfigError(f"{options.target}: it contains nothing that could be checked")
     text = json_text(document(to_json(checklist)))
     reports = [] if options.output is None else _write_reports(checklist, text, options.output)

@@ -13,22 +13,71 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, get_args, get_origin, get_type_hints
+from typing import Annotated, Protocol, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 from trueup.cli.places import unwritable
 from trueup.errors import ConfigError
 from trueup.types.option import GivenOptions, OptionField, check_relations, expected, option_fields
 
 Verb = Callable[..., int]
-_OUTPUT = "--output"
+_WRITTEN = frozenset({"--output", "--keep", "--tensorboard", "--save-plan"})
 _FILES = ("FILE", "YAML")
-"""what the value of ``--output`` is called where it is one file"""
+"""what the value of one of these is called where it is one file"""
+
+
+class SingleCommand(TyperCommand):
+    """A command that refuses an option given twice, where one value would replace the other unseen."""
+
+    def make_parser(self, ctx):  # type: ignore[no-untyped-def]  # the library's own type has moved
+        """The library's parser; raises ``ConfigError`` for an option given twice that takes one value."""
+        parser = super().make_parser(ctx)
+        read = parser.parse_args
+
+        def parse_args(args: list[str]) -> tuple[object, object, Sequence[GivenParameter]]:
+            words = list(args)  # reading consumes them
+            values, rest, order = read(args=args)
+            _refuse_second(order, words)
+            return values, rest, order
+
+        setattr(parser, "parse_args", parse_args)  # noqa: B010  # a method, to the type checker
+        return parser
+
+
+class GivenParameter(Protocol):
+    """A parameter of the command-line library."""
+
+    opts: list[str]
+    secondary_opts: list[str]
+    nargs: int
+
+
+def _refuse_second(order: Sequence[GivenParameter], words: Sequence[str]) -> None:
+    seen: list[GivenParameter] = []
+    for parameter in order:
+        names = [*parameter.opts, *parameter.secondary_opts]
+        flag = getattr(parameter, "is_flag", False)
+        repeated = getattr(parameter, "multiple", False) or (flag and not parameter.secondary_opts)
+        if names[0].startswith("-") and not repeated and parameter in seen:
+            shown = " and ".join(_as_given(names, words, 0 if flag else parameter.nargs))
+            once = parameter.opts[-1] if not flag else "/".join(names)
+            raise ConfigError(f"{once} is given more than once{shown and f' ({shown})'}; give it once")
+        seen.append(parameter)
+
+
+def _as_given(names: Sequence[str], words: Sequence[str], values: int) -> Iterator[str]:
+    """Every time an option with so many values occurs among ``words``, as written."""
+    own = words[: words.index("--")] if "--" in words else words
+    for at, word in enumerate(own):
+        name, equals, _ = word.partition("=")
+        if name in names:
+            yield " ".join(own[at : at + 1 + (0 if equals else values)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,17 +225,18 @@ def _value_from(field: OptionField, word: object) -> object:
     option, place = field.option, field.flag or field.option.argument
     if isinstance(word, list):
         words = [str(one) for one in word]
+        blank = next((one for one in words if not one.strip(" ,")), None)
+        if blank is not None:  # of no names is no filter at all, and was meant to be one
+            raise expected(place, "names separated by commas" if option.commas else "a value", blank)
         if option.commas:
             words = [part.strip() for text in words for part in text.split(",") if part.strip()]
-            if not words:
-                raise expected(place, "names separated by commas", ",".join(map(str, word)))
         return _repeated(field, words, place)
     if isinstance(word, tuple):
         kind = get_args(field.kind)[0]
         return tuple(kind(part) for part in word)
     value = field.from_text(word, place) if isinstance(word, str) else word
     problem = option.problem(value)
-    if isinstance(value, Path) and field.flag == _OUTPUT:
+    if isinstance(value, Path) and field.flag in _WRITTEN:
         problem = unwritable(value, folder=option.metavar not in _FILES)
     if problem is not None:
         raise ConfigError(f"{place}: expected {problem}")

@@ -34,8 +34,10 @@ class WeightPairOptions:
         Path | None,
         Option("A plan that produces TARGET's weights from REFERENCE's.", "--plan FILE", excludes="by"),
     ] = None
-    rtol: Annotated[float, Option("Relative tolerance; 0: bit-identical.", "--rtol", default="0")] = 0.0
-    atol: Annotated[float, Option("Absolute tolerance.", "--atol", default="0")] = 0.0
+    rtol: Annotated[
+        float, Option("Relative tolerance; 0: bit-identical.", "--rtol", default="0", least=0)
+    ] = 0.0
+    atol: Annotated[float, Option("Absolute tolerance.", "--atol", default="0", least=0)] = 0.0
     num_heads: NumHeads = None
     num_kv_heads: NumKvHeads = None
     allow_unmatched: AllowUnmatched = False

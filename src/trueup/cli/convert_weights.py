@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from trueup.weights.plan import ConversionPlan
     from trueup.weights.weight_set import WeightSet
 
+_LARGEST_MULTIPLE = 2**24
+"""rows of zeros; no vocabulary is larger"""
 _SIZES = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30}
 
 
@@ -80,7 +82,13 @@ class ConvertOptions:
     num_heads: NumHeads = None
     num_kv_heads: NumKvHeads = None
     pad_vocab: Annotated[
-        int | None, Option("Append rows of zeros until the vocabulary is a multiple of N.", "--pad-vocab")
+        int | None,
+        Option(
+            "Append rows of zeros until the vocabulary is a multiple of N.",
+            "--pad-vocab",
+            least=1,
+            most=_LARGEST_MULTIPLE,
+        ),
     ] = None
     save_plan: Annotated[
         Path | None, Option("Write the plan, even if it leaves weights unmatched.", "--save-plan FILE")

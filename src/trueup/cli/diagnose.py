@@ -28,6 +28,7 @@ class DiagnoseOptions:
             "cause is tried in one, and what was found is confirmed in one. 0: none.",
             "--budget SECONDS",
             default="30",
+            least=0,
         ),
     ] = 30.0
     replayed: Annotated[Path | None, Option("Use this replay instead of making one.", "--replayed DIR")] = (

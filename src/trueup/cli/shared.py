@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from trueup.errors import ConfigError
 from trueup.types.option import Option, expected
 
 Command = Annotated[tuple[str, ...], Option("The training command, unchanged.", argument="-- COMMAND")]
@@ -40,14 +41,20 @@ def words_from_command(text: str, place: str) -> tuple[str, ...]:
     """The words of a command given as one value.
 
     Raises:
-        ConfigError: its quotes do not match, or it is empty.
+        ConfigError: its quotes do not match, it is empty, or there is no such program.
     """
+    from trueup.capture.launch.command import check_command
+
     try:
         words = tuple(shlex.split(text))
     except ValueError as error:
         raise expected(place, f"a shell command ({error})", text) from error
     if not words:
         raise expected(place, 'a command, such as "python train.py"', text)
+    try:
+        check_command(words)
+    except ConfigError as error:
+        raise ConfigError(f"{place}: {error}") from error
     return words
 
 

@@ -12,7 +12,8 @@ difference of the runs where
 
 A loss that both runs hold in one dtype is judged by the logits that it is made of, where these are the same
 numbers in two dtypes. Two versions of a framework, and two kinds of device, have lists of their own of what
-autocast computes in which dtype, and two implementations cast at other places: of those nothing is said.
+autocast computes in which dtype, and two implementations cast at other places: of those nothing is said. A
+cast that one run alone makes is no first difference: what is made of it is.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import numpy as np
 
 from trueup.comparing.first import JudgedStep
 from trueup.comparing.metrics import SKETCH
-from trueup.comparing.precision_gap import GapOf, PrecisionGap, gap_from, names_of
+from trueup.comparing.precision_gap import GapOf, PrecisionGap, casts_of, computing, gap_from, names_of
 from trueup.comparing.rows import StepRows
 from trueup.comparing.thresholds import COARSER, FINER, FLOAT32, LOSS_ROUNDINGS
 from trueup.numerics.dtypes import unit_roundoffs
@@ -38,7 +39,8 @@ def gap_of_results(judged: JudgedStep, sides: tuple[Manifest, Manifest]) -> Prec
     rows, metrics = judged.rows, judged.metrics
     if rows.match.bridge is not None or _platform(sides[0]) != _platform(sides[1]):
         return None
-    apart = ~rows.paired | (~metrics.bits_equal & ~(metrics.difference == 0))
+    lone_casts = rows.kind_is("api") & rows.phase_is("forward") & casts_of(rows)
+    apart = np.where(rows.paired, ~metrics.bits_equal & ~(metrics.difference == 0), ~lone_casts)
     first = int(np.argmax(apart)) if apart.any() else -1
     if first < 0 or not rows.paired[first] or metrics.evidence[first] > SKETCH:
         return None
@@ -99,9 +101,10 @@ def _returned(rows: StepRows, loss: int) -> int:
 
 
 def _least(rows: StepRows, finer: float, first: int) -> float:
-    """What the finer dtype may round at most, relative; of a loss, a sum over tokens in another order."""
+    """What the finer dtype may round at most, relative; of a loss, a sum over tokens in another order. A
+    finer dtype that is coarse itself rounds once: both are rounded to, and nobody casts them to one."""
     if not rows.phase_is("loss")[first]:
-        return FINER * finer
+        return finer if finer > FLOAT32 else FINER * finer
     logits = _returned(rows, first)
     shape = rows.match.words.shape[rows.reference.shape[logits]] if logits >= 0 else ()
     tokens = math.prod(shape[:-1]) if shape else 1
@@ -126,4 +129,7 @@ def _gap(
     modules: tuple[str, ...] = ()
     if of is GapOf.RESULT and made.any():
         modules = (f"{words.type[rows.of_call('type')[shown]]} ({len(names_of(rows, made))})",)
+    elif of is GapOf.RESULT and rows.kind_is("api")[shown]:
+        calls = alike & rows.phase_is("forward") & rows.slot_starts("output") & rows.kind_is("api")
+        _, modules = computing(rows, calls & (rows.of_call("name") == rows.of_call("name")[shown]))
     return gap_from(judged, shown, *dtypes, of=of, parameters=weights, modules=modules, grounds=grounds)

@@ -169,7 +169,7 @@ def _weights(rows: StepRows, half: Half, to_target: Codes) -> Codes:
     found: list[tuple[int, int, int]] = []
     for call in modules.tolist():
         dtypes = dict.fromkeys(by_module.get(words.name[side.plain[call]], []))
-        found += [(int(to_target[call]), weight, dtype) for dtype in dtypes]
+        found += [(int(to_target[call]), part, dtype) for dtype in dtypes for part in (weight, stored)]
     role_of_name = np.array([role_of("api", w, None) for w in words.name] + ["other"])
     slots = np.array([*words.slot, ""])
     api = np.flatnonzero(

@@ -33,6 +33,7 @@ from enum import Enum, auto
 import numpy as np
 
 from trueup.comparing.first import First, JudgedStep, first_of_rows
+from trueup.comparing.gradient_work import after_backward
 from trueup.comparing.judgement import EQUAL, ORIGIN, WITHIN, Judgement
 from trueup.comparing.metrics import SKETCH, Metrics
 from trueup.comparing.precision import is_cast, role_of
@@ -167,7 +168,7 @@ def gap_of_step(judged: JudgedStep, context: StepContext, tf32: str | None = Non
     target, reference = _dtypes(rows, shown, roundoff)
     if least:
         target, reference = (TF32 if tf32 == "target" else target, TF32 if tf32 == "reference" else reference)
-    functions, modules = _computing(rows, shown)
+    functions, modules = computing(rows, shown)
     weights = rows.phase_is("param") & rows.paired & ~np.isnan(roundoff[0]) & ~np.isnan(roundoff[1])
     parameters, whole = names_of(rows, shown & weights), bool(weights.any() and shown[weights].all())
     return PrecisionGap(
@@ -275,13 +276,14 @@ def _casts_of_one_side(rows: StepRows, roundoff: list[Floats]) -> Bools:
         np.maximum.at(coarsest, codes[there], own[there])
         most.append(coarsest[codes])
     out = np.zeros(len(rows), bool)
-    lone = forward & rows.slot_starts("output") & ~rows.paired & _cast(rows)
+    lone = forward & rows.slot_starts("output") & ~rows.paired & casts_of(rows)
     for own, other_coarsest in ((roundoff[0], most[1]), (roundoff[1], most[0])):
         out |= lone & (np.nan_to_num(own) > other_coarsest) & (other_coarsest > 0)
     return out
 
 
-def _cast(rows: StepRows) -> Bools:
+def casts_of(rows: StepRows) -> Bools:
+    """Whether the call of a row gives its tensor another dtype, and nothing else."""
     casts = np.array([is_cast(word) for word in rows.match.words.name] + [False])
     return np.asarray(casts[rows.of_call("name")])
 
@@ -384,13 +386,13 @@ def _dtypes(rows: StepRows, shown: Bools, roundoff: list[Floats]) -> tuple[str, 
     return sides[0], sides[1]
 
 
-def _computing(rows: StepRows, shown: Bools) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def computing(rows: StepRows, shown: Bools) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Functions that do more than hand on or cast a tensor, and classes of modules whose code calls them."""
     words, api, module = rows.match.words, rows.kind_is("api"), rows.kind_is("module")
     names, types = rows.of_call("name"), rows.of_call("type")
     own, modules = charged_column(rows)
-    at = shown & rows.phase_is("forward", "loss") & ~_passed_through(rows)
-    called = [words.name[code] for code in names[at & api & ~_cast(rows)].tolist()]
+    at = shown & rows.phase_is("forward", "loss") & ~_passed_through(rows) & ~after_backward(rows)
+    called = [words.name[code] for code in names[at & api & ~casts_of(rows)].tolist()]
     functions = Counter(word.rpartition(".")[2].strip("_") for word in called)
     known = dict(
         zip((words.name[code] for code in names[module].tolist()), types[module].tolist(), strict=True)

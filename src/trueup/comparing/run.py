@@ -69,7 +69,7 @@ from trueup.merging.sides import as_wholes, notes_of, of_side
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepTables, TraceSource, step_view
 from trueup.types.arrays import Bools
-from trueup.types.codes import NoteCode, ToleranceCode, VerdictCode
+from trueup.types.codes import EvidenceCode, NoteCode, ToleranceCode, VerdictCode
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
 from trueup.types.verdict import Verdict
@@ -434,7 +434,10 @@ class _Work:
             self.ledger.notes.append(reason(code, *found))
             if verdict.headline.code is VerdictCode.BIT_IDENTICAL:
                 function = found[0].place("function") or found[0].place("name")
-                return replace(verdict, headline=reason(VerdictCode.CAPTURED_IS_EQUAL, function=function))
+                values = all(one.code is EvidenceCode.CODE_VALUE_DIFFERS for one in found)
+                name = found[0].place("name") if values else ""
+                equal = reason(VerdictCode.CAPTURED_IS_EQUAL, function=function, name=name)
+                return replace(verdict, headline=equal)
         return verdict
 
     def _scalars(self, pairs: list[StepPair]) -> list[ScalarPair]:

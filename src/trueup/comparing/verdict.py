@@ -179,7 +179,13 @@ def _precision_headline(gap: PrecisionGap) -> Reason:
         return reason(VerdictCode.SUMS_IN, parameters=gap.parameters, **dtypes)
     if gap.of is GapOf.RESULT:
         given = gap.at.row.slot.startswith("input")
-        return reason(VerdictCode.RESULT_IN, module=gap.at.row.name, given=given, **dtypes)
+        is_function = gap.at.row.kind == "api"
+        function = gap.at.row.name.rpartition(".")[2] if is_function else ""
+        if is_function and gap.at.owner is None:  # called by the program, outside the model
+            module, function = function, ""
+        else:
+            module = str(gap.at.owner) if is_function else gap.at.row.name
+        return reason(VerdictCode.RESULT_IN, module=module, function=function, given=given, **dtypes)
     if gap.cast_by is not None:
         return reason(VerdictCode.CASTS_TO, side=gap.cast_by, module=gap.at.owner, **dtypes)
     return reason(

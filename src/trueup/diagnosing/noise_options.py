@@ -10,6 +10,8 @@ from trueup.capture.options import StepSet
 from trueup.errors import ConfigError
 from trueup.types.option import Option, check_options
 
+_MOST_RERUNS = 10_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoiseOptions:
@@ -20,10 +22,17 @@ class NoiseOptions:
     """
 
     num_perturbed: Annotated[
-        int, Option("Reruns with rounding-sized changes of weights and inputs.", "-k --perturbed", least=0)
+        int,
+        Option(
+            "Reruns with rounding-sized changes of weights and inputs.",
+            "-k --perturbed",
+            least=0,
+            most=_MOST_RERUNS,
+        ),
     ] = 3
     num_repeats: Annotated[
-        int, Option("Plain reruns, without determinism from outside.", "--repeats", least=0)
+        int,
+        Option("Plain reruns, without determinism from outside.", "--repeats", least=0, most=_MOST_RERUNS),
     ] = 1
     steps: Annotated[
         StepSet | None,

@@ -52,7 +52,7 @@ def open_trace(path: Path) -> TraceSource:
         return Trace(path)
     if path.name == layout.MANIFEST:
         return Trace(path.parent)
-    if path.is_file() and path.name not in (files.DUMP, STATISTIC) and path.suffix != SUFFIX:
+    if not path.is_dir() and path.name not in (files.DUMP, STATISTIC) and path.suffix != SUFFIX:
         raise TraceError(_wrong_file(path))
     if files.dump_folders(path):
         return MsprobeDump(path)

@@ -6,7 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from trueup.adapters.measures import Measured, Wanted
 from trueup.capture.observer import WatchedRun
@@ -21,7 +21,13 @@ from trueup.monitoring.settings import MonitorSettings
 from trueup.store import layout
 from trueup.store.series import SeriesWriter
 from trueup.types.arrays import Array
+from trueup.types.signature import KeywordSignature
 from trueup.types.trace import ScalarLine
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from trueup.monitoring.keywords import MonitorKeywords
 
 MADE_BY = "trueup.monitoring.monitor:monitor_from_plain"
 _BEFORE = 32
@@ -54,8 +60,12 @@ class Monitor:
         ConfigError: a setting is unknown or cannot be.
     """
 
-    def __init__(self, *, on_alarm: Callable[[Alarm], object] | None = None, **settings: object) -> None:
-        self.settings = MonitorSettings.from_json(settings, "Monitor")
+    __signature__ = KeywordSignature(MonitorSettings)
+
+    def __init__(
+        self, *, on_alarm: Callable[[Alarm], object] | None = None, **settings: Unpack[MonitorKeywords]
+    ) -> None:
+        self.settings = MonitorSettings.from_json({**settings}, "Monitor")
         self._on_alarm = on_alarm
         self._run: WatchedRun | None = None
         self._rules: list[MonitorRule] = []

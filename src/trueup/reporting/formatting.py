@@ -12,8 +12,9 @@ _CONTROL = re.compile(rf"[\x00-\x1f\x7f-\x9f{_DIRECTION}\ud800-\udfff]")
 
 
 def plain(text: object) -> str:
-    """The text without control characters: a name cannot move a cursor or hide what it says."""
-    return _CONTROL.sub("\ufffd", str(text))
+    """The text without control characters: a name cannot move a cursor or hide what it says. Ends of lines
+    and tabs, as templates have them, are written as in a string."""
+    return _CONTROL.sub("\ufffd", str(text).replace("\n", "\\n").replace("\t", "\\t"))
 
 
 def upright(text: str) -> str:

@@ -38,6 +38,8 @@ else:
 _Kind = TypeVar("_Kind")
 _LONGEST = 120
 """characters of a value in an error"""
+_LARGEST = 2**63 - 1
+"""as arrays hold integers"""
 _MOST_NAMES = 40
 """known names an error lists"""
 
@@ -98,12 +100,18 @@ class Option:
             >>> Option("Rows.", least=1).problem(0)
             'a number from 1 (got 0)'
         """
-        if not self.bounds or isinstance(value, bool) or not isinstance(value, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return None
+        if isinstance(value, int) and abs(value) > _LARGEST:
+            return f"{self.bounds or 'an integer'}, of at most 64 bits (got {value})"
+        if not self.bounds:
             return None
         low = self.least is None or value >= self.least
         high = self.most is None or value <= self.most
         fits = low and high and (self.above is None or value > self.above)
         finite = isinstance(value, int) or math.isfinite(value)
+        if not finite and not self.bounds.startswith("a finite"):
+            return f"a finite number (got {value})"
         return None if fits and finite else f"{self.bounds} (got {value})"
 
     @property

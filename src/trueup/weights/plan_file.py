@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
+from zlib import crc32
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
@@ -37,6 +38,8 @@ from trueup.weights.plan import (
     SourcePiece,
 )
 
+_AS_WRITTEN = "# not edited; checksum of the lines above:"
+"""begins the last line of a plan that no person has changed"""
 _Size = Annotated[StrictInt, Field(ge=0)]
 
 
@@ -102,8 +105,23 @@ def read_plan(path: Path) -> ConversionPlan:
 
 
 def write_plan(plan: ConversionPlan, path: Path) -> None:
-    """Write ``plan`` so that ``read_plan`` gives it back, equal in every field."""
-    path.write_text(text_from_plan(plan), encoding="utf-8")
+    """Write ``plan`` so that ``read_plan`` gives it back, equal in every field.
+
+    Raises:
+        ConfigError: a file is there that was not left here, or has been edited: work would be lost.
+    """
+    text = text_from_plan(plan)
+    if path.is_file() and not _is_as_written(path.read_bytes()):
+        raise ConfigError(
+            f"{path} is there already, and is no plan as trueup left it: if it is your edited plan, give it "
+            "with --plan; else name another file with --save-plan, or remove it"
+        )
+    path.write_text(f"{text}{_AS_WRITTEN} {crc32(text.encode()):08x}\n", encoding="utf-8")
+
+
+def _is_as_written(content: bytes) -> bool:
+    text, mark, checksum = content.rpartition(_AS_WRITTEN.encode())
+    return bool(mark) and checksum.strip() == f"{crc32(text):08x}".encode()
 
 
 def plan_from_text(text: str, *, name: str = "plan") -> ConversionPlan:

@@ -171,6 +171,10 @@ PHRASES = {
         sentence="ranks add up the norm of the gradients from other parts; clipping to it gives the same "
         "gradients"
     ),
+    Is.OTHER_GROUPS: Phrase(
+        sentence="the runs clip gradients in other groups, by dtype or device; each is compared as that of "
+        "its weight"
+    ),
     Is.REDUCED_BY_OPTIMIZER: Phrase(
         sentence="ranks hold gradients of their own; the optimizer updates the weight alike on all ranks, as "
         "the other run does"

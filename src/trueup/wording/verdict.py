@@ -338,12 +338,14 @@ PHRASES = {
     ),
     Is.RESULT_IN: _headline(
         lambda facts: facts.fill(
-            f"{'Input' if facts['given'] else 'Output'} of {facts['module'] or 'the root module'} is "
-            "{target} (target), {reference} (reference)"
+            f"{'Input' if facts['given'] else 'Output'} of "
+            + (f"{facts['function']} in " if facts["function"] else "")
+            + f"{facts['module'] or 'the root module'} is {{target}} (target), {{reference}} (reference)"
         ),
-        {"module": "layers.0", "given": False, "target": "bfloat16", "reference": "float32"},
-        {"module": "", "given": False, "target": "float32", "reference": "bfloat16"},
-        {"module": "layers.1", "given": True, "target": "float32", "reference": "bfloat16"},
+        {"module": "layers.0", "function": "", "given": False, "target": "bfloat16", "reference": "float32"},
+        {"module": "", "function": "", "given": False, "target": "float32", "reference": "bfloat16"},
+        {"module": "layers.1", "function": "", "given": True, "target": "float32", "reference": "bfloat16"},
+        {"module": "a", "function": "softmax", "given": False, "target": "float32", "reference": "float16"},
     ),
     Is.LOSS_IN: _headline(
         lambda facts: facts.fill(
@@ -413,8 +415,13 @@ PHRASES = {
         "The runs agree; {names:list} given to them differs without effect here", {"names": ("position_ids",)}
     ),
     Is.CAPTURED_IS_EQUAL: _headline(
-        "All that was captured is bit-identical; {function} is written differently",
-        {"function": "Average.update"},
+        lambda facts: facts.fill(
+            "All that was captured is bit-identical; {function} uses another value of {name}"
+            if facts["name"]
+            else "All that was captured is bit-identical; {function} is written differently"
+        ),
+        {"function": "Average.update", "name": ""},
+        {"function": "Loss.forward", "name": "IGNORE_INDEX"},
     ),
     Is.BIT_IDENTICAL: _headline("The runs are bit-identical"),
     Is.COMPARED_IS_BIT_IDENTICAL: _headline("All compared records are bit-identical"),

@@ -12,6 +12,7 @@ from pathlib import Path
 from trueup.errors import ConfigError
 
 _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?t?$")
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
 _WITH_VALUE = "cmWX"
 _SHUTS_OUT = {
     "E": "ignores PYTHONPATH",
@@ -51,15 +52,17 @@ def _find(word: str, *, path: str | None) -> str:
     if Path(word).is_dir():
         raise ConfigError(f"cannot run {word}: it is a folder")
     if Path(word).is_file() and os.sep not in word and os.access(word, os.X_OK):
-        raise ConfigError(f"cannot run {word}: no such command in PATH. Try: trueup capture ... -- ./{word}")
+        raise ConfigError(f"cannot run {word}: no such command in PATH. Try: ./{word}")
     if Path(word).is_file():
         hint = f"python {word}" if word.endswith(".py") else f"sh {word}, or make it executable"
-        raise ConfigError(
-            f"cannot run {word}: it is not an executable file. Try: trueup capture ... -- {hint}"
-        )
+        raise ConfigError(f"cannot run {word}: it is not an executable file. Try: {hint}")
     if word.startswith("-"):
         raise ConfigError(
             f"cannot run {word!r}: options of trueup go before the two dashes, the command after them"
+        )
+    if _ASSIGNMENT.match(word):
+        raise ConfigError(
+            f"cannot run {word!r}: it sets a variable, which needs a shell. Try: env {word} ..."
         )
     raise ConfigError(
         f"cannot run {word!r}: no such command. Is the environment active, and the name spelled right?"

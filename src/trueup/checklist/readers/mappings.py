@@ -146,6 +146,8 @@ def from_data(
 
 def _flat(data: Mapping[str, object], dialect: str) -> dict[str, object]:
     found = dict(flat(data))
+    if dialect == "hf_model":  # transformers 5 writes dtype where versions before it wrote torch_dtype
+        return {re.sub(r"(^|\.)torch_dtype$", r"\1dtype", key): value for key, value in found.items()}
     if dialect != "megatron":
         return found
     return {key.rpartition(".")[2].replace("-", "_"): value for key, value in found.items()}

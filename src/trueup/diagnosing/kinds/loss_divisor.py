@@ -166,6 +166,10 @@ def sends_back_alike(evidence: Evidence, factor: float) -> bool:
         return False
     if set(target) != set(reference) or not all(_is_alike(one, reference[m]) for m, one in target.items()):
         return False
+    if (
+        factor < 0
+    ):  # the steepest entry is of the other kind: one of a label in one run, of no label in the other
+        return _sizes_are_scaled(evidence, factor, near)
     quotients = []
     for one, other in ((one, reference[m]) for m, one in target.items()):
         if not one.steepest or not other.steepest:
@@ -176,13 +180,22 @@ def sends_back_alike(evidence: Evidence, factor: float) -> bool:
     return all(abs(quotient / factor - 1) <= near for quotient in quotients)
 
 
+def is_negative_loss(evidence: Evidence, factor: float) -> bool:
+    """Whether the loss is the reference's times a factor below 0, and what it sends back shows the same."""
+    vectors = evidence.vectors
+    single = vectors is not None and vectors.num_values == 1
+    return single and factor < 0 and sends_back_alike(evidence, factor)
+
+
 def _sizes_are_scaled(evidence: Evidence, factor: float, near: float) -> bool:
     """Of the microbatch whose loss differs: the others' losses are not known here."""
     at = evidence.origin.microbatch or 0
     target, reference = (run.sent_sizes.get(at) for run in (evidence.target_run, evidence.reference_run))
     if target is None or reference is None or not all(reference):
         return False
-    return all(abs(one / other / factor - 1) <= near for one, other in zip(target, reference, strict=True))
+    norm, low, high = reference
+    turned = (-norm, high, low) if factor < 0 else (norm, low, high)
+    return all(abs(one / other / factor - 1) <= near for one, other in zip(target, turned, strict=True))
 
 
 def named_divisor(losses: Mapping[int, LossFacts], microbatch: int) -> Reason | None:

@@ -12,6 +12,7 @@ from trueup.diagnosing.kinds.fitting import at_most, explained, fit, holds_every
 from trueup.diagnosing.kinds.loss_divisor import (
     divided_otherwise,
     given_divisor,
+    is_negative_loss,
     name_given,
     numbers_given,
     sends_back_alike,
@@ -49,7 +50,7 @@ _OF_ANY_RUN = (
 
 # In one piece: one rule; what must hold is asked in the order in which it becomes known.
 def _scaled(evidence: Evidence) -> Found | None:
-    """t = a r with a > 0 explains the difference; which factor a is.
+    """t = a r with a > 0 explains the difference; which factor a is. Of a loss also a < 0, but -1.
 
     A single number proves nothing but a factor that the run knows (1/2, ranks, microbatches, tokens), unless
     it is a loss whose gradients are scaled alike.
@@ -58,7 +59,9 @@ def _scaled(evidence: Evidence) -> Found | None:
     if vectors is None or vectors.norm == 0 or vectors.target_norm == 0 or vectors.num_values == 0:
         return None
     found = fit(vectors.target - vectors.reference, vectors.reference)
-    if found is None or found.factor <= -1 or abs(found.factor) < _EXACT:
+    if found is None or abs(found.factor) < _EXACT:
+        return None
+    if found.factor <= -1 and (not is_negative_loss(evidence, 1.0 + found.factor) or found.factor == -2.0):
         return None
     share = explained(evidence, vectors, found.residual, z=found.z)
     error = found.residual / vectors.norm / np.sqrt(vectors.size)

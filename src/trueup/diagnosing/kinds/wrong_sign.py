@@ -7,10 +7,12 @@ import numpy as np
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import close, explained, rank_of, roundoff_of
+from trueup.diagnosing.kinds.loss_divisor import is_negative_loss
 from trueup.diagnosing.kinds.rule import Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
     CLOSE_ROUNDINGS,
+    FACTOR_AT_LEAST,
     MIN_NUMBERS,
     NEGATED_SHARE,
     PROBED_INDICES,
@@ -22,8 +24,15 @@ from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
 
 def _negated(evidence: Evidence) -> Found | None:
-    """t = -r."""
+    """t = -r; of a loss, one number, where what it sends back is negated as well."""
     vectors = evidence.vectors
+    if vectors is not None and is_negative_loss(evidence, -1.0):
+        alike = length(vectors.target + vectors.reference) <= FACTOR_AT_LEAST * vectors.norm
+        return (
+            Found(rank=EvidenceRank.FITTED, sentence=origin_reason(evidence, KindReason.NEGATED))
+            if alike
+            else None
+        )
     if vectors is None or vectors.norm == 0 or vectors.num_values < MIN_NUMBERS:
         return None
     share = explained(evidence, vectors, length(vectors.target + vectors.reference))

@@ -309,7 +309,8 @@ class Context:
         if headline is None:
             return None
         of_weights = headline.code is VerdictCode.COMPUTES_IN and headline.number("weights")
-        if not of_weights and headline.code is not VerdictCode.WEIGHTS_IN:
+        held = (VerdictCode.WEIGHTS_IN, VerdictCode.RESULT_IN, VerdictCode.LOSS_IN)
+        if not of_weights and headline.code not in held:
             return None
         return str(headline.place("target")), str(headline.place("reference"))
 

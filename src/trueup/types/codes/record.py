@@ -44,6 +44,7 @@ class RecordCode(Code):
     REDUCED_IN_PARTS = "record.reduced_in_parts"
     GATHERED_ELSEWHERE = "record.gathered_elsewhere"
     NORM_IN_PARTS = "record.norm_in_parts"
+    OTHER_GROUPS = "record.other_groups"
     REDUCED_BY_OPTIMIZER = "record.reduced_by_optimizer"
     NO_COMMON_EVIDENCE = "record.no_common_evidence"
     DIGESTS_DIFFER = "record.digests_differ"
