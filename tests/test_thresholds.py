@@ -219,8 +219,8 @@ ALLOWED: dict[str, set[float | str]] = {
     | {"_NOTHING", 1e-9},  # against a division by 0
     "curves/statistics/trend.py": {
         *(1e-4, "_LEAST_WEIGHT", "_BLOCKS_A_SHAPE"),
-        *(1e-20, "_NOTHING", 1e-10),
-    },  # cost time; against a division by 0
+        *(1e-20, "_NOTHING", 1e-10, 1e-12, "_EXACT"),
+    },  # cost time; against a division by 0; where a search ends
     "curves/statistics/centred.py": {0.9999},  # against a division by 0
     "curves/statistics/frozen.py": {"_LISTED", 1e-30},
     "curves/statistics/health.py": {"_LISTED"},

@@ -286,6 +286,8 @@ def test_gradients_cleared_before_the_update(tmp_path: Path) -> None:
     codes = [one.headline.code for one in findings]
     assert StagesCode.CLEARED_BEFORE_UPDATE in codes
     assert StagesCode.STEPS_AFTER not in codes
+    stages = diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "again").stages
+    assert StagesCode.CLEARED_NOT_REDUCED in [one.conclusion.code for one in stages]
 
 
 def test_gradients_that_the_reference_clears_between_two_passes(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from trueup.comparing import arbiter as arbiters
 from trueup.comparing.attributes import Attributes, attributes_of, module_of_other_constant
 from trueup.comparing.averages import average_gaps
+from trueup.comparing.before_update import hold_no_update
 from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coarse_activations import gap_of_activations
@@ -61,7 +62,7 @@ from trueup.comparing.thresholds import ACROSS, FACTORS, NOISE_TIMES
 from trueup.comparing.tolerance import Bound, are_of_two_frameworks, factor_of, rounding_bound
 from trueup.comparing.updated_copies import updated_copies
 from trueup.comparing.values import read_values
-from trueup.comparing.verdict import RunPair, of_casts, of_loss_code, verdict_from
+from trueup.comparing.verdict import RunPair, of_casts, of_loss_code, of_no_update, verdict_from
 from trueup.comparing.whole import with_whole_statistics
 from trueup.errors import ConfigError, NothingCompared
 from trueup.matching import StepMatch, match_step
@@ -387,7 +388,7 @@ class _Work:
             reference=ContentSide(path=str(self.reference.path), manifest=manifests[1]),
             options=self.options.to_json(),
             verdict=self._with_code(
-                self.graded.led(verdict_from(ledger, scalars, runs), scalars), dtypes, runs
+                self.graded.led(verdict_from(ledger, scalars, runs), scalars), dtypes, runs, pairs
             ),
             firsts={name: first.row for name, first in ledger.firsts.items()},
             counts=ledger.totals(),
@@ -403,7 +404,9 @@ class _Work:
             notes=list(dict.fromkeys(ledger.notes)),
         )
 
-    def _with_code(self, verdict: Verdict, dtypes: Sequence[Reason], runs: RunPair) -> Verdict:
+    def _with_code(
+        self, verdict: Verdict, dtypes: Sequence[Reason], runs: RunPair, pairs: list[StepPair]
+    ) -> Verdict:
         """The verdict with what differs in the programs' code at its place; where the runs agree, a note, but
         for casts that made other bits.
 
@@ -429,11 +432,14 @@ class _Work:
             if coarse is not None and near.own:
                 return of_loss_code(verdict, first, coarse, near.own, runs)
         if found := book.anywhere():
+            steps, rank = [pair.step for pair in pairs], pairs[0].rank
+            function = str(found[0].place("function") or found[0].place("name"))
             agrees = verdict.outcome is Outcome.AGREE
+            if agrees and hold_no_update(self.target, steps, rank):
+                verdict, agrees = of_no_update(verdict, function, len(set(steps)), runs), False
             code = NoteCode.CODE_DIFFERS if agrees else NoteCode.PROGRAMS_DIFFER
             self.ledger.notes.append(reason(code, *found))
             if verdict.headline.code is VerdictCode.BIT_IDENTICAL:
-                function = found[0].place("function") or found[0].place("name")
                 values = all(one.code is EvidenceCode.CODE_VALUE_DIFFERS for one in found)
                 name = found[0].place("name") if values else ""
                 equal = reason(VerdictCode.CAPTURED_IS_EQUAL, function=function, name=name)

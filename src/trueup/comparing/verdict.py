@@ -169,6 +169,16 @@ def of_loss_code(
     )
 
 
+def of_no_update(verdict: Verdict, function: str, steps: int, runs: RunPair) -> Verdict:
+    """All agrees before any update: what a function that differs does at one is not known."""
+    return replace(
+        verdict,
+        outcome=Outcome.UNDECIDED,
+        headline=reason(VerdictCode.BEFORE_UPDATE, function=function, steps=steps),
+        next=reason(NextCode.CAPTURE_UPDATE, last=4 * steps - 1, command=runs.command),
+    )
+
+
 def _precision_headline(gap: PrecisionGap) -> Reason:
     dtypes = {"target": gap.target, "reference": gap.reference}
     if gap.of is GapOf.WEIGHTS:

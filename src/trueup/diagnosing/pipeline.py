@@ -39,7 +39,6 @@ from trueup.importers import open_trace
 from trueup.matching.mapping import read_mapping
 from trueup.merging.sides import as_wholes
 from trueup.store.rollouts import is_trace
-from trueup.store.view import WEIGHT
 from trueup.types.codes import (
     KindReason,
     NoteCode,
@@ -531,8 +530,6 @@ def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, 
     long_run = context.outcome_of(Stage.LONG_RUN)
     if verdict.outcome is Outcome.AGREE and long_run is not None and long_run.status is StageStatus.UNDECIDED:
         return Outcome.UNDECIDED, reason(Stages.LONG_RUN_OPEN, long_run.conclusion), None
-    if verdict.outcome is Outcome.AGREE and _is_before_update(context):
-        return Outcome.UNDECIDED, reason(Stages.BEFORE_UPDATE), None
     beyond = context.rows.filter(is_beyond())
     is_open = verdict.outcome is Outcome.DIFFER or verdict.headline.code is VerdictCode.NOISE_GREW
     if is_open and _calls_agree(context, beyond):
@@ -544,24 +541,6 @@ def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, 
     if context.all_passed and is_late and isinstance(worst, float) and worst < FAR_LATER:
         return Outcome.UNDECIDED, reason(Stages.LATE_DIFFERENCES, score=worst), None
     return Outcome.UNDECIDED, reason(Stages.NO_STAGE, verdict.headline), None
-
-
-def _is_before_update(context: Context) -> bool:
-    """Whether programs that differ in their code were compared in steps that hold no update.
-
-    None was recorded, and the weights of the last step are those of the first: what the code does at the
-    update is not seen."""
-    optimizer = context.outcome_of(Stage.OPTIMIZER)
-    if optimizer is None or optimizer.conclusion.code is not Stages.NO_UPDATE or len(context.steps) < 2:
-        return False
-    first, last = context.pair()[0], context.pair(len(context.steps) - 1)[0]
-    held = [
-        (first.digest(first.parameter(f, *WEIGHT)), last.digest(last.parameter(f, *WEIGHT)))
-        for f in first.parameters
-    ]
-    unmoved = bool(held) and all(a is not None and a == b for a, b in held)
-    notes = read_reasons(context.comparison.summary, "notes")
-    return unmoved and any(one.code in _OF_CODE for one in notes)
 
 
 def _calls_agree(context: Context, beyond: pl.DataFrame) -> bool:

@@ -990,7 +990,6 @@ PHRASES = {
     S.CALLS_AGREE: clause(
         "Each call agrees within rounding; what it is given differs by rounding carried on"
     ),
-    S.BEFORE_UPDATE: clause("The programs differ, and the captured steps hold no update of the weights"),
     S.NO_STAGE: clause(lambda facts: f"{facts.parts[0]}. No stage could determine the cause", _ANY),
     S.LEARNING_RATE: clause(
         "Learning rate differs at step {step}: {target} (target), {reference} (reference)",

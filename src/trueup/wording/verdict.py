@@ -423,6 +423,10 @@ PHRASES = {
         {"function": "Average.update", "name": ""},
         {"function": "Loss.forward", "name": "IGNORE_INDEX"},
     ),
+    Is.BEFORE_UPDATE: _headline(
+        "{function} differs in code, and no update was captured in {steps:count step}",
+        {"function": "Sharded.update", "steps": 2},
+    ),
     Is.BIT_IDENTICAL: _headline("The runs are bit-identical"),
     Is.COMPARED_IS_BIT_IDENTICAL: _headline("All compared records are bit-identical"),
     Is.AGREE: _headline("The runs agree within rounding"),
@@ -460,6 +464,11 @@ PHRASES = {
         "for both runs, to see the step before and that one",
         "trueup capture --preset diagnose --steps {before}-{step} -o RUN -- {command}",
         samples=({"before": 3, "step": 4, "command": "python train.py"},),
+    ),
+    Next.CAPTURE_UPDATE: _to_do(
+        "for both runs, until the weights have changed",
+        "trueup capture --preset diagnose --steps 0-{last} -o RUN -- {command}",
+        samples=({"last": 7, "command": "python train.py"},),
     ),
     Next.READ_REPORT: _to_do(
         "then read report.html at this site", "trueup compare {target} {reference} --steps {step} -o OUT"

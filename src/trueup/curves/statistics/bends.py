@@ -242,7 +242,7 @@ def _fits(blocks: _Blocks, laws: _Laws, places: slice, reached: float) -> _Fits:
 
 def _smooth(least: int) -> int:
     """The next length with no prime factor above 5: others take a Fourier transform several times as long."""
-    powers = (3**i * 5**j for i in range(8) for j in range(6))
+    powers = [int(3**i * 5**j) for i in range(8) for j in range(6)]
     return min(odd << max(0, -(-least // odd) - 1).bit_length() for odd in powers)
 
 

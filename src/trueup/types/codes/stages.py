@@ -234,7 +234,6 @@ class StagesCode(Code):
     AND_MORE = "diagnosis.and_more"
     LONG_RUN_OPEN = "diagnosis.long_run_undecided"
     LATE_DIFFERENCES = "diagnosis.late_differences"
-    BEFORE_UPDATE = "diagnosis.before_update"
     NO_STAGE = "diagnosis.no_stage"
     CALLS_AGREE = "diagnosis.calls_agree"
     STAGE_AGREES = "diagnosis.stage_agrees"

@@ -79,6 +79,8 @@ class VerdictCode(Code):
     LOSS_CODE_DIFFERS = "verdict.loss_code_differs"
     """the loss of the same results is another by more than float32 rounds, and ``function`` differs"""
     NOISE_GREW = "verdict.noise_grew"
+    BEFORE_UPDATE = "verdict.before_update"
+    """all agrees, ``function`` is written otherwise, and the ``steps`` captured steps hold no update"""
     NOT_BRACKETED = "verdict.not_bracketed"
     NOTHING_COMPARED_OF = "verdict.nothing_compared_of"
     # the runs agree
@@ -101,6 +103,7 @@ class NextCode(Code):
     CAPTURE_STATISTICS = "next.capture_statistics"
     CAPTURE_VALUES = "next.capture_values"
     CAPTURE_STEPS = "next.capture_steps"
+    CAPTURE_UPDATE = "next.capture_update"
     READ_REPORT = "next.read_report"
     READ_UNDECIDED = "next.read_undecided"
     READ_WRITTEN_REPORT = "next.read_written_report"
