@@ -113,7 +113,7 @@ def _made_in_the_step(outcome: StageOutcome, context: Context) -> StageOutcome:
     book, reference = context.pair(at, first.rank)
     known = {reference.digest(row) for _, _, row in root_inputs(reference)}
     apart = [row for _, _, row in root_inputs(book) if book.digest(row) not in known]
-    is_before = first.phase == "forward" and all(first.target_record < row for row in apart)
+    is_before = bool(apart) and first.phase == "forward" and all(first.target_record < row for row in apart)
     if not is_before:
         return outcome
     findings = tuple(
