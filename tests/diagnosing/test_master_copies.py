@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trueup.adapters.torch.training import UNSEEN_UPDATE
 from trueup.comparing.run import compare
 from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.stages.gaps import _held_gap
@@ -160,6 +161,48 @@ for step in range(3):
                 weight.sub_(moment, alpha=0.1)
             total.zero_()
 """
+HELD_IN_PART = """
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
+for step in range(3):
+    model(torch.randn(8, 16)).square().mean().backward()
+    optimizer.step()
+    model.zero_grad()
+"""
+FLAT = """
+import sys
+import torch
+import trueup
+
+how, marks = sys.argv[1:]
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4))
+weights = list(model.parameters())
+master = torch.cat([weight.detach().flatten() for weight in weights])
+gradient, local, moment = (torch.zeros_like(master) for _ in range(3))
+tracer = trueup.Tracer("unused", manual_steps=marks == "marked")
+if marks == "marked":
+    tracer.start()
+for step in range(3):
+    for microbatch in range(2):
+        model(torch.randn(8, 16)).square().mean().backward()
+        sums = local if how == "later" else gradient
+        for weight, part in zip(weights, sums.split([weight.numel() for weight in weights])):
+            part += weight.grad.flatten()
+            weight.grad = None
+    gradient += local
+    local.zero_()
+    moment.mul_(0.9).add_(gradient, alpha=0.1)
+    master -= 0.1 * moment
+    gradient.zero_()
+    for weight, part in zip(weights, master.split([weight.numel() for weight in weights])):
+        weight.data.copy_((part.flip(0) if how == "backwards" else part).view_as(weight))
+    if marks == "marked":
+        tracer.step()
+"""
 
 
 def captured(folder: Path, program: str, *words: str) -> Path:
@@ -211,6 +254,28 @@ def test_a_step_without_an_optimizer_ends_where_weights_are_written(
     run = open_trace(captured(tmp_path, BY_HAND, how, str(num)))
     assert sorted(run.steps()) == [0, 1]
     assert [max(step_view(run, step, 0).microbatch) for step in (0, 1)] == [num - 1] * 2
+
+
+def said_of_steps(run: Path) -> bool:
+    return UNSEEN_UPDATE in open_trace(run).rank_facts(0)["limits"]
+
+
+def test_a_program_that_marks_its_steps_is_asked_for_nothing(tmp_path: Path) -> None:
+    """Under ``trueup capture`` too a step ends where the program's Tracer says so, from the first on."""
+    runs = {how: captured(tmp_path, FLAT, how, "marked") for how in ("each", "later", "backwards")}
+    run = open_trace(runs["each"])
+    assert [max(step_view(run, step, 0).microbatch) for step in sorted(run.steps())] == [1, 1]
+    assert not any(map(said_of_steps, runs.values()))
+    compared = {how: compare(runs[how], runs["each"]).exit_code for how in ("later", "backwards")}
+    assert compared == {"later": 0, "backwards": 1}
+
+
+def test_a_step_that_may_be_a_microbatch_is_said_to_be_cut(tmp_path: Path) -> None:
+    """Weights written through ``data`` tell nothing of an update that is still to come."""
+    assert said_of_steps(captured(tmp_path, FLAT, "each", "unmarked"))
+    by_hand = [(BY_HAND, "data", "1"), (BY_HAND, "in place", "3")]
+    for program, *words in [(UPDATED,), *by_hand, (BUFFERED, "dropped"), (HELD_IN_PART,)]:
+        assert not said_of_steps(captured(tmp_path, program, *words))
 
 
 def said_of_the_optimizer(folder: Path, target: str, reference: str) -> list[Reason]:

@@ -155,6 +155,12 @@ class Session:
             if self._started and self.options.manual_steps:
                 self._open_step()
 
+    def leave_steps_to_program(self) -> None:
+        """From now on steps end only where the program says so."""
+        if not self.options.manual_steps:
+            self.options = replace(self.options, manual_steps=True)
+            self.clock.manual = True
+
     def go_to_step(self, number: int) -> None:
         """The next step is number ``number``."""
         self.clock.step = number
@@ -165,9 +171,7 @@ class Session:
         of the same facts came before in this step."""
         before = 0
         with self.guard("phase"):
-            if not self.options.manual_steps:
-                self.options = replace(self.options, manual_steps=True)
-                self.clock.manual = True
+            self.leave_steps_to_program()
             if step is not None and step != self.clock.step:
                 if self.clock.seen_forward or self.recorder.records:
                     self._end_step()

@@ -84,6 +84,8 @@ class Tracer:
                 stacklevel=2,
             )
             self._session, self._joined = running, True
+            if self.options.manual_steps:
+                running.leave_steps_to_program()
         elif self._session is None and not self._silent:
             self._begin(model)
         if self._session is None:

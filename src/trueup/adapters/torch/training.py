@@ -39,6 +39,11 @@ IN_TRANSFORM = (
     "there is no backward() a step ends only where the program says so (Tracer.step)"
 )
 
+UNSEEN_UPDATE = (
+    "a step was cut where gradients were taken away and no update was seen: a program that adds them up "
+    "marks its steps (Tracer(manual_steps=True))"
+)
+
 _training: Training | None = None
 
 
@@ -90,11 +95,24 @@ class Training:
         watched = self._watched() if self._watched is not None else None
         if watched is not None and watched.grad is None:
             self._watched = None
-            moved = watched._version != self._watched_version
-            if not moved and not self._updates_copies():
-                moved = self._is_rewritten(watched)
-            if moved or not (self._updates_copies() or self._adds_up(watched)):
+            if self._is_thrown_away(watched):
                 self.engine.sink.gradients_cleared()
+
+    def _is_thrown_away(self, watched: Tensor) -> bool:
+        """Whether a gradient that is gone ends the step: its weight has changed, or nothing tells that the
+        program goes on with it."""
+        if watched._version != self._watched_version:
+            return True
+        if self._updates_copies():
+            return False
+        if self._is_rewritten(watched):
+            return True
+        if self._adds_up(watched):
+            return False
+        sink, known = self.engine.sink, self._buffered is not None and not self._in_optimizer
+        if known and not sink.over and not sink.options.manual_steps:
+            sink.limit(UNSEEN_UPDATE)
+        return True
 
     def _updates_copies(self) -> bool:
         """Whether an optimizer holds copies of the weights, none of them itself: a program that adds up
