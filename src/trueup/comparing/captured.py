@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trueup.types.codes import EvidenceCode
 from trueup.types.reason import Reason, reason
@@ -40,6 +40,19 @@ def not_paired(counts: Counted, one_sided: Mapping[tuple[str, str], int]) -> lis
         for phase in _MADE_OF_CALLS
         if phase not in matched and all(one_sided.get((side, phase), 0) for side in ("target", "reference"))
     ]
+
+
+def in_both(phases: Sequence[str], one_sided: Mapping[tuple[str, str], int]) -> list[str]:
+    """Those of ``phases`` that both traces hold: of these no run can be told to have none."""
+    sides = ("target", "reference")
+    return [phase for phase in phases if all(one_sided.get((side, phase), 0) for side in sides)]
+
+
+def only_passes_on(phases: Sequence[str], counts: Counted) -> bool:
+    """Whether what was not compared of ``phases`` shows in what was: what backward hands from call to call
+    ends in the gradients of weights, or in their updates."""
+    ends = any(counts.get((phase, s), 0) for phase in ("param_grad", "optimizer") for s in _COMPARED)
+    return set(phases) <= {"backward"} and ends
 
 
 def captured_alike(target: Mapping[str, object], reference: Mapping[str, object]) -> bool:
