@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trueup.comparing.rows import StepRows
+from trueup.comparing.rows import Half, StepRows
 from trueup.matching.codes import Codes
 from trueup.matching.layouts import CommonForm, Shape
+from trueup.types.arrays import Bools
 from trueup.weights.plan import MovingStep, Reshape, Slice
 
 LAST_TOKENS = "of the last tokens"
@@ -52,7 +53,16 @@ def in_last_tokens(rows: StepRows) -> StepRows:
         if form is not None:
             layouts += [] if form in layouts else [form]
             numbers[row] = layouts.index(form)
-    return replace(rows, layout=numbers, layouts=tuple(layouts))
+    chosen = numbers != rows.layout
+    of_target = np.array([bool(layout.target) for layout in layouts] + [False])[numbers]
+    target, reference = _unknown(t, chosen & of_target), _unknown(r, chosen & ~of_target)
+    return replace(rows, target=target, reference=reference, layout=numbers, layouts=tuple(layouts))
+
+
+def _unknown(half: Half, chosen: Bools) -> Half:
+    """The half without statistics in the chosen rows: those of all tokens are none of the last."""
+    held = {name: np.where(chosen, np.nan, values) for name, values in half.statistics.items()}
+    return replace(half, statistics=held)
 
 
 def _roots(rows: StepRows) -> Codes:
