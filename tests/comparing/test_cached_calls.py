@@ -64,7 +64,7 @@ def generated(model: Decoder, ids: Tensor, *, cached: bool) -> Tensor:
 def trained(
     folder: Path, *, cached: bool = False, values: bool = True, other: bool = False, **how: bool
 ) -> Path:
-    """A step on a prompt, and on what the model generates from another; ``other``: the prompt loses a token."""
+    """A step on a prompt, and on what the model generates; ``other``: from a shorter prompt."""
     torch.manual_seed(0)
     model = Decoder(**how)
     ids = torch.randint(0, 20, (3, PROMPT))

@@ -42,6 +42,16 @@ def not_paired(counts: Counted, one_sided: Mapping[tuple[str, str], int]) -> lis
     ]
 
 
+def told_apart(
+    phases: Sequence[str], counts: Counted, one_sided: Mapping[tuple[str, str], int]
+) -> tuple[list[str], list[str]]:
+    """Those of ``phases`` (``unseen``) that both traces hold and nothing else tells the agreement of, and
+    those that one trace alone holds."""
+    held = in_both(phases, one_sided)
+    open_ = [] if only_passes_on(held, counts) else held
+    return open_, [phase for phase in phases if phase not in held]
+
+
 def in_both(phases: Sequence[str], one_sided: Mapping[tuple[str, str], int]) -> list[str]:
     """Those of ``phases`` that both traces hold: of these no run can be told to have none."""
     sides = ("target", "reference")
