@@ -42,7 +42,7 @@ def not_paired(counts: Counted, one_sided: Mapping[tuple[str, str], int]) -> lis
     ]
 
 
-def told_apart(
+def unpaired_by_side(
     phases: Sequence[str], counts: Counted, one_sided: Mapping[tuple[str, str], int]
 ) -> tuple[list[str], list[str]]:
     """Those of ``phases`` (``unseen``) that both traces hold and nothing else tells the agreement of, and

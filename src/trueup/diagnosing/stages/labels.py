@@ -212,7 +212,8 @@ def _finding(
 ) -> Finding:
     """Of labels that are masked: which tokens those are, padding, prompts or the first of a document, is not
     known of them. ``same_samples``: both models were given the same, so no other samples came."""
-    without = (CauseCode.BORDERS_NOT_MASKED,) if headline is Batches.MASK_DIFFERS else ()
+    without: tuple[CauseCode, ...] = ()
+    without += (CauseCode.BORDERS_NOT_MASKED,) if headline is Batches.MASK_DIFFERS else ()
     without += _OF_OTHER_SAMPLES if same_samples else ()
     return data_finding(
         headline=reason(headline),
