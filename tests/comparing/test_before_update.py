@@ -1,70 +1,81 @@
-"""Programs that differ, compared in steps that hold no update: open, since an update is not seen."""
+"""Programs that differ at the update alone, compared in steps that hold none: open, since it is not seen."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import runpy
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from tests.comparing.test_program_code import HELPERS, side
-from tests.comparing.traces import Recorder
+from tests.adapters.torch.reading import capture
 from trueup.comparing.run import compare
+from trueup.comparing.verdict import Verdict
 from trueup.types.codes import NextCode, VerdictCode
 from trueup.types.status import Outcome
-from trueup.types.verdict import Verdict
 
-STILL, MOVED = (1.0, 1.0), (1.0, 0.9)
-"""the weight at the beginning of each step"""
+pytestmark = pytest.mark.torch
+
+PROGRAM = """
+import torch
 
 
-def compared(
-    folder: Path,
-    weights: Sequence[float],
-    *,
-    divisor: str = "3",
-    gradients: bool = True,
-    update: bool = False,
-) -> Verdict:
-    """Two runs with the same numbers, whose programs divide by 2 and by another number."""
-    for name, by in {"target": divisor, "reference": "2"}.items():
-        for step, value in enumerate(weights):
-            out, x = Recorder(), np.full(4, value, np.float32)
-            layer = out.call("module", "layer", out.call("module", "", type_="Net"), type_="Layer")
-            weight = out.call("parameter", "layer.weight", layer)
-            out.record(weight, "param", "value", x)
-            out.record(layer, "forward", "output.0", np.ones(4, np.float32))
-            if gradients:
-                out.record(weight, "param_grad", "local", x)
-            if update:
-                out.record(weight, "optimizer", "param", x)
-            out.write(folder / name, step=step)
-        program = side(folder / f"{name}-program", helpers=HELPERS.replace("/ 2", f"/ {by}"))
-        (program / "code").rename(folder / name / "code")
+def update(weights, flat):
+    for weight, part in zip(weights, flat.split([weight.numel() for weight in weights])):
+        weight.data.sub_({rate} * part.view_as(weight))
+
+
+def loss_of(y):
+    return y.square().mean() {times}
+
+
+def main():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.GELU(), torch.nn.Linear(6, 3))
+    weights = list(model.parameters())
+    flat = torch.zeros(sum(weight.numel() for weight in weights))
+    for microbatch in range(8):
+        loss_of(model(torch.randn(5, 6))).backward()
+        flat += torch.cat([weight.grad.flatten() for weight in weights])
+        for weight in weights:
+            weight.grad = None
+        if (microbatch + 1) % {microbatches} == 0:
+            update(weights, flat)
+            flat.zero_()
+"""
+
+
+def compared(folder: Path, steps: str = "0-1", microbatches: int = 4, **changed: str) -> Verdict:
+    plain = {"rate": "0.1", "times": "", "microbatches": str(microbatches)}
+    for name, parts in (("target", {**plain, **changed}), ("reference", plain)):
+        file = folder / f"{name}.py"
+        file.write_text(PROGRAM.format(**parts), encoding="utf-8")
+        main = runpy.run_path(str(file))["main"]
+        capture(folder / name, main, level="mix", steps=steps)
     return compare(folder / "target", folder / "reference").verdict
 
 
-def test_what_may_differ_at_the_update_is_open_before_it(tmp_path: Path) -> None:
-    verdict = compared(tmp_path, STILL)
+def test_what_differs_at_the_update_alone_is_open_before_it(tmp_path: Path) -> None:
+    verdict = compared(tmp_path, rate="0.2")
     assert verdict.outcome is Outcome.UNDECIDED
     assert verdict.headline.code is VerdictCode.BEFORE_UPDATE
-    assert verdict.headline.place("function") == "normalised"
+    assert verdict.headline.place("function") == "update"
     assert verdict.headline.number("steps") == 2
     assert verdict.next is not None
     assert verdict.next.code is NextCode.CAPTURE_UPDATE
 
 
-@pytest.mark.parametrize(
-    ("weights", "how"),
-    [
-        (STILL, {"divisor": "2"}),  # the same program
-        (STILL, {"gradients": False}),  # no training
-        (STILL, {"update": True}),  # a learning rate of 0
-        (MOVED, {}),  # an update that no optimizer of PyTorch makes
-        (STILL[:1], {}),  # one step, which may be all that was asked for
-    ],
-)
-def test_anything_else_agrees(weights: Sequence[float], how: dict[str, Any], tmp_path: Path) -> None:
-    assert compared(tmp_path, weights, **how).outcome is Outcome.AGREE
+def test_what_ran_and_made_the_same_agrees(tmp_path: Path) -> None:
+    """The loss is written in another way; gradients may be all that a program is for."""
+    assert compared(tmp_path, times="* 1", microbatches=100).outcome is Outcome.AGREE
+
+
+def test_one_step_may_be_all_that_was_asked_for(tmp_path: Path) -> None:
+    assert compared(tmp_path, "0", rate="0.2").outcome is Outcome.AGREE
+
+
+def test_the_same_program_agrees(tmp_path: Path) -> None:
+    assert compared(tmp_path).outcome is Outcome.AGREE
+
+
+def test_an_update_that_was_captured_shows_it(tmp_path: Path) -> None:
+    assert compared(tmp_path, microbatches=1, rate="0.2").outcome is Outcome.DIFFER

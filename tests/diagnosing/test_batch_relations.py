@@ -194,6 +194,7 @@ def test_what_is_said_of_any_two_batches_is_true(
         assert is_true(found, *sides), found
 
 
+FEW = np.random.default_rng(4).integers(0, 6, (6, 24))
 TEMPLATE = np.where(np.arange(24) < 16, 7, IDS)
 
 
@@ -208,7 +209,15 @@ TEMPLATE = np.where(np.arange(24) < 16, 7, IDS)
         (TEMPLATE[[1, 1, 2, 3, 4, 5]], TEMPLATE, False),
         (np.where(IDS % 9, TEMPLATE, 1), TEMPLATE, True),
         (IDS[:1] + 1, IDS[:1], False),
-        (IDS[:, :20], IDS, False),
+        (IDS[:, :20], IDS, True),
+        (IDS[:, :8], IDS, False),
+        (np.insert(IDS, 5, 1, 1)[:, :-1], IDS, True),
+        (np.insert(IDS, slice(1, None), 1, 1)[:, :24], IDS, False),
+        (np.insert(IDS, 5, 1, 1)[[1, 1, 2, 3, 4, 5], :-1], IDS, False),
+        (np.insert(TEMPLATE, 5, 1, 1), TEMPLATE, True),
+        (FEW[::-1], FEW, False),
+        (IDS[:5], IDS, False),
+        (np.where(MASK > 0, IDS, -100)[:, 1:], np.where(MASK > 0, IDS, -100), True),
     ],
     ids=[
         "some tokens",
@@ -219,7 +228,15 @@ TEMPLATE = np.where(np.arange(24) < 16, 7, IDS)
         "a row again, of one template",
         "tokens of one template",
         "a single row",
-        "another shape",
+        "cut off",
+        "mostly cut off",
+        "a token put in",
+        "a token put in behind each",
+        "a token put in and a row again",
+        "a token put into a template",
+        "other rows of few different ids",
+        "fewer rows",
+        "labels cut off",
     ],
 )
 def test_rows_of_the_same_samples_share_what_no_other_row_has(

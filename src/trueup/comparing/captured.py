@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trueup.types.codes import EvidenceCode
 from trueup.types.reason import Reason, reason
@@ -40,6 +40,29 @@ def not_paired(counts: Counted, one_sided: Mapping[tuple[str, str], int]) -> lis
         for phase in _MADE_OF_CALLS
         if phase not in matched and all(one_sided.get((side, phase), 0) for side in ("target", "reference"))
     ]
+
+
+def unpaired_by_side(
+    phases: Sequence[str], counts: Counted, one_sided: Mapping[tuple[str, str], int]
+) -> tuple[list[str], list[str]]:
+    """Those of ``phases`` (``unseen``) that both traces hold and nothing else tells the agreement of, and
+    those that one trace alone holds."""
+    held = in_both(phases, one_sided)
+    open_ = [] if only_passes_on(held, counts) else held
+    return open_, [phase for phase in phases if phase not in held]
+
+
+def in_both(phases: Sequence[str], one_sided: Mapping[tuple[str, str], int]) -> list[str]:
+    """Those of ``phases`` that both traces hold: of these no run can be told to have none."""
+    sides = ("target", "reference")
+    return [phase for phase in phases if all(one_sided.get((side, phase), 0) for side in sides)]
+
+
+def only_passes_on(phases: Sequence[str], counts: Counted) -> bool:
+    """Whether what was not compared of ``phases`` shows in what was: what backward hands from call to call
+    ends in the gradients of weights, or in their updates."""
+    ends = any(counts.get((phase, s), 0) for phase in ("param_grad", "optimizer") for s in _COMPARED)
+    return set(phases) <= {"backward"} and ends
 
 
 def captured_alike(target: Mapping[str, object], reference: Mapping[str, object]) -> bool:

@@ -5,6 +5,7 @@
 - Two additive masks, or scores with a mask in them: what hides (``numerics.hidden``) hides, whichever number
   it is.
 - Shapes that are views of one another, dimensions put together or apart: the same numbers in the same order.
+- What one run makes of the last tokens alone, keeping the others in a cache (``cached_calls``).
 - Shapes that differ where one side has size 1, or lacks leading dimensions: that side repeated, as every
   operation repeats it.
 
@@ -17,6 +18,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from trueup.comparing.cached_calls import in_last_tokens
 from trueup.comparing.rows import COUNTS, Half, StepRows
 from trueup.comparing.thresholds import SUM_OF_FLOAT64, WHOLE_COUNT, WHOLE_SHARE
 from trueup.matching.codes import Codes
@@ -32,7 +34,7 @@ _LEAST_EXTREME = lowest_visible("float16")
 
 def in_common_form(rows: StepRows) -> StepRows:
     """The rows with statistics, dtypes and layouts of one form wherever the two sides have another."""
-    return _repeated(_viewed(_of_masks(rows)))
+    return _repeated(_viewed(_of_masks(in_last_tokens(rows))))
 
 
 # -- masks ------------------------------------------

@@ -8,6 +8,7 @@ whether two runs agree in one case: where nothing but casts differs, and made th
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -93,6 +94,18 @@ class CodeBook:
         modules = [self._of_module(module) for module in self.target.types]
         begins = [*(pair for one in modules for pair in one), *self._outside("")]
         return tuple(_each_once(self._walked(begins)))[:SHOWN]
+
+    def unseen(self) -> tuple[Reason, ...]:
+        """Differences of functions outside of the model that stand above no captured call: nothing shows that
+        they ran."""
+        seen = set[tuple[Called | None, Called | None]]()
+        modules = [pair for module in self.target.types for pair in self._of_module(module)]
+        deque(self._walked(modules, seen=seen), maxlen=0)
+        above = {
+            one.name for one in map(self.target.function, self.target.frames.values()) if one is not None
+        }
+        found = _each_once(self._walked(self._outside(""), seen=seen))
+        return tuple(one for one in found if one.place("function") not in above)
 
     def _levels(self, module: str | None, phase: str | None) -> Iterator[list[_Pair]]:
         if module is not None and phase not in _LOSS_AND_MORE:

@@ -433,13 +433,14 @@ class _Work:
                 return of_loss_code(verdict, first, coarse, near.own, runs)
         if found := book.anywhere():
             steps, rank = [pair.step for pair in pairs], pairs[0].rank
-            function = str(found[0].place("function") or found[0].place("name"))
             agrees = verdict.outcome is Outcome.AGREE
-            if agrees and hold_no_update(self.target, steps, rank):
-                verdict, agrees = of_no_update(verdict, function, len(set(steps)), runs), False
+            unseen = book.unseen() if agrees and hold_no_update(self.target, steps, rank) else ()
+            if unseen:
+                verdict, agrees = of_no_update(verdict, _function_of(unseen), len(set(steps)), runs), False
             code = NoteCode.CODE_DIFFERS if agrees else NoteCode.PROGRAMS_DIFFER
             self.ledger.notes.append(reason(code, *found))
             if verdict.headline.code is VerdictCode.BIT_IDENTICAL:
+                function = _function_of(found)
                 values = all(one.code is EvidenceCode.CODE_VALUE_DIFFERS for one in found)
                 name = found[0].place("name") if values else ""
                 equal = reason(VerdictCode.CAPTURED_IS_EQUAL, function=function, name=name)
@@ -498,6 +499,11 @@ class _Work:
             at = table.column_names.index(name)
             table = table.set_column(at, name, table[name].cast(pa.string()).dictionary_encode())
         return table
+
+
+def _function_of(found: Sequence[Reason]) -> str:
+    """The first function that differs, or the value that it uses."""
+    return str(found[0].place("function") or found[0].place("name"))
 
 
 def _refuse_unspellable(output: Path) -> None:

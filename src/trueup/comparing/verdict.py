@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from trueup.comparing.attributes import Attributes, explain_by_attributes
 from trueup.comparing.averages import AverageGap, AverageGaps
 from trueup.comparing.buffers import BufferGaps, explain_by_buffers, settings_of_writers
-from trueup.comparing.captured import not_paired, unseen
+from trueup.comparing.captured import not_paired, unpaired_by_side, unseen
 from trueup.comparing.coarse_activations import ActivationGap
 from trueup.comparing.counted_rows import CountedRows
 from trueup.comparing.first import First, Preceding
@@ -236,8 +236,10 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
         return _undecided(ledger, runs)
     if (later := later_loss(scalars, ledger.limits, equal=_num_equal(ledger) == ledger.compared)) is not None:
         return _loss_differs_later(later, ledger, runs)
-    phases = unseen(ledger.counts)
-    return _agree_in_part(ledger, phases, runs) if phases else _agree(ledger, runs)
+    both, one_sided = unpaired_by_side(unseen(ledger.counts), ledger.counts, ledger.one_sided)
+    if both:
+        return _not_compared(ledger, both, runs.captured)
+    return _agree_in_part(ledger, one_sided, runs) if one_sided else _agree(ledger, runs)
 
 
 def confidence(evidence: str, score: float, before: Preceding, match: float) -> Confidence:

@@ -439,18 +439,45 @@ def _some_rows(target: Ints, reference: Ints) -> Relation | None:
 
 
 def are_the_same_samples(target: Ints, reference: Ints) -> bool:
-    """Whether each row that differs has most of the tokens of the reference's row of the same number: of
-    those that no other row has at their place, since any two rows share templates and padding. Another order,
-    shard or seed brings other samples, which share none of these but by chance."""
-    if target.shape != reference.shape or len(reference) < 2:
+    """Whether each row that differs has most of what the reference's row of the same number alone has: tokens
+    at their place, or, where some were put in or cut off, tokens and the one after. Of what other rows have
+    too nothing counts, since any two rows share templates and padding. Another order, shard or seed brings
+    other samples, which share none of these but by chance.
+
+    Args:
+        target: token ids, a row a sample; rows may be of another length than the reference's.
+        reference: likewise, of as many rows; of fewer than two nothing can be told.
+    """
+    if len(target) != len(reference) or len(reference) < 2:
         return False
-    for row in np.flatnonzero((target != reference).any(axis=1)):
-        others = np.delete(reference, row, axis=0)
-        own = (others != reference[row]).all(axis=0)
-        kept = int((target[row] == reference[row])[own].sum())
-        if kept < MIN_NUMBERS or 2 * kept <= own.sum():
+    lowest, highest = (int(f((f(target), f(reference)))) for f in (np.min, np.max))
+    sides = [_followers(ids, lowest, highest) for ids in (target, reference)]
+    pairs, num_rows = np.unique(np.concatenate(sides[1]), return_counts=True)
+    alike = target.shape == reference.shape
+    for row in range(len(reference)):
+        if alike and np.array_equal(target[row], reference[row]):
+            continue
+        own = np.intersect1d(sides[1][row], pairs[num_rows == 1], assume_unique=True)
+        in_place = alike and _keeps_places(target, reference, row)
+        if not in_place and not _is_most(int(np.isin(own, sides[0][row]).sum()), len(own)):
             return False
     return True
+
+
+def _keeps_places(target: Ints, reference: Ints, row: int) -> bool:
+    own = (np.delete(reference, row, axis=0) != reference[row]).all(axis=0)
+    return _is_most(int((target[row] == reference[row])[own].sum()), int(own.sum()))
+
+
+def _is_most(kept: int, num: int) -> bool:
+    return kept >= MIN_NUMBERS and 2 * kept > num
+
+
+def _followers(ids: Ints, lowest: int, highest: int) -> list[Ints]:
+    """Of each row its different tokens with the one after each, as one number; all ids are within the two."""
+    from_zero = ids.astype(np.int64) - lowest
+    pairs = from_zero[:, :-1] * (highest - lowest + 1) + from_zero[:, 1:]
+    return [np.unique(row) for row in pairs]
 
 
 def _rows(ids: Array) -> list[bytes]:

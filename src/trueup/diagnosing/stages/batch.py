@@ -82,8 +82,15 @@ class StepBatch:
     def has_same_inputs(self, other: StepBatch) -> bool:
         """Whether both models were given the same bits and make the loss themselves: what it is made with may
         then differ, but no batch does."""
-        known = bool(self.given) and None not in self.given.values()
-        return known and self.given == other.given and self.loss_inside and other.loss_inside
+        return self.is_given_the_same(other) and self.loss_inside and other.loss_inside
+
+    def is_given_the_same(self, other: StepBatch, *, but_labels: bool = False) -> bool:
+        """Whether both models were given the same bits; ``but_labels``: apart from labels."""
+        sides = [
+            {at: held for at, held in batch.given.items() if not (but_labels and "labels" in at[1])}
+            for batch in (self, other)
+        ]
+        return bool(sides[0]) and None not in sides[0].values() and sides[0] == sides[1]
 
     def tokens_of(self, microbatch: int) -> Ints | None:
         """The token ids of one microbatch: of its inputs of whole numbers the one that is looked up in the

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from trueup.comparing.label_parts import PARTS
 from trueup.comparing.thresholds import UNFELT
-from trueup.diagnosing.batches import moved, relation, rows_found, value_relation
+from trueup.diagnosing.batches import are_the_same_samples, moved, relation, rows_found, value_relation
 from trueup.diagnosing.evidence.run import run_facts
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.kinds.loss_divisor import named_divisor
@@ -598,9 +598,22 @@ def _of_ids(target: StepBatch, reference: StepBatch, names: Sequence[str], conte
             found = moved(ids, other) or found  # nothing else of the batch is padded otherwise
         if found.name != "same":
             elsewhere = _elsewhere(ids, name, reference, context)
-            finding = _batch_finding(found.name, found.evidence, elsewhere, name, target.book)
+            same = _is_of_same_samples(found.name, name, target, reference)
+            finding = _batch_finding(
+                found.name, found.evidence, elsewhere, name, target.book, same_samples=same
+            )
             findings.append(_with_rows(finding, findings))
     return findings
+
+
+def _is_of_same_samples(relation: str, name: str, target: StepBatch, reference: StepBatch) -> bool:
+    """Whether what differs was made of the same samples in the same order; not of rows that stand elsewhere,
+    or of a stream that begins elsewhere: of these the order may be another."""
+    if relation in ("order", "packing", "more_rows"):
+        return False
+    if relation == "mapped_ids" or are_the_same_samples(target.ids[name], reference.ids[name]):
+        return True
+    return _is_of_labels(name) and target.is_given_the_same(reference, but_labels=True)
 
 
 def _beside(name: str, target: StepBatch, reference: StepBatch) -> list[tuple[Array, Array]]:
@@ -967,7 +980,13 @@ def _elsewhere(ids: Ints, name: str, reference: StepBatch, context: Context) -> 
 
 
 def _batch_finding(
-    name: str, relation: Reason, elsewhere: list[Reason], where: str, book: StepView
+    name: str,
+    relation: Reason,
+    elsewhere: list[Reason],
+    where: str,
+    book: StepView,
+    *,
+    same_samples: bool,
 ) -> Finding:
     slot = where.rpartition(".")[2]
     kept = name in _OF_ANY_INPUT
@@ -979,7 +998,7 @@ def _batch_finding(
     known: tuple[Reason, ...] | None = (
         (Reason(CauseCode.PREPROCESSING),) if kept and kind == "wrong_data" else None
     )
-    if name == "some_tokens":  # order, shard and seed bring other samples
+    if same_samples and not kept and kind == "wrong_data":  # order, shard and seed bring other samples
         known = ()
     phase = "loss" if _is_of_labels(where) else "forward"
     named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, relation, causes=known, phase=phase)

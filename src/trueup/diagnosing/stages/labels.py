@@ -192,13 +192,29 @@ def _other_labels(target: StepBatch, reference: StepBatch, microbatch: int) -> F
     masked = np.isin(a[different], target.ignore_index) | np.isin(b[different], reference.ignore_index)
     if masked.all():
         return _finding(target, microbatch, Batches.MASK_DIFFERS, "wrong_mask", labels)
-    return _finding(target, microbatch, Batches.LABELS_DIFFER, "wrong_data", labels)
+    same_samples = target.is_given_the_same(reference)
+    return _finding(
+        target, microbatch, Batches.LABELS_DIFFER, "wrong_data", labels, same_samples=same_samples
+    )
 
 
-def _finding(batch: StepBatch, microbatch: int, headline: Batches, kind: str, evidence: Reason) -> Finding:
+_OF_OTHER_SAMPLES = (CauseCode.SAMPLE_ORDER, CauseCode.SHARD_OR_SEED, CauseCode.REPLAYED_AFTER_RESUME)
+
+
+def _finding(
+    batch: StepBatch,
+    microbatch: int,
+    headline: Batches,
+    kind: str,
+    evidence: Reason,
+    *,
+    same_samples: bool = False,
+) -> Finding:
     """Of labels that are masked: which tokens those are, padding, prompts or the first of a document, is not
-    known of them."""
-    without = (CauseCode.BORDERS_NOT_MASKED,) if headline is Batches.MASK_DIFFERS else ()
+    known of them. ``same_samples``: both models were given the same, so no other samples came."""
+    without: tuple[CauseCode, ...] = ()
+    without += (CauseCode.BORDERS_NOT_MASKED,) if headline is Batches.MASK_DIFFERS else ()
+    without += _OF_OTHER_SAMPLES if same_samples else ()
     return data_finding(
         headline=reason(headline),
         site=f"labels of step {batch.book.step}, microbatch {microbatch}",
