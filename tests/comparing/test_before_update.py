@@ -44,7 +44,7 @@ def main():
 """
 
 
-def compared(folder: Path, steps: str = "0-1", microbatches: int = 4, **changed: str) -> Verdict:
+def compared(folder: Path, steps: str = "0-1", microbatches: int = 8, **changed: str) -> Verdict:
     plain = {"rate": "0.1", "times": "", "microbatches": str(microbatches)}
     for name, parts in (("target", {**plain, **changed}), ("reference", plain)):
         file = folder / f"{name}.py"

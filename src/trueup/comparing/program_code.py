@@ -7,7 +7,9 @@ whether two runs agree in one case: where nothing but casts differs, and made th
 
 from __future__ import annotations
 
+import ast
 import re
+import textwrap
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -95,17 +97,16 @@ class CodeBook:
         begins = [*(pair for one in modules for pair in one), *self._outside("")]
         return tuple(_each_once(self._walked(begins)))[:SHOWN]
 
-    def unseen(self) -> tuple[Reason, ...]:
-        """Differences of functions outside of the model that stand above no captured call: nothing shows that
-        they ran."""
+    def of_updates(self) -> tuple[Reason, ...]:
+        """Differences of functions outside of the model that write tensors in place: what may update weights
+        where no optimizer of the framework does."""
         seen = set[tuple[Called | None, Called | None]]()
         modules = [pair for module in self.target.types for pair in self._of_module(module)]
         deque(self._walked(modules, seen=seen), maxlen=0)
-        above = {
-            one.name for one in map(self.target.function, self.target.frames.values()) if one is not None
-        }
+        every = (*self.target.functions, *self.reference.functions)
+        writing = {one.name for one in every if _writes_in_place(one.source)}
         found = _each_once(self._walked(self._outside(""), seen=seen))
-        return tuple(one for one in found if one.place("function") not in above)
+        return tuple(one for one in found if one.place("function") in writing)
 
     def _levels(self, module: str | None, phase: str | None) -> Iterator[list[_Pair]]:
         if module is not None and phase not in _LOSS_AND_MORE:
@@ -334,6 +335,27 @@ class _Pair:
     name: str
     target: Called | None
     reference: Called | None
+
+
+_NO_UPDATE = re.compile(r"zero_|requires_grad_|clip_grad.*|.*[^_]__")
+"""methods and functions whose names end as those do that write in place"""
+
+
+def _writes_in_place(source: str) -> bool:
+    """Whether a function calls what writes into a tensor, or sets what a parameter holds."""
+    try:
+        tree = ast.parse(textwrap.dedent(source))
+    except SyntaxError:
+        return False
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            name = node.func.attr
+            if name.endswith("_") and not _NO_UPDATE.fullmatch(name):
+                return True
+        written = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if any(isinstance(one, ast.Attribute) and one.attr == "data" for one in written):
+            return True
+    return False
 
 
 def _inside(frames: Roots, others: Roots) -> list[str]:

@@ -50,7 +50,7 @@ from trueup.comparing.pairing import StepPair, step_pairs
 from trueup.comparing.positions import same_distances
 from trueup.comparing.precision import precision_noted, precision_rows
 from trueup.comparing.precision_gap import PrecisionGap, gap_of_reductions, gap_of_step, tf32_side
-from trueup.comparing.program_code import code_book
+from trueup.comparing.program_code import CodeBook, code_book
 from trueup.comparing.result import Comparison, comparison_of, write_document
 from trueup.comparing.row_order import in_row_order, measure_rows, without_hidden
 from trueup.comparing.rows import StepRows, rows_from_match, without_sketches
@@ -431,20 +431,26 @@ class _Work:
             coarse = self._coarser_than_loss(first)
             if coarse is not None and near.own:
                 return of_loss_code(verdict, first, coarse, near.own, runs)
-        if found := book.anywhere():
-            steps, rank = [pair.step for pair in pairs], pairs[0].rank
-            agrees = verdict.outcome is Outcome.AGREE
-            unseen = book.unseen() if agrees and hold_no_update(self.target, steps, rank) else ()
-            if unseen:
-                verdict, agrees = of_no_update(verdict, _function_of(unseen), len(set(steps)), runs), False
-            code = NoteCode.CODE_DIFFERS if agrees else NoteCode.PROGRAMS_DIFFER
-            self.ledger.notes.append(reason(code, *found))
-            if verdict.headline.code is VerdictCode.BIT_IDENTICAL:
-                function = _function_of(found)
-                values = all(one.code is EvidenceCode.CODE_VALUE_DIFFERS for one in found)
-                name = found[0].place("name") if values else ""
-                equal = reason(VerdictCode.CAPTURED_IS_EQUAL, function=function, name=name)
-                return replace(verdict, headline=equal)
+        return self._noted(verdict, book, runs, pairs)
+
+    def _noted(self, verdict: Verdict, book: CodeBook, runs: RunPair, pairs: list[StepPair]) -> Verdict:
+        """The verdict, and a note of what differs anywhere in the code: open where that may act at an update
+        and none was captured."""
+        found = book.anywhere()
+        if not found:
+            return verdict
+        steps, rank = [pair.step for pair in pairs], pairs[0].rank
+        agrees = verdict.outcome is Outcome.AGREE
+        writing = book.of_updates() if agrees and hold_no_update(self.target, steps, rank) else ()
+        code = NoteCode.CODE_DIFFERS if agrees and not writing else NoteCode.PROGRAMS_DIFFER
+        self.ledger.notes.append(reason(code, *found))
+        if writing:
+            return of_no_update(verdict, _function_of(writing), len(set(steps)), runs)
+        if verdict.headline.code is VerdictCode.BIT_IDENTICAL:
+            values = all(one.code is EvidenceCode.CODE_VALUE_DIFFERS for one in found)
+            name = found[0].place("name") if values else ""
+            equal = reason(VerdictCode.CAPTURED_IS_EQUAL, function=_function_of(found), name=name)
+            return replace(verdict, headline=equal)
         return verdict
 
     def _scalars(self, pairs: list[StepPair]) -> list[ScalarPair]:
