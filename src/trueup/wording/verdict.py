@@ -424,7 +424,7 @@ PHRASES = {
         {"function": "Loss.forward", "name": "IGNORE_INDEX"},
     ),
     Is.BEFORE_UPDATE: _headline(
-        "{function} differs in code, and no update was captured in {steps:count step}",
+        "{function} differs in code, and no updated weights were captured in {steps:count step}",
         {"function": "Sharded.update", "steps": 2},
     ),
     Is.BIT_IDENTICAL: _headline("The runs are bit-identical"),
