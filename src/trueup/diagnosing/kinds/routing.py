@@ -207,7 +207,9 @@ def _weighing_fault(
         return _solved(evidence, KindCode.MISSING_OR_EXTRA_TERM, KindReason.ROUTER_BIAS_WEIGHS, sides)
     if one.over != other.over:
         sides = {"target": one.over, "reference": other.over}
-        return _solved(evidence, KindCode.CONSTANT_ARGUMENT, KindReason.ROUTER_NORMALISED, sides)
+        left_out = "none" in sides.values()
+        kind = KindCode.MISSING_OR_EXTRA_TERM if left_out else KindCode.CONSTANT_ARGUMENT
+        return _solved(evidence, kind, KindReason.ROUTER_NORMALISED, sides)
     if abs(factor / usual - 1) > NEAR_ONE:
         sides = {"target": factor, "reference": usual}
         return _solved(evidence, KindCode.CONSTANT_ARGUMENT, KindReason.ROUTER_FACTOR, sides)
