@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+import yaml
 
 from tests.checklist.pairs import SAME, side
 from trueup.checklist.check import compared
@@ -170,3 +172,56 @@ def test_a_trace_cannot_be_reduced(tmp_path: Path) -> None:
     document = SettingsDocument(dialect="trace", path="x", settings={}, kind="trace")
     with pytest.raises(ConfigError, match="configuration or a command"):
         prepared([document], tmp_path)
+
+
+REPEATED = """
+context: {mode: 0, device_target: Ascend}
+runner_config: {epochs: 1, batch_size: 1}
+optimizer: {type: AdamW, eps: 1.0e-8}
+lr_schedule: {type: ConstantWarmUpLR, learning_rate: 1.0e-4, warmup_steps: 0}
+parallel_config: {data_parallel: 1, model_parallel: 1, pipeline_stage: 4, micro_batch_num: &micro 8}
+model:
+  model_config: {type: TYPE, num_layers: &layers 61, num_heads: 8, hidden_size: 512, vocab_size: 32000, DROPOUT}
+moe_config: {expert_num: &experts 16, first_k_dense_replace: 3, aux_loss_factor: 0.05, aux_loss_factors: [0.0001]}
+callbacks:
+  - {type: TopkBiasBalanceCallback, num_layers: *layers, expert_num: *experts, micro_batch_num: *micro, depth: 61}
+"""
+
+
+def _reduced_yaml(text: str, tmp_path: Path) -> dict[str, Any]:
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    result = prepared(read_side([str(path)]), tmp_path / "out")
+    return cast("dict[str, Any]", yaml.safe_load(result.rungs[0].files[0].read_text()))
+
+
+def test_a_value_written_once_changes_wherever_it_is_repeated(tmp_path: Path) -> None:
+    """MindFormers' callback that balances experts counts layers and microbatches of the model."""
+    data = _reduced_yaml(REPEATED.replace("TYPE", "LlamaConfig").replace(", DROPOUT", ""), tmp_path)
+    callback = data["callbacks"][0]
+    assert data["model"]["model_config"]["num_layers"] == callback["num_layers"] == 2
+    assert data["parallel_config"]["micro_batch_num"] == callback["micro_batch_num"] == 1
+    assert callback["expert_num"] == data["moe_config"]["expert_num"] == 16
+    assert callback["depth"] == 61  # an equal number that is written for itself
+
+
+def test_the_key_that_is_there_is_the_one_that_is_set(tmp_path: Path) -> None:
+    """GPT2 and Bloom of MindFormers have ``hidden_dropout_rate``; DeepSeek has a list of factors."""
+    names = ("hidden_dropout_rate", "attention_dropout_rate", "embedding_dropout_prob")
+    rates = ", ".join(f"{name}: 0.1" for name in names)
+    data = _reduced_yaml(REPEATED.replace("TYPE", "GPT2Config").replace("DROPOUT", rates), tmp_path)
+    model = data["model"]["model_config"]
+    assert {name: model[name] for name in names} == dict.fromkeys(names, 0.0)
+    assert "hidden_dropout" not in model
+    assert data["moe_config"]["aux_loss_factors"] == [0.0]
+    assert data["moe_config"]["first_k_dense_replace"] == 1
+
+
+def test_the_folder_that_was_written_is_a_side(tmp_path: Path) -> None:
+    """``trueup check OUT/target OUT/reference``: the configuration, and the environment beside it."""
+    _reduced_yaml(REPEATED.replace("TYPE", "LlamaConfig").replace(", DROPOUT", ""), tmp_path)
+    kinds = [document.kind for document in read_side([str(tmp_path / "out")])]
+    assert kinds == ["yaml", "environment"]
+    (tmp_path / "out" / "other.yaml").write_text("seed: 1\n")
+    with pytest.raises(ConfigError, match="several configurations"):
+        read_side([str(tmp_path / "out")])

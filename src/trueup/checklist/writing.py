@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 from trueup.checklist.configuration import Configuration
@@ -26,6 +26,7 @@ _COMPUTED = (
     "virtual_pipeline_model_parallel_size",
 )
 """what Megatron's log and checkpoint list, but no flag sets"""
+_GONE = object()
 _SUFFIX = {"yaml": ".yaml", "json": ".json", "toml": ".toml"}
 _WRITABLE = frozenset({"yaml", "json", "toml", "shell", "log", "checkpoint"})
 
@@ -57,6 +58,32 @@ def changed(document: SettingsDocument, keys: Mapping[str, object]) -> dict[str,
             held[index] = value
         else:
             into[last] = value
+    for places in document.repeated:
+        _repeat(data, document.data, places)
+    return data
+
+
+def _repeat(
+    data: dict[str, object], before: Mapping[str, object], places: Sequence[tuple[str | int, ...]]
+) -> None:
+    """Where a value was changed that the file writes once, every other place that repeats it follows."""
+    values = [(place, _at(before, place), _at(data, place)) for place in places]
+    new = next((now for _, old, now in values if now is not _GONE and now != old), _GONE)
+    for place, old, now in values:
+        holder = _at(data, place[:-1])
+        if new is not _GONE and now == old and isinstance(holder, (dict, list)):
+            holder[place[-1]] = new  # type: ignore[index]
+
+
+def _at(data: object, place: tuple[str | int, ...]) -> object:
+    """What lies at a place of nested data; a mark of its own where nothing does."""
+    for part in place:
+        if not isinstance(data, (dict, list)):
+            return _GONE
+        try:
+            data = data[part]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError):
+            return _GONE
     return data
 
 
