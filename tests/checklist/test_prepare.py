@@ -181,10 +181,13 @@ optimizer: {type: AdamW, eps: 1.0e-8}
 lr_schedule: {type: ConstantWarmUpLR, learning_rate: 1.0e-4, warmup_steps: 0}
 parallel_config: {data_parallel: 1, model_parallel: 1, pipeline_stage: 4, micro_batch_num: &micro 8}
 model:
-  model_config: {type: TYPE, num_layers: &layers 61, num_heads: 8, hidden_size: 512, vocab_size: 32000, DROPOUT}
-moe_config: {expert_num: &experts 16, first_k_dense_replace: 3, aux_loss_factor: 0.05, aux_loss_factors: [0.0001]}
+  model_config:
+    {type: TYPE, num_layers: &layers 61, num_heads: 8, hidden_size: 512, vocab_size: 32000, DROPOUT}
+moe_config:
+  {expert_num: &experts 16, first_k_dense_replace: 3, aux_loss_factor: 0.05, aux_loss_factors: [0.0001]}
 callbacks:
-  - {type: TopkBiasBalanceCallback, num_layers: *layers, expert_num: *experts, micro_batch_num: *micro, depth: 61}
+  - {type: TopkBiasBalanceCallback, num_layers: *layers, expert_num: *experts,
+     micro_batch_num: *micro, depth: 61}
 """
 
 

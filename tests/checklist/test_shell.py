@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from trueup.checklist.configuration import configured
 from trueup.checklist.readers import command_line, shell
 
 RUN = "torchrun pretrain_gpt.py --num-layers 12 --hidden-size 768 --lr 3e-4"
@@ -128,3 +129,32 @@ def test_a_script_that_does_not_close_is_read_as_far_as_it_goes() -> None:
             shell.documents(f"#!/bin/bash\n{RUN}\n{broken}", "run.sh")
         except Exception as error:
             pytest.fail(f"{broken!r}: {error!r}")
+
+
+FLAGS = "train.py --model_name_or_path m --learning_rate 1e-4 --per_device_train_batch_size 2 --max_steps 9"
+
+
+@pytest.mark.parametrize(
+    ("starter", "devices", "dtype"),
+    [
+        ("accelerate launch --num_processes 4 --mixed_precision bf16", 4, "bfloat16"),
+        ("accelerate launch --num_processes=4", 4, None),
+        ("deepspeed --num_gpus 8 --num_nodes 2", 16, None),
+        ("mpirun -np 6 --allow-run-as-root python", 6, None),
+        ("srun -N 2 -n 16 python -u", 16, None),
+        ("srun -N 2 -n 2 torchrun --nproc_per_node 8 --nnodes 2", 16, None),
+        ("python", None, None),
+    ],
+)
+def test_what_starts_a_program_says_how_many_run(
+    starter: str, devices: int | None, dtype: str | None
+) -> None:
+    found = configured(shell.documents(f"#!/bin/bash\n{starter} {FLAGS}\n", "run.sh")).values
+    assert (found["num_devices"].value if "num_devices" in found else None) == devices
+    assert (found["compute_dtype"].value == "bfloat16") is (dtype == "bfloat16")
+
+
+def test_a_value_with_an_equals_sign_is_no_variable_of_the_run() -> None:
+    script = "A=1 mpirun -x NCCL_DEBUG=INFO python train.py --max_steps 9 --learning_rate 1 --overrides p=0.1"
+    exports = shell.documents(f"#!/bin/bash\n{script}\n", "run.sh")[0].exports
+    assert exports == {"A": "1", "NCCL_DEBUG": "INFO"}
