@@ -18,7 +18,14 @@ from trueup.errors import ConfigError
 
 _FLAG = re.compile(r"--?[A-Za-z][\w.\-]*(=.*)?$", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
-_NEGATED = {"disable_bias_linear": "add_bias_linear", "no_rope_fusion": "apply_rope_fusion"}
+_NEGATED = {
+    "disable_bias_linear": "add_bias_linear",
+    "no_rope_fusion": "apply_rope_fusion",
+    "no_overlap_p2p_communication": "overlap_p2p_comm",
+    "no_initialization": "perform_initialization",
+    "disable_gloo_process_groups": "use_gloo_process_groups",
+    "muon_no_split_qkv": "muon_split_qkv",
+}
 _KEPT_NO = frozenset({"no_load_optim", "no_load_rng", "no_save_optim", "no_save_rng", "no_load", "no_save"})
 _TRAINER = {
     "per_device_train_batch_size",
@@ -53,7 +60,7 @@ _PROCESSES = {
 _FROM_STARTER = ("world_size", "bf16", "fp16")
 _OPEN = re.compile(r"\$(\{[^{}]*\}|\(.*\))$", re.DOTALL)
 """a whole word that only the running shell knows: ``$EXTRA_ARGS``, ``"$@"``, ``$(echo ...)``"""
-_SEVERAL = frozenset(
+SEVERAL = frozenset(
     {
         *("data_path", "train_data_path", "valid_data_path", "test_data_path", "train_data", "valid_data"),
         *("special_tokens", "spec", "report_to", "label_names", "recompute_modules", "cp_comm_type"),
@@ -222,7 +229,7 @@ def _beside(word: str, name: str, taken: Sequence[str]) -> bool:
     if not _OPEN.fullmatch(word):
         return False
     return (
-        name in _switches() or name.startswith(("no_", "disable_")) or (bool(taken) and name not in _SEVERAL)
+        name in _switches() or name.startswith(("no_", "disable_")) or (bool(taken) and name not in SEVERAL)
     )
 
 
