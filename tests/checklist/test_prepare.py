@@ -254,7 +254,7 @@ def test_a_key_of_megatrons_yaml_stays_without_a_value(tmp_path: Path) -> None:
 
 LAYERED = (
     "torchrun --nproc_per_node 1 pretrain_gpt.py --num-layers 6 --hidden-size 64 --num-attention-heads 4 "
-    "--num-experts 4 --moe-layer-freq FREQ --lr 1e-4 --train-iters 9 --micro-batch-size 1 --global-batch-size 1"
+    "--num-experts 4 --moe-layer-freq FREQ --lr 1e-4 --train-iters 9 --micro-batch-size 1"
 )
 
 
@@ -285,10 +285,21 @@ def test_layer_types_of_a_model_are_as_many_as_its_layers(tmp_path: Path) -> Non
 def test_a_log_is_written_with_the_flags_that_set_it(tmp_path: Path) -> None:
     """Some arguments have another name in Megatron's log than the flag that sets them."""
     values = {
-        "num_layers": 4, "hidden_size": 64, "num_attention_heads": 4, "normalization": "RMSNorm",
-        "layernorm_epsilon": 1e-6, "layernorm_zero_centered_gamma": True, "fp8": "hybrid",
-        "perform_initialization": False, "moe_layer_freq": [0, 1, 1, 1], "num_experts": 4, "lr": 1e-4,
-        "tokenizer_type": "NullTokenizer", "mock_data": True, "micro_batch_size": 1, "train_iters": 9,
+        "num_layers": 4,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "normalization": "RMSNorm",
+        "layernorm_epsilon": 1e-6,
+        "layernorm_zero_centered_gamma": True,
+        "fp8": "hybrid",
+        "perform_initialization": False,
+        "moe_layer_freq": [0, 1, 1, 1],
+        "num_experts": 4,
+        "lr": 1e-4,
+        "tokenizer_type": "NullTokenizer",
+        "mock_data": True,
+        "micro_batch_size": 1,
+        "train_iters": 9,
     }
     lines = "\n".join(f"  {key} {'.' * (40 - len(key))} {value}" for key, value in values.items())
     head, end = "------------------------ arguments ------------------------", "end of arguments"

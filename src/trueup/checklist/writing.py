@@ -274,25 +274,29 @@ def _hydra_word(key: str, value: object, dialect: Dialect, document: SettingsDoc
 def _flag(key: str, value: object, dialect: Dialect, document: SettingsDocument) -> str:
     if document.dialect == "verl":
         return "" if value is None else _hydra_word(key, value, dialect, document)
+    if document.dialect == "megatron":
+        return _megatron_flag(key, value, dialect, document)
+    return "" if value is None else f"--{key} {_quoted_words(value)}"
+
+
+def _megatron_flag(key: str, value: object, dialect: Dialect, document: SettingsDocument) -> str:
     on_by_default = str(dialect.defaults.get(key)) == "True"
-    if value is None or (value is True and on_by_default and document.dialect == "megatron"):
+    is_printed = document.kind != "shell" and _BEFORE_NORMALIZATION in document.settings
+    if value is None or (value is True and on_by_default):
         return ""
-    if isinstance(value, bool) and document.dialect == "megatron":
-        if value:
-            return _dashed(key if document.kind == "shell" else _FLAG_OF.get(key, key))
+    if value is False:
         own = document.settings.get(key)
         turned_off = document.kind == "shell" and own is not None and own.value is False
-        return (
-            _dashed(_NEGATED.get(key, f"no_{key}")) if on_by_default or turned_off or key in _NEGATED else ""
-        )
-    if document.kind != "shell" and _BEFORE_NORMALIZATION in document.settings:
-        key = _FLAG_OF.get(key, key)
-    is_one_word = document.dialect == "megatron" and document.kind != "shell" and key not in SEVERAL
-    if isinstance(value, list) and is_one_word:
+        has_word = on_by_default or turned_off or key in _NEGATED
+        return _dashed(_NEGATED.get(key, f"no_{key}")) if has_word else ""
+    if isinstance(value, list) and document.kind != "shell" and key not in SEVERAL:
         value = f"([{','.join(map(str, value))}])"
-    words = value if isinstance(value, list) else [value]
-    dashed = f"--{key}" if document.dialect != "megatron" else _dashed(key)
-    return f"{dashed} {' '.join(quoted(str(word)) for word in words)}"
+    flag = _dashed(_FLAG_OF.get(key, key) if is_printed else key)
+    return flag if value is True else f"{flag} {_quoted_words(value)}"
+
+
+def _quoted_words(value: object) -> str:
+    return " ".join(quoted(str(word)) for word in (value if isinstance(value, list) else [value]))
 
 
 def _dashed(key: str) -> str:
