@@ -227,3 +227,29 @@ def test_memory_of_a_small_rank_is_what_torch_allocates() -> None:
     parallel = start(plain)[2]
     assert rank.weights == sum(p.numel() * p.element_size() for p in parallel.parameters.values())
     assert rank.optimizer == 2 * rank.weights
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("model_config", "num_layers", True),
+        ("training_config", "seed", False),
+        ("optimizer_config", "learning_rate", float("inf")),
+        ("optimizer_config", "weight_decay", float("nan")),
+        ("optimizer_config", "betas", [0.9, 1.0]),
+        ("optimizer_config", "betas", [1, 2, 3]),
+        ("optimizer_config", "eps", -1e-8),
+    ],
+)
+def test_a_number_that_is_none_is_refused(section: str, key: str, value: object, tmp_path: Path) -> None:
+    data = yaml.safe_load(shipped_configs()["tiny"].read_text())
+    load_config(_written(data, tmp_path))
+    data[section][key] = value
+    with pytest.raises(ConfigError, match=f"{section}.{key}"):
+        load_config(_written(data, tmp_path))
+
+
+def _written(data: object, folder: Path) -> Path:
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(data))
+    return path

@@ -301,7 +301,7 @@ def writes(
         if chosen is None:
             return None
         ways = [key for key, text in chosen.items() if text == "$"]
-        there = [key for key in ways if key.removeprefix("?") in document.settings]
+        there = [key for key in ways if elements(key.removeprefix("?"))[0] in document.settings]
         used = there or _nearest([key for key in ways if not key.startswith("?")], document)
         kept = {key: text for key, text in chosen.items() if key not in ways or key in used}
         return {key.removeprefix("?"): _filled(text, value) for key, text in kept.items()}

@@ -51,7 +51,7 @@ _FUNCTIONS: dict[str, Callable[..., object]] = {
     "count": lambda value: len(value) if isinstance(value, list) else len(str(value).split(",")),
     "leading_zeros": lambda pattern: _leading_zeros(pattern),
     "layers": lambda number: list(range(int(number))),
-    "layers_with": lambda kinds, wanted: [at for at, kind in enumerate(_items(kinds)) if kind == wanted],
+    "layers_with": lambda kinds, wanted: [at for at, kind in enumerate(items_of(kinds)) if kind == wanted],
     "windowed": lambda freq, num: _windowed(freq, num),
     "unrotated": lambda freq, num: _every(freq, num),
     "window": lambda value: _window(value),
@@ -62,7 +62,7 @@ _FUNCTIONS: dict[str, Callable[..., object]] = {
 }
 
 
-def _items(pattern: object) -> list[object]:
+def items_of(pattern: object) -> list[object]:
     """The items of a list, which may be written as ``([0]*3+[1]*58)``; none of one number for all layers."""
     items = parsed(pattern).evaluate(NOTHING) if isinstance(pattern, str) else pattern
     return list(items) if isinstance(items, (list, tuple)) else []
@@ -70,21 +70,21 @@ def _items(pattern: object) -> list[object]:
 
 def _leading_zeros(pattern: object) -> int:
     """Zeros a list begins with."""
-    items = _items(pattern)
+    items = items_of(pattern)
     return next((index for index, item in enumerate(items) if item), len(items))
 
 
 def _dense_after(pattern: object) -> list[int]:
     """Zeros after the first one of a list: layers without experts behind the leading ones."""
     start = _leading_zeros(pattern)
-    return [at for at, item in enumerate(_items(pattern)) if at >= start and not item]
+    return [at for at, item in enumerate(items_of(pattern)) if at >= start and not item]
 
 
 def _windowed(freq: object, num_layers: int) -> list[int]:
     """Layers with the window: ones of a list; of a number n all but every n-th."""
     if isinstance(freq, int) and freq > 0:
         return [at for at in range(num_layers) if (at + 1) % freq]
-    return [at for at, item in enumerate(_items(freq)) if item]
+    return [at for at, item in enumerate(items_of(freq)) if item]
 
 
 def _window(value: object) -> int:
@@ -113,7 +113,7 @@ def _every(freq: object, num_layers: int) -> list[int]:
     """Ones of a list; of a number n every n-th."""
     if isinstance(freq, int) and freq > 0:
         return [at for at in range(num_layers) if (at + 1) % freq == 0]
-    return [at for at, item in enumerate(_items(freq)) if item]
+    return [at for at, item in enumerate(items_of(freq)) if item]
 
 
 _LAZY = frozenset({"first", "given", "known", "key"})

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
 from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.dialect import dialects, writes
-from trueup.checklist.expression import Unset, parsed
+from trueup.checklist.expression import Unset, items_of, parsed
 from trueup.checklist.fields import NotAValue, canonical, fields, same, yaml_of
 from trueup.checklist.judging import applies
 from trueup.checklist.readers import read_side
@@ -21,6 +21,13 @@ from trueup.errors import ConfigError
 
 ENVIRONMENT = "environment.sh"
 _DEVICES = "num_devices"
+_A_LAYER_EACH = frozenset(
+    {
+        *("moe_layer_freq", "window_attn_skip_freq", "linear_attention_freq", "no_rope_freq"),
+        *("layer_types", "mlp_layer_types", "no_rope_layers", "attn_type_list"),
+    }
+)
+"""keys whose value may be a list with one item a layer"""
 _WRITTEN_ANYWAY = frozenset({"seed", "deterministic"})
 """fields that are written though the side has no key of them; any other key may be one that the program does
 not know"""
@@ -117,7 +124,23 @@ def reduction(documents: Sequence[SettingsDocument]) -> tuple[list[FieldChange],
             continue
         found = [_change(rule.field, side, after, i, d) for i, d in enumerate(documents) if writable(d)]
         changes += _where_it_is_set([change for change in found if change], side, rule.field, documents)
-    return changes, wanted
+    return [_with_lists(change, side, documents) for change in changes], wanted
+
+
+def _with_lists(
+    change: FieldChange, side: Configuration, documents: Sequence[SettingsDocument]
+) -> FieldChange:
+    """Fewer layers also shorten the lists that have one item a layer, which a framework counts."""
+    if change.field != "num_layers" or not isinstance(change.after, int):
+        return change
+    document, whole = documents[change.document], side.values[change.field].whole
+    cut: dict[str, object] = {}
+    for key, setting in document.settings.items():
+        if key.rpartition(".")[2] in _A_LAYER_EACH and len(items := items_of(setting.value)) == whole:
+            first = items[: change.after]
+            spelled = f"([{','.join(map(str, first))}])"  # as Megatron's parser has it: no blanks
+            cut[key] = spelled if document.dialect == "megatron" else first
+    return replace(change, keys={**change.keys, **cut})
 
 
 def _is_stated(field: str, after: object, documents: Sequence[SettingsDocument]) -> bool:

@@ -48,6 +48,8 @@ class SettingsDocument:
     """every variable a launch script exports, with its value"""
     setup: tuple[str, ...] = ()
     """its lines that prepare the shell: ``source set_env.sh``, ``ulimit -n 65536``"""
+    repeated: tuple[tuple[tuple[str | int, ...], ...], ...] = ()
+    """places of values that the file writes once and repeats (``&n 61``, ``*n``), a group each"""
 
 
 def scalar(text: str) -> object:

@@ -5,19 +5,44 @@ from __future__ import annotations
 import ast
 import copy
 import json
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 from trueup.checklist.configuration import Configuration
 from trueup.checklist.dialect import Dialect, dialects, elements, translated, writes
-from trueup.checklist.readers.command_line import LAUNCHER
+from trueup.checklist.readers.command_line import LAUNCHER, SEVERAL
 from trueup.checklist.readers.shell_words import quoted
 from trueup.checklist.settings import SettingsDocument
 from trueup.errors import ConfigError
 
 _STARTERS = {"mindspore": ("msrun", "worker_num")}
 """of a framework: what starts its processes, and the flag of their number"""
-_NEGATED = {"add_bias_linear": "disable_bias_linear", "apply_rope_fusion": "no_rope_fusion"}
+_NEGATED = {
+    "add_bias_linear": "disable_bias_linear",
+    "apply_rope_fusion": "no_rope_fusion",
+    "overlap_p2p_comm": "no_overlap_p2p_communication",
+    "perform_initialization": "no_initialization",
+    "use_gloo_process_groups": "disable_gloo_process_groups",
+    "muon_split_qkv": "muon_no_split_qkv",
+}
+"""flags that turn a setting of another name off"""
+_FLAG_OF = {
+    "layernorm_epsilon": "norm_epsilon",
+    "layernorm_zero_centered_gamma": "apply_layernorm_1p",
+    "fp8": "fp8_format",
+    "fp4": "fp4_format",
+    "logit_dtype": "output_logit_dtype",
+    "special_tokens": "tokenizer_special_tokens",
+    "microbatch_group_size_per_vp_stage": "microbatch_group_size_per_virtual_pipeline_stage",
+}
+"""what Megatron's log and checkpoint call otherwise than the flag that sets it (``dest`` of its parser)"""
+_BEFORE_NORMALIZATION = "normalization"
+"""an argument newer than ``--layernorm-epsilon``, which became ``--norm-epsilon``"""
+_NEEDED = (
+    *("tokenizer_type", "tokenizer_model", "vocab_file", "merge_file", "data_path", "mock_data", "split"),
+    *("train_data_path", "valid_data_path", "test_data_path", "data_cache_path"),
+)
+"""what a program does not start without, of a log or a checkpoint"""
 _INNER = ("script", "flavor", "world_size")
 _COMPUTED = (
     "data_parallel_size",
@@ -26,6 +51,7 @@ _COMPUTED = (
     "virtual_pipeline_model_parallel_size",
 )
 """what Megatron's log and checkpoint list, but no flag sets"""
+_GONE = object()
 _SUFFIX = {"yaml": ".yaml", "json": ".json", "toml": ".toml"}
 _WRITABLE = frozenset({"yaml", "json", "toml", "shell", "log", "checkpoint"})
 
@@ -51,12 +77,46 @@ def changed(document: SettingsDocument, keys: Mapping[str, object]) -> dict[str,
         name, index = elements(key)
         into, last = _place(data, name, document)
         held = into.get(last)
-        if value is None:
+        if value is None and document.dialect == "megatron" and document.kind == "yaml":
+            _leave_empty(into, last)
+        elif value is None:
             into.pop(last, None)
         elif index is not None and isinstance(held, list):
             held[index] = value
         else:
             into[last] = value
+    for places in document.repeated:
+        _repeat(data, document.data, places)
+    return data
+
+
+def _leave_empty(into: dict[str, object], key: str) -> None:
+    """Megatron's ``--yaml-cfg`` has no defaults: a key that it reads must be there, if without a value."""
+    if key in into:
+        into[key] = False if isinstance(into[key], bool) else None
+
+
+def _repeat(
+    data: dict[str, object], before: Mapping[str, object], places: Sequence[tuple[str | int, ...]]
+) -> None:
+    """Where a value was changed that the file writes once, every other place that repeats it follows."""
+    values = [(place, _at(before, place), _at(data, place)) for place in places]
+    new = next((now for _, old, now in values if now is not _GONE and now != old), _GONE)
+    for place, old, now in values:
+        holder = _at(data, place[:-1])
+        if new is not _GONE and now == old and isinstance(holder, (dict, list)):
+            holder[place[-1]] = new  # type: ignore[index]
+
+
+def _at(data: object, place: tuple[str | int, ...]) -> object:
+    """What lies at a place of nested data; a mark of its own where nothing does."""
+    for part in place:
+        if not isinstance(data, (dict, list)):
+            return _GONE
+        try:
+            data = data[part]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError):
+            return _GONE
     return data
 
 
@@ -176,11 +236,14 @@ def _toml_value(value: object) -> str:
 
 
 def _launch(document: SettingsDocument, data: Mapping[str, object]) -> str:
-    """One command, one flag a line. Of a log or a checkpoint only what the checklist knows is repeated."""
+    """One command, one flag a line.
+
+    Of a log or a checkpoint what the checklist knows, and what the program needs, is repeated.
+    """
     dialect = dialects()[document.dialect]
     keys = [key for key in data if key not in _INNER]
     if document.kind != "shell":
-        known = translated(document).used | set(data) - set(document.settings)
+        known = translated(document).used | set(data) - set(document.settings) | set(_NEEDED)
         keys = [key for key in keys if key in known and key not in _COMPUTED]
     lines = [
         line for key in keys if key not in LAUNCHER and (line := _flag(key, data[key], dialect, document))
@@ -211,20 +274,29 @@ def _hydra_word(key: str, value: object, dialect: Dialect, document: SettingsDoc
 def _flag(key: str, value: object, dialect: Dialect, document: SettingsDocument) -> str:
     if document.dialect == "verl":
         return "" if value is None else _hydra_word(key, value, dialect, document)
+    if document.dialect == "megatron":
+        return _megatron_flag(key, value, dialect, document)
+    return "" if value is None else f"--{key} {_quoted_words(value)}"
+
+
+def _megatron_flag(key: str, value: object, dialect: Dialect, document: SettingsDocument) -> str:
     on_by_default = str(dialect.defaults.get(key)) == "True"
-    if value is None or (value is True and on_by_default and document.dialect == "megatron"):
+    is_printed = document.kind != "shell" and _BEFORE_NORMALIZATION in document.settings
+    if value is None or (value is True and on_by_default):
         return ""
-    if isinstance(value, bool) and document.dialect == "megatron":
-        if value:
-            return _dashed(key)
+    if value is False:
         own = document.settings.get(key)
         turned_off = document.kind == "shell" and own is not None and own.value is False
-        return (
-            _dashed(_NEGATED.get(key, f"no_{key}")) if on_by_default or turned_off or key in _NEGATED else ""
-        )
-    words = value if isinstance(value, list) else [value]
-    dashed = f"--{key}" if document.dialect != "megatron" else _dashed(key)
-    return f"{dashed} {' '.join(quoted(str(word)) for word in words)}"
+        has_word = on_by_default or turned_off or key in _NEGATED
+        return _dashed(_NEGATED.get(key, f"no_{key}")) if has_word else ""
+    if isinstance(value, list) and document.kind != "shell" and key not in SEVERAL:
+        value = f"([{','.join(map(str, value))}])"
+    flag = _dashed(_FLAG_OF.get(key, key) if is_printed else key)
+    return flag if value is True else f"{flag} {_quoted_words(value)}"
+
+
+def _quoted_words(value: object) -> str:
+    return " ".join(quoted(str(word)) for word in (value if isinstance(value, list) else [value]))
 
 
 def _dashed(key: str) -> str:

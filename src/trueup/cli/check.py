@@ -86,6 +86,9 @@ class CheckOptions:
 def _none_left(options: CheckOptions) -> str:
     words = (("--only", options.only), ("--ignore", options.ignore))
     given = " ".join(f"{flag} {','.join(names)}" for flag, names in words if names)
+    both = [name for name in options.only if name in options.ignore]
+    if both and len(both) == len(options.only):
+        return f"{given} leaves no row: --ignore takes away all that --only names"
     none = "the configuration has no" if options.reference is None else "neither configuration has a"
     return (
         f"{given} leaves no row: {none} setting of it; what a framework fixes in its code is compared in the "

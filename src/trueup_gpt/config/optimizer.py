@@ -68,11 +68,20 @@ class OptimizerConfig(Section):
     clip_grad: float = Field(default=0.0, ge=0)
     """as grad_clip_kwargs with ClipGlobalNorm; 0: none"""
 
+    @field_validator("eps")
+    @classmethod
+    def _not_negative(cls, value: float | tuple[float, float]) -> float | tuple[float, float]:
+        if any(number < 0 for number in (value if isinstance(value, tuple) else (value,))):
+            raise ValueError("expected a number of at least 0, such as 1e-8")
+        return value
+
     @field_validator("betas")
     @classmethod
     def _two_or_three(cls, value: tuple[float, ...]) -> tuple[float, ...]:
         if len(value) not in (2, 3):
             raise ValueError("expected two numbers, such as [0.9, 0.95], or three with Came")
+        if not all(0 <= beta < 1 for beta in value):
+            raise ValueError("expected numbers of at least 0 and below 1, such as [0.9, 0.95]")
         return value
 
     @field_validator("optimizer_type", mode="before")

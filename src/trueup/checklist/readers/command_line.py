@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,7 +18,14 @@ from trueup.errors import ConfigError
 
 _FLAG = re.compile(r"--?[A-Za-z][\w.\-]*(=.*)?$", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
-_NEGATED = {"disable_bias_linear": "add_bias_linear", "no_rope_fusion": "apply_rope_fusion"}
+_NEGATED = {
+    "disable_bias_linear": "add_bias_linear",
+    "no_rope_fusion": "apply_rope_fusion",
+    "no_overlap_p2p_communication": "overlap_p2p_comm",
+    "no_initialization": "perform_initialization",
+    "disable_gloo_process_groups": "use_gloo_process_groups",
+    "muon_no_split_qkv": "muon_split_qkv",
+}
 _KEPT_NO = frozenset({"no_load_optim", "no_load_rng", "no_save_optim", "no_save_rng", "no_load", "no_save"})
 _TRAINER = {
     "per_device_train_batch_size",
@@ -41,9 +50,17 @@ LAUNCHER = (
     *("worker_num", "local_worker_num", "log_dir", "join", "cluster_time_out", "bind_core"),
 )
 """flags of torchrun and msrun that a written script keeps"""
+_PROCESSES = {
+    "accelerate": ("num_processes",),
+    "deepspeed": ("num_gpus", "num_nodes"),
+    "mpirun": ("np", "n"),
+    "srun": ("ntasks", "n"),
+}
+"""of what starts a program: the flags whose product is the number of its processes"""
+_FROM_STARTER = ("world_size", "bf16", "fp16")
 _OPEN = re.compile(r"\$(\{[^{}]*\}|\(.*\))$", re.DOTALL)
 """a whole word that only the running shell knows: ``$EXTRA_ARGS``, ``"$@"``, ``$(echo ...)``"""
-_SEVERAL = frozenset(
+SEVERAL = frozenset(
     {
         *("data_path", "train_data_path", "valid_data_path", "test_data_path", "train_data", "valid_data"),
         *("special_tokens", "spec", "report_to", "label_names", "recompute_modules", "cp_comm_type"),
@@ -97,14 +114,16 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[SettingsD
     Raises:
         ConfigError: no flag in it.
     """
-    variables = [(w, place) for w, place in words if _VARIABLE.match(w)]
     if len([word for word, _ in words if is_of_verl(word)]) >= _FEWEST_HYDRA:
         return [hydra_words(words, path=path, kind=kind)]
     starter, script, own = _parted(words)
-    settings = {**flags(starter), **flags(own)}
+    before = starter if script else itertools.takewhile(lambda one: not _is_flag(one[0]), words)
+    variables = [(w, place) for w, place in before if _VARIABLE.match(w)]
+    started = _started(starter, script)
+    settings = {**started, **flags(own)}
     if not settings:
         raise ConfigError(f"{path}: no flag such as --num-layers in this command")
-    of_starter = flags(starter).keys() - flags(own).keys() - set(LAUNCHER)
+    of_starter = started.keys() - flags(own).keys() - {*LAUNCHER, *_FROM_STARTER}
     data = {key: setting.value for key, setting in settings.items() if key not in of_starter}
     dialect = _dialect(settings)
     if not _known(dialect, settings) and not config_files(settings):
@@ -130,6 +149,25 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[SettingsD
             found.append(
                 SettingsDocument(dialect="environment", path=path, settings=known, kind="environment")
             )
+    return found
+
+
+def _started(starter: Sequence[Word], script: str) -> dict[str, Setting]:
+    """Flags of what starts the program; the processes and the precision it starts with under known names."""
+    found = flags(starter)
+    if not script or {"nproc_per_node", "worker_num"} & found.keys():
+        return found
+    names = {word.rpartition("/")[2] for word, _ in starter}
+    for name, keys in _PROCESSES.items():
+        given = [found[key] for key in keys if key in found]
+        firsts = [s.value[0] if isinstance(s.value, list) else s.value for s in given]
+        numbers = [value for value in firsts if isinstance(value, int)]
+        if name in names and numbers and len(numbers) == len(given):
+            found["world_size"] = Setting("world_size", math.prod(numbers), given[0].place)
+            break
+    precision = found.get("mixed_precision")
+    if "accelerate" in names and precision is not None and precision.value in ("bf16", "fp16"):
+        found[str(precision.value)] = Setting(str(precision.value), True, precision.place)
     return found
 
 
@@ -191,7 +229,7 @@ def _beside(word: str, name: str, taken: Sequence[str]) -> bool:
     if not _OPEN.fullmatch(word):
         return False
     return (
-        name in _switches() or name.startswith(("no_", "disable_")) or (bool(taken) and name not in _SEVERAL)
+        name in _switches() or name.startswith(("no_", "disable_")) or (bool(taken) and name not in SEVERAL)
     )
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from importlib import import_module
 from typing import cast
 
-from trueup.checklist.readers.marks import toml_lines, yaml_lines
+from trueup.checklist.readers.marks import toml_lines, yaml_aliases, yaml_lines
 from trueup.checklist.settings import Setting, SettingsDocument, flat, scalar, tidy
 from trueup.errors import ConfigError
 
@@ -101,7 +101,8 @@ def document(text: str, path: str) -> SettingsDocument:
     dialect = dialect_of(data)
     lines = (toml_lines if kind == "toml" else yaml_lines)(text) if len(text) < _LARGEST_MARKED else {}
     found = from_data(data, dialect=dialect, path=path, kind=kind, lines=lines)
-    return replace(found, notes=(*notes, *found.notes))
+    repeated = yaml_aliases(text) if kind == "yaml" and len(text) < _LARGEST_MARKED else ()
+    return replace(found, notes=(*notes, *found.notes), repeated=repeated)
 
 
 def template(text: str, path: str) -> SettingsDocument:

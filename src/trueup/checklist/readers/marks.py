@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import yaml
 
+Place = tuple[str | int, ...]
+_REPEATED = re.compile(r"[\s\[,]\*[\w.-]")
 _SECTION = re.compile(r"\s*\[+\s*([^\]]+?)\s*\]+\s*(#.*)?$")
 _ASSIGNMENT = re.compile(r"""\s*["']?([A-Za-z0-9_.\-]+)["']?\s*=""")
 
@@ -38,3 +40,34 @@ def toml_lines(text: str) -> dict[str, int]:
         elif match := _ASSIGNMENT.match(line):
             found.setdefault(section + match.group(1), number)
     return found
+
+
+def yaml_aliases(text: str) -> tuple[tuple[Place, ...], ...]:
+    """Places of single values that the file writes once and repeats: ``num_layers: &n 61`` and ``*n``.
+
+    A place is its keys and positions from the top; every group has two or more. A mapping or list that is
+    repeated is one object of the data, and its values have one place. Empty where the text is no YAML.
+    """
+    if not _REPEATED.search(text):
+        return ()
+    try:
+        root = yaml.compose(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        return ()
+    found: dict[int, list[Place]] = {}
+    _gather(root, (), found, set())
+    return tuple(tuple(places) for places in found.values() if len(places) > 1)
+
+
+def _gather(node: yaml.Node | None, place: Place, found: dict[int, list[Place]], seen: set[int]) -> None:
+    """The places of every single value below a node, each mapping and list gone through once."""
+    if isinstance(node, yaml.ScalarNode):
+        found.setdefault(id(node), []).append(place)
+    elif node is not None and id(node) not in seen:
+        seen.add(id(node))
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                _gather(value, (*place, str(key.value)), found, seen)
+        elif isinstance(node, yaml.SequenceNode):
+            for at, value in enumerate(node.value):
+                _gather(value, (*place, at), found, seen)

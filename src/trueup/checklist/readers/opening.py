@@ -22,6 +22,8 @@ from trueup.checklist.settings import SettingsDocument
 from trueup.errors import ConfigError
 
 _LARGEST_BYTES = 64 << 20
+_ENVIRONMENT = "environment.sh"
+"""the variables that --prepare writes beside a configuration"""
 _NAMED = (
     "config.json",
     "training_args.json",
@@ -115,7 +117,10 @@ def _folder(folder: Path) -> list[SettingsDocument]:
         )
     if not known:
         raise ConfigError(f"{folder}: no configuration in this folder that is known; name the file")
-    if len(known) > 1 and known[0].name not in _NAMED:
+    beside = [path for path in known if path.name != _ENVIRONMENT]
+    if len(beside) == 1:
+        known = [*beside, *(path for path in known if path.name == _ENVIRONMENT)]
+    elif len(known) > 1 and known[0].name not in _NAMED:
         names = ", ".join(path.name for path in known[:6])
         raise ConfigError(
             f"{folder}: several configurations are in this folder ({names}); name the one that is meant"

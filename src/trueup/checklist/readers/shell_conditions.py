@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Sequence
 
-from trueup.checklist.expression import NOTHING, Unset, parsed
-from trueup.checklist.readers.shell_words import ShellStatement, Variables, expanded_text, open_in
+from trueup.checklist.readers.shell_words import Variables, expanded_text, open_in
 from trueup.checklist.settings import scalar
-from trueup.errors import ConfigError
 
-_NAME = re.compile(r"(?<![\w${])(?!and\b|or\b)[A-Za-z_]\w*")
 _UNSET = re.compile(r"\$\{\w+\}")
 """a variable nobody sets, which a test for emptiness takes for empty"""
 _NUMBERS = {
@@ -23,33 +21,22 @@ _NUMBERS = {
 }
 
 
-def holds(statement: ShellStatement, variables: Variables) -> bool | None:
-    """Whether the test of ``if [ ... ]`` holds; None where that cannot be known from the script."""
-    words = [word for word, _ in statement.words[1:] if word not in ("then",)]
-    if words and words[0].startswith("(("):
-        return _arithmetic(" ".join(words), variables.aside())
-    bare = [word for word in words if word not in ("[", "]", "[[", "]]", "test")]
-    return _either(bare, variables.aside())
-
-
-def _arithmetic(text: str, variables: Variables) -> bool | None:
-    """``(( TP > 1 && PP == 2 ))``."""
-    inside = text.strip().removeprefix("((").removesuffix("))").replace("&&", " and ").replace("||", " or ")
-    filled = expanded_text(_NAME.sub(lambda match: f"${{{match.group()}}}", inside), variables)
-    if open_in(filled):
+def holds(words: Sequence[str], variables: Variables) -> bool | None:
+    """Whether a test (``[ ... ]``, ``[[ ... ]]``, ``test ...``) holds; None where it is left open."""
+    bare = [word for word in words[1:] if word not in ("]", "]]")]
+    if "(" in bare or ")" in bare:
         return None
-    try:
-        return bool(parsed(filled.replace("/", "//")).evaluate(NOTHING))
-    except (ConfigError, Unset):
-        return None
+    return _either(bare, variables.aside(), patterns=words[0] == "[[")
 
 
-def _either(words: Sequence[str], variables: Variables) -> bool | None:
-    return _joined([_both(part, variables) for part in _parts(words, ("||", "-o"))], settles=True)
+def _either(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool | None:
+    parts = _parts(words, ("||", "-o"))
+    return _joined([_both(part, variables, patterns=patterns) for part in parts], settles=True)
 
 
-def _both(words: Sequence[str], variables: Variables) -> bool | None:
-    return _joined([_one(part, variables) for part in _parts(words, ("&&", "-a"))], settles=False)
+def _both(words: Sequence[str], variables: Variables, *, patterns: bool) -> bool | None:
+    parts = _parts(words, ("&&", "-a"))
+    return _joined([_one(part, variables, patterns=patterns) for part in parts], settles=False)
 
 
 def _joined(results: list[bool | None], *, settles: bool) -> bool | None:
@@ -68,9 +55,9 @@ def _parts(words: Sequence[str], signs: tuple[str, ...]) -> list[list[str]]:
     return parts
 
 
-def _one(words: list[str], variables: Variables) -> bool | None:
+def _one(words: list[str], variables: Variables, *, patterns: bool) -> bool | None:
     if words[:1] == ["!"]:
-        inner = _one(words[1:], variables)
+        inner = _one(words[1:], variables, patterns=patterns)
         return None if inner is None else not inner
     texts = [expanded_text(word, variables) for word in words]
     if len(words) == 2 and words[0] in ("-z", "-n"):
@@ -78,14 +65,32 @@ def _one(words: list[str], variables: Variables) -> bool | None:
         return empty if words[0] == "-z" else not empty
     if any(map(open_in, texts)):
         return None
-    if len(texts) == 1:
-        return bool(texts[0]) and texts[0] != "false"
-    if len(texts) != 3:
-        return None
+    if len(texts) <= 1:
+        return bool(texts and texts[0])
+    if words[0] == "-v":
+        return True if variables.text(texts[1]) is not None else None
+    return _compared(texts, words[2], patterns=patterns) if len(texts) == 3 else None
+
+
+def _compared(texts: list[str], right_word: str, *, patterns: bool) -> bool | None:
     left, sign, right = texts
     if sign in ("=", "==", "!="):
-        return (left == right) is (sign != "!=")
+        is_pattern = patterns and right_word[:1] not in ("'", '"')
+        equal = fnmatch.fnmatchcase(left, right) if is_pattern else left == right
+        return equal is (sign != "!=")
+    if sign == "=~":
+        return _found(right, left)
     numbers = scalar(left), scalar(right)
     if sign in _NUMBERS and all(isinstance(number, (int, float)) for number in numbers):
         return bool(_NUMBERS[sign](*numbers))
     return None
+
+
+def _found(expression: str, text: str) -> bool | None:
+    """Whether a POSIX expression is found in a text; None where Python has another reading of it."""
+    if "[[:" in expression:
+        return None
+    try:
+        return re.search(expression, text) is not None
+    except re.error:
+        return None

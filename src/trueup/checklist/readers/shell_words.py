@@ -1,40 +1,28 @@
-"""Statements and words of a shell script, and variables expanded as bash would."""
+"""Words of a shell script: variables, arrays and substitutions expanded as bash would, nothing run."""
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from trueup.checklist.expression import NOTHING, Unset, parsed
-from trueup.errors import ConfigError
+from trueup.checklist.readers.shell_parameters import CHANGES, calculated, changed
+from trueup.checklist.readers.shell_tokens import PAIRS, closing, closing_quote
+from trueup.checklist.readers.shell_tree import Raw, ShellCommand, parsed, words_in
 
-ASSIGN = re.compile(r"([A-Za-z_]\w*)(\+?=)(.*)$", re.DOTALL)
-"""an assignment: name, sign, value"""
+ASSIGN = re.compile(r"([A-Za-z_]\w*)(?:\[([^\]]*)\])?(\+?=)(.*)$", re.DOTALL)
+"""an assignment: name, index, sign, value"""
 _NAME = re.compile(r"[A-Za-z_]\w*|[0-9@*#?]")
-_BRACED = re.compile(r"(#?)([A-Za-z_]\w*|[0-9@*]+)(\[[@*0-9]+\])?(?:(:?[-=+?])(.*))?$", re.DOTALL)
+_BRACED = re.compile(r"([#!]?)([A-Za-z_]\w*|[0-9]+|[@*#])(\[[^\]]*\])?(.*)$", re.DOTALL)
+_OTHERWISE = re.compile(r"(:?[-=+?])(.*)$", re.DOTALL)
 _PLAIN = re.compile(r"\$\{(\w+)(?:\[0\])?\}|\$(\w+)")
 _BARE = re.compile(r"(?<![\w{$])[A-Za-z_]\w*")
-_ARITHMETIC = re.compile(r"[\d\s+\-*/%()]+$")
-_ENDS = {"\n", ";", "&", "|"}
-_PAIRS = {"(": ")", "{": "}"}
+_CALCULATED = re.compile(r"([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)(.+)$", re.DOTALL)
+_STEPPED = re.compile(r"(?:([A-Za-z_]\w*)(\+\+|--)|(\+\+|--)([A-Za-z_]\w*))$")
+_KEYED = re.compile(r"\[([^\]]+)\]=(.*)$", re.DOTALL)
 _BLANK = "\ue000"
 """in the place of a blank inside a command substitution, at which its word must not fall apart"""
-
-Raw = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class ShellStatement:
-    """Raw words, quotes and variables still in them, each with its line."""
-
-    words: list[Raw]
-
-    @property
-    def line(self) -> int:
-        """Where it begins."""
-        return self.words[0][1]
 
 
 @dataclass(slots=True)
@@ -48,6 +36,8 @@ class Variables:
     """where the script lies: its ``$0``"""
     arguments: Sequence[str] | None = None
     """what the script is called with; None where that is not known"""
+    maps: dict[str, dict[str, str]] = field(default_factory=dict)
+    """arrays with names for indices"""
     passed_over: set[str] = field(default_factory=set)
     """names assigned only in branches that are not taken: empty, as in a shell"""
 
@@ -79,131 +69,68 @@ class Variables:
         match = ASSIGN.match(word)
         if not match:
             return None
-        name, sign, value = match.groups()
-        if value.startswith("(") and value.endswith(")"):
-            items = [
-                part
-                for statement in statements(value[1:-1], line)
-                for raw in statement.words
-                for part in expanded(*raw, self)
-            ]
-            before = self.arrays.get(name, []) if sign == "+=" else []
-            self.arrays[name] = [*before, *items]
-            self.texts.setdefault(name, ("", line))
-            return name
-        text = expanded_text(value, self)
-        if sign == "+=":
-            text = self.texts.get(name, ("", line))[0] + text
-        self.texts[name] = (text, line)
-        self.arrays.pop(name, None)
+        name, index, sign, value = match.groups()
+        if index is not None:
+            self._assign_element(name, expanded_text(index, self), sign, expanded_text(value, self), line)
+        elif value.startswith("(") and value.endswith(")"):
+            self._assign_list(name, sign, words_in(value[1:-1], line), line)
+        else:
+            text = expanded_text(value, self)
+            self.set(name, self.texts.get(name, ("", line))[0] + text if sign == "+=" else text, line)
         return name
 
+    def set(self, name: str, text: str, line: int) -> None:
+        """The variable holds this text."""
+        self.texts[name] = (text, line)
+        self.arrays.pop(name, None)
 
-def statements(text: str, first_line: int = 1) -> list[ShellStatement]:
-    """The statements of a script; remarks and line continuations are gone, a list in brackets is one word."""
-    found: list[ShellStatement] = []
-    words: list[Raw] = []
-    for word, line, ends in _words(text, first_line):
-        if word:
-            words.append((word, line))
-        if ends and words:
-            found.append(ShellStatement(words))
-            words = []
-    return found
+    def _assign_list(self, name: str, sign: str, words: Sequence[Raw], line: int) -> None:
+        self.texts.setdefault(name, ("", line))
+        keyed = [(match, at) for word, at in words if (match := _KEYED.match(word))]
+        if keyed:
+            held = self.maps.setdefault(name, {}) if sign == "+=" else {}
+            self.maps[name] = held
+            for match, _ in keyed:
+                held[expanded_text(match[1], self)] = expanded_text(match[2], self)
+            return
+        items = [part for raw in words for part in expanded(*raw, self)]
+        self.arrays[name] = [*(self.arrays.get(name, []) if sign == "+=" else []), *items]
 
+    def _assign_element(self, name: str, index: str, sign: str, value: str, line: int) -> None:
+        self.texts.setdefault(name, ("", line))
+        number = None if name in self.maps else calculated(index)
+        held = self.arrays.setdefault(name, []) if number is not None else []
+        if number is not None and 0 <= number <= len(held):
+            before = held[number][0] if sign == "+=" and number < len(held) else ""
+            held[number : number + 1] = [(before + value, line)]
+            return
+        table = self.maps.setdefault(name, {})
+        table[index] = (table.get(index, "") if sign == "+=" else "") + value
 
-def _words(text: str, line: int) -> Iterator[tuple[str, int, bool]]:
-    """Raw words with their lines; an empty one ends a statement."""
-    index, word, start = 0, "", line
-    inside_test = False
-    while index < len(text):
-        character = text[index]
-        if character == "\\" and text[index + 1 : index + 2] in ("\n", "\r"):
-            index += 3 if text[index + 1 : index + 3] == "\r\n" else 2
-            line += 1
-            if word:
-                yield word, start, False
-            word, start = "", line
-            continue
-        if character == "#" and not word:
-            index = (text.find("\n", index) + len(text) + 1) % (len(text) + 1)
-            continue
-        if character.isspace() or (character in _ENDS and not (inside_test and character in "&|")):
-            if word:
-                inside_test = word == "[[" or (inside_test and word != "]]")
-                yield word, start, False
-            if character in _ENDS:
-                yield "", line, True
-            line += character == "\n"
-            index += 1
-            word, start = "", line
-            continue
-        taken = _taken(text, index, word)
-        line += taken.count("\n")
-        word += taken
-        index += len(taken)
-    yield word, start, False
-    yield "", line, True
-
-
-def _taken(text: str, index: int, word: str) -> str:
-    """The next part of a word: one character, or a whole quotation, substitution or list."""
-    character = text[index]
-    if character == "\\":
-        return text[index : index + 2]
-    if character == "'":
-        end = text.find("'", index + 1)
-        return text[index : end + 1] if end > 0 else text[index:]
-    if character in '"`':
-        return text[index : _closing_quote(text, index) + 1]
-    if character in _PAIRS and (word.endswith("$") or (character == "(" and word.endswith("="))):
-        return text[index : _closing(text, index, character, _PAIRS[character]) + 1]
-    return character
-
-
-def _closing_quote(text: str, index: int) -> int:
-    quote, at = text[index], index + 1
-    while at < len(text) and text[at] != quote:
-        inside = text[at + 1 : at + 2] if quote == '"' and text[at] == "$" else ""
-        if inside in _PAIRS:
-            at = _closing(text, at + 1, inside, _PAIRS[inside]) + 1
-            continue
-        at += 2 if text[at] == "\\" else 1
-    return at
-
-
-def _closing(text: str, index: int, opening: str, closing: str) -> int:
-    depth, at = 0, index
-    while at < len(text):
-        if text[at] == "\\":
-            at += 2
-            continue
-        if text[at] in "\"'":
-            at = _closing_quote(text, at) + 1
-            continue
-        if text[at] == "#" and text[at - 1].isspace() and opening == "(":
-            at = (text.find("\n", at) + len(text) + 1) % (len(text) + 1)
-            continue
-        depth += (text[at] == opening) - (text[at] == closing)
-        if depth == 0:
-            return at
-        at += 1
-    return len(text) - 1
+    def calculate(self, text: str, line: int) -> int | None:
+        """Carry out ``(( A = B * 8 ))`` or ``(( A++ ))``; its number, None where not known."""
+        text = text.strip()
+        if step := _STEPPED.match(text):
+            name, sign = (step[1], step[2]) if step[1] else (step[4], step[3])
+            text = f"{name} {sign[0]}= 1"
+        assigned = _CALCULATED.match(text)
+        if not assigned:
+            return calculated(_numbers_in(text, self.aside()))
+        name, operator, value = assigned.groups()
+        number = calculated(_numbers_in(f"{name} {operator} ({value})" if operator else value, self.aside()))
+        self.set(name, str(number) if number is not None else f"$(({_one_word(value)}))", line)
+        return number
 
 
 def expanded(word: str, line: int, variables: Variables) -> list[Raw]:
     """The words a raw word becomes: unquoted variables are split at blanks, arrays into their elements."""
-    bare = word.strip('"')
-    match = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", bare)
-    if match and match.group(1) in variables.arrays:
-        return list(variables.arrays[match.group(1)])
-    origin = re.fullmatch(r"\$\{?(\w+)\}?", bare)
+    listed = _elements_of(word, line, variables)
+    if listed is not None:
+        return listed
+    origin = re.fullmatch(r"\$\{?(\w+)\}?", word.strip('"'))
     if origin and origin.group(1) in variables.texts:
-        line = (
-            variables.texts[origin.group(1)][1]
-            if " " in variables.texts[origin.group(1)][0]
-            else line or variables.texts[origin.group(1)][1]
-        )
+        held, at = variables.texts[origin.group(1)]
+        line = at if " " in held else line or at
     text = expanded_text(word, variables)
     if word[:1] == "'" and word.find("'", 1) == len(word) - 1:
         return [(text, line)]  # its variables are for the shell that it is given to
@@ -213,6 +140,23 @@ def expanded(word: str, line: int, variables: Variables) -> list[Raw]:
     if "$" in word or quoted or "\n" in text:
         return [(part, line) for part in _split(text)]
     return [(text, line)] if text else []
+
+
+def _elements_of(word: str, line: int, variables: Variables) -> list[Raw] | None:
+    """The words of ``"${A[@]}"``, ``$@`` or ``"${@:2}"``; None of any other word, or where they are open."""
+    bare = word.strip('"')
+    array = re.fullmatch(r"\$\{(\w+)\[[@*]\]\}", bare)
+    if array and array.group(1) in variables.arrays:
+        items = variables.arrays[array.group(1)]
+        if word != bare:
+            return list(items)
+        return [(part, at) for text, at in items for part in (_split(text) if " " in text else [text])]
+    if array and variables.text(array.group(1)) == "":
+        return []
+    rest = re.fullmatch(r"\$(?:@|\*|\{[@*](?::(\d+))?\})", bare)
+    if rest and variables.arguments is not None:
+        return [(text, line) for text in variables.arguments[max(0, int(rest[1] or 1) - 1) :]]
+    return None
 
 
 def _one_word(substitution: str) -> str:
@@ -240,9 +184,9 @@ def quoted(text: str) -> str:
     while index < len(text):
         end = index
         if text.startswith(("${", "$("), index):
-            end = _closing(text, index + 1, text[index + 1], _PAIRS[text[index + 1]]) + 1
+            end = closing(text, index + 1, text[index + 1], PAIRS[text[index + 1]]) + 1
         elif text[index] == "`":
-            end = _closing_quote(text, index) + 1
+            end = closing_quote(text, index) + 1
         is_open = is_open or end > index
         result += text[index:end] or ("\\" * (text[index] in '\\"$') + text[index])
         index = max(end, index + 1)
@@ -266,8 +210,9 @@ def expanded_text(word: str, variables: Variables) -> str:
             value, index = _variable(word, index, variables)
             result += value
         elif character == "`":
-            end = _closing_quote(word, index)
-            result, index = result + _one_word(_filled(word[index : end + 1], variables)), end + 1
+            end = closing_quote(word, index)
+            inside = word[index + 1 : end]
+            result, index = result + _substituted(word[index : end + 1], inside, variables), end + 1
         else:
             result += character
             index += 1
@@ -277,18 +222,45 @@ def expanded_text(word: str, variables: Variables) -> str:
 def _variable(word: str, index: int, variables: Variables) -> tuple[str, int]:
     rest = word[index + 1 :]
     if rest.startswith("(("):
-        end = _closing(word, index + 1, "(", ")")
+        end = closing(word, index + 1, "(", ")")
         return _arithmetic(word[index + 3 : end - 1], variables), end + 1
     if rest.startswith("("):
-        end = _closing(word, index + 1, "(", ")")
-        return _one_word(_filled(word[index : end + 1], variables)), end + 1
+        end = closing(word, index + 1, "(", ")")
+        return _substituted(word[index : end + 1], word[index + 2 : end], variables), end + 1
     if rest.startswith("{"):
-        end = _closing(word, index + 1, "{", "}")
+        end = closing(word, index + 1, "{", "}")
         return _braced(word[index + 2 : end], variables), end + 1
     match = _NAME.match(rest)
     if not match:
         return "$", index + 1
     return _looked_up(match.group(), variables), index + 1 + match.end()
+
+
+def _substituted(whole: str, inside: str, variables: Variables) -> str:
+    """What a command prints, where that stands in the script: ``cat <<EOF``, ``echo``, ``expr``."""
+    nodes = parsed(inside)
+    if len(nodes) == 1 and isinstance(nodes[0], ShellCommand):
+        command = nodes[0]
+        name = command.words[0][0]
+        if name == "cat" and len(command.words) == 1 and command.here is not None:
+            return here_text(command, variables).rstrip("\n")
+        known = variables.aside()
+        words = [text for word in command.words[1:] for text, _ in expanded(*word, known)]
+        if name == "expr" and (number := calculated(" ".join(words))) is not None:
+            return str(number)
+        if name == "echo" and words and not any(map(open_in, words)) and not words[0].startswith("-"):
+            return " ".join(words)
+    return _one_word(_filled(whole, variables))
+
+
+def here_text(command: ShellCommand, variables: Variables) -> str:
+    """What a command reads from the script, with its variables put in where bash does."""
+    if command.here is None:
+        return ""
+    if command.here.literal:
+        return command.here.text
+    parts = re.split(r"([\"'])", command.here.text)
+    return "".join(part if part in ("'", '"') else expanded_text(part, variables) for part in parts)
 
 
 def _filled(substitution: str, variables: Variables) -> str:
@@ -305,7 +277,7 @@ def _filled(substitution: str, variables: Variables) -> str:
 
 def _looked_up(name: str, variables: Variables) -> str:
     if name in variables.arrays:
-        return " ".join(text for text, _ in variables.arrays[name])
+        return variables.arrays[name][0][0] if variables.arrays[name] else ""
     text = variables.text(name)
     if text is not None:
         return text
@@ -313,34 +285,84 @@ def _looked_up(name: str, variables: Variables) -> str:
     return f"${{{name}}}"
 
 
+def _element(name: str, index: str | None, variables: Variables) -> str | None:
+    """A variable's text, an element, or all elements; None where it is not known."""
+    if index is None:
+        return _looked_up(name, variables) if name in variables.arrays else variables.text(name)
+    items = [text for text, _ in variables.arrays.get(name, [])]
+    table = variables.maps.get(name)
+    key = expanded_text(index[1:-1], variables)
+    if key in ("@", "*"):
+        return (
+            " ".join(table.values() if table is not None else items)
+            if table or items
+            else variables.text(name)
+        )
+    if table is not None:
+        return table.get(key, "")
+    number = calculated(_numbers_in(key, variables.aside()))
+    if name in variables.arrays and number is not None:
+        return items[number] if -len(items) <= number < len(items) else ""
+    return variables.text(name) if number == 0 else None
+
+
 def _braced(inside: str, variables: Variables) -> str:
     match = _BRACED.match(inside)
     if not match:
         return f"${{{inside}}}"
-    length, name, index, sign, other = match.groups()
-    known = name in variables.arrays or variables.text(name) is not None
-    if length and name in variables.arrays:
-        return str(len(variables.arrays[name]))
-    if index and name in variables.arrays and index[1:-1].isdigit():
-        items = variables.arrays[name]
-        return items[int(index[1:-1])][0] if int(index[1:-1]) < len(items) else ""
-    if sign and sign.endswith("+"):
-        return expanded_text(other, variables) if known else ""
-    if sign and sign.endswith("?"):  # what follows is said where the variable is not set, and is no value
-        return _looked_up(name, variables)
-    if sign and (not known or (sign.startswith(":") and not _looked_up(name, variables))):
-        return expanded_text(other, variables)
-    return _looked_up(name, variables)
+    mark, name, index, rest = match.groups()
+    if mark == "!" and not (rest or index):
+        return _indirect(name, inside, variables)
+    if mark == "#" and index in ("[@]", "[*]") and (name in variables.arrays or name in variables.maps):
+        return str(len(variables.maps.get(name) or variables.arrays.get(name, [])))
+    value = _element(name, index, variables)
+    if other := _OTHERWISE.match(rest):
+        return _otherwise(name, value, other[1], other[2], variables)
+    if value is None:
+        variables.missing.add(name)
+        return f"${{{inside}}}"
+    if mark == "#":
+        return f"${{{inside}}}" if open_in(value) else str(len(value))
+    new = _changed(value, rest, variables) if rest else value
+    return f"${{{inside}}}" if new is None else new
+
+
+def _indirect(name: str, inside: str, variables: Variables) -> str:
+    """``${!NAME}``: the variable that NAME names."""
+    held = variables.text(name) or ""
+    return _looked_up(held, variables) if held.isidentifier() else f"${{{inside}}}"
+
+
+def _changed(value: str, rest: str, variables: Variables) -> str | None:
+    """``${X%%-*}`` and its kin; None where the shell is to make the change."""
+    change = CHANGES.match(rest)
+    if change is None or open_in(value):
+        return None
+    return changed(value, change[1], expanded_text(change[2], variables))
+
+
+def _otherwise(name: str, value: str | None, sign: str, other: str, variables: Variables) -> str:
+    """``${X:-default}`` and its kin; ``=`` also assigns."""
+    if sign.endswith("+"):
+        return expanded_text(other, variables) if value is not None and (value or ":" not in sign) else ""
+    if sign.endswith("?"):  # what follows is said where the variable is not set, and is no value
+        return _looked_up(name, variables) if value is None else value
+    if value is not None and (value or not sign.startswith(":")):
+        return value
+    text = expanded_text(other, variables)
+    if sign.endswith("="):
+        variables.set(name, text, variables.texts.get(name, ("", 0))[1])
+    return text
 
 
 def _arithmetic(text: str, variables: Variables) -> str:
     """``$((A * 8))`` where all of it is known; else the whole of it, as far as it is known, as one word."""
+    filled = _numbers_in(text, variables)
+    number = calculated(filled)
+    return _one_word(f"$(({filled}))") if number is None else str(number)
+
+
+def _numbers_in(text: str, variables: Variables) -> str:
+    """An arithmetic expression with its variables put in."""
     filled = expanded_text(text, variables)
-    filled = _BARE.sub(lambda match: _looked_up(match.group(), variables), filled)
-    whole = _one_word(f"$(({filled}))")
-    if not _ARITHMETIC.match(filled) or "**" in filled:
-        return whole
-    try:
-        return str(parsed(filled.replace("/", "//")).evaluate(NOTHING))
-    except (ConfigError, Unset):
-        return whole
+    return _BARE.sub(lambda match: _looked_up(match.group(), variables), filled)
