@@ -345,6 +345,12 @@ DISTINCT_NUMBERS = chosen(
     "numbers",
     "fewer distinct numbers are a small vocabulary, whose samples agree by chance",
 )
+CHANCE_NUMBER = chosen(
+    "kinds.chance_number",
+    0.25,
+    "chance",
+    "that a number made elsewhere is among a tensor's: with more than 99 in 100 found, never 1 in 4 for each",
+)
 MASKED_BELOW = derived(
     "kinds.masked_below",
     -1e4,
@@ -392,6 +398,8 @@ PROBED_LAYOUT = 512
 SAMPLED_VALUES = 1 << 16
 FITTED_ROWS = 4096
 SOURCE_SAMPLE = DISTINCT_SAMPLE = 4096
+RUN_LENGTH = 8
+"""neighbors taken together: of a dtype with 128 numbers between 1 and 2, none of a million runs by chance"""
 MAX_SOURCE = 1 << 20
 REPRODUCED_EXACTLY = 1e-4
 """relative residual from which no better way is searched for"""
