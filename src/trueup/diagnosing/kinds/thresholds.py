@@ -345,6 +345,24 @@ DISTINCT_NUMBERS = chosen(
     "numbers",
     "fewer distinct numbers are a small vocabulary, whose samples agree by chance",
 )
+FORM_LEAVES = chosen(
+    "kinds.form_leaves",
+    1.5,
+    "times what the best form leaves",
+    "another direction adds its own square: 1.5 is an error as large as rounding's own beside it",
+)
+EXACT_SHARE = derived(
+    "kinds.exact_share",
+    0.98,
+    _ELEMENTS,
+    "float32 and float64 round an element to two numbers of float16 once in 1,000, of bfloat16 once in 10,000",
+)
+EXACT_TIE = chosen(
+    "kinds.exact_tie",
+    0.002,
+    _ELEMENTS,
+    "of 64 rows of 64 numbers 8: fewer than an eps apart by a hundredth of a rounding moves, more than chance",
+)
 CHANCE_NUMBER = chosen(
     "kinds.chance_number",
     0.25,
