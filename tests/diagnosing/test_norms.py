@@ -84,7 +84,9 @@ def test_rounding_alone_is_no_form(norm: Norm) -> None:
 COARSE = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 
 
-def coarse_kinds(divisors: tuple[Norm, Norm], dtype: torch.dtype, seed: int, sizes: Tensor) -> tuple[Kind, ...]:
+def coarse_kinds(
+    divisors: tuple[Norm, Norm], dtype: torch.dtype, seed: int, sizes: Tensor
+) -> tuple[Kind, ...]:
     """Kinds of two norms that divide by a function of the mean square in float32 and round once."""
     random = torch.Generator().manual_seed(seed)
     x = (torch.randn(96, 160, generator=random) * sizes[:, None]).to(dtype)
@@ -104,7 +106,7 @@ def inside(eps: float) -> Norm:
 @pytest.mark.parametrize("dtype", COARSE, ids=str)
 @pytest.mark.parametrize("seed", [0, 1])
 def test_eps_of_a_coarse_norm_is_that_which_gives_its_bits(dtype: torch.dtype, seed: int) -> None:
-    """Where rows are of size 1 a factor near 1 rounds them back to x: a fit is off by as much as a rounding."""
+    """Where rows are of size 1 a factor near 1 rounds them back to x: a fit is off by a rounding or two."""
     sizes = torch.ones(96)
     found = coarse_kinds((inside(1e-2), inside(1e-5)), dtype, seed, sizes)[0].sentence
     assert found.code is KindReason.NORM_EPS

@@ -402,8 +402,9 @@ def _unwrapped(value: object) -> tuple[object, Mapping[str, object]]:
 
 
 def _made_of(value: object) -> list[FunctionType]:
-    """The functions that an object was made of, which stands under the first's name: a kernel that is compiled
-    when it is started, whose choices are tried first, whose results are kept, an operator and its backward."""
+    """The functions that an object was made of, which stands under the first's name: a kernel that is
+    compiled when it is started, whose choices are tried first, a function whose results are kept, an operator
+    and its backward."""
     for _ in range(8):
         its = _vars(value)
         held = [its[name] for name in _HELD_AS if its.get(name) is not None]

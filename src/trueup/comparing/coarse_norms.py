@@ -99,7 +99,9 @@ def rounds_inside(given: NormCall, eps: Sequence[float]) -> bool | None:
     form = best[1]
     nearest = max(_share(given.y, result) for result in form.results(given.dtype))
     offset = form.weight if form.is_centred else None
-    if nearest <= NORM_OTHERS and are_off_together(given.x, _without_formula(given, form), form.scaled, offset):
+    if nearest <= NORM_OTHERS and are_off_together(
+        given.x, _without_formula(given, form), form.scaled, offset
+    ):
         return True
     return None
 
@@ -109,11 +111,11 @@ def _without_formula(given: NormCall, form: _Form) -> Floats:
     error, z = given.y - form.whole, form.scaled
     centred = given.x - given.x.mean(1, keepdims=True) if form.is_centred else given.x
     size, square = np.sqrt(np.square(centred).mean(1)), np.square(z).sum(1)
-    told = (square > 0) & (size > 0)
-    f = (error * z).sum(1)[told] / square[told]
-    terms = np.vander(1.0 / size[told], 3)
+    known = (square > 0) & (size > 0)
+    f = (error * z).sum(1)[known] / square[known]
+    terms = np.vander(1.0 / size[known], 3)
     smooth = np.zeros(len(z))
-    smooth[told] = terms @ np.linalg.lstsq(terms, f, rcond=None)[0]
+    smooth[known] = terms @ np.linalg.lstsq(terms, f, rcond=None)[0]
     return np.asarray(error - smooth[:, None] * z)
 
 

@@ -496,7 +496,11 @@ def _activations_differ(gap: ActivationGap, ledger: Ledger, runs: RunPair) -> Ve
 
 def _is_at(counted: CountedRows, origin: First | None) -> bool:
     """Whether the gradient with rows of one run alone is the first that exceeds its tolerance."""
-    return origin is not None and (counted.at.step, counted.at.rank, counted.order) == (origin.step, origin.rank, origin.order)
+    return origin is not None and (counted.at.step, counted.at.rank, counted.order) == (
+        origin.step,
+        origin.rank,
+        origin.order,
+    )
 
 
 def _other_rows_count(found: CountedRows, runs: RunPair) -> Verdict:

@@ -199,8 +199,10 @@ def _not_normalised(evidence: Evidence, factors: _Factors, near: float) -> str |
         if not 1 < logits.shape[-1] <= MAX_EXPERTS or logits.numel != len(known) * logits.shape[-1]:
             continue
         values = logits.values()
-        rows = None if values is None else values.reshape(-1, logits.shape[-1])
-        for name in () if rows is None or not np.isfinite(rows).all() else ("softmax", "sigmoid"):
+        if values is None or not np.isfinite(values).all():
+            continue
+        rows = values.reshape(-1, logits.shape[-1])
+        for name in ("softmax", "sigmoid"):
             sums = np.cumsum(-np.sort(-scores_of(name, rows), axis=1), axis=1)[known, :MAX_CHOSEN]
             for side, wanted in (("target", sums), ("reference", 1.0 / sums)):
                 off = np.abs(factors.values[known, None] / wanted - 1.0)

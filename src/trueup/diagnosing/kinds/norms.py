@@ -3,7 +3,7 @@ input and output."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import product
 
@@ -31,10 +31,10 @@ from trueup.types.reason import reason
 _TINY = float(np.finfo(np.float64).tiny)
 _EXACT = float(np.finfo(np.float64).eps)
 _COARSE = ("bfloat16", "float16")
-USUAL_EPS = (1e-5, 1e-6, 1e-8, 1e-12, 0.0)
+_USUAL_EPS = (1e-5, 1e-6, 1e-8, 1e-12, 0.0)
 _EXACT_ROWS, _EXACT_NUMBERS, _EXACT_TRIED, _EXACT_PASSES = 32, 256, 17, 4
-"""rows that are worked out and numbers of each, values of eps that are tried around the best one, and how often
-that is done"""
+"""rows that are worked out and numbers of each, values of eps that are tried around the best one, and how
+often that is done"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,35 +135,45 @@ _Fits = dict[_Form, tuple[float, float]]
 
 
 def _fits(rows: _Rows, dtype: str) -> _Fits:
-    """The forms that y, of this dtype, may be of. Rounding hides that a mean near 0 is not taken; of two forms,
-    the one that leaves clearly less is that of y."""
+    """The forms that y, of this dtype, may be of. Rounding hides that a mean near 0 is not taken; of two
+    forms, the one that leaves clearly less is that of y."""
     found = {form: fit for form in _FORMS if (fit := _eps(rows, form)) is not None}
     least = min((fit.left for fit in found.values()), default=0.0)
-    found = {form: fit for form, fit in found.items() if fit.left <= FORM_LEAVES * max(least, _EXACT)}
+    found = {form: fit for form, fit in found.items() if leaves_no_more(fit.left, least)}
     if dtype in _COARSE:
         return _coarse_fits(rows, found, dtype)
     return {form: fit.of_all for form, fit in found.items() if fit.of_all is not None}
 
 
 def _coarse_fits(rows: _Rows, found: dict[_Form, _Fit], dtype: str) -> _Fits:
-    """The forms that give y bit for bit with some eps, and half of how far others give as much of it; where none
-    does, those that fit, with the error of roundings that are no chance.
+    """The forms that give y bit for bit with some eps, and half of how far others give as much of it; where
+    none does, those that fit, with the error of roundings that are no chance.
 
     Elements of a coarse dtype are rounded together where x and y have one grid: a factor near 1 rounds all of
-    a row back to x. A fit is off by up to two roundings of the rows' squares then, however many rows there are.
-    What an eps gives, rounded in turn, is not.
+    a row back to x. A fit is off by up to two roundings of the rows' squares then, however many rows there
+    are. What an eps gives, rounded in turn, is not.
     """
     exact = {form: _exact_eps(rows, form, fit, dtype) for form, fit in found.items()}
-    most = max((share for _, _, share in exact.values()), default=0.0)
-    if most >= EXACT_SHARE:
-        return {
-            form: (eps, error) for form, (eps, error, share) in exact.items() if share > most - EXACT_TIE
-        }
+    if given := that_give_most(exact):
+        return given
     return {  # not bit for bit: in another dtype, or rounded on the way
         form: (fit.of_all[0], fit.of_all[1] + 2 * DTYPES[dtype].eps * fit.spread)
         for form, fit in found.items()
         if fit.of_all is not None
     }
+
+
+def leaves_no_more(left: float, least: float) -> bool:
+    """Whether a form leaves no more of y than the best one, up to what rounding may add."""
+    return left <= FORM_LEAVES * max(least, _EXACT)
+
+
+def that_give_most(exact: Mapping[_Form, tuple[float, float, float]]) -> _Fits:
+    """Of forms with eps, its error and the share of y they give: those that give it, and as much as any."""
+    most = max((share for _, _, share in exact.values()), default=0.0)
+    if most < EXACT_SHARE:
+        return {}
+    return {form: (eps, error) for form, (eps, error, share) in exact.items() if share > most - EXACT_TIE}
 
 
 def _exact_eps(rows: _Rows, form: _Form, fit: _Fit, dtype: str) -> tuple[float, float, float]:
@@ -172,7 +182,10 @@ def _exact_eps(rows: _Rows, form: _Form, fit: _Fit, dtype: str) -> tuple[float, 
     rows = replace(rows, x=rows.x[::step], y=rows.y[::step])
     of_form = _Parts(*_parts(rows, form))
     middle, width = max(fit.mean, 0.0), 8 * DTYPES[dtype].eps * (fit.spread + abs(fit.mean))
-    tried, shares = np.array(USUAL_EPS), np.array([_share_given(rows, form, of_form, eps, dtype) for eps in USUAL_EPS])
+    tried, shares = (
+        np.array(_USUAL_EPS),
+        np.array([_share_given(rows, form, of_form, eps, dtype) for eps in _USUAL_EPS]),
+    )
     for _ in range(_EXACT_PASSES):
         near = np.linspace(max(middle - width, 0.0), middle + width, _EXACT_TRIED)
         tried = np.concatenate([tried, near])
@@ -246,8 +259,8 @@ def _eps(rows: _Rows, form: _Form) -> _Fit | None:
         error = 2.0 * (spread + np.abs(each)) * relative
     weights = 1.0 / np.square(error)
     weights /= weights.sum()
-    mean, told = float((each * weights).sum()), float((spread * weights).sum())
-    return _Fit(mean, _mean_eps(each, error), told, unexplained)
+    mean, known = float((each * weights).sum()), float((spread * weights).sum())
+    return _Fit(mean, _mean_eps(each, error), known, unexplained)
 
 
 def _parts(rows: _Rows, form: _Form) -> tuple[Floats, Floats, Floats]:

@@ -355,13 +355,13 @@ EXACT_SHARE = derived(
     "kinds.exact_share",
     0.98,
     _ELEMENTS,
-    "float32 and float64 round an element to two numbers of float16 once in 1,000, of bfloat16 once in 10,000",
+    "float32 and float64 round an element to two numbers of float16 once in 1,000, of bfloat16 in 10,000",
 )
 EXACT_TIE = chosen(
     "kinds.exact_tie",
     0.002,
     _ELEMENTS,
-    "of 64 rows of 64 numbers 8: fewer than an eps apart by a hundredth of a rounding moves, more than chance",
+    "of 32 rows of 128 numbers 8: an eps off by a hundredth of a rounding moves more, chance fewer",
 )
 CHANCE_NUMBER = chosen(
     "kinds.chance_number",

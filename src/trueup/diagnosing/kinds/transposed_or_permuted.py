@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Known
@@ -192,7 +194,8 @@ def _other_elements(evidence: Evidence) -> Found | None:
         values = None if x.numel > MAX_SOURCE else x.values()
         if values is None or values.size > 64 * t.size:
             continue
-        if made_of(a, b, values) if tells_numbers_apart(values) else made_of(*_runs(t, r), _every_run(values)):
+        of_numbers = tells_numbers_apart(values)
+        if made_of((a, b), values) if of_numbers else made_of(_runs(t, r), _every_run(values)):
             sentence = origin_reason(evidence, KindReason.OTHER_ELEMENTS, source=x.name)
             return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
     return None
@@ -209,12 +212,13 @@ def tells_numbers_apart(source: Floats) -> bool:
     return numbers.size > 0 and 2 * (1 - len(np.unique(numbers)) / numbers.size) <= CHANCE_NUMBER
 
 
-def made_of(target: Array, reference: Array, source: Array) -> bool:
-    """Whether nearly all numbers of both are among those of ``source``; all of one dtype, in any shape."""
-    if not target.size or not source.size:
-        return False
+def made_of(sides: Sequence[Array], source: Array) -> bool:
+    """Whether nearly all numbers of each side are among those of ``source``; all of one dtype, in any
+    shape."""
     flat = np.sort(source.ravel())
-    return all(float(_among(part, flat).mean()) > NEARLY for part in (target, reference))
+    if not flat.size or not all(one.size for one in sides):
+        return False
+    return min(float(_among(one, flat).mean()) for one in sides) > NEARLY
 
 
 def _runs(*tensors: Floats) -> list[Array]:
