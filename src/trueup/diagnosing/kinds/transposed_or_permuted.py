@@ -209,7 +209,7 @@ def tells_numbers_apart(source: Floats) -> bool:
     with chance n / G: twice the share that repeats.
     """
     numbers = source[(source != 0) & np.isfinite(source)]
-    return numbers.size > 0 and 2 * (1 - len(np.unique(numbers)) / numbers.size) <= CHANCE_NUMBER
+    return bool(numbers.size) and 2 * (1 - len(np.unique(numbers)) / numbers.size) <= CHANCE_NUMBER
 
 
 def made_of(sides: Sequence[Array], source: Array) -> bool:
@@ -218,7 +218,7 @@ def made_of(sides: Sequence[Array], source: Array) -> bool:
     flat = np.sort(source.ravel())
     if not flat.size or not all(one.size for one in sides):
         return False
-    return min(float(_among(one, flat).mean()) for one in sides) > NEARLY
+    return all(float(_among(one, flat).mean()) > NEARLY for one in sides)
 
 
 def _runs(*tensors: Floats) -> list[Array]:
