@@ -247,7 +247,8 @@ ALLOWED: dict[str, set[float | str]] = {
         *(1e2, 1e8, 1.1, 0.05, 8.0, 500.0),
         *("THETA_NEAR", "MAX_SOURCES", "LIKELIEST", "ALIBI"),
     },  # where a search looks; the slopes of ALiBi
-    "diagnosing/kinds/routing.py": {"MAX_EXPERTS"},  # costs time
+    "diagnosing/kinds/norms.py": {1e-5, 1e-6, 1e-8, 1e-12},  # usual eps, tried first
+    "diagnosing/kinds/routing.py": {"MAX_EXPERTS", "MAX_CHOSEN"},  # cost time
     "diagnosing/kinds/constant_argument.py": {"_SHOWN"},
     "diagnosing/kinds/criterion.py": {"_IGNORED"},  # PyTorch's ignore_index
     "diagnosing/kinds/dtype_or_rounding.py": {"_GRID_SAMPLE"},  # costs time

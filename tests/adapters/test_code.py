@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+import pytest
+
 from trueup.adapters.code import ReachableCode
 
 FACTOR = 2.0
@@ -219,3 +221,59 @@ def test_a_stand_in_for_a_word_and_the_number_of_the_process_are_no_values() -> 
     assert named(found, "tagged")[5] == {"OF_PROGRAM": OF_PROGRAM}
     assert "plain" in named(found, "tagged")[6]
     json.dumps(found)
+
+
+@functools.lru_cache
+def kept(x: float) -> float:
+    return x + 1
+
+
+class Compiled:
+    """Stands for a library's object that is made of a function, as a kernel of triton is: called by index."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self.fn, self.cache = function, {}
+
+    def __getitem__(self, grid: object) -> Callable[..., object]:
+        return self.fn
+
+
+Compiled.__module__ = "json"  # a library's
+
+
+def kernel(x: float) -> float:
+    return plain(x)
+
+
+started = Compiled(Compiled(kernel))  # tuned, then compiled
+
+
+class Launching:
+    def forward(self, x: float) -> object:
+        return started[8](kept(x))
+
+
+def test_functions_that_a_library_made_objects_of_are_followed() -> None:
+    found = collected(("launching", Launching()))
+    assert set(named(found, "Launching.forward")[6]) == {"started", "kept"}
+    assert "return plain(x)" in named(found, "kernel")[3]
+    assert "x + 1" in named(found, "kept")[3]
+    assert named(found, "plain")[5] == {"FACTOR": 2.0}
+
+
+def test_an_operator_registered_with_torch_is_followed_with_its_backward() -> None:
+    torch = pytest.importorskip("torch")
+
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    twice.__annotations__ = {"x": torch.Tensor, "return": torch.Tensor}
+    operator = torch.library.custom_op("trueup_tests::twice", twice, mutates_args=())
+    operator.register_autograd(lambda ctx, gradient: gradient * 2)
+
+    class Doubling:
+        def forward(self, x: float) -> object:
+            return operator(x)
+
+    calls = named(collected(("doubling", Doubling())), "Doubling.forward")[6]
+    assert len(calls) == 2, calls

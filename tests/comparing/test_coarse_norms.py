@@ -85,6 +85,28 @@ def test_a_number_of_the_row_that_is_rounded(name: str, dtype: torch.dtype) -> N
                 assert rounds_inside(case, [EPS]) is True, (width, offset, seed)
 
 
+FORMULAS: dict[str, Callable[[Tensor], Tensor]] = {
+    "another epsilon": lambda square: torch.rsqrt(square + 0.01),
+    "epsilon outside the root": lambda square: 1 / (square.sqrt() + 0.01),
+    "a mean over one number less": lambda square: torch.rsqrt(square * 65 / 64 + EPS),
+}
+
+
+@pytest.mark.parametrize("dtype", UNITS, ids=str)
+@pytest.mark.parametrize("name", FORMULAS)
+def test_another_formula_is_no_rounding(name: str, dtype: torch.dtype) -> None:
+    """Its rows are off together, by a smooth function of their sizes."""
+    for width in (64, 1024):
+        for seed in range(3):
+            random = torch.Generator().manual_seed(seed)
+            x = torch.randn(96, width, generator=random) * torch.linspace(-1, 1, 96)[:, None].exp2()
+            x = x.to(dtype)
+            y = (x.float() * FORMULAS[name](x.float().pow(2).mean(-1, keepdim=True))).to(dtype)
+            sides = x.double().numpy(), y.double().numpy()
+            case = NormCall(*sides, None, None, str(dtype).removeprefix("torch."), UNITS[dtype])
+            assert rounds_inside(case, [EPS]) is not True, (width, seed)
+
+
 def test_what_is_no_norm_and_what_cannot_be_told() -> None:
     dtype = torch.bfloat16
     assert rounds_inside(given(lambda x, w, b: x * w, "", dtype, 64, 0.0, 0), [EPS]) is None

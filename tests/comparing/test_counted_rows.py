@@ -32,6 +32,9 @@ class Program:
     moved: float = 0.0
     """added to hidden values: another rounding"""
     mask_by_weight: bool = False
+    in_float32: bool = False
+    sent_to_all: bool = False
+    """gradients of ignored positions are those of some label"""
     rows: int = 4
     length: int = 12
 
@@ -43,7 +46,7 @@ class Model(nn.Module):
         self.head, self.moved = nn.Linear(WIDTH, VOCAB), program.moved
         with torch.no_grad():
             self.embed.weight[0] = 0.5
-        self.to(torch.bfloat16)
+        self.to(torch.float32 if program.in_float32 else torch.bfloat16)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         return self.head(torch.tanh(self.embed(ids)) + self.moved)
@@ -65,6 +68,10 @@ def train(folder: Path, program: Program) -> Path:
             loss = (each * counts.flatten()).sum()
         else:
             loss = F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+        if program.sent_to_all:
+            zero = F.cross_entropy(logits.flatten(0, 1), labels.flatten().clamp(min=0), reduction="none")
+            zero = torch.where(counts.flatten(), 0.0, zero)
+            loss = loss + (zero - zero.detach()).sum()
         z = torch.logsumexp(logits, -1).square()
         z = z.sum() if program.z_of_all else z.masked_fill(~counts, 0.0).sum()
         ((loss + 1e-4 * z) / counts.sum()).backward()
@@ -85,6 +92,15 @@ def test_positions_that_a_term_of_the_loss_counts(tmp_path: Path) -> None:
     numbers = [found.headline.number(name) for name in ("target", "reference", "total")]
     assert numbers == [48, 40, 48]
     assert found.phase == "loss"
+
+
+@pytest.mark.parametrize("in_float32", [True, False])
+def test_gradients_that_the_same_loss_sends_to_ignored_positions(in_float32: bool, tmp_path: Path) -> None:
+    base = replace(BASE, in_float32=in_float32)
+    found = verdict(tmp_path, replace(base, sent_to_all=True), base)
+    assert found.headline.code is VerdictCode.POSITIONS_COUNT
+    assert [found.headline.number(name) for name in ("target", "reference", "same_loss")] == [48, 40, True]
+    assert len(found.evidence) > 1
 
 
 def test_a_row_of_an_embedding_that_is_frozen(tmp_path: Path) -> None:

@@ -185,7 +185,30 @@ def row_eps_z(z: float) -> object:
     c = 1 / np.sqrt(1 + each * np.where(np.arange(rows) % 2, 1, -1))
     y = c[:, None] * (direction + 8 * off_by(left) * aside)
     held = norms._Rows(x=direction, y=y, weight=np.ones(width), bias=np.zeros(width))
-    return norms._eps(held, norms._Form()) is None
+    fit = norms._eps(held, norms._Form())
+    return fit is None or fit.of_all is None
+
+
+@decides("kinds.form_leaves")
+def form_leaves(times: float) -> object:
+    return norms.leaves_no_more(times * 1e-3, 1e-3)
+
+
+@decides("kinds.exact_share")
+def exact_share(share: float) -> object:
+    return len(norms.that_give_most({norms._Form(): (1e-5, 1e-6, share)}))
+
+
+@decides("kinds.exact_tie")
+def exact_tie(less: float) -> object:
+    other = norms._Form(eps=norms.NormForm.EPS_OUTSIDE)
+    return len(norms.that_give_most({norms._Form(): (1e-5, 1e-6, 1.0), other: (1e-5, 1e-6, 1 - less)}))
+
+
+@decides("kinds.chance_number")
+def chance_number(chance: float) -> object:
+    repeated = round(10_000 * chance / 2)
+    return transposed_or_permuted.tells_numbers_apart(np.maximum(np.arange(1.0, 10_001.0), 1.0 + repeated))
 
 
 # -- roundings ------------------------------------------

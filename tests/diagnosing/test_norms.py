@@ -79,3 +79,47 @@ def test_another_eps_is_no_other_form() -> None:
 def test_rounding_alone_is_no_form(norm: Norm) -> None:
     found = kinds(lambda x, w: norm(x.double(), w.double()).float(), norm)
     assert all(one.sentence.code not in (KindReason.NORM_FORM, KindReason.NORM_EPS) for one in found)
+
+
+COARSE = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+
+
+def coarse_kinds(
+    divisors: tuple[Norm, Norm], dtype: torch.dtype, seed: int, sizes: Tensor
+) -> tuple[Kind, ...]:
+    """Kinds of two norms that divide by a function of the mean square in float32 and round once."""
+    random = torch.Generator().manual_seed(seed)
+    x = (torch.randn(96, 160, generator=random) * sizes[:, None]).to(dtype)
+    w = (1 + 0.3 * torch.randn(160, generator=random)).to(dtype) if seed % 2 else torch.ones(160, dtype=dtype)
+    around = Surroundings(
+        type="Norm", module="norm", inputs=(pair("input.0", x, x),), parameters=(pair("weight", w, w),)
+    )
+    square = x.float().square().mean(-1, keepdim=True)
+    made = [(x.float() / divisor(square, w) * w.float()).to(dtype) for divisor in divisors]
+    return name_kinds(case(*made, surroundings=around))
+
+
+def inside(eps: float) -> Norm:
+    return lambda square, w: (square + eps).sqrt()
+
+
+@pytest.mark.parametrize("dtype", COARSE, ids=str)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_eps_of_a_coarse_norm_is_that_which_gives_its_bits(dtype: torch.dtype, seed: int) -> None:
+    """Where rows are of size 1 a factor near 1 rounds them back to x: a fit is off by a rounding or two."""
+    sizes = torch.ones(96)
+    found = coarse_kinds((inside(1e-2), inside(1e-5)), dtype, seed, sizes)[0].sentence
+    assert found.code is KindReason.NORM_EPS
+    assert found.number("target") == pytest.approx(1e-2, rel=0.02)
+    assert found.number("reference") == pytest.approx(1e-5, abs=1e-3 * COARSE[dtype] / 2.0**-8)
+
+
+@pytest.mark.parametrize("dtype", COARSE, ids=str)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_constant_outside_the_root_is_no_eps_inside(dtype: torch.dtype, seed: int) -> None:
+    """Of rows of one size it is a factor; of several sizes a form of its own."""
+    of_root: Norm = lambda square, w: square.sqrt() + 1e-3  # noqa: E731
+    alike = coarse_kinds((of_root, inside(1e-5)), dtype, seed, torch.ones(96))
+    assert all(kind.sentence.code is not KindReason.NORM_EPS for kind in alike)
+    found = coarse_kinds((of_root, inside(1e-5)), dtype, seed, torch.linspace(0.05, 3, 96))[0].sentence
+    assert found.code is KindReason.NORM_FORM

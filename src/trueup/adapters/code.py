@@ -36,8 +36,14 @@ _SCALARS = (bool, int, float, str, type(None))
 _LONGEST = 80
 _MOST = 8
 """plain values in a list that is one itself"""
-_LIBRARIES = ("numpy", "torch", "mindspore", "_pytest", "pluggy", "IPython", "ipykernel", "tornado", "psutil")
-"""packages that are no part of a program: frameworks, and what starts programs"""
+_LIBRARIES = (
+    *("numpy", "torch", "mindspore", "triton", "numba"),
+    *("_pytest", "pluggy", "IPython", "ipykernel", "tornado", "psutil"),
+)
+"""packages that are no part of a program: frameworks, compilers, and what starts programs"""
+_HELD_AS = ("__wrapped__", "fn", "py_func", "_init_fn", "_backward_fn")
+"""under which an object made of functions keeps them: decorators, kernels of triton, functions of numba,
+operators registered with torch"""
 _CALLED_UNNAMED = ("__call__", "__iter__", "__next__", "__getitem__")
 """what the language calls without a name"""
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, functools.partial, staticmethod, classmethod)
@@ -272,6 +278,9 @@ class ReachableCode:
                         self._put(function.calls, f"{name}.{called}", found, ((value, ()),))
         elif isinstance(value, dict):
             self._note_registry(function, name, value)
+        elif made_of := [one for one in _made_of(value) if not self._is_library(one.__code__)]:
+            for number, one in enumerate(made_of):
+                self._put(function.calls, f"{name}.{one.__name__}" if number else name, one, types)
         elif self._is_own(type(value)):
             kind = type(value)
             self._note_carried(function, value, names, ((kind, (value,)),), name)
@@ -390,6 +399,20 @@ def _unwrapped(value: object) -> tuple[object, Mapping[str, object]]:
         else:
             break
     return value, given
+
+
+def _made_of(value: object) -> list[FunctionType]:
+    """The functions that an object was made of, which stands under the first's name: a kernel that is
+    compiled when it is started, whose choices are tried first, a function whose results are kept, an operator
+    and its backward."""
+    for _ in range(8):
+        its = _vars(value)
+        held = [its[name] for name in _HELD_AS if its.get(name) is not None]
+        found = [one for one in held if isinstance(one, FunctionType)]
+        if found or not held:
+            return found
+        value = held[0]
+    return []
 
 
 def _attribute(kind: type, name: str) -> object | None:

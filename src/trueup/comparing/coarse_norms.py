@@ -12,6 +12,9 @@ own module was given:
 - One that rounds a number of the row gives none of these, and its rows are off together: of
   ``y = z (1 + f) + e``, f fitted in each row and its error taken from what is left, ``mean (f / error)^2``
   is near 1 where elements are rounded for themselves, and grows with the width of the row where not.
+- Rows of another formula are off together as well: another epsilon, one outside the root, a mean over another
+  number. Then f is a smooth function of the row's size, a constant and terms in 1 / size and 1 / size^2; what
+  rounding leaves follows nothing. What such a function explains is taken away first.
 """
 
 from __future__ import annotations
@@ -96,9 +99,24 @@ def rounds_inside(given: NormCall, eps: Sequence[float]) -> bool | None:
     form = best[1]
     nearest = max(_share(given.y, result) for result in form.results(given.dtype))
     offset = form.weight if form.is_centred else None
-    if nearest <= NORM_OTHERS and are_off_together(given.x, given.y - form.whole, form.scaled, offset):
+    if nearest <= NORM_OTHERS and are_off_together(
+        given.x, _without_formula(given, form), form.scaled, offset
+    ):
         return True
     return None
+
+
+def _without_formula(given: NormCall, form: _Form) -> Floats:
+    """The norm's error, less what a smooth function of each row's size explains of it."""
+    error, z = given.y - form.whole, form.scaled
+    centred = given.x - given.x.mean(1, keepdims=True) if form.is_centred else given.x
+    size, square = np.sqrt(np.square(centred).mean(1)), np.square(z).sum(1)
+    known = (square > 0) & (size > 0)
+    f = (error * z).sum(1)[known] / square[known]
+    terms = np.vander(1.0 / size[known], 3)
+    smooth = np.zeros(len(z))
+    smooth[known] = terms @ np.linalg.lstsq(terms, f, rcond=None)[0]
+    return np.asarray(error - smooth[:, None] * z)
 
 
 def are_off_together(x: Floats, error: Floats, z: Floats, offset: Floats | None) -> bool | None:

@@ -37,8 +37,12 @@ class CountedRows:
     """rows that have one"""
     reference: int
     total: int
+    order: int
+    """of the gradient's record in its step"""
     weight: str | None = None
     """an embedding's; None of the loss"""
+    same_loss: bool = False
+    """the loss is the same number, bit for bit: it counts the same positions, and sends back to others"""
 
 
 def rows_that_count(judged: JudgedStep, sides: tuple[TraceSource, TraceSource]) -> CountedRows | None:
@@ -58,8 +62,15 @@ def rows_that_count(judged: JudgedStep, sides: tuple[TraceSource, TraceSource]) 
         found = None if t is None or r is None else counted(t, r, dtypes, share=share)
         if found is not None:
             total = int(np.prod(words.shape[rows.reference.shape[row]][:-1]))
-            first = first_of_rows(judged, at)
-            return CountedRows(at=first, target=found[0], reference=found[1], total=total, weight=weight)
+            return CountedRows(
+                at=first_of_rows(judged, at),
+                target=found[0],
+                reference=found[1],
+                total=total,
+                order=row,
+                weight=weight,
+                same_loss=bool(weight is None and judged.metrics.bits_equal[at]),
+            )
     return None
 
 

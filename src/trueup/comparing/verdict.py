@@ -98,6 +98,9 @@ def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair) -
         verdict = _grown(first, ledger, scalars, runs)
     else:
         verdict = _without_difference(ledger, scalars, runs)
+    if ledger.counted is not None and _is_at(ledger.counted, ledger.origin or first):
+        counted = _other_rows_count(ledger.counted, runs)
+        verdict = replace(counted, evidence=(*counted.evidence, *verdict.evidence))
     verdict = _led_by_precision(verdict, ledger, scalars, runs)
     led = led_by_microbatches(verdict, ledger, scalars)
     if led is None:
@@ -491,12 +494,21 @@ def _activations_differ(gap: ActivationGap, ledger: Ledger, runs: RunPair) -> Ve
     )
 
 
+def _is_at(counted: CountedRows, origin: First | None) -> bool:
+    """Whether the gradient with rows of one run alone is the first that exceeds its tolerance."""
+    return origin is not None and (counted.at.step, counted.at.rank, counted.order) == (
+        origin.step,
+        origin.rank,
+        origin.order,
+    )
+
+
 def _other_rows_count(found: CountedRows, runs: RunPair) -> Verdict:
-    """Rows with a gradient in one run alone, below what rounding may make of all of it."""
+    """Rows with a gradient in one run alone, which no rounding makes."""
     first = found.at
     numbers = {"target": found.target, "reference": found.reference, "total": found.total}
     code = VerdictCode.POSITIONS_COUNT if found.weight is None else VerdictCode.ROWS_TRAIN
-    of = {} if found.weight is None else {"weight": found.weight}
+    of = {"same_loss": found.same_loss} if found.weight is None else {"weight": found.weight}
     return Verdict(
         outcome=Outcome.DIFFER,
         headline=reason(code, **numbers, **of),

@@ -324,8 +324,12 @@ PHRASES = {
         },
     ),
     Is.POSITIONS_COUNT: _headline(
-        "The loss counts {target} of {total} positions (target), {reference} (reference)",
-        {"target": 96, "reference": 88, "total": 96},
+        lambda facts: facts.fill(
+            ("The loss sends gradients to" if facts["same_loss"] else "The loss counts")
+            + " {target} of {total} positions (target), {reference} (reference)"
+        ),
+        {"target": 96, "reference": 88, "total": 96, "same_loss": False},
+        {"target": 96, "reference": 88, "total": 96, "same_loss": True},
     ),
     Is.ROWS_TRAIN: _headline(
         "Rows of {weight} with a gradient: {target} (target), {reference} (reference) of {total}",

@@ -16,6 +16,7 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.fitting import roundoff_of
+from trueup.diagnosing.kinds.routing import MAX_CHOSEN, MAX_EXPERTS, scores_of
 from trueup.diagnosing.kinds.rule import Found, origin_reason
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS, FAR_ROUNDINGS, MANY_NUMBERS
@@ -168,21 +169,69 @@ def _of_vectors(evidence: Evidence, factors: _Factors, t: Floats, r: Floats, nea
     """Every token its own factor: where one side's vectors sum to 1 (or have a length of 1), the other side
     left that out."""
     for norm in (KindReason.SUMS_TO_ONE, KindReason.LENGTH_OF_ONE):
-        sizes = []
-        for values in (t, r):
-            flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
-            of_sum = norm is KindReason.SUMS_TO_ONE
-            sizes.append(flat.sum(axis=1) if of_sum else np.sqrt(np.square(flat).sum(axis=1)))
-        unit = [bool((np.abs(size - 1.0) <= near * t.shape[-1]).all()) for size in sizes]
-        if unit[0] != unit[1]:
-            other = sizes[0] if unit[1] else sizes[1]
+        target, reference = (_sizes(values, norm, near) for values in (t, r))
+        unit = target.are_one, reference.are_one
+        if unit[0] == unit[1]:
+            continue
+        own, other = (target, reference) if unit[0] else (reference, target)
+        if np.median(np.abs(other.values - 1.0)) > own.uncertain.max():
             facts: dict[str, Number | Place] = {
-                "side": "reference" if unit[1] else "target",
-                "low": float(other.min()),
-                "high": float(other.max()),
+                "side": "target" if unit[0] else "reference",
+                "low": float(other.values.min()),
+                "high": float(other.values.max()),
             }
             return _solved(evidence, KindCode.MISSING_OR_EXTRA_TERM, norm, **facts)
+    side = _not_normalised(evidence, factors, near)
+    if side is not None:
+        over = {"target": "chosen", "reference": "chosen", side: "none"}
+        return _solved(evidence, KindCode.MISSING_OR_EXTRA_TERM, KindReason.ROUTER_NORMALISED, **over)
     return _solved(evidence, KindCode.WRONG_SCALE, KindReason.SCALED_PER_TOKEN, **_range(factors))
+
+
+def _not_normalised(evidence: Evidence, factors: _Factors, near: float) -> str | None:
+    """The side that does not divide the weights of the chosen experts by their sum: each token's factor is
+    that sum, of the largest scores of logits at hand, or 1 over it."""
+    known = ~np.isnan(factors.values)
+    for pair in evidence.surroundings.nearby:
+        logits = pair.given
+        if not pair.agree or logits is None or not logits.is_floating or len(logits.shape) < 2:
+            continue
+        if not 1 < logits.shape[-1] <= MAX_EXPERTS or logits.numel != len(known) * logits.shape[-1]:
+            continue
+        values = logits.values()
+        if values is None or not np.isfinite(values).all():
+            continue
+        rows = values.reshape(-1, logits.shape[-1])
+        for name in ("softmax", "sigmoid"):
+            sums = np.cumsum(-np.sort(-scores_of(name, rows), axis=1), axis=1)[known, :MAX_CHOSEN]
+            for side, wanted in (("target", sums), ("reference", 1.0 / sums)):
+                off = np.abs(factors.values[known, None] / wanted - 1.0)
+                if (off.max(axis=0) <= 2 * near).any():
+                    return side
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Of each vector."""
+
+    values: Floats
+    uncertain: Floats
+    """by which rounding of its entries may have changed each"""
+
+    @property
+    def are_one(self) -> bool:
+        """All of them, up to rounding."""
+        return bool((np.abs(self.values - 1.0) <= self.uncertain).all())
+
+
+def _sizes(values: Floats, norm: KindReason, near: float) -> _Sizes:
+    """Sums or lengths; each entry is rounded by ``near`` times itself at most."""
+    flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
+    if norm is KindReason.SUMS_TO_ONE:
+        return _Sizes(flat.sum(axis=1), near * np.abs(flat).sum(axis=1))
+    lengths = np.sqrt(np.square(flat).sum(axis=1))
+    return _Sizes(lengths, near * lengths)
 
 
 def _solved(evidence: Evidence, kind: KindCode, code: KindReason, **facts: Number | Place) -> Solved:

@@ -31,7 +31,8 @@ from trueup.types.codes.kinds import KindReason
 from trueup.types.finding import EvidenceRank, KindCode
 from trueup.types.reason import Number, Place
 
-MAX_EXPERTS = 1024
+MAX_EXPERTS, MAX_CHOSEN = 1024, 64
+"""experts of a router, and those chosen for a token"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +150,7 @@ def _routed(outputs: tuple[SlotPair, ...], logits: Floats, *, reference: bool) -
 
 
 def _made(way: _Weighing, logits: Floats, offset: Floats | None, index: Ints) -> Floats:
-    scores = _scores(way.scores, logits)
+    scores = scores_of(way.scores, logits)
     picked = np.take_along_axis(
         scores + offset if way.biased and offset is not None else scores, index, axis=1
     )
@@ -159,7 +160,8 @@ def _made(way: _Weighing, logits: Floats, offset: Floats | None, index: Ints) ->
     return np.asarray(picked / whole.sum(axis=1, keepdims=True))
 
 
-def _scores(name: str, logits: Floats) -> Floats:
+def scores_of(name: str, logits: Floats) -> Floats:
+    """``softmax`` over experts or ``sigmoid`` of logits (rows, experts), float64."""
     if name == "sigmoid":
         return np.asarray(1.0 / (1.0 + np.exp(-np.clip(logits, -700, 700))))
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
@@ -228,10 +230,10 @@ def _choosing_fault(
     scores = (
         "softmax"
         if _weighed(logits, offset, reference, REPRODUCED) is None
-        else _scores_of(logits, offset, reference)
+        else _kind_of_scores(logits, offset, reference)
     )
     k = target.index.shape[1]
-    own, expected = (_chosen(_scores(scores, logits), offset, side, k) for side in sides)
+    own, expected = (_chosen(scores_of(scores, logits), offset, side, k) for side in sides)
     if own is None or expected is None or own == expected:
         return None
     code = KindReason.ROUTER_CHOICE
@@ -242,7 +244,7 @@ def _choosing_fault(
     return _solved(evidence, KindCode.CONSTANT_ARGUMENT, code, facts)
 
 
-def _scores_of(logits: Floats, offset: Floats | None, side: _Routed) -> str:
+def _kind_of_scores(logits: Floats, offset: Floats | None, side: _Routed) -> str:
     known = _weighed(logits, offset, side, REPRODUCED)
     return "softmax" if known is None else known[0].scores
 
@@ -313,7 +315,7 @@ def _balance_fault(
     if abs(apart) * NEAR_ONE <= error:
         return None  # too few digits are left to tell a coefficient
     chosen = _sets(reference.index, experts)
-    scores = _scores(known[0].scores, logits)
+    scores = scores_of(known[0].scores, logits)
     shares = {"all": scores, "chosen": np.where(chosen, scores, 0.0)}
     balance = {
         name: float((chosen.mean(axis=0) * (part / part.sum(axis=1, keepdims=True)).mean(axis=0)).sum())

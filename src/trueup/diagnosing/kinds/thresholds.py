@@ -345,6 +345,30 @@ DISTINCT_NUMBERS = chosen(
     "numbers",
     "fewer distinct numbers are a small vocabulary, whose samples agree by chance",
 )
+FORM_LEAVES = chosen(
+    "kinds.form_leaves",
+    1.5,
+    "times what the best form leaves",
+    "another direction adds its own square: 1.5 is an error as large as rounding's own beside it",
+)
+EXACT_SHARE = derived(
+    "kinds.exact_share",
+    0.98,
+    _ELEMENTS,
+    "float32 and float64 round an element to two numbers of float16 once in 1,000, of bfloat16 in 10,000",
+)
+EXACT_TIE = chosen(
+    "kinds.exact_tie",
+    0.002,
+    _ELEMENTS,
+    "of 32 rows of 128 numbers 8: an eps off by a hundredth of a rounding moves more, chance fewer",
+)
+CHANCE_NUMBER = chosen(
+    "kinds.chance_number",
+    0.25,
+    "chance",
+    "that a number made elsewhere is among a tensor's: with more than 99 in 100 found, never 1 in 4 for each",
+)
 MASKED_BELOW = derived(
     "kinds.masked_below",
     -1e4,
@@ -392,6 +416,8 @@ PROBED_LAYOUT = 512
 SAMPLED_VALUES = 1 << 16
 FITTED_ROWS = 4096
 SOURCE_SAMPLE = DISTINCT_SAMPLE = 4096
+RUN_LENGTH = 8
+"""neighbors taken together: of a dtype with 128 numbers between 1 and 2, none of a million runs by chance"""
 MAX_SOURCE = 1 << 20
 REPRODUCED_EXACTLY = 1e-4
 """relative residual from which no better way is searched for"""

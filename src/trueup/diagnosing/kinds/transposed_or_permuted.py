@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, Known
@@ -13,6 +15,7 @@ from trueup.diagnosing.kinds.rule import Found, KindRule, origin_reason, whole_o
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.taken import call_of, taken
 from trueup.diagnosing.kinds.thresholds import (
+    CHANCE_NUMBER,
     CLOSE_ROUNDINGS,
     DISTINCT_NUMBERS,
     DISTINCT_SAMPLE,
@@ -26,10 +29,11 @@ from trueup.diagnosing.kinds.thresholds import (
     PROBED_INDICES,
     REPRODUCED,
     ROUNDINGS_APART,
+    RUN_LENGTH,
     SOURCE_SAMPLE,
 )
 from trueup.numerics.activations import ACTIVATIONS
-from trueup.types.arrays import Bools, Floats
+from trueup.types.arrays import Array, Bools, Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
@@ -190,14 +194,58 @@ def _other_elements(evidence: Evidence) -> Found | None:
         values = None if x.numel > MAX_SOURCE else x.values()
         if values is None or values.size > 64 * t.size:
             continue
-        flat = np.sort(values.ravel())
-        if all(float(_among(part, flat).mean()) > NEARLY for part in (a, b)):
+        of_numbers = tells_numbers_apart(values)
+        if made_of((a, b), values) if of_numbers else made_of(_runs(t, r), _every_run(values)):
             sentence = origin_reason(evidence, KindReason.OTHER_ELEMENTS, source=x.name)
             return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
     return None
 
 
-def _among(values: Floats, ordered: Floats) -> Bools:
+def tells_numbers_apart(source: Floats) -> bool:
+    """Whether a number that is found among these tells where it was taken from.
+
+    A coarse dtype has so few numbers that a large tensor holds nearly all of its size: any number is among
+    them. Of n numbers drawn from G, n / 2 G repeat another, and a number made elsewhere is one of them
+    with chance n / G: twice the share that repeats.
+    """
+    numbers = source[(source != 0) & np.isfinite(source)]
+    return bool(numbers.size) and 2 * (1 - len(np.unique(numbers)) / numbers.size) <= CHANCE_NUMBER
+
+
+def made_of(sides: Sequence[Array], source: Array) -> bool:
+    """Whether nearly all numbers of each side are among those of ``source``; all of one dtype, in any
+    shape."""
+    flat = np.sort(source.ravel())
+    if not flat.size or not all(one.size for one in sides):
+        return False
+    return all(float(_among(one, flat).mean()) > NEARLY for one in sides)
+
+
+def _runs(*tensors: Floats) -> list[Array]:
+    """Neighbors along the last dimension, taken together, of a sample of each tensor's rows."""
+    step = max(tensors[0].size // (RUN_LENGTH * SOURCE_SAMPLE), 1)
+    found = []
+    for tensor in tensors:
+        whole = tensor.shape[-1] // RUN_LENGTH * RUN_LENGTH
+        found.append(_as_one(tensor[..., :whole].reshape(-1, RUN_LENGTH)[::step]))
+    return found
+
+
+def _every_run(source: Floats) -> Array:
+    """All runs of neighbors along the last dimension, at any place."""
+    if source.ndim == 0 or source.shape[-1] < RUN_LENGTH:
+        return _as_one(np.zeros((0, RUN_LENGTH)))
+    windows = np.lib.stride_tricks.sliding_window_view(source, RUN_LENGTH, axis=-1)
+    return _as_one(windows.reshape(-1, RUN_LENGTH))
+
+
+def _as_one(runs: Floats) -> Array:
+    """Each run of float64 as one thing that has an order; a negative zero as zero."""
+    held = np.ascontiguousarray(runs.astype(np.float32) + 0.0)
+    return held.view(f"V{held.itemsize * RUN_LENGTH}").ravel()
+
+
+def _among(values: Array, ordered: Array) -> Bools:
     at = np.minimum(np.searchsorted(ordered, values), len(ordered) - 1)
     return np.asarray(ordered[at] == values)
 
