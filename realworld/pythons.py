@@ -29,8 +29,6 @@ class Pythons:
         settings = SETTINGS | program.settings
         key = (program.environment, *program.imports, *settings.items())
         if key not in self._known:
-            warm = warm_python(
-                str(program.python), *OF_TRUEUP, *TRUEUP, *program.imports, settings=settings
-            )
+            warm = warm_python(str(program.python), *OF_TRUEUP, *TRUEUP, *program.imports, settings=settings)
             self._known[key] = self._closing.enter_context(warm)
         return self._known[key]

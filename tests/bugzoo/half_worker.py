@@ -17,7 +17,6 @@ from bugzoo.entries import entries, planted_by
 from trueup_gpt.launching import place_in_world, report_to_launcher, schedule
 
 
-
 def trained(base: Base, name: str | None, num_steps: int) -> list[dict[str, Any]]:
     """Loss, norm and a digest of weights and gradients of every step, and whether all of them are finite."""
     from bugzoo.half.trainer import MindSporeTrainer

@@ -48,7 +48,9 @@ def test_an_entry_does_what_it_says(entry: Entry, trained: list[dict[str, Found]
             assert found[0]["norm"] == pytest.approx(clean[0]["norm"], rel=NORM)
         return
     apart = [
-        next((step for step, (one, other) in enumerate(zip(found, clean, strict=False)) if one != other), None)
+        next(
+            (step for step, (one, other) in enumerate(zip(found, clean, strict=False)) if one != other), None
+        )
         for found, clean in pairs
     ]
     assert min(step for step in apart if step is not None) == entry.step
