@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
-from tests.warm import OF_TRUEUP, warm_python
+from tests.warm import OF_TRUEUP, TRUEUP, warm_python
 
 from realworld.commands import SETTINGS
 from realworld.entries import Program
@@ -29,6 +29,6 @@ class Pythons:
         settings = SETTINGS | program.settings
         key = (program.environment, *program.imports, *settings.items())
         if key not in self._known:
-            warm = warm_python(str(program.python), *OF_TRUEUP, *program.imports, settings=settings)
+            warm = warm_python(str(program.python), *OF_TRUEUP, *TRUEUP, *program.imports, settings=settings)
             self._known[key] = self._closing.enter_context(warm)
         return self._known[key]

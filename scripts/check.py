@@ -26,17 +26,22 @@ QUICK = [
     ("wording", [PYTHON, str(ROOT / "scripts" / "check_wording.py")]),
 ]
 ROOM = 10 * 2**30
-TYPES = ("types", [PYTHON, "-m", "mypy"])  # takes a minute: beside the tests
+TYPES = ("types", [PYTHON, "-m", "mypy"])  # takes a minute: beside all others
+COMPILED = ("compiled", [PYTHON, str(ROOT / "scripts" / "compile_tests.py")])
 
 
 def main() -> int:
     """Run the checks in order; returns the first exit status that is not 0."""
+    with_tests = "--test" in sys.argv[1:]
+    types, compiled = Check(*TYPES), Check(*COMPILED) if with_tests else None
     for name, command in QUICK:
         if status := Check(name, command).status():
+            for one in filter(None, (types, compiled)):
+                one.stop()
             return status
-    types = Check(*TYPES)
-    if "--test" not in sys.argv[1:]:
+    if compiled is None:
         return types.status()
+    compiled.status()
     cores = min(os.cpu_count() or 1, 8)
     with ThreadPoolExecutor(1) as beside:
         mindspore = beside.submit(_mindspore_tests, max(1, cores // 2))
@@ -64,6 +69,11 @@ class Check:
         if failed:
             print(said)
         return self._process.returncode
+
+    def stop(self) -> None:
+        """Another has failed: what this one says is not waited for."""
+        self._process.kill()
+        self._process.communicate()
 
 
 def _pytest(python: str, workers: int, *words: str, aside: bool = False) -> tuple[int, str]:

@@ -15,6 +15,7 @@ import sys
 import threading
 import types
 import warnings
+import weakref
 from collections.abc import Callable
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
@@ -38,11 +39,13 @@ class Asked(NamedTuple):
 
 
 class Hidden:
-    """Imported modules of a package, out of sight until the program imports it."""
+    """Imported modules of a package, out of sight until the program imports it.
 
-    def __init__(self, package: str) -> None:
+    ``names``: theirs, the package's own first; every fork would look through thousands for them.
+    """
+
+    def __init__(self, package: str, names: list[str]) -> None:
         self._package = package
-        names = [name for name in sys.modules if name.partition(".")[0] == package]
         self._modules = {name: sys.modules.pop(name) for name in names}
         self._spec = self._modules[package].__spec__
         sys.meta_path.insert(0, self)
@@ -124,7 +127,7 @@ def receive(client: socket.socket) -> Asked:
     return Asked(folder, int(group), dict(zip(numbers, received, strict=True)), words, environment)
 
 
-def settle(asked: Asked) -> None:
+def settle(asked: Asked, hidden: dict[str, list[str]]) -> None:
     """Take the client's place: files, folder, group, environment, import path."""
     kept = {theirs: os.dup2(here, 500 + theirs) for theirs, here in asked.files.items()}
     os.closerange(3, 500)
@@ -142,9 +145,8 @@ def settle(asked: Asked) -> None:
     unbuffered = "PYTHONUNBUFFERED" in os.environ or "-u" in asked.words[:3]
     sys.stdout.reconfigure(write_through=unbuffered)
     sys.path[:0] = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
-    for package in PACKAGES:
-        if package in sys.modules:
-            Hidden(package)
+    for package, names in hidden.items():
+        Hidden(package, names)
     if "PYTHONPATH" in os.environ:
         sys.modules.pop("sitecustomize", None)
         importlib.invalidate_caches()
@@ -194,10 +196,16 @@ def main() -> None:
         importlib.import_module(name)
     if find_spec("mindspore") is not None:
         blocking_mindspore()
+    without_farewells()
+    hidden = {
+        package: [name for name in sys.modules if name.partition(".")[0] == package]
+        for package in PACKAGES
+        if package in sys.modules
+    }
     gc.collect()
     gc.freeze()
     asked = serve(listener)
-    settle(asked)
+    settle(asked, hidden)
     sys.executable = os.path.join(os.path.dirname(path), "python")
     status = 0
     try:
@@ -220,6 +228,15 @@ def blocking_mindspore() -> None:
     mindspore = importlib.import_module("mindspore")
     mindspore.set_device("CPU")
     mindspore.runtime.launch_blocking()
+
+
+def without_farewells() -> None:
+    """What PyTorch's own modules would take back at the end, operator by operator, goes with the process:
+    that takes half of the time of a program that does nothing."""
+    for one in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        called = one.peek()
+        if called is not None and str(called[1].__module__).startswith("torch."):
+            one.atexit = False
 
 
 def leave(status: int) -> None:

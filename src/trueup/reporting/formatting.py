@@ -8,6 +8,7 @@ from typing import SupportsFloat
 
 _DIRECTION = r"\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069"
 _TURNS = {code: "\ufffd" for code in range(0x2070) if re.match(f"[{_DIRECTION}]", chr(code))}
+_TURNING = re.compile(f"[{_DIRECTION}]")
 _CONTROL = re.compile(rf"[\x00-\x1f\x7f-\x9f{_DIRECTION}\ud800-\udfff]")
 
 
@@ -19,7 +20,9 @@ def plain(text: object) -> str:
 
 def upright(text: str) -> str:
     """The text without characters that turn its direction, and that of what stands beside it."""
-    return text if text.isascii() else text.translate(_TURNS)
+    if text.isascii() or _TURNING.search(text) is None:  # a page's script of 5 MB has none
+        return text
+    return text.translate(_TURNS)
 
 
 def number(value: SupportsFloat | str | None, *, digits: int = 3) -> str:

@@ -82,7 +82,10 @@ class RecordedTensors:
 
     def _cell(self, record: int | None, column: str) -> Any:
         row = None if record is None else self.content[record]
-        return None if row is None else self.tables.summaries[column][row]
+        if row is None:
+            return None
+        cells = self.once(("column", column), lambda: self.tables.summaries[column].to_list())
+        return cells[row]  # of a polars table, one cell after another takes ten times as long
 
     # -- values ------------------------------------------
 

@@ -42,7 +42,7 @@ def write_png(comparison: CurveComparison, path: Path) -> Path:
     drawn = curve_plots(comparison)
     rows = 1 + -(-max(0, len(drawn) - 1) // 2)
     figure = Figure(figsize=(12, 1.0 + 3.1 * rows), dpi=120, layout="constrained", facecolor=_PAPER)
-    FigureCanvasAgg(figure)
+    canvas = FigureCanvasAgg(figure)
     judgement = comparison.judgement
     figure.suptitle(
         elide(reason_text(judgement.headline), 130),
@@ -56,7 +56,7 @@ def write_png(comparison: CurveComparison, path: Path) -> Path:
     for index, plot in enumerate(drawn):
         row, col = (0, slice(None)) if index == 0 else (1 + (index - 1) // 2, (index - 1) % 2)
         _draw(figure.add_subplot(grid[row, col]), plot)
-    figure.savefig(path, facecolor=_PAPER)
+    canvas.print_png(path)  # ``savefig`` would draw it twice
     return path
 
 

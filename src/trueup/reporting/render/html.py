@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
@@ -92,6 +93,7 @@ def _inside(blocks: Sequence[Block]) -> Iterator[Block]:
             yield from _inside(visible(block.blocks, On.PAGE))
 
 
+@cache
 def _environment() -> Environment:
     environment = Environment(
         autoescape=True,
