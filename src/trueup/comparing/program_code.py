@@ -311,7 +311,7 @@ class Near:
         for one in self.reasons if self.is_own else ():
             for side, named in sides.items():
                 text = one.place("text") if one.place("side") == side else one.place(side)
-                named.update(_WORD.findall(str(text)))
+                named.update(_WORD.findall(str(text).replace(".half()", ".float16()")))
         return frozenset((sides["target"] ^ sides["reference"]) & DTYPES.keys())
 
     def headline(self, headline: Reason) -> Reason:

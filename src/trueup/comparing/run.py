@@ -62,7 +62,7 @@ from trueup.comparing.thresholds import ACROSS, FACTORS, NOISE_TIMES
 from trueup.comparing.tolerance import Bound, are_of_two_frameworks, factor_of, rounding_bound
 from trueup.comparing.updated_copies import updated_copies
 from trueup.comparing.values import read_values
-from trueup.comparing.verdict import RunPair, of_casts, of_loss_code, of_no_update, verdict_from
+from trueup.comparing.verdict import RunPair, of_casts, of_lone_reduction, of_loss_code, of_no_update, of_update_code, verdict_from
 from trueup.comparing.whole import with_whole_statistics
 from trueup.errors import ConfigError, NothingCompared
 from trueup.matching import StepMatch, match_step
@@ -263,6 +263,18 @@ class _Work:
         made = {str(view.dtype(record)) for _, slot, record in around if slot.startswith("output")}
         return next((name for name in ("bfloat16", "float16") if name in made), None)
 
+    def _coarser_than_sent(self, first: First) -> str | None:
+        """The dtype of the model's results, where what a program sends after backward, in float32, differs by
+        far more than float32 rounds."""
+        columns = first.row.columns
+        dtypes = {str(columns[name]) for name in ("target_dtype", "reference_dtype")}
+        if first.row.phase != "collective" or dtypes != {"float32"} or not is_beyond_float32(first.row.rel_l2):
+            return None
+        view = step_view(self.reference, first.step, first.rank)
+        gradients = [record for record, phase in enumerate(view.phase) if phase == "param_grad"]
+        made = {str(view.dtype(record)) for record in gradients}
+        return next((name for name in ("bfloat16", "float16") if name in made), None)
+
     def _kernels_repeat(self) -> bool:
         """Whether one program makes the same bits of the same bits: on a host, by as many threads."""
         sides = self.target.manifest, self.reference.manifest
@@ -427,10 +439,19 @@ class _Work:
         if verdict.outcome is Outcome.AGREE and first is not None and self._kernels_repeat():
             near = book.near(first.owner, first.row.phase)
             if near.only_casts:
-                return of_casts(verdict, first, near.reasons, runs)
+                return of_casts(verdict, first, near.reasons, near.dtypes, runs)
             coarse = self._coarser_than_loss(first)
             if coarse is not None and near.own:
                 return of_loss_code(verdict, first, coarse, near.own, runs)
+            coarse, writing = self._coarser_than_sent(first), book.of_updates()
+            if coarse is not None and writing:
+                return of_update_code(verdict, first, coarse, writing, runs)
+        lone, anywhere = self.ledger.lone, book.anywhere()
+        if verdict.outcome is Outcome.AGREE and lone is not None and self._kernels_repeat():
+            if lone.is_all_of(anywhere):
+                notes = self.ledger.notes  # weights that differ by it differ by no rounding
+                notes[:] = [note for note in notes if note.code is not NoteCode.WEIGHTS_DIFFER]
+                return of_lone_reduction(lone, anywhere, runs)
         return self._noted(verdict, book, runs, pairs)
 
     def _noted(self, verdict: Verdict, book: CodeBook, runs: RunPair, pairs: list[StepPair]) -> Verdict:

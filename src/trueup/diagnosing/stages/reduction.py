@@ -93,7 +93,7 @@ class ReductionStage:
             origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
             findings = [finding_from_origin(origin, context) for origin in origins]
         if not findings:
-            findings = reported_norm_findings(context)
+            findings = reported_norm_findings(context) or reduced_by_one(context)
         findings = [one for one in findings if not _follows_dtype(one, context)]
         return self._outcome(context, tuple(findings), tuple(dict.fromkeys(notes)))
 
@@ -131,6 +131,30 @@ class ReductionStage:
             return outcome(status=StageStatus.UNDECIDED, conclusion=nowhere, evidence=evidence)
         head = reason(Stages.BOTH_ALIKE)
         return outcome(status=StageStatus.CONSEQUENCE, conclusion=head, evidence=evidence)
+
+
+def reduced_by_one(context: Context) -> list[Finding]:
+    """A reduction that one run alone makes, which made the first other bits of runs that agree."""
+    verdict = context.comparison.verdict
+    if verdict.headline.code is not VerdictCode.REDUCED_BY_ONE:
+        return []
+    lacks = verdict.headline.place("side") == "reference"
+    return [
+        Finding(
+            stage=Stage.REDUCTION,
+            headline=verdict.headline,
+            module=None,
+            site=verdict.where,
+            phase=verdict.phase,
+            step=verdict.step,
+            rank=verdict.rank,
+            kinds=(kind_named("missing_all_reduce", EvidenceRank.EVERY_ELEMENT, verdict.evidence[0]),)
+            if lacks
+            else (),
+            basis=Basis.RECORDED,
+            evidence=verdict.evidence,
+        )
+    ]
 
 
 # In one piece: one branch a headline that roundings of a dtype can make.
