@@ -1,4 +1,4 @@
-"""Updates that a program writes itself: below what rounding of a coarse model may make, bits and code tell."""
+"""Updates that a program writes itself: below what a coarse model's rounding may make, bits and code tell."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ from trueup.comparing.judgement import (
     WITHIN,
     Judgement,
 )
-from trueup.comparing.metrics import EVIDENCE, NONE, STATISTICS, Metrics
 from trueup.comparing.lone_reductions import LoneReduction, lone_reduction
+from trueup.comparing.metrics import EVIDENCE, NONE, STATISTICS, Metrics
 from trueup.comparing.module_tree import ModuleTree
 from trueup.comparing.origins import likelihood, score_of_origin, why_origin
 from trueup.comparing.other_ranks import received_inputs

@@ -1,10 +1,10 @@
 """A sum over ranks that one run alone makes, directly before its first other bits.
 
 An update that divides by the size of its gradients forgets their factor: with a norm of one rank's part in
-place of all ranks' the weights of the first steps stay within rounding of their dtype. Bits tell. Everything up
-to the lone reduction is bit-identical in both runs and what follows is not; on a host a kernel makes the same
-bits of the same bits, so that something of the program made the others. Where the call is the only statement in
-which the two programs differ, and what it returns is not what it was given, it is that call.
+place of all ranks' the weights of the first steps stay within rounding of their dtype. Bits tell. Everything
+up to the lone reduction is bit-identical in both runs and what follows is not; on a host a kernel makes the
+same bits of the same bits, so that something of the program made the others. Where the call is the only
+statement in which the two programs differ, and what it returns is not what it was given, it is that call.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class LoneReduction:
 
 
 def lone_reduction(judged: JudgedStep, row: int, before: int) -> LoneReduction | None:
-    """The reduction in place that stands between ``before`` and ``row``, the last record of equal bits and the
-    first of others, where one side alone has records there, all of one collective."""
+    """The reduction in place that stands between ``before`` and ``row``, the last record of equal bits and
+    the first of others, where one side alone has records there, all of one collective."""
     rows = judged.rows
     between = np.arange(before + 1, row)
     between = between[judged.judgement.status[between] == UNMATCHED]

@@ -198,7 +198,8 @@ def of_update_code(
 ) -> Verdict:
     """The verdict where the first other bits are what a program sends after backward, in float32, of numbers
     with the same bits; they differ by far more than float32 rounds, and the code that may update weights is
-    another. Rounding of ``dtype``, in which the model computes, would explain it, if the update were: open."""
+    another. Rounding of ``dtype``, in which the model computes, would explain it, if the update were in it.
+    """
     return Verdict(
         outcome=Outcome.UNDECIDED,
         headline=reason(VerdictCode.UPDATE_CODE_DIFFERS, function=code[0].place("function"), dtype=dtype),
