@@ -327,7 +327,8 @@ class Near:
             return reason(VerdictCode.OTHER_VALUE_IN_CODE, headline, **facts)
         if first.code is EvidenceCode.CODE_ARGUMENT_LACKS:
             return reason(VerdictCode.ARGUMENT_LACKS, headline, **dict(first.places))
-        return reason(VerdictCode.OTHER_CODE, headline, function=first.place("function"))
+        code = VerdictCode.OTHER_CASTS if self.only_casts else VerdictCode.OTHER_CODE
+        return reason(code, headline, function=first.place("function"))
 
 
 @dataclass(frozen=True, slots=True)

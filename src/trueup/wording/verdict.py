@@ -248,6 +248,13 @@ PHRASES = {
             "function": "Norm.forward",
         },
     ),
+    Is.OTHER_CASTS: _headline(
+        "{parts:join }: other casts in {function}",
+        {
+            "parts": (reason(Is.FIRST_DIVERGENCE, phase="forward", slot="output.0", module="norm", step=0),),
+            "function": "Norm.forward",
+        },
+    ),
     Is.ARGUMENT_LACKS: _headline(
         "{parts:join }: {name} is not given to {called} ({side})",
         {

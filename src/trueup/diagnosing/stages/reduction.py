@@ -15,7 +15,12 @@ import polars as pl
 from trueup.comparing.thresholds import COARSER
 from trueup.diagnosing.ledger import Summing, factor_rounding, handovers, summings
 from trueup.diagnosing.optimizer_fit import roundoff_of
-from trueup.diagnosing.stages.clipping import clipping_findings, clipping_of, loss_scale_findings
+from trueup.diagnosing.stages.clipping import (
+    clipping_findings,
+    clipping_of,
+    loss_scale_findings,
+    norms_of_own_parts,
+)
 from trueup.diagnosing.stages.clipping_ranks import clipping_over_ranks
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.copies import copies_findings
@@ -85,7 +90,8 @@ class ReductionStage:
             notes += clip_notes
             findings = _with_norm_taken(findings, context)
         if not findings and len(context.ranks) > 1:
-            findings += clipping_over_ranks(context)
+            own_norms = norms_of_own_parts(context, ("norm", "later"))
+            findings += [own_norms] if own_norms is not None else clipping_over_ranks(context)
         if not findings:
             findings += precision
         if not findings and (context.all_passed or (not notes and context.failed_before() is None)):

@@ -44,6 +44,8 @@ class VerdictCode(Code):
     FIRST_DIVERGENCE = "verdict.first_divergence"
     OTHER_CODE = "verdict.other_code"
     """its part is the headline of a place whose ``function`` has other statements"""
+    OTHER_CASTS = "verdict.other_casts"
+    """likewise, of one whose ``function`` differs in its casts alone"""
     ARGUMENT_LACKS = "verdict.argument_lacks"
     OTHER_VALUE_IN_CODE = "verdict.other_value_in_code"
     PARAMETER_ABSENT = "verdict.parameter_absent"
