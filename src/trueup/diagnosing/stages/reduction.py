@@ -15,6 +15,7 @@ import polars as pl
 from trueup.comparing.thresholds import COARSER
 from trueup.diagnosing.ledger import Summing, factor_rounding, handovers, summings
 from trueup.diagnosing.optimizer_fit import roundoff_of
+from trueup.diagnosing.stages.clipped_between import clipped_between_findings
 from trueup.diagnosing.stages.clipping import (
     clipping_findings,
     clipping_of,
@@ -71,6 +72,9 @@ class ReductionStage:
                 status=StageStatus.SKIPPED,
                 conclusion=reason(Stages.CLEARED_NOT_REDUCED),
             )
+        findings = clipped_between_findings(context)
+        if findings:  # what each gradient is a sum of follows, and what is clipped to at last
+            return self._outcome(context, tuple(findings), ())
         findings, notes = _all_summed(context)
         precision = list(precision_findings(context, Stage.REDUCTION))
         if any(one.headline.code is VerdictCode.SUMS_IN for one in precision):
