@@ -258,6 +258,7 @@ class _Work:
             longer_rows=self._of_values(rows, pair, longer_rows),
             is_merged=any(isinstance(side, MergedTrace) for side in (self.target, self.reference)),
             repeats=self.equal.get(pair.rank, False) and self._kernels_repeat(),
+            num_ranks=int(self.target.manifest.get("world_size") or 1),
             is_single_process=all(
                 side.manifest.get("world_size") == 1 for side in (self.target, self.reference)
             ),

@@ -27,6 +27,7 @@ from trueup.adapters.torch.memory import in_transform
 from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.trees import split_call
 from trueup.adapters.torch.whole_weights import whole_weights
+from trueup.numerics.flat_parts import covers
 
 if TYPE_CHECKING:
     from trueup.adapters.torch.engine import Engine
@@ -115,18 +116,28 @@ class Training:
         return True
 
     def _updates_copies(self) -> bool:
-        """Whether an optimizer holds copies of the weights, none of them itself: a program that adds up
-        gradients by itself takes them away after every microbatch, and its step ends with the optimizer's."""
+        """Whether an optimizer holds copies of the weights, or flat tensors that they are parts of, none of
+        them itself: a program that adds up gradients by itself takes them away after every microbatch, and its
+        step ends with the optimizer's."""
         if self._copies is None:
             own = [parameter for parameter, _ in self._living() if parameter.requires_grad]
             wanted, known = sorted(tuple(one.shape) for one in own), set(map(id, own))
-            found = False
-            for optimizer in gc.get_objects():
-                if issubclass(type(optimizer), torch.optim.Optimizer):  # isinstance would ask the object
-                    held = [one for group in optimizer.param_groups for one in group["params"]]
-                    shapes = sorted(tuple(one.shape) for one in held)
-                    found |= shapes == wanted and not known & set(map(id, held))
-            self._copies = found
+            objects = gc.get_objects()
+            # issubclass: isinstance would ask the object
+            optimizers = [one for one in objects if issubclass(type(one), torch.optim.Optimizer)]
+            held = [[one for group in each.param_groups for one in group["params"]] for each in optimizers]
+            others = [each for each in held if not known & set(map(id, each))]
+            self._copies = any(sorted(tuple(one.shape) for one in each) == wanted for each in others)
+            if not self._copies and len(others) == len(held):
+                modules = [one for one in objects if issubclass(type(one), nn.Module)]
+                known |= {
+                    id(one) for module in modules for one in vars(module).get("_parameters", {}).values()
+                }
+                flat = [
+                    one.numel() for each in others for one in each if one.ndim == 1 and id(one) not in known
+                ]
+                ways = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+                self._copies = covers(flat, sum(one.numel() for one in own), ways)
         return self._copies
 
     def _is_rewritten(self, parameter: Tensor) -> bool:

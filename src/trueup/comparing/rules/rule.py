@@ -52,6 +52,8 @@ class StepContext:
     """of what was sent where one run alone has sent before: the distance of the sums over these steps"""
     is_merged: bool = False
     """several ranks were put together"""
+    num_ranks: int = 1
+    """of the target"""
     is_single_process: bool = False
     """both runs are of one process: nothing is reduced"""
 

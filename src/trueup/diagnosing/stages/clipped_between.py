@@ -1,7 +1,7 @@
 """Gradients that are clipped between microbatches: told from what each microbatch of each rank counts.
 
-A program that clips after every microbatch scales what it has added up so far, each rank by its own norm where
-ranks are not summed yet. What reaches the optimizer is then
+A program that clips after every microbatch scales what it has added up so far, each rank by its own norm
+where ranks are not summed yet. What reaches the optimizer is then
 
     c * sum over ranks of (f_r g_r0 + g_r1),    f_r = min(1, limit / ||g_r0||)
 
@@ -87,8 +87,8 @@ def _norm_of_first(book: StepView) -> float:
 
 
 def _counts(books: Sequence[StepView]) -> Floats | None:
-    """(rank, microbatch): what each counts in the gradients of all weights; None where there is one microbatch
-    alone, where ranks have other numbers of them, or where no such numbers make all gradients."""
+    """(rank, microbatch): what each counts in the gradients of all weights; None where there is but one
+    microbatch, where ranks have other numbers of them, or where no such numbers make all gradients."""
     columns, totals = [], []
     for fqn in books[0].parameters_with(*ACCUMULATED) if books else ():
         total = books[0].sketch(books[0].parameter(fqn, *ACCUMULATED))

@@ -343,13 +343,17 @@ def _held_in(fqn: str, book: StepView, context: Context, at: int) -> tuple[str |
 
 def _reduced_later(context: Context, at: int) -> set[str]:
     """Parameters whose gradient one run reduces within backward and the other after it, to the same end. A
-    gradient that cancels to rounding (of a bias before a batch norm) does not differ either way."""
+    gradient that cancels to rounding (of a bias before a batch norm) does not differ either way. And those whose
+    masters are given gradients that agree."""
     rows = context.of_phases("param_grad", at=at)
-    left = rows.filter(pl.col("reason_code").cast(pl.String) == RecordCode.REDUCED_LATER.value)
+    code = pl.col("reason_code").cast(pl.String)
+    elsewhere = set(rows.filter(code == RecordCode.GATHERED_ELSEWHERE.value)["name"].to_list())
+    left = rows.filter(code == RecordCode.REDUCED_LATER.value)
     if left.is_empty():
-        return set()
+        return elsewhere
     beyond = set(rows.filter(is_beyond())["name"].to_list())
-    return set(left["name"].to_list()) | (set(rows.filter(is_compared())["name"].to_list()) - beyond)
+    compared = set(rows.filter(is_compared())["name"].to_list())
+    return set(left["name"].to_list()) | (compared - beyond) | elsewhere
 
 
 def _equal_throughout(context: Context, at: int) -> set[str]:
