@@ -19,7 +19,7 @@ AT_END: list[list[np.ndarray]] = [[], [], [PARTS[0] + PARTS[1] + PARTS[2]]]
 
 
 def run(folder: Path, sent: Sequence[Sequence[np.ndarray]]) -> Path:
-    """Steps of a model that sends these flat gradients after backward, and something of the update at last."""
+    """Steps of a model that sends these flat gradients after backward, and an update's at last."""
     for step, arrays in enumerate(sent):
         out, draw = Recorder(), np.random.default_rng(step).standard_normal
         root = out.call("module", "", type_="Net")

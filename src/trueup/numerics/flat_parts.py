@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 
 def covers(sizes: Sequence[int], num_weights: int, ways: int) -> bool:
-    """Whether flat tensors of these sizes can be one process's part of ``num_weights`` numbers cut in ``ways``.
+    """Whether flat tensors of these sizes can be one process's part of all weights.
 
-    ``torch.chunk`` of n numbers in w parts leaves its last part at least (n - (w - 1)^2) / w of them; padding,
-    and tensors that are not cut, only make them more. Twice as many hold something else beside.
+    ``torch.chunk`` of n numbers in w parts leaves its last part at least (n - (w - 1)^2) / w of them;
+    padding, and tensors that are not cut, only make them more. Twice as many hold something else beside.
 
     Example:
         >>> covers([5, 2], 13, 2), covers([5], 13, 2), covers([26], 13, 2)

@@ -164,8 +164,11 @@ class Training:
             )
             others = (one for one in objects if type(one) in (Tensor, nn.Parameter))
             own = (parameter, sample, self._numbers)
-            self._buffered = not self._is_rewritten(parameter) and _one_holds(
-                [one for one in others if all(one is not known for known in own)], parameter, sample
+            held = [one for one in others if all(one is not known for known in own)]
+            self._buffered = (
+                not self._is_rewritten(parameter)
+                and _one_holds(held, parameter, sample)
+                and not _has_second_moment(held, parameter, sample)
             )
         return bool(self._buffered)
 
@@ -509,6 +512,14 @@ def _one_holds(tensors: list[Tensor], like: Tensor, sample: Tensor) -> bool:
     lengths = rows.norm(dim=1) * sample.norm()
     same = (rows @ sample).abs() > lengths * (1 - torch.finfo(torch.bfloat16).eps)
     return bool((same & (lengths > 0)).any())
+
+
+def _has_second_moment(tensors: list[Tensor], like: Tensor, sample: Tensor) -> bool:
+    """Whether a tensor holds the squares of a gradient: an update has taken it, at a rate of 0, and what holds
+    the gradient itself is its first moment. Numbers that are all alike have squares like themselves."""
+    squares = sample.square()
+    alike = squares @ sample.abs() > squares.norm() * sample.norm() * (1 - torch.finfo(torch.bfloat16).eps)
+    return not bool(alike) and _one_holds(tensors, like, squares)
 
 
 def _plain_tensors(args: tuple[object, ...], kwargs: dict[str, object]) -> list[Tensor]:

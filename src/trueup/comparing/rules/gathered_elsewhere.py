@@ -3,8 +3,8 @@
 A program that keeps copies of its weights for the optimizer gathers their gradients itself, after each
 microbatch or at the end, and clears what backward left when it likes. Where the gradients of all masters of a
 weight's shape agree, by evidence that shows every difference, nothing comes of what was left in the weight.
-So where the masters are flat, of one dimension and as many numbers as all such weights, whole or a part on each
-process, and all of them agree.
+So where the masters are flat, of one dimension and as many numbers as all such weights, whole or a part on
+each process, and all of them agree.
 """
 
 from __future__ import annotations

@@ -343,8 +343,8 @@ def _held_in(fqn: str, book: StepView, context: Context, at: int) -> tuple[str |
 
 def _reduced_later(context: Context, at: int) -> set[str]:
     """Parameters whose gradient one run reduces within backward and the other after it, to the same end. A
-    gradient that cancels to rounding (of a bias before a batch norm) does not differ either way. And those whose
-    masters are given gradients that agree."""
+    gradient that cancels to rounding (of a bias before a batch norm) does not differ either way. And those
+    whose masters are given gradients that agree."""
     rows = context.of_phases("param_grad", at=at)
     code = pl.col("reason_code").cast(pl.String)
     elsewhere = set(rows.filter(code == RecordCode.GATHERED_ELSEWHERE.value)["name"].to_list())
