@@ -149,9 +149,7 @@ def test_what_is_counted_in_a_part_of_a_step_is_no_setting(code: Stages, tmp_pat
     own = ConfigStage().check(context)
     assert own.status is StageStatus.FAILED
     headline = reason(code, target=1, reference=2)
-    stepping = Finding(
-        stage=Stage.OPTIMIZER, headline=headline, module=None, site="x", basis=Basis.RECORDED
-    )
+    stepping = Finding(stage=Stage.OPTIMIZER, headline=headline, module=None, site="x", basis=Basis.RECORDED)
     failed = replace(passed(Stage.OPTIMIZER, StageStatus.FAILED), findings=(stepping,))
     weighed = settled((own, failed), context)[0]
     is_part = code is Stages.CLEARED_BEFORE_UPDATE

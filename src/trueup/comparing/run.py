@@ -449,8 +449,15 @@ class _Work:
             known = verdict.headline.code is not VerdictCode.FIRST_DIVERGENCE
             headline = verdict.headline if known else near.headline(verdict.headline)
             return replace(verdict, headline=headline, evidence=near.beside(verdict.evidence, known=known))
-        first = self.ledger.other_bits
-        if verdict.outcome is Outcome.AGREE and first is not None and self._kernels_repeat():
+        made = self._of_bits(verdict, book, runs) if verdict.outcome is Outcome.AGREE else None
+        return self._noted(verdict, book, runs, pairs) if made is None else made
+
+    def _of_bits(self, verdict: Verdict, book: CodeBook, runs: RunPair) -> Verdict | None:
+        """Of runs that agree, the verdict where code made the first other bits; None where none did."""
+        if not self._kernels_repeat():
+            return None
+        first, lone = self.ledger.other_bits, self.ledger.lone
+        if first is not None:
             near = book.near(first.owner, first.row.phase)
             if near.only_casts:
                 return of_casts(verdict, first, near.reasons, near.dtypes, runs)
@@ -460,13 +467,11 @@ class _Work:
             coarse, writing = self._coarser_than_sent(first), book.of_updates()
             if coarse is not None and writing:
                 return of_update_code(verdict, first, coarse, writing, runs)
-        lone, anywhere = self.ledger.lone, book.anywhere()
-        is_lone = verdict.outcome is Outcome.AGREE and lone is not None and lone.is_all_of(anywhere)
-        if lone is not None and is_lone and self._kernels_repeat():
-            notes = self.ledger.notes  # weights that differ by it differ by no rounding
-            notes[:] = [note for note in notes if note.code is not NoteCode.WEIGHTS_DIFFER]
-            return of_lone_reduction(lone, anywhere, runs)
-        return self._noted(verdict, book, runs, pairs)
+        if lone is None or not lone.is_all_of(anywhere := book.anywhere()):
+            return None
+        notes = self.ledger.notes  # weights that differ by it differ by no rounding
+        notes[:] = [note for note in notes if note.code is not NoteCode.WEIGHTS_DIFFER]
+        return of_lone_reduction(lone, anywhere, runs)
 
     def _noted(self, verdict: Verdict, book: CodeBook, runs: RunPair, pairs: list[StepPair]) -> Verdict:
         """The verdict, and a note of what differs anywhere in the code: open where that may act at an update

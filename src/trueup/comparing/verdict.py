@@ -177,8 +177,12 @@ def of_lone_reduction(lone: LoneReduction, code: Sequence[Reason], runs: RunPair
     """The verdict where the only statement that one program lacks is a reduction over ranks, and the first
     other bits are what follows it."""
     first = lone.at
-    sums = {"side": lone.side, "call": lone.function}
-    made = {"given": lone.given, "made": lone.made, "site": lone.site_after}
+    sums: dict[str, Number | Place] = {"side": lone.side, "call": lone.function}
+    made: dict[str, Number | Place] = {
+        "given": lone.given,
+        "made": lone.made,
+        "site": lone.site_after,
+    }
     return Verdict(
         outcome=Outcome.DIFFER,
         headline=reason(VerdictCode.REDUCED_BY_ONE, function=code[0].place("function"), **sums),

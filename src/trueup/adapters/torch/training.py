@@ -117,8 +117,8 @@ class Training:
 
     def _updates_copies(self) -> bool:
         """Whether an optimizer holds copies of the weights, or flat tensors that they are parts of, none of
-        them itself: a program that adds up gradients by itself takes them away after every microbatch, and its
-        step ends with the optimizer's."""
+        them itself: a program that adds up gradients by itself takes them away after every microbatch, and
+        its step ends with the optimizer's."""
         if self._copies is None:
             own = [parameter for parameter, _ in self._living() if parameter.requires_grad]
             wanted, known = sorted(tuple(one.shape) for one in own), set(map(id, own))
@@ -128,16 +128,8 @@ class Training:
             held = [[one for group in each.param_groups for one in group["params"]] for each in optimizers]
             others = [each for each in held if not known & set(map(id, each))]
             self._copies = any(sorted(tuple(one.shape) for one in each) == wanted for each in others)
-            if not self._copies and len(others) == len(held):
-                modules = [one for one in objects if issubclass(type(one), nn.Module)]
-                known |= {
-                    id(one) for module in modules for one in vars(module).get("_parameters", {}).values()
-                }
-                flat = [
-                    one.numel() for each in others for one in each if one.ndim == 1 and id(one) not in known
-                ]
-                ways = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-                self._copies = covers(flat, sum(one.numel() for one in own), ways)
+            if not self._copies and len(others) == len(held):  # none holds a weight of the model
+                self._copies = _hold_flat_copies(others, objects, sum(one.numel() for one in own))
         return self._copies
 
     def _is_rewritten(self, parameter: Tensor) -> bool:
@@ -514,9 +506,18 @@ def _one_holds(tensors: list[Tensor], like: Tensor, sample: Tensor) -> bool:
     return bool((same & (lengths > 0)).any())
 
 
+def _hold_flat_copies(held: list[list[Tensor]], objects: list[object], num_weights: int) -> bool:
+    """Whether what optimizers hold, of one dimension and no module's, has room for all weights."""
+    modules = [one for one in objects if issubclass(type(one), nn.Module)]
+    known = {id(one) for module in modules for one in vars(module).get("_parameters", {}).values()}
+    flat = [one.numel() for each in held for one in each if one.ndim == 1 and id(one) not in known]
+    ways = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return covers(flat, num_weights, ways)
+
+
 def _has_second_moment(tensors: list[Tensor], like: Tensor, sample: Tensor) -> bool:
-    """Whether a tensor holds the squares of a gradient: an update has taken it, at a rate of 0, and what holds
-    the gradient itself is its first moment. Numbers that are all alike have squares like themselves."""
+    """Whether a tensor holds the squares of a gradient: an update has taken it, at a rate of 0, and what
+    holds the gradient itself is its first moment. Numbers that are all alike have squares like themselves."""
     squares = sample.square()
     alike = squares @ sample.abs() > squares.norm() * sample.norm() * (1 - torch.finfo(torch.bfloat16).eps)
     return not bool(alike) and _one_holds(tensors, like, squares)

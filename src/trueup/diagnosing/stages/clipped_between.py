@@ -86,6 +86,7 @@ def _norm_of_first(book: StepView) -> float:
     return math.hypot(*(book.norm(record) or 0.0 for record in first))
 
 
+# In one piece: what makes the fit of all weights impossible, one after another, then the fit.
 def _counts(books: Sequence[StepView]) -> Floats | None:
     """(rank, microbatch): what each counts in the gradients of all weights; None where there is but one
     microbatch, where ranks have other numbers of them, or where no such numbers make all gradients."""
