@@ -8,11 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.diagnosing.made_steps import Array, Slots, context_of, drawn, run, step
+from tests.diagnosing.made_steps import Array, Slots, drawn, run, step
+from trueup.comparing.result import Comparison
+from trueup.comparing.run import compare_sources
 from trueup.diagnosing.stages.clipped_between import clipped_between_findings
+from trueup.diagnosing.stages.context import Context
 from trueup.store import Trace
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL, WEIGHT
 from trueup.types.codes import ClippingCode
+from trueup.types.finding import Finding
 
 NAMES = ("a.weight", "b.weight", "c.weight")
 PARTS = 2
@@ -60,10 +64,23 @@ def trained(
     return run(path, made)
 
 
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """Of any two runs: what microbatches count is asked of the runs themselves."""
+    plain = trained(tmp_path_factory.mktemp("runs") / "plain")
+    return compare_sources(plain, plain)
+
+
+def findings(target: Trace, reference: Trace, comparison: Comparison) -> list[Finding]:
+    return clipped_between_findings(Context(target=target, reference=reference, comparison=comparison))
+
+
 @pytest.mark.parametrize(
     "target", [{"limit": 1.0}, {"limit": 13.7}, {"limit": 1.0, "ranks": 1, "at_end": 1.0}]
 )
-def test_what_the_first_microbatch_left_is_clipped(target: dict[str, float], tmp_path: Path) -> None:
+def test_what_the_first_microbatch_left_is_clipped(
+    target: dict[str, float], tmp_path: Path, comparison: Comparison
+) -> None:
     """13.7 cuts one of the two ranks alone, and is then known from what is clipped to at last."""
     ranks = int(target.get("ranks", 2))
     plain = {"at_end": 13.7} if target["limit"] > 1 else {}
@@ -71,7 +88,7 @@ def test_what_the_first_microbatch_left_is_clipped(target: dict[str, float], tmp
         trained(tmp_path / "target", **{**plain, **target}),  # type: ignore[arg-type]
         trained(tmp_path / "reference", ranks=ranks, **plain),
     ]
-    (found,) = clipped_between_findings(context_of(*sides))
+    (found,) = findings(*sides, comparison)
     assert found.headline.code is ClippingCode.CLIPPED_BETWEEN
     assert found.headline.number("limit") == pytest.approx(target["limit"], rel=1e-3)
 
@@ -101,12 +118,14 @@ def test_what_the_first_microbatch_left_is_clipped(target: dict[str, float], tmp
         "nothing tells the limit",
     ],
 )
-def test_other_factors_are_no_clipping(target: dict[str, float], tmp_path: Path) -> None:
+def test_other_factors_are_no_clipping(
+    target: dict[str, float], tmp_path: Path, comparison: Comparison
+) -> None:
     ranks = int(target.get("ranks", 2))
     sides = trained(tmp_path / "target", **target), trained(tmp_path / "reference", ranks=ranks)  # type: ignore[arg-type]
-    assert clipped_between_findings(context_of(*sides)) == []
+    assert findings(*sides, comparison) == []
 
 
-def test_both_clip_in_between(tmp_path: Path) -> None:
+def test_both_clip_in_between(tmp_path: Path, comparison: Comparison) -> None:
     sides = trained(tmp_path / "target", limit=1.0), trained(tmp_path / "reference", limit=2.0)
-    assert clipped_between_findings(context_of(*sides)) == []
+    assert findings(*sides, comparison) == []
