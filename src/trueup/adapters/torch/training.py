@@ -91,12 +91,12 @@ class Training:
     def before_root(self, module: nn.Module, *, training: bool) -> None:
         """A root call begins: were gradients thrown away since the last one?"""
         self.engine.in_optimizer = False
-        if not training or self.in_closure or _is_accumulating(module):
+        if not training or self.in_closure or (accumulates := _is_accumulating(module)):
             return
         watched = self._watched() if self._watched is not None else None
         if watched is not None and watched.grad is None:
             self._watched = None
-            if self._is_thrown_away(watched):
+            if accumulates is not None or self._is_thrown_away(watched):
                 self.engine.sink.gradients_cleared()
 
     def _is_thrown_away(self, watched: Tensor) -> bool:
@@ -569,13 +569,14 @@ def _wrap_swap() -> None:
     torch.utils.swap_tensors = swap_tensors
 
 
-def _is_accumulating(module: nn.Module) -> bool:
-    """Whether DeepSpeed's engine is between microbatches of one step: it moves gradients away after each."""
+def _is_accumulating(module: nn.Module) -> bool | None:
+    """Whether DeepSpeed's engine is between microbatches of one step: it moves gradients away after each.
+    None of a model that does not say so."""
     size, number = getattr(module, "gradient_accumulation_steps", None), getattr(module, "micro_steps", None)
     if not callable(size) or not isinstance(number, int):
-        return False
+        return None
     steps = size()
-    return isinstance(steps, int) and steps > 0 and number % steps != 0
+    return number % steps != 0 if isinstance(steps, int) and steps > 0 else None
 
 
 def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:
