@@ -456,6 +456,7 @@ def test_code_of_one_place() -> None:
         Is.CODE_DIFFERS, function="Norm.forward", target="x", reference="y", target_at="a", reference_at="b"
     )
     another = _replaced(_Pair("f", "torch.f", "torch.g"), None, None)
+    casts = reason(Is.CODE_CASTS, **code.facts)
     assert _replaced(_Pair("f", "torch.f", "torch.f"), None, None) is None
     assert another is not None
     assert another.code is Is.CODE_CALLS_ANOTHER
@@ -464,7 +465,8 @@ def test_code_of_one_place() -> None:
         assert Near(reasons=(another,), is_own=own).headline(headline) == headline
         led = {
             VerdictCode.OTHER_VALUE_IN_CODE: Near(reasons=(value,), is_own=own).headline(headline),
-            VerdictCode.OTHER_CODE: Near(reasons=(code,), is_own=own).headline(headline),
+            VerdictCode.OTHER_CODE: Near(reasons=(code, casts), is_own=own).headline(headline),
+            VerdictCode.OTHER_CASTS: Near(reasons=(casts,), is_own=own).headline(headline),
         }
         for expected, found in led.items():
             assert found.code is (expected if own else headline.code)

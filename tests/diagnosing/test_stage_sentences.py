@@ -141,6 +141,25 @@ def test_settings_that_differ(tmp_path: Path, grave: dict[str, Any], light: dict
             assert finding.next_note.code in (Stages.RULE_ADVICE, Stages.ALIGN_SETTINGS)
 
 
+@pytest.mark.parametrize("code", [Stages.CLEARED_BEFORE_UPDATE, Stages.STEPS_AFTER])
+def test_what_is_counted_in_a_part_of_a_step_is_no_setting(code: Stages, tmp_path: Path) -> None:
+    """Runs that stored their batch size counted it in what they took for a step."""
+    sides = [run(tmp_path / n, step(PLAIN), lines=[{"global_batch_size": size}]) for n, size in BATCHES]
+    context = context_of(*sides, configurations=configurations(*(side.path for side in sides)))
+    own = ConfigStage().check(context)
+    assert own.status is StageStatus.FAILED
+    headline = reason(code, target=1, reference=2)
+    stepping = Finding(stage=Stage.OPTIMIZER, headline=headline, module=None, site="x", basis=Basis.RECORDED)
+    failed = replace(passed(Stage.OPTIMIZER, StageStatus.FAILED), findings=(stepping,))
+    weighed = settled((own, failed), context)[0]
+    is_part = code is Stages.CLEARED_BEFORE_UPDATE
+    assert (weighed.status is StageStatus.PASSED) is is_part
+    assert bool(weighed.findings) is not is_part
+
+
+BATCHES = (("target", 4), ("reference", 8))
+
+
 def test_runs_without_settings(tmp_path: Path) -> None:
     trace = run(tmp_path / "t", step(PLAIN))
     outcome = ConfigStage().check(context_of(trace, trace, configurations=None))

@@ -64,6 +64,13 @@ def test_a_function_of_another_library_has_its_own_defaults() -> None:
     assert repr(NOT_GIVEN) == "not given"
 
 
+def test_rows_that_are_sent_to_each_rank_are_no_constants() -> None:
+    """They are counts of tokens; an operation or a root of another collective is one."""
+    call = "torch.distributed.all_to_all_single"
+    assert apart(call, {"input.2.0": 16, "input.3.1": 20}, {"input.2.0": 15, "input.3.1": 21}) == []
+    assert apart("torch.distributed.broadcast", {"input.1": 0}, {"input.1": 1}) == [("input.1", 0, 1)]
+
+
 @pytest.mark.torch
 def test_the_table_is_what_this_torch_says() -> None:
     root = Path(__file__).parents[2]

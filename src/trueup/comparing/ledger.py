@@ -26,6 +26,7 @@ from trueup.comparing.judgement import (
     WITHIN,
     Judgement,
 )
+from trueup.comparing.lone_reductions import LoneReduction, lone_reduction
 from trueup.comparing.metrics import EVIDENCE, NONE, STATISTICS, Metrics
 from trueup.comparing.module_tree import ModuleTree
 from trueup.comparing.origins import likelihood, score_of_origin, why_origin
@@ -86,7 +87,10 @@ class Ledger:
     one_sided: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(side, phase) -> unmatched records"""
     other_bits: First | None = None
-    """the first record that is not equal, all before it being so, where it is of a forward or a loss"""
+    """the first record that is not equal, all before it being so, where it is of a forward, a loss, or a
+    collective that no module calls"""
+    lone: LoneReduction | None = None
+    """a reduction of one run alone directly before the first other bits"""
     apart: Reason | None = None
     """the first record that is not bit-identical, where all before it are"""
     num_equal: int | None = 0
@@ -181,8 +185,12 @@ class Ledger:
             return
         equal = int(np.argmax(apart))
         row = int(compared[equal])
-        if judged.rows.phase_is("forward", "loss")[row]:
-            self.other_bits = first_of_rows(judged, row)
+        if equal:
+            self.lone = lone_reduction(judged, row, int(compared[equal - 1]))
+        if judged.rows.phase_is("forward", "loss", "collective")[row]:
+            first = first_of_rows(judged, row)
+            if first.row.phase != "collective" or first.owner is None:
+                self.other_bits = first
         site, rel_l2, tolerance = (table[name][row].as_py() for name in ("site", "rel_l2", "tolerance"))
         if rel_l2 is not None and tolerance is not None:
             facts = {"rel_l2": rel_l2, "tolerance": tolerance}

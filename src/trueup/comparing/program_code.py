@@ -311,7 +311,7 @@ class Near:
         for one in self.reasons if self.is_own else ():
             for side, named in sides.items():
                 text = one.place("text") if one.place("side") == side else one.place(side)
-                named.update(_WORD.findall(str(text)))
+                named.update(_WORD.findall(str(text).replace(".half()", ".float16()")))
         return frozenset((sides["target"] ^ sides["reference"]) & DTYPES.keys())
 
     def headline(self, headline: Reason) -> Reason:
@@ -327,7 +327,8 @@ class Near:
             return reason(VerdictCode.OTHER_VALUE_IN_CODE, headline, **facts)
         if first.code is EvidenceCode.CODE_ARGUMENT_LACKS:
             return reason(VerdictCode.ARGUMENT_LACKS, headline, **dict(first.places))
-        return reason(VerdictCode.OTHER_CODE, headline, function=first.place("function"))
+        code = VerdictCode.OTHER_CASTS if self.only_casts else VerdictCode.OTHER_CODE
+        return reason(code, headline, function=first.place("function"))
 
 
 @dataclass(frozen=True, slots=True)

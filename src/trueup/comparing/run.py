@@ -34,7 +34,7 @@ from trueup.comparing.first import First, JudgedStep, first_of_rows
 from trueup.comparing.graded_calls import GradedCalls
 from trueup.comparing.history import History, observe, remember
 from trueup.comparing.inflow import Inflow
-from trueup.comparing.judgement import EQUAL, Judgement
+from trueup.comparing.judgement import DIFFERENT, EQUAL, Judgement
 from trueup.comparing.label_parts import with_joined_parts
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.longer_rows import longer_rows
@@ -57,12 +57,21 @@ from trueup.comparing.rows import StepRows, rows_from_match, without_sketches
 from trueup.comparing.rules import StepContext, judge_step
 from trueup.comparing.scalars import ScalarPair, compare_scalars
 from trueup.comparing.stacks import StackBook
+from trueup.comparing.summed_steps import SummedSteps
 from trueup.comparing.table import ResultWriter, table_from_rows
 from trueup.comparing.thresholds import ACROSS, FACTORS, NOISE_TIMES
 from trueup.comparing.tolerance import Bound, are_of_two_frameworks, factor_of, rounding_bound
 from trueup.comparing.updated_copies import updated_copies
 from trueup.comparing.values import read_values
-from trueup.comparing.verdict import RunPair, of_casts, of_loss_code, of_no_update, verdict_from
+from trueup.comparing.verdict import (
+    RunPair,
+    of_casts,
+    of_lone_reduction,
+    of_loss_code,
+    of_no_update,
+    of_update_code,
+    verdict_from,
+)
 from trueup.comparing.whole import with_whole_statistics
 from trueup.errors import ConfigError, NothingCompared
 from trueup.matching import StepMatch, match_step
@@ -162,6 +171,7 @@ class _Work:
     ledger: Ledger = field(default_factory=Ledger)
     graded: GradedCalls = field(default_factory=GradedCalls)
     histories: dict[int, History] = field(default_factory=dict)
+    sent: dict[int, SummedSteps] = field(default_factory=dict)
     equal: dict[int, bool] = field(default_factory=dict)
     """rank -> whether all records of the steps so far are bit-identical"""
     stacks: tuple[StackBook, StackBook] = field(default_factory=lambda: (StackBook(), StackBook()))
@@ -184,6 +194,8 @@ class _Work:
             rows, metrics = measure_rows(left)
             self.ledger.notes.append(Reason(NoteCode.HIDDEN_TOKENS_LEFT_OUT))
         history = observe(rows, self.histories.get(pair.rank, History()))
+        sent = self.sent.setdefault(pair.rank, SummedSteps())
+        apart = sent.rest(rows)
         rows = without_sketches(rows)
         if not self.seen:
             self.tied = _tied(self.target, pair.rank)
@@ -198,8 +210,9 @@ class _Work:
         if undone != 1.0:
             metrics = in_one_scale(rows, metrics, undone, with_factor_of(rows, undone))
             self.ledger.notes.append(reason(NoteCode.LOSS_SCALE_UNDONE, factor=undone))
-        context = self._context(rows, rounding, history, pair)
+        context = replace(self._context(rows, rounding, history, pair), summed_apart=apart)
         judgement = judge_step(context, metrics)
+        sent.take(rows, set(np.flatnonzero(judgement.status == DIFFERENT).tolist()))
         metrics = replace(metrics, difference=judgement.difference)
         is_equal = bool((judgement.status == EQUAL).all())
         self.equal[pair.rank] = is_equal and self.equal.get(pair.rank, first)
@@ -245,6 +258,7 @@ class _Work:
             longer_rows=self._of_values(rows, pair, longer_rows),
             is_merged=any(isinstance(side, MergedTrace) for side in (self.target, self.reference)),
             repeats=self.equal.get(pair.rank, False) and self._kernels_repeat(),
+            num_ranks=int(self.target.manifest.get("world_size") or 1),
             is_single_process=all(
                 side.manifest.get("world_size") == 1 for side in (self.target, self.reference)
             ),
@@ -261,6 +275,18 @@ class _Work:
         view = step_view(self.reference, first.step, first.rank)
         around = around_loss(view, row.microbatch or 0)
         made = {str(view.dtype(record)) for _, slot, record in around if slot.startswith("output")}
+        return next((name for name in ("bfloat16", "float16") if name in made), None)
+
+    def _coarser_than_sent(self, first: First) -> str | None:
+        """The dtype of the model's results, where what a program sends after backward, in float32, differs by
+        far more than float32 rounds."""
+        row = first.row
+        dtypes = {str(row.columns[name]) for name in ("target_dtype", "reference_dtype")}
+        if row.phase != "collective" or dtypes != {"float32"} or not is_beyond_float32(row.rel_l2):
+            return None
+        view = step_view(self.reference, first.step, first.rank)
+        gradients = [record for record, phase in enumerate(view.phase) if phase == "param_grad"]
+        made = {str(view.dtype(record)) for record in gradients}
         return next((name for name in ("bfloat16", "float16") if name in made), None)
 
     def _kernels_repeat(self) -> bool:
@@ -423,15 +449,29 @@ class _Work:
             known = verdict.headline.code is not VerdictCode.FIRST_DIVERGENCE
             headline = verdict.headline if known else near.headline(verdict.headline)
             return replace(verdict, headline=headline, evidence=near.beside(verdict.evidence, known=known))
-        first = self.ledger.other_bits
-        if verdict.outcome is Outcome.AGREE and first is not None and self._kernels_repeat():
+        made = self._of_bits(verdict, book, runs) if verdict.outcome is Outcome.AGREE else None
+        return self._noted(verdict, book, runs, pairs) if made is None else made
+
+    def _of_bits(self, verdict: Verdict, book: CodeBook, runs: RunPair) -> Verdict | None:
+        """Of runs that agree, the verdict where code made the first other bits; None where none did."""
+        if not self._kernels_repeat():
+            return None
+        first, lone = self.ledger.other_bits, self.ledger.lone
+        if first is not None:
             near = book.near(first.owner, first.row.phase)
             if near.only_casts:
-                return of_casts(verdict, first, near.reasons, runs)
+                return of_casts(verdict, first, near.reasons, near.dtypes, runs)
             coarse = self._coarser_than_loss(first)
             if coarse is not None and near.own:
                 return of_loss_code(verdict, first, coarse, near.own, runs)
-        return self._noted(verdict, book, runs, pairs)
+            coarse, writing = self._coarser_than_sent(first), book.of_updates()
+            if coarse is not None and writing:
+                return of_update_code(verdict, first, coarse, writing, runs)
+        if lone is None or not lone.is_all_of(anywhere := book.anywhere()):
+            return None
+        notes = self.ledger.notes  # weights that differ by it differ by no rounding
+        notes[:] = [note for note in notes if note.code is not NoteCode.WEIGHTS_DIFFER]
+        return of_lone_reduction(lone, anywhere, runs)
 
     def _noted(self, verdict: Verdict, book: CodeBook, runs: RunPair, pairs: list[StepPair]) -> Verdict:
         """The verdict, and a note of what differs anywhere in the code: open where that may act at an update

@@ -4,7 +4,7 @@ what to do next."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from trueup.comparing.attributes import Attributes, explain_by_attributes
@@ -16,6 +16,7 @@ from trueup.comparing.counted_rows import CountedRows
 from trueup.comparing.first import First, Preceding
 from trueup.comparing.grounds import grounds, preceding, precision_grounds, scalar_reason
 from trueup.comparing.ledger import Ledger
+from trueup.comparing.lone_reductions import LoneReduction
 from trueup.comparing.masters import MasterGap
 from trueup.comparing.microbatches import led_by_microbatches
 from trueup.comparing.optimizer_settings import SharedGap
@@ -133,10 +134,13 @@ def _led_by_precision(
     )
 
 
-def of_casts(verdict: Verdict, first: First, casts: Sequence[Reason], runs: RunPair) -> Verdict:
+def of_casts(
+    verdict: Verdict, first: First, casts: Sequence[Reason], named: Collection[str], runs: RunPair
+) -> Verdict:
     """The verdict where all that differs in the code of the first record with other bits is what it casts:
-    rounding in the coarser of two dtypes, which no tolerance for the coarser dtype tells."""
-    dtypes = [str(first.row.columns[name]) for name in ("target_dtype", "reference_dtype")]
+    rounding in the coarser of two dtypes, which no tolerance for the coarser dtype tells. ``named``: dtypes
+    that the code of one side alone names."""
+    dtypes = [*named, *(str(first.row.columns[name]) for name in ("target_dtype", "reference_dtype"))]
     coarser = max(dtypes, key=lambda name: unit_roundoffs([name])[0])
     return Verdict(
         outcome=Outcome.DIFFER,
@@ -162,6 +166,50 @@ def of_loss_code(
     return Verdict(
         outcome=Outcome.UNDECIDED,
         headline=reason(VerdictCode.LOSS_CODE_DIFFERS, function=code[0].place("function"), dtype=dtype),
+        where=first.row.site,
+        step=first.step,
+        rank=first.rank,
+        phase=first.row.phase,
+        evidence=(*code, *verdict.evidence),
+        before=preceding(first.before),
+        next=_next(first, runs),
+    )
+
+
+def of_lone_reduction(lone: LoneReduction, code: Sequence[Reason], runs: RunPair) -> Verdict:
+    """The verdict where the only statement that one program lacks is a reduction over ranks, and the first
+    other bits are what follows it."""
+    first = lone.at
+    sums: dict[str, Number | Place] = {"side": lone.side, "call": lone.function}
+    made: dict[str, Number | Place] = {
+        "given": lone.given,
+        "made": lone.made,
+        "site": lone.site_after,
+    }
+    return Verdict(
+        outcome=Outcome.DIFFER,
+        headline=reason(VerdictCode.REDUCED_BY_ONE, function=code[0].place("function"), **sums),
+        where=first.row.site,
+        step=first.step,
+        rank=first.rank,
+        phase=first.row.phase,
+        confidence=in_words(Word.CERTAIN),
+        evidence=(*code, reason(EvidenceCode.REDUCED_BY_ONE, **sums, **made)),
+        before=preceding(first.before),
+        next=runs.to_do(NextCode.READ_REPORT, first.step),
+    )
+
+
+def of_update_code(
+    verdict: Verdict, first: First, dtype: str, code: Sequence[Reason], runs: RunPair
+) -> Verdict:
+    """The verdict where the first other bits are what a program sends after backward, in float32, of numbers
+    with the same bits; they differ by far more than float32 rounds, and the code that may update weights is
+    another. Rounding of ``dtype``, in which the model computes, would explain it, if the update were in it.
+    """
+    return Verdict(
+        outcome=Outcome.UNDECIDED,
+        headline=reason(VerdictCode.UPDATE_CODE_DIFFERS, function=code[0].place("function"), dtype=dtype),
         where=first.row.site,
         step=first.step,
         rank=first.rank,

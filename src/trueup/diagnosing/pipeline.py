@@ -32,6 +32,7 @@ from trueup.diagnosing.stages.context import is_beyond, is_compared
 from trueup.diagnosing.stages.evaluated import EVALUATED, other_model_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.long_run import curves_of
+from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.texts import require_folder
 from trueup.diagnosing.stages.together import together
 from trueup.diagnosing.thresholds import AGAINST_AGREEMENT, FAR_LATER
@@ -49,8 +50,9 @@ from trueup.types.codes import (
     VerdictCode,
 )
 from trueup.types.codes import StagesCode as Stages
+from trueup.types.codes.kinds import CauseCode
 from trueup.types.confidence import Confidence
-from trueup.types.finding import Basis, Finding, Origin, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
 from trueup.types.reason import Reason, read_reasons, reason
 from trueup.types.result import DepthDocument, PathDocument
 from trueup.types.status import Outcome, Status
@@ -417,7 +419,18 @@ def _beside_code(finding: Finding, near: Near) -> Finding:
         kind.rank.is_named for kind in finding.kinds[:1]
     )
     headline = finding.headline if known else near.headline(finding.headline)
+    if headline.code is VerdictCode.OTHER_CASTS:
+        finding = _of_casts(finding, near)
     return replace(finding, headline=headline, evidence=near.beside(finding.evidence, known=known))
+
+
+def _of_casts(finding: Finding, near: Near) -> Finding:
+    """A finding of no kind, where the code of its place differs in casts alone: what these round to."""
+    unknown = [kind.sentence for kind in finding.kinds[:1]]
+    cause = (Reason(CauseCode.UPCAST_LEFT_OUT),)
+    kind = kind_named("dtype_or_rounding", EvidenceRank.STATED, near.reasons[0], causes=cause)
+    evidence = tuple(one for one in finding.evidence if one not in unknown)
+    return replace(finding, kinds=(kind,), causes=cause, evidence=evidence, next_note=kind.next)
 
 
 _NOT_IN_CODE = (Stage.CONFIG, Stage.RESUME, Stage.LONG_RUN)

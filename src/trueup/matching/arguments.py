@@ -9,6 +9,7 @@ that one side alone gives is then said to be not given on the other.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -49,6 +50,8 @@ LAYOUT_FUNCTIONS = frozenset(
     ]
 )
 """families that only lay the same numbers out anew"""
+_EXCHANGES = re.compile(r"all_?to_?all.*", re.IGNORECASE)
+"""collectives that are told how many rows go to each rank"""
 _NOTHING = (None, False, 0, "")
 """usual values of what is not given"""
 
@@ -76,7 +79,8 @@ def arguments_apart(
 
     Of two functions that do the same (``square`` and ``pow``, MindSpore's ``transpose`` and PyTorch's) only
     what both are known to be given counts, and nothing where they lay numbers out: there the same place in
-    the call means something else.
+    the call means something else. How many rows an exchange sends to each rank follows from where its tokens
+    go: that is compared as the shapes and values of what is sent.
     """
     others = call if reference_call is None else reference_call
     is_one = _function(call) == _function(others)
@@ -84,8 +88,11 @@ def arguments_apart(
         return
     one, other = _completed(call, target), _completed(others, reference)
     one, other = _under_one_name(one, other)
+    exchanges = is_one and _EXCHANGES.fullmatch(call.rpartition(".")[2]) is not None
     for name in dict.fromkeys([*one, *other]):
         if name.rpartition(".")[2].startswith("_"):
+            continue
+        if exchanges and all(type(side.get(name)) is int for side in (one, other)):
             continue
         pair = ArgumentPair(name=name, target=one.get(name, NOT_GIVEN), reference=other.get(name, NOT_GIVEN))
         if pair.target != pair.reference and (pair.is_known or (is_one and not _is_nothing(pair))):

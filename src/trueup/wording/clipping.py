@@ -75,6 +75,19 @@ PHRASES = {
         "Each rank clips by its own norm: {together:.6g} in all (target), {reference:.6g} (reference)",
         {"norm": 0.2, "together": 0.283, "reference": 0.2},
     ),
+    C.CLIPPED_BETWEEN: heading(
+        "Gradients are clipped to norm {limit:.6g} after microbatch 0, before the next is added",
+        {"limit": 0.25},
+    ),
+    C.FIRST_COUNTS: clause(
+        lambda facts: facts.fill(
+            "microbatch 0 counts {factors:list} times as much as the last"
+            + (" on these ranks" if len(facts["factors"]) > 1 else "")
+            + ", its gradients have norm {norms:list}; in the reference all count alike"
+        ),
+        {"factors": ("0.352", "0.39"), "norms": ("0.711", "0.64")},
+        {"factors": ("0.352",), "norms": ("0.711",)},
+    ),
     C.NORM_DIFFERS: heading(
         "Gradients are clipped to different norms: {target:.6g} (target), {reference:.6g} (reference)",
         _VALUES,
@@ -133,6 +146,8 @@ PHRASES = {
     ),
     C.LIMIT_CAUSE: clause("a different max_norm"),
     C.NORM_CAUSE: clause("a norm over different parameters or ranks, or with copies counted twice"),
+    C.CLIP_ONCE: clause("clipping inside the loop over microbatches"),
+    C.CLIP_AFTER_LAST: clause("clip once, after the last microbatch of a step"),
     C.SUM_CAUSE: clause("a missing or extra sum over ranks"),
     C.SOME_SCALED_CAUSE: clause("a factor applied to some weights only"),
     C.COMPARE_CODE: clause("compare the code of both runs between backward() and optimizer.step()"),

@@ -633,6 +633,19 @@ PHRASES = {
         ),
         samples=(_FIRST_APART, {**_FIRST_APART, "at_least": 1}),
     ),
+    Is.REDUCED_BY_ONE: Phrase(
+        sentence="{call} of the {side} returns {made} of {given} (norms); all preceding records are "
+        "bit-identical, {site} is the first with other bits",
+        samples=(
+            {
+                "call": "all_reduce",
+                "side": "reference",
+                "given": 0.049,
+                "made": 0.287,
+                "site": "torch.distributed.all_gather · input.1",
+            },
+        ),
+    ),
     Is.NOT_BRACKETED: Phrase(
         sentence="{site}: {parts[0]}",
         samples=({"site": "layers.0 · output.0", "parts": (reason(RecordCode.NO_COMMON_EVIDENCE),)},),

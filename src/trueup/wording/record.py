@@ -164,6 +164,9 @@ PHRASES = {
     Is.REDUCED_IN_PARTS: Phrase(
         sentence="one run reduces gradients in more calls; the gradients of all weights agree"
     ),
+    Is.SUMMED_OVER_STEPS: Phrase(
+        sentence="one run reduces a sum of several steps that the other reduces one by one; the sums agree"
+    ),
     Is.GATHERED_ELSEWHERE: Phrase(
         sentence="the optimizer has masters of the weights, and is given gradients of them that agree"
     ),

@@ -248,6 +248,13 @@ PHRASES = {
             "function": "Norm.forward",
         },
     ),
+    Is.OTHER_CASTS: _headline(
+        "{parts:join }: other casts in {function}",
+        {
+            "parts": (reason(Is.FIRST_DIVERGENCE, phase="forward", slot="output.0", module="norm", step=0),),
+            "function": "Norm.forward",
+        },
+    ),
     Is.ARGUMENT_LACKS: _headline(
         "{parts:join }: {name} is not given to {called} ({side})",
         {
@@ -377,6 +384,10 @@ PHRASES = {
         {"side": "reference", "module": "", "target": "float32", "reference": "float16"},
         {"side": "target", "module": None, "target": "bfloat16", "reference": "float32"},
     ),
+    Is.REDUCED_BY_ONE: _headline(
+        "Only the {side} calls {call} in {function}",
+        {"side": "reference", "call": "all_reduce", "function": "Zero2.step"},
+    ),
     Is.MICROBATCHES_DIFFER: _headline(
         "Microbatches per step: {target} (target), {reference} (reference); most records cannot be compared",
         {"target": 4, "reference": 2},
@@ -392,6 +403,10 @@ PHRASES = {
     Is.LOSS_CODE_DIFFERS: _headline(
         "Loss differs by more than float32 rounding, less than {dtype}'s: other code in {function}",
         {"function": "<module>", "dtype": "bfloat16"},
+    ),
+    Is.UPDATE_CODE_DIFFERS: _headline(
+        "Update differs by more than float32 rounding, less than {dtype}'s: other code in {function}",
+        {"function": "Zero2.step", "dtype": "bfloat16"},
     ),
     Is.NOISE_GREW: _headline(
         lambda facts: f"No origin found, but noise exceeds its measured size: {_what(facts)}{_place(facts)}",

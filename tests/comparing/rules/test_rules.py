@@ -154,6 +154,7 @@ def test_rules_give_the_codes_and_statuses_that_they_declare(steps: list[Step]) 
         "reduced_later",
         "gathered_elsewhere",
         "norm_in_parts",
+        "summed_steps",
         "other_groups",
         "uncounted_labels",
         "unread_views",

@@ -27,6 +27,7 @@ from trueup.adapters.torch.memory import in_transform
 from trueup.adapters.torch.quiet import quiet
 from trueup.adapters.torch.trees import split_call
 from trueup.adapters.torch.whole_weights import whole_weights
+from trueup.numerics.flat_parts import covers
 
 if TYPE_CHECKING:
     from trueup.adapters.torch.engine import Engine
@@ -90,12 +91,12 @@ class Training:
     def before_root(self, module: nn.Module, *, training: bool) -> None:
         """A root call begins: were gradients thrown away since the last one?"""
         self.engine.in_optimizer = False
-        if not training or self.in_closure or _is_accumulating(module):
+        if not training or self.in_closure or (accumulates := _is_accumulating(module)):
             return
         watched = self._watched() if self._watched is not None else None
         if watched is not None and watched.grad is None:
             self._watched = None
-            if self._is_thrown_away(watched):
+            if accumulates is not None or self._is_thrown_away(watched):
                 self.engine.sink.gradients_cleared()
 
     def _is_thrown_away(self, watched: Tensor) -> bool:
@@ -115,18 +116,20 @@ class Training:
         return True
 
     def _updates_copies(self) -> bool:
-        """Whether an optimizer holds copies of the weights, none of them itself: a program that adds up
-        gradients by itself takes them away after every microbatch, and its step ends with the optimizer's."""
+        """Whether an optimizer holds copies of the weights, or flat tensors that they are parts of, none of
+        them itself: a program that adds up gradients by itself takes them away after every microbatch, and
+        its step ends with the optimizer's."""
         if self._copies is None:
             own = [parameter for parameter, _ in self._living() if parameter.requires_grad]
             wanted, known = sorted(tuple(one.shape) for one in own), set(map(id, own))
-            found = False
-            for optimizer in gc.get_objects():
-                if issubclass(type(optimizer), torch.optim.Optimizer):  # isinstance would ask the object
-                    held = [one for group in optimizer.param_groups for one in group["params"]]
-                    shapes = sorted(tuple(one.shape) for one in held)
-                    found |= shapes == wanted and not known & set(map(id, held))
-            self._copies = found
+            objects = gc.get_objects()
+            # issubclass: isinstance would ask the object
+            optimizers = [one for one in objects if issubclass(type(one), torch.optim.Optimizer)]
+            held = [[one for group in each.param_groups for one in group["params"]] for each in optimizers]
+            others = [each for each in held if not known & set(map(id, each))]
+            self._copies = any(sorted(tuple(one.shape) for one in each) == wanted for each in others)
+            if not self._copies and len(others) == len(held):  # none holds a weight of the model
+                self._copies = _hold_flat_copies(others, objects, sum(one.numel() for one in own))
         return self._copies
 
     def _is_rewritten(self, parameter: Tensor) -> bool:
@@ -153,8 +156,11 @@ class Training:
             )
             others = (one for one in objects if type(one) in (Tensor, nn.Parameter))
             own = (parameter, sample, self._numbers)
-            self._buffered = not self._is_rewritten(parameter) and _one_holds(
-                [one for one in others if all(one is not known for known in own)], parameter, sample
+            held = [one for one in others if all(one is not known for known in own)]
+            self._buffered = (
+                not self._is_rewritten(parameter)
+                and _one_holds(held, parameter, sample)
+                and not _has_second_moment(held, parameter, sample)
             )
         return bool(self._buffered)
 
@@ -500,6 +506,23 @@ def _one_holds(tensors: list[Tensor], like: Tensor, sample: Tensor) -> bool:
     return bool((same & (lengths > 0)).any())
 
 
+def _hold_flat_copies(held: list[list[Tensor]], objects: list[object], num_weights: int) -> bool:
+    """Whether what optimizers hold, of one dimension and no module's, has room for all weights."""
+    modules = [one for one in objects if issubclass(type(one), nn.Module)]
+    known = {id(one) for module in modules for one in vars(module).get("_parameters", {}).values()}
+    flat = [one.numel() for each in held for one in each if one.ndim == 1 and id(one) not in known]
+    ways = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return covers(flat, num_weights, ways)
+
+
+def _has_second_moment(tensors: list[Tensor], like: Tensor, sample: Tensor) -> bool:
+    """Whether a tensor holds the squares of a gradient: an update has taken it, at a rate of 0, and what
+    holds the gradient itself is its first moment. Numbers that are all alike have squares like themselves."""
+    squares = sample.square()
+    alike = squares @ sample.abs() > squares.norm() * sample.norm() * (1 - torch.finfo(torch.bfloat16).eps)
+    return not bool(alike) and _one_holds(tensors, like, squares)
+
+
 def _plain_tensors(args: tuple[object, ...], kwargs: dict[str, object]) -> list[Tensor]:
     """Of a call, without those that have no digest."""
     return [t for _, t in split_call(args, kwargs)[0] if t.layout is torch.strided and not t.is_nested]
@@ -546,13 +569,14 @@ def _wrap_swap() -> None:
     torch.utils.swap_tensors = swap_tensors
 
 
-def _is_accumulating(module: nn.Module) -> bool:
-    """Whether DeepSpeed's engine is between microbatches of one step: it moves gradients away after each."""
+def _is_accumulating(module: nn.Module) -> bool | None:
+    """Whether DeepSpeed's engine is between microbatches of one step: it moves gradients away after each.
+    None of a model that does not say so."""
     size, number = getattr(module, "gradient_accumulation_steps", None), getattr(module, "micro_steps", None)
     if not callable(size) or not isinstance(number, int):
-        return False
+        return None
     steps = size()
-    return isinstance(steps, int) and steps > 0 and number % steps != 0
+    return number % steps != 0 if isinstance(steps, int) and steps > 0 else None
 
 
 def _wrap_backward(original: Callable[..., None]) -> Callable[..., None]:

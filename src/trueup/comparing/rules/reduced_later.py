@@ -83,8 +83,9 @@ def _reduced_in_parts(context: StepContext, metrics: Metrics, judgement: Judgeme
     others = (judgement.status == DIFFERENT) & ~differing
     if not differing.any() or (differing & ~more_often).any() or others.any():
         return judgement
-    later = [at for at, why in judgement.reasons.items() if why.code is RecordCode.REDUCED_LATER]
-    gradients[later] = False  # of an earlier microbatch: the last one counts
+    elsewhere = RecordCode.REDUCED_LATER, RecordCode.GATHERED_ELSEWHERE
+    later = [at for at, why in judgement.reasons.items() if why.code in elsewhere]
+    gradients[later] = False  # of an earlier microbatch, or a master's: the last one counts
     received = np.unique(names[known & rows.slot_is("clipped")])
     one_sided = gradients & ~rows.paired & rows.slot_is("accumulated") & np.isin(names, received)
     gradients &= ~one_sided  # after a microbatch that one run alone reduces

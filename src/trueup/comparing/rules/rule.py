@@ -16,7 +16,7 @@ from trueup.comparing.noise import StepNoise
 from trueup.comparing.rows import StepRows
 from trueup.comparing.tolerance import Bound
 from trueup.numerics.dtypes import DTYPES
-from trueup.types.arrays import Bools
+from trueup.types.arrays import Bools, Floats
 from trueup.types.codes import RecordCode
 from trueup.types.status import Status
 
@@ -48,8 +48,12 @@ class StepContext:
     """positions given to the model that are as far apart as the other run's, where tokens see each other"""
     longer_rows: Bools | None = None
     """ids given to the model that are the other run's, or hold these and further columns"""
+    summed_apart: Floats | None = None
+    """of what was sent where one run alone has sent before: the distance of the sums over these steps"""
     is_merged: bool = False
     """several ranks were put together"""
+    num_ranks: int = 1
+    """of the target"""
     is_single_process: bool = False
     """both runs are of one process: nothing is reduced"""
 

@@ -107,7 +107,7 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
     if not found:
         return [], agree[:1]
     sides = [{rank: factors[side] for rank, (_, factors) in found.items()} for side in (0, 1)]
-    own_norms = _norms_of_own_parts(context) if len(found) == len(context.ranks) else None
+    own_norms = norms_of_own_parts(context) if len(found) == len(context.ranks) else None
     if own_norms is not None:
         return [replace(own_norms, axis=axis_of_factors(sides[0], sides[1], context.mesh))], []
     first, factors = next(iter(found.values()))
@@ -148,14 +148,15 @@ def _of_all_ranks(own: Clipping, other: Clipping, context: Context) -> tuple[Cli
     return whole[0], whole[1]
 
 
-def _norms_of_own_parts(context: Context) -> Finding | None:
+def norms_of_own_parts(context: Context, ways: tuple[str, ...] = ("norm",)) -> Finding | None:
     """One finding where every rank of the target clips what it holds to the norm that all ranks of the
-    reference clip to together."""
+    reference clip to together. In the way ``later`` some gradients are summed over ranks between backward and
+    clipping, so that no factor tells: that the norms of all ranks are one number does."""
     if len(context.ranks) == 1 or isinstance(context.target, MergedTrace):
         return None
     step = context.steps[0][0]
     clips = [clipping_of(context, context.target, step, rank) for rank in context.ranks]
-    held = [clip.clipped_norm for clip in clips if clip is not None and clip.way == "norm"]
+    held = [clip.clipped_norm for clip in clips if clip is not None and clip.way in ways]
     together = norms_of_all_ranks(context)
     if len(held) < len(clips) or not together[1] or abs(together[0] / together[1] - 1) <= CLIP_NEAR:
         return None

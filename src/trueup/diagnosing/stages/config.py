@@ -117,6 +117,13 @@ def settled(outcomes: Sequence[StageOutcome], context: Context) -> tuple[StageOu
         return tuple(outcomes)
     rows = [row for row in both.checklist.rows if row.matters and row.severity == "error"]
     others = [o for o in outcomes if o is not own]
+    if both.given is None and any(f.headline.code in _OTHER_STEPS for o in others for f in o.findings):
+        counted = [row for row in rows if row.key in _OF_A_STEP]
+        rows = [row for row in rows if row.key not in _OF_A_STEP]
+        if not rows:
+            aligned = reason(Stages.CONFIG_ALIGNED, num=both.num_compared - len(counted))
+            passed = replace(own, status=StageStatus.PASSED, conclusion=aligned, evidence=(), findings=())
+            return tuple(passed if o is own else o for o in outcomes)
     shown: dict[int, list[DemandRow]] = {}
     left, idle = [], []
     for row in rows:
@@ -132,6 +139,12 @@ def settled(outcomes: Sequence[StageOutcome], context: Context) -> tuple[StageOu
     done = iter(others)
     weighed = _weighed(own, left, [r for found in shown.values() for r in found], idle, both.given, others)
     return tuple(weighed if o is own else next(done) for o in outcomes)
+
+
+_OTHER_STEPS = (Stages.CLEARED_BEFORE_UPDATE, Stages.SUMMED_BEFORE_UPDATE)
+"""one run's steps are parts of the other's"""
+_OF_A_STEP = ("global_batch_size", "micro_batch_size", "gradient_accumulation")
+"""what runs that stored it counted in what they took for a step"""
 
 
 def beside_findings(

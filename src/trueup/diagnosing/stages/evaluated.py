@@ -130,7 +130,8 @@ def _run_the_same_code(findings: Sequence[Finding], context: Context) -> bool:
     book = code_book(context.target, context.reference)
     if book is None:
         return False
-    return not any(book.near(one.module, "forward").is_own for one in findings)
+    known = all((one.module or "") in of.types for one in findings for of in (book.target, book.reference))
+    return known and not any(book.near(one.module, "forward").is_own for one in findings)
 
 
 def _call_of(origin: Origin, context: Context) -> tuple[StepView, int] | None:

@@ -15,7 +15,13 @@ import polars as pl
 from trueup.comparing.thresholds import COARSER
 from trueup.diagnosing.ledger import Summing, factor_rounding, handovers, summings
 from trueup.diagnosing.optimizer_fit import roundoff_of
-from trueup.diagnosing.stages.clipping import clipping_findings, clipping_of, loss_scale_findings
+from trueup.diagnosing.stages.clipped_between import clipped_between_findings
+from trueup.diagnosing.stages.clipping import (
+    clipping_findings,
+    clipping_of,
+    loss_scale_findings,
+    norms_of_own_parts,
+)
 from trueup.diagnosing.stages.clipping_ranks import clipping_over_ranks
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.copies import copies_findings
@@ -66,6 +72,9 @@ class ReductionStage:
                 status=StageStatus.SKIPPED,
                 conclusion=reason(Stages.CLEARED_NOT_REDUCED),
             )
+        findings = clipped_between_findings(context)
+        if findings:  # what each gradient is a sum of follows, and what is clipped to at last
+            return self._outcome(context, tuple(findings), ())
         findings, notes = _all_summed(context)
         precision = list(precision_findings(context, Stage.REDUCTION))
         if any(one.headline.code is VerdictCode.SUMS_IN for one in precision):
@@ -85,7 +94,8 @@ class ReductionStage:
             notes += clip_notes
             findings = _with_norm_taken(findings, context)
         if not findings and len(context.ranks) > 1:
-            findings += clipping_over_ranks(context)
+            own_norms = norms_of_own_parts(context, ("norm", "later"))
+            findings += [own_norms] if own_norms is not None else clipping_over_ranks(context)
         if not findings:
             findings += precision
         if not findings and (context.all_passed or (not notes and context.failed_before() is None)):
@@ -93,7 +103,7 @@ class ReductionStage:
             origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
             findings = [finding_from_origin(origin, context) for origin in origins]
         if not findings:
-            findings = reported_norm_findings(context)
+            findings = reported_norm_findings(context) or reduced_by_one(context)
         findings = [one for one in findings if not _follows_dtype(one, context)]
         return self._outcome(context, tuple(findings), tuple(dict.fromkeys(notes)))
 
@@ -131,6 +141,30 @@ class ReductionStage:
             return outcome(status=StageStatus.UNDECIDED, conclusion=nowhere, evidence=evidence)
         head = reason(Stages.BOTH_ALIKE)
         return outcome(status=StageStatus.CONSEQUENCE, conclusion=head, evidence=evidence)
+
+
+def reduced_by_one(context: Context) -> list[Finding]:
+    """A reduction that one run alone makes, which made the first other bits of runs that agree."""
+    verdict = context.comparison.verdict
+    if verdict.headline.code is not VerdictCode.REDUCED_BY_ONE:
+        return []
+    lacks = verdict.headline.place("side") == "reference"
+    return [
+        Finding(
+            stage=Stage.REDUCTION,
+            headline=verdict.headline,
+            module=None,
+            site=verdict.where,
+            phase=verdict.phase,
+            step=verdict.step,
+            rank=verdict.rank,
+            kinds=(kind_named("missing_all_reduce", EvidenceRank.EVERY_ELEMENT, verdict.evidence[0]),)
+            if lacks
+            else (),
+            basis=Basis.RECORDED,
+            evidence=verdict.evidence,
+        )
+    ]
 
 
 # In one piece: one branch a headline that roundings of a dtype can make.
@@ -309,13 +343,17 @@ def _held_in(fqn: str, book: StepView, context: Context, at: int) -> tuple[str |
 
 def _reduced_later(context: Context, at: int) -> set[str]:
     """Parameters whose gradient one run reduces within backward and the other after it, to the same end. A
-    gradient that cancels to rounding (of a bias before a batch norm) does not differ either way."""
+    gradient that cancels to rounding (of a bias before a batch norm) does not differ either way. And those
+    whose masters are given gradients that agree."""
     rows = context.of_phases("param_grad", at=at)
-    left = rows.filter(pl.col("reason_code").cast(pl.String) == RecordCode.REDUCED_LATER.value)
+    code = pl.col("reason_code").cast(pl.String)
+    elsewhere = set(rows.filter(code == RecordCode.GATHERED_ELSEWHERE.value)["name"].to_list())
+    left = rows.filter(code == RecordCode.REDUCED_LATER.value)
     if left.is_empty():
-        return set()
+        return elsewhere
     beyond = set(rows.filter(is_beyond())["name"].to_list())
-    return set(left["name"].to_list()) | (set(rows.filter(is_compared())["name"].to_list()) - beyond)
+    compared = set(rows.filter(is_compared())["name"].to_list())
+    return set(left["name"].to_list()) | (compared - beyond) | elsewhere
 
 
 def _equal_throughout(context: Context, at: int) -> set[str]:

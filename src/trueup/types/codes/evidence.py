@@ -96,6 +96,8 @@ class EvidenceCode(Code):
     FIRST_OF_COMPARED = "evidence.first_of_compared"
     FIRST_APART = "evidence.first_apart"
     """of runs that agree: the first record that is not bit-identical, after ``equal`` that are"""
+    REDUCED_BY_ONE = "evidence.reduced_by_one"
+    """``call`` of ``side`` alone makes ``made`` of ``given``, as norms; ``site`` has the first other bits"""
     NOT_BRACKETED = "evidence.not_bracketed"
     # preceding records
     PRECEDING_NONE = "evidence.preceding_none"

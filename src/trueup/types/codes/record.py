@@ -42,6 +42,7 @@ class RecordCode(Code):
     WITHOUT_EFFECT = "record.without_effect"
     REDUCED_LATER = "record.reduced_later"
     REDUCED_IN_PARTS = "record.reduced_in_parts"
+    SUMMED_OVER_STEPS = "record.summed_over_steps"
     GATHERED_ELSEWHERE = "record.gathered_elsewhere"
     NORM_IN_PARTS = "record.norm_in_parts"
     OTHER_GROUPS = "record.other_groups"

@@ -1,0 +1,131 @@
+"""Clipping inside the loop over microbatches, told from what each microbatch of each rank counts."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.diagnosing.made_steps import Array, Slots, drawn, run, step
+from trueup.comparing.result import Comparison
+from trueup.comparing.run import compare_sources
+from trueup.diagnosing.stages.clipped_between import clipped_between_findings
+from trueup.diagnosing.stages.context import Context
+from trueup.store import Trace
+from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL, WEIGHT
+from trueup.types.codes import ClippingCode
+from trueup.types.finding import Finding
+
+NAMES = ("a.weight", "b.weight", "c.weight")
+PARTS = 2
+
+
+def length(arrays: list[Array]) -> float:
+    return math.hypot(*(float(np.linalg.norm(one)) for one in arrays))
+
+
+def trained(
+    path: Path,
+    *,
+    ranks: int = 2,
+    limit: float | None = None,
+    factor: float = 1.0,
+    last: float = 1.0,
+    only: int | None = None,
+    at_end: float | None = None,
+) -> Trace:
+    """Gradients averaged over ranks with the last microbatch. What the first left is clipped to ``limit`` or
+    multiplied by ``factor``, of one weight ``only``; what the last adds by ``last``; the whole is clipped to
+    ``at_end``."""
+    given = [
+        [[drawn(100 * r + 10 * m + w) for w in range(len(NAMES))] for m in range(PARTS)] for r in range(ranks)
+    ]
+    total: list[Array] = [np.zeros((8, 8), np.float32) for _ in NAMES]
+    for first, second in given:
+        scale = factor if limit is None else min(1.0, limit / length(first))
+        for w in range(len(NAMES)):
+            count = scale if only in (None, w) else 1.0
+            total[w] = total[w] + (np.float32(count) * first[w] + np.float32(last) * second[w]) / ranks
+    cut = np.float32(1.0 if at_end is None else min(1.0, at_end / length(total)))
+    made = []
+    for rank in range(ranks):
+        slots: dict[str, Slots] = {
+            name: {
+                WEIGHT: drawn(500 + w),
+                LOCAL: [given[rank][m][w] for m in range(PARTS)],
+                ACCUMULATED: total[w],
+                CLIPPED: total[w] * cut,
+            }
+            for w, name in enumerate(NAMES)
+        }
+        made.append(step(slots))
+    return run(path, made)
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """Of any two runs: what microbatches count is asked of the runs themselves."""
+    plain = trained(tmp_path_factory.mktemp("runs") / "plain")
+    return compare_sources(plain, plain)
+
+
+def findings(target: Trace, reference: Trace, comparison: Comparison) -> list[Finding]:
+    return clipped_between_findings(Context(target=target, reference=reference, comparison=comparison))
+
+
+@pytest.mark.parametrize(
+    "target", [{"limit": 1.0}, {"limit": 13.7}, {"limit": 1.0, "ranks": 1, "at_end": 1.0}]
+)
+def test_what_the_first_microbatch_left_is_clipped(
+    target: dict[str, float], tmp_path: Path, comparison: Comparison
+) -> None:
+    """13.7 cuts one of the two ranks alone, and is then known from what is clipped to at last."""
+    ranks = int(target.get("ranks", 2))
+    plain = {"at_end": 13.7} if target["limit"] > 1 else {}
+    sides = [
+        trained(tmp_path / "target", **{**plain, **target}),  # type: ignore[arg-type]
+        trained(tmp_path / "reference", ranks=ranks, **plain),
+    ]
+    (found,) = findings(*sides, comparison)
+    assert found.headline.code is ClippingCode.CLIPPED_BETWEEN
+    assert found.headline.number("limit") == pytest.approx(target["limit"], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        {},
+        {"limit": 1e3},
+        {"factor": 0.5},
+        {"factor": 2.0},
+        {"factor": 0.0},
+        {"last": 0.5},
+        {"limit": 1.0, "only": 1},
+        {"factor": 0.5, "ranks": 1, "at_end": 1.0},
+        {"limit": 1.0, "ranks": 1},
+    ],
+    ids=[
+        "alike",
+        "not cut",
+        "another factor",
+        "counts twice",
+        "cleared",
+        "last counts less",
+        "one weight",
+        "another factor of one process",
+        "nothing tells the limit",
+    ],
+)
+def test_other_factors_are_no_clipping(
+    target: dict[str, float], tmp_path: Path, comparison: Comparison
+) -> None:
+    ranks = int(target.get("ranks", 2))
+    sides = trained(tmp_path / "target", **target), trained(tmp_path / "reference", ranks=ranks)  # type: ignore[arg-type]
+    assert findings(*sides, comparison) == []
+
+
+def test_both_clip_in_between(tmp_path: Path, comparison: Comparison) -> None:
+    sides = trained(tmp_path / "target", limit=1.0), trained(tmp_path / "reference", limit=2.0)
+    assert findings(*sides, comparison) == []
