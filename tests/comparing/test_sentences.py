@@ -359,7 +359,7 @@ def test_verdicts_over_records_that_agree() -> None:
     }
     for code, (name, value) in {
         Is.ACTIVATIONS: ("activation", ActivationGap(at=first(), target="gelu", reference="silu", numbers=7)),
-        Is.ROWS_OF_ONE_SIDE: ("counted", CountedRows(at=first(), target=5, reference=3, total=9)),
+        Is.ROWS_OF_ONE_SIDE: ("counted", CountedRows(at=first(), target=5, reference=3, total=9, order=2)),
         Is.UPDATES_COPIES: (
             "copies",
             UpdatedCopies(side="target", target="float32", reference="bfloat16", weights=("a", "b")),

@@ -91,6 +91,18 @@ def test_what_the_first_microbatch_left_is_clipped(
     (found,) = findings(*sides, comparison)
     assert found.headline.code is ClippingCode.CLIPPED_BETWEEN
     assert found.headline.number("limit") == pytest.approx(target["limit"], rel=1e-3)
+    counted = found.evidence[1]
+    assert counted.code is ClippingCode.FIRST_COUNTS
+    ranks_of = [
+        [float(str(one)) for one in found_of]
+        for found_of in (counted.facts["factors"], counted.facts["norms"])
+    ]
+    clipped = [factor * norm for factor, norm in zip(*ranks_of, strict=True) if factor < 1]
+    assert clipped == pytest.approx([target["limit"]] * len(clipped), rel=0.02)
+    assert len(clipped) in (1, ranks)
+    assert [one.code for one in found.causes] == [ClippingCode.CLIP_ONCE]
+    assert found.next_note is not None
+    assert found.next_note.code is ClippingCode.CLIP_AFTER_LAST
 
 
 @pytest.mark.parametrize(
