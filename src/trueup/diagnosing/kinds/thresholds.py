@@ -345,6 +345,18 @@ DISTINCT_NUMBERS = chosen(
     "numbers",
     "fewer distinct numbers are a small vocabulary, whose samples agree by chance",
 )
+RECIPE_FITS = derived(
+    "kinds.recipe_fits",
+    1.0,
+    "unit roundoffs",
+    "a result that is rounded once leaves 0.6 of one at most, 0.3 on average; tensor cores' sums a fraction",
+)
+RECIPE_OTHERS = derived(
+    "kinds.recipe_others",
+    3.0,
+    "times what the best recipe leaves",
+    "rounding an operand to 8 bits leaves 2^-5 or more, ten times the rounding of a result in bfloat16",
+)
 FORM_LEAVES = chosen(
     "kinds.form_leaves",
     1.5,
