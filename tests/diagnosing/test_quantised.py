@@ -10,7 +10,15 @@ from torch import Tensor
 from tests.diagnosing.cases import case, pair
 from trueup.diagnosing.evidence import Surroundings
 from trueup.diagnosing.kinds import name_kinds
-from trueup.diagnosing.kinds.quantised import E4M3, E5M2, INT8, OperandRecipe, operand_rounded, recipes_of
+from trueup.diagnosing.kinds.quantised import (
+    E4M3,
+    E5M2,
+    INT8,
+    Operand,
+    OperandRecipe,
+    operand_rounded,
+    recipes_of,
+)
 from trueup.types.codes.kinds import KindReason
 from trueup.types.finding import KindCode
 from trueup.types.reason import Reason
@@ -56,23 +64,27 @@ def as_numbers(values: Tensor) -> np.ndarray:
     return values.double().reshape(-1, values.shape[-1]).numpy()
 
 
+def operand(values: Tensor, rows: int | None = None) -> Operand:
+    return Operand(values=as_numbers(values)[:rows], largest=float(values.abs().max()))
+
+
 @pytest.mark.parametrize("recipe", MADE, ids=str)
 def test_the_recipe_that_gives_a_product(recipe: OperandRecipe) -> None:
-    assert recipes_of(as_numbers(X), as_numbers(W), [as_numbers(MADE[recipe])], "bfloat16") == [recipe]
+    made = as_numbers(MADE[recipe])[:64, :128]
+    assert recipes_of(operand(X, 64), operand(W, 128), [made], "bfloat16") == [recipe]
 
 
 @pytest.mark.parametrize("name", [E4M3, E5M2])
 def test_numbers_of_a_format_are_those_of_torch(name: str) -> None:
-    made = operand_rounded(as_numbers(X), name, "tensor")
+    made = operand_rounded(operand(X), name, "tensor")
     expected = as_numbers(rounded(X, getattr(torch, name), None))
     assert np.allclose(made, expected, rtol=1e-6, atol=0)
 
 
 def test_blocks_and_integers() -> None:
-    values = as_numbers(W)
     for scales, block in (("block", (128, 128)), ("group", (1, 32))):
-        made = operand_rounded(values, INT8, scales, block)
-        part = operand_rounded(values[: block[0], : block[1]], INT8, "tensor")
+        made = operand_rounded(operand(W), INT8, scales, block)
+        part = operand_rounded(operand(W[: block[0], : block[1]]), INT8, "tensor")
         assert np.array_equal(made[: block[0], : block[1]], part)
 
 

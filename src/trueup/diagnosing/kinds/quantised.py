@@ -9,13 +9,14 @@ bits, ten times as much.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
 
-from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.kinds.rule import Found, origin_reason
+from trueup.diagnosing.evidence import Evidence, Known
+from trueup.diagnosing.evidence.facts import Window
+from trueup.diagnosing.kinds.rule import Found, whole_origin_reason
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import RECIPE_FITS, RECIPE_OTHERS
 from trueup.numerics.dtypes import DTYPES, rounded_to
@@ -30,7 +31,7 @@ _LARGEST = {E4M3: 448.0, E5M2: 57344.0, INT8: 127.0}
 _MANTISSA_BITS, _SMALLEST_EXPONENT = {E4M3: 3, E5M2: 2}, {E4M3: -6, E5M2: -14}
 _OPERANDS = ((E4M3, E4M3), (E5M2, E5M2), (E5M2, E4M3), (E4M3, ""), ("", E4M3), (INT8, INT8), ("", INT8))
 _MOST_ROWS, _MOST_FEATURES = 64, 128
-"""that are multiplied; scales are those of whole operands"""
+"""that are multiplied: the first ones; scales are those of whole operands"""
 _CUTS = (2.0, 4.0)
 _TINY = 1e-12
 """in place of the largest of numbers that are all 0"""
@@ -52,64 +53,84 @@ class OperandRecipe:
     """times too large: what is above 1 / ``cut`` of the largest magnitude is cut off"""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """Rows of the input or of the weight, float64 of shape (rows, in)."""
+
+    values: Floats
+    largest: float
+    """magnitude in the whole tensor"""
+
+
 def quantisation_fault(evidence: Evidence) -> Solved | None:
     """A linear layer whose operands the two runs round in two ways; None where it is none, both round alike,
     or nothing tells how."""
     origin = evidence.origin
-    if origin.phase != "forward" or not origin.slot.startswith("output") or evidence.window is not None:
+    if origin.phase != "forward" or not origin.slot.startswith("output"):
         return None
-    sides, given, weight = evidence.whole_values, _given(evidence), _weight(evidence)
-    if sides is None or given is None or weight is None or sides[0].shape != sides[1].shape:
+    x, weight = _given(evidence), _weight(evidence)
+    found = None if x is None or weight is None else _recipes_of_runs(evidence, x, weight)
+    if x is None or found is None:
         return None
-    x, dtype = given
-    if weight.shape[1] != x.shape[-1] or sides[0].shape != (*x.shape[:-1], len(weight)):
-        return None
-    made = [one.reshape(-1, len(weight)) for one in sides]
-    target, reference = recipes_of(x.reshape(-1, x.shape[-1]), weight, made, dtype)
-    if target is None or reference is None or target == reference:
-        return None
-    facts = {"dtype": dtype}
+    target, reference = found
+    facts = {"dtype": x.dtype}
     for side, recipe in (("target", target), ("reference", reference)):
         facts |= {f"{side}_given": recipe.given, f"{side}_weight": recipe.weight}
         facts |= {f"{side}_scales": recipe.scales if recipe.given or recipe.weight else ""}
     numbers: dict[str, bool | float] = {"target_powers": target.powers, "reference_powers": reference.powers}
     numbers |= {"target_cut": target.cut, "reference_cut": reference.cut}
-    sentence = origin_reason(evidence, KindReason.OPERANDS_ROUNDED, **facts, **numbers)
+    sentence = whole_origin_reason(evidence, KindReason.OPERANDS_ROUNDED, **facts, **numbers)
     return Solved(
         kind=KindCode.DTYPE_OR_ROUNDING, found=Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
     )
 
 
-def recipes_of(x: Floats, weight: Floats, made: list[Floats], dtype: str) -> list[OperandRecipe | None]:
+def _recipes_of_runs(
+    evidence: Evidence, x: Known, weight: Known
+) -> tuple[OperandRecipe, OperandRecipe] | None:
+    """The target's and the reference's, where both are known and are two."""
+    t, r, shape = evidence.target, evidence.reference, (*x.shape[:-1], weight.shape[0])
+    if t is None or r is None or weight.shape[1] != x.shape[-1] or not shape == t.shape == r.shape:
+        return None
+    rows = (*((0, 1) for _ in shape[:-2]), (0, min(_MOST_ROWS, shape[-2])))
+    features = (0, min(_MOST_FEATURES, shape[-1]))
+    given, taken = _operand(x, (*rows, (0, x.shape[-1]))), _operand(weight, (features, (0, x.shape[-1])))
+    made = [one.values((*rows, features)) for one in (t, r)]
+    if given is None or taken is None or made[0] is None or made[1] is None:
+        return None
+    results = [one.reshape(-1, features[1]) for one in made if one is not None]
+    target, reference = recipes_of(given, taken, results, x.dtype)
+    return None if target is None or reference is None or target == reference else (target, reference)
+
+
+def recipes_of(x: Operand, weight: Operand, made: list[Floats], dtype: str) -> list[OperandRecipe | None]:
     """The recipe that gives each result; None where none does, or two differ too little.
 
     Args:
-        x: the input, float64 of shape (rows, in).
-        weight: float64 of shape (out, in).
-        made: results, each of shape (rows, out).
+        x: rows of the input.
+        weight: its first rows: as many as there are features.
+        made: results, each of shape (rows, features).
         dtype: what the operands have before they are rounded to 8 bits.
     """
-    weight = rounded_to(weight, dtype) if dtype in ("bfloat16", "float16") else weight
-    rows = slice(None, None, max(1, len(x) // _MOST_ROWS))
-    features = slice(None, None, max(1, len(weight) // _MOST_FEATURES))
-    results = [one[rows, features] for one in made]
-    sizes = [float(np.linalg.norm(one)) for one in results]
+    sizes = [float(np.linalg.norm(one)) for one in made]
     if not all(np.isfinite(size) and size > 0 for size in sizes):
         return [None] * len(made)
+    if dtype in ("bfloat16", "float16"):
+        weight = replace(weight, values=rounded_to(weight.values, dtype))
 
     @cache
     def rounded(of_input: bool, name: str, scales: str, powers: bool, cut: float) -> Floats:
-        operand, part = (x, rows) if of_input else (weight, features)
+        operand = x if of_input else weight
         if not name:
-            return operand[part]
+            return operand.values
         block = _BLOCKS.get(scales, ((0, 0), (0, 0)))[0 if of_input else 1]
-        return operand_rounded(operand, name, scales, block, powers=powers, cut=cut)[part]
+        return operand_rounded(operand, name, scales, block, powers=powers, cut=cut)
 
     left: list[tuple[list[float], OperandRecipe]] = []
     for recipe in _recipes():
         how = recipe.scales, recipe.powers, recipe.cut
         product = rounded(True, recipe.given, *how) @ rounded(False, recipe.weight, *how).T
-        off = [float(np.linalg.norm(product - one)) / size for one, size in zip(results, sizes, strict=True)]
+        off = [float(np.linalg.norm(product - one)) / size for one, size in zip(made, sizes, strict=True)]
         left.append((off, recipe))
     return [_nearest([(off[side], recipe) for off, recipe in left]) for side in range(len(made))]
 
@@ -146,7 +167,7 @@ def _recipes() -> Iterator[OperandRecipe]:
 
 
 def operand_rounded(
-    values: Floats,
+    operand: Operand,
     name: str,
     scales: str,
     block: tuple[int, int] = (0, 0),
@@ -154,25 +175,26 @@ def operand_rounded(
     powers: bool = False,
     cut: float = 1.0,
 ) -> Floats:
-    """The numbers that 8 bits hold of an operand of shape (rows, in), scaled so that the largest fits.
+    """The numbers that 8 bits hold of an operand, scaled so that the largest fits.
 
     ``block``: rows and columns that share a scale, where neither the tensor nor a row does.
 
     Example:
-        >>> operand_rounded(np.array([[1.0, 0.3, 0.01]]), "float8_e4m3fn", "tensor").round(6)
+        >>> row = Operand(values=np.array([[1.0, 0.3, 0.01]]), largest=1.0)
+        >>> operand_rounded(row, "float8_e4m3fn", "tensor").round(6)
         array([[1.      , 0.285714, 0.010045]])
     """
-    largest = np.maximum(_largest(np.abs(values), scales, block), _TINY)
-    scale = cut * _LARGEST[name] / largest
+    largest = np.array([[operand.largest]])
+    if scales != "tensor":
+        largest = _largest(np.abs(operand.values), scales, block)
+    scale = cut * _LARGEST[name] / np.maximum(largest, _TINY)
     if powers:
         scale = np.exp2(np.floor(np.log2(scale)))
-    return np.asarray(_in_format(values * scale, name) / scale)
+    return np.asarray(_in_format(operand.values * scale, name) / scale)
 
 
 def _largest(sizes: Floats, scales: str, block: tuple[int, int]) -> Floats:
-    """Of each number's tensor, row or block; of a shape that broadcasts."""
-    if scales == "tensor":
-        return np.asarray(sizes.max(keepdims=True))
+    """Of each number's row or block; of a shape that broadcasts."""
     if scales == "row":
         return np.asarray(sizes.max(axis=1, keepdims=True))
     (rows, width), (high, wide) = sizes.shape, block
@@ -193,22 +215,27 @@ def _in_format(values: Floats, name: str) -> Floats:
     return np.asarray(np.rint(held / step) * step)
 
 
-def _given(evidence: Evidence) -> tuple[Floats, str] | None:
-    """The layer's one input of floating numbers, the same in both runs, and its dtype."""
-    around = evidence.surroundings
-    pairs = [pair for pair in around.inputs if pair.given is not None and pair.given.is_floating]
+def _given(evidence: Evidence) -> Known | None:
+    """The layer's one input of floating numbers, the same in both runs."""
+    pairs = [p for p in evidence.surroundings.inputs if p.given is not None and p.given.is_floating]
     if len(pairs) != 1 or pairs[0].agree is not True or pairs[0].given is None:
         return None
     known = pairs[0].given
-    values = known.values()
-    is_usual = values is not None and values.ndim > 1 and known.dtype in ("bfloat16", "float16", "float32")
-    return (values, known.dtype) if values is not None and is_usual and np.isfinite(values).all() else None
+    return known if len(known.shape) > 1 and known.dtype in ("bfloat16", "float16", "float32") else None
 
 
-def _weight(evidence: Evidence) -> Floats | None:
+def _weight(evidence: Evidence) -> Known | None:
     """The layer's one parameter, a matrix that is the same in both runs."""
     pairs = evidence.surroundings.parameters
     if len(pairs) != 1 or pairs[0].agree is not True or pairs[0].given is None:
         return None
-    values = pairs[0].given.values()
-    return values if values is not None and values.ndim == 2 and np.isfinite(values).all() else None
+    return pairs[0].given if len(pairs[0].given.shape) == 2 else None
+
+
+def _operand(known: Known, window: Window) -> Operand | None:
+    """The first rows; None where values are lacking, or not finite."""
+    values = known.values(window)
+    largest = max(abs(known.statistic("minimum")), abs(known.statistic("maximum")))
+    if values is None or not np.isfinite(values).all() or not np.isfinite(largest):
+        return None
+    return Operand(values=values.reshape(-1, values.shape[-1]), largest=largest)
