@@ -248,6 +248,10 @@ ALLOWED: dict[str, set[float | str]] = {
         *("THETA_NEAR", "MAX_SOURCES", "LIKELIEST", "ALIBI"),
     },  # where a search looks; the slopes of ALiBi
     "diagnosing/kinds/norms.py": {1e-5, 1e-6, 1e-8, 1e-12},  # usual eps, tried first
+    "diagnosing/kinds/quantised.py": {
+        *(448.0, 57344.0, 127.0, 128, 32, 2.0, 4.0),
+        *("_MOST_ROWS", "_MOST_FEATURES", "_TINY", 1e-12),
+    },  # what formats and recipes are; cost time
     "diagnosing/kinds/routing.py": {"MAX_EXPERTS", "MAX_CHOSEN"},  # cost time
     "diagnosing/kinds/constant_argument.py": {"_SHOWN"},
     "diagnosing/kinds/criterion.py": {"_IGNORED"},  # PyTorch's ignore_index

@@ -28,6 +28,7 @@ from trueup.diagnosing.kinds import (
     norms,
     overflow_underflow,
     permutations,
+    quantised,
     randomness,
     rotary,
     shifted_by_one,
@@ -187,6 +188,16 @@ def row_eps_z(z: float) -> object:
     held = norms._Rows(x=direction, y=y, weight=np.ones(width), bias=np.zeros(width))
     fit = norms._eps(held, norms._Form())
     return fit is None or fit.of_all is None
+
+
+@decides("kinds.recipe_fits")
+def recipe_fits(roundoffs: float) -> object:
+    return quantised.fits(roundoffs * 2.0**-8)
+
+
+@decides("kinds.recipe_others")
+def recipe_others(times: float) -> object:
+    return quantised.is_as_near(times * 2.0**-9, 2.0**-9)
 
 
 @decides("kinds.form_leaves")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason
-from trueup.wording.kinds import BALANCED, NORMALISED, PAIRING, fitted_sides, in_range, places_of_rows
+from trueup.wording.kinds import (
+    BALANCED,
+    NORMALISED,
+    PAIRING,
+    fitted_sides,
+    in_range,
+    operand_formats,
+    places_of_rows,
+    scale_of,
+)
 from trueup.wording.phrase import ReasonFacts, Template
 
 
@@ -49,6 +58,18 @@ def _scaled(facts: ReasonFacts) -> str:
     factor = f"{what} {{place}} is {times} times the reference's"
     is_one = len(facts.parts) == 1  # of several that fit, the evidence lists all
     return f"{factor} ({facts.parts[0]})" if is_one and facts.parts[0] != times else factor
+
+
+def _operands(facts: ReasonFacts) -> str:
+    sides = [operand_formats(facts, side) for side in ("target", "reference")]
+    if sides[0] != sides[1]:
+        return f"{{place}} multiplies {sides[0]}; the reference's multiplies {sides[1]}"
+    cut = [float(facts[f"{side}_cut"]) for side in ("target", "reference")]
+    if cut[0] != cut[1]:
+        side = "target" if cut[0] > cut[1] else "reference"
+        return f"large operands of {{place}} are cut off to fit {sides[0]} only in the {side}"
+    scales = [scale_of(facts, side) for side in ("target", "reference")]
+    return f"scales of {{place}}'s operands: {scales[0]} (target), {scales[1]} (reference)"
 
 
 def _all_zero(facts: ReasonFacts) -> str:
@@ -110,6 +131,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ROTATED_BACKWARD: "rotary embedding of {place} rotates in the opposite direction",
     KindReason.POSITIONS_SHIFTED: "rotary positions in {place} are {shift:+d} from the reference's",
     KindReason.NO_ROTARY: "no rotary embedding in {place}",
+    KindReason.OPERANDS_ROUNDED: _operands,
     KindReason.ROUTER_SCORES: _both("scores of router"),
     KindReason.ROUTER_NORMALISED: lambda facts: (
         f"weights of {{place}} are {NORMALISED[facts['target']]}; the reference's "

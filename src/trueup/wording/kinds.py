@@ -358,6 +358,34 @@ def _routed_again(what: Template) -> Callable[[ReasonFacts], str]:
     return sentence
 
 
+_OPERANDS = {"dtype": "bfloat16", "target_powers": False, "reference_powers": False, "target_cut": 1.0}
+_OPERANDS |= {"reference_cut": 1.0, "target_scales": "tensor", "reference_scales": ""}
+_OPERANDS |= {f"{side}_{of}": "" for side in ("target", "reference") for of in ("given", "weight")}
+_SHARED = {"tensor": "tensor", "row": "row", "block": "block of 128", "group": "group of 32"}
+
+
+def operands(facts: ReasonFacts, side: str) -> str:
+    """What one run rounds the operands of a product to."""
+    shared = scale_of(facts, side)
+    return f"{operand_formats(facts, side)} ({shared})" if shared else operand_formats(facts, side)
+
+
+def operand_formats(facts: ReasonFacts, side: str) -> str:
+    """Of the input and the weight."""
+    given, weight = (facts[f"{side}_{of}"] or facts["dtype"] for of in ("given", "weight"))
+    return str(given) if given == weight else f"{given} by {weight}"
+
+
+def scale_of(facts: ReasonFacts, side: str) -> str:
+    """What shares a scale; empty where nothing is scaled."""
+    if not facts[f"{side}_given"] and not facts[f"{side}_weight"]:
+        return ""
+    cut = float(facts[f"{side}_cut"])
+    cuts = f", cut off above 1/{cut:.0f} of the largest" if cut != 1 else ""
+    power = "a power of two" if facts[f"{side}_powers"] else "one scale"
+    return f"{power} a {_SHARED[facts[f'{side}_scales']]}{cuts}"
+
+
 NORMALISED = {
     "none": "not normalised",
     "chosen": "normalised over the chosen experts",
@@ -461,6 +489,15 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.POSITIONS_SHIFTED: _say("rotary positions are {shift:+d} from the reference's", {"shift": 1}),
     KindReason.FREQUENCIES_ROUNDED: _say("rotary frequencies (inv_freq) are rounded to {dtype}", _DTYPE),
     KindReason.ANGLES_ROUNDED: _say("rotary angles are rounded to {dtype} before cos and sin", _DTYPE),
+    KindReason.OPERANDS_ROUNDED: _say(
+        lambda facts: (
+            "multiplied again from the input and weight: the operands are "
+            f"{operands(facts, 'target')} (target), {operands(facts, 'reference')} (reference)"
+        ),
+        {**_OPERANDS, "target_given": "float8_e4m3fn", "target_weight": "float8_e4m3fn"},
+        {**_OPERANDS, "target_given": "float8_e5m2", "target_weight": "float8_e4m3fn", "target_cut": 2.0},
+        {**_OPERANDS, "target_weight": "int8", "target_scales": "row", "target_powers": True},
+    ),
     # attention, computed again
     KindReason.SEES_SUCCESSOR: _say(_computed_again("each token attending to its successor as well")),
     KindReason.NO_MASK: _say(_computed_again("no causal mask")),

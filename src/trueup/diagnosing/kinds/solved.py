@@ -19,13 +19,14 @@ class Solved:
 
 
 def solved(kind: KindCode, *, without: tuple[CauseCode, ...] = ()) -> Look:
-    """Looks for a fault of this kind of a rotary embedding, an attention, a gate, a router, a loss, or in the
-    factors of indices; each function is worked out once for all rules. ``without``: usual causes that none of
-    these faults has."""
+    """Looks for a fault of this kind of a rotary embedding, an attention, a gate, a router, a loss, a linear
+    layer's operands, or in the factors of indices; each function is worked out once for all rules.
+    ``without``: usual causes that none of these faults has."""
     from trueup.diagnosing.kinds.attention import attention_fault
     from trueup.diagnosing.kinds.by_index import index_fault
     from trueup.diagnosing.kinds.criterion import criterion_fault
     from trueup.diagnosing.kinds.gated import gate_fault
+    from trueup.diagnosing.kinds.quantised import quantisation_fault
     from trueup.diagnosing.kinds.rotary import rotary_fault
     from trueup.diagnosing.kinds.routing import routing_fault
 
@@ -36,6 +37,7 @@ def solved(kind: KindCode, *, without: tuple[CauseCode, ...] = ()) -> Look:
             gate_fault,
             routing_fault,
             criterion_fault,
+            quantisation_fault,
             index_fault,
         ):
             one = evidence.remembered(fault)

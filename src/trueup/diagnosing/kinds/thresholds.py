@@ -345,6 +345,18 @@ DISTINCT_NUMBERS = chosen(
     "numbers",
     "fewer distinct numbers are a small vocabulary, whose samples agree by chance",
 )
+RECIPE_FITS = derived(
+    "kinds.recipe_fits",
+    1.0,
+    "unit roundoffs",
+    "a result that is rounded once leaves 0.6 of one at most, 0.3 on average; tensor cores' sums a fraction",
+)
+RECIPE_OTHERS = derived(
+    "kinds.recipe_others",
+    1.5,
+    "times what the best recipe leaves",
+    "of 8,000 results what is left is known to a hundredth; int8 doubles it at least, float8 is ten times it",
+)
 FORM_LEAVES = chosen(
     "kinds.form_leaves",
     1.5,

@@ -125,6 +125,7 @@ class KindReason(Code):
     ROTATED_BACKWARD = "kind.rotated_backward"
     POSITIONS_SHIFTED = "kind.positions_shifted"
     ANGLES_ROUNDED = "kind.angles_rounded"
+    OPERANDS_ROUNDED = "kind.operands_rounded"
     FREQUENCIES_ROUNDED = "kind.frequencies_rounded"
     SHIFTED = "kind.shifted"
     OF_TARGET_STEP = "kind.of_target_step"
