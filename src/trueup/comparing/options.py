@@ -44,6 +44,7 @@ class CompareOptions:
             default="all that both traces have",
             read=numbers_from_text,
             no_effect="with --target-step",
+            idle_with="target_step",
         ),
     ] = None
     ranks: Annotated[
