@@ -98,7 +98,9 @@ def command(
     from trueup_gpt.torch.limits import check_supported
 
     if dry_run and export is not None:
-        raise ConfigError("--dry-run and --export exclude each other: neither trains; run one after the other")
+        raise ConfigError(
+            "--dry-run and --export exclude each other: neither trains; run one after the other"
+        )
     if not quiet:
         others = {"--resume": resume, "--synchronous": synchronous, "--device": device is not None}
         _warn_of_ignored("--dry-run" if dry_run else "--export" if export is not None else "", others)

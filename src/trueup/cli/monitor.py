@@ -50,7 +50,9 @@ class MonitorView:
     ] = 2.0
     tensorboard: Annotated[
         Path | None,
-        Option("Write every number as TensorBoard events, and exit.", "--tensorboard DIR", excludes="as_json"),
+        Option(
+            "Write every number as TensorBoard events, and exit.", "--tensorboard DIR", excludes="as_json"
+        ),
     ] = None
     as_json: Annotated[
         bool, Option("Print the last numbers and all alarms as one JSON document, and exit.", "--json")

@@ -230,9 +230,7 @@ def _evidence(
     )
     still = _frozen(paired) if found_rates is not None and found_rates.all_zero else None
     from_the_first = options.first is None or options.first <= target.span[0]
-    found = criteria(
-        paired, target, references, frozen=still is not None, from_the_first=from_the_first
-    )
+    found = criteria(paired, target, references, frozen=still is not None, from_the_first=from_the_first)
     found += proofs(
         options.target_trace or target.trace,
         options.reference_trace or references[0].trace,

@@ -310,7 +310,7 @@ def level_of(late: Late) -> float:
 
 def _of_training(e: CurveEvidence, *, late_gap: bool, gap: bool, systematic: bool) -> _Case | None:
     """A divergence, a late difference or an offset that the repeats do not explain."""
-    onset = e.onset if e.onset is not None and e.onset.is_sure else None
+    onset = e.onset if e.onset is not None and e.onset.is_sure and not e.onset.comes_back else None
     if onset is not None and not _explained(e, onset.after) and onset.grows:
         begun_early = onset.index < EARLY * e.num_steps and onset.shape == "jump"
         if not begun_early and (_beyond(e, onset.after) or late_gap or systematic):

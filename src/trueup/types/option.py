@@ -280,8 +280,8 @@ def ignored_options(
         option = field.option
         if field.name not in given:
             continue
-        alone = option.only_with and not any(name in given for name in option.only_with.split())
-        if alone or any(name in given for name in option.idle_with.split()):
+        missing = option.only_with and not any(name in given for name in option.only_with.split())
+        if missing or any(name in given for name in option.idle_with.split()):
             yield f"{named(field)} has no effect {option.no_effect}"
 
 

@@ -251,11 +251,12 @@ def _sizes(y: Floats, index: int, shape: str) -> tuple[float, float, float]:
 
 
 def _comes_back(y: Floats, index: int, before: float, after: float) -> bool:
-    """Whether a jump is a piece of a wave. The side where the difference is larger in size is no longer than
-    the other then, and the other has stretches as long that are nearer to it than to their own level."""
-    own, rest = (y[:index], y[index:]) if abs(before) > abs(after) else (y[index:], y[:index])
-    level, other = (before, after) if abs(before) > abs(after) else (after, before)
-    if len(own) < window_of(len(y)) or len(rest) < len(own):
+    """Whether a jump is a piece of a wave: the longer side has stretches as long as the shorter one that are
+    nearer to its level than to their own."""
+    is_early = 2 * index <= len(y)
+    own, rest = (y[:index], y[index:]) if is_early else (y[index:], y[:index])
+    level, other = (before, after) if is_early else (after, before)
+    if len(own) < window_of(len(y)):
         return False
     num = len(rest) // len(own)
     means = rest[: num * len(own)].reshape(num, len(own)).mean(axis=1)
