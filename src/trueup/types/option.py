@@ -82,7 +82,7 @@ class Option:
     """the other field of a pair: both or neither"""
     excludes: str = ""
     only_with: str = ""
-    """other fields, of which one must be given; else the option has no effect, ``no_effect`` says when"""
+    """other fields: where none of them is given the option has no effect; ``no_effect`` says so"""
     idle_with: str = ""
     """other fields: where one of them is given the option has no effect"""
     hidden: bool = False
