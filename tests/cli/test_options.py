@@ -96,6 +96,7 @@ def test_a_mistake_names_the_flag(argv: list[str], place: str) -> None:
             ["a", "b", "--steps", "1", "--target-step", "0", "--reference-step", "0"],
             "--steps has no effect",
         ),
+        ("compare", ["a", "b", "--ranks", "1", "--target-rank", "0", "--reference-rank", "0"], "--ranks has"),
         ("curves", ["a", "-r", "b", "--report", "html"], "--report has no effect without -o"),
         ("curves", ["a", "-r", "b", "--report", "html", "-o", "out"], ""),
         ("curves", ["a", "-r", "b", "--every", "3"], "--every has no effect without --follow"),
