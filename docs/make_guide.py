@@ -123,7 +123,7 @@ SECTIONS: dict[str, tuple[tuple[str, str], ...]] = {
         ("softmax_compute_type", "softmax_compute_dtype"),
         ("rotary_dtype", "rotary_dtype"),
         ("Calculation of weights", "embedding_dtype head_dtype"),
-        ("bias add", "bias_add_dtype"),
+        ("bias add", "compute_dtype"),
         ("residual add", "residual_dtype"),
         ("loss", "loss_dtype"),
         ("Operator High Precision Mode", "operator_precision"),
@@ -161,13 +161,13 @@ _ENVIRONMENT = ("Overflow Detection", "Version Check", "HCCL_DETERMINISTIC, ASCE
 """rows that a file of variables and versions tells of"""
 _NOTES = {
     "lr": "`-o OUT` draws learning rate and weight decay of every step.",
-    "bias add": "Follows the dtype of the matrix product in both frameworks and no setting changes it: "
-    "`trueup compare TARGET REFERENCE` shows it in the precision table of two captured runs.",
+    "bias add": "Follows the dtype of the matrix product in both frameworks, so the row of that dtype "
+    "answers; `trueup compare TARGET REFERENCE` names the additions of two captured runs that compute in "
+    "other dtypes.",
     "Special Words Check": "Against the other side, and the ids that begin, end and fill the documents.",
     "input_ids check": "Of a data set here; `trueup check-run` and `trueup diagnose` look at every batch.",
     "Differences with Open Source": "Give the published configuration as REFERENCE.",
 }
-_WITHOUT_OUTPUT = ("bias add",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -408,9 +408,8 @@ def _checklist() -> Iterator[str]:
             yield f"#### {row}\n"
             if row in _NOTES:
                 yield f"{_NOTES[row]}\n"
-            if row not in _WITHOUT_OUTPUT:
-                command, shown = _asked(row, keys.split())
-                yield f"```console\n$ trueup {command}\n{shown}\n```\n"
+            command, shown = _asked(row, keys.split())
+            yield f"```console\n$ trueup {command}\n{shown}\n```\n"
 
 
 def _asked(row: str, keys: list[str]) -> tuple[str, str]:

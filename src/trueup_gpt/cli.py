@@ -97,6 +97,13 @@ def command(
     from trueup_gpt.config import check_combinations
     from trueup_gpt.torch.limits import check_supported
 
+    if dry_run and export is not None:
+        raise ConfigError(
+            "--dry-run and --export exclude each other: neither trains; run one after the other"
+        )
+    if not quiet:
+        others = {"--resume": resume, "--synchronous": synchronous, "--device": device is not None}
+        _warn_of_ignored("--dry-run" if dry_run else "--export" if export is not None else "", others)
     read = _read(config, changes or [], resume=resume, quiet=quiet)
     if dry_run:
         _show_needs(read, nproc)
@@ -115,6 +122,12 @@ def command(
         _launch(world_size)
     _synchronous(synchronous)
     raise typer.Exit(_run(read, framework, device, quiet=quiet))
+
+
+def _warn_of_ignored(what: str, given: dict[str, bool]) -> None:
+    """A warning for each option that is of no use beside one that trains nothing."""
+    for name in (name for name, is_given in given.items() if what and is_given):
+        print(f"warning: {name} has no effect with {what}: nothing is trained", file=sys.stderr)
 
 
 def _installed(framework: Framework) -> None:

@@ -65,6 +65,8 @@ def train(session: Session, log: RunLog, *, on_step: Callable[[StepResult], None
     resumed = checkpoints.resume()
     if resumed is not None:
         log.info(f"resumed from {resumed}, step {session.step.number}")
+    elif training.resume_training:
+        log.warning(f"resume: no checkpoint in {checkpoints.folder}; training starts from step 0")
     outcome = Outcome(session.step.number)
     _say_what_runs(session, log)
     meter = _Meter(session, log)

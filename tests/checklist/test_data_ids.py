@@ -155,6 +155,46 @@ def test_a_line_break_before_the_padding_is_no_end(tmp_path: Path) -> None:
     assert "eos_token_id" not in _keys(check([_config(tmp_path)], data=[_batches(tmp_path, padded)]))
 
 
+@pytest.mark.parametrize(("pad", "is_other"), [(0, False), (7, True)])
+def test_padding_in_front(pad: int, is_other: bool, tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    rows = [[0] * (10 + at) + random.integers(8, 900, 40 - at).tolist() for at in range(20)]
+    assert (
+        "pad_token_id" in _keys(check([_config(tmp_path, pad_token_id=pad)], data=[_batches(tmp_path, rows)]))
+    ) is is_other
+
+
+def test_places_of_an_image_in_front_are_no_padding(tmp_path: Path) -> None:
+    random = np.random.default_rng(4)
+    rows = [[1000] * 16 + random.integers(8, 900, 40).tolist() for _ in range(20)]
+    assert not _keys(check([_config(tmp_path)], data=[_batches(tmp_path, rows)]))
+
+
+@pytest.mark.parametrize(("end", "is_other"), [(2, False), (5, True)])
+def test_a_line_break_after_every_end(end: int, is_other: bool, tmp_path: Path) -> None:
+    """Also where no other line break is in the text."""
+    random = np.random.default_rng(5)
+    rows = [[*random.integers(20, 900, 10 + at).tolist(), 2, 13, *[0] * (40 - at)] for at in range(20)]
+    found = _keys(check([_config(tmp_path, eos_token_id=end)], data=[_batches(tmp_path, rows)]))
+    assert ("eos_token_id" in found) is is_other
+    write_indexed_dataset(
+        tmp_path / "d", [np.array(row[: 12 + at]) for at, row in enumerate(rows)], dtype="int32"
+    )
+    found = _keys(check([_config(tmp_path, eos_token_id=end)], data=[str(tmp_path / "d")]))
+    assert ("eos_token_id" in found) is is_other
+
+
+@pytest.mark.parametrize(("turns", "is_other"), [(1, True), (2, False), (3, False)])
+def test_a_mark_of_every_turn_is_no_start_of_documents(turns: int, is_other: bool, tmp_path: Path) -> None:
+    random = np.random.default_rng(6)
+    rows = [
+        np.concatenate([[50, *random.integers(60, 900, 5 + at), 2] for _ in range(turns)]) for at in range(20)
+    ]
+    write_indexed_dataset(tmp_path / "data", rows, dtype="int32")
+    found = _keys(check([_config(tmp_path)], data=[str(tmp_path / "data")]))
+    assert ("bos_token_id" in found) is is_other
+
+
 def test_packed_rows_have_no_end_to_judge_by(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     rows = random.integers(3, 900, (4, 32)).tolist()
@@ -323,6 +363,41 @@ def test_training_against_inference(
     found = check([str(tmp_path / "train.json")], inference=[str(tmp_path / name)])
     assert (INFERENCE in _keys(found)) is is_unlike
     assert found.exit_code == int(is_unlike)
+
+
+INST = (
+    "{% for m in messages %}{% if m.role == 'user' %}BOS[INST] {{ m.content }} [/INST]"
+    "{% else %} {{ m.content }}EOS{% endif %}{% endfor %}"
+)
+WRITTEN = INST.replace("BOS", "<s>").replace("EOS", "</s>")
+TAKEN = INST.replace("BOS", "{{ bos_token }}").replace("EOS", "{{ eos_token }}")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "is_unlike"),
+    [
+        ({}, False),
+        ({"bos_token": "<s>", "eos_token": "</s>"}, False),
+        ({"bos_token": {"content": "<s>"}, "eos_token": {"content": "</s>"}}, False),
+        ({"bos_token": "<s>", "eos_token": "<|end|>"}, True),
+        ({"bos_token": "<s>"}, False),
+        ({"bos_token": "<|begin|>"}, True),
+    ],
+)
+def test_tokens_that_one_template_writes_out(
+    tokens: dict[str, object], is_unlike: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "train.json").write_text(json.dumps({"num_layers": 2, "chat_template": WRITTEN}))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": TAKEN, **tokens}))
+    found = check([str(tmp_path / "train.json")], inference=[str(tmp_path / "tokenizer_config.json")])
+    assert (INFERENCE in _keys(found)) is is_unlike
+
+
+def test_a_token_without_a_text_is_the_same_one_throughout() -> None:
+    assert same_template(WRITTEN, TAKEN) is same_template(TAKEN, WRITTEN) is True
+    both = TAKEN.replace("eos", "bos")
+    assert same_template(WRITTEN, both) is same_template(both, WRITTEN) is False
+    assert same_template(WRITTEN.replace("<s>", "word"), TAKEN) is False
 
 
 def test_a_template_that_was_compared_is_not_left_to_a_person(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import typer
 from trueup.capture.config_file import ConfigFile, OverflowSection, TaskSection
 from trueup.capture.options import CaptureOptions
 from trueup.cli.app import USAGE, function_of
+from trueup.cli.app import run as run_command
 from trueup.cli.command_from import blocks_of, command_from, help_text
 from trueup.cli.words import rewritten
 from trueup.errors import ConfigError
@@ -85,6 +86,40 @@ def test_words_become_the_dataclass(argv: list[str], given: dict[str, object]) -
 def test_a_mistake_names_the_flag(argv: list[str], place: str) -> None:
     with pytest.raises(ConfigError, match=place):
         run(sample, "x", *argv)
+
+
+@pytest.mark.parametrize(
+    ("verb", "argv", "words"),
+    [
+        (
+            "compare",
+            ["a", "b", "--steps", "1", "--target-step", "0", "--reference-step", "0"],
+            "--steps has no effect",
+        ),
+        ("compare", ["a", "b", "--ranks", "1", "--target-rank", "0", "--reference-rank", "0"], "--ranks has"),
+        ("curves", ["a", "-r", "b", "--report", "html"], "--report has no effect without -o"),
+        ("curves", ["a", "-r", "b", "--report", "html", "-o", "out"], ""),
+        ("curves", ["a", "-r", "b", "--every", "3"], "--every has no effect without --follow"),
+        ("diagnose", ["a", "b", "-o", "out", "--budget", "5"], "--budget has no effect without --replay"),
+        ("diagnose", ["a", "b", "-o", "out", "--budget", "5", "--replay", "true"], ""),
+        ("monitor", ["a", "--once", "--every", "3"], "--every has no effect with --once"),
+        ("monitor", ["a", "--json", "--rows", "3"], "--rows has no effect with --json"),
+        ("monitor", ["a", "--rows", "3"], ""),
+    ],
+)
+def test_an_option_without_effect_says_so(
+    verb: str,
+    argv: list[str],
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_command([verb, *argv]) == 2  # no such runs
+    said = capsys.readouterr().err
+    assert words in said
+    assert ("has no effect" in said) is bool(words)
 
 
 def test_one_value_where_two_are_expected_names_the_flag() -> None:

@@ -168,6 +168,17 @@ def test_a_mistake_says_what_is_wrong(
         _here(*words)
 
 
+def test_what_trains_nothing_names_what_it_ignores(capsys: pytest.CaptureFixture[str]) -> None:
+    command(Path("tiny"), dry_run=True, resume=True, synchronous=True)
+    said = capsys.readouterr().err
+    assert "--resume has no effect with --dry-run" in said
+    assert "--synchronous has no effect with --dry-run" in said
+    command(Path("tiny"), dry_run=True)
+    assert "has no effect" not in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="--dry-run and --export exclude each other"):
+        command(Path("tiny"), dry_run=True, export=Path("x"))
+
+
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:
     done = _train(tmp_path, "--set", "training_config.sead=1")
     assert done.returncode == 2

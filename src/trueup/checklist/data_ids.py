@@ -55,6 +55,8 @@ class DataIds:
     """the id documents end with"""
     padding: int | None = None
     """the id rows are filled up with"""
+    before_end: int | None = None
+    """the id that nearly all rows have before the one they end with: a line break may follow an end"""
     is_whole: bool = False
     """every id of a data set was looked at, whose labels are its ids"""
 
@@ -100,8 +102,13 @@ def _summed(path: str, rows: Sequence[Array], *, are_documents: bool) -> DataIds
     found = dict(zip(values.tolist(), counts.tolist(), strict=True))
     ends = are_documents and len({len(row) for row in rows}) > 1
     end = _shared([int(row[-1]) for row in rows]) if ends else None
+    start = _shared([int(row[0]) for row in rows]) if ends else None
+    if start is not None and found[start] >= ENDS_A_ROW * len(rows):
+        start = None  # it begins every turn of a conversation, or it is a word
+    before = _shared([int(row[-2]) for row in rows if len(row) > 1]) if ends else None
     if not are_documents and padding is not None:
         end = _end_of_padded(rows, padding, found)
+        before = _before_padding(rows, padding, 2)
     if not are_documents and padding is None:
         end = _end_within(rows)
     return DataIds(
@@ -110,8 +117,9 @@ def _summed(path: str, rows: Sequence[Array], *, are_documents: bool) -> DataIds
         least=int(values[0]),
         largest=int(values[-1]),
         counts=found,
-        start=_shared([int(row[0]) for row in rows]) if ends else None,
+        start=start,
         end=end,
+        before_end=before,
         padding=padding,
     )
 
@@ -125,8 +133,13 @@ def _shared(ids: Sequence[int]) -> int | None:
 
 
 def _padding(rows: Sequence[Array]) -> int | None:
-    """The id that fills rows up: a run of it ends many of them, and no other id's run does."""
+    """The id that fills rows up: a run of it ends many of them, or begins them, and no other id's run does.
+    Runs that begin all rows alike are no filling: places of an image are."""
     filled = [int(row[-1]) for row in rows if _run(row) >= PADDING_RUN]
+    if len(filled) < PADDED_ROWS * len(rows):
+        runs = [(_run(row[::-1]), int(row[0])) for row in rows]
+        lengths = {length for length, _ in runs if length >= PADDING_RUN}
+        filled = [first for length, first in runs if length >= PADDING_RUN and len(lengths) > 1]
     if len(filled) < PADDED_ROWS * len(rows) or len(set(filled)) != 1:
         return None
     return filled[0]
@@ -137,9 +150,14 @@ def _end_of_padded(rows: Sequence[Array], padding: int, counts: Mapping[int, int
 
     Conversations end with a line break after their end: it is in the text as well, and is no special id.
     """
-    filled = [row for row in rows if row[-1] == padding and _run(row) >= PADDING_RUN]
-    end = _shared([int(row[-1 - _run(row)]) for row in filled])
+    end = _before_padding(rows, padding, 1)
     return end if end is not None and counts[end] <= ENDS_A_ROW * len(rows) else None
+
+
+def _before_padding(rows: Sequence[Array], padding: int, places: int) -> int | None:
+    """The id that nearly all padded rows have so many places before their padding."""
+    filled = [(row, len(row) - _run(row)) for row in rows if row[-1] == padding and _run(row) >= PADDING_RUN]
+    return _shared([int(row[at - places]) for row, at in filled if at >= places])
 
 
 def _end_within(rows: Sequence[Array]) -> int | None:
@@ -230,7 +248,7 @@ def _differs(key: str, side: Configuration, found: DataIds) -> tuple[Reason, int
         if own in other_use or num <= UNKNOWN_SHARE * found.num_ids:
             return None
         return reason(Code.UNKNOWN_IDS, share=num / found.num_ids, id=own, path=found.path), None
-    if in_data is None or in_data == own:
+    if in_data is None or in_data == own or (key == "eos_token_id" and own == found.before_end):
         return None
     times = found.counts.get(own, 0)
     sample = {} if found.is_whole else {"sample": found.num_ids}

@@ -23,8 +23,16 @@ import typer
 from typer.core import TyperCommand
 
 from trueup.cli.places import unwritable
+from trueup.cli.printing import warning_line
 from trueup.errors import ConfigError
-from trueup.types.option import GivenOptions, OptionField, check_relations, expected, option_fields
+from trueup.types.option import (
+    GivenOptions,
+    OptionField,
+    check_relations,
+    expected,
+    ignored_options,
+    option_fields,
+)
 
 Verb = Callable[..., int]
 _WRITTEN = frozenset({"--output", "--keep", "--tensorboard", "--save-plan"})
@@ -118,6 +126,8 @@ class OptionBlock:
             if given.get(field.name, field.default) != field.default
         }
         check_relations(self.fields, chosen, lambda field: field.flag)
+        for sentence in ignored_options(self.fields, chosen, lambda field: field.flag):
+            warning_line(sentence)
         return GivenOptions(given) if self.partial else self.options(**given)
 
 

@@ -117,6 +117,7 @@ class CurvesOptions:
             unit="seconds",
             least=0.1,
             no_effect="without --follow",
+            only_with="follow",
         ),
     ] = 10.0
     target_trace: Annotated[
@@ -144,6 +145,7 @@ class CurvesOptions:
             default="all",
             read=formats_from_text,
             no_effect="without -o",
+            only_with="output",
         ),
     ] = ("all",)
 

@@ -29,6 +29,8 @@ class DiagnoseOptions:
             "--budget SECONDS",
             default="30",
             least=0,
+            no_effect="without --replay",
+            only_with="replay",
         ),
     ] = 30.0
     replayed: Annotated[Path | None, Option("Use this replay instead of making one.", "--replayed DIR")] = (

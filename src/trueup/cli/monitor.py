@@ -17,14 +17,42 @@ class MonitorView:
 
     run: Annotated[Path, Option("Folder of trueup capture --monitor.", argument="RUN")]
     rank: Annotated[int | None, Option("Which rank.", "--rank", default="the first")] = None
-    names: Annotated[str, Option("Only names that contain this.", "--list NAME")] = ""
-    rows: Annotated[int, Option("Rows of each table.", "--rows", least=1)] = 10
+    names: Annotated[
+        str,
+        Option(
+            "Only names that contain this.",
+            "--list NAME",
+            no_effect="with --json or --tensorboard",
+            idle_with="as_json tensorboard",
+        ),
+    ] = ""
+    rows: Annotated[
+        int,
+        Option(
+            "Rows of each table.",
+            "--rows",
+            least=1,
+            no_effect="with --json or --tensorboard",
+            idle_with="as_json tensorboard",
+        ),
+    ] = 10
     once: Annotated[bool, Option("Print the current state, and exit.", "--once")] = False
     every: Annotated[
-        float, Option("How often the screen is drawn.", "--every SECONDS", unit="seconds", least=0.1)
+        float,
+        Option(
+            "How often the screen is drawn.",
+            "--every SECONDS",
+            unit="seconds",
+            least=0.1,
+            no_effect="with --once, --json or --tensorboard",
+            idle_with="once as_json tensorboard",
+        ),
     ] = 2.0
     tensorboard: Annotated[
-        Path | None, Option("Write every number as TensorBoard events, and exit.", "--tensorboard DIR")
+        Path | None,
+        Option(
+            "Write every number as TensorBoard events, and exit.", "--tensorboard DIR", excludes="as_json"
+        ),
     ] = None
     as_json: Annotated[
         bool, Option("Print the last numbers and all alarms as one JSON document, and exit.", "--json")

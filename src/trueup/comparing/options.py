@@ -44,11 +44,19 @@ class CompareOptions:
             default="all that both traces have",
             read=numbers_from_text,
             no_effect="with --target-step",
+            idle_with="target_step",
         ),
     ] = None
     ranks: Annotated[
         frozenset[int] | None,
-        Option("Only these ranks.", "--ranks", default="all that both traces have", read=numbers_from_text),
+        Option(
+            "Only these ranks.",
+            "--ranks",
+            default="all that both traces have",
+            read=numbers_from_text,
+            no_effect="with --target-rank",
+            idle_with="target_rank",
+        ),
     ] = None
     target_step: Annotated[
         int | None,

@@ -33,7 +33,7 @@ from trueup.curves.statistics.frozen import FrozenRun, frozen
 from trueup.curves.statistics.health import Health, health, overflows, plateau, rates
 from trueup.curves.statistics.late import late
 from trueup.curves.statistics.noise import outliers
-from trueup.curves.statistics.onset import Onset, onset
+from trueup.curves.statistics.onset import Onset, moved, onset
 from trueup.curves.statistics.passing import Passing, passing
 from trueup.curves.statistics.spikes import Spikes, heights, spikes
 from trueup.curves.statistics.trend import trended
@@ -51,6 +51,7 @@ from trueup.types.codes import CurvesCode as Curves
 from trueup.types.reason import Reason, reason
 
 VERSION = 2
+_STRETCHES, _FEWEST_OF_A_STRETCH = 40, 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,13 +229,8 @@ def _evidence(
         paired.target.get(LEARNING_RATE), paired.references.sides[0].get(LEARNING_RATE), steps
     )
     still = _frozen(paired) if found_rates is not None and found_rates.all_zero else None
-    found = criteria(
-        paired,
-        target,
-        references,
-        frozen=still is not None,
-        from_the_first=options.first is None or options.first <= target.span[0],
-    )
+    from_the_first = options.first is None or options.first <= target.span[0]
+    found = criteria(paired, target, references, frozen=still is not None, from_the_first=from_the_first)
     found += proofs(
         options.target_trace or target.trace,
         options.reference_trace or references[0].trace,
@@ -263,7 +259,7 @@ def _evidence(
     evidence = CurveEvidence(
         criteria=tuple(found),
         centre=centre(difference, bad, noise),
-        onset=_no_later(parting, seen.first_exceedance, steps),
+        onset=_no_later(parting, seen.first_exceedance, difference[:known], steps),
         late=None
         if still is not None
         else late(difference[:known], reference_values[:known], steps[:known], bad[:known]),
@@ -295,6 +291,8 @@ def _evidence(
         learned=_learned(reference_values),
         repeats_frozen=_frozen_repeats(paired, still),
         local_norms=norms,
+        is_steady=_is_steady(difference[~bad]),
+        under_way=_under_way(target, references[0], int(steps[0]), offset, from_the_first),
     )
     return evidence, room
 
@@ -310,12 +308,33 @@ def _passing(still: FrozenRun | None, spikes: Excursions | None, room: Band, ste
     return None if still is not None or spikes is not None else passing(room, steps)
 
 
-def _no_later(found: Onset | None, left: int | None, steps: Ints) -> Onset | None:
+def _no_later(found: Onset | None, left: int | None, difference: Floats, steps: Ints) -> Onset | None:
     """Nothing begins after the step from which on the thresholds are left for good."""
     if found is None or left is None or not found.is_sure or not found.grows or found.step <= left:
         return found
-    index = int(np.searchsorted(steps, left))
-    return replace(found, index=index, step=left, earliest=min(found.earliest, left), latest=left)
+    return moved(found, difference, steps, int(np.searchsorted(steps, left)))
+
+
+def _is_steady(difference: Floats) -> bool:
+    """Whether the difference keeps its size: the means over stretches scatter by less than half of theirs."""
+    parts = np.array_split(difference, max(1, min(_STRETCHES, len(difference) // _FEWEST_OF_A_STRETCH)))
+    means = np.array([part.mean() for part in parts]) if len(difference) else np.zeros(1)
+    return float(means.std()) <= abs(float(means.mean())) / 2
+
+
+def _under_way(
+    target: Curve, reference: Curve, first: int, offset: int, from_the_first: bool
+) -> tuple[str, int, int] | None:
+    """The side whose log has steps before the first common one, ``first``; both numbered as the target's.
+
+    A run that counts from 0 has one step more than one that counts from 1: that step trains nothing before.
+    """
+    begins = {"target": target.span[0], "reference": reference.span[0] + offset}
+    side = min(begins, key=lambda name: begins[name])
+    interval = max(target.interval, reference.interval)
+    if not from_the_first or first - begins[side] <= interval:
+        return None
+    return side, first, begins[side]
 
 
 def _known_until(difference: Floats) -> int:

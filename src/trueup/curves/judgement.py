@@ -73,6 +73,11 @@ class CurveEvidence:
     """the number that the target's loss is the reference's times"""
     reference_excursions: Excursions | None = None
     """spikes of the reference that the target has not"""
+    is_steady: bool = True
+    """whether the difference keeps its size over stretches of the run"""
+    under_way: tuple[str, int, int] | None = None
+    """the side that trained before the first common step, that step, and where its log begins; in the
+    target's numbers"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +197,7 @@ def _standing(e: CurveEvidence, failed: Sequence[Criterion]) -> _Case:
     if scaled is not None:
         return scaled
     if "first_loss" in names:
-        return _of_first(failed)
+        return _of_first(e, failed)
     late_gap = _late_gap(e)
     systematic = "mean_loss" in names and _to_one_side(e)
     gap = e.centre is not None and not e.centre.is_centred and (systematic or _beyond(e, e.centre.mean))
@@ -232,11 +237,16 @@ def _not_finite(e: CurveEvidence, failed: Sequence[Criterion]) -> _Case | None:
     return _Case("not_finite", headline, at, advice)
 
 
-def _of_first(failed: Sequence[Criterion]) -> _Case:
-    """The first loss differs, or one log has none there."""
+def _of_first(e: CurveEvidence, failed: Sequence[Criterion]) -> _Case:
+    """The first loss differs, or one log has none there. In the middle of a run the weights may be what
+    differs: a run that goes on from a checkpoint."""
     missing = _missing([c for c in failed if c.key == "first_loss"])
     if missing is not None:
         return missing
+    if e.under_way is not None:
+        side, step, begins = e.under_way
+        headline = reason(Curves.FIRST_COMMON, side=side, step=step, begins=begins)
+        return _Case("first_step_gap", headline, None, (reason(Curves.COMPARE_CHECKPOINT),))
     return _Case("first_step_gap", reason(Curves.FIRST_LOSS), None, _FORWARD_ADVICE)
 
 
@@ -300,7 +310,7 @@ def level_of(late: Late) -> float:
 
 def _of_training(e: CurveEvidence, *, late_gap: bool, gap: bool, systematic: bool) -> _Case | None:
     """A divergence, a late difference or an offset that the repeats do not explain."""
-    onset = e.onset if e.onset is not None and e.onset.is_sure else None
+    onset = e.onset if e.onset is not None and e.onset.is_sure and not e.onset.comes_back else None
     if onset is not None and not _explained(e, onset.after) and onset.grows:
         begun_early = onset.index < EARLY * e.num_steps and onset.shape == "jump"
         if not begun_early and (_beyond(e, onset.after) or late_gap or systematic):
@@ -311,7 +321,8 @@ def _of_training(e: CurveEvidence, *, late_gap: bool, gap: bool, systematic: boo
         )
     if gap and e.centre is not None and not _explained(e, e.centre.mean):
         advice = (*_OPTIMIZER_ADVICE, reason(Curves.COMPARE_LOCAL_NORMS))
-        return _Case("steady_offset", reason(Curves.OFFSET, mean=e.centre.mean), None, advice)
+        headline = reason(Curves.OFFSET, mean=e.centre.mean, steady=e.is_steady)
+        return _Case("steady_offset", headline, None, advice)
     return None
 
 
@@ -479,7 +490,7 @@ def _is_vague(found: Onset, num_steps: int) -> bool:
 def _reasons(e: CurveEvidence, case: str) -> Iterator[Reason]:
     """Of a loss that is not finite only what was before it."""
     c, o, v = e.centre, e.onset, e.envelope
-    diverged = o is not None and o.is_sure
+    diverged = o is not None and o.is_sure and not o.comes_back and not _is_times(e, case)
     if c is not None and math.isfinite(c.standard_error) and not diverged:
         yield _mean(c, e.target_health.num_not_finite)
     if o is not None and diverged:
@@ -498,6 +509,11 @@ def _reasons(e: CurveEvidence, case: str) -> Iterator[Reason]:
         )
     if v is not None and v.first_exceedance is not None:
         yield reason(Curves.LEAVES_BAND, step=v.first_exceedance, band=v.origin)
+
+
+def _is_times(e: CurveEvidence, case: str) -> bool:
+    """Whether a factor is the finding: the difference then changes as the loss does."""
+    return e.factor is not None and case == "first_step_gap"
 
 
 def _mean(c: Centre, num_not_finite: int) -> Reason:

@@ -9,7 +9,7 @@ all follow the same description::
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from enum import Enum
 from functools import cache
@@ -81,6 +81,10 @@ class Option:
     together: str = ""
     """the other field of a pair: both or neither"""
     excludes: str = ""
+    only_with: str = ""
+    """other fields: where none of them is given the option has no effect; ``no_effect`` says so"""
+    idle_with: str = ""
+    """other fields: where one of them is given the option has no effect"""
     hidden: bool = False
 
     @property
@@ -266,6 +270,19 @@ def check_relations(
             raise ConfigError(f"{names[field.name]} and {names[together]} go together: give both or neither")
         if field.name in given and excludes in given:
             raise ConfigError(f"{names[field.name]} and {names[excludes]} exclude each other")
+
+
+def ignored_options(
+    described: Sequence[OptionField], given: Mapping[str, object], named: Callable[[OptionField], str]
+) -> Iterator[str]:
+    """A sentence for each option that was given and has no effect beside the others."""
+    for field in described:
+        option = field.option
+        if field.name not in given:
+            continue
+        missing = option.only_with and not any(name in given for name in option.only_with.split())
+        if missing or any(name in given for name in option.idle_with.split()):
+            yield f"{named(field)} has no effect {option.no_effect}"
 
 
 def expected(place: str, what: str, value: object) -> ConfigError:

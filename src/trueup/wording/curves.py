@@ -261,6 +261,10 @@ PHRASES = {
         samples=({"norms": True}, {"norms": False}),
     ),
     Curves.FIRST_LOSS: Phrase(sentence="The first loss differs: the forward pass is not the same"),
+    Curves.FIRST_COMMON: Phrase(
+        sentence="The loss differs at step {step}, the first in common: the {side}'s log begins at {begins}",
+        samples=({"side": "reference", "step": 2001, "begins": 1},),
+    ),
     Curves.FACTOR: Phrase(
         sentence=_factor,
         samples=(
@@ -309,10 +313,16 @@ PHRASES = {
     ),
     Curves.OFFSET: Phrase(
         sentence=lambda facts: (
-            f"The target's loss is {'higher' if facts['mean'] > 0 else 'lower'} by a steady "
-            f"{absolute(abs(facts['mean']))}"
+            f"The target's loss is {'higher' if facts['mean'] > 0 else 'lower'} by "
+            + ("a steady {}" if facts["steady"] else "{} on average, and wanders").format(
+                absolute(abs(facts["mean"]))
+            )
         ),
-        samples=({"mean": 0.1}, {"mean": -0.1}),
+        samples=(
+            {"mean": 0.1, "steady": True},
+            {"mean": -0.1, "steady": True},
+            {"mean": -0.1, "steady": False},
+        ),
     ),
     Curves.FLUCTUATES: Phrase(
         sentence="The loss difference fluctuates around zero by more than the standard allows"
@@ -487,6 +497,10 @@ PHRASES = {
     Curves.COMPARE_FIRST_FORWARD: Phrase(
         sentence="no weight was updated yet: compare structure, weights, data and precision of the first "
         "forward pass"
+    ),
+    Curves.COMPARE_CHECKPOINT: Phrase(
+        sentence="the weights may differ already at this step: compare the two checkpoints "
+        "(trueup compare-weights), or start both runs from the same one"
     ),
     Curves.DIAGNOSE_FIRST_STEP: Phrase(
         sentence="capture step 1 on both sides and run trueup diagnose to find the module"

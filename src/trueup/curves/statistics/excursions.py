@@ -54,6 +54,7 @@ def excursions(
 ) -> tuple[Excursions | None, Bools]:
     """The excursions upwards that end, beyond a share of the loss and the scatter, and their steps.
 
+    What the first step is in already is none: nobody saw the loss rise.
     ``num_references``: what one of them does alone shows as so small a part of it in their mean.
     """
     known = np.isfinite(difference) & np.isfinite(reference)
@@ -62,7 +63,7 @@ def excursions(
         return None, inside
     high, low = _levels(np.where(known, difference, np.nan))
     above, below = (np.where(known, difference - level, 0.0) for level in (high, low))
-    end = int(np.flatnonzero(known)[-1]) + 1
+    begin, end = int(np.argmax(known)), int(np.flatnonzero(known)[-1]) + 1
     limit = EXCURSION_HEIGHT * np.abs(np.where(known, reference, np.inf))
     limit = np.maximum(limit, SPIKE_SIGMAS * robust_scale(difference - (high + low) / 2))
     spread = TAIL_SIGMAS * robust_scale(difference)
@@ -74,6 +75,8 @@ def excursions(
             first -= 1
         while last + 1 < len(above) and above[last + 1] > spread:
             last += 1
+        if first <= begin:
+            continue
         inside[first : last + 1] = True
         height = float(above[first : last + 1].max())
         found.append(Excursion(first_step=int(steps[first]), last_step=int(steps[last]), height=height))

@@ -54,6 +54,8 @@ class Onset:
     statistic: float
     """largest excursion of the cumulated difference, in units of a Brownian bridge"""
     p_value: float
+    comes_back: bool = False
+    """whether it is a jump of a wave: the other side has stretches as far, and as long"""
     has_trend: bool = False
     """whether trend and noise weighed against each other leave no doubt of a trend"""
 
@@ -102,7 +104,8 @@ def onset(
         raw = filled(difference, ~np.isfinite(difference))
         place = _placed(raw, index, quiet_until(raw, index))
         index, earliest, latest, shape = place.index, place.earliest, place.latest, place.shape
-    before, after, per_step = _sizes(_each_side(difference, index), index, shape)
+    sides = _each_side(difference, index)
+    before, after, per_step = _sizes(sides, index, shape)
     return Onset(
         index=index,
         step=int(steps[index]),
@@ -114,7 +117,24 @@ def onset(
         per_step=per_step,
         statistic=statistic,
         p_value=p_value,
+        comes_back=shape == "jump" and _comes_back(sides, index, before, after),
         has_trend=has_trend,
+    )
+
+
+def moved(found: Onset, difference: Floats, steps: Ints, index: int) -> Onset:
+    """The same change, told to begin at ``index`` at the latest: its sizes are those around that step."""
+    step = int(steps[index])
+    before, after, per_step = _sizes(_each_side(difference, index), index, found.shape)
+    return replace(
+        found,
+        index=index,
+        step=step,
+        earliest=min(found.earliest, step),
+        latest=step,
+        before=before,
+        after=after,
+        per_step=per_step,
     )
 
 
@@ -228,6 +248,19 @@ def _sizes(y: Floats, index: int, shape: str) -> tuple[float, float, float]:
         return before, float(y[soon:].mean()), 0.0
     after = float(y[-min(window_of(len(y)), len(y) - index) :].mean())
     return before, after, (after - before) / max(1, len(y) - 1 - index)
+
+
+def _comes_back(y: Floats, index: int, before: float, after: float) -> bool:
+    """Whether a jump is a piece of a wave: the longer side has stretches as long as the shorter one that are
+    nearer to its level than to their own."""
+    is_early = 2 * index <= len(y)
+    own, rest = (y[:index], y[index:]) if is_early else (y[index:], y[:index])
+    level, other = (before, after) if is_early else (after, before)
+    if len(own) < window_of(len(y)):
+        return False
+    num = len(rest) // len(own)
+    means = rest[: num * len(own)].reshape(num, len(own)).mean(axis=1)
+    return bool((np.abs(means - level) < np.abs(means - other)).any())
 
 
 def _scale(rest: Autoregression, num: int) -> float:
