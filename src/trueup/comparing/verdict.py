@@ -543,8 +543,11 @@ def _activations_differ(gap: ActivationGap, ledger: Ledger, runs: RunPair) -> Ve
 
 
 def _is_at(counted: CountedRows, origin: First | None) -> bool:
-    """Whether the gradient with rows of one run alone is the first that exceeds its tolerance."""
-    return origin is not None and (counted.at.step, counted.at.rank, counted.order) == (
+    """Whether the gradient with rows of one run alone is the first that exceeds its tolerance, and a loss
+    sends it: rows of a weight's have more causes, another use of the weight among them."""
+    if origin is None or counted.weight is not None:
+        return False
+    return (counted.at.step, counted.at.rank, counted.order) == (
         origin.step,
         origin.rank,
         origin.order,
