@@ -74,13 +74,20 @@ def test_the_monitor_from_outside(tmp_path: Path) -> None:
 
 @pytest.mark.distributed
 def test_two_processes_under_msrun(tmp_path: Path) -> None:
-    done = trueup_capture(
-        *("-o", tmp_path / "run", "--level", "mix", "--config", _config(tmp_path), "--", "msrun"),
-        *("--worker_num", "2", "--local_worker_num", "2", "--master_port", str(_free_port())),
-        *("--join", "True", "--log_dir", tmp_path / "log", PROGRAMS / "data_parallel.py"),
-        env={"PYTHONFAULTHANDLER": "1"},
-    )
-    said = [log.read_text(encoding="utf-8")[-4000:] for log in sorted((tmp_path / "log").glob("*.log"))]
+    """A worker of MindSpore ends by a segmentation fault now and then (once in some hundred runs, on a loaded
+    machine): tried once more then."""
+    for folder in (tmp_path / "first", tmp_path / "again"):
+        folder.mkdir()
+        done = trueup_capture(
+            *("-o", tmp_path / "run", "--overwrite", "--level", "mix", "--config", _config(folder), "--"),
+            *("msrun", "--worker_num", "2", "--local_worker_num", "2", "--master_port", str(_free_port())),
+            *("--join", "True", "--log_dir", folder / "log", PROGRAMS / "data_parallel.py"),
+            env={"PYTHONFAULTHANDLER": "1"},
+        )
+        logs = sorted((folder / "log").glob("*.log"))
+        said = [log.read_text(encoding="utf-8")[-4000:] for log in logs]
+        if "Error code: -11" not in done.stderr:
+            break
     assert done.returncode == 0, "\n".join([done.stderr[-3000:], *said])
     trace = Trace(tmp_path / "run")
     assert trace.manifest["world_size"] == 2
