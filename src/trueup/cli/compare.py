@@ -96,7 +96,6 @@ def command(runs: CompareRuns, options: CompareOptions, reports: CompareReports,
     from trueup.capture.launch.folder import make_writable
     from trueup.comparing.run import compare
     from trueup.reporting.comparison.result import to_json
-    from trueup.reporting.rl import rl_json
     from trueup.store.rollouts import is_trace
 
     target, reference = runs.sides()
@@ -111,6 +110,8 @@ def command(runs: CompareRuns, options: CompareOptions, reports: CompareReports,
         console = Console()
     rollouts = _rollouts(target, reference, reports, console)
     if rollouts is not None and not (is_trace(target) and is_trace(reference)):
+        from trueup.reporting.rl import rl_json
+
         if printed.as_json:
             print(json.dumps(rl_json(rollouts), ensure_ascii=False, indent=1))
         return rollouts.outcome.exit_code
@@ -134,6 +135,10 @@ def _rollouts(
     target: Path, reference: Path, reports: CompareReports, console: Console | None
 ) -> RLComparison | None:
     """What both runs recorded of reinforcement learning, compared, shown and written."""
+    from trueup.store.rollouts import has_rollouts
+
+    if not (has_rollouts(target) and has_rollouts(reference)):
+        return None  # as most have: what compares them takes as long to import as a small comparison
     from trueup.diagnosing.rl.walk import compare_rollouts
     from trueup.reporting.render import show, write
     from trueup.reporting.rl import FILES, rl_json, rl_report

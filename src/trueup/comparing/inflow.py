@@ -33,6 +33,8 @@ from trueup.comparing.rows import Half, StepRows
 from trueup.matching.codes import Codes
 from trueup.types.arrays import Bools, Floats
 
+_Owners = tuple[Codes, Codes]
+"""rows, and for each the name of a module that owns its parameter"""
 _STATISTICS = ("minimum", "maximum", "mean", "l2_norm")
 
 
@@ -48,7 +50,10 @@ class Inflow:
     _call: Codes = field(init=False)
     _parent: Codes = field(init=False)
     _grouped: tuple[Codes, Codes] = field(init=False)
-    """rows by the call that encloses their calls, and a number of that call for each"""
+    """rows by the call that encloses their calls, and for each where the rows of that call begin"""
+    _module: Codes = field(init=False)
+    """per call, and at the end: the name of a module, -1 of what is none"""
+    _owners: tuple[_Owners, _Owners] = field(init=False)
     _composite: Bools = field(init=False)
     """per call: calls inside it were captured"""
 
@@ -67,11 +72,15 @@ class Inflow:
         self._parent = np.where(parent >= 0, parent, num)
         around = np.where(self._parent[self._call] < num, self._parent[self._call], -2 - rows.microbatch)
         order = np.argsort(around, kind="stable")
-        self._grouped = (order, np.cumsum(np.diff(around[order], prepend=around[order[:1]]) != 0))
+        place = np.arange(len(order))
+        begins = np.diff(around[order], prepend=around[order[:1]]) != 0
+        self._grouped = (order, np.maximum.accumulate(np.where(begins, place, 0)))
         self._composite = np.zeros(num + 1, bool)
         returned = rows.phase_is("forward") & rows.slot_starts("output")
         self._composite[np.append(side.parent, -1)[self._call[returned]]] = True
         self._composite[num] = False
+        self._module = np.append(np.where(self._is_module(), side.plain, -1), -1)
+        self._owners = self._owners_of_parameters()
 
     def largest(self, values: Floats) -> Floats:
         """The largest of ``values`` among what each row was made from; 0 where nothing is known of it."""
@@ -149,33 +158,50 @@ class Inflow:
         return largest
 
     def _running(self, chosen: Bools, values: Floats) -> Floats:
-        """For every row the largest of the chosen ones before it in its group."""
-        order, group = self._grouped
-        levels, level = np.unique(np.where(chosen, values, 0.0)[order], return_inverse=True)
-        reached = np.maximum.accumulate(level + group * len(levels)) - group * len(levels)
+        """For every row the largest of the chosen ones before it in its group: of 1, 2, 4, ... rows."""
+        order, begin = self._grouped
+        place = np.arange(len(order))
+        reached = np.where(chosen, values, 0.0)[order]
+        reached[1:] = np.where(place[1:] > begin[1:], reached[:-1], 0.0)
+        reached[:1] = 0.0
+        width, longest = 1, int((place - begin).max(initial=0))
+        while width < longest:
+            of_group = place[width:] - width >= begin[width:]
+            reached[width:] = np.maximum(reached[width:], np.where(of_group, reached[:-width], 0.0))
+            width *= 2
         before = np.zeros(len(order))
-        before[order[1:]] = np.where(group[1:] == group[:-1], levels[reached[:-1]], 0.0)
+        before[order] = reached
         return before
 
     def _parameters(self, values: Floats) -> tuple[Floats, Floats]:
         """Per call the largest over the parameters its module owns, and over all below it."""
+        found = []
+        for row, word in self._owners:
+            largest = np.zeros(len(self.rows.match.words.name) + 1)
+            np.maximum.at(largest, word, np.maximum(values[row], 0.0))
+            found.append(largest[self._module])
+        return found[0], found[1]
+
+    def _owners_of_parameters(self) -> tuple[_Owners, _Owners]:
+        """Rows of parameters, each with the name of the module that owns it, and with those above it too."""
         rows, words = self.rows, self.rows.match.words.name
-        own: dict[str, float] = {}
-        below: dict[str, float] = {}
-        chosen = rows.phase_is("param") & (values > 0) & (rows.target.call >= 0)
+        known = {word: at for at, word in enumerate(words)}
+        own: list[tuple[int, int]] = []
+        below: list[tuple[int, int]] = []
+        chosen = rows.phase_is("param") & (rows.target.call >= 0)
         names = rows.match.target.plain
         for row in np.flatnonzero(chosen).tolist():
             for name in self._names(words[names[rows.target.call[row]]]):
-                owner, value = name.rpartition(".")[0], float(values[row])
-                own[owner] = max(own.get(owner, 0.0), value)
+                owner = name.rpartition(".")[0]
+                own.append((row, known.get(owner, -1)))
                 while True:
-                    below[owner] = max(below.get(owner, 0.0), value)
+                    below.append((row, known.get(owner, -1)))
                     if not owner:
                         break
                     owner = owner.rpartition(".")[0]
-        tables = [np.array([known.get(word, 0.0) for word in words] + [0.0]) for known in (own, below)]
-        at = np.append(np.where(self._is_module(), names, -1), -1)
-        return tables[0][at], tables[1][at]
+        pairs = (np.array(one, np.int64).reshape(-1, 2) for one in (own, below))
+        first, second = ((one[one[:, 1] >= 0, 0], one[one[:, 1] >= 0, 1]) for one in pairs)
+        return first, second
 
     def _is_module(self) -> Bools:
         words = np.array([word == "module" for word in self.rows.match.words.kind] + [False])

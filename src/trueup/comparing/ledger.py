@@ -37,6 +37,7 @@ from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.one_sided import awaiting, bracketed
 from trueup.comparing.rules.without_effect import given_to_the_program
 from trueup.comparing.updated_copies import UpdatedCopies
+from trueup.matching.codes import Codes
 from trueup.types.codes import EvidenceCode, MergingCode, NoteCode, RecordCode
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Status
@@ -104,7 +105,7 @@ class Ledger:
     not_bracketed_examples: list[Reason] = field(default_factory=list)
     digests_differ: int = 0
     """of the records not bracketed those whose digests alone are known, and differ"""
-    awaiting: dict[int, list[Reason]] = field(default_factory=dict)
+    awaiting: dict[int, _Open] = field(default_factory=dict)
     """rank -> the records after all that was compared of its last step"""
     followed_well: set[int] = field(default_factory=set)
     """ranks of which such records of an earlier step led to a step that agrees"""
@@ -158,8 +159,8 @@ class Ledger:
         open_ &= ~bracketed(rows, judgement)
         last = awaiting(rows, judgement)
         outside, later = np.flatnonzero(open_ & ~last), np.flatnonzero(open_ & last)
-        self._not_bracketed([_open(row, judgement, table) for row in outside.tolist()])
-        self.awaiting[pair.rank] = [_open(row, judgement, table) for row in later.tolist()]
+        self._not_bracketed(_open(outside, judgement, table))
+        self.awaiting[pair.rank] = _open(later, judgement, table)
         one_sided = np.flatnonzero(judgement.status == UNMATCHED)
         if len(one_sided):
             part = table.select(["module", "name"]).take(pa.array(one_sided)).to_pydict()
@@ -208,15 +209,15 @@ class Ledger:
         names = (rest or f"{head} of the loss" for head, _, rest in named)
         self.inputs = list(dict.fromkeys((*self.inputs, *names)))
 
-    def _not_bracketed(self, records: list[Reason]) -> None:
-        self.not_bracketed += len(records)
-        self.digests_differ += sum(record.has(RecordCode.DIGESTS_DIFFER) for record in records)
-        self.not_bracketed_examples += records[: _MOST_EXAMPLES - len(self.not_bracketed_examples)]
+    def _not_bracketed(self, records: _Open) -> None:
+        self.not_bracketed += records.num
+        self.digests_differ += records.digests_differ
+        self.not_bracketed_examples += records.examples[: _MOST_EXAMPLES - len(self.not_bracketed_examples)]
 
     def _settle(self, rank: int, *, agrees: bool) -> None:
         """The step after records that awaited it."""
-        records = self.awaiting.pop(rank, [])
-        if agrees and records:
+        records = self.awaiting.pop(rank, _Open())
+        if agrees and records.num:
             self.followed_well.add(rank)
         elif not agrees:
             self._not_bracketed(records)
@@ -224,7 +225,7 @@ class Ledger:
     def finish(self) -> None:
         """No step follows: what an earlier step's records led to, those of the last one do."""
         for rank, records in self.awaiting.items():
-            self._not_bracketed([] if rank in self.followed_well else records)
+            self._not_bracketed(_Open() if rank in self.followed_well else records)
         self.awaiting = {}
         self.origin = self.received if self.origin is None else self.origin
 
@@ -372,9 +373,21 @@ def _rel_diff(target: float, reference: float) -> float:
     return 0.0 if target == reference else float("inf")
 
 
-def _open(row: int, judgement: Judgement, table: pa.Table) -> Reason:
-    """A record without a verdict that is not known to agree."""
-    why = judgement.reasons.get(row)
-    return reason(
-        EvidenceCode.NOT_BRACKETED, *(() if why is None else (why,)), site=table["site"][row].as_py()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Open:
+    """Records without a verdict that are not known to agree: how many, and the first of them."""
+
+    num: int = 0
+    digests_differ: int = 0
+    examples: tuple[Reason, ...] = ()
+
+
+def _open(at: Codes, judgement: Judgement, table: pa.Table) -> _Open:
+    reasons = [judgement.reasons.get(row) for row in at.tolist()]
+    differ = sum(why is not None and why.has(RecordCode.DIGESTS_DIFFER) for why in reasons)
+    sites = table["site"].take(pa.array(at[:_MOST_EXAMPLES])).to_pylist()
+    examples = tuple(
+        reason(EvidenceCode.NOT_BRACKETED, *(() if why is None else (why,)), site=site)
+        for why, site in zip(reasons, sites, strict=False)
     )
+    return _Open(num=len(reasons), digests_differ=differ, examples=examples)

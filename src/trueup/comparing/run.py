@@ -75,9 +75,11 @@ from trueup.comparing.verdict import (
 from trueup.comparing.whole import with_whole_statistics
 from trueup.errors import ConfigError, NothingCompared
 from trueup.matching import StepMatch, match_step
+from trueup.matching.regrouped import are_regrouped
 from trueup.merging.sides import as_wholes, notes_of, of_side
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepTables, TraceSource, step_view
+from trueup.store.view import forget_large
 from trueup.types.arrays import Bools
 from trueup.types.codes import EvidenceCode, NoteCode, ToleranceCode, VerdictCode
 from trueup.types.reason import Reason, reason
@@ -185,14 +187,7 @@ class _Work:
         """Compare one step of one rank."""
         rows = self._rows(pair)
         refuse_different_models(rows, self.target.path, self.reference.path)
-        metrics = measure(rows)
-        ordered = in_row_order(rows, metrics, self.target, self.reference, pair)
-        if ordered is not rows:
-            rows, metrics = measure_rows(ordered)
-            self.ledger.notes.append(Reason(NoteCode.ROWS_LAID_OTHERWISE))
-        elif (left := without_hidden(rows, metrics, self.target, self.reference, pair)) is not rows:
-            rows, metrics = measure_rows(left)
-            self.ledger.notes.append(Reason(NoteCode.HIDDEN_TOKENS_LEFT_OUT))
+        rows, metrics = self._measured(rows, pair)
         history = observe(rows, self.histories.get(pair.rank, History()))
         sent = self.sent.setdefault(pair.rank, SummedSteps())
         apart = sent.rest(rows)
@@ -218,6 +213,7 @@ class _Work:
         self.equal[pair.rank] = is_equal and self.equal.get(pair.rank, first)
         self.histories[pair.rank] = remember(rows, metrics, judgement, history, pair.step)
         arbitration = self._arbitration(rows, judgement, pair)
+        forget_large(self.target, self.reference)
         table = table_from_rows(pair, rows, metrics, judgement, arbitration, self.stacks)
         judged = JudgedStep(pair=pair, rows=rows, metrics=metrics, judgement=judgement, table=table)
         self.ledger.add(judged)
@@ -327,6 +323,19 @@ class _Work:
         rows = in_common_form(with_whole_statistics(rows))
         return with_joined_parts(rows, self.target, self.reference, pair)
 
+    def _measured(self, rows: StepRows, pair: StepPair) -> tuple[StepRows, Metrics]:
+        """Rows laid the same way on both sides, as far as stored values tell how they lie."""
+        metrics = measure(rows)
+        ordered = in_row_order(rows, metrics, self.target, self.reference, pair)
+        if ordered is not rows:
+            self.ledger.notes.append(Reason(NoteCode.ROWS_LAID_OTHERWISE))
+            return measure_rows(ordered)
+        left = without_hidden(rows, metrics, self.target, self.reference, pair)
+        if left is not rows:
+            self.ledger.notes.append(Reason(NoteCode.HIDDEN_TOKENS_LEFT_OUT))
+            return measure_rows(left)
+        return rows, metrics
+
     def _factor(self, rows: StepRows) -> float:
         """Of all tolerances of a step."""
         sides = self.target.manifest, self.reference.manifest
@@ -368,8 +377,6 @@ class _Work:
         return self.across.match(target, reference, pair)
 
     def _regrouped(self, match: StepMatch, target: StepTables, reference: StepTables, pair: StepPair) -> bool:
-        from trueup.matching.bridge import are_regrouped  # two runs of one program do without
-
         ranks = pair.rank, pair.reference_rank
         return are_regrouped(match, (self.target, self.reference), (target, reference), ranks)
 

@@ -14,6 +14,7 @@ from trueup.types.arrays import Array
 Codes = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
+_LARGEST = 2**62
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -43,6 +44,20 @@ def integers(column: pl.Series) -> Codes:
     """An integer column as int64, null is -1."""
     column = column.cast(pl.Int64)
     return np.asarray((column.fill_null(-1) if column.null_count() else column).to_numpy(), np.int64)
+
+
+def numbered(*columns: Codes) -> Codes:
+    """For each row of several integer columns a number from 0, the same for equal rows, in their order."""
+    key = np.zeros(len(columns[0]), np.int64)
+    width = 1
+    for column in columns:
+        low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
+        if width > _LARGEST // (high - low + 1):
+            values, key = np.unique(key, return_inverse=True)
+            width = len(values)
+        key = key * (high - low + 1) + (column - low)
+        width *= high - low + 1
+    return np.asarray(np.unique(key, return_inverse=True)[1].reshape(-1), np.int64)
 
 
 def mix(*parts: Array) -> Hashes:

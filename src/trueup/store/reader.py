@@ -134,10 +134,16 @@ class Trace:
         self.manifest = _read_manifest(path)
         self._chunks: dict[int, dict[int, ChunkReader]] = {}
         """of the steps last asked for, by rank"""
+        self._steps: dict[int, list[int]] | None = None
+        self._facts: dict[int, RankFacts] = {}
+        """of the ranks last asked for"""
 
     def steps(self) -> dict[int, list[int]]:
-        """Whole steps, ascending, with the ranks each one has."""
-        return layout.whole_steps(self.path)
+        """Whole steps, ascending, with the ranks each one has: those that were there when first asked for,
+        whatever a run that is still going adds."""
+        if self._steps is None:
+            self._steps = layout.whole_steps(self.path)
+        return self._steps
 
     def read(self, step: int, rank: int) -> StepTables:
         """The tables of one step of one rank.
@@ -212,6 +218,13 @@ class Trace:
         Raises:
             TraceError: the file is no regular one, or JSON of another kind.
         """
+        if rank not in self._facts:
+            while len(self._facts) >= _RANKS_KEPT:
+                self._facts.pop(next(iter(self._facts)), None)  # another thread may have
+            self._facts[rank] = self._read_facts(rank)
+        return self._facts[rank]
+
+    def _read_facts(self, rank: int) -> RankFacts:
         path = layout.rank_file(self.path, rank)
         try:
             return checked(object_from_json(text_from_file(path), str(path)), RankFacts, str(path))
@@ -330,6 +343,8 @@ def _read_manifest(path: Path) -> Manifest:
 
 _STEPS_MAPPED = 2
 """an update is read beside the state that the step before left"""
+_RANKS_KEPT = 16
+"""of which the facts are kept once read: those of a large model take a second to read"""
 _LEAVE_OUT = "the step is damaged, leave it out with --steps"
 _ALWAYS = ("call", "kind", "name", "ordinal", "mode")
 """what every call has"""

@@ -117,6 +117,17 @@ def is_trace(run: Path) -> bool:
     return (run / "manifest.json").is_file()
 
 
+def has_rollouts(run: Path) -> bool:
+    """Whether a run, or the job that it is of, has a recorded step."""
+    return bool(_steps(run))
+
+
+def _steps(run: Path) -> list[Path]:
+    if run.parent.name == PROCESSES and not (run / FOLDER).is_dir():
+        run = run.parents[1]
+    return sorted((run / FOLDER).glob("step_*"))
+
+
 def read_rollouts(run: Path) -> dict[int, RLStep]:
     """Every recorded step of a run, also of the job that a trace below ``processes/`` is of; empty where
     there is none.
@@ -125,9 +136,7 @@ def read_rollouts(run: Path) -> dict[int, RLStep]:
         TraceError: a file cannot be read.
     """
     found: dict[int, RLStep] = {}
-    if run.parent.name == PROCESSES and not (run / FOLDER).is_dir():
-        run = run.parents[1]
-    for folder in sorted((run / FOLDER).glob("step_*")):
+    for folder in _steps(run):
         files = sorted(folder.glob("[!.]*.npz"))
         parts = [_read(file) for file in files if file.name.startswith("batch")]
         losses = [_read(file) for file in files if not file.name.startswith("batch")]

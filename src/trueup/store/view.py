@@ -174,6 +174,8 @@ class StepView(CallTree, RecordedTensors):
 
 
 _KEPT = 8
+_LARGE = 32 << 20
+"""bytes of summaries, of some 80,000 records: read in a twentieth of the time that their comparison takes"""
 _recent: OrderedDict[tuple[int, int, int], StepView] = OrderedDict()
 """a view holds its source, so that the source's id names it for as long as the entry lives"""
 
@@ -192,6 +194,14 @@ def step_view(source: TraceSource, step: int, rank: int) -> StepView:
     while len(_recent) > _KEPT:
         _recent.popitem(last=False)
     return found
+
+
+def forget_large(*sources: TraceSource) -> None:
+    """Keep no views of these whose tables take much memory: who asks again has them read again."""
+    for key, view in list(_recent.items()):
+        large = view.tables.summaries.estimated_size() > _LARGE
+        if large and any(view.source is source for source in sources):
+            del _recent[key]
 
 
 def view_if_there(source: TraceSource, step: int, rank: int) -> StepView | None:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import (
@@ -141,7 +142,7 @@ def value_from(hint: object, plain: object, place: str) -> object:
 
 
 def _dataclass_from(cls: type[object], plain: Mapping[str, object], place: str) -> object:
-    hints = get_type_hints(cls, include_extras=True)
+    hints = _hints(cls)
     described = {field.name: field for field in option_fields(cls)}
     values = {}
     for name, value in plain.items():
@@ -157,6 +158,11 @@ def _dataclass_from(cls: type[object], plain: Mapping[str, object], place: str) 
         if problem is not None:
             raise ConfigError(f"{inside}: expected {problem}")
     return cls(**values)
+
+
+@cache
+def _hints(cls: type[object]) -> dict[str, object]:
+    return get_type_hints(cls, include_extras=True)
 
 
 def _member_from(kinds: tuple[object, ...], plain: object, place: str) -> object:

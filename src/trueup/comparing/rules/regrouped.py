@@ -20,6 +20,7 @@ from trueup.comparing.metrics import NONE, STATISTICS, Metrics
 from trueup.comparing.row_order import PADDED
 from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
+from trueup.matching.codes import numbered
 from trueup.types.arrays import Bools
 from trueup.types.codes import RecordCode
 from trueup.types.reason import reason
@@ -151,13 +152,12 @@ def _as_many_in_all(rows: StepRows) -> Bools:
     head_of = np.array([*(heads.index(head) for head in heads), -1])
     parts = rows.phase_is("loss") | rows.slot_starts("output")
     slot = np.where(parts, len(heads) + head_of[rows.slot], rows.slot)
-    keys = np.stack([rows.of_call("name"), rows.phase, slot, rows.microbatch], axis=1)
-    _, group = np.unique(keys, axis=0, return_inverse=True)
+    group = numbered(rows.of_call("name"), rows.phase, slot, rows.microbatch)
     totals = [
-        np.bincount(group.ravel(), np.where(half.summary >= 0, half.numel, 0.0))
+        np.bincount(group, np.where(half.summary >= 0, half.numel, 0.0))
         for half in (rows.target, rows.reference)
     ]
-    return np.asarray((totals[0] == totals[1])[group.ravel()])
+    return np.asarray((totals[0] == totals[1])[group])
 
 
 def _agrees_outside(rows: StepRows, metrics: Metrics, judgement: Judgement, inner: Bools) -> bool:

@@ -594,10 +594,15 @@ def _fitted(error: Callable[[float], float], low: float, high: float, *, points:
     at = int(np.argmin([error(float(one)) for one in grid]))
     a, b = float(grid[max(at - 1, 0)]), float(grid[min(at + 1, len(grid) - 1)])
     ratio = (np.sqrt(5) - 1) / 2
-    for _ in range(30):
-        c, d = b - ratio * (b - a), a + ratio * (b - a)
-        if error(c) < error(d):
-            b = d
+    c, d = b - ratio * (b - a), a + ratio * (b - a)
+    error_c, error_d = error(c), error(d)
+    for _ in range(30):  # each step keeps one of the two places, and asks for one more
+        if error_c < error_d:
+            b, d, error_d = d, c, error_c
+            c = b - ratio * (b - a)
+            error_c = error(c)
         else:
-            a = c
+            a, c, error_c = c, d, error_d
+            d = a + ratio * (b - a)
+            error_d = error(d)
     return (a + b) / 2
