@@ -14,8 +14,9 @@ from tests.importers.dumps import call, rows
 from tests.importers.mindspore_dumps import HEADING, LINEAR, iteration, refusal, write_order, write_tensor
 from trueup.comparing.run import compare
 from trueup.errors import TraceError
-from trueup.importers import MindsporeDump, open_trace
+from trueup.importers import open_trace
 from trueup.importers.mindspore.modules import FOUND
+from trueup.importers.mindspore.reader import MindsporeDump
 from trueup.importers.mindspore.tables import AS_TAKEN, AS_UPDATED
 from trueup.numerics.digest import digest
 from trueup.numerics.statistics import statistics

@@ -8,7 +8,8 @@ import pytest
 
 from tests.importers.made_trace import small_model
 from trueup.comparing.run import compare
-from trueup.importers import export_msprobe, open_trace
+from trueup.importers import open_trace
+from trueup.importers.msprobe.export import export_msprobe
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import pytest
 from tests.importers.dumps import module_entry, same, tensor, write_dump
 from tests.importers.made_trace import TraceMaker, small_model
 from trueup.errors import ConfigError
-from trueup.importers import export_msprobe, open_trace
+from trueup.importers import open_trace
+from trueup.importers.msprobe.export import export_msprobe
 
 DUMPS = [
     "base/L0_statistics_statistics",

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.importers.made_trace import small_model
-from trueup.importers import export_msprobe, open_trace
+from trueup.importers import open_trace
+from trueup.importers.msprobe.export import export_msprobe
 
 pytestmark = [pytest.mark.msprobe, pytest.mark.slow, pytest.mark.xdist_group("msprobe")]
 

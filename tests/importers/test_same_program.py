@@ -11,7 +11,8 @@ import pytest
 
 from tests.comparing.reading import coded
 from trueup.comparing.run import compare
-from trueup.importers import export_msprobe, open_trace
+from trueup.importers import open_trace
+from trueup.importers.msprobe.export import export_msprobe
 from trueup.types.codes import EvidenceCode, RecordCode, VerdictCode
 
 pytest.importorskip("torch")

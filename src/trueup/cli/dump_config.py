@@ -103,7 +103,7 @@ def _summary(path: Path, mistakes: list[Mistake]) -> str:
 
 
 def _operators(dump: Path) -> list[str]:
-    from trueup.importers import operator_names
+    from trueup.importers.mindspore.reader import operator_names
 
     names = operator_names(dump)
     if not names:

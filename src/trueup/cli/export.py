@@ -53,7 +53,8 @@ def command(options: ExportOptions) -> int:
 
 def _export_msprobe(options: ExportOptions) -> str:
     from trueup.capture.launch.folder import make_writable
-    from trueup.importers import export_msprobe, open_trace
+    from trueup.importers import open_trace
+    from trueup.importers.msprobe.export import export_msprobe
 
     trace, destination = open_trace(options.run), options.destination
     make_writable(destination)

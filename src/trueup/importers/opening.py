@@ -7,11 +7,9 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 from trueup.errors import TraceError
-from trueup.importers.api_stack.reader import SUFFIX, ApiStackDump, api_stack_files
+from trueup.importers.api_stack.files import SUFFIX, api_stack_files
 from trueup.importers.mindspore.folders import STATISTIC, dump_folders
-from trueup.importers.mindspore.reader import MindsporeDump
 from trueup.importers.msprobe import files
-from trueup.importers.msprobe.reader import MsprobeDump
 from trueup.store import Trace, TracePart, TraceSource, layout
 
 _LOOKED_FOR = (
@@ -54,11 +52,22 @@ def open_trace(path: Path) -> TraceSource:
         return Trace(path.parent)
     if not path.is_dir() and path.name not in (files.DUMP, STATISTIC) and path.suffix != SUFFIX:
         raise TraceError(_wrong_file(path))
+    return _of_others(path)
+
+
+def _of_others(path: Path) -> TraceSource:
+    """Each reader is imported where it is needed: a trueup trace is opened without any."""
     if files.dump_folders(path):
+        from trueup.importers.msprobe.reader import MsprobeDump
+
         return MsprobeDump(path)
     if dump_folders(path) is not None:
+        from trueup.importers.mindspore.reader import MindsporeDump
+
         return MindsporeDump(path)
     if api_stack_files(path):
+        from trueup.importers.api_stack.reader import ApiStackDump
+
         return ApiStackDump(path)
     raise TraceError(_not_a_trace(path))
 

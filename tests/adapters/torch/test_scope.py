@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import trueup
-from trueup.importers import export_msprobe, open_trace
+from trueup.importers import open_trace
+from trueup.importers.msprobe.export import export_msprobe
 
 pytestmark = pytest.mark.torch
 
