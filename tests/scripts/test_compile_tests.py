@@ -1,11 +1,15 @@
-"""What is compiled beforehand is what pytest itself would make, and is made anew of a file that changes."""
+"""What is compiled beforehand is what pytest itself would make, and is made anew of a file that changes; what
+hypothesis reads is where it looks."""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
 
-from scripts.compile_tests import compiled
+import pytest
+
+from hypothesis import configuration
+from scripts.compile_tests import compiled, known_to_hypothesis
 
 from tests.warm import COLD
 
@@ -34,3 +38,13 @@ def test_a_file_that_changes_is_compiled_again(tmp_path: Path) -> None:
     assert compiled(path).read_bytes() == before
     path.write_text(ASSERTING.format(2))
     assert compiled(path).read_bytes() != before
+
+
+def test_hypothesis_finds_the_constants_of_our_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configuration, "__hypothesis_home_directory", tmp_path / "kept")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "module.py").write_text("LIMIT = 987654321\n")
+    known_to_hypothesis(tmp_path)
+    assert any("987654321" in path.read_text() for path in (tmp_path / "kept" / "constants").iterdir())
