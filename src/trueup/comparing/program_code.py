@@ -103,10 +103,11 @@ class CodeBook:
         seen = set[tuple[Called | None, Called | None]]()
         modules = [pair for module in self.target.types for pair in self._of_module(module)]
         deque(self._walked(modules, seen=seen), maxlen=0)
+        found = {one: one.place("function") for one in _each_once(self._walked(self._outside(""), seen=seen))}
         every = (*self.target.functions, *self.reference.functions)
-        writing = {one.name for one in every if _writes_in_place(one.source)}
-        found = _each_once(self._walked(self._outside(""), seen=seen))
-        return tuple(one for one in found if one.place("function") in writing)
+        named = [one for one in every if one.name in found.values()]
+        writing = {one.name for one in named if _writes_in_place(one.source)}
+        return tuple(one for one, name in found.items() if name in writing)
 
     def _levels(self, module: str | None, phase: str | None) -> Iterator[list[_Pair]]:
         if module is not None and phase not in _LOSS_AND_MORE:

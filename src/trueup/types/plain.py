@@ -142,7 +142,7 @@ def value_from(hint: object, plain: object, place: str) -> object:
 
 
 def _dataclass_from(cls: type[object], plain: Mapping[str, object], place: str) -> object:
-    hints = _hints(cls)
+    hints = _hints(cls)  # type: ignore[arg-type]
     described = {field.name: field for field in option_fields(cls)}
     values = {}
     for name, value in plain.items():
