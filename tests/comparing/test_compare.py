@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from hypothesis.extra import numpy as arrays
 
 from tests.comparing.reading import coded, facts
 from tests.comparing.traces import Change, Recorder, network, of_two_ranks, scaled, unchanged
+from trueup.comparing import run
 from trueup.comparing.comparable import traces_noted
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.result import Comparison, open_comparison
@@ -25,7 +27,7 @@ from trueup.comparing.written import reason_of_row
 from trueup.diagnosing.pipeline import diagnose
 from trueup.errors import ConfigError, NothingCompared
 from trueup.numerics.summary import HAS_STATISTICS
-from trueup.store import RunWriter, Trace, layout
+from trueup.store import RunWriter, StepTables, Trace, layout, view
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
 from trueup.types.reason import reason
 from trueup.types.status import Outcome
@@ -49,6 +51,27 @@ def one(array: np.ndarray[Any, Any]) -> Recorder:
     root = out.call("module", "", type_="Net")
     out.record(root, "forward", "output.0", array)
     return out
+
+
+def test_sketches_of_large_steps_are_let_go_once_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_sketches() -> int:
+        gc.collect()
+        tables = (one for one in gc.get_objects() if type(one) is StepTables)
+        return sum("sketch" in one.summaries.columns for one in tables)
+
+    def counted(*given: Any) -> Any:
+        then.append(with_sketches())
+        return make(*given)
+
+    make, before, then = run.table_from_rows, with_sketches(), list[int]()
+    monkeypatch.setattr(view, "_LARGE", 0)
+    monkeypatch.setattr(
+        run, "table_from_rows", lambda *given: (then.append(with_sketches()), make(*given))[1]
+    )
+    compared(tmp_path, network(scaled("layers.1", 1.5)), network())
+    assert then == [before]
 
 
 anything = st.one_of(

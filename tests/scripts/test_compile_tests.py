@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
 from hypothesis import configuration
 from scripts.compile_tests import compiled, known_to_hypothesis
 

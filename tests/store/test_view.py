@@ -12,8 +12,9 @@ from tests.comparing.traces import Recorder
 from trueup.numerics._native import summarise_array
 from trueup.numerics.summary import HAS_DIGEST, HAS_STATISTICS
 from trueup.store import RunWriter, StepColumns, StepView, Trace, step_view, view_if_there
+from trueup.store import view as views
 from trueup.store.layout import rank_dir
-from trueup.store.view import LOCAL, WEIGHT
+from trueup.store.view import LOCAL, WEIGHT, forget_large
 
 CALLS = (  # parent kind name type ordinal microbatch mode opaque stack arguments global_ordinal
     (None, "module", "", "Net", 0, 0, "train", False, None, None, 0),
@@ -131,6 +132,17 @@ def test_the_last_few_are_kept(view: StepView) -> None:
     assert view_if_there(view.source, 3, 0) is view
     assert view_if_there(view.source, 4, 0) is None
     assert view_if_there(view.source, 3, 1) is None
+
+
+def test_a_large_one_is_kept_until_it_is_done_with(view: StepView, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Trace(view.source.path)
+    forget_large(view.source, other)
+    assert step_view(view.source, 3, 0) is view
+    monkeypatch.setattr(views, "_LARGE", 0)
+    forget_large(other)
+    assert step_view(view.source, 3, 0) is view
+    forget_large(view.source)
+    assert step_view(view.source, 3, 0) is not view
 
 
 def test_what_a_replay_wrote(view: StepView) -> None:

@@ -14,7 +14,7 @@ from trueup.types.arrays import Array
 Codes = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 
-_LARGEST = 2**62
+_LARGEST = np.iinfo(np.int64).max
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -48,16 +48,19 @@ def integers(column: pl.Series) -> Codes:
 
 def numbered(*columns: Codes) -> Codes:
     """For each row of several integer columns a number from 0, the same for equal rows, in their order."""
-    key = np.zeros(len(columns[0]), np.int64)
-    width = 1
-    for column in columns:
-        low, high = (int(column.min()), int(column.max())) if len(column) else (0, 0)
-        if width > _LARGEST // (high - low + 1):
-            values, key = np.unique(key, return_inverse=True)
-            width = len(values)
-        key = key * (high - low + 1) + (column - low)
-        width *= high - low + 1
-    return np.asarray(np.unique(key, return_inverse=True)[1].reshape(-1), np.int64)
+    key, width = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns if len(key) else ():
+        low, span = int(column.min()), int(column.max()) - int(column.min()) + 1
+        if span > int(_LARGEST) // width:  # too wide to lie beside each other
+            (key, width), (column, span), low = _ranked(key), _ranked(column), 0
+        key, width = key * span + (column - low), width * span
+    return _ranked(key)[0]
+
+
+def _ranked(values: Codes) -> tuple[Codes, int]:
+    """The place of each value among the distinct ones, and how many those are."""
+    distinct, ranks = np.unique(values, return_inverse=True)
+    return np.asarray(ranks.reshape(-1), np.int64), len(distinct)
 
 
 def mix(*parts: Array) -> Hashes:
