@@ -10,12 +10,13 @@ import io
 import mmap
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
 _STOP, _TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _STRUCT = 0, 1, 2, 3, 7, 8, 9, 10, 12
-_WHOLE = (4, 5, 6)
-"""types of a field"""
+_WHOLE, _BOOLS = (4, 5, 6), (_TRUE, _FALSE)
+"""types of a field; one of the latter has no bytes of its own, an entry of a list has one"""
 _LONGEST = 1 << 22
 """entries of a list that is read"""
 _MAGIC = b"PAR1"
@@ -91,10 +92,9 @@ def _refuse(data: _Bytes, begin: int, size: int, num_values: int) -> None:
         begin = following
 
 
-def _take_struct(
-    data: _Bytes, at: int, wanted: _Wanted | None, around: tuple[int, ...], found: _Fields
-) -> int:
-    """Put the whole numbers of a struct among those found, unless none is wanted; returns where it ends."""
+def _take_struct(data: _Bytes, at: int, wanted: _Wanted, around: tuple[int, ...], found: _Fields) -> int:
+    """Put the whole numbers of a struct among those found, and of what is wanted inside; returns where it
+    ends."""
     number = 0
     while (head := data[at]) != _STOP:
         at += 1
@@ -105,38 +105,78 @@ def _take_struct(
             number, at = _whole(data, at)
         if kind in _WHOLE:
             value, at = _whole(data, at)
-            if wanted is not None:
-                place = (*around, number)
-                found[place] = value
-        elif kind not in (_TRUE, _FALSE):  # those have no bytes of their own here
-            inside = None if wanted is None else wanted.get(number)
-            at = _take_value(data, at, kind, inside, around if inside is None else (*around, number), found)
+            found[(*around, number)] = value
+        elif kind in _BOOLS:
+            continue
+        elif number in wanted:
+            at = _take_value(data, at, kind, wanted[number], (*around, number), found)
+        else:
+            at = _past_value(data, at, kind)
     return at + 1
 
 
 def _take_value(
-    data: _Bytes, at: int, kind: int, wanted: _Wanted | None, place: tuple[int, ...], found: _Fields
+    data: _Bytes, at: int, kind: int, wanted: _Wanted, place: tuple[int, ...], found: _Fields
 ) -> int:
-    """Go past a value; of a struct, or a list of them, put what is wanted among those found."""
+    """Of a struct, or a list of them, put what is wanted among those found."""
+    if kind == _STRUCT:
+        return _take_struct(data, at, wanted, place, found)
+    if kind not in (_LIST, _SET):
+        return _past_value(data, at, kind)
+    num, inner, at = _list_of(data, at)
+    for entry in range(num):
+        at = _take_value(data, at, inner, wanted, (*place, entry), found)
+    return at
+
+
+def _list_of(data: _Bytes, at: int) -> tuple[int, int, int]:
+    """Number and type of entries, and where they begin."""
+    head = data[at]
+    num, at = (head >> 4, at + 1) if head >> 4 < 15 else _unsigned(data, at + 1)
+    if num > _LONGEST:
+        raise KeyError(num)
+    return num, head & 15, at
+
+
+# In one piece: of a wide table's footer nearly all is gone past, one field after the other.
+def _past_struct(data: _Bytes, at: int) -> int:
+    while (head := data[at]) != _STOP:
+        at += 1
+        if head < 16:
+            at = _past_whole(data, at)
+        kind = head & 15
+        if kind in _WHOLE:
+            while data[at] > 127:
+                at += 1
+            at += 1
+        elif kind not in _BOOLS:
+            at = _past_value(data, at, kind)
+    return at + 1
+
+
+def _past_value(data: _Bytes, at: int, kind: int) -> int:
+    if kind in _WHOLE:
+        return _past_whole(data, at)
     if kind == _BINARY:
         length, at = _unsigned(data, at)
         return at + length
     if kind == _STRUCT:
-        return _take_struct(data, at, wanted, place, found)
+        return _past_struct(data, at)
     if kind in (_LIST, _SET):
-        head = data[at]
-        num, at = (head >> 4, at + 1) if head >> 4 < 15 else _unsigned(data, at + 1)
-        if num > _LONGEST:
-            raise KeyError(num)
-        for entry in range(num):
-            inner = place if wanted is None else (*place, entry)
-            at = _take_value(data, at, head & 15, wanted, inner, found)
+        num, inner, at = _list_of(data, at)
+        past = _past_struct if inner == _STRUCT else partial(_past_value, kind=inner)
+        for _ in range(num):
+            at = past(data, at)
         return at
-    if kind in _WHOLE:
-        return _unsigned(data, at)[1]
-    if kind in (_TRUE, _FALSE, _BYTE, _DOUBLE):
+    if kind in (*_BOOLS, _BYTE, _DOUBLE):
         return at + (8 if kind == _DOUBLE else 1)
     raise KeyError(kind)
+
+
+def _past_whole(data: _Bytes, at: int) -> int:
+    while data[at] > 127:
+        at += 1
+    return at + 1
 
 
 def _whole(data: _Bytes, at: int) -> tuple[int, int]:
