@@ -76,14 +76,14 @@ class Comparison:
 
         return _frame(pa.concat_tables(self.tables).unify_dictionaries())
 
-    @property
+    @cached_property
     def records(self) -> pl.LazyFrame:
         """The same, read when needed."""
         if self.output is None:
             return self.frame().lazy()
         return lazy_from_parquet(self.output / "result.parquet", remedy=_AGAIN)
 
-    @property
+    @cached_property
     def precision(self) -> pl.LazyFrame:
         """Dtypes side by side (docs/result-format.md, precision.parquet)."""
         if self.output is not None:
