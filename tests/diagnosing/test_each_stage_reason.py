@@ -87,6 +87,9 @@ def test_learning_rates(tmp_path: Path, target: Any, headline: Stages | None, nu
     moved = {Stages.RATE_EARLIER, Stages.RATE_LATER}
     assert codes_of(said) & moved == ({headline} & moved)
     told = {Stages.LEARNING_RATE, Stages.STEPS_DIFFER, Stages.SCHEDULER_CAUSE, Stages.COMPARE_SCHEDULERS}
+    if headline is Stages.LEARNING_RATE:  # neither of the reference's rates beside it
+        told.remove(Stages.SCHEDULER_CAUSE)
+        assert Stages.SCHEDULER_CAUSE not in codes_of(said)
     assert codes_of(said) & told == (told if num else set())
     if num:
         assert facts_of(said, Stages.STEPS_DIFFER) == {"num": num, "total": 4}

@@ -10,6 +10,7 @@ from trueup.types.reason import reason
 from trueup.wording.cause_headlines import cause_headline
 from trueup.wording.criterion import FIRST_LOSS
 from trueup.wording.kinds import kind_name
+from trueup.wording.batch import numbers
 from trueup.wording.phrase import Phrase, ReasonFacts, clause, count, listed
 
 _EFFECTS = {
@@ -705,6 +706,19 @@ PHRASES = {
         "in the {side} the input {name} is bit-identical with an output of the model in the step before, in "
         "the other run it is not",
         {"name": "state", "side": "reference"},
+    ),
+    S.INPUT_IS: clause(
+        lambda facts: (
+            f"Input {facts['name']} of the model is {numbers(facts, 'target')} (target), "
+            f"{numbers(facts, 'reference')} (reference)"
+        ),
+        {
+            "name": "3",
+            "target_least": 3.5,
+            "target_most": 3.5,
+            "reference_least": 1.0,
+            "reference_most": 1.0,
+        },
     ),
     S.INPUT_DIFFERS: clause("Input {name} of the model differs", {"name": "token_type_ids"}),
     S.SAME_ROWS_REGROUPED: clause(

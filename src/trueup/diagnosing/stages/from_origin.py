@@ -146,7 +146,9 @@ def _with_settings(kinds: tuple[Kind, ...], settings: dict[Reason, str]) -> tupl
     if not settings:
         return kinds
     setting, name = next(iter(settings.items()))
-    kind = kind_named(name, EvidenceRank.STATED, setting)
+    # a mode is set while the program runs: no default, and no value that a constructor is given
+    causes = () if setting.place("name") == "training" else None
+    kind = kind_named(name, EvidenceRank.STATED, setting, causes=causes)
     return (kind, *(other for other in kinds if other.name != kind.name))
 
 
