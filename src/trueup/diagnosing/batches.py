@@ -502,6 +502,8 @@ def are_the_same_samples(target: Ints, reference: Ints) -> bool:
     """
     if len(target) != len(reference) or len(reference) < 2:
         return False
+    if _have_one_block_more(target, reference):
+        return True
     lowest, highest = (int(f((f(target), f(reference)))) for f in (np.min, np.max))
     sides = [_followers(ids, lowest, highest) for ids in (target, reference)]
     pairs, num_rows = np.unique(np.concatenate(sides[1]), return_counts=True)
@@ -514,6 +516,27 @@ def are_the_same_samples(target: Ints, reference: Ints) -> bool:
         if not in_place and not _is_most(int(np.isin(own, sides[0][row]).sum()), len(own)):
             return False
     return True
+
+
+def _have_one_block_more(target: Ints, reference: Ints) -> bool:
+    """Whether, padding left out, each row is the reference's with one run of tokens put in or taken out, in every
+    row the same one (a prompt of the system), and rows are not all one."""
+    for pads in ((a, b) for a in _candidates(target) for b in _candidates(reference)):
+        sides = [[_stripped(row, pad) for row in ids] for ids, pad in zip((target, reference), pads, strict=True)]
+        blocks = {_block(own, other) for own, other in zip(*sides, strict=True)}
+        if len(blocks) == 1 and None not in blocks and len({row.tobytes() for row in sides[1]}) > 1:
+            return True
+    return False
+
+
+def _block(own: Ints, other: Ints) -> bytes | None:
+    """The tokens that the longer of two rows has more, in one run; None where that is not all."""
+    short, long = sorted((own, other), key=len)
+    same = short == long[: len(short)]
+    ahead = len(short) if same.all() else int(np.argmin(same))
+    more = len(long) - len(short)
+    is_all = more > 0 and np.array_equal(short[ahead:], long[ahead + more :])
+    return long[ahead : ahead + more].tobytes() if is_all else None
 
 
 def _keeps_places(target: Ints, reference: Ints, row: int) -> bool:

@@ -936,6 +936,24 @@ PHRASES = {
         "step {next}",
         {"target": -0.0669, "reference": 0.0669, "step": 0, "next": 1},
     ),
+    S.FROZEN_MOVED: clause(
+        lambda facts: (
+            f"{count(facts['num'], 'weight')} that no optimizer updates "
+            f"{'changes' if facts['num'] == 1 else 'change'} after step {facts['step']} in the {facts['side']} alone"
+        ),
+        {"num": 16, "step": 0, "side": "target"},
+        {"num": 1, "step": 3, "side": "reference"},
+    ),
+    S.FROZEN_NAMED: clause(
+        lambda facts: (
+            f"of {count(facts['total'], 'weight')} without gradient or update in both runs, {facts['num']:,} "
+            f"{'holds' if facts['num'] == 1 else 'hold'} other bits after step {facts['step']} in the "
+            f"{facts['side']} alone: {listed(facts['parameters'])}"
+            f"{' …' if len(facts['parameters']) < facts['num'] else ''}"
+        ),
+        {"num": 16, "total": 54, "step": 0, "side": "target", "parameters": ("a.weight", "b.weight")},
+        {"num": 1, "total": 3, "step": 0, "side": "target", "parameters": ("a.weight",)},
+    ),
     S.MOVED_ELSEWHERE: clause(
         "Weights move in another direction outside the optimizer before step {next}", {"step": 0, "next": 1}
     ),

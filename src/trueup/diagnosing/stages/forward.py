@@ -13,6 +13,7 @@ from trueup.comparing.precision_gap import TF32
 from trueup.comparing.program_code import code_book
 from trueup.comparing.scalars import number
 from trueup.diagnosing.kinds.other_use import other_use
+from trueup.diagnosing.stages.between_steps import frozen_that_move
 from trueup.diagnosing.stages.context import (
     Context,
     clarity,
@@ -310,6 +311,8 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
     whose forward output differs, and a root that is fed other data too."""
     if context.follows_weights(origin):
         return reason(Stages.WEIGHTS_DIFFER_FROM, step=context.weights_differ_from)
+    if _is_after_frozen_moved(origin, context):
+        return reason(Stages.WEIGHTS_DIFFER_FROM, step=context.steps[1][0])
     weights = context.outcome_of(Stage.WEIGHTS)
     if weights is not None and weights.status is StageStatus.FAILED:
         apart = weights.details.get("apart")
@@ -374,6 +377,20 @@ def _is_of_the_forward(origin: Origin, context: Context) -> bool:
         return False
     evidence = None if context.evidence_of is None else context.evidence_of(origin)
     return evidence is not None and other_use(evidence) is not None
+
+
+def _is_after_frozen_moved(origin: Origin, context: Context) -> bool:
+    """Whether a call without gradients, which may come after the step's update, belongs to a module one of whose
+    weights is changed by the program in one run alone."""
+    if origin.step != context.steps[0][0] or origin.target_record is None or origin.phase != "forward":
+        return False
+    is_of_replay = origin.basis is Basis.REPLAY and context.replayed is not None
+    source = context.replayed if is_of_replay else context.target
+    book = context.book(source or context.target, origin.step, origin.rank)
+    if book.mode[book.record_call[origin.target_record]] != "eval":
+        return False
+    found = context.pair()[0].once(frozen_that_move, lambda: frozen_that_move(context))
+    return bool(found)
 
 
 def _is_lone_mask(finding: Finding) -> bool:

@@ -12,7 +12,7 @@ import polars as pl
 
 from trueup.comparing.optimizer_settings import declared, flat
 from trueup.diagnosing.stages.averaged import averaged_weights, master_weights
-from trueup.diagnosing.stages.between_steps import moved_between
+from trueup.diagnosing.stages.between_steps import frozen_that_move, moved_between
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.gaps import HALVES, ConstantGap, gaps_of, sides_of
@@ -102,7 +102,7 @@ class OptimizerStage:
         if not findings and not stale:
             findings = master_weights(context)
         if not findings and not stale and context.failed_before() is None:
-            findings = moved_between(context)
+            findings = moved_between(context) or frozen_that_move(context)
         if not findings and context.failed_before() is None and not target_is_measured(context):
             located = [finding_from_origin(origin, context) for origin in context.origins_of(Stage.OPTIMIZER)]
             book = context.pair()[0]

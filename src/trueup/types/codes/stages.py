@@ -175,6 +175,8 @@ class StagesCode(Code):
     UPDATE_LATER = "optimizer.first_update_later"
     OTHER_MODEL_EVALUATED = "forward.other_model_evaluated"
     MOVED_BETWEEN = "optimizer.moved_between_steps"
+    FROZEN_MOVED = "optimizer.frozen_moved"
+    FROZEN_NAMED = "optimizer.frozen_moved_named"
     MOVED_TIMES = "optimizer.moved_times_gradient"
     MOVED_ELSEWHERE = "optimizer.moved_elsewhere"
     MOVED_ALONG = "optimizer.moved_along_gradient"
