@@ -254,6 +254,39 @@ def test_copies_that_are_not_the_rounded_masters(tmp_path: Path, apart: bool, st
 # -- weights at the start ------------------------------------------
 
 
+def frozen_beside(value: Array, *, gradient: bool = False) -> tuple[Any, Any]:
+    """A weight that is updated, and one that holds ``value`` after the first step."""
+    held: list[Any] = []
+    for at, frozen in enumerate((W, value)):
+        trained = {**gradients(1 + at), WEIGHT: drawn(40 + at), UPDATED: drawn(41 + at)}
+        of_frozen = {WEIGHT: frozen, **({LOCAL: W, ACCUMULATED: W} if gradient else {})}
+        held.append(step({"w": trained, "base": of_frozen}))
+    return held, {}
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "gradient", "side"),
+    [
+        (W + 1, W, False, "target"),
+        (W, W + 1, False, None),
+        (W, W, False, None),
+        (W + 1, W + 1, False, None),
+        (W + 1, W + 2, False, None),
+        (W + 1, W, True, None),
+    ],
+    ids=["merged", "told as an update that is lost", "kept", "in both", "otherwise in both", "with a gradient"],
+)
+def test_weights_that_nothing_updates(
+    tmp_path: Path, target: Array, reference: Array, gradient: bool, side: str | None
+) -> None:
+    sides = (frozen_beside(held, gradient=gradient) for held in (target, reference))
+    findings = OptimizerStage().check(pair(tmp_path, *sides)).findings
+    said = [one.headline for one in findings if one.headline.code is Stages.FROZEN_MOVED]
+    assert [one.place("side") for one in said] == ([] if side is None else [side])
+    if said:
+        assert (said[0].number("num"), said[0].number("step")) == (1, 0)
+
+
 def tied(to: str | None) -> tuple[Any, Any]:
     table = [
         {"fqn": name, "shape": [8, 8], "dtype": "float32", "requires_grad": True, "tied_to": held}

@@ -298,14 +298,15 @@ def _finding(
         reason(Stages.SIDES, key=key, parameters=described(found, shapes), target=a, reference=b)
         for (a, b), found in members[:3]
     )
-    of_some = _is_alike_elsewhere(key, names, context) or _are_two(members, stated)
+    alike = _is_alike_elsewhere(key, names, context)
+    of_some = alike or _are_two(members, stated)
     kind, stage = _kind_of(key), Stage.RESUME if key == "count" else Stage.OPTIMIZER
     named = kind_named(
         kind,
         EvidenceRank.STATED if any(stated) or given else EvidenceRank.FITTED,
         values,
         causes=_causes(key, members, of_some=of_some),
-        without=_is_no_cause(key, of_some=of_some),
+        without=_is_no_cause(key, of_some=of_some, alike=alike),
     )
     sources: list[Reason] = []
     if all(stated) and key != "updated_dtype":  # that is of tensors, and in no group
@@ -429,11 +430,13 @@ def _causes(key: str, members: Members, *, of_some: bool) -> tuple[Reason, ...] 
     return (reason(_CAUSES[key]),) if key in _CAUSES else None
 
 
-def _is_no_cause(key: str, *, of_some: bool) -> tuple[CauseCode, ...]:
+def _is_no_cause(key: str, *, of_some: bool, alike: bool) -> tuple[CauseCode, ...]:
     """Usual causes that do not act here: a schedule on anything but the learning rate, groups on what differs
-    alike everywhere."""
+    alike everywhere, a schedule that is off and another default where other parameters have the reference's
+    value (``alike``): both act on all."""
     groups = () if of_some else (CauseCode.PARAMETER_GROUPS,)
-    return groups if key == "lr" else (*groups, CauseCode.SCHEDULE_OFF)
+    of_all = (CauseCode.OTHER_OPTIMIZER_DEFAULT,) if alike and key == "lr" else ()
+    return (*groups, *of_all) if key == "lr" and not alike else (*groups, *of_all, CauseCode.SCHEDULE_OFF)
 
 
 def _measured_of(key: str, fqn: str, context: Context) -> Reason | None:
