@@ -627,12 +627,16 @@ def test_a_module_that_is_called_alone_is_the_one_of_its_class(module: str, coun
     assert book._counterpart(module) == counterpart
 
 
-def book_of(*sources: str, files: tuple[str, str] = ("train.py", "train.py")) -> CodeBook:
+def programs(*sources: str, files: tuple[str, str] = ("train.py", "train.py")) -> CodeBook:
     """Of two programs with one function above the model; the last of three is called by the first alone."""
     sides = []
     for at, source in enumerate(sources[:2]):
         calls = {"build": 1} if at == 0 and len(sources) > 2 else {}
-        functions = [ProgramFunction(name="loss_of", file="train.py", line=1, source=source, digest=source, values={}, calls=calls)]
+        functions = [
+            ProgramFunction(
+                name="loss_of", file="train.py", line=1, source=source, digest=source, values={}, calls=calls
+            )
+        ]
         functions += [
             ProgramFunction(name="build", file=files[0], line=2, source=one, digest=one, values={}, calls={})
             for one in sources[2:]
@@ -648,8 +652,8 @@ def book_of(*sources: str, files: tuple[str, str] = ("train.py", "train.py")) ->
 )
 def test_a_graph_is_cut_by_what_is_written_so(target: str, cuts_nothing: bool) -> None:
     functions = [f"def loss_of(x):\n    {body}\n" for body in (target, "return x.sum()")]
-    assert book_of(*functions).near(None, "loss").cuts_nothing is cuts_nothing
-    assert not book_of(functions[0], functions[0]).near(None, "loss").cuts_nothing
+    assert programs(*functions).near(None, "loss").cuts_nothing is cuts_nothing
+    assert not programs(functions[0], functions[0]).near(None, "loss").cuts_nothing
 
 
 @pytest.mark.parametrize(
@@ -657,5 +661,5 @@ def test_a_graph_is_cut_by_what_is_written_so(target: str, cuts_nothing: bool) -
 )
 def test_of_a_package_nothing_is_said_to_run_in_one_program_alone(file: str, told: bool) -> None:
     same = "def loss_of(x):\n    return build(x)\n"
-    found = book_of(same, same, "def build(x):\n    return x\n", files=(file, file)).near(None, "loss")
+    found = programs(same, same, "def build(x):\n    return x\n", files=(file, file)).near(None, "loss")
     assert (EvidenceCode.CODE_OF_ONE_SIDE in {one.code for one in found.reasons}) is told

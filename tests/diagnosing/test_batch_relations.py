@@ -259,7 +259,12 @@ def put_in(*block: int, at: int = 1, last: int | None = None) -> Ids:
 
 @pytest.mark.parametrize(
     ("target", "same"),
-    [(put_in(3, 4), True), (put_in(3, 4, at=0), True), (put_in(3, 4, last=11), False), (SHORT[[1, 0, 2], :5], False)],
+    [
+        (put_in(3, 4), True),
+        (put_in(3, 4, at=0), True),
+        (put_in(3, 4, last=11), False),
+        (SHORT[[1, 0, 2], :5], False),
+    ],
 )
 def test_one_block_put_in_is_the_same_samples(target: Ids, same: bool) -> None:
     assert are_the_same_samples(target, SHORT) is same

@@ -274,7 +274,14 @@ def frozen_beside(value: Array, *, gradient: bool = False) -> tuple[Any, Any]:
         (W + 1, W + 2, False, None),
         (W + 1, W, True, None),
     ],
-    ids=["merged", "told as an update that is lost", "kept", "in both", "otherwise in both", "with a gradient"],
+    ids=[
+        "merged",
+        "told as an update that is lost",
+        "kept",
+        "in both",
+        "otherwise in both",
+        "with a gradient",
+    ],
 )
 def test_weights_that_nothing_updates(
     tmp_path: Path, target: Array, reference: Array, gradient: bool, side: str | None

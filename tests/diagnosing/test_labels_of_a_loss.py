@@ -22,8 +22,8 @@ COUNTED[1, 9:] = COUNTED[2, 10:] = False
 
 
 def sent(shift: int, *, longer: int = 0, other: bool = False) -> Any:
-    """What cross-entropy sends back to logits that do not matter: each position counts with the label ``shift``
-    positions on; ``longer``: so many more positions of the prompt count."""
+    """What cross-entropy sends back to logits that do not matter: each position counts with the label
+    ``shift`` positions on; ``longer``: so many more positions of the prompt count."""
     gradient = np.zeros((ROWS, LENGTH, WORDS))
     counted = COUNTED.copy()
     counted[:, 4 - longer : 4] = True
@@ -50,7 +50,10 @@ def sent(shift: int, *, longer: int = 0, other: bool = False) -> Any:
     ids=["not shifted", "shifted in one alone", "twice", "by two", "a longer mask", "other labels"],
 )
 def test_labels_that_lie_elsewhere(target: Any, reference: Any, shift: int | None) -> None:
-    runs = {"target_run": RunFacts(sent_back={0: target}), "reference_run": RunFacts(sent_back={0: reference})}
+    runs = {
+        "target_run": RunFacts(sent_back={0: target}),
+        "reference_run": RunFacts(sent_back={0: reference}),
+    }
     evidence = case(np.array(1.0), np.array(1.2), phase="loss", slot="value", module="", **runs)
     assert evidence.origin.stage is Stage.LOSS
     found = criterion._other_positions(evidence)

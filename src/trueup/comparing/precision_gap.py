@@ -357,9 +357,9 @@ def _reduced_otherwise(rows: StepRows, metrics: Metrics, shown: Bools) -> Bools:
 
 
 def _of_casts_handed_on(rows: StepRows, shown: Bools) -> Bools:
-    """Gradients of what a module hands on as it was given it (an identity, a dropout of nothing), in another dtype
-    on the two sides: one run has cast it. A cast makes a tensor of its own, whose gradient is that of this use;
-    without it the tensor is that of the other uses too, whose gradients it holds as well."""
+    """Gradients of what a module hands on as it was given it (an identity, a dropout of nothing), in another
+    dtype on the two sides: one run has cast it. A cast makes a tensor of its own, with the gradient of this
+    use; without it the tensor is that of the other uses too, whose gradients it holds as well."""
     call = rows.target.call
     handed = shown & rows.phase_is("forward") & rows.kind_is("module") & _passed_through(rows) & (call >= 0)
     calls = np.zeros(rows.match.target.num_calls + 1, bool)

@@ -62,9 +62,9 @@ _OF_THE_PLACE = (
     EvidenceCode.CODE_WRAPPED,
 )
 _WORD = re.compile(r"\w+")
-_CUTS = frozenset(("detach", "detach_", "stop_gradient", "no_grad", "inference_mode", "set_grad_enabled")) | frozenset(
-    ("requires_grad", "requires_grad_", "data", "item", "tolist", "numpy", "asnumpy")
-)
+_CUTS = frozenset(
+    ("detach", "detach_", "stop_gradient", "no_grad", "inference_mode", "set_grad_enabled")
+) | frozenset(("requires_grad", "requires_grad_", "data", "item", "tolist", "numpy", "asnumpy"))
 """what takes a tensor out of the graph"""
 _LOSS_AND_MORE = ("loss", "optimizer", "scalar", "param", "collective")
 
@@ -437,7 +437,7 @@ def _replaced(
 
 
 def _is_of_a_library(function: ProgramFunction) -> bool:
-    """Whether a function is an installed package's: of these only what the program's functions call is kept."""
+    """Whether a function is an installed package's: of these only what the program calls is kept."""
     return any(part in _PACKAGES for part in re.split(r"[/\\]", function.file))
 
 

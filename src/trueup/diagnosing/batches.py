@@ -113,7 +113,9 @@ def _constant(target: Floats, reference: Floats) -> Reason | None:
     ranges = {side: (float(values.min()), float(values.max())) for side, values in sides.items()}
     if all(low != high for low, high in ranges.values()):
         return None
-    facts = {f"{side}_{end}": number for side, of in ranges.items() for end, number in zip(_ENDS, of, strict=True)}
+    facts = {
+        f"{side}_{end}": number for side, of in ranges.items() for end, number in zip(_ENDS, of, strict=True)
+    }
     return reason(Batches.CONSTANT, **facts)
 
 
@@ -121,10 +123,10 @@ _ENDS = ("least", "most")
 
 
 def rows_in_place(target: Array, reference: Array) -> int:
-    """How many rows have the bits of the reference's row of the same number, and of no other row of it: the same
-    samples. Another shard or seed brings others, of which chance puts hardly one at its place; another order
-    leaves rows that stand elsewhere in the reference. 0 where either may be: where fewer than most rows, or than
-    ``MIN_NUMBERS``, are at their place.
+    """How many rows have the bits of the reference's row of the same number, and of no other row of it: the
+    same samples. Another shard or seed brings others, of which chance puts hardly one at its place; another
+    order leaves rows that stand elsewhere in the reference. 0 where either may be: where less than most rows,
+    or than ``MIN_NUMBERS``, are at their place.
     """
     if target.shape != reference.shape or target.ndim < 1 or len(target) < 2:
         return 0
@@ -143,8 +145,13 @@ def _some_rows_made(target: Floats, reference: Floats) -> Reason | None:
     sides = [values.reshape(len(values), -1) for values in (target, reference)]
     apart = np.flatnonzero((sides[0] != sides[1]).any(axis=1))
     zeros = [side for side, rows in zip(("target", "reference"), sides, strict=True) if not rows[apart].any()]
-    listed = {"num": len(apart), "total": len(target), "rows": _first(apart.tolist())}
-    return reason(Batches.SOME_SAMPLES, **listed, zeros=zeros[0] if len(zeros) == 1 else "")
+    return reason(
+        Batches.SOME_SAMPLES,
+        num=len(apart),
+        total=len(target),
+        rows=_first(apart.tolist()),
+        zeros=zeros[0] if len(zeros) == 1 else "",
+    )
 
 
 def _monotone(target: Floats, reference: Floats) -> Reason | None:
@@ -519,10 +526,12 @@ def are_the_same_samples(target: Ints, reference: Ints) -> bool:
 
 
 def _have_one_block_more(target: Ints, reference: Ints) -> bool:
-    """Whether, padding left out, each row is the reference's with one run of tokens put in or taken out, in every
-    row the same one (a prompt of the system), and rows are not all one."""
+    """Whether, padding left out, each row is the reference's with one run of tokens put in or taken out, in
+    every row the same one (a prompt of the system), and rows are not all one."""
     for pads in ((a, b) for a in _candidates(target) for b in _candidates(reference)):
-        sides = [[_stripped(row, pad) for row in ids] for ids, pad in zip((target, reference), pads, strict=True)]
+        sides = [
+            [_stripped(row, pad) for row in ids] for ids, pad in zip((target, reference), pads, strict=True)
+        ]
         blocks = {_block(own, other) for own, other in zip(*sides, strict=True)}
         if len(blocks) == 1 and None not in blocks and len({row.tobytes() for row in sides[1]}) > 1:
             return True

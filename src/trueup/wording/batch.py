@@ -24,6 +24,15 @@ def numbers(facts: ReasonFacts, side: str) -> str:
     return f"{least:.6g}" if least == most else f"between {least:.6g} and {most:.6g}"
 
 
+def _some_samples(facts: ReasonFacts) -> str:
+    noun, more = ("row", "") if facts["num"] == 1 else ("rows", "")
+    if len(facts["rows"]) < facts["num"]:
+        more = " …"
+    text = f"{facts['num']} of {facts['total']} rows differ ({noun} {listed(facts['rows'])}{more})"
+    zeros = f"; those of the {facts['zeros']} are all zeros" if facts["zeros"] else ""
+    return f"{text}; the others are bit-identical{zeros}"
+
+
 def _order(facts: ReasonFacts) -> str:
     rows = _row(facts["rows"], facts["num"])
     return f"the same rows in a different order: the reference's rows {rows}"
@@ -210,11 +219,7 @@ PHRASES = {
         {"target_least": 3.5, "target_most": 3.5, "reference_least": 0.25, "reference_most": 7.0},
     ),
     B.SOME_SAMPLES: clause(
-        lambda facts: (
-            f"{facts['num']} of {facts['total']} rows differ ({'row' if facts['num'] == 1 else 'rows'} {listed(facts['rows'])}"
-            f"{' …' if len(facts['rows']) < facts['num'] else ''}); the others are bit-identical"
-            + (f"; those of the {facts['zeros']} are all zeros" if facts["zeros"] else "")
-        ),
+        _some_samples,
         {"num": 2, "total": 8, "rows": ("1", "5"), "zeros": "target"},
         {"num": 1, "total": 8, "rows": ("0",), "zeros": ""},
         {"num": 7, "total": 16, "rows": ("1", "2", "5", "7", "8", "9"), "zeros": ""},

@@ -158,8 +158,8 @@ def _fitted(what: str, digits: int = 3) -> Callable[[ReasonFacts], str]:
 def _labels_shifted(facts: ReasonFacts) -> str:
     shift = int(facts["shift"])
     text = (
-        "the label of each position in the target's loss is that of {num} {where} in the reference's; of {total} "
-        "positions {target} (target) and {reference} (reference) count"
+        "the label of each position in the target's loss is that of {num} {where} in the reference's; of "
+        "{total} positions {target} (target) and {reference} (reference) count"
     )
     num = "one position" if abs(shift) == 1 else f"{abs(shift)} positions"
     return facts.fill(text, num=num, where="before" if shift > 0 else "after")

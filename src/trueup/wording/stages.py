@@ -7,10 +7,10 @@ import math
 from trueup.types.codes import StagesCode as S
 from trueup.types.codes.kinds import DivisorCode, KindReason
 from trueup.types.reason import reason
+from trueup.wording.batch import numbers
 from trueup.wording.cause_headlines import cause_headline
 from trueup.wording.criterion import FIRST_LOSS
 from trueup.wording.kinds import kind_name
-from trueup.wording.batch import numbers
 from trueup.wording.phrase import Phrase, ReasonFacts, clause, count, listed
 
 _EFFECTS = {
@@ -939,7 +939,8 @@ PHRASES = {
     S.FROZEN_MOVED: clause(
         lambda facts: (
             f"{count(facts['num'], 'weight')} that no optimizer updates "
-            f"{'changes' if facts['num'] == 1 else 'change'} after step {facts['step']} in the {facts['side']} alone"
+            f"{'changes' if facts['num'] == 1 else 'change'} after step {facts['step']} in the "
+            f"{facts['side']} alone"
         ),
         {"num": 16, "step": 0, "side": "target"},
         {"num": 1, "step": 3, "side": "reference"},

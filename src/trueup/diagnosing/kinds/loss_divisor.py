@@ -95,8 +95,7 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
 
 def _is_no_sum(run: RunFacts) -> bool:
     """Whether the gradient that a loss sends back was kept, and is not that of a sum over tokens: another
-    term beside it (Dice, a penalty) hides by what the sum is divided, and a quotient of two losses is a factor.
-    """
+    term beside it (Dice, a penalty) hides by what the sum is divided: a quotient of losses is a factor."""
     return any(loss.form is None and m in run.sent_back for m, loss in run.losses.items())
 
 

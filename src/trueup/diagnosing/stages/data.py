@@ -743,8 +743,8 @@ def _inputs_apart(target: StepBatch, reference: StepBatch, context: Context) -> 
 def _made_in_another_dtype(
     books: tuple[StepView, StepView], place: tuple[str, str], context: Context
 ) -> tuple[Reason, ...]:
-    """What a model that is called without gradients (an encoder of images or text) gives in another dtype than
-    in the reference, where the input differs by no more than the coarser of the two rounds."""
+    """What a model that is called without gradients (an encoder of images or text) gives in another dtype
+    than in the reference, where the input differs by no more than the coarser of the two rounds."""
     rows = [next((row for at, name, row in given(book) if (at, name) == place), None) for book in books]
     own, other = (book.value(row) for book, row in zip(books, rows, strict=True))
     if own is None or other is None or own.shape != other.shape or not np.any(other):
@@ -828,7 +828,7 @@ def _input_finding(
     if relation is not None and relation.code is Batches.CONSTANT and _is_one_number(relation):
         headline = reason(Stages.INPUT_IS, name=name, **dict(relation.facts))
     rank = EvidenceRank.MOST if relation is None else EvidenceRank.EVERY_ELEMENT
-    known = () if same_samples else None
+    known: tuple[Reason, ...] | None = () if same_samples else None
     if relation is not None and relation.code in _PREPROCESSED:
         known = (Reason(CauseCode.PREPROCESSING),)
     kind = kind_named("wrong_data", rank, relation or headline, causes=known)
@@ -855,8 +855,8 @@ _PREPROCESSED = (
     Batches.SCALED,
     Batches.SCALED_BY_CHANNEL,
 )
-"""what another normalization, order of channels, layout or offset makes of an input; what leaves other numbers
-than these do has another cause"""
+"""what another normalization, order of channels, layout or offset makes of an input; what leaves other
+numbers than these do has another cause"""
 
 
 def _agree_within_rounding(target: StepBatch, reference: StepBatch, context: Context) -> bool:

@@ -380,8 +380,8 @@ def _is_of_the_forward(origin: Origin, context: Context) -> bool:
 
 
 def _is_after_frozen_moved(origin: Origin, context: Context) -> bool:
-    """Whether a call without gradients, which may come after the step's update, belongs to a module one of whose
-    weights is changed by the program in one run alone."""
+    """Whether a call without gradients, which may come after the step's update, is of a step after which the
+    program changes weights that nothing updates in one run alone."""
     if origin.step != context.steps[0][0] or origin.target_record is None or origin.phase != "forward":
         return False
     is_of_replay = origin.basis is Basis.REPLAY and context.replayed is not None

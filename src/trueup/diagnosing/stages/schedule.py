@@ -37,7 +37,7 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
     moved = _moved(target, reference, first, other)
     is_scheduled = any(len(set(side.values())) > 1 for side in (target, reference))
     num_apart = reason(Stages.STEPS_DIFFER, num=len(apart), total=len(shared))
-    causes = (reason(Stages.SCHEDULER_CAUSE),) if is_scheduled else None
+    causes: tuple[Reason, ...] | None = (reason(Stages.SCHEDULER_CAUSE),) if is_scheduled else None
     if is_scheduled and _is_of_no_neighbor(a, reference, step - first + other):
         causes = ()
     off = () if moved is None else (reason(CauseCode.SCHEDULE_OFF),)
