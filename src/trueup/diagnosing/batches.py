@@ -73,6 +73,7 @@ def relation(target: Ints, reference: Ints, beside: Sequence[tuple[Array, Array]
     return Relation(name="other", evidence=reason(Batches.OTHER, share=different))
 
 
+# In one piece: one branch a relation, the one that says most first.
 def value_relation(target: Floats, reference: Floats, rounding: float) -> Reason | None:
     """How an input of the model that is no ids (pixels, latents, features) came from the reference's.
 

@@ -948,7 +948,7 @@ PHRASES = {
     S.FROZEN_NAMED: clause(
         lambda facts: (
             f"of {count(facts['total'], 'weight')} without gradient or update in both runs, {facts['num']:,} "
-            f"{'holds' if facts['num'] == 1 else 'hold'} other bits after step {facts['step']} in the "
+            f"{'has' if facts['num'] == 1 else 'have'} other bits after step {facts['step']} in the "
             f"{facts['side']} alone: {listed(facts['parameters'])}"
             f"{' …' if len(facts['parameters']) < facts['num'] else ''}"
         ),

@@ -78,6 +78,7 @@ def moved_between(context: Context) -> list[Finding]:
     return [_finding(context, names, _headline(target, reference, context), evidence)]
 
 
+# In one piece: what must hold of the two steps, then of each weight, then of all.
 def frozen_that_move(context: Context) -> list[Finding]:
     """One finding where weights without a gradient, which no optimizer updates in either run, hold other bits
     after the first step in one run alone: the program wrote to them, as merging adapters does. Bits of what

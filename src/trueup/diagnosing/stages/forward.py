@@ -255,7 +255,9 @@ def _of_verdict(verdict: Verdict) -> Finding:
     """Running statistics, dtypes of buffers, activation functions or rows that count, which differ where all
     records agree."""
     name, stage = _KNOWN.get(verdict.headline.code, ("constant_argument", Stage.FORWARD))
-    kind = kind_named(name, EvidenceRank.STATED, verdict.evidence[0], phase=verdict.phase)
+    # what a program writes to a buffer while it runs is no default, and no value that a constructor is given
+    causes = () if verdict.headline.code is VerdictCode.BUFFERS_WRITTEN else None
+    kind = kind_named(name, EvidenceRank.STATED, verdict.evidence[0], phase=verdict.phase, causes=causes)
     return as_recorded(verdict, stage, kind)
 
 
