@@ -81,7 +81,11 @@ def _with_buffers(kinds: tuple[Kind, ...], buffers: tuple[Reason, ...]) -> tuple
     """The kinds, led by buffers of other content where no other cause is named; a table that differs is one
     that a buffer may hold."""
     named = bool(kinds) and kinds[0].rank.is_named
-    if not buffers or (named and kinds[0].sentence.code is not KindReason.OFFSET_BY_TABLE):
+    begins = bool(buffers) and buffers[0].code is EvidenceCode.BUFFER_BEGINS
+    of_values = not named or kinds[0].sentence.code is KindReason.OFFSET_BY_TABLE
+    # what a module holds before its forward goes before what its results look like, not before its settings
+    of_values |= begins and kinds[0].rank is not EvidenceRank.STATED
+    if not buffers or not of_values:
         return kinds
     kind = kind_named("constant_argument", EvidenceRank.STATED, buffers[0])
     if buffers[0].code is EvidenceCode.BUFFER_BEGINS:  # written by the program, and no setting
