@@ -34,7 +34,7 @@ from trueup.diagnosing.stages.forward import explained_by, finding_of_precision
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.next_loss import NextLossStage
 from trueup.diagnosing.stages.optimizer import OptimizerStage
-from trueup.diagnosing.stages.protocol import StageStatus
+from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.reduction import ReductionStage
 from trueup.diagnosing.stages.schedule import schedule_findings
 from trueup.diagnosing.stages.weights import WeightsStage
@@ -45,7 +45,7 @@ from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes import VerdictCode, WeightsCode
 from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Stage
-from trueup.types.reason import reason
+from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
 from trueup.types.verdict import Verdict
 
@@ -884,3 +884,35 @@ def test_labels(
     if facts is not None:
         found = facts_of(said, Batches.NUM_OUTSIDE) or facts_of(said, Batches.NUM_LABELS) or {}
         assert {name: found.get(name) for name in facts} == facts
+
+
+X = drawn(60)
+
+
+def returning(made: Array) -> Recorder:
+    """A model that returns ``made``, around a head that makes X."""
+    out = step(PLAIN)
+    root = out.call("module", "", type_="Net")
+    head = out.call("module", "head", parent=root, type_="Linear")
+    out.record(head, "forward", "output.0", X)
+    out.record(root, "forward", "output.0", made)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "explained"),
+    [(X, 2 * X, True), (2 * X, X, False), (X, X, False), (3 * X, 2 * X, False)],
+    ids=["as it is", "in the reference", "in both", "in neither"],
+)
+def test_gradients_of_what_a_module_around_returns(
+    tmp_path: Path, target: Array, reference: Array, explained: bool
+) -> None:
+    context = pair(tmp_path, returning(target), returning(reference))
+    around = finding_from_origin(origin(module="", step=0), context)
+    forward = {"stage": Stage.FORWARD, "status": StageStatus.FAILED, "findings": (around,)}
+    context.earlier.append(
+        StageOutcome(title=Reason(Stages.TITLE), conclusion=around.headline, **forward)  # type: ignore[arg-type]
+    )
+    sent = origin(phase="backward", slot="input.0", module="head", step=0)
+    assert (explained_by(sent, context) is not None) is explained
+    assert explained_by(origin(phase="backward", slot="input.0", module="other", step=0), context) is None

@@ -135,7 +135,7 @@ def module_of_other_constant(
 
 
 def _are_other_constants(target: object, reference: object) -> bool:
-    """Two numbers, or a number and none, which stands for one of the framework's (eps of the input's dtype)."""
+    """Two numbers, or a number and none, which stands for one that the framework takes (eps of a dtype)."""
     if target is None or reference is None:
         return isinstance(reference if target is None else target, float)
     if not isinstance(target, float) or not isinstance(reference, float):

@@ -387,9 +387,9 @@ def _is_of_the_forward(origin: Origin, context: Context) -> bool:
 
 
 def _is_returned_by_another(origin: Origin, context: Context) -> bool:
-    """Whether a module around, whose forward differs, returns this module's output as it is in the target, and
-    not in the reference: it is one tensor there, into which a replay puts one gradient, that of the module
-    around. What this module then sends back is made of a gradient that is another's."""
+    """Whether a module around, whose forward differs, returns this module's output as it is in the target,
+    and not in the reference: it is one tensor there, into which a replay puts one gradient, that of the
+    module around. What this module then sends back is made of a gradient that is another's."""
     forward = context.outcome_of(Stage.FORWARD)
     if origin.phase not in ("backward", "param_grad") or forward is None or not origin.module:
         return False
