@@ -31,7 +31,8 @@ from trueup.diagnosing.runs import AuxiliaryRuns, Clock
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.data import DataStage
 from trueup.diagnosing.stages.forward import explained_by, finding_of_precision
-from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.from_origin import _with_buffers, finding_from_origin
+from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.next_loss import NextLossStage
 from trueup.diagnosing.stages.optimizer import OptimizerStage
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -41,10 +42,10 @@ from trueup.diagnosing.stages.weights import WeightsStage
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL, UPDATED, WEIGHT
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import ClippingCode as Clip
+from trueup.types.codes import EvidenceCode, VerdictCode, WeightsCode
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.codes import VerdictCode, WeightsCode
 from trueup.types.codes.kinds import CauseCode
-from trueup.types.finding import Stage
+from trueup.types.finding import EvidenceRank, Stage
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
 from trueup.types.verdict import Verdict
@@ -916,3 +917,21 @@ def test_gradients_of_what_a_module_around_returns(
     sent = origin(phase="backward", slot="input.0", module="head", step=0)
     assert (explained_by(sent, context) is not None) is explained
     assert explained_by(origin(phase="backward", slot="input.0", module="other", step=0), context) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "leads"),
+    [
+        ("expert_bias", EvidenceRank.EVERY_ELEMENT, True),
+        ("expert_bias", EvidenceRank.STATED, False),
+        ("running_mean", EvidenceRank.EVERY_ELEMENT, False),
+        ("running_mean", EvidenceRank.SOME, True),
+    ],
+)
+def test_a_buffer_that_begins_with_other_content(name: str, rank: EvidenceRank, leads: bool) -> None:
+    begins = reason(EvidenceCode.BUFFER_BEGINS, name=name, module="moe", step=1, target=1.0, reference=2.0)
+    seen = kind_named("transposed_or_permuted", rank, reason(Stages.ORIGIN, module="moe", stage="forward"))
+    kinds = _with_buffers((seen,), (begins,))
+    assert (kinds[0].sentence == begins) is leads
+    assert kinds[-1] == seen
+    assert not leads or kinds[0].causes == ()

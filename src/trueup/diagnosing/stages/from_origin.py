@@ -81,7 +81,11 @@ def _with_buffers(kinds: tuple[Kind, ...], buffers: tuple[Reason, ...]) -> tuple
     """The kinds, led by buffers of other content where no other cause is named; a table that differs is one
     that a buffer may hold."""
     named = bool(kinds) and kinds[0].rank.is_named
-    begins = bool(buffers) and buffers[0].code is EvidenceCode.BUFFER_BEGINS
+    begins = (
+        bool(buffers)
+        and buffers[0].code is EvidenceCode.BUFFER_BEGINS
+        and buffers[0].place("name") not in _RUNNING
+    )
     of_values = not named or kinds[0].sentence.code is KindReason.OFFSET_BY_TABLE
     # what a module holds before its forward goes before what its results look like, not before its settings
     of_values |= begins and kinds[0].rank is not EvidenceRank.STATED
@@ -91,6 +95,10 @@ def _with_buffers(kinds: tuple[Kind, ...], buffers: tuple[Reason, ...]) -> tuple
     if buffers[0].code is EvidenceCode.BUFFER_BEGINS:  # written by the program, and no setting
         kind = replace(kind, causes=())
     return kind, *kinds
+
+
+_RUNNING = ("running_mean", "running_var", "num_batches_tracked")
+"""what batch norms write while they train, and read in evaluation alone"""
 
 
 def _norms_of(origin: Origin, context: Context) -> tuple[Reason, ...]:
