@@ -121,7 +121,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/parity.py": {"_MAX_PLACES"},  # shown
     "diagnosing/pipeline.py": {"MAX_POINTS"},  # drawn
     "diagnosing/replay/trials.py": {"MOST_SINGLE"},  # costs time
-    "diagnosing/stages/between_steps.py": {"_MOST_NUMBERS"},  # costs memory
+    "diagnosing/stages/between_steps.py": {"_MOST_NUMBERS", "_SHOWN"},  # costs memory; shown
     "diagnosing/stages/crossed.py": {"_FIRST"},  # shown
     "diagnosing/stages/tried.py": {"MOST"},  # costs time
     "diagnosing/replay/charge.py": {1e300},  # infinities, sorted

@@ -68,6 +68,18 @@ def test_another_constant_of_a_module_that_makes_other_bits_of_the_same(eps: flo
     assert (found.headline.place("name"), found.owner) == ("eps", "norm")
 
 
+def of_root(eps: float | None) -> nn.Module:
+    """A norm by the root of the mean square, before the block; None: eps of the dtype it computes in."""
+    return nn.Sequential(nn.RMSNorm(WIDTH, eps=eps).to(torch.bfloat16), block()())
+
+
+@pytest.mark.parametrize("eps", [None, 4e-3])
+def test_a_constant_that_one_module_leaves_to_the_framework(eps: float | None, tmp_path: Path) -> None:
+    found = verdict(tmp_path, lambda: of_root(eps), lambda: of_root(1e-3 if eps is None else None))
+    assert found.headline.code is VerdictCode.ARGUMENT_DIFFERS
+    assert (found.headline.place("name"), found.owner) == ("eps", "0")
+
+
 @pytest.mark.parametrize(
     ("target", "why"),
     [

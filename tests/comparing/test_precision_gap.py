@@ -270,3 +270,53 @@ def test_a_fault_beyond_tf32_is_named_beside_it(tmp_path: Path) -> None:
     assert verdict.headline.code is VerdictCode.COMPUTES_IN
     (beyond,) = [one for one in verdict.evidence if one.code is EvidenceCode.FIRST_BEYOND]
     assert "down" in beyond.place("site")
+
+
+class Adapter(nn.Module):
+    """A projection in bfloat16 and a small one beside it, behind an identity that is given its dtype."""
+
+    def __init__(self, dtype: torch.dtype, factor: float) -> None:
+        super().__init__()
+        self.base = nn.Linear(16, 16, bias=False).to(torch.bfloat16).requires_grad_(False)
+        self.keep, self.down = nn.Identity(), nn.Linear(16, 4, bias=False)
+        self.up, self.factor = nn.Linear(4, 16, bias=False), factor
+        nn.init.zeros_(self.up.weight)
+        self.down.to(dtype)
+        self.up.to(dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        given = self.keep(x.to(self.down.weight.dtype))
+        out: Tensor = self.base(x) + self.factor * self.up(self.down(given))
+        return out
+
+
+def adapted(folder: Path, dtype: torch.dtype, factor: float = 1.0) -> Path:
+    def run() -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(16, 16), Adapter(dtype, factor))
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
+        with torch.autocast("cpu", torch.bfloat16):
+            out = model(torch.randn(8, 16))
+        out.float().square().mean().backward()
+        optimizer.step()
+
+    capture(folder / "trace", run, level="L0")
+    return folder / "trace"
+
+
+def test_a_cast_that_a_module_returns_makes_a_tensor_of_its_own(tmp_path: Path) -> None:
+    lower, whole = (adapted(tmp_path / name, dtype) for name, dtype in _DTYPES.items())
+    headline = compare(lower, whole).verdict.headline
+    assert headline.code in (VerdictCode.COMPUTES_IN, VerdictCode.WEIGHTS_IN)
+    assert (headline.place("target"), headline.place("reference")) == ("bfloat16", "float32")
+
+
+def test_a_factor_beside_such_a_cast_stays_a_difference(tmp_path: Path) -> None:
+    target, reference = (adapted(tmp_path / str(factor), torch.float32, factor) for factor in (2.0, 1.0))
+    assert compare(target, reference).verdict.headline.code not in (
+        VerdictCode.COMPUTES_IN,
+        VerdictCode.WEIGHTS_IN,
+    )
+
+
+_DTYPES = {"lower": torch.bfloat16, "whole": torch.float32}

@@ -18,7 +18,7 @@ from trueup.adapters.code import ReachableCode
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.program_code import CodeBook, code_book
 from trueup.comparing.run import compare
-from trueup.store.code import ProgramCode, code_of
+from trueup.store.code import ProgramCode, ProgramFunction, code_of
 from trueup.types.codes import EvidenceCode, NoteCode, VerdictCode
 from trueup.types.reason import Reason
 from trueup.types.status import Outcome
@@ -625,3 +625,41 @@ def test_a_module_that_is_called_alone_is_the_one_of_its_class(module: str, coun
     )
     book = CodeBook(**dict(zip(("target", "reference"), sides, strict=True)))
     assert book._counterpart(module) == counterpart
+
+
+def programs(*sources: str, files: tuple[str, str] = ("train.py", "train.py")) -> CodeBook:
+    """Of two programs with one function above the model; the last of three is called by the first alone."""
+    sides = []
+    for at, source in enumerate(sources[:2]):
+        calls = {"build": 1} if at == 0 and len(sources) > 2 else {}
+        functions = [
+            ProgramFunction(
+                name="loss_of", file="train.py", line=1, source=source, digest=source, values={}, calls=calls
+            )
+        ]
+        functions += [
+            ProgramFunction(name="build", file=files[0], line=2, source=one, digest=one, values={}, calls={})
+            for one in sources[2:]
+        ]
+        kept: Any = {"functions": tuple(functions), "types": {}, "classes": {}, "modules": {}}
+        sides.append(ProgramCode(**kept, frames={"loss_of": 0}))
+    return CodeBook(target=sides[0], reference=sides[1])
+
+
+@pytest.mark.parametrize(
+    ("target", "cuts_nothing"),
+    [("return 0.7 * x.sum()", True), ("return x.detach().sum()", False), ("return x.sum().item()", False)],
+)
+def test_a_graph_is_cut_by_what_is_written_so(target: str, cuts_nothing: bool) -> None:
+    functions = [f"def loss_of(x):\n    {body}\n" for body in (target, "return x.sum()")]
+    assert programs(*functions).near(None, "loss").cuts_nothing is cuts_nothing
+    assert not programs(functions[0], functions[0]).near(None, "loss").cuts_nothing
+
+
+@pytest.mark.parametrize(
+    ("file", "told"), [("train.py", True), ("/env/lib/python3.11/site-packages/trainers/base.py", False)]
+)
+def test_of_a_package_nothing_is_said_to_run_in_one_program_alone(file: str, told: bool) -> None:
+    same = "def loss_of(x):\n    return build(x)\n"
+    found = programs(same, same, "def build(x):\n    return x\n", files=(file, file)).near(None, "loss")
+    assert (EvidenceCode.CODE_OF_ONE_SIDE in {one.code for one in found.reasons}) is told

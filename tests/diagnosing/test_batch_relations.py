@@ -243,3 +243,29 @@ def test_rows_of_the_same_samples_share_what_no_other_row_has(
     target: Ids, reference: Ids, same: bool
 ) -> None:
     assert are_the_same_samples(target, reference) is same
+
+
+SHORT = np.array([[1, 5, 6, 2, 9, 0], [1, 7, 8, 2, 9, 9], [1, 5, 8, 2, 0, 0]])
+"""rows of one template, padded with 0: no row has four tokens of its own"""
+
+
+def put_in(*block: int, at: int = 1, last: int | None = None) -> Ids:
+    """The rows with tokens put in; ``last``: another token at the end of the last row's."""
+    rows = [np.concatenate([row[:at], block, row[at:]]) for row in SHORT]
+    if last is not None:
+        rows[-1][3 + len(block)] = last
+    return np.array(rows)
+
+
+@pytest.mark.parametrize(
+    ("target", "same"),
+    [
+        (put_in(3, 4), True),
+        (put_in(3, 4, at=0), True),
+        (put_in(3, 4, last=11), False),
+        (SHORT[[1, 0, 2], :5], False),
+    ],
+)
+def test_one_block_put_in_is_the_same_samples(target: Ids, same: bool) -> None:
+    assert are_the_same_samples(target, SHORT) is same
+    assert are_the_same_samples(SHORT, target) is same

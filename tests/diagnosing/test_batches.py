@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trueup.diagnosing.batches import label_facts, moved, relation, rows_found, value_relation
+from trueup.diagnosing.batches import label_facts, moved, relation, rows_found, rows_in_place, value_relation
 from trueup.diagnosing.stages.data import _for_all_rows, _is_one_for_all_rows, _is_padded_otherwise
 from trueup.diagnosing.stages.weight_change import change_of
 from trueup.types.codes import BatchCode as Batches
@@ -219,6 +219,13 @@ def test_ids_that_all_differ_by_one_number_count_nothing() -> None:
     assert relation(ids + 3, ids).name == "offset"
 
 
+def with_rows(*rows: int) -> Any:
+    """The pixels, some rows of which are others."""
+    found = PIXELS.copy()
+    found[list(rows)] = np.random.default_rng(8).standard_normal((len(rows), *PIXELS.shape[1:]))
+    return found
+
+
 def noisy(sigma: float) -> Any:
     return PIXELS + sigma * np.random.default_rng(5).standard_normal(PIXELS.shape)
 
@@ -235,7 +242,10 @@ def noisy(sigma: float) -> Any:
         (PIXELS + 0.5, Batches.SCALED),
         (255 * PIXELS, Batches.SCALED),
         (noisy(1e-4), Batches.SAME_SAMPLES),
-        (PIXELS**3, Batches.SAME_SAMPLES),
+        (PIXELS**3, Batches.MONOTONE),
+        (np.maximum(PIXELS, 0), Batches.SAME_SAMPLES),
+        (np.full(PIXELS.shape, 0.5), Batches.CONSTANT),
+        (with_rows(1), Batches.SOME_SAMPLES),
         (noisy(1e-4)[::-1], None),
         (np.random.default_rng(9).standard_normal(PIXELS.shape), None),
         (PIXELS[:, :2], None),
@@ -244,6 +254,45 @@ def noisy(sigma: float) -> Any:
 def test_what_became_of_pixels_is_named(target: Any, code: Batches | None) -> None:
     found = value_relation(target, PIXELS, 2.0**-24)
     assert (None if found is None else found.code) is code
+
+
+def test_rows_of_one_side_that_are_zeros_are_told() -> None:
+    latents = np.random.default_rng(2).standard_normal((8, 3, 5))
+    dropped = latents.copy()
+    dropped[[2, 6]] = 0.0
+    found = value_relation(dropped, latents, 2.0**-24)
+    assert found is not None
+    assert found.facts == {"num": 2, "total": 8, "rows": ("2", "6"), "zeros": "target"}
+
+
+def test_one_number_everywhere_is_told_with_what_it_is() -> None:
+    times = np.linspace(0.1, 0.9, 8)
+    found = value_relation(np.full(8, 0.25), times, 2.0**-24)
+    assert found is not None
+    ends = {"target_least": 0.25, "target_most": 0.25, "reference_least": 0.1, "reference_most": 0.9}
+    assert found.facts == pytest.approx(ends)
+    shifted = value_relation(3 * times / (1 + 2 * times), times, 2.0**-24)
+    assert shifted is not None
+    assert shifted.code is Batches.MONOTONE
+    assert value_relation(times[[1, 0, *range(2, 8)]] ** 2, times, 2.0**-24) is None
+
+
+@pytest.mark.parametrize(
+    ("order", "others", "kept"),
+    [
+        ((0, 1, 2, 3, 4, 5), (), 6),
+        ((0, 1, 2, 3, 4, 5), (1, 4), 4),
+        ((0, 1, 2, 3, 4, 5), (1, 3, 4), 0),
+        ((0, 1, 2, 3, 5, 4), (), 0),
+        ((5, 4, 3, 2, 1, 0), (), 0),
+    ],
+)
+def test_rows_in_place_are_no_other_order_or_shard(order: Any, others: Any, kept: int) -> None:
+    rows = np.random.default_rng(3).standard_normal((6, 4))
+    target = rows[list(order)]
+    target[list(others)] = 0.5
+    assert rows_in_place(target, rows) == kept
+    assert rows_in_place(np.ones((6, 4)), np.ones((6, 4))) == 0
 
 
 def test_a_scale_and_an_offset_are_given() -> None:

@@ -31,21 +31,22 @@ from trueup.diagnosing.runs import AuxiliaryRuns, Clock
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.data import DataStage
 from trueup.diagnosing.stages.forward import explained_by, finding_of_precision
-from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.from_origin import _with_buffers, finding_from_origin
+from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.next_loss import NextLossStage
 from trueup.diagnosing.stages.optimizer import OptimizerStage
-from trueup.diagnosing.stages.protocol import StageStatus
+from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.reduction import ReductionStage
 from trueup.diagnosing.stages.schedule import schedule_findings
 from trueup.diagnosing.stages.weights import WeightsStage
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL, UPDATED, WEIGHT
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import ClippingCode as Clip
+from trueup.types.codes import EvidenceCode, VerdictCode, WeightsCode
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.codes import VerdictCode, WeightsCode
 from trueup.types.codes.kinds import CauseCode
-from trueup.types.finding import Stage
-from trueup.types.reason import reason
+from trueup.types.finding import EvidenceRank, Stage
+from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
 from trueup.types.verdict import Verdict
 
@@ -87,6 +88,9 @@ def test_learning_rates(tmp_path: Path, target: Any, headline: Stages | None, nu
     moved = {Stages.RATE_EARLIER, Stages.RATE_LATER}
     assert codes_of(said) & moved == ({headline} & moved)
     told = {Stages.LEARNING_RATE, Stages.STEPS_DIFFER, Stages.SCHEDULER_CAUSE, Stages.COMPARE_SCHEDULERS}
+    if headline is Stages.LEARNING_RATE:  # neither of the reference's rates beside it
+        told.remove(Stages.SCHEDULER_CAUSE)
+        assert Stages.SCHEDULER_CAUSE not in codes_of(said)
     assert codes_of(said) & told == (told if num else set())
     if num:
         assert facts_of(said, Stages.STEPS_DIFFER) == {"num": num, "total": 4}
@@ -249,6 +253,46 @@ def test_copies_that_are_not_the_rounded_masters(tmp_path: Path, apart: bool, st
 
 
 # -- weights at the start ------------------------------------------
+
+
+def frozen_beside(value: Array, *, gradient: bool = False) -> tuple[Any, Any]:
+    """A weight that is updated, and one that holds ``value`` after the first step."""
+    held: list[Any] = []
+    for at, frozen in enumerate((W, value)):
+        trained = {**gradients(1 + at), WEIGHT: drawn(40 + at), UPDATED: drawn(41 + at)}
+        of_frozen = {WEIGHT: frozen, **({LOCAL: W, ACCUMULATED: W} if gradient else {})}
+        held.append(step({"w": trained, "base": of_frozen}))
+    return held, {}
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "gradient", "side"),
+    [
+        (W + 1, W, False, "target"),
+        (W, W + 1, False, None),
+        (W, W, False, None),
+        (W + 1, W + 1, False, None),
+        (W + 1, W + 2, False, None),
+        (W + 1, W, True, None),
+    ],
+    ids=[
+        "merged",
+        "told as an update that is lost",
+        "kept",
+        "in both",
+        "otherwise in both",
+        "with a gradient",
+    ],
+)
+def test_weights_that_nothing_updates(
+    tmp_path: Path, target: Array, reference: Array, gradient: bool, side: str | None
+) -> None:
+    sides = (frozen_beside(held, gradient=gradient) for held in (target, reference))
+    findings = OptimizerStage().check(pair(tmp_path, *sides)).findings
+    said = [one.headline for one in findings if one.headline.code is Stages.FROZEN_MOVED]
+    assert [one.place("side") for one in said] == ([] if side is None else [side])
+    if said:
+        assert (said[0].number("num"), said[0].number("step")) == (1, 0)
 
 
 def tied(to: str | None) -> tuple[Any, Any]:
@@ -841,3 +885,53 @@ def test_labels(
     if facts is not None:
         found = facts_of(said, Batches.NUM_OUTSIDE) or facts_of(said, Batches.NUM_LABELS) or {}
         assert {name: found.get(name) for name in facts} == facts
+
+
+X = drawn(60)
+
+
+def returning(made: Array) -> Recorder:
+    """A model that returns ``made``, around a head that makes X."""
+    out = step(PLAIN)
+    root = out.call("module", "", type_="Net")
+    head = out.call("module", "head", parent=root, type_="Linear")
+    out.record(head, "forward", "output.0", X)
+    out.record(root, "forward", "output.0", made)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "explained"),
+    [(X, 2 * X, True), (2 * X, X, False), (X, X, False), (3 * X, 2 * X, False)],
+    ids=["as it is", "in the reference", "in both", "in neither"],
+)
+def test_gradients_of_what_a_module_around_returns(
+    tmp_path: Path, target: Array, reference: Array, explained: bool
+) -> None:
+    context = pair(tmp_path, returning(target), returning(reference))
+    around = finding_from_origin(origin(module="", step=0), context)
+    forward = {"stage": Stage.FORWARD, "status": StageStatus.FAILED, "findings": (around,)}
+    context.earlier.append(
+        StageOutcome(title=Reason(Stages.TITLE), conclusion=around.headline, **forward)  # type: ignore[arg-type]
+    )
+    sent = origin(phase="backward", slot="input.0", module="head", step=0)
+    assert (explained_by(sent, context) is not None) is explained
+    assert explained_by(origin(phase="backward", slot="input.0", module="other", step=0), context) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "leads"),
+    [
+        ("expert_bias", EvidenceRank.EVERY_ELEMENT, True),
+        ("expert_bias", EvidenceRank.STATED, False),
+        ("running_mean", EvidenceRank.EVERY_ELEMENT, False),
+        ("running_mean", EvidenceRank.SOME, True),
+    ],
+)
+def test_a_buffer_that_begins_with_other_content(name: str, rank: EvidenceRank, leads: bool) -> None:
+    begins = reason(EvidenceCode.BUFFER_BEGINS, name=name, module="moe", step=1, target=1.0, reference=2.0)
+    seen = kind_named("transposed_or_permuted", rank, reason(Stages.ORIGIN, module="moe", stage="forward"))
+    kinds = _with_buffers((seen,), (begins,))
+    assert (kinds[0].sentence == begins) is leads
+    assert kinds[-1] == seen
+    assert not leads or kinds[0].causes == ()

@@ -109,7 +109,11 @@ def module_of_other_constant(
     modules = {
         module
         for module in target.keys() & reference.keys()
-        if any(_are_other_constants(v, reference[module].get(k)) for k, v in target[module].items())
+        if any(
+            _are_other_constants(value, reference[module][name])
+            for name, value in target[module].items()
+            if name in reference[module]
+        )
     }
     if not modules:
         return None
@@ -131,6 +135,9 @@ def module_of_other_constant(
 
 
 def _are_other_constants(target: object, reference: object) -> bool:
+    """Two numbers, or a number and none, which stands for one that the framework takes (eps of a dtype)."""
+    if target is None or reference is None:
+        return isinstance(reference if target is None else target, float)
     if not isinstance(target, float) or not isinstance(reference, float):
         return False
     return not math.isclose(target, reference, rel_tol=ROUNDED_SETTING)

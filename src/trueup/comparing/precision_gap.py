@@ -160,6 +160,8 @@ def gap_of_step(judged: JudgedStep, context: StepContext, tf32: str | None = Non
     finer |= _made_otherwise(context, metrics, judgement, roundoff, shown)
     finer |= _reduced_otherwise(rows, metrics, shown)
     coarser = _exceeds(context, metrics, judgement, Precision.COARSER, least)
+    shared = _of_casts_returned(rows, shown)
+    finer, coarser = finer & ~shared, coarser & ~shared
     beyond = np.flatnonzero(finer)
     if not (finer & ~shown).any() or coarser[beyond[0]] or not _is_of_module(rows, shown, int(beyond[0])):
         return None
@@ -352,6 +354,18 @@ def _reduced_otherwise(rows: StepRows, metrics: Metrics, shown: Bools) -> Bools:
     differing_weight = np.maximum.accumulate(rows.phase_is("param") & apart)
     made = forward & outputs & rows.kind_is("module") & rows.paired & apart & ~shown & ~differing_weight
     return np.asarray(made & (given & around)[call])
+
+
+def _of_casts_returned(rows: StepRows, shown: Bools) -> Bools:
+    """Gradients of what a module returns as it was given it (an identity, a dropout of nothing), in another
+    dtype on the two sides: one run has cast it. A cast makes a tensor of its own, with the gradient of this
+    use; without it the tensor is that of the other uses too, whose gradients it holds as well."""
+    call = rows.target.call
+    returned = shown & rows.phase_is("forward") & rows.kind_is("module") & _passed_through(rows) & (call >= 0)
+    calls = np.zeros(rows.match.target.num_calls + 1, bool)
+    calls[call[returned]] = True
+    calls[-1] = False  # of no call
+    return np.asarray(rows.phase_is("backward") & rows.slot_starts("output") & calls[call])
 
 
 def _is_of_module(rows: StepRows, shown: Bools, row: int) -> bool:

@@ -62,6 +62,10 @@ _OF_THE_PLACE = (
     EvidenceCode.CODE_WRAPPED,
 )
 _WORD = re.compile(r"\w+")
+_CUTS = frozenset(
+    ("detach", "detach_", "stop_gradient", "no_grad", "inference_mode", "set_grad_enabled")
+) | frozenset(("requires_grad", "requires_grad_", "data", "item", "tolist", "numpy", "asnumpy"))
+"""what takes a tensor out of the graph"""
 _LOSS_AND_MORE = ("loss", "optimizer", "scalar", "param", "collective")
 
 
@@ -300,6 +304,15 @@ class Near:
         return tuple(one for one in self.reasons if self.is_own and one.code in _OF_THE_PLACE)
 
     @property
+    def cuts_nothing(self) -> bool:
+        """Whether statements and values are known that differ, in full, and none of them cuts a graph: a part
+        that is detached is written so."""
+        texts = [str(value) for one in self.reasons for _, value in one.places]
+        is_whole = not any("…" in text for text in texts) and len(self.reasons) < SHOWN
+        words = {word for text in texts for word in _WORD.findall(text)}
+        return bool(self.reasons) and is_whole and not words & _CUTS
+
+    @property
     def only_casts(self) -> bool:
         """Whether the code of the place itself differs in what it casts, and in nothing else."""
         casts = [one.code is EvidenceCode.CODE_CASTS for one in self.reasons]
@@ -411,6 +424,8 @@ def _replaced(
     assert one is not None
     if other is None and "[" in pair.name:  # one more entry of a table changes nothing
         return None
+    if other is None and " " not in pair.name and _is_of_a_library(one):
+        return None  # the other run may call it as well, from where no function of its program does
     return reason(
         EvidenceCode.CODE_OF_ONE_SIDE,
         name=pair.name,
@@ -420,6 +435,14 @@ def _replaced(
         at=one.at,
         other=str(other or ""),
     )
+
+
+def _is_of_a_library(function: ProgramFunction) -> bool:
+    """Whether a function is an installed package's: of these only what the program calls is kept."""
+    return any(part in _PACKAGES for part in re.split(r"[/\\]", function.file))
+
+
+_PACKAGES = ("site-packages", "dist-packages")
 
 
 def _other_values(

@@ -73,6 +73,7 @@ def relation(target: Ints, reference: Ints, beside: Sequence[tuple[Array, Array]
     return Relation(name="other", evidence=reason(Batches.OTHER, share=different))
 
 
+# In one piece: one branch a relation, the one that says most first.
 def value_relation(target: Floats, reference: Floats, rounding: float) -> Reason | None:
     """How an input of the model that is no ids (pixels, latents, features) came from the reference's.
 
@@ -84,6 +85,8 @@ def value_relation(target: Floats, reference: Floats, rounding: float) -> Reason
         return None
     if not (np.isfinite(target).all() and np.isfinite(reference).all()):
         return None
+    if (constant := _constant(target, reference)) is not None:
+        return constant
     if target.shape != reference.shape and np.array_equal(target.ravel(), reference.ravel()):
         shapes = {"target": str(list(target.shape)), "reference": str(list(reference.shape))}
         return reason(Batches.SHAPE, **shapes, shared=0)
@@ -101,7 +104,64 @@ def value_relation(target: Floats, reference: Floats, rounding: float) -> Reason
         return None
     whole = _scaled(target.ravel(), reference.ravel(), rounding)
     by_channel = (by for dim in (1, -1) if (by := _by_channel(target, reference, dim, rounding)))
-    return whole or next(by_channel, None) or _same_samples(target, reference)
+    some = _some_rows_made(target, reference) or _monotone(target, reference)
+    return whole or next(by_channel, None) or some or _same_samples(target, reference)
+
+
+def _constant(target: Floats, reference: Floats) -> Reason | None:
+    """One number everywhere, on one side or on both."""
+    sides = {"target": target, "reference": reference}
+    ranges = {side: (float(values.min()), float(values.max())) for side, values in sides.items()}
+    if all(low != high for low, high in ranges.values()):
+        return None
+    facts = {
+        f"{side}_{end}": number for side, of in ranges.items() for end, number in zip(_ENDS, of, strict=True)
+    }
+    return reason(Batches.CONSTANT, **facts)
+
+
+_ENDS = ("least", "most")
+
+
+def rows_in_place(target: Array, reference: Array) -> int:
+    """How many rows have the bits of the reference's row of the same number, and of no other row of it: the
+    same samples. Another shard or seed brings others, of which chance puts hardly one at its place; another
+    order leaves rows that stand elsewhere in the reference. 0 where either may be: where less than most rows,
+    or than ``MIN_NUMBERS``, are at their place.
+    """
+    if target.shape != reference.shape or target.ndim < 1 or len(target) < 2:
+        return 0
+    own, other = ([row.tobytes() for row in np.ascontiguousarray(side)] for side in (target, reference))
+    times = Counter(other)
+    apart = [a for a, b in zip(own, other, strict=True) if a != b]
+    kept = sum(a == b and times[b] == 1 for a, b in zip(own, other, strict=True))
+    is_order = any(row in times for row in apart)
+    return kept if kept >= min(MIN_NUMBERS, len(own) // 2 + 1) and not is_order else 0
+
+
+def _some_rows_made(target: Floats, reference: Floats) -> Reason | None:
+    """Some rows alone, where the others are the same samples."""
+    if not rows_in_place(target, reference):
+        return None
+    sides = [values.reshape(len(values), -1) for values in (target, reference)]
+    apart = np.flatnonzero((sides[0] != sides[1]).any(axis=1))
+    zeros = [side for side, rows in zip(("target", "reference"), sides, strict=True) if not rows[apart].any()]
+    return reason(
+        Batches.SOME_SAMPLES,
+        num=len(apart),
+        total=len(target),
+        rows=_first(apart.tolist()),
+        zeros=zeros[0] if len(zeros) == 1 else "",
+    )
+
+
+def _monotone(target: Floats, reference: Floats) -> Reason | None:
+    """Numbers in the reference's order of size: n unrelated ones are with the chance 1/n!."""
+    order = np.argsort(reference.ravel(), kind="stable")
+    sides = [values.ravel()[order] for values in (target, reference)]
+    if len(order) <= MIN_NUMBERS or any((np.diff(side) <= 0).any() for side in sides):
+        return None
+    return reason(Batches.MONOTONE, num=len(order))
 
 
 def _same_samples(target: Floats, reference: Floats) -> Reason | None:
@@ -450,6 +510,8 @@ def are_the_same_samples(target: Ints, reference: Ints) -> bool:
     """
     if len(target) != len(reference) or len(reference) < 2:
         return False
+    if _have_one_block_more(target, reference):
+        return True
     lowest, highest = (int(f((f(target), f(reference)))) for f in (np.min, np.max))
     sides = [_followers(ids, lowest, highest) for ids in (target, reference)]
     pairs, num_rows = np.unique(np.concatenate(sides[1]), return_counts=True)
@@ -462,6 +524,29 @@ def are_the_same_samples(target: Ints, reference: Ints) -> bool:
         if not in_place and not _is_most(int(np.isin(own, sides[0][row]).sum()), len(own)):
             return False
     return True
+
+
+def _have_one_block_more(target: Ints, reference: Ints) -> bool:
+    """Whether, padding left out, each row is the reference's with one run of tokens put in or taken out, in
+    every row the same one (a prompt of the system), and rows are not all one."""
+    for pads in ((a, b) for a in _candidates(target) for b in _candidates(reference)):
+        sides = [
+            [_stripped(row, pad) for row in ids] for ids, pad in zip((target, reference), pads, strict=True)
+        ]
+        blocks = {_block(own, other) for own, other in zip(*sides, strict=True)}
+        if len(blocks) == 1 and None not in blocks and len({row.tobytes() for row in sides[1]}) > 1:
+            return True
+    return False
+
+
+def _block(own: Ints, other: Ints) -> bytes | None:
+    """The tokens that the longer of two rows has more, in one run; None where that is not all."""
+    short, long = sorted((own, other), key=len)
+    same = short == long[: len(short)]
+    ahead = len(short) if same.all() else int(np.argmin(same))
+    more = len(long) - len(short)
+    is_all = more > 0 and np.array_equal(short[ahead:], long[ahead + more :])
+    return long[ahead : ahead + more].tobytes() if is_all else None
 
 
 def _keeps_places(target: Ints, reference: Ints, row: int) -> bool:

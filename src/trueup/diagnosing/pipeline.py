@@ -421,6 +421,10 @@ def _beside_code(finding: Finding, near: Near) -> Finding:
     headline = finding.headline if known else near.headline(finding.headline)
     if headline.code is VerdictCode.OTHER_CASTS:
         finding = _of_casts(finding, near)
+    if finding.headline.code is Stages.LOSS_GRADIENT and near.cuts_nothing:
+        finding = replace(
+            finding, causes=tuple(c for c in finding.causes if c.code is not Stages.DETACHED_CAUSE)
+        )
     return replace(finding, headline=headline, evidence=near.beside(finding.evidence, known=known))
 
 

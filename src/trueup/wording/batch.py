@@ -15,6 +15,24 @@ def _row(names: Sequence[str], total: int) -> str:
     return ", ".join(names) + (", …" if len(names) < total else "")
 
 
+_SIDES = ("target", "reference")
+
+
+def numbers(facts: ReasonFacts, side: str) -> str:
+    """The one number of a side, or from where to where its numbers are."""
+    least, most = facts[f"{side}_least"], facts[f"{side}_most"]
+    return f"{least:.6g}" if least == most else f"between {least:.6g} and {most:.6g}"
+
+
+def _some_samples(facts: ReasonFacts) -> str:
+    noun, more = ("row", "") if facts["num"] == 1 else ("rows", "")
+    if len(facts["rows"]) < facts["num"]:
+        more = " …"
+    text = f"{facts['num']} of {facts['total']} rows differ ({noun} {listed(facts['rows'])}{more})"
+    zeros = f"; those of the {facts['zeros']} are all zeros" if facts["zeros"] else ""
+    return f"{text}; the others are bit-identical{zeros}"
+
+
 def _order(facts: ReasonFacts) -> str:
     rows = _row(facts["rows"], facts["num"])
     return f"the same rows in a different order: the reference's rows {rows}"
@@ -194,6 +212,21 @@ PHRASES = {
         "the same {num} samples in their order, made otherwise: each is most like the reference's of "
         "its number (correlation {correlation:.2f})",
         {"num": 8, "correlation": 0.94},
+    ),
+    B.CONSTANT: clause(
+        lambda facts: f"all numbers are {', '.join(f'{numbers(facts, side)} ({side})' for side in _SIDES)}",
+        {"target_least": 3.5, "target_most": 3.5, "reference_least": 1.0, "reference_most": 1.0},
+        {"target_least": 3.5, "target_most": 3.5, "reference_least": 0.25, "reference_most": 7.0},
+    ),
+    B.SOME_SAMPLES: clause(
+        _some_samples,
+        {"num": 2, "total": 8, "rows": ("1", "5"), "zeros": "target"},
+        {"num": 1, "total": 8, "rows": ("0",), "zeros": ""},
+        {"num": 7, "total": 16, "rows": ("1", "2", "5", "7", "8", "9"), "zeros": ""},
+    ),
+    B.MONOTONE: clause(
+        "all {num} numbers differ but are in the reference's order of size: a function of the same numbers",
+        {"num": 8},
     ),
     B.SCALED_BY_CHANNEL: clause(
         lambda facts: (

@@ -119,6 +119,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.SCALED_PER_ROW: in_range("Rows are weighted differently in {place}: factors {range}", 3),
     KindReason.SENT_TO_OTHER_POSITIONS: "The loss counts other positions: {target} of {total} (target), "
     "{reference} (reference)",
+    KindReason.LABELS_SHIFTED: "Labels of the loss are shifted by {shift} against the reference's",
     KindReason.SENT_BACK_PER_ROW: in_range("The loss weights rows differently: factors {range}", 3),
     KindReason.SCALED_PER_TOKEN: in_range("Each vector in {place} is scaled differently: {range}", 3),
     KindReason.SUMS_TO_ONE: "Vectors in {place} sum to 1 in the {side} alone",

@@ -155,6 +155,16 @@ def _fitted(what: str, digits: int = 3) -> Callable[[ReasonFacts], str]:
     return lambda facts: f"{what}: {fitted_sides(facts, digits)}; fitted"
 
 
+def _labels_shifted(facts: ReasonFacts) -> str:
+    shift = int(facts["shift"])
+    text = (
+        "the label of each position in the target's loss is that of {num} {where} in the reference's; of "
+        "{total} positions {target} (target) and {reference} (reference) count"
+    )
+    num = "one position" if abs(shift) == 1 else f"{abs(shift)} positions"
+    return facts.fill(text, num=num, where="before" if shift > 0 else "after")
+
+
 def _scaled(facts: ReasonFacts) -> str:
     scale = float(facts["factor"])
     is_ = "norm, mean and extremes of {subject} are" if facts.get("of_statistics") else "{subject} is"
@@ -678,6 +688,11 @@ PHRASES: dict[KindReason, Phrase] = {
         "of {total} positions the loss sends a gradient back to {target} (target), to {reference} "
         "(reference)",
         {"total": 96, "target": 96, "reference": 80},
+    ),
+    KindReason.LABELS_SHIFTED: _say(
+        _labels_shifted,
+        {"shift": 1, "total": 84, "target": 58, "reference": 58},
+        {"shift": -2, "total": 84, "target": 56, "reference": 58},
     ),
     KindReason.SENT_BACK_PER_ROW: _say(
         in_range(

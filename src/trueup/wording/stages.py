@@ -7,6 +7,7 @@ import math
 from trueup.types.codes import StagesCode as S
 from trueup.types.codes.kinds import DivisorCode, KindReason
 from trueup.types.reason import reason
+from trueup.wording.batch import numbers
 from trueup.wording.cause_headlines import cause_headline
 from trueup.wording.criterion import FIRST_LOSS
 from trueup.wording.kinds import kind_name
@@ -706,6 +707,19 @@ PHRASES = {
         "the other run it is not",
         {"name": "state", "side": "reference"},
     ),
+    S.INPUT_IS: clause(
+        lambda facts: (
+            f"Input {facts['name']} of the model is {numbers(facts, 'target')} (target), "
+            f"{numbers(facts, 'reference')} (reference)"
+        ),
+        {
+            "name": "3",
+            "target_least": 3.5,
+            "target_most": 3.5,
+            "reference_least": 1.0,
+            "reference_most": 1.0,
+        },
+    ),
     S.INPUT_DIFFERS: clause("Input {name} of the model differs", {"name": "token_type_ids"}),
     S.SAME_ROWS_REGROUPED: clause(
         "the {num:count row} of the first steps {num:verb are} the same, in another order, in other "
@@ -921,6 +935,25 @@ PHRASES = {
         "Weights move by {target:.4g} (target), {reference:.4g} (reference) times their gradient before "
         "step {next}",
         {"target": -0.0669, "reference": 0.0669, "step": 0, "next": 1},
+    ),
+    S.FROZEN_MOVED: clause(
+        lambda facts: (
+            f"{count(facts['num'], 'weight')} that no optimizer updates "
+            f"{'changes' if facts['num'] == 1 else 'change'} after step {facts['step']} in the "
+            f"{facts['side']} alone"
+        ),
+        {"num": 16, "step": 0, "side": "target"},
+        {"num": 1, "step": 3, "side": "reference"},
+    ),
+    S.FROZEN_NAMED: clause(
+        lambda facts: (
+            f"of {count(facts['total'], 'weight')} without gradient or update in both runs, {facts['num']:,} "
+            f"{'has' if facts['num'] == 1 else 'have'} other bits after step {facts['step']} in the "
+            f"{facts['side']} alone: {listed(facts['parameters'])}"
+            f"{' …' if len(facts['parameters']) < facts['num'] else ''}"
+        ),
+        {"num": 16, "total": 54, "step": 0, "side": "target", "parameters": ("a.weight", "b.weight")},
+        {"num": 1, "total": 3, "step": 0, "side": "target", "parameters": ("a.weight",)},
     ),
     S.MOVED_ELSEWHERE: clause(
         "Weights move in another direction outside the optimizer before step {next}", {"step": 0, "next": 1}

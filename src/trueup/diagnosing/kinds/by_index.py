@@ -9,7 +9,7 @@ more, or not at all.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 import numpy as np
@@ -22,7 +22,7 @@ from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS, FAR_ROUNDINGS, MANY_NUMBERS
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Floats
-from trueup.types.codes.kinds import KindReason
+from trueup.types.codes.kinds import CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindCode, Stage
 from trueup.types.reason import Number, Place
 
@@ -180,7 +180,9 @@ def _of_vectors(evidence: Evidence, factors: _Factors, t: Floats, r: Floats, nea
                 "low": float(other.values.min()),
                 "high": float(other.values.max()),
             }
-            return _solved(evidence, KindCode.MISSING_OR_EXTRA_TERM, norm, **facts)
+            left_out = _solved(evidence, KindCode.MISSING_OR_EXTRA_TERM, norm, **facts)
+            causes = (CauseCode.STEP_OF_COMPUTATION,)
+            return replace(left_out, found=replace(left_out.found, causes=causes))
     side = _not_normalised(evidence, factors, near)
     if side is not None:
         over = {"target": "chosen", "reference": "chosen", side: "none"}

@@ -18,6 +18,7 @@ from trueup.diagnosing.kinds.thresholds import (
     LEAST_OF_SPREAD,
     MIN_NUMBERS,
     MOST_OF_SPREAD,
+    MOSTLY,
     SENT_LEAST,
     SMOOTHING_APART,
     SOLVED_Z,
@@ -25,8 +26,8 @@ from trueup.diagnosing.kinds.thresholds import (
     Z_LOSS_APART,
 )
 from trueup.numerics.dtypes import DTYPES
-from trueup.types.arrays import Floats, Ints
-from trueup.types.codes.kinds import KindReason
+from trueup.types.arrays import Bools, Floats, Ints
+from trueup.types.codes.kinds import CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindCode, Stage
 
 _HALVES = ("float16", "bfloat16")
@@ -56,10 +57,46 @@ def _other_positions(evidence: Evidence) -> Solved | None:
         if not apart.any() or not both.any() or sent.min() < SENT_LEAST * largest.max():
             continue
         sides = {"target": int(counts[0].sum()), "reference": int(counts[1].sum())}
+        shift = _labels_shifted(t, r, counts.reshape(2, *t.shape[:-1]))
+        if shift is not None:
+            sentence = whole_origin_reason(
+                evidence, KindReason.LABELS_SHIFTED, shift=shift, total=counts.shape[1], **sides
+            )
+            found = Found(
+                rank=EvidenceRank.EVERY_ELEMENT,
+                sentence=sentence,
+                causes=(CauseCode.SHIFTED_TWICE_OR_NEVER,),
+            )
+            return Solved(kind=KindCode.SHIFTED_BY_ONE, found=found)
         code = KindReason.SENT_TO_OTHER_POSITIONS
         sentence = whole_origin_reason(evidence, code, total=counts.shape[1], **sides)
-        found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+        one_in_other = any((counts[at] <= counts[1 - at]).all() for at in (0, 1))
+        causes = (CauseCode.LABELS_COUNTED,) if one_in_other else ()
+        found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=causes)
         return Solved(kind=KindCode.WRONG_MASK, found=found)
+    return None
+
+
+def _labels_shifted(target: Floats, reference: Floats, counts: Bools) -> int | None:
+    """By how many positions the target's labels lie behind the reference's, where each position that counts,
+    and the label it counts with, is another position's of the reference. Cross-entropy sends p - 1 to the
+    label and p to all other tokens: the label is where the gradient is lowest (or, of a loss that is turned
+    around, in no one's place). A mask that is longer or shorter keeps each position's label."""
+    if target.ndim < 3:
+        return None
+    labels = target.argmin(axis=-1), reference.argmin(axis=-1)
+    both = counts.all(axis=0)
+    if both.any() and (labels[0] == labels[1])[both].mean() > 1 - MOSTLY:
+        return None
+    length = target.shape[-2]
+    for shift in (1, -1, 2, -2):
+        own = np.arange(max(shift, 0), length + min(shift, 0))
+        at, behind = (..., own), (..., own - shift)
+        counted = counts[1][behind]
+        if not np.array_equal(counts[0][at], counted) or counted.sum() < MIN_NUMBERS:
+            continue
+        if (labels[0][at] == labels[1][behind])[counted].mean() > MOSTLY:
+            return shift
     return None
 
 

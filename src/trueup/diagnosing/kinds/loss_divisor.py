@@ -65,6 +65,8 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
         return None
     if not pairs:  # a loss may have another term as well: that of experts, of a prior
         return _by_gradients(evidence)
+    if any(map(_is_no_sum, (target, reference))):
+        return None
     if any(all(abs(q * size - 1) <= near for q in quotients.values()) for size in _processes(target)):
         return None  # as likely a number of processes: the rule of factors names both
     one, other = pairs[0]
@@ -89,6 +91,12 @@ def divided_otherwise(evidence: Evidence) -> Found | None:
         causes=(CauseCode.LOSS_DIVIDED,),
         factor=quotients[at],
     )
+
+
+def _is_no_sum(run: RunFacts) -> bool:
+    """Whether the gradient that a loss sends back was kept, and is not that of a sum over tokens: another
+    term beside it (Dice, a penalty) hides by what the sum is divided: a quotient of losses is a factor."""
+    return any(loss.form is None and m in run.sent_back for m, loss in run.losses.items())
 
 
 def given_divisor(evidence: Evidence) -> Found | None:

@@ -34,7 +34,7 @@ from trueup.diagnosing.kinds.thresholds import (
 )
 from trueup.numerics.activations import ACTIVATIONS
 from trueup.types.arrays import Array, Bools, Floats
-from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason, OrderCode
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
 _STATISTICS = ("minimum", "maximum", "mean", "l2_norm", "smallest_nonzero")
@@ -142,10 +142,17 @@ def _from_values(evidence: Evidence, t: Floats, r: Floats) -> Found | None:
         for dim in reversed(range(t.ndim)):
             found = along(t, r, dim, rounding)
             if found is not None:
-                sentence = whole_origin_reason(
-                    evidence, KindReason.REORDERED_ALONG, described(found), dim=dim
+                order = described(found)
+                sentence = whole_origin_reason(evidence, KindReason.REORDERED_ALONG, order, dim=dim)
+                of_data = order.code is OrderCode.REORDERED and evidence.origin.phase in (
+                    "forward",
+                    "backward",
                 )
-                return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+                return Found(
+                    rank=EvidenceRank.EVERY_ELEMENT,
+                    sentence=sentence,
+                    without=_OF_LAYOUTS if of_data else (),  # no layout: sorted by what is computed
+                )
     if t.shape != r.shape and equal_layout(t, r, rounding):
         return None  # viewed in another shape, in the order in which it lies
     for layout, candidate in layouts(r, t.shape):
@@ -298,6 +305,8 @@ def _layout_calls(evidence: Evidence) -> Found | None:
     return Found(rank=EvidenceRank.CONSISTENT, sentence=sentence)
 
 
+_OF_LAYOUTS = (CauseCode.OTHER_LAYOUT, CauseCode.VIEW_FOR_TRANSPOSE, CauseCode.CONVERTED_FOR_ANOTHER_LAYOUT)
+
 RULE = KindRule(
     code=KindCode.TRANSPOSED_OR_PERMUTED,
     family=KindClass.MODEL,
@@ -312,7 +321,7 @@ RULE = KindRule(
         _gate_and_up,
         _layout_calls,
     ),
-    causes=(CauseCode.OTHER_LAYOUT, CauseCode.VIEW_FOR_TRANSPOSE, CauseCode.CONVERTED_FOR_ANOTHER_LAYOUT),
+    causes=_OF_LAYOUTS,
     advice=AdviceCode.COMPARE_LAYOUTS,
     place="after the shift, which is a permutation as well",
 )

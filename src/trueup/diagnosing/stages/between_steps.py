@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -76,6 +76,46 @@ def moved_between(context: Context) -> list[Finding]:
         _move_reason(name, move) for name, move in (("target", target), ("reference", reference))
     )
     return [_finding(context, names, _headline(target, reference, context), evidence)]
+
+
+# In one piece: what must hold of the two steps, then of each weight, then of all.
+def frozen_that_move(context: Context) -> list[Finding]:
+    """One finding where weights without a gradient, which no optimizer updates in either run, hold other bits
+    after the first step in one run alone: the program wrote to them, as merging adapters does. Bits of what
+    nothing updates do not round."""
+    if len(context.steps) < 2 or any(b - a != 1 for a, b in zip(*context.steps[:2], strict=True)):
+        return []
+    before, after = context.pair(0), context.pair(1)
+    if not all(book.parameters_with(*UPDATED) for book in before):
+        return []
+    moved: list[tuple[str, tuple[bool, ...]]] = []
+    for fqn, other in context.matched.items():
+        names = fqn, other
+        if any(
+            book.parameter(name, *slot) is not None
+            for book, name in zip(before, names, strict=True)
+            for slot in (UPDATED, ACCUMULATED, CLIPPED)
+        ):
+            continue
+        held = [
+            [book.digest(book.parameter(name, *WEIGHT)) for book, name in zip(books, names, strict=True)]
+            for books in (before, after)
+        ]
+        if None in (*held[0], *held[1]) or held[0][0] != held[0][1]:
+            continue
+        moved.append((fqn, tuple(a != b for a, b in zip(*held, strict=True))))
+    sides = {which for _, which in moved if any(which)}
+    if len(sides) != 1 or (which := sides.pop()) == (True, True):
+        return []
+    found = [fqn for fqn, one in moved if one == which]
+    facts = {"num": len(found), "step": before[0].step, "side": "target" if which[0] else "reference"}
+    headline = reason(Stages.FROZEN_MOVED, **facts)
+    evidence = reason(Stages.FROZEN_NAMED, parameters=found[:_SHOWN], total=len(moved), **facts)
+    return [replace(_finding(context, found, headline, (evidence,)), basis=Basis.RECORDED, causes=())]
+
+
+_SHOWN = 4
+"""weights that a reason names"""
 
 
 def _is_of_one_direction(target: Move, reference: Move) -> bool:

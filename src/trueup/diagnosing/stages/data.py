@@ -13,8 +13,15 @@ import polars as pl
 from numpy.typing import NDArray
 
 from trueup.comparing.label_parts import PARTS
-from trueup.comparing.thresholds import UNFELT
-from trueup.diagnosing.batches import are_the_same_samples, moved, relation, rows_found, value_relation
+from trueup.comparing.thresholds import FINER, UNFELT
+from trueup.diagnosing.batches import (
+    are_the_same_samples,
+    moved,
+    relation,
+    rows_found,
+    rows_in_place,
+    value_relation,
+)
 from trueup.diagnosing.evidence.run import run_facts
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.kinds.loss_divisor import named_divisor
@@ -722,8 +729,53 @@ def _inputs_apart(target: StepBatch, reference: StepBatch, context: Context) -> 
         kept = any(
             book.raw(row) is not None for book in books for _, name, row in given(book) if name == slot
         )
-        findings.append(_input_finding(target.book, slot, relation, (relation or digests,), is_kept=kept))
+        known = relation is not None or _are_the_same_samples(books, (place, slot))
+        coarser = _made_in_another_dtype(books, (place, slot), context)
+        evidence = (relation or digests, *coarser)
+        found = _input_finding(target.book, slot, relation, evidence, is_kept=kept, same_samples=known)
+        if coarser:
+            causes = (Reason(CauseCode.COARSER_ON_ONE_SIDE),)
+            found = replace(found, causes=causes, kinds=(replace(found.kinds[0], causes=causes),))
+        findings.append(found)
     return findings
+
+
+def _made_in_another_dtype(
+    books: tuple[StepView, StepView], place: tuple[str, str], context: Context
+) -> tuple[Reason, ...]:
+    """What a model that is called without gradients (an encoder of images or text) gives in another dtype
+    than in the reference, where the input differs by no more than the coarser of the two rounds."""
+    rows = [next((row for at, name, row in given(book) if (at, name) == place), None) for book in books]
+    own, other = (book.value(row) for book, row in zip(books, rows, strict=True))
+    if own is None or other is None or own.shape != other.shape or not np.any(other):
+        return ()
+    text = {name: pl.col(name).cast(pl.String) for name in ("phase", "kind", "slot", "mode", *_DTYPES_OF)}
+    apart = context.rows.filter(
+        (text["phase"] == "forward") & (text["kind"] == "module") & (text["mode"] == "eval"),
+        text["slot"].str.starts_with("output"),
+        text["target_dtype"] != text["reference_dtype"],
+    )
+    for row in apart.iter_rows(named=True):
+        sides = {side: str(row[f"{side}_dtype"]) for side in _SIDES}
+        roundoffs = [DTYPES[name].eps / 2 for name in sides.values() if DTYPES[name].kind == "float"]
+        size = float(np.linalg.norm(own - other) / np.linalg.norm(other))
+        if len(roundoffs) == 2 and size <= FINER * max(roundoffs):
+            return (reason(EvidenceCode.DTYPES_DIFFER, site=str(row["site"]), **sides),)
+    return ()
+
+
+_DTYPES_OF = ("target_dtype", "reference_dtype")
+
+
+def _are_the_same_samples(books: tuple[StepView, StepView], but: tuple[str, str]) -> bool:
+    """Whether another input of the model, of the same microbatch, has rows of the same bits at their place:
+    order, shard and seed of the samples are the same then."""
+    sides = [{(at, name): row for at, name, row in given(book) if at == but[0]} for book in books]
+    for place in sides[0].keys() & sides[1].keys() - {but}:
+        own, other = (book.value(side[place]) for book, side in zip(books, sides, strict=True))
+        if own is not None and other is not None and rows_in_place(own, other):
+            return True
+    return False
 
 
 def _sent_to(book: StepView, context: Context) -> set[int]:
@@ -762,12 +814,23 @@ def _value_relation(books: tuple[StepView, StepView], place: str, slot: str) -> 
 
 
 def _input_finding(
-    book: StepView, slot: str, relation: Reason | None, evidence: tuple[Reason, ...], *, is_kept: bool = True
+    book: StepView,
+    slot: str,
+    relation: Reason | None,
+    evidence: tuple[Reason, ...],
+    *,
+    is_kept: bool = True,
+    same_samples: bool = False,
 ) -> Finding:
+    """``same_samples``: order, shard and seed of the samples do not differ."""
     name = slot.partition(".")[2]
     headline = reason(Stages.INPUT_DIFFERS, name=name)
+    if relation is not None and relation.code is Batches.CONSTANT and _is_one_number(relation):
+        headline = reason(Stages.INPUT_IS, name=name, **dict(relation.facts))
     rank = EvidenceRank.MOST if relation is None else EvidenceRank.EVERY_ELEMENT
-    known = None if relation is None else (Reason(CauseCode.PREPROCESSING),)
+    known: tuple[Reason, ...] | None = () if same_samples else None
+    if relation is not None and relation.code in _PREPROCESSED:
+        known = (Reason(CauseCode.PREPROCESSING),)
     kind = kind_named("wrong_data", rank, relation or headline, causes=known)
     return data_finding(
         headline=headline,
@@ -777,6 +840,23 @@ def _input_finding(
         evidence=evidence,
         next_note=reason(Stages.SAME_BATCH_FIRST if is_kept else Stages.CAPTURE_IDS),
     )
+
+
+def _is_one_number(relation: Reason) -> bool:
+    return all(relation.number(f"{side}_least") == relation.number(f"{side}_most") for side in _SIDES)
+
+
+_SIDES = ("target", "reference")
+_PREPROCESSED = (
+    Batches.SHAPE,
+    Batches.MOVED,
+    Batches.LAID_OUT,
+    Batches.SAME_NUMBERS,
+    Batches.SCALED,
+    Batches.SCALED_BY_CHANNEL,
+)
+"""what another normalization, order of channels, layout or offset makes of an input; what leaves other
+numbers than these do has another cause"""
 
 
 def _agree_within_rounding(target: StepBatch, reference: StepBatch, context: Context) -> bool:

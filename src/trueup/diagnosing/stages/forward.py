@@ -13,6 +13,7 @@ from trueup.comparing.precision_gap import TF32
 from trueup.comparing.program_code import code_book
 from trueup.comparing.scalars import number
 from trueup.diagnosing.kinds.other_use import other_use
+from trueup.diagnosing.stages.between_steps import frozen_that_move
 from trueup.diagnosing.stages.context import (
     Context,
     clarity,
@@ -22,7 +23,7 @@ from trueup.diagnosing.stages.context import (
     needs_no_replay,
 )
 from trueup.diagnosing.stages.evaluated import with_evaluated
-from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.from_origin import finding_from_origin, settings_that_differ
 from trueup.diagnosing.stages.loss_factors import factor_findings
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -53,6 +54,11 @@ class ForwardStage:
         if _is_below_tolerance(verdict) or verdict.headline.code is VerdictCode.POSITIONS_COUNT:
             known = (*known, _of_verdict(verdict))
         known = known or factor_findings(context)
+        is_constant = verdict.headline.code is VerdictCode.ARGUMENT_DIFFERS and verdict.phase == "forward"
+        if not known and is_constant and not context.origins_of(Stage.FORWARD, Stage.LOSS):
+            # within every tolerance, but made of bit-equal inputs: no replay shows it
+            is_setting = bool(settings_that_differ(verdict.owner or "", context))
+            known = (_of_verdict(verdict),) if is_setting else ()
         stages = [Stage.FORWARD, Stage.LOSS]
         if not context.origins_of(*stages) and _is_given_another_number(context):
             stages.append(Stage.DATA)
@@ -254,7 +260,9 @@ def _of_verdict(verdict: Verdict) -> Finding:
     """Running statistics, dtypes of buffers, activation functions or rows that count, which differ where all
     records agree."""
     name, stage = _KNOWN.get(verdict.headline.code, ("constant_argument", Stage.FORWARD))
-    kind = kind_named(name, EvidenceRank.STATED, verdict.evidence[0], phase=verdict.phase)
+    # what a program writes to a buffer while it runs is no default, and no value that a constructor is given
+    causes = () if verdict.headline.code is VerdictCode.BUFFERS_WRITTEN else None
+    kind = kind_named(name, EvidenceRank.STATED, verdict.evidence[0], phase=verdict.phase, causes=causes)
     return as_recorded(verdict, stage, kind)
 
 
@@ -310,6 +318,8 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
     whose forward output differs, and a root that is fed other data too."""
     if context.follows_weights(origin):
         return reason(Stages.WEIGHTS_DIFFER_FROM, step=context.weights_differ_from)
+    if _is_after_frozen_moved(origin, context):
+        return reason(Stages.WEIGHTS_DIFFER_FROM, step=context.steps[1][0])
     weights = context.outcome_of(Stage.WEIGHTS)
     if weights is not None and weights.status is StageStatus.FAILED:
         apart = weights.details.get("apart")
@@ -329,7 +339,7 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
         return reason(Stages.INSIDE_ONLY)
     if context.explained_by_dtype(origin):
         return reason(Stages.OTHER_DTYPE)
-    if _is_of_the_forward(origin, context):
+    if _is_of_the_forward(origin, context) or _is_returned_by_another(origin, context):
         return reason(Stages.FOLLOWS, stage=Stage.FORWARD.value)
     before = _backward_before(origin, context)
     if before is not None:
@@ -374,6 +384,55 @@ def _is_of_the_forward(origin: Origin, context: Context) -> bool:
         return False
     evidence = None if context.evidence_of is None else context.evidence_of(origin)
     return evidence is not None and other_use(evidence) is not None
+
+
+def _is_returned_by_another(origin: Origin, context: Context) -> bool:
+    """Whether a module around, whose forward differs, returns this module's output as it is in the target,
+    and not in the reference: it is one tensor there, into which a replay puts one gradient, that of the
+    module around. What this module then sends back is made of a gradient that is another's."""
+    forward = context.outcome_of(Stage.FORWARD)
+    if origin.phase not in ("backward", "param_grad") or forward is None or not origin.module:
+        return False
+    at = next((n for n, steps in enumerate(context.steps) if steps[0] == origin.step), None)
+    around = {
+        one.module
+        for one in forward.findings
+        if one.step == origin.step
+        and one.module is not None
+        and origin.module.startswith(_inside(one.module))
+    }
+    if at is None or not around:
+        return False
+    books = context.pair(at, origin.rank)
+    returned = [
+        any(_outputs(book, origin.module) & _outputs(book, name) for name in around) for book in books
+    ]
+    return returned == [True, False]
+
+
+def _inside(module: str) -> str:
+    return f"{module}." if module else ""
+
+
+def _outputs(book: StepView, module: str) -> set[int]:
+    """Digests of what a module returns."""
+    records = (r for call in book.named("module", module) for r in book.records(call, "forward"))
+    found = (book.digest(r) for r in records if book.slot[r].startswith("output"))
+    return {one for one in found if one is not None}
+
+
+def _is_after_frozen_moved(origin: Origin, context: Context) -> bool:
+    """Whether a call without gradients, which may come after the step's update, is of a step after which the
+    program changes weights that nothing updates in one run alone."""
+    if origin.step != context.steps[0][0] or origin.target_record is None or origin.phase != "forward":
+        return False
+    is_of_replay = origin.basis is Basis.REPLAY and context.replayed is not None
+    source = context.replayed if is_of_replay else context.target
+    book = context.book(source or context.target, origin.step, origin.rank)
+    if book.mode[book.record_call[origin.target_record]] != "eval":
+        return False
+    found = context.pair()[0].once(frozen_that_move, lambda: frozen_that_move(context))
+    return bool(found)
 
 
 def _is_lone_mask(finding: Finding) -> bool:

@@ -81,12 +81,24 @@ def _with_buffers(kinds: tuple[Kind, ...], buffers: tuple[Reason, ...]) -> tuple
     """The kinds, led by buffers of other content where no other cause is named; a table that differs is one
     that a buffer may hold."""
     named = bool(kinds) and kinds[0].rank.is_named
-    if not buffers or (named and kinds[0].sentence.code is not KindReason.OFFSET_BY_TABLE):
+    begins = (
+        bool(buffers)
+        and buffers[0].code is EvidenceCode.BUFFER_BEGINS
+        and buffers[0].place("name") not in _RUNNING
+    )
+    of_values = not named or kinds[0].sentence.code is KindReason.OFFSET_BY_TABLE
+    # what a module holds before its forward goes before what its results look like, not before its settings
+    of_values |= begins and kinds[0].rank is not EvidenceRank.STATED
+    if not buffers or not of_values:
         return kinds
     kind = kind_named("constant_argument", EvidenceRank.STATED, buffers[0])
     if buffers[0].code is EvidenceCode.BUFFER_BEGINS:  # written by the program, and no setting
         kind = replace(kind, causes=())
     return kind, *kinds
+
+
+_RUNNING = ("running_mean", "running_var", "num_batches_tracked")
+"""what batch norms write while they train, and read in evaluation alone"""
 
 
 def _norms_of(origin: Origin, context: Context) -> tuple[Reason, ...]:
@@ -146,7 +158,9 @@ def _with_settings(kinds: tuple[Kind, ...], settings: dict[Reason, str]) -> tupl
     if not settings:
         return kinds
     setting, name = next(iter(settings.items()))
-    kind = kind_named(name, EvidenceRank.STATED, setting)
+    # a mode is set while the program runs: no default, and no value that a constructor is given
+    causes = () if setting.place("name") == "training" else None
+    kind = kind_named(name, EvidenceRank.STATED, setting, causes=causes)
     return (kind, *(other for other in kinds if other.name != kind.name))
 
 

@@ -12,7 +12,7 @@ import polars as pl
 
 from trueup.comparing.optimizer_settings import declared, flat
 from trueup.diagnosing.stages.averaged import averaged_weights, master_weights
-from trueup.diagnosing.stages.between_steps import moved_between
+from trueup.diagnosing.stages.between_steps import frozen_that_move, moved_between
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.gaps import HALVES, ConstantGap, gaps_of, sides_of
@@ -102,7 +102,7 @@ class OptimizerStage:
         if not findings and not stale:
             findings = master_weights(context)
         if not findings and not stale and context.failed_before() is None:
-            findings = moved_between(context)
+            findings = moved_between(context) or frozen_that_move(context)
         if not findings and context.failed_before() is None and not target_is_measured(context):
             located = [finding_from_origin(origin, context) for origin in context.origins_of(Stage.OPTIMIZER)]
             book = context.pair()[0]
@@ -298,14 +298,15 @@ def _finding(
         reason(Stages.SIDES, key=key, parameters=described(found, shapes), target=a, reference=b)
         for (a, b), found in members[:3]
     )
-    of_some = _is_alike_elsewhere(key, names, context) or _are_two(members, stated)
+    alike = _is_alike_elsewhere(key, names, context)
+    of_some = alike or _are_two(members, stated)
     kind, stage = _kind_of(key), Stage.RESUME if key == "count" else Stage.OPTIMIZER
     named = kind_named(
         kind,
         EvidenceRank.STATED if any(stated) or given else EvidenceRank.FITTED,
         values,
         causes=_causes(key, members, of_some=of_some),
-        without=_is_no_cause(key, of_some=of_some),
+        without=_is_no_cause(key, of_some=of_some, alike=alike),
     )
     sources: list[Reason] = []
     if all(stated) and key != "updated_dtype":  # that is of tensors, and in no group
@@ -429,11 +430,13 @@ def _causes(key: str, members: Members, *, of_some: bool) -> tuple[Reason, ...] 
     return (reason(_CAUSES[key]),) if key in _CAUSES else None
 
 
-def _is_no_cause(key: str, *, of_some: bool) -> tuple[CauseCode, ...]:
+def _is_no_cause(key: str, *, of_some: bool, alike: bool) -> tuple[CauseCode, ...]:
     """Usual causes that do not act here: a schedule on anything but the learning rate, groups on what differs
-    alike everywhere."""
+    alike everywhere, a schedule that is off and another default where other parameters have the reference's
+    value (``alike``): both act on all."""
     groups = () if of_some else (CauseCode.PARAMETER_GROUPS,)
-    return groups if key == "lr" else (*groups, CauseCode.SCHEDULE_OFF)
+    of_all = (CauseCode.OTHER_OPTIMIZER_DEFAULT,) if alike and key == "lr" else ()
+    return (*groups, *of_all) if key == "lr" and not alike else (*groups, *of_all, CauseCode.SCHEDULE_OFF)
 
 
 def _measured_of(key: str, fqn: str, context: Context) -> Reason | None:

@@ -37,7 +37,9 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
     moved = _moved(target, reference, first, other)
     is_scheduled = any(len(set(side.values())) > 1 for side in (target, reference))
     num_apart = reason(Stages.STEPS_DIFFER, num=len(apart), total=len(shared))
-    causes = (reason(Stages.SCHEDULER_CAUSE),) if is_scheduled else None
+    causes: tuple[Reason, ...] | None = (reason(Stages.SCHEDULER_CAUSE),) if is_scheduled else None
+    if is_scheduled and _is_of_no_neighbor(a, reference, step - first + other):
+        causes = ()
     off = () if moved is None else (reason(CauseCode.SCHEDULE_OFF),)
     kind = kind_named(
         "wrong_optimizer_setting",
@@ -190,6 +192,16 @@ def _shown(target: tuple[float, ...], reference: tuple[float, ...]) -> dict[str,
         if shown["target"] != shown["reference"]:
             break
     return shown
+
+
+def _is_of_no_neighbor(
+    rates: tuple[float, ...], reference: Mapping[int, tuple[float, ...]], step: int
+) -> bool:
+    """Whether the reference's rates of the step before and after are known, and neither is the target's: a
+    scheduler that is stepped elsewhere, once too often or not at all takes one of them, so that the schedule
+    itself is another. Group by group: rates of one group may be constant."""
+    beside = [reference.get(step - 1), reference.get(step + 1)]
+    return all(one is not None and not _same(rates, one) for one in beside)
 
 
 def _moved(

@@ -176,7 +176,10 @@ def _finding(
         factor=change.evidence.number("factor"),
     )
     ranks = whose.get(names[0], Whose())
-    causes = tuple(map(reason, _CAUSES.get(change.name, (Weights.CHANGED_CAUSE,))))
+    codes = _CAUSES.get(change.name, (Weights.CHANGED_CAUSE,))
+    if change.name == "related" and (change.evidence.number("correlation") or 0.0) < 0:
+        codes = (Weights.INIT_CAUSE,)  # a mean, a sum or a part of numbers has them with their sign
+    causes = tuple(map(reason, codes))
     same_size = all(one.same_size for _, _, one in members)
     kind = kind_named(
         change.kind, _rank_of(change), one_by_one[0], causes=causes if same_size else None, phase="param"

@@ -28,6 +28,9 @@ class BatchCode(Code):
     SCALED = "batch.values_scaled"
     SAME_SAMPLES = "batch.same_samples_otherwise"
     SCALED_BY_CHANNEL = "batch.values_scaled_by_channel"
+    CONSTANT = "batch.values_of_one_number"
+    SOME_SAMPLES = "batch.some_samples_made_otherwise"
+    MONOTONE = "batch.values_in_order_of_size"
 
     LABELS_AGREE = "labels.agree"
     SAME_INPUTS = "labels.models_got_same_batch"

@@ -20,6 +20,7 @@ class KindReason(Code):
     SCALED_PER_ROW = "kind.scaled_per_row"
     SENT_BACK_PER_ROW = "kind.loss_scaled_per_row"
     SENT_TO_OTHER_POSITIONS = "kind.loss_sent_to_other_positions"
+    LABELS_SHIFTED = "kind.labels_of_loss_shifted"
     SCALED_PER_TOKEN = "kind.scaled_per_token"
     SUMS_TO_ONE = "kind.normalised_to_sum_of_one"
     LENGTH_OF_ONE = "kind.normalised_to_length_of_one"

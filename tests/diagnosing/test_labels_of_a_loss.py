@@ -1,0 +1,83 @@
+"""Labels that a loss counts elsewhere, and what a sum over tokens is divided by: each with its near miss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.diagnosing.cases import case
+from trueup.diagnosing.evidence import RunFacts
+from trueup.diagnosing.evidence.facts import LossFacts
+from trueup.diagnosing.kinds import criterion, loss_divisor
+from trueup.types.codes.kinds import CauseCode, KindReason
+from trueup.types.finding import Stage
+
+ROWS, LENGTH, WORDS = 3, 12, 20
+LABELS = np.random.default_rng(5).integers(0, WORDS, (ROWS, LENGTH))
+COUNTED = np.ones((ROWS, LENGTH), bool)
+COUNTED[:, :4] = False
+COUNTED[1, 9:] = COUNTED[2, 10:] = False
+
+
+def sent(shift: int, *, longer: int = 0, other: bool = False) -> Any:
+    """What cross-entropy sends back to logits that do not matter: each position counts with the label
+    ``shift`` positions on; ``longer``: so many more positions of the prompt count."""
+    gradient = np.zeros((ROWS, LENGTH, WORDS))
+    counted = COUNTED.copy()
+    counted[:, 4 - longer : 4] = True
+    labels = np.random.default_rng(6).integers(0, WORDS, LABELS.shape) if other else LABELS
+    for row in range(ROWS):
+        for at in range(LENGTH):
+            of = at + shift
+            if of < LENGTH and counted[row, of]:
+                gradient[row, at] = 1 / WORDS
+                gradient[row, at, labels[row, of]] -= 1
+    return gradient
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "shift"),
+    [
+        (sent(0), sent(1), 1),
+        (sent(1), sent(0), -1),
+        (sent(2), sent(1), -1),
+        (sent(2), sent(0), -2),
+        (sent(1, longer=2), sent(1), None),
+        (sent(0, other=True), sent(1), None),
+    ],
+    ids=["not shifted", "shifted in one alone", "twice", "by two", "a longer mask", "other labels"],
+)
+def test_labels_that_lie_elsewhere(target: Any, reference: Any, shift: int | None) -> None:
+    runs = {
+        "target_run": RunFacts(sent_back={0: target}),
+        "reference_run": RunFacts(sent_back={0: reference}),
+    }
+    evidence = case(np.array(1.0), np.array(1.2), phase="loss", slot="value", module="", **runs)
+    assert evidence.origin.stage is Stage.LOSS
+    found = criterion._other_positions(evidence)
+    assert found is not None
+    sentence = found.found.sentence
+    if shift is None:
+        assert sentence.code is KindReason.SENT_TO_OTHER_POSITIONS
+    else:
+        assert (sentence.code, sentence.number("shift")) == (KindReason.LABELS_SHIFTED, shift)
+        assert found.found.causes == (CauseCode.SHIFTED_TWICE_OR_NEVER,)
+
+
+def of_losses(factor: float, *, kept: bool) -> RunFacts:
+    """Two losses of 24 tokens, times a factor; ``kept``: with the gradients that they send back."""
+    losses = {
+        m: LossFacts(value=factor * (2.0 + m), counted=24, positions=24, rows=3, steepest=factor * 0.04)
+        for m in range(2)
+    }
+    gradient = np.full((3, 8, WORDS), factor * 0.01)
+    return RunFacts(losses=losses, sent_back=dict.fromkeys(losses, gradient) if kept else {})
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_loss_that_is_no_sum_over_tokens_names_no_divisor(kept: bool) -> None:
+    runs = {"target_run": of_losses(0.5, kept=kept), "reference_run": of_losses(1.0, kept=kept)}
+    evidence = case(np.array(1.0), np.array(2.0), phase="loss", slot="value", module="", **runs)
+    assert (loss_divisor.divided_otherwise(evidence) is None) is kept
