@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -18,8 +19,11 @@ from torch.nn import functional as F
 
 from tests.adapters.torch.reading import capture
 from tests.models.mixed_gpt import Program, train
+from trueup.comparing import precision_gap
 from trueup.comparing.result import Comparison
+from trueup.comparing.rows import StepRows
 from trueup.comparing.run import compare
+from trueup.types.arrays import Bools
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.status import Outcome
 
@@ -304,11 +308,26 @@ def adapted(folder: Path, dtype: torch.dtype, factor: float = 1.0) -> Path:
     return folder / "trace"
 
 
-def test_a_cast_that_a_module_returns_makes_a_tensor_of_its_own(tmp_path: Path) -> None:
+def test_a_cast_that_a_module_returns_makes_a_tensor_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its gradient is that of one use, without the cast that of all uses: only there it is left out."""
+
+    def watched(rows: StepRows, shown: Bools) -> Bools:
+        found = left_out(rows, shown)
+        words, calls = rows.match.words, rows.match.target
+        for row in np.flatnonzero(found).tolist():
+            name = words.name[calls.name[rows.target.call[row]]]
+            places.add((name, words.phase[rows.phase[row]]))
+        return found
+
+    left_out, places = precision_gap._of_casts_returned, set[tuple[str, str]]()
+    monkeypatch.setattr(precision_gap, "_of_casts_returned", watched)
     lower, whole = (adapted(tmp_path / name, dtype) for name, dtype in _DTYPES.items())
     headline = compare(lower, whole).verdict.headline
     assert headline.code in (VerdictCode.COMPUTES_IN, VerdictCode.WEIGHTS_IN)
     assert (headline.place("target"), headline.place("reference")) == ("bfloat16", "float32")
+    assert places == {("1.keep", "backward")}
 
 
 def test_a_factor_beside_such_a_cast_stays_a_difference(tmp_path: Path) -> None:
