@@ -242,7 +242,7 @@ def test_what_only_the_shell_knows_is_left_to_it(tmp_path: Path) -> None:
     """Arguments of the script, variables of the machine and commands are put in when it is started."""
     text = MEGATRON.replace("--nproc_per_node 2", '--nproc_per_node $(echo "4 2" | cut -c 3)').replace(
         "--bf16",
-        '--bf16 --save $1 --load "${2}/last" --tensorboard-dir `echo /logs/"x y"`'
+        '--bf16 --save $1 --load "${2}/last" --tensorboard-dir "`echo /logs/x y`"'
         " --data-cache-path $PWD/cache --vocab-file $(dirname $DATA)/v.json --wandb-exp-name 'costs 5$'",
     )
     text = text.replace("torchrun", 'export TRITON_CACHE_DIR="/t/$(printf "a  b")"\ntorchrun')

@@ -520,3 +520,25 @@ def test_a_trace_is_a_configuration(tmp_path: Path) -> None:
         "optimizer": "adamw",
     }
     assert _values(_side(tmp_path), wanted) == wanted
+
+
+def test_sections_of_megatron_s_yaml_in_its_log(tmp_path: Path) -> None:
+    """As argparse prints what ``--yaml-cfg`` gave it."""
+    log = tmp_path / "run.log"
+    log.write_text(
+        "------------------------ arguments ------------------------\n"
+        "  language_model .................................. namespace(num_layers=24, activation_func='swiglu', "
+        "num_moe_experts=None, window_size=(128, 0), init_method=<function init at 0x7f>, "
+        "inner=namespace(hidden_size=64))\n"
+        "  model_parallel .................................. namespace(params_dtype=torch.bfloat16, bf16=True)\n"
+        "  lr .............................................. 0.001\n"
+        "-------------------- end of arguments ---------------------\n"
+    )
+    (found,) = read_side([str(log)])
+    values = {key: one.value for key, one in found.settings.items()}
+    assert values["num_layers"] == 24
+    assert values["hidden_size"] == 64
+    assert values["window_size"] == [128, 0]
+    assert (values["init_method"], values["params_dtype"]) == ("init", "torch.bfloat16")
+    assert values["lr"] == 0.001
+    assert "language_model" not in values

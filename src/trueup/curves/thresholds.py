@@ -140,6 +140,13 @@ TREND_WHITE = measured(
     "4 covers white noise 98 times in 100 with intervals 1.13 times as wide as need be, 30 95 times",
     test=_COVERAGE,
 )
+TREND_UNDER_WALK = measured(
+    "curves.trend_under_walk",
+    1.5,
+    "times the interval",
+    "of a trend under a random walk; 1 covers ramps, lines and bends under a walk 78 to 92 times in 100",
+    test=_COVERAGE,
+)
 LATE_SHARE = chosen("curves.late_share", 0.2, "of the steps", "the last fifth: late")
 LATE_LEVEL = chosen(
     "curves.late_level", 0.01, _CHANCE, "one late part in a hundred may be called so by chance"
