@@ -273,17 +273,40 @@ def _entries(path: Path, parts: Sequence[_Part], every: _AllParts) -> Iterator[P
         for name in part.weights.table:
             whole = _whole_name(name, part, sizes, starts)
             held.setdefault(whole, {}).setdefault((part.tensor, part.expert), f"{part.name}/{name}")
-    num_experts = _sizes(parts[0]).num_experts
+    num_experts, cut = _sizes(parts[0]).num_experts, _sizes(parts[0]).expert_tensor
     for whole in sorted(held, key=_in_order):
         if _GROUPED.fullmatch(whole):
-            yield from _experts_apart(path, whole, held[whole], every, num_experts)
+            each = {
+                rank: _by_cut({t: key for (t, own), key in held[whole].items() if own == rank}, every, cut)
+                for rank in sorted({own for _, own in held[whole]})
+            }
+            yield from _experts_apart(path, whole, each, every, num_experts)
             continue
         by_rank: dict[int, str] = {}
         for (tensor, _), key in sorted(held[whole].items()):
             first = by_rank.setdefault(tensor, key)
             if first != key:
                 every.copies.setdefault(first, []).append(key)
+        if EXPERT.search(whole):
+            by_rank = _by_cut(by_rank, every, cut)
         yield _joined(path, whole, list(by_rank.values()), every)
+
+
+def _by_cut(by_rank: Mapping[int, str], every: _AllParts, cut: int | None) -> dict[int, str]:
+    """The parts of an expert's weight by their order: experts may be cut into fewer parts than there are
+    tensor ranks, so that several ranks hold the same one. Where the arguments do not say into how many, equal
+    values are one part."""
+    found: dict[int, str] = {}
+    for tensor, key in sorted(by_rank.items()):
+        at = tensor if cut is None else tensor % cut
+        if cut is None:
+            shape = every.table[key].shape
+            alike = (r for r, other in found.items() if every.table[other].shape == shape)
+            at = next((r for r in alike if same_bits(every.read(found[r]), every.read(key))), tensor)
+        first = found.setdefault(at, key)
+        if first != key:
+            every.copies.setdefault(first, []).append(key)
+    return found
 
 
 def _in_order(name: str) -> tuple[tuple[int, int | str], ...]:
@@ -411,7 +434,11 @@ def _by_section(keys: Sequence[str], sections: Sequence[int]) -> Iterator[Source
 
 
 def _experts_apart(
-    path: Path, whole: str, held: Mapping[tuple[int, int], str], every: _AllParts, num_experts: int | None
+    path: Path,
+    whole: str,
+    each_rank: Mapping[int, Mapping[int, str]],
+    every: _AllParts,
+    num_experts: int | None,
 ) -> Iterator[PlannedWeight]:
     """The experts of ``GroupedMLP``'s ``weight1`` and ``weight2`` one by one, as ``SequentialMLP`` names them.
 
@@ -423,7 +450,7 @@ def _experts_apart(
     """
     found = _GROUPED.fullmatch(whole)
     assert found is not None
-    ranks = sorted({expert for _, expert in held})
+    ranks = list(each_rank)
     if not num_experts or num_experts % len(ranks):
         raise WeightsError(
             f"{path}: {whole} holds all experts of a rank in one weight, and the arguments in the checkpoint "
@@ -432,7 +459,7 @@ def _experts_apart(
     each = num_experts // len(ranks)
     is_first = found["number"] == "1"
     for rank in ranks:
-        keys = [key for (_, expert), key in sorted(held.items()) if expert == rank]
+        keys = [key for _, key in sorted(each_rank[rank].items())]
         rows, columns = every.table[keys[0]].shape
         stacked = (each, rows, columns // each) if is_first else (each, rows // each, columns)
         second = every.table.get(f"{keys[0][:-1]}2")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from trueup.curves.statistics.memories import Memories, Pilot, memories, pilots, shapes, singles, splines
 from trueup.curves.statistics.noise import two_sided_each
-from trueup.curves.thresholds import TREND_ODDS, TREND_PRICE, TREND_SURE, TREND_UNDER_WALK
+from trueup.curves.thresholds import TREND_ODDS, TREND_PRICE, TREND_SURE, TREND_UNDER_WALK, TREND_WALK_OPEN
 from trueup.types.arrays import Bools, Floats
 
 _MAX_BLOCKS, _MOST_SHAPES, _BLOCKS_A_SHAPE = 96, 14, 4
@@ -45,13 +45,13 @@ class Trended:
     freedom: Floats
     """degrees of freedom of that error"""
     walk: float = 0.0
-    """the weight of trends under a random walk"""
+    """the weight of random walks, with a trend or without"""
 
     @property
     def wider(self) -> float:
-        """What distances from the mean are divided by: a trend and a walk pass for each other, and steps do not
-        say where one ends."""
-        return 1 + (TREND_UNDER_WALK - 1) * self.walk
+        """By how much the interval is wider than what the models say: where a walk is not ruled out, a trend and a
+        walk pass for each other, and what fits best has followed the walk."""
+        return 1 + (TREND_UNDER_WALK - 1) * min(1.0, self.walk / TREND_WALK_OPEN)
 
     @property
     def is_sure(self) -> bool:
@@ -116,7 +116,7 @@ def trended(difference: Floats, good: Bools) -> Trended | None:
     logs = np.concatenate(found.logs)
     weights = np.exp(logs - logs.max())
     kept = weights > _LEAST_WEIGHT * weights.max()
-    walks = weights.reshape(-1, len(found.logs[0]))[1:, -1].sum()  # the last of the noise models
+    walks = weights.reshape(-1, len(found.logs[0]))[:, -1].sum()  # the last of the noise models
     walk = float(walks) / float(weights.sum())
     flat = float(weights[: len(found.logs[0])].sum())
     trends = float(weights.sum()) - flat
