@@ -142,16 +142,16 @@ TREND_WHITE = measured(
 )
 TREND_UNDER_WALK = measured(
     "curves.trend_under_walk",
-    1.4,
+    1.6,
     "times the interval",
-    "where a random walk may be; 1 covers ramps and bends under a walk 78 to 92 times in 100, 1.4 92 to 96",
+    "of a trend under a walk; 1 covers ramps and bends there 78 to 92 times in 100, 1.6 92 to 96",
     test=_COVERAGE,
 )
 TREND_WALK_OPEN = measured(
     "curves.trend_walk_open",
-    0.05,
+    0.3,
     "of the weight",
-    "a walk with less is ruled out; with AR(1) 0.9 it has 0.001 at most, under a walk 0.3 to 0.8",
+    "trends under a walk with less are as good as ruled out; with AR(1) 0.9 they have 0.001, under one 0.4 to 0.8",
     test=_COVERAGE,
 )
 LATE_SHARE = chosen("curves.late_share", 0.2, "of the steps", "the last fifth: late")

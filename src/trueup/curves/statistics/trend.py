@@ -45,7 +45,7 @@ class Trended:
     freedom: Floats
     """degrees of freedom of that error"""
     walk: float = 0.0
-    """the weight of random walks, with a trend or without"""
+    """the weight of trends under a random walk"""
 
     @property
     def wider(self) -> float:
@@ -116,7 +116,7 @@ def trended(difference: Floats, good: Bools) -> Trended | None:
     logs = np.concatenate(found.logs)
     weights = np.exp(logs - logs.max())
     kept = weights > _LEAST_WEIGHT * weights.max()
-    walks = weights.reshape(-1, len(found.logs[0]))[:, -1].sum()  # the last of the noise models
+    walks = weights.reshape(-1, len(found.logs[0]))[1:, -1].sum()  # the last of the noise models
     walk = float(walks) / float(weights.sum())
     flat = float(weights[: len(found.logs[0])].sum())
     trends = float(weights.sum()) - flat
