@@ -145,12 +145,16 @@ def _failed(error: Exception, argv: list[str], verb: str) -> int:
     """One line for a mistake of a person or the system; a traceback for a bug."""
     if hasattr(error, "format_message"):
         return _misused(error, argv, verb)
-    known = isinstance(error, (TrueupError, OSError))
+    deep = isinstance(error, RecursionError)  # of a parser that went into a person's file
+    known = deep or isinstance(error, (TrueupError, OSError))
     if not known or os.environ.get(_DEBUG):
         traceback.print_exception(error)
     if isinstance(error, TrueupError):
         error_line(str(error))
         hint_line(_hint_of(error, verb))
+    elif deep:
+        error_line(f"{verb}: something is nested too deeply to be read: {error}")
+        hint_line(f"is each file the one that was meant? {_DEBUG}=1 shows where")
     elif isinstance(error, OSError):
         error_line(f"{error.filename or verb}: {error.strerror or error}")
         hint_line(f"is it the path that was meant? trueup {verb} --help says what each argument is")

@@ -14,7 +14,7 @@ from trueup.capture.dump_config.build import (
     dump_settings,
     environment_lines,
 )
-from trueup.cli.printing import error_line, note_line, warning_line
+from trueup.cli.printing import error_line, hint_line, note_line, warning_line
 from trueup.cli.shared import Overwrite, Quiet
 from trueup.errors import ConfigError
 from trueup.types.option import GivenOptions, Option, option_fields
@@ -107,6 +107,8 @@ def _check(path: Path, request: GivenOptions[DumpRequest], file: DumpConfigFile)
         (error_line if mistake.fatal else warning_line)(str(mistake))
     if not file.quiet:
         note_line(_summary(path, mistakes))
+    if any(mistake.fatal for mistake in mistakes) and not file.quiet:
+        hint_line("trueup dump-config --kind full --path /dump writes one that is correct")
     return _BAD_USE if any(mistake.fatal for mistake in mistakes) else 0
 
 
