@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import re
 import sys
@@ -145,6 +147,10 @@ def _failed(error: Exception, argv: list[str], verb: str) -> int:
     """One line for a mistake of a person or the system; a traceback for a bug."""
     if hasattr(error, "format_message"):
         return _misused(error, argv, verb)
+    if _is_full(error) and not os.environ.get(_DEBUG):
+        error_line(f"no space left on the disk of {_written_to(argv)}: what {verb} wrote there is not complete")
+        hint_line("make room there, or name another place, and run the command again")
+        return _BAD_USE
     deep = isinstance(error, RecursionError)  # of a parser that went into a person's file
     known = deep or isinstance(error, (TrueupError, OSError))
     if not known or os.environ.get(_DEBUG):
@@ -161,6 +167,24 @@ def _failed(error: Exception, argv: list[str], verb: str) -> int:
     else:
         error_line(f"internal error in trueup: {type(error).__name__}: {error}")
     return _BAD_USE
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether a disk has no room: libraries say it each in its own way, PyTorch's writer by its stream."""
+    said = str(error).lower()
+    return (
+        getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        or (isinstance(error, OSError) and "no space left" in said)
+        or "basic_ios::clear: iostream error" in said
+    )
+
+
+def _written_to(argv: Sequence[str]) -> str:
+    """The place that a command line names to write to."""
+    for word, after in itertools.pairwise(argv):
+        if word in ("-o", "--output", "--tensorboard", "--keep"):
+            return after
+    return argv[2] if argv[0] in ("export", "convert-weights") and len(argv) > 2 else "the output"
 
 
 def _hint_of(error: TrueupError, verb: str) -> str:
