@@ -278,10 +278,13 @@ def test_megatron_s_yaml_says_what_its_flags_say(
 ) -> None:
     """The names of its configuration class: no flag says whether heads share keys."""
     file = tmp_path / "gpt.yaml"
-    file.write_text(YAML_CFG.format(**({"groups": "null", "experts": "null", "activation": "swiglu"} | changed)))
+    file.write_text(
+        YAML_CFG.format(**({"groups": "null", "experts": "null", "activation": "swiglu"} | changed))
+    )
     command = (
-        "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 8 --normalization RMSNorm "
-        "--norm-epsilon 1e-5 --disable-bias-linear --tensor-model-parallel-size 2 --bf16 --lr 1e-3 "
+        "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 8 "
+        "--normalization RMSNorm --norm-epsilon 1e-5 "
+        "--disable-bias-linear --tensor-model-parallel-size 2 --bf16 --lr 1e-3 "
         f"--moe-ffn-hidden-size 32 {flags}"
     )
     left, right = (configured(read_side([one])) for one in (str(file), command))

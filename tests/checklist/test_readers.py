@@ -527,10 +527,10 @@ def test_sections_of_megatron_s_yaml_in_its_log(tmp_path: Path) -> None:
     log = tmp_path / "run.log"
     log.write_text(
         "------------------------ arguments ------------------------\n"
-        "  language_model .................................. namespace(num_layers=24, activation_func='swiglu', "
+        "  language_model ......... namespace(num_layers=24, activation_func='swiglu', "
         "num_moe_experts=None, window_size=(128, 0), init_method=<function init at 0x7f>, "
         "inner=namespace(hidden_size=64))\n"
-        "  model_parallel .................................. namespace(params_dtype=torch.bfloat16, bf16=True)\n"
+        "  model_parallel ......... namespace(params_dtype=torch.bfloat16, bf16=True)\n"
         "  lr .............................................. 0.001\n"
         "-------------------- end of arguments ---------------------\n"
     )

@@ -48,7 +48,7 @@ SCRIPTS = {
     "printf of flags": f"printf -v A -- '--seed %d --bf16' 3\nB=$(printf '%s\\n' --swiglu --save d)\n{RUN} $A $B",
     "quotes inside a variable": f'A="--split \\"949,50,1\\" --load \'a b\'"\n{RUN} $A --seed 1',
     "quotes that eval takes off": f'A="--save \\"a b\\" --split \'9,1\'"\nCMD="{RUN} $A --seed 2"\neval $CMD',
-    "eval of a text": f"A='--save \"x y\"'\neval \"{RUN} $A --seed 7\"",
+    "eval of a text": f'A=\'--save "x y"\'\neval "{RUN} $A --seed 7"',
     "backslashes between quotes": f'A="C:\\new\\a"\n{RUN} --save "$A" --load "a\\$b" --split "q\\`z\\\\w\\"v"',
     "escapes of a text": f"{RUN} --save $'a\\tb' --load $'it\\'s'",
     "nothing stands there": f"E=\n{RUN} $E ${{U:+--bf16}} ${{E:-}} --seed 3",

@@ -24,8 +24,8 @@ def _log(path: Path, loss: Floats, part: Floats, kind: str) -> Path:
             lines.append(
                 f" [2026-01-02 03:04:05] iteration {at:8d}/{STEPS:8d} | consumed samples: {at * 8:12d} | "
                 f"elapsed time per iteration (ms): 100.0 | learning rate: 1.0E-04 | global batch size: 8 | "
-                f"lm loss: {one:.6E} | load_balancing_loss: {other:.6E} | loss scale: 1.0 | grad norm: 1.000 | "
-                "number of skipped iterations:   0 | number of nan iterations:   0 |"
+                f"lm loss: {one:.6E} | load_balancing_loss: {other:.6E} | loss scale: 1.0 | "
+                "grad norm: 1.000 | number of skipped iterations:   0 | number of nan iterations:   0 |"
             )
         else:
             lines.append(

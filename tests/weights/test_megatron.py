@@ -564,7 +564,7 @@ def _grouped(experts: int, hidden: int = 6, inner: int = 4) -> dict[str, Tensor]
 
 
 def _write_grouped(folder: Path, model: dict[str, Tensor], tensor: int, expert: int, **more: Tensor) -> Path:
-    """As Megatron-core's GroupedMLP keeps them: (hidden, experts * features) and (experts * features, hidden)."""
+    """As Megatron-core's GroupedMLP keeps them: all experts of a rank side by side, each transposed."""
     num = len(model) // 2
     each = num // expert
     names = dict(zip(("tensor", "expert", "expert_tensor"), (tensor, expert, tensor), strict=True))

@@ -289,8 +289,8 @@ def _differs(key: str, side: Configuration, found: DataIds) -> tuple[Reason, int
 
 
 def _behind_end(found: DataIds, end: int, own: int) -> int | None:
-    """The id that documents packed into rows begin with, where it is not ``own``, which then occurs nowhere: the
-    one behind nearly every end."""
+    """The id that documents packed into rows begin with, where ``own`` occurs nowhere: the one behind nearly
+    every end."""
     start = found.followed.get(end)
     return None if start in (None, found.padding) or found.counts.get(own, 0) else start
 

@@ -148,7 +148,9 @@ def _failed(error: Exception, argv: list[str], verb: str) -> int:
     if hasattr(error, "format_message"):
         return _misused(error, argv, verb)
     if _is_full(error) and not os.environ.get(_DEBUG):
-        error_line(f"no space left on the disk of {_written_to(argv)}: what {verb} wrote there is not complete")
+        error_line(
+            f"no space left on the disk of {_written_to(argv)}: what {verb} wrote there is not complete"
+        )
         hint_line("make room there, or name another place, and run the command again")
         return _BAD_USE
     deep = isinstance(error, RecursionError)  # of a parser that went into a person's file

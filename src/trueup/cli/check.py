@@ -57,7 +57,11 @@ class CheckOptions:
     ] = ()
     ignore: Annotated[
         tuple[str, ...],
-        Option("Leave these sections or fields out; may be repeated.", "--ignore SECTION|FIELD", read_all=names_from_words),
+        Option(
+            "Leave these sections or fields out; may be repeated.",
+            "--ignore SECTION|FIELD",
+            read_all=names_from_words,
+        ),
     ] = ()
     data: Data = ()
     inference: Inference = None

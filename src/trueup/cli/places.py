@@ -29,9 +29,9 @@ def written_into_read(
 ) -> str | None:
     """A sentence where a command would write into what it reads; None where all is apart.
 
-    A folder below a trace is apart from it unless it lies in the trace's own steps and scalars; a folder above
-    a trace is, unless ``overwrite`` removes a trace there that holds what is read. A file that is read first
-    and then replaced, as ``overwrite`` says, is no mistake.
+    A folder below a trace is apart from it unless it lies in the trace's own steps and scalars; so is one
+    above a trace, unless ``overwrite`` removes a trace there that holds what is read. A file that is read
+    first and then replaced, as ``overwrite`` says, is no mistake.
     """
     for number, one in enumerate(written):
         output = one.path.resolve()
@@ -44,7 +44,9 @@ def written_into_read(
                 what = "folder of its own" if path.is_dir() else "file of its own"
                 return f"{one.place}: expected a {what} (got {source.shown}, and is only read)"
             if is_part_of_trace(output, path):
-                return f"{one.place}: expected a place outside the trace (got {one.path}, inside {source.shown})"
+                return (
+                    f"{one.place}: expected a place outside the trace (got {one.path}, inside {source.shown})"
+                )
             if overwrite and is_part_of_trace(path, output):
                 return (
                     f"--overwrite would remove {source.shown}: it is a part of the trace in {one.path}; "

@@ -151,7 +151,7 @@ TREND_WALK_OPEN = measured(
     "curves.trend_walk_open",
     0.3,
     "of the weight",
-    "trends under a walk with less are as good as ruled out; with AR(1) 0.9 they have 0.001, under one 0.4 to 0.8",
+    "of trends under a walk; in AR(1) noise of 0.9 they have 0.001, under a walk 0.4 to 0.8",
     test=_COVERAGE,
 )
 LATE_SHARE = chosen("curves.late_share", 0.2, "of the steps", "the last fifth: late")

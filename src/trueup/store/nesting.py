@@ -1,5 +1,5 @@
-"""How deep a YAML or JSON text is nested, asked before a parser goes into it: libyaml's composer, and Python's on
-top of it, call themselves at every level and end the process where the stack does."""
+"""How deep a YAML or JSON text is nested, asked before a parser goes into it: libyaml's composer calls itself
+at every level, and ends the process where the stack does."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def refuse_deep(text: str, path: str) -> None:
         for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MOST:
-                raise _too_deep(path, event.start_mark.line + 1)
+                raise _too_deep(path, 1 if event.start_mark is None else event.start_mark.line + 1)
     except (yaml.YAMLError, ValueError):  # whoever reads it says what is wrong
         return
 
 
 def refuse_repeated(data: object, path: str) -> None:
-    """Raise where aliases of YAML stand for more than ``LARGEST`` values: each refers to what refers to others.
+    """Raise where aliases of YAML stand for more than ``LARGEST`` values: each to others.
 
     Raises:
         ConfigError: naming the file.
@@ -58,7 +58,9 @@ def refuse_repeated(data: object, path: str) -> None:
         return sizes[id(one)]
 
     if size(data) > LARGEST:
-        raise ConfigError(f"{path}: its aliases stand for more than {LARGEST:,} values; is it a configuration?")
+        raise ConfigError(
+            f"{path}: its aliases stand for more than {LARGEST:,} values; is it a configuration?"
+        )
 
 
 def _too_deep(path: str, line: int) -> ConfigError:

@@ -180,7 +180,9 @@ def _without_copies(
         return tuple(entries), iter(())
     pairs = zip(output.pieces, embedding.pieces, strict=True)
     if not all(same_bits(every.read(one.source), every.read(other.source)) for one, other in pairs):
-        return tuple(entries), iter((f"{_OUTPUT} is kept: the last stage's copy of the tied embedding differs",))
+        return tuple(entries), iter(
+            (f"{_OUTPUT} is kept: the last stage's copy of the tied embedding differs",)
+        )
     kept = tuple(entry for entry in entries if entry is not output)
     return kept, iter((f"{_OUTPUT} is left out: the last stage's copy of the tied embedding",))
 
@@ -440,7 +442,7 @@ def _experts_apart(
     every: _AllParts,
     num_experts: int | None,
 ) -> Iterator[PlannedWeight]:
-    """The experts of ``GroupedMLP``'s ``weight1`` and ``weight2`` one by one, as ``SequentialMLP`` names them.
+    """The experts in ``GroupedMLP``'s ``weight1`` and ``weight2``, as ``SequentialMLP`` names them.
 
     A rank holds its experts side by side, each transposed: ``weight1`` is (experts, hidden, features) seen as
     (hidden, experts * features), ``weight2`` (experts * features, hidden).

@@ -105,6 +105,7 @@ def _norm(facts: ReasonFacts) -> str:
     )
 
 
+_PART = {"column": "load_balancing_loss", "step": 1, "target": 2.02, "reference": 1.01, "relative": 1.0}
 _PARTS = {
     "load_balancing_loss": "load balancing loss",
     "z_loss": "z-loss",
@@ -268,15 +269,9 @@ PHRASES = {
     Curves.PART_LOSS: Phrase(
         sentence=_part,
         samples=(
-            {
-                **{"column": "load_balancing_loss", "step": 1, "target": 2.02, "reference": 1.01},
-                "relative": 1.0,
-            },
-            {
-                **{"column": "mtp_loss", "step": None, "target": 3.0, "reference": 3.1},
-                "relative": -0.0323,
-            },
-            {"column": "z_loss", "step": 1, "target": 0.5, "reference": 0.0, "relative": math.inf},
+            _PART,
+            {**_PART, "column": "mtp_loss", "step": None, "relative": -0.0323},
+            {**_PART, "column": "z_loss", "relative": math.inf},
         ),
     ),
     Curves.SCATTERS: Phrase(

@@ -59,7 +59,7 @@ _PROCESSES = {
 """of what starts a program: the flags whose product is the number of its processes"""
 _FROM_STARTER = ("world_size", "bf16", "fp16")
 _QUOTED_NUMBERS = re.compile(r"(['\"])([^A-Za-z'\"]+)\1")
-"""numbers or a pattern of them between quotes that reach the program: Megatron looks for the numbers inside"""
+"""numbers or a pattern of them between quotes that reach the program, which looks for the numbers inside"""
 _OPEN = re.compile(r"\$(\{[^{}]*\}|\(.*\))$", re.DOTALL)
 """a whole word that only the running shell knows: ``$EXTRA_ARGS``, ``"$@"``, ``$(echo ...)``"""
 SEVERAL = frozenset(

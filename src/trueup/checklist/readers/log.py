@@ -76,7 +76,7 @@ def document(lines: list[tuple[int, str]], path: str) -> SettingsDocument:
 
 
 def _members(text: str) -> dict[str, object]:
-    """What ``namespace(num_layers=24, ...)`` holds, as Megatron prints a section of its YAML configuration."""
+    """What ``namespace(num_layers=24, ...)`` holds, as Megatron prints a section of its YAML."""
     if not text.startswith("namespace("):
         return {}
     readable = _OBJECT.sub(lambda found: repr(found[1] or found[0]), text)

@@ -1,4 +1,4 @@
-"""What bash makes of a text inside ``${...}`` and ``$((...))``, and ``printf``: pure, nothing is looked up."""
+"""What bash makes of a text inside ``${...}``, ``$((...))`` and ``printf``: pure, nothing is looked up."""
 
 from __future__ import annotations
 

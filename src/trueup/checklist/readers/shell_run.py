@@ -428,11 +428,15 @@ class Run:
         """``eval $CMD``: its words are parted once more, so that quotes inside a variable are quotes."""
         given = given_words(raw, self.variables)
         again = commands(parsed(" ".join(text for text, _ in given[1:])))
-        lines = {text: line for text, line in reversed(given)}
+        lines = dict(reversed(given))
         best: Sequence[Raw] = max((command.words for command in again), key=num_flags, default=())
         return [
             *given[:1],
-            *((text, lines.get(text, raw[0][1])) for word, _ in best for text, _ in self._expanded([(word, 0)])),
+            *(
+                (text, lines.get(text, raw[0][1]))
+                for word, _ in best
+                for text, _ in self._expanded([(word, 0)])
+            ),
         ]
 
     def _held(self, word: command_line.Word) -> bool:

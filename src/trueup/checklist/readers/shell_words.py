@@ -207,8 +207,8 @@ def quoted(text: str) -> str:
 def expanded_text(word: str, variables: Variables, quote: str = "", *, kept: bool = False) -> str:
     """A raw word as one text: quotes off, variables put in; what cannot be known stays as ``${NAME}``.
 
-    ``quote``: what the word stands between. ``kept``: blanks at which the word does not fall apart, between quotes
-    or behind a backslash, become signs that stand for them.
+    ``quote``: what the word stands between. ``kept``: blanks at which the word does not fall apart, between
+    quotes or behind a backslash, become signs that stand for them.
     """
     result, index = "", 0
     while index < len(word):

@@ -1,7 +1,7 @@
-"""Parts of the loss that logs print by themselves: load balancing, the router's z-loss, multi-token prediction.
+"""Parts of the loss that logs print by themselves: load balancing, z-loss, multi-token prediction.
 
-The loss that is judged need not show them: Megatron prints the language model's loss alone, and what a part adds
-to another's sum is a hundredth of it or less.
+The loss that is judged need not show them: Megatron prints the language model's loss alone, and what a part
+adds to another's sum is a hundredth of it or less.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class PartLoss:
 def part_loss(
     column: str, target: Floats, references: Floats, steps: Ints, *, from_the_first: bool
 ) -> PartLoss | None:
-    """Where it differs at the first step by more than the standard allows the loss there, or on average by more
-    than it allows the mean, than noise and trend explain, and than repeats are apart; else None.
+    """Where it differs at the first step by more than the standard allows the loss there, or on average by
+    more than it allows the mean, than noise and trend explain, and than repeats are apart; else None.
 
     Args:
         column: its name.

@@ -49,8 +49,8 @@ class Trended:
 
     @property
     def wider(self) -> float:
-        """By how much the interval is wider than what the models say: where a walk is not ruled out, a trend and a
-        walk pass for each other, and what fits best has followed the walk."""
+        """By how much the interval is wider than what the models say: where a walk is not ruled out, a trend
+        and a walk pass for each other, and what fits best has followed the walk."""
         return 1 + (TREND_UNDER_WALK - 1) * min(1.0, self.walk / TREND_WALK_OPEN)
 
     @property

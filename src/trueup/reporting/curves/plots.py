@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from trueup.curves.columns import BALANCING_LOSS, GRAD_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, MTP_LOSS, THROUGHPUT, Z_LOSS
+from trueup.curves.columns import (
+    BALANCING_LOSS,
+    GRAD_NORM,
+    LEARNING_RATE,
+    LOSS,
+    LOSS_SCALE,
+    MTP_LOSS,
+    THROUGHPUT,
+    Z_LOSS,
+)
 from trueup.curves.comparison import CurveComparison
 from trueup.curves.curve import Curve
 from trueup.curves.statistics.envelope import moving_mean
