@@ -173,11 +173,11 @@ def _failed(error: Exception, argv: list[str], verb: str) -> int:
 
 def _is_full(error: Exception) -> bool:
     """Whether a disk has no room: libraries say it each in its own way, PyTorch's writer by its stream."""
-    said = str(error).lower()
+    message = str(error).lower()
     return (
         getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
-        or (isinstance(error, OSError) and "no space left" in said)
-        or "basic_ios::clear: iostream error" in said
+        or (isinstance(error, OSError) and "no space left" in message)
+        or "basic_ios::clear: iostream error" in message
     )
 
 

@@ -298,7 +298,7 @@ def _evidence(
         local_norms=norms,
         is_steady=_is_steady(difference[~bad]),
         under_way=under_way,
-        part_losses=tuple(_part_losses(paired, from_the_first=from_the_first and under_way is None)),
+        part_losses=tuple(_part_losses(paired, under_way, from_the_first=from_the_first)),
     )
     return evidence, room
 
@@ -309,12 +309,15 @@ def _loss_factor(paired: PairedCurves) -> Factor | None:
     return None if target is None or reference is None else factor(target, reference)
 
 
-def _part_losses(paired: PairedCurves, *, from_the_first: bool) -> Iterator[PartLoss]:
+def _part_losses(
+    paired: PairedCurves, under_way: tuple[str, int, int] | None, *, from_the_first: bool
+) -> Iterator[PartLoss]:
     """Parts of the loss that both sides print, and that differ."""
+    untrained = from_the_first and under_way is None
     for column in PART_LOSSES:
         target, references = paired.target.get(column), paired.references.stacked(column)
         if target is not None and references is not None:
-            found = part_loss(column, target, references, paired.steps, from_the_first=from_the_first)
+            found = part_loss(column, target, references, paired.steps, from_the_first=untrained)
             yield from () if found is None else (found,)
 
 
