@@ -16,7 +16,6 @@ REGISTRIES = {"rules", "readers", "kinds", "checks", "codes", "stages"}
 REASONS = {
     "trueup.adapters.torch.batches": "reads a data loader; its importer arranges long runs",
     "trueup.checklist.readers.verl_log": "the log of one program, beside the others",
-    "trueup.cli.places": "what can be written where; its importer makes commands of option classes",
     "trueup.numerics.statistics": "the one definition of every statistic, as sketch and digest have theirs",
     "trueup_gpt.data.recorded": "one source of data, beside the others",
     "trueup_gpt.optimize.loss_scale": "one part of the optimizer, beside the others",

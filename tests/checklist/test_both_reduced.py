@@ -242,10 +242,10 @@ def test_what_only_the_shell_knows_is_left_to_it(tmp_path: Path) -> None:
     """Arguments of the script, variables of the machine and commands are put in when it is started."""
     text = MEGATRON.replace("--nproc_per_node 2", '--nproc_per_node $(echo "4 2" | cut -c 3)').replace(
         "--bf16",
-        '--bf16 --save $1 --load "${2}/last" --tensorboard-dir `echo /logs/"x y"`'
+        '--bf16 --save $1 --load "${2}/last" --tensorboard-dir "`echo /logs/x y`"'
         " --data-cache-path $PWD/cache --vocab-file $(dirname $DATA)/v.json --wandb-exp-name 'costs 5$'",
     )
-    text = text.replace("torchrun", 'export TRITON_CACHE_DIR="/t/$(printf "a  b")"\ntorchrun')
+    text = text.replace("torchrun", 'export TRITON_CACHE_DIR="/t/$(date "+a  b")"\ntorchrun')
     (tmp_path / "run.sh").write_text(text.replace("--num-layers 4", "--num-layers 6"))
     result = expanded(read_side([str(tmp_path / "run.sh")]), tmp_path)
     for rung in result.rungs:
@@ -258,7 +258,7 @@ def test_what_only_the_shell_knows_is_left_to_it(tmp_path: Path) -> None:
             ("--wandb-exp-name", "costs 5$"),
         ):
             assert words[words.index(flag) + 1] == value, rung.name
-        assert 'TRITON_CACHE_DIR="/t/$(printf "a b")"' in rung.files[0].read_text()
+        assert 'TRITON_CACHE_DIR="/t/$(date "+a b")"' in rung.files[0].read_text()
     assert "--nproc_per_node=2" in words
 
 

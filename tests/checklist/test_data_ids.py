@@ -431,3 +431,29 @@ def test_a_trace_among_the_sides_is_looked_at(tmp_path: Path) -> None:
     found = _keys(check([f"{config},{tmp_path / 'run'}"], [config]))
     assert {"input_ids", "pad_token_id"} <= set(found)
     assert found["input_ids"].sides == ("target", "reference")
+
+
+def _packed(folder: Path, *, end: int, start: int | None, firsts: int = 60) -> str:
+    """Documents end to end, cut into rows anywhere; ``start`` begins each, then one of ``firsts`` words."""
+    random = np.random.default_rng(5)
+    stream: list[int] = []
+    for _ in range(400):
+        own = [] if start is None else [start]
+        words = random.integers(200, 1000, 6 + int(random.integers(0, 40)))
+        words[0] = 200 + int(random.integers(0, firsts))
+        stream += [*own, *words.tolist(), end]
+    return _batches(folder, [stream[at * 128 : at * 128 + 128] for at in range(len(stream) // 128)])
+
+
+@pytest.mark.parametrize(
+    ("start", "firsts", "wrong"),
+    [(7, 60, True), (1, 60, False), (None, 60, False), (7, 3, False)],
+    ids=["another", "its own", "none", "marks of turns, with roles behind them"],
+)
+def test_the_start_of_packed_documents(start: int | None, firsts: int, wrong: bool, tmp_path: Path) -> None:
+    data = _packed(tmp_path, end=2, start=start, firsts=firsts)
+    found = _keys(check([_config(tmp_path)], data=[data]))
+    assert ("bos_token_id" in found) is wrong
+    if wrong:
+        assert found["bos_token_id"].value == 7
+        assert "bos_token_id" not in _keys(check([_config(tmp_path, bos_token_id=7)], data=[data]))

@@ -241,3 +241,54 @@ def test_the_page_of_fields_is_the_one_the_data_makes() -> None:
     assert (DOCS / "check-fields.md").read_text() == namespace["page"](), (
         "run python docs/make_check_fields.py"
     )
+
+
+YAML_CFG = """
+language_model:
+  num_layers: 4
+  hidden_size: 64
+  num_attention_heads: 8
+  num_query_groups: {groups}
+  ffn_hidden_size: null
+  activation_func: {activation}
+  num_moe_experts: {experts}
+  moe_ffn_hidden_size: 32
+  normalization: RMSNorm
+  layernorm_epsilon: 1.e-5
+  add_bias_linear: False
+  init_method: null
+model_parallel: {{tensor_model_parallel_size: 2, bf16: True}}
+group_query_attention: False
+lr: 1.e-3
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "flags"),
+    [
+        ({}, "--swiglu"),
+        ({"groups": 2}, "--swiglu --group-query-attention --num-query-groups 2"),
+        ({"experts": 8}, "--swiglu --num-experts 8"),
+        ({"activation": "squaredrelu"}, "--squared-relu"),
+        ({"activation": "gelu"}, "--no-bias-gelu-fusion"),
+    ],
+)
+def test_megatron_s_yaml_says_what_its_flags_say(
+    changed: dict[str, object], flags: str, tmp_path: Path
+) -> None:
+    """The names of its configuration class: no flag says whether heads share keys."""
+    file = tmp_path / "gpt.yaml"
+    file.write_text(
+        YAML_CFG.format(**({"groups": "null", "experts": "null", "activation": "swiglu"} | changed))
+    )
+    command = (
+        "torchrun pretrain_gpt.py --num-layers 4 --hidden-size 64 --num-attention-heads 8 "
+        "--normalization RMSNorm --norm-epsilon 1e-5 "
+        "--disable-bias-linear --tensor-model-parallel-size 2 --bf16 --lr 1e-3 "
+        f"--moe-ffn-hidden-size 32 {flags}"
+    )
+    left, right = (configured(read_side([one])) for one in (str(file), command))
+    for key in ("activation", "num_experts", "num_kv_heads", "intermediate_size", "moe_intermediate_size"):
+        assert (key in left.values) == (key in right.values), key
+        if key in left.values:
+            assert left.values[key].value == right.values[key].value, key

@@ -520,3 +520,48 @@ def test_a_trace_is_a_configuration(tmp_path: Path) -> None:
         "optimizer": "adamw",
     }
     assert _values(_side(tmp_path), wanted) == wanted
+
+
+def test_sections_of_megatron_s_yaml_in_its_log(tmp_path: Path) -> None:
+    """As argparse prints what ``--yaml-cfg`` gave it."""
+    log = tmp_path / "run.log"
+    log.write_text(
+        "------------------------ arguments ------------------------\n"
+        "  language_model ......... namespace(num_layers=24, activation_func='swiglu', "
+        "num_moe_experts=None, window_size=(128, 0), init_method=<function init at 0x7f>, "
+        "inner=namespace(hidden_size=64))\n"
+        "  model_parallel ......... namespace(params_dtype=torch.bfloat16, bf16=True)\n"
+        "  lr .............................................. 0.001\n"
+        "-------------------- end of arguments ---------------------\n"
+    )
+    (found,) = read_side([str(log)])
+    values = {key: one.value for key, one in found.settings.items()}
+    assert values["num_layers"] == 24
+    assert values["hidden_size"] == 64
+    assert values["window_size"] == [128, 0]
+    assert (values["init_method"], values["params_dtype"]) == ("init", "torch.bfloat16")
+    assert values["lr"] == 0.001
+    assert "language_model" not in values
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[" * 5000, '{"a": ' * 5000, "a: " + "[" * 300 + "]" * 300, "{a: " * 300],
+    ids=["lists", "objects", "closed", "flow"],
+)
+def test_what_is_nested_too_deeply_is_refused(text: str, tmp_path: Path) -> None:
+    """The parser in C calls itself at each level: the process ended."""
+    for name in ("deep.yaml", "deep.json"):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(ConfigError, match=r"nested deeper than 100 levels at line 1"):
+            read_side([str(tmp_path / name)])
+
+
+def test_aliases_that_repeat_each_other_are_refused(tmp_path: Path) -> None:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 9)}]" for at in range(1, 9)]
+    (tmp_path / "bomb.yaml").write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match="aliases stand for more than"):
+        read_side([str(tmp_path / "bomb.yaml")])
+    (tmp_path / "few.yaml").write_text("num_layers: &n 4\nother: *n\nhidden_size: 8\n")
+    assert read_side([str(tmp_path / "few.yaml")])

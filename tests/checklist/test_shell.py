@@ -43,6 +43,14 @@ SCRIPTS = {
     'torchrun x.py "${A[@]}" --seed "5" --weight-decay \'0.1\'',
     "array without index": f"A=(--bf16 --swiglu)\n{RUN} $A",
     "indirect": f"B_SEED=6\nN=B_SEED\n{RUN} --seed ${{!N}}",
+    "printf into a variable": "printf -v N '%02d' 7\nprintf -v A '%s,' 90 5 5\nprintf -v P '%s/%05d_%s' /d 42 'a b'\n"
+    f'{RUN} --seed $N --split ${{A%,}} --save "$P" --clip-grad $(printf %.1f 1) --load "$(printf "run_%03d" 8)"',
+    "printf of flags": f"printf -v A -- '--seed %d --bf16' 3\nB=$(printf '%s\\n' --swiglu --save d)\n{RUN} $A $B",
+    "quotes inside a variable": f'A="--split \\"949,50,1\\" --load \'a b\'"\n{RUN} $A --seed 1',
+    "quotes that eval takes off": f'A="--save \\"a b\\" --split \'9,1\'"\nCMD="{RUN} $A --seed 2"\neval $CMD',
+    "eval of a text": f'A=\'--save "x y"\'\neval "{RUN} $A --seed 7"',
+    "backslashes between quotes": f'A="C:\\new\\a"\n{RUN} --save "$A" --load "a\\$b" --split "q\\`z\\\\w\\"v"',
+    "escapes of a text": f"{RUN} --save $'a\\tb' --load $'it\\'s'",
     "nothing stands there": f"E=\n{RUN} $E ${{U:+--bf16}} ${{E:-}} --seed 3",
 }
 ARGUMENTS = """
@@ -104,7 +112,7 @@ def test_what_the_machine_decides_stays_open() -> None:
     script = (
         "if [ -f x ]; then A='--bf16 --seed 1'; fi\ngrep -q gpu /proc/cpuinfo && B=--fp16\n"
         "while read -r line; do C=--swiglu; done < list\ncommand -v torchrun || exit 1\n"
-        'printf -v D "%d" 5\n'
+        "mapfile -t D < list\n"
     )
     found = shell.documents(f"#!/bin/bash\n{script}{RUN} $A $B $C --iters $D\n", "run.sh")[0]
     assert [
@@ -158,3 +166,12 @@ def test_a_value_with_an_equals_sign_is_no_variable_of_the_run() -> None:
     script = "A=1 mpirun -x NCCL_DEBUG=INFO python train.py --max_steps 9 --learning_rate 1 --overrides p=0.1"
     exports = shell.documents(f"#!/bin/bash\n{script}\n", "run.sh")[0].exports
     assert exports == {"A": "1", "NCCL_DEBUG": "INFO"}
+
+
+def test_what_the_shell_itself_sets_is_another_number_in_each_run() -> None:
+    """No test takes it for unset, and two runs with it are no equal seeds."""
+    script = f'if [ -z "$RANDOM" ]; then A=--bf16; fi\n{RUN} --seed $RANDOM --iters $((SECONDS + 5)) $A'
+    found = shell.documents(f"#!/bin/bash\n{script}\n", "run.sh")[0]
+    assert "bf16" not in found.settings
+    assert any("another number in each run: RANDOM" in note for note in found.notes)
+    assert not any("not set in this script" in note for note in found.notes)

@@ -172,3 +172,17 @@ def test_an_interruption_while_verbs_are_imported_is_quiet(
         main(["compare"])
     assert ended.value.code == 130
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), OSError("Detail: [errno 28] No space left on device")]
+)
+def test_a_full_disk_is_named(error: OSError, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever library says it, with the place that was to be written."""
+    from trueup.cli.app import _failed
+
+    for argv in (["compare", "a", "b", "-o", "out"], ["export", "a", "out", "--format", "grads"]):
+        assert _failed(error, argv, argv[0]) == 2
+        first, hint = capsys.readouterr().err.splitlines()
+        assert first.startswith("error: no space left on the disk of out: ")
+        assert hint.startswith("hint: make room")

@@ -130,3 +130,21 @@ def test_level_debug_needs_a_script_that_saves(parse: Parse, capsys: pytest.Capt
 )
 def test_scope_takes_two_words(argv: list[str], joined: list[str]) -> None:
     assert rewritten(argv, app.function_of("capture")) == joined
+
+
+@pytest.mark.parametrize(
+    ("given", "named"), [(["--no-backward"], "--no-backward"), (["--preset", "batches"], "--preset batches")]
+)
+def test_a_pass_that_is_off_is_not_all_that_is_asked_for(
+    given: list[str],
+    named: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from trueup.cli.app import run
+
+    monkeypatch.chdir(tmp_path)
+    assert run(["capture", "-o", "r", *given, "--data-mode", "backward", "--", "true"]) == 2
+    assert f"{named} leaves out gradients at calls" in capsys.readouterr().err
+    assert not (tmp_path / "r").exists()

@@ -77,7 +77,8 @@ def test_every_flag_reaches_the_file(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--kind", "partial", "--path", "/d", "--statistics", "l2nrm"], "did you mean 'l2norm'?"),
         (["--kind", "partial", "--path", "/d", "--statistics", ","], "--statistics: expected statistics"),
         (["--kind", "full", "--path", "/d", "--dump", "/e"], "--dump has no effect without --check"),
-        (["--check", "x.json", "--kind", "full"], "--check excludes --kind and --path"),
+        (["--check", "x.json", "--kind", "full"], "--check excludes --kind"),
+        (["--check", "x.json", "--kind", "full", "-o", "y.json"], "--check excludes --kind and --output"),
         (["--check", "/nowhere/x.json"], "no such file"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trueup.cli.app import run
-from trueup.cli.places import unwritable
+from trueup.cli.places import NamedPlace, unwritable, written_into_read
 
 DIRECTORIES = ("check", "accept", "compare", "diagnose", "curves", "check-run", "replay", "capture")
 
@@ -73,3 +73,71 @@ def test_one_file(verb: str, place: Path, capsys: pytest.CaptureFixture[str]) ->
     words = ["a", "b"] if verb == "match" else ["--kind", "full", "--path", "/d"]
     assert run([verb, *words, "-o", str(place / "folder")]) == 2
     assert "--output: expected the name of a file" in capsys.readouterr().err
+
+
+def _trace(folder: Path) -> Path:
+    (folder / "step_000000").mkdir(parents=True)
+    (folder / "manifest.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("argv", "what"),
+    [
+        (["compare", "T", "R", "-o", "T"], "a folder of its own (got T, which is TARGET"),
+        (["compare", "T", "R", "-o", "other/../R/"], "which is REFERENCE"),
+        (["diagnose", "T", "R", "-o", "T/step_000000/x"], "outside the trace"),
+        (["diagnose", "T", "R", "-o", "R/scalars"], "outside the trace"),
+        (["diagnose", "T", "R", "-o", "out", "--replayed", "out"], "which is --replayed"),
+        (["accept", "T", "R", "-o", "R"], "which is REFERENCE"),
+        (["accept", "-o", "logs", "--curves", "logs", "b.log"], "which is --curves"),
+        (["curves", "logs", "-r", "b.log", "-o", "logs"], "which is TARGET"),
+        (["check", "logs", "b.log", "-o", "logs"], "which is TARGET"),
+        (["check", "b.log,logs", "b.log", "-o", "logs"], "which is TARGET"),
+        (["check", "a", "b.log", "--data", "T", "-o", "T"], "which is --data"),
+        (["check-run", "T", "-o", "T"], "which is TRACE"),
+        (["mismatch", "T", "-o", "T"], "which is TOKENS"),
+        (["monitor", "T", "--tensorboard", "T"], "which is RUN"),
+        (["noise", "--reference", "R", "--keep", "R", "--", "true"], "which is --reference"),
+        (["replay", "--reference", "R", "-o", "R", "--overwrite", "--", "true"], "which is --reference"),
+        (["replay", "--reference", "R", "--target", "T", "-o", "T", "--overwrite", "--", "true"], "--target"),
+        (["replay", "--reference", "T/noise/run", "-o", "T", "--overwrite", "--", "true"], "would remove"),
+        (["export", "T", "T/step_000001"], "outside the trace"),
+        (["convert-weights", "a.safetensors", "b.safetensors", "--like", "b.safetensors"], "which is --like"),
+        (["convert-weights", "a", "w.ckpt", "--save-plan", "w.ckpt"], "another place than DST"),
+        (["match", "T", "R", "--map", "m.yaml", "-o", "m.yaml"], "which is --map"),
+    ],
+)
+def test_what_is_read_is_not_written(
+    argv: list[str],
+    what: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("T", "R", "T/noise/run", "out"):
+        _trace(tmp_path / name)
+    for folder in ("logs", "other"):
+        (tmp_path / folder).mkdir()
+    for file in ("a.safetensors", "b.safetensors", "m.yaml", "b.log"):
+        (tmp_path / file).write_text("x")
+    before = sorted(tmp_path.rglob("*"))
+    assert run(argv) == 2
+    assert what in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_what_lies_apart_is_written(tmp_path: Path) -> None:
+    target, file = _trace(tmp_path / "runs" / "t"), tmp_path / "m.yaml"
+    file.touch()
+
+    def problem(written: Path, read: Path, *, overwrite: bool = False) -> str | None:
+        sides = (NamedPlace(place="-o", path=written), NamedPlace(place="TARGET", path=read))
+        return written_into_read(sides[:1], sides[1:], overwrite=overwrite)
+
+    for place in (tmp_path / "out", target / "reports", tmp_path / "runs", tmp_path / "runs" / "t2"):
+        assert problem(place, target) is None
+        assert problem(place, target, overwrite=True) is None
+    assert problem(file, file, overwrite=True) is None  # match --map M -o M --overwrite: read, then written
+    assert problem(target, target, overwrite=True) is not None

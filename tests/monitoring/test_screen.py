@@ -10,9 +10,10 @@ from rich.console import Console
 
 from tests.monitoring.test_tensorboard import run_of
 from tests.reporting.screens import lines_of
+from trueup.cli.app import run as command_line
 from trueup.errors import ConfigError, TraceError
 from trueup.monitoring.reader import open_run
-from trueup.reporting.monitor import View, monitor_report, watch
+from trueup.reporting.monitor import View, measured_names, monitor_report, watch
 from trueup.reporting.render.terminal_text import bars
 from trueup.store.layout import scalars_file
 
@@ -74,3 +75,12 @@ def test_a_run_of_another_kind_is_told(tmp_path: Path) -> None:
         open_run(tmp_path)
     with pytest.raises(ConfigError, match="has ranks 0"):
         open_run(run_of(tmp_path / "run", 3), rank=3)
+
+
+def test_names_that_nothing_has_are_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of(tmp_path / "run", 3)
+    name = measured_names(open_run(run))[0]
+    assert command_line(["monitor", str(run), "--once", "--list", name[:-1]]) in (0, 1)
+    capsys.readouterr()
+    assert command_line(["monitor", str(run), "--once", "--list", name + "x"]) == 2
+    assert f"did you mean {name!r}" in capsys.readouterr().err

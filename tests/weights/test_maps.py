@@ -23,7 +23,12 @@ from trueup.weights.weight_set import MemoryWeights, WeightSet
 VOCABULARY, WIDTH, INNER, SIZE, EXPERTS = 11, 8, 6, 4, 3
 HEADS = Heads(num_heads=4, num_kv_heads=2)
 DENSE = ("hf-llama", "megatron", "mindformers-llama", "mindformers-llama-fused", "torchtitan-llama")
-VERSIONS = ("mindformers-llama-fused-1.4", "mindformers-mcore-1.6", "mindformers-mcore-1.7")
+VERSIONS = (
+    "mindformers-llama-fused-1.4",
+    "mindformers-mcore-1.6",
+    "mindformers-mcore-1.7",
+    "mindformers-mcore-1.7-contiguous",
+)
 """which keep other layouts under the names of another family"""
 SPARSE = ("hf-mixtral", "hf-qwen-moe", "hf-moe-stacked", "megatron")
 

@@ -550,3 +550,87 @@ def test_experts_saved_one_by_one_are_paired(tmp_path: Path) -> None:
     found = open_weights(tmp_path / "dist")
     local = {name.format(layer=at, kind="local_experts", expert=e): v for (at, e), v in values.items()}
     assert_holds(found, local)
+
+
+def _grouped(experts: int, hidden: int = 6, inner: int = 4) -> dict[str, Tensor]:
+    """Experts as the whole model names them."""
+    made_of = torch.Generator().manual_seed(3)
+    one = "decoder.layers.0.mlp.experts.local_experts"
+    found = {}
+    for number in range(experts):
+        found[f"{one}.{number}.linear_fc1.weight"] = torch.randn(2 * inner, hidden, generator=made_of)
+        found[f"{one}.{number}.linear_fc2.weight"] = torch.randn(hidden, inner, generator=made_of)
+    return found
+
+
+def _write_grouped(folder: Path, model: dict[str, Tensor], tensor: int, expert: int, **more: Tensor) -> Path:
+    """As Megatron-core's GroupedMLP keeps them: all experts of a rank side by side, each transposed."""
+    num = len(model) // 2
+    each = num // expert
+    names = dict(zip(("tensor", "expert", "expert_tensor"), (tensor, expert, tensor), strict=True))
+    arguments = argparse.Namespace(
+        num_layers=1, num_experts=num, **{f"{name}_model_parallel_size": size for name, size in names.items()}
+    )
+    arguments.expert_tensor_parallel_size = tensor
+    for rank in range(tensor):
+        for own in range(expert):
+            first, second = [], []
+            for number in range(own * each, (own + 1) * each):
+                one, other = (
+                    model[f"decoder.layers.0.mlp.experts.local_experts.{number}.linear_fc{at}.weight"]
+                    for at in (1, 2)
+                )
+                halves = [half.chunk(tensor)[rank] for half in one.chunk(2)]
+                first.append(torch.cat(halves).T)
+                second.append(other.chunk(tensor, dim=1)[rank].T)
+            part = {
+                "decoder.layers.0.mlp.experts.weight1": torch.stack(first).reshape(first[0].shape[0], -1),
+                "decoder.layers.0.mlp.experts.weight2": torch.stack(second).reshape(-1, first[0].shape[0]),
+                "decoder.layers.0.self_attention.linear_proj.bias": torch.ones(6) + more.get(f"{own}", 0),
+            }
+            place = folder / "iter_0000001" / f"mp_rank_{rank:02d}_{own:03d}"
+            place.mkdir(parents=True)
+            torch.save({"model": part, "args": arguments}, place / "model_optim_rng.pt")
+    return folder / "iter_0000001"
+
+
+@pytest.mark.parametrize(("tensor", "expert"), [(1, 2), (2, 2), (1, 4), (2, 4)])
+def test_experts_held_in_one_weight_are_taken_apart(tensor: int, expert: int, tmp_path: Path) -> None:
+    model = _grouped(4)
+    found = open_weights(_write_grouped(tmp_path, model, tensor, expert))
+    model["decoder.layers.0.self_attention.linear_proj.bias"] = torch.ones(6)
+    assert_holds(found, model)
+
+
+def test_expert_ranks_that_differ_in_what_they_share_are_named(tmp_path: Path) -> None:
+    found = open_weights(_write_grouped(tmp_path, _grouped(4), 1, 2, **{"1": torch.tensor(0.5)}))
+    with pytest.raises(WeightsError, match=r"mp_rank_00_000/.*linear_proj\.bias and mp_rank_00_001/"):
+        found.read("decoder.layers.0.self_attention.linear_proj.bias")
+
+
+@pytest.mark.parametrize("conv", ["conv1d.", "conv1d_"])
+def test_parts_of_a_mamba_mixer_are_put_together(conv: str, tmp_path: Path) -> None:
+    """Each rank has its share of gate, input, B, C and step sizes."""
+    random = np.random.default_rng(0)
+    inner, state, heads, hidden = 8, 4, 4, 6
+    sections = {"in_proj.weight": [inner, inner, state, state, heads], f"{conv}bias": [inner, state, state]}
+    sections[f"{conv}weight"] = sections[f"{conv}bias"]
+    behind = {"in_proj.weight": (hidden,), f"{conv}weight": (1, 4), f"{conv}bias": ()}
+    mixer = "decoder.layers.0.mixer."
+    whole = {name: random.random((sum(rows), *behind[name])) for name, rows in sections.items()}
+    whole |= {name: random.random(heads) for name in ("A_log", "D", "dt_bias")}
+    whole |= {"norm.weight": random.random(inner), "out_proj.weight": random.random((hidden, inner))}
+    for rank in range(2):
+        part = {}
+        for name, values in whole.items():
+            cuts = np.split(values, np.cumsum(sections[name])[:-1]) if name in sections else [values]
+            dim = 1 if name == "out_proj.weight" else 0
+            own = np.concatenate([np.split(cut, 2, axis=dim)[rank] for cut in cuts], axis=0)
+            part[mixer + name] = torch.from_numpy(own)
+        place = tmp_path / f"mp_rank_{rank:02d}"
+        place.mkdir()
+        arguments = argparse.Namespace(num_layers=1, tensor_model_parallel_size=2)
+        torch.save({"model": part, "args": arguments}, place / "model_optim_rng.pt")
+    found = open_weights(tmp_path)
+    for name, values in whole.items():
+        assert np.array_equal(found.read(mixer + name), values), name

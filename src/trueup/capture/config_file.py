@@ -179,6 +179,8 @@ def read_json_object(path: Path) -> dict[str, object]:
         raise ConfigError(
             f"{path} is not JSON: line {error.lineno}, column {error.colno}: {error.msg}"
         ) from error
+    except RecursionError as error:
+        raise ConfigError(f"{path} is nested too deeply to be read; is it a configuration?") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text (byte {error.start})") from error
     except FileNotFoundError as error:

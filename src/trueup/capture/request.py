@@ -46,11 +46,25 @@ def capture_options(request: CaptureRequest) -> tuple[CaptureOptions, list[str]]
     if request.preset is not None:
         options = PRESETS[request.preset](options)
     options = request.given.over(options)
+    _check_passes(options, request)
     if options.task is Task.OVERFLOW_CHECK:
         return _overflow_options(options, request), notes
     if request.overflow_nums is not None:
         raise ConfigError("--overflow-nums has no effect without --task overflow_check")
     return options, notes
+
+
+def _check_passes(options: CaptureOptions, request: CaptureRequest) -> None:
+    """Raise where only the pass that is off was asked for.
+
+    Raises:
+        ConfigError: naming both.
+    """
+    if "forward" in options.data_mode:
+        return
+    if not options.backward:
+        off = "--no-backward" if "backward" in request.given else f"--preset {request.preset}"
+        raise ConfigError(f"{off} leaves out gradients at calls, and data mode backward takes nothing else")
 
 
 def _from_config(path: Path, output: Path | None, notes: list[str]) -> CaptureOptions:

@@ -61,7 +61,7 @@ class CaptureScope:
         """records that were kept, over all steps"""
         self._seen: dict[str, None] = {}
         self._met: set[str] = set()
-        """names given that some call has"""
+        """names given that some call or parameter has"""
         self._unended = False
         self._begin_step()
 
@@ -103,6 +103,7 @@ class CaptureScope:
     def takes(self, call: int, phase: str, row: CallRow) -> bool:
         """Whether a record of ``call``, whose row of calls is ``row``, is kept."""
         if phase in ("param", "loss") or row.name.startswith(SAVED):
+            self._met |= {one.given for one in self._names if one.given in row.name}
             return True
         if row.kind == "parameter":
             return self._takes_parameter(row.name)
@@ -140,6 +141,18 @@ class CaptureScope:
         """Whether a name that no call has is that of a function, where modules alone are captured."""
         return not self._opens_modules and any(is_function(name) for name in self.nearest())
 
+    def unmatched(self) -> dict[str, str]:
+        """Of the names of ``list`` that nothing has, a sentence each; none where nothing at all was kept,
+        which ``sentences`` explains."""
+        if not self.num_kept:
+            return {}
+        nearest = self.nearest()
+        return {
+            one.given: f"list: no call is named {one.given!r} (nearest: {', '.join(near) or 'none'})"
+            for one in self._names
+            if (near := nearest.get(one.given)) is not None
+        }
+
     def nearest(self) -> dict[str, list[str]]:
         """Of each name given that no call has, the nearest that some call has, the best first."""
         return {
@@ -165,10 +178,11 @@ class CaptureScope:
         return known
 
     def _note_seen(self, name: CallName, phase: str) -> None:
-        """For the case that nothing is kept, or that the end of the bounds does not come; no more of it
-        after that."""
+        """For the case that nothing is kept, that a name has no call, or that the end of the bounds does not
+        come; no more of it after that."""
         no_end = self._bounds is not None and self._bounds[1].given not in self._met
-        if (no_end or not self.num_kept) and len(self._seen) < _MOST_SEEN:
+        no_name = any(one.given not in self._met for one in self._names)
+        if (no_end or no_name or not self.num_kept) and len(self._seen) < _MOST_SEEN:
             self._seen |= dict.fromkeys((name.full(phase), name.name))
             self._met |= {one.given for one in self._names if one.is_in(name, phase)}
             self._met |= {one.given for one in self._bounds or () if one.names(name, phase)}
@@ -222,8 +236,9 @@ class CaptureScope:
         owner = name.rpartition(".")[0]
         if owner in self._owners or name in self._owners:
             return True
-        by_name = any(one.phase is None and one.given in name for one in self._names)
-        listed = not self._names or by_name
+        by_name = {one.given for one in self._names if one.phase is None and one.given in name}
+        self._met |= by_name
+        listed = not self._names or bool(by_name)
         if listed and (self._bounds is None or (self._open and self._in_time)):
             self._owners.add(name)
             return True

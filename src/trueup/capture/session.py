@@ -107,6 +107,8 @@ class Session:
         self._overflows: list[dict[str, object]] = []
         self._unkept: list[str] = []
         self._outside_scope = ""
+        self._unmatched: dict[str, str] = {}
+        self._world_size = 1
         self._scalars: dict[str, Any] = {}
         self._writer: RunWriter | None = None
         self._later = Later()
@@ -406,6 +408,7 @@ class Session:
         if self._child and "multiprocessing.util" in sys.modules:  # children made by fork skip atexit
             sys.modules["multiprocessing.util"].Finalize(None, self.close, exitpriority=100)
         self.rank, world_size, _ = self.adapter.rank()
+        self._world_size = world_size
         self._ray = ray_facts()
         layout = declared_layout()
         self.layout = layout if layout is not None and layout.size == world_size else None
@@ -619,6 +622,11 @@ class Session:
         for sentence in self.scope.sentences():
             say(sentence)
             self.limit(sentence)
+        self._unmatched = self.scope.unmatched()
+        if self._world_size == 1:  # of several ranks each runs some calls: the launcher knows all
+            for sentence in self._unmatched.values():
+                say(sentence)
+                self.limit(sentence)
         if not self.scope.num_kept:
             self._outside_scope = self.scope.sentences()[0]
             self._writer.add_to_manifest({"nothing_captured": self._outside_scope}, first=self.rank == 0)
@@ -643,6 +651,7 @@ class Session:
             **({"overflows": self._overflows} if self.options.task is Task.OVERFLOW_CHECK else {}),
             **({"unkept": self._unkept} if self._unkept else {}),
             **({"outside_scope": self._outside_scope} if self._outside_scope else {}),
+            **({"unmatched_names": self._unmatched} if self._unmatched else {}),
             **({"stood_aside": self._aside} if self._aside else {}),
             "limits": list(self._limits),
             "failures": self._failures,

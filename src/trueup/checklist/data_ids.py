@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +36,10 @@ INPUT_IDS = "input_ids"
 IGNORED = "ignore_token_id"
 _MOST_SEQUENCES = 4096
 _MOST_PLACES = 64
+_WIDEST = 2**22
+"""ids apart, beyond which pairs of them are not counted; no vocabulary is larger"""
+_ROLES = 4
+"""of a conversation: system, user, assistant and tool"""
 _SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
 
 
@@ -57,6 +61,8 @@ class DataIds:
     """the id rows are filled up with"""
     before_end: int | None = None
     """the id that nearly all rows have before the one they end with: a line break may follow an end"""
+    followed: Mapping[int, int] = field(default_factory=dict)
+    """id -> the id that follows it nearly everywhere, and that nearly nowhere stands behind another"""
     is_whole: bool = False
     """every id of a data set was looked at, whose labels are its ids"""
 
@@ -121,7 +127,32 @@ def _summed(path: str, rows: Sequence[Array], *, are_documents: bool) -> DataIds
         end=end,
         before_end=before,
         padding=padding,
+        followed={} if are_documents or padding is not None else _followed(rows),
     )
+
+
+def _followed(rows: Sequence[Array]) -> dict[int, int]:
+    """Ids that one other id follows nearly everywhere, which stands behind nearly no other and has many ids
+    behind itself: in packed rows an end and the start of the next document are such. A mark of turns has a
+    role behind it, one of a few."""
+    flat = np.concatenate([row.ravel() for row in rows]).astype(np.int64)
+    least, span = int(flat.min()), int(flat.max()) - int(flat.min()) + 1
+    if span > _WIDEST:
+        return {}
+    pairs = [(row.ravel()[:-1] - least) * span + row.ravel()[1:] - least for row in rows if row.size > 1]
+    if not pairs:
+        return {}
+    codes, times = np.unique(np.concatenate(pairs), return_counts=True)
+    firsts, seconds = codes // span, codes % span
+    before, behind = (np.bincount(one, times, minlength=span) for one in (firsts, seconds))
+    tied = (times >= FEWEST_DOCUMENTS) & (firsts != seconds) & (times >= SHARED_END * before[firsts])
+    tied &= times >= SHARED_END * behind[seconds]
+    found = {}
+    for one, other in zip(firsts[tied].tolist(), seconds[tied].tolist(), strict=True):
+        commonest = np.sort(times[firsts == other])[-_ROLES:].sum()
+        if commonest <= before[other] / 2:
+            found[one + least] = other + least
+    return found
 
 
 def _shared(ids: Sequence[int]) -> int | None:
@@ -241,6 +272,8 @@ def _differs(key: str, side: Configuration, found: DataIds) -> tuple[Reason, int
         return None
     own = side.values[key].whole
     in_data = {"bos_token_id": found.start, "eos_token_id": found.end, "pad_token_id": found.padding}.get(key)
+    if key == "bos_token_id" and in_data is None and "eos_token_id" in side.values:
+        in_data = _behind_end(found, side.values["eos_token_id"].whole, own)
     if key == "unk_token_id":
         num = found.counts.get(own, 0)
         known = (side.values[other].whole for other in _SPECIAL if other != key and other in side.values)
@@ -253,6 +286,13 @@ def _differs(key: str, side: Configuration, found: DataIds) -> tuple[Reason, int
     times = found.counts.get(own, 0)
     sample = {} if found.is_whole else {"sample": found.num_ids}
     return reason(Code.DATA_ID, key=key, id=in_data, own=own, times=times, path=found.path, **sample), in_data
+
+
+def _behind_end(found: DataIds, end: int, own: int) -> int | None:
+    """The id that documents packed into rows begin with, where ``own`` occurs nowhere: the one behind nearly
+    every end."""
+    start = found.followed.get(end)
+    return None if start in (None, found.padding) or found.counts.get(own, 0) else start
 
 
 def _unmet(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import re
 import sys
@@ -145,18 +147,46 @@ def _failed(error: Exception, argv: list[str], verb: str) -> int:
     """One line for a mistake of a person or the system; a traceback for a bug."""
     if hasattr(error, "format_message"):
         return _misused(error, argv, verb)
-    known = isinstance(error, (TrueupError, OSError))
+    if _is_full(error) and not os.environ.get(_DEBUG):
+        error_line(
+            f"no space left on the disk of {_written_to(argv)}: what {verb} wrote there is not complete"
+        )
+        hint_line("make room there, or name another place, and run the command again")
+        return _BAD_USE
+    deep = isinstance(error, RecursionError)  # of a parser that went into a person's file
+    known = deep or isinstance(error, (TrueupError, OSError))
     if not known or os.environ.get(_DEBUG):
         traceback.print_exception(error)
     if isinstance(error, TrueupError):
         error_line(str(error))
         hint_line(_hint_of(error, verb))
+    elif deep:
+        error_line(f"{verb}: something is nested too deeply to be read: {error}")
+        hint_line(f"is each file the one that was meant? {_DEBUG}=1 shows where")
     elif isinstance(error, OSError):
         error_line(f"{error.filename or verb}: {error.strerror or error}")
         hint_line(f"is it the path that was meant? trueup {verb} --help says what each argument is")
     else:
         error_line(f"internal error in trueup: {type(error).__name__}: {error}")
     return _BAD_USE
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether a disk has no room: libraries say it each in its own way, PyTorch's writer by its stream."""
+    message = str(error).lower()
+    return (
+        getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+        or (isinstance(error, OSError) and "no space left" in message)
+        or "basic_ios::clear: iostream error" in message
+    )
+
+
+def _written_to(argv: Sequence[str]) -> str:
+    """The place that a command line names to write to."""
+    for word, after in itertools.pairwise(argv):
+        if word in ("-o", "--output", "--tensorboard", "--keep"):
+            return after
+    return argv[2] if argv[0] in ("export", "convert-weights") and len(argv) > 2 else "the output"
 
 
 def _hint_of(error: TrueupError, verb: str) -> str:

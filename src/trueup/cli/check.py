@@ -48,11 +48,20 @@ class CheckOptions:
     ] = None
     only: Annotated[
         tuple[str, ...],
-        Option("Check only these; may be repeated.", "--only SECTION|FIELD", read_all=names_from_words),
+        Option(
+            "Check only these sections (structure, moe, optimizer, weights, precision, parallel, data, rl, "
+            "environment) or fields (docs/check-fields.md); may be repeated.",
+            "--only SECTION|FIELD",
+            read_all=names_from_words,
+        ),
     ] = ()
     ignore: Annotated[
         tuple[str, ...],
-        Option("Leave these out; may be repeated.", "--ignore SECTION|FIELD", read_all=names_from_words),
+        Option(
+            "Leave these sections or fields out; may be repeated.",
+            "--ignore SECTION|FIELD",
+            read_all=names_from_words,
+        ),
     ] = ()
     data: Data = ()
     inference: Inference = None

@@ -67,7 +67,12 @@ class CheckRunOptions:
     ] = False
     only: Annotated[
         tuple[str, ...],
-        Option("Only this check; may be repeated.", "--only CHECK", read_all=checks_from_words),
+        Option(
+            "Only this check: labels, finite, range, gradients, grad_norm, updates, master_weights, "
+            "repeatable, streams, own_batches or replicas; may be repeated.",
+            "--only CHECK",
+            read_all=checks_from_words,
+        ),
     ] = ()
     compile_parity: Annotated[
         bool,

@@ -22,7 +22,7 @@ from typing import Annotated, Protocol, get_args, get_origin, get_type_hints
 import typer
 from typer.core import TyperCommand
 
-from trueup.cli.places import unwritable
+from trueup.cli.places import NamedPlace, unwritable, written_into_read
 from trueup.cli.printing import warning_line
 from trueup.errors import ConfigError
 from trueup.types.option import (
@@ -35,7 +35,10 @@ from trueup.types.option import (
 )
 
 Verb = Callable[..., int]
-_WRITTEN = frozenset({"--output", "--keep", "--tensorboard", "--save-plan"})
+_WRITTEN = frozenset({"--output", "--keep", "--tensorboard", "--save-plan", "DST", "DIR"})
+"""flags and arguments that name what is written"""
+_NO_PATHS = frozenset({"", "F", "NAME", "TEXT", "WHAT"})
+"""what the value of an option is called that is text, and no path"""
 _FILES = ("FILE", "YAML")
 """what the value of one of these is called where it is one file"""
 
@@ -131,6 +134,56 @@ class OptionBlock:
         return GivenOptions(given) if self.partial else self.options(**given)
 
 
+def _places(
+    blocks: Sequence[OptionBlock], words: Mapping[str, object]
+) -> tuple[list[NamedPlace], list[NamedPlace]]:
+    """What a command writes and what it reads, of what was given and is there; what a program that it runs
+    reads is not known."""
+    written, read = [], []
+    for block in blocks:
+        for field in block.fields:
+            place, word = field.flag or field.option.argument, words[block.parameter(field)]
+            if place in _WRITTEN and isinstance(word, Path):
+                written.append(NamedPlace(place=place, path=word))
+            elif _is_path(field) and (not place.endswith("COMMAND") or len(_items(word)) == 1):
+                read += [NamedPlace(place=place, path=path) for path in _paths_in(word)]
+    return written, read
+
+
+def _is_path(field: OptionField) -> bool:
+    """Whether what is given may be a path."""
+    option, kind = field.option, field.kind
+    if option.argument.startswith("--") or option.read or option.read_all or field.choices:
+        return False
+    if kind in (bool, int, float) or (kind is str and (option.argument or option.metavar) in _NO_PATHS):
+        return False
+    return not option.commas
+
+
+def _items(word: object) -> list[object]:
+    return list(word) if isinstance(word, (list, tuple)) else []
+
+
+def _paths_in(word: object) -> Iterator[Path]:
+    """What is there of a value: of one path, of several joined by commas, of a list."""
+    if isinstance(word, (list, tuple)):
+        for one in word:
+            yield from _paths_in(one)
+    elif isinstance(word, (str, Path)):
+        for part in dict.fromkeys((str(word), *str(word).split(","))):
+            path = Path(part)
+            try:
+                if part and path.exists():
+                    yield path
+            except (OSError, ValueError):  # a command line is no name
+                continue
+
+
+def _is_given(blocks: Sequence[OptionBlock], words: Mapping[str, object], name: str) -> bool:
+    """Whether a flag was given in any block that has it."""
+    return any(words.get(f"{block.name}_{name}") is True for block in blocks)
+
+
 @cache
 def blocks_of(verb: Verb) -> tuple[OptionBlock, ...]:
     """The option dataclasses of a verb, in order."""
@@ -149,7 +202,12 @@ def command_from(verb: Verb) -> Callable[..., None]:
     blocks = blocks_of(verb)
 
     def command(**words: object) -> None:
-        raise typer.Exit(verb(**{block.name: block.value(words) for block in blocks}))
+        values = {block.name: block.value(words) for block in blocks}
+        written, read = _places(blocks, words)
+        problem = written_into_read(written, read, overwrite=_is_given(blocks, words, "overwrite"))
+        if problem is not None:
+            raise ConfigError(problem)
+        raise typer.Exit(verb(**values))
 
     parameters = [one for block in blocks for field in block.fields for one in _parameters(block, field)]
     parameters.sort(key=lambda one: one.default is not inspect.Parameter.empty)  # stable: required ones first

@@ -49,7 +49,8 @@ class ConvertOptions:
         Option(
             "mindspore, torch, or a family of models: hf-llama, hf-gpt2, hf-mixtral, hf-qwen-moe, "
             "hf-moe-stacked, megatron, mindformers-llama, mindformers-llama-fused (1.2, 1.3), "
-            "mindformers-llama-fused-1.4, mindformers-mcore-1.6, mindformers-mcore-1.7, torchtitan-llama.",
+            "mindformers-llama-fused-1.4, mindformers-mcore-1.6, mindformers-mcore-1.7, "
+            "mindformers-mcore-1.7-contiguous, torchtitan-llama.",
             "--to NAME",
         ),
     ] = None

@@ -135,7 +135,12 @@ class CurvesOptions:
             "--tokenizer DIR",
         ),
     ] = None
-    program: Annotated[str | None, _proof("Training command of the target.", '--command "COMMAND"')] = None
+    program: Annotated[
+        str | None,
+        _proof(
+            "Training command of the target, written into the commands to run next.", '--command "COMMAND"'
+        ),
+    ] = None
     output: Output = None
     report: Annotated[
         tuple[str, ...],

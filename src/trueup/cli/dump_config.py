@@ -14,16 +14,18 @@ from trueup.capture.dump_config.build import (
     dump_settings,
     environment_lines,
 )
-from trueup.cli.printing import error_line, note_line, warning_line
+from trueup.cli.printing import error_line, hint_line, note_line, warning_line
 from trueup.cli.shared import Overwrite, Quiet
 from trueup.errors import ConfigError
-from trueup.types.option import GivenOptions, Option
+from trueup.types.option import GivenOptions, Option, option_fields
 
 if TYPE_CHECKING:
     from trueup.capture.dump_config.check import Mistake
 
 _CHECK = "Check a configuration"
 _BAD_USE = 2
+_READ = ("level", "device_target")
+"""options that a check uses too"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,8 +55,7 @@ def command(request: GivenOptions[DumpRequest], file: DumpConfigFile) -> int:
     --check finds a mistake.
     """
     if file.check is not None:
-        if "kind" in request or "path" in request:
-            raise ConfigError("--check excludes --kind and --path: it reads an existing file")
+        _check_unused(request, file)
         return _check(file.check, request, file)
     if file.dump is not None:
         raise ConfigError("--dump has no effect without --check FILE")
@@ -64,6 +65,20 @@ def command(request: GivenOptions[DumpRequest], file: DumpConfigFile) -> int:
         raise ConfigError("--path is missing: the folder of the dump")
     _write(DumpRequest(**request.values), file)  # type: ignore[arg-type]
     return 0
+
+
+def _check_unused(request: GivenOptions[DumpRequest], file: DumpConfigFile) -> None:
+    """Raise for what says how a file is written, beside one that is read.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    default = DumpConfigFile()
+    given = [f.flag for f in option_fields(DumpRequest) if f.name in request and f.name not in _READ]
+    given += ["--output"] if file.output != default.output else []
+    given += ["--overwrite"] if file.overwrite else []
+    if given:
+        raise ConfigError(f"--check excludes {' and '.join(given)}: it reads an existing file")
 
 
 def _write(request: DumpRequest, file: DumpConfigFile) -> None:
@@ -92,6 +107,8 @@ def _check(path: Path, request: GivenOptions[DumpRequest], file: DumpConfigFile)
         (error_line if mistake.fatal else warning_line)(str(mistake))
     if not file.quiet:
         note_line(_summary(path, mistakes))
+    if any(mistake.fatal for mistake in mistakes) and not file.quiet:
+        hint_line("trueup dump-config --kind full --path /dump writes one that is correct")
     return _BAD_USE if any(mistake.fatal for mistake in mistakes) else 0
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from trueup.cli.printing import note_line, print_json
 from trueup.errors import ConfigError
 from trueup.types.option import Option
+
+if TYPE_CHECKING:
+    from trueup.monitoring.reader import MonitoredRun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +19,7 @@ class MonitorView:
     """Which run, and what of it."""
 
     run: Annotated[Path, Option("Folder of trueup capture --monitor.", argument="RUN")]
-    rank: Annotated[int | None, Option("Which rank.", "--rank", default="the first")] = None
+    rank: Annotated[int | None, Option("Rank to show.", "--rank", default="the first")] = None
     names: Annotated[
         str,
         Option(
@@ -85,7 +88,24 @@ def command(options: MonitorView) -> int:
 
     from trueup.reporting.monitor import View, print_run, watch
 
+    _check_names(run, options.names)
     console, view = Console(highlight=False), View(names=options.names, rows=options.rows)
     if options.once or not console.is_terminal:
         return print_run(run, console, view)
     return watch(run, console, view, every=options.every)
+
+
+def _check_names(run: MonitoredRun, part: str) -> None:
+    """Raise where no measured name contains ``part``; before the first step nothing is known.
+
+    Raises:
+        ConfigError: naming the nearest that is there.
+    """
+    from trueup.reporting.monitor import measured_names
+    from trueup.types.option import unknown_key_message
+
+    names = measured_names(run)
+    if part and run.lines and not any(part in name for name in names):
+        if not names:
+            raise ConfigError(f"--list {part}: {run.root} has measured no weight, output or router by name")
+        raise ConfigError(f"--list: {unknown_key_message(part, names, 'name')}")

@@ -3,7 +3,56 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+
+from trueup.store.layout import is_part_of_trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedPlace:
+    """A path that a person gave, and what it was given to."""
+
+    place: str
+    """the option or argument"""
+    path: Path
+
+    @property
+    def shown(self) -> str:
+        """For an error."""
+        return f"{self.path}, which is {self.place}"
+
+
+def written_into_read(
+    written: Sequence[NamedPlace], read: Sequence[NamedPlace], *, overwrite: bool
+) -> str | None:
+    """A sentence where a command would write into what it reads; None where all is apart.
+
+    A folder below a trace is apart from it unless it lies in the trace's own steps and scalars; so is one
+    above a trace, unless ``overwrite`` removes a trace there that holds what is read. A file that is read
+    first and then replaced, as ``overwrite`` says, is no mistake.
+    """
+    for number, one in enumerate(written):
+        output = one.path.resolve()
+        for other in written[:number]:
+            if other.path.resolve() == output:
+                return f"{one.place}: expected another place than {other.place} (got {one.path} for both)"
+        for source in read:
+            path = source.path.resolve()
+            if output == path and not (overwrite and path.is_file()):
+                what = "folder of its own" if path.is_dir() else "file of its own"
+                return f"{one.place}: expected a {what} (got {source.shown}, and is only read)"
+            if is_part_of_trace(output, path):
+                return (
+                    f"{one.place}: expected a place outside the trace (got {one.path}, inside {source.shown})"
+                )
+            if overwrite and is_part_of_trace(path, output):
+                return (
+                    f"--overwrite would remove {source.shown}: it is a part of the trace in {one.path}; "
+                    f"expected another folder for {one.place}"
+                )
+    return None
 
 
 def unwritable(path: Path, *, folder: bool) -> str | None:

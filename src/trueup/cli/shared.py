@@ -85,7 +85,8 @@ Assumed = Annotated[
 Conditions = Annotated[
     dict[str, str],
     Option(
-        "Change of the standard's default conditions, such as dataset=c4.",
+        "Change of a default condition of the standard (dataset, accuracy_mode, parallelism, cluster, "
+        "checkpoint, determinism), such as dataset=c4.",
         "--condition NAME=VALUE",
         panel=PROOF,
         read_all=conditions_from_words,

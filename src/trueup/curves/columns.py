@@ -22,7 +22,16 @@ STEP_SECONDS = "step_seconds"
 SKIPPED = "skipped"
 """whether (or how often since the line before) the optimizer step was left out because of overflow"""
 
-MEASURES = (LOSS, GRAD_NORM, LEARNING_RATE, LOSS_SCALE, THROUGHPUT, TOKENS, SAMPLES, STEP_SECONDS, SKIPPED)
+BALANCING_LOSS = "load_balancing_loss"
+Z_LOSS = "z_loss"
+MTP_LOSS = "mtp_loss"
+PART_LOSSES = (BALANCING_LOSS, Z_LOSS, MTP_LOSS)
+"""parts of the loss, or beside it, that are logged by themselves"""
+
+MEASURES = (
+    *(LOSS, GRAD_NORM, LEARNING_RATE, LOSS_SCALE, THROUGHPUT, TOKENS, SAMPLES, STEP_SECONDS, SKIPPED),
+    *PART_LOSSES,
+)
 SCHEMA: dict[str, type[pl.DataType]] = {STEP: pl.Int64, **dict.fromkeys(MEASURES, pl.Float64)}
 
 TOKENS_PER_SECOND = "tokens/s"
@@ -145,6 +154,18 @@ _ALIASES: dict[str, tuple[Alias, ...]] = {
         Alias("elapsed_time_per_iteration_ms", scale=1e-3),
     ),
     SKIPPED: tuple(map(Alias, ["skipped", "overflow", "skipped_iterations"])),
+    BALANCING_LOSS: tuple(
+        map(
+            Alias,
+            [
+                *("load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss"),
+                *("load_balancing_loss/train", "aux_loss", "train/aux_loss", "router_aux_loss"),
+                *("moe/load_balancing_loss", "moe/aux_loss", "train/load_balancing_loss"),
+            ],
+        )
+    ),
+    Z_LOSS: tuple(map(Alias, ["z_loss", "train/z_loss", "router_z_loss", "moe/z_loss"])),
+    MTP_LOSS: tuple(map(Alias, ["mtp_loss", "mtp_1_loss", "mtp_1 loss", "train/mtp_loss", "mtp-loss"])),
 }
 _OF_PANEL = re.compile(r"^.* - ")
 """what W&B puts before a column's name when a panel is exported: the run's name"""

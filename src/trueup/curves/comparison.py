@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from trueup.curves.aligning import Alignment, align
-from trueup.curves.columns import GRAD_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, SKIPPED
+from trueup.curves.columns import GRAD_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, PART_LOSSES, SKIPPED
 from trueup.curves.commands import Command, commands
 from trueup.curves.conditions import ASSUMABLE, Condition, conditions, proofs
 from trueup.curves.curve import Curve
@@ -34,6 +34,7 @@ from trueup.curves.statistics.health import Health, health, overflows, plateau, 
 from trueup.curves.statistics.late import late
 from trueup.curves.statistics.noise import outliers
 from trueup.curves.statistics.onset import Onset, moved, onset
+from trueup.curves.statistics.parts import PartLoss, part_loss
 from trueup.curves.statistics.passing import Passing, passing
 from trueup.curves.statistics.spikes import Spikes, heights, spikes
 from trueup.curves.statistics.trend import trended
@@ -111,7 +112,10 @@ class CurveComparison:
             "reference_health": e.reference_health,
             "local_norms": self.local_norms,
         }
-        return {name: None if p is None else p.to_json() for name, p in parts.items()}
+        found: dict[str, dict[str, object] | None] = {
+            name: None if p is None else p.to_json() for name, p in parts.items()
+        }
+        return found | {one.column: one.to_json() for one in e.part_losses}
 
     def to_json(self) -> dict[str, object]:
         """The document of curves.json, but for the curves themselves."""
@@ -256,6 +260,7 @@ def _evidence(
         steps,
         paired.references.once("apart", column, lambda: repeat_distances(repeats)),
     )
+    under_way = _under_way(target, references[0], int(steps[0]), offset, from_the_first)
     evidence = CurveEvidence(
         criteria=tuple(found),
         centre=centre(difference, bad, noise),
@@ -292,7 +297,8 @@ def _evidence(
         repeats_frozen=_frozen_repeats(paired, still),
         local_norms=norms,
         is_steady=_is_steady(difference[~bad]),
-        under_way=_under_way(target, references[0], int(steps[0]), offset, from_the_first),
+        under_way=under_way,
+        part_losses=tuple(_part_losses(paired, under_way, from_the_first=from_the_first)),
     )
     return evidence, room
 
@@ -301,6 +307,18 @@ def _loss_factor(paired: PairedCurves) -> Factor | None:
     """The number that the target's loss is the reference's times."""
     target, reference = paired.target.get(LOSS), paired.references.centre(LOSS)
     return None if target is None or reference is None else factor(target, reference)
+
+
+def _part_losses(
+    paired: PairedCurves, under_way: tuple[str, int, int] | None, *, from_the_first: bool
+) -> Iterator[PartLoss]:
+    """Parts of the loss that both sides print, and that differ."""
+    untrained = from_the_first and under_way is None
+    for column in PART_LOSSES:
+        target, references = paired.target.get(column), paired.references.stacked(column)
+        if target is not None and references is not None:
+            found = part_loss(column, target, references, paired.steps, from_the_first=untrained)
+            yield from () if found is None else (found,)
 
 
 def _passing(still: FrozenRun | None, spikes: Excursions | None, room: Band, steps: Ints) -> Passing | None:

@@ -16,6 +16,7 @@ from trueup.curves.statistics.frozen import FrozenRun
 from trueup.curves.statistics.health import Health, Rates
 from trueup.curves.statistics.late import Late
 from trueup.curves.statistics.onset import Onset
+from trueup.curves.statistics.parts import PartLoss
 from trueup.curves.statistics.passing import Passing
 from trueup.curves.statistics.spikes import Spikes
 from trueup.curves.thresholds import (
@@ -75,6 +76,8 @@ class CurveEvidence:
     """spikes of the reference that the target has not"""
     is_steady: bool = True
     """whether the difference keeps its size over stretches of the run"""
+    part_losses: tuple[PartLoss, ...] = ()
+    """parts of the loss, printed by themselves, that differ"""
     under_way: tuple[str, int, int] | None = None
     """the side that trained before the first common step, that step, and where its log begins; in the
     target's numbers"""
@@ -163,7 +166,7 @@ _MAY_PASS = {"loss_diffusion", "late_difference", "steady_offset", "fluctuation"
 """cases that say that a difference stays, or is scatter"""
 _COLUMNS = {"grad_norm": "gradient norm"}
 _STUCK = {"does_not_converge", "plateau_too_high"}
-FINDINGS = {"spike", "local_norm"}
+FINDINGS = {"spike", "local_norm", "part_loss"}
 """cases that do not reject a run, and do not let it be accepted before somebody looked"""
 _DATA_ADVICE: tuple[Reason, ...] = (
     reason(Curves.LOOK_AT_BATCHES),
@@ -342,6 +345,10 @@ def _of_findings(e: CurveEvidence) -> _Case | None:
         )
         advice: tuple[Reason, ...] = (reason(Curves.COMPARE_LOCAL_NORMS), reason(Curves.DIAGNOSE_FIRST_STEP))
         return _Case("local_norm", headline, norms.step, advice)
+    if e.part_losses:
+        part = e.part_losses[0]
+        advice = (reason(Curves.CHECK_ROUTER), reason(Curves.DIAGNOSE_FIRST_STEP))
+        return _Case("part_loss", _part(part), part.step, advice)
     if e.excursions is not None and e.excursions.stands_out:
         one = e.excursions.largest
         headline = reason(
@@ -349,6 +356,11 @@ def _of_findings(e: CurveEvidence) -> _Case | None:
         )
         return _Case("spike", headline, one.first_step, _DATA_ADVICE)
     return None
+
+
+def _part(part: PartLoss) -> Reason:
+    facts = {"target": part.target, "reference": part.reference, "relative": part.relative}
+    return reason(Curves.PART_LOSS, column=part.column, step=part.step, **facts)
 
 
 def _apart(target: float, reference: float) -> float:
@@ -545,6 +557,7 @@ def _remarks(e: CurveEvidence, outcome: Outcome, case: str) -> Iterator[Reason]:
         )
     if e.passing is not None and case == "aligned":
         yield _passes(e.passing)
+    yield from (_part(one) for one in e.part_losses[case == "part_loss" :])
     yield from _of_curves(e, case)
     if late is not None and late.p_value < LATE_LEVEL and 0 < abs(late.relative_gap) < MEAN_REL:
         yield reason(Curves.LATE_BELOW_1_PERCENT, relative=abs(late.relative_gap))

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.curves.aligning import Alignment
-from trueup.curves.columns import GRAD_NORM, LOSS, MEASURES, STEP
+from trueup.curves.columns import GRAD_NORM, LOSS, MEASURES, PART_LOSSES, STEP
 from trueup.curves.curve import Curve
 from trueup.errors import NothingCompared
 from trueup.types.arrays import Array, Floats
 from trueup.types.codes import CurvesCode
 from trueup.types.reason import Reason, reason
 
-_MEANS = (LOSS, GRAD_NORM)
+_MEANS = (LOSS, GRAD_NORM, *PART_LOSSES)
 _Result = TypeVar("_Result")
 
 

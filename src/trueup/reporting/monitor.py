@@ -104,6 +104,16 @@ def monitor_report(run: MonitoredRun, view: View) -> Document:
     )
 
 
+def measured_names(run: MonitoredRun) -> list[str]:
+    """The weights, outputs and routers that a run has measured so far."""
+    kinds = ((measures.GRADIENT, L2_NORM), (measures.WEIGHT, L2_NORM), (measures.ACTIVATION, L2_NORM))
+    found: dict[str, None] = {}
+    for kind, column in (*kinds, (measures.ROUTER, IMBALANCE)):
+        series = run.series(kind, column, last=1)
+        found |= {} if series is None else dict.fromkeys(series.names)
+    return list(found)
+
+
 def print_run(run: MonitoredRun, console: Console, view: View) -> int:
     """Print it once; the exit status."""
     show(monitor_report(run, view), console)

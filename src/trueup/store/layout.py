@@ -11,6 +11,26 @@ PROCESSES = "processes"
 _STEP = re.compile(r"step_(\d{6,})$")
 _EVENT = re.compile(r"step_(\d+)\.(\w+)\.rank_(\d+)\.json$")
 _RANK = re.compile(r"rank_(\d{5,})$")
+_OWN = re.compile(
+    r"(manifest\.json|scalars|ranks|code|tokens|rl|processes|noise|monitor|step_\d{6,})(\.writing-\d+)?$"
+)
+
+
+def is_own(name: str) -> bool:
+    """Whether a trace keeps a file or folder of this name beside its manifest.
+
+    Example:
+        >>> is_own("step_000000"), is_own("reports")
+        (True, False)
+    """
+    return _OWN.match(name) is not None
+
+
+def is_part_of_trace(path: Path, root: Path) -> bool:
+    """Whether ``path`` lies in what the trace ``root`` keeps; both are absolute, without links."""
+    if not path.is_relative_to(root) or path == root or not (root / MANIFEST).is_file():
+        return False
+    return is_own(path.relative_to(root).parts[0])
 
 
 def step_dir(root: Path, step: int) -> Path:

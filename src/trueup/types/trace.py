@@ -215,6 +215,8 @@ class RankFacts(TypedDict, total=False):
     unkept: Sequence[str]
     outside_scope: str
     """why scope or list left nothing of any step"""
+    unmatched_names: Mapping[str, str]
+    """name of list that no call of this rank has -> the same as a sentence"""
     replay: Replayed
     given_gradients: ReplacedGradients
     compiled: Mapping[str, object]

@@ -28,7 +28,7 @@ _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|(?<=\.weight)\d+$")
 
 _OWN_NAMES = "megatron"
 """who asks for this family means the program that its names come from"""
-_VERSION = re.compile(r"-\d+\.\d+$")
+_VERSION = re.compile(r"-\d+\.\d+(-\w+)?$")
 """of a family, in its name: who asks for it knows"""
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trueup.errors import WeightsError
 from trueup.weights.applying import PlannedWeights
-from trueup.weights.plan import ConversionPlan, PlannedWeight, Slice, SourcePiece, Values
+from trueup.weights.plan import ConversionPlan, Permute, PlannedWeight, Reshape, Slice, SourcePiece, Values
 from trueup.weights.torch_file import TorchFile
 from trueup.weights.weight_set import Table, WeightInfo, known, same_bits
 
@@ -28,10 +28,17 @@ EXPERT = re.compile(r"(?P<before>\.local_experts\.|\.experts\.linear_fc[12]\.(?:
 _CHUNK = re.compile(r"model(?P<number>\d+)\.")
 ALONG_ROWS = re.compile(
     r"(word_embeddings\.weight|output_layer\.(weight|bias)|linear_(qkv|fc1)\.(weight|bias)\d*"
-    r"|linear_(q|q_up|kv_up)_proj\.weight|(query_key_value|dense_h_to_4h)\.(weight|bias))$"
+    r"|linear_(q|q_up|kv_up)_proj\.weight|linear_(q|kv)\.(weight|bias)|eh_proj\.weight"
+    r"|core_attention\.softmax_offset|mixer\.((in_proj|norm)\.weight|conv1d[._](weight|bias)|A_log|D|dt_bias)"
+    r"|(query_key_value|dense_h_to_4h)\.(weight|bias))$"
 )
-ALONG_COLUMNS = re.compile(r"(linear_(proj|fc2)\.weight\d*|(attention\.dense|dense_4h_to_h)\.weight)$")
+ALONG_COLUMNS = re.compile(
+    r"(linear_(proj|fc2)\.weight\d*|(attention\.dense|dense_4h_to_h)\.weight|mixer\.out_proj\.weight)$"
+)
 _GATED = re.compile(r"(?P<before>.*\.)(linear_fc1|dense_h_to_4h)\.(?P<what>weight|bias)(?P<number>\d*)$")
+_MIXER = re.compile(r"(?P<before>.*\bmixer\.)(?P<what>in_proj\.weight|conv1d[._](?:weight|bias))$")
+_GROUPED = re.compile(r"(?P<before>.*\.experts\.)weight(?P<number>[12])$")
+"""all experts of a rank in one weight, as Megatron-core's ``GroupedMLP`` holds them"""
 
 
 def iteration_folder(path: Path) -> Path:
@@ -108,6 +115,8 @@ class _AllParts:
     def __init__(self, path: Path, parts: Sequence[_Part]) -> None:
         self.path = path
         self.remarks: tuple[str, ...] = ()
+        self.copies: dict[str, list[str]] = {}
+        """what other ranks hold of a weight that all of them should hold alike"""
         self._home = {f"{part.name}/{name}": (part, name) for part in parts for name in part.weights.table}
         self.table: Table = {
             key: WeightInfo(
@@ -117,9 +126,21 @@ class _AllParts:
         }
 
     def read(self, name: str) -> Values:
-        """One part of one weight."""
+        """One part of one weight.
+
+        Raises:
+            WeightsError: a rank that should hold the same holds other values.
+        """
         part, inner = self._home[known(self, name)]
-        return part.weights.read(inner)
+        values = part.weights.read(inner)
+        for copy in self.copies.get(name, ()):
+            other, inner = self._home[copy]
+            if not same_bits(values, other.weights.read(inner)):
+                raise WeightsError(
+                    f"{self.path}: {name} and {copy} differ, and every expert rank should hold the same; "
+                    "are the parts of different iterations?"
+                )
+        return values
 
 
 def read_megatron(path: Path, files: Mapping[str, Path]) -> PlannedWeights:
@@ -159,7 +180,9 @@ def _without_copies(
         return tuple(entries), iter(())
     pairs = zip(output.pieces, embedding.pieces, strict=True)
     if not all(same_bits(every.read(one.source), every.read(other.source)) for one, other in pairs):
-        return tuple(entries), iter(())
+        return tuple(entries), iter(
+            (f"{_OUTPUT} is kept: the last stage's copy of the tied embedding differs",)
+        )
     kept = tuple(entry for entry in entries if entry is not output)
     return kept, iter((f"{_OUTPUT} is left out: the last stage's copy of the tied embedding",))
 
@@ -252,11 +275,40 @@ def _entries(path: Path, parts: Sequence[_Part], every: _AllParts) -> Iterator[P
         for name in part.weights.table:
             whole = _whole_name(name, part, sizes, starts)
             held.setdefault(whole, {}).setdefault((part.tensor, part.expert), f"{part.name}/{name}")
+    num_experts, cut = _sizes(parts[0]).num_experts, _sizes(parts[0]).expert_tensor
     for whole in sorted(held, key=_in_order):
+        if _GROUPED.fullmatch(whole):
+            each = {
+                rank: _by_cut({t: key for (t, own), key in held[whole].items() if own == rank}, every, cut)
+                for rank in sorted({own for _, own in held[whole]})
+            }
+            yield from _experts_apart(path, whole, each, every, num_experts)
+            continue
         by_rank: dict[int, str] = {}
         for (tensor, _), key in sorted(held[whole].items()):
-            by_rank.setdefault(tensor, key)  # what a tensor rank's other expert ranks hold is the same
+            first = by_rank.setdefault(tensor, key)
+            if first != key:
+                every.copies.setdefault(first, []).append(key)
+        if EXPERT.search(whole):
+            by_rank = _by_cut(by_rank, every, cut)
         yield _joined(path, whole, list(by_rank.values()), every)
+
+
+def _by_cut(by_rank: Mapping[int, str], every: _AllParts, cut: int | None) -> dict[int, str]:
+    """The parts of an expert's weight by their order: experts may be cut into fewer parts than there are
+    tensor ranks, so that several ranks hold the same one. Where the arguments do not say into how many, equal
+    values are one part."""
+    found: dict[int, str] = {}
+    for tensor, key in sorted(by_rank.items()):
+        at = tensor if cut is None else tensor % cut
+        if cut is None:
+            shape = every.table[key].shape
+            alike = (r for r, other in found.items() if every.table[other].shape == shape)
+            at = next((r for r in alike if same_bits(every.read(found[r]), every.read(key))), tensor)
+        first = found.setdefault(at, key)
+        if first != key:
+            every.copies.setdefault(first, []).append(key)
+    return found
 
 
 def _in_order(name: str) -> tuple[tuple[int, int | str], ...]:
@@ -327,9 +379,10 @@ def _joined(path: Path, whole: str, keys: Sequence[str], every: _AllParts) -> Pl
     if len(keys) == 1:
         return PlannedWeight(target=whole, pieces=plain, how="map")
     if ALONG_ROWS.search(whole):
-        if is_gated(keys[0], every.table):
-            half = shapes[0][0] // 2
-            return PlannedWeight(target=whole, pieces=tuple(_halves(keys, half)), join="concat", how="map")
+        sections = sections_of(keys[0], every.table)
+        if sections:
+            pieces = tuple(_by_section(keys, sections))
+            return PlannedWeight(target=whole, pieces=pieces, join="concat", how="map")
         return PlannedWeight(target=whole, pieces=plain, join="concat", how="map")
     if ALONG_COLUMNS.search(whole):
         return PlannedWeight(target=whole, pieces=plain, join="concat", dim=1, how="map")
@@ -351,7 +404,93 @@ def is_gated(name: str, table: Table) -> bool:
     return behind is not None and table[name].shape[0] == 2 * behind.shape[1]
 
 
-def _halves(keys: Sequence[str], half: int) -> Iterator[SourcePiece]:
-    for start in (0, half):
+def sections_of(name: str, table: Table) -> list[int]:
+    """The rows of each part of a weight of which every rank holds its share of each part; none of a weight
+    that is one part.
+
+    Gate above up; of a Mamba mixer (``mamba_ssm``'s order) gate, input, B, C and step sizes, and in its
+    convolution input, B and C.
+    """
+    if is_gated(name, table):
+        return [table[name].shape[0] // 2] * 2
+    found = _MIXER.fullmatch(name)
+    if found is None:
+        return []
+    out, heads = (table.get(f"{found['before']}{part}") for part in ("out_proj.weight", "A_log"))
+    projected = table.get(f"{found['before']}in_proj.weight")
+    if out is None or heads is None or projected is None:
+        return []
+    inner, num_heads = out.shape[1], heads.shape[0]
+    state = (projected.shape[0] - 2 * inner - num_heads) // 2
+    parts = [inner, state, state]
+    parts = [inner, *parts, num_heads] if found["what"].startswith("in_proj") else parts
+    return parts if sum(parts) == table[name].shape[0] and state > 0 else []
+
+
+def _by_section(keys: Sequence[str], sections: Sequence[int]) -> Iterator[SourcePiece]:
+    start = 0
+    for rows in sections:
         for key in keys:
-            yield SourcePiece(source=key, steps=(Slice(dim=0, start=start, stop=start + half),))
+            yield SourcePiece(source=key, steps=(Slice(dim=0, start=start, stop=start + rows),))
+        start += rows
+
+
+def _experts_apart(
+    path: Path,
+    whole: str,
+    each_rank: Mapping[int, Mapping[int, str]],
+    every: _AllParts,
+    num_experts: int | None,
+) -> Iterator[PlannedWeight]:
+    """The experts in ``GroupedMLP``'s ``weight1`` and ``weight2``, as ``SequentialMLP`` names them.
+
+    A rank holds its experts side by side, each transposed: ``weight1`` is (experts, hidden, features) seen as
+    (hidden, experts * features), ``weight2`` (experts * features, hidden).
+
+    Raises:
+        WeightsError: the arguments do not say how many experts there are.
+    """
+    found = _GROUPED.fullmatch(whole)
+    assert found is not None
+    ranks = list(each_rank)
+    if not num_experts or num_experts % len(ranks):
+        raise WeightsError(
+            f"{path}: {whole} holds all experts of a rank in one weight, and the arguments in the checkpoint "
+            f"do not say how many there are (num_experts: {num_experts}, expert ranks: {len(ranks)})"
+        )
+    each = num_experts // len(ranks)
+    is_first = found["number"] == "1"
+    for rank in ranks:
+        keys = [key for _, key in sorted(each_rank[rank].items())]
+        rows, columns = every.table[keys[0]].shape
+        stacked = (each, rows, columns // each) if is_first else (each, rows // each, columns)
+        second = every.table.get(f"{keys[0][:-1]}2")
+        gated = is_first and second is not None and columns == 2 * second.shape[0]
+        for number in range(each):
+            pieces = tuple(_of_expert(keys, stacked, number, halves=2 if gated and len(keys) > 1 else 1))
+            yield PlannedWeight(
+                target=f"{found['before']}local_experts.{rank * each + number}."
+                f"linear_fc{found['number']}.weight",
+                pieces=pieces,
+                join="concat" if len(pieces) > 1 else None,
+                dim=0 if is_first else 1,
+                how="map",
+            )
+
+
+def _of_expert(
+    keys: Sequence[str], stacked: tuple[int, int, int], number: int, *, halves: int
+) -> Iterator[SourcePiece]:
+    """One expert of each part, turned to (out, in); with two ``halves`` all gates before all others."""
+    _, rows, columns = stacked
+    one = (
+        Reshape(shape=stacked),
+        Slice(dim=0, start=number, stop=number + 1),
+        Reshape(shape=(rows, columns)),
+        Permute(dims=(1, 0)),
+    )
+    size = columns // halves
+    for half in range(halves):
+        cut = (Slice(dim=0, start=half * size, stop=(half + 1) * size),) if halves > 1 else ()
+        for key in keys:
+            yield SourcePiece(source=key, steps=(*one, *cut))

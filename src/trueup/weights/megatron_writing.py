@@ -18,7 +18,7 @@ from trueup.weights.megatron import (
     FILES,
     LATEST,
     LAYER,
-    is_gated,
+    sections_of,
 )
 from trueup.weights.plan import Values
 from trueup.weights.torch_file import checkpoints
@@ -140,8 +140,9 @@ class _Model:
         if size == 1:
             return values
         if ALONG_ROWS.search(name):
-            halves = np.split(values, 2) if is_gated(name, self._weights.table) else [values]
-            return np.concatenate([_cut(name, half, 0, tensor, size) for half in halves])
+            sections = sections_of(name, self._weights.table)
+            parts = np.split(values, np.cumsum(sections)[:-1]) if sections else [values]
+            return np.concatenate([_cut(name, part, 0, tensor, size) for part in parts])
         if ALONG_COLUMNS.search(name):
             return np.ascontiguousarray(_cut(name, values, 1, tensor, size))
         return values

@@ -28,6 +28,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
 from trueup.errors import ConfigError
+from trueup.store.nesting import refuse_deep
 from trueup.weights.plan import (
     ConversionPlan,
     MovingStep,
@@ -126,6 +127,7 @@ def _is_as_written(content: bytes) -> bool:
 
 def plan_from_text(text: str, *, name: str = "plan") -> ConversionPlan:
     """See ``read_plan``; ``name`` is what errors call the text."""
+    refuse_deep(text, name)
     try:
         node = yaml.compose(text, Loader=yaml.CSafeLoader)
         plain = yaml.load(text, Loader=yaml.CSafeLoader)

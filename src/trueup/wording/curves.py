@@ -105,6 +105,23 @@ def _norm(facts: ReasonFacts) -> str:
     )
 
 
+_PART = {"column": "load_balancing_loss", "step": 1, "target": 2.02, "reference": 1.01, "relative": 1.0}
+_PARTS = {
+    "load_balancing_loss": "load balancing loss",
+    "z_loss": "z-loss",
+    "mtp_loss": "loss of multi-token prediction",
+}
+
+
+def _part(facts: ReasonFacts) -> str:
+    """A part of the loss at the first step, or on average."""
+    what = f"The {_PARTS[facts['column']]} differs"
+    values = f"{absolute(facts['target'])} (target), {absolute(facts['reference'])} (reference)"
+    where = "on average" if facts["step"] is None else f"at step {facts['step']}"
+    apart = f", {percent(abs(facts['relative']))}" if math.isfinite(facts["relative"]) else ""
+    return f"{what} {where}: {values}{apart}"
+
+
 _INTERVAL = {"mean": 0.01, "standard_error": 0.002, "low": 0.006, "high": 0.014}
 _STUCK = {"step": 700, "level": 4.2, "gap": 1.7, "reference": 2.5}
 
@@ -247,6 +264,14 @@ PHRASES = {
         samples=(
             _LOCAL,
             {**_LOCAL, "rel": math.inf, "rel_square": math.inf},
+        ),
+    ),
+    Curves.PART_LOSS: Phrase(
+        sentence=_part,
+        samples=(
+            _PART,
+            {**_PART, "column": "mtp_loss", "step": None, "relative": -0.0323},
+            {**_PART, "column": "z_loss", "relative": math.inf},
         ),
     ),
     Curves.SCATTERS: Phrase(
@@ -516,6 +541,10 @@ PHRASES = {
     Curves.COMPARE_LOCAL_NORMS: Phrase(
         sentence="compare the local norms of step 1 weight by weight: an embedding computed in another "
         "precision shows there"
+    ),
+    Curves.CHECK_ROUTER: Phrase(
+        sentence="compare what this part is made of: the router's scores and dtype, the loss's formula and "
+        "coefficient, over which tokens, layers and ranks it is averaged, and how it is logged"
     ),
     Curves.REPEAT_REFERENCE: Phrase(
         sentence="repeat the reference at least twice with determinism off: if it fluctuates as much, that "

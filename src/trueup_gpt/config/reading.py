@@ -57,7 +57,7 @@ def load_config(path: Path | str, overrides: Mapping[str, object] | None = None)
         raise ConfigError(f"{path} is not there; shipped are {', '.join(shipped)}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(plain, dict):
         raise ConfigError(f"{path} holds no sections; expected {', '.join(_SECTIONS)}")

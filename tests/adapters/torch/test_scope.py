@@ -264,3 +264,14 @@ def test_a_function_at_level_l0_is_told_from_a_slip_of_the_pen(
 ) -> None:
     run(tmp_path, level="L0", list=[name])
     assert ("Level L0 captures modules alone" in capsys.readouterr().err) == said
+
+
+def test_a_name_that_nothing_has_beside_others_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, level="mix", list=["relu", "soffmax"])
+    facts = open_trace(tmp_path / "run").rank_facts(0)
+    assert [*facts["unmatched_names"]] == ["soffmax"]
+    said = facts["unmatched_names"]["soffmax"]
+    assert said in facts["limits"]
+    assert said in capsys.readouterr().err

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 from trueup.errors import ConfigError
-
-_OF_A_TRACE = re.compile(
-    r"(manifest\.json|scalars|ranks|processes|noise|monitor|step_\d{6,})(\.writing-\d+)?$"
-)
-_MANIFEST = "manifest.json"
+from trueup.store.layout import MANIFEST, is_own
 
 
 def prepare(output: Path, *, overwrite: bool) -> None:
@@ -23,7 +18,7 @@ def prepare(output: Path, *, overwrite: bool) -> None:
         ConfigError: it holds a trace already, is not a folder, or cannot be written.
     """
     with _explaining(output):
-        if (output / _MANIFEST).exists():
+        if (output / MANIFEST).exists():
             if not overwrite:
                 raise ConfigError(
                     f"{output} already holds a trace. Choose another folder with -o, or add --overwrite."
@@ -59,7 +54,7 @@ def _explaining(output: Path) -> Iterator[None]:
 
 def _remove_trace(output: Path) -> None:
     for entry in output.iterdir():
-        if _OF_A_TRACE.match(entry.name):
+        if is_own(entry.name):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:

@@ -33,6 +33,8 @@ class CaptureOutcome:
     """why capture gave up before the program ended, in words"""
     outside_scope: str = ""
     """why scope or list left nothing on any rank, in words"""
+    unmatched: tuple[str, ...] = ()
+    """of several ranks: names of list that no call of any of them has, in words"""
 
 
 def outcome_from_folder(output: Path) -> CaptureOutcome:
@@ -47,6 +49,7 @@ def outcome_from_folder(output: Path) -> CaptureOutcome:
         num_failures=sum(int(facts.get("num_failures") or 0) for facts in rank_facts),
         stood_aside=next((str(facts["stood_aside"]) for facts in rank_facts if facts.get("stood_aside")), ""),
         outside_scope=_outside_scope(rank_facts),
+        unmatched=_unmatched(rank_facts),
         num_bytes=sum(p.stat().st_size for p in output.rglob("*") if p.is_file()) if output.is_dir() else 0,
     )
 
@@ -55,6 +58,14 @@ def _outside_scope(facts: Sequence[RankFacts]) -> str:
     """A rank of a pipeline may have nothing of what was asked for: only where all have is it an error."""
     why = [one.get("outside_scope", "") for one in facts]
     return why[0] if why and all(why) else ""
+
+
+def _unmatched(facts: Sequence[RankFacts]) -> tuple[str, ...]:
+    """A process alone says so itself."""
+    each = [one.get("unmatched_names", {}) for one in facts]
+    if len(each) < 2:
+        return ()
+    return tuple(sentence for name, sentence in each[0].items() if all(name in other for other in each))
 
 
 def has_all_steps(options: CaptureOptions) -> bool:
@@ -93,6 +104,7 @@ def sentences(
         lines.append(
             f"{describe(incomplete, 'step')}: not every rank finished; the run ended during the step"
         )
+    lines += outcome.unmatched
     missing = _missing(outcome, options.steps)
     if missing:
         lines.append(missing)

@@ -58,6 +58,8 @@ _PROCESSES = {
 }
 """of what starts a program: the flags whose product is the number of its processes"""
 _FROM_STARTER = ("world_size", "bf16", "fp16")
+_QUOTED_NUMBERS = re.compile(r"(['\"])([^A-Za-z'\"]+)\1")
+"""numbers or a pattern of them between quotes that reach the program, which looks for the numbers inside"""
 _OPEN = re.compile(r"\$(\{[^{}]*\}|\(.*\))$", re.DOTALL)
 """a whole word that only the running shell knows: ``$EXTRA_ARGS``, ``"$@"``, ``$(echo ...)``"""
 SEVERAL = frozenset(
@@ -219,6 +221,7 @@ def flags(words: Sequence[Word]) -> dict[str, Setting]:
             if not _beside(words[index][0], name.replace("-", "_"), taken):
                 taken.append(words[index][0])
             index += 1
+        taken = [_QUOTED_NUMBERS.sub(r"\2", one) if one[:1] in "'\"" else one for one in taken]
         setting = _setting(name.replace("-", "_"), taken, place)
         found[setting.key] = setting
     return found

@@ -22,7 +22,7 @@ _COLUMNS = re.compile(rf"\s*([A-Za-z0-9][\w.\-]*)\s+{_VERSION}(?:\s+\S+){{0,3}}\
 """a line of `pip list` or `conda list`"""
 _IGNORED = re.compile(r"\s*(#|Package\s+Version\s*$|[\s\-=]+$)")
 """a remark, and the head of `pip list`"""
-_JOINED = re.compile(r"\s*(?:;|&&)\s*")
+_JOINED = re.compile(r";|&&")
 _WORDS = re.compile(rf"\s*([A-Za-z][\w.\- ]*?)(?:[ _\-]version)?\s*[:=]?\s+{_VERSION}\s*$", re.IGNORECASE)
 """a line that a person wrote: ``CANN version: 8.0.RC3``"""
 
@@ -56,9 +56,10 @@ def document(text: str, path: str) -> SettingsDocument:
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Numbered lines; several assignments of one line (``export A=1; export B=2``) one by one."""
-    for number, line in enumerate(text.splitlines(), start=1):
-        parts = [part for part in _JOINED.split(line) if part]
-        several = len(parts) > 1 or line.rstrip().endswith(";")
+    for number, written in enumerate(text.splitlines(), start=1):
+        line = written.strip()  # expressions go back over blanks in front of every one of them
+        parts = [part.strip() for part in _JOINED.split(line) if part.strip()]
+        several = len(parts) > 1 or line.endswith(";")
         apart = several and all(_ASSIGNMENT.match(part) for part in parts)
         yield from ((number, part) for part in (parts if apart else [line]))
 

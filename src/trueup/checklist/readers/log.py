@@ -14,6 +14,8 @@ _END = re.compile(r"-{4,} end of arguments -{4,}")
 _LINE = re.compile(r"(?:.*?[\]:)>|]\s*)?\s*([A-Za-z_]\w*)\s\.{2,}\s(.*)$")
 """``  name ...... value``, behind what a launcher puts before each line: ``[default0]:``, ``0: ``, a time"""
 _MEMBER = re.compile(r"[A-Z]\w*\.(\w+)$")
+_OBJECT = re.compile(r"<(?:function|bound method) (?:\w+\.)*(\w+)[^<>]*>|<[^<>]*>")
+"""what Python prints of a function, or of an object without a value"""
 _HEAD_LINES = 20_000
 _FEWEST = 3
 
@@ -61,9 +63,9 @@ def document(lines: list[tuple[int, str]], path: str) -> SettingsDocument:
     for number, line in lines:
         match = _LINE.match(line)
         if match:
-            settings[match.group(1)] = Setting(
-                match.group(1), _value(match.group(2).strip()), f"{path}:{number}"
-            )
+            name, text = match.group(1), match.group(2).strip()
+            held = _members(text) or {name: _value(text)}
+            settings |= {key: Setting(key, value, f"{path}:{number}") for key, value in held.items()}
     if not settings:
         shown = next((line.strip()[:60] for _, line in lines if line.strip()), "nothing")
         raise ConfigError(
@@ -71,6 +73,30 @@ def document(lines: list[tuple[int, str]], path: str) -> SettingsDocument:
         )
     data = {key: setting.value for key, setting in settings.items()}
     return SettingsDocument(dialect="megatron", path=path, settings=settings, data=data, kind="log")
+
+
+def _members(text: str) -> dict[str, object]:
+    """What ``namespace(num_layers=24, ...)`` holds, as Megatron prints a section of its YAML."""
+    if not text.startswith("namespace("):
+        return {}
+    readable = _OBJECT.sub(lambda found: repr(found[1] or found[0]), text)
+    try:
+        call = ast.parse(readable, mode="eval").body
+    except (SyntaxError, ValueError, RecursionError):
+        return {}
+    found: dict[str, object] = {}
+    for one in call.keywords if isinstance(call, ast.Call) else ():
+        part = ast.unparse(one.value)
+        if one.arg is not None:
+            try:
+                found |= _members(part) or {one.arg: _plain(ast.literal_eval(one.value))}
+            except (ValueError, TypeError):
+                found[one.arg] = _value(part)
+    return found
+
+
+def _plain(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _value(text: str) -> object:

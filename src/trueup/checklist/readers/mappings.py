@@ -13,6 +13,7 @@ from typing import cast
 from trueup.checklist.readers.marks import toml_lines, yaml_aliases, yaml_lines
 from trueup.checklist.settings import Setting, SettingsDocument, flat, scalar, tidy
 from trueup.errors import ConfigError
+from trueup.store.nesting import refuse_deep, refuse_repeated
 
 _MEGATRON = {"num_layers", "hidden_size", "num_attention_heads"}
 _MEGATRON_OWN = {
@@ -46,6 +47,7 @@ def parse(text: str, path: str) -> tuple[object, str]:
     """
     stripped = text.lstrip()
     problem = ""
+    refuse_deep(text, path)
     if stripped.startswith(("{", "[")):
         try:
             return json.loads(text), "json"
@@ -56,7 +58,9 @@ def parse(text: str, path: str) -> tuple[object, str]:
     import yaml
 
     try:
-        return yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), "yaml"
+        data = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        refuse_repeated(data, path)
+        return data, "yaml"
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path}: not a configuration that can be read: {problem or one_line(error)}"

@@ -6,7 +6,7 @@ import fnmatch
 import re
 from collections.abc import Sequence
 
-from trueup.checklist.readers.shell_words import Variables, expanded_text, open_in
+from trueup.checklist.readers.shell_words import CHANGING, Variables, expanded_text, open_in
 from trueup.checklist.settings import scalar
 
 _UNSET = re.compile(r"\$\{\w+\}")
@@ -61,7 +61,7 @@ def _one(words: list[str], variables: Variables, *, patterns: bool) -> bool | No
         return None if inner is None else not inner
     texts = [expanded_text(word, variables) for word in words]
     if len(words) == 2 and words[0] in ("-z", "-n"):
-        empty = not texts[1] or bool(_UNSET.fullmatch(texts[1]))
+        empty = not texts[1] or bool(_UNSET.fullmatch(texts[1]) and texts[1][2:-1] not in CHANGING)
         return empty if words[0] == "-z" else not empty
     if any(map(open_in, texts)):
         return None

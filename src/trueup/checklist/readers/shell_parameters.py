@@ -1,9 +1,10 @@
-"""What bash makes of a text inside ``${...}`` and ``$((...))``: pure, nothing is looked up."""
+"""What bash makes of a text inside ``${...}``, ``$((...))`` and ``printf``: pure, nothing is looked up."""
 
 from __future__ import annotations
 
 import fnmatch
 import re
+from collections.abc import Sequence
 
 from trueup.checklist.expression import NOTHING, Unset, parsed
 from trueup.errors import ConfigError
@@ -12,6 +13,59 @@ _ARITHMETIC = re.compile(r"[\d\s+\-*/%()<>=!&|]+$")
 _TERNARY = re.compile(r"(.+?)\?([^?:]+):([^?:]+)$", re.DOTALL)
 CHANGES = re.compile(r"(%%?|##?|//|/[#%]?|\^\^?|,,?|:(?![-=+?]))(.*)$", re.DOTALL)
 """a change of the value: its sign, and what the sign is given"""
+
+_PARTS = re.compile(r"(%%|%[-+ 0#']*\d*(?:\.\d*)?.|\\.)", re.DOTALL)
+"""conversions and escapes of a form of ``printf``"""
+_NUMBER = re.compile(r"[-+]?(0[xX][0-9a-fA-F]+|\d+)$")
+_ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\", '\\"': '"', "\\'": "'"}
+
+
+def printed(form: str, given: Sequence[str]) -> str | None:
+    """What ``printf FORM GIVEN...`` prints: the form again for what is given beyond it; None where a
+    conversion is none of text, whole numbers or fractions, or a number is none.
+
+    Example:
+        >>> printed("%03d-%s,", ["7", "a", "8"])
+        '007-a,008-,'
+    """
+    rest, text = list(given), ""
+    while True:
+        left = len(rest)
+        for part in _PARTS.split(form):
+            if not part.startswith(("%", "\\")) or part == "%%":
+                text += part[:1] if part == "%%" else part
+            elif part[0] == "\\":
+                if part not in _ESCAPES:
+                    return None
+                text += _ESCAPES[part]
+            else:
+                one = _converted(part, rest.pop(0) if rest else "")
+                if one is None:
+                    return None
+                text += one
+        if not rest or len(rest) == left:
+            return text
+
+
+def _converted(conversion: str, value: str) -> str | None:
+    kind = conversion[-1]
+    try:
+        if kind == "s":
+            return conversion.replace("'", "") % value
+        if kind in "diuxXo":
+            if value and not _NUMBER.match(value):
+                return None
+            return (conversion[:-1].replace("'", "") + kind.replace("u", "d")) % int(_plain_number(value), 0)
+        if kind in "feEgG":
+            return conversion.replace("'", "") % float(value or 0)
+    except ValueError:
+        return None
+    return None
+
+
+def _plain_number(value: str) -> str:
+    """As Python reads it: a number with a leading 0 is octal."""
+    return re.sub(r"^([-+]?)0+(?=\d)", r"\g<1>0o", value) if value else "0"
 
 
 def changed(text: str, sign: str, given: str) -> str | None:

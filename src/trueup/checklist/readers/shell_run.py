@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from trueup.checklist.readers import command_line
 from trueup.checklist.readers.shell_conditions import holds
+from trueup.checklist.readers.shell_parameters import printed
 from trueup.checklist.readers.shell_tree import (
     CaseBranch,
     Chain,
@@ -26,10 +27,13 @@ from trueup.checklist.readers.shell_tree import (
 )
 from trueup.checklist.readers.shell_words import (
     ASSIGN,
+    CHANGING,
     Variables,
     expanded,
     expanded_text,
+    given_words,
     here_text,
+    one_word,
     open_in,
     plain,
 )
@@ -113,8 +117,10 @@ class Run:
         if self.open_tests:
             lines = ", ".join(map(str, list(dict.fromkeys(self.open_tests))[:5]))
             yield f"{self.path}: left out, as only the shell can decide it: the branch at line {lines}"
-        if self.variables.missing:
-            names = ", ".join(sorted(self.variables.missing)[:8])
+        if changing := self.variables.missing & CHANGING:
+            yield f"{self.path}: another number in each run: {', '.join(sorted(changing))}"
+        if missing := self.variables.missing - CHANGING:
+            names = ", ".join(sorted(missing)[:8])
             yield f"{self.path}: not set in this script, so left open: {names}"
 
     def assembled(self) -> list[command_line.Word]:
@@ -312,6 +318,8 @@ class Run:
             self._read(command)
         elif word == "shift":
             self._shift(words[1:])
+        elif word == "printf" and len(words) > 3 and words[1][0] == "-v":
+            self._printf(words[2:])
         elif word in (":", "true", "false"):
             for raw, _ in words[1:]:
                 expanded_text(raw, self.variables)
@@ -386,11 +394,19 @@ class Run:
         has_delimiter = any(word.startswith("-") and "d" in word for word, _ in command.words)
         self.variables.set(names[0], text if has_delimiter else text.partition("\n")[0], command.line)
 
+    def _printf(self, words: Sequence[Raw]) -> None:
+        """``printf -v NAME FORM ...``: the variable holds what is printed."""
+        name, *texts = (text for text, _ in given_words(words, self.variables))
+        form, *given = texts[1:] if texts[:1] == ["--"] and len(texts) > 1 else texts
+        known = not any(map(open_in, (form, *given)))
+        text = printed(form, given) if known else None
+        as_given = one_word(f"$(printf {' '.join((form, *given))})")
+        self.variables.set(name, as_given if text is None else text, words[0][1])
+
     def _program(self, raw: Sequence[Raw]) -> None:
         """Keep the command where it starts a program and has more flags than the one kept so far."""
-        words = [
-            (text, self._place(line)) for word, at in raw for text, line in expanded(word, at, self.variables)
-        ]
+        found = self._evaluated(raw) if raw[0][0] == "eval" else self._expanded(raw)
+        words = [(text, self._place(line)) for text, line in found]
         begins = any(starts(word) for word, _ in words[:1]) or any(
             word.endswith(".py") or word == "-m" for word, _ in words
         )
@@ -404,6 +420,24 @@ class Run:
                 for part in _inner(word, place, self.variables)
                 if not self._held(part)
             ]
+
+    def _expanded(self, raw: Sequence[Raw]) -> list[Raw]:
+        return [one for word, at in raw for one in expanded(word, at, self.variables)]
+
+    def _evaluated(self, raw: Sequence[Raw]) -> list[Raw]:
+        """``eval $CMD``: its words are parted once more, so that quotes inside a variable are quotes."""
+        given = given_words(raw, self.variables)
+        again = commands(parsed(" ".join(text for text, _ in given[1:])))
+        lines = dict(reversed(given))
+        best: Sequence[Raw] = max((command.words for command in again), key=num_flags, default=())
+        return [
+            *given[:1],
+            *(
+                (text, lines.get(text, raw[0][1]))
+                for word, _ in best
+                for text, _ in self._expanded([(word, 0)])
+            ),
+        ]
 
     def _held(self, word: command_line.Word) -> bool:
         """Whether this is a variable whose flags are kept as undecided: no value of the flag before it."""

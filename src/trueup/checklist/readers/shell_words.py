@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from trueup.checklist.readers.shell_parameters import CHANGES, calculated, changed
+from trueup.checklist.readers.shell_parameters import CHANGES, calculated, changed, printed
 from trueup.checklist.readers.shell_tokens import PAIRS, closing, closing_quote
 from trueup.checklist.readers.shell_tree import Raw, ShellCommand, parsed, words_in
 
@@ -21,8 +21,15 @@ _BARE = re.compile(r"(?<![\w{$])[A-Za-z_]\w*")
 _CALCULATED = re.compile(r"([A-Za-z_]\w*)\s*([-+*/%]?)=(?!=)(.+)$", re.DOTALL)
 _STEPPED = re.compile(r"(?:([A-Za-z_]\w*)(\+\+|--)|(\+\+|--)([A-Za-z_]\w*))$")
 _KEYED = re.compile(r"\[([^\]]+)\]=(.*)$", re.DOTALL)
+CHANGING = frozenset({"RANDOM", "SRANDOM", "SECONDS", "EPOCHSECONDS", "EPOCHREALTIME", "BASHPID", "PPID"})
+"""variables that the shell itself sets, to another number in each run"""
+_ESCAPED = ("$", "`", '"', "\\", "\n")
+"""what a backslash takes the meaning of between double quotes; before anything else it is a character"""
 _BLANK = "\ue000"
 """in the place of a blank inside a command substitution, at which its word must not fall apart"""
+_KEPT = {ord(blank): 0xE010 + at for at, blank in enumerate(" \t\n")}
+_GIVEN_BACK = {sign: blank for blank, sign in _KEPT.items()}
+"""the same of blanks between quotes in a word of which another part falls apart"""
 
 
 @dataclass(slots=True)
@@ -118,7 +125,7 @@ class Variables:
             return calculated(_numbers_in(text, self.aside()))
         name, operator, value = assigned.groups()
         number = calculated(_numbers_in(f"{name} {operator} ({value})" if operator else value, self.aside()))
-        self.set(name, str(number) if number is not None else f"$(({_one_word(value)}))", line)
+        self.set(name, str(number) if number is not None else f"$(({one_word(value)}))", line)
         return number
 
 
@@ -137,8 +144,11 @@ def expanded(word: str, line: int, variables: Variables) -> list[Raw]:
     quoted = word[:1] in "\"'" and word[-1:] == word[:1]
     if quoted and " --" not in f" {text}":
         return [(text, line)]
-    if "$" in word or quoted or "\n" in text:
-        return [(part, line) for part in _split(text)]
+    if quoted:
+        return [(part.strip("'\""), line) for part in _split(text)]
+    if "$" in word or "`" in word or "\n" in text:
+        parts = _split(expanded_text(word, variables, kept=True))
+        return [(part.translate(_GIVEN_BACK), line) for part in parts]
     return [(text, line)] if text else []
 
 
@@ -159,7 +169,7 @@ def _elements_of(word: str, line: int, variables: Variables) -> list[Raw] | None
     return None
 
 
-def _one_word(substitution: str) -> str:
+def one_word(substitution: str) -> str:
     """A command substitution, which is not run, as one word: :func:`plain` gives its blanks back."""
     return _BLANK.join(substitution.split())
 
@@ -175,7 +185,8 @@ def open_in(text: str) -> bool:
 
 
 def _split(text: str) -> list[str]:
-    return [part.strip("'\"") for part in text.replace("\\\n", " ").split() if part != "\\"]
+    """At blanks, as bash parts what a variable holds: quotes in it are characters like any other."""
+    return [part for part in text.replace("\\\n", " ").split() if part != "\\"]
 
 
 def quoted(text: str) -> str:
@@ -193,30 +204,50 @@ def quoted(text: str) -> str:
     return f'"{result}"' if is_open else shlex.quote(text)
 
 
-def expanded_text(word: str, variables: Variables) -> str:
-    """A raw word as one text: quotes off, variables put in; what cannot be known stays as ``${NAME}``."""
+def expanded_text(word: str, variables: Variables, quote: str = "", *, kept: bool = False) -> str:
+    """A raw word as one text: quotes off, variables put in; what cannot be known stays as ``${NAME}``.
+
+    ``quote``: what the word stands between. ``kept``: blanks at which the word does not fall apart, between
+    quotes or behind a backslash, become signs that stand for them.
+    """
     result, index = "", 0
-    quote = ""
     while index < len(word):
-        character = word[index]
+        character, value, within = word[index], word[index], quote
+        index += 1
         if character == "\\" and quote != "'":
-            following = word[index + 1 : index + 2]
-            result += "" if following == "\n" else following
-            index += 2
+            value = word[index : index + 1]
+            value = ("\\" if quote and value not in _ESCAPED else "") + ("" if value == "\n" else value)
+            index, within = index + 1, "\\"
+        elif not quote and word.startswith("$'", index - 1):
+            value, index = _ansi(word, index + 1)
+            within = "'"
         elif character in "\"'" and quote in ("", character):
-            quote = "" if quote else character
-            index += 1
+            quote, value = "" if quote else character, ""
         elif character == "$" and quote != "'":
-            value, index = _variable(word, index, variables)
-            result += value
-        elif character == "`":
-            end = closing_quote(word, index)
-            inside = word[index + 1 : end]
-            result, index = result + _substituted(word[index : end + 1], inside, variables), end + 1
-        else:
-            result += character
-            index += 1
+            value, index = _variable(word, index - 1, variables)
+        elif character == "`" and quote != "'":
+            end = closing_quote(word, index - 1)
+            value = _substituted(word[index - 1 : end + 1], word[index:end], variables)
+            index = end + 1
+        result += value.translate(_KEPT) if kept and within else value
     return result
+
+
+def _ansi(word: str, index: int) -> tuple[str, int]:
+    """``$'a\\tb'`` from behind its first quote: the text, and where the word goes on."""
+    end = index
+    while end < len(word) and word[end] != "'":
+        end += 2 if word[end] == "\\" else 1
+    return printed(word[index:end].replace("%", "%%"), ()) or word[index:end], end + 1
+
+
+def given_words(words: Sequence[Raw], variables: Variables) -> list[Raw]:
+    """The arguments of a command of the shell itself: a quoted one is one text, whatever is in it."""
+    found = []
+    for raw, line in words:
+        single = raw[:1] in ('"', "'") and _elements_of(raw, line, variables) is None
+        found += [(expanded_text(raw, variables), line)] if single else expanded(raw, line, variables)
+    return found
 
 
 def _variable(word: str, index: int, variables: Variables) -> tuple[str, int]:
@@ -245,12 +276,15 @@ def _substituted(whole: str, inside: str, variables: Variables) -> str:
         if name == "cat" and len(command.words) == 1 and command.here is not None:
             return here_text(command, variables).rstrip("\n")
         known = variables.aside()
-        words = [text for word in command.words[1:] for text, _ in expanded(*word, known)]
+        words = [text for text, _ in given_words(command.words[1:], known)]
+        if name == "printf" and words and not any(map(open_in, words)) and words[0] != "-v":
+            text = printed(words[0], words[1:])
+            return one_word(_filled(whole, variables)) if text is None else text.rstrip("\n")
         if name == "expr" and (number := calculated(" ".join(words))) is not None:
             return str(number)
         if name == "echo" and words and not any(map(open_in, words)) and not words[0].startswith("-"):
             return " ".join(words)
-    return _one_word(_filled(whole, variables))
+    return one_word(_filled(whole, variables))
 
 
 def here_text(command: ShellCommand, variables: Variables) -> str:
@@ -260,7 +294,7 @@ def here_text(command: ShellCommand, variables: Variables) -> str:
     if command.here.literal:
         return command.here.text
     parts = re.split(r"([\"'])", command.here.text)
-    return "".join(part if part in ("'", '"') else expanded_text(part, variables) for part in parts)
+    return "".join(part if part in ("'", '"') else expanded_text(part, variables, '"') for part in parts)
 
 
 def _filled(substitution: str, variables: Variables) -> str:
@@ -359,7 +393,7 @@ def _arithmetic(text: str, variables: Variables) -> str:
     """``$((A * 8))`` where all of it is known; else the whole of it, as far as it is known, as one word."""
     filled = _numbers_in(text, variables)
     number = calculated(filled)
-    return _one_word(f"$(({filled}))") if number is None else str(number)
+    return one_word(f"$(({filled}))") if number is None else str(number)
 
 
 def _numbers_in(text: str, variables: Variables) -> str:

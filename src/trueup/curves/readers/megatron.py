@@ -6,7 +6,15 @@ import re
 
 import polars as pl
 
-from trueup.curves.columns import FLOPS_PER_DEVICE, GRAD_NORM, LOSS, THROUGHPUT
+from trueup.curves.columns import (
+    BALANCING_LOSS,
+    FLOPS_PER_DEVICE,
+    GRAD_NORM,
+    LOSS,
+    MTP_LOSS,
+    THROUGHPUT,
+    Z_LOSS,
+)
 from trueup.curves.readers.lines import LineFormat
 from trueup.curves.readers.protocol import LOCAL_NORM_SCHEMA, mentions
 from trueup.curves.readers.scanning import Key
@@ -59,6 +67,9 @@ FORMAT = LineFormat(
         GRAD_NORM: (Key(" grad norm: "),),
         "skipped": (Key("number of skipped iterations: "),),
         "nan_iterations": (Key("number of nan iterations: "),),
+        BALANCING_LOSS: (Key("load_balancing_loss: "),),
+        Z_LOSS: (Key(" z_loss: "),),
+        MTP_LOSS: (Key(" mtp_1 loss: "), Key(" mtp_loss: ")),
     },
     scales={"step_seconds": 1e-3},
     units={THROUGHPUT: FLOPS_PER_DEVICE},

@@ -6,7 +6,15 @@ import re
 
 import polars as pl
 
-from trueup.curves.columns import FLOPS_PER_DEVICE, GRAD_NORM, LOSS, STEP, THROUGHPUT
+from trueup.curves.columns import (
+    BALANCING_LOSS,
+    FLOPS_PER_DEVICE,
+    GRAD_NORM,
+    LOSS,
+    MTP_LOSS,
+    STEP,
+    THROUGHPUT,
+)
 from trueup.curves.readers.lines import LineFormat
 from trueup.curves.readers.protocol import LOCAL_NORM_SCHEMA, mentions
 from trueup.curves.readers.scanning import Key
@@ -82,6 +90,8 @@ FORMAT = LineFormat(
         "loss_scale": (Key("loss_scale: "),),
         GRAD_NORM: (Key("global_norm: "),),
         THROUGHPUT: (Key("train_throughput_per_npu: "),),
+        BALANCING_LOSS: (Key("load_balancing_loss: "),),
+        MTP_LOSS: (Key(" mtp_loss: "),),
     },
     scales={"step_seconds": 1e-3, THROUGHPUT: 1e-12},
     units={THROUGHPUT: FLOPS_PER_DEVICE},

@@ -164,7 +164,7 @@ class JsonLines:
 def _object(line: bytes) -> dict[str, object] | None:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) else None
 
@@ -192,7 +192,7 @@ class JsonList:
         """
         try:
             content = json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise TraceError(f"{path} cannot be read as JSON: {error}") from error
         if isinstance(content, dict):
             columns = {name: values for name, values in content.items() if isinstance(values, list)}

@@ -33,9 +33,10 @@ class TrainerState:
         """
         try:
             history = json.loads(data)["log_history"]
-        except (ValueError, KeyError, TypeError) as error:
+            entries = [entry for entry in history if isinstance(entry, dict)]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise TraceError(f"{path} is no whole trainer_state.json: {error}") from error
-        rows = frame_from_objects([e for e in history if isinstance(e, dict)], chosen, path)
+        rows = frame_from_objects(entries, chosen, path)
         return LogRows(frame=rows.frame, units=rows.units, notes=rows.notes, loss_is_mean=True)
 
 

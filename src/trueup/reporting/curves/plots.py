@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from trueup.curves.columns import GRAD_NORM, LEARNING_RATE, LOSS, LOSS_SCALE, THROUGHPUT
+from trueup.curves.columns import (
+    BALANCING_LOSS,
+    GRAD_NORM,
+    LEARNING_RATE,
+    LOSS,
+    LOSS_SCALE,
+    MTP_LOSS,
+    THROUGHPUT,
+    Z_LOSS,
+)
 from trueup.curves.comparison import CurveComparison
 from trueup.curves.curve import Curve
 from trueup.curves.statistics.envelope import moving_mean
@@ -34,6 +43,9 @@ def curve_plots(comparison: CurveComparison) -> tuple[Plot, ...]:
     for column, title, name in (
         (GRAD_NORM, "Global gradient norm", "gradient norm"),
         (LEARNING_RATE, "Learning rate, as logged", "learning rate"),
+        (BALANCING_LOSS, "Load balancing loss", "load balancing loss"),
+        (Z_LOSS, "z-loss", "z-loss"),
+        (MTP_LOSS, "Loss of multi-token prediction", "loss"),
     ):
         found.append(_both(comparison, column, title, name))
     unit = {curve.units.get(THROUGHPUT, "") for curve in (comparison.target, comparison.references[0])}

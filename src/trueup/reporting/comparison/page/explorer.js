@@ -151,7 +151,7 @@ async function setUpPrecision() {
     return el("span", { class: (text || "") === (other || "") ? "" : "unlike", title: text || "" }, brief(text));
   };
   const word = (name, title, width, extra = {}) => ({ title, width, tip: true, keys: () => c[name].keys, cell: (i) => c[name].get(i) || "–", ...extra });
-  const both = (what) => ["target", "reference"].map((side) => ({ title: `${side} ${{ input: "in", weight: "weight", output: "out" }[what]}`, width: "minmax(96px, .7fr)", class: "mono-cell", from: what === "weight" ? 900 : what === "input" ? 700 : 0, cell: dtype(side, what) }));
+  const both = (what) => ["target", "reference"].map((side) => ({ title: `${side} ${{ input: "in", weight: "weight", output: "out" }[what]}`, width: what === "weight" ? "minmax(124px, .8fr)" : "minmax(96px, .7fr)", class: "mono-cell", from: what === "weight" ? 900 : what === "input" ? 700 : 0, cell: dtype(side, what) }));
   const table = new VirtualTable($("precision-table"), {
     label: "Dtypes of each call on both sides", rows: data.rows,
     rowClass: (i) => (c.differs.get(i) === "true" ? "r-different" : ""),
