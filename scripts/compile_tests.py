@@ -1,6 +1,6 @@
-"""Write down what each worker would work out for itself in a fresh clone, 16 seconds of a core each: the tests'
-modules as pytest compiles them, with their assertions taken apart; what hypothesis keeps of our modules (their
-constants, which it likes to try) and of Unicode.
+"""Write down what each worker would work out for itself in a fresh clone, 16 seconds of a core each: the
+modules of tests as pytest compiles them, with their assertions taken apart; what hypothesis keeps of our
+modules (their constants, which it likes to try) and of Unicode.
 
 A matter of time alone: where pytest keeps them otherwise, or nothing may be written, workers do as before.
 """

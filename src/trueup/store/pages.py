@@ -104,8 +104,8 @@ def _take_struct(data: _Bytes, at: int, wanted: _Wanted, around: tuple[int, ...]
         else:
             number, at = _whole(data, at)
         if kind in _WHOLE:
-            value, at = _whole(data, at)
-            found[(*around, number)] = value
+            place = (*around, number)
+            found[place], at = _whole(data, at)
         elif kind in _BOOLS:
             continue
         elif number in wanted:
