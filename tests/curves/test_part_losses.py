@@ -67,6 +67,8 @@ def test_a_part_that_differs_is_a_finding(
     said = [one for one in (found.judgement.headline, *found.judgement.remarks) if one.code is Code.PART_LOSS]
     assert [one.facts["step"] for one in said] == [step]
     assert found.judgement.outcome is not Outcome.AGREE
+    if found.judgement.headline.code is Code.PART_LOSS:
+        assert Code.CHECK_ROUTER in {one.code for one in found.judgement.advice}
 
 
 @pytest.mark.parametrize("kind", ["megatron", "mindformers"])

@@ -156,6 +156,40 @@ def test_a_single_number_among_the_weights_is_told_by_its_value(tmp_path: Path) 
     assert (number.number("target"), number.number("reference")) == (1.0, 2.0)
 
 
+class Guided(nn.Module):
+    """Is given how strongly to follow the text beside each picture."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.picture, self.strength = nn.Linear(WIDTH, WIDTH), nn.Linear(1, WIDTH)
+
+    def forward(self, picture: Tensor, guidance: Tensor) -> Tensor:
+        made: Tensor = self.picture(picture) * self.strength(guidance[:, None])
+        return made
+
+
+def guided(folder: Path, guidance: Tensor) -> Path:
+    torch.manual_seed(0)
+    model = Guided()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with trueup.Tracer(folder, level="L0", steps="0", store_values_of=KEPT):
+        model(torch.randn(ROWS, WIDTH), guidance=guidance).square().mean().backward()
+        optimizer.step()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [(torch.full((ROWS,), 1.0), StagesCode.INPUT_IS), (torch.arange(1.0, 5.0), StagesCode.INPUT_DIFFERS)],
+)
+def test_one_number_for_all_rows_is_told_as_that(target: Tensor, code: StagesCode, tmp_path: Path) -> None:
+    runs = guided(tmp_path / "run", target), guided(tmp_path / "reference", torch.full((ROWS,), 3.5))
+    headline = diagnose(*runs, output=tmp_path / "out").findings[0].headline
+    assert (headline.code, headline.place("name")) == (code, "guidance")
+    if code is StagesCode.INPUT_IS:
+        assert (headline.number("target_least"), headline.number("reference_most")) == (1.0, 3.5)
+
+
 def said_of_the_next_loss(diagnosis: Diagnosis) -> StagesCode:
     (stage,) = [one for one in diagnosis.stages if one.stage is Stage.LOSS]
     return StagesCode(stage.conclusion.code)

@@ -293,6 +293,8 @@ def test_weights_that_nothing_updates(
     assert [one.place("side") for one in said] == ([] if side is None else [side])
     if said:
         assert (said[0].number("num"), said[0].number("step")) == (1, 0)
+    named = [one for found in findings for one in found.evidence if one.code is Stages.FROZEN_NAMED]
+    assert [one.number("total") for one in named] == [1] * len(said)
 
 
 def tied(to: str | None) -> tuple[Any, Any]:
