@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from processes import measure
 from results import Results, Row, heading, parser
 from tests.curves.simulating import Truth, simulate

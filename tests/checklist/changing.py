@@ -49,6 +49,8 @@ def changes_nothing(key: str, value: Any, side: Configuration) -> str:
         return "the transformer's implementation chooses it by itself"
     if last == "accumulate_allreduce_grads_in_fp32" and values["param_dtype"] == "float32":
         return "gradients are float32 already"
+    if key.endswith("data_loader.type"):
+        return "only whether the loader is one of Megatron's is read of its type"
     return ""
 
 
