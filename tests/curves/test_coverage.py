@@ -156,6 +156,8 @@ def test_a_smooth_difference_has_a_narrow_interval() -> None:
         ("TREND_WALK", 0.05, "flat", 1.0),
         ("TREND_ODDS", -6.0, "flat", 1.0),
         ("TREND_WHITE", 0.01, "flat", 0.0),
+        ("TREND_UNDER_WALK", 1.0, "line", 1.0),
+        ("TREND_WALK_OPEN", 5.0, "line", 1.0),
     ],
 )
 def test_an_entry_that_moves_loses_coverage(

@@ -140,6 +140,20 @@ TREND_WHITE = measured(
     "4 covers white noise 98 times in 100 with intervals 1.13 times as wide as need be, 30 95 times",
     test=_COVERAGE,
 )
+TREND_UNDER_WALK = measured(
+    "curves.trend_under_walk",
+    1.6,
+    "times the interval",
+    "of a trend under a walk; 1 covers ramps and bends there 78 to 92 times in 100, 1.6 92 to 96",
+    test=_COVERAGE,
+)
+TREND_WALK_OPEN = measured(
+    "curves.trend_walk_open",
+    0.3,
+    "of the weight",
+    "of trends under a walk; in AR(1) noise of 0.9 they have 0.001, under a walk 0.4 to 0.8",
+    test=_COVERAGE,
+)
 LATE_SHARE = chosen("curves.late_share", 0.2, "of the steps", "the last fifth: late")
 LATE_LEVEL = chosen(
     "curves.late_level", 0.01, _CHANCE, "one late part in a hundred may be called so by chance"

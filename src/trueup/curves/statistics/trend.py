@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from trueup.curves.statistics.memories import Memories, Pilot, memories, pilots, shapes, singles, splines
 from trueup.curves.statistics.noise import two_sided_each
-from trueup.curves.thresholds import TREND_ODDS, TREND_PRICE, TREND_SURE
+from trueup.curves.thresholds import TREND_ODDS, TREND_PRICE, TREND_SURE, TREND_UNDER_WALK, TREND_WALK_OPEN
 from trueup.types.arrays import Bools, Floats
 
 _MAX_BLOCKS, _MOST_SHAPES, _BLOCKS_A_SHAPE = 96, 14, 4
@@ -44,6 +44,14 @@ class Trended:
     """standard error of that estimate"""
     freedom: Floats
     """degrees of freedom of that error"""
+    walk: float = 0.0
+    """the weight of trends under a random walk"""
+
+    @property
+    def wider(self) -> float:
+        """By how much the interval is wider than what the models say: where a walk is not ruled out, a trend
+        and a walk pass for each other, and what fits best has followed the walk."""
+        return 1 + (TREND_UNDER_WALK - 1) * min(1.0, self.walk / TREND_WALK_OPEN)
 
     @property
     def is_sure(self) -> bool:
@@ -53,15 +61,17 @@ class Trended:
     @property
     def standard_error(self) -> float:
         """Of the mean, as an estimate of its systematic part: the models' errors, averaged."""
-        return float(self.weights @ np.sqrt(self.errors**2 + self.centres**2))
+        return self.wider * float(self.weights @ np.sqrt(self.errors**2 + self.centres**2))
 
     def p_value(self, mean: float) -> float:
         """Twice the probability that the systematic part lies beyond zero, as seen from the mean."""
-        return min(1.0, 2 * (self._below(-mean) if mean > 0 else 1 - self._below(-mean)))
+        place = -mean / self.wider
+        return min(1.0, 2 * (self._below(place) if mean > 0 else 1 - self._below(place)))
 
     def interval(self, level: float) -> tuple[float, float]:
         """Around the mean: holds it, and misses the systematic part with probability ``level`` at most."""
-        return min(0.0, self._quantile(level / 2)), max(0.0, self._quantile(1 - level / 2))
+        low, high = self._quantile(level / 2), self._quantile(1 - level / 2)
+        return min(0.0, self.wider * low), max(0.0, self.wider * high)
 
     def _below(self, place: float) -> float:
         """The probability that the systematic part lies below the mean + ``place``."""
@@ -106,6 +116,8 @@ def trended(difference: Floats, good: Bools) -> Trended | None:
     logs = np.concatenate(found.logs)
     weights = np.exp(logs - logs.max())
     kept = weights > _LEAST_WEIGHT * weights.max()
+    walks = weights.reshape(-1, len(found.logs[0]))[1:, -1].sum()  # the last of the noise models
+    walk = float(walks) / float(weights.sum())
     flat = float(weights[: len(found.logs[0])].sum())
     trends = float(weights.sum()) - flat
     weights = weights[kept] / weights[kept].sum()
@@ -115,6 +127,7 @@ def trended(difference: Floats, good: Bools) -> Trended | None:
         centres=spread * np.concatenate(found.centres)[kept],
         errors=spread * np.concatenate(found.errors)[kept],
         freedom=np.concatenate(found.freedom)[kept],
+        walk=walk,
     )
 
 
