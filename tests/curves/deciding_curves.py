@@ -44,7 +44,14 @@ from trueup.curves.statistics.frozen import _outlying
 from trueup.curves.statistics.growing import _is_bend
 from trueup.curves.statistics.health import Health, overflows, plateau, rates
 from trueup.curves.statistics.late import Late, _slope, late
-from trueup.curves.statistics.noise import Autoregression, _coefficient, memory, outliers, robust_scale
+from trueup.curves.statistics.noise import (
+    Autoregression,
+    _coefficient,
+    come_back,
+    memory,
+    outliers,
+    robust_scale,
+)
 from trueup.curves.statistics.onset import (
     Onset,
     _is_before,
@@ -210,6 +217,13 @@ def spike_window(steps: float) -> object:
 @decides("curves.spike_behind")
 def spike_behind(steps: float) -> object:
     return heights(np.append((-1.0) ** np.arange(int(steps)), 100.0))[-1] > 6
+
+
+@decides("curves.spike_back")
+def spike_back(share: float) -> object:
+    values = 0.01 * (-1.0) ** np.arange(200) + np.where(np.arange(200) > 100, 10 * share, 0.0)
+    values[100] = 10.0
+    return bool(come_back(values)[100])
 
 
 @decides("curves.spike_beside", beside=(0, 1))

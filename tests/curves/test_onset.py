@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.curves.simulating import autoregressive
-from trueup.curves.statistics.noise import outliers
+from trueup.curves.statistics.noise import come_back, outliers
 from trueup.curves.statistics.onset import Onset, onset
 from trueup.curves.statistics.trend import trended
 from trueup.types.arrays import Floats
@@ -254,3 +254,30 @@ def test_the_stated_interval_holds_an_onset_that_is_not_seen() -> None:
         wide.append((one.latest - one.earliest) / len(values))
     assert np.mean(held) >= 0.75
     assert np.median(wide) > 0.02
+
+
+def test_a_spike_is_no_leap_that_growth_follows() -> None:
+    """A line to 20 of its noise, with spikes of ten steps' noise on it: the nearest was named, as if sure."""
+    random = np.random.default_rng(7)
+    for begin in (900, 1500, 2300):
+        values = random.standard_normal(3000) + 20 / (3000 - begin) * np.maximum(np.arange(3000) - begin, 0.0)
+        values[random.choice(3000, 5, replace=False)] += random.uniform(10, 40, 5)
+        values[begin + 80] += 30
+        one = found(values)
+        assert abs(one.index - begin) <= 60
+        assert one.shape == "slope"
+
+
+def test_a_line_under_long_memory_is_named_by_the_line() -> None:
+    """As likely as all other laws together; by their number, places were 5 % early."""
+    assert near(named("endless line", 20, 0.97, cases=8, seed=3), 0.02) >= 0.8
+
+
+def test_what_stays_is_no_spike() -> None:
+    values = np.random.default_rng(8).standard_normal(600)
+    values[100] += 30
+    values[200:203] += 25
+    values[400:] += 20
+    assert np.flatnonzero(come_back(values)).tolist() == [100, 200, 201, 202]
+    blown = np.random.default_rng(9).standard_normal(300) + np.expm1(np.maximum(np.arange(300) - 200, 0) / 10)
+    assert not come_back(blown).any()

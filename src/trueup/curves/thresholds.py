@@ -60,6 +60,9 @@ SPIKE_WINDOW = chosen(
 SPIKE_BEHIND = derived(
     "curves.spike_behind", 16, "steps", "a deviation of 16 numbers is known to 1/sqrt(32), 18 %, of itself"
 )
+SPIKE_BACK = chosen(
+    "curves.spike_back", 0.5, "of its height", "nearer to what was before a spike than to its top"
+)
 SPIKE_BESIDE = chosen(
     "curves.spike_beside", 2, "steps apart", "loss and gradient norm of one batch are logged a step apart"
 )

@@ -4,7 +4,8 @@ A growth that begins flat (a square, an exponential) is not seen before it has g
 began, and the steps far behind tell the law. The model is ``d[t] = m + a f((t - t0) / L) + n[t]``: ``f`` one
 of some laws that may end at ``L``, ``n`` AR(1) noise. Every law, length and place is fitted by generalised
 least squares; the place is the median of what all of them say, each weighed by its likelihood, integrated
-over ``m``, and over ``a`` by the height that is reached.
+over ``m``, and over ``a`` by the height that is reached. Beforehand a line is as likely as all other laws together.
+Where the steps do not tell laws apart, the place would else depend on how many laws of either kind are tried.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ _SOME = 8
 _PARAMETERS = 5
 """mean, height, place, length, memory"""
 _NOTHING = 1e-300
+_LINE = _POWERS.index(1.0)
 
 
 def _power(power: float) -> Law:
@@ -49,6 +51,7 @@ _LAWS: tuple[Law, ...] = (
     *(_exponential(rate) for rate in _RATES),
     lambda u: -np.expm1(-u),
 )
+_LOG_ODDS = np.where(np.arange(len(_LAWS)) == _LINE, math.log(len(_LAWS) - 1), 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +179,8 @@ def _weighed(blocks: _Blocks, lengths: Floats) -> tuple[Floats, int]:
     left = max(blocks.squares - float(explained.max()), _NOTHING)
     unit = (spread / heights[..., ::-1] ** 2)[..., places]  # of a height of 1 at the end
     apart = np.log(lengths[:, -1:] / lengths[:, :1])[..., None]  # each length stands for those around it
-    return 0.5 * explained * (num - _PARAMETERS) / left - 0.5 * np.log(unit) + np.log(apart), edge
+    prior = np.log(apart) + _LOG_ODDS[:, None, None]
+    return 0.5 * explained * (num - _PARAMETERS) / left - 0.5 * np.log(unit) + prior, edge
 
 
 def _rest(values: Floats, coefficient: float, law: Law, length: float, begin: int) -> Floats:

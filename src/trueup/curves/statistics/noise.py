@@ -12,6 +12,8 @@ from trueup.curves.thresholds import (
     ALIKE,
     MEMORY_FEWEST,
     NORMAL_MAD,
+    SPIKE_BACK,
+    SPIKE_BEHIND,
     SPIKE_SIGMAS,
     SPIKE_WINDOW,
     TAIL_SIGMAS,
@@ -77,6 +79,27 @@ def outliers(values: Floats, window: int = SPIKE_WINDOW) -> NDArray[np.bool_]:
         return out
     for _ in range(TAIL_STEPS):
         out[1:] |= out[:-1] & (tail[1:] > 0)
+    return out
+
+
+def come_back(values: Floats) -> Bools:
+    """The finite outliers that values come back from: where the steps before and after them have one level.
+
+    What a difference leaps to, or blows up to, and stays at is none.
+    """
+    out = outliers(values, SPIKE_BEHIND)
+    edges = np.flatnonzero(np.diff(out.astype(np.int8), prepend=0, append=0))
+    good = np.flatnonzero(~out)
+    for begin, end in edges.reshape(-1, 2).tolist():
+        top = values[begin:end][np.isfinite(values[begin:end])]
+        at = int(np.searchsorted(good, begin))
+        before, after = values[good[max(0, at - SPIKE_BEHIND) : at]], values[good[at : at + SPIKE_BEHIND]]
+        if not (len(before) and len(after) and len(top)):
+            out[begin:end] = False
+            continue
+        level, later = float(np.median(before)), float(np.median(after))
+        if abs(later - level) > SPIKE_BACK * float(np.max(np.abs(top - level))):
+            out[begin:end] = False
     return out
 
 

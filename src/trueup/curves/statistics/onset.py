@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from trueup.curves.statistics.departing import Departure, departure
 from trueup.curves.statistics.envelope import window_of
 from trueup.curves.statistics.growing import Growth, growth
-from trueup.curves.statistics.noise import Autoregression, filled, memory, outliers
+from trueup.curves.statistics.noise import Autoregression, come_back, filled, memory, outliers
 from trueup.curves.statistics.trend import Trended
 from trueup.curves.thresholds import (
     JUMP_SHARE,
@@ -101,7 +101,7 @@ def onset(
     has_trend = noise is not None and noise.is_sure
     earliest = latest = index
     if p_value < ONSET_LEVEL or has_trend:
-        raw = filled(difference, ~np.isfinite(difference))
+        raw = filled(difference, ~np.isfinite(difference) | come_back(difference))
         place = _placed(raw, index, quiet_until(raw, index))
         index, earliest, latest, shape = place.index, place.earliest, place.latest, place.shape
     sides = _each_side(difference, index)
@@ -159,7 +159,7 @@ def _placed(raw: Floats, coarse: int, quiet: int) -> _Place:
         settled = _is_settled((latest - earliest) / len(raw))
     shape = _shape(raw, index)
     slow = _moved(growth(raw[quiet:]), quiet) if shape == "slope" and not settled else None
-    if slow is not None and (bend is None or slow.index <= bend.gone):
+    if slow is not None and _is_before(raw, index, slow.index) and (bend is None or slow.index <= bend.gone):
         index, earliest, latest = slow.index, slow.earliest, slow.latest
     if quiet > QUIET_SHARE * index:
         return _placed(raw, coarse, 0)
