@@ -4,8 +4,9 @@ A growth that begins flat (a square, an exponential) is not seen before it has g
 began, and the steps far behind tell the law. The model is ``d[t] = m + a f((t - t0) / L) + n[t]``: ``f`` one
 of some laws that may end at ``L``, ``n`` AR(1) noise. Every law, length and place is fitted by generalised
 least squares; the place is the median of what all of them say, each weighed by its likelihood, integrated
-over ``m``, and over ``a`` by the height that is reached. Beforehand a line is as likely as all other laws together.
-Where the steps do not tell laws apart, the place would else depend on how many laws of either kind are tried.
+over ``m``, and over ``a`` by the height that is reached. Beforehand a line is as likely as all other laws
+together: where the steps do not tell laws apart, the place would else depend on how many laws of either kind
+are tried.
 """
 
 from __future__ import annotations
