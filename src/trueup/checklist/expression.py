@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Protocol, cast
@@ -139,6 +139,9 @@ class Scope(Protocol):
         """Forget what was read since; it led nowhere."""
 
 
+Compute = Callable[[Scope], Any]
+
+
 class _Nothing:
     """The scope of expressions without names."""
 
@@ -171,9 +174,10 @@ class Expression:
     """
 
     text: str
-    tree: ast.expr
     names: tuple[str, ...]
     """every dotted name it may read, in the order written"""
+    compute: Compute
+    """its value in a scope; errors as they come"""
     plain_keys: tuple[str, ...]
     """the keys it stands for where it is one key, or ``first`` of keys; else none"""
 
@@ -185,7 +189,7 @@ class Expression:
             ConfigError: operands that do not go together.
         """
         try:
-            return _evaluate(self.tree, scope)
+            return self.compute(scope)
         except (TypeError, ValueError, ArithmeticError, KeyError, IndexError, AttributeError) as error:
             raise ConfigError(f"cannot compute {self.text!r}: {error}") from error
 
@@ -200,10 +204,11 @@ def parsed(text: str) -> Expression:
     try:
         tree = ast.parse(text.strip(), mode="eval").body
         _check(tree)
+        compute = _compiled(tree)
     except (SyntaxError, ValueError) as error:
         raise ConfigError(f"not an expression of the checklist: {text!r} ({error})") from error
     names = tuple(dict.fromkeys(name for name in _names(tree) if name != "unset"))
-    return Expression(text, tree, names, _plain_keys(tree))
+    return Expression(text, names, compute, _plain_keys(tree))
 
 
 def _plain_keys(tree: ast.expr) -> tuple[str, ...]:
@@ -244,7 +249,7 @@ def _names(node: ast.AST) -> list[str]:
 
 
 def _check(node: ast.AST) -> None:
-    """Only what ``_evaluate`` knows."""
+    """Only what ``_compiled`` knows."""
     if isinstance(node, ast.Call):
         if (
             not isinstance(node.func, ast.Name)
@@ -276,39 +281,46 @@ def _check(node: ast.AST) -> None:
         _check(child)
 
 
-def _evaluate(node: ast.expr, scope: Scope) -> Any:
+def _compiled(node: ast.expr) -> Compute:
+    """What an expression computes of a scope, made once: a rule is asked of every setting of every side."""
     name = _dotted(node)
     if name is not None:
-        return scope.value(name)
+        return lambda scope: scope.value(name)
     match node:
-        case ast.Constant():
-            return node.value
+        case ast.Constant(value=constant):
+            return lambda scope: constant
         case ast.Subscript():
-            return _element(_evaluate(node.value, scope), _evaluate(node.slice, scope))
+            value, index = _compiled(node.value), _compiled(node.slice)
+            return lambda scope: _element(value(scope), index(scope))
         case ast.BinOp():
-            return _BINARY[type(node.op)](_number(node.left, scope), _number(node.right, scope))
+            operate, left, right = _BINARY[type(node.op)], _compiled(node.left), _compiled(node.right)
+            return lambda scope: operate(_number(left(scope)), _number(right(scope)))
         case ast.UnaryOp():
-            value = _evaluate(node.operand, scope)
-            return not value if isinstance(node.op, ast.Not) else -value
+            operand = _compiled(node.operand)
+            if isinstance(node.op, ast.Not):
+                return lambda scope: not operand(scope)
+            return lambda scope: -operand(scope)
         case ast.BoolOp():
-            return _boolean(node, scope)
+            return _boolean(node)
         case ast.Compare():
-            return _comparison(node, scope)
+            return _comparison(node)
         case ast.IfExp():
-            return _evaluate(node.body if _evaluate(node.test, scope) else node.orelse, scope)
+            test, body, otherwise = map(_compiled, (node.test, node.body, node.orelse))
+            return lambda scope: body(scope) if test(scope) else otherwise(scope)
         case ast.List() | ast.Tuple():
-            return [_evaluate(item, scope) for item in node.elts]
+            items = [_compiled(item) for item in node.elts]
+            return lambda scope: [item(scope) for item in items]
         case ast.Dict():
-            keys = [_evaluate(key, scope) for key in node.keys if key is not None]
-            return dict(zip(keys, [_evaluate(value, scope) for value in node.values], strict=True))
+            keys = [_compiled(key) for key in node.keys if key is not None]
+            pairs = list(zip(keys, map(_compiled, node.values), strict=True))
+            return lambda scope: {key(scope): value(scope) for key, value in pairs}
         case ast.Call(func=ast.Name(id=function)):
-            return _call(function, node.args, scope)
-    raise TypeError(f"not known here: {ast.unparse(node)}")
+            return _call(function, node.args)
+    raise ValueError(f"not known here: {ast.unparse(node)}")
 
 
-def _number(node: ast.expr, scope: Scope) -> Any:
+def _number(value: Any) -> Any:
     """An operand of arithmetic; text is none, though Python would repeat it."""
-    value = _evaluate(node, scope)
     if isinstance(value, str):
         raise TypeError(f"{value!r} is not a number")
     return value
@@ -332,47 +344,74 @@ def _element(value: Any, index: Any) -> Any:
     return value[index]
 
 
-def _boolean(node: ast.BoolOp, scope: Scope) -> bool:
+def _boolean(node: ast.BoolOp) -> Compute:
     """Three-valued: what one operand settles, an unset other one does not unsettle."""
-    settling, unset = isinstance(node.op, ast.Or), None
-    for operand in node.values:
-        try:
-            if bool(_evaluate(operand, scope)) is settling:
-                return settling
-        except Unset as error:
-            unset = error
-    if unset is not None:
-        raise unset
-    return not settling
+    settling, operands = isinstance(node.op, ast.Or), [_compiled(operand) for operand in node.values]
+
+    def decided(scope: Scope) -> bool:
+        unset = None
+        for operand in operands:
+            try:
+                if bool(operand(scope)) is settling:
+                    return settling
+            except Unset as error:
+                unset = error
+        if unset is not None:
+            raise unset
+        return not settling
+
+    return decided
 
 
-def _comparison(node: ast.Compare, scope: Scope) -> bool:
-    left = _evaluate(node.left, scope)
-    for sign, operand in zip(node.ops, node.comparators, strict=True):
-        right = _evaluate(operand, scope)
-        if not _COMPARE[type(sign)](left, right):
-            return False
-        left = right
-    return True
+def _comparison(node: ast.Compare) -> Compute:
+    first = _compiled(node.left)
+    signs = [_COMPARE[type(sign)] for sign in node.ops]
+    others = list(zip(signs, map(_compiled, node.comparators), strict=True))
+
+    def compared(scope: Scope) -> bool:
+        left = first(scope)
+        for holds, operand in others:
+            right = operand(scope)
+            if not holds(left, right):
+                return False
+            left = right
+        return True
+
+    return compared
 
 
-def _call(function: str, arguments: list[ast.expr], scope: Scope) -> object:
+def _call(function: str, arguments: list[ast.expr]) -> Compute:
     if function == "key":
-        return scope.value(_key(ast.Call(ast.Name("key"), arguments, [])) or "")
+        name = _key(ast.Call(ast.Name("key"), arguments, [])) or ""
+        return lambda scope: scope.value(name)
+    operands = [_compiled(argument) for argument in arguments]
     if function not in _LAZY:
-        return _FUNCTIONS[function](*(_evaluate(argument, scope) for argument in arguments))
-    if function in ("first", "given"):
-        chosen = next((argument for argument in arguments if scope.given(_key(argument) or "")), None)
-        if function == "given":
-            return chosen is not None
-        arguments = arguments if chosen is None else [chosen]
-    for argument in arguments:
+        called = _FUNCTIONS[function]
+        return lambda scope: called(*(operand(scope) for operand in operands))
+    keys = [_key(argument) or "" for argument in arguments]
+    if function == "given":
+        return lambda scope: any(scope.given(key) for key in keys)
+    if function == "known":
+        return lambda scope: any(True for _ in _known(operands, scope))
+    texts = [ast.unparse(argument) for argument in arguments]
+
+    def first(scope: Scope) -> object:
+        given = next((at for at, key in enumerate(keys) if scope.given(key)), None)
+        asked = slice(None) if given is None else slice(given, given + 1)
+        for value in _known(operands[asked], scope):
+            return value
+        raise Unset(", ".join(texts[asked]))
+
+    return first
+
+
+def _known(operands: list[Compute], scope: Scope) -> Iterator[object]:
+    """The values of those that have one, each computed when it is asked for."""
+    for operand in operands:
         mark = scope.mark()
         try:
-            value = _evaluate(argument, scope)
-            return True if function == "known" else value
+            value = operand(scope)
         except Unset:
             scope.back(mark)
-    if function == "known":
-        return False
-    raise Unset(", ".join(ast.unparse(argument) for argument in arguments))
+            continue
+        yield value
