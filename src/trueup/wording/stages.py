@@ -655,6 +655,11 @@ PHRASES = {
     S.BATCH_IN_OTHER_FORM: clause(
         "The batches hold the same in another form: the loss and the gradient of every weight agree"
     ),
+    S.INPUTS_FOLLOW: clause(
+        lambda facts: facts.fill("{names:list} {num:verb follow} {ids}", num=len(facts["names"])),
+        {"names": ("labels",), "ids": "input_ids"},
+        {"names": ("attention_mask", "labels"), "ids": "input_ids"},
+    ),
     S.INPUT_WITHOUT_EFFECT: clause(
         lambda facts: facts.fill(
             "{names:list} {num:verb differ} without effect here: the loss and the gradient of every weight "

@@ -26,7 +26,7 @@ from trueup.diagnosing.kinds.thresholds import (
     Z_LOSS_APART,
 )
 from trueup.numerics.dtypes import DTYPES
-from trueup.types.arrays import Bools, Floats, Ints
+from trueup.types.arrays import Floats, Ints
 from trueup.types.codes.kinds import CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindCode, Stage
 
@@ -57,7 +57,7 @@ def _other_positions(evidence: Evidence) -> Solved | None:
         if not apart.any() or not both.any() or sent.min() < SENT_LEAST * largest.max():
             continue
         sides = {"target": int(counts[0].sum()), "reference": int(counts[1].sum())}
-        shift = _labels_shifted(t, r, counts.reshape(2, *t.shape[:-1]))
+        shift = labels_shifted(t, r)
         if shift is not None:
             sentence = whole_origin_reason(
                 evidence, KindReason.LABELS_SHIFTED, shift=shift, total=counts.shape[1], **sides
@@ -77,13 +77,19 @@ def _other_positions(evidence: Evidence) -> Solved | None:
     return None
 
 
-def _labels_shifted(target: Floats, reference: Floats, counts: Bools) -> int | None:
+def labels_shifted(target: Floats, reference: Floats) -> int | None:
     """By how many positions the target's labels lie behind the reference's, where each position that counts,
     and the label it counts with, is another position's of the reference. Cross-entropy sends p - 1 to the
     label and p to all other tokens: the label is where the gradient is lowest (or, of a loss that is turned
-    around, in no one's place). A mask that is longer or shorter keeps each position's label."""
-    if target.ndim < 3:
+    around, in no one's place). A mask that is longer or shorter keeps each position's label.
+
+    Args:
+        target: gradient that the loss sends back to the logits, (..., T, V); None below three dimensions.
+        reference: likewise, of the same shape.
+    """
+    if target.ndim < 3 or target.shape != reference.shape:
         return None
+    counts = np.stack([target, reference]).any(axis=-1)
     labels = target.argmin(axis=-1), reference.argmin(axis=-1)
     both = counts.all(axis=0)
     if both.any() and (labels[0] == labels[1])[both].mean() > 1 - MOSTLY:

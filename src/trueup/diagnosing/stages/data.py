@@ -16,7 +16,10 @@ from trueup.comparing.label_parts import PARTS
 from trueup.comparing.thresholds import FINER, UNFELT
 from trueup.diagnosing.batches import (
     are_the_same_samples,
+    edges_follow,
+    label_facts,
     moved,
+    put_in_front,
     relation,
     rows_found,
     rows_in_place,
@@ -578,6 +581,7 @@ def _of_bounds(target: StepBatch, reference: StepBatch) -> list[Finding]:
 def _of_ids(target: StepBatch, reference: StepBatch, names: Sequence[str], context: Context) -> list[Finding]:
     """What stored ids of both runs say, input by input."""
     findings: list[Finding] = []
+    told: dict[str, Finding] = {}
     for name in names:
         ids, other = target.ids[name], reference.ids[name]
         if MASK in name or POSITION in name:
@@ -609,8 +613,62 @@ def _of_ids(target: StepBatch, reference: StepBatch, names: Sequence[str], conte
             finding = _batch_finding(
                 found.name, found.evidence, elsewhere, name, target.book, same_samples=same
             )
-            findings.append(_with_rows(finding, findings))
+            told[name] = _with_rows(finding, findings)
+            findings.append(told[name])
+    return _once_shifted(findings, told, target, reference)
+
+
+def _once_shifted(
+    findings: list[Finding], told: Mapping[str, Finding], target: StepBatch, reference: StepBatch
+) -> list[Finding]:
+    """The findings, those left out that follow from rows of tokens that are all shifted: masks and labels of
+    the same call that lie beside the tokens as they do in the reference (docs/decisions/0096)."""
+    for name, finding in told.items():
+        ids, other = target.ids[name], reference.ids[name]
+        found = moved(ids, other) if finding.headline == _SHIFTED else None
+        if found is None:
+            continue
+        shift = int(found.evidence.number("shift") or 0)
+        place = name.partition(", ")[0]
+        follow = [
+            one
+            for one in told
+            if one != name and one.partition(", ")[0] == place and _lies_beside(one, name, shift, target, reference)
+        ]
+        front = put_in_front(ids, other, shift)
+        slots = [one.partition(".")[2] for one in follow]
+        more = [reason(Stages.INPUTS_FOLLOW, names=slots, ids=name.partition(".")[2])] if slots else []
+        shown = replace(
+            finding,
+            headline=finding.headline if front is None else front,
+            evidence=(*([] if front is None else [front]), *finding.evidence, *more),
+        )
+        left_out = [told[one] for one in follow]
+        return [shown if one is finding else one for one in findings if one not in left_out]
     return findings
+
+
+_SHIFTED = reason(Stages.BATCH, relation="shift", labels=False)
+
+
+def _lies_beside(name: str, tokens: str, shift: int, target: StepBatch, reference: StepBatch) -> bool:
+    """Whether an input differs only as one does whose rows are shifted with the tokens: zeros and ones that
+    end, or labels that are masked, where they did or as many positions further; labels that count being
+    tokens, as many positions away as in the reference."""
+    if not _are_alike(name, target, reference):
+        return False
+    sides = [(batch.ids[name], batch.ids[tokens], batch) for batch in (target, reference)]
+    if not _is_of_labels(name):
+        is_flags = {*np.unique(sides[0][0]), *np.unique(sides[1][0])} <= {0, 1}
+        shown = [values != 0 for values, _, _ in sides]
+        return is_flags and edges_follow(shown[0], shown[1], shift)
+    facts = [
+        label_facts(values, ids, ignore_index=batch.ignore_index, vocab_size=batch.vocab_size)
+        for values, ids, batch in sides
+    ]
+    counts = [values != batch.ignore_index for values, _, batch in sides]
+    is_alike = facts[0].shift is not None and facts[0].shift == facts[1].shift
+    return is_alike and edges_follow(counts[0], counts[1], shift)
 
 
 def _is_of_same_samples(relation: str, name: str, target: StepBatch, reference: StepBatch) -> bool:

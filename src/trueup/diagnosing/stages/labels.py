@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from trueup.diagnosing.batches import LabelFacts, label_facts
+from trueup.diagnosing.evidence.run import run_facts
+from trueup.diagnosing.kinds.criterion import labels_shifted
 from trueup.diagnosing.stages.batch import StepBatch, data_finding
 from trueup.diagnosing.stages.loss_factors import hides_otherwise
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.types.arrays import Ints
 from trueup.types.codes import BatchCode as Batches
-from trueup.types.codes.kinds import CauseCode
+from trueup.types.codes.kinds import CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, Finding
 from trueup.types.reason import Reason, reason
 
@@ -143,6 +145,9 @@ def _label_finding(
         headline = _SHIFTS.get((actual.shift, expected.shift), Batches.SHIFT_DIFFERS)
         return _finding(target, microbatch, headline, "shifted_by_one", shifts)
     if actual.num_counted != expected.num_counted:
+        elsewhere = _shifted_in_loss(target, reference, microbatch)
+        if elsewhere is not None:
+            return elsewhere
         counts = reason(
             Batches.NUM_COUNTED,
             target=actual.num_counted,
@@ -155,6 +160,34 @@ def _label_finding(
     if a.shape == b.shape and not np.array_equal(a, b):
         return _other_labels(target, reference, microbatch)
     return _mask_finding(target, reference, microbatch)
+
+
+def _shifted_in_loss(target: StepBatch, reference: StepBatch, microbatch: int) -> Finding | None:
+    """Where labels lie otherwise to the logits: the loss drops the first label of each row with the last
+    position of the logits, say. That fewer labels count follows from it. Of ids that the model was given
+    nothing need be known: a decoder makes its own from labels."""
+    sides = [
+        run_facts(batch.book.source, batch.book.step, batch.book.rank, batch.book).sent_back.get(microbatch)
+        for batch in (target, reference)
+    ]
+    if sides[0] is None or sides[1] is None:
+        return None
+    shift = labels_shifted(sides[0], sides[1])
+    if shift is None:
+        return None
+    counts = [int(side.any(axis=-1).sum()) for side in sides]
+    total = sides[0][..., 0].size
+    sentence = reason(
+        KindReason.LABELS_SHIFTED,
+        shift=shift,
+        total=total,
+        target=counts[0],
+        reference=counts[1],
+        origin_phase="loss",
+        origin_slot="value",
+    )
+    found = _finding(target, microbatch, Batches.SHIFTED_IN_LOSS, "shifted_by_one", sentence)
+    return replace(found, headline=reason(Batches.SHIFTED_IN_LOSS, shift=shift))
 
 
 _SHIFTS: dict[tuple[int | None, int | None], Batches] = {

@@ -111,6 +111,8 @@ class StagesCode(Code):
     NO_BATCH = "data.no_batch"
     BATCH_IN_PARTS = "data.batch_in_parts"
     BATCH_IN_OTHER_FORM = "data.in_another_form"
+    INPUTS_FOLLOW = "data.inputs_follow"
+    """inputs ``names`` that differ as those do that are shifted with ``ids``"""
     INPUT_WITHOUT_EFFECT = "data.differs_without_effect"
     SAME_BATCHES = "data.same_batches"
     SAME_IDS = "data.same_ids"
