@@ -132,6 +132,16 @@ def sent_by_the_loss(target: Tensor, *, loss: float = 0.7, other: float = 0.7) -
 ONE, OTHER = (normal(*X.shape, seed=seed) for seed in (51, 52))
 
 
+def sampled(deviation: Callable[[Tensor], Tensor]) -> Evidence:
+    """mean + noise times a deviation, of which the reference's is exp(log / 2)."""
+    mean, noise, log = (normal(8, 24, seed=seed) for seed in (70, 71, 72))
+    return case(
+        mean + noise * deviation(log),
+        mean + noise * (0.5 * log).exp(),
+        surroundings=inputs(mean, noise, log),
+    )
+
+
 def taken_in_place(*, alone: bool = False) -> Evidence:
     """A sum in which one tensor is added in place of another: both runs have both, or each one of them."""
     near = pair("input.0", ONE), pair("input.1", OTHER)
@@ -502,6 +512,18 @@ TWINS = [
         taken_in_place,
         lambda: taken_in_place(alone=True),
         {"term": "input.0", "other": "input.1"},
+    ),
+    Twins(
+        Kind.RAISED,
+        lambda: sampled(lambda log: log.exp()),
+        lambda: sampled(F.softplus),
+        {"power": 2.0, "less": "input.0", "over": "input.1"},
+    ),
+    Twins(
+        Kind.RAISED,
+        lambda: case(X.abs().add(0.2).sqrt(), X.abs().add(0.2)),
+        lambda: case(3 * X.abs().add(0.2), X.abs().add(0.2)),
+        {"power": 0.5, "less": "", "over": ""},
     ),
     Twins(
         Kind.PART_DETACHED,

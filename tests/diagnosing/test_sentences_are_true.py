@@ -198,6 +198,21 @@ def _(said: Said) -> bool:
     return explains(said, said.r + term - other, 0.95)
 
 
+@true_of(Kind.RAISED)
+def _(said: Said) -> bool:
+    """Near where nothing is left, roundings of what was taken away are all there is."""
+    less = held(said.evidence, said["less"]) if said["less"] else 0 * said.r
+    over = held(said.evidence, said["over"]) if said["over"] else 0 * said.r + 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t, r = ((side - less) / over for side in (said.t, said.r))
+        error = said.rounding * (
+            (abs(said.t) + abs(less)) / abs(over * t) + (abs(said.r) + abs(less)) / abs(over * r)
+        )
+        apart = abs(np.log(t) - said["power"] * np.log(r))
+    known = np.isfinite(error) & (error < 1)
+    return bool(known.any() and (apart <= max(1, abs(said["power"])) * error)[known].all())
+
+
 @true_of(Kind.NOTHING_ELSE)
 def _(said: Said) -> bool:
     usable = np.isfinite(said.t) & np.isfinite(said.r)

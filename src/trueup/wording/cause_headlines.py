@@ -104,6 +104,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.SOFTMAX_FACTOR: _fitted("scale before the softmax"),
     KindReason.DROPOUT_RATE: "dropout rate differs in {place}: {target:percent} (target), "
     "{reference:percent} (reference)",
+    KindReason.SMOOTHED_IGNORED: "Label smoothing applies to ignored positions only in the {side}: {ignored:.4g}",
     KindReason.LABEL_SMOOTHING: _fitted("label smoothing"),
     KindReason.LOGIT_TEMPERATURE: _fitted("temperature of the logits"),
     KindReason.Z_LOSS: _fitted("z-loss coefficient"),
@@ -179,6 +180,11 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ALL_ZERO: _all_zero,
     KindReason.TERM_MISSING: "result of {place} lacks the term {term}",
     KindReason.TERM_EXTRA: "result of {place} has the extra term {term}",
+    KindReason.RAISED: lambda facts: (
+        f"what multiplies {facts['over']} in {{place}} is raised to the power {facts['power']:.4g}"
+        if facts["over"]
+        else f"a term of {{place}} is raised to the power {facts['power']:.4g}"
+    ),
     KindReason.TERM_IN_PLACE: "result of {place} has the term {term} in place of {other}",
     KindReason.SCALED: _scaled,
     KindReason.OUTPUT_WEIGHED: "weight of the model's {output} in the loss differs: {target:.4g} (target), "

@@ -712,6 +712,14 @@ PHRASES = {
         "the other run it is not",
         {"name": "state", "side": "reference"},
     ),
+    S.INPUT_SCALED: clause(
+        lambda facts: (
+            f"{'Each channel of input' if facts['by_channel'] else 'Input'} {facts['name']} of the model "
+            "is scaled or shifted"
+        ),
+        {"name": "pixel_values", "by_channel": True},
+        {"name": "input_features", "by_channel": False},
+    ),
     S.INPUT_IS: clause(
         lambda facts: (
             f"Input {facts['name']} of the model is {numbers(facts, 'target')} (target), "

@@ -202,7 +202,7 @@ def _carried(finding: Finding, context: Context) -> Finding:
     """The finding, where an input that differs is in one run alone what its model returned a step before: a
     state that is carried on (of a recurrent layer, a memory), and not in the other run."""
     at = next((n for n, (step, _) in enumerate(context.steps) if step == finding.step), 0)
-    if finding.headline.code is not Stages.INPUT_DIFFERS or not at:
+    if finding.headline.code not in (Stages.INPUT_DIFFERS, Stages.INPUT_SCALED) or not at:
         return finding
     name = str(finding.headline.place("name"))
     before, books = context.pair(at - 1, finding.rank), context.pair(at, finding.rank)
@@ -633,7 +633,9 @@ def _once_shifted(
         follow = [
             one
             for one in told
-            if one != name and one.partition(", ")[0] == place and _lies_beside(one, name, shift, target, reference)
+            if one != name
+            and one.partition(", ")[0] == place
+            and _lies_beside(one, name, shift, target, reference)
         ]
         front = put_in_front(ids, other, shift)
         slots = [one.partition(".")[2] for one in follow]
@@ -885,6 +887,10 @@ def _input_finding(
     headline = reason(Stages.INPUT_DIFFERS, name=name)
     if relation is not None and relation.code is Batches.CONSTANT and _is_one_number(relation):
         headline = reason(Stages.INPUT_IS, name=name, **dict(relation.facts))
+    if relation is not None and relation.code in _AFFINE:
+        headline = reason(
+            Stages.INPUT_SCALED, name=name, by_channel=relation.code is Batches.SCALED_BY_CHANNEL
+        )
     rank = EvidenceRank.MOST if relation is None else EvidenceRank.EVERY_ELEMENT
     known: tuple[Reason, ...] | None = () if same_samples else None
     if relation is not None and relation.code in _PREPROCESSED:
@@ -905,6 +911,7 @@ def _is_one_number(relation: Reason) -> bool:
 
 
 _SIDES = ("target", "reference")
+_AFFINE = (Batches.SCALED, Batches.SCALED_BY_CHANNEL)
 _PREPROCESSED = (
     Batches.SHAPE,
     Batches.MOVED,

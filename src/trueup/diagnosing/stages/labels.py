@@ -30,10 +30,7 @@ def compared_labels(
     for microbatch in sorted(set(target.labels) & set(reference.labels)):
         facts = [_facts(batch, microbatch) for batch in (target, reference)]
         if facts[0] is None or facts[1] is None:
-            if target.labels[microbatch].shape == reference.labels[microbatch].shape:
-                same = np.array_equal(target.labels[microbatch], reference.labels[microbatch])
-                if not same:
-                    findings.append(_other_labels(target, reference, microbatch))
+            findings += _of_no_tokens(target, reference, microbatch)
             continue
         if _of_other_parts(target, reference, microbatch):
             found = _counted_in_all(target, reference, microbatch)
@@ -56,6 +53,17 @@ def compared_labels(
             )
         )
     return findings or _of_further_losses(target, reference), agree
+
+
+def _of_no_tokens(target: StepBatch, reference: StepBatch, microbatch: int) -> list[Finding]:
+    """Where the model is given no ids that labels could be held against."""
+    labels, others = target.labels[microbatch], reference.labels[microbatch]
+    if np.array_equal(labels, others):
+        return []
+    shifted = _shifted_in_loss(target, reference, microbatch)
+    if shifted is not None:
+        return [shifted]
+    return [_other_labels(target, reference, microbatch)] if labels.shape == others.shape else []
 
 
 def _same_that_count(target: StepBatch, reference: StepBatch, microbatch: int) -> bool:

@@ -55,6 +55,8 @@ class StagesCode(Code):
     CLEARED_CAUSE = "optimizer.cleared_cause"
     LOSS_DIVIDED = "batch.loss_divided"
     INPUT_DIFFERS = "batch.input_differs"
+    INPUT_SCALED = "batch.input_scaled"
+    """input ``name`` is the reference's times a number plus a number, ``by_channel`` of its own"""
     INPUT_IS = "batch.input_is_one_number"
     EVALUATED_ON = "batch.evaluated_on"
     """input ``name`` of a call of a model without gradients differs in ``step``"""
