@@ -1072,7 +1072,8 @@ def _weighed(finding: Finding, target: Floats, reference: Floats) -> Finding:
     """Of a mask that weighs the loss: how many positions have another weight."""
     apart = np.flatnonzero((target != reference).ravel())
     weights = reason(Batches.NUM_WEIGHTS, num=len(apart), first=int(apart[0]), is_shifted=False)
-    kind = kind_named("wrong_mask", EvidenceRank.STATED, weights, phase="loss")
+    unknown = (CauseCode.BORDERS_NOT_MASKED,)  # what stands there, padding or a class, is not known
+    kind = kind_named("wrong_mask", EvidenceRank.STATED, weights, phase="loss", without=unknown)
     headline = reason(Batches.MASK_WEIGHTS)
     return replace(finding, headline=headline, kinds=(kind,), evidence=(weights,), causes=kind.causes)
 

@@ -239,6 +239,7 @@ def _other_labels(target: StepBatch, reference: StepBatch, microbatch: int) -> F
     )
 
 
+_OF_MASKS = (Batches.MASK_DIFFERS, Batches.MASK_WEIGHTS)
 _OF_OTHER_SAMPLES = (CauseCode.SAMPLE_ORDER, CauseCode.SHARD_OR_SEED, CauseCode.REPLAYED_AFTER_RESUME)
 
 
@@ -254,7 +255,7 @@ def _finding(
     """Of labels that are masked: which tokens those are, padding, prompts or the first of a document, is not
     known of them. ``same_samples``: both models were given the same, so no other samples came."""
     without: tuple[CauseCode, ...] = ()
-    without += (CauseCode.BORDERS_NOT_MASKED,) if headline is Batches.MASK_DIFFERS else ()
+    without += (CauseCode.BORDERS_NOT_MASKED,) if headline in _OF_MASKS else ()
     without += _OF_OTHER_SAMPLES if same_samples else ()
     return data_finding(
         headline=reason(headline),
