@@ -57,7 +57,10 @@ def shifted(encoder: nn.Module, pictures: Tensor) -> Tensor:
 def trained(folder: Path, encode: Encode) -> Path:
     """Features are made one step ahead, the first before the capture begins."""
     torch.manual_seed(0)
-    encoder, model = Encoder().eval().requires_grad_(False), nn.Sequential(nn.Linear(24, 16), nn.Linear(16, 4))
+    encoder, model = (
+        Encoder().eval().requires_grad_(False),
+        nn.Sequential(nn.Linear(24, 16), nn.Linear(16, 4)),
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
     def features_of(step: int) -> Tensor:
@@ -76,7 +79,9 @@ def trained(folder: Path, encode: Encode) -> Path:
 
 def dtypes(tmp_path: Path, target: Encode, reference: Encode = plain) -> dict[str, object]:
     """Those of the call that is named for the model's input, if one is."""
-    sides = [Trace(trained(tmp_path / name, encode)) for name, encode in (("run", target), ("clean", reference))]
+    sides = [
+        Trace(trained(tmp_path / name, encode)) for name, encode in (("run", target), ("clean", reference))
+    ]
     context = Context(target=sides[0], reference=sides[1], comparison=compare_sources(*sides))
     said = data._made_in_another_dtype(context.pair(), ("microbatch 0", "input.0"), context)
     assert all(one.code is EvidenceCode.DTYPES_DIFFER for one in said)

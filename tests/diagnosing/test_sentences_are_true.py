@@ -198,6 +198,18 @@ def _(said: Said) -> bool:
     return explains(said, said.r + term - other, 0.95)
 
 
+@true_of(Kind.GROUPED_OTHERWISE)
+def _(said: Said) -> bool:
+    pair = next(one for one in said.evidence.surroundings.inputs if one.slot == said["sizes"])
+    assert pair.target is not None
+    assert pair.reference is not None
+    own, other = pair.target.values(), pair.reference.values()
+    assert own is not None
+    assert other is not None
+    moved = np.abs(own - other).sum() / 2
+    return bool(own.sum() == other.sum() == len(said.t) == said["total"] and moved == said["num"])
+
+
 @true_of(Kind.RAISED)
 def _(said: Said) -> bool:
     """Near where nothing is left, roundings of what was taken away are all there is."""

@@ -196,6 +196,7 @@ OF: dict[Code, Of] = {
             & {PlacesCode.BELOW_DIAGONAL, PlacesCode.WHOLE_COLUMNS, PlacesCode.BETWEEN_DOCUMENTS}
         ),
     ),
+    Cause.GROUPS_CHOSEN_OTHERWISE: Of((KC.TRANSPOSED_OR_PERMUTED,), holds=only_of(Kind.GROUPED_OTHERWISE)),
     Cause.BORDERS_NOT_MASKED: Of(
         (KC.WRONG_MASK,),
         holds=lambda said, e: (

@@ -230,7 +230,8 @@ def _are_packed(members: Sequence[Member], given: Mapping[tuple[int, int], tuple
     shapes = [member.part.shape for member in members]
     rows = [given.get(_place(member), ()) for member in members]
     return len(set(rows)) > 1 and all(
-        len(shape) > 1 and row[:1] == (1,) and shape[:2] == row for shape, row in zip(shapes, rows, strict=True)
+        len(shape) > 1 and row[:1] == (1,) and shape[:2] == row
+        for shape, row in zip(shapes, rows, strict=True)
     )
 
 

@@ -180,6 +180,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ALL_ZERO: _all_zero,
     KindReason.TERM_MISSING: "result of {place} lacks the term {term}",
     KindReason.TERM_EXTRA: "result of {place} has the extra term {term}",
+    KindReason.GROUPED_OTHERWISE: "rows of {place} belong to other groups: {num} of {total} or more",
     KindReason.RAISED: lambda facts: (
         f"what multiplies {facts['over']} in {{place}} is raised to the power {facts['power']:.4g}"
         if facts["over"]

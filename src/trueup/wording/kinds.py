@@ -819,6 +819,11 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.TERM_EXTRA: _say(
         "{subject} has an extra term: it is the reference's plus {term}", {"term": "bias"}
     ),
+    KindReason.GROUPED_OTHERWISE: _say(
+        "the rows come in groups of other sizes ({sizes} of the same call): {num} of {total} rows or more belong to "
+        "another group",
+        {"sizes": "input.1", "num": 17, "total": 192},
+    ),
     KindReason.RAISED: _say(
         _raised,
         {"power": 2.0, "less": "mu, output", "over": "input.noise"},

@@ -10,6 +10,7 @@ from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.arguments import argument_differences, is_mask
 from trueup.diagnosing.kinds.fitting import close, fit, roundoff_of
 from trueup.diagnosing.kinds.missing_or_extra_term import side_of_nothing
+from trueup.diagnosing.kinds.permutations import same_numbers
 from trueup.diagnosing.kinds.rule import EvidenceNeeds, Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
@@ -63,6 +64,8 @@ def _hidden(evidence: Evidence) -> Found | None:
     if not apart.any() or not _rest_is_kept(evidence, t, r, a | b):
         return None
     is_mask = _is_mask(evidence, t, r)
+    if not is_mask and _moved_along(evidence, t, r, a, b):
+        return None
     few = apart.sum() < MIN_NUMBERS and not is_mask  # any pattern fits them
     where = None if few else _pattern(apart) or _pattern_beside(apart, a & b)
     if where is None and is_mask:
@@ -101,6 +104,13 @@ def _rest_is_kept(evidence: Evidence, target: Floats, reference: Floats, hidden:
         return True
     found = fit(target[shown], reference[shown])
     return found is not None and found.residual <= HARDLY * length((target - reference).ravel())
+
+
+def _moved_along(evidence: Evidence, t: Floats, r: Floats, hidden: Bools, other: Bools) -> bool:
+    """Whether zeros are elsewhere since all numbers are: as many of them, among the same numbers in another
+    order (rows of tokens that go to other experts). A mask takes numbers away."""
+    infinite = np.isneginf(t).any() or np.isneginf(r).any()
+    return bool(not infinite and hidden.sum() == other.sum() and same_numbers(t, r, roundoff_of(evidence)))
 
 
 def _rounded_away(evidence: Evidence, target: Floats, reference: Floats) -> Bools:

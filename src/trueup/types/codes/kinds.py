@@ -105,6 +105,9 @@ class KindReason(Code):
     OTHER_USES_DIFFER = "kind.other_uses_differ"
     TERM_EXTRA = "kind.term_extra"
     TERM_IN_PLACE = "kind.term_in_place"
+    GROUPED_OTHERWISE = "kind.rows_grouped_otherwise"
+    """input ``sizes`` of the same call holds the sizes of groups of rows; at least ``num`` of ``total`` rows are
+    in other groups"""
     RAISED = "kind.raised_to_power"
     """without ``less`` and divided by ``over`` (both may be empty) it is the reference's to ``power``"""
     OFFSET = "kind.offset"
@@ -240,6 +243,7 @@ class CauseCode(Code):
     SHARD_OR_SEED = "cause.shard_or_seed"
     REPLAYED_AFTER_RESUME = "cause.replayed_after_resume"
     CAUSAL_MASK = "cause.causal_mask"
+    GROUPS_CHOSEN_OTHERWISE = "cause.groups_chosen_otherwise"
     BORDERS_NOT_MASKED = "cause.borders_not_masked"
     OTHER_WINDOW = "cause.other_window"
     LABELS_COUNTED = "cause.labels_counted"
