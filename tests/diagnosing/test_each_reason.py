@@ -132,6 +132,9 @@ def sent_by_the_loss(target: Tensor, *, loss: float = 0.7, other: float = 0.7) -
 ONE, OTHER = (normal(*X.shape, seed=seed) for seed in (51, 52))
 
 
+PADS = torch.arange(18) < torch.tensor([[9], [18], [12], [6]])
+
+
 def dispatched(target: tuple[int, ...], reference: tuple[int, ...]) -> Evidence:
     """16 rows of tokens in the order of the experts that they go to, which are given with their numbers."""
     rows = normal(16, 24, seed=73)
@@ -521,6 +524,18 @@ TWINS = [
         taken_in_place,
         lambda: taken_in_place(alone=True),
         {"term": "input.0", "other": "input.1"},
+    ),
+    Twins(
+        Kind.MASK_INVERTED,
+        lambda: case(~PADS, PADS),
+        lambda: case(PADS ^ (torch.arange(18) > 2), PADS),
+    ),
+    Twins(
+        Kind.MASK_INVERTED,
+        lambda: case(added(~PADS), added(PADS)),
+        lambda: case(
+            added(~PADS), added(torch.ones_like(PADS))
+        ),  # where nothing is hidden, nothing is inverted
     ),
     Twins(
         Kind.GROUPED_OTHERWISE,

@@ -198,6 +198,12 @@ def _(said: Said) -> bool:
     return explains(said, said.r + term - other, 0.95)
 
 
+@true_of(Kind.MASK_INVERTED)
+def _(said: Said) -> bool:
+    """Of masks themselves; what attention makes with one is worked out anew in test_attention_kind."""
+    return bool(((said.t == 0) != (said.r == 0)).all() and (said.r == 0).any() and (said.r != 0).any())
+
+
 @true_of(Kind.GROUPED_OTHERWISE)
 def _(said: Said) -> bool:
     pair = next(one for one in said.evidence.surroundings.inputs if one.slot == said["sizes"])

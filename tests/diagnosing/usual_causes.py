@@ -197,6 +197,7 @@ OF: dict[Code, Of] = {
         ),
     ),
     Cause.GROUPS_CHOSEN_OTHERWISE: Of((KC.TRANSPOSED_OR_PERMUTED,), holds=only_of(Kind.GROUPED_OTHERWISE)),
+    Cause.TRUE_HIDES: Of((KC.WRONG_MASK,), holds=only_of(Kind.MASK_INVERTED)),
     Cause.BORDERS_NOT_MASKED: Of(
         (KC.WRONG_MASK,),
         holds=lambda said, e: (

@@ -161,6 +161,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.HEADS_NOT_MERGED: "heads are not transposed back before the output projection in {place}",
     KindReason.SEES_SUCCESSOR: "attention {place} sees one token ahead",
     KindReason.NO_MASK: "no causal mask in {place}",
+    KindReason.MASK_INVERTED: "mask of {place} is inverted",
     KindReason.MASK_UNUSED: lambda facts: (
         f"{_NOT_HIDDEN[facts['hidden']]} in {{place}}, only later tokens"
         if facts["left"] == "causal"

@@ -518,6 +518,9 @@ PHRASES: dict[KindReason, Phrase] = {
     # attention, computed again
     KindReason.SEES_SUCCESSOR: _say(_computed_again("each token attending to its successor as well")),
     KindReason.NO_MASK: _say(_computed_again("no causal mask")),
+    KindReason.MASK_INVERTED: _say(
+        "what the reference's mask hides is seen, and what it shows is hidden", {}
+    ),
     KindReason.MASK_UNUSED: _say(
         _computed_again(
             lambda facts: (

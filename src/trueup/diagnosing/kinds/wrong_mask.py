@@ -66,6 +66,9 @@ def _hidden(evidence: Evidence) -> Found | None:
     is_mask = _is_mask(evidence, t, r)
     if not is_mask and _moved_along(evidence, t, r, a, b):
         return None
+    if is_mask and apart.all() and b.any() and not b.all():
+        sentence = origin_reason(evidence, KindReason.MASK_INVERTED)
+        return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.TRUE_HIDES,))
     few = apart.sum() < MIN_NUMBERS and not is_mask  # any pattern fits them
     where = None if few else _pattern(apart) or _pattern_beside(apart, a & b)
     if where is None and is_mask:
