@@ -132,6 +132,12 @@ def sent_by_the_loss(target: Tensor, *, loss: float = 0.7, other: float = 0.7) -
 ONE, OTHER = (normal(*X.shape, seed=seed) for seed in (51, 52))
 
 
+def kept(*shape: int, seed: int = 7) -> Tensor:
+    """Dropout's mask of one in five."""
+    drawn = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+    return (drawn > 0.2).float() / 0.8
+
+
 PADS = torch.arange(18) < torch.tensor([[9], [18], [12], [6]])
 
 
@@ -524,6 +530,18 @@ TWINS = [
         taken_in_place,
         lambda: taken_in_place(alone=True),
         {"term": "input.0", "other": "input.1"},
+    ),
+    Twins(
+        Kind.DROPPED_ALONG,
+        lambda: case(X * kept(4, 1, 32), X * kept(4, 16, 32)),
+        lambda: case(X * kept(4, 16, 32, seed=8), X * kept(4, 16, 32)),
+        {"side": "target", "dims": ("1",)},
+    ),
+    Twins(
+        Kind.DROPPED_ALONG,
+        lambda: case(X * kept(4, 16, 32), X * kept(4, 16, 1)),
+        lambda: case(X * kept(4, 16, 1, seed=8), X * kept(4, 16, 1)),  # both are locked, and drawn otherwise
+        {"side": "reference", "dims": ("2",)},
     ),
     Twins(
         Kind.MASK_INVERTED,

@@ -198,6 +198,15 @@ def _(said: Said) -> bool:
     return explains(said, said.r + term - other, 0.95)
 
 
+@true_of(Kind.DROPPED_ALONG)
+def _(said: Said) -> bool:
+    dims = tuple(int(dim) for dim in said["dims"])
+    one, other = (said.t, said.r) if said["side"] == "target" else (said.r, said.t)
+    free = (one != 0) | (other != 0)
+    mixed = [((x == 0) & free).any(axis=dims) & ((x != 0) & free).any(axis=dims) for x in (one, other)]
+    return bool(not mixed[0].any() and mixed[1].any())
+
+
 @true_of(Kind.MASK_INVERTED)
 def _(said: Said) -> bool:
     """Of masks themselves; what attention makes with one is worked out anew in test_attention_kind."""

@@ -11,6 +11,7 @@ _CAUSES = {
     CauseCode.BEYOND_RANGE: "values outside the range of the dtype",
     CauseCode.GROUPS_CHOSEN_OTHERWISE: "a router that chooses otherwise: its scores, or a bias that is added to them",
     CauseCode.TRUE_HIDES: "a mask whose True hides is given where True shows, or the other way round",
+    CauseCode.DRAWN_ONCE: "one mask drawn for all positions: locked, spatial or per-sample dropout",
     CauseCode.BORDERS_NOT_MASKED: "padding or document boundaries masked in one run alone",
     CauseCode.CACHE_NOT_REFRESHED: "a cache that is not refreshed",
     CauseCode.CAUSAL_MASK: "causal mask missing, extra or off by one",

@@ -1041,6 +1041,11 @@ PHRASES: dict[KindReason, Phrase] = {
         "target, {reference} only in the reference); the others agree",
         {"rate": 0.1, "target": 40, "reference": 43},
     ),
+    KindReason.DROPPED_ALONG: _say(
+        "the {side} drops the same elements all along dimension {dims:list}; the other run draws for each element",
+        {"side": "target", "dims": ("1",)},
+        {"side": "reference", "dims": ("2", "3")},
+    ),
     KindReason.DROPPED_IN_OTHER_LAYOUT: _say(
         _dropped_otherwise,
         {"side": "target", "rate": 0.1},
