@@ -1,4 +1,4 @@
-"""Features that an encoder without gradients made in a coarse dtype: told from features that differ by more."""
+"""Features that an encoder without gradients made in a coarse dtype, told from others that differ by more."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ def test_an_update_is_read_beside_the_step_before_without_merging_again(
 
 
 class Turned(nn.Module):
-    """Positions as wide as each microbatch, one row for all samples; a layer of its own makes their angles."""
+    """Positions as wide as each microbatch, one row for all samples; a layer makes their angles."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,8 +149,8 @@ class Angles(nn.Module):
 
 
 def padded(path: Path, rows: int, *, kind: str = "") -> Path:
-    """Six rows a step of other lengths, so many to a microbatch, padded to the longest of each; the loss counts
-    tokens of the step. ``mean``: of the microbatch; ``twice``: the first one counts twice."""
+    """Six rows a step of other lengths, so many to a microbatch, padded to the longest of each; the loss
+    counts tokens of the step. ``mean``: of the microbatch; ``twice``: the first one counts twice."""
     torch.manual_seed(0)
     model = Turned()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

@@ -104,7 +104,8 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.SOFTMAX_FACTOR: _fitted("scale before the softmax"),
     KindReason.DROPOUT_RATE: "dropout rate differs in {place}: {target:percent} (target), "
     "{reference:percent} (reference)",
-    KindReason.SMOOTHED_IGNORED: "Label smoothing applies to ignored positions only in the {side}: {ignored:.4g}",
+    KindReason.SMOOTHED_IGNORED: "Label smoothing applies to ignored positions only in the {side}: "
+    "{ignored:.4g}",
     KindReason.LABEL_SMOOTHING: _fitted("label smoothing"),
     KindReason.LOGIT_TEMPERATURE: _fitted("temperature of the logits"),
     KindReason.Z_LOSS: _fitted("z-loss coefficient"),
@@ -205,7 +206,8 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.NO_GRADIENT_IN_REFERENCE: "gradient in the target alone, at {place}",
     KindReason.ZERO_GRADIENT_IN_REFERENCE: "gradient that is zero in the reference alone, at {place}",
     KindReason.PART_DETACHED: "The loss of the {side} detaches {num} of {size:count element} it is made of",
-    KindReason.DROPPED_ALONG: "dropout in {place} has one mask along dimension {dims:list} only in the {side}",
+    KindReason.DROPPED_ALONG: "dropout in {place} has one mask along dimension {dims:list} only in the "
+    "{side}",
     KindReason.DROPPED_IN_OTHER_LAYOUT: _dropped_in_order,
     KindReason.DROPPED_ON_ONE_SIDE: "the {side} alone applies dropout in {place} (p = {rate:.4g})",
 }

@@ -823,8 +823,8 @@ PHRASES: dict[KindReason, Phrase] = {
         "{subject} has an extra term: it is the reference's plus {term}", {"term": "bias"}
     ),
     KindReason.GROUPED_OTHERWISE: _say(
-        "the rows come in groups of other sizes ({sizes} of the same call): {num} of {total} rows or more belong to "
-        "another group",
+        "the rows come in groups of other sizes ({sizes} of the same call): {num} of {total} rows or more "
+        "belong to another group",
         {"sizes": "input.1", "num": 17, "total": 192},
     ),
     KindReason.RAISED: _say(
@@ -1042,7 +1042,8 @@ PHRASES: dict[KindReason, Phrase] = {
         {"rate": 0.1, "target": 40, "reference": 43},
     ),
     KindReason.DROPPED_ALONG: _say(
-        "the {side} drops the same elements all along dimension {dims:list}; the other run draws for each element",
+        "the {side} drops the same elements all along dimension {dims:list}; the other run draws for each "
+        "element",
         {"side": "target", "dims": ("1",)},
         {"side": "reference", "dims": ("2", "3")},
     ),

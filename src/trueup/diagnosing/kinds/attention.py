@@ -60,14 +60,14 @@ def attention_fault(evidence: Evidence) -> Solved | None:
     t, r = _made(evidence)
     if t is None or r is None or t.shape != r.shape or t.ndim != 3 or evidence.origin.phase != "forward":
         return None
-    finite = np.isfinite(t).reshape(len(t), -1).all(axis=1)
+    finite: Bools = np.asarray(np.isfinite(t).all(axis=(1, 2)))
     if not finite.any() or not np.isfinite(r).all() or t.shape[-1] % 8:
         return None
     around = evidence.surroundings
     if "att" not in (around.module + around.name + (around.type or "")).lower():
         return None
     # Rows that see nothing are zeros or NaN: what is left must tell.
-    made = finite & np.logical_and(*(side.reshape(len(side), -1).any(axis=1) for side in (t, r)))
+    made: Bools = np.asarray(finite & t.any(axis=(1, 2)) & r.any(axis=(1, 2)))
     apart = np.linalg.norm(np.where(finite[:, None, None], t - r, 0.0).reshape(len(t), -1), axis=1)
     row = _row(evidence, np.where(made, apart, 0.0) if (made & (apart > 0)).any() else apart)
     hints = _hints(evidence, t.shape, row)
@@ -124,6 +124,7 @@ class Hints:
     """what masks of the sequence that is looked at may hide, (tokens, keys); none that hides all of a row"""
 
 
+# In one piece: one line a hint, each of which may be missing.
 def _hints(evidence: Evidence, shape: tuple[int, ...], row: int) -> Hints:
     """Heads by the attention weights' shape; masks, cosines and sines as the module was given them."""
     given, made = (

@@ -124,7 +124,7 @@ def labels_shifted(target: Floats, reference: Floats) -> int | None:
     """
     if target.ndim < 3 or target.shape != reference.shape:
         return None
-    counts = np.stack([target, reference]).any(axis=-1)
+    counts = np.asarray(np.stack([target, reference]).any(axis=-1))
     labels = target.argmin(axis=-1), reference.argmin(axis=-1)
     both = counts.all(axis=0)
     if both.any() and 2 * (labels[0] == labels[1])[both].mean() > 1:  # of few classes some agree by chance

@@ -191,8 +191,8 @@ def _power(target: Floats, own: Floats, reference: Floats, other: Floats) -> flo
     apart = np.abs(t - power * r) <= error * max(1.0, abs(power))
     # One factor for all, or none at all on one side, is no power: numbers must be told apart from both.
     away = min(abs(power - 1), abs(power)) * np.abs(r - np.median(r))
-    told = 2 * (away > 2 * error * max(1.0, abs(power))).mean() > 1
-    return power if apart.all() and told else None
+    is_clear = 2 * (away > 2 * error * max(1.0, abs(power))).mean() > 1
+    return power if apart.all() and is_clear else None
 
 
 def _may_be_one(name: str, other: str, both: Sequence[set[str]]) -> bool:

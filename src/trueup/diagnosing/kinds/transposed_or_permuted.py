@@ -102,6 +102,7 @@ def _of_another_call_of_it(evidence: Evidence) -> Found | None:
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.ORDER_OF_BACKWARDS,))
 
 
+# In one piece: what makes a tensor beside the rows no sizes of their groups, one after another.
 def _grouped_otherwise(evidence: Evidence) -> Found | None:
     """Rows are given to a module with the sizes of their groups (tokens of each expert), and both runs have
     as many rows in groups of other sizes: the order of rows follows from which group each belongs to."""

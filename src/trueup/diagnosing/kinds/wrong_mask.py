@@ -53,6 +53,7 @@ def _both(evidence: Evidence) -> tuple[Floats, Floats] | None:
 # -- hidden elements ------------------------------------------
 
 
+# In one piece: what makes other zeros no mask, one after another, then where they are.
 def _hidden(evidence: Evidence) -> Found | None:
     """Hidden elements that differ in a pattern."""
     known, both = evidence.target, _both(evidence)

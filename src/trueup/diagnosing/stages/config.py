@@ -146,8 +146,8 @@ def settled(outcomes: Sequence[StageOutcome], context: Context) -> tuple[StageOu
 _OTHER_STEPS = (Stages.CLEARED_BEFORE_UPDATE, Stages.SUMMED_BEFORE_UPDATE)
 """one run's steps are parts of the other's"""
 _OF_A_STEP = ("global_batch_size", "micro_batch_size", "gradient_accumulation")
-"""what runs that stored it counted in what they took for a step, or of calls with gradients: no settings where
-one run has other steps, or more such calls"""
+"""what runs that stored it counted in what they took for a step, or of calls with gradients: no settings
+where one run has other steps, or more such calls"""
 
 
 def beside_findings(

@@ -581,7 +581,7 @@ def _of_bounds(target: StepBatch, reference: StepBatch) -> list[Finding]:
 def _of_ids(target: StepBatch, reference: StepBatch, names: Sequence[str], context: Context) -> list[Finding]:
     """What stored ids of both runs say, input by input."""
     findings: list[Finding] = []
-    told: dict[str, Finding] = {}
+    by_input: dict[str, Finding] = {}
     for name in names:
         ids, other = target.ids[name], reference.ids[name]
         if MASK in name or POSITION in name:
@@ -613,17 +613,17 @@ def _of_ids(target: StepBatch, reference: StepBatch, names: Sequence[str], conte
             finding = _batch_finding(
                 found.name, found.evidence, elsewhere, name, target.book, same_samples=same
             )
-            told[name] = _with_rows(finding, findings)
-            findings.append(told[name])
-    return _once_shifted(findings, told, target, reference)
+            by_input[name] = _with_rows(finding, findings)
+            findings.append(by_input[name])
+    return _once_shifted(findings, by_input, target, reference)
 
 
 def _once_shifted(
-    findings: list[Finding], told: Mapping[str, Finding], target: StepBatch, reference: StepBatch
+    findings: list[Finding], by_input: Mapping[str, Finding], target: StepBatch, reference: StepBatch
 ) -> list[Finding]:
     """The findings, those left out that follow from rows of tokens that are all shifted: masks and labels of
     the same call that lie beside the tokens as they do in the reference (docs/decisions/0096)."""
-    for name, finding in told.items():
+    for name, finding in by_input.items():
         ids, other = target.ids[name], reference.ids[name]
         found = moved(ids, other) if finding.headline == _SHIFTED else None
         if found is None:
@@ -632,7 +632,7 @@ def _once_shifted(
         place = name.partition(", ")[0]
         follow = [
             one
-            for one in told
+            for one in by_input
             if one != name
             and one.partition(", ")[0] == place
             and _lies_beside(one, name, shift, target, reference)
@@ -645,7 +645,7 @@ def _once_shifted(
             headline=finding.headline if front is None else front,
             evidence=(*([] if front is None else [front]), *finding.evidence, *more),
         )
-        left_out = [told[one] for one in follow]
+        left_out = [by_input[one] for one in follow]
         return [shown if one is finding else one for one in findings if one not in left_out]
     return findings
 

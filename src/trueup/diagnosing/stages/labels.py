@@ -174,17 +174,15 @@ def _shifted_in_loss(target: StepBatch, reference: StepBatch, microbatch: int) -
     """Where labels lie otherwise to the logits: the loss drops the first label of each row with the last
     position of the logits, say. That fewer labels count follows from it. Of ids that the model was given
     nothing need be known: a decoder makes its own from labels."""
-    sides = [
+    own, other = (
         run_facts(batch.book.source, batch.book.step, batch.book.rank, batch.book).sent_back.get(microbatch)
         for batch in (target, reference)
-    ]
-    if sides[0] is None or sides[1] is None:
+    )
+    shift = None if own is None or other is None else labels_shifted(own, other)
+    if own is None or other is None or shift is None:
         return None
-    shift = labels_shifted(sides[0], sides[1])
-    if shift is None:
-        return None
-    counts = [int(side.any(axis=-1).sum()) for side in sides]
-    total = sides[0][..., 0].size
+    counts = [int(side.any(axis=-1).sum()) for side in (own, other)]
+    total = own[..., 0].size
     sentence = reason(
         KindReason.LABELS_SHIFTED,
         shift=shift,

@@ -109,8 +109,8 @@ class KindReason(Code):
     TERM_EXTRA = "kind.term_extra"
     TERM_IN_PLACE = "kind.term_in_place"
     GROUPED_OTHERWISE = "kind.rows_grouped_otherwise"
-    """input ``sizes`` of the same call holds the sizes of groups of rows; at least ``num`` of ``total`` rows are
-    in other groups"""
+    """input ``sizes`` of the same call holds the sizes of groups of rows; ``num`` of ``total`` rows or more
+    are in other groups"""
     RAISED = "kind.raised_to_power"
     """without ``less`` and divided by ``over`` (both may be empty) it is the reference's to ``power``"""
     OFFSET = "kind.offset"
