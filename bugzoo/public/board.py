@@ -23,10 +23,10 @@ CAUSES = (MISLEADING, NOTHING, HALF, YES)
 OPENED = """The blind part, a quarter that a hash of the names chose, was opened on 27 November 2026: nobody
 had looked at what is said of its faults until then. The figures before that:
 """
-SINCE = """Three faults whose causes had been told truly, by codes that were not written down for them, were given
-these codes (with them the same answers are 82 % yes, 14 % half, 5 % misleading). What the other four showed was
-mended by class ([decision 96](../docs/decisions/0096-what-a-blind-part-showed.md)). Nothing is blind since; the
-figures after that:
+SINCE = """Three faults whose causes had been told truly, by codes that were not written down for them, were
+given these codes (with them the same answers are 82 % yes, 14 % half, 5 % misleading). What the other four
+showed was mended ([decision 96](../docs/decisions/0096-what-a-blind-part-showed.md)). Nothing is blind since;
+the figures after that:
 """
 HEAD = """Mistakes that people reported in public, in model families and of kinds that no rule was made for
 (`bugzoo/public`; what was said of each is in `bugzoo/public/results.json`). Each is run through `capture
