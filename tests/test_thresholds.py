@@ -129,6 +129,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/replay/trials.py": {"MOST_SINGLE"},  # costs time
     "diagnosing/stages/between_steps.py": {"_MOST_NUMBERS", "_SHOWN"},  # costs memory; shown
     "diagnosing/stages/crossed.py": {"_FIRST"},  # shown
+    "diagnosing/stages/decay_order.py": {"_ITERATIONS"},  # costs time
     "diagnosing/stages/tried.py": {"MOST"},  # costs time
     "diagnosing/replay/charge.py": {1e300},  # infinities, sorted
     "diagnosing/replay/outcome.py": {"SCHEMA_VERSION"},

@@ -875,6 +875,10 @@ PHRASES = {
         ),
         {"key": "weight_decay", "value": "0.01"},
     ),
+    S.DECAY_ORDER: clause(
+        "Weight decay is applied {target} (target), {reference} (reference)",
+        {"target": "after the update", "reference": "before it"},
+    ),
     S.ACTS_OTHERWISE: clause(
         lambda facts: (
             f"{setting_name(facts['key']).capitalize()} acts differently on {facts['parameters']}: as "

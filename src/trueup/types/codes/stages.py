@@ -162,6 +162,8 @@ class StagesCode(Code):
     SIDES = "optimizer.values"
     DECLARED = "optimizer.declared"
     DECLARED_ALIKE = "optimizer.declared_alike"
+    DECAY_ORDER = "optimizer.decay_order"
+    """when ``target`` and ``reference`` apply weight decay"""
     ACTS_OTHERWISE = "optimizer.acts_otherwise"
     MEASURED_PAIR = "optimizer.measured_on_both_sides"
     MEASURED = "optimizer.measured_in_target"
