@@ -5,7 +5,7 @@ beside it; ``bases.yaml`` the programs they are planted in, ``trainer`` their tr
 command line. ``zoo`` runs them all through trueup's public commands and writes ``SCOREBOARD.md``.
 
 ``public`` holds mistakes that people reported, in programs of many model families, with a runner and a judge
-of their own; a part of it is blind.
+of their own; a part of it was blind.
 
 ``catalogue``, ``faults`` and ``benign`` are the short list of the benchmarks, in a larger GPT of their own.
 """

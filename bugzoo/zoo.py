@@ -3,7 +3,7 @@
 An interrupted run goes on where it was, as long as neither trueup nor the collection has changed.
 
 ``--part public`` runs the mistakes that others reported (``public/``), judged also by their cause; ``--part
-blind`` those of them that nobody has looked at, and prints totals alone.
+blind`` those of them that nobody had looked at until they were opened, and prints totals alone.
 
 Whether a change of trueup's code changes an answer: ``zoo.py --keep DIR`` once, with the code as it was
 (an hour; 15 GB), then ``zoo.py --judge DIR`` with the code as it is. That compares and diagnoses the kept

@@ -129,6 +129,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/replay/trials.py": {"MOST_SINGLE"},  # costs time
     "diagnosing/stages/between_steps.py": {"_MOST_NUMBERS", "_SHOWN"},  # costs memory; shown
     "diagnosing/stages/crossed.py": {"_FIRST"},  # shown
+    "diagnosing/stages/decay_order.py": {"_ITERATIONS"},  # costs time
     "diagnosing/stages/tried.py": {"MOST"},  # costs time
     "diagnosing/replay/charge.py": {1e300},  # infinities, sorted
     "diagnosing/replay/outcome.py": {"SCHEMA_VERSION"},
@@ -264,7 +265,11 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/kinds/dtype_or_rounding.py": {"_GRID_SAMPLE"},  # costs time
     "diagnosing/kinds/grids.py": {"2.0 ** (-11)"},  # tf32's unit roundoff
     "diagnosing/kinds/randomness.py": {"_MOST_DIMS"},  # costs time
-    "diagnosing/kinds/missing_or_extra_term.py": {"_MAX_CANDIDATES", "_MAX_COMPARED"},  # cost time
+    "diagnosing/kinds/missing_or_extra_term.py": {
+        "_MAX_CANDIDATES",
+        "_MAX_COMPARED",
+        "_MOST_RAISED",
+    },  # cost time
     "diagnosing/kinds/permutations.py": {"_SEED", "2.0 ** (-24)"},  # float32's unit roundoff
     "diagnosing/kinds/rotary.py": {"_MAX_VALUES"},  # costs time
     "diagnosing/kinds/transposed_or_permuted.py": {"_MAX_PAIRS"},  # costs time

@@ -1,7 +1,8 @@
 """The public part: every entry with its link, its place, and its cause as facts that a verdict must state.
 
 Read from the YAML files in ``planted/``, beside the code that plants them. A quarter, chosen by a hash of the
-name, is blind: nobody looks at what is said of it until a closing count (``zoo.py --part blind --blind``).
+name, was blind: nobody looked at what is said of it before 27 November 2026. It is counted apart still
+(``zoo.py --part blind --blind``).
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from trueup.errors import TraceError
 from trueup.store import Trace
 from trueup.types.codes import NextCode, NoteCode, RecordCode, ToleranceCode, VerdictCode
 from trueup.types.reason import reason
+from trueup.types.status import Outcome
 
 
 def noisy(seed: int, size: float) -> Change:
@@ -103,6 +104,33 @@ def test_noise_that_grows_in_a_layer_is_told_from_an_error_made_there(
     assert verdict.headline.code is code
     assert verdict.next is not None
     assert (verdict.next.code is NextCode.MEASURE_NOISE) is (code is VerdictCode.NOISE_GREW)
+
+
+@pytest.mark.parametrize(
+    ("lone", "size", "code"),
+    [
+        ("layers.0.delta", 9e-4, VerdictCode.PARAMETER_OF_ONE_SIDE),
+        (None, 9e-4, VerdictCode.NOISE_GREW),
+        ("layers.0.delta", 5e-2, VerdictCode.FIRST_DIVERGENCE),
+    ],
+    ids=["small", "no such parameter", "far beyond noise"],
+)
+def test_what_may_be_noise_is_led_by_a_parameter_of_one_run(
+    tmp_path: Path, lone: str | None, size: float, code: VerdictCode
+) -> None:
+    generator = np.random.default_rng(5)
+
+    def change(site: str, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        amount = {"in.1": 3e-4, "linear.1": size, "out.1": size}.get(site, 0.0)
+        return (array * (1 + amount * generator.standard_normal(array.shape))).astype(np.float32)
+
+    reference = measured(tmp_path, 1e-4, repeats_move=True)
+    network(change, loss=False, lone=lone).write(tmp_path / "target")
+    verdict = compare(tmp_path / "target", reference).verdict
+    assert verdict.headline.code is code
+    if code is VerdictCode.PARAMETER_OF_ONE_SIDE:
+        places = verdict.headline.place("side"), verdict.headline.place("parameter")
+        assert (places, verdict.outcome) == (("target", lone), Outcome.UNDECIDED)
 
 
 def test_noise_below_rounding_makes_no_alarm(tmp_path: Path) -> None:

@@ -113,9 +113,10 @@ def network(
     want: int = EVERYTHING,
     prefix: str = "",
     loss: bool = True,
+    lone: str | None = None,
 ) -> Recorder:
     """A step of a small network, from weights to update. Nothing is propagated, so that where the ``loss`` is
-    shown nothing comes of a change inside."""
+    shown nothing comes of a change inside. ``lone``: one more parameter of this name."""
     out = Recorder(want=want)
     generator = np.random.default_rng(0)
 
@@ -128,6 +129,8 @@ def network(
         name = f"{prefix}layers.{layer}.weight"
         parameters[layer] = out.call("parameter", name)
         out.record(parameters[layer], "param", "value", draw(f"param.{layer}", 8, 8))
+    if lone is not None:
+        out.record(out.call("parameter", lone), "param", "value", np.ones((3, 8), np.float32))
     root = out.call("module", "", type_="Net") if not prefix else out.call("module", "", type_="Wrapper")
     inner = root if not prefix else out.call("module", prefix.rstrip("."), root, "Net")
     out.record(inner, "forward", "input.0", draw("input", 4, 8))

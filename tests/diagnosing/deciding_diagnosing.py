@@ -37,6 +37,7 @@ from trueup.diagnosing.replay.noise import SiteNoise
 from trueup.diagnosing.stages.between_steps import is_taken_back_by_one
 from trueup.diagnosing.stages.clipping import _averaged, _clipping_difference, _factor_difference
 from trueup.diagnosing.stages.context import clarity, needs_no_replay
+from trueup.diagnosing.stages.decay_order import _all_hold
 from trueup.diagnosing.stages.gaps import ConstantGap, _constant_differs, _drop_contradicted
 from trueup.diagnosing.stages.handed_back import stale_elements
 from trueup.diagnosing.stages.optimizer import _zero, near_updates
@@ -156,6 +157,11 @@ def gap_errors(errors: float) -> object:
 @decides("diagnosing.decay_apart")
 def decay_apart(relative: float) -> object:
     return _constant_differs("weight_decay", exact(100.0), exact(100.0 * (1 - relative)))
+
+
+@decides("diagnosing.decay_order_near")
+def decay_order_near(share: float) -> object:
+    return _all_hold([(1e-3, 1e-3), (1e-3, (1 - share) * 1e-3), (0.0, 0.0)], 1e-3)
 
 
 @decides("diagnosing.decay_least")

@@ -278,7 +278,9 @@ KEYS, ODD = 9, 12
 """tokens of the other sequence, and a size of a head that no large model has"""
 
 
-def crossed(*, masked: bool = True, exchanged: bool = False, scale: float = ODD**-0.5) -> tuple[Any, ...]:
+def crossed(
+    *, masked: bool = True, inverted: bool = False, exchanged: bool = False, scale: float = ODD**-0.5
+) -> tuple[Any, ...]:
     """Queries of one sequence, keys and values of another, the mask of its pads and what is made of them."""
     q = normal(2, TOKENS, 4 * ODD, seed=4)
     k, v = (normal(2, KEYS, 4 * ODD, seed=seed) for seed in (2, 3))
@@ -287,7 +289,7 @@ def crossed(*, masked: bool = True, exchanged: bool = False, scale: float = ODD*
     a, b, c = (x.unflatten(-1, (-1, ODD)).transpose(1, 2).double() for x in (q, k, v))
     b, c = (c, b) if exchanged else (b, c)
     scores = a @ b.transpose(-2, -1) * scale
-    scores = scores.masked_fill(~keep, -math.inf) if masked else scores
+    scores = scores.masked_fill(keep if inverted else ~keep, -math.inf) if masked else scores
     return q, k, v, keep, (scores.softmax(-1) @ c).transpose(1, 2).flatten(-2).float()
 
 
@@ -295,10 +297,11 @@ def crossed(*, masked: bool = True, exchanged: bool = False, scale: float = ODD*
     ("change", "code"),
     [
         ({"masked": False}, KindReason.MASK_UNUSED),
+        ({"inverted": True}, KindReason.MASK_INVERTED),
         ({"exchanged": True}, KindReason.KEYS_FOR_VALUES),
         ({"scale": 0.5}, KindReason.SCORES_SCALED),
     ],
-    ids=["no mask", "exchanged", "scale"],
+    ids=["no mask", "inverted", "exchanged", "scale"],
 )
 @pytest.mark.parametrize("hides", [False, True], ids=["true is seen", "true is hidden"])
 def test_attention_to_another_sequence(change: dict[str, Any], code: KindReason, hides: bool) -> None:
@@ -308,7 +311,7 @@ def test_attention_to_another_sequence(change: dict[str, Any], code: KindReason,
     known = Surroundings(module="dec.0.cross_attn", name="dec.0.cross_attn.proj", type="Attn", nearby=near)
     case_ = case(crossed(**change)[-1], out, slot="input.0", module="dec.0.cross_attn", surroundings=known)
     told = {kind.sentence.code for kind in name_kinds(case_)}
-    assert told & (ATTENDED | {KindReason.MASK_UNUSED}) == {code}
+    assert told & (ATTENDED | {KindReason.MASK_UNUSED, KindReason.MASK_INVERTED}) == {code}
 
 
 def test_pads_that_the_causal_mask_alone_leaves_in_sight() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -35,26 +36,37 @@ def trained(
     last: float = 1.0,
     only: int | None = None,
     at_end: float | None = None,
+    parts: int = PARTS,
+    each: bool = False,
 ) -> Trace:
     """Gradients averaged over ranks with the last microbatch. What the first left is clipped to ``limit`` or
     multiplied by ``factor``, of one weight ``only``; what the last adds by ``last``; the whole is clipped to
-    ``at_end``."""
+    ``at_end``. ``each``: the sum is clipped to ``limit`` after each microbatch but the last."""
     given = [
-        [[drawn(100 * r + 10 * m + w) for w in range(len(NAMES))] for m in range(PARTS)] for r in range(ranks)
+        [[drawn(100 * r + 10 * m + w) for w in range(len(NAMES))] for m in range(parts)] for r in range(ranks)
     ]
     total: list[Array] = [np.zeros((8, 8), np.float32) for _ in NAMES]
-    for first, second in given:
-        scale = factor if limit is None else min(1.0, limit / length(first))
-        for w in range(len(NAMES)):
-            count = scale if only in (None, w) else 1.0
-            total[w] = total[w] + (np.float32(count) * first[w] + np.float32(last) * second[w]) / ranks
+    for microbatches in given:
+        summed: list[Array] = [np.zeros((8, 8), np.float32) for _ in NAMES]
+        for m, made in enumerate(microbatches):
+            is_last = m == parts - 1
+            summed = [
+                one + np.float32(last if is_last else 1.0) * more
+                for one, more in zip(summed, made, strict=True)
+            ]
+            is_cut = not is_last and (each or not m)
+            scale = factor if limit is None else min(1.0, limit / length(summed))
+            if is_cut:
+                counts = [scale if only in (None, w) else 1.0 for w in range(len(NAMES))]
+                summed = [np.float32(count) * one for count, one in zip(counts, summed, strict=True)]
+        total = [one + more / ranks for one, more in zip(total, summed, strict=True)]
     cut = np.float32(1.0 if at_end is None else min(1.0, at_end / length(total)))
     made = []
     for rank in range(ranks):
         slots: dict[str, Slots] = {
             name: {
                 WEIGHT: drawn(500 + w),
-                LOCAL: [given[rank][m][w] for m in range(PARTS)],
+                LOCAL: [given[rank][m][w] for m in range(parts)],
                 ACCUMULATED: total[w],
                 CLIPPED: total[w] * cut,
             }
@@ -89,7 +101,8 @@ def test_what_the_first_microbatch_left_is_clipped(
         trained(tmp_path / "reference", ranks=ranks, **plain),
     ]
     (found,) = findings(*sides, comparison)
-    assert found.headline.code is ClippingCode.CLIPPED_BETWEEN
+    ends_alike = target.get("at_end") == target["limit"]
+    assert found.headline.code is (ClippingCode.CLIPPED_EACH if ends_alike else ClippingCode.CLIPPED_BETWEEN)
     assert found.headline.number("limit") == pytest.approx(target["limit"], rel=1e-3)
     counted = found.evidence[1]
     assert counted.code is ClippingCode.FIRST_COUNTS
@@ -141,3 +154,23 @@ def test_other_factors_are_no_clipping(
 def test_both_clip_in_between(tmp_path: Path, comparison: Comparison) -> None:
     sides = trained(tmp_path / "target", limit=1.0), trained(tmp_path / "reference", limit=2.0)
     assert findings(*sides, comparison) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ({"each": True, "at_end": 1.0}, ClippingCode.CLIPPED_EACH),
+        ({"each": True, "at_end": 1.0, "parts": 4}, ClippingCode.CLIPPED_EACH),
+        ({"each": False, "at_end": 1.0}, ClippingCode.CLIPPED_BETWEEN),
+    ],
+    ids=["after each of 3", "after each of 4", "after the first of 3"],
+)
+def test_clipped_after_every_microbatch(
+    given: dict[str, Any], code: ClippingCode, tmp_path: Path, comparison: Comparison
+) -> None:
+    plain = {"ranks": 1, "parts": 3, **given}
+    target = trained(tmp_path / "target", limit=1.0, **plain)
+    reference = trained(tmp_path / "reference", ranks=1, parts=plain["parts"], at_end=1.0)
+    (found,) = findings(target, reference, comparison)
+    assert found.headline.code is code
+    assert found.headline.number("limit") == pytest.approx(1.0, rel=1e-3)

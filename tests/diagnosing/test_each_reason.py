@@ -54,7 +54,7 @@ from trueup.types.codes.kinds import (
     SettingReason,
 )
 from trueup.types.codes.kinds import KindReason as Kind
-from trueup.types.finding import Stage
+from trueup.types.finding import KindCode, Stage
 from trueup.types.reason import Reason
 
 pytestmark = pytest.mark.torch
@@ -130,6 +130,34 @@ def sent_by_the_loss(target: Tensor, *, loss: float = 0.7, other: float = 0.7) -
 
 
 ONE, OTHER = (normal(*X.shape, seed=seed) for seed in (51, 52))
+
+
+def kept(*shape: int, seed: int = 7) -> Tensor:
+    """Dropout's mask of one in five."""
+    drawn = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
+    return (drawn > 0.2).float() / 0.8
+
+
+PADS = torch.arange(18) < torch.tensor([[9], [18], [12], [6]])
+
+
+def dispatched(target: tuple[int, ...], reference: tuple[int, ...]) -> Evidence:
+    """16 rows of tokens in the order of the experts that they go to, which are given with their numbers."""
+    rows = normal(16, 24, seed=73)
+    rows[3:7, 5] = 0.0  # moves with its row, and hides nothing
+    sizes = pair("input.1", torch.tensor(target), torch.tensor(reference))
+    around = Surroundings(inputs=(pair("input.0", rows.roll(3, 0), rows), sizes), module="layers.0.moe")
+    return case(rows.roll(3, 0), rows, slot="input.0", surroundings=around)
+
+
+def sampled(deviation: Callable[[Tensor], Tensor]) -> Evidence:
+    """mean + noise times a deviation, of which the reference's is exp(log / 2)."""
+    mean, noise, log = (normal(8, 24, seed=seed) for seed in (70, 71, 72))
+    return case(
+        mean + noise * deviation(log),
+        mean + noise * (0.5 * log).exp(),
+        surroundings=inputs(mean, noise, log),
+    )
 
 
 def taken_in_place(*, alone: bool = False) -> Evidence:
@@ -502,6 +530,54 @@ TWINS = [
         taken_in_place,
         lambda: taken_in_place(alone=True),
         {"term": "input.0", "other": "input.1"},
+    ),
+    Twins(
+        Kind.DROPPED_ALONG,
+        lambda: case(X * kept(4, 1, 32), X * kept(4, 16, 32)),
+        lambda: case(X * kept(4, 16, 32, seed=8), X * kept(4, 16, 32)),
+        {"side": "target", "dims": ("1",)},
+    ),
+    Twins(
+        Kind.DROPPED_ALONG,
+        lambda: case(X * kept(4, 16, 32), X * kept(4, 16, 1)),
+        lambda: case(X * kept(4, 16, 1, seed=8), X * kept(4, 16, 1)),  # both are locked, and drawn otherwise
+        {"side": "reference", "dims": ("2",)},
+    ),
+    Twins(
+        Kind.MASK_INVERTED,
+        lambda: case(~PADS, PADS),
+        lambda: case(PADS ^ (torch.arange(18) > 2), PADS),
+    ),
+    Twins(
+        Kind.MASK_INVERTED,
+        lambda: case(added(~PADS), added(PADS)),
+        lambda: case(
+            added(~PADS), added(torch.ones_like(PADS))
+        ),  # where nothing is hidden, nothing is inverted
+    ),
+    Twins(
+        Kind.GROUPED_OTHERWISE,
+        lambda: dispatched((5, 3, 8), (5, 5, 6)),
+        lambda: dispatched((5, 5, 6), (5, 5, 6)),
+        {"sizes": "input.1", "num": 2, "total": 16},
+    ),
+    Twins(
+        Kind.GROUPED_OTHERWISE,
+        lambda: dispatched((0, 10, 6), (1, 9, 6)),
+        lambda: dispatched((0, 10, 5), (1, 9, 6)),  # another number of tokens: no sizes of these groups
+        {"num": 1},
+    ),
+    Twins(
+        Kind.RAISED,
+        lambda: sampled(lambda log: log.exp()),
+        lambda: sampled(F.softplus),
+        {"power": 2.0, "less": "input.0", "over": "input.1"},
+    ),
+    Twins(
+        Kind.RAISED,
+        lambda: case(X.abs().add(0.2).sqrt(), X.abs().add(0.2)),
+        lambda: case(3 * X.abs().add(0.2), X.abs().add(0.2)),
+        {"power": 0.5, "less": "", "over": ""},
     ),
     Twins(
         Kind.PART_DETACHED,
@@ -955,3 +1031,14 @@ def test_what_a_loss_is_divided_by(
     of_loss = {"phase": "loss", "slot": "value"}
     found = divided_otherwise(case(*sides, target_run=target, reference_run=reference, **of_loss))
     assert (found is not None and tells(found.sentence, code, number=by)) is not apart
+
+
+def test_zeros_that_move_with_their_rows_are_no_mask() -> None:
+    """A column is zero in four of sixteen rows; the rows stand elsewhere. A mask of the same rows takes other
+    numbers away."""
+    moved = dispatched((5, 5, 6), (5, 5, 6))
+    assert KindCode.WRONG_MASK not in [one.name for one in name_kinds(moved)]
+    rows = normal(16, 24, seed=73)
+    hidden, other = rows.clone(), rows.clone()
+    hidden[3:9, 5], other[6:12, 5] = 0.0, 0.0
+    assert KindCode.WRONG_MASK in [one.name for one in name_kinds(case(hidden, other))]

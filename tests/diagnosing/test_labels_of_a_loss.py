@@ -11,6 +11,7 @@ from tests.diagnosing.cases import case
 from trueup.diagnosing.evidence import RunFacts
 from trueup.diagnosing.evidence.facts import LossFacts
 from trueup.diagnosing.kinds import criterion, loss_divisor
+from trueup.diagnosing.loss_form import LossForm
 from trueup.types.codes.kinds import CauseCode, KindReason
 from trueup.types.finding import Stage
 
@@ -81,3 +82,44 @@ def test_a_loss_that_is_no_sum_over_tokens_names_no_divisor(kept: bool) -> None:
     runs = {"target_run": of_losses(0.5, kept=kept), "reference_run": of_losses(1.0, kept=kept)}
     evidence = case(np.array(1.0), np.array(2.0), phase="loss", slot="value", module="", **runs)
     assert (loss_divisor.divided_otherwise(evidence) is None) is kept
+
+
+def smoothed(smoothing: float, ignored: float) -> RunFacts:
+    """A loss of 24 of 36 positions; the others are smoothed by ``ignored``."""
+    form = LossForm(
+        divisor=24.0,
+        smoothing=smoothing,
+        smoothing_error=1e-6,
+        z_loss=0.0,
+        z_loss_error=1e-6,
+        ignored_smoothing=ignored,
+    )
+    facts = LossFacts(value=2.0, counted=24, positions=36, rows=3, steepest=None, form=form)
+    gradient = sent(1)
+    if ignored:
+        gradient[:, :3] = 1 / WORDS
+    return RunFacts(losses={0: facts}, sent_back={0: gradient})
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "side", "code"),
+    [
+        ((0.1, 0.1), (0.0, 0.0), "target", KindReason.SMOOTHED_IGNORED),
+        ((0.1, 0.1), (0.1, 0.0), "target", KindReason.SMOOTHED_IGNORED),
+        ((0.1, 0.0), (0.1, 0.1), "reference", KindReason.SMOOTHED_IGNORED),
+        ((0.1, 0.1), (0.1, 0.1), None, None),
+        ((0.1, 0.0), (0.0, 0.0), None, KindReason.LABEL_SMOOTHING),
+    ],
+    ids=["added", "not masked", "masked", "alike", "of labels that count"],
+)
+def test_label_smoothing_of_ignored_positions(
+    target: tuple[float, float], reference: tuple[float, float], side: str | None, code: KindReason | None
+) -> None:
+    runs = {"target_run": smoothed(*target), "reference_run": smoothed(*reference)}
+    evidence = case(np.array(1.0), np.array(1.2), phase="loss", slot="value", module="", **runs)
+    found = criterion.criterion_fault(evidence)
+    assert (None if found is None else found.found.sentence.code) is code
+    if side is not None:
+        assert found is not None
+        said = found.found.sentence
+        assert (said.place("side"), said.number("ignored")) == (side, 0.1)

@@ -92,3 +92,40 @@ def test_the_gradient_of_another_loss_has_no_such_form() -> None:
     counts = torch.ones(32, dtype=torch.bool).numpy()
     arrays = logits.detach().double().numpy(), labels.numpy(), logits.grad.double().numpy()
     assert loss_form(*arrays, counts, roundoff=2.0**-24) is None
+
+
+def of_ignored(
+    smoothing: float, *, ignored: float, size: tuple[int, int] = (96, 50), labels: bool = False
+) -> Any:
+    """Cross-entropy with smoothed labels whose mean over all words is taken of ignored positions, too, times
+    ``ignored``; ``labels``: these positions have their label's part as well, and are no ignored ones."""
+    generator = torch.Generator().manual_seed(1)
+    logits = torch.randn(size, generator=generator).requires_grad_()
+    given = torch.randint(0, size[1], size[:1], generator=generator)
+    counts = torch.arange(size[0]) % 3 > 0
+    logs = logits.log_softmax(-1)
+    hard, soft = F.nll_loss(logs, given, reduction="none"), -logs.mean(-1)
+    loss = ((1 - smoothing) * hard + smoothing * soft)[counts].sum() + ignored * soft[~counts].sum()
+    if labels:
+        loss = loss + (1 - smoothing) * hard[~counts].sum()
+    (loss / counts.sum()).backward()
+    assert logits.grad is not None
+    arrays = logits.detach().double().numpy(), logits.grad.double().numpy()
+    return loss_form(arrays[0], given.numpy(), arrays[1], counts.numpy(), roundoff=2.0**-24)
+
+
+@pytest.mark.parametrize("size", [(96, 50), (40, 300)])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("ignored", [0.0, 0.05, 0.1])
+def test_what_ignored_positions_are_smoothed_by(
+    smoothing: float, ignored: float, size: tuple[int, int]
+) -> None:
+    found = of_ignored(smoothing, ignored=ignored, size=size)
+    assert found is not None
+    assert found.ignored_smoothing == pytest.approx(ignored, abs=1e-5)
+
+
+def test_positions_that_count_with_a_label_are_not_smoothed_alone() -> None:
+    found = of_ignored(0.1, ignored=0.1, labels=True)
+    assert found is not None
+    assert found.ignored_smoothing == 0

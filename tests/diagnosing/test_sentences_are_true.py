@@ -198,6 +198,48 @@ def _(said: Said) -> bool:
     return explains(said, said.r + term - other, 0.95)
 
 
+@true_of(Kind.DROPPED_ALONG)
+def _(said: Said) -> bool:
+    dims = tuple(int(dim) for dim in said["dims"])
+    one, other = (said.t, said.r) if said["side"] == "target" else (said.r, said.t)
+    free = (one != 0) | (other != 0)
+    mixed = [((x == 0) & free).any(axis=dims) & ((x != 0) & free).any(axis=dims) for x in (one, other)]
+    return bool(not mixed[0].any() and mixed[1].any())
+
+
+@true_of(Kind.MASK_INVERTED)
+def _(said: Said) -> bool:
+    """Of masks themselves; what attention makes with one is worked out anew in test_attention_kind."""
+    return bool(((said.t == 0) != (said.r == 0)).all() and (said.r == 0).any() and (said.r != 0).any())
+
+
+@true_of(Kind.GROUPED_OTHERWISE)
+def _(said: Said) -> bool:
+    pair = next(one for one in said.evidence.surroundings.inputs if one.slot == said["sizes"])
+    assert pair.target is not None
+    assert pair.reference is not None
+    own, other = pair.target.values(), pair.reference.values()
+    assert own is not None
+    assert other is not None
+    moved = np.abs(own - other).sum() / 2
+    return bool(own.sum() == other.sum() == len(said.t) == said["total"] and moved == said["num"])
+
+
+@true_of(Kind.RAISED)
+def _(said: Said) -> bool:
+    """Near where nothing is left, roundings of what was taken away are all there is."""
+    less = held(said.evidence, said["less"]) if said["less"] else 0 * said.r
+    over = held(said.evidence, said["over"]) if said["over"] else 0 * said.r + 1
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t, r = ((side - less) / over for side in (said.t, said.r))
+        error = said.rounding * (
+            (abs(said.t) + abs(less)) / abs(over * t) + (abs(said.r) + abs(less)) / abs(over * r)
+        )
+        apart = abs(np.log(t) - said["power"] * np.log(r))
+    known = np.isfinite(error) & (error < 1)
+    return bool(known.any() and (apart <= max(1, abs(said["power"])) * error)[known].all())
+
+
 @true_of(Kind.NOTHING_ELSE)
 def _(said: Said) -> bool:
     usable = np.isfinite(said.t) & np.isfinite(said.r)

@@ -90,6 +90,7 @@ KNOWN_DRAWS = (
     Kind.DROPPED_ON_ONE_SIDE,
     Kind.RECOMPUTED_OTHERWISE,
     Kind.RANKS_DROP_THE_SAME,
+    Kind.DROPPED_ALONG,
 )
 
 
@@ -196,6 +197,9 @@ OF: dict[Code, Of] = {
             & {PlacesCode.BELOW_DIAGONAL, PlacesCode.WHOLE_COLUMNS, PlacesCode.BETWEEN_DOCUMENTS}
         ),
     ),
+    Cause.GROUPS_CHOSEN_OTHERWISE: Of((KC.TRANSPOSED_OR_PERMUTED,), holds=only_of(Kind.GROUPED_OTHERWISE)),
+    Cause.DRAWN_ONCE: Of((KC.RANDOMNESS,), holds=only_of(Kind.DROPPED_ALONG)),
+    Cause.TRUE_HIDES: Of((KC.WRONG_MASK,), holds=only_of(Kind.MASK_INVERTED)),
     Cause.BORDERS_NOT_MASKED: Of(
         (KC.WRONG_MASK,),
         holds=lambda said, e: (

@@ -126,3 +126,56 @@ def test_an_update_is_read_beside_the_step_before_without_merging_again(
         for view in views:
             assert view.sample(view.parameter(fqn, "optimizer", "state.exp_avg")) is not None
     assert merged == [0, 1]
+
+
+class Turned(nn.Module):
+    """Positions as wide as each microbatch, one row for all samples; a layer makes their angles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.angles, self.out = nn.Embedding(30, 16), Angles(), nn.Linear(16, 30)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        turned = self.angles(torch.arange(ids.shape[1])[None])
+        hidden = (self.table(ids) * turned * mask[..., None]).cumsum(1)
+        return self.out(torch.tanh(hidden))
+
+
+class Angles(nn.Module):
+    """Of positions, without a weight."""
+
+    def forward(self, positions: torch.Tensor) -> torch.Tensor:
+        return torch.cos(positions[..., None] * torch.linspace(0.1, 1.0, 16))
+
+
+def padded(path: Path, rows: int, *, kind: str = "") -> Path:
+    """Six rows a step of other lengths, so many to a microbatch, padded to the longest of each; the loss
+    counts tokens of the step. ``mean``: of the microbatch; ``twice``: the first one counts twice."""
+    torch.manual_seed(0)
+    model = Turned()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with Tracer(path, level="L0", steps="0-1", task="tensor"):
+        for step in range(2):
+            make = torch.Generator().manual_seed(step)
+            given = [torch.randint(1, 30, (n,), generator=make) for n in (9, 12, 7, 10, 8, 11)]
+            total = sum(len(row) - 1 for row in given)
+            for at in range(0, len(given), rows):
+                part = given[at : at + rows]
+                ids = nn.utils.rnn.pad_sequence(part, batch_first=True)
+                logits = model(ids, (ids > 0).long())[:, :-1]
+                wanted = ids[:, 1:].flatten()
+                count = total if kind != "mean" else int((wanted > 0).sum()) * len(given) // rows
+                loss = F.cross_entropy(logits.flatten(0, 1), wanted, ignore_index=0, reduction="sum") / count
+                (loss * (2 if kind == "twice" and not at else 1)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return path
+
+
+@pytest.mark.parametrize(("rows", "kind", "agrees"), [(2, "", True), (2, "mean", False), (2, "twice", False)])
+def test_microbatches_that_are_padded_to_other_widths(
+    rows: int, kind: str, agrees: bool, tmp_path: Path
+) -> None:
+    """What cannot be put together is settled by the sums of the step alone."""
+    result = compare(padded(tmp_path / "target", rows, kind=kind), padded(tmp_path / "reference", 3))
+    assert result.exit_code == (0 if agrees else 1), result.summary["verdict"]

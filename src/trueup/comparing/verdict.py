@@ -473,6 +473,12 @@ def _grown(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: Ru
     verdict = replace(verdict, evidence=(came, *verdict.evidence))
     if not runs.measured or not may_be_noise(first.row.score):
         return verdict
+    lone = ledger.lacking
+    if lone is not None and (lone.step, lone.order) < (first.step, first.order):
+        # An update of what the other run does not have is no noise, and may be as small in the first steps.
+        side = "reference" if lone.row.target_record is None else "target"
+        headline = reason(VerdictCode.PARAMETER_OF_ONE_SIDE, side=side, parameter=lone.row.name)
+        return replace(verdict, outcome=Outcome.UNDECIDED, headline=headline, confidence=None)
     return replace(
         verdict,
         outcome=Outcome.UNDECIDED,

@@ -23,7 +23,7 @@ from trueup.diagnosing.thresholds import (
     SCALED_ROUNDINGS,
     STREAM_FEWEST,
 )
-from trueup.types.arrays import Array, Floats, Ints
+from trueup.types.arrays import Array, Bools, Floats, Ints
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.reason import Reason, reason
 
@@ -317,6 +317,42 @@ def moved(target: Ints, reference: Ints) -> Relation | None:
         )
     )
     return found if np.array_equal(actual, expected) else None
+
+
+def put_in_front(target: Ints, reference: Ints, shift: int) -> Reason | None:
+    """The tokens that every row of one side has in front of what the other side's begins with: a begin token
+    that a template and a tokenizer both write, or that one side leaves out. None where rows have tokens of
+    their own there, or are fewer than two.
+
+    Args:
+        target: token ids, (B, T).
+        reference: likewise; ``target[:, i] == reference[:, i + shift]`` wherever both exist.
+    """
+    side, own, other = ("target", target, reference) if shift < 0 else ("reference", reference, target)
+    front = own[:, : abs(shift)]
+    if len(own) < 2 or (front != front[0]).any():
+        return None
+    again = bool((other[:, : abs(shift)] == front).all())
+    return reason(Batches.FRONT, tokens=[str(token) for token in front[0]], side=side, again=again)
+
+
+def edges_follow(target: Bools, reference: Bools, shift: int) -> bool:
+    """Whether what is shown in each row begins and ends where it does in the reference, or ``shift``
+    positions before: what is given by its position stays, what is given by tokens moves with them.
+
+    Args:
+        target: (B, T).
+        reference: (B, T); tokens of the target at i are those of the reference at ``i + shift``.
+    """
+    width = reference.shape[1]
+    for own, other in zip(target, reference, strict=True):
+        edges = [np.flatnonzero(np.diff(np.pad(row.astype(np.int8), 1))) for row in (own, other)]
+        if len(edges[0]) != len(edges[1]):
+            return False
+        moved_to = np.clip(edges[1] - shift, 0, width)
+        if not ((edges[0] == edges[1]) | (edges[0] == moved_to)).all():
+            return False
+    return True
 
 
 def _flags(target: Ints, reference: Ints) -> Relation | None:

@@ -7,6 +7,9 @@ z-loss of coefficient c, over d; its gradient is linear in 1 / d, s / d and c / 
 
 Least squares over all tokens that count gives the three, and how well each is known.
 
+A token that does not count sends nothing back. Where its label is left out of the sum, but not of what
+smooths, the mean over all words is left of it: u (p - 1 / V) / d, which no label is part of.
+
 It may also be one of logits over a temperature t: (softmax(z / t) - y) / (t d). Of
 words that are not the label its logarithm is linear in z, with a slope of 1 / t. Small logits tell the two
 apart badly: it has a temperature where that leaves by far less of the gradient.
@@ -14,7 +17,7 @@ apart badly: it has a temperature where that leaves by far less of the gradient.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,6 +39,8 @@ class LossForm:
     z_loss_error: float
     temperature: float = 1.0
     temperature_error: float = 0.0
+    ignored_smoothing: float = 0.0
+    """u of tokens that do not count; 0 where they send nothing back, or something else"""
 
 
 def loss_form(
@@ -67,8 +72,26 @@ def loss_form(
     )
     plain, divided = _solved(terms, g.ravel(), roundoff), _of_temperature(z, g, one_hot, roundoff)
     if plain is None or divided is None:
-        return next((form for form, _ in filter(None, (plain, divided))), None)
-    return divided[0] if divided[1] < LOSS_FORM_BETTER * plain[1] else plain[0]
+        found = next((form for form, _ in filter(None, (plain, divided))), None)
+    else:
+        found = divided[0] if divided[1] < LOSS_FORM_BETTER * plain[1] else plain[0]
+    if found is None or counts.all():
+        return found
+    return replace(found, ignored_smoothing=_of_ignored(logits, gradient, counts) * found.divisor)
+
+
+def _of_ignored(logits: Floats, gradient: Floats, counts: Bools) -> float:
+    """What the tokens that do not count are smoothed by, over the divisor."""
+    rows = np.flatnonzero(~counts & np.abs(gradient).max(axis=1, initial=0.0).astype(bool))
+    rows = rows[: max(MAX_NUMBERS // max(logits.shape[1], 1), 1)]
+    z, g = logits[rows], gradient[rows].ravel()
+    if len(rows) < 2 or not (np.isfinite(z).all() and np.isfinite(g).all()):
+        return 0.0
+    made = (_softmax(z)[0] - 1.0 / z.shape[1]).ravel()
+    square = float(made @ made)
+    factor = float(made @ g) / square if square > 0 else 0.0
+    is_all = np.linalg.norm(g - factor * made) <= LOSS_FORM_RESIDUAL * np.linalg.norm(g)
+    return factor if is_all and factor > 0 else 0.0
 
 
 def _softmax(z: Floats) -> tuple[Floats, Floats]:

@@ -548,7 +548,8 @@ def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, 
     if verdict.outcome is Outcome.AGREE and long_run is not None and long_run.status is StageStatus.UNDECIDED:
         return Outcome.UNDECIDED, reason(Stages.LONG_RUN_OPEN, long_run.conclusion), None
     beyond = context.rows.filter(is_beyond())
-    is_open = verdict.outcome is Outcome.DIFFER or verdict.headline.code is VerdictCode.NOISE_GREW
+    may_be_noise = (VerdictCode.NOISE_GREW, VerdictCode.PARAMETER_OF_ONE_SIDE)
+    is_open = verdict.outcome is Outcome.DIFFER or verdict.headline.code in may_be_noise
     if is_open and _calls_agree(context, beyond):
         return Outcome.AGREE, reason(Stages.CALLS_AGREE), None
     if verdict.outcome is not Outcome.DIFFER:

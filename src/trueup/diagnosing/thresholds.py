@@ -69,6 +69,12 @@ GAP_ERRORS = chosen(
 DECAY_APART = chosen(
     "diagnosing.decay_apart", 5e-3, _RELATIVE, "half a percent of a decay changes no training"
 )
+DECAY_ORDER_NEAR = chosen(
+    "diagnosing.decay_order_near",
+    0.25,
+    "of rate times decay",
+    "a quarter on either side: what is fitted is 0 or 1 of it, and eps in another place leaves a tenth",
+)
 DECAY_LEAST = chosen(
     "diagnosing.decay_least", 1e-4, "weight decay", "a hundredth of the smallest that is in use, 0.01"
 )

@@ -225,11 +225,13 @@ class _Merging:
 
 
 def _are_packed(members: Sequence[Member], given: Mapping[tuple[int, int], tuple[int, ...]]) -> bool:
-    """Whether each microbatch is one row of as many tokens as fill it: rows of other lengths make one."""
+    """Whether each microbatch is one row of as many tokens as fill it: rows of other lengths make one. Where
+    it has several rows, what is one for all of them (positions) is as wide as they are, and no row."""
     shapes = [member.part.shape for member in members]
-    tokens = [given.get(_place(member), ())[1:] for member in members]
-    return len(set(tokens)) > 1 and all(
-        len(shape) > 1 and shape[:2] == (1, *n) for shape, n in zip(shapes, tokens, strict=True)
+    rows = [given.get(_place(member), ()) for member in members]
+    return len(set(rows)) > 1 and all(
+        len(shape) > 1 and row[:1] == (1,) and shape[:2] == row
+        for shape, row in zip(shapes, rows, strict=True)
     )
 
 

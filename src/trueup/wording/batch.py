@@ -43,6 +43,15 @@ def _shift(facts: ReasonFacts) -> str:
     return f"every row is {count(abs(facts['shift']), 'position')} {ahead} the reference's"
 
 
+def _front(facts: ReasonFacts) -> str:
+    tokens, side = facts["tokens"], facts["side"]
+    noun = "token" if len(tokens) == 1 else "tokens"
+    if facts["again"]:
+        other = "reference" if side == "target" else "target"
+        return f"Every row begins with {noun} {listed(tokens)} twice in the {side}, once in the {other}"
+    return f"Every row begins with {noun} {listed(tokens)} only in the {side}"
+
+
 def _flags(facts: ReasonFacts) -> str:
     if facts["inverted"]:
         return "each 1 is a 0 in the reference, and each 0 a 1"
@@ -135,6 +144,12 @@ PHRASES = {
         _order, {"rows": ("1", "0"), "num": 2}, {"rows": ("1", "2", "3", "4", "5", "0"), "num": 9}
     ),
     B.SHIFT: clause(_shift, {"shift": 1}, {"shift": -2}),
+    B.FRONT: heading(
+        _front,
+        {"tokens": ("1",), "side": "target", "again": True},
+        {"tokens": ("1",), "side": "reference", "again": False},
+        {"tokens": ("1", "7"), "side": "target", "again": False},
+    ),
     B.FLAGS: clause(
         _flags,
         {"more": 0, "fewer": 4, "length": 1, "end": "last", "inverted": False},
@@ -262,6 +277,14 @@ PHRASES = {
     B.SHIFTED_TWICE: heading("Labels are shifted twice"),
     B.NOT_SHIFTED: heading("Labels are not shifted: each token is its own target"),
     B.SHIFT_DIFFERS: heading("Labels are shifted differently relative to the inputs"),
+    B.SHIFTED_IN_LOSS: heading(
+        lambda facts: (
+            f"The loss pairs each position with the label {count(abs(facts['shift']), 'position')} "
+            f"{'before' if facts['shift'] > 0 else 'after'} the reference's"
+        ),
+        {"shift": -1},
+        {"shift": 2},
+    ),
     B.MASK_DIFFERS: heading("Loss mask differs: different positions count in the loss"),
     B.NUM_COUNTED: clause(
         "labels that count in the loss: {target} ({target_share:.1%}) (target), {reference} "

@@ -104,6 +104,8 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.SOFTMAX_FACTOR: _fitted("scale before the softmax"),
     KindReason.DROPOUT_RATE: "dropout rate differs in {place}: {target:percent} (target), "
     "{reference:percent} (reference)",
+    KindReason.SMOOTHED_IGNORED: "Label smoothing applies to ignored positions only in the {side}: "
+    "{ignored:.4g}",
     KindReason.LABEL_SMOOTHING: _fitted("label smoothing"),
     KindReason.LOGIT_TEMPERATURE: _fitted("temperature of the logits"),
     KindReason.Z_LOSS: _fitted("z-loss coefficient"),
@@ -160,6 +162,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.HEADS_NOT_MERGED: "heads are not transposed back before the output projection in {place}",
     KindReason.SEES_SUCCESSOR: "attention {place} sees one token ahead",
     KindReason.NO_MASK: "no causal mask in {place}",
+    KindReason.MASK_INVERTED: "mask of {place} is inverted",
     KindReason.MASK_UNUSED: lambda facts: (
         f"{_NOT_HIDDEN[facts['hidden']]} in {{place}}, only later tokens"
         if facts["left"] == "causal"
@@ -179,6 +182,12 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ALL_ZERO: _all_zero,
     KindReason.TERM_MISSING: "result of {place} lacks the term {term}",
     KindReason.TERM_EXTRA: "result of {place} has the extra term {term}",
+    KindReason.GROUPED_OTHERWISE: "rows of {place} belong to other groups: {num} of {total} or more",
+    KindReason.RAISED: lambda facts: (
+        f"what multiplies {facts['over']} in {{place}} is raised to the power {facts['power']:.4g}"
+        if facts["over"]
+        else f"a term of {{place}} is raised to the power {facts['power']:.4g}"
+    ),
     KindReason.TERM_IN_PLACE: "result of {place} has the term {term} in place of {other}",
     KindReason.SCALED: _scaled,
     KindReason.OUTPUT_WEIGHED: "weight of the model's {output} in the loss differs: {target:.4g} (target), "
@@ -197,6 +206,8 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.NO_GRADIENT_IN_REFERENCE: "gradient in the target alone, at {place}",
     KindReason.ZERO_GRADIENT_IN_REFERENCE: "gradient that is zero in the reference alone, at {place}",
     KindReason.PART_DETACHED: "The loss of the {side} detaches {num} of {size:count element} it is made of",
+    KindReason.DROPPED_ALONG: "dropout in {place} has one mask along dimension {dims:list} only in the "
+    "{side}",
     KindReason.DROPPED_IN_OTHER_LAYOUT: _dropped_in_order,
     KindReason.DROPPED_ON_ONE_SIDE: "the {side} alone applies dropout in {place} (p = {rate:.4g})",
 }

@@ -79,9 +79,13 @@ PHRASES = {
         "Gradients are clipped to norm {limit:.6g} after microbatch 0, before the next is added",
         {"limit": 0.25},
     ),
+    C.CLIPPED_EACH: heading(
+        "Gradients are clipped to norm {limit:.6g} after every microbatch, before the next is added",
+        {"limit": 0.25},
+    ),
     C.FIRST_COUNTS: clause(
         lambda facts: facts.fill(
-            "microbatch 0 counts {factors:list} times as much as the last"
+            "microbatch 0 counts {factors:list} times as much as the next"
             + (" on these ranks" if len(facts["factors"]) > 1 else "")
             + ", its gradients have norm {norms:list}; in the reference all count alike"
         ),

@@ -165,6 +165,13 @@ def _labels_shifted(facts: ReasonFacts) -> str:
     return facts.fill(text, num=num, where="before" if shift > 0 else "after")
 
 
+def _raised(facts: ReasonFacts) -> str:
+    less = f" less {facts['less']}" if facts["less"] else ""
+    over = f" divided by {facts['over']}" if facts["over"] else ""
+    both = ("," if less and over else "") + over
+    return f"{{subject}}{less}{both} is the reference's to the power {facts['power']:.4g}"
+
+
 def _scaled(facts: ReasonFacts) -> str:
     scale = float(facts["factor"])
     is_ = "norm, mean and extremes of {subject} are" if facts.get("of_statistics") else "{subject} is"
@@ -511,6 +518,9 @@ PHRASES: dict[KindReason, Phrase] = {
     # attention, computed again
     KindReason.SEES_SUCCESSOR: _say(_computed_again("each token attending to its successor as well")),
     KindReason.NO_MASK: _say(_computed_again("no causal mask")),
+    KindReason.MASK_INVERTED: _say(
+        "what the reference's mask hides is seen, and what it shows is hidden", {}
+    ),
     KindReason.MASK_UNUSED: _say(
         _computed_again(
             lambda facts: (
@@ -746,6 +756,11 @@ PHRASES: dict[KindReason, Phrase] = {
         _fitted("temperature that divides the logits (from their gradient)"),
         {"target": 0.9, "reference": 1.0},
     ),
+    KindReason.SMOOTHED_IGNORED: _say(
+        "in the {side} positions whose labels are ignored send back what label smoothing of {ignored:.4g} "
+        "does; labels that count are smoothed by {target:.4g} (target), {reference:.4g} (reference)",
+        {"side": "target", "ignored": 0.1, "target": 0.1, "reference": 0.0},
+    ),
     KindReason.LABEL_SMOOTHING: _say(
         _fitted("label smoothing (from the gradient of the logits)"), {"target": 0.1, "reference": 0.0}
     ),
@@ -806,6 +821,16 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.TERM_EXTRA: _say(
         "{subject} has an extra term: it is the reference's plus {term}", {"term": "bias"}
+    ),
+    KindReason.GROUPED_OTHERWISE: _say(
+        "the rows come in groups of other sizes ({sizes} of the same call): {num} of {total} rows or more "
+        "belong to another group",
+        {"sizes": "input.1", "num": 17, "total": 192},
+    ),
+    KindReason.RAISED: _say(
+        _raised,
+        {"power": 2.0, "less": "mu, output", "over": "input.noise"},
+        {"power": 0.5, "less": "", "over": ""},
     ),
     KindReason.TERM_IN_PLACE: _say(
         "{subject} has {term} in place of {other}, as a term", {"term": "norm, output.0", "other": "input.0"}
@@ -1015,6 +1040,12 @@ PHRASES: dict[KindReason, Phrase] = {
         "({target} only in the "
         "target, {reference} only in the reference); the others agree",
         {"rate": 0.1, "target": 40, "reference": 43},
+    ),
+    KindReason.DROPPED_ALONG: _say(
+        "the {side} drops the same elements all along dimension {dims:list}; the other run draws for each "
+        "element",
+        {"side": "target", "dims": ("1",)},
+        {"side": "reference", "dims": ("2", "3")},
     ),
     KindReason.DROPPED_IN_OTHER_LAYOUT: _say(
         _dropped_otherwise,

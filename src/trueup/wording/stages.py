@@ -655,6 +655,11 @@ PHRASES = {
     S.BATCH_IN_OTHER_FORM: clause(
         "The batches hold the same in another form: the loss and the gradient of every weight agree"
     ),
+    S.INPUTS_FOLLOW: clause(
+        lambda facts: facts.fill("{names:list} {num:verb follow} {ids}", num=len(facts["names"])),
+        {"names": ("labels",), "ids": "input_ids"},
+        {"names": ("attention_mask", "labels"), "ids": "input_ids"},
+    ),
     S.INPUT_WITHOUT_EFFECT: clause(
         lambda facts: facts.fill(
             "{names:list} {num:verb differ} without effect here: the loss and the gradient of every weight "
@@ -706,6 +711,14 @@ PHRASES = {
         "in the {side} the input {name} is bit-identical with an output of the model in the step before, in "
         "the other run it is not",
         {"name": "state", "side": "reference"},
+    ),
+    S.INPUT_SCALED: clause(
+        lambda facts: (
+            f"{'Each channel of input' if facts['by_channel'] else 'Input'} {facts['name']} of the model "
+            "is scaled or shifted"
+        ),
+        {"name": "pixel_values", "by_channel": True},
+        {"name": "input_features", "by_channel": False},
     ),
     S.INPUT_IS: clause(
         lambda facts: (
@@ -861,6 +874,10 @@ PHRASES = {
             f"the parameter groups of both programs have {setting_name(facts['key'])} {facts['value']}"
         ),
         {"key": "weight_decay", "value": "0.01"},
+    ),
+    S.DECAY_ORDER: clause(
+        "Weight decay is applied {target} (target), {reference} (reference)",
+        {"target": "after the update", "reference": "before it"},
     ),
     S.ACTS_OTHERWISE: clause(
         lambda facts: (

@@ -408,6 +408,10 @@ PHRASES = {
         "Update differs by more than float32 rounding, less than {dtype}'s: other code in {function}",
         {"function": "Zero2.step", "dtype": "bfloat16"},
     ),
+    Is.PARAMETER_OF_ONE_SIDE: _headline(
+        "Only the {side} has the parameter {parameter}; later differences may be noise",
+        {"side": "reference", "parameter": "embed_tokens.delta"},
+    ),
     Is.NOISE_GREW: _headline(
         lambda facts: f"No origin found, but noise exceeds its measured size: {_what(facts)}{_place(facts)}",
         _AT,

@@ -60,17 +60,22 @@ def attention_fault(evidence: Evidence) -> Solved | None:
     t, r = _made(evidence)
     if t is None or r is None or t.shape != r.shape or t.ndim != 3 or evidence.origin.phase != "forward":
         return None
-    if not (np.isfinite(t).all() and np.isfinite(r).all()) or t.shape[-1] % 8:
+    finite: Bools = np.asarray(np.isfinite(t).all(axis=(1, 2)))
+    if not finite.any() or not np.isfinite(r).all() or t.shape[-1] % 8:
         return None
     around = evidence.surroundings
     if "att" not in (around.module + around.name + (around.type or "")).lower():
         return None
-    row = _row(evidence, np.linalg.norm((t - r).reshape(len(t), -1), axis=1))
+    # Rows that see nothing are zeros or NaN: what is left must tell.
+    made: Bools = np.asarray(finite & t.any(axis=(1, 2)) & r.any(axis=(1, 2)))
+    apart = np.linalg.norm(np.where(finite[:, None, None], t - r, 0.0).reshape(len(t), -1), axis=1)
+    row = _row(evidence, np.where(made, apart, 0.0) if (made & (apart > 0)).any() else apart)
     hints = _hints(evidence, t.shape, row)
     for given in _sources(evidence, t.shape, row):
         found = _explained(evidence, given, hints, t[row, :TOKENS], r[row, :TOKENS])
         if found is not None:
-            return found
+            of_all = finite.all() or found.found.sentence.code is KindReason.MASK_INVERTED
+            return found if of_all else None
     return None
 
 
@@ -119,6 +124,7 @@ class Hints:
     """what masks of the sequence that is looked at may hide, (tokens, keys); none that hides all of a row"""
 
 
+# In one piece: one line a hint, each of which may be missing.
 def _hints(evidence: Evidence, shape: tuple[int, ...], row: int) -> Hints:
     """Heads by the attention weights' shape; masks, cosines and sines as the module was given them."""
     given, made = (
@@ -132,6 +138,7 @@ def _hints(evidence: Evidence, shape: tuple[int, ...], row: int) -> Hints:
     tokens, width = shape[1:]
     heads = [width // one.shape[1] for one in made if _is_weights(one.shape, tokens, width)]
     planes = [one for one in given if len(one.shape) > 2 and one.shape[-2] in (1, tokens)]
+    planes += [one for one in given if one.shape == (shape[0], tokens) and one.dtype == "bool"]
     masks = [mask for one in planes for mask in _hidden(one, row, tokens)]
     table = _table([one for one in given if one.shape[-2:-1] == (tokens,) and one.shape[-1] < width])
     if table is not None:
@@ -172,7 +179,7 @@ def _hidden(mask: Known, row: int, tokens: int) -> Iterator[Bools]:
     values = mask.values() if mask.is_floating or mask.dtype == "bool" else None
     if values is None:
         return
-    planes = values[min(row, len(values) - 1)]
+    planes = np.atleast_2d(values[min(row, len(values) - 1)])
     plane = np.broadcast_to(planes.reshape(-1, *planes.shape[-2:])[0], (tokens, planes.shape[-1]))
     plane = plane[:TOKENS, :TOKENS]
     for hidden in (plane == 0, plane != 0) if mask.dtype == "bool" else (plane <= MASKED_BELOW,):
@@ -282,6 +289,7 @@ _CAUSES = {
     KindReason.NO_MASK: (CauseCode.CAUSAL_MASK,),
     KindReason.CAUSAL_MASK_ADDED: (CauseCode.CAUSAL_MASK,),
     KindReason.MASK_UNUSED: (CauseCode.BORDERS_NOT_MASKED,),
+    KindReason.MASK_INVERTED: (CauseCode.TRUE_HIDES,),
     KindReason.MASK_BEGINS: (CauseCode.OTHER_WINDOW,),
 }
 """of what a mask does otherwise"""
@@ -461,6 +469,9 @@ def _of_scores(base: Attention, left: Callable[[Attention], float]) -> Iterator[
 
 def _masks(base: Attention) -> Iterator[_Change]:
     if base.hidden is not None:
+        inverted = replace(base, hidden=~base.hidden)
+        if not inverted.blind(*base.hidden.shape).all():
+            yield _Change(kind=KindCode.WRONG_MASK, code=KindReason.MASK_INVERTED, way=inverted)
         rows, columns = np.indices(base.hidden.shape)
         hides_later = not base.crossing and base.hidden[columns > rows].all()
         if not base.crossing:

@@ -26,7 +26,7 @@ from trueup.diagnosing.kinds.thresholds import (
     Z_LOSS_APART,
 )
 from trueup.numerics.dtypes import DTYPES
-from trueup.types.arrays import Bools, Floats, Ints
+from trueup.types.arrays import Floats, Ints
 from trueup.types.codes.kinds import CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindCode, Stage
 
@@ -37,8 +37,43 @@ _IGNORED = -100
 
 def criterion_fault(evidence: Evidence) -> Solved | None:
     """How the target's loss differs from the reference's, where it is a known function of the same logits."""
-    looks = (_other_positions, _other_form, _outputs_weighed, _other_error, _in_other_dtype)
+    looks = (
+        _ignored_smoothed,
+        _other_positions,
+        _other_form,
+        _outputs_weighed,
+        _other_error,
+        _in_other_dtype,
+    )
     return next((found for look in looks if (found := look(evidence)) is not None), None)
+
+
+def _ignored_smoothed(evidence: Evidence) -> Solved | None:
+    """Positions that do not count are smoothed on one side alone: the mean over all words is taken of them,
+    too. That they get a gradient is no mask then (docs/decisions/0096)."""
+    if evidence.origin.stage is not Stage.LOSS:
+        return None
+    for microbatch, target in evidence.target_run.losses.items():
+        reference = evidence.reference_run.losses.get(microbatch)
+        if reference is None or target.form is None or reference.form is None:
+            continue
+        forms = {"target": target.form, "reference": reference.form}
+        ignored = {side: form.ignored_smoothing for side, form in forms.items()}
+        sides = [side for side, smoothed in ignored.items() if smoothed > SMOOTHING_APART]
+        if len(sides) != 1:
+            continue
+        known = {
+            name: 0.0
+            if abs(form.smoothing) <= max(SOLVED_Z * form.smoothing_error, SMOOTHING_APART)
+            else form.smoothing
+            for name, form in forms.items()
+        }
+        sentence = whole_origin_reason(
+            evidence, KindReason.SMOOTHED_IGNORED, side=sides[0], ignored=ignored[sides[0]], **known
+        )
+        found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+        return Solved(kind=KindCode.MISSING_OR_EXTRA_TERM, found=found)
+    return None
 
 
 def _other_positions(evidence: Evidence) -> Solved | None:
@@ -57,7 +92,7 @@ def _other_positions(evidence: Evidence) -> Solved | None:
         if not apart.any() or not both.any() or sent.min() < SENT_LEAST * largest.max():
             continue
         sides = {"target": int(counts[0].sum()), "reference": int(counts[1].sum())}
-        shift = _labels_shifted(t, r, counts.reshape(2, *t.shape[:-1]))
+        shift = labels_shifted(t, r)
         if shift is not None:
             sentence = whole_origin_reason(
                 evidence, KindReason.LABELS_SHIFTED, shift=shift, total=counts.shape[1], **sides
@@ -77,16 +112,22 @@ def _other_positions(evidence: Evidence) -> Solved | None:
     return None
 
 
-def _labels_shifted(target: Floats, reference: Floats, counts: Bools) -> int | None:
+def labels_shifted(target: Floats, reference: Floats) -> int | None:
     """By how many positions the target's labels lie behind the reference's, where each position that counts,
     and the label it counts with, is another position's of the reference. Cross-entropy sends p - 1 to the
     label and p to all other tokens: the label is where the gradient is lowest (or, of a loss that is turned
-    around, in no one's place). A mask that is longer or shorter keeps each position's label."""
-    if target.ndim < 3:
+    around, in no one's place). A mask that is longer or shorter keeps each position's label.
+
+    Args:
+        target: gradient that the loss sends back to the logits, (..., T, V); None below three dimensions.
+        reference: likewise, of the same shape.
+    """
+    if target.ndim < 3 or target.shape != reference.shape:
         return None
+    counts = np.asarray(np.stack([target, reference]).any(axis=-1))
     labels = target.argmin(axis=-1), reference.argmin(axis=-1)
     both = counts.all(axis=0)
-    if both.any() and (labels[0] == labels[1])[both].mean() > 1 - MOSTLY:
+    if both.any() and 2 * (labels[0] == labels[1])[both].mean() > 1:  # of few classes some agree by chance
         return None
     length = target.shape[-2]
     for shift in (1, -1, 2, -2):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import permutations
+from itertools import permutations, product
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from trueup.diagnosing.kinds.thresholds import (
     CLOSE_ROUNDINGS,
     FACTOR_NEAR_ONE,
     FULL_SHARE,
+    MANY_NUMBERS,
     MIN_NUMBERS,
     MOST_SHARE,
     REPEATED_ROWS,
@@ -112,6 +113,86 @@ def _rounded(evidence: Evidence, vectors: Vectors) -> float:
     """What a few roundings of either side leave over."""
     relative = max(CLOSE_ROUNDINGS * vectors.rounding, evidence.origin.tolerance or 0.0)
     return relative * max(vectors.norm, vectors.target_norm)
+
+
+def _raised(evidence: Evidence) -> Found | None:
+    """What is left of both sides without one tensor that both have, and divided by another, are positive
+    numbers of which one side's are the other's to one power: a variance where the other multiplies by a
+    deviation, a root or a half of a logarithm left out (docs/decisions/0096)."""
+    vectors = _comparable(evidence)
+    if vectors is None or not vectors.exact or vectors.num_values < MANY_NUMBERS:
+        return None
+    if evidence.origin.phase != "forward" or vectors.one_sided:
+        return None
+    shared: list[tuple[str | None, Floats | None]] = [(None, None), *_shared_tensors(evidence, vectors)]
+    step = max(len(vectors.target) // _MOST_RAISED, 1)
+    t, r = vectors.target[::step], vectors.reference[::step]
+    for (less, a), (over, b) in product(shared, shared):
+        if less is not None and less == over:
+            continue
+        given = [None if one is None else one[::step] for one in (a, b)]
+        own, other = (_log_and_slack(x, given[0], given[1], roundoff_of(evidence)) for x in (t, r))
+        power = None if own is None or other is None else _power(*own, *other)
+        if power is not None:
+            sentence = origin_reason(
+                evidence, KindReason.RAISED, power=power, less=less or "", over=over or ""
+            )
+            return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+    return None
+
+
+_MOST_RAISED = 1 << 16
+"""numbers that are looked at"""
+
+
+def _shared_tensors(evidence: Evidence, vectors: Vectors) -> list[tuple[str, Floats]]:
+    """The first few floating tensors around that both sides' code worked on, bit for bit, of this shape."""
+    found: dict[str, Floats] = {}
+    bits: list[Known] = []
+    for pair in _pairs(evidence):
+        known = pair.reference
+        if known is None or not known.is_floating or not pair.agree or any(map(known.same_bits, bits)):
+            continue
+        values = vectors.like(known)
+        if values is not None and values.any():
+            bits.append(known)
+            found[known.name] = values
+        if len(found) >= _MAX_COMPARED:
+            break
+    return list(found.items())
+
+
+def _log_and_slack(
+    x: Floats, less: Floats | None, over: Floats | None, rounding: float
+) -> tuple[Floats, Floats] | None:
+    """log((x - less) / over) of numbers, and how far roundings move it: infinitely where too little is left
+    or the divisor is zero; None where that is half of them, or where any other quotient is not positive."""
+    rest, size = (x, np.abs(x)) if less is None else (x - less, np.abs(x) + np.abs(less))
+    divisor = np.ones_like(x) if over is None else over
+    slack = CLOSE_ROUNDINGS * rounding * size
+    known = (np.abs(rest) > slack) & (divisor != 0)
+    quotient = np.divide(rest, divisor, out=np.ones_like(x), where=known)
+    if 2 * known.sum() <= len(x) or quotient.min() <= 0:
+        return None
+    return np.log(quotient), np.divide(slack, np.abs(rest), out=np.full_like(x, np.inf), where=known)
+
+
+def _power(target: Floats, own: Floats, reference: Floats, other: Floats) -> float | None:
+    """k of ``target = k reference`` where that holds of every number within its slack; None where none does,
+    where the reference's are nearly one number, or k is 1 or 0."""
+    known = np.isfinite(own) & np.isfinite(other)
+    if known.sum() < MANY_NUMBERS:
+        return None
+    t, r, error = target[known], reference[known], (own + other)[known]
+    square = float(np.dot(r / error, r / error))
+    if square == 0:
+        return None
+    power = float(np.dot(t / error, r / error)) / square
+    apart = np.abs(t - power * r) <= error * max(1.0, abs(power))
+    # One factor for all, or none at all on one side, is no power: numbers must be told apart from both.
+    away = min(abs(power - 1), abs(power)) * np.abs(r - np.median(r))
+    is_clear = 2 * (away > 2 * error * max(1.0, abs(power))).mean() > 1
+    return power if apart.all() and is_clear else None
 
 
 def _may_be_one(name: str, other: str, both: Sequence[set[str]]) -> bool:
@@ -380,6 +461,7 @@ RULE = KindRule(
         _skipped,
         _broadcast,
         _in_place,
+        _raised,
         _term,
     ),
     causes=(CauseCode.TERM_LEFT_OUT, CauseCode.STEP_OF_COMPUTATION),

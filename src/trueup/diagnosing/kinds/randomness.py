@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import combinations, permutations
 
 import numpy as np
 
@@ -30,11 +30,17 @@ def _dropout(evidence: Evidence) -> Found | None:
     # What is zero on both sides may be masked for good: rates are those among what is not.
     if min(target, reference) < MIN_NUMBERS or int(both.sum()) < MIN_NUMBERS:
         return None
-    if abs(target - reference) > CHANCE_Z * np.sqrt(target + reference):
-        return None
     if float(close(t[both], r[both], roundoff_of(evidence)).mean()) < FULL_SHARE:
         return None
     rate = target / (target + int(both.sum()))
+    if (locked := _one_along(a, b)) is not None:
+        side, dims = locked
+        sentence = origin_reason(
+            evidence, KindReason.DROPPED_ALONG, side=side, dims=[str(dim) for dim in dims]
+        )
+        return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.DRAWN_ONCE,))
+    if abs(target - reference) > CHANCE_Z * np.sqrt(target + reference):
+        return None
     if (laid := _other_layout(a, b)) is not None:
         side, order = laid
         channels_last = order == (0, *range(2, a.ndim), 1) and a.ndim > 3
@@ -45,6 +51,33 @@ def _dropout(evidence: Evidence) -> Found | None:
         evidence, KindReason.OTHER_ELEMENTS_DROPPED, rate=rate, target=target, reference=reference
     )
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+
+
+def _one_along(target: Bools, reference: Bools) -> tuple[str, tuple[int, ...]] | None:
+    """The side whose mask is one all along some dimensions, where the other side's is drawn for each element,
+    and these dimensions; rates agree as far as the fewer draws tell. What is zero on both sides is none of
+    either mask where that would break it: it may be masked for good."""
+    if target.ndim > _MOST_DIMS:
+        return None
+    free = ~(target & reference)
+    wide = [dim for dim in range(target.ndim) if target.shape[dim] > 1]
+    subsets = [dims for size in range(len(wide) - 1, 0, -1) for dims in combinations(wide, size)]
+    for dims in subsets:
+        for side, one, other in (("target", target, reference), ("reference", reference, target)):
+            if not _is_one(one & free, free, dims) or _is_one(other & free, free, dims):
+                continue
+            lines = one.any(axis=dims)
+            rates, drawn = (float(lines.mean()), float(other.mean())), (lines.size, other.size)
+            spread = sum(drawn_of * (1 - drawn_of) / num for drawn_of, num in zip(rates, drawn, strict=True))
+            if lines.size >= DRAWN_VALUES and abs(rates[0] - rates[1]) <= CHANCE_Z * np.sqrt(spread):
+                return side, dims
+    return None
+
+
+def _is_one(dropped: Bools, free: Bools, dims: tuple[int, ...]) -> bool:
+    """Whether along these dimensions all that may be dropped is, or nothing."""
+    some, shown = dropped.any(axis=dims), (free & ~dropped).any(axis=dims)
+    return not (some & shown).any()
 
 
 def _other_layout(target: Bools, reference: Bools) -> tuple[str, tuple[int, ...]] | None:

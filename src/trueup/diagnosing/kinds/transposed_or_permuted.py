@@ -102,6 +102,40 @@ def _of_another_call_of_it(evidence: Evidence) -> Found | None:
     return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.ORDER_OF_BACKWARDS,))
 
 
+# In one piece: what makes a tensor beside the rows no sizes of their groups, one after another.
+def _grouped_otherwise(evidence: Evidence) -> Found | None:
+    """Rows are given to a module with the sizes of their groups (tokens of each expert), and both runs have
+    as many rows in groups of other sizes: the order of rows follows from which group each belongs to."""
+    t, r, origin = evidence.target, evidence.reference, evidence.origin
+    if t is None or r is None or not t.is_floating or t.shape != r.shape or len(t.shape) < 2:
+        return None
+    if origin.phase != "forward" or not origin.slot.startswith("input"):
+        return None
+    for pair in evidence.surroundings.inputs:
+        sizes = [
+            None if k is None or k.is_floating else evidence.values_of(k)
+            for k in (pair.target, pair.reference)
+        ]
+        own, other = sizes
+        if (
+            pair.slot == origin.slot
+            or own is None
+            or other is None
+            or own.shape != other.shape
+            or own.ndim != 1
+        ):
+            continue
+        are_sizes = all((one >= 0).all() and one.sum() == t.shape[0] for one in (own, other))
+        if are_sizes and len(own) < t.shape[0] and not np.array_equal(own, other):
+            moved = int(np.abs(own - other).sum()) // 2
+            sentence = origin_reason(
+                evidence, KindReason.GROUPED_OTHERWISE, sizes=pair.slot, num=moved, total=t.shape[0]
+            )
+            causes = (CauseCode.GROUPS_CHOSEN_OTHERWISE,)
+            return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=causes)
+    return None
+
+
 def _reordered(evidence: Evidence) -> Found | None:
     """The values are the reference's in another order; which order, where it can be told."""
     t, r = evidence.target, evidence.reference
@@ -315,6 +349,7 @@ RULE = KindRule(
         _of_another_call,
         _of_another_microbatch,
         solved(KindCode.TRANSPOSED_OR_PERMUTED),
+        _grouped_otherwise,
         _reordered,
         places_taken(shifted=False),
         _other_elements,

@@ -10,6 +10,7 @@ from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.arguments import argument_differences, is_mask
 from trueup.diagnosing.kinds.fitting import close, fit, roundoff_of
 from trueup.diagnosing.kinds.missing_or_extra_term import side_of_nothing
+from trueup.diagnosing.kinds.permutations import same_numbers
 from trueup.diagnosing.kinds.rule import EvidenceNeeds, Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.solved import solved
 from trueup.diagnosing.kinds.thresholds import (
@@ -52,6 +53,7 @@ def _both(evidence: Evidence) -> tuple[Floats, Floats] | None:
 # -- hidden elements ------------------------------------------
 
 
+# In one piece: what makes other zeros no mask, one after another, then where they are.
 def _hidden(evidence: Evidence) -> Found | None:
     """Hidden elements that differ in a pattern."""
     known, both = evidence.target, _both(evidence)
@@ -63,6 +65,11 @@ def _hidden(evidence: Evidence) -> Found | None:
     if not apart.any() or not _rest_is_kept(evidence, t, r, a | b):
         return None
     is_mask = _is_mask(evidence, t, r)
+    if not is_mask and _moved_along(evidence, t, r, a, b):
+        return None
+    if is_mask and apart.all() and b.any() and not b.all():
+        sentence = origin_reason(evidence, KindReason.MASK_INVERTED)
+        return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.TRUE_HIDES,))
     few = apart.sum() < MIN_NUMBERS and not is_mask  # any pattern fits them
     where = None if few else _pattern(apart) or _pattern_beside(apart, a & b)
     if where is None and is_mask:
@@ -101,6 +108,13 @@ def _rest_is_kept(evidence: Evidence, target: Floats, reference: Floats, hidden:
         return True
     found = fit(target[shown], reference[shown])
     return found is not None and found.residual <= HARDLY * length((target - reference).ravel())
+
+
+def _moved_along(evidence: Evidence, t: Floats, r: Floats, hidden: Bools, other: Bools) -> bool:
+    """Whether zeros are elsewhere since all numbers are: as many of them, among the same numbers in another
+    order (rows of tokens that go to other experts). A mask takes numbers away."""
+    infinite = np.isneginf(t).any() or np.isneginf(r).any()
+    return bool(not infinite and hidden.sum() == other.sum() and same_numbers(t, r, roundoff_of(evidence)))
 
 
 def _rounded_away(evidence: Evidence, target: Floats, reference: Floats) -> Bools:

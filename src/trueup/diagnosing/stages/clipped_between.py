@@ -5,7 +5,8 @@ where ranks are not summed yet. What reaches the optimizer is then
 
     c * sum over ranks of (f_r g_r0 + g_r1),    f_r = min(1, limit / ||g_r0||)
 
-with the same f_r for every weight: one fit of all weights, of a few numbers to 64 for each weight. That
+with the same f_r for every weight (of more microbatches the k-th counts f_k f_k+1 ... times as much as the
+last): one fit of all weights, of a few numbers to 64 for each weight. That
 f_r ||g_r0|| is one number on all ranks, or what gradients are clipped to afterwards, tells clipping from any
 other factor.
 """
@@ -44,10 +45,12 @@ def clipped_between_findings(context: Context) -> list[Finding]:
         return []
     limit = float(limits[clips][0])
     held = clips | ((np.abs(factors - 1) <= CLIP_NEAR) & (norms <= limit * (1 + CLIP_NEAR)))
-    known = limits[clips].tolist() if clips.sum() > 1 else [_clipped_to(context)]
+    at_end = _clipped_to(context)
+    known = limits[clips].tolist() if clips.sum() > 1 else [at_end]
     if not held.all() or any(one is None or abs(one / limit - 1) > CLIP_NEAR for one in known):
         return []
-    clipped = reason(Clip.CLIPPED_BETWEEN, limit=limit)
+    every = at_end is not None and abs(at_end / limit - 1) <= CLIP_NEAR and _clips_each(target)
+    clipped = reason(Clip.CLIPPED_EACH if every else Clip.CLIPPED_BETWEEN, limit=limit)
     facts = {"factors": [f"{one:.3g}" for one in factors], "norms": [f"{one:.3g}" for one in norms]}
     counted = reason(Clip.FIRST_COUNTS, **facts)
     kind = kind_named("wrong_scale", EvidenceRank.EVERY_ELEMENT, counted, causes=())
@@ -67,6 +70,16 @@ def clipped_between_findings(context: Context) -> list[Finding]:
             next_note=reason(Clip.CLIP_AFTER_LAST),
         )
     ]
+
+
+def _clips_each(counts: Floats) -> bool:
+    """Whether all that is summed is cut after every microbatch but the last, which counts by itself: each
+    counts less than the next one then, on every rank.
+
+    Args:
+        counts: (rank, microbatch), what each counts in the gradients.
+    """
+    return bool((counts[:, :-1] < (1 - CLIP_NEAR) * counts[:, 1:]).all())
 
 
 def _books(context: Context, source: TraceSource) -> list[StepView]:

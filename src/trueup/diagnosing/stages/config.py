@@ -117,7 +117,9 @@ def settled(outcomes: Sequence[StageOutcome], context: Context) -> tuple[StageOu
         return tuple(outcomes)
     rows = [row for row in both.checklist.rows if row.matters and row.severity == "error"]
     others = [o for o in outcomes if o is not own]
-    if both.given is None and any(f.headline.code in _OTHER_STEPS for o in others for f in o.findings):
+    of_calls = context.comparison.verdict.headline.code is VerdictCode.CALLS_WITH_GRADIENTS
+    other_steps = any(f.headline.code in _OTHER_STEPS for o in others for f in o.findings)
+    if both.given is None and (of_calls or other_steps):
         counted = [row for row in rows if row.key in _OF_A_STEP]
         rows = [row for row in rows if row.key not in _OF_A_STEP]
         if not rows:
@@ -144,7 +146,8 @@ def settled(outcomes: Sequence[StageOutcome], context: Context) -> tuple[StageOu
 _OTHER_STEPS = (Stages.CLEARED_BEFORE_UPDATE, Stages.SUMMED_BEFORE_UPDATE)
 """one run's steps are parts of the other's"""
 _OF_A_STEP = ("global_batch_size", "micro_batch_size", "gradient_accumulation")
-"""what runs that stored it counted in what they took for a step"""
+"""what runs that stored it counted in what they took for a step, or of calls with gradients: no settings
+where one run has other steps, or more such calls"""
 
 
 def beside_findings(

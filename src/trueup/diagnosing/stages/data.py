@@ -16,7 +16,10 @@ from trueup.comparing.label_parts import PARTS
 from trueup.comparing.thresholds import FINER, UNFELT
 from trueup.diagnosing.batches import (
     are_the_same_samples,
+    edges_follow,
+    label_facts,
     moved,
+    put_in_front,
     relation,
     rows_found,
     rows_in_place,
@@ -199,7 +202,7 @@ def _carried(finding: Finding, context: Context) -> Finding:
     """The finding, where an input that differs is in one run alone what its model returned a step before: a
     state that is carried on (of a recurrent layer, a memory), and not in the other run."""
     at = next((n for n, (step, _) in enumerate(context.steps) if step == finding.step), 0)
-    if finding.headline.code is not Stages.INPUT_DIFFERS or not at:
+    if finding.headline.code not in (Stages.INPUT_DIFFERS, Stages.INPUT_SCALED) or not at:
         return finding
     name = str(finding.headline.place("name"))
     before, books = context.pair(at - 1, finding.rank), context.pair(at, finding.rank)
@@ -578,6 +581,7 @@ def _of_bounds(target: StepBatch, reference: StepBatch) -> list[Finding]:
 def _of_ids(target: StepBatch, reference: StepBatch, names: Sequence[str], context: Context) -> list[Finding]:
     """What stored ids of both runs say, input by input."""
     findings: list[Finding] = []
+    by_input: dict[str, Finding] = {}
     for name in names:
         ids, other = target.ids[name], reference.ids[name]
         if MASK in name or POSITION in name:
@@ -609,8 +613,64 @@ def _of_ids(target: StepBatch, reference: StepBatch, names: Sequence[str], conte
             finding = _batch_finding(
                 found.name, found.evidence, elsewhere, name, target.book, same_samples=same
             )
-            findings.append(_with_rows(finding, findings))
+            by_input[name] = _with_rows(finding, findings)
+            findings.append(by_input[name])
+    return _once_shifted(findings, by_input, target, reference)
+
+
+def _once_shifted(
+    findings: list[Finding], by_input: Mapping[str, Finding], target: StepBatch, reference: StepBatch
+) -> list[Finding]:
+    """The findings, those left out that follow from rows of tokens that are all shifted: masks and labels of
+    the same call that lie beside the tokens as they do in the reference (docs/decisions/0096)."""
+    for name, finding in by_input.items():
+        ids, other = target.ids[name], reference.ids[name]
+        found = moved(ids, other) if finding.headline == _SHIFTED else None
+        if found is None:
+            continue
+        shift = int(found.evidence.number("shift") or 0)
+        place = name.partition(", ")[0]
+        follow = [
+            one
+            for one in by_input
+            if one != name
+            and one.partition(", ")[0] == place
+            and _lies_beside(one, name, shift, target, reference)
+        ]
+        front = put_in_front(ids, other, shift)
+        slots = [one.partition(".")[2] for one in follow]
+        more = [reason(Stages.INPUTS_FOLLOW, names=slots, ids=name.partition(".")[2])] if slots else []
+        shown = replace(
+            finding,
+            headline=finding.headline if front is None else front,
+            evidence=(*([] if front is None else [front]), *finding.evidence, *more),
+        )
+        left_out = [by_input[one] for one in follow]
+        return [shown if one is finding else one for one in findings if one not in left_out]
     return findings
+
+
+_SHIFTED = reason(Stages.BATCH, relation="shift", labels=False)
+
+
+def _lies_beside(name: str, tokens: str, shift: int, target: StepBatch, reference: StepBatch) -> bool:
+    """Whether an input differs only as one does whose rows are shifted with the tokens: zeros and ones that
+    end, or labels that are masked, where they did or as many positions further; labels that count being
+    tokens, as many positions away as in the reference."""
+    if not _are_alike(name, target, reference):
+        return False
+    sides = [(batch.ids[name], batch.ids[tokens], batch) for batch in (target, reference)]
+    if not _is_of_labels(name):
+        is_flags = {*np.unique(sides[0][0]), *np.unique(sides[1][0])} <= {0, 1}
+        shown = [values != 0 for values, _, _ in sides]
+        return is_flags and edges_follow(shown[0], shown[1], shift)
+    facts = [
+        label_facts(values, ids, ignore_index=batch.ignore_index, vocab_size=batch.vocab_size)
+        for values, ids, batch in sides
+    ]
+    counts = [values != batch.ignore_index for values, _, batch in sides]
+    is_alike = facts[0].shift is not None and facts[0].shift == facts[1].shift
+    return is_alike and edges_follow(counts[0], counts[1], shift)
 
 
 def _is_of_same_samples(relation: str, name: str, target: StepBatch, reference: StepBatch) -> bool:
@@ -827,6 +887,10 @@ def _input_finding(
     headline = reason(Stages.INPUT_DIFFERS, name=name)
     if relation is not None and relation.code is Batches.CONSTANT and _is_one_number(relation):
         headline = reason(Stages.INPUT_IS, name=name, **dict(relation.facts))
+    if relation is not None and relation.code in _AFFINE:
+        headline = reason(
+            Stages.INPUT_SCALED, name=name, by_channel=relation.code is Batches.SCALED_BY_CHANNEL
+        )
     rank = EvidenceRank.MOST if relation is None else EvidenceRank.EVERY_ELEMENT
     known: tuple[Reason, ...] | None = () if same_samples else None
     if relation is not None and relation.code in _PREPROCESSED:
@@ -847,6 +911,7 @@ def _is_one_number(relation: Reason) -> bool:
 
 
 _SIDES = ("target", "reference")
+_AFFINE = (Batches.SCALED, Batches.SCALED_BY_CHANNEL)
 _PREPROCESSED = (
     Batches.SHAPE,
     Batches.MOVED,
@@ -1007,7 +1072,8 @@ def _weighed(finding: Finding, target: Floats, reference: Floats) -> Finding:
     """Of a mask that weighs the loss: how many positions have another weight."""
     apart = np.flatnonzero((target != reference).ravel())
     weights = reason(Batches.NUM_WEIGHTS, num=len(apart), first=int(apart[0]), is_shifted=False)
-    kind = kind_named("wrong_mask", EvidenceRank.STATED, weights, phase="loss")
+    unknown = (CauseCode.BORDERS_NOT_MASKED,)  # what stands there, padding or a class, is not known
+    kind = kind_named("wrong_mask", EvidenceRank.STATED, weights, phase="loss", without=unknown)
     headline = reason(Batches.MASK_WEIGHTS)
     return replace(finding, headline=headline, kinds=(kind,), evidence=(weights,), causes=kind.causes)
 

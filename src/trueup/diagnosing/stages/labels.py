@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 
 from trueup.diagnosing.batches import LabelFacts, label_facts
+from trueup.diagnosing.evidence.run import run_facts
+from trueup.diagnosing.kinds.criterion import labels_shifted
 from trueup.diagnosing.stages.batch import StepBatch, data_finding
 from trueup.diagnosing.stages.loss_factors import hides_otherwise
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.types.arrays import Ints
 from trueup.types.codes import BatchCode as Batches
-from trueup.types.codes.kinds import CauseCode
+from trueup.types.codes.kinds import CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, Finding
 from trueup.types.reason import Reason, reason
 
@@ -28,10 +30,7 @@ def compared_labels(
     for microbatch in sorted(set(target.labels) & set(reference.labels)):
         facts = [_facts(batch, microbatch) for batch in (target, reference)]
         if facts[0] is None or facts[1] is None:
-            if target.labels[microbatch].shape == reference.labels[microbatch].shape:
-                same = np.array_equal(target.labels[microbatch], reference.labels[microbatch])
-                if not same:
-                    findings.append(_other_labels(target, reference, microbatch))
+            findings += _of_no_tokens(target, reference, microbatch)
             continue
         if _of_other_parts(target, reference, microbatch):
             found = _counted_in_all(target, reference, microbatch)
@@ -54,6 +53,17 @@ def compared_labels(
             )
         )
     return findings or _of_further_losses(target, reference), agree
+
+
+def _of_no_tokens(target: StepBatch, reference: StepBatch, microbatch: int) -> list[Finding]:
+    """Where the model is given no ids that labels could be held against."""
+    labels, others = target.labels[microbatch], reference.labels[microbatch]
+    if np.array_equal(labels, others):
+        return []
+    shifted = _shifted_in_loss(target, reference, microbatch)
+    if shifted is not None:
+        return [shifted]
+    return [_other_labels(target, reference, microbatch)] if labels.shape == others.shape else []
 
 
 def _same_that_count(target: StepBatch, reference: StepBatch, microbatch: int) -> bool:
@@ -143,6 +153,9 @@ def _label_finding(
         headline = _SHIFTS.get((actual.shift, expected.shift), Batches.SHIFT_DIFFERS)
         return _finding(target, microbatch, headline, "shifted_by_one", shifts)
     if actual.num_counted != expected.num_counted:
+        elsewhere = _shifted_in_loss(target, reference, microbatch)
+        if elsewhere is not None:
+            return elsewhere
         counts = reason(
             Batches.NUM_COUNTED,
             target=actual.num_counted,
@@ -155,6 +168,32 @@ def _label_finding(
     if a.shape == b.shape and not np.array_equal(a, b):
         return _other_labels(target, reference, microbatch)
     return _mask_finding(target, reference, microbatch)
+
+
+def _shifted_in_loss(target: StepBatch, reference: StepBatch, microbatch: int) -> Finding | None:
+    """Where labels lie otherwise to the logits: the loss drops the first label of each row with the last
+    position of the logits, say. That fewer labels count follows from it. Of ids that the model was given
+    nothing need be known: a decoder makes its own from labels."""
+    own, other = (
+        run_facts(batch.book.source, batch.book.step, batch.book.rank, batch.book).sent_back.get(microbatch)
+        for batch in (target, reference)
+    )
+    shift = None if own is None or other is None else labels_shifted(own, other)
+    if own is None or other is None or shift is None:
+        return None
+    counts = [int(side.any(axis=-1).sum()) for side in (own, other)]
+    total = own[..., 0].size
+    sentence = reason(
+        KindReason.LABELS_SHIFTED,
+        shift=shift,
+        total=total,
+        target=counts[0],
+        reference=counts[1],
+        origin_phase="loss",
+        origin_slot="value",
+    )
+    found = _finding(target, microbatch, Batches.SHIFTED_IN_LOSS, "shifted_by_one", sentence)
+    return replace(found, headline=reason(Batches.SHIFTED_IN_LOSS, shift=shift))
 
 
 _SHIFTS: dict[tuple[int | None, int | None], Batches] = {
@@ -198,6 +237,7 @@ def _other_labels(target: StepBatch, reference: StepBatch, microbatch: int) -> F
     )
 
 
+_OF_MASKS = (Batches.MASK_DIFFERS, Batches.MASK_WEIGHTS)
 _OF_OTHER_SAMPLES = (CauseCode.SAMPLE_ORDER, CauseCode.SHARD_OR_SEED, CauseCode.REPLAYED_AFTER_RESUME)
 
 
@@ -213,7 +253,7 @@ def _finding(
     """Of labels that are masked: which tokens those are, padding, prompts or the first of a document, is not
     known of them. ``same_samples``: both models were given the same, so no other samples came."""
     without: tuple[CauseCode, ...] = ()
-    without += (CauseCode.BORDERS_NOT_MASKED,) if headline is Batches.MASK_DIFFERS else ()
+    without += (CauseCode.BORDERS_NOT_MASKED,) if headline in _OF_MASKS else ()
     without += _OF_OTHER_SAMPLES if same_samples else ()
     return data_finding(
         headline=reason(headline),

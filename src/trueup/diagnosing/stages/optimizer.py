@@ -14,6 +14,7 @@ from trueup.comparing.optimizer_settings import declared, flat
 from trueup.diagnosing.stages.averaged import averaged_weights, master_weights
 from trueup.diagnosing.stages.between_steps import frozen_that_move, moved_between
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
+from trueup.diagnosing.stages.decay_order import with_order_of_decay
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.gaps import HALVES, ConstantGap, gaps_of, sides_of
 from trueup.diagnosing.stages.handed_back import stale_findings
@@ -87,7 +88,7 @@ class OptimizerStage:
             gaps = {}  # the first step of one run has no update
         findings = [
             *stepping,
-            *_findings(gaps, names, context, given=given),
+            *with_order_of_decay(_findings(gaps, names, context, given=given), context),
             *moment_findings(context),
         ]
         if Stages.CLEARED_BEFORE_UPDATE not in codes:  # else the target's steps are parts of the reference's

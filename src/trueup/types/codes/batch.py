@@ -9,6 +9,9 @@ class BatchCode(Code):
     SAME = "batch.same_ids"
     ORDER = "batch.rows_reordered"
     SHIFT = "batch.rows_shifted"
+    FRONT = "batch.tokens_in_front"
+    """``tokens`` that every row of ``side`` has in front; ``again``: the other side's rows begin with them,
+    too"""
     FLAGS = "batch.flags_differ"
     PADDING = "batch.padding_differs"
     ROW_LENGTH = "batch.row_length_differs"
@@ -40,6 +43,8 @@ class BatchCode(Code):
     SHIFTED_TWICE = "labels.shifted_twice"
     NOT_SHIFTED = "labels.not_shifted"
     SHIFT_DIFFERS = "labels.shift_differs"
+    SHIFTED_IN_LOSS = "labels.shifted_in_loss"
+    """by ``shift`` positions behind the reference's"""
     MASK_DIFFERS = "labels.counted_positions_differ"
     NUM_COUNTED = "labels.num_counted"
     BOUNDARIES_DIFFER = "batch.boundaries_differ"

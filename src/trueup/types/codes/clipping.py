@@ -15,6 +15,8 @@ class ClippingCode(Code):
     NORM_OF_OWN_PART = "clipping.norm_of_rank_alone"
     CLIPPED_BETWEEN = "clipping.between_microbatches"
     """the first microbatch to norm ``limit``, before the next is added"""
+    CLIPPED_EACH = "clipping.after_every_microbatch"
+    """the sum so far to norm ``limit`` after every microbatch, and at the end"""
     FIRST_COUNTS = "clipping.first_microbatch_counts"
     """``factors`` of the first microbatch by rank, and ``norms`` of its gradients"""
     MULTIPLIED = "clipping.multiplied"

@@ -84,6 +84,8 @@ class VerdictCode(Code):
     """the loss of the same results is another by more than float32 rounds, and ``function`` differs"""
     UPDATE_CODE_DIFFERS = "verdict.update_code_differs"
     """what is sent after backward differs by more than float32 rounds, and ``function`` differs"""
+    PARAMETER_OF_ONE_SIDE = "verdict.parameter_of_one_side"
+    """``side`` alone has ``parameter``; what exceeds its tolerance later may be noise that grew"""
     NOISE_GREW = "verdict.noise_grew"
     BEFORE_UPDATE = "verdict.before_update"
     """all agrees, ``function`` is written otherwise, and the ``steps`` captured steps hold no update"""
