@@ -117,6 +117,9 @@ UPDATE_APART = chosen(
 MOVE_TAKEN_BACK = derived(
     "diagnosing.move_taken_back", 0.5, "of a move", "half way between where it began and where it ended"
 )
+MOVE_OF_GRADIENT = derived(
+    "diagnosing.move_of_gradient", 2, "times", "a moment and the root of another, both of the gradient"
+)
 MOVE_WHOLE = chosen("diagnosing.move_whole", 0.1, _RELATIVE, "a tenth more or less of a move is the whole")
 UPDATE_SHARE = chosen(
     "diagnosing.update_share", 0.999, "of the elements", "one in a thousand may have a moment near 0"

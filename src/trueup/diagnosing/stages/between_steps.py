@@ -7,6 +7,11 @@ With w0 and w1 the weights at the start of two steps, g the gradient of the firs
 
 over all weights together. d is known to the roundings of w1: what is left over of a move along the gradient
 is no more than those.
+
+An update that a program writes itself is made of the gradients. Where these have other bits (another kernel,
+or a fault before), so has it: of SGD and of Adam from a new state, an element's move changes by no larger a
+part than its gradient does, |dd| <= |d| |dg| / |g|, and one whose gradient changes its sign turns back. Moves
+that are no further apart than that are no finding of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +25,13 @@ import numpy as np
 from trueup.diagnosing.optimizer_fit import roundoff_of
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, place_of
-from trueup.diagnosing.thresholds import MOVE_TAKEN_BACK, MOVE_WHOLE, UPDATE_APART, UPDATE_ROUNDINGS
+from trueup.diagnosing.thresholds import (
+    MOVE_OF_GRADIENT,
+    MOVE_TAKEN_BACK,
+    MOVE_WHOLE,
+    UPDATE_APART,
+    UPDATE_ROUNDINGS,
+)
 from trueup.store import StepView
 from trueup.store.view import ACCUMULATED, CLIPPED, UPDATED, WEIGHT
 from trueup.types.arrays import Floats
@@ -70,7 +81,7 @@ def moved_between(context: Context) -> list[Finding]:
     if not names:
         return _kept(context, target)
     apart = _length(target.weights[fqn] - reference.weights[fqn] for fqn in names)
-    if apart <= target.rounding + reference.rounding:
+    if apart <= target.rounding + reference.rounding + MOVE_OF_GRADIENT * _of_gradients(target, reference):
         return []
     evidence = tuple(
         _move_reason(name, move) for name, move in (("target", target), ("reference", reference))
@@ -116,6 +127,22 @@ def frozen_that_move(context: Context) -> list[Finding]:
 
 _SHOWN = 4
 """weights that a reason names"""
+
+
+def _of_gradients(target: Move, reference: Move) -> float:
+    """How far apart moves may be that are made of these gradients, as a length; 0 where they have the same
+    bits or are not known."""
+    square = 0.0
+    for fqn, gradient in target.gradients.items():
+        other = reference.gradients.get(fqn)
+        if other is None or np.array_equal(gradient, other):
+            continue
+        moved = np.maximum(np.abs(target.weights[fqn]), np.abs(reference.weights[fqn]))
+        least = np.minimum(np.abs(gradient), np.abs(other))
+        changed = np.abs(gradient - other)
+        share = np.divide(changed, least, out=np.full_like(changed, 2.0), where=changed < 2.0 * least)
+        square += float(np.sum(np.square(moved * np.where(changed == 0, 0.0, share))))
+    return math.sqrt(square)
 
 
 def _is_of_one_direction(target: Move, reference: Move) -> bool:
