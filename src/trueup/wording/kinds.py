@@ -667,6 +667,17 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.COSINES_ROUNDED: _say(_computed_again("cosines and sines in {dtype}"), _DTYPE),
     KindReason.SOFTMAX_ROUNDED: _say(_computed_again("a softmax in {dtype}"), _DTYPE),
+    KindReason.SOFTMAX_OVER_QUERIES: _say(
+        _computed_again("a softmax over the queries (dim -2), not over the keys (dim -1)")
+    ),
+    KindReason.MASKED_AFTER_SOFTMAX: _say(
+        _computed_again("the mask applied to the result of the softmax, whose rows then sum to less than 1")
+    ),
+    KindReason.LABEL_IGNORED: _say(
+        "of {total} positions those with label {label}, {num:count position}, count in one loss alone: the "
+        "{side}'s ignores this label",
+        {"label": 0, "num": 27, "total": 192, "side": "target"},
+    ),
     KindReason.ATTENTION_THETA: _say(
         _computed_again(lambda facts: f"a {_fitted('rotary theta')(facts)}"),
         {"target": 5e5, "reference": 9999.9},

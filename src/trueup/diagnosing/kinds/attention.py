@@ -283,6 +283,8 @@ _CAUSES = {
     KindReason.CAUSAL_MASK_ADDED: (CauseCode.CAUSAL_MASK,),
     KindReason.MASK_UNUSED: (CauseCode.BORDERS_NOT_MASKED,),
     KindReason.MASK_BEGINS: (CauseCode.OTHER_WINDOW,),
+    KindReason.MASKED_AFTER_SOFTMAX: (CauseCode.MASK_MULTIPLIED,),
+    KindReason.SOFTMAX_OVER_QUERIES: (CauseCode.OTHER_DIM,),
 }
 """of what a mask does otherwise"""
 
@@ -407,6 +409,11 @@ def _changes(base: Attention, left: Callable[[Attention], float], whole: bool) -
     order = KindCode.TRANSPOSED_OR_PERMUTED
     if whole:
         yield _Change(kind=order, code=KindReason.HEADS_NOT_MERGED, way=replace(base, merged=False))
+        constant, way = KindCode.CONSTANT_ARGUMENT, replace(base, over_queries=True)
+        yield _Change(kind=constant, code=KindReason.SOFTMAX_OVER_QUERIES, way=way)
+    if base.hidden is not None or base.last is not None:
+        way = replace(base, masked_late=True)
+        yield _Change(kind=KindCode.WRONG_MASK, code=KindReason.MASKED_AFTER_SOFTMAX, way=way)
     yield _Change(kind=order, code=KindReason.KEYS_FOR_VALUES, way=replace(base, exchanged=True))
     way = replace(base, alternating=not base.alternating)
     yield _Change(kind=order, code=KindReason.KEY_HEADS_ALTERNATE, way=way)

@@ -28,7 +28,7 @@ from trueup.diagnosing.kinds.thresholds import (
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Bools, Floats, Ints
 from trueup.types.codes.kinds import CauseCode, KindReason
-from trueup.types.finding import EvidenceRank, KindCode, Stage
+from trueup.types.finding import Basis, EvidenceRank, KindCode, Stage
 
 _HALVES = ("float16", "bfloat16")
 _IGNORED = -100
@@ -44,7 +44,7 @@ def criterion_fault(evidence: Evidence) -> Solved | None:
 def _other_positions(evidence: Evidence) -> Solved | None:
     """Positions of the logits that the loss sends nothing back to in one run alone: a mask, ignored labels,
     or padding that counts. Whatever else differs in the loss, rounding makes no such zeros."""
-    if evidence.origin.stage is not Stage.LOSS:
+    if not _is_of_loss(evidence):
         return None
     for microbatch, t in evidence.target_run.sent_back.items():
         r = evidence.reference_run.sent_back.get(microbatch)
@@ -68,6 +68,14 @@ def _other_positions(evidence: Evidence) -> Solved | None:
                 causes=(CauseCode.SHIFTED_TWICE_OR_NEVER,),
             )
             return Solved(kind=KindCode.SHIFTED_BY_ONE, found=found)
+        one = _one_label(t, r, counts)
+        if one is not None:
+            label, side = one
+            facts = {"label": label, "side": side, "num": int(apart.sum()), "total": counts.shape[1]}
+            sentence = whole_origin_reason(evidence, KindReason.LABEL_IGNORED, **facts)
+            causes = (CauseCode.IGNORE_INDEX,)
+            found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=causes)
+            return Solved(kind=KindCode.WRONG_MASK, found=found)
         code = KindReason.SENT_TO_OTHER_POSITIONS
         sentence = whole_origin_reason(evidence, code, total=counts.shape[1], **sides)
         one_in_other = any((counts[at] <= counts[1 - at]).all() for at in (0, 1))
@@ -75,6 +83,35 @@ def _other_positions(evidence: Evidence) -> Solved | None:
         found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=causes)
         return Solved(kind=KindCode.WRONG_MASK, found=found)
     return None
+
+
+def _is_of_loss(evidence: Evidence) -> bool:
+    """Whether it is a loss, or one number that the outermost module's own code makes of the reference's
+    values: a model that is given labels makes its loss itself."""
+    origin, sides = evidence.origin, (evidence.target, evidence.reference)
+    if origin.stage is Stage.LOSS:
+        return True
+    inside = origin.basis is Basis.REPLAY and origin.phase == "forward" and not origin.module
+    return inside and origin.slot.startswith("output") and all(one and one.numel == 1 for one in sides)
+
+
+def _one_label(target: Floats, reference: Floats, counts: Bools) -> tuple[int, str] | None:
+    """The label of all positions that count in one run alone, which no position that counts in both has, and
+    the run that leaves them out. Cross-entropy sends p - 1 to the label and p to all other tokens; of
+    positions that were chosen by anything else, so many share no label."""
+    alone = [int((counts[at] & ~counts[1 - at]).sum()) for at in (0, 1)]
+    if min(alone) or max(alone) < MIN_NUMBERS:
+        return None
+    whose = 0 if alone[0] else 1
+    width = target.shape[-1]
+    rows = (target, reference)[whose].reshape(-1, width)
+    if width < MIN_NUMBERS or not ((rows < 0).sum(axis=1)[counts[whose]] == 1).all():
+        return None
+    labels = rows.argmin(axis=1)
+    own, both = labels[counts[whose] & ~counts[1 - whose]], labels[counts.all(axis=0)]
+    if (own != own[0]).any() or (both == own[0]).any():
+        return None
+    return int(own[0]), "reference" if whose == 0 else "target"
 
 
 def _labels_shifted(target: Floats, reference: Floats, counts: Bools) -> int | None:
@@ -107,7 +144,7 @@ _Coefficient = tuple[float, float]
 def _other_form(evidence: Evidence) -> Solved | None:
     """Logits over a temperature, smoothed labels, or a z-loss, on one side: the gradients of both sides'
     logits say so."""
-    if evidence.origin.stage is not Stage.LOSS:
+    if not _is_of_loss(evidence):
         return None
     for microbatch, target in evidence.target_run.losses.items():
         reference = evidence.reference_run.losses.get(microbatch)
