@@ -64,6 +64,12 @@ BUFFER_APART = chosen(
     "of the norm",
     "running statistics average activations that agree: to 1e-3 in bfloat16, to 1e-6 in float32",
 )
+BUFFER_FOLLOWS = chosen(
+    "comparing.buffer_follows",
+    0.01,
+    "of a share",
+    "one share of several buffers; sums of float32 are known to 1e-6, their differences to some 1e-4",
+)
 AVERAGE_ROUNDINGS = derived(
     "comparing.average_roundings",
     4.0,

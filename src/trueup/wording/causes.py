@@ -26,6 +26,8 @@ _CAUSES = {
     CauseCode.INDEX_OFF_BY_ONE: "an index off by one",
     CauseCode.IN_NO_GROUP: "the parameter in no optimizer group",
     CauseCode.KERNEL_CHOICE: "kernels chosen at run time",
+    CauseCode.FIRST_TOKEN: "another token to begin rows with (bos_token_id, decoder_start_token_id)",
+    CauseCode.LOG_SOFTMAX: "log_softmax left out, or another loss (one of each class for itself)",
     CauseCode.IGNORE_INDEX: "another ignore_index, such as a padding id that is also a token",
     CauseCode.MASK_MULTIPLIED: "attention weights multiplied by a mask",
     CauseCode.OTHER_DIM: "another dim given to the softmax",

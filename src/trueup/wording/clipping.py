@@ -144,6 +144,7 @@ PHRASES = {
         {**_OTHERS, "counts": "in"},
         {**_OTHERS, "counts": "neither", "side": "reference"},
     ),
+    C.NORM_TYPE_CAUSE: clause("another norm_type of clip_grad_norm_"),
     C.LIMIT_CAUSE: clause("a different max_norm"),
     C.NORM_CAUSE: clause("a norm over different parameters or ranks, or with copies counted twice"),
     C.CLIP_ONCE: clause("clipping inside the loop over microbatches"),

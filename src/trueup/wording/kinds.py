@@ -673,6 +673,13 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.MASKED_AFTER_SOFTMAX: _say(
         _computed_again("the mask applied to the result of the softmax, whose rows then sum to less than 1")
     ),
+    KindReason.LOSS_NOT_NORMALISED: _say(
+        lambda facts: (
+            "the gradient that the loss sends back sums to 0 at each position, as that of a log-softmax does, in "
+            f"the {'reference' if facts['side'] == 'target' else 'target'} alone"
+        ),
+        {"side": "target"},
+    ),
     KindReason.LABEL_IGNORED: _say(
         "of {total} positions those with label {label}, {num:count position}, count in one loss alone: the "
         "{side}'s ignores this label",
@@ -835,6 +842,11 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.STEP_LEFT_OUT: _say(
         "{subject} is what the reference has as {place}: the following computation is skipped",
         {"place": "layers.0.norm, output.0"},
+    ),
+    KindReason.MODULE_LEFT_OUT: _say(
+        "{subject} is in the {side}, bit for bit, what {skipped} is given, and in the other run what {skipped} "
+        "returns",
+        {"skipped": "model.norm", "side": "target"},
     ),
     KindReason.ACTIVATION_OF_ONE_SIDE: _say(
         "every element of {subject} is {function} of the other side's: the {side} alone applies it",

@@ -204,6 +204,8 @@ _BATCHES = {
     "packing": "The tokens are packed into rows differently",
     "shape": "The batch has a different shape",
     "mapped_ids": "Single token ids differ everywhere: different tokenizer or special tokens",
+    "first_token": "All rows of the batch begin with another token",
+    "one_token": "One token of each row of the batch differs",
     "some_rows": "Some rows of the batch differ",
     "some_tokens": "Some token ids of the batch differ",
     "other": "The runs train on different batches",

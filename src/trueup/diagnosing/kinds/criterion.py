@@ -22,6 +22,8 @@ from trueup.diagnosing.kinds.thresholds import (
     SENT_LEAST,
     SMOOTHING_APART,
     SOLVED_Z,
+    SUMS_TO_NONE,
+    SUMS_TO_SOME,
     TEMPERATURE_APART,
     Z_LOSS_APART,
 )
@@ -37,7 +39,7 @@ _IGNORED = -100
 
 def criterion_fault(evidence: Evidence) -> Solved | None:
     """How the target's loss differs from the reference's, where it is a known function of the same logits."""
-    looks = (_other_positions, _other_form, _outputs_weighed, _other_error, _in_other_dtype)
+    looks = (_other_positions, _other_form, _normalised_on_one_side, _outputs_weighed, _other_error, _in_other_dtype)
     return next((found for look in looks if (found := look(evidence)) is not None), None)
 
 
@@ -83,6 +85,37 @@ def _other_positions(evidence: Evidence) -> Solved | None:
         found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=causes)
         return Solved(kind=KindCode.WRONG_MASK, found=found)
     return None
+
+
+def _normalised_on_one_side(evidence: Evidence) -> Solved | None:
+    """A loss of log-probabilities is the same whatever number is added to all logits of a position, so that the
+    gradient that it sends back sums to 0 there, but for rounding; of a loss that lacks the log-softmax, or is
+    of other probabilities, it does not."""
+    if not _is_of_loss(evidence):
+        return None
+    for microbatch, t in evidence.target_run.sent_back.items():
+        r = evidence.reference_run.sent_back.get(microbatch)
+        if r is None or r.shape != t.shape or r.ndim < 2 or r.shape[-1] < MIN_NUMBERS:
+            continue
+        sums = [_sums_of_positions(one) for one in (t, r)]
+        near = max(CLOSE_ROUNDINGS * max(evidence.roundoff, FINEST_ROUNDOFF) * math.sqrt(r.shape[-1]), SUMS_TO_NONE)
+        none = [bool(len(one)) and float(one.max()) <= near for one in sums]
+        whole = [len(one) >= MIN_NUMBERS and float(np.median(one)) >= SUMS_TO_SOME for one in sums]
+        for side, lacking, other in (("target", 0, 1), ("reference", 1, 0)):
+            if whole[lacking] and none[other]:
+                sentence = whole_origin_reason(evidence, KindReason.LOSS_NOT_NORMALISED, side=side)
+                found = Found(
+                    rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.LOG_SOFTMAX,)
+                )
+                return Solved(kind=KindCode.MISSING_OR_EXTRA_TERM, found=found)
+    return None
+
+
+def _sums_of_positions(sent: Floats) -> Floats:
+    """|sum| over the sum of magnitudes, of every position that a gradient is sent back to."""
+    rows = sent.reshape(-1, sent.shape[-1])
+    size = np.abs(rows).sum(axis=1)
+    return np.asarray(np.abs(rows.sum(axis=1))[size > 0] / size[size > 0])
 
 
 def _is_of_loss(evidence: Evidence) -> bool:

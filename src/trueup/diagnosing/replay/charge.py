@@ -154,7 +154,12 @@ def _unsound(step: ReplayedStep, known: list[Difference]) -> set[tuple[str, str]
     """Phase and owner of what a replay cannot put right: what a module makes of an input that could not be
     put in, and gradients around a module that hands on its input in the target alone."""
     unforced = {step.target.name[one.call] for one in known if _is_free_input(one)}
-    misled = {
+    unforced_back = {
+        step.target.name[one.call]
+        for one in known
+        if one.phase == "backward" and one.slot.startswith("output") and one.left_free is LeftFree.SHAPE_DIFFERS
+    }
+    misled = unforced_back | {
         owner for one in known if _passes_on_in_one_run(step, one) for owner in _around_passed_on(step, one)
     }
     found = {(phase, owner) for phase in ("forward", "param_grad") for owner in unforced}
@@ -202,10 +207,11 @@ def _is_received(step: ReplayedStep, one: Difference, known: list[Difference]) -
 
 def _is_free_input(one: Difference) -> bool:
     """Whether a module was given something else that could not be put right, since its elements share memory
-    (positions or a mask, made by the code around it) or are looked for in backward. What the module's own
-    code makes follows from that."""
+    (positions or a mask, made by the code around it), are looked for in backward, or are more or fewer (the
+    rows of an expert). What the module's own code makes follows from that."""
     is_input = one.phase == "forward" and one.slot.startswith("input")
-    return is_input and one.left_free in (LeftFree.EXPANDED, LeftFree.LOOKED_FOR) and one.score > 1
+    reasons = LeftFree.EXPANDED, LeftFree.LOOKED_FOR, LeftFree.SHAPE_DIFFERS
+    return is_input and one.left_free in reasons and one.score > 1
 
 
 def _is_of_loss(step: ReplayedStep, one: Difference, loss: Difference | None) -> bool:

@@ -46,6 +46,7 @@ class ClippingCode(Code):
     OTHERS_CUT = "clipping.others_cut"
     NORM_TYPE = "clipping.norm_type_differs"
     LIMIT_CAUSE = "clipping.cause.limit"
+    NORM_TYPE_CAUSE = "clipping.norm_type_cause"
     NORM_CAUSE = "clipping.cause.norm"
     CLIP_ONCE = "clipping.cause.once"
     CLIP_AFTER_LAST = "clipping.clip_after_last"
