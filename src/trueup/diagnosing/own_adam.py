@@ -33,7 +33,7 @@ class OwnAdam:
     pull: FittedConstant
 
 
-def own_adam(moved: Floats, gradient: Floats, before: Floats, *, rounding: float) -> OwnAdam | None:
+def own_adam(moved: Floats, gradient: Floats, before: Floats, rounding: float) -> OwnAdam | None:
     """The constants; None where the move is no such step, or of too few elements.
 
     Args:

@@ -63,8 +63,9 @@ def attention_fault(evidence: Evidence) -> Solved | None:
     if not (np.isfinite(t).all() and np.isfinite(r).all()) or t.shape[-1] % 8:
         return None
     around = evidence.surroundings
-    if "att" not in (around.module + around.name + (around.type or "")).lower():
-        return None
+    words = (*around.module.split("."), *around.name.split("."), around.type or "")
+    if not any("att" in word.lower() and "norm" not in word.lower() for word in words):
+        return None  # a norm behind an attention is none
     row = _row(evidence, np.linalg.norm((t - r).reshape(len(t), -1), axis=1))
     hints = _hints(evidence, t.shape, row)
     for given in _sources(evidence, t.shape, row):

@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from trueup.diagnosing.optimizer_fit import roundoff_of
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, place_of
+from trueup.diagnosing.stages.own_update import Moved, own_constants
 from trueup.diagnosing.thresholds import (
     MOVE_OF_GRADIENT,
     MOVE_TAKEN_BACK,
@@ -52,6 +53,8 @@ class Move:
     gradients: dict[str, Floats]
     rounding: float
     """of the weights, as a length"""
+    each: dict[str, Moved] = field(default_factory=dict)
+    """of weights whose gradient is recorded"""
 
     @property
     def length(self) -> float:
@@ -83,6 +86,10 @@ def moved_between(context: Context) -> list[Finding]:
     apart = _length(target.weights[fqn] - reference.weights[fqn] for fqn in names)
     if apart <= target.rounding + reference.rounding + MOVE_OF_GRADIENT * _of_gradients(target, reference):
         return []
+    own = own_constants(target.each, reference.each) if target.knows_gradients else None
+    if own is not None:
+        found = _finding(context, names, own.headline, (own.headline, *own.evidence))
+        return [replace(found, causes=own.causes)]
     evidence = tuple(
         _move_reason(name, move) for name, move in (("target", target), ("reference", reference))
     )
@@ -194,7 +201,7 @@ def _are_known(books: tuple[StepView, StepView], names: tuple[str, str]) -> bool
 
 
 def _move(before: StepView, after: StepView, names: Sequence[tuple[str, str]]) -> Move:
-    weights, gradients, rounding = {}, {}, 0.0
+    weights, gradients, rounding, each = {}, {}, 0.0, {}
     for fqn, own in names:
         there = after.parameter(own, *WEIGHT)
         w0, w1 = _value(before, before.parameter(own, *WEIGHT)), _value(after, there)
@@ -203,9 +210,11 @@ def _move(before: StepView, after: StepView, names: Sequence[tuple[str, str]]) -
         weights[fqn] = w1 - w0
         rounding += float(UPDATE_ROUNDINGS * roundoff_of(after.dtype(there)) * np.linalg.norm(w1)) ** 2
         gradient = _value(before, before.parameter(own, *ACCUMULATED))
-        if gradient is not None and gradient.shape == w1.shape:
+        if gradient is not None and gradient.shape == w1.shape and w1.size:
             gradients[fqn] = gradient
-    return Move(weights=weights, gradients=gradients, rounding=math.sqrt(rounding))
+            roundings = UPDATE_ROUNDINGS * roundoff_of(after.dtype(there)) * float(np.sqrt(np.mean(w1**2)))
+            each[fqn] = Moved(weights[fqn].ravel(), gradient.ravel(), w0.ravel(), roundings)
+    return Move(weights=weights, gradients=gradients, rounding=math.sqrt(rounding), each=each)
 
 
 def _value(book: StepView, record: int | None) -> Floats | None:

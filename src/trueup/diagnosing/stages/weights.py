@@ -410,6 +410,7 @@ _CAUSES = {
     "other_draw": _DRAW_CAUSES,
     "other_init": _DRAW_CAUSES,
     "related": (Weights.RELATED_CAUSE,),
+    "own_of_ranks": (Weights.NOT_BROADCAST_CAUSE,),
     "transposed": _ORDER_CAUSES,
     "permuted": _ORDER_CAUSES,
     "shape": (Weights.CONVERTED_CAUSE,),

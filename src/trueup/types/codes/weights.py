@@ -34,6 +34,8 @@ class WeightsCode(Code):
     NEAR = "weights.near"
     OTHER_DRAW = "weights.other_random_draw"
     OTHER_INIT = "weights.other_initialization"
+    OWN_OF_RANKS = "weights.own_of_ranks"
+    NOT_BROADCAST_CAUSE = "weights.cause_not_broadcast"
     PARAMETRIZED = "weights.parametrized_on_one_side"
     PARAMETRIZED_CAUSE = "weights.cause_parametrized"
     RELATED = "weights.made_of_the_same_numbers"
