@@ -17,6 +17,7 @@ _WAYS = {
     "zero": "zero",
     "part": "some rows differ",
     "other_draw": "different random draw",
+    "constant": "another number everywhere",
     "own_of_ranks": "some ranks hold values of their own",
     "other_init": "different initialization",
     "related": "correlated values",
@@ -137,6 +138,10 @@ PHRASES = {
     W.NEAR: clause(
         "relative difference {rel_diff:.3g}: the same initialization, changed later in one of the runs",
         {"rel_diff": 0.1},
+    ),
+    W.ONE_NUMBER: clause(
+        "{target:.6g} everywhere (target), {reference:.6g} everywhere (reference)",
+        {"target": 1.0, "reference": 0.2},
     ),
     W.OWN_OF_RANKS: clause(
         lambda facts: (

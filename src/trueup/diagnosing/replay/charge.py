@@ -154,6 +154,7 @@ def _unsound(step: ReplayedStep, known: list[Difference]) -> set[tuple[str, str]
     """Phase and owner of what a replay cannot put right: what a module makes of an input that could not be
     put in, and gradients around a module that hands on its input in the target alone."""
     unforced = {step.target.name[one.call] for one in known if _is_free_input(one)}
+    unforced |= {step.target.name[one.call] for one in known if _is_of_other_rows(step, one)}
     unforced_back = {
         step.target.name[one.call]
         for one in known
@@ -207,11 +208,16 @@ def _is_received(step: ReplayedStep, one: Difference, known: list[Difference]) -
 
 def _is_free_input(one: Difference) -> bool:
     """Whether a module was given something else that could not be put right, since its elements share memory
-    (positions or a mask, made by the code around it), are looked for in backward, or are more or fewer (the
-    rows of an expert). What the module's own code makes follows from that."""
+    (positions or a mask, made by the code around it) or are looked for in backward. What the module's own
+    code makes follows from that."""
     is_input = one.phase == "forward" and one.slot.startswith("input")
-    reasons = LeftFree.EXPANDED, LeftFree.LOOKED_FOR, LeftFree.SHAPE_DIFFERS
-    return is_input and one.left_free in reasons and one.score > 1
+    return is_input and one.left_free in (LeftFree.EXPANDED, LeftFree.LOOKED_FOR) and one.score > 1
+
+
+def _is_of_other_rows(step: ReplayedStep, one: Difference) -> bool:
+    """Whether a module was given more or fewer rows (those of an expert), which could not be put in either."""
+    is_input = one.phase == "forward" and one.slot.startswith("input")
+    return is_input and one.left_free is LeftFree.SHAPE_DIFFERS and step.is_floating(one.record)
 
 
 def _is_of_loss(step: ReplayedStep, one: Difference, loss: Difference | None) -> bool:

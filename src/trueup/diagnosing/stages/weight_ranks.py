@@ -59,8 +59,11 @@ def sorted_out(
 
 
 def _of_another(one: Apart, target: StepView, reference: StepView) -> Apart:
-    """The same, or that the weight holds bit for bit what one other weight of the reference holds."""
-    fqn, other, _ = one
+    """The same, or that the weight holds bit for bit what one other weight of the reference holds; of one number
+    everywhere, as norms begin with, nobody can tell whose it is."""
+    fqn, other, change = one
+    if change.name == "constant" or target.is_one_number(target.parameter(fqn, *WEIGHT)):
+        return one
     own, other_digest = _digest(target, fqn), _digest(reference, other)
     held = [name for name in reference.parameters if _digest(reference, name) == own]
     if len(held) != 1 or held[0] == other:

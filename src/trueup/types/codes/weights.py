@@ -34,6 +34,7 @@ class WeightsCode(Code):
     NEAR = "weights.near"
     OTHER_DRAW = "weights.other_random_draw"
     OTHER_INIT = "weights.other_initialization"
+    ONE_NUMBER = "weights.one_number"
     OWN_OF_RANKS = "weights.own_of_ranks"
     NOT_BROADCAST_CAUSE = "weights.cause_not_broadcast"
     PARAMETRIZED = "weights.parametrized_on_one_side"
