@@ -161,7 +161,7 @@ def without_chosen_rows(rows: StepRows, metrics: Metrics) -> StepRows:
     for call, parent in enumerate(side.parent.tolist()):
         if parent >= 0:
             around[call] = parent if parent in num_tokens else around[parent]
-    inside = rows.paired & rows.phase_is("forward", "backward") & (rows.layout < 0) & ~metrics.bits_equal
+    inside = rows.paired & rows.phase_is("forward", "backward") & ~metrics.bits_equal
     inside &= (rows.target.call >= 0) & (rows.target.summary >= 0) & (rows.reference.summary >= 0)
     numbers = rows.layout.copy()
     for row in np.flatnonzero(inside).tolist():

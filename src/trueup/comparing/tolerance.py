@@ -45,6 +45,7 @@ from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.sites import charged_column
 from trueup.comparing.thresholds import (
     ACROSS,
+    ACROSS_BACK,
     API_CALLS_PER_LEAF,
     CHANNEL_PER_ROUNDING,
     DTYPES_APART,
@@ -160,7 +161,8 @@ def _implementations(rows: StepRows) -> Floats:
     differ = rows.phase_is("forward") & (~rows.paired | np.isin(rows.layout, masks))
     if differ.any():
         owners, _ = charged_column(rows)
-        other[np.isin(owners, np.unique(owners[differ & (owners >= 0)]))] = ACROSS
+        made = np.isin(owners, np.unique(owners[differ & (owners >= 0)]))
+        other[made] = np.where(rows.phase_is("backward")[made], ACROSS * ACROSS_BACK, ACROSS)
     return other
 
 

@@ -1010,6 +1010,7 @@ PHRASES = {
         "Updates of the program's own Adam are rounded to {dtype} in the target alone",
         {"dtype": "bfloat16", "rel_diff": 0.004},
     ),
+    S.OWN_STATE_COARSE: clause("moments, or the update itself, kept in {dtype}", {"dtype": "bfloat16"}),
     S.EPS_BEFORE_CORRECTION: clause(
         "eps added before the bias correction of the root in the {side}: 1 / sqrt(1 - beta2) of beta2 = {beta2}",
         {"side": "target", "beta2": 0.95},

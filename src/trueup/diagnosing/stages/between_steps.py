@@ -17,8 +17,9 @@ that are no further apart than that are no finding of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -44,6 +45,9 @@ _MOST_NUMBERS = 1 << 27
 """in all weights together, of which eight copies are held: costs memory"""
 
 
+_Held = TypeVar("_Held")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """How one run moves its weights from the first step to the second, all together."""
@@ -53,6 +57,8 @@ class Move:
     gradients: dict[str, Floats]
     rounding: float
     """of the weights, as a length"""
+    roundoffs: dict[str, float] = field(default_factory=dict)
+    """of each weight's dtype"""
     each: dict[str, Moved] = field(default_factory=dict)
     """of weights whose gradient is recorded"""
 
@@ -60,6 +66,22 @@ class Move:
     def length(self) -> float:
         """||d||"""
         return _length(self.weights.values())
+
+    def of(self, names: set[str]) -> Move:
+        """Of some weights, whose roundings are those of each by itself."""
+
+        def some(held: Mapping[str, _Held]) -> dict[str, _Held]:
+            return {fqn: one for fqn, one in held.items() if fqn in names}
+
+        weights, each = some(self.weights), some(self.each)
+        squares = (each[fqn].rounding ** 2 * one.size for fqn, one in weights.items() if fqn in each)
+        return Move(
+            weights=weights,
+            gradients=some(self.gradients),
+            rounding=math.sqrt(sum(squares)),
+            roundoffs=some(self.roundoffs),
+            each=each,
+        )
 
     @property
     def knows_gradients(self) -> bool:
@@ -79,7 +101,14 @@ def moved_between(context: Context) -> list[Finding]:
     moves = moves_of(context)
     if moves is None:
         return []
-    target, reference = moves
+    finest = min(moves[0].roundoffs.values())
+    fine = {fqn for fqn, one in moves[0].roundoffs.items() if one == finest}
+    if len(fine) < len(moves[0].weights) and (found := _found(context, *(one.of(fine) for one in moves))):
+        return found  # weights of a coarse dtype, all together, are rounded by more than these may be apart
+    return _found(context, *moves)
+
+
+def _found(context: Context, target: Move, reference: Move) -> list[Finding]:
     names = [fqn for fqn, d in target.weights.items() if not np.array_equal(d, reference.weights[fqn])]
     if not names:
         return _kept(context, target)
@@ -201,20 +230,22 @@ def _are_known(books: tuple[StepView, StepView], names: tuple[str, str]) -> bool
 
 
 def _move(before: StepView, after: StepView, names: Sequence[tuple[str, str]]) -> Move:
-    weights, gradients, rounding, each = {}, {}, 0.0, {}
+    weights, gradients, rounding, each, roundoffs = {}, {}, 0.0, {}, {}
     for fqn, own in names:
         there = after.parameter(own, *WEIGHT)
         w0, w1 = _value(before, before.parameter(own, *WEIGHT)), _value(after, there)
         assert w0 is not None
         assert w1 is not None
         weights[fqn] = w1 - w0
+        roundoffs[fqn] = roundoff_of(after.dtype(there))
         rounding += float(UPDATE_ROUNDINGS * roundoff_of(after.dtype(there)) * np.linalg.norm(w1)) ** 2
         gradient = _value(before, before.parameter(own, *ACCUMULATED))
         if gradient is not None and gradient.shape == w1.shape and w1.size:
             gradients[fqn] = gradient
             roundings = UPDATE_ROUNDINGS * roundoff_of(after.dtype(there)) * float(np.sqrt(np.mean(w1**2)))
             each[fqn] = Moved(weights[fqn].ravel(), gradient.ravel(), w0.ravel(), roundings)
-    return Move(weights=weights, gradients=gradients, rounding=math.sqrt(rounding), each=each)
+    length = math.sqrt(rounding)
+    return Move(weights=weights, gradients=gradients, rounding=length, roundoffs=roundoffs, each=each)
 
 
 def _value(book: StepView, record: int | None) -> Floats | None:

@@ -116,5 +116,7 @@ def _of_a_coarse_state(moves: Sequence[tuple[Floats, Floats]], seen: Reason) -> 
     for dtype in ("float16", "bfloat16"):
         eps = DTYPES[dtype].eps
         if eps / 4 <= largest <= 3 * eps and abs(float(np.median(quotients))) <= eps / 2:
-            return Told(reason(Stages.OWN_STATE_ROUNDED, dtype=dtype, rel_diff=largest), (seen,), ())
+            facts = {"dtype": dtype, "rel_diff": largest}
+            cause = reason(Stages.OWN_STATE_COARSE, dtype=dtype)
+            return Told(reason(Stages.OWN_STATE_ROUNDED, **facts), (seen,), (cause,))
     return None

@@ -334,6 +334,7 @@ class FactorCode(Code):
     MICROBATCHES = "factor.microbatches"
     LOSS_SCALE = "factor.loss_scale"
     NUMBER = "factor.number"
+    CLASSES = "factor.classes"
     TOKENS = "factor.tokens"
     GRADIENT_NORMS = "factor.gradient_norms"
     TOKENS_OF_RANK = "factor.tokens_of_rank"

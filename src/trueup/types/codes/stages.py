@@ -191,6 +191,7 @@ class StagesCode(Code):
     OWN_DECAY = "optimizer.own_decay"
     OWN_EPS = "optimizer.own_eps"
     OWN_STATE_ROUNDED = "optimizer.own_state_rounded"
+    OWN_STATE_COARSE = "optimizer.cause_own_state_coarse"
     EPS_BEFORE_CORRECTION = "optimizer.cause_eps_before_correction"
     OTHER_EPS = "optimizer.cause_other_eps"
     SCALED_TO_OPTIMIZER = "optimizer.cause_scaled_to_optimizer"
