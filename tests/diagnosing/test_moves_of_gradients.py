@@ -13,10 +13,14 @@ from trueup.diagnosing.stages.between_steps import moved_between
 from trueup.store.view import ACCUMULATED, WEIGHT
 
 WEIGHTS = {"a.w": drawn(1, 30, 20), "b.w": drawn(2, 40)}
-GRADIENTS = {name: np.float32(1e-3) * drawn(7 + at, *one.shape) for at, (name, one) in enumerate(WEIGHTS.items())}
+GRADIENTS = {
+    name: np.float32(1e-3) * drawn(7 + at, *one.shape) for at, (name, one) in enumerate(WEIGHTS.items())
+}
 
 
-def adam(weight: Array, gradient: Array, *, rate: float = 2e-3, eps: float = 1e-8, decay: float = 0.1) -> Array:
+def adam(
+    weight: Array, gradient: Array, *, rate: float = 2e-3, eps: float = 1e-8, decay: float = 0.1
+) -> Array:
     """After one step from a new state."""
     gradient = gradient.astype(np.float64)
     return (weight * (1 - rate * decay) - rate * gradient / (np.abs(gradient) + eps)).astype(np.float32)
@@ -34,7 +38,9 @@ def noisy(size: float, seed: int = 30) -> dict[str, Array]:
     }
 
 
-def found(folder: Path, rules: tuple[object, object], gradients: tuple[dict[str, Array], dict[str, Array]]) -> int:
+def found(
+    folder: Path, rules: tuple[object, object], gradients: tuple[dict[str, Array], dict[str, Array]]
+) -> int:
     """Findings of two runs of one step each, by their update and their gradients."""
     sides = []
     for at, (rule, made) in enumerate(zip(rules, gradients, strict=True)):

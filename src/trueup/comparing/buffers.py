@@ -12,14 +12,13 @@ from dataclasses import dataclass, replace
 
 from trueup.comparing.attributes import Attributes
 from trueup.comparing.first import First
-from trueup.comparing.thresholds import BUFFER_APART, BUFFER_FOLLOWS
+from trueup.comparing.thresholds import BUFFER_APART
 from trueup.store import TraceSource
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.reason import Number, Place, Reason, reason
 from trueup.types.trace import BufferFacts, ScalarLine
 
-
-MOST_RANKS = 64
+_MOST_RANKS = 64
 """that are looked at: costs time"""
 
 
@@ -110,7 +109,7 @@ def _written_on_other_ranks(
         ranks = [sorted(trace.steps().get(at, [])) for trace, at in ((target, step), (reference, other))]
         if ranks[0] != ranks[1]:
             return
-        for rank in ranks[0][1:MOST_RANKS]:
+        for rank in ranks[0][1:_MOST_RANKS]:
             lines = [
                 next((line for line in trace.scalars(rank) if line.get("step") == at), None)
                 for trace, at in ((target, step), (reference, other))
@@ -123,6 +122,7 @@ def _follow_reason(side: str, gap: WrittenBuffer) -> Reason:
     return reason(EvidenceCode.BUFFERS_FOLLOW, side=side, ranks=(str(gap.rank),), step=gap.step)
 
 
+# In one piece: one quotient of four numbers, any of which may be missing.
 def follows_first_rank(
     gaps: Sequence[WrittenBuffer], target: TraceSource, reference: TraceSource, steps: Mapping[int, int]
 ) -> str | None:
@@ -136,7 +136,9 @@ def follows_first_rank(
     before = max((step for step in steps if step < first.step), default=None)
     if first.rank is None or before is None:
         return None
-    now = [_sums(trace, first.rank, at) for trace, at in ((target, first.step), (reference, steps[first.step]))]
+    now = [
+        _sums(trace, first.rank, at) for trace, at in ((target, first.step), (reference, steps[first.step]))
+    ]
     for side, trace, at in (("target", target, before), ("reference", reference, steps[before])):
         own, main = _sums(trace, first.rank, at), _sums(trace, min(trace.steps().get(at, [0])), at)
         shares = []
@@ -146,13 +148,15 @@ def follows_first_rank(
                 continue
             apart = (sums[0] or 0.0) - (sums[1] or 0.0)
             shares.append((apart if side == "target" else -apart) / ((sums[3] or 0.0) - (sums[2] or 0.0)))
-        if len(shares) > 1 and 0 < shares[0] < 1 and max(shares) - min(shares) <= BUFFER_FOLLOWS * shares[0]:
+        if len(shares) > 1 and 0 < shares[0] < 1 and max(shares) - min(shares) <= BUFFER_APART * shares[0]:
             return side
     return None
 
 
 def _sums(trace: TraceSource, rank: int, step: int) -> Mapping[str, float | None]:
-    return next((_numbers(line, "buffer_sums") for line in trace.scalars(rank) if line.get("step") == step), {})
+    return next(
+        (_numbers(line, "buffer_sums") for line in trace.scalars(rank) if line.get("step") == step), {}
+    )
 
 
 def _apart(one: BufferFacts, other: BufferFacts) -> bool:

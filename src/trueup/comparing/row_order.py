@@ -149,7 +149,9 @@ def without_chosen_rows(rows: StepRows, metrics: Metrics) -> StepRows:
     whole = np.array([word.startswith(("int", "uint")) for word in words.dtype] + [False])
     chosen = rows.paired & rows.phase_is("forward") & rows.slot_starts("input") & rows.kind_is("module")
     chosen &= whole[rows.target.dtype] & whole[rows.reference.dtype] & ~metrics.bits_equal
-    chosen &= (rows.of_call("parent") >= 0) & (rows.target.numel > 1) & (rows.target.shape == rows.reference.shape)
+    chosen &= (
+        (rows.of_call("parent") >= 0) & (rows.target.numel > 1) & (rows.target.shape == rows.reference.shape)
+    )
     num_tokens = {}
     for row in np.flatnonzero(chosen).tolist():
         shape = words.shape[rows.target.shape[row]]

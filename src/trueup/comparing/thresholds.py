@@ -32,13 +32,6 @@ ACROSS = chosen(
     "their exp and log err otherwise (MindSpore 2.10 in float32 on a CPU: 10 and 3 roundoffs low), which "
     "puts a cross-entropy at 1.2 times the tolerance of one program",
 )
-ACROSS_BACK = chosen(
-    "comparing.across_back",
-    2.0,
-    "times the tolerance",
-    "in backward a softmax takes the mean from what is sent back, and what keys and values have in common "
-    "cancels, otherwise in each implementation: keys with biases (Qwen2 in float32) make it 1.35 times ACROSS",
-)
 MEAN_ROUNDINGS = derived(
     "comparing.mean_roundings",
     8.0,
@@ -70,12 +63,6 @@ BUFFER_APART = chosen(
     0.01,
     "of the norm",
     "running statistics average activations that agree: to 1e-3 in bfloat16, to 1e-6 in float32",
-)
-BUFFER_FOLLOWS = chosen(
-    "comparing.buffer_follows",
-    0.01,
-    "of a share",
-    "one share of several buffers; sums of float32 are known to 1e-6, their differences to some 1e-4",
 )
 AVERAGE_ROUNDINGS = derived(
     "comparing.average_roundings",

@@ -117,15 +117,6 @@ UPDATE_APART = chosen(
 MOVE_TAKEN_BACK = derived(
     "diagnosing.move_taken_back", 0.5, "of a move", "half way between where it began and where it ended"
 )
-MOVE_OF_GRADIENT = derived(
-    "diagnosing.move_of_gradient", 2, "times", "a moment and the root of another, both of the gradient"
-)
-OWN_FEWEST = derived("diagnosing.own_fewest", 32, "elements", "eight times the constants that are fitted")
-OWN_PASSES = derived("diagnosing.own_passes", 4, "passes", "weights of rows follow from eps, which they give")
-OWN_REST = chosen("diagnosing.own_rest", 1e-5, "of the move", "an Adam's own roundings, some 100 of float32")
-OWN_MOST = chosen("diagnosing.own_most", 0.8, "of the weights", "a weight without a gradient may have a rule of its own")
-OWN_NEAR = chosen("diagnosing.own_near", 0.01, _RELATIVE, "two betas of those that programs use are further apart")
-OWN_ROUNDED = chosen("diagnosing.own_rounded", 64, "elements", "the largest of fewer are no bound")
 MOVE_WHOLE = chosen("diagnosing.move_whole", 0.1, _RELATIVE, "a tenth more or less of a move is the whole")
 UPDATE_SHARE = chosen(
     "diagnosing.update_share", 0.999, "of the elements", "one in a thousand may have a moment near 0"

@@ -167,8 +167,8 @@ PHRASES = {
     ),
     B.MAPPED_IDS: clause(_mapped, {"target": ("0", "5"), "reference": ("1", "6"), "counts": ("1", "9")}),
     B.ONE_POSITION: clause(
-        "position {position} of each of {rows:count row} holds {target} (target), {reference} (reference); all "
-        "other positions agree",
+        "position {position} of each of {rows:count row} holds {target} (target), {reference} (reference); "
+        "all other positions agree",
         {"position": 0, "rows": 6, "target": 1, "reference": 0},
     ),
     B.SOME_ROWS: clause(

@@ -323,8 +323,8 @@ PHRASES = {
     ),
     Is.BUFFERS_FOLLOW: Phrase(
         sentence=lambda facts: (
-            f"buffers{ranks(facts)} begin step {facts['step']} as the first rank's in the {facts['side']}, as "
-            "this rank left them in the other run: one run alone broadcasts them"
+            f"buffers{ranks(facts)} begin step {facts['step']} as the first rank's in the {facts['side']}, "
+            "as this rank left them in the other run: one run alone broadcasts them"
         ),
         samples=({"side": "reference", "ranks": ("1",), "step": 1},),
     ),

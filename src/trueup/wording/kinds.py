@@ -675,14 +675,14 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.LOSS_NOT_NORMALISED: _say(
         lambda facts: (
-            "the gradient that the loss sends back sums to 0 at each position, as that of a log-softmax does, in "
-            f"the {'reference' if facts['side'] == 'target' else 'target'} alone"
+            "the gradient that the loss sends back sums to 0 at each position, as of a log-softmax, "
+            f"in the {'reference' if facts['side'] == 'target' else 'target'} alone"
         ),
         {"side": "target"},
     ),
     KindReason.LABEL_IGNORED: _say(
-        "of {total} positions those with label {label}, {num:count position}, count in one loss alone: the "
-        "{side}'s ignores this label",
+        "of {total} positions those with label {label}, {num:count position}, count in one loss alone: "
+        "the {side}'s ignores this label",
         {"label": 0, "num": 27, "total": 192, "side": "target"},
     ),
     KindReason.ATTENTION_THETA: _say(
@@ -844,8 +844,8 @@ PHRASES: dict[KindReason, Phrase] = {
         {"place": "layers.0.norm, output.0"},
     ),
     KindReason.MODULE_LEFT_OUT: _say(
-        "{subject} is in the {side}, bit for bit, what {skipped} is given, and in the other run what {skipped} "
-        "returns",
+        "{subject} is in the {side}, bit for bit, what {skipped} is given, and in the other run what "
+        "{skipped} returns",
         {"skipped": "model.norm", "side": "target"},
     ),
     KindReason.ACTIVATION_OF_ONE_SIDE: _say(

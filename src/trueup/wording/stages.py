@@ -991,8 +991,8 @@ PHRASES = {
         samples=({"factor": 0.9995},),
     ),
     S.OWN_ADAM: clause(
-        "in the reference {num} of {total} weights move as in an Adam's first step, to rounding; both runs have the "
-        "same gradients",
+        "in the reference {num} of {total} weights move as in an Adam's first step, to rounding; both runs "
+        "have the same gradients",
         {"num": 38, "total": 40},
     ),
     S.OWN_RATE: heading(
@@ -1012,7 +1012,8 @@ PHRASES = {
     ),
     S.OWN_STATE_COARSE: clause("moments, or the update itself, kept in {dtype}", {"dtype": "bfloat16"}),
     S.EPS_BEFORE_CORRECTION: clause(
-        "eps added before the bias correction of the root in the {side}: 1 / sqrt(1 - beta2) of beta2 = {beta2}",
+        "eps added before the bias correction of the root in the {side}: 1 / sqrt(1 - beta2) of beta2 = "
+        "{beta2}",
         {"side": "target", "beta2": 0.95},
     ),
     S.OTHER_EPS: clause("another eps"),

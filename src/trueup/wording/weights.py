@@ -145,8 +145,8 @@ PHRASES = {
     ),
     W.OWN_OF_RANKS: clause(
         lambda facts: (
-            f"{ranks_named(facts['ranks'])} of the target {'holds' if len(facts['ranks']) == 1 else 'hold'} other "
-            "values than the other ranks; all ranks of the reference hold the same, bit for bit"
+            f"{ranks_named(facts['ranks'])} of the target {'holds' if len(facts['ranks']) == 1 else 'hold'} "
+            "other values than the other ranks; all ranks of the reference hold the same, bit for bit"
         ),
         {"ranks": ("1",)},
     ),

@@ -68,8 +68,7 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
             if node.name() != _GATHERED:
                 continue
         if node.name() == _CTC:
-            loss_arguments |= {"blank": int(node._saved_blank), "zero_infinity": bool(node._saved_zero_infinity)}
-            loss_arguments |= {name: _lengths(node, name) for name in _LENGTHS}
+            loss_arguments |= _of_ctc(node)
             continue
         if node.name() == "MulBackward0":
             factors += [(node, t) for t in (_kept(node, "self"), _kept(node, "other")) if t is not None]
@@ -79,6 +78,15 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
     used = sorted(factors, key=lambda one: one[0]._sequence_nr())  # as the program did, like the labels
     masks = [t for _, t in used if not t.requires_grad and t.numel() in sizes and t.numel() > 1]
     return [*_slots("labels", ordered), *_slots("mask", masks)], loss_arguments
+
+
+def _of_ctc(node: Node) -> dict[str, object]:
+    """What a connectionist temporal classification was told."""
+    numbers: dict[str, object] = {
+        "blank": int(getattr(node, "_saved_blank", 0)),
+        "zero_infinity": bool(getattr(node, "_saved_zero_infinity", False)),
+    }
+    return numbers | {name: _lengths(node, name) for name in _LENGTHS}
 
 
 def _lengths(node: Node, name: str) -> list[int] | None:

@@ -43,6 +43,7 @@ def surroundings_of(place: PairedOrigin) -> Surroundings:
     )
 
 
+# In one piece: one search a run, of which each condition leaves something out.
 def _makers(place: PairedOrigin) -> Iterator[Maker]:
     """Of each run's tensor, unless the origin is the call itself that makes it."""
     sides = (
@@ -58,7 +59,9 @@ def _makers(place: PairedOrigin) -> Iterator[Maker]:
             for one, held in enumerate(view.content)
             if held == content and view.phase[one] == "forward" and view.slot[one].startswith("output")
         ]
-        made = next((c for c in calls if view.kind[c] == "module" and c != own and _makes(view, c, content)), None)
+        made = next(
+            (c for c in calls if view.kind[c] == "module" and c != own and _makes(view, c, content)), None
+        )
         if made is None or view.microbatch[made] != view.microbatch[own]:
             continue
         given = (known_tensor(view, one) for one in view.records(made, "forward") if _is_given(view, one))
@@ -69,14 +72,16 @@ def _makers(place: PairedOrigin) -> Iterator[Maker]:
 
 def _makes(view: StepView, call: int, content: int) -> bool:
     """Whether a call is the innermost that returned a content, and was not given it."""
-    handed_on = any(view.content[one] == content for one in view.records(call, "forward") if _is_given(view, one))
+    is_passed_on = any(
+        view.content[one] == content for one in view.records(call, "forward") if _is_given(view, one)
+    )
     inside = (
         view.content[one] == content
         for child in view.children(call)
         for one in view.records(child, "forward")
         if view.kind[child] == "module"
     )
-    return not handed_on and not any(inside)
+    return not is_passed_on and not any(inside)
 
 
 def _is_given(view: StepView, record: int) -> bool:

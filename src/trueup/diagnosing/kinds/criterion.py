@@ -15,6 +15,7 @@ from trueup.diagnosing.kinds.thresholds import (
     CLOSE_ROUNDINGS,
     DRAWN_VALUES,
     FINEST_ROUNDOFF,
+    HARDLY,
     LEAST_OF_SPREAD,
     MIN_NUMBERS,
     MOST_OF_SPREAD,
@@ -22,8 +23,6 @@ from trueup.diagnosing.kinds.thresholds import (
     SENT_LEAST,
     SMOOTHING_APART,
     SOLVED_Z,
-    SUMS_TO_NONE,
-    SUMS_TO_SOME,
     TEMPERATURE_APART,
     Z_LOSS_APART,
 )
@@ -39,7 +38,14 @@ _IGNORED = -100
 
 def criterion_fault(evidence: Evidence) -> Solved | None:
     """How the target's loss differs from the reference's, where it is a known function of the same logits."""
-    looks = (_other_positions, _other_form, _normalised_on_one_side, _outputs_weighed, _other_error, _in_other_dtype)
+    looks = (
+        _other_positions,
+        _other_form,
+        _normalised_on_one_side,
+        _outputs_weighed,
+        _other_error,
+        _in_other_dtype,
+    )
     return next((found for look in looks if (found := look(evidence)) is not None), None)
 
 
@@ -75,8 +81,9 @@ def _other_positions(evidence: Evidence) -> Solved | None:
             label, side = one
             facts = {"label": label, "side": side, "num": int(apart.sum()), "total": counts.shape[1]}
             sentence = whole_origin_reason(evidence, KindReason.LABEL_IGNORED, **facts)
-            causes = (CauseCode.IGNORE_INDEX,)
-            found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=causes)
+            found = Found(
+                rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.IGNORE_INDEX,)
+            )
             return Solved(kind=KindCode.WRONG_MASK, found=found)
         code = KindReason.SENT_TO_OTHER_POSITIONS
         sentence = whole_origin_reason(evidence, code, total=counts.shape[1], **sides)
@@ -88,8 +95,8 @@ def _other_positions(evidence: Evidence) -> Solved | None:
 
 
 def _normalised_on_one_side(evidence: Evidence) -> Solved | None:
-    """A loss of log-probabilities is the same whatever number is added to all logits of a position, so that the
-    gradient that it sends back sums to 0 there, but for rounding; of a loss that lacks the log-softmax, or is
+    """A loss of log-probabilities is the same whatever number is added to all logits of a position, so that
+    the gradient that it sends back sums to 0 there, but for rounding; of one that lacks the log-softmax, or is
     of other probabilities, it does not."""
     if not _is_of_loss(evidence):
         return None
@@ -98,9 +105,9 @@ def _normalised_on_one_side(evidence: Evidence) -> Solved | None:
         if r is None or r.shape != t.shape or r.ndim < 2 or r.shape[-1] < MIN_NUMBERS:
             continue
         sums = [_sums_of_positions(one) for one in (t, r)]
-        near = max(CLOSE_ROUNDINGS * max(evidence.roundoff, FINEST_ROUNDOFF) * math.sqrt(r.shape[-1]), SUMS_TO_NONE)
+        near = CLOSE_ROUNDINGS * max(evidence.roundoff, FINEST_ROUNDOFF) * math.sqrt(r.shape[-1])
         none = [bool(len(one)) and float(one.max()) <= near for one in sums]
-        whole = [len(one) >= MIN_NUMBERS and float(np.median(one)) >= SUMS_TO_SOME for one in sums]
+        whole = [len(one) >= MIN_NUMBERS and float(np.median(one)) > max(HARDLY, near) for one in sums]
         for side, lacking, other in (("target", 0, 1), ("reference", 1, 0)):
             if whole[lacking] and none[other]:
                 sentence = whole_origin_reason(evidence, KindReason.LOSS_NOT_NORMALISED, side=side)
@@ -132,10 +139,10 @@ def _one_label(target: Floats, reference: Floats, counts: Bools) -> tuple[int, s
     """The label of all positions that count in one run alone, which no position that counts in both has, and
     the run that leaves them out. Cross-entropy sends p - 1 to the label and p to all other tokens; of
     positions that were chosen by anything else, so many share no label."""
-    alone = [int((counts[at] & ~counts[1 - at]).sum()) for at in (0, 1)]
-    if min(alone) or max(alone) < MIN_NUMBERS:
+    lone = [int((counts[at] & ~counts[1 - at]).sum()) for at in (0, 1)]
+    if min(lone) or max(lone) < MIN_NUMBERS:
         return None
-    whose = 0 if alone[0] else 1
+    whose = 0 if lone[0] else 1
     width = target.shape[-1]
     rows = (target, reference)[whose].reshape(-1, width)
     if width < MIN_NUMBERS or not ((rows < 0).sum(axis=1)[counts[whose]] == 1).all():

@@ -70,8 +70,8 @@ def _other_activation(evidence: Evidence, t: Floats, r: Floats) -> Solved | None
 
 
 def _other_gate(evidence: Evidence, t: Floats, r: Floats) -> Solved | None:
-    """A module multiplies its input by one number a channel, or a token, each side by another known function of
-    what a projection inside gave (squeeze and excitation)."""
+    """A module multiplies its input by one number a channel, or a token, each side by another known function
+    of what a projection inside gave (squeeze and excitation)."""
     inputs = [pair.given for pair in evidence.surroundings.inputs if pair.given is not None]
     if not evidence.origin.slot.startswith("output") or t.ndim < 2 or len(inputs) != 1:
         return None
@@ -94,7 +94,9 @@ def _gates_of(evidence: Evidence, shape: tuple[int, ...]) -> Iterator[Floats]:
         known = pair.reference or pair.target
         if known is None or not pair.slot.startswith("output") or not known.is_floating:
             continue
-        fits = len(known.shape) == len(shape) and all(a in (1, b) for a, b in zip(known.shape, shape, strict=True))
+        fits = len(known.shape) == len(shape) and all(
+            a in (1, b) for a, b in zip(known.shape, shape, strict=True)
+        )
         values = known.values() if fits and known.shape != shape else None
         if values is not None and np.isfinite(values).all():
             yield values

@@ -221,10 +221,18 @@ def _skipped(evidence: Evidence) -> Found | None:
 def _module_left_out(evidence: Evidence) -> Found | None:
     """One run has, bit for bit, what a module is given where the other has what that module returns."""
     t, r = evidence.target, evidence.reference
-    if t is None or r is None or not evidence.same_shape or t.numel < MIN_NUMBERS or t.same_bits(r) is not False:
+    if (
+        t is None
+        or r is None
+        or not evidence.same_shape
+        or t.numel < MIN_NUMBERS
+        or t.same_bits(r) is not False
+    ):
         return None
     for maker in evidence.surroundings.makers:
-        other, values = (t, evidence.reference_values) if maker.side == "reference" else (r, evidence.target_values)
+        other, values = (
+            (t, evidence.reference_values) if maker.side == "reference" else (r, evidence.target_values)
+        )
         if "drop" in (maker.type or "").lower() or values is None:
             continue  # chance may leave out what it likes
         for given in maker.given:

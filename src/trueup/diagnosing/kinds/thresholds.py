@@ -53,12 +53,6 @@ FACTOR_ROWS = chosen(
     "of a batch: one of more than 64 that is weighed otherwise leaves 1/8 of its own change in the whole",
 )
 MIN_NUMBERS = derived("kinds.min_numbers", 4, "numbers", "signs of three agree by chance once in 8")
-SUMS_TO_NONE = chosen(
-    "kinds.sums_to_none", 1e-3, "of the magnitudes", "of a gradient in bfloat16 whose exact sum is 0"
-)
-SUMS_TO_SOME = chosen(
-    "kinds.sums_to_some", 0.05, "of the magnitudes", "50 times what rounding leaves of a sum that is 0"
-)
 MANY_NUMBERS = derived("kinds.many_numbers", 16, "numbers", "the shape of a distribution shows from here on")
 
 # -- chance ------------------------------------------

@@ -158,7 +158,9 @@ def _unsound(step: ReplayedStep, known: list[Difference]) -> set[tuple[str, str]
     unforced_back = {
         step.target.name[one.call]
         for one in known
-        if one.phase == "backward" and one.slot.startswith("output") and one.left_free is LeftFree.SHAPE_DIFFERS
+        if one.phase == "backward"
+        and one.slot.startswith("output")
+        and one.left_free is LeftFree.SHAPE_DIFFERS
     }
     misled = unforced_back | {
         owner for one in known if _passes_on_in_one_run(step, one) for owner in _around_passed_on(step, one)
@@ -215,7 +217,7 @@ def _is_free_input(one: Difference) -> bool:
 
 
 def _is_of_other_rows(step: ReplayedStep, one: Difference) -> bool:
-    """Whether a module was given more or fewer rows (those of an expert), which could not be put in either."""
+    """Whether a module was given more or fewer rows (those of an expert): these could not be put in."""
     is_input = one.phase == "forward" and one.slot.startswith("input")
     return is_input and one.left_free is LeftFree.SHAPE_DIFFERS and step.is_floating(one.record)
 

@@ -11,7 +11,7 @@ is no more than those.
 An update that a program writes itself is made of the gradients. Where these have other bits (another kernel,
 or a fault before), so has it: of SGD and of Adam from a new state, an element's move changes by no larger a
 part than its gradient does, |dd| <= |d| |dg| / |g|, and one whose gradient changes its sign turns back. Moves
-that are no further apart than that are no finding of their own.
+that are no further apart than twice that, a moment and the root of another, are no finding of their own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ import numpy as np
 from trueup.diagnosing.optimizer_fit import roundoff_of
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, place_of
-from trueup.diagnosing.stages.own_update import Moved, own_constants
+from trueup.diagnosing.stages.own_update import OwnMove, own_constants
 from trueup.diagnosing.thresholds import (
-    MOVE_OF_GRADIENT,
     MOVE_TAKEN_BACK,
     MOVE_WHOLE,
     UPDATE_APART,
@@ -59,7 +58,7 @@ class Move:
     """of the weights, as a length"""
     roundoffs: dict[str, float] = field(default_factory=dict)
     """of each weight's dtype"""
-    each: dict[str, Moved] = field(default_factory=dict)
+    each: dict[str, OwnMove] = field(default_factory=dict)
     """of weights whose gradient is recorded"""
 
     @property
@@ -113,7 +112,7 @@ def _found(context: Context, target: Move, reference: Move) -> list[Finding]:
     if not names:
         return _kept(context, target)
     apart = _length(target.weights[fqn] - reference.weights[fqn] for fqn in names)
-    if apart <= target.rounding + reference.rounding + MOVE_OF_GRADIENT * _of_gradients(target, reference):
+    if apart <= target.rounding + reference.rounding + 2 * _of_gradients(target, reference):
         return []
     own = own_constants(target.each, reference.each) if target.knows_gradients else None
     if own is not None:
@@ -243,7 +242,7 @@ def _move(before: StepView, after: StepView, names: Sequence[tuple[str, str]]) -
         if gradient is not None and gradient.shape == w1.shape and w1.size:
             gradients[fqn] = gradient
             roundings = UPDATE_ROUNDINGS * roundoff_of(after.dtype(there)) * float(np.sqrt(np.mean(w1**2)))
-            each[fqn] = Moved(weights[fqn].ravel(), gradient.ravel(), w0.ravel(), roundings)
+            each[fqn] = OwnMove(weights[fqn].ravel(), gradient.ravel(), w0.ravel(), roundings)
     length = math.sqrt(rounding)
     return Move(weights=weights, gradients=gradients, rounding=length, roundoffs=roundoffs, each=each)
 

@@ -1,5 +1,5 @@
-"""Which constant of an Adam that both programs write themselves is another one, where both move their weights as
-its first step does, from the same bits of gradients and weights."""
+"""Which constant of an Adam that both programs write themselves is another one, where both move their weights
+as its first step does, from the same bits of gradients and weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from trueup.diagnosing.optimizer_fit import FittedConstant
 from trueup.diagnosing.own_adam import OwnAdam, own_adam
-from trueup.diagnosing.thresholds import OWN_MOST, OWN_NEAR, OWN_ROUNDED
+from trueup.diagnosing.thresholds import CLIP_NEAR, EPS_FEWEST
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Floats
 from trueup.types.codes import StagesCode as Stages
@@ -21,7 +21,7 @@ BETAS2 = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9995)
 """of second moments that programs use"""
 
 
-class Moved(NamedTuple):
+class OwnMove(NamedTuple):
     """One weight in one run, flat."""
 
     moved: Floats
@@ -31,7 +31,7 @@ class Moved(NamedTuple):
     """of one element of ``moved``"""
 
 
-class Told(NamedTuple):
+class Conclusion(NamedTuple):
     """What a finding says of it."""
 
     headline: Reason
@@ -39,7 +39,8 @@ class Told(NamedTuple):
     causes: tuple[Reason, ...]
 
 
-def own_constants(target: Mapping[str, Moved], reference: Mapping[str, Moved]) -> Told | None:
+# In one piece: one constant after the other, as an optimizer's step shows them.
+def own_constants(target: Mapping[str, OwnMove], reference: Mapping[str, OwnMove]) -> Conclusion | None:
     """The constant that differs; None where the moves are no such steps, or no constant of theirs does.
 
     Args:
@@ -50,27 +51,27 @@ def own_constants(target: Mapping[str, Moved], reference: Mapping[str, Moved]) -
     fits = {fqn: (own_adam(*target[fqn]), own_adam(*reference[fqn])) for fqn in names}
     known = [(one, other) for one, other in fits.values() if one is not None and other is not None]
     fitted = [fqn for fqn, (_, other) in fits.items() if other is not None]
-    if not fitted or len(fitted) < OWN_MOST * len(names):
+    if not fitted or 2 * len(fitted) < len(names):
         return None
     seen = reason(Stages.OWN_ADAM, num=len(fitted), total=len(target))
-    if len(known) < OWN_MOST * len(fitted):
+    if 2 * len(known) < len(fitted):
         return _of_a_coarse_state([(target[fqn].moved, reference[fqn].moved) for fqn in fitted], seen)
     rates = [(one.rate, other.rate) for one, other in known]
     if (rate := _apart(rates)) is not None:
         sides = {"target": rate[0].value, "reference": rate[1].value}
-        return Told(reason(Stages.OWN_RATE, **sides), (seen,), ())
+        return Conclusion(reason(Stages.OWN_RATE, **sides), (seen,), ())
     decays = [(_decay(one), _decay(other)) for one, other in known]
     if (decay := _apart(decays, some=True)) is not None:
         sides = {"target": decay[0].value, "reference": decay[1].value}
-        return Told(reason(Stages.OWN_DECAY, **sides), (seen,), ())
+        return Conclusion(reason(Stages.OWN_DECAY, **sides), (seen,), ())
     eps = _apart([(one.eps, other.eps) for one, other in known])
     if eps is None or eps[1].value <= 0 or eps[0].value <= 0:
         return None
     factor = eps[0].value / eps[1].value
-    return Told(reason(Stages.OWN_EPS, factor=factor), (seen,), tuple(_causes_of_eps(factor)))
+    return Conclusion(reason(Stages.OWN_EPS, factor=factor), (seen,), tuple(_causes_of_eps(factor)))
 
 
-def _is_given_alike(one: Moved, other: Moved) -> bool:
+def _is_given_alike(one: OwnMove, other: OwnMove) -> bool:
     return np.array_equal(one.gradient, other.gradient) and np.array_equal(one.before, other.before)
 
 
@@ -85,38 +86,38 @@ def _apart(
     where some are)."""
     known = [pair for pair in pairs if all(math.isfinite(one.error) for one in pair)]
     least = min((one.error + other.error for one, other in known), default=math.inf)
-    well = [pair for pair in known if sum(one.error for one in pair) <= _WELL * least]
+    well = [pair for pair in known if sum(one.error for one in pair) <= _AS_WELL * least]
     differ = [pair for pair in (known if some else well) if pair[0].apart(pair[1]) > 1]
-    if not differ or (not some and len(differ) < OWN_MOST * len(well)):
+    if not differ or (not some and 2 * len(differ) < len(well)):
         return None
     return min(differ, key=lambda pair: pair[0].error + pair[1].error)
 
 
-_WELL = 10.0
+_AS_WELL = 10.0
 """times the least error: known as well"""
 
 
 def _causes_of_eps(factor: float) -> Iterator[Reason]:
     for beta2 in BETAS2:
         for side, quotient in (("target", factor), ("reference", 1 / factor)):
-            if abs(quotient * math.sqrt(1 - beta2) - 1) <= OWN_NEAR:
+            if abs(quotient * math.sqrt(1 - beta2) - 1) <= CLIP_NEAR:
                 yield reason(Stages.EPS_BEFORE_CORRECTION, side=side, beta2=beta2)
                 return
     yield reason(Stages.OTHER_EPS)
     yield reason(Stages.SCALED_TO_OPTIMIZER)
 
 
-def _of_a_coarse_state(moves: Sequence[tuple[Floats, Floats]], seen: Reason) -> Told | None:
+def _of_a_coarse_state(moves: Sequence[tuple[Floats, Floats]], seen: Reason) -> Conclusion | None:
     """Moves that differ, element by element, by no more than few roundings of a coarse dtype, about as often
     up as down: the target keeps what it makes them of in that dtype."""
     quotients = np.concatenate([one[other != 0] / other[other != 0] - 1.0 for one, other in moves])
-    if quotients.size < OWN_ROUNDED or not np.isfinite(quotients).all():
+    if quotients.size < EPS_FEWEST or not np.isfinite(quotients).all():
         return None
-    largest = float(np.quantile(np.abs(quotients), 0.99))
+    largest = float(np.abs(quotients).max())
     for dtype in ("float16", "bfloat16"):
         eps = DTYPES[dtype].eps
         if eps / 4 <= largest <= 3 * eps and abs(float(np.median(quotients))) <= eps / 2:
             facts = {"dtype": dtype, "rel_diff": largest}
             cause = reason(Stages.OWN_STATE_COARSE, dtype=dtype)
-            return Told(reason(Stages.OWN_STATE_ROUNDED, **facts), (seen,), (cause,))
+            return Conclusion(reason(Stages.OWN_STATE_ROUNDED, **facts), (seen,), (cause,))
     return None

@@ -45,9 +45,9 @@ def reported_norm_findings(context: Context) -> list[Finding]:
 
 
 def _factors_before(context: Context) -> Reason | None:
-    """By what each run multiplies what backward left before it takes the norm, where that is a power of two of
-    its own in every step on one process: of floating point, one that changes no digit, as loss scales are. A
-    norm of other parameters is no such multiple, and on one process none is counted twice."""
+    """By what each run multiplies what backward left before it takes the norm, where that is a power of two
+    of its own in every step on one process: one that changes no digit, as loss scales are. A norm of other
+    parameters is no such multiple, and on one process none is counted twice."""
     if len(context.ranks) > 1 or len(context.steps) < 2:
         return None
     found = [
@@ -66,7 +66,9 @@ def _factor(context: Context, source: TraceSource, step: int) -> float | None:
     book = context.book(source, step, rank)
     line = next((one for one in source.scalars(rank) if one.get("step") == step), None)
     reported = None if line is None else line.get("grad_norm")
-    left = math.sqrt(sum((book.norm(book.parameter(fqn, *ACCUMULATED)) or 0.0) ** 2 for fqn in book.parameters))
+    left = math.sqrt(
+        sum((book.norm(book.parameter(fqn, *ACCUMULATED)) or 0.0) ** 2 for fqn in book.parameters)
+    )
     if not isinstance(reported, float) or not reported > 0 or not left > 0 or not math.isfinite(left):
         return None
     power = float(2.0 ** round(math.log2(reported / left)))

@@ -79,8 +79,8 @@ def judged(module: str, kinds: tuple[Kind, ...], settings: dict[Reason, str], co
         own = next((kind for kind in kinds if kind.name == _ROUNDING and kind.rank.is_named), None)
         # what float32 alone puts right, bit for bit, is no other order of sums
         without = (CauseCode.OTHER_ORDER_OR_KERNEL,) if rounding.left == 0 else ()
-        told = own or kind_named(_ROUNDING, EvidenceRank.STATED, rounding.evidence)
-        kinds = (replace(told, causes=tuple(one for one in told.causes if one.code not in without)),)
+        named = own or kind_named(_ROUNDING, EvidenceRank.STATED, rounding.evidence)
+        kinds = (replace(named, causes=tuple(one for one in named.causes if one.code not in without)),)
     return Judged(kinds, settings, evidence)
 
 

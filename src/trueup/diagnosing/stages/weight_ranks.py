@@ -59,8 +59,8 @@ def sorted_out(
 
 
 def _of_another(one: Apart, target: StepView, reference: StepView) -> Apart:
-    """The same, or that the weight holds bit for bit what one other weight of the reference holds; of one number
-    everywhere, as norms begin with, nobody can tell whose it is."""
+    """The same, or that the weight holds bit for bit what one other weight of the reference holds; of one
+    number everywhere, as norms begin with, nobody can tell whose it is."""
     fqn, other, change = one
     if change.name == "constant" or target.is_one_number(target.parameter(fqn, *WEIGHT)):
         return one
@@ -102,18 +102,19 @@ def over_ranks(known: Sorted, context: Context) -> dict[str, Whose]:
         axis, change = _laid_out(one, context) if len(of_rank) > 1 else (None, None)
         ranks = () if axis or len(of_rank) == len(context.ranks) else tuple(of_rank)
         whose[fqn] = Whose(axis or axis_that_parts(ranks, context.ranks, context.mesh), ranks)
-        found.append((*one[:2], change or _of_ranks_alone(one, ranks, context) or one[2]))
+        found.append((*one[:2], change or _own_of_ranks(one, ranks, context) or one[2]))
     known.equal = [fqn for fqn in known.equal if fqn not in by_rank]
     known.apart = found
     return whose
 
 
-def _of_ranks_alone(one: Apart, ranks: tuple[int, ...], context: Context) -> WeightChange | None:
+def _own_of_ranks(one: Apart, ranks: tuple[int, ...], context: Context) -> WeightChange | None:
     """That the ranks hold values of their own, drawn otherwise, where the reference's all hold the same."""
     if not ranks or one[2].name not in _DRAWN:
         return None
     books = [context.pair(0, rank) for rank in context.ranks]
-    held = [{_digest(book[side], one[side]) for book in books} for side in (0, 1)]
+    names = one[0], one[1]
+    held = [{_digest(book[side], names[side]) for book in books} for side in (0, 1)]
     if len(held[1]) != 1 or None in held[1] or not held[1] < held[0]:
         return None
     evidence = reason(Weights.OWN_OF_RANKS, ranks=[str(rank) for rank in ranks])
