@@ -137,6 +137,7 @@ def without_hidden(
     return replace(rows, layout=numbers, layouts=tuple(layouts)) if changed else rows
 
 
+# In one piece: one search from what is chosen to the rows inside.
 def without_chosen_rows(rows: StepRows, metrics: Metrics) -> StepRows:
     """The rows with a layout that tells nothing wherever calls inside of one hold the tokens that an input of
     it chooses (experts by the router's indices), and these differ: the k-th row of an expert is another
@@ -148,7 +149,10 @@ def without_chosen_rows(rows: StepRows, metrics: Metrics) -> StepRows:
     words, side = rows.match.words, rows.match.target
     whole = np.array([word.startswith(("int", "uint")) for word in words.dtype] + [False])
     chosen = rows.paired & rows.phase_is("forward") & rows.slot_starts("input") & rows.kind_is("module")
-    chosen &= whole[rows.target.dtype] & whole[rows.reference.dtype] & ~metrics.bits_equal
+    given_too = chosen & ~whole[rows.target.dtype]  # what the tokens are chosen of
+    chosen &= (
+        whole[rows.target.dtype] & whole[rows.reference.dtype] & metrics.known_bits & ~metrics.bits_equal
+    )
     chosen &= (
         (rows.of_call("parent") >= 0) & (rows.target.numel > 1) & (rows.target.shape == rows.reference.shape)
     )
@@ -157,6 +161,14 @@ def without_chosen_rows(rows: StepRows, metrics: Metrics) -> StepRows:
         shape = words.shape[rows.target.shape[row]]
         if len(shape) > 1:
             num_tokens[int(rows.target.call[row])] = {prod(shape[:at]) for at in range(1, len(shape))}
+    of_rows = {
+        int(rows.target.call[row])
+        for row in np.flatnonzero(given_too & np.isin(rows.target.call, list(num_tokens))).tolist()
+        if (shape := words.shape[rows.target.shape[row]])
+        and len(shape) > 1
+        and shape[0] in num_tokens[int(rows.target.call[row])]
+    }
+    num_tokens = {call: num for call, num in num_tokens.items() if call in of_rows}
     if not num_tokens:
         return rows
     around = np.full(len(side.parent), -1)

@@ -18,7 +18,7 @@ _WAYS = {
     "part": "some rows differ",
     "other_draw": "different random draw",
     "constant": "another number everywhere",
-    "own_of_ranks": "some ranks hold values of their own",
+    "own_of_ranks": "drawn by each rank",
     "other_init": "different initialization",
     "related": "correlated values",
     "near": "small difference",

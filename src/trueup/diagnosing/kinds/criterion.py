@@ -96,7 +96,7 @@ def _other_positions(evidence: Evidence) -> Solved | None:
 
 def _normalised_on_one_side(evidence: Evidence) -> Solved | None:
     """A loss of log-probabilities is the same whatever number is added to all logits of a position, so that
-    the gradient that it sends back sums to 0 there, but for rounding; of one that lacks the log-softmax, or is
+    the gradient that it sends back sums to 0 there, but for rounding; of one without a log-softmax, or
     of other probabilities, it does not."""
     if not _is_of_loss(evidence):
         return None
