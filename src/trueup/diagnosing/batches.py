@@ -59,11 +59,11 @@ def relation(target: Ints, reference: Ints, beside: Sequence[tuple[Array, Array]
         _offset_by_row,
         _begin_anew,
         _more_rows,
+        _one_position,
         _padding,
         _shift,
         _packing,
         _shape,
-        _one_position,
         _mapped,
         _some_rows,
     ):
