@@ -74,6 +74,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "checklist/fields.py": {"_CLOSE", 1e-7, 1e-300, "_LARGEST_COUNT", "2 ** 53"},  # float32 and float64
     "checklist/expression.py": {"_MOST_ITEMS"},  # made in memory
     "checklist/schedule.py": {"MAX_POINTS", "_CLOSE", 1e-6},  # drawn; rounding of a schedule computed twice
+    "comparing/buffers.py": {"_MOST_RANKS"},  # costs time
     "comparing/averages.py": {"_MOST_COPIES", "_MOST_NUMBERS", "_SHOWN"},  # costs time; shown
     "comparing/coarse_activations.py": {"MOST", "_MOST_NUMBERS", "_SAMPLED"},  # costs time
     "comparing/values.py": {"_FEW"},  # costs time
@@ -105,6 +106,12 @@ ALLOWED: dict[str, set[float | str]] = {
     "comparing/table.py": {"ROW_GROUP"},  # of the file
     "comparing/verdict.py": {"_SHOWN"},  # shown
     "comparing/comparable.py": {"_MOST_LISTED", "_MOST_LIMITS"},  # shown
+    "diagnosing/own_adam.py": {"_PASSES"},  # of one solution
+    "diagnosing/stages/own_update.py": {
+        *(0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9995),
+        "_AS_WELL",
+        10.0,
+    },  # betas that programs use; which of several is shown
     "diagnosing/noise_options.py": {"_MOST_RERUNS"},  # costs time
     "diagnosing/rl/advantage_checks.py": {
         *(0.5, 0.9, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995, 0.999, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3),

@@ -55,6 +55,8 @@ def attention(
     low: float = -1e9,
     qk: tuple[Tensor, Tensor] = (Q, K),
     alternating: bool = False,
+    dim: int = -1,
+    late: bool = False,
 ) -> Tensor:
     """(rows, tokens, width)."""
     q, k, v = (x.double().unflatten(-1, (-1, SIZE)).transpose(1, 2) for x in (*qk, V))
@@ -69,8 +71,9 @@ def attention(
             at[None] - at[:, None]
         )
     causal = torch.ones(TOKENS, TOKENS).tril().bool()
-    scores = scores.masked_fill(~(SEEN if pads else causal), low)
-    out = scores.softmax(-1) @ v
+    seen = SEEN if pads else causal
+    weights = scores.softmax(dim) * seen if late else scores.masked_fill(~seen, low).softmax(dim).nan_to_num()
+    out = weights @ v
     return (out.transpose(1, 2) if merged else out).reshape(ROWS, TOKENS, -1).float()
 
 
@@ -94,6 +97,8 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], KindReason]] = {
     "another cap": ({"cap": 3.0}, {"cap": 1.5}, KindReason.SCORES_CAPPED),
     "both backward": ({"backward": True}, {}, KindReason.BOTH_ROTATED_BACKWARD),
     "not merged": ({"merged": False}, {}, KindReason.HEADS_NOT_MERGED),
+    "over queries": ({"dim": -2}, {}, KindReason.SOFTMAX_OVER_QUERIES),
+    "masked late": ({"late": True}, {}, KindReason.MASKED_AFTER_SOFTMAX),
     "half of a head": ({"part": 8}, {}, KindReason.ROTATED_PART),
     "the whole head": ({}, {"part": 8}, KindReason.ROTATED_PART),
     "the last half": ({"part": 8, "last": True}, {"part": 8}, KindReason.ROTATED_LAST),

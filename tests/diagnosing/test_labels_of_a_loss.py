@@ -123,3 +123,67 @@ def test_label_smoothing_of_ignored_positions(
         assert found is not None
         said = found.found.sentence
         assert (said.place("side"), said.number("ignored")) == (side, 0.1)
+
+
+def kinds_of(target: Any, reference: Any, **given: Any) -> Any:
+    """What is said of a loss whose gradients are these."""
+    runs = {
+        "target_run": RunFacts(sent_back={0: target}),
+        "reference_run": RunFacts(sent_back={0: reference}),
+    }
+    place = {"phase": "loss", "slot": "value", "module": "", **given}
+    return criterion.criterion_fault(case(np.array(1.0), np.array(1.2), **place, **runs))
+
+
+def without(gradient: Any, chosen: Any) -> Any:
+    return np.where(chosen[..., None], 0.0, gradient)
+
+
+def test_a_label_that_one_loss_ignores() -> None:
+    whole = sent(0)
+    labels = whole.argmin(axis=-1)
+    live = np.abs(whole).max(axis=-1) > 0
+    values, counts = np.unique(labels[live], return_counts=True)
+    label = int(values[counts.argmax()])
+    chosen = live & (labels == label)
+    many = np.tile(whole, (4, 1, 1)), np.tile(without(whole, chosen), (4, 1, 1))
+    for at, side in ((1, "target"), (0, "reference")):
+        found = kinds_of(many[at], many[1 - at])
+        assert found is not None
+        sentence = found.found.sentence
+        assert (sentence.code, sentence.number("label")) == (KindReason.LABEL_IGNORED, label)
+        assert sentence.place("side") == side
+
+
+def test_positions_of_several_labels_are_a_mask() -> None:
+    whole = sent(0)
+    chosen = np.zeros(whole.shape[:2], bool)
+    chosen[:, 4:7] = True
+    found = kinds_of(whole, without(whole, chosen))
+    assert found is not None
+    assert found.found.sentence.code is KindReason.SENT_TO_OTHER_POSITIONS
+
+
+def test_a_loss_inside_the_model_is_looked_at() -> None:
+    whole = sent(0)
+    chosen = np.zeros(whole.shape[:2], bool)
+    chosen[:, 4:7] = True
+    inside = kinds_of(whole, without(whole, chosen), phase="forward", slot="output.1")
+    assert inside is not None
+    assert kinds_of(whole, without(whole, chosen), phase="forward", slot="output.1", module="head") is None
+
+
+def test_a_loss_without_log_softmax() -> None:
+    draw = np.random.default_rng(2)
+    logits = draw.normal(size=(ROWS, LENGTH, WORDS))
+    chances = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    one_hot = np.eye(WORDS)[LABELS]
+    normalised, plain, each = chances - one_hot, -one_hot, 1 / (1 + np.exp(-logits)) - one_hot
+    for other in (plain, each):
+        found = kinds_of(other, normalised)
+        assert found is not None
+        assert found.found.sentence.code is KindReason.LOSS_NOT_NORMALISED
+        assert found.found.sentence.place("side") == "target"
+    hotter = np.exp(2 * logits) / np.exp(2 * logits).sum(-1, keepdims=True) - one_hot
+    assert kinds_of(hotter, normalised) is None
+    assert kinds_of(plain, each) is None

@@ -173,6 +173,8 @@ class NamedModules(Generic[ModuleT, TensorT]):
         kind = self.class_of(module)
         inside = {id(m) for _, m in self.modules_below(module)}
         parts = {n for r, n in self.roots if id(r()) in inside}
+        for part in inside - {id(module)}:  # named below this one from now on, when called by itself too
+            self._trees.pop(part, None)
         before = self._names_below(module) if parts else {}
         self.roots = [(r, n) for r, n in self.roots if id(r()) not in inside]
         name = self._name_for(module, kind)

@@ -7,8 +7,8 @@ compared, and a sum that signs and order change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from trueup.comparing.attributes import Attributes
 from trueup.comparing.first import First
@@ -17,6 +17,9 @@ from trueup.store import TraceSource
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.reason import Number, Place, Reason, reason
 from trueup.types.trace import BufferFacts, ScalarLine
+
+_MOST_RANKS = 64
+"""that are looked at: costs time"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,8 @@ class WrittenBuffer:
     reference: float
     by_norm: bool = True
     """else by the weighted sum"""
+    rank: int | None = None
+    """None: the first"""
 
     @property
     def module(self) -> str:
@@ -44,6 +49,8 @@ class BufferGaps:
     written: Sequence[WrittenBuffer]
     before: Sequence[WrittenBuffer] = ()
     """that differ as a step after the first begins"""
+    follow: tuple[Reason, ...] = ()
+    """the run whose other ranks take the first one's buffers, where one does alone"""
 
     @property
     def in_other_dtypes(self) -> dict[str, tuple[BufferFacts, BufferFacts]]:
@@ -56,8 +63,8 @@ class BufferGaps:
 
 
 def buffer_gaps(target: TraceSource, reference: TraceSource, steps: Mapping[int, int]) -> BufferGaps:
-    """Of the first rank. ``steps``: target step -> reference step. What a trace does not keep differs in
-    nothing."""
+    """Of the first rank, and what steps left also of the others where both runs have the same. ``steps``:
+    target step -> reference step. What a trace does not keep differs in nothing."""
     ranks = [min(trace.steps().values(), default=[0])[0] for trace in (target, reference)]
     tables = [
         {one["fqn"]: one for one in trace.rank_facts(rank).get("buffers") or []}
@@ -67,17 +74,23 @@ def buffer_gaps(target: TraceSource, reference: TraceSource, steps: Mapping[int,
         {line.get("step"): line for line in trace.scalars(rank)}
         for trace, rank in zip((target, reference), ranks, strict=True)
     ]
+    elsewhere = list(_written_on_other_ranks(target, reference, steps))
+    side = follows_first_rank(elsewhere, target, reference, steps) if elsewhere else None
     return BufferGaps(
+        follow=() if side is None else (_follow_reason(side, elsewhere[0]),),
         initial={
             fqn: (one, tables[1][fqn])
             for fqn, one in tables[0].items()
             if fqn in tables[1] and _apart(one, tables[1][fqn])
         },
         written=[
-            gap
-            for step, other in sorted(steps.items())
-            if step in lines[0] and other in lines[1]
-            for gap in _written(step, lines[0][step], lines[1][other])
+            *(
+                gap
+                for step, other in sorted(steps.items())
+                if step in lines[0] and other in lines[1]
+                for gap in _written(step, lines[0][step], lines[1][other])
+            ),
+            *elsewhere,
         ],
         before=[
             gap
@@ -85,6 +98,64 @@ def buffer_gaps(target: TraceSource, reference: TraceSource, steps: Mapping[int,
             if step in lines[0] and other in lines[1]
             for gap in _written(step, lines[0][step], lines[1][other], when="_before")
         ],
+    )
+
+
+def _written_on_other_ranks(
+    target: TraceSource, reference: TraceSource, steps: Mapping[int, int]
+) -> Iterator[WrittenBuffer]:
+    """A process that computes its own statistics, or is sent the first one's, may do otherwise alone."""
+    for step, other in sorted(steps.items()):
+        ranks = [sorted(trace.steps().get(at, [])) for trace, at in ((target, step), (reference, other))]
+        if ranks[0] != ranks[1]:
+            return
+        for rank in ranks[0][1:_MOST_RANKS]:
+            lines = [
+                next((line for line in trace.scalars(rank) if line.get("step") == at), None)
+                for trace, at in ((target, step), (reference, other))
+            ]
+            if lines[0] is not None and lines[1] is not None:
+                yield from (replace(gap, rank=rank) for gap in _written(step, lines[0], lines[1]))
+
+
+def _follow_reason(side: str, gap: WrittenBuffer) -> Reason:
+    return reason(EvidenceCode.BUFFERS_FOLLOW, side=side, ranks=(str(gap.rank),), step=gap.step)
+
+
+# In one piece: one quotient of four numbers, any of which may be missing.
+def follows_first_rank(
+    gaps: Sequence[WrittenBuffer], target: TraceSource, reference: TraceSource, steps: Mapping[int, int]
+) -> str | None:
+    """The run in which another rank's buffers begin a step as the first rank's left the one before, where the
+    other run's begin as its own: None where that is not so, or cannot be told.
+
+    An average with momentum m keeps 1 - m of what it begins with, whatever is added: of weighted sums, which
+    are linear, what the runs' ranks are apart is 1 - m times what the first rank and this one were.
+    """
+    first = gaps[0]
+    before = max((step for step in steps if step < first.step), default=None)
+    if first.rank is None or before is None:
+        return None
+    now = [
+        _sums(trace, first.rank, at) for trace, at in ((target, first.step), (reference, steps[first.step]))
+    ]
+    for side, trace, at in (("target", target, before), ("reference", reference, steps[before])):
+        own, main = _sums(trace, first.rank, at), _sums(trace, min(trace.steps().get(at, [0])), at)
+        shares = []
+        for gap in gaps:
+            sums = [held.get(gap.fqn) for held in (*now, own, main)]
+            if gap.rank != first.rank or gap.step != first.step or None in sums or sums[3] == sums[2]:
+                continue
+            apart = (sums[0] or 0.0) - (sums[1] or 0.0)
+            shares.append((apart if side == "target" else -apart) / ((sums[3] or 0.0) - (sums[2] or 0.0)))
+        if len(shares) > 1 and 0 < shares[0] < 1 and max(shares) - min(shares) <= BUFFER_APART * shares[0]:
+            return side
+    return None
+
+
+def _sums(trace: TraceSource, rank: int, step: int) -> Mapping[str, float | None]:
+    return next(
+        (_numbers(line, "buffer_sums") for line in trace.scalars(rank) if line.get("step") == step), {}
     )
 
 

@@ -33,7 +33,8 @@ PADDED = "padded otherwise, where only stored values would tell"
 HIDDEN = "without the tokens that the mask hides"
 BOUNDS = "boundaries of sequences that stand in another order"
 DEALT = "of other rows: the calls of this step share out its rows otherwise"
-_UNSEEN = (PADDED, DEALT, HIDDEN, BOUNDS)
+CHOSEN = "of other tokens: a call inside is given those that were chosen, and these differ"
+_UNSEEN = (PADDED, DEALT, HIDDEN, BOUNDS, CHOSEN)
 """labels of layouts whose statistics say nothing"""
 Place = tuple[TraceSource, int, int]
 
@@ -134,6 +135,57 @@ def without_hidden(
                 numbers[row] = known[shapes]
     changed = len(layouts) > len(rows.layouts)
     return replace(rows, layout=numbers, layouts=tuple(layouts)) if changed else rows
+
+
+# In one piece: one search from what is chosen to the rows inside.
+def without_chosen_rows(rows: StepRows, metrics: Metrics) -> StepRows:
+    """The rows with a layout that tells nothing wherever calls inside of one hold the tokens that an input of
+    it chooses (experts by the router's indices), and these differ: the k-th row of an expert is another
+    token's then. What comes of all tokens together is compared; the very same ``rows`` where nothing is so.
+
+    Indices that differ at tokens which a mask hides, or at a near tie, are no fault; others are one by
+    themselves.
+    """
+    words, side = rows.match.words, rows.match.target
+    whole = np.array([word.startswith(("int", "uint")) for word in words.dtype] + [False])
+    chosen = rows.paired & rows.phase_is("forward") & rows.slot_starts("input") & rows.kind_is("module")
+    given_too = chosen & ~whole[rows.target.dtype]  # what the tokens are chosen of
+    chosen &= (
+        whole[rows.target.dtype] & whole[rows.reference.dtype] & metrics.known_bits & ~metrics.bits_equal
+    )
+    chosen &= (
+        (rows.of_call("parent") >= 0) & (rows.target.numel > 1) & (rows.target.shape == rows.reference.shape)
+    )
+    num_tokens = {}
+    for row in np.flatnonzero(chosen).tolist():
+        shape = words.shape[rows.target.shape[row]]
+        if len(shape) > 1:
+            num_tokens[int(rows.target.call[row])] = {prod(shape[:at]) for at in range(1, len(shape))}
+    of_rows = {
+        int(rows.target.call[row])
+        for row in np.flatnonzero(given_too & np.isin(rows.target.call, list(num_tokens))).tolist()
+        if (shape := words.shape[rows.target.shape[row]])
+        and len(shape) > 1
+        and shape[0] in num_tokens[int(rows.target.call[row])]
+    }
+    num_tokens = {call: num for call, num in num_tokens.items() if call in of_rows}
+    if not num_tokens:
+        return rows
+    around = np.full(len(side.parent), -1)
+    for call, parent in enumerate(side.parent.tolist()):
+        if parent >= 0:
+            around[call] = parent if parent in num_tokens else around[parent]
+    inside = rows.paired & rows.phase_is("forward", "backward") & ~metrics.bits_equal
+    inside &= (rows.target.call >= 0) & (rows.target.summary >= 0) & (rows.reference.summary >= 0)
+    numbers = rows.layout.copy()
+    for row in np.flatnonzero(inside).tolist():
+        shape, call = words.shape[rows.target.shape[row]], int(around[rows.target.call[row]])
+        if call >= 0 and len(shape) > 1 and shape[0] not in num_tokens[call]:
+            numbers[row] = len(rows.layouts)
+    if np.array_equal(numbers, rows.layout):
+        return rows
+    layout = CommonForm(label=CHOSEN, known=False, whole=False)
+    return replace(rows, layout=numbers, layouts=(*rows.layouts, layout))
 
 
 def _shown_alike(target: Given | None, reference: Given | None) -> Laid | None:

@@ -52,7 +52,7 @@ from trueup.comparing.precision import precision_noted, precision_rows
 from trueup.comparing.precision_gap import PrecisionGap, gap_of_reductions, gap_of_step, tf32_side
 from trueup.comparing.program_code import CodeBook, code_book
 from trueup.comparing.result import Comparison, comparison_of, write_document
-from trueup.comparing.row_order import in_row_order, measure_rows, without_hidden
+from trueup.comparing.row_order import in_row_order, measure_rows, without_chosen_rows, without_hidden
 from trueup.comparing.rows import StepRows, rows_from_match, without_sketches
 from trueup.comparing.rules import StepContext, judge_step
 from trueup.comparing.scalars import ScalarPair, compare_scalars
@@ -330,11 +330,11 @@ class _Work:
         if ordered is not rows:
             self.ledger.notes.append(Reason(NoteCode.ROWS_LAID_OTHERWISE))
             return measure_rows(ordered)
-        left = without_hidden(rows, metrics, self.target, self.reference, pair)
-        if left is not rows:
+        dealt = without_chosen_rows(rows, metrics)
+        left = without_hidden(dealt, metrics, self.target, self.reference, pair)
+        if left is not dealt:
             self.ledger.notes.append(Reason(NoteCode.HIDDEN_TOKENS_LEFT_OUT))
-            return measure_rows(left)
-        return rows, metrics
+        return (rows, metrics) if left is rows else measure_rows(left)
 
     def _factor(self, rows: StepRows) -> float:
         """Of all tolerances of a step."""

@@ -591,8 +591,11 @@ def _setting_of(module: str, settings: Sequence[Reason]) -> Reason | None:
 def _buffers_differ(ledger: Ledger, runs: RunPair) -> Verdict:
     """All that training reads agrees; what evaluation will read does not."""
     first = runs.buffers.written[0]
-    num = len({gap.fqn for gap in runs.buffers.written if gap.step == first.step})
+    here = [gap for gap in runs.buffers.written if (gap.step, gap.rank) == (first.step, first.rank)]
+    num = len({gap.fqn for gap in here})
     written: dict[str, Number | Place] = {"num": num, "step": first.step, "name": first.fqn}
+    if first.rank is not None:
+        written["ranks"] = (str(first.rank),)
     norms: dict[str, Number | Place] = {"target": first.target, "reference": first.reference}
     settings = settings_of_writers(runs.buffers, *runs.attributes)
     site = (reason(EvidenceCode.ARGUMENTS_DIFFER, *settings, site=first.module),) if settings else ()
@@ -604,7 +607,11 @@ def _buffers_differ(ledger: Ledger, runs: RunPair) -> Verdict:
         step=first.step,
         phase="forward",
         confidence=in_words(Word.CERTAIN),
-        evidence=(*site, reason(EvidenceCode.BUFFERS_WRITTEN, by_norm=first.by_norm, **written, **norms)),
+        evidence=(
+            *site,
+            reason(EvidenceCode.BUFFERS_WRITTEN, by_norm=first.by_norm, **written, **norms),
+            *runs.buffers.follow,
+        ),
         before=reason(EvidenceCode.ALL_AGREE, compared=ledger.compared),
         next=runs.to_do(NextCode.READ_REPORT, first.step),
     )

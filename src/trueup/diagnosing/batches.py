@@ -59,6 +59,7 @@ def relation(target: Ints, reference: Ints, beside: Sequence[tuple[Array, Array]
         _offset_by_row,
         _begin_anew,
         _more_rows,
+        _one_position,
         _padding,
         _shift,
         _packing,
@@ -491,6 +492,22 @@ def _shape(target: Ints, reference: Ints) -> Relation | None:
     shared = len(set(_rows(target)) & set(_rows(reference)))
     shapes = {"target": str(list(target.shape)), "reference": str(list(reference.shape))}
     return Relation(name="shape", evidence=reason(Batches.SHAPE, **shapes, shared=shared))
+
+
+def _one_position(target: Ints, reference: Ints) -> Relation | None:
+    """One id in place of another at one position of all rows, as another token that rows begin with."""
+    if target.shape != reference.shape or target.shape[1] < 2 or len(target) < 2:
+        return None
+    where = np.flatnonzero((target != reference).any(axis=0))
+    if len(where) != 1:
+        return None
+    at = int(where[0])
+    own, other = np.unique(target[:, at]), np.unique(reference[:, at])
+    if len(own) > 1 or len(other) > 1:
+        return None
+    sides = {"target": int(own[0]), "reference": int(other[0])}
+    found = reason(Batches.ONE_POSITION, position=at, rows=len(target), **sides)
+    return Relation(name="first_token" if at == 0 else "one_token", evidence=found)
 
 
 def _mapped(target: Ints, reference: Ints) -> Relation | None:

@@ -46,6 +46,16 @@ def relu_squared(x: Floats) -> Floats:
     return np.square(np.maximum(x, 0.0))
 
 
+def hard_sigmoid(x: Floats) -> Floats:
+    """min(max(x + 3, 0), 6) / 6, as PyTorch has it."""
+    return np.asarray(np.clip(x + 3.0, 0.0, 6.0) / 6.0)
+
+
+def hard_sigmoid_keras(x: Floats) -> Floats:
+    """min(max(0.2 x + 0.5, 0), 1), as Keras had it before version 3 and ONNX has it."""
+    return np.asarray(np.clip(0.2 * x + 0.5, 0.0, 1.0))
+
+
 ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
     "gelu": gelu,
     "gelu with approximate='tanh'": gelu_tanh,
@@ -56,3 +66,11 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
     "tanh": np.tanh,
     "sigmoid": _sigmoid,
 }
+GATES: dict[str, Callable[[Floats], Floats]] = {
+    "sigmoid": _sigmoid,
+    "hard sigmoid": hard_sigmoid,
+    "hard sigmoid of 0.2 x + 0.5": hard_sigmoid_keras,
+    "tanh": np.tanh,
+    "relu": relu,
+}
+"""functions that a channel, or a token, is multiplied by one number of"""

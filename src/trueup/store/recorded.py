@@ -51,6 +51,13 @@ class RecordedTensors:
         row = self.summary(record)
         return row is not None and row["l2_norm"] == 0 and not any(row.get(name) for name in NOT_FINITE)
 
+    def is_one_number(self, record: int | None) -> bool:
+        """Whether all elements of a tensor are one finite number."""
+        row = self.summary(record)
+        if row is None or any(row.get(name) for name in NOT_FINITE):
+            return False
+        return row["minimum"] is not None and row["minimum"] == row["maximum"]
+
     def digest(self, record: int | None) -> int | None:
         """64-bit digest."""
         found = self._cell(record, "digest")

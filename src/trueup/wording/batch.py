@@ -181,6 +181,11 @@ PHRASES = {
         {"target": "[4, 8]", "reference": "[4, 9]", "shared": 0},
     ),
     B.MAPPED_IDS: clause(_mapped, {"target": ("0", "5"), "reference": ("1", "6"), "counts": ("1", "9")}),
+    B.ONE_POSITION: clause(
+        "position {position} of each of {rows:count row} holds {target} (target), {reference} (reference); "
+        "all other positions agree",
+        {"position": 0, "rows": 6, "target": 1, "reference": 0},
+    ),
     B.SOME_ROWS: clause(
         _some_rows,
         {"num": 1, "total": 8, "rows": ("3",), "num_positions": 9, "positions": ("0", "1", "2")},

@@ -175,6 +175,10 @@ _HEADLINES: dict[KindReason, Template] = {
     ),
     KindReason.KEY_HEADS_ALTERNATE: "query heads assigned to key heads alternately in {place}",
     KindReason.FREQUENCIES_ROUNDED: "rotary frequencies of {place} rounded to {dtype}",
+    KindReason.SOFTMAX_OVER_QUERIES: "softmax of {place} runs over queries (dim -2), not keys (dim -1)",
+    KindReason.MASKED_AFTER_SOFTMAX: "mask of {place} is applied after the softmax, not before",
+    KindReason.LOSS_NOT_NORMALISED: "The loss of the {side} alone is not made of a log-softmax",
+    KindReason.LABEL_IGNORED: "The loss of the {side} alone ignores label {label}",
     KindReason.SOFTMAX_ROUNDED: "softmax of {place} computed in {dtype}",
     KindReason.COSINES_ROUNDED: "cosines and sines of {place} computed in {dtype}",
     KindReason.OTHER_USE: "the weight of {module} has a second use, or a hook, only in the {side}",
@@ -202,6 +206,7 @@ _HEADLINES: dict[KindReason, Template] = {
         f"{places_of_rows(facts, 'other_')} (reference)"
     ),
     KindReason.STEP_LEFT_OUT: "a step of the computation is skipped in {place}",
+    KindReason.MODULE_LEFT_OUT: "the result of {skipped} is not used in the {side} alone, but its input",
     KindReason.ACTIVATION_OF_ONE_SIDE: "the {side} alone applies {function} in {place}",
     KindReason.NO_GRADIENT_IN_REFERENCE: "gradient in the target alone, at {place}",
     KindReason.ZERO_GRADIENT_IN_REFERENCE: "gradient that is zero in the reference alone, at {place}",

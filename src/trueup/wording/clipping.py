@@ -148,6 +148,15 @@ PHRASES = {
         {**_OTHERS, "counts": "in"},
         {**_OTHERS, "counts": "neither", "side": "reference"},
     ),
+    C.UNSCALED_CAUSE: clause(
+        "gradients divided by another loss scale (that of another step), or divided twice"
+    ),
+    C.SCALED_BEFORE_NORM: heading(
+        "Gradients are multiplied by {target:.6g} (target), {reference:.6g} (reference) before their norm is "
+        "taken",
+        {"target": 0.00048828125, "reference": 0.0009765625, "step": 0},
+    ),
+    C.NORM_TYPE_CAUSE: clause("another norm_type of clip_grad_norm_"),
     C.LIMIT_CAUSE: clause("a different max_norm"),
     C.NORM_CAUSE: clause("a norm over different parameters or ranks, or with copies counted twice"),
     C.CLIP_ONCE: clause("clipping inside the loop over microbatches"),

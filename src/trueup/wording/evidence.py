@@ -58,7 +58,8 @@ def _buffers_written(facts: ReasonFacts) -> str:
     of = "" if facts["by_norm"] else "weighted sum "
     has = "has" if facts["num"] == 1 else "have"
     return (
-        f"{count(facts['num'], 'buffer')} {has} different {what} after step {facts['step']}: {facts['name']} "
+        f"{count(facts['num'], 'buffer')} {has} different {what} after step {facts['step']}"
+        f"{ranks(facts) if facts.get('ranks') else ''}: {facts['name']} "
         f"{of}{facts['target']:.6g} (target), {facts['reference']:.6g} (reference)"
     )
 
@@ -319,6 +320,13 @@ PHRASES = {
             },
             {"num": 1, "step": 0, "name": "router.bias", "target": -0.2, "reference": 0.2, "by_norm": False},
         ),
+    ),
+    Is.BUFFERS_FOLLOW: Phrase(
+        sentence=lambda facts: (
+            f"buffers{ranks(facts)} begin step {facts['step']} as the first rank's in the {facts['side']}, "
+            "as this rank left them in the other run: one run alone broadcasts them"
+        ),
+        samples=({"side": "reference", "ranks": ("1",), "step": 1},),
     ),
     Is.ID_BEYOND: Phrase(
         sentence="id {value} of the {side} is outside the vocabulary: {module} has {size:count row}",

@@ -174,6 +174,7 @@ PHRASES = {
     FactorCode.DATA_PARALLEL_SIZE: _factor("the data-parallel size, ", number=True),
     FactorCode.MICROBATCHES: _factor("the number of microbatches, ", number=True),
     FactorCode.LOSS_SCALE: _factor("the loss scale, ", number=True),
+    FactorCode.CLASSES: _factor("the number of classes, ", number=True),
     FactorCode.SIZE: _factor("the size ", number=True),
     FactorCode.ROOT_OF_SIZE: _factor("the square root of the size ", number=True),
     FactorCode.TOKENS: _factor("the ratio of the tokens of both runs"),

@@ -677,6 +677,24 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.COSINES_ROUNDED: _say(_computed_again("cosines and sines in {dtype}"), _DTYPE),
     KindReason.SOFTMAX_ROUNDED: _say(_computed_again("a softmax in {dtype}"), _DTYPE),
+    KindReason.SOFTMAX_OVER_QUERIES: _say(
+        _computed_again("a softmax over the queries (dim -2), not over the keys (dim -1)")
+    ),
+    KindReason.MASKED_AFTER_SOFTMAX: _say(
+        _computed_again("the mask applied to the result of the softmax, whose rows then sum to less than 1")
+    ),
+    KindReason.LOSS_NOT_NORMALISED: _say(
+        lambda facts: (
+            "the gradient that the loss sends back sums to 0 at each position, as of a log-softmax, "
+            f"in the {'reference' if facts['side'] == 'target' else 'target'} alone"
+        ),
+        {"side": "target"},
+    ),
+    KindReason.LABEL_IGNORED: _say(
+        "of {total} positions those with label {label}, {num:count position}, count in one loss alone: "
+        "the {side}'s ignores this label",
+        {"label": 0, "num": 27, "total": 192, "side": "target"},
+    ),
     KindReason.ATTENTION_THETA: _say(
         _computed_again(lambda facts: f"a {_fitted('rotary theta')(facts)}"),
         {"target": 5e5, "reference": 9999.9},
@@ -849,6 +867,11 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.STEP_LEFT_OUT: _say(
         "{subject} is what the reference has as {place}: the following computation is skipped",
         {"place": "layers.0.norm, output.0"},
+    ),
+    KindReason.MODULE_LEFT_OUT: _say(
+        "{subject} is in the {side}, bit for bit, what {skipped} is given, and in the other run what "
+        "{skipped} returns",
+        {"skipped": "model.norm", "side": "target"},
     ),
     KindReason.ACTIVATION_OF_ONE_SIDE: _say(
         "every element of {subject} is {function} of the other side's: the {side} alone applies it",

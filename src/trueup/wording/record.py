@@ -189,6 +189,10 @@ PHRASES = {
     Is.ROWS_DEALT_OTHERWISE: Phrase(
         sentence="the call is given other rows in the two runs, which deal out the rows of the step otherwise"
     ),
+    Is.TOKENS_CHOSEN_OTHERWISE: Phrase(
+        sentence="the tokens chosen for this call differ, so that its rows are those of other tokens; what "
+        "comes of all tokens together is compared"
+    ),
     Is.BOUNDARIES_REORDERED: Phrase(
         sentence="boundaries of packed sequences, which are the same sequences in another order"
     ),

@@ -11,7 +11,7 @@ from trueup.wording.batch import numbers
 from trueup.wording.cause_headlines import cause_headline
 from trueup.wording.criterion import FIRST_LOSS
 from trueup.wording.kinds import kind_name
-from trueup.wording.phrase import Phrase, ReasonFacts, clause, count, listed
+from trueup.wording.phrase import Phrase, ReasonFacts, clause, count, heading, listed
 
 _EFFECTS = {
     "forward": "forward output differs",
@@ -204,6 +204,8 @@ _BATCHES = {
     "packing": "The tokens are packed into rows differently",
     "shape": "The batch has a different shape",
     "mapped_ids": "Single token ids differ everywhere: different tokenizer or special tokens",
+    "first_token": "All rows of the batch begin with another token",
+    "one_token": "One token of each row of the batch differs",
     "some_rows": "Some rows of the batch differ",
     "some_tokens": "Some token ids of the batch differ",
     "other": "The runs train on different batches",
@@ -1005,6 +1007,34 @@ PHRASES = {
         headline="After the update all weights differ by {factor:.4g} times their move before it",
         samples=({"factor": 0.9995},),
     ),
+    S.OWN_ADAM: clause(
+        "in the reference {num} of {total} weights move as in an Adam's first step, to rounding; both runs "
+        "have the same gradients",
+        {"num": 38, "total": 40},
+    ),
+    S.OWN_RATE: heading(
+        "Learning rate of the program's own Adam differs: {target:.6g} (target), {reference:.6g} (reference)",
+        {"target": 0.002, "reference": 0.001},
+    ),
+    S.OWN_DECAY: heading(
+        "Weight decay of the program's own Adam differs: {target:.6g} (target), {reference:.6g} (reference)",
+        {"target": 0.0, "reference": 0.1},
+    ),
+    S.OWN_EPS: heading(
+        "eps of the program's own Adam acts {factor:.4g} times as large as the reference's", {"factor": 4.472}
+    ),
+    S.OWN_STATE_ROUNDED: heading(
+        "Updates of the program's own Adam are rounded to {dtype} in the target alone",
+        {"dtype": "bfloat16", "rel_diff": 0.004},
+    ),
+    S.OWN_STATE_COARSE: clause("moments, or the update itself, kept in {dtype}", {"dtype": "bfloat16"}),
+    S.EPS_BEFORE_CORRECTION: clause(
+        "eps added before the bias correction of the root in the {side}: 1 / sqrt(1 - beta2) of beta2 = "
+        "{beta2}",
+        {"side": "target", "beta2": 0.95},
+    ),
+    S.OTHER_EPS: clause("another eps"),
+    S.SCALED_TO_OPTIMIZER: clause("gradients multiplied by another factor before the update"),
     S.OWN_STEP: clause(
         "what the program does to weights by itself, as between the passes of sharpness-aware minimisation"
     ),

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from trueup.types.codes.verdict import NextCode as Next
 from trueup.types.codes.verdict import VerdictCode as Is
 from trueup.types.reason import reason
-from trueup.wording.evidence import SETTINGS, phases
+from trueup.wording.evidence import SETTINGS, phases, ranks
 from trueup.wording.phrase import Phrase, ReasonFacts, Template, listed, one_plus
 
 _DIFFERING = {
@@ -200,8 +200,11 @@ PHRASES = {
         lambda facts: facts.fill(
             "{num:count buffer} "
             + ("differs" if facts["num"] == 1 else "differ")
-            + " after step {step}, {name} first; all other records agree"
+            + " after step {step}"
+            + (ranks(facts) if facts.get("ranks") else "")
+            + ", {name} first; all other records agree"
         ),
+        {"num": 4, "step": 1, "name": "bn1.running_mean", "ranks": ("1",)},
         {"num": 1, "step": 0, "name": "router.bias"},
         {"num": 8, "step": 0, "name": "bn1.running_mean"},
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trueup.types.codes import WeightsCode as W
 from trueup.types.reason import reason
-from trueup.wording.phrase import ReasonFacts, clause, count, heading
+from trueup.wording.phrase import ReasonFacts, clause, count, heading, ranks_named
 
 _WAYS = {
     "transposed": "transposed",
@@ -17,6 +17,8 @@ _WAYS = {
     "zero": "zero",
     "part": "some rows differ",
     "other_draw": "different random draw",
+    "constant": "another number everywhere",
+    "own_of_ranks": "drawn by each rank",
     "other_init": "different initialization",
     "related": "correlated values",
     "near": "small difference",
@@ -137,6 +139,18 @@ PHRASES = {
         "relative difference {rel_diff:.3g}: the same initialization, changed later in one of the runs",
         {"rel_diff": 0.1},
     ),
+    W.ONE_NUMBER: clause(
+        "{target:.6g} everywhere (target), {reference:.6g} everywhere (reference)",
+        {"target": 1.0, "reference": 0.2},
+    ),
+    W.OWN_OF_RANKS: clause(
+        lambda facts: (
+            f"{ranks_named(facts['ranks'])} of the target {'holds' if len(facts['ranks']) == 1 else 'hold'} "
+            "other values than the other ranks; all ranks of the reference hold the same, bit for bit"
+        ),
+        {"ranks": ("1",)},
+    ),
+    W.NOT_BROADCAST_CAUSE: clause("weights drawn on each rank by itself and not sent to it from the first"),
     W.OTHER_DRAW: clause(
         "unrelated values of similar standard deviation, {target:.4g} (target), {reference:.4g} (reference): "
         "a different seed or order of random draws",

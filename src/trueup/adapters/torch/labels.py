@@ -18,6 +18,11 @@ _LABELS = {"NllLossBackward0": "target", "NllLoss2DBackward0": "target", "Gather
 """node -> what it keeps of its labels"""
 _GATHERED = "GatherBackward0"
 _NUMBERS = ("ignore_index", "reduction")
+_CTC = "CtcLossBackward0"
+"""keeps numbers of it; its labels are rows of letters, which no position has"""
+_LENGTHS = ("input_lengths", "target_lengths")
+MOST_LENGTHS = 64
+"""rows of a batch whose lengths are kept"""
 _MOST_VIEWS = 8
 """casts and views between a log-softmax and what gathers from it"""
 _VIEWS = (
@@ -62,6 +67,9 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
             }
             if node.name() != _GATHERED:
                 continue
+        if node.name() == _CTC:
+            loss_arguments |= _of_ctc(node)
+            continue
         if node.name() == "MulBackward0":
             factors += [(node, t) for t in (_kept(node, "self"), _kept(node, "other")) if t is not None]
         todo += [after for after, _ in node.next_functions]
@@ -70,6 +78,21 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
     used = sorted(factors, key=lambda one: one[0]._sequence_nr())  # as the program did, like the labels
     masks = [t for _, t in used if not t.requires_grad and t.numel() in sizes and t.numel() > 1]
     return [*_slots("labels", ordered), *_slots("mask", masks)], loss_arguments
+
+
+def _of_ctc(node: Node) -> dict[str, object]:
+    """What a connectionist temporal classification was told."""
+    numbers: dict[str, object] = {
+        "blank": int(getattr(node, "_saved_blank", 0)),
+        "zero_infinity": bool(getattr(node, "_saved_zero_infinity", False)),
+    }
+    return numbers | {name: _lengths(node, name) for name in _LENGTHS}
+
+
+def _lengths(node: Node, name: str) -> list[int] | None:
+    """Of each row, where these are kept as numbers."""
+    kept = getattr(node, f"_saved_{name}", None)
+    return [int(one) for one in kept[:MOST_LENGTHS]] if isinstance(kept, tuple) else None
 
 
 def _picks_by(node: Node) -> Tensor | None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from trueup.comparing.judgement import Judgement
 from trueup.comparing.metrics import NONE, Metrics
-from trueup.comparing.row_order import BOUNDS, DEALT
+from trueup.comparing.row_order import BOUNDS, CHOSEN, DEALT
 from trueup.comparing.rows import StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
 from trueup.types.codes import RecordCode
@@ -19,9 +19,9 @@ def _undecided(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     target, reference = rows.target, rows.reference
     shapes = [str(list(s)) for s in rows.match.words.shape]
     exchanged = rows.phase_is("collective")
-    dealt, bounds = (
+    dealt, chosen, bounds = (
         np.array([layout.label == label for layout in rows.layouts] + [False])[rows.layout]
-        for label in (DEALT, BOUNDS)
+        for label in (DEALT, CHOSEN, BOUNDS)
     )
     reasons: dict[int, Reason] = {}
     harmless = []
@@ -33,6 +33,9 @@ def _undecided(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
         elif dealt[row]:
             reasons[row] = Reason(RecordCode.ROWS_DEALT_OTHERWISE)
             harmless.append(row)  # what comes of all rows together is compared
+        elif chosen[row]:
+            reasons[row] = Reason(RecordCode.TOKENS_CHOSEN_OTHERWISE)
+            harmless.append(row)  # what comes of all tokens together is compared
         elif bounds[row]:
             reasons[row] = Reason(RecordCode.BOUNDARIES_REORDERED)
             harmless.append(row)  # they are those of the same sequences
@@ -64,6 +67,7 @@ RULE = Rule(
         RecordCode.NO_COMMON_EVIDENCE,
         RecordCode.DIGESTS_DIFFER,
         RecordCode.ROWS_DEALT_OTHERWISE,
+        RecordCode.TOKENS_CHOSEN_OTHERWISE,
         RecordCode.BOUNDARIES_REORDERED,
     ),
     statuses=(Status.UNDECIDED,),

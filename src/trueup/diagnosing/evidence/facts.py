@@ -155,6 +155,17 @@ class NeighbourCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Maker:
+    """The innermost module call that returned one run's tensor, and what it made it from."""
+
+    side: str
+    module: str
+    type: str | None
+    given: tuple[Known, ...]
+    """of the tensor's shape"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """The call that made the tensor, and the module whose own code it belongs to."""
 
@@ -177,6 +188,8 @@ class Surroundings:
     parameters: tuple[SlotPair, ...] = ()
     """of the module itself, before the step"""
     neighbours: tuple[NeighbourCall, ...] = ()
+    makers: tuple[Maker, ...] = ()
+    """the module calls, of either run, that made its own tensor, wherever they stand"""
 
     @property
     def inputs_agree(self) -> bool | None:

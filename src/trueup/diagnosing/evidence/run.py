@@ -180,7 +180,8 @@ def _first_sent(view: StepView) -> list[tuple[int, int]]:
 
 def _sent_rows(view: StepView, most: float = math.inf) -> dict[int, tuple[int, str, tuple[float, ...]]]:
     """Microbatch -> call, slot and sizes of the gradient of the first output with rows, of at most so many
-    elements."""
+    elements. What the outermost module returns as a module inside returned it is one tensor, whose gradient
+    comes to the one inside first: a replay puts the reference's there."""
     found: dict[int, tuple[int, str, tuple[float, ...]]] = {}
     sent = view.frame_of("backward").filter(
         pl.col("slot").cast(pl.String).str.starts_with("output"),
@@ -189,7 +190,8 @@ def _sent_rows(view: StepView, most: float = math.inf) -> dict[int, tuple[int, s
     )
     for row in sent.iter_rows(named=True):
         call = int(row["call"])
-        if view.parent[call] < 0 and view.kind[call] == "module":
+        around = view.parent[call]
+        if view.kind[call] == "module" and (around < 0 or view.parent[around] < 0):
             sizes = tuple(math.nan if row[name] is None else float(row[name]) for name in _SIZES)
             found.setdefault(int(row["microbatch"]), (call, str(row["slot"]), sizes))
     return found

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from difflib import SequenceMatcher
 
-from trueup.diagnosing.evidence.facts import NeighbourCall, SlotPair, Surroundings
+from trueup.diagnosing.evidence.facts import Maker, NeighbourCall, SlotPair, Surroundings
 from trueup.diagnosing.evidence.places import PairedOrigin
 from trueup.diagnosing.evidence.tensors import known_tensor
 from trueup.matching.names import family, relative
@@ -38,7 +39,53 @@ def surroundings_of(place: PairedOrigin) -> Surroundings:
         nearby=_nearby(place, body_t, body_r, phase),
         parameters=_parameters(place, module, body_r),
         neighbours=_neighbours(place, body_t, body_r),
+        makers=tuple(_makers(place)) if place.origin.phase == "forward" else (),
     )
+
+
+# In one piece: one search a run, of which each condition leaves something out.
+def _makers(place: PairedOrigin) -> Iterator[Maker]:
+    """Of each run's tensor, unless the origin is the call itself that makes it."""
+    sides = (
+        ("target", place.target, place.target_record, place.target_call),
+        ("reference", place.reference, place.reference_record, place.reference_call),
+    )
+    for side, view, record, own in sides:
+        content = None if view is None or record is None else view.content[record]
+        if view is None or record is None or content is None:
+            continue
+        calls = [
+            view.record_call[one]
+            for one, held in enumerate(view.content)
+            if held == content and view.phase[one] == "forward" and view.slot[one].startswith("output")
+        ]
+        made = next(
+            (c for c in calls if view.kind[c] == "module" and c != own and _makes(view, c, content)), None
+        )
+        if made is None or view.microbatch[made] != view.microbatch[own]:
+            continue
+        given = (known_tensor(view, one) for one in view.records(made, "forward") if _is_given(view, one))
+        shape = tuple(view.shape(record) or ())
+        fitting = tuple(one for one in given if one is not None and one.is_floating and one.shape == shape)
+        yield Maker(side=side, module=view.name[made], type=view.type[made], given=fitting)
+
+
+def _makes(view: StepView, call: int, content: int) -> bool:
+    """Whether a call is the innermost that returned a content, and was not given it."""
+    is_passed_on = any(
+        view.content[one] == content for one in view.records(call, "forward") if _is_given(view, one)
+    )
+    inside = (
+        view.content[one] == content
+        for child in view.children(call)
+        for one in view.records(child, "forward")
+        if view.kind[child] == "module"
+    )
+    return not is_passed_on and not any(inside)
+
+
+def _is_given(view: StepView, record: int) -> bool:
+    return view.slot[record].startswith("input")
 
 
 def _body(view: StepView, call: int, place: PairedOrigin) -> int:

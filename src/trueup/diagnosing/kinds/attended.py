@@ -60,6 +60,10 @@ class Attention:
     """heads of a token are put side by side; else the tokens of a head are"""
     dtype: str | None = None
     """softmax is rounded to it"""
+    over_queries: bool = False
+    """softmax runs over the queries of a key, not over the keys of a query"""
+    masked_late: bool = False
+    """what is hidden is taken out of the softmax's result, whose rows sum to less than one then"""
     angles: str | None = None
     """cosines and sines are"""
 
@@ -82,24 +86,27 @@ class Attention:
             back = np.arange(k.shape[1])[None, :] - np.arange(length)[:, None]
             scores = scores + 2.0 ** (-self.slopes * np.arange(1, heads + 1))[:, None, None] * back
         scores = self._rounded(scores)
-        if self.last is not None:
-            seen = np.arange(k.shape[1])[None, :] <= np.arange(length)[:, None] + self.last
-            scores = np.where(seen, scores, -np.inf)
-        if self.hidden is not None:
-            scores = np.where(self.hidden, -np.inf, scores)
-        top = scores.max(axis=-1, keepdims=True)
+        hidden = self._hides(length, k.shape[1])
+        if not self.masked_late:
+            scores = np.where(hidden, -np.inf, scores)
+        axis = -2 if self.over_queries else -1
+        top = scores.max(axis=axis, keepdims=True)
         weights = np.exp(scores - np.where(np.isfinite(top), top, 0.0))
-        total = weights.sum(axis=-1, keepdims=True)
-        weights = self._rounded(weights / np.where(total > 0, total, 1.0))
+        total = weights.sum(axis=axis, keepdims=True)
+        weights = np.where(hidden, 0.0, self._rounded(weights / np.where(total > 0, total, 1.0)))
         made = weights @ v[taken]
         return np.asarray((made.transpose(1, 0, 2) if self.merged else made).reshape(length, -1))
 
     def blind(self, tokens: int, keys: int) -> Bools:
         """Tokens that see no key, as pads before a sequence: what is made of them is a choice."""
+        return np.asarray(self._hides(tokens, keys).all(axis=1))
+
+    def _hides(self, tokens: int, keys: int) -> Bools:
+        """(tokens, keys): what a token does not see."""
         hidden = np.zeros((tokens, keys), dtype=bool) if self.hidden is None else self.hidden
         if self.last is not None:
             hidden = hidden | (np.arange(keys)[None, :] > np.arange(tokens)[:, None] + self.last)
-        return np.asarray(hidden.all(axis=1))
+        return np.asarray(hidden)
 
     def _rounded(self, values: Floats) -> Floats:
         return values if self.dtype is None else rounded_to(values, self.dtype)

@@ -64,8 +64,9 @@ def attention_fault(evidence: Evidence) -> Solved | None:
     if not finite.any() or not np.isfinite(r).all() or t.shape[-1] % 8:
         return None
     around = evidence.surroundings
-    if "att" not in (around.module + around.name + (around.type or "")).lower():
-        return None
+    words = (*around.module.split("."), *around.name.split("."), around.type or "")
+    if not any("att" in word.lower() and "norm" not in word.lower() for word in words):
+        return None  # a norm behind an attention is none
     # Rows that see nothing are zeros or NaN: what is left must tell.
     made: Bools = np.asarray(finite & t.any(axis=(1, 2)) & r.any(axis=(1, 2)))
     apart = np.linalg.norm(np.where(finite[:, None, None], t - r, 0.0).reshape(len(t), -1), axis=1)
@@ -291,6 +292,8 @@ _CAUSES = {
     KindReason.MASK_UNUSED: (CauseCode.BORDERS_NOT_MASKED,),
     KindReason.MASK_INVERTED: (CauseCode.TRUE_HIDES,),
     KindReason.MASK_BEGINS: (CauseCode.OTHER_WINDOW,),
+    KindReason.MASKED_AFTER_SOFTMAX: (CauseCode.MASK_MULTIPLIED,),
+    KindReason.SOFTMAX_OVER_QUERIES: (CauseCode.OTHER_DIM,),
 }
 """of what a mask does otherwise"""
 
@@ -415,6 +418,11 @@ def _changes(base: Attention, left: Callable[[Attention], float], whole: bool) -
     order = KindCode.TRANSPOSED_OR_PERMUTED
     if whole:
         yield _Change(kind=order, code=KindReason.HEADS_NOT_MERGED, way=replace(base, merged=False))
+        constant, way = KindCode.CONSTANT_ARGUMENT, replace(base, over_queries=True)
+        yield _Change(kind=constant, code=KindReason.SOFTMAX_OVER_QUERIES, way=way)
+    if base.hidden is not None or base.last is not None:
+        way = replace(base, masked_late=True)
+        yield _Change(kind=KindCode.WRONG_MASK, code=KindReason.MASKED_AFTER_SOFTMAX, way=way)
     yield _Change(kind=order, code=KindReason.KEYS_FOR_VALUES, way=replace(base, exchanged=True))
     way = replace(base, alternating=not base.alternating)
     yield _Change(kind=order, code=KindReason.KEY_HEADS_ALTERNATE, way=way)

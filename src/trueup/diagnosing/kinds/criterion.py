@@ -15,6 +15,7 @@ from trueup.diagnosing.kinds.thresholds import (
     CLOSE_ROUNDINGS,
     DRAWN_VALUES,
     FINEST_ROUNDOFF,
+    HARDLY,
     LEAST_OF_SPREAD,
     MIN_NUMBERS,
     MOST_OF_SPREAD,
@@ -26,9 +27,9 @@ from trueup.diagnosing.kinds.thresholds import (
     Z_LOSS_APART,
 )
 from trueup.numerics.dtypes import DTYPES
-from trueup.types.arrays import Floats, Ints
+from trueup.types.arrays import Bools, Floats, Ints
 from trueup.types.codes.kinds import CauseCode, KindReason
-from trueup.types.finding import EvidenceRank, KindCode, Stage
+from trueup.types.finding import Basis, EvidenceRank, KindCode, Stage
 
 _HALVES = ("float16", "bfloat16")
 _IGNORED = -100
@@ -41,6 +42,7 @@ def criterion_fault(evidence: Evidence) -> Solved | None:
         _ignored_smoothed,
         _other_positions,
         _other_form,
+        _normalised_on_one_side,
         _outputs_weighed,
         _other_error,
         _in_other_dtype,
@@ -79,7 +81,7 @@ def _ignored_smoothed(evidence: Evidence) -> Solved | None:
 def _other_positions(evidence: Evidence) -> Solved | None:
     """Positions of the logits that the loss sends nothing back to in one run alone: a mask, ignored labels,
     or padding that counts. Whatever else differs in the loss, rounding makes no such zeros."""
-    if evidence.origin.stage is not Stage.LOSS:
+    if not _is_of_loss(evidence):
         return None
     for microbatch, t in evidence.target_run.sent_back.items():
         r = evidence.reference_run.sent_back.get(microbatch)
@@ -103,6 +105,15 @@ def _other_positions(evidence: Evidence) -> Solved | None:
                 causes=(CauseCode.SHIFTED_TWICE_OR_NEVER,),
             )
             return Solved(kind=KindCode.SHIFTED_BY_ONE, found=found)
+        one = _one_label(t, r, counts)
+        if one is not None:
+            label, side = one
+            facts = {"label": label, "side": side, "num": int(apart.sum()), "total": counts.shape[1]}
+            sentence = whole_origin_reason(evidence, KindReason.LABEL_IGNORED, **facts)
+            found = Found(
+                rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.IGNORE_INDEX,)
+            )
+            return Solved(kind=KindCode.WRONG_MASK, found=found)
         code = KindReason.SENT_TO_OTHER_POSITIONS
         sentence = whole_origin_reason(evidence, code, total=counts.shape[1], **sides)
         one_in_other = any((counts[at] <= counts[1 - at]).all() for at in (0, 1))
@@ -110,6 +121,66 @@ def _other_positions(evidence: Evidence) -> Solved | None:
         found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=causes)
         return Solved(kind=KindCode.WRONG_MASK, found=found)
     return None
+
+
+def _normalised_on_one_side(evidence: Evidence) -> Solved | None:
+    """A loss of log-probabilities is the same whatever number is added to all logits of a position, so that
+    the gradient that it sends back sums to 0 there, but for rounding; of one without a log-softmax, or
+    of other probabilities, it does not."""
+    if not _is_of_loss(evidence):
+        return None
+    for microbatch, t in evidence.target_run.sent_back.items():
+        r = evidence.reference_run.sent_back.get(microbatch)
+        if r is None or r.shape != t.shape or r.ndim < 2 or r.shape[-1] < MIN_NUMBERS:
+            continue
+        sums = [_sums_of_positions(one) for one in (t, r)]
+        near = CLOSE_ROUNDINGS * max(evidence.roundoff, FINEST_ROUNDOFF) * math.sqrt(r.shape[-1])
+        none = [bool(len(one)) and float(one.max()) <= near for one in sums]
+        whole = [len(one) >= MIN_NUMBERS and float(np.median(one)) > max(HARDLY, near) for one in sums]
+        for side, lacking, other in (("target", 0, 1), ("reference", 1, 0)):
+            if whole[lacking] and none[other]:
+                sentence = whole_origin_reason(evidence, KindReason.LOSS_NOT_NORMALISED, side=side)
+                found = Found(
+                    rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.LOG_SOFTMAX,)
+                )
+                return Solved(kind=KindCode.MISSING_OR_EXTRA_TERM, found=found)
+    return None
+
+
+def _sums_of_positions(sent: Floats) -> Floats:
+    """|sum| over the sum of magnitudes, of every position that a gradient is sent back to."""
+    rows = sent.reshape(-1, sent.shape[-1])
+    size = np.abs(rows).sum(axis=1)
+    return np.asarray(np.abs(rows.sum(axis=1))[size > 0] / size[size > 0])
+
+
+def _is_of_loss(evidence: Evidence) -> bool:
+    """Whether it is a loss, or one number that the outermost module's own code makes of the reference's
+    values: a model that is given labels makes its loss itself."""
+    origin, sides = evidence.origin, (evidence.target, evidence.reference)
+    if origin.stage is Stage.LOSS:
+        return True
+    inside = origin.basis is Basis.REPLAY and origin.phase == "forward" and not origin.module
+    return inside and origin.slot.startswith("output") and all(one and one.numel == 1 for one in sides)
+
+
+def _one_label(target: Floats, reference: Floats, counts: Bools) -> tuple[int, str] | None:
+    """The label of all positions that count in one run alone, which no position that counts in both has, and
+    the run that leaves them out. Cross-entropy sends p - 1 to the label and p to all other tokens; of
+    positions that were chosen by anything else, so many share no label."""
+    lone = [int((counts[at] & ~counts[1 - at]).sum()) for at in (0, 1)]
+    if min(lone) or max(lone) < MIN_NUMBERS:
+        return None
+    whose = 0 if lone[0] else 1
+    width = target.shape[-1]
+    rows = (target, reference)[whose].reshape(-1, width)
+    if width < MIN_NUMBERS or not ((rows < 0).sum(axis=1)[counts[whose]] == 1).all():
+        return None
+    labels = rows.argmin(axis=1)
+    own, both = labels[counts[whose] & ~counts[1 - whose]], labels[counts.all(axis=0)]
+    if (own != own[0]).any() or (both == own[0]).any():
+        return None
+    return int(own[0]), "reference" if whose == 0 else "target"
 
 
 def labels_shifted(target: Floats, reference: Floats) -> int | None:
@@ -148,7 +219,7 @@ _Coefficient = tuple[float, float]
 def _other_form(evidence: Evidence) -> Solved | None:
     """Logits over a temperature, smoothed labels, or a z-loss, on one side: the gradients of both sides'
     logits say so."""
-    if evidence.origin.stage is not Stage.LOSS:
+    if not _is_of_loss(evidence):
         return None
     for microbatch, target in evidence.target_run.losses.items():
         reference = evidence.reference_run.losses.get(microbatch)

@@ -21,7 +21,7 @@ from trueup.diagnosing.kinds.thresholds import (
     MIN_NUMBERS,
     REPRODUCED,
 )
-from trueup.numerics.activations import ACTIVATIONS
+from trueup.numerics.activations import ACTIVATIONS, GATES
 from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindCode
@@ -38,7 +38,7 @@ def gate_fault(evidence: Evidence) -> Solved | None:
     gap = float(np.linalg.norm(t - r))
     if t.size < MIN_NUMBERS or not np.isfinite(gap) or gap == 0:
         return None
-    if (activation := _other_activation(evidence, t, r)) is not None:
+    if (activation := _other_activation(evidence, t, r) or _other_gate(evidence, t, r)) is not None:
         return activation
     for a, b in _sources(evidence, t.shape):
         for name, function in ACTIVATIONS.items():
@@ -67,6 +67,39 @@ def _other_activation(evidence: Evidence, t: Floats, r: Floats) -> Solved | None
             found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
             return Solved(kind=KindCode.CONSTANT_ARGUMENT, found=found)
     return None
+
+
+def _other_gate(evidence: Evidence, t: Floats, r: Floats) -> Solved | None:
+    """A module multiplies its input by one number a channel, or a token, each side by another known function
+    of what a projection inside gave (squeeze and excitation)."""
+    inputs = [pair.given for pair in evidence.surroundings.inputs if pair.given is not None]
+    if not evidence.origin.slot.startswith("output") or t.ndim < 2 or len(inputs) != 1:
+        return None
+    x = evidence.values_of(inputs[0]) if inputs[0].shape == t.shape else None
+    if x is None or not np.isfinite(x).all():
+        return None
+    for u in _gates_of(evidence, t.shape):
+        made = {name: x * function(u) for name, function in GATES.items()}
+        target, reference = (which_activation(made, y, evidence.roundoff) for y in (t, r))
+        if target is not None and reference is not None and target != reference:
+            sentence = origin_reason(evidence, KindReason.ACTIVATION, target=target, reference=reference)
+            found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+            return Solved(kind=KindCode.CONSTANT_ARGUMENT, found=found)
+    return None
+
+
+def _gates_of(evidence: Evidence, shape: tuple[int, ...]) -> Iterator[Floats]:
+    """What calls inside gave with one number for several elements of this shape."""
+    for pair in evidence.surroundings.nearby:
+        known = pair.reference or pair.target
+        if known is None or not pair.slot.startswith("output") or not known.is_floating:
+            continue
+        fits = len(known.shape) == len(shape) and all(
+            a in (1, b) for a, b in zip(known.shape, shape, strict=True)
+        )
+        values = known.values() if fits and known.shape != shape else None
+        if values is not None and np.isfinite(values).all():
+            yield values
 
 
 def which_activation(made: Mapping[str, Floats], y: Floats, roundoff: float) -> str | None:

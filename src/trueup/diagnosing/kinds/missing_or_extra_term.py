@@ -299,6 +299,38 @@ def _skipped(evidence: Evidence) -> Found | None:
     return Found(rank=EvidenceRank.FITTED, sentence=sentence)
 
 
+def _module_left_out(evidence: Evidence) -> Found | None:
+    """One run has, bit for bit, what a module is given where the other has what that module returns."""
+    t, r = evidence.target, evidence.reference
+    if (
+        t is None
+        or r is None
+        or not evidence.same_shape
+        or t.numel < MIN_NUMBERS
+        or t.same_bits(r) is not False
+    ):
+        return None
+    for maker in evidence.surroundings.makers:
+        other, values = (
+            (t, evidence.reference_values) if maker.side == "reference" else (r, evidence.target_values)
+        )
+        if "drop" in (maker.type or "").lower() or values is None:
+            continue  # chance may leave out what it likes
+        for given in maker.given:
+            before = evidence.values_of(given) if given.same_bits(other) else None
+            if before is None or before.shape != values.shape or _keeps_rows(before, values):
+                continue
+            side = "target" if maker.side == "reference" else "reference"
+            sentence = origin_reason(evidence, KindReason.MODULE_LEFT_OUT, skipped=maker.module, side=side)
+            return Found(rank=EvidenceRank.STATED, sentence=sentence, causes=(CauseCode.STEP_OF_COMPUTATION,))
+    return None
+
+
+def _keeps_rows(before: Floats, after: Floats) -> bool:
+    """Whether a module hands on some samples as they are, as stochastic depth does."""
+    return before.ndim > 1 and bool((before == after).reshape(len(before), -1).all(axis=1).any())
+
+
 def _own_name(evidence: Evidence) -> str:
     """What another call of the module names the same slot: nothing lies between the two."""
     return f"{evidence.surroundings.module or '(root)'}, {evidence.origin.slot}"
@@ -458,6 +490,7 @@ RULE = KindRule(
         _all_zero,
         other_use,
         _activation_of_one_side,
+        _module_left_out,
         _skipped,
         _broadcast,
         _in_place,

@@ -94,8 +94,23 @@ def _other_layout(target: Bools, reference: Bools) -> tuple[str, tuple[int, ...]
 
 def _dropout_of_one_side(evidence: Evidence) -> Found | None:
     """Some elements of one side are 0 and all others are the other side's times 1 / (1 - p), with as many
-    zeros as a chance of p gives. A mask alone scales nothing."""
-    t, r = evidence.target_values, evidence.reference_values
+    zeros as a chance of p gives. A mask alone scales nothing. Of a call that returns several tensors, as an
+    attention does its weights, any may show it."""
+    found = _dropped_in_one(evidence, evidence.target_values, evidence.reference_values)
+    if found is not None or evidence.origin.phase != "forward" or "output" not in evidence.origin.slot:
+        return found
+    for pair in evidence.surroundings.outputs:
+        known = pair.target, pair.reference
+        if pair.slot == evidence.origin.slot or not all(one is not None and one.is_floating for one in known):
+            continue
+        t, r = (evidence.values_of(one) if one is not None else None for one in known)
+        found = _dropped_in_one(evidence, t, r)
+        if found is not None:
+            return found
+    return None
+
+
+def _dropped_in_one(evidence: Evidence, t: Floats | None, r: Floats | None) -> Found | None:
     if t is None or r is None or t.shape != r.shape or t.size < DRAWN_VALUES:
         return None
     for side, dropped, whole in (("target", t, r), ("reference", r, t)):

@@ -32,7 +32,7 @@ from trueup.diagnosing.kinds.thresholds import (
     USUAL_FACTORS,
 )
 from trueup.types.codes.kinds import AdviceCode, CauseCode, FactorCode, KindReason
-from trueup.types.finding import EvidenceRank, KindClass, KindCode
+from trueup.types.finding import EvidenceRank, KindClass, KindCode, Stage
 from trueup.types.reason import Reason, reason
 
 Factor = tuple[float, Reason]
@@ -172,6 +172,10 @@ def _quantities(evidence: Evidence) -> Iterator[Factor]:
         for side in dict.fromkeys((getattr(target, attribute), getattr(reference, attribute))):
             if side and side > 1:
                 yield from _both_ways(float(side), code, number=side)
+    if evidence.origin.stage is Stage.LOSS:
+        for sent in (*target.sent_back.values(), *reference.sent_back.values()):
+            if sent.ndim > 1 and sent.shape[-1] > 1:
+                yield from _both_ways(float(sent.shape[-1]), FactorCode.CLASSES, number=sent.shape[-1])
     yield from _ratios(target, reference)
     if evidence.origin.phase not in ("forward", "loss", "backward"):  # of which both are made
         yield from _ratios_of_update(target, reference)

@@ -154,11 +154,40 @@ def _unsound(step: ReplayedStep, known: list[Difference]) -> set[tuple[str, str]
     """Phase and owner of what a replay cannot put right: what a module makes of an input that could not be
     put in, and gradients around a module that hands on its input in the target alone."""
     unforced = {step.target.name[one.call] for one in known if _is_free_input(one)}
-    misled = {
+    unforced |= {step.target.name[one.call] for one in known if _is_of_other_rows(step, one)}
+    unforced_back = {
+        step.target.name[one.call]
+        for one in known
+        if one.phase == "backward"
+        and one.slot.startswith("output")
+        and one.left_free is LeftFree.SHAPE_DIFFERS
+    }
+    misled = unforced_back | {
         owner for one in known if _passes_on_in_one_run(step, one) for owner in _around_passed_on(step, one)
     }
     found = {(phase, owner) for phase in ("forward", "param_grad") for owner in unforced}
-    return found | {("backward", owner) for owner in misled}
+    found |= {("backward", owner) for owner in misled}
+    kept = {owner for one in known for owner in _given_the_same_before(step, one)}
+    return found | {(phase, owner) for phase in ("backward", "param_grad") for owner in kept}
+
+
+def _given_the_same_before(step: ReplayedStep, one: Difference) -> Iterator[str]:
+    """Modules that were given, before, the tensor that the reference's value was put into as another module's
+    input, where the reference gives the two different ones: what they keep of it for their backward was
+    written over."""
+    view, reference, at = step.target, step.reference, one.reference_record
+    is_input = one.phase == "forward" and one.slot.startswith("input") and one.score > 1
+    content = view.content[one.record] if is_input and one.left_free is None and at is not None else None
+    if content is None or at is None:
+        return
+    for record in (earlier for earlier in range(one.record) if view.content[earlier] == content):
+        call, slot = int(view.record_call[record]), str(view.slot[record])
+        partner = int(step.match.calls.reference_of[call])
+        if view.kind[call] != "module" or not slot.startswith("input") or partner < 0:
+            continue
+        other = reference.record(partner, "forward", slot)
+        if other is not None and reference.content[other] != reference.content[at]:
+            yield view.name[call]
 
 
 def _is_left_to_others(step: ReplayedStep, one: Difference, known: list[Difference]) -> bool:
@@ -185,6 +214,12 @@ def _is_free_input(one: Difference) -> bool:
     code makes follows from that."""
     is_input = one.phase == "forward" and one.slot.startswith("input")
     return is_input and one.left_free in (LeftFree.EXPANDED, LeftFree.LOOKED_FOR) and one.score > 1
+
+
+def _is_of_other_rows(step: ReplayedStep, one: Difference) -> bool:
+    """Whether a module was given more or fewer rows (those of an expert): these could not be put in."""
+    is_input = one.phase == "forward" and one.slot.startswith("input")
+    return is_input and one.left_free is LeftFree.SHAPE_DIFFERS and step.is_floating(one.record)
 
 
 def _is_of_loss(step: ReplayedStep, one: Difference, loss: Difference | None) -> bool:

@@ -7,20 +7,32 @@ With w0 and w1 the weights at the start of two steps, g the gradient of the firs
 
 over all weights together. d is known to the roundings of w1: what is left over of a move along the gradient
 is no more than those.
+
+An update that a program writes itself is made of the gradients. Where these have other bits (another kernel,
+or a fault before), so has it: of SGD and of Adam from a new state, an element's move changes by no larger a
+part than its gradient does, |dd| <= |d| |dg| / |g|, and one whose gradient changes its sign turns back. Moves
+that are no further apart than twice that, a moment and the root of another, are no finding of their own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 import numpy as np
 
 from trueup.diagnosing.optimizer_fit import roundoff_of
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, place_of
-from trueup.diagnosing.thresholds import MOVE_TAKEN_BACK, MOVE_WHOLE, UPDATE_APART, UPDATE_ROUNDINGS
+from trueup.diagnosing.stages.own_update import OwnMove, own_constants
+from trueup.diagnosing.thresholds import (
+    MOVE_TAKEN_BACK,
+    MOVE_WHOLE,
+    UPDATE_APART,
+    UPDATE_ROUNDINGS,
+)
 from trueup.store import StepView
 from trueup.store.view import ACCUMULATED, CLIPPED, UPDATED, WEIGHT
 from trueup.types.arrays import Floats
@@ -32,6 +44,9 @@ _MOST_NUMBERS = 1 << 27
 """in all weights together, of which eight copies are held: costs memory"""
 
 
+_Held = TypeVar("_Held")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
     """How one run moves its weights from the first step to the second, all together."""
@@ -41,11 +56,31 @@ class Move:
     gradients: dict[str, Floats]
     rounding: float
     """of the weights, as a length"""
+    roundoffs: dict[str, float] = field(default_factory=dict)
+    """of each weight's dtype"""
+    each: dict[str, OwnMove] = field(default_factory=dict)
+    """of weights whose gradient is recorded"""
 
     @property
     def length(self) -> float:
         """||d||"""
         return _length(self.weights.values())
+
+    def of(self, names: set[str]) -> Move:
+        """Of some weights, whose roundings are those of each by itself."""
+
+        def some(held: Mapping[str, _Held]) -> dict[str, _Held]:
+            return {fqn: one for fqn, one in held.items() if fqn in names}
+
+        weights, each = some(self.weights), some(self.each)
+        squares = (each[fqn].rounding ** 2 * one.size for fqn, one in weights.items() if fqn in each)
+        return Move(
+            weights=weights,
+            gradients=some(self.gradients),
+            rounding=math.sqrt(sum(squares)),
+            roundoffs=some(self.roundoffs),
+            each=each,
+        )
 
     @property
     def knows_gradients(self) -> bool:
@@ -65,13 +100,24 @@ def moved_between(context: Context) -> list[Finding]:
     moves = moves_of(context)
     if moves is None:
         return []
-    target, reference = moves
+    finest = min(moves[0].roundoffs.values())
+    fine = {fqn for fqn, one in moves[0].roundoffs.items() if one == finest}
+    if len(fine) < len(moves[0].weights) and (found := _found(context, *(one.of(fine) for one in moves))):
+        return found  # weights of a coarse dtype, all together, are rounded by more than these may be apart
+    return _found(context, *moves)
+
+
+def _found(context: Context, target: Move, reference: Move) -> list[Finding]:
     names = [fqn for fqn, d in target.weights.items() if not np.array_equal(d, reference.weights[fqn])]
     if not names:
         return _kept(context, target)
     apart = _length(target.weights[fqn] - reference.weights[fqn] for fqn in names)
-    if apart <= target.rounding + reference.rounding:
+    if apart <= target.rounding + reference.rounding + 2 * _of_gradients(target, reference):
         return []
+    own = own_constants(target.each, reference.each) if target.knows_gradients else None
+    if own is not None:
+        found = _finding(context, names, own.headline, (own.headline, *own.evidence))
+        return [replace(found, causes=own.causes)]
     evidence = tuple(
         _move_reason(name, move) for name, move in (("target", target), ("reference", reference))
     )
@@ -116,6 +162,22 @@ def frozen_that_move(context: Context) -> list[Finding]:
 
 _SHOWN = 4
 """weights that a reason names"""
+
+
+def _of_gradients(target: Move, reference: Move) -> float:
+    """How far apart moves may be that are made of these gradients, as a length; 0 where they have the same
+    bits or are not known."""
+    square = 0.0
+    for fqn, gradient in target.gradients.items():
+        other = reference.gradients.get(fqn)
+        if other is None or np.array_equal(gradient, other):
+            continue
+        moved = np.maximum(np.abs(target.weights[fqn]), np.abs(reference.weights[fqn]))
+        least = np.minimum(np.abs(gradient), np.abs(other))
+        changed = np.abs(gradient - other)
+        share = np.divide(changed, least, out=np.full_like(changed, 2.0), where=changed < 2.0 * least)
+        square += float(np.sum(np.square(moved * np.where(changed == 0, 0.0, share))))
+    return math.sqrt(square)
 
 
 def _is_of_one_direction(target: Move, reference: Move) -> bool:
@@ -167,18 +229,22 @@ def _are_known(books: tuple[StepView, StepView], names: tuple[str, str]) -> bool
 
 
 def _move(before: StepView, after: StepView, names: Sequence[tuple[str, str]]) -> Move:
-    weights, gradients, rounding = {}, {}, 0.0
+    weights, gradients, rounding, each, roundoffs = {}, {}, 0.0, {}, {}
     for fqn, own in names:
         there = after.parameter(own, *WEIGHT)
         w0, w1 = _value(before, before.parameter(own, *WEIGHT)), _value(after, there)
         assert w0 is not None
         assert w1 is not None
         weights[fqn] = w1 - w0
+        roundoffs[fqn] = roundoff_of(after.dtype(there))
         rounding += float(UPDATE_ROUNDINGS * roundoff_of(after.dtype(there)) * np.linalg.norm(w1)) ** 2
         gradient = _value(before, before.parameter(own, *ACCUMULATED))
-        if gradient is not None and gradient.shape == w1.shape:
+        if gradient is not None and gradient.shape == w1.shape and w1.size:
             gradients[fqn] = gradient
-    return Move(weights=weights, gradients=gradients, rounding=math.sqrt(rounding))
+            roundings = UPDATE_ROUNDINGS * roundoff_of(after.dtype(there)) * float(np.sqrt(np.mean(w1**2)))
+            each[fqn] = OwnMove(weights[fqn].ravel(), gradient.ravel(), w0.ravel(), roundings)
+    length = math.sqrt(rounding)
+    return Move(weights=weights, gradients=gradients, rounding=length, roundoffs=roundoffs, each=each)
 
 
 def _value(book: StepView, record: int | None) -> Floats | None:

@@ -204,6 +204,8 @@ def _finding(
     clipped_first = headline.code in (Clip.CLIPPED_SCALED, Clip.SCALED_IN_REFERENCE)
     if headline.code is Clip.MULTIPLIED_DIFFERS:
         causes = ()
+    if headline.code is Clip.NORM_TYPE:
+        causes = (Clip.NORM_TYPE_CAUSE,)
     if headline.code is Clip.VALUES_DIFFER:
         causes = (Clip.VALUE_CAUSE,)
     if clipped_first or headline.code in (Clip.SCALED_BEFORE, Clip.UNSCALED_TWICE):

@@ -1136,7 +1136,7 @@ def _batch_finding(
 ) -> Finding:
     slot = where.rpartition(".")[2]
     kept = name in _OF_ANY_INPUT
-    tells = kept or slot.endswith("input_ids")  # a decoder's are tokens, too
+    tells = kept or name == "first_token" or slot.endswith("input_ids")  # a decoder's are tokens, too
     if _batch_headline(name, where).code is Stages.INPUT_DIFFERS and not tells:
         name, relation, elsewhere = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
     moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
@@ -1144,7 +1144,9 @@ def _batch_finding(
     known: tuple[Reason, ...] | None = (
         (Reason(CauseCode.PREPROCESSING),) if kept and kind == "wrong_data" else None
     )
-    if same_samples and not kept and kind == "wrong_data":  # order, shard and seed bring other samples
+    if name == "first_token" and kind == "wrong_data":
+        known = (Reason(CauseCode.FIRST_TOKEN),)
+    elif same_samples and not kept and kind == "wrong_data":  # order, shard and seed bring other samples
         known = ()
     phase = "loss" if _is_of_labels(where) else "forward"
     named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, relation, causes=known, phase=phase)

@@ -22,8 +22,10 @@ def reported_norm_findings(context: Context) -> list[Finding]:
     verdict = context.comparison.verdict
     if verdict.headline.code is not VerdictCode.GRADIENT_NORM_DIFFERS:
         return []
-    headline = norm_before_reduction(context) or verdict.headline
-    kind = kind_named("wrong_scale", EvidenceRank.FITTED, headline, causes=(reason(Clip.NORM_CAUSE),))
+    factors = _factors_before(context)
+    headline = norm_before_reduction(context) or factors or verdict.headline
+    causes = (reason(Clip.UNSCALED_CAUSE if headline is factors else Clip.NORM_CAUSE),)
+    kind = kind_named("wrong_scale", EvidenceRank.FITTED, headline, causes=causes)
     return [
         Finding(
             stage=Stage.REDUCTION,
@@ -36,10 +38,41 @@ def reported_norm_findings(context: Context) -> list[Finding]:
             kinds=(kind,),
             basis=Basis.RECORDED,
             evidence=(headline, *verdict.evidence),
-            causes=(reason(Clip.NORM_CAUSE),),
+            causes=causes,
             next_note=verdict.next,
         )
     ]
+
+
+def _factors_before(context: Context) -> Reason | None:
+    """By what each run multiplies what backward left before it takes the norm, where that is a power of two
+    of its own in every step on one process: one that changes no digit, as loss scales are. A norm of other
+    parameters is no such multiple, and on one process none is counted twice."""
+    if len(context.ranks) > 1 or len(context.steps) < 2:
+        return None
+    found = [
+        (_factor(context, context.target, step), _factor(context, context.reference, other))
+        for step, other in context.steps
+    ]
+    if any(one is None or other is None or one == other for one, other in found):
+        return None
+    target, reference = found[0]
+    return reason(Clip.SCALED_BEFORE_NORM, target=target, reference=reference, step=context.steps[0][0])
+
+
+def _factor(context: Context, source: TraceSource, step: int) -> float | None:
+    """The power of two that the reported norm is, times that of the gradients that backward left."""
+    rank = context.ranks[0]
+    book = context.book(source, step, rank)
+    line = next((one for one in source.scalars(rank) if one.get("step") == step), None)
+    reported = None if line is None else line.get("grad_norm")
+    left = math.sqrt(
+        sum((book.norm(book.parameter(fqn, *ACCUMULATED)) or 0.0) ** 2 for fqn in book.parameters)
+    )
+    if not isinstance(reported, float) or not reported > 0 or not left > 0 or not math.isfinite(left):
+        return None
+    power = float(2.0 ** round(math.log2(reported / left)))
+    return power if abs(reported / left / power - 1) <= CLIP_NEAR else None
 
 
 def norm_before_reduction(context: Context) -> Reason | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from trueup.comparing.attributes import apart
@@ -11,6 +12,7 @@ from trueup.diagnosing.replay.trials import Settings, Tried
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.types.codes import ReplayCode
+from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Basis, EvidenceRank, Kind, Origin
 from trueup.types.reason import Reason
 
@@ -75,7 +77,10 @@ def judged(module: str, kinds: tuple[Kind, ...], settings: dict[Reason, str], co
     if rounding is not None and rounding.left <= 1 - FULL_SHARE:
         evidence = (rounding.evidence, *evidence)
         own = next((kind for kind in kinds if kind.name == _ROUNDING and kind.rank.is_named), None)
-        kinds = (own or kind_named(_ROUNDING, EvidenceRank.STATED, rounding.evidence),)
+        # what float32 alone puts right, bit for bit, is no other order of sums
+        without = (CauseCode.OTHER_ORDER_OR_KERNEL,) if rounding.left == 0 else ()
+        named = own or kind_named(_ROUNDING, EvidenceRank.STATED, rounding.evidence)
+        kinds = (replace(named, causes=tuple(one for one in named.causes if one.code not in without)),)
     return Judged(kinds, settings, evidence)
 
 

@@ -49,7 +49,7 @@ def change_of(
     gap = float(np.linalg.norm(target - reference)) / norm if norm else np.inf
     if gap <= 2 * _coarser(target_dtype, reference_dtype) and target_dtype != reference_dtype:
         return None
-    for look in (_number, _zeroed, _scaled, _shifted, _turned, _permuted, _part, _rounded):
+    for look in (_number, _zeroed, _constant, _scaled, _shifted, _turned, _permuted, _part, _rounded):
         found = look(target, reference)
         if found is not None:
             return found
@@ -96,6 +96,15 @@ def _number(target: Floats, reference: Floats) -> WeightChange | None:
         return None
     sides = {"target": float(target.flat[0]), "reference": float(reference.flat[0])}
     return WeightChange(name="number", kind="constant_argument", evidence=reason(Weights.NUMBER, **sides))
+
+
+def _constant(target: Floats, reference: Floats) -> WeightChange | None:
+    """Both hold one number everywhere, as a norm's weights and biases begin."""
+    if (target != target.flat[0]).any() or (reference != reference.flat[0]).any():
+        return None
+    sides = {"target": float(target.flat[0]), "reference": float(reference.flat[0])}
+    evidence = reason(Weights.ONE_NUMBER, **sides)
+    return WeightChange(name="constant", kind="constant_argument", evidence=evidence)
 
 
 def _zeroed(target: Floats, reference: Floats) -> WeightChange | None:

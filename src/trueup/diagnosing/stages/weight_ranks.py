@@ -59,8 +59,11 @@ def sorted_out(
 
 
 def _of_another(one: Apart, target: StepView, reference: StepView) -> Apart:
-    """The same, or that the weight holds bit for bit what one other weight of the reference holds."""
-    fqn, other, _ = one
+    """The same, or that the weight holds bit for bit what one other weight of the reference holds; of one
+    number everywhere, as norms begin with, nobody can tell whose it is."""
+    fqn, other, change = one
+    if change.name == "constant" or target.is_one_number(target.parameter(fqn, *WEIGHT)):
+        return one
     own, other_digest = _digest(target, fqn), _digest(reference, other)
     held = [name for name in reference.parameters if _digest(reference, name) == own]
     if len(held) != 1 or held[0] == other:
@@ -99,10 +102,27 @@ def over_ranks(known: Sorted, context: Context) -> dict[str, Whose]:
         axis, change = _laid_out(one, context) if len(of_rank) > 1 else (None, None)
         ranks = () if axis or len(of_rank) == len(context.ranks) else tuple(of_rank)
         whose[fqn] = Whose(axis or axis_that_parts(ranks, context.ranks, context.mesh), ranks)
-        found.append((*one[:2], change or one[2]))
+        found.append((*one[:2], change or _own_of_ranks(one, ranks, context) or one[2]))
     known.equal = [fqn for fqn in known.equal if fqn not in by_rank]
     known.apart = found
     return whose
+
+
+def _own_of_ranks(one: Apart, ranks: tuple[int, ...], context: Context) -> WeightChange | None:
+    """That the ranks hold values of their own, drawn otherwise, where the reference's all hold the same."""
+    if not ranks or one[2].name not in _DRAWN:
+        return None
+    books = [context.pair(0, rank) for rank in context.ranks]
+    names = one[0], one[1]
+    held = [{_digest(book[side], names[side]) for book in books} for side in (0, 1)]
+    if len(held[1]) != 1 or None in held[1] or not held[1] < held[0]:
+        return None
+    evidence = reason(Weights.OWN_OF_RANKS, ranks=[str(rank) for rank in ranks])
+    return WeightChange(name="own_of_ranks", kind="randomness", evidence=evidence)
+
+
+_DRAWN = ("other_draw", "other_init", "related", "near")
+"""ways to differ of values that were drawn, or trained, otherwise"""
 
 
 def cut_along(apart: list[Apart], layout: Layout) -> dict[str, Whose]:

@@ -18,6 +18,7 @@ class BatchCode(Code):
     STREAM_OFFSET = "batch.stream_offset"
     SHAPE = "batch.shape_differs"
     MAPPED_IDS = "batch.ids_mapped"
+    ONE_POSITION = "batch.one_position_differs"
     SOME_ROWS = "batch.some_rows_differ"
     OTHER = "batch.unrelated"
     MORE_ROWS = "batch.more_rows"

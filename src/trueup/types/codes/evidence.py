@@ -32,6 +32,7 @@ class EvidenceCode(Code):
     GRADIENTS_THE_SAME = "evidence.gradients_the_same"
     """what backward left up to ``step`` has the same bits"""
     BUFFERS_WRITTEN = "evidence.buffers_written"
+    BUFFERS_FOLLOW = "evidence.buffers_follow_first_rank"
     """places ``name``, ``side`` (the run that has it)"""
     ID_BEYOND = "evidence.id_beyond_the_vocabulary"
     ARGUMENTS_DIFFER = "evidence.arguments_differ"

@@ -51,6 +51,7 @@ class RecordCode(Code):
     DIGESTS_DIFFER = "record.digests_differ"
     """digests alone, as msprobe's summary_mode md5 keeps: other bits, by how much nobody knows"""
     ROWS_DEALT_OTHERWISE = "record.rows_dealt_otherwise"
+    TOKENS_CHOSEN_OTHERWISE = "record.tokens_chosen_otherwise"
     BOUNDARIES_REORDERED = "record.boundaries_reordered"
     NOTHING_FINITE = "record.nothing_finite"
     NO_NORM = "record.no_norm"

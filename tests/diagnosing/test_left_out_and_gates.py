@@ -1,0 +1,127 @@
+"""A module whose result is not used, gates of channels, dropout that another output shows, starts of one
+number: each with its near miss."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.diagnosing.cases import case, known, pair
+from trueup.diagnosing.batches import relation
+from trueup.diagnosing.evidence import Surroundings
+from trueup.diagnosing.evidence.facts import Maker, SlotPair
+from trueup.diagnosing.kinds import gated, missing_or_extra_term, randomness
+from trueup.diagnosing.stages.weight_change import change_of
+from trueup.types.codes.kinds import KindReason
+
+DRAW = np.random.default_rng(9)
+STREAM = DRAW.normal(size=(3, 8, 16)).astype(np.float32)
+NORMED = (STREAM / np.sqrt((STREAM**2).mean(-1, keepdims=True))).astype(np.float32)
+
+
+def made(side: str, given: Any, kind: str = "RMSNorm") -> Surroundings:
+    maker = Maker(side=side, module="model.norm", type=kind, given=(known(given, "model.norm, input.0"),))
+    return Surroundings(module="", makers=(maker,))
+
+
+@pytest.mark.parametrize("side", ["target", "reference"])
+def test_a_module_whose_input_is_used_in_place_of_its_result(side: str) -> None:
+    values = (STREAM, NORMED) if side == "target" else (NORMED, STREAM)
+    maker = "reference" if side == "target" else "target"
+    evidence = case(*values, slot="input.0", module="", surroundings=made(maker, STREAM))
+    found = missing_or_extra_term._module_left_out(evidence)
+    assert found is not None
+    assert found.sentence.code is KindReason.MODULE_LEFT_OUT
+    assert (found.sentence.place("side"), found.sentence.place("skipped")) == (side, "model.norm")
+
+
+def test_what_is_no_module_left_out() -> None:
+    other = STREAM + np.float32(1e-6)
+    for target, kind, given in (
+        (other, "RMSNorm", STREAM),
+        (STREAM, "Dropout", STREAM),
+        (STREAM, "DropPath", STREAM),
+    ):
+        evidence = case(
+            target, NORMED, slot="input.0", module="", surroundings=made("reference", given, kind)
+        )
+        assert missing_or_extra_term._module_left_out(evidence) is None
+    kept = NORMED.copy()
+    kept[1] = STREAM[1]  # some samples pass, as in stochastic depth
+    evidence = case(STREAM, kept, slot="input.0", module="", surroundings=made("reference", STREAM, "Block"))
+    assert missing_or_extra_term._module_left_out(evidence) is None
+
+
+GATES = {
+    "sigmoid": lambda u: 1 / (1 + np.exp(-u)),
+    "hard sigmoid": lambda u: np.clip(u + 3, 0, 6) / 6,
+    "hard sigmoid of 0.2 x + 0.5": lambda u: np.clip(0.2 * u + 0.5, 0, 1),
+}
+
+
+@pytest.mark.parametrize("target", GATES)
+@pytest.mark.parametrize("reference", GATES)
+def test_gates_of_channels(target: str, reference: str) -> None:
+    x, u = DRAW.normal(size=(4, 6, 5, 5)), DRAW.normal(size=(4, 6, 1, 1)) * 2
+    around = Surroundings(
+        module="se",
+        inputs=(SlotPair(slot="input.0", target=known(x, "se, input.0"), reference=known(x, "se, input.0")),),
+        nearby=(pair("output.0", None, u),),
+    )
+    values = [(x * GATES[name](u)).astype(np.float32) for name in (target, reference)]
+    found = gated._other_gate(case(*values, module="se", surroundings=around), *map(np.float64, values))
+    if target == reference:
+        assert found is None
+    else:
+        assert found is not None
+        sentence = found.found.sentence
+        assert (sentence.place("target"), sentence.place("reference")) == (target, reference)
+
+
+def dropped(values: Any, rate: float, *, scaled: bool = True) -> Any:
+    keep = np.random.default_rng(4).random(values.shape) >= rate
+    return values * keep / (1 - rate if scaled else 1.0)
+
+
+@pytest.mark.parametrize("scaled", [True, False], ids=["dropout", "a mask"])
+def test_dropout_that_another_output_shows(scaled: bool) -> None:
+    weights, value = DRAW.random((2, 4, 12, 12)), DRAW.normal(size=(2, 4, 12, 8))
+    other = dropped(weights, 0.1, scaled=scaled)
+    outputs = pair("output.0", weights @ value, other @ value), pair("output.1", weights, other)
+    evidence = case(weights @ value, other @ value, surroundings=Surroundings(outputs=outputs))
+    found = randomness._dropout_of_one_side(evidence)
+    assert (found is not None) is scaled
+    if found is not None:
+        assert found.sentence.place("side") == "reference"
+        assert found.sentence.number("rate") == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "name"),
+    [
+        (np.ones(8), np.full(8, 0.2), "constant"),
+        (np.zeros(8), np.full(8, 0.2), "zero"),
+        (DRAW.normal(size=8) * 2, np.full(8, 0.2), None),
+    ],
+)
+def test_weights_of_one_number(target: Any, reference: Any, name: str | None) -> None:
+    change = change_of(target, reference, "float32", "float32")
+    assert change is not None
+    assert (change.name == name) if name else (change.name != "constant")
+
+
+def test_one_id_at_one_position_of_all_rows() -> None:
+    ids = DRAW.integers(5, 90, (6, 12))
+    ids[:, 0], ids[2, 5], ids[3, 4] = 0, 0, 1
+    for at, name in ((0, "first_token"), (7, "one_token")):
+        base, other = ids.copy(), ids.copy()
+        base[:, at], other[:, at] = 0, 1
+        assert relation(other, base).name == name
+    varied = ids.copy()
+    varied[:, 0] = np.arange(1, 7)
+    assert relation(varied, ids).name not in ("first_token", "one_token")
+    two = ids.copy()
+    two[:, :2] = 1
+    assert relation(two, ids).name not in ("first_token", "one_token")
