@@ -303,8 +303,19 @@ def own_model(port: str) -> tuple[Arrays, Arrays]:
     target = {"tok.weight": source["model.embed_tokens.weight"], "head.weight": source["lm_head.weight"]}
     layers = []
     for layer in range(NUM):
-        one = {"n1": made(H), "n2": made(H), "q": made(H, H), "k": made(KV, H), "v": made(KV, H), "o": made(H, H)}
-        names = ("input_layernorm", "post_attention_layernorm", *(f"self_attn.{role}_proj" for role in "qkvo"))
+        one = {
+            "n1": made(H),
+            "n2": made(H),
+            "q": made(H, H),
+            "k": made(KV, H),
+            "v": made(KV, H),
+            "o": made(H, H),
+        }
+        names = (
+            "input_layernorm",
+            "post_attention_layernorm",
+            *(f"self_attn.{role}_proj" for role in "qkvo"),
+        )
         at = f"model.layers.{layer}"
         source |= {f"{at}.{name}.weight": one[key] for name, key in zip(names, one, strict=True)}
         one["experts"] = [(made(F, H), made(F, H), made(H, F)) for _ in range(EXPERTS)]
@@ -328,7 +339,9 @@ def apart(layers: list[dict[str, object]], beginning: str, **names: str) -> Arra
     }
 
 
-def each_expert(layers: list[dict[str, object]], name: str, make: object, beginning: str = "blk.{at}.") -> Arrays:
+def each_expert(
+    layers: list[dict[str, object]], name: str, make: object, beginning: str = "blk.{at}."
+) -> Arrays:
     return {
         beginning.format(at=at, stage=at // 2, inner=at % 2) + name.format(expert=expert, part=part): values
         for at, one in enumerate(layers)
@@ -355,8 +368,7 @@ def _scanned(layers: list[dict[str, object]]) -> Arrays:
     """All layers in one weight, (in, out) as Flax has it, experts one by one in it."""
     by_layer = apart(layers, "{at}.", **{role: f"attn.w{role}.kernel" for role in "qkvo"})
     by_layer |= {
-        name: values.T
-        for name, values in each_expert(layers, "moe.{part}.kernel", single, "{at}.").items()
+        name: values.T for name, values in each_expert(layers, "moe.{part}.kernel", single, "{at}.").items()
     }
     names = dict.fromkeys(name.partition(".")[2] for name in by_layer)
     found = {}
@@ -428,10 +440,22 @@ def test_two_ports_are_paired_with_each_other(port: str, other: str) -> None:
 
 def _layers_of(seed: int) -> list[dict[str, object]]:
     rng = np.random.default_rng(seed)
-    shapes = {"n1": (H,), "n2": (H,), "q": (H, H), "k": (KV, H), "v": (KV, H), "o": (H, H), "router": (EXPERTS, H)}
+    shapes = {
+        "n1": (H,),
+        "n2": (H,),
+        "q": (H, H),
+        "k": (KV, H),
+        "v": (KV, H),
+        "o": (H, H),
+        "router": (EXPERTS, H),
+    }
     return [
         {name: rng.standard_normal(shape) for name, shape in shapes.items()}
-        | {"experts": [tuple(rng.standard_normal(s) for s in ((F, H), (F, H), (H, F))) for _ in range(EXPERTS)]}
+        | {
+            "experts": [
+                tuple(rng.standard_normal(s) for s in ((F, H), (F, H), (H, F))) for _ in range(EXPERTS)
+            ]
+        }
         for _ in range(NUM)
     ]
 
@@ -439,7 +463,9 @@ def _layers_of(seed: int) -> list[dict[str, object]]:
 def proposed(source: Arrays, target: Arrays) -> set[str]:
     """The weights of ``target`` that the proposal makes right, of ``target`` without its numbers."""
     weights = MemoryWeights(source)
-    blank = MemoryWeights({name: np.cos(np.arange(values.size)).reshape(values.shape) for name, values in target.items()})
+    blank = MemoryWeights(
+        {name: np.cos(np.arange(values.size)).reshape(values.shape) for name, values in target.items()}
+    )
     plan = infer_plan(blank, weights, by_structure=True, num_heads=2)
     made = apply_plan(plan, weights)
     return {name for name in made.table if np.array_equal(made.read(name), target[name])}

@@ -20,8 +20,12 @@ from trueup.weights.opening import open_weights
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore")]
 ARGUMENTS = {
-    **{"num_attention_heads": 4, "num_query_groups": 2, "group_query_attention": True},
-    **{"vocab_size": made.VOCABULARY, "padded_vocab_size": made.PADDED, "tokenizer_type": "GPT2BPETokenizer"},
+    "num_attention_heads": 4,
+    "num_query_groups": 2,
+    "group_query_attention": True,
+    "vocab_size": made.VOCABULARY,
+    "padded_vocab_size": made.PADDED,
+    "tokenizer_type": "GPT2BPETokenizer",
 }
 
 
@@ -40,7 +44,9 @@ def all_in_one(model: dict[str, Tensor]) -> dict[str, Tensor]:
         layers, experts, rows, columns = whole.shape
         first = "linear_fc1" in name
         shape = (columns, experts * rows) if first else (experts * columns, rows)
-        found[f"{name.split('experts.')[0]}experts.weight{1 if first else 2}"] = whole.mT.reshape(layers, *shape)
+        found[f"{name.split('experts.')[0]}experts.weight{1 if first else 2}"] = whole.mT.reshape(
+            layers, *shape
+        )
     return found
 
 
@@ -126,7 +132,7 @@ def test_what_its_arguments_say(tmp_path: Path) -> None:
 def test_a_value_in_one_part_is_found(
     stored: Callable[[dict[str, Tensor]], dict[str, Tensor]], tmp_path: Path
 ) -> None:
-    """In the last rows of one expert's gate, where only one of four parts holds it; against files of ranks."""
+    """In the last row of one expert's gate, which one of four parts holds; against files of ranks."""
     model = made.whole_model(experts=4, layers=2)
     name = "decoder.layers.1.mlp.experts.local_experts.3.linear_fc1.weight"
     changed = {key: whole.clone() for key, whole in model.items()}

@@ -1,4 +1,4 @@
-"""Megatron's ``torch_dist`` checkpoints, written with PyTorch alone: each tensor as the parts of its ranks."""
+"""Megatron's ``torch_dist`` checkpoints, written with PyTorch alone: each tensor as its ranks' parts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class Parts(Tensor):
     def __init__(self, whole: Tensor, grid: Sequence[int]) -> None:
         sizes = [size // count for size, count in zip(whole.shape, grid, strict=True)]
         self._parts = {
-            torch.Size(offset): whole[tuple(slice(o, o + s) for o, s in zip(offset, sizes, strict=True))].clone()
+            torch.Size(offset): whole[
+                tuple(slice(o, o + s) for o, s in zip(offset, sizes, strict=True))
+            ].clone()
             for offset in product(*(range(0, n, s) for n, s in zip(whole.shape, sizes, strict=True)))
         }
 
@@ -71,7 +73,9 @@ def grid_of(name: str, shape: Sequence[int], tensor: int, expert: int) -> list[i
         grid[1] = expert
     if "linear_fc1.weight" in name and not name.endswith(("_w", "_v")):
         grid[-2] = 2 * tensor
-    elif any(word in name for word in ("word_embeddings", "output_layer", "linear_qkv", "_w", "_v", "in_proj")):
+    elif any(
+        word in name for word in ("word_embeddings", "output_layer", "linear_qkv", "_w", "_v", "in_proj")
+    ):
         grid[-2] = tensor
     elif any(word in name for word in ("linear_proj", "linear_fc2", "out_proj")):
         grid[-1] = tensor
@@ -87,7 +91,7 @@ def write(
     arguments: Mapping[str, object] | None = None,
     own_metadata: bool = False,
 ) -> Path:
-    """Write ``state`` by stored names; returns ``folder``. ``own_metadata`` as Megatron-core 0.15 pickles it."""
+    """Write ``state`` by stored names; returns ``folder``. ``own_metadata``: as Megatron-core 0.15 does."""
     place = folder / "iter_0000100"
     place.mkdir(parents=True)
     cut: dict[str, object] = {

@@ -35,8 +35,8 @@ _SECTIONS = (
     (".query", ".key", ".value", ".z", ".f", ".b", ".w"),
     (".query", ".key", ".value"),
 )
-"""what Megatron-core calls the sections that it saves apart, in the order of the weight: of a gated layer, of a
-Mamba mixer and its convolution, of linear attention and its convolution"""
+"""what Megatron-core calls the sections that it saves apart, in the order of the weight: of a gated layer, a
+Mamba mixer and its convolution, linear attention and its convolution"""
 _STATE = re.compile(
     r"((app|state|checkpoint)\.)?"
     r"((optim|optimizers?|optimizer_states?|optim(izer)?_state_dict|(lr_)?schedulers?|opt_param_scheduler"

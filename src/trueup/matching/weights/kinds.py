@@ -116,7 +116,9 @@ def _are_alike(below: Mapping[int, Sequence[str]]) -> bool:
     """Whether half of what stands below each number stands below others too: T5's ``layer.0`` and
     ``layer.1`` are attention and MLP."""
     numbers = Counter(name for names in below.values() for name in set(names))
-    return all(2 * sum(numbers[name] > 1 for name in set(names)) >= len(set(names)) for names in below.values())
+    return all(
+        2 * sum(numbers[name] > 1 for name in set(names)) >= len(set(names)) for names in below.values()
+    )
 
 
 def with_stacks_apart(own: Sequence[Kind], other: Sequence[Kind]) -> tuple[list[Kind], list[Kind]]:
@@ -157,4 +159,6 @@ def _apart(kind: Kind) -> Kind:
 
 def fits(one: tuple[int, Shape], other: tuple[int, Shape]) -> bool:
     """As many, and of the same shape or that shape transposed."""
-    return one[0] == other[0] and (one[1] == other[1] or (len(one[1]) == _MATRIX and one[1] == other[1][::-1]))
+    return one[0] == other[0] and (
+        one[1] == other[1] or (len(one[1]) == _MATRIX and one[1] == other[1][::-1])
+    )

@@ -149,7 +149,7 @@ def by_structure(
         for names, table in ((left_target, target), (left_source, source))
     )
     own, other = with_stacks_apart(own, other)
-    if not _most(own) == _most(other):
+    if _most(own) != _most(other):
         return []
     left = _Left(
         targets={one.name: one for one in own},
