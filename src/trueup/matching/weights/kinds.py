@@ -17,7 +17,6 @@ _COMPONENT = re.compile(r"(?P<word>.*?)_?(?P<number>\d+)")
 _LAYER_WORDS = re.compile(r"(.*_)?(layers?|l|blocks?|blk|h|groups?|stages?|experts?|expert)_?", re.IGNORECASE)
 _LEAVES = ("weight", "bias")
 """of which there may be one an expert: ``linear_fc1.weight0``"""
-_MATRIX = 2
 _FEWEST_BELOW = 3
 """weights below a number that makes a word a layer: a norm ``ln_1`` has at most two"""
 
@@ -31,7 +30,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class WeightKind:
     """Weights of one shape at the same place of each layer, layers (and experts in them) in order."""
 
     places: tuple[Place, ...]
@@ -53,7 +52,7 @@ class Kind:
         return [(name, tuple(numbers)) for name, numbers in numbered]
 
 
-def kinds_of(shapes: Mapping[str, Shape]) -> list[Kind]:
+def kinds_of(shapes: Mapping[str, Shape]) -> list[WeightKind]:
     """The weights of one side by kind; a kind whose shapes differ is one a shape.
 
     Example:
@@ -64,7 +63,7 @@ def kinds_of(shapes: Mapping[str, Shape]) -> list[Kind]:
     for name, (template, numbers) in _templates(list(shapes)).items():
         found.setdefault((template, shapes[name]), []).append((numbers, name))
     return [
-        Kind(places=tuple(Place(name=name) for _, name in sorted(those)), shape=shape)
+        WeightKind(places=tuple(Place(name=name) for _, name in sorted(those)), shape=shape)
         for (_, shape), those in found.items()
     ]
 
@@ -121,7 +120,9 @@ def _are_alike(below: Mapping[int, Sequence[str]]) -> bool:
     )
 
 
-def with_stacks_apart(own: Sequence[Kind], other: Sequence[Kind]) -> tuple[list[Kind], list[Kind]]:
+def with_stacks_apart(
+    own: Sequence[WeightKind], other: Sequence[WeightKind]
+) -> tuple[list[WeightKind], list[WeightKind]]:
     """Both sides with each weight that holds several along its first dimension taken apart, where the other
     side has as many one by one, or in another layout, and none of the whole shape."""
     first, second = list(own), list(other)
@@ -131,25 +132,27 @@ def with_stacks_apart(own: Sequence[Kind], other: Sequence[Kind]) -> tuple[list[
     return first, second
 
 
-def _all_apart(own: Sequence[Kind], other: Sequence[Kind]) -> list[Kind]:
+def _all_apart(own: Sequence[WeightKind], other: Sequence[WeightKind]) -> list[WeightKind]:
     counts = {len(kind.places) for kind in other}
-    counts |= {len(kind.places) * kind.shape[0] for kind in other if len(kind.shape) > _MATRIX}
+    counts |= {len(kind.places) * kind.shape[0] for kind in other if len(kind.shape) > 2}
     return [_apart(kind) if _is_stack(kind, counts, own, other) else kind for kind in own]
 
 
-def _is_stack(kind: Kind, counts: Collection[int], own: Sequence[Kind], other: Sequence[Kind]) -> bool:
-    if len(kind.shape) < _MATRIX or kind.shape[0] < 2:
+def _is_stack(
+    kind: WeightKind, counts: Collection[int], own: Sequence[WeightKind], other: Sequence[WeightKind]
+) -> bool:
+    if len(kind.shape) < 2 or kind.shape[0] < 2:
         return False
     alike, there = (sum(fits(kind.size, its.size) for its in kinds) for kinds in (own, other))
     if alike == there:
         return False
     num, rest = len(kind.places) * kind.shape[0], kind.shape[1:]
-    deep = len(kind.shape) > _MATRIX and num in counts
+    deep = len(kind.shape) > 2 and num in counts
     return deep or any(fits((num, rest), its.size) for its in other)
 
 
-def _apart(kind: Kind) -> Kind:
-    return Kind(
+def _apart(kind: WeightKind) -> WeightKind:
+    return WeightKind(
         places=tuple(
             Place(name=place.name, at=(*place.at, at)) for place in kind.places for at in range(kind.shape[0])
         ),
@@ -159,6 +162,4 @@ def _apart(kind: Kind) -> Kind:
 
 def fits(one: tuple[int, Shape], other: tuple[int, Shape]) -> bool:
     """As many, and of the same shape or that shape transposed."""
-    return one[0] == other[0] and (
-        one[1] == other[1] or (len(one[1]) == _MATRIX and one[1] == other[1][::-1])
-    )
+    return one[0] == other[0] and (one[1] == other[1] or (len(one[1]) == 2 and one[1] == other[1][::-1]))

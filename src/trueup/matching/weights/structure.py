@@ -19,7 +19,7 @@ from functools import partial
 from itertools import accumulate, combinations, pairwise
 
 from trueup.matching.weights.fused import Arrangement, arrangements
-from trueup.matching.weights.kinds import Kind, Place, fits, kinds_of, with_stacks_apart
+from trueup.matching.weights.kinds import Place, WeightKind, fits, kinds_of, with_stacks_apart
 from trueup.matching.weights.table import WeightTable
 from trueup.weights.converting import PROPOSED, is_vocabulary
 from trueup.weights.layouts import Steps, put_together, taken_apart
@@ -58,7 +58,6 @@ _USES = tuple(
 """use of a weight -> what families of models call it (w1, w3, w2 as Llama and Mixtral have them)"""
 _KERNEL = "kernel"
 """what Flax and Keras call a matrix, which is (in, out)"""
-_MATRIX = 2
 _MOST_FUSED = 3
 _MOST_LEFT = 40
 """weights of a layer among which sums of rows are looked for: costs time"""
@@ -75,8 +74,8 @@ class _Pair:
     ``steps`` are of each source, ``whole`` of what they are joined to along ``dim``; then the target is
     transposed, if it is ``turned``."""
 
-    target: Kind
-    sources: tuple[Kind, ...]
+    target: WeightKind
+    sources: tuple[WeightKind, ...]
     steps: tuple[Steps, ...]
     dim: int = 0
     whole: Steps = ()
@@ -86,7 +85,7 @@ class _Pair:
     @property
     def is_square(self) -> bool:
         """Whether its shape does not tell (out, in) from (in, out)."""
-        return len(self.target.shape) == _MATRIX and len(set(self.target.shape)) == 1
+        return len(self.target.shape) == 2 and len(set(self.target.shape)) == 1
 
     @property
     def is_transposed(self) -> bool:
@@ -103,8 +102,8 @@ class _Pair:
 class _Left:
     """The kinds that are left of both sides, by the name of their first weight."""
 
-    targets: dict[str, Kind]
-    sources: dict[str, Kind]
+    targets: dict[str, WeightKind]
+    sources: dict[str, WeightKind]
     towers: frozenset[str]
     """first words of names, where a model has several parts with layers of their own"""
     together: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -164,13 +163,13 @@ def by_structure(
     return [entry for pair in _turned_alike(pairs) for entry in _entries(pair, shapes)]
 
 
-def _most(kinds: Sequence[Kind]) -> int:
+def _most(kinds: Sequence[WeightKind]) -> int:
     """How many layers there are: as many weights as most kinds have, of those that have several."""
     counts = Counter(len(kind.places) for kind in kinds if len(kind.places) > 1)
     return max(counts, key=lambda count: (counts[count], -count), default=1)
 
 
-def _towers(kinds: Sequence[Kind]) -> frozenset[str]:
+def _towers(kinds: Sequence[WeightKind]) -> frozenset[str]:
     """First words of names with several layers, where there are several such words."""
     words = frozenset(kind.name.partition(".")[0] for kind in kinds if len(kind.places) > 1)
     return words if len(words) > 1 else frozenset()
@@ -180,7 +179,7 @@ def _natural(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(word)) if word.isdigit() else (1, word) for word in re.split(r"(\d+)", name)]
 
 
-def _one(target: Kind, source: Kind, confidence: float) -> _Pair:
+def _one(target: WeightKind, source: WeightKind, confidence: float) -> _Pair:
     steps = _TURN if target.shape != source.shape else ()
     return _Pair(target=target, sources=(source,), steps=(steps,), confidence=confidence)
 
@@ -251,7 +250,7 @@ def _turned(shape: Shape, is_turned: bool) -> Shape:
 
 
 def _cut(
-    name: str, shape: Shape, parts: Sequence[Kind], shapes: Sequence[Shape], layout: _LayoutOf
+    name: str, shape: Shape, parts: Sequence[WeightKind], shapes: Sequence[Shape], layout: _LayoutOf
 ) -> list[Steps]:
     """What takes each of ``parts`` out of ``name``."""
     if not parts:
@@ -263,17 +262,19 @@ def _cut(
     return [(Slice(dim=0, start=start, stop=stop),) for start, stop in pairwise(ends)]
 
 
-def _parts(whole: Kind, there: Mapping[str, Kind], *, named: bool) -> tuple[tuple[Kind, ...], bool, bool]:
+def _parts(
+    whole: WeightKind, there: Mapping[str, WeightKind], *, named: bool
+) -> tuple[tuple[WeightKind, ...], bool, bool]:
     """Those whose rows add up to those of ``whole``, in their usual order; whether it, and whether they, are
     (in, out). None where two choices are as good."""
     as_many = [kind for kind in there.values() if len(kind.places) == len(whole.places)]
     if named:
-        roles = _said_roles(whole.name)
+        roles = _roles_in(whole.name)
         as_many = [kind for kind in as_many if any(_has(kind.name, role) for role in roles)]
     for whole_turned, parts_turned in ((False, False), (True, False), (False, True), (True, True)):
         shape = _turned(whole.shape, whole_turned)
         shapes = {kind.name: _turned(kind.shape, parts_turned) for kind in as_many}
-        if (whole_turned or parts_turned) and len(shape) != _MATRIX:
+        if (whole_turned or parts_turned) and len(shape) != 2:
             continue
         names = _adding_up(shape, shapes)
         if names and not (named and _roles_of(names) is None):
@@ -281,7 +282,7 @@ def _parts(whole: Kind, there: Mapping[str, Kind], *, named: bool) -> tuple[tupl
     return (), False, False
 
 
-def _said_roles(name: str) -> tuple[str, ...]:
+def _roles_in(name: str) -> tuple[str, ...]:
     """What a weight holds by its name: ``wkv``, ``to_kv``, ``qkv_proj``, ``gate_up_proj``."""
     words = [word for word in re.split(r"[._]", name.lower()) if word not in ("weight", "bias", "proj")]
     joined = {words[-1].removeprefix("w"), "".join(words[-2:])} if words else set()
@@ -351,13 +352,13 @@ def _alike(left: _Left) -> Iterator[_Pair]:
 def _turned_alike(pairs: Sequence[_Pair]) -> Iterator[_Pair]:
     """A square matrix is transposed where most others of its leaves (``kernel``, ``weight``) are, which their
     shapes tell, or where one side's leaf is that of a framework that keeps (in, out)."""
-    told: Counter[tuple[str, str]] = Counter()
+    votes: Counter[tuple[str, str]] = Counter()
     for pair in pairs:
-        if len(pair.target.shape) == _MATRIX and not pair.is_square and not is_vocabulary(pair.target.name):
-            told[_leaves(pair)] += 1 if pair.is_transposed else -1
+        if len(pair.target.shape) == 2 and not pair.is_square and not is_vocabulary(pair.target.name):
+            votes[_leaves(pair)] += 1 if pair.is_transposed else -1
     for pair in pairs:
         own, other = _leaves(pair)
-        turned = told[own, other] > 0 or (not told[own, other] and (own == _KERNEL) != (other == _KERNEL))
+        turned = votes[own, other] > 0 or (not votes[own, other] and (own == _KERNEL) != (other == _KERNEL))
         yield replace(pair, steps=(_TURN,)) if pair.is_one and pair.is_square and turned else pair
 
 
