@@ -10,7 +10,7 @@ from pathlib import Path
 from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.data_ids import IGNORED, INPUT_IDS, DataIds, ids_of, ignored_label, judge_ids
 from trueup.checklist.dialect import ValueOrigin
-from trueup.checklist.fields import fields
+from trueup.checklist.fields import dtype_name, fields
 from trueup.checklist.judging import DemandRow, DemandStatus, judged
 from trueup.checklist.readers import read_side
 from trueup.checklist.recommendations import VERSIONS, Unmet, recommendations
@@ -86,7 +86,7 @@ class Checklist:
             NotJudged(key=key, target=left.get(key), reference=right.get(key))
             for left, right in ((sides[0][dialect], sides[1][dialect]) for dialect in both)
             for key in sorted({*left, *right})
-            if _one(left.get(key)) != _one(right.get(key))
+            if _one(key, left.get(key)) != _one(key, right.get(key))
             and not (key not in right and listing[0])
             and not (key not in left and listing[1])
         ]
@@ -150,9 +150,11 @@ def _unread_values(side: Configuration) -> dict[str, dict[str, object]]:
     return found
 
 
-def _one(value: object) -> object:
-    """The item of a list of one: a log prints ``['local']`` where the command says ``local``."""
-    return value[0] if isinstance(value, list) and len(value) == 1 else value
+def _one(key: str, value: object) -> object:
+    """The item of a list of one: a log prints ``['local']`` where the command says ``local``; and of a dtype
+    its name: ``torch.float32`` and ``fp32`` are one."""
+    value = value[0] if isinstance(value, list) and len(value) == 1 else value
+    return dtype_name(value) if key.endswith("dtype") else value
 
 
 def _lists_all(side: Configuration) -> bool:
