@@ -321,7 +321,9 @@ def test_the_pattern_of_a_hybrid_model_is_cut_with_its_layers(name: str) -> None
     words = f"torchrun p.py --{name.replace('_', '-')} 'M*|M-/M' {flags}\n"
     (document,) = shell.documents(words, "run.sh")
     changes, _ = reduction([document])
-    assert {key: value for one in changes for key, value in one.keys.items() if "layer" in key} == {
+    assert {
+        key: value for one in changes for key, value in one.keys.items() if "layer" in key or "pattern" in key
+    } == {
         "num_layers": 2,
         "noop_layers": None,
         "encoder_num_layers": None,
