@@ -634,7 +634,7 @@ class Session:
             self._writer.add_to_manifest({"nothing_captured": self._outside_scope}, first=self.rank == 0)
 
     def _note_steps(self, last: int) -> None:
-        """Say so where the run had none of the steps or ranks asked for; ``trueup capture`` says it itself."""
+        """Say so where the run has no step or rank asked for; ``trueup capture`` says it itself."""
         first, ranks = self.options.first_step, self._captured_ranks
         if self._writer is None or self._aside or self._recorded_step >= 0 or last < first:
             return
