@@ -1,5 +1,5 @@
-"""msprobe's mapping files as pairs of modules and calls: data, cell, layer and API mapping, each of target and
-reference.
+"""msprobe's mapping files as pairs of modules and calls: data, cell, layer and API mapping, of the target and
+the reference.
 
 Which call a numbered name is (``Functional.linear.4.forward.input.0``) the steps that are matched tell, so
 what a file says is kept as it is written, and resolved there.
