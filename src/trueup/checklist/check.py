@@ -62,12 +62,31 @@ class Checklist:
 
     @property
     def training(self) -> str:
-        """Whether both sides describe the same training: ``agree differ undecided``; ``agree`` of one."""
+        """Whether both sides describe the same training: ``agree differ undecided``; of one ``agree``.
+
+        ``undecided`` too where no rule reads anything that a file sets.
+        """
         if self.reference is None:
-            return "agree"
+            return "agree" if self.limited or self.read_on_all_sides else "undecided"
         if any(row.matters for row in self.rows) or self.rates_part:
             return "differ"
-        return "undecided" if self.undecided or self.not_judged else "agree"
+        nothing = not self.limited and not self.read_on_all_sides
+        return "undecided" if nothing or self.undecided or self.not_judged else "agree"
+
+    @property
+    def read_on_all_sides(self) -> frozenset[str]:
+        """Sections of rows that have a value on every side, of which a file sets one."""
+        num = 1 if self.reference is None else 2
+        stated = (ValueOrigin.SET, ValueOrigin.DERIVED)
+        held = (
+            (row.section, [c for c in (row.target, row.reference) if c is not None and c.value is not None])
+            for row in self.rows
+        )
+        return frozenset(
+            section
+            for section, cells in held
+            if len(cells) == num and any(cell.origin in stated for cell in cells)
+        )
 
     @property
     def not_judged(self) -> list[NotJudged]:
