@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -323,3 +324,23 @@ def test_a_recipe_s_text_is_split_as_the_shell_does(tmp_path: Path) -> None:
     path.write_text("MODEL_ARGS:\n  --num-layers: 4\n  --lr: 0.1\n  --seed: 1\n  --spec: 'a.b c'\n")
     found = opening.read_side([str(path)])
     assert found[0].settings["spec"].value == ["a.b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "same"),
+    [
+        ("SchedulerType.COSINE", True),
+        ("<SchedulerType.COSINE: 'cosine'>", True),
+        ("SchedulerType.LINEAR", False),
+        ("<SchedulerType.COSINE: 'linear'>", False),
+    ],
+)
+def test_members_of_enums_as_python_prints_them(printed: str, same: bool, tmp_path: Path) -> None:
+    """As ``print(training_arguments)`` and a file written from it have them."""
+    files = []
+    for name, kind in (("a.json", printed), ("b.json", "cosine")):
+        plain = {"learning_rate": 1e-5, "max_steps": 10, "lr_scheduler_type": kind, "optim": "adamw_torch"}
+        files.append(tmp_path / name)
+        files[-1].write_text(json.dumps(plain))
+    found = check([str(files[0])], [str(files[1])], recommend=False)
+    assert (found.training == "agree") == same

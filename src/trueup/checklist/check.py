@@ -16,6 +16,7 @@ from trueup.checklist.readers import read_side
 from trueup.checklist.recommendations import VERSIONS, Unmet, recommendations
 from trueup.checklist.rules import SECTIONS, rules
 from trueup.checklist.schedule import Schedules, schedules
+from trueup.checklist.settings import member
 from trueup.checklist.templates import FIELD as TEMPLATE
 from trueup.checklist.templates import INFERENCE, is_shown_same, judge_inference
 from trueup.checklist.versions import VersionVerdict, judge_versions, versions_of
@@ -172,7 +173,7 @@ def _unread_values(side: Configuration) -> dict[str, dict[str, object]]:
 def _one(key: str, value: object) -> object:
     """The item of a list of one: a log prints ``['local']`` where the command says ``local``; and of a dtype
     its name: ``torch.float32`` and ``fp32`` are one."""
-    value = value[0] if isinstance(value, list) and len(value) == 1 else value
+    value = member(value[0] if isinstance(value, list) and len(value) == 1 else value)
     return dtype_name(value) if key.endswith("dtype") else value
 
 

@@ -1,5 +1,5 @@
-"""Environment variables and package versions: `env`, an .env file, lists of pip and conda, requirements, lock files
-of uv and poetry, PyTorch's collect_env."""
+"""Environment variables and package versions: `env`, an .env file, lists of pip and conda, requirements, lock
+files of uv and poetry, PyTorch's collect_env."""
 
 from __future__ import annotations
 
