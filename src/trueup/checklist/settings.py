@@ -57,7 +57,7 @@ def member(value: object) -> object:
     """The value of an enum's member as Python prints it; anything else as it is.
 
     Example:
-        >>> member("SchedulerType.COSINE"), member("<OptimizerNames.ADAMW_TORCH: 'adamw_torch'>"), member("a.B")
+        >>> member("SchedulerType.COSINE"), member("<Optim.ADAMW: 'adamw_torch'>"), member("a.B")
         ('cosine', 'adamw_torch', 'a.B')
     """
     found = _MEMBER.fullmatch(value) if isinstance(value, str) else None
