@@ -12,8 +12,9 @@ _OF_A_CHECKPOINT = "run.json"
 
 
 def check_places(config: Config, export: Path | None = None) -> None:
-    """Raise where ``output_dir`` or ``export`` is a folder that the run reads, or lies in a checkpoint. A folder
-    below the data is apart from it.
+    """Raise where ``output_dir`` or ``export`` is a folder that the run reads, or lies in a checkpoint.
+
+    A folder below the data is apart from it.
 
     Args:
         config: of the run.
