@@ -42,19 +42,30 @@ class MsprobePairs:
 
 def read_msprobe_pairs(held: object) -> MsprobePairs | None:
     """The pairs of a mapping file of msprobe; None of anything else."""
-    if isinstance(held, list) or (isinstance(held, dict) and "ms_api" in held):
-        return _functions(held if isinstance(held, list) else [held])
+    if isinstance(held, list):
+        return _functions(held)
     if not isinstance(held, dict) or not held or "version" in held:
         return None
-    if all(isinstance(value, dict) and _are_names(value) for value in held.values()):
-        are_classes = all(str(name)[:1].isupper() for name in held)
-        return MsprobePairs(layers={str(k): v for k, v in held.items()}) if are_classes else None
-    if not _are_names(held):
-        return None
-    full = [_FULL.fullmatch(one) for pair in held.items() for one in pair]
+    if "ms_api" in held:
+        return _functions([held])
+    if _are_layers(held):
+        return MsprobePairs(layers={str(name): children for name, children in held.items()})
+    return _named(held) if _are_names(held) else None
+
+
+def _are_layers(held: Mapping[object, object]) -> bool:
+    """Whether each key is a class, and each value names of children."""
+    are_classes = all(str(name)[:1].isupper() for name in held)
+    return are_classes and all(isinstance(one, dict) and _are_names(one) for one in held.values())
+
+
+def _named(held: Mapping[str, str]) -> MsprobePairs | None:
+    """Of calls with numbers, or of modules with their classes."""
+    names = [name for pair in held.items() for name in pair]
+    full = [_FULL.fullmatch(name) is not None for name in names]
     if all(full):
         return _numbered(held)
-    if any(full) or not all("." in one for pair in held.items() for one in pair):
+    if any(full) or not all("." in name for name in names):
         return None
     return MsprobePairs(modules={_without_class(one): _without_class(other) for one, other in held.items()})
 
