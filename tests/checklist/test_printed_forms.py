@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from trueup.checklist import check
+from trueup.checklist.check import compared
 from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.judging import DemandRow
 from trueup.checklist.readers import log, mappings, opening, shell
@@ -344,3 +345,18 @@ def test_members_of_enums_as_python_prints_them(printed: str, same: bool, tmp_pa
         files[-1].write_text(json.dumps(plain))
     found = check([str(files[0])], [str(files[1])], recommend=False)
     assert (found.training == "agree") == same
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "differs"),
+    [("--moe-router-dtype fp32", "", True), ("", "", False), ("--moe-router-dtype fp32",) * 2 + (False,)],
+)
+def test_a_dtype_that_one_of_two_scripts_of_one_program_sets(
+    target: str, reference: str, differs: bool
+) -> None:
+    """Without the flag the router computes in the dtype of its input, here bfloat16."""
+    moe = "--num-experts 8 --moe-router-topk 2"
+    for sides in ((target, reference), (reference, target)):
+        words = [f"torchrun p.py {FLAGS} {moe} {flags}\n" for flags in sides]
+        rows = {r.key: r for r in compared(*(side(script(text)) for text in words)).rows if r.matters}
+        assert ("router_dtype" in rows) == differs

@@ -248,10 +248,15 @@ def _suspect(
         for name, value in followed.items()
         if value is not None
     ]
+    given = [name for name, value in followed.items() if value is None]
+    own, other = ({document.dialect for document in side.documents} for side in sides.values())
+    is_known = len(given) == 1 and own == other and cells[given[0]].origin is ValueOrigin.SET
     return _row(
         rule,
         section,
-        DemandStatus.SUSPECT,
+        DemandStatus.DIFFERENT
+        if is_known
+        else DemandStatus.SUSPECT,  # one program has one way without the key
         severity,
         cells["target"],
         cells["reference"],
