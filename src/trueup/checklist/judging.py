@@ -263,7 +263,7 @@ def _suspect(
 def _status_of_followed(
     followed: Mapping[str, object], cells: Mapping[str, DemandSide], sides: Mapping[str, Configuration]
 ) -> DemandStatus:
-    """What a file sets differs from what another of one program follows, which has one way without the key."""
+    """What a file sets differs from what another of one program follows: without the key it has one way."""
     given = [name for name, value in followed.items() if value is None]
     dialects = [{document.dialect for document in side.documents} for side in sides.values()]
     is_known = len(given) == 1 and dialects[0] == dialects[1] and cells[given[0]].origin is ValueOrigin.SET
