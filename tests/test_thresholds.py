@@ -246,6 +246,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "matching/weights/analogy.py": {"BY_ANALOGY", 0.9},  # confidence
     "matching/weights/content.py": {"MASK", "MOST_PIECES", "MOST_IN_UNIT", "SEEN_ROWS"},  # cost time
     "matching/weights/infer.py": {"UNREAD_TRANSPOSE", 0.8, 0.95},  # confidences
+    "matching/weights/kinds.py": {"_FEWEST_BELOW"},  # how names are read
     "matching/weights/moves.py": {"MAX_DIMS"},  # costs time
     "matching/weights/places.py": {0.95, 0.9, 0.8},  # confidences
     "matching/weights/rows.py": {"MAX_PIECES"},  # costs time

@@ -95,6 +95,7 @@ def command(
     python -m trueup_gpt CONFIG --framework mindspore.
     """
     from trueup_gpt.config import check_combinations
+    from trueup_gpt.places import check_places
     from trueup_gpt.torch.limits import check_supported
 
     if dry_run and export is not None:
@@ -108,6 +109,7 @@ def command(
     if dry_run:
         _show_needs(read, nproc)
         return
+    check_places(read, export)
     if export is not None:
         _installed(Framework.PYTORCH)
         _export(read, export)
@@ -177,7 +179,18 @@ def _read(config: Path | None, changes: list[str], *, resume: bool, quiet: bool)
         key, sign, value = change.partition("=")
         if not sign:
             raise ConfigError(f"--set {change!r}: expected SECTION.KEY=VALUE, such as training_config.seed=1")
-        overrides[key.strip()] = yaml.safe_load(value)
+        try:
+            read_value = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(
+                f"--set {change!r}: {value!r} is no value of YAML: {' '.join(str(error).split())}"
+            ) from error
+        if overrides.get(key.strip(), read_value) != read_value and not quiet:
+            print(
+                f"warning: --set {key.strip()} is given more than once; the last counts: {value}",
+                file=sys.stderr,
+            )
+        overrides[key.strip()] = read_value
     if resume:
         overrides["training_config.resume_training"] = True
     with warnings.catch_warnings(record=True) as caught:

@@ -15,8 +15,8 @@ from tests.checklist.pairs import SAME, side
 from trueup.checklist.check import compared
 from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.ladder import expanded
-from trueup.checklist.prepare import prepared
-from trueup.checklist.readers import read_side
+from trueup.checklist.prepare import prepared, reduction
+from trueup.checklist.readers import read_side, shell
 from trueup.checklist.settings import SettingsDocument
 from trueup.errors import ConfigError
 
@@ -313,3 +313,19 @@ def test_a_log_is_written_with_the_flags_that_set_it(tmp_path: Path) -> None:
         at = words.index(wanted[0])
         assert words[at : at + len(wanted)] == wanted
     assert "--layernorm-epsilon" not in words
+
+
+@pytest.mark.parametrize("name", ["hybrid_layer_pattern", "hybrid_override_pattern"])
+def test_the_pattern_of_a_hybrid_model_is_cut_with_its_layers(name: str) -> None:
+    flags = "--hidden-size 64 --num-attention-heads 4 --seq-length 32 --lr 1e-4"
+    words = f"torchrun p.py --{name.replace('_', '-')} 'M*|M-/M' {flags}\n"
+    (document,) = shell.documents(words, "run.sh")
+    changes, _ = reduction([document])
+    assert {
+        key: value for one in changes for key, value in one.keys.items() if "layer" in key or "pattern" in key
+    } == {
+        "num_layers": 2,
+        "noop_layers": None,
+        "encoder_num_layers": None,
+        name: "M*",
+    }

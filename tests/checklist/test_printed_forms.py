@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from trueup.checklist import check
+from trueup.checklist.check import compared
 from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.judging import DemandRow
 from trueup.checklist.readers import log, mappings, opening, shell
@@ -230,3 +232,131 @@ def test_a_recipe_with_lines_of_a_script(tmp_path: Path) -> None:
 )
 def test_a_list_of_layers(value: list[object], text: str) -> None:
     assert shown(value) == text
+
+
+def held(printed: dict[str, object], flags: str, folder: Path) -> set[str]:
+    """What differs, or stays open, between a log with ``printed`` and the script that was started."""
+    (folder / "train.log").write_text(block(**printed))
+    (folder / "run.sh").write_text(f"torchrun p.py {flags}\n")
+    found = check([str(folder / "train.log")], [str(folder / "run.sh")], recommend=False)
+    rows = [row.key for row in (*found.rows, *found.undecided) if row.matters or row in found.undecided]
+    return {*rows, *(one.key for one in found.not_judged)}
+
+
+REST = FLAGS.replace("--num-layers 4 ", "")
+PRINTED = [  # what Megatron-LM's parser makes of the flags, and the same flags with one change
+    ({"encoder_num_layers": 4, "decoder_num_layers": 6}, "--encoder-num-layers 4 --decoder-num-layers 6", ""),
+    (
+        {"encoder_num_layers": 4, "decoder_num_layers": 6},
+        "--encoder-num-layers 3 --decoder-num-layers 6",
+        "num_layers",
+    ),
+    (
+        {"encoder_num_layers": 4, "decoder_num_layers": 6},
+        "--encoder-num-layers 4 --decoder-num-layers 5",
+        "num_decoder_layers",
+    ),
+    ({"num_layers": 6, "hybrid_layer_pattern": "M-M|*-M"}, "--hybrid-layer-pattern M-M|*-M", ""),
+    ({"num_layers": 6, "hybrid_layer_pattern": "M-M|*-M"}, "--hybrid-layer-pattern M-|M*-M", ""),
+    ({"num_layers": 6, "hybrid_layer_pattern": "M-M*-M"}, "--hybrid-override-pattern M-M*-M", ""),
+    ({"num_layers": 6, "hybrid_layer_pattern": "M-M*-M"}, "--hybrid-layer-pattern M*M--M", "layer_pattern"),
+    (
+        {"num_layers": 6, "hybrid_layer_pattern": "M-M*-M"},
+        "--hybrid-layer-pattern M-M*-M-",
+        "layer_pattern num_layers",
+    ),
+    (
+        {"num_layers": 4, "hybrid_layer_pattern": "M-M*/M-/M-", "mtp_num_layers": 2},
+        "--hybrid-layer-pattern M-M*/M-/M-",
+        "",
+    ),
+    (
+        {"num_layers": 4, "hybrid_layer_pattern": "M-M*/M-/M-", "mtp_num_layers": 2},
+        "--hybrid-layer-pattern M-M*/M-",
+        "num_mtp_layers",
+    ),
+    (
+        {
+            "optimizer": "muon",
+            "use_distributed_optimizer": False,
+            "use_layer_wise_distributed_optimizer": True,
+        },
+        "--num-layers 4 --optimizer muon --use-distributed-optimizer",
+        "",
+    ),
+    (
+        {
+            "optimizer": "muon",
+            "use_distributed_optimizer": False,
+            "use_layer_wise_distributed_optimizer": True,
+        },
+        "--num-layers 4 --optimizer dist_muon",
+        "",
+    ),
+    (
+        {
+            "optimizer": "muon",
+            "use_distributed_optimizer": False,
+            "use_layer_wise_distributed_optimizer": False,
+        },
+        "--num-layers 4 --optimizer muon --use-distributed-optimizer",
+        "optimizer_parallel",
+    ),
+    ({"bert_binary_head": False}, "--num-layers 4 --bert-no-binary-head", ""),
+    ({"bert_binary_head": True}, "--num-layers 4 --bert-no-binary-head", "bert_binary_head"),
+    ({"no_persist_layer_norm": True}, "--num-layers 4 --no-persist-layer-norm", ""),
+    ({"no_persist_layer_norm": False}, "--num-layers 4 --no-persist-layer-norm", "no_persist_layer_norm"),
+    ({"use_mamba_mem_eff_path": False}, "--num-layers 4 --disable-mamba-mem-eff-path", ""),
+    ({"exp_avg_dtype": "torch.float32"}, "--num-layers 4 --exp-avg-dtype fp32", ""),
+    ({"exp_avg_dtype": "torch.float32"}, "--num-layers 4 --exp-avg-dtype bf16", "exp_avg_dtype"),
+]
+
+
+@pytest.mark.parametrize(("printed", "flags", "differs"), PRINTED)
+def test_arguments_that_megatron_s_parser_calls_otherwise(
+    printed: dict[str, object], flags: str, differs: str, tmp_path: Path
+) -> None:
+    quoted = " ".join(word if word.startswith("--") else f"'{word}'" for word in flags.split())
+    assert held(printed, f"{REST} --lr-warmup-iters 5 {quoted}", tmp_path) == set(differs.split())
+
+
+def test_a_recipe_s_text_is_split_as_the_shell_does(tmp_path: Path) -> None:
+    path = tmp_path / "model_config.yaml"
+    path.write_text("MODEL_ARGS:\n  --num-layers: 4\n  --lr: 0.1\n  --seed: 1\n  --spec: 'a.b c'\n")
+    found = opening.read_side([str(path)])
+    assert found[0].settings["spec"].value == ["a.b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("printed", "same"),
+    [
+        ("SchedulerType.COSINE", True),
+        ("<SchedulerType.COSINE: 'cosine'>", True),
+        ("SchedulerType.LINEAR", False),
+        ("<SchedulerType.COSINE: 'linear'>", False),
+    ],
+)
+def test_members_of_enums_as_python_prints_them(printed: str, same: bool, tmp_path: Path) -> None:
+    """As ``print(training_arguments)`` and a file written from it have them."""
+    files = []
+    for name, kind in (("a.json", printed), ("b.json", "cosine")):
+        plain = {"learning_rate": 1e-5, "max_steps": 10, "lr_scheduler_type": kind, "optim": "adamw_torch"}
+        files.append(tmp_path / name)
+        files[-1].write_text(json.dumps(plain))
+    found = check([str(files[0])], [str(files[1])], recommend=False)
+    assert (found.training == "agree") == same
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "differs"),
+    [("--moe-router-dtype fp32", "", True), ("", "", False), ("--moe-router-dtype fp32",) * 2 + (False,)],
+)
+def test_a_dtype_that_one_of_two_scripts_of_one_program_sets(
+    target: str, reference: str, differs: bool
+) -> None:
+    """Without the flag the router computes in the dtype of its input, here bfloat16."""
+    moe = "--num-experts 8 --moe-router-topk 2"
+    for sides in ((target, reference), (reference, target)):
+        words = [f"torchrun p.py {FLAGS} {moe} {flags}\n" for flags in sides]
+        rows = {r.key: r for r in compared(*(side(script(text)) for text in words)).rows if r.matters}
+        assert ("router_dtype" in rows) == differs

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trueup.cli import app
-from trueup.cli.compare_file import sides_from_compare_file
+from trueup.cli.compare_file import chosen_in_compare_file, sides_from_compare_file
 from trueup.errors import ConfigError
 
 pytestmark = pytest.mark.torch
@@ -175,3 +175,23 @@ def test_export_writes_a_dump_that_compares_equal_to_its_source(
     assert app.run(["inspect", str(dump)]) == 0
     assert app.run(["export", str(runs / "reference"), str(dump)]) == 2
     assert "is not empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "chosen"),
+    [
+        ({}, {}),
+        ({"rank_id": [], "step_id": []}, {}),
+        ({"rank_id": [1], "step_id": [0, 2]}, {"ranks": {1}, "steps": {0, 2}}),
+    ],
+)
+def test_ranks_and_steps_of_compare_json(
+    more: dict[str, list[int]], chosen: dict[str, set[int]], tmp_path: Path
+) -> None:
+    file = tmp_path / "compare.json"
+    file.write_text(json.dumps({"npu_path": "a", "bench_path": "b", **more}))
+    assert chosen_in_compare_file(file) == chosen
+    for wrong in (1, ["0"], [True], [-1]):
+        file.write_text(json.dumps({"npu_path": "a", "bench_path": "b", "rank_id": wrong}))
+        with pytest.raises(ConfigError, match="rank_id"):
+            chosen_in_compare_file(file)

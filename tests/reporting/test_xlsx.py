@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openpyxl
 import polars as pl
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from tests.reporting.synthetic import EVIL
 from trueup.reporting.comparison.report import compare_report
 from trueup.reporting.comparison.result import read_result
+from trueup.reporting.document import Document, Mark, On, Plot, Plots, Section, Series, Tone
 from trueup.reporting.render.xlsx import write
 
 # The header of `msprobe compare` 26.2.0 for statistics, as it writes it.
@@ -177,3 +179,27 @@ def test_verdict_and_precision_have_sheets(workbook: Path) -> None:
     assert "differ" in text
     assert any("every input of this call" in cell for cell in text)
     assert book["precision"].max_row > 50
+
+
+def test_no_heading_is_cut(workbook: Path) -> None:
+    for sheet in openpyxl.load_workbook(workbook).worksheets:
+        widths = {
+            number: group.width
+            for group in sheet.column_dimensions.values()
+            for number in range(group.min, group.max + 1)
+        }
+        if sheet.freeze_panes is None:
+            continue  # a page of text
+        cut = [c.value for c in sheet[1] if c.value and len(str(c.value)) > widths.get(c.column, 8)]
+        assert not cut, sheet.title
+
+
+def test_the_heading_of_a_drawing_s_numbers_stays(tmp_path: Path) -> None:
+    line = Series(name="learning_rate of the reference", role="raw", x=np.arange(3.0), y=np.arange(3.0))
+    plot = Plot(key="rates", title="rates", y_title="rate", lines=(line,))
+    page = Section(key="rates", title="Rates", blocks=(Plots(items=(plot,), on=On.BOOK),), on=On.BOOK)
+    mark = Mark(glyph="=", words="agree", tone=Tone.GOOD)
+    write(Document(title="t", mark=mark, headline="h", blocks=(page,)), tmp_path / "plot.xlsx")
+    sheet = openpyxl.load_workbook(tmp_path / "plot.xlsx")["rates"]
+    assert sheet.freeze_panes == "B2"
+    assert sheet.column_dimensions["B"].width > len(line.name)

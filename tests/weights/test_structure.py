@@ -11,7 +11,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from trueup.cli import app
+from trueup.cli.inferring import infer_plan
+from trueup.weights.applying import apply_plan
 from trueup.weights.plan_file import read_plan
+from trueup.weights.weight_set import MemoryWeights
 
 Shapes = Sequence[tuple[str, tuple[int, ...]]]
 LAYERS = 3
@@ -281,3 +284,188 @@ def test_equal_shapes_are_paired_by_what_they_are_for(port: int, tmp_path: Path)
     assert convert(tmp_path) == 2
     plan = read_plan(tmp_path / "out.safetensors.plan.yaml")
     assert {entry.pieces[0].source: entry.target for entry in plan.entries} == names
+
+
+# -- whole models in other arrangements ------------------------------------------
+
+Arrays = dict[str, np.ndarray]
+H, KV, F, V, NUM, EXPERTS = 12, 6, 20, 40, 3, 4
+
+
+def own_model(port: str) -> tuple[Arrays, Arrays]:
+    """Weights by Hugging Face's names, and the same numbers as ``port`` arranges them."""
+    rng = np.random.default_rng(len(port))
+
+    def made(*shape: int) -> np.ndarray:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    source = {"model.embed_tokens.weight": made(V, H), "lm_head.weight": made(V, H)}
+    target = {"tok.weight": source["model.embed_tokens.weight"], "head.weight": source["lm_head.weight"]}
+    layers = []
+    for layer in range(NUM):
+        one = {
+            "n1": made(H),
+            "n2": made(H),
+            "q": made(H, H),
+            "k": made(KV, H),
+            "v": made(KV, H),
+            "o": made(H, H),
+        }
+        names = (
+            "input_layernorm",
+            "post_attention_layernorm",
+            *(f"self_attn.{role}_proj" for role in "qkvo"),
+        )
+        at = f"model.layers.{layer}"
+        source |= {f"{at}.{name}.weight": one[key] for name, key in zip(names, one, strict=True)}
+        one["experts"] = [(made(F, H), made(F, H), made(H, F)) for _ in range(EXPERTS)]
+        one["router"] = source[f"{at}.mlp.gate.weight"] = made(EXPERTS, H)
+        for expert, parts in enumerate(one["experts"]):
+            roles = zip(("gate", "up", "down"), parts, strict=True)
+            source |= {f"{at}.mlp.experts.{expert}.{role}_proj.weight": part for role, part in roles}
+        layers.append(one)
+    return source, target | PORTS[port](layers)
+
+
+def apart(layers: list[dict[str, object]], beginning: str, **names: str) -> Arrays:
+    """The weights of attention and norms, and the router."""
+    usual = {"n1": "ln_1.weight", "n2": "ln_2.weight", "router": "moe.router.weight"}
+    usual |= {role: f"attn.w{role}.weight" for role in "qkvo"}
+    return {
+        f"{beginning.format(at=at, stage=at // 2, inner=at % 2)}{name}": one[key]
+        for at, one in enumerate(layers)
+        for key, name in (usual | names).items()
+        if name
+    }
+
+
+def each_expert(
+    layers: list[dict[str, object]], name: str, make: object, beginning: str = "blk.{at}."
+) -> Arrays:
+    return {
+        beginning.format(at=at, stage=at // 2, inner=at % 2) + name.format(expert=expert, part=part): values
+        for at, one in enumerate(layers)
+        for expert, parts in enumerate(one["experts"])  # type: ignore[arg-type, var-annotated]
+        for part, values in make(*parts).items()  # type: ignore[operator]
+    }
+
+
+def single(gate: np.ndarray, up: np.ndarray, down: np.ndarray) -> Arrays:
+    return {"w1": gate, "w3": up, "w2": down}
+
+
+def _stacked(layers: list[dict[str, object]], *, turned: bool, fused: bool) -> Arrays:
+    found = apart(layers, "blk.{at}.")
+    for at, one in enumerate(layers):
+        parts = [np.stack(those) for those in zip(*one["experts"], strict=True)]  # type: ignore[call-overload]
+        named = {"gate_up": np.concatenate(parts[:2], axis=1), "down": parts[2]}
+        named = named if fused else dict(zip(("w1", "w3", "w2"), parts, strict=True))
+        found |= {f"blk.{at}.moe.{name}": v.swapaxes(1, 2) if turned else v for name, v in named.items()}
+    return found
+
+
+def _scanned(layers: list[dict[str, object]]) -> Arrays:
+    """All layers in one weight, (in, out) as Flax has it, experts one by one in it."""
+    by_layer = apart(layers, "{at}.", **{role: f"attn.w{role}.kernel" for role in "qkvo"})
+    by_layer |= {
+        name: values.T for name, values in each_expert(layers, "moe.{part}.kernel", single, "{at}.").items()
+    }
+    names = dict.fromkeys(name.partition(".")[2] for name in by_layer)
+    found = {}
+    for name in names:
+        whole = [by_layer[f"{at}.{name}"] for at in range(NUM)]
+        found[f"scan.{name}"] = np.stack([one.T if "attn" in name else one for one in whole])
+    for part, number in (("w1", 0), ("w3", 1), ("w2", 2)):
+        experts = [[parts[number].T for parts in one["experts"]] for one in layers]  # type: ignore[attr-defined]
+        found[f"scan.moe.{part}.kernel"] = np.array(experts)
+    return found
+
+
+def _fused_turned(layers: list[dict[str, object]]) -> Arrays:
+    found = apart(layers, "h.{at}.", q="", k="", v="", o="")
+    for at, one in enumerate(layers):
+        found[f"h.{at}.attn.c_attn.weight"] = np.concatenate([one[role] for role in "qkv"]).T  # type: ignore[misc]
+        found[f"h.{at}.attn.c_proj.weight"] = one["o"].T  # type: ignore[attr-defined]
+    turned = each_expert(layers, "moe.experts.{expert}.{part}.weight", single, "h.{at}.")
+    return found | {name: values.T for name, values in turned.items()}
+
+
+def _two_of_one(layers: list[dict[str, object]]) -> Arrays:
+    """Keys above values: as many rows as queries have."""
+    found = apart(layers, "blk.{at}.", k="", v="")
+    for at, one in enumerate(layers):
+        found[f"blk.{at}.attn.wkv.weight"] = np.concatenate([one["k"], one["v"]])  # type: ignore[arg-type]
+    return found | each_expert(
+        layers,
+        "moe.experts.{expert}.{part}.weight",
+        lambda gate, up, down: {"fc1": np.concatenate([gate, up]), "fc2": down},
+    )
+
+
+PORTS = {
+    "stages": lambda layers: (
+        apart(layers, "stages.{stage}.layers.{inner}.")
+        | each_expert(layers, "moe.{part}.{expert}.weight", single, "stages.{stage}.layers.{inner}.")
+    ),
+    "numbers beside": lambda layers: {
+        f"model.0.{name}": values
+        for name, values in (
+            apart(layers, "blk{at}.", n1="ln_attn.scale", n2="ln_mlp.scale")
+            | each_expert(layers, "moe.experts.{expert}.{part}.weight", single, "blk{at}.")
+        ).items()
+    },
+    "stacked": lambda layers: _stacked(layers, turned=False, fused=False),
+    "stacked, turned": lambda layers: _stacked(layers, turned=True, fused=False),
+    "stacked, fused": lambda layers: _stacked(layers, turned=False, fused=True),
+    "stacked, fused, turned": lambda layers: _stacked(layers, turned=True, fused=True),
+    "scanned": _scanned,
+    "fused, turned": _fused_turned,
+    "two of one": _two_of_one,
+}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("port", PORTS)
+def test_each_arrangement_of_a_model_is_proposed_whole(port: str, reverse: bool) -> None:
+    source, target = own_model(port)
+    source, target = (target, source) if reverse else (source, target)
+    assert proposed(source, target) == target.keys()
+
+
+@pytest.mark.parametrize(("port", "other"), [("stacked", "scanned"), ("stages", "stacked, fused, turned")])
+def test_two_ports_are_paired_with_each_other(port: str, other: str) -> None:
+    layers = [{**one} for one in _layers_of(11)]
+    assert proposed(PORTS[port](layers), PORTS[other](layers)) == PORTS[other](layers).keys()
+
+
+def _layers_of(seed: int) -> list[dict[str, object]]:
+    rng = np.random.default_rng(seed)
+    shapes = {
+        "n1": (H,),
+        "n2": (H,),
+        "q": (H, H),
+        "k": (KV, H),
+        "v": (KV, H),
+        "o": (H, H),
+        "router": (EXPERTS, H),
+    }
+    return [
+        {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+        | {
+            "experts": [
+                tuple(rng.standard_normal(s) for s in ((F, H), (F, H), (H, F))) for _ in range(EXPERTS)
+            ]
+        }
+        for _ in range(NUM)
+    ]
+
+
+def proposed(source: Arrays, target: Arrays) -> set[str]:
+    """The weights of ``target`` that the proposal makes right, of ``target`` without its numbers."""
+    weights = MemoryWeights(source)
+    blank = MemoryWeights(
+        {name: np.cos(np.arange(values.size)).reshape(values.shape) for name, values in target.items()}
+    )
+    plan = infer_plan(blank, weights, by_structure=True, num_heads=2)
+    made = apply_plan(plan, weights)
+    return {name for name in made.table if np.array_equal(made.read(name), target[name])}

@@ -226,8 +226,10 @@ class Session:
                     f"the program ended by {died.__name__} in step {self.clock.step}; that step is partial"
                 )
             self._closing = True
+            last = self.clock.step if self.clock.seen_forward else self.clock.step - 1
             self._end_step()
             self._note_scope()
+            self._note_steps(last)
             self._unkept = self.adapter.unkept()
             for sentence in self._unkept:
                 self.limit(sentence)
@@ -630,6 +632,21 @@ class Session:
         if not self.scope.num_kept:
             self._outside_scope = self.scope.sentences()[0]
             self._writer.add_to_manifest({"nothing_captured": self._outside_scope}, first=self.rank == 0)
+
+    def _note_steps(self, last: int) -> None:
+        """Say so where the run has no step or rank asked for; ``trueup capture`` says it itself."""
+        first, ranks = self.options.first_step, self._captured_ranks
+        if self._writer is None or self._aside or self._recorded_step >= 0 or last < first:
+            return
+        if self.rank != min(ranks, default=0) or FROM_OUTSIDE in os.environ:
+            return
+        why = f"the program made steps {first} to {last}, and none of them is a step asked for"
+        if not ranks:
+            size = self._world_size
+            there = f"the ranks 0 to {size - 1}" if size > 1 else "rank 0 alone"
+            why = f"the program has {there}, and no rank asked for is among them"
+        self._tell_once(f"nothing captured: {why}. Correct step or rank")
+        self._writer.add_to_manifest({"nothing_captured": f"nothing captured: {why}"}, first=self.rank == 0)
 
     def _finish(self) -> None:
         if self._writer is not None and not self._aside:

@@ -10,12 +10,13 @@ from pathlib import Path
 from trueup.checklist.configuration import Configuration, configured
 from trueup.checklist.data_ids import IGNORED, INPUT_IDS, DataIds, ids_of, ignored_label, judge_ids
 from trueup.checklist.dialect import ValueOrigin
-from trueup.checklist.fields import fields
+from trueup.checklist.fields import dtype_name, fields
 from trueup.checklist.judging import DemandRow, DemandStatus, judged
 from trueup.checklist.readers import read_side
 from trueup.checklist.recommendations import VERSIONS, Unmet, recommendations
 from trueup.checklist.rules import SECTIONS, rules
 from trueup.checklist.schedule import Schedules, schedules
+from trueup.checklist.settings import member
 from trueup.checklist.templates import FIELD as TEMPLATE
 from trueup.checklist.templates import INFERENCE, is_shown_same, judge_inference
 from trueup.checklist.versions import VersionVerdict, judge_versions, versions_of
@@ -62,12 +63,31 @@ class Checklist:
 
     @property
     def training(self) -> str:
-        """Whether both sides describe the same training: ``agree differ undecided``; ``agree`` of one."""
+        """Whether both sides describe the same training: ``agree differ undecided``; of one ``agree``.
+
+        ``undecided`` too where no rule reads anything that a file sets.
+        """
         if self.reference is None:
-            return "agree"
+            return "agree" if self.limited or self.read_on_all_sides else "undecided"
         if any(row.matters for row in self.rows) or self.rates_part:
             return "differ"
-        return "undecided" if self.undecided or self.not_judged else "agree"
+        nothing = not self.limited and not self.read_on_all_sides
+        return "undecided" if nothing or self.undecided or self.not_judged else "agree"
+
+    @property
+    def read_on_all_sides(self) -> frozenset[str]:
+        """Sections of rows that have a value on every side, of which a file sets one."""
+        num = 1 if self.reference is None else 2
+        stated = (ValueOrigin.SET, ValueOrigin.DERIVED)
+        held = (
+            (row.section, [c for c in (row.target, row.reference) if c is not None and c.value is not None])
+            for row in self.rows
+        )
+        return frozenset(
+            section
+            for section, cells in held
+            if len(cells) == num and any(cell.origin in stated for cell in cells)
+        )
 
     @property
     def not_judged(self) -> list[NotJudged]:
@@ -86,7 +106,7 @@ class Checklist:
             NotJudged(key=key, target=left.get(key), reference=right.get(key))
             for left, right in ((sides[0][dialect], sides[1][dialect]) for dialect in both)
             for key in sorted({*left, *right})
-            if _one(left.get(key)) != _one(right.get(key))
+            if _one(key, left.get(key)) != _one(key, right.get(key))
             and not (key not in right and listing[0])
             and not (key not in left and listing[1])
         ]
@@ -150,9 +170,11 @@ def _unread_values(side: Configuration) -> dict[str, dict[str, object]]:
     return found
 
 
-def _one(value: object) -> object:
-    """The item of a list of one: a log prints ``['local']`` where the command says ``local``."""
-    return value[0] if isinstance(value, list) and len(value) == 1 else value
+def _one(key: str, value: object) -> object:
+    """The item of a list of one: a log prints ``['local']`` where the command says ``local``; and of a dtype
+    its name: ``torch.float32`` and ``fp32`` are one."""
+    value = member(value[0] if isinstance(value, list) and len(value) == 1 else value)
+    return dtype_name(value) if key.endswith("dtype") else value
 
 
 def _lists_all(side: Configuration) -> bool:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trueup.checklist.expression import Expression, Unset, parsed
 from trueup.checklist.fields import NotAValue, canonical, fields, yaml_of
-from trueup.checklist.settings import Setting, SettingsDocument, Undecided
+from trueup.checklist.settings import Setting, SettingsDocument, Undecided, member
 from trueup.errors import ConfigError
 
 _INDEXED = re.compile(r"(.+)\[(\d+)\]$")
@@ -169,7 +169,7 @@ class _Reading:
             self.valued.add(setting)
             if isinstance(setting.value, Undecided):
                 raise ConfigError(setting.value.why)
-            return setting.value
+            return member(setting.value)
         if name in self.dialect.defaults and name not in self.resolving:
             self.defaulted.append(name)
             return self._default(name)

@@ -51,7 +51,8 @@ def to_json(checklist: Checklist) -> dict[str, object]:
 def headline(checklist: Checklist) -> Reason:
     """Both parts of the verdict; of one side the recommendations alone."""
     if checklist.reference is None:
-        return advice_headline(checklist)
+        nothing = not checklist.limited and not checklist.read_on_all_sides and not checklist.unmet
+        return reason(Code.NOTHING_READ) if nothing else advice_headline(checklist)
     return reason(Code.TWO_PARTS, training_headline(checklist), advice_headline(checklist))
 
 
@@ -82,7 +83,12 @@ def training_headline(checklist: Checklist) -> Reason:
         return reason(Code.OPEN, num=len(checklist.undecided))
     if checklist.not_judged:
         return reason(Code.NOT_JUDGED, num=len(checklist.not_judged))
-    return reason(Code.LIMITED_SAME if checklist.limited else Code.SAME_TRAINING)
+    if checklist.limited:
+        return reason(Code.LIMITED_SAME)
+    if not checklist.read_on_all_sides:
+        return reason(Code.NOTHING_READ)
+    is_training = checklist.read_on_all_sides - {"environment"}
+    return reason(Code.SAME_TRAINING if is_training else Code.SAME_ENVIRONMENT)
 
 
 def _side(side: Configuration) -> dict[str, object]:

@@ -49,6 +49,8 @@ _FUNCTIONS: dict[str, Callable[..., object]] = {
     "starts": lambda text, head: str(text).startswith(head),
     "contains": lambda text, part: part in str(text),
     "count": lambda value: len(value) if isinstance(value, list) else len(str(value).split(",")),
+    "count_of": lambda text, part: str(text).count(part),
+    "main_pattern": lambda pattern: str(pattern).partition("/")[0].replace("|", ""),
     "leading_zeros": lambda pattern: _leading_zeros(pattern),
     "layers": lambda number: list(range(int(number))),
     "layers_with": lambda kinds, wanted: [at for at, kind in enumerate(items_of(kinds)) if kind == wanted],
@@ -169,7 +171,8 @@ class Expression:
     a value), ``given(a)`` (a person set it), ``known(a)`` (it has a value), ``key("a.b-c")`` (a key that is
     no identifier), ``unset`` (no value), ``translate(a, {...})``, ``round_up(a, multiple)``,
     ``leading_zeros(a)``, ``count(a)`` (items of a list, or of text with commas), ``lower``, ``starts``,
-    ``contains``, ``window(a)`` (tokens a window reaches back), ``prompts(a, b)`` (the template of two
+    ``contains``, ``count_of(a, b)``, ``main_pattern(a)`` (the layers of a hybrid model without its stages),
+    ``window(a)`` (tokens a window reaches back), ``prompts(a, b)`` (the template of two
     prefixes) and the arithmetic of ``int float str len min max abs round ceil``.
     """
 

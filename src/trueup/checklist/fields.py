@@ -158,6 +158,12 @@ def _bool(value: object, spec: FieldSpec) -> bool:
     return value if isinstance(value, bool) else _TRUTH[str(value).strip().lower()]
 
 
+def dtype_name(value: object) -> object:
+    """``bfloat16`` of any spelling of it; what is no dtype stays."""
+    word = str(value).strip().lower().removeprefix("torch.").removeprefix("mstype.").removeprefix("ms.")
+    return _DTYPE_OF.get(word, value) if isinstance(value, str) else value
+
+
 def _dtype(value: object, spec: FieldSpec) -> str:
     word = str(value).strip().lower()
     return _DTYPE_OF[word.removeprefix("torch.").removeprefix("mstype.").removeprefix("ms.")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -251,13 +251,23 @@ def _suspect(
     return _row(
         rule,
         section,
-        DemandStatus.SUSPECT,
+        _status_of_followed(followed, cells, sides),
         severity,
         cells["target"],
         cells["reference"],
         reason=_joined(why),
         advice=_verify(rule),
     )
+
+
+def _status_of_followed(
+    followed: Mapping[str, object], cells: Mapping[str, DemandSide], sides: Mapping[str, Configuration]
+) -> DemandStatus:
+    """What a file sets differs from what another of one program follows: without the key it has one way."""
+    given = [name for name, value in followed.items() if value is None]
+    dialects = [{document.dialect for document in side.documents} for side in sides.values()]
+    is_known = len(given) == 1 and dialects[0] == dialects[1] and cells[given[0]].origin is ValueOrigin.SET
+    return DemandStatus.DIFFERENT if is_known else DemandStatus.SUSPECT
 
 
 def _joined(reasons: Sequence[Reason]) -> Reason | None:

@@ -28,6 +28,8 @@ _A_LAYER_EACH = frozenset(
     }
 )
 """keys whose value may be a list with one item a layer"""
+_A_LETTER_EACH = frozenset({"hybrid_layer_pattern", "hybrid_override_pattern"})
+"""of Megatron: text with a letter a layer"""
 _WRITTEN_ANYWAY = frozenset({"seed", "deterministic"})
 """fields that are written though the side has no key of them; any other key may be one that the program does
 not know"""
@@ -140,6 +142,8 @@ def _with_lists(
             first = items[: change.after]
             spelled = f"([{','.join(map(str, first))}])"  # as Megatron's parser has it: no blanks
             cut[key] = spelled if document.dialect == "megatron" else first
+        if key in _A_LETTER_EACH and isinstance(setting.value, str):
+            cut[key] = setting.value.partition("/")[0].replace("|", "")[: change.after]
     return replace(change, keys={**change.keys, **cut})
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+_MEMBER = re.compile(r"<[A-Z]\w*\.\w+: '?(?P<value>[^'>]+)'?>|[A-Z][a-z]\w*\.(?P<name>[A-Z][A-Z0-9_]*)")
 _EXPONENT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)[eE][+-]?\d+$")
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
 _NONE_AS_CHOICE = "none"
@@ -50,6 +51,17 @@ class SettingsDocument:
     """its lines that prepare the shell: ``source set_env.sh``, ``ulimit -n 65536``"""
     repeated: tuple[tuple[tuple[str | int, ...], ...], ...] = ()
     """places of values that the file writes once and repeats (``&n 61``, ``*n``), a group each"""
+
+
+def member(value: object) -> object:
+    """The value of an enum's member as Python prints it; anything else as it is.
+
+    Example:
+        >>> member("SchedulerType.COSINE"), member("<Optim.ADAMW: 'adamw_torch'>"), member("a.B")
+        ('cosine', 'adamw_torch', 'a.B')
+    """
+    found = _MEMBER.fullmatch(value) if isinstance(value, str) else None
+    return value if found is None else found["value"] or found["name"].lower()
 
 
 def scalar(text: str) -> object:

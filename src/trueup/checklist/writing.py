@@ -10,22 +10,14 @@ from pathlib import Path
 
 from trueup.checklist.configuration import Configuration
 from trueup.checklist.dialect import Dialect, dialects, elements, translated, writes
-from trueup.checklist.readers.command_line import LAUNCHER, SEVERAL
+from trueup.checklist.readers.command_line import LAUNCHER, NEGATED, SEVERAL
 from trueup.checklist.readers.shell_words import quoted
 from trueup.checklist.settings import SettingsDocument
 from trueup.errors import ConfigError
 
 _STARTERS = {"mindspore": ("msrun", "worker_num")}
 """of a framework: what starts its processes, and the flag of their number"""
-_NEGATED = {
-    "add_bias_linear": "disable_bias_linear",
-    "apply_rope_fusion": "no_rope_fusion",
-    "overlap_p2p_comm": "no_overlap_p2p_communication",
-    "perform_initialization": "no_initialization",
-    "use_gloo_process_groups": "disable_gloo_process_groups",
-    "muon_split_qkv": "muon_no_split_qkv",
-}
-"""flags that turn a setting of another name off"""
+_NEGATED = {argument: flag for flag, argument in NEGATED.items()}
 _FLAG_OF = {
     "layernorm_epsilon": "norm_epsilon",
     "layernorm_zero_centered_gamma": "apply_layernorm_1p",

@@ -17,7 +17,7 @@ import typer
 from trueup import __version__
 from trueup.cli.command_from import SingleCommand, Verb, command_from, listed
 from trueup.cli.printing import error_line, hint_line
-from trueup.cli.words import refuse_empty_words, rewritten, with_verb_first
+from trueup.cli.words import refuse_empty_words, rewritten, with_msprobe_s_flags, with_verb_first
 from trueup.errors import ConfigError, NothingCompared, TraceError, TrueupError, WeightsError
 
 _EXPECTED = {"valid integer": "an integer", "valid number": "a number"}
@@ -124,7 +124,7 @@ def _add_installed(verb: str) -> None:
 
 def run(argv: list[str]) -> int:
     """Run one command and return its exit status; a person's mistake is one line, never a traceback."""
-    argv = with_verb_first(argv)
+    argv = with_msprobe_s_flags(with_verb_first(argv))
     verb = next((word for word in argv if not word.startswith("-")), "")
     try:
         if verb in USAGE:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -54,6 +54,22 @@ class CompareRuns:
             raise ConfigError(f"{missing} missing: trueup compare TARGET REFERENCE -o OUT")
         return self.target, self.reference
 
+    def chosen(self, options: CompareOptions) -> CompareOptions:
+        """``options`` with the steps and ranks that compare.json names.
+
+        Raises:
+            ConfigError: they are named there and on the command line.
+        """
+        if self.input_file is None:
+            return options
+        from trueup.cli.compare_file import chosen_in_compare_file
+
+        chosen = chosen_in_compare_file(self.input_file)
+        for name in chosen:
+            if getattr(options, name) is not None:
+                raise ConfigError(f"{self.input_file} and --{name} exclude each other: both name {name}")
+        return replace(options, **chosen)  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareReports:
@@ -99,6 +115,7 @@ def command(runs: CompareRuns, options: CompareOptions, reports: CompareReports,
     from trueup.store.rollouts import is_trace
 
     target, reference = runs.sides()
+    options = runs.chosen(options)
     formats = reports.formats(as_msprobe=runs.input_file is not None)
     _check_merge(options)
     if reports.output is not None:

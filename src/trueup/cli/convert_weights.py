@@ -186,9 +186,11 @@ def _converted(
 ) -> Converted:
     from trueup.weights.mapping import assumed
     from trueup.weights.megatron import iteration_folder, part_files
+    from trueup.weights.torch_dist import COMMON
 
     table = result.table
-    own = options.source.is_dir() and part_files(iteration_folder(options.source))  # Megatron's own files
+    folder = iteration_folder(options.source)
+    own = options.source.is_dir() and (part_files(folder) or (folder / COMMON).is_file())  # Megatron's files
     family = options.source_family or ("megatron" if own else None)
     return Converted(
         destination=str(options.destination),

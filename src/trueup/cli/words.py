@@ -39,6 +39,33 @@ def with_verb_first(argv: list[str]) -> list[str]:
     return argv
 
 
+_OF_MSPROBE = {"-c": "--no-advisor", "--compare_only": "--no-advisor"}
+_OF_MSPROBE |= {"--input_path": "--input", "--output_path": "--output", "-f": "-f", "--fuzzy_match": ""}
+_MAPS = ("-dm", "--data_mapping", "-cm", "--cell_mapping", "-am", "--api_mapping", "-lm", "--layer_mapping")
+
+
+def with_msprobe_s_flags(argv: list[str]) -> list[str]:
+    """The flags of ``msprobe compare`` as those of ``trueup compare``; fuzzy matching and a mapping without a
+    file are what ``compare`` does by itself.
+
+    Example:
+        >>> with_msprobe_s_flags(["compare", "-i", "c.json", "-c", "-f", "-dm", "data.yaml"])
+        ['compare', '-i', 'c.json', '--no-advisor', '--map', 'data.yaml']
+    """
+    if argv[:1] != ["compare"]:
+        return argv
+    out: list[str] = []
+    for at, word in enumerate(argv):
+        has_value = at + 1 < len(argv) and not argv[at + 1].startswith("-")
+        if word in _MAPS:
+            out += ["--map"] if has_value else []
+        elif word == "-f" and not has_value:
+            continue
+        else:
+            out += [new for new in (_OF_MSPROBE.get(word, word),) if new or not word]
+    return out
+
+
 def with_each_named(argv: list[str], flags: Collection[str]) -> list[str]:
     """``--reference A B`` as ``--reference A --reference B``.
 

@@ -7,7 +7,7 @@ come here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import chain
 from pathlib import Path
@@ -19,6 +19,7 @@ from trueup.errors import ConfigError
 from trueup.matching.across.outputs import by_outputs
 from trueup.matching.mapping import NamePairs
 from trueup.matching.modules import ModulePairs, pair_modules
+from trueup.matching.msprobe_maps import resolved
 from trueup.matching.regrouped import are_regrouped
 from trueup.matching.step import match_step
 from trueup.matching.weights import Atom, InferredWeights, StepWeights, WeightTable, infer
@@ -75,6 +76,7 @@ def build_bridge(
         StepWeights(target, rank=rank, tables=tables[0] if target is None else None),
         StepWeights(reference, rank=reference_rank, tables=tables[1] if reference is None else None),
     )
+    given = _with_names_of(given, tables)
     _check_weights(given, *first)
     weights = infer(*first, given=None if given is None else given.weights)
     here, there = ((_modules(t), _sizes(w)) for t, w in zip(tables, first, strict=True))
@@ -111,6 +113,14 @@ def bridge_between(
         if match.bridge is None and not are_regrouped(match, (target, reference), tables, ranks):
             return None
     return build_bridge(target, reference, tables, rank=ranks[0], reference_rank=ranks[1], given=given)
+
+
+def _with_names_of(given: NamePairs | None, tables: tuple[StepTables, StepTables]) -> NamePairs | None:
+    """With what msprobe's names are in this step."""
+    if given is None or given.msprobe is None:
+        return given
+    modules, calls = resolved(given.msprobe, tables, given.path)
+    return replace(given, modules={**modules, **given.modules}, calls={**calls, **given.calls})
 
 
 def _pieces(trace: TraceSource | None, rank: int) -> dict[str, PieceOf]:

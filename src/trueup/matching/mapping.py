@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trueup.errors import ConfigError
+from trueup.matching.msprobe_maps import MsprobePairs, read_msprobe_pairs
 
 VERSION = 1
 ROOT = "(root)"
@@ -23,10 +24,12 @@ class NamePairs:
     """sites of API calls: ``layers.0.attn · torch.matmul[1]``"""
     path: Path | None = None
     """the file it was read from, for messages"""
+    msprobe: MsprobePairs | None = None
+    """of a mapping file of msprobe, whose names only a step tells"""
 
 
 def read_mapping(path: Path) -> NamePairs:
-    """A map from its file.
+    """A map from its file, or a mapping file of msprobe.
 
     Raises:
         ConfigError: no such file, not YAML, or of another form; the message names the place.
@@ -39,6 +42,8 @@ def read_mapping(path: Path) -> NamePairs:
         raise ConfigError(f"--map {path}: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"--map {path} is not YAML: {' '.join(str(error).split())}") from error
+    if (pairs := read_msprobe_pairs(held)) is not None:
+        return NamePairs(path=path, msprobe=pairs)
     if not isinstance(held, dict) or held.get("version", VERSION) != VERSION:
         raise ConfigError(f"--map {path}: expected version: {VERSION} with modules, weights and calls")
     unknown = sorted(set(held) - {"version", "modules", "weights", "calls", "unmatched", "unsure"})

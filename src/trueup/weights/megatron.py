@@ -162,10 +162,10 @@ def read_megatron(path: Path, files: Mapping[str, Path]) -> PlannedWeights:
     )
     whole.remarks = (
         *(merged if len(parts) > 1 else ()),
-        *_vocabulary_remark(parts[0].weights.arguments),
+        *vocabulary_remark(parts[0].weights.arguments),
         *copies,
     )
-    whole.vocabulary = _vocabulary(parts[0].weights.arguments)
+    whole.vocabulary = rows_without_padding(parts[0].weights.arguments)
     return whole
 
 
@@ -187,7 +187,7 @@ def _without_copies(
     return kept, iter((f"{_OUTPUT} is left out: the last stage's copy of the tied embedding",))
 
 
-def _vocabulary(arguments: Mapping[str, object]) -> int | None:
+def rows_without_padding(arguments: Mapping[str, object]) -> int | None:
     """Rows of the embedding that are no padding; Megatron's tokenizers without a text add an end of their
     own to ``--vocab-size``."""
     padded, own = arguments.get("padded_vocab_size"), arguments.get("vocab_size")
@@ -197,8 +197,9 @@ def _vocabulary(arguments: Mapping[str, object]) -> int | None:
     return rows if 0 < rows < padded else None
 
 
-def _vocabulary_remark(arguments: Mapping[str, object]) -> Iterator[str]:
-    if (own := _vocabulary(arguments)) is not None:
+def vocabulary_remark(arguments: Mapping[str, object]) -> Iterator[str]:
+    """That the arguments tell of padding, where they do."""
+    if (own := rows_without_padding(arguments)) is not None:
         yield f"the vocabulary of {own:,} is padded to {arguments['padded_vocab_size']:,} rows"
 
 

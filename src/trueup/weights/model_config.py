@@ -9,6 +9,7 @@ from pathlib import Path
 from trueup.store import layout
 from trueup.weights.layouts import Heads
 from trueup.weights.megatron import iteration_folder, part_files
+from trueup.weights.torch_dist import COMMON, arguments_beside
 from trueup.weights.torch_file import TorchFile
 
 _HEADS = ("num_attention_heads", "n_head", "num_heads", "n_heads")
@@ -42,6 +43,9 @@ def _configurations(path: Path) -> Iterator[dict[str, object]]:
     if path.is_dir():
         for part in list(part_files(iteration_folder(path)).values())[:1]:
             yield _of_arguments(TorchFile(part).arguments)
+        common = iteration_folder(path) / COMMON
+        if common.is_file():
+            yield _of_arguments(arguments_beside(common)[0])
 
 
 def _of_arguments(arguments: Mapping[str, object]) -> dict[str, object]:

@@ -121,7 +121,7 @@ def _open_megatron(path: Path) -> WeightSet | None:
         return torch_file.TorchFile(own)
     folder = megatron.iteration_folder(path)
     if (folder / torch_dist.METADATA).is_file():
-        return torch_dist.DistributedWeights(folder)
+        return torch_dist.read_distributed(folder)
     parts = megatron.part_files(folder)
     return megatron.read_megatron(folder, parts) if parts else None
 

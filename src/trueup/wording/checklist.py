@@ -111,6 +111,10 @@ PHRASES = {
     ),
     C.LIMITED_SAME: heading("Nothing differs in the checked sections"),
     C.SAME_TRAINING: heading("The configurations describe the same training"),
+    C.SAME_ENVIRONMENT: heading(
+        "Only environments were compared; no setting that decides the training differs"
+    ),
+    C.NOTHING_READ: heading("Nothing was compared: no setting that a rule reads is on every side"),
     C.BY_HAND: clause("{says}", {"says": "compare the data files by hand"}),
     C.BROKEN: clause(
         _broken,

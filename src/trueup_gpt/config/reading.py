@@ -121,7 +121,12 @@ def _put(sections: dict[str, _Section], dotted: str, value: object, source: str)
     place = sections.setdefault(section, {})
     *parents, last = key.split(".")
     for parent in parents:
-        place = cast(_Section, place.setdefault(parent, {}))
+        if place.get(parent) is None:
+            place[parent] = {}
+        below = place[parent]
+        if not isinstance(below, dict):
+            raise ConfigError(f"{source}: {dotted!r}: {parent} is {below!r}, and has no keys of its own")
+        place = below
     place[last] = value
 
 

@@ -62,8 +62,16 @@ def train(debugger: trueup.PrecisionDebugger, steps: int = 1) -> list[float]:
     return losses
 
 
-def run(tmp_path: Path, *, level: str, steps: int = 1, **section: list[str]) -> list[float]:
+def run(
+    tmp_path: Path,
+    *,
+    level: str,
+    steps: int = 1,
+    beside: dict[str, list[int]] | None = None,
+    **section: list[str],
+) -> list[float]:
     config = {"task": "statistics", "dump_path": str(tmp_path / "run"), "level": level, "statistics": section}
+    config |= beside or {}
     (tmp_path / "config.json").write_text(json.dumps(config))
     debugger = trueup.PrecisionDebugger(config_path=tmp_path / "config.json")
     losses = train(debugger, steps)
@@ -274,4 +282,21 @@ def test_a_name_that_nothing_has_beside_others_is_said(
     assert [*facts["unmatched_names"]] == ["soffmax"]
     said = facts["unmatched_names"]["soffmax"]
     assert said in facts["limits"]
+    assert said in capsys.readouterr().err
+
+
+ABSENT = [
+    ({"step": [7]}, "steps 0 to 1,"),
+    ({"rank": [1]}, "rank 0 alone"),
+    ({"module_ranks": [2, 3]}, "rank 0 alone"),
+]
+
+
+@pytest.mark.parametrize(("asked", "there"), ABSENT)
+def test_steps_and_ranks_that_the_run_has_not_are_said(
+    asked: dict[str, list[int]], there: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(tmp_path, level="L0", steps=2, beside=asked)
+    said = json.loads((tmp_path / "run/manifest.json").read_text())["nothing_captured"]
+    assert there in said
     assert said in capsys.readouterr().err

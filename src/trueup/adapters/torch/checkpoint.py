@@ -18,7 +18,13 @@ from trueup.errors import WeightsError
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Array
 
-__all__ = ["Checkpoint", "DistributedCheckpoint", "write_checkpoint", "write_megatron_part"]
+__all__ = [
+    "Checkpoint",
+    "DistributedCheckpoint",
+    "arguments_in",
+    "write_checkpoint",
+    "write_megatron_part",
+]
 
 _HOLDERS = ("model", "state_dict", "model_state_dict", "module", "net", "network")
 """keys under which training scripts keep the weights, beside the optimizer and its kin"""
@@ -74,6 +80,15 @@ class Checkpoint:
         if storage.name == str(tensor.dtype).removeprefix("torch."):
             return np.asarray(tensor.numpy())
         return np.asarray(tensor.view(_SIGNED[storage.itemsize]).numpy().view(storage))
+
+
+def arguments_in(path: Path) -> dict[str, object]:
+    """The arguments that Megatron keeps in a file without weights (``common.pt``); none where it has none.
+
+    Raises:
+        WeightsError: the file is damaged, or would execute code when loaded.
+    """
+    return _arguments_of(_loaded(path))
 
 
 def write_checkpoint(path: Path, weights: Iterable[tuple[str, str, Array]]) -> None:

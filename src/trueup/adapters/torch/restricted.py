@@ -118,6 +118,7 @@ _INERT: dict[str, tuple[str, ...]] = {
     ),
     "megatron.core.transformer.pipeline_parallel_layer_layout": ("PipelineParallelLayerLayout",),
     "megatron.core.rerun_state_machine": ("RerunDiagnostic", "RerunMode", "RerunState"),
+    "megatron.core.dist_checkpointing.strategies.torch": ("MCoreMetadata", "MCoreSavePlan"),
     f"{_DCP}.metadata": (
         "BytesStorageMetadata",
         "ChunkStorageMetadata",

@@ -18,15 +18,41 @@ from trueup.errors import ConfigError
 
 _FLAG = re.compile(r"--?[A-Za-z][\w.\-]*(=.*)?$", re.DOTALL)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
-_NEGATED = {
+NEGATED = {
+    "disable_align_grad_reduce": "align_grad_reduce",
     "disable_bias_linear": "add_bias_linear",
-    "no_rope_fusion": "apply_rope_fusion",
-    "no_overlap_p2p_communication": "overlap_p2p_comm",
-    "no_initialization": "perform_initialization",
+    "disable_clone_scatter_output_in_embedding": "clone_scatter_output_in_embedding",
+    "disable_fp8_wgrad": "fp8_wgrad",
     "disable_gloo_process_groups": "use_gloo_process_groups",
+    "disable_mamba_mem_eff_path": "use_mamba_mem_eff_path",
+    "disable_manual_gc_eval": "manual_gc_eval",
+    "disable_pad_vocab_size": "pad_vocab_size",
+    "disable_tp_comm_bulk_dgrad": "tp_comm_bulk_dgrad",
+    "disable_tp_comm_bulk_wgrad": "tp_comm_bulk_wgrad",
+    "disable_tp_comm_overlap_ag": "tp_comm_overlap_ag",
+    "disable_tp_comm_overlap_rs": "tp_comm_overlap_rs",
+    "disable_tp_comm_split_ag": "tp_comm_split_ag",
+    "disable_tp_comm_split_rs": "tp_comm_split_rs",
+    "disable_use_tokenizer_model_from_checkpoint_args": "use_tokenizer_model_from_checkpoint_args",
+    "bert_no_binary_head": "bert_binary_head",
     "muon_no_split_qkv": "muon_split_qkv",
+    "no_barrier_with_level_1_timing": "barrier_with_L1_time",
+    "no_initialization": "perform_initialization",
+    "no_one_logger": "enable_one_logger",
+    "no_overlap_p2p_communication": "overlap_p2p_comm",
+    "no_position_embedding": "add_position_embedding",
+    "no_rope_fusion": "apply_rope_fusion",
+    "torch_fsdp2_no_reshard_after_forward": "torch_fsdp2_reshard_after_forward",
+    "use_same_sampling_seed_across_dp_ranks": "offset_sampling_seed_by_dp_rank",
 }
-_KEPT_NO = frozenset({"no_load_optim", "no_load_rng", "no_save_optim", "no_save_rng", "no_load", "no_save"})
+"""flags of Megatron's parser that turn an argument of another name off"""
+_KEPT_NO = frozenset(
+    {
+        *("no_load_optim", "no_load_rng", "no_save_optim", "no_save_rng", "no_load", "no_save"),
+        "no_persist_layer_norm",
+    }
+)
+"""arguments that are called as their flags"""
 _TRAINER = {
     "per_device_train_batch_size",
     "lr_scheduler_type",
@@ -66,7 +92,8 @@ SEVERAL = frozenset(
     {
         *("data_path", "train_data_path", "valid_data_path", "test_data_path", "train_data", "valid_data"),
         *("special_tokens", "spec", "report_to", "label_names", "recompute_modules", "cp_comm_type"),
-        *("rampup_batch_size", "hierarchical_context_parallel_sizes"),
+        *("rampup_batch_size", "hierarchical_context_parallel_sizes", "mrope_section", "offload_modules"),
+        *("moe_router_load_balancing_type", "moe_aux_loss_coeff", "iterations_to_skip", "profile_ranks"),
     }
 )
 """flags that take more than one word (``nargs`` in Megatron-LM's and Hugging Face's parsers)"""
@@ -249,8 +276,8 @@ def _is_flag(word: str) -> bool:
 
 def _setting(name: str, taken: Sequence[str], place: str) -> Setting:
     if not taken and name not in _KEPT_NO:
-        if name in _NEGATED:
-            return Setting(_NEGATED[name], False, place)
+        if name in NEGATED:
+            return Setting(NEGATED[name], False, place)
         if name.startswith("no_"):
             return Setting(name.removeprefix("no_"), False, place)
         return Setting(name, True, place)

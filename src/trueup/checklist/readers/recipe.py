@@ -52,6 +52,8 @@ def _words(key: str, value: object) -> list[str]:
         return []
     if value is True:
         return [key]
+    if isinstance(value, str) and key[2:].replace("-", "_") in command_line.SEVERAL:
+        return [key, *value.split()]  # as the shell does
     return [key, *map(str, value if isinstance(value, list) else [value])]
 
 

@@ -1,32 +1,35 @@
 """Weights of a port that was never converted, paired by layers and shapes alone: a plan to be edited.
 
 Neither values nor known names help here, so every entry is a proposal (``how: structure``); a conversion
-stops and leaves the plan to a person. Layers are paired in order; in a layer a weight goes to the only one of
-its shape (or of the shape transposed), a fused one is put together of those whose rows add up to its own, and
-the rest of equal shapes is paired by likeness of name. In which layout a fused weight holds its parts its
-name tells, or leaves open (``fused.py``); for groups of heads the number of attention heads must be known.
+stops and leaves the plan to a person. What stands at the same place of each layer is one kind (``kinds.py``),
+and kinds are paired: one goes to the only one of its shape (or of the shape transposed), a fused one is put
+together of those whose rows add up to its own, and the rest of equal shapes is paired by likeness of name. In
+which layout a fused weight holds its parts its name tells, or leaves open (``fused.py``); for groups of heads
+the number of attention heads must be known.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from functools import partial
 from itertools import accumulate, combinations, pairwise
 
 from trueup.matching.weights.fused import Arrangement, arrangements
+from trueup.matching.weights.kinds import Place, WeightKind, fits, kinds_of, with_stacks_apart
 from trueup.matching.weights.table import WeightTable
-from trueup.weights.converting import PROPOSED
+from trueup.weights.converting import PROPOSED, is_vocabulary
 from trueup.weights.layouts import Steps, put_together, taken_apart
-from trueup.weights.plan import Permute, PlannedWeight, Slice, SourcePiece
+from trueup.weights.plan import Permute, PlannedWeight, Reshape, Slice, SourcePiece
 
 ONLY_ONE, ONE_OF_SEVERAL = 0.5, 0.3
 """confidence of the only weight of its shape in a layer, and of one chosen among several"""
-_NUMBER = re.compile(r"\d+")
 _ROLES = (("q", "k", "v"), ("query", "key", "value"), ("k", "v"), ("gate", "up"), ("w1", "w3"))
 """what is fused, in its usual order"""
+_NORM = r"(ln|norm|layer_?norm|rms_?norm|rmsnorm)"
 _USES = tuple(
     (use, re.compile(pattern))
     for use, pattern in (
@@ -41,31 +44,85 @@ _USES = tuple(
         ("gate", r"w_?gate|gate(_?proj)?|w1"),
         ("up", r"w_?up|up(_?proj)?|w3"),
         ("down", r"w_?down|down(_?proj)?|w2"),
-        ("first norm", r"(n|ln|norm)_?1|input_(layer)?norm|attention_norm|attn_norm"),
-        ("second norm", r"(n|ln|norm)_?2|post_attention_(layer)?norm|ffn_norm|mlp_norm|pre_mlp_(layer)?norm"),
+        (
+            "first norm",
+            rf"(n|ln|norm)_?1|input_{_NORM}|(pre_?)?(self_)?(attn|attention)_{_NORM}|(pre_?)?{_NORM}_(attn|attention)",
+        ),
+        (
+            "second norm",
+            rf"(n|ln|norm)_?2|post_attention_{_NORM}|(pre_?)?(ffn?|mlp|feed_?forward|moe)_{_NORM}"
+            rf"|{_NORM}_(ffn?|mlp|feed_?forward)",
+        ),
     )
 )
 """use of a weight -> what families of models call it (w1, w3, w2 as Llama and Mixtral have them)"""
+_KERNEL = "kernel"
+"""what Flax and Keras call a matrix, which is (in, out)"""
 _MOST_FUSED = 3
 _MOST_LEFT = 40
 """weights of a layer among which sums of rows are looked for: costs time"""
 
 Shape = tuple[int, ...]
 _LayoutOf = Callable[[str, Sequence[str], Sequence[Shape]], Arrangement]
+_TURN: Steps = (Permute(dims=(1, 0)),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pair:
+    """A kind of the target, and the kinds it is made of.
+
+    ``steps`` are of each source, ``whole`` of what they are joined to along ``dim``; then the target is
+    transposed, if it is ``turned``."""
+
+    target: WeightKind
+    sources: tuple[WeightKind, ...]
+    steps: tuple[Steps, ...]
+    dim: int = 0
+    whole: Steps = ()
+    turned: bool = False
+    confidence: float
+
+    @property
+    def is_square(self) -> bool:
+        """Whether its shape does not tell (out, in) from (in, out)."""
+        return len(self.target.shape) == 2 and len(set(self.target.shape)) == 1
+
+    @property
+    def is_transposed(self) -> bool:
+        """Whether one side is (in, out) and the other (out, in)."""
+        return self.turned != any(steps[:1] == _TURN for steps in self.steps)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one weight of one other, as it is or transposed."""
+        return len(self.sources) == 1 and self.steps in ((_TURN,), ((),))
 
 
 @dataclass(slots=True)
-class _Layer:
-    """What is left of one layer on both sides, by name."""
+class _Left:
+    """The kinds that are left of both sides, by the name of their first weight."""
 
-    targets: dict[str, Shape]
-    sources: dict[str, Shape]
+    targets: dict[str, WeightKind]
+    sources: dict[str, WeightKind]
+    towers: frozenset[str]
+    """first words of names, where a model has several parts with layers of their own"""
+    together: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """how often names of two towers were paired"""
 
     def take(self, target: str, *sources: str) -> None:
         """These are paired."""
+        self.together.update(self._towers_of(target, source) for source in sources)
         self.targets.pop(target, None)
         for source in sources:
             self.sources.pop(source, None)
+
+    def times_together(self, target: str, source: str) -> int:
+        """How often weights of the same two towers were paired; 0 outside towers."""
+        towers = self._towers_of(target, source)
+        return self.together[towers] if self.towers.issuperset(towers) else 0
+
+    def _towers_of(self, target: str, source: str) -> tuple[str, str]:
+        return target.partition(".")[0], source.partition(".")[0]
 
 
 def by_structure(
@@ -86,75 +143,77 @@ def by_structure(
     Raises:
         ConfigError: a fused weight lies by groups of heads, and their number is not known, or does not fit.
     """
-    target_layers = _layers(left_target, target)
-    source_layers = _layers(left_source, source)
-    if len(target_layers) != len(source_layers):
+    own, other = (
+        kinds_of({name: tuple(table.facts(name).shape) for name in sorted(names, key=_natural)})
+        for names, table in ((left_target, target), (left_source, source))
+    )
+    own, other = with_stacks_apart(own, other)
+    if _most(own) != _most(other):
         return []
-    found: list[PlannedWeight] = []
-    for own, other in zip(target_layers, source_layers, strict=True):
-        layer = _Layer(targets=dict(own), sources=dict(other))
-        layout = partial(_layout, num_heads=num_heads, second=second)
-        fused, split = partial(_fused, layout=layout), partial(_split, layout=layout)
-        for step in (_only_ones, fused, split, _only_ones, _alike):
-            found += list(step(layer))
-    return found
+    left = _Left(
+        targets={one.name: one for one in own},
+        sources={one.name: one for one in other},
+        towers=_towers(own) | _towers(other) if _towers(own) and _towers(other) else frozenset(),
+    )
+    layout = partial(_layout, num_heads=num_heads, second=second)
+    fused, split = partial(_fused, layout=layout), partial(_split, layout=layout)
+    named = partial(_fused, layout=layout, named=True), partial(_split, layout=layout, named=True)
+    pairs = [pair for step in (*named, _only_ones, fused, split, _only_ones, _alike) for pair in step(left)]
+    shapes = {name: tuple(target.facts(name).shape) for name in left_target}
+    return [entry for pair in _turned_alike(pairs) for entry in _entries(pair, shapes)]
 
 
-def _layers(names: Sequence[str], table: WeightTable) -> list[dict[str, Shape]]:
-    """Names with their shapes: those without a number, then layer by layer."""
-    groups: dict[int, dict[str, Shape]] = {-1: {}}
-    for name in sorted(names, key=_natural):
-        number = _NUMBER.search(name.rpartition(".")[0])
-        groups.setdefault(int(number[0]) if number else -1, {})[name] = tuple(table.facts(name).shape)
-    return [groups[number] for number in sorted(groups)]
+def _most(kinds: Sequence[WeightKind]) -> int:
+    """How many layers there are: as many weights as most kinds have, of those that have several."""
+    counts = Counter(len(kind.places) for kind in kinds if len(kind.places) > 1)
+    return max(counts, key=lambda count: (counts[count], -count), default=1)
+
+
+def _towers(kinds: Sequence[WeightKind]) -> frozenset[str]:
+    """First words of names with several layers, where there are several such words."""
+    words = frozenset(kind.name.partition(".")[0] for kind in kinds if len(kind.places) > 1)
+    return words if len(words) > 1 else frozenset()
 
 
 def _natural(name: str) -> list[tuple[int, int | str]]:
     return [(0, int(word)) if word.isdigit() else (1, word) for word in re.split(r"(\d+)", name)]
 
 
-def _one(target: str, source: str, layer: _Layer, confidence: float) -> PlannedWeight:
-    turned = layer.targets[target] != layer.sources[source]
-    piece = SourcePiece(source=source, steps=(Permute(dims=(1, 0)),) if turned else ())
-    return PlannedWeight(target=target, pieces=(piece,), how=PROPOSED, confidence=confidence)
+def _one(target: WeightKind, source: WeightKind, confidence: float) -> _Pair:
+    steps = _TURN if target.shape != source.shape else ()
+    return _Pair(target=target, sources=(source,), steps=(steps,), confidence=confidence)
 
 
-def _fits(one: Shape, other: Shape) -> bool:
-    return one == other or (len(one) == 2 and one == other[::-1])
-
-
-def _only_ones(layer: _Layer) -> Iterator[PlannedWeight]:
-    for name, shape in list(layer.targets.items()):
-        alike = [other for other, its in layer.targets.items() if _fits(shape, its)]
-        there = [other for other, its in layer.sources.items() if _fits(shape, its)]
+def _only_ones(left: _Left) -> Iterator[_Pair]:
+    for kind in list(left.targets.values()):
+        alike = [other for other in left.targets.values() if fits(kind.size, other.size)]
+        there = [other for other in left.sources.values() if fits(kind.size, other.size)]
         if len(alike) == len(there) == 1:
-            yield _one(name, there[0], layer, ONLY_ONE)
-            layer.take(name, there[0])
+            yield _one(kind, there[0], ONLY_ONE)
+            left.take(kind.name, there[0].name)
 
 
-def _fused(layer: _Layer, *, layout: _LayoutOf) -> Iterator[PlannedWeight]:
-    """A target put together of sources."""
-    for name, shape in list(layer.targets.items()):
-        if any(_fits(shape, its) for its in layer.sources.values()):
+def _fused(left: _Left, *, layout: _LayoutOf, named: bool = False) -> Iterator[_Pair]:
+    """A target put together of sources; with ``named`` only where its name says of which."""
+    for kind in list(left.targets.values()):
+        if not named and any(fits(kind.size, its.size) for its in left.sources.values()):
             continue
-        parts = _parts(shape, layer.sources)
-        if parts:
-            shapes = [layer.sources[part] for part in parts]
-            found = layout(name, parts, shapes)
-            joining = put_together(found.layout, shapes, found.heads, query=False, name=name)
-            yield PlannedWeight(
-                target=name,
-                pieces=tuple(
-                    SourcePiece(source=part, steps=steps)
-                    for part, steps in zip(parts, joining.pieces, strict=True)
-                ),
-                join="concat",
-                dim=joining.dim,
-                steps=joining.steps,
-                how=PROPOSED,
-                confidence=ONE_OF_SEVERAL,
-            )
-            layer.take(name, *parts)
+        parts, whole_turned, parts_turned = _parts(kind, left.sources, named=named)
+        if not parts:
+            continue
+        shapes = [_turned(part.shape, parts_turned) for part in parts]
+        found = layout(kind.name, [part.name for part in parts], shapes)
+        joining = put_together(found.layout, shapes, found.heads, query=False, name=kind.name)
+        yield _Pair(
+            target=kind,
+            sources=parts,
+            steps=tuple((*(_TURN if parts_turned else ()), *steps) for steps in joining.pieces),
+            dim=joining.dim,
+            whole=joining.steps,
+            turned=whole_turned,
+            confidence=ONE_OF_SEVERAL,
+        )
+        left.take(kind.name, *(part.name for part in parts))
 
 
 def _layout(
@@ -166,34 +225,71 @@ def _layout(
     return found[-1 if second else 0]
 
 
-def _split(layer: _Layer, *, layout: _LayoutOf) -> Iterator[PlannedWeight]:
+def _split(left: _Left, *, layout: _LayoutOf, named: bool = False) -> Iterator[_Pair]:
     """Targets that are rows of one source."""
-    for name, shape in list(layer.sources.items()):
-        if any(_fits(shape, its) for its in layer.targets.values()):
+    for kind in list(left.sources.values()):
+        if not named and any(fits(kind.size, its.size) for its in left.targets.values()):
             continue
-        parts = _parts(shape, layer.targets)
-        shapes = [layer.targets[part] for part in parts]
-        for part, steps in zip(parts, _cut(name, shape, parts, shapes, layout), strict=True):
-            piece = SourcePiece(source=name, steps=steps)
-            yield PlannedWeight(target=part, pieces=(piece,), how=PROPOSED, confidence=ONE_OF_SEVERAL)
-            layer.take(part, name)
+        parts, whole_turned, parts_turned = _parts(kind, left.targets, named=named)
+        shapes = [_turned(part.shape, parts_turned) for part in parts]
+        cuts = _cut(kind.name, _turned(kind.shape, whole_turned), parts, shapes, layout)
+        for part, steps in zip(parts, cuts, strict=True):
+            whole = (*(_TURN if whole_turned else ()), *steps)
+            yield _Pair(
+                target=part,
+                sources=(kind,),
+                steps=(whole,),
+                turned=parts_turned,
+                confidence=ONE_OF_SEVERAL,
+            )
+            left.take(part.name, kind.name)
+
+
+def _turned(shape: Shape, is_turned: bool) -> Shape:
+    return shape[::-1] if is_turned else shape
 
 
 def _cut(
-    name: str, shape: Shape, parts: Sequence[str], shapes: Sequence[Shape], layout: _LayoutOf
+    name: str, shape: Shape, parts: Sequence[WeightKind], shapes: Sequence[Shape], layout: _LayoutOf
 ) -> list[Steps]:
     """What takes each of ``parts`` out of ``name``."""
     if not parts:
         return []
-    found = layout(name, parts, shapes)
+    found = layout(name, [part.name for part in parts], shapes)
     if found.layout != "concat":
         return taken_apart(found.layout, shape, len(parts), found.heads, query=False, name=name)
     ends = list(accumulate((one[0] for one in shapes), initial=0))
     return [(Slice(dim=0, start=start, stop=stop),) for start, stop in pairwise(ends)]
 
 
-def _parts(shape: Shape, there: dict[str, Shape]) -> tuple[str, ...]:
-    """Those whose rows add up to ``shape``, in their usual order; none where two choices are as good."""
+def _parts(
+    whole: WeightKind, there: Mapping[str, WeightKind], *, named: bool
+) -> tuple[tuple[WeightKind, ...], bool, bool]:
+    """Those whose rows add up to those of ``whole``, in their usual order; whether it, and whether they, are
+    (in, out). None where two choices are as good."""
+    as_many = [kind for kind in there.values() if len(kind.places) == len(whole.places)]
+    if named:
+        roles = _roles_in(whole.name)
+        as_many = [kind for kind in as_many if any(_has(kind.name, role) for role in roles)]
+    for whole_turned, parts_turned in ((False, False), (True, False), (False, True), (True, True)):
+        shape = _turned(whole.shape, whole_turned)
+        shapes = {kind.name: _turned(kind.shape, parts_turned) for kind in as_many}
+        if (whole_turned or parts_turned) and len(shape) != 2:
+            continue
+        names = _adding_up(shape, shapes)
+        if names and not (named and _roles_of(names) is None):
+            return tuple(there[name] for name in names), whole_turned, parts_turned
+    return (), False, False
+
+
+def _roles_in(name: str) -> tuple[str, ...]:
+    """What a weight holds by its name: ``wkv``, ``to_kv``, ``qkv_proj``, ``gate_up_proj``."""
+    words = [word for word in re.split(r"[._]", name.lower()) if word not in ("weight", "bias", "proj")]
+    joined = {words[-1].removeprefix("w"), "".join(words[-2:])} if words else set()
+    return next((roles for roles in _ROLES if "".join(roles) in joined), ())
+
+
+def _adding_up(shape: Shape, there: Mapping[str, Shape]) -> tuple[str, ...]:
     fitting = [name for name, its in there.items() if its and its[1:] == shape[1:] and its[0] < shape[0]]
     if not shape or len(fitting) > _MOST_LEFT:
         return ()
@@ -233,33 +329,86 @@ def _in_usual_order(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=order))
 
 
-def _alike(layer: _Layer) -> Iterator[PlannedWeight]:
+def _alike(left: _Left) -> Iterator[_Pair]:
     """What is left of equal shapes, nearest names first; none where the numbers of them differ."""
-    for name, shape in list(layer.targets.items()):
-        if name not in layer.targets:
+    for kind in list(left.targets.values()):
+        if kind.name not in left.targets:
             continue
-        target_names = [other for other, its in layer.targets.items() if _fits(shape, its)]
-        source_names = [other for other, its in layer.sources.items() if _fits(shape, its)]
-        if len(target_names) != len(source_names):
+        targets = [other for other in left.targets.values() if fits(kind.size, other.size)]
+        sources = [other for other in left.sources.values() if fits(kind.size, other.size)]
+        if len(targets) != len(sources):
             continue
-        while target_names:
+        while targets:
             one, other = max(
-                ((a, b) for a in target_names for b in source_names),
-                key=_likeness,
+                ((a, b) for a in targets for b in sources),
+                key=lambda pair: _likeness((pair[0].name, pair[1].name), left),
             )
-            yield _one(one, other, layer, ONE_OF_SEVERAL)
-            layer.take(one, other)
-            target_names.remove(one)
-            source_names.remove(other)
+            yield _one(one, other, ONE_OF_SEVERAL)
+            left.take(one.name, other.name)
+            targets.remove(one)
+            sources.remove(other)
 
 
-def _likeness(pair: tuple[str, str]) -> tuple[bool, int, float]:
-    """Weight with weight and bias with bias, then what the field's words say of both, then the letters."""
+def _turned_alike(pairs: Sequence[_Pair]) -> Iterator[_Pair]:
+    """A square matrix is transposed where most others of its leaves (``kernel``, ``weight``) are, which their
+    shapes tell, or where one side's leaf is that of a framework that keeps (in, out)."""
+    votes: Counter[tuple[str, str]] = Counter()
+    for pair in pairs:
+        if len(pair.target.shape) == 2 and not pair.is_square and not is_vocabulary(pair.target.name):
+            votes[_leaves(pair)] += 1 if pair.is_transposed else -1
+    for pair in pairs:
+        own, other = _leaves(pair)
+        turned = votes[own, other] > 0 or (not votes[own, other] and (own == _KERNEL) != (other == _KERNEL))
+        yield replace(pair, steps=(_TURN,)) if pair.is_one and pair.is_square and turned else pair
+
+
+def _leaves(pair: _Pair) -> tuple[str, str]:
+    own, other = (kind.name.rpartition(".")[2] for kind in (pair.target, pair.sources[0]))
+    return own, other
+
+
+def _entries(pair: _Pair, shapes: Mapping[str, Shape]) -> Iterator[PlannedWeight]:
+    """One entry a stored weight of the target; none of a stack whose parts are no rows one after another."""
+    for name, numbers in pair.target.by_name():
+        pieces = tuple(
+            SourcePiece(source=place.name, steps=(*_at(place, shapes_of), *steps))
+            for number in numbers
+            for kind, steps in zip(pair.sources, pair.steps, strict=True)
+            for place, shapes_of in ((kind.places[number], kind.shape),)
+        )
+        whole, turn = pair.whole, _TURN if pair.turned else ()
+        if pair.target.places[numbers[0]].at:
+            if pair.dim or whole:
+                return
+            one = _turned(pair.target.shape, pair.turned)
+            stacked = (Reshape(shape=(len(numbers), *one)),)
+            turn = (Permute(dims=(0, 2, 1)),) if pair.turned else ()
+            whole, turn = stacked, (*turn, Reshape(shape=shapes[name]))
+        yield PlannedWeight(
+            target=name,
+            pieces=pieces,
+            join="concat" if len(pieces) > 1 else None,
+            dim=pair.dim,
+            steps=(*whole, *turn),
+            how=PROPOSED,
+            confidence=pair.confidence,
+        )
+
+
+def _at(place: Place, shape: Shape) -> Steps:
+    """Takes one of a stack."""
+    cuts = tuple(Slice(dim=depth, start=at, stop=at + 1) for depth, at in enumerate(place.at))
+    return (*cuts, Reshape(shape=shape)) if cuts else ()
+
+
+def _likeness(pair: tuple[str, str], left: _Left) -> tuple[bool, int, int, float]:
+    """Weight with weight and bias with bias, then what the field's words say of both, then the part of the
+    model (a tower) that each is in, then the letters."""
     one, other = pair
     uses = _use_of(one), _use_of(other)
     use = 0 if None in uses else 1 if uses[0] == uses[1] else -1
     letters = SequenceMatcher(None, _own_words(one), _own_words(other)).ratio()
-    return _is_bias(one) == _is_bias(other), use, letters
+    return _is_bias(one) == _is_bias(other), use, left.times_together(one, other), letters
 
 
 def _is_bias(name: str) -> bool:

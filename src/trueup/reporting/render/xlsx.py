@@ -34,6 +34,7 @@ from trueup.reporting.document import (
 from trueup.reporting.formatting import plain
 from trueup.reporting.render.xlsx_frame import LONGEST_TEXT, SHADES, write_frame
 
+_NUMBER_WIDTH = 16
 _CHART = {"width": 900, "height": 340}
 
 
@@ -154,10 +155,12 @@ class _Book:
         """Write the numbers in columns; the chart to put beside them."""
         left = sheet.dim_colmax + 2 if sheet.dim_colmax else 0
         sheet.write_string(at, left, plot.x_title, self.head)
+        if (at, left) == (0, 0):
+            sheet.freeze_panes(1, 1)
         chart = self.book.add_chart({"type": "scatter", "subtype": "straight"})
         for column, line in enumerate(plot.lines, start=left + 1):
             sheet.write_string(at, column, line.name, self.head)
-            sheet.set_column(column, column, 16)
+            sheet.set_column(column, column, max(_NUMBER_WIDTH, len(line.name) + 2))
             for row, (x, y) in enumerate(zip(line.x.tolist(), line.y.tolist(), strict=True), start=at + 1):
                 sheet.write_number(row, left, x)
                 if np.isfinite(y):

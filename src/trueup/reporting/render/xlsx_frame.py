@@ -58,7 +58,7 @@ def write_frame(
         sheet = book.add_worksheet(name if number == 0 else f"{name}_{number + 1}", worksheet_class=_RowSheet)
         num = min(room, frame.num_rows - start)
         for index, column in enumerate(frame.columns):
-            width = max(column.width, len(column.title) * 0.9)
+            width = max(column.width, len(column.title) + 3)  # bold, beside the button of the filter
             sheet.set_column(index, index, width, percent if column.kind == "percent" else None)
         sheet.set_row(0, 24)
         for index, column in enumerate(frame.columns):

@@ -20,6 +20,8 @@ class ChecklistCode(Code):
     NOT_JUDGED = "checklist.not_judged"
     LIMITED_SAME = "checklist.same_as_far_as_checked"
     SAME_TRAINING = "checklist.same_training"
+    SAME_ENVIRONMENT = "checklist.same_environment"
+    NOTHING_READ = "checklist.nothing_read"
 
     # rows
     BY_HAND = "checklist.by_hand"
