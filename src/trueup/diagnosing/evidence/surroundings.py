@@ -240,6 +240,7 @@ def _neighbours(place: PairedOrigin, body_t: int, body_r: int) -> tuple[Neighbou
                 own=is_own,
                 arguments_recorded=is_recorded,
                 reference_name=None if other is None else other.name,
+                is_by_name=shown.call < 0,
             )
         )
         before = before and not is_own
@@ -263,8 +264,10 @@ def _made(view: StepView, body: int, call: int) -> list[_Made]:
     functions = () if body == -2 or "api" in view.kind else _functions(view, body)
     if not functions:
         return made
-    place = {one: at for at, one in enumerate(c for c in view.children(body) if view.kind[c] != "parameter")}
+    place = {one: at for at, one in enumerate(view.children(body))}
     ordered = [(float(place[one.call]), one) for one in made]
+    if body == -1:  # before a loss stand the batch, the model, and what is made of its results
+        functions = tuple(one for one in functions if one.after == place.get(call))
     for function in functions:
         named = _Made(
             kind="api",
