@@ -858,6 +858,39 @@ def an_argument_differs() -> Evidence:
     return case(torch.tensor(2.31), torch.tensor(2.30), surroundings=around)
 
 
+def formulas(target: dict[str, list[float]], reference: dict[str, list[float]]) -> Evidence:
+    """A gate whose code calls these functions with these numbers; half of it is another computation."""
+    shared = [name for name in target if name in reference]
+    calls = [
+        NeighbourCall(
+            name=f"torch.Tensor.{name}",
+            kind="api",
+            ordinal=0,
+            target=_numbered(target.get(name)),
+            reference=_numbered(reference.get(name)),
+            is_by_name=True,
+        )
+        for name in (*(n for n in target if n not in shared), *reference)
+    ]
+    gate = (0.2 * X + 0.5).clamp(0, 1), F.relu6(X + 3) / 6
+    return case(gate[0] * X.roll(1), gate[1] * X, surroundings=Surroundings(module="gate", neighbours=calls))
+
+
+def _numbered(numbers: list[float] | None) -> dict[str, float] | None:
+    return None if numbers is None else {f"input.{1 + at}": one for at, one in enumerate(numbers)}
+
+
+@true("other_functions")
+def another_formula() -> Evidence:
+    target: dict[str, list[float]] = {"mul": [0.2], "add": [0.5], "clamp": [0, 1]}
+    return formulas(target, {"add": [3], "relu6": [], "div": [6]})
+
+
+@near("other_functions", instead="constant_argument")
+def the_same_functions_with_another_number() -> Evidence:
+    return formulas({"add": [3], "relu6": []}, {"add": [2], "relu6": []})
+
+
 @near("constant_argument", instead="dtype_or_rounding")
 def the_same_eps() -> Evidence:
     exact = F.layer_norm(X.double(), (32,), eps=1e-5)

@@ -28,6 +28,7 @@ from tests.diagnosing.kind_cases import (
     X,
     added,
     dropped,
+    formulas,
     inputs,
     masked,
     padded_mask,
@@ -756,6 +757,17 @@ TWINS = [
         Kind.OTHER_ARGUMENTS,
         lambda: masking("input.eps", 1e-6, 1e-5),
         lambda: masking("input.eps", 1e-5, 1e-5),
+    ),
+    Twins(
+        Kind.OTHER_FUNCTIONS,
+        lambda: formulas({"add": [3.0], "clamp": [0, 1]}, {"add": [3.0], "relu6": []}),
+        lambda: formulas({"add": [3.0], "relu6": []}, {"add": [3.0], "relu6": []}),
+        {"target": "clamp 0 1", "reference": "relu6"},
+    ),
+    Twins(  # of two formulas, which number is the other's is not known
+        Kind.OTHER_ARGUMENTS,
+        lambda: formulas({"add": [3.0]}, {"add": [2.0]}),
+        lambda: formulas({"add": [3.0], "clamp": [0, 1]}, {"add": [2.0], "relu6": []}),
     ),
     Twins(
         Kind.NOT_FINITE,

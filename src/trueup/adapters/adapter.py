@@ -65,7 +65,10 @@ class BaseAdapter(Generic[ModuleT, TensorT]):
 
     def reached_code(self) -> dict[str, object] | None:
         """The program's functions that the calls so far can reach."""
-        return self._engine.reached_code()
+        found, called = self._engine.reached_code(), self._engine.called
+        if found is not None and self._engine.names_functions and not called.is_over:
+            found = {**found, "called": called.to_plain()}
+        return found
 
     def rank(self) -> tuple[int, int, int]:
         """rank, world size, local rank."""

@@ -26,6 +26,7 @@ from trueup.adapters.base import (
     Unfinished,
     WatchesOverflow,
 )
+from trueup.adapters.called import Called
 from trueup.adapters.code import ReachableCode
 from trueup.adapters.names import NamedModules
 from trueup.adapters.placing import Placing, TensorPlace
@@ -142,6 +143,8 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         """modules whose outputs are measured, by identity"""
         self.replicas: tuple[int, ...] = ()
         """ranks that hold the same weights, where that is known"""
+        self.called = Called()
+        """in the first captured step, the functions that modules call"""
         self.groups: dict[str, list[int]] = {}
         """ranks that hold the same weights, or read different batches, as the program's wrapper says"""
 
@@ -151,6 +154,7 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         self.sink = sink
         self.modules_on = options.level.value in ("L0", "mix")
         self.api_on = options.level.value in ("L1", "mix")
+        self.names_functions = options.functions and options.stacks and not self.api_on
         self.inputs_on = "input" in options.data_mode
         self.outputs_on = "output" in options.data_mode
         self.forward_on = "forward" in options.data_mode
@@ -194,6 +198,19 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         if self._top_microbatch != self.sink.microbatch:
             self._top_counts, self._top_microbatch = {}, self.sink.microbatch
         return self._top_counts
+
+    @property
+    def sees_functions(self) -> bool:
+        """Whether calls of functions are looked at."""
+        return self.api_on or self.names_functions
+
+    def note_function(self, name: str, arguments: str | None, mode: str) -> None:
+        """A function is called, of which no tensor is recorded."""
+        frame = self.enclosing()
+        if (mode if frame is None else frame.mode) != "train" or (frame is None and self.sink.microbatch):
+            return
+        counts = self._counts_at_top() if frame is None else frame.counts
+        self.called.note(frame, counts, name, arguments)
 
     def add_call(
         self,

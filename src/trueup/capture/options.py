@@ -277,6 +277,14 @@ class CaptureOptions:
             config_key="extra_info",
         ),
     ] = True
+    functions: Annotated[
+        bool,
+        _how(
+            "Which functions each module calls in the first step, and what they are given besides tensors, "
+            "at --level L0; with --stacks.",
+            "--functions/--no-functions",
+        ),
+    ] = False
     gradients_from: Annotated[
         Path | None,
         Option(

@@ -10,7 +10,7 @@ from trueup.capture.options import CaptureOptions, Level, StepSet
 
 def _for_diagnosis(options: CaptureOptions) -> CaptureOptions:
     kinds = frozenset({"module", "parameter", "labels", "configuration"})
-    return replace(options, level=Level.L0, steps=StepSet(((0, 1),)), store_values_of=kinds)
+    return replace(options, level=Level.L0, steps=StepSet(((0, 1),)), store_values_of=kinds, functions=True)
 
 
 def _for_batches(options: CaptureOptions) -> CaptureOptions:

@@ -7,9 +7,11 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from trueup.store import layout
 from trueup.store.reader import TraceSource
+from trueup.types.reason import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +36,19 @@ class ProgramFunction:
 
 
 Called = int | str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CalledFunction:
+    """A function that a module's own code called in its first pass."""
+
+    name: str
+    arguments: Mapping[str, Json]
+    """slot -> what is no tensor"""
+    after: int
+    """how many calls of modules and the like the same code had made before"""
+
+
 Roots = Mapping[str, Called]
 
 
@@ -52,6 +67,8 @@ class ProgramCode:
     """functions above the calls, innermost first"""
     roles: Roots = field(default_factory=dict)
     """what else the step runs: the optimizer's step"""
+    called: Mapping[str | None, tuple[CalledFunction, ...]] = field(default_factory=dict)
+    """module -> functions that its own code called, in order; None: code outside all modules"""
 
     @property
     def names(self) -> set[str]:
@@ -74,6 +91,20 @@ class ProgramCode:
         return self.modules.get(module, self.classes.get(self.types.get(module, "")))
 
 
+def _called(plain: Mapping[str, Any] | None) -> dict[str | None, tuple[CalledFunction, ...]]:
+    """Of traces that kept it."""
+    if plain is None:
+        return {}
+    found: dict[str | None, Any] = {**plain["modules"], None: plain["outside"]}
+    return {
+        module: tuple(
+            CalledFunction(name=name, arguments=json.loads(text) if text else {}, after=after)
+            for name, text, after in calls
+        )
+        for module, calls in found.items()
+    }
+
+
 def code_of(source: TraceSource, rank: int) -> ProgramCode | None:
     """What a trace kept of a rank's program; None where nothing was, or it cannot be read."""
     path = layout.code_file(source.path, rank)
@@ -93,6 +124,7 @@ def code_of(source: TraceSource, rank: int) -> ProgramCode | None:
             modules=roots["module"],
             frames=roots["frame"],
             roles=roots["role"],
+            called=_called(plain.get("called")),
         )
     except (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, AttributeError):
         return None

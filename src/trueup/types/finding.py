@@ -103,6 +103,7 @@ class KindCode(str, Enum):
     MISSING_OR_EXTRA_TERM = "missing_or_extra_term"
     MISSING_ZERO_GRAD = "missing_zero_grad"
     NON_DETERMINISM = "non_determinism"
+    OTHER_FUNCTIONS = "other_functions"
     OVERFLOW_UNDERFLOW = "overflow_underflow"
     RANDOMNESS = "randomness"
     SHIFTED_BY_ONE = "shifted_by_one"

@@ -19,6 +19,7 @@ class OfTheProgram(TypedDict, total=False):
     manual_steps: bool
     first_step: int
     tracer: int | None
+    functions: bool
 
 
 class CapturedWith(OfTheProgram, total=False):

@@ -40,6 +40,18 @@ def _arguments(facts: ReasonFacts) -> str:
     return f"argument mismatch in {{place}}: {facts.parts[0]}"
 
 
+def _functions(facts: ReasonFacts) -> str:
+    own, other = (_first_names(facts[side]) for side in ("target", "reference"))
+    if own and other:
+        return f"other functions in {{place}}: {own} (target), {other} (reference)"
+    return f"the {'target' if own else 'reference'} alone calls {own or other} in {{place}}"
+
+
+def _first_names(functions: object, most: int = 3) -> str:
+    names = [one.split()[0] for one in str(functions).split(", ") if one]
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
+
+
 _SCALED = {
     "backward": "gradient",
     "param_grad": "gradient",
@@ -98,6 +110,7 @@ _NOT_HIDDEN = {
 
 _HEADLINES: dict[KindReason, Template] = {
     KindReason.OTHER_ARGUMENTS: _arguments,
+    KindReason.OTHER_FUNCTIONS: _functions,
     KindReason.MASK_ARGUMENTS: _arguments,
     KindReason.NORM_EPS: _fitted("norm eps"),
     KindReason.NORM_FORM: "norm {place} {parts[0]}; the reference's {parts[1]}",

@@ -51,6 +51,7 @@ _CAUSES = {
     CauseCode.NO_STEP: "the optimizer step skipped",
     CauseCode.ORDER_OF_BACKWARDS: "backward passes run, or their gradients sent, in a different order",
     CauseCode.ORDER_OF_SUMS: "a sum in a different order or by a different kernel; not a fault by itself",
+    CauseCode.OTHER_FORMULA: "another formula, or another version of it",
     CauseCode.OTHER_DEFAULT: "a default of a different framework or version",
     CauseCode.OTHER_LAYOUT: "a different layout (fused q, k, v; heads; gate and up; rotary pairs)",
     CauseCode.OTHER_OPTIMIZER_DEFAULT: "a default of a different optimizer or framework",
@@ -109,6 +110,7 @@ _ADVICE = {
     AdviceCode.COMPARE_LAYOUTS: "Compare the order in which both sides split, view and transpose at "
     "the named site.",
     AdviceCode.COMPARE_SAMPLERS: "Compare the sampler's seed, shard and position on both sides.",
+    AdviceCode.COMPARE_FORMULAS: "Compare the lines of both programs that call these functions.",
     AdviceCode.COMPARE_TERMS: "Compare what both sides add up at the named site.",
     AdviceCode.COUNT_SHIFTS: "Count the shifts between the data and the named site; labels must be "
     "shifted once.",

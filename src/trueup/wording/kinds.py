@@ -28,6 +28,7 @@ NAMES = {
     KindCode.MISSING_OR_EXTRA_TERM: "missing or extra term",
     KindCode.MISSING_ZERO_GRAD: "gradients not cleared",
     KindCode.NON_DETERMINISM: "non-deterministic order of operations",
+    KindCode.OTHER_FUNCTIONS: "other functions called",
     KindCode.OVERFLOW_UNDERFLOW: "overflow or underflow",
     KindCode.RANDOMNESS: "different random numbers",
     KindCode.SHIFTED_BY_ONE: "values or positions shifted",
@@ -306,6 +307,13 @@ def _module(what: str) -> Callable[[ReasonFacts], str]:
     return lambda facts: f"{facts.get('module') or 'the root module'} {what}: {facts.parts[0]}"
 
 
+def _other_functions(facts: ReasonFacts) -> str:
+    own, other = facts["target"], facts["reference"]
+    if own and other:
+        return f"the code calls {own} in the target, {other} in the reference"
+    return f"the {'target' if own else 'reference'} alone calls {own or other}"
+
+
 def _other_batch(facts: ReasonFacts) -> str:
     differ = facts.get("differ")
     shown = "" if differ is None else f": {percent(differ)} of its elements differ, no sample is shared"
@@ -472,6 +480,12 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.WORKS_ON: Phrase(
         sentence=_both("dtype in {call}"),
         samples=({"call": "matmul", "target": "bfloat16", "reference": "float32"},),
+    ),
+    KindReason.OTHER_FUNCTIONS: _say(
+        _other_functions,
+        {"target": "mul 0.2, clamp", "reference": "relu6, div 6"},
+        {"target": "softmax", "reference": ""},
+        {"target": "", "reference": "log_softmax"},
     ),
     KindReason.OTHER_ARGUMENTS: _say("argument mismatch: {parts:join ; }", {"parts": (_ARGUMENT,)}),
     KindReason.MASK_ARGUMENTS: _say("mask arguments differ: {parts:join ; }", {"parts": (_ARGUMENT,)}),

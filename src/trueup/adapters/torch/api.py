@@ -1,7 +1,8 @@
 """API calls: one permanent function mode that looks at one flag while idle.
 
-It is there only when API calls are among the sites. It is entered once per thread and never left (leaving and
-entering makes compiled code recompile), except around modules whose inference fast path would notice it.
+It is there only when API calls are among the sites, or their names are wanted. It is entered once per thread
+and never left (leaving and entering makes compiled code recompile), except around modules whose inference
+fast path would notice it.
 """
 
 from __future__ import annotations
@@ -125,9 +126,21 @@ class ApiMode(TorchFunctionMode):
             name = _names[func]
         except (KeyError, TypeError):
             name = _name_or_none(engine, func)
-        if name is None or not engine.api_on or engine.local.opaque:
+        if name is None or engine.local.opaque:
+            return func(*args, **(kwargs or {}))
+        if not engine.api_on:
+            if engine.names_functions and not engine.called.is_over:
+                _note(engine, name, args, kwargs)
             return func(*args, **(kwargs or {}))
         return _captured(engine, name, func, args, kwargs)
+
+
+def _note(engine: Engine, name: str, args: tuple[object, ...], kwargs: dict[str, object] | None) -> None:
+    try:
+        with quiet():
+            engine.note_function(name, split_call(args, kwargs)[1], _mode())
+    except Exception as error:
+        engine.failed(name, error)
 
 
 # In one piece: runs around each function of torch: a call of its own for each part costs as much as the part.
@@ -286,7 +299,7 @@ def _enter_thread(mode: ApiMode) -> None:
     whichever that is.
     """
     local = mode.engine.local
-    if local.has_mode or not mode.engine.api_on:
+    if local.has_mode or not mode.engine.sees_functions:
         return
     local.has_mode = True
     above = []
@@ -301,7 +314,7 @@ def _enter_thread(mode: ApiMode) -> None:
 
 def _leave_thread(mode: ApiMode) -> None:
     """Take the mode off this thread's stack until ``_enter_thread``: thousands of calls follow, no sites."""
-    if mode.engine.local.has_mode and mode.engine.api_on:
+    if mode.engine.local.has_mode and mode.engine.sees_functions:
         for other in reversed(_off(mode)):
             torch._C._push_on_torch_function_stack(other)
 

@@ -152,6 +152,8 @@ class NeighbourCall:
     """both runs keep the arguments of such calls: what is not there was not given"""
     reference_name: str | None = None
     """of the reference's call, where it has one"""
+    is_by_name: bool = False
+    """a function of which name and arguments are known, and no tensor"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

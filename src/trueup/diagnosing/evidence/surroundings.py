@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from trueup.diagnosing.evidence.facts import Maker, NeighbourCall, SlotPair, Surroundings
@@ -10,10 +11,14 @@ from trueup.diagnosing.evidence.places import PairedOrigin
 from trueup.diagnosing.evidence.tensors import known_tensor
 from trueup.matching.names import family, relative
 from trueup.store import StepView
+from trueup.store.code import CalledFunction, code_of
+from trueup.types.reason import Json
 
 MAX_NEARBY = 400
 """records of a module's own calls that are looked at"""
 MAX_NEIGHBOURS = 400
+Token = tuple[str, str]
+"""what calls of two sides are aligned by: kind, and name within the module or family of functions"""
 
 
 def surroundings_of(place: PairedOrigin) -> Surroundings:
@@ -132,20 +137,20 @@ def _pair(place: PairedOrigin, slot: str, target: int | None, reference: int | N
 
 
 def _paired_calls(place: PairedOrigin, body_t: int, body_r: int) -> list[tuple[int, int]]:
-    """Calls directly inside the module, aligned; -1 where one side has none."""
+    """Calls with values directly inside the module, aligned; -1 where one side has none."""
     target = _own_calls(place.target, body_t, place.target_call)
     reference = [] if place.reference is None else _own_calls(place.reference, body_r, place.reference_call)
-    if place.reference is None or not reference:
+    if place.reference is None:
         return [(c, -1) for c in target]
-    a = [_token(place.target, c, body_t) for c in target]
-    b = [_token(place.reference, c, body_r) for c in reference]
-    pairs: list[tuple[int, int]] = []
-    for tag, i, j, k, m in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
-        if tag == "equal":
-            pairs += zip(target[i:j], reference[k:m], strict=True)
-        else:
-            pairs += [(c, -1) for c in target[i:j]] + [(-1, c) for c in reference[k:m]]
-    return pairs
+    tokens = (
+        [_token(place.target, c, body_t) for c in target],
+        [_token(place.reference, c, body_r) for c in reference],
+    )
+    return [(_at(target, i), _at(reference, k)) for i, k in _aligned(*tokens)]
+
+
+def _at(calls: list[int], index: int) -> int:
+    return -1 if index < 0 else calls[index]
 
 
 def _own_calls(view: StepView, body: int, call: int) -> list[int]:
@@ -165,7 +170,7 @@ def _own_calls(view: StepView, body: int, call: int) -> list[int]:
     return found
 
 
-def _token(view: StepView, call: int, body: int) -> tuple[str, str]:
+def _token(view: StepView, call: int, body: int) -> Token:
     name = view.name[call]
     if view.kind[call] == "module":
         return "module", relative(name, view.name[body]) if body >= 0 else name
@@ -240,37 +245,103 @@ def _value(view: StepView | None, fqn: str) -> int | None:
     return None if view is None or call is None else view.record(call, "param", "value")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """A call that a module's own code makes: one with values, or a function whose name alone was kept."""
+
+    kind: str
+    name: str
+    token: Token
+    ordinal: int = 0
+    arguments: Mapping[str, Json]
+    call: int = -1
+
+
 def _neighbours(place: PairedOrigin, body_t: int, body_r: int) -> tuple[NeighbourCall, ...]:
+    target = _made(place.target, body_t, place.target_call)
+    reference = [] if place.reference is None else _made(place.reference, body_r, place.reference_call)
+    sides = [one for one in (place.target, place.reference) if one is not None]
+    named = all(any(one.kind == "api" and one.call < 0 for one in made) for made in (target, reference))
     found = []
     before = True
     own = (place.target_call, place.reference_call)
-    for call_t, call_r in _paired_calls(place, body_t, body_r):
-        side, call = (place.target, call_t) if call_t >= 0 else (place.reference, call_r)
-        if side is None:
-            continue
-        sides = [one for one in (place.target, place.reference) if one is not None]
+    for i, k in _aligned([one.token for one in target], [one.token for one in reference]):
+        one, other = (None if i < 0 else target[i]), (None if k < 0 else reference[k])
+        shown = target[i] if i >= 0 else reference[k]
+        call_t, call_r = (-1 if side is None else side.call for side in (one, other))
         is_own = (call_t >= 0 and call_t == own[0]) or (call_r >= 0 and call_r == own[1])
+        is_recorded = (
+            named if shown.call < 0 else all(shown.kind in side.kinds_with_arguments for side in sides)
+        )
         found.append(
             NeighbourCall(
-                name=side.name[call],
-                kind=side.kind[call],
-                ordinal=side.ordinal[call],
-                target=None if call_t < 0 else place.target.arguments(call_t),
-                reference=None
-                if call_r < 0 or place.reference is None
-                else place.reference.arguments(call_r),
+                name=shown.name,
+                kind=shown.kind,
+                ordinal=shown.ordinal,
+                target=None if one is None else one.arguments,
+                reference=None if other is None else other.arguments,
                 target_dtypes=_dtypes(place.target, call_t),
                 reference_dtypes=() if place.reference is None else _dtypes(place.reference, call_r),
                 before=before,
                 own=is_own,
-                arguments_recorded=all(side.kind[call] in one.kinds_with_arguments for one in sides),
-                reference_name=None
-                if call_r < 0 or place.reference is None
-                else place.reference.name[call_r],
+                arguments_recorded=is_recorded,
+                reference_name=None if other is None else other.name,
+                is_by_name=shown.call < 0,
             )
         )
         before = before and not is_own
     return tuple(found)
+
+
+def _made(view: StepView, body: int, call: int) -> list[_Made]:
+    """The calls directly inside a module, in order, and the functions between them."""
+    own = _own_calls(view, body, call)
+    made = [
+        _Made(
+            kind=view.kind[one],
+            name=view.name[one],
+            token=_token(view, one, body),
+            ordinal=view.ordinal[one],
+            arguments=view.arguments(one),
+            call=one,
+        )
+        for one in own
+    ]
+    functions = () if body == -2 or "api" in view.kind else _functions(view, body)
+    if not functions:
+        return made
+    place = {one: at for at, one in enumerate(view.children(body))}
+    ordered = [(float(place[one.call]), one) for one in made]
+    if body == -1:  # before a loss stand the batch, the model, and what is made of its results
+        functions = tuple(one for one in functions if one.after == place.get(call))
+    for function in functions:
+        named = _Made(
+            kind="api",
+            name=function.name,
+            token=("api", family(function.name)),
+            arguments=function.arguments,
+        )
+        ordered.append((function.after - 0.5, named))
+    return [one for _, one in sorted(ordered, key=lambda pair: pair[0])]
+
+
+def _functions(view: StepView, body: int) -> tuple[CalledFunction, ...]:
+    """Those that a module's own code called in its first pass; its later passes run the same code."""
+    code = view.once(_functions, lambda: code_of(view.source, view.rank))
+    return () if code is None else code.called.get(view.name[body] if body >= 0 else None, ())
+
+
+def _aligned(target: list[Token], reference: list[Token]) -> list[tuple[int, int]]:
+    """Indices into both, in order; -1 where one side has none."""
+    if not reference:
+        return [(i, -1) for i in range(len(target))]
+    pairs: list[tuple[int, int]] = []
+    for tag, i, j, k, m in SequenceMatcher(None, target, reference, autojunk=False).get_opcodes():
+        if tag == "equal":
+            pairs += zip(range(i, j), range(k, m), strict=True)
+        else:
+            pairs += [(at, -1) for at in range(i, j)] + [(-1, at) for at in range(k, m)]
+    return pairs
 
 
 def _dtypes(view: StepView, call: int) -> tuple[str, ...]:

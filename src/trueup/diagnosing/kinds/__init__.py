@@ -27,6 +27,7 @@ from trueup.diagnosing.kinds import (
     missing_or_extra_term,
     missing_zero_grad,
     non_determinism,
+    other_functions,
     overflow_underflow,
     randomness,
     shifted_by_one,
@@ -63,6 +64,7 @@ RULES: tuple[KindRule, ...] = (
     missing_or_extra_term.RULE,
     stale_value.RULE,
     non_determinism.RULE,
+    other_functions.RULE,
 )
 """Of kinds whose evidence is equally strong the first comes first; each rule says why it stands where it
 stands."""

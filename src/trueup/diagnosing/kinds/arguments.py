@@ -71,6 +71,8 @@ def relevant_calls(evidence: Evidence) -> Iterator[NeighbourCall]:
     """Calls that can have made the origin's tensor: its own, or those of its module up to it."""
     around = evidence.surroundings
     own = [c for c in around.neighbours if c.own]
+    if around.kind == "loss":  # made by functions of which none is recorded with its values
+        own = [c for c in around.neighbours if c.own or (c.before and c.is_by_name)]
     if around.kind != "module" and own:
         return iter(own)
     return (c for c in around.neighbours if c.before or c.own)
@@ -106,6 +108,19 @@ def _differing(call: NeighbourCall) -> Iterator[ArgumentDifference]:
             pair.is_known or (call.arguments_recorded and call.kind != "loss")
         ):
             yield ArgumentDifference(call=call, name=pair.name, target=pair.target, reference=pair.reference)
+
+
+def calls_apart(evidence: Evidence) -> list[NeighbourCall]:
+    """Functions up to the origin that one side alone calls, where the calls of both are known; those that lay
+    numbers out anew, or change the dtype, left out."""
+    return [
+        call
+        for call in relevant_calls(evidence)
+        if call.kind == "api"
+        and call.arguments_recorded
+        and (call.target is None) is not (call.reference is None)
+        and not (is_layout(call) or is_cast(call))
+    ]
 
 
 def layout_differences(evidence: Evidence) -> list[Reason]:

@@ -6,6 +6,7 @@ from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.kinds.arguments import (
     ArgumentDifference,
     argument_differences,
+    calls_apart,
     is_cast,
     is_layout,
     is_mask,
@@ -30,6 +31,8 @@ def _arguments(evidence: Evidence) -> Found | None:
     if not differences:
         return None
     own = [d for d in differences if d.call.own]
+    if not own and calls_apart(evidence):
+        return None  # calls of two formulas: which of them is the other's is not known
     chosen = own or differences
     rank = EvidenceRank.STATED_NEARBY
     if evidence.origin.stage is Stage.LOSS and all(map(_divides, chosen)):

@@ -22,8 +22,8 @@ from trueup.types.trace import OfTheProgram
 FREE = "free"
 Say = Callable[[str], None]
 
-_OF_THE_PROGRAM = ("seed", "deterministic", "manual_steps", "first_step", "tracer")
-"""options that shape the run itself, taken over from the run that is repeated"""
+_OF_THE_PROGRAM = ("seed", "deterministic", "manual_steps", "first_step", "tracer", "functions")
+"""options that shape the run itself, or tell of its code, taken over from the run that is repeated"""
 
 
 def run_replay(

@@ -1,0 +1,175 @@
+"""Functions that modules call, by name and plain arguments, of the first captured step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import trueup
+from trueup.diagnosing.pipeline import diagnose
+from trueup.store import Trace
+from trueup.store.code import CalledFunction, code_of
+from trueup.types.codes.kinds import KindReason
+
+pytestmark = pytest.mark.torch
+
+
+class Gate(nn.Module):
+    """A gate between two projections, by a formula of its own."""
+
+    def __init__(self, formula: Callable[[Tensor], Tensor], scale: float = 0.1) -> None:
+        super().__init__()
+        self.down, self.up, self.formula = nn.Linear(16, 8), nn.Linear(8, 16), formula
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.formula(self.up(F.leaky_relu(self.down(x) * self.scale)))
+
+
+class Model(nn.Module):
+    """Two gates and a head."""
+
+    def __init__(self, formula: Callable[[Tensor], Tensor], scale: float = 0.1) -> None:
+        super().__init__()
+        self.gates = nn.ModuleList(Gate(formula, scale) for _ in range(2))
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for gate in self.gates:
+            x = gate(x)
+        out: Tensor = self.head(x)
+        return out
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Trained = tuple[list[float], list[Tensor]]
+
+
+def relu6(x: Tensor) -> Tensor:
+    return F.relu6(x + 3) / 6
+
+
+def clamped(x: Tensor) -> Tensor:
+    return (0.2 * x + 0.5).clamp(0, 1)
+
+
+def smoothed(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels, label_smoothing=0.1)
+
+
+def train(model: Callable[[], nn.Module], loss: Loss = F.cross_entropy, num_microbatches: int = 2) -> Trained:
+    torch.manual_seed(1)
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    losses = []
+    for _ in range(2):
+        for _ in range(num_microbatches):
+            x, labels = torch.randn(6, 16), torch.randint(4, (6,))
+            value = loss(net(x), labels) / num_microbatches
+            value.backward()
+            losses.append(value.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, [one.detach().clone() for one in net.parameters()]
+
+
+OPTIONS: dict[str, Any] = {
+    "level": "L0",
+    "store_values_of": {"module", "parameter", "labels", "configuration"},
+    "functions": True,
+}
+"""of the preset ``diagnose``"""
+
+
+def captured(path: Path, *given: object) -> Trace:
+    with trueup.Tracer(path, **OPTIONS):
+        train(*given)  # type: ignore[arg-type]
+    trace = Trace(path)
+    assert trace.rank_facts(0)["num_failures"] == 0, trace.rank_facts(0)["failures"]
+    return trace
+
+
+def called(trace: Trace) -> dict[str | None, list[CalledFunction]]:
+    code = code_of(trace, 0)
+    assert code is not None
+    return {module: list(found) for module, found in code.called.items()}
+
+
+def test_the_first_pass_of_each_module_is_kept_in_order(tmp_path: Path) -> None:
+    found = called(captured(tmp_path / "run", lambda: Model(clamped)))
+    inside = [(one.name.rpartition(".")[2], dict(one.arguments), one.after) for one in found["gates.1"]]
+    assert inside == [
+        ("mul", {"input.1": 0.1}, 1),
+        ("leaky_relu", {"input.negative_slope": 0.01, "input.inplace": False}, 1),
+        ("mul", {"input.1": 0.2}, 2),
+        ("add", {"input.1": 0.5}, 2),
+        ("clamp", {"input.1": 0, "input.2": 1}, 2),
+        ("mul", {}, 2),
+    ]
+    names = [one.name.rpartition(".")[2] for one in found[None]]
+    assert names.count("cross_entropy") == 1  # of two microbatches
+
+
+def test_it_changes_nothing_and_adds_no_call_to_compare(tmp_path: Path) -> None:
+    expected = train(lambda: Model(relu6))
+    with trueup.Tracer(tmp_path / "run", **OPTIONS):
+        found = train(lambda: Model(relu6))
+    assert found[0] == expected[0]
+    assert all(torch.equal(one, other) for one, other in zip(found[1], expected[1], strict=True))
+    assert "api" not in set(Trace(tmp_path / "run").read(0, 0).calls["kind"].to_list())
+
+
+def test_by_default_none_is_kept(tmp_path: Path) -> None:
+    with trueup.Tracer(tmp_path / "run"):
+        train(lambda: Model(relu6))
+    assert called(Trace(tmp_path / "run")) == {}
+
+
+def test_of_too_many_none_is_kept(tmp_path: Path) -> None:
+    def long(x: Tensor) -> Tensor:
+        for _ in range(401):
+            x = x + 0.001
+        return x
+
+    found = called(captured(tmp_path / "run", lambda: Model(long)))
+    assert "gates.0" not in found
+    assert "head" in found
+
+
+def reasons(tmp_path: Path, target: tuple[object, ...], reference: tuple[object, ...]) -> list[str]:
+    for name, given in (("target", target), ("reference", reference)):
+        captured(tmp_path / name, *given)
+    result = diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out")
+    return [kind.sentence.code.value for finding in result.findings for kind in finding.kinds[:1]]
+
+
+def test_another_argument_is_named_where_no_call_has_values(tmp_path: Path) -> None:
+    def over(dim: int) -> Callable[[Tensor], Tensor]:
+        return lambda x: x.softmax(dim)
+
+    found = reasons(tmp_path, (lambda: Model(over(0)),), (lambda: Model(over(1)),))
+    assert found[0] == KindReason.OTHER_ARGUMENTS.value
+
+
+def test_an_argument_of_the_loss_outside_the_model_is_named(tmp_path: Path) -> None:
+    model = lambda: Model(relu6)  # noqa: E731
+    found = reasons(tmp_path, (model, smoothed), (model, F.cross_entropy))
+    assert found[0] in (KindReason.OTHER_ARGUMENTS.value, KindReason.LABEL_SMOOTHING.value)
+
+
+def test_another_formula_is_told_by_its_functions(tmp_path: Path) -> None:
+    found = reasons(tmp_path, (lambda: Model(clamped),), (lambda: Model(relu6),))
+    assert KindReason.OTHER_FUNCTIONS.value in found
+
+
+def test_another_way_to_the_same_numbers_says_nothing(tmp_path: Path) -> None:
+    def twice(x: Tensor) -> Tensor:
+        return (x + 3).clamp(0, 6).mul(1.0) / 6
+
+    assert reasons(tmp_path, (lambda: Model(twice),), (lambda: Model(relu6),)) == []
