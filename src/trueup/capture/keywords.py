@@ -83,6 +83,10 @@ class TracerKeywords(TypedDict, total=False):
     stacks: bool
     """Source lines of calls, and the functions of the program that they reach. Default: on."""
 
+    functions: bool
+    """Which functions each module calls in the first step, and what they are given besides tensors, at
+    --level L0; with --stacks. Default: off."""
+
     gradients_from: str | PathLike[str] | None
     """Folder of gradients that replace the program's in the first captured step, before clipping (trueup
     replay --gradients)."""
