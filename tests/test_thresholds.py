@@ -254,6 +254,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "matching/layouts.py": {"MAX_DIMS", "MAX_WAYS"},  # cost time
     "matching/mapping.py": {"VERSION"},
     "matching/modules.py": {0.99, 0.8, 0.85, "10 ** 9"},  # confidences; a number beyond all atoms
+    "diagnosing/kinds/other_functions.py": {"_MOST"},  # shown
     "diagnosing/kinds/gated.py": {"MAX_SOURCES"},  # costs time
     "diagnosing/kinds/functions.py": {0.044715, 1.702},  # of the definitions of gelu
     "diagnosing/kinds/updates.py": {1e-8, 0.9, 0.999},  # PyTorch's defaults of Adam

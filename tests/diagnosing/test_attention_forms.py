@@ -13,7 +13,8 @@ from torch import Tensor
 from tests.diagnosing.cases import case, normal, pair
 from trueup.diagnosing.evidence import Surroundings
 from trueup.diagnosing.kinds import name_kinds
-from trueup.types.codes.kinds import KindReason
+from trueup.types.codes.kinds import CauseCode, KindReason
+from trueup.types.finding import Kind
 
 pytestmark = pytest.mark.torch
 ROWS, HEADS, GROUPS, SIZE, TOKENS = 2, 4, 2, 16, 20
@@ -77,7 +78,9 @@ def attention(
     return (out.transpose(1, 2) if merged else out).reshape(ROWS, TOKENS, -1).float()
 
 
-def codes(target: Tensor, reference: Tensor, *, mask: Tensor | None = None, norms: bool = False) -> set[Any]:
+def kinds(
+    target: Tensor, reference: Tensor, *, mask: Tensor | None = None, norms: bool = False
+) -> tuple[Kind, ...]:
     """What is said of an attention that was computed again."""
     near = [pair("output.0", None, x) for x in (Q, K, V)]
     if norms:
@@ -87,8 +90,11 @@ def codes(target: Tensor, reference: Tensor, *, mask: Tensor | None = None, norm
     around = Surroundings(
         module="layers.0.attn", name="layers.0.attn.proj", type="Attention", nearby=tuple(near)
     )
-    found = name_kinds(case(target, reference, slot="input.0", module="layers.0.attn", surroundings=around))
-    return {kind.sentence.code for kind in found} & SAID
+    return name_kinds(case(target, reference, slot="input.0", module="layers.0.attn", surroundings=around))
+
+
+def codes(target: Tensor, reference: Tensor, **given: Any) -> set[Any]:
+    return {kind.sentence.code for kind in kinds(target, reference, **given)} & SAID
 
 
 CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], KindReason]] = {
@@ -130,6 +136,16 @@ SAID = {code for _, _, code in CHANGES.values()} | {
 @pytest.mark.parametrize(("target", "reference", "code"), CHANGES.values(), ids=CHANGES)
 def test_the_one_change_is_named(target: dict[str, Any], reference: dict[str, Any], code: KindReason) -> None:
     assert codes(attention(**target), attention(**reference)) == {code}
+
+
+@pytest.mark.parametrize(
+    ("target", "cause"),
+    [({"dim": -2}, CauseCode.OTHER_DIM), ({"late": True}, CauseCode.MASK_MULTIPLIED)],
+    ids=["over queries", "masked late"],
+)
+def test_its_cause_is_said(target: dict[str, Any], cause: CauseCode) -> None:
+    (one,) = [kind for kind in kinds(attention(**target), attention()) if kind.sentence.code in SAID]
+    assert [code.code for code in one.causes] == [cause]
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.diagnosing.cases import best, case, known, normal, pair, rank, told
-from tests.diagnosing.kind_cases import GRADIENT, GRADS, NEAR, TRUE, UPDATE, Case, X, token_of_each_row
+from tests.diagnosing.kind_cases import (
+    GRADIENT,
+    GRADS,
+    NEAR,
+    TRUE,
+    UPDATE,
+    Case,
+    X,
+    another_formula,
+    token_of_each_row,
+)
 from trueup.diagnosing.evidence import ParameterStep, RunFacts
 from trueup.diagnosing.kinds import RULES, name_kinds
 from trueup.diagnosing.kinds.rule import Found
-from trueup.types.codes.kinds import CauseCode, FactorCode, KindReason, PlacesCode
+from trueup.types.codes.kinds import AdviceCode, CauseCode, FactorCode, KindReason, PlacesCode
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 from trueup.types.reason import Reason, reason
 
@@ -42,6 +52,20 @@ def test_a_near_miss_is_not_taken_for_the_kind(kind: str, made: Case, instead: s
     assert best(kinds) != kind or kinds[0].rank is EvidenceRank.BY_ELIMINATION, told(kinds)
     if instead is not None:
         assert best(kinds) == instead, told(kinds)
+
+
+def test_what_other_functions_point_to() -> None:
+    kind = name_kinds(another_formula())[0]
+    assert [one.code for one in kind.causes] == [CauseCode.OTHER_FORMULA, CauseCode.STEP_OF_COMPUTATION]
+    assert kind.next == reason(AdviceCode.COMPARE_FORMULAS)
+
+
+@pytest.mark.parametrize("classes", [12, 13])
+def test_a_loss_over_its_number_of_classes(classes: int) -> None:
+    runs = {f"{side}_run": RunFacts(sent_back={0: np.ones((8, classes))}) for side in ("target", "reference")}
+    kinds = name_kinds(case(torch.tensor(0.25), torch.tensor(3.0), phase="loss", slot="value", **runs))
+    said = [part for kind in kinds for part in kind.sentence.parts]
+    assert (reason(FactorCode.CLASSES, inverse=True, number=12) in said) is (classes == 12)
 
 
 @pytest.mark.parametrize(

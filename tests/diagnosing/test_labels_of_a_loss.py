@@ -153,6 +153,7 @@ def test_a_label_that_one_loss_ignores() -> None:
         sentence = found.found.sentence
         assert (sentence.code, sentence.number("label")) == (KindReason.LABEL_IGNORED, label)
         assert sentence.place("side") == side
+        assert found.found.causes == (CauseCode.IGNORE_INDEX,)
 
 
 def test_positions_of_several_labels_are_a_mask() -> None:
@@ -184,6 +185,7 @@ def test_a_loss_without_log_softmax() -> None:
         assert found is not None
         assert found.found.sentence.code is KindReason.LOSS_NOT_NORMALISED
         assert found.found.sentence.place("side") == "target"
+        assert found.found.causes == (CauseCode.LOG_SOFTMAX,)
     hotter = np.exp(2 * logits) / np.exp(2 * logits).sum(-1, keepdims=True) - one_hot
     assert kinds_of(hotter, normalised) is None
     assert kinds_of(plain, each) is None

@@ -14,7 +14,7 @@ Noted = tuple[str, str | None, int]
 """name, arguments as JSON, how many calls of modules and the like the same code had made before"""
 
 
-class Frame(Protocol):
+class ModulePass(Protocol):
     """One pass of a module."""
 
     call: int
@@ -31,7 +31,9 @@ class Called:
         self._of: dict[str | None, list[Noted]] = {}
         self.is_over = False
 
-    def note(self, frame: Frame | None, counts: dict[str, int], name: str, arguments: str | None) -> None:
+    def note(
+        self, frame: ModulePass | None, counts: dict[str, int], name: str, arguments: str | None
+    ) -> None:
         """One function called by a module's own code; ``frame`` None: outside all modules."""
         module, number = (None, -1) if frame is None else (frame.name, frame.call)
         if self._passes.setdefault(module, number) != number:

@@ -322,7 +322,7 @@ def _compiled(node: ast.expr) -> Compute:
     raise ValueError(f"not known here: {ast.unparse(node)}")
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> object:
     """An operand of arithmetic; text is none, though Python would repeat it."""
     if isinstance(value, str):
         raise TypeError(f"{value!r} is not a number")

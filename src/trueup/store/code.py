@@ -7,7 +7,7 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 from trueup.store import layout
 from trueup.store.reader import TraceSource
@@ -91,17 +91,23 @@ class ProgramCode:
         return self.modules.get(module, self.classes.get(self.types.get(module, "")))
 
 
-def _called(plain: Mapping[str, Any] | None) -> dict[str | None, tuple[CalledFunction, ...]]:
+class _Noted(TypedDict):
+    """As capture writes it: name, arguments as JSON, calls of modules before."""
+
+    modules: dict[str, list[tuple[str, str | None, int]]]
+    outside: list[tuple[str, str | None, int]]
+
+
+def _called(plain: _Noted | None) -> dict[str | None, tuple[CalledFunction, ...]]:
     """Of traces that kept it."""
     if plain is None:
         return {}
-    found: dict[str | None, Any] = {**plain["modules"], None: plain["outside"]}
     return {
         module: tuple(
             CalledFunction(name=name, arguments=json.loads(text) if text else {}, after=after)
             for name, text, after in calls
         )
-        for module, calls in found.items()
+        for module, calls in (*plain["modules"].items(), (None, plain["outside"]))
     }
 
 

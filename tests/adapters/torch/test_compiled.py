@@ -105,14 +105,20 @@ def _train(
 
 @pytest.mark.parametrize(
     ("way", "backend", "level"),
-    [*((way, "eager", "mix") for way in WAYS), ("model", "eager", "L0"), ("a block", "aot_eager", "mix")],
+    [
+        *((way, "eager", "mix") for way in WAYS),
+        ("model", "eager", "L0"),
+        ("a block", "eager", "L0 with functions"),
+        ("a block", "aot_eager", "mix"),
+    ],
 )
 def test_same_bits_and_graphs_with_capture_on_every_other_step(
     way: str, backend: str, level: str, tmp_path: Path
 ) -> None:
     expected = _train(way, backend)
     torch._dynamo.reset()
-    with trueup.Tracer(tmp_path / "run", level=level, steps=EVEN):
+    level, _, functions = level.partition(" with ")
+    with trueup.Tracer(tmp_path / "run", level=level, steps=EVEN, functions=bool(functions)):
         actual = _train(way, backend)
     assert_same(actual, expected)
     run = Captured(tmp_path / "run", STEPS - 2)

@@ -254,43 +254,53 @@ class _Made:
     token: Token
     ordinal: int = 0
     arguments: Mapping[str, Json]
+    dtypes: tuple[str, ...] = ()
+    """of its forward records"""
     call: int = -1
+
+    @property
+    def is_by_name(self) -> bool:
+        """Whether none of its tensors is known."""
+        return self.call < 0
 
 
 def _neighbours(place: PairedOrigin, body_t: int, body_r: int) -> tuple[NeighbourCall, ...]:
     target = _made(place.target, body_t, place.target_call)
     reference = [] if place.reference is None else _made(place.reference, body_r, place.reference_call)
     sides = [one for one in (place.target, place.reference) if one is not None]
-    named = all(any(one.kind == "api" and one.call < 0 for one in made) for made in (target, reference))
+    with_arguments = [one.kinds_with_arguments for one in sides]
+    named = all(any(one.is_by_name for one in made) for made in (target, reference))
     found = []
     before = True
-    own = (place.target_call, place.reference_call)
     for i, k in _aligned([one.token for one in target], [one.token for one in reference]):
         one, other = (None if i < 0 else target[i]), (None if k < 0 else reference[k])
         shown = target[i] if i >= 0 else reference[k]
-        call_t, call_r = (-1 if side is None else side.call for side in (one, other))
-        is_own = (call_t >= 0 and call_t == own[0]) or (call_r >= 0 and call_r == own[1])
-        is_recorded = (
-            named if shown.call < 0 else all(shown.kind in side.kinds_with_arguments for side in sides)
-        )
-        found.append(
-            NeighbourCall(
-                name=shown.name,
-                kind=shown.kind,
-                ordinal=shown.ordinal,
-                target=None if one is None else one.arguments,
-                reference=None if other is None else other.arguments,
-                target_dtypes=_dtypes(place.target, call_t),
-                reference_dtypes=() if place.reference is None else _dtypes(place.reference, call_r),
-                before=before,
-                own=is_own,
-                arguments_recorded=is_recorded,
-                reference_name=None if other is None else other.name,
-                is_by_name=shown.call < 0,
-            )
-        )
+        is_known = named if shown.is_by_name else all(shown.kind in kinds for kinds in with_arguments)
+        is_own = _is(one, place.target_call) or _is(other, place.reference_call)
+        found.append(_neighbour(one, other, before=before, own=is_own, arguments_recorded=is_known))
         before = before and not is_own
     return tuple(found)
+
+
+def _is(one: _Made | None, call: int) -> bool:
+    return one is not None and one.call == call >= 0
+
+
+def _neighbour(one: _Made | None, other: _Made | None, **known: bool) -> NeighbourCall:
+    shown = one or other
+    assert shown is not None, "a neighbour is a call of one side at least"
+    return NeighbourCall(
+        name=shown.name,
+        kind=shown.kind,
+        ordinal=shown.ordinal,
+        target=None if one is None else one.arguments,
+        reference=None if other is None else other.arguments,
+        target_dtypes=() if one is None else one.dtypes,
+        reference_dtypes=() if other is None else other.dtypes,
+        reference_name=None if other is None else other.name,
+        is_by_name=shown.is_by_name,
+        **known,
+    )
 
 
 def _made(view: StepView, body: int, call: int) -> list[_Made]:
@@ -303,6 +313,7 @@ def _made(view: StepView, body: int, call: int) -> list[_Made]:
             token=_token(view, one, body),
             ordinal=view.ordinal[one],
             arguments=view.arguments(one),
+            dtypes=_dtypes(view, one),
             call=one,
         )
         for one in own
