@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -858,8 +859,10 @@ def an_argument_differs() -> Evidence:
     return case(torch.tensor(2.31), torch.tensor(2.30), surroundings=around)
 
 
-def formulas(target: dict[str, list[float]], reference: dict[str, list[float]]) -> Evidence:
-    """A gate whose code calls these functions with these numbers; half of it is another computation."""
+def formulas(
+    target: dict[str, list[float]], reference: dict[str, list[float]], again: str | None = None
+) -> Evidence:
+    """A gate whose code calls these functions with these numbers, and the target's one of them ``again``."""
     shared = [name for name in target if name in reference]
     calls = [
         NeighbourCall(
@@ -872,6 +875,7 @@ def formulas(target: dict[str, list[float]], reference: dict[str, list[float]]) 
         )
         for name in (*(n for n in target if n not in shared), *reference)
     ]
+    calls += [replace(one, reference=None) for one in calls if again and one.name.endswith(f".{again}")]
     gate = (0.2 * X + 0.5).clamp(0, 1), F.relu6(X + 3) / 6
     return case(gate[0] * X.roll(1), gate[1] * X, surroundings=Surroundings(module="gate", neighbours=calls))
 

@@ -764,6 +764,12 @@ TWINS = [
         lambda: formulas({"add": [3.0], "relu6": []}, {"add": [3.0], "relu6": []}),
         {"target": "clamp 0 1", "reference": "relu6"},
     ),
+    Twins(
+        Kind.MORE_CALLS,
+        lambda: formulas({"add": [3.0], "relu6": []}, {"add": [3.0], "relu6": []}, again="add"),
+        lambda: formulas({"add": [3.0], "relu6": []}, {"add": [3.0], "relu6": []}),
+        {"call": "add", "target": 2, "reference": 1},
+    ),
     Twins(  # of two formulas, which number is the other's is not known
         Kind.OTHER_ARGUMENTS,
         lambda: formulas({"add": [3.0]}, {"add": [2.0]}),

@@ -44,6 +44,8 @@ def _functions(facts: ReasonFacts) -> str:
     own, other = (_first_names(facts[side]) for side in ("target", "reference"))
     if own and other:
         return f"other functions in {{place}}: {own} (target), {other} (reference)"
+    if not (own or other):
+        return f"in {{place}} {facts.parts[0]}"
     return f"the {'target' if own else 'reference'} alone calls {own or other} in {{place}}"
 
 

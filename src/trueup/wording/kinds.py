@@ -309,9 +309,12 @@ def _module(what: str) -> Callable[[ReasonFacts], str]:
 
 def _other_functions(facts: ReasonFacts) -> str:
     own, other = facts["target"], facts["reference"]
+    said = list(facts.parts)
     if own and other:
-        return f"the code calls {own} in the target, {other} in the reference"
-    return f"the {'target' if own else 'reference'} alone calls {own or other}"
+        said.insert(0, f"the code calls {own} in the target, {other} in the reference")
+    elif own or other:
+        said.insert(0, f"the {'target' if own else 'reference'} alone calls {own or other}")
+    return "; ".join(said)
 
 
 def _other_batch(facts: ReasonFacts) -> str:
@@ -463,6 +466,7 @@ _FLOATS = {"target": 0.2, "reference": 0.1}
 _DTYPE = {"dtype": "bfloat16"}
 _ROLLED = reason(OrderCode.ROLLED, shift=2)
 _ARGUMENT = reason(KindReason.ARGUMENT, call="layer_norm", argument="eps", target="1e-06", reference="1e-05")
+_CALLS = reason(KindReason.MORE_CALLS, call="batch_norm", target=2, reference=4)
 _SETTING = reason(SettingReason.VALUE, setting="lr", target="0.02", reference="0.01")
 
 PHRASES: dict[KindReason, Phrase] = {
@@ -486,6 +490,11 @@ PHRASES: dict[KindReason, Phrase] = {
         {"target": "mul 0.2, clamp", "reference": "relu6, div 6"},
         {"target": "softmax", "reference": ""},
         {"target": "", "reference": "log_softmax"},
+        {"target": "", "reference": "", "parts": (_CALLS,)},
+    ),
+    KindReason.MORE_CALLS: Phrase(
+        sentence="{call} is called {target} times (target), {reference} times (reference)",
+        samples=({"call": "batch_norm", "target": 2, "reference": 4},),
     ),
     KindReason.OTHER_ARGUMENTS: _say("argument mismatch: {parts:join ; }", {"parts": (_ARGUMENT,)}),
     KindReason.MASK_ARGUMENTS: _say("mask arguments differ: {parts:join ; }", {"parts": (_ARGUMENT,)}),

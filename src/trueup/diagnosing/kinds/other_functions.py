@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from trueup.diagnosing.evidence import Evidence, NeighbourCall
@@ -9,6 +10,7 @@ from trueup.diagnosing.kinds.arguments import calls_apart, short_name
 from trueup.diagnosing.kinds.rule import Found, KindRule, origin_reason
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
+from trueup.types.reason import reason
 
 _MOST = 6
 """functions of a side that a sentence lists"""
@@ -20,22 +22,31 @@ def _functions(evidence: Evidence) -> Found | None:
     if evidence.origin.phase not in ("forward", "loss"):
         return None
     apart = calls_apart(evidence)
-    own = _names(call for call in apart if call.reference is None)
-    other = _names(call for call in apart if call.target is None)
-    if not apart or max(len(own), len(other)) > _MOST:
+    target, reference = (_counts(evidence, side) for side in ("target", "reference"))
+    own, other = _alone(apart, target, reference), _alone(apart, reference, target)
+    more = [name for name in dict.fromkeys(map(short_name, apart)) if 0 < target[name] != reference[name] > 0]
+    if not (own or other or more) or max(map(len, (own, other, more))) > _MOST:
         return None
+    parts = [
+        reason(KindReason.MORE_CALLS, call=name, target=target[name], reference=reference[name])
+        for name in more
+    ]
     sentence = origin_reason(
-        evidence,
-        KindReason.OTHER_FUNCTIONS,
-        target=", ".join(own),
-        reference=", ".join(other),
+        evidence, KindReason.OTHER_FUNCTIONS, *parts, target=", ".join(own), reference=", ".join(other)
     )
     return Found(rank=EvidenceRank.CONSISTENT, sentence=sentence)
 
 
-def _names(calls: Iterable[NeighbourCall]) -> list[str]:
-    """With the numbers they are given: ``mul 0.2``."""
-    return list(dict.fromkeys(_shown(call) for call in calls))
+def _counts(evidence: Evidence, side: str) -> Counter[str]:
+    """How often the module's code calls each function, before the origin and after."""
+    calls = evidence.surroundings.neighbours
+    return Counter(short_name(one) for one in calls if one.kind == "api" and getattr(one, side) is not None)
+
+
+def _alone(apart: Iterable[NeighbourCall], own: Counter[str], other: Counter[str]) -> list[str]:
+    """What the other side calls nowhere in the module, with the numbers it is given: ``mul 0.2``."""
+    calls = (call for call in apart if own[short_name(call)] and not other[short_name(call)])
+    return list(dict.fromkeys(map(_shown, calls)))
 
 
 def _shown(call: NeighbourCall) -> str:

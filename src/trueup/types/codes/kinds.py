@@ -70,6 +70,7 @@ class KindReason(Code):
     COSINES_ROUNDED = "kind.cosines_rounded"
     BIT_FLIPPED = "kind.bit_flipped"
     OTHER_FUNCTIONS = "kind.other_functions"
+    MORE_CALLS = "kind.more_calls"
     OTHER_ARGUMENTS = "kind.other_arguments"
     SOFTMAX_FACTOR = "kind.softmax_factor"
     DROPOUT_RATE = "kind.dropout_rate"
