@@ -339,8 +339,14 @@ def test_weights_without_a_digest(tmp_path: Path, known: bool) -> None:
 
 @pytest.mark.parametrize(
     ("target", "reference", "own"),
-    [((1, 1), (1, 1), False), ((1, 2), (1, 1), True), ((2, 2), (1, 1), False), ((1, 3), (1, 2), False)],
-    ids=["the same", "of its own", "another on all", "of their own in both"],
+    [
+        ((1, 1), (1, 1), False),
+        ((1, 2), (1, 1), True),
+        ((2, 2), (1, 1), False),
+        ((2, 3), (1, 1), False),
+        ((1, 2, 3), (1, 2, 1), False),
+    ],
+    ids=["the same", "of its own", "another on all", "others on all", "of their own in both"],
 )
 def test_weights_that_a_rank_draws_itself(
     tmp_path: Path, target: tuple[int, ...], reference: tuple[int, ...], own: bool
