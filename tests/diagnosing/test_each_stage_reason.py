@@ -37,6 +37,7 @@ from trueup.diagnosing.stages.next_loss import NextLossStage
 from trueup.diagnosing.stages.optimizer import OptimizerStage
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.reduction import ReductionStage
+from trueup.diagnosing.stages.reported_norm import reported_norm_findings
 from trueup.diagnosing.stages.schedule import schedule_findings
 from trueup.diagnosing.stages.weights import WeightsStage
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL, UPDATED, WEIGHT
@@ -336,6 +337,32 @@ def test_weights_without_a_digest(tmp_path: Path, known: bool) -> None:
     assert facts == (None if known else {"parameter": "a"})
 
 
+@pytest.mark.parametrize(
+    ("target", "reference", "own"),
+    [
+        ((1, 1), (1, 1), False),
+        ((1, 2), (1, 1), True),
+        ((2, 2), (1, 1), False),
+        ((2, 3), (1, 1), False),
+        ((1, 2, 3), (1, 2, 1), False),
+    ],
+    ids=["the same", "of its own", "another on all", "others on all", "of their own in both"],
+)
+def test_weights_that_a_rank_draws_itself(
+    tmp_path: Path, target: tuple[int, ...], reference: tuple[int, ...], own: bool
+) -> None:
+    """By the seeds from which each rank draws; the reference's ranks are expected to hold the same."""
+
+    def drawing(seeds: tuple[int, ...]) -> tuple[Any, Any]:
+        return [[step({"w": {WEIGHT: drawn(seed), LOCAL: W}}) for seed in seeds]], {}
+
+    findings = WeightsStage().check(pair(tmp_path, drawing(target), drawing(reference))).findings
+    assert bool(findings) is (target != reference)
+    said = said_by(findings)
+    assert facts_of(said, WeightsCode.OWN_OF_RANKS) == ({"ranks": ("1",)} if own else None)
+    assert (WeightsCode.NOT_BROADCAST_CAUSE in codes_of(said)) is own
+
+
 # -- what is done to gradients ------------------------------------------
 
 
@@ -358,6 +385,31 @@ def test_loss_scales(tmp_path: Path, target: Any, found: bool) -> None:
     explained = explained_by(of_loss, context)
     differs = context.loss_scales_differ
     assert (explained is not None and explained.code is Stages.LOSS_SCALE_DIFFERS) is differs
+
+
+def reporting(*factors: float) -> tuple[Any, Any]:
+    """Steps of the same gradients; what each reports as their norm, times the norm."""
+    norm = float(np.linalg.norm(drawn(1)))
+    return [step(PLAIN) for _ in factors], {"lines": [{"grad_norm": norm * one} for one in factors]}
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ((2.0**-11, 2.0**-11), True),
+        ((2.0**-11, 2.0**-10), False),
+        ((0.7 * 2.0**-10, 0.7 * 2.0**-10), False),
+        ((2.0**-11,), False),
+    ],
+    ids=["in every step", "in one of two", "by no power of two", "of one step"],
+)
+def test_gradients_scaled_before_their_norm(tmp_path: Path, target: tuple[float, ...], told: bool) -> None:
+    context = pair(tmp_path, reporting(*target), reporting(*(2.0**-10 for _ in target)))
+    (finding,) = reported_norm_findings(context)
+    facts = {"target": 2.0**-11, "reference": 2.0**-10, "step": 0}
+    assert facts_of([finding.headline], Clip.SCALED_BEFORE_NORM) == (facts if told else None)
+    assert (finding.headline.code is VerdictCode.GRADIENT_NORM_DIFFERS) is not told
+    assert [one.code for one in finding.causes] == [Clip.UNSCALED_CAUSE if told else Clip.NORM_CAUSE]
 
 
 def clipped(*factors: float) -> Recorder:
@@ -644,6 +696,30 @@ def masked(mask: Array, factor: float = 1.0) -> Recorder:
     out.record(root, "forward", "input.attention_mask", mask)
     out.record(out.call("loss", "loss"), "loss", "value", np.array(2.0, np.float32))
     return out
+
+
+def beginning(*tokens: int, at: int = 0) -> Recorder:
+    """A model that is given rows which hold these tokens at one position."""
+    ids = IDS[0].copy()
+    ids[:, at] = tokens if len(tokens) > 1 else tokens[0]
+    return step({"w": gradients(1, before=sum(tokens))}, inputs=[ids])
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "begin"),
+    [
+        (beginning(1), beginning(2), True),
+        (beginning(1, at=5), beginning(2, at=5), False),
+        (beginning(1, 2, 3, 4), beginning(2), False),
+    ],
+    ids=["the first", "a later one", "one a row"],
+)
+def test_rows_that_begin_with_another_token(
+    tmp_path: Path, target: Recorder, reference: Recorder, begin: bool
+) -> None:
+    (finding,) = DataStage().check(pair(tmp_path, target, reference)).findings
+    causes = [one.code for one in finding.causes]
+    assert (causes == [CauseCode.FIRST_TOKEN]) is (CauseCode.FIRST_TOKEN in causes) is begin
 
 
 SHOWN = (np.arange(12) < 8) * np.ones((4, 1), np.int64)

@@ -14,6 +14,7 @@ from trueup.diagnosing.evidence import Surroundings
 from trueup.diagnosing.evidence.facts import Maker, SlotPair
 from trueup.diagnosing.kinds import gated, missing_or_extra_term, randomness
 from trueup.diagnosing.stages.weight_change import change_of
+from trueup.types.codes import BatchCode, WeightsCode
 from trueup.types.codes.kinds import KindReason
 
 DRAW = np.random.default_rng(9)
@@ -110,6 +111,7 @@ def test_weights_of_one_number(target: Any, reference: Any, name: str | None) ->
     change = change_of(target, reference, "float32", "float32")
     assert change is not None
     assert (change.name == name) if name else (change.name != "constant")
+    assert (change.evidence.code is WeightsCode.ONE_NUMBER) is (name == "constant")
 
 
 def test_one_id_at_one_position_of_all_rows() -> None:
@@ -118,7 +120,10 @@ def test_one_id_at_one_position_of_all_rows() -> None:
     for at, name in ((0, "first_token"), (7, "one_token")):
         base, other = ids.copy(), ids.copy()
         base[:, at], other[:, at] = 0, 1
-        assert relation(other, base).name == name
+        found = relation(other, base)
+        assert (found.name, found.evidence.code) == (name, BatchCode.ONE_POSITION)
+        told = {"position": at, "rows": 6, "target": 1, "reference": 0}
+        assert dict(found.evidence.facts) == told
     varied = ids.copy()
     varied[:, 0] = np.arange(1, 7)
     assert relation(varied, ids).name not in ("first_token", "one_token")

@@ -85,6 +85,7 @@ def test_the_norm_that_is_clipped_to(reference: Path, tmp_path: Path) -> None:
     diagnosis = diagnosed(reference, tmp_path, norm_type=float("inf"))
     assert codes(diagnosis)[0] is ClippingCode.NORM_TYPE
     assert diagnosis.findings[0].headline.place("side") == "target"
+    assert [one.code for one in diagnosis.findings[0].causes] == [ClippingCode.NORM_TYPE_CAUSE]
 
 
 def test_another_limit_of_the_same_norm_is_no_other_norm(reference: Path, tmp_path: Path) -> None:
@@ -94,7 +95,10 @@ def test_another_limit_of_the_same_norm_is_no_other_norm(reference: Path, tmp_pa
         optimizer.register_step_pre_hook(lambda *_: nn.utils.clip_grad_norm_(parameters, 0.005) and None)
         return optimizer
 
-    assert ClippingCode.NORM_TYPE not in codes(diagnosed(reference, tmp_path, optimizer=half))
+    diagnosis = diagnosed(reference, tmp_path, optimizer=half)
+    assert ClippingCode.NORM_TYPE not in codes(diagnosis)
+    causes = {one.code for finding in diagnosis.findings for one in finding.causes}
+    assert ClippingCode.NORM_TYPE_CAUSE not in causes
 
 
 def test_settings_that_are_declared_alike_are_alike(reference: Path, tmp_path: Path) -> None:

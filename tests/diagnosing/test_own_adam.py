@@ -68,6 +68,14 @@ def test_the_constant_that_differs_is_told(changes: dict[str, Any], code: Stages
     found = both(**changes)
     assert found is not None
     assert found.headline.code is code
+    (seen,) = found.evidence
+    assert (seen.code, seen.number("num"), seen.number("total")) == (Stages.OWN_ADAM, 2, 2)
+    coarse = [one.place("dtype") for one in found.causes if one.code is Stages.OWN_STATE_COARSE]
+    assert coarse == (["bfloat16"] if "coarse" in changes else [])
+
+
+def test_moves_that_are_rounded_and_longer_are_no_coarse_state() -> None:
+    assert both(coarse=True, rate=2e-3 * (1 + 2**-7)) is None
 
 
 def test_an_eps_before_the_correction_is_told_of_usual_betas_alone() -> None:
@@ -76,6 +84,7 @@ def test_an_eps_before_the_correction_is_told_of_usual_betas_alone() -> None:
         for eps in (1e-5 / (1 - 0.95) ** 0.5, 4.4e-5, 1e-5 * (1 - 0.95) ** 0.5)
     ]
     assert [Stages.EPS_BEFORE_CORRECTION in one for one in codes] == [True, False, True]
+    assert [Stages.OTHER_EPS in one for one in codes] == [False, True, False]
     assert Stages.SCALED_TO_OPTIMIZER in codes[1]
 
 

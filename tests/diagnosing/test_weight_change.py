@@ -50,6 +50,7 @@ def some_rows(*rows: int) -> Array:
         (SQUARE.T, SQUARE, Weights.TRANSPOSED, {}),
         (W.T * 1.001, W, Weights.SHAPE, {"target": "[16, 12]", "reference": "[12, 16]"}),
         (np.array([1.0]), np.array([2.5]), Weights.NUMBER, {"target": 1.0, "reference": 2.5}),
+        (0 * W + 1, 0 * W + 0.2, Weights.ONE_NUMBER, {"target": 1.0, "reference": 0.2}),
         (0 * W, W, Weights.ZERO, {}),
         (W, 0 * W, Weights.OTHER_INIT, {"reference": 0.0}),
         (-W, W, Weights.NEGATED, {}),

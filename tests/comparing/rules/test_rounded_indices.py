@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 
 from tests.comparing.rules.judging import step_of
 from tests.comparing.traces import Recorder
 from trueup.comparing.rules import judge_step
+from trueup.comparing.run import compare_sources
 from trueup.types.codes import RecordCode
+from trueup.types.status import Status
 
 HIDDEN = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float32)
 VALUES = np.linspace(0.1, 0.9, 32, dtype=np.float32).reshape(16, 2)
@@ -119,3 +122,43 @@ def test_labels_after_rounding_are_asked_for_what_comes_of_them(
     judgement = judge_step(context, metrics)
     row = int(np.flatnonzero(context.rows.slot_is("labels"))[0])
     assert judgement.reasons[row].code is code
+
+
+def experts(chosen: np.ndarray, *, inside: float = 2.0, together: float = 1.0) -> Recorder:
+    """Tokens that choose two of four experts each; inside, every expert is given those which chose it."""
+    out = Recorder()
+    block = out.call("module", "", type_="Block")
+    layer = out.call("module", "experts", block, type_="Experts")
+    out.record(layer, "forward", "input.0", HIDDEN)
+    out.record(layer, "forward", "input.1", chosen)
+    for number in range(4):
+        given = HIDDEN[(chosen == number).any(axis=1)]
+        expert = out.call("module", f"experts.{number}", layer, type_="Linear")
+        out.record(expert, "forward", "input.0", given)
+        out.record(expert, "forward", "output.0", (inside * given).astype(np.float32))
+    out.record(layer, "forward", "output.0", (together * HIDDEN).astype(np.float32))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("target", "num", "whole"),
+    [
+        (experts(CHOSEN[::-1]), 8, Status.EQUAL),
+        (experts(CHOSEN[::-1], together=1.5), 8, Status.PROPAGATED),
+        (experts(CHOSEN[:, ::-1]), 0, Status.EQUAL),
+        (experts(CHOSEN, inside=3.0), 0, Status.EQUAL),
+    ],
+    ids=["other tokens", "and another sum", "the same in another order", "another expert"],
+)
+def test_rows_of_tokens_that_were_chosen_otherwise(
+    target: Recorder, num: int, whole: Status, tmp_path: Path
+) -> None:
+    """What an expert inside is given then is of other tokens; what comes of all of them is compared."""
+    sides = target.write(tmp_path / "t"), experts(CHOSEN).write(tmp_path / "r")
+    frame = compare_sources(*sides).frame().cast({"reason_code": pl.String, "status": pl.String})
+    found = frame.filter(reason_code=RecordCode.TOKENS_CHOSEN_OTHERWISE.value)
+    assert found.height == num
+    assert set(found["status"]) <= {Status.UNDECIDED.value}
+    assert all(name.startswith("experts.") for name in found["module"])
+    (status,) = frame.filter(module="experts", slot="output.0")["status"]
+    assert status == whole.value
