@@ -309,12 +309,12 @@ def _module(what: str) -> Callable[[ReasonFacts], str]:
 
 def _other_functions(facts: ReasonFacts) -> str:
     own, other = facts["target"], facts["reference"]
-    said = list(facts.parts)
+    clauses = list(facts.parts)
     if own and other:
-        said.insert(0, f"the code calls {own} in the target, {other} in the reference")
+        clauses.insert(0, f"the code calls {own} in the target, {other} in the reference")
     elif own or other:
-        said.insert(0, f"the {'target' if own else 'reference'} alone calls {own or other}")
-    return "; ".join(said)
+        clauses.insert(0, f"the {'target' if own else 'reference'} alone calls {own or other}")
+    return "; ".join(clauses)
 
 
 def _other_batch(facts: ReasonFacts) -> str:

@@ -23,7 +23,7 @@ def _functions(evidence: Evidence) -> Found | None:
         return None
     apart = calls_apart(evidence)
     target, reference = (_counts(evidence, side) for side in ("target", "reference"))
-    own, other = _alone(apart, target, reference), _alone(apart, reference, target)
+    own, other = _of_one_side(apart, target, reference), _of_one_side(apart, reference, target)
     more = [name for name in dict.fromkeys(map(short_name, apart)) if 0 < target[name] != reference[name] > 0]
     if not (own or other or more) or max(map(len, (own, other, more))) > _MOST:
         return None
@@ -43,7 +43,7 @@ def _counts(evidence: Evidence, side: str) -> Counter[str]:
     return Counter(short_name(one) for one in calls if one.kind == "api" and getattr(one, side) is not None)
 
 
-def _alone(apart: Iterable[NeighbourCall], own: Counter[str], other: Counter[str]) -> list[str]:
+def _of_one_side(apart: Iterable[NeighbourCall], own: Counter[str], other: Counter[str]) -> list[str]:
     """What the other side calls nowhere in the module, with the numbers it is given: ``mul 0.2``."""
     calls = (call for call in apart if own[short_name(call)] and not other[short_name(call)])
     return list(dict.fromkeys(map(_shown, calls)))
