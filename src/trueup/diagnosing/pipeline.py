@@ -52,7 +52,7 @@ from trueup.types.codes import (
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
 from trueup.types.confidence import Confidence
-from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, KindCode, Origin, Stage
 from trueup.types.reason import Reason, read_reasons, reason
 from trueup.types.result import DepthDocument, PathDocument
 from trueup.types.status import Outcome, Status
@@ -415,6 +415,7 @@ def _code_near(finding: Finding, book: CodeBook) -> Near:
 
 
 def _beside_code(finding: Finding, near: Near) -> Finding:
+    finding = _without_functions(finding, near)
     known = finding.stage in (Stage.DATA, Stage.WEIGHTS) or any(
         kind.rank.is_named for kind in finding.kinds[:1]
     )
@@ -426,6 +427,17 @@ def _beside_code(finding: Finding, near: Near) -> Finding:
             finding, causes=tuple(c for c in finding.causes if c.code is not Stages.DETACHED_CAUSE)
         )
     return replace(finding, headline=headline, evidence=near.beside(finding.evidence, known=known))
+
+
+def _without_functions(finding: Finding, near: Near) -> Finding:
+    """A finding that is told by the functions its module calls, without them where the code of its place is
+    known to differ: its lines say more, and what is called stays in the evidence."""
+    first = finding.kinds[0].name if finding.kinds else None
+    place = {key: finding.headline.place(key) for key in ("module", "stage")}
+    plain = reason(Stages.ORIGIN, **place)
+    if first is not KindCode.OTHER_FUNCTIONS or near.headline(plain) is plain:
+        return finding
+    return replace(finding, headline=plain, kinds=finding.kinds[1:])
 
 
 def _of_casts(finding: Finding, near: Near) -> Finding:

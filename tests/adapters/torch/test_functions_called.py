@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import trueup
 from trueup.diagnosing.pipeline import diagnose
 from trueup.store import Trace
 from trueup.store.code import CalledFunction, code_of
+from trueup.types.codes import VerdictCode
 from trueup.types.codes.kinds import KindReason
 
 pytestmark = pytest.mark.torch
@@ -163,9 +165,29 @@ def test_an_argument_of_the_loss_outside_the_model_is_named(tmp_path: Path) -> N
     assert found[0] in (KindReason.OTHER_ARGUMENTS.value, KindReason.LABEL_SMOOTHING.value)
 
 
-def test_another_formula_is_told_by_its_functions(tmp_path: Path) -> None:
-    found = reasons(tmp_path, (lambda: Model(clamped),), (lambda: Model(relu6),))
-    assert KindReason.OTHER_FUNCTIONS.value in found
+def chosen(x: Tensor) -> Tensor:
+    """Both runs have this text."""
+    return clamped(x) if os.environ.get("CLAMPED") else relu6(x)
+
+
+def test_another_formula_is_told_by_its_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    captured(tmp_path / "reference", lambda: Model(chosen))
+    monkeypatch.setenv("CLAMPED", "1")
+    captured(tmp_path / "target", lambda: Model(chosen))
+    first = diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out").findings[0]
+    (kind,) = first.kinds[:1]
+    assert kind.sentence.code is KindReason.OTHER_FUNCTIONS
+    assert kind.sentence.place("target") == "clamp 0 1"
+    assert kind.sentence.place("reference") == "relu6, div 6"
+
+
+def test_lines_that_differ_say_more(tmp_path: Path) -> None:
+    for name, formula in (("target", clamped), ("reference", relu6)):
+        captured(tmp_path / name, lambda formula=formula: Model(formula))
+    first = diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out").findings[0]
+    assert KindReason.OTHER_FUNCTIONS in {one.code for one in first.evidence}
+    assert first.headline.code is VerdictCode.OTHER_CODE
+    assert not first.kinds
 
 
 def test_another_way_to_the_same_numbers_says_nothing(tmp_path: Path) -> None:
