@@ -70,7 +70,8 @@ def test_an_input_belongs_to_the_module_around(traces: tuple[Trace, Trace]) -> N
     [differing] = [c for c in around.neighbours if c.target != c.reference]
     assert differing.name == "torch.Tensor.mul"
     assert differing.before
-    assert (differing.target, differing.reference) == ({"input.1": 0.25}, {"input.1": 32**-0.5 * 2})
+    given = {"input.0": "<tensor>", "input.1": 0.25}
+    assert (differing.target, differing.reference) == (given, {**given, "input.1": 32**-0.5 * 2})
 
 
 def test_neighbours_are_aligned_where_one_side_has_a_call_more(

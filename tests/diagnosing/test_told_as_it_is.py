@@ -613,7 +613,9 @@ def test_modules_called_in_another_order_keep_their_names(tmp_path: Path) -> Non
 def test_a_step_that_is_skipped_is_told_as_one(tmp_path: Path) -> None:
     plain = type("Plain", (Run,), {"model": gated(None)})().train(tmp_path / "reference")
     found = lead(tmp_path, plain, model=gated(without_gate))
-    assert found.kinds[0].sentence.code is KindReason.STEP_LEFT_OUT
+    sentence = found.kinds[0].sentence
+    assert sentence.code is KindReason.MODULE_LEFT_OUT
+    assert (sentence.place("skipped"), sentence.place("side")) == ("blocks.1.gate", "target")
 
 
 def drops(kept: Tensor) -> Callable[[Block, Tensor], Tensor]:
@@ -647,16 +649,16 @@ def masked(model: Net, ids: Tensor, wanted: Tensor, *, smooth_padding: bool) -> 
     return 0.9 * (nll * keep).sum() / keep.sum() + 0.1 * spread
 
 
-def test_positions_that_count_are_told_before_numbers_that_are_fitted(tmp_path: Path) -> None:
+def test_padding_that_is_smoothed_is_told_before_positions_that_count(tmp_path: Path) -> None:
     def loss(smooth_padding: bool) -> Callable[[Run, Net, Tensor, Tensor], Tensor]:
         return lambda self, model, ids, wanted: masked(model, ids, wanted, smooth_padding=smooth_padding)
 
     plain = type("Plain", (Run,), {"loss": loss(False)})().train(tmp_path / "reference")
     found = lead(tmp_path, plain, loss=loss(True))
     sentence = found.kinds[0].sentence
-    assert sentence.code is KindReason.SENT_TO_OTHER_POSITIONS
-    total = sentence.number("total")
-    assert (sentence.number("target"), sentence.number("reference")) == (total, total * 3 // 4)
+    assert sentence.code is KindReason.SMOOTHED_IGNORED
+    assert sentence.place("side") == "target"
+    assert sentence.number("ignored") == pytest.approx(0.075 / 0.975, rel=1e-4)  # 0.1 of 4 in 3 positions
 
 
 def test_a_bias_left_out_goes_before_what_it_does_not_move(reference: Path, tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from typing import Protocol
 
 _MOST = 400
 """calls that are kept of one module's code: of more, none are, since the rest would seem to be missing"""
-Noted = tuple[str, str | None, int]
-"""name, arguments as JSON, how many calls of modules and the like the same code had made before"""
+Noted = tuple[str, str | None, int, list[str]]
+"""name, arguments as JSON, how many calls of modules and the like the same code had made before, slots that
+were given tensors"""
 
 
 class ModulePass(Protocol):
@@ -32,7 +33,12 @@ class Called:
         self.is_over = False
 
     def note(
-        self, frame: ModulePass | None, counts: dict[str, int], name: str, arguments: str | None
+        self,
+        frame: ModulePass | None,
+        counts: dict[str, int],
+        name: str,
+        arguments: str | None,
+        tensors: list[str],
     ) -> None:
         """One function called by a module's own code; ``frame`` None: outside all modules."""
         module, number = (None, -1) if frame is None else (frame.name, frame.call)
@@ -40,7 +46,7 @@ class Called:
             return
         found = self._of.setdefault(module, [])
         if len(found) <= _MOST:
-            found.append((name, arguments, sum(counts.values())))
+            found.append((name, arguments, sum(counts.values()), tensors))
 
     def to_plain(self) -> dict[str, object]:
         """For JSON; nothing is added from then on."""

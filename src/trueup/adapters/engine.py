@@ -204,13 +204,13 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         """Whether calls of functions are looked at."""
         return self.api_on or self.names_functions
 
-    def note_function(self, name: str, arguments: str | None, mode: str) -> None:
+    def note_function(self, name: str, arguments: str | None, tensors: list[str], mode: str) -> None:
         """A function is called, of which no tensor is recorded."""
         frame = self.enclosing()
         if (mode if frame is None else frame.mode) != "train" or (frame is None and self.sink.microbatch):
             return
         counts = self._counts_at_top() if frame is None else frame.counts
-        self.called.note(frame, counts, name, arguments)
+        self.called.note(frame, counts, name, arguments, tensors)
 
     def add_call(
         self,

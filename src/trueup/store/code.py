@@ -47,6 +47,8 @@ class CalledFunction:
     """slot -> what is no tensor"""
     after: int
     """how many calls of modules and the like the same code had made before"""
+    tensors: tuple[str, ...] = ()
+    """slots that were given tensors"""
 
 
 Roots = Mapping[str, Called]
@@ -92,10 +94,10 @@ class ProgramCode:
 
 
 class _Noted(TypedDict):
-    """As capture writes it: name, arguments as JSON, calls of modules before."""
+    """As capture writes it: name, arguments as JSON, calls of modules before, slots of tensors."""
 
-    modules: dict[str, list[tuple[str, str | None, int]]]
-    outside: list[tuple[str, str | None, int]]
+    modules: dict[str, list[tuple[str, str | None, int, list[str]]]]
+    outside: list[tuple[str, str | None, int, list[str]]]
 
 
 def _called(plain: _Noted | None) -> dict[str | None, tuple[CalledFunction, ...]]:
@@ -104,8 +106,10 @@ def _called(plain: _Noted | None) -> dict[str | None, tuple[CalledFunction, ...]
         return {}
     return {
         module: tuple(
-            CalledFunction(name=name, arguments=json.loads(text) if text else {}, after=after)
-            for name, text, after in calls
+            CalledFunction(
+                name=name, arguments=json.loads(text) if text else {}, after=after, tensors=tuple(tensors)
+            )
+            for name, text, after, tensors in calls
         )
         for module, calls in (*plain["modules"].items(), (None, plain["outside"]))
     }

@@ -190,6 +190,23 @@ def test_lines_that_differ_say_more(tmp_path: Path) -> None:
     assert not first.kinds
 
 
+def scaled(x: Tensor) -> Tensor:
+    """By a number, or by the same number in a coarser tensor."""
+    return x * (torch.full((1,), 0.3).bfloat16() if os.environ.get("COARSE") else 0.3)
+
+
+def test_a_tensor_for_a_number_is_no_argument_that_is_not_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured(tmp_path / "reference", lambda: Model(scaled))
+    monkeypatch.setenv("COARSE", "1")
+    captured(tmp_path / "target", lambda: Model(scaled))
+    result = diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out")
+    assert result.findings
+    said = {one.code for finding in result.findings for one in finding.evidence}
+    assert KindReason.OTHER_ARGUMENTS not in said
+
+
 def test_another_way_to_the_same_numbers_says_nothing(tmp_path: Path) -> None:
     def twice(x: Tensor) -> Tensor:
         return (x + 3).clamp(0, 6).mul(1.0) / 6

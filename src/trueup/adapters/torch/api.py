@@ -138,7 +138,8 @@ class ApiMode(TorchFunctionMode):
 def _note(engine: Engine, name: str, args: tuple[object, ...], kwargs: dict[str, object] | None) -> None:
     try:
         with quiet():
-            engine.note_function(name, split_call(args, kwargs)[1], _mode())
+            tensors, arguments = split_call(args, kwargs)
+            engine.note_function(name, arguments, [where for where, _ in tensors], _mode())
     except Exception as error:
         engine.failed(name, error)
 

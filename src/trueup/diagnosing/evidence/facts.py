@@ -131,6 +131,10 @@ class SlotPair:
         return self.reference if self.forced or self.target is None else self.target
 
 
+TENSOR = "<tensor>"
+"""in place of an argument that is one: of it and a number nothing is known to differ"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NeighbourCall:
     """A call of the same module as the origin, on one side or both."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 
-from trueup.diagnosing.evidence.facts import Maker, NeighbourCall, SlotPair, Surroundings
+from trueup.diagnosing.evidence.facts import TENSOR, Maker, NeighbourCall, SlotPair, Surroundings
 from trueup.diagnosing.evidence.places import PairedOrigin
 from trueup.diagnosing.evidence.tensors import known_tensor
 from trueup.matching.names import family, relative
@@ -312,7 +312,7 @@ def _made(view: StepView, body: int, call: int) -> list[_Made]:
             name=view.name[one],
             token=_token(view, one, body),
             ordinal=view.ordinal[one],
-            arguments=view.arguments(one),
+            arguments={**_tensors(view, one), **view.arguments(one)},
             dtypes=_dtypes(view, one),
             call=one,
         )
@@ -330,10 +330,16 @@ def _made(view: StepView, body: int, call: int) -> list[_Made]:
             kind="api",
             name=function.name,
             token=("api", family(function.name)),
-            arguments=function.arguments,
+            arguments={**dict.fromkeys(function.tensors, TENSOR), **function.arguments},
         )
         ordered.append((function.after - 0.5, named))
     return [one for _, one in sorted(ordered, key=lambda pair: pair[0])]
+
+
+def _tensors(view: StepView, call: int) -> dict[str, Json]:
+    if view.kind[call] != "api":
+        return {}
+    return {view.slot[r]: TENSOR for r in view.records(call, "forward") if view.slot[r].startswith("input")}
 
 
 def _functions(view: StepView, body: int) -> tuple[CalledFunction, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trueup.diagnosing.evidence import Evidence, NeighbourCall
-from trueup.diagnosing.evidence.facts import Plain
+from trueup.diagnosing.evidence.facts import TENSOR, Plain
 from trueup.matching.arguments import LAYOUT_FUNCTIONS, NotGiven, arguments_apart
 from trueup.matching.names import family
 from trueup.types.codes.kinds import KindReason
@@ -104,8 +104,10 @@ def _differing(call: NeighbourCall) -> Iterator[ArgumentDifference]:
     if call.target is None or call.reference is None:
         return
     for pair in arguments_apart(call.name, call.target, call.reference, call.reference_name):
-        if pair.name not in WITHOUT_EFFECT and (
-            pair.is_known or (call.arguments_recorded and call.kind != "loss")
+        if (
+            TENSOR not in (pair.target, pair.reference)
+            and pair.name not in WITHOUT_EFFECT
+            and (pair.is_known or (call.arguments_recorded and call.kind != "loss"))
         ):
             yield ArgumentDifference(call=call, name=pair.name, target=pair.target, reference=pair.reference)
 
