@@ -15,6 +15,7 @@ from trueup.cli.app import run  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.types.codes import ReplayCode  # noqa: E402
 from trueup.types.codes import StagesCode as Stages  # noqa: E402
+from trueup.types.codes.kinds import KindReason  # noqa: E402
 from trueup.types.finding import Finding  # noqa: E402
 from trueup.types.reason import reason  # noqa: E402
 
