@@ -42,7 +42,7 @@ from trueup.curves.statistics.excursions import Excursion, Excursions, excursion
 from trueup.curves.statistics.factor import factor
 from trueup.curves.statistics.frozen import _outlying
 from trueup.curves.statistics.growing import _is_bend
-from trueup.curves.statistics.health import Health, overflows, plateau, rates
+from trueup.curves.statistics.health import Health, overflows, plateaus, rates
 from trueup.curves.statistics.late import Late, _slope, late
 from trueup.curves.statistics.noise import (
     Autoregression,
@@ -642,7 +642,7 @@ def scale_drop(share: float) -> object:
 def stuck(lost: float, other: float) -> object:
     """Whether a run that loses so much of its loss of 1 is said to stall at once."""
     ends = np.interp(np.arange(1000), [0, 100, 900, 999], [0, 0, 1, 1])
-    found = plateau(1 - lost * ends, 1 - other * ends, np.arange(1000))
+    found, _ = plateaus(1 - lost * ends, 1 - other * ends, np.arange(1000))
     return found is not None and found.step == 0
 
 
@@ -678,7 +678,7 @@ def converged(share: float) -> object:
 @decides("curves.plateau_fewest")
 def plateau_fewest(steps: float) -> object:
     numbers = np.arange(int(steps))
-    return plateau(np.ones(int(steps)), 1.9 - numbers / 200, numbers) is None
+    return plateaus(np.ones(int(steps)), 1.9 - numbers / 200, numbers)[0] is None
 
 
 def first_rate(target: float, reference: float) -> int | None:

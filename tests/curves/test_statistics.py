@@ -20,7 +20,7 @@ from trueup.curves.statistics.envelope import (
     repeat_distances,
 )
 from trueup.curves.statistics.frozen import frozen
-from trueup.curves.statistics.health import overflows, plateau, rates
+from trueup.curves.statistics.health import overflows, plateaus, rates
 from trueup.curves.statistics.late import late
 from trueup.curves.statistics.noise import memory, outliers, two_sided
 from trueup.curves.statistics.onset import onset
@@ -149,12 +149,12 @@ def test_overflow_is_a_falling_scale_or_a_skipped_update() -> None:
 def test_a_plateau_is_one_only_while_the_other_learns() -> None:
     falls = 5 * np.exp(-np.arange(2000) / 800) + 1 + noise(2000)
     stuck = np.where(np.arange(2000) < 500, falls, falls[500]) + noise(2000, seed=3)
-    found = plateau(stuck, falls, steps(2000))
+    found, _ = plateaus(stuck, falls, steps(2000))
     assert found is not None
     assert 450 <= found.step <= 600
     assert found.level == pytest.approx(falls[500], abs=0.05)
-    assert plateau(falls, falls, steps(2000)) is None
-    assert plateau(stuck, stuck, steps(2000)) is None
+    assert plateaus(falls, falls, steps(2000)) == (None, None)
+    assert plateaus(stuck, stuck, steps(2000)) == (None, None)
 
 
 def test_learning_rates_as_logged() -> None:

@@ -30,7 +30,7 @@ from trueup.curves.statistics.envelope import (
 from trueup.curves.statistics.excursions import Excursions, excursions, spikes_of_reference
 from trueup.curves.statistics.factor import Factor, factor
 from trueup.curves.statistics.frozen import FrozenRun, frozen
-from trueup.curves.statistics.health import Health, health, overflows, plateau, rates
+from trueup.curves.statistics.health import Health, Plateau, health, overflows, plateaus, rates
 from trueup.curves.statistics.late import late
 from trueup.curves.statistics.noise import outliers
 from trueup.curves.statistics.onset import Onset, moved, onset
@@ -261,6 +261,12 @@ def _evidence(
         paired.references.once("apart", column, lambda: repeat_distances(repeats)),
     )
     under_way = _under_way(target, references[0], int(steps[0]), offset, from_the_first)
+    losses = paired.target.get(LOSS), paired.references.sides[0].get(LOSS)
+    flat = (
+        (None, None)
+        if still is not None or losses[0] is None or losses[1] is None
+        else plateaus(losses[0], losses[1], steps)
+    )
     evidence = CurveEvidence(
         criteria=tuple(found),
         centre=centre(difference, bad, noise),
@@ -277,15 +283,12 @@ def _evidence(
         norm_spikes=_spikes(paired, GRAD_NORM),
         rates=found_rates,
         frozen=still,
-        target_health=_health(
-            paired.target, paired.references.sides[0], steps, target.broken_steps(), trains=still is None
-        ),
+        target_health=_health(paired.target, steps, target.broken_steps(), flat[0]),
         reference_health=_health(
             paired.references.sides[0],
-            paired.target,
             steps,
             {column: at + offset for column, at in references[0].broken_steps().items()},
-            trains=still is None,
+            flat[1],
         ),
         limit_abs=limit_abs,
         limit_rel=limit_rel,
@@ -403,9 +406,7 @@ def _frozen(paired: PairedCurves) -> FrozenRun | None:
     )
 
 
-def _health(
-    side: CurveSide, other: CurveSide, steps: Ints, broken: Mapping[str, Ints], *, trains: bool
-) -> Health:
+def _health(side: CurveSide, steps: Ints, broken: Mapping[str, Ints], flat: Plateau | None) -> Health:
     """``broken``: steps that logged NaN or infinity; what is missing before the first number is none."""
     bad = np.zeros(len(steps), bool)
     broke_as = finite_again = None
@@ -424,10 +425,6 @@ def _health(
                 broke_as = (column, "NaN" if np.isnan(values[at]) else "infinite")
                 finite_again = next(iter(steps[at:][~wrong[at:]].tolist()), None)
     overflow = overflows(side.get(LOSS_SCALE), side.get(SKIPPED))
-    target, reference = side.get(LOSS), other.get(LOSS)
-    flat = (
-        plateau(target, reference, steps) if trains and target is not None and reference is not None else None
-    )
     return health(
         steps=steps, bad=bad, overflow=overflow, plateau=flat, broke_as=broke_as, finite_again=finite_again
     )

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from threadpoolctl import threadpool_limits
+
 from trueup.curves.columns import GRAD_NORM, LEARNING_RATE, LOSS, STEP
 from trueup.curves.comparison import CurveComparison, Options, compare_curves
 from trueup.curves.curve import Curve
@@ -40,7 +42,7 @@ def compare_many(
             raise ConfigError(
                 f"--reference {name} is given twice: a repeat is another run of the same program"
             )
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(_THREADS) as pool:  # two logs at once are enough
         known: list[Curve] = list(pool.map(lambda name: read_curve(name, columns=columns), references))
         shared: Shared = {}
         own = threading.local()

@@ -62,9 +62,11 @@ def excursions(
     if not known.any():
         return None, inside
     high, low = _levels(np.where(known, difference, np.nan))
-    above, below = (np.where(known, difference - level, 0.0) for level in (high, low))
-    begin, end = int(np.argmax(known)), int(np.flatnonzero(known)[-1]) + 1
+    above = np.where(known, difference - high, 0.0)
     limit = EXCURSION_HEIGHT * np.abs(np.where(known, reference, np.inf))
+    if not (above > limit).any():
+        return None, inside
+    begin, end = int(np.argmax(known)), int(np.flatnonzero(known)[-1]) + 1
     limit = np.maximum(limit, SPIKE_SIGMAS * robust_scale(difference - (high + low) / 2))
     spread = TAIL_SIGMAS * robust_scale(difference)
     found = []
@@ -82,7 +84,8 @@ def excursions(
         found.append(Excursion(first_step=int(steps[first]), last_step=int(steps[last]), height=height))
     if not found:
         return None, inside
-    others = num_references * max(0.0, float(-below.min()))
+    below = float(np.where(known, difference - low, 0.0).min())
+    others = num_references * max(0.0, -below)
     largest = max(found, key=lambda one: one.height)
     begins = tuple(one.first_step for one in found)
     return Excursions(largest=largest, steps=begins[:_LISTED], num=len(found), others=others), inside

@@ -119,21 +119,28 @@ def health(
     )
 
 
-def plateau(loss: Floats, other: Floats, steps: NDArray[np.int64]) -> Plateau | None:
-    """Where a loss stops falling although the other run's goes on; None where it is not so.
+def plateaus(
+    target: Floats, reference: Floats, steps: NDArray[np.int64]
+) -> tuple[Plateau | None, Plateau | None]:
+    """Where either loss, the target's and the reference's, stops falling although the other's goes on."""
+    num, losses = len(target), (target, reference)
+    known = np.isfinite(target) & np.isfinite(reference)
+    if known.sum() < PLATEAU_FEWEST:
+        return None, None
+    where, window = np.arange(num), max(8, num // 50)
+    complete = losses if known.all() else [np.interp(where, where[known], loss[known]) for loss in losses]
+    first, second = (moving_median(loss, window) for loss in complete)
+    return _plateau(first, second, steps), _plateau(second, first, steps)
+
+
+def _plateau(target: Floats, reference: Floats, steps: NDArray[np.int64]) -> Plateau | None:
+    """Where an averaged loss stops falling although the other run's goes on; None where it is not so.
 
     From the step found on the loss, averaged over a fiftieth of the steps, falls by less than a
     hundredth, and by less than a quarter of what the other run loses, which is more than a hundredth.
     A loss that has fallen and risen again by more than a hundredth has not stopped falling: it has diverged.
     """
-    num = len(loss)
-    known = np.isfinite(loss) & np.isfinite(other)
-    if num < PLATEAU_FEWEST or known.sum() < PLATEAU_FEWEST:
-        return None
-    where, window = np.arange(num), max(8, num // 50)
-    target, reference = (
-        moving_median(np.interp(where, where[known], values[known]), window) for values in (loss, other)
-    )
+    num = len(target)
     begins = np.arange(0, num - num // 4, max(1, num // 200))
     lowest = np.minimum.accumulate(target[::-1])[::-1]
     lost, others = target[begins] - lowest[begins], reference[begins] - reference[-1]
@@ -155,7 +162,8 @@ def moving_median(values: Floats, window: int) -> Floats:
     mean = moving_mean(values, part)
     parts = np.stack([np.roll(mean, -part), mean, np.roll(mean, part)])
     parts[0, len(values) - part :], parts[2, :part] = mean[len(values) - part :], mean[:part]
-    found: Floats = np.median(parts, axis=0)
+    low, high = np.minimum(parts[0], parts[1]), np.maximum(parts[0], parts[1])
+    found: Floats = np.maximum(low, np.minimum(high, parts[2]))
     return found
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trueup.curves.thresholds import TREND_WALK, TREND_WHITE
-from trueup.types.arrays import Floats
+from trueup.types.arrays import Floats, Ints
 
 TIMES = (0.0, 0.3, 0.6, 1.0, 1.5, 2.2, 3.3, 5.0, 7.5, 11.0, 16.0, 9600.0)
 """memory of the noise in blocks; 0 is none, the last a random walk"""
@@ -43,23 +42,64 @@ class Memories:
     whiten: Floats
     """(G, N, N): makes the noise independent with variance 1"""
     log_det: Floats
-    means: Floats
-    """(G, N): whose product with whitened values is the mean over all blocks"""
     log_prior: Floats
     ones: Floats
     """(G, N): a constant, whitened, of length 1"""
+    share: Floats
+    """of the mean that the constant is, as a length"""
+    pull: Floats
+    """(G, N): whose product with what a shape explains is its part of the mean"""
     log_ones: Floats
     """logarithm of that length, squared, before"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pilot:
-    """One noise model, and all shapes whitened by it."""
+class Pilots:
+    """Some noise models (P,), and all shapes (A,) whitened by each."""
 
     whiten: Floats
-    one: Floats
-    base: Floats
+    """(P, N, N)"""
+    ones: Floats
+    """(P, N): a constant, whitened, of length 1"""
+    shapes: Floats
+    """(N, A) as they are: what is orthogonal to the constant has the same product with a whitened shape as
+    with the shape before, once the other side is whitened twice"""
     sizes: Floats
+    """(P, A): squares of the whitened shapes without their constant"""
+
+    def whitened(self, chosen: Ints) -> Floats:
+        """One shape of each noise model, whitened, without its constant, (P, N)."""
+        white = np.einsum("pij,jp->pi", self.whiten, self.shapes[:, chosen])
+        found: Floats = white - self.ones * np.einsum("pi,pi->p", self.ones, white)[:, None]
+        return found
+
+    def products(self, white: Floats) -> Floats:
+        """(P, A) of whitened values without a constant (P, N) and all whitened shapes."""
+        found: Floats = (white[:, None, :] @ self.whiten)[:, 0] @ self.shapes
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Shapes of one kind (A,), whitened by every noise model, without their constant and of length 1."""
+
+    shapes: Floats
+    """(N, A) as they are"""
+    sizes: Floats
+    """(G, A): length of the whitened ones, before"""
+    beside: Floats | None
+    """(G, A - 1) of jumps: product of each with the next. A jump within a block is one before it and one
+    after it: of two columns, the second is what the one after it adds to the first"""
+    moved: tuple[Floats, ...]
+    """of each column, (G, A): its product with what the mean is"""
+
+    def products(self, pulled: Floats) -> tuple[Floats, ...]:
+        """Of each column, (G, A): its product with values that were whitened twice, (G, N)."""
+        first = pulled @ self.shapes / self.sizes
+        if self.beside is None:
+            return (first,)
+        left = np.maximum(np.sqrt(np.maximum(1 - self.beside**2, 0.0)), _NOTHING)
+        return first[:, :-1], (first[:, 1:] - first[:, :-1] * self.beside) / left
 
 
 @cache
@@ -71,12 +111,16 @@ def memories(num: int, averaged: bool) -> Memories:
     whiten = np.stack([np.linalg.inv(one) for one in factors])
     ones = whiten.sum(axis=2)
     sizes = np.einsum("gi,gi->g", ones, ones)
+    ones /= np.sqrt(sizes)[:, None]
+    means = np.stack([one.mean(axis=0) for one in factors])  # times whitened values: the mean over all blocks
+    share = np.einsum("gi,gi->g", ones, means)
     return Memories(
         whiten=whiten,
         log_det=np.array([2 * np.log(np.diag(one)).sum() for one in factors]),
-        means=np.stack([one.mean(axis=0) for one in factors]),
         log_prior=np.array([_log_prior(time, ratio, num) for time, ratio in models]),
-        ones=ones / np.sqrt(sizes)[:, None],
+        ones=ones,
+        share=share,
+        pull=means - ones * share[:, None],
         log_ones=np.log(sizes),
     )
 
@@ -139,39 +183,36 @@ def _families(num: int) -> list[Floats]:
     return [np.stack(one, axis=1) for one in families if one]
 
 
-@lru_cache(maxsize=2)
-def singles(num: int, averaged: bool) -> tuple[tuple[NDArray[np.float32], ...], ...]:
-    """Each family of shapes, whitened and of length 1, (G, N, A) in float32. A jump within a block is one
-    before it and one after it: a second array holds what the second adds to the first."""
+@lru_cache(maxsize=4)
+def singles(num: int, averaged: bool) -> tuple[Family, ...]:
+    """The shapes by family, under all noise models."""
     known = memories(num, averaged)
-    found: list[tuple[NDArray[np.float32], ...]] = []
+    found = []
     for at, family in enumerate(_families(num)):
-        base = known.whiten @ family
-        base -= known.ones[:, :, None] * np.einsum("gi,gia->ga", known.ones, base)[:, None, :]
-        base /= np.maximum(np.sqrt(np.einsum("gia,gia->ga", base, base)), _NOTHING)[:, None, :]
-        if at:
-            found.append((base.astype(np.float32),))
-            continue
-        first, second = base[:, :, :-1], base[:, :, 1:]
-        second = second - first * np.einsum("gia,gia->ga", first, second)[:, None, :]
-        second /= np.maximum(np.sqrt(np.einsum("gia,gia->ga", second, second)), _NOTHING)[:, None, :]
-        found.append((first.astype(np.float32), second.astype(np.float32)))
+        base = without_constant(known.whiten @ family, known.ones)
+        sizes = np.maximum(np.sqrt(np.einsum("gia,gia->ga", base, base)), _NOTHING)
+        both = None if at else np.einsum("gia,gia->ga", base[:, :, :-1], base[:, :, 1:])
+        beside = None if both is None else both / (sizes[:, :-1] * sizes[:, 1:])
+        one = Family(shapes=family, sizes=sizes, beside=beside, moved=())
+        found.append(replace(one, moved=one.products((known.pull[:, None, :] @ known.whiten)[:, 0])))
     return tuple(found)
 
 
-@cache
-def pilots(num: int, averaged: bool) -> tuple[Pilot, ...]:
+def without_constant(white: Floats, ones: Floats) -> Floats:
+    """Whitened columns (G, N, A) less what a constant, (G, N), explains of them."""
+    white -= ones[:, :, None] * (ones[:, None, :] @ white)
+    return white
+
+
+@lru_cache(maxsize=4)
+def pilots(num: int, averaged: bool) -> Pilots:
     """The shapes under some noise models."""
     models = [(time, ratio) for time in TIMES for ratio in _ratios(time)]
     known = memories(num, averaged)
-    found = []
-    for model in _PILOTS:
-        at = models.index(model)
-        one, whiten = known.ones[at], known.whiten[at]
-        base = whiten @ shapes(num)
-        base -= one[:, None] * (one @ base)
-        found.append(Pilot(whiten=whiten, one=one, base=base, sizes=np.einsum("ij,ij->j", base, base)))
-    return tuple(found)
+    chosen = [models.index(model) for model in _PILOTS]
+    whiten, ones = known.whiten[chosen], known.ones[chosen]
+    base = without_constant(whiten @ shapes(num), ones)
+    return Pilots(whiten=whiten, ones=ones, shapes=shapes(num), sizes=np.einsum("pij,pij->pj", base, base))
 
 
 @cache
@@ -185,6 +226,5 @@ def splines(num: int, averaged: bool) -> tuple[Floats, ...]:
         columns += [np.maximum(at - k / knots, 0) ** 3 for k in range(1, knots)]
         base = np.linalg.qr(np.stack(columns, axis=1))[0]
         white = known.whiten @ base
-        white -= known.ones[:, :, None] * np.einsum("gi,gik->gk", known.ones, white)[:, None, :]
-        found.append(np.linalg.qr(white)[0])
+        found.append(np.linalg.qr(without_constant(white, known.ones))[0])
     return tuple(found)

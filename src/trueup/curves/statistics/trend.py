@@ -14,15 +14,25 @@ up to a random walk, took the runs apart this once is not: a walk's systematic p
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from trueup.curves.statistics.memories import Memories, Pilot, memories, pilots, shapes, singles, splines
+from trueup.curves.statistics.memories import (
+    Family,
+    Memories,
+    Pilots,
+    memories,
+    pilots,
+    shapes,
+    singles,
+    splines,
+    without_constant,
+)
 from trueup.curves.statistics.noise import two_sided_each
 from trueup.curves.thresholds import TREND_ODDS, TREND_PRICE, TREND_SURE, TREND_UNDER_WALK, TREND_WALK_OPEN
-from trueup.types.arrays import Bools, Floats
+from trueup.types.arrays import Bools, Floats, Ints
 
 _MAX_BLOCKS, _MOST_SHAPES, _BLOCKS_A_SHAPE = 96, 14, 4
 _LEAST_WEIGHT = 1e-4
@@ -148,16 +158,12 @@ class _Found:
     known: Memories
     white: Floats
     """(G, N) without their constant"""
-    pull: Floats
-    """(G, N): whose product with what a shape explains is its part of the mean"""
     base: Floats
     """logarithmic weight without a trend"""
     whole: Floats
     """squares without a trend"""
     level: Floats
     """the mean without a trend"""
-    share: Floats
-    """of the mean that the constant is, as a length"""
     logs: list[Floats] = field(default_factory=list)
     centres: list[Floats] = field(default_factory=list)
     errors: list[Floats] = field(default_factory=list)
@@ -167,23 +173,34 @@ class _Found:
         """A trend of orthonormal columns (G, K), whose products with values and with the mean these are."""
         log, rest = self.judge(size, (product**2).sum(axis=1))
         free = self.white.shape[1] - 1 - size
-        variance = self.share**2 + (moved**2).sum(axis=1)
+        variance = self.known.share**2 + (moved**2).sum(axis=1)
         self.logs.append(log + gain)
         self.centres.append(self.level + (product * moved).sum(axis=1))
         self.errors.append(np.sqrt(rest / free * variance))
         self.freedom.append(np.full(len(log), float(free)))
 
-    def add_family(self, gain: float, columns: tuple[NDArray[np.float32], ...]) -> None:
-        """All shapes of a family, as likely each, as the one distribution that they are together."""
+    def add_path(self, price: float, product: Floats, moved: Floats, kept: Bools) -> None:
+        """Trends of a path's first columns, as many as are ``kept``, (K,), each column at ``price``; the
+        products are (G, K)."""
+        sizes = np.flatnonzero(kept) + 1
+        logs, rest = self.judge(sizes, (product**2).cumsum(axis=1)[:, kept])
+        free = self.white.shape[1] - 1 - sizes
+        variance = self.known.share[:, None] ** 2 + (moved**2).cumsum(axis=1)[:, kept]
+        self.logs.extend((logs + TREND_ODDS - sizes * price).T)
+        self.centres.extend((self.level[:, None] + (product * moved).cumsum(axis=1)[:, kept]).T)
+        self.errors.extend(np.sqrt(rest / free * variance).T)
+        self.freedom.extend(np.full(len(logs), float(one)) for one in free)
+
+    def add_family(self, gain: float, family: Family, pulled: Floats) -> None:
+        """All shapes of a family, as likely each, as the one distribution that they are together; ``pulled``:
+        the values, whitened twice."""
         num = self.white.shape[1]
-        size, count = len(columns), columns[0].shape[2]
-        white, pull = self.white.astype(np.float32), self.pull.astype(np.float32)
-        products = [np.einsum("gia,gi->ga", one, white).astype(np.float64) for one in columns]
-        moved = [np.einsum("gia,gi->ga", one, pull).astype(np.float64) for one in columns]
+        products, moved = family.products(pulled), family.moved
+        size, count = len(products), products[0].shape[1]
         logs, rest = self.judge(size, np.sum([one**2 for one in products], axis=0))
         centres = self.level[:, None] + np.sum([a * b for a, b in zip(products, moved, strict=True)], axis=0)
         free = num - 1 - size
-        squares = rest / free * (self.share[:, None] ** 2 + np.sum([one**2 for one in moved], axis=0))
+        squares = rest / free * (self.known.share[:, None] ** 2 + np.sum([one**2 for one in moved], axis=0))
         top = logs.max(axis=1, keepdims=True)
         weights = np.exp(logs - top)
         total = weights.sum(axis=1)
@@ -194,7 +211,7 @@ class _Found:
         self.errors.append(np.sqrt(spread))
         self.freedom.append(np.full(len(total), float(free)))
 
-    def judge(self, size: int, explained: Floats) -> tuple[Floats, Floats]:
+    def judge(self, size: int | Ints, explained: Floats) -> tuple[Floats, Floats]:
         """Logarithmic weight and squares left of trends with ``size`` columns."""
         num = self.white.shape[1]
         shape = (-1,) + (1,) * (explained.ndim - 1)
@@ -211,69 +228,71 @@ def _weighed(values: Floats, averaged: bool) -> _Found:
     white = known.whiten @ values
     first = np.einsum("gi,gi->g", known.ones, white)
     white -= known.ones * first[:, None]
-    share = np.einsum("gi,gi->g", known.ones, known.means)
     whole = np.maximum(np.einsum("gi,gi->g", white, white), _NOTHING)
     found = _Found(
         known=known,
         white=white,
-        pull=known.means - known.ones * share[:, None],
         base=known.log_prior - 0.5 * (known.log_det + known.log_ones) - 0.5 * (num - 1) * np.log(whole),
         whole=whole,
-        level=share * first,
-        share=share,
+        level=known.share * first,
     )
     nothing = np.zeros((len(whole), 0))
     found.add(0, 0.0, nothing, nothing)
     for at, q in enumerate(splines(num, averaged)):
         if q.shape[2] < num // 2:
-            both = [np.einsum("gik,gi->gk", q, one) for one in (found.white, found.pull)]
+            both = [np.einsum("gik,gi->gk", q, one) for one in (found.white, known.pull)]
             found.add(q.shape[2], 0.0 if at else TREND_ODDS, both[0], both[1])
     families = singles(num, averaged) if num // _BLOCKS_A_SHAPE >= 2 else ()
+    pulled = (white[:, None, :] @ known.whiten)[:, 0]
     for family in families:
-        found.add_family(TREND_ODDS - math.log(len(families)), family)
-    paths = {tuple(_path(pilot, values)) for pilot in pilots(num, averaged)} - {()}
+        found.add_family(TREND_ODDS - math.log(len(families)), family, pulled)
+    paths = sorted(set(_paths(pilots(num, averaged), values)) - {()})
     seen: set[tuple[int, ...]] = set()
-    for path in sorted(paths):
-        product, moved = _along(path, found)
-        for size in range(2, len(path) + 1):
-            if (name := tuple(sorted(path[:size]))) not in seen:
-                seen.add(name)
-                found.add(size, TREND_ODDS - size * price, product[:, :size], moved[:, :size])
+    for path, (product, moved) in zip(paths, _along(paths, found), strict=True):
+        names = [tuple(sorted(path[: size + 1])) for size in range(len(path))]
+        kept = np.array([at > 0 and name not in seen for at, name in enumerate(names)])
+        seen.update(names)
+        found.add_path(price, product, moved, kept)
     return found
 
 
-def _path(pilot: Pilot, values: Floats) -> list[int]:
-    """Shapes one after the other, each the one that explains most of what those before it leave."""
-    base, sizes = pilot.base, pilot.sizes
-    rest = pilot.whiten @ values
-    rest -= pilot.one * (pilot.one @ rest)
-    left, span, chosen = sizes.copy(), np.zeros((0, len(rest))), list[int]()
-    product = rest @ base
-    for _ in range(min(_MOST_SHAPES, len(rest) // _BLOCKS_A_SHAPE)):
+def _paths(known: Pilots, values: Floats) -> list[tuple[int, ...]]:
+    """Under each noise model, shapes one after the other: each the one that explains most of what those
+    before it leave."""
+    sizes, (num_models, num) = known.sizes, known.ones.shape
+    rest = known.whiten @ values
+    rest -= known.ones * np.einsum("pi,pi->p", known.ones, rest)[:, None]
+    left, product = sizes.copy(), known.products(rest)
+    most = min(_MOST_SHAPES, num // _BLOCKS_A_SHAPE)
+    span, models = np.zeros((num_models, most, num)), np.arange(num_models)
+    chosen: list[list[int]] = [[] for _ in models]
+    for size in range(most):
         gain = np.where(left > _LEAST_WEIGHT * sizes, product**2 / np.maximum(left, _NOTHING), 0.0)
-        best = int(gain.argmax())
-        if not gain[best] > 0:
-            break
-        new = base[:, best]
+        best = gain.argmax(axis=1)
+        grows = gain[models, best] > 0
+        new = np.where(grows[:, None], known.whitened(best), 0.0)
         for _ in range(2):  # once more: what rounding left of the first time
-            new = new - (span @ new) @ span
-        new = new / np.linalg.norm(new)
-        span = np.vstack([span, new])
-        along = new @ base
-        product = product - (new @ rest) * along  # of what is left: new is of length 1
-        rest = rest - new * (new @ rest)
-        left = left - along**2
-        chosen.append(best)
-    return chosen
+            new = new - (new[:, None, :] @ span.transpose(0, 2, 1) @ span)[:, 0]
+        new /= np.where(grows, np.linalg.norm(new, axis=1), 1.0)[:, None]
+        span[:, size] = new
+        along, part = known.products(new), np.einsum("pi,pi->p", new, rest)[:, None]
+        product -= part * along  # of what is left: new is of length 1
+        rest -= part * new
+        left -= along**2
+        for at in np.flatnonzero(grows):
+            chosen[at].append(int(best[at]))
+    return [tuple(path) for path in chosen]
 
 
-def _along(path: tuple[int, ...], found: _Found) -> tuple[Floats, Floats]:
-    """Products (G, K) of a path's shapes, made orthonormal one after the other, with values and mean."""
-    known = found.known
-    columns = known.whiten @ shapes(found.white.shape[1])[:, path]
-    columns -= known.ones[:, :, None] * np.einsum("gi,gik->gk", known.ones, columns)[:, None, :]
+def _along(paths: list[tuple[int, ...]], found: _Found) -> Iterator[tuple[Floats, Floats]]:
+    """Products (G, K) of each path's shapes, made orthonormal one after the other, with values and mean."""
+    known, used = found.known, sorted({shape for path in paths for shape in path})
+    columns = without_constant(known.whiten @ shapes(found.white.shape[1])[:, used], known.ones)
     columns /= np.sqrt(np.einsum("gik,gik->gk", columns, columns))[:, None, :]
-    gram = columns.transpose(0, 2, 1) @ columns + 1e-10 * np.eye(len(path))
-    both = columns.transpose(0, 2, 1) @ np.stack([found.white, found.pull], axis=2)
-    solved = np.linalg.solve(np.linalg.cholesky(gram), both)
-    return solved[:, :, 0], solved[:, :, 1]
+    grams = columns.transpose(0, 2, 1) @ columns
+    both = columns.transpose(0, 2, 1) @ np.stack([found.white, known.pull], axis=2)
+    for path in paths:
+        at = np.searchsorted(used, path)
+        gram = grams[:, at[:, None], at] + 1e-10 * np.eye(len(path))
+        solved = np.linalg.solve(np.linalg.cholesky(gram), both[:, at])
+        yield solved[:, :, 0], solved[:, :, 1]
