@@ -87,6 +87,7 @@ class ThreadState(threading.local):
         self.depth = 0
         self.opaque = 0
         self.has_mode = False
+        self.in_function = False
         self.in_backward = False
 
 
