@@ -91,9 +91,9 @@ def other_arguments(
         reference = _body(book.reference, views[1], None if module is None else book.counterpart(module))
         with_dtypes = not _is_given_otherwise(rows, module)
         for both, pairs in _apart(target, reference, with_dtypes=with_dtypes):
-            said = reason(EvidenceCode.ARGUMENTS_DIFFER, *map(_said, pairs))
+            apart = reason(EvidenceCode.ARGUMENTS_DIFFER, *map(_values_of, pairs))
             call = both.target.name.rpartition(".")[2]
-            found.setdefault((None if module is None else like(module), call, said), []).append(module)
+            found.setdefault((None if module is None else like(module), call, apart), []).append(module)
     return tuple(
         reason(one.code, *one.parts, site=_site(modules, call), call=call, module=modules[0])
         for (_, call, one), modules in list(found.items())[:SHOWN]
@@ -107,7 +107,7 @@ def headline_of(arguments: Sequence[Reason]) -> Reason:
     return reason(VerdictCode.OTHER_ARGUMENT, **facts)
 
 
-def _said(pair: ArgumentPair) -> Reason:
+def _values_of(pair: ArgumentPair) -> Reason:
     name = pair.name.partition(".")[2] or pair.name
     name = f"argument {name}" if name.replace(".", "").isdigit() else name
     values = {"target": repr(pair.target), "reference": repr(pair.reference)}
@@ -187,21 +187,32 @@ def _apart(
     target: Body, reference: Body, *, with_dtypes: bool
 ) -> Iterator[tuple[_Both, tuple[ArgumentPair, ...]]]:
     """Functions with arguments that may act; none where one program calls others, or has other sizes."""
-    laid = [
-        [function_of(one.name) for one in body if family(one.name) not in CASTS]
-        for body in (target, reference)
-    ]
-    bodies = [[one for one in body if family(one.name) not in _NEUTRAL] for body in (target, reference)]
-    if len({tuple(function_of(one.name) for one in body) for body in bodies}) > 1:
-        return
-    every = [_Both(one, other, laid[0] == laid[1]) for one, other in zip(*bodies, strict=True)]
-    shapes = ([[one.shape for one in side] for side in both.given] for both in every)
-    if any(len(one) == len(other) and one != other for one, other in shapes):
+    every = _both_call(target, reference)
+    if any(map(_has_other_sizes, every)):
         return
     found = [(both, [*_acting(both), *(_dtypes(both) if with_dtypes else ())]) for both in every]
     for both, pairs in _not_taken_out(found):
         if pairs:
             yield both, tuple(pairs)
+
+
+def _both_call(target: Body, reference: Body) -> list[_Both]:
+    """The functions of both, one by one; none where they are not the same in one order."""
+    bodies = (target, reference)
+    calls = [[one for one in body if family(one.name) not in _NEUTRAL] for body in bodies]
+    if _names(calls[0]) != _names(calls[1]):
+        return []
+    laid = [_names([one for one in body if family(one.name) not in CASTS]) for body in bodies]
+    return [_Both(one, other, laid[0] == laid[1]) for one, other in zip(*calls, strict=True)]
+
+
+def _names(body: Body) -> list[tuple[str, str]]:
+    return [function_of(one.name) for one in body]
+
+
+def _has_other_sizes(both: _Both) -> bool:
+    one, other = ([tensor.shape for tensor in side] for side in both.given)
+    return len(one) == len(other) and one != other
 
 
 def _acting(both: _Both) -> Iterator[ArgumentPair]:
