@@ -40,6 +40,7 @@ from trueup.comparing.metrics import SKETCH, VALUES, Metrics, measure, sum_round
 from trueup.comparing.noise import StepNoise
 from trueup.comparing.optimizer_settings import setting_gaps
 from trueup.comparing.origins import likelihood
+from trueup.comparing.other_arguments import is_one_number
 from trueup.comparing.record_row import JudgedRow
 from trueup.comparing.row_order import _elsewhere
 from trueup.comparing.rules import (
@@ -53,7 +54,7 @@ from trueup.comparing.rules import (
 from trueup.comparing.rules.lone_rounding import least_rounding
 from trueup.comparing.rules.reduced_later import are_apart
 from trueup.comparing.scalars import compare_scalars, later_loss
-from trueup.comparing.thresholds import CANCELLED_PART, COUNTED_SHARE, FLOAT32
+from trueup.comparing.thresholds import CANCELLED_PART, COUNTED_SHARE, FLOAT32, MASKED_BELOW
 from trueup.comparing.tolerance import _running_roundoff, factor_of, rounding_bound
 from trueup.comparing.verdict import confidence, may_be_noise
 from trueup.errors import NothingCompared
@@ -139,6 +140,11 @@ def factor_collective(factor: float) -> object:
 @decides("comparing.factor_param_grad")
 def factor_param_grad(factor: float) -> object:
     return differs(record("param_grad", "accumulated"), factor * FLOAT32 * math.sqrt(1 + 1 / 64))
+
+
+@decides("comparing.masked_below")
+def masked_below(score: float) -> object:
+    return is_one_number(2 * MASKED_BELOW, score)
 
 
 @decides("comparing.across")

@@ -624,7 +624,7 @@ def test_a_module_that_is_called_alone_is_the_one_of_its_class(module: str, coun
         ProgramCode(functions=(), types=one, classes={}, modules={}, frames={}) for one in (inside, whole)
     )
     book = CodeBook(**dict(zip(("target", "reference"), sides, strict=True)))
-    assert book._counterpart(module) == counterpart
+    assert book.counterpart(module) == counterpart
 
 
 def programs(*sources: str, files: tuple[str, str] = ("train.py", "train.py")) -> CodeBook:

@@ -728,11 +728,6 @@ def distinct_numbers(numbers: float) -> object:
     return found.rank
 
 
-@decides("kinds.masked_below")
-def masked_below(score: float) -> object:
-    return bool(wrong_mask._masked(np.array([score]), "float32").all())
-
-
 def flipped(size: int, elements: int, bit: int) -> object:
     """What is found where a bit of some elements is flipped."""
     x = normal(size)

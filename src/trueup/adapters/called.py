@@ -10,9 +10,11 @@ from typing import Protocol
 
 _MOST = 400
 """calls that are kept of one module's code: of more, none are, since the rest would seem to be missing"""
-Noted = tuple[str, str | None, int, list[str]]
-"""name, arguments as JSON, how many calls of modules and the like the same code had made before, slots that
-were given tensors"""
+Described = tuple[str, list[int]]
+"""dtype and shape of a tensor"""
+Noted = tuple[str, str | None, int, dict[str, Described]]
+"""name, arguments as JSON, how many calls of modules and the like the same code had made before, tensors by
+slot"""
 
 
 class ModulePass(Protocol):
@@ -38,7 +40,7 @@ class Called:
         counts: dict[str, int],
         name: str,
         arguments: str | None,
-        tensors: list[str],
+        tensors: dict[str, Described],
     ) -> None:
         """One function called by a module's own code; ``frame`` None: outside all modules."""
         module, number = (None, -1) if frame is None else (frame.name, frame.call)

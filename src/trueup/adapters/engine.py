@@ -26,7 +26,7 @@ from trueup.adapters.base import (
     Unfinished,
     WatchesOverflow,
 )
-from trueup.adapters.called import Called
+from trueup.adapters.called import Called, Described
 from trueup.adapters.code import ReachableCode
 from trueup.adapters.names import NamedModules
 from trueup.adapters.placing import Placing, TensorPlace
@@ -87,6 +87,7 @@ class ThreadState(threading.local):
         self.depth = 0
         self.opaque = 0
         self.has_mode = False
+        self.in_function = False
         self.in_backward = False
 
 
@@ -204,13 +205,20 @@ class BaseEngine(NamedModules[ModuleT, TensorT]):
         """Whether calls of functions are looked at."""
         return self.api_on or self.names_functions
 
-    def note_function(self, name: str, arguments: str | None, tensors: list[str], mode: str) -> None:
+    def described(self, tensor: TensorT) -> Described:
+        """Dtype and shape."""
+        raise NotImplementedError
+
+    def note_function(
+        self, name: str, arguments: str | None, tensors: list[tuple[str, TensorT]], mode: str
+    ) -> None:
         """A function is called, of which no tensor is recorded."""
         frame = self.enclosing()
         if (mode if frame is None else frame.mode) != "train" or (frame is None and self.sink.microbatch):
             return
         counts = self._counts_at_top() if frame is None else frame.counts
-        self.called.note(frame, counts, name, arguments, tensors)
+        given = {where: self.described(tensor) for where, tensor in tensors}
+        self.called.note(frame, counts, name, arguments, given)
 
     def add_call(
         self,

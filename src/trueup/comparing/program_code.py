@@ -125,7 +125,7 @@ class CodeBook:
             yield self._of_module("")
 
     def _of_module(self, module: str) -> list[_Pair]:
-        other = self._counterpart(module)
+        other = self.counterpart(module)
         if module not in self.target.types or other not in self.reference.types:
             return []
         pairs = [
@@ -136,7 +136,7 @@ class CodeBook:
         pairs += [_Pair(key, self.target.modules.get(key), self.reference.modules.get(key)) for key in hung]
         return pairs
 
-    def _counterpart(self, module: str) -> str:
+    def counterpart(self, module: str) -> str:
         """The reference's module of that name; where it is of another class, the only one of that class: one
         run may call a module inside where the other calls the whole."""
         if module in self.counterparts:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import polars as pl
@@ -46,6 +46,7 @@ from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
 from trueup.comparing.optimizer_settings import Setting, declared, update_rule_gaps
 from trueup.comparing.options import CompareOptions
+from trueup.comparing.other_arguments import ROW_COLUMNS, other_arguments
 from trueup.comparing.pairing import StepPair, step_pairs
 from trueup.comparing.positions import same_distances
 from trueup.comparing.precision import precision_noted, precision_rows
@@ -65,6 +66,7 @@ from trueup.comparing.updated_copies import updated_copies
 from trueup.comparing.values import read_values
 from trueup.comparing.verdict import (
     RunPair,
+    of_arguments,
     of_casts,
     of_lone_reduction,
     of_loss_code,
@@ -178,6 +180,8 @@ class _Work:
     """rank -> whether all records of the steps so far are bit-identical"""
     stacks: tuple[StackBook, StackBook] = field(default_factory=lambda: (StackBook(), StackBook()))
     precision: list[pl.DataFrame] = field(default_factory=list)
+    first_rows: pl.DataFrame = field(default_factory=pl.DataFrame)
+    """of the first step of the first rank, as they are written"""
     seen: list[str] = field(default_factory=list)
     layouts: list[Reason] = field(default_factory=list)
     """how ranks were put together"""
@@ -221,6 +225,8 @@ class _Work:
         if arbitration is not None:
             self.ledger.add_arbitration(arbitration, table)
         if first:
+            if self.first_rows.is_empty():
+                self.first_rows = cast(pl.DataFrame, pl.from_arrow(table.select(ROW_COLUMNS)))
             self.precision.append(precision_rows(rows, pair.rank))
             gap = self.ledger.precision
             tf32 = tf32_side(self.target.manifest, self.reference.manifest)
@@ -457,7 +463,12 @@ class _Work:
             headline = verdict.headline if known else near.headline(verdict.headline)
             return replace(verdict, headline=headline, evidence=near.beside(verdict.evidence, known=known))
         made = self._of_bits(verdict, book, runs) if verdict.outcome is Outcome.AGREE else None
-        return self._noted(verdict, book, runs, pairs) if made is None else made
+        if made is not None:
+            return made
+        arguments = self._other_arguments(book, pairs[0])
+        if verdict.outcome is Outcome.AGREE and arguments:
+            verdict = of_arguments(verdict, arguments, runs)
+        return self._noted(verdict, book, runs, pairs)
 
     def _of_bits(self, verdict: Verdict, book: CodeBook, runs: RunPair) -> Verdict | None:
         """Of runs that agree, the verdict where code made the first other bits; None where none did."""
@@ -479,6 +490,13 @@ class _Work:
         notes = self.ledger.notes  # weights that differ by it differ by no rounding
         notes[:] = [note for note in notes if note.code is not NoteCode.WEIGHTS_DIFFER]
         return of_lone_reduction(lone, anywhere, runs)
+
+    def _other_arguments(self, book: CodeBook, pair: StepPair) -> tuple[Reason, ...]:
+        """Plain arguments that may have made other bits in the first step; none of ranks put together."""
+        at = (self.target, pair.step, pair.rank), (self.reference, pair.reference_step, pair.reference_rank)
+        if any(isinstance(source, MergedTrace) for source, _, _ in at):
+            return ()
+        return other_arguments(book, (step_view(*at[0]), step_view(*at[1])), self.first_rows)
 
     def _noted(self, verdict: Verdict, book: CodeBook, runs: RunPair, pairs: list[StepPair]) -> Verdict:
         """The verdict, and a note of what differs anywhere in the code: open where that may act at an update

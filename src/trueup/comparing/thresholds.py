@@ -51,6 +51,12 @@ UNCOUNTED = derived(
     "of a row's share of the gradient's norm",
     "a label that counts changes the gradient of n rows by at least 1 / sqrt(n) of its norm: a tenth of that",
 )
+MASKED_BELOW = derived(
+    "comparing.masked_below",
+    -1e4,
+    "score",
+    "its exponential is 0 in every dtype, and float16, which ends at -65504, holds it",
+)
 UNFELT = derived(
     "comparing.unfelt",
     100.0,

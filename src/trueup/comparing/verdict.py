@@ -20,6 +20,7 @@ from trueup.comparing.lone_reductions import LoneReduction
 from trueup.comparing.masters import MasterGap
 from trueup.comparing.microbatches import led_by_microbatches
 from trueup.comparing.optimizer_settings import SharedGap
+from trueup.comparing.other_arguments import headline_of
 from trueup.comparing.precision_gap import GapOf, PrecisionGap
 from trueup.comparing.scalars import DECISIVE, NORM, RATE, ScalarPair, later_loss, number
 from trueup.comparing.thresholds import (
@@ -197,6 +198,22 @@ def of_lone_reduction(lone: LoneReduction, code: Sequence[Reason], runs: RunPair
         evidence=(*code, reason(EvidenceCode.REDUCED_BY_ONE, **sums, **made)),
         before=preceding(first.before),
         next=runs.to_do(NextCode.READ_REPORT, first.step),
+    )
+
+
+def of_arguments(verdict: Verdict, arguments: Sequence[Reason], runs: RunPair) -> Verdict:
+    """The verdict where all agrees and functions are given other arguments, which may have made what rounding
+    would explain: open."""
+    headline = headline_of(arguments)
+    module = headline.place("module")
+    return replace(
+        verdict,
+        outcome=Outcome.UNDECIDED,
+        headline=headline,
+        owner=None if module is None else str(module),
+        confidence=None,
+        evidence=(*arguments, *verdict.evidence),
+        next=Reason(NextCode.ALIGN_ARGUMENT),
     )
 
 

@@ -12,6 +12,7 @@ import polars as pl
 
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.origins import origins as passive_origins
+from trueup.comparing.other_arguments import ROW_COLUMNS, headline_of, other_arguments
 from trueup.comparing.program_code import CodeBook, Near, code_book
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare_sources
@@ -39,9 +40,11 @@ from trueup.diagnosing.thresholds import AGAINST_AGREEMENT, FAR_LATER
 from trueup.importers import open_trace
 from trueup.matching.mapping import read_mapping
 from trueup.merging.sides import as_wholes
+from trueup.merging.trace import MergedTrace
 from trueup.store.rollouts import is_trace
 from trueup.types.codes import (
     KindReason,
+    NextCode,
     NoteCode,
     RecordCode,
     ReplayCode,
@@ -204,7 +207,7 @@ def _context(
 def _agree_as_measured(comparison: Comparison) -> bool:
     """Whether reruns of the reference explain all that the free runs show."""
     measured = comparison.content.tolerance.origin.code is ToleranceCode.MEASURED_NOISE
-    return measured and comparison.verdict.outcome is Outcome.AGREE
+    return measured and comparison.verdict.numbers_agree
 
 
 def against_agreement(origins: Sequence[Origin]) -> tuple[Origin, ...]:
@@ -313,7 +316,7 @@ def _concluded(
     outcomes = beside_findings(outcomes, findings, context)
     outcome, headline, confidence = _verdict(findings, context)
     if outcome is Outcome.UNDECIDED and not findings:
-        work.notes += (*_not_compared(context.comparison.verdict), *_programs(context))
+        work.notes += (*_not_compared(context.comparison.verdict), *_programs(context, headline))
     summary = context.comparison.summary
     compared = read_reasons(summary, "notes")
     if outcome is not Outcome.AGREE:
@@ -402,11 +405,24 @@ def _not_compared(verdict: Verdict) -> list[Reason]:
     return [*([reason(NoteCode.NOT_COMPARED, *records)] if records else []), *notes]
 
 
-def _programs(context: Context) -> list[Reason]:
-    """What differs in the programs' code, for a difference whose cause no stage could say."""
+def _programs(context: Context, headline: Reason) -> list[Reason]:
+    """What differs in the programs' code, for a difference whose cause no stage could say; with what to do
+    where that is an argument."""
     book = code_book(context.target, context.reference)
-    found = () if book is None else book.anywhere()
-    return [reason(NoteCode.PROGRAMS_DIFFER, *found)] if found else []
+    found = [*_other_arguments(context), *(() if book is None else book.anywhere())]
+    of_argument = headline.code is VerdictCode.OTHER_ARGUMENT
+    next_step = [Reason(NextCode.ALIGN_ARGUMENT)] if of_argument else []
+    return [*([reason(NoteCode.PROGRAMS_DIFFER, *found)] if found else []), *next_step]
+
+
+def _other_arguments(context: Context) -> tuple[Reason, ...]:
+    """Plain arguments that differ where the first step has other bits."""
+    book = code_book(context.target, context.reference)
+    if book is None or any(isinstance(one, MergedTrace) for one in (context.target, context.reference)):
+        return ()
+    first = (pl.col("step") == context.steps[0][0]) & (pl.col("rank") == context.ranks[0])
+    rows = context.comparison.frame().filter(first).select(ROW_COLUMNS)
+    return other_arguments(book, context.pair(), rows)
 
 
 def _code_near(finding: Finding, book: CodeBook) -> Near:
@@ -563,6 +579,8 @@ def _verdict(findings: tuple[Finding, ...], context: Context) -> tuple[Outcome, 
     may_be_noise = (VerdictCode.NOISE_GREW, VerdictCode.PARAMETER_OF_ONE_SIDE)
     is_open = verdict.outcome is Outcome.DIFFER or verdict.headline.code in may_be_noise
     if is_open and _calls_agree(context, beyond):
+        if arguments := _other_arguments(context):
+            return Outcome.UNDECIDED, headline_of(arguments), None
         return Outcome.AGREE, reason(Stages.CALLS_AGREE), None
     if verdict.outcome is not Outcome.DIFFER:
         return verdict.outcome, verdict.headline, verdict.confidence

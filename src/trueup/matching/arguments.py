@@ -50,6 +50,12 @@ LAYOUT_FUNCTIONS = frozenset(
     ]
 )
 """families that only lay the same numbers out anew"""
+CASTS = frozenset({"to"})
+"""families that change the dtype alone"""
+WITHOUT_EFFECT = frozenset(
+    ["inplace", "sparse", "foreach", "fused", "non_blocking", "copy", "memory_format", "device", "enable_gqa"]
+)
+"""arguments that change how a function runs, and no number"""
 _EXCHANGES = re.compile(r"all_?to_?all.*", re.IGNORECASE)
 """collectives that are told how many rows go to each rank"""
 _NOTHING = (None, False, 0, "")
@@ -83,7 +89,7 @@ def arguments_apart(
     go: that is compared as the shapes and values of what is sent.
     """
     others = call if reference_call is None else reference_call
-    is_one = _function(call) == _function(others)
+    is_one = function_of(call) == function_of(others)
     if not is_one and family(call) in LAYOUT_FUNCTIONS:
         return
     one, other = _completed(call, target), _completed(others, reference)
@@ -99,7 +105,7 @@ def arguments_apart(
             yield pair
 
 
-def _function(call: str) -> tuple[str, str]:
+def function_of(call: str) -> tuple[str, str]:
     """Library and short name: what has one signature; functions of ``mindspore.mint`` have PyTorch's."""
     call = call.replace("mindspore.mint.", "torch.", 1)
     return call.partition(".")[0], call.rpartition(".")[2].strip("_")

@@ -39,6 +39,14 @@ Called = int | str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GivenTensor:
+    """A tensor that a function was given."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CalledFunction:
     """A function that a module's own code called in its first pass."""
 
@@ -47,8 +55,8 @@ class CalledFunction:
     """slot -> what is no tensor"""
     after: int
     """how many calls of modules and the like the same code had made before"""
-    tensors: tuple[str, ...] = ()
-    """slots that were given tensors"""
+    tensors: Mapping[str, GivenTensor] = field(default_factory=dict)
+    """by slot"""
 
 
 Roots = Mapping[str, Called]
@@ -93,11 +101,15 @@ class ProgramCode:
         return self.modules.get(module, self.classes.get(self.types.get(module, "")))
 
 
-class _Noted(TypedDict):
-    """As capture writes it: name, arguments as JSON, calls of modules before, slots of tensors."""
+_Call = tuple[str, str | None, int, dict[str, tuple[str, list[int]]]]
+"""as capture writes it: name, arguments as JSON, calls of modules before, dtype and shape of tensors"""
 
-    modules: dict[str, list[tuple[str, str | None, int, list[str]]]]
-    outside: list[tuple[str, str | None, int, list[str]]]
+
+class _Noted(TypedDict):
+    """Of all modules, and of the code outside."""
+
+    modules: dict[str, list[_Call]]
+    outside: list[_Call]
 
 
 def _called(plain: _Noted | None) -> dict[str | None, tuple[CalledFunction, ...]]:
@@ -107,7 +119,13 @@ def _called(plain: _Noted | None) -> dict[str | None, tuple[CalledFunction, ...]
     return {
         module: tuple(
             CalledFunction(
-                name=name, arguments=json.loads(text) if text else {}, after=after, tensors=tuple(tensors)
+                name=name,
+                arguments=json.loads(text) if text else {},
+                after=after,
+                tensors={
+                    slot: GivenTensor(dtype=dtype, shape=tuple(shape))
+                    for slot, (dtype, shape) in tensors.items()
+                },
             )
             for name, text, after, tensors in calls
         )

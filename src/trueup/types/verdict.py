@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from trueup.types.codes import VerdictCode
 from trueup.types.confidence import Confidence, confidence_from_json
 from trueup.types.reason import Reason, given, read_reason, read_reasons
 from trueup.types.status import Outcome
@@ -32,6 +33,11 @@ class Verdict:
     """how the preceding records agree"""
     next: Reason | None = None
     """what to do next; its phrase has the command"""
+
+    @property
+    def numbers_agree(self) -> bool:
+        """Whether nothing that was compared differs, also where the programs are known to."""
+        return self.outcome is Outcome.AGREE or self.headline.code is VerdictCode.OTHER_ARGUMENT
 
     @property
     def exit_code(self) -> int:

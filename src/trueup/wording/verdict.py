@@ -54,13 +54,21 @@ def _not_finite(facts: ReasonFacts) -> str:
     return f"{facts['what']} appears first in the {facts['side']}: {_what(facts)}{_place(facts)}"
 
 
+def _other_argument(facts: ReasonFacts) -> str:
+    target, reference = (_shortened(facts[side].strip("'\"")) for side in ("target", "reference"))
+    module = facts.get("module")
+    where = "before the loss" if module is None else f"in {module or 'the root module'}"
+    both = f"{target} (target), {reference} (reference)"
+    return f"The runs agree, but {facts['call']} {where} has {facts['name']} {both}"
+
+
 def _argument(facts: ReasonFacts) -> str:
     target, reference = (_shortened(facts[side].strip("'\"")) for side in ("target", "reference"))
     name, of = facts["name"], facts["what"]
     subject = f"Attribute {name}" if of == "attribute" else f"{name} of {of}"
     if name.startswith("input."):
         subject = f"Argument {name.removeprefix('input.')} of {of}"
-    module = facts["module"]
+    module = facts.get("module")
     where = "outside the model" if module is None else f"in {module or 'the root module'}"
     return f"{subject} differs {where}: {target} (target), {reference} (reference)"
 
@@ -411,6 +419,17 @@ PHRASES = {
         "Update differs by more than float32 rounding, less than {dtype}'s: other code in {function}",
         {"function": "Zero2.step", "dtype": "bfloat16"},
     ),
+    Is.OTHER_ARGUMENT: _headline(
+        _other_argument,
+        {
+            "module": "layers.0.attn",
+            "call": "softmax",
+            "name": "dtype",
+            "target": "'bfloat16'",
+            "reference": "'float32'",
+        },
+        {"module": None, "call": "full_like", "name": "argument 1", "target": "0.1", "reference": "0.2"},
+    ),
     Is.PARAMETER_OF_ONE_SIDE: _headline(
         "Only the {side} has the parameter {parameter}; later differences may be noise",
         {"side": "reference", "parameter": "embed_tokens.delta"},
@@ -517,6 +536,9 @@ PHRASES = {
     Next.ALIGN_SETTINGS: _to_do("set the named settings to the same values and capture again"),
     Next.ALIGN_PRECISION: _to_do(
         "train both in the same dtypes (model dtype, autocast, casts), capture again, then compare"
+    ),
+    Next.ALIGN_ARGUMENT: _to_do(
+        "rounding hides what this does: give both the same value, or capture more steps of both in float32"
     ),
     Next.MERGE_MICROBATCHES: _to_do(
         "combines the microbatches of a step; or capture both runs with the same number of microbatches",

@@ -13,11 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import trueup
+from tests.reporting.screens import lines_of
 from trueup.diagnosing.pipeline import diagnose
+from trueup.reporting.diagnosis import diagnosis_report
 from trueup.store import Trace
 from trueup.store.code import CalledFunction, code_of
-from trueup.types.codes import VerdictCode
+from trueup.types.codes import EvidenceCode, NextCode, NoteCode, VerdictCode
 from trueup.types.codes.kinds import KindReason
+from trueup.types.reason import Reason
+from trueup.types.status import Outcome
 
 pytestmark = pytest.mark.torch
 
@@ -212,3 +216,30 @@ def test_another_way_to_the_same_numbers_says_nothing(tmp_path: Path) -> None:
         return (x + 3).clamp(0, 6).mul(1.0) / 6
 
     assert reasons(tmp_path, (lambda: Model(twice),), (lambda: Model(relu6),)) == []
+
+
+def upcast(x: Tensor) -> Tensor:
+    """In float32, or in what is given."""
+    return x.softmax(-1, dtype=None if os.environ.get("COARSE") else torch.float32).to(x.dtype)
+
+
+def test_an_argument_that_rounding_hides_leaves_a_diagnosis_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(Model(upcast).bfloat16())
+
+    def loss(logits: Tensor, labels: Tensor) -> Tensor:
+        return F.cross_entropy(logits.float(), labels)
+
+    for name in ("reference", "target"):
+        with trueup.Tracer(tmp_path / name, **OPTIONS), torch.autocast("cpu", torch.bfloat16):
+            train(model, loss)
+        monkeypatch.setenv("COARSE", "1")
+    result = diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out")
+    assert (result.outcome, result.headline.code) == (Outcome.UNDECIDED, VerdictCode.OTHER_ARGUMENT)
+    assert result.headline.place("call") == "softmax"
+    assert Reason(NextCode.ALIGN_ARGUMENT) in result.notes
+    (note,) = (one for one in result.notes if one.code is NoteCode.PROGRAMS_DIFFER)
+    assert note.has(EvidenceCode.ARGUMENTS_DIFFER)
+    assert any("next step" in line for line in lines_of(diagnosis_report(result), 100))

@@ -68,14 +68,15 @@ class Patches:
 
 
 def install(engine: Engine) -> None:
-    """Replace the functions where API calls are sites; put the originals back where they are not."""
+    """Replace the functions where API calls are sites or their names are wanted; put the originals back where
+    they are not."""
     global _engine, _patches
     _engine = engine
     if _patches is None:
-        if not engine.api_on:
+        if not engine.sees_functions:
             return
         _patches = _all_patches()
-    if engine.api_on:
+    if engine.sees_functions:
         _patches.put()
     else:
         _patches.take()
@@ -170,7 +171,7 @@ def _wrap(original: Callable[..., object], name: str) -> Callable[..., object]:
         engine = _engine
         if engine is None or not engine.sink.active or engine.local.opaque or engine.in_optimizer:
             return original(*args, **kwargs)
-        return captured(engine, name, original, args, kwargs)
+        return _seen(engine, name, original, args, kwargs)
 
     functools.update_wrapper(call, original, updated=())
     return call
@@ -185,9 +186,35 @@ def _wrap_primitive(original: Callable[..., object]) -> Callable[..., object]:
         if self.name in _NOT_CALLS:
             return original(self, *args, **kwargs)
         bound = functools.partial(original, self)
-        return captured(engine, f"mindspore.ops.Primitive.{self.name}", bound, args, kwargs)
+        return _seen(engine, f"mindspore.ops.Primitive.{self.name}", bound, args, kwargs)
 
     return call
+
+
+def _seen(
+    engine: Engine,
+    name: str,
+    original: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+) -> object:
+    """Run a function that is a site, or whose name alone is wanted: what it calls inside is no other one."""
+    if engine.api_on:
+        return captured(engine, name, original, args, kwargs)
+    local = engine.local
+    if engine.called.is_over or local.in_function:
+        return original(*args, **kwargs)
+    local.in_function = True  # not opaque: cells that the function runs are sites
+    try:
+        with engine.quiet():
+            tensors, arguments = split_call(args, kwargs)
+            engine.note_function(name, arguments, tensors, engine.training.mode)
+    except Exception as error:
+        engine.failed(name, error)
+    try:
+        return original(*args, **kwargs)
+    finally:
+        local.in_function = False
 
 
 # In one piece: runs around each function of MindSpore: a call for each part costs as much as the part.

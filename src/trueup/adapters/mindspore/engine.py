@@ -12,6 +12,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from trueup.adapters.base import Sink
+from trueup.adapters.called import Described
 from trueup.adapters.engine import BaseEngine, ThreadState
 from trueup.adapters.mindspore import long_run
 from trueup.adapters.mindspore.labels import Labels
@@ -113,6 +114,10 @@ class Engine(BaseEngine[nn.Cell, Tensor]):
         if isinstance(tensor, Parameter):
             return bool(tensor.requires_grad)
         return tensor._grad_node is not None
+
+    def described(self, tensor: Tensor) -> Described:
+        """Dtype and shape."""
+        return dtype_name(tensor.dtype), list(tensor.shape)
 
     # -- how MindSpore's things are asked ------------------------------------------
 

@@ -139,7 +139,7 @@ def _note(engine: Engine, name: str, args: tuple[object, ...], kwargs: dict[str,
     try:
         with quiet():
             tensors, arguments = split_call(args, kwargs)
-            engine.note_function(name, arguments, [where for where, _ in tensors], _mode())
+            engine.note_function(name, arguments, tensors, _mode())
     except Exception as error:
         engine.failed(name, error)
 

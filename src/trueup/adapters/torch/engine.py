@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from trueup.adapters.base import Sink
+from trueup.adapters.called import Described
 from trueup.adapters.engine import BaseEngine, ModuleFrame
 from trueup.adapters.torch import long_run
 from trueup.adapters.torch.content import content_total, unsigned
@@ -164,6 +165,10 @@ class Engine(BaseEngine[nn.Module, Tensor]):
             return first
         with torch.no_grad():
             return first + second
+
+    def described(self, tensor: Tensor) -> Described:
+        """Dtype and shape."""
+        return str(tensor.dtype).removeprefix("torch."), [int(size) for size in tensor.shape]
 
     def why_without_values(self, tensor: Tensor) -> str | None:
         """A reason to be expected why a tensor cannot be summarised."""

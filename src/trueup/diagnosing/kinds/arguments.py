@@ -7,32 +7,16 @@ from dataclasses import dataclass
 
 from trueup.diagnosing.evidence import Evidence, NeighbourCall
 from trueup.diagnosing.evidence.facts import TENSOR, Plain
-from trueup.matching.arguments import LAYOUT_FUNCTIONS, NotGiven, arguments_apart
+from trueup.matching.arguments import CASTS, LAYOUT_FUNCTIONS, WITHOUT_EFFECT, NotGiven, arguments_apart
 from trueup.matching.names import family
 from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason, reason
 
 MASK_ARGUMENTS = ("is_causal", "diagonal", "window_size", "sliding_window")
 MASK_FUNCTIONS = ("triu", "tril", "masked_fill")
-CAST_FUNCTIONS = frozenset({"to"})
 RANDOM_FUNCTIONS = frozenset(
     ["dropout", "rand", "randn", "bernoulli", "multinomial", "normal", "uniform", "alpha_dropout", "rrelu"]
 )
-WITHOUT_EFFECT = frozenset(
-    "input." + name
-    for name in [
-        "inplace",
-        "sparse",
-        "foreach",
-        "fused",
-        "non_blocking",
-        "copy",
-        "memory_format",
-        "device",
-        "enable_gqa",
-    ]
-)
-"""arguments whose difference is no fault by itself"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +80,7 @@ def is_layout(call: NeighbourCall) -> bool:
 
 def is_cast(call: NeighbourCall) -> bool:
     """Whether the call changes the dtype."""
-    return call.kind == "api" and family(call.name) in CAST_FUNCTIONS
+    return call.kind == "api" and family(call.name) in CASTS
 
 
 def _differing(call: NeighbourCall) -> Iterator[ArgumentDifference]:
@@ -106,7 +90,7 @@ def _differing(call: NeighbourCall) -> Iterator[ArgumentDifference]:
     for pair in arguments_apart(call.name, call.target, call.reference, call.reference_name):
         if (
             TENSOR not in (pair.target, pair.reference)
-            and pair.name not in WITHOUT_EFFECT
+            and pair.name.partition(".")[2] not in WITHOUT_EFFECT
             and (pair.is_known or (call.arguments_recorded and call.kind != "loss"))
         ):
             yield ArgumentDifference(call=call, name=pair.name, target=pair.target, reference=pair.reference)

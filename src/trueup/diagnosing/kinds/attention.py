@@ -13,6 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from trueup.comparing.thresholds import MASKED_BELOW
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.facts import Known
 from trueup.diagnosing.kinds.attended import PAIRINGS, Attention, Triple
@@ -24,7 +25,6 @@ from trueup.diagnosing.kinds.thresholds import (
     CHANGE_LEAVES,
     CLOSE_ROUNDINGS,
     FULL_SHARE,
-    MASKED_BELOW,
     REPRODUCED,
     REPRODUCED_EXACTLY,
     SOFTMAX_LEAVES,

@@ -381,12 +381,6 @@ CHANCE_NUMBER = chosen(
     "chance",
     "that a number made elsewhere is among a tensor's: with more than 99 in 100 found, never 1 in 4 for each",
 )
-MASKED_BELOW = derived(
-    "kinds.masked_below",
-    -1e4,
-    "score",
-    "its exponential is 0 in every dtype, and float16, which ends at -65504, holds it",
-)
 FLIPPED_ELEMENTS = chosen(
     "kinds.flipped_elements",
     4,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from trueup.comparing.thresholds import MASKED_BELOW
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.arguments import argument_differences, is_mask
@@ -17,7 +18,6 @@ from trueup.diagnosing.kinds.thresholds import (
     CLOSE_ROUNDINGS,
     FULL_SHARE,
     HARDLY,
-    MASKED_BELOW,
     MIN_NUMBERS,
     MOSTLY,
     UNEVEN_PLACES,

@@ -43,7 +43,7 @@ from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Basis, Kind, Origin, Stage
 from trueup.types.layout import Layout
 from trueup.types.reason import Reason, reason
-from trueup.types.status import Outcome, Status
+from trueup.types.status import Status
 from trueup.types.trace import RankFacts
 from trueup.types.verdict import Verdict
 
@@ -152,7 +152,7 @@ class Context:
         made = self.rows.filter((pl.col("phase") == "param_grad") | loss)
         status = made["status"]
         agree = status.is_in([Status.EQUAL.value, Status.WITHIN_NOISE.value]).all()
-        if self.comparison.verdict.outcome is not Outcome.AGREE or not agree or made["phase"].n_unique() < 2:
+        if not self.comparison.verdict.numbers_agree or not agree or made["phase"].n_unique() < 2:
             return None
         equal = pl.col("status") == Status.EQUAL.value
         bounds = made.select(pl.when(equal).then(0.0).otherwise(pl.col("tolerance").fill_null(float("inf"))))

@@ -43,7 +43,7 @@ from trueup.reporting.document import (
     source_fact,
 )
 from trueup.reporting.formatting import as_sentence, plain, short_site
-from trueup.types.codes import NoteCode
+from trueup.types.codes import NextCode, NoteCode
 from trueup.types.finding import Finding
 from trueup.wording.catalogue import command
 from trueup.wording.kinds import kind_word
@@ -110,7 +110,7 @@ def diagnosis_report(diagnosis: Diagnosis, *, reports: Sequence[Path] = ()) -> D
                 [
                     fact("note", *_apart(diagnosis)),
                     fact("reports", ", ".join(map(str, reports))),
-                    fact("next step", *_next(finding) if finding else ()),
+                    fact("next step", *_next_step(diagnosis)),
                 ],
                 on=On.SCREEN,
             ),
@@ -188,6 +188,13 @@ def _verdict_facts(finding: Finding) -> list[Fact | None]:
         fact("preceding", *map(reason_text, finding.counter_evidence), limit=_NUM_PRECEDING),
         fact("likely causes", *map(reason_text, finding.causes), limit=_NUM_CAUSES),
     ]
+
+
+def _next_step(diagnosis: Diagnosis) -> list[str | Span]:
+    """Of the first finding; without one what an open diagnosis notes."""
+    if diagnosis.verdict is not None:
+        return _next(diagnosis.verdict)
+    return [as_sentence(reason_text(one)) for one in diagnosis.notes if isinstance(one.code, NextCode)]
 
 
 def _next(finding: Finding) -> list[str | Span]:
