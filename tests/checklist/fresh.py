@@ -309,7 +309,7 @@ CASES = (
     _case('sdrop_mg_no_pad', (), {'moe_pad_expert_input_to_capacity': False}, 'enable_sdrop pad_to_capacity', 'enable_sdrop'),
     _case('router_dtype', (('router_dense_type: "float32"', 'router_dense_type: "bfloat16"'),), {}, 'router_dtype', 'router_dtype'),
     _case('router_dtype_mg_bf16', (), {'moe_router_dtype': 'bf16'}, 'router_dtype', 'router_dtype'),
-    _case('router_dtype_mg_none', (), {'moe_router_dtype': 'None'}, '', ''),
+    _case('router_dtype_mg_none', (), {'moe_router_dtype': 'None'}, '', 'router_dtype'),
     _case('fused_router', (('use_fused_ops_topkrouter: True', 'use_fused_ops_topkrouter: False'),), {}, 'fused_router fused_router_for_alignment', 'fused_router_for_alignment'),
     _case('shared_gate', (('use_shared_expert_gating: True', 'use_shared_expert_gating: False'),), {}, 'shared_expert_gate', ''),
     _case('optimizer_type', (('type: AdamW', 'type: SGD'),), {}, 'optimizer', ''),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trueup.checklist.dialect import CanonicalValue, Translation, ValueOrigin, how_to_set, translated
 from trueup.checklist.expression import Unset, parsed
@@ -45,6 +45,15 @@ class Configuration:
         texts = [t.dialect.follows[name] for t in self.translations if name in t.dialect.follows]
         found = [value for text in texts if (value := _followed(text, self, name)) is not None]
         return found[-1] if found else None
+
+    def with_followed(self, name: str) -> Configuration:
+        """The same, with what a field that nobody set follows, where a key could set it."""
+        value = self.followed(name)
+        if value is None or not self.how_to_set(name):
+            return self
+        says = self.not_configurable(name) or ""
+        followed = CanonicalValue(value=value, origin=ValueOrigin.FIXED, says=says)
+        return replace(self, values={**self.values, name: followed})
 
     def how_to_set(self, name: str) -> str:
         """The keys that set the field here, or nothing."""

@@ -201,8 +201,8 @@ def _compared(
     if unreadable:
         yield _row(rule, section, DemandStatus.NOT_COMPARABLE, severity, *cells, reason=_joined(unreadable))
         return
-    if suspect := _suspect(rule, section, severity, target, reference):
-        yield suspect
+    if followed := _followed(rule, section, severity, target, reference):
+        yield followed
         return
     if values[0] is None and values[1] is None:
         return
@@ -227,10 +227,11 @@ def _compared(
     yield _row(rule, section, status, severity, *cells, reason=why, advice=_not_met(rule, target, reference))
 
 
-def _suspect(
+def _followed(
     rule: Demand, section: str, severity: Severity, target: Configuration, reference: Configuration
 ) -> DemandRow | None:
-    """Two values of which one or both only follow from other settings, in the code of their framework."""
+    """Two values of which one or both only follow from other settings, in the code of their framework: where
+    they differ, or could be set as the guide recommends."""
     sides = {"target": target, "reference": reference}
     followed = {name: side.followed(rule.field) for name, side in sides.items()}
     if all(value is None for value in followed.values()):
@@ -241,7 +242,8 @@ def _suspect(
             says = sides[name].not_configurable(rule.field) or ""
             cells[name] = DemandSide(value=value, origin=ValueOrigin.FIXED, says=says)
     left, right = (cells[name].value for name in sides)
-    if left is None or right is None or same(left, right):
+    could = rule.recommended and any(side.with_followed(rule.field) is not side for side in sides.values())
+    if left is None or right is None or (same(left, right) and not could):
         return None
     why = [
         reason(Code.FOLLOWS, side=name, value=str(value), why=cells[name].says)
@@ -251,7 +253,7 @@ def _suspect(
     return _row(
         rule,
         section,
-        _status_of_followed(followed, cells, sides),
+        DemandStatus.DEFAULT if same(left, right) else _status_of_followed(followed, cells, sides),
         severity,
         cells["target"],
         cells["reference"],

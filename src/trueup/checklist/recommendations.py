@@ -73,8 +73,13 @@ def recommendations(
     """
     sides = {"target": target} if reference is None else {"target": target, "reference": reference}
     by_key = {rule.key: rule for file in rules().values() for rule in file}
-    found = [one for row in rows for one in _of_row(row, by_key[row.key], sides)]
+    found = [one for row in rows for one in _of_row(row, by_key[row.key], _effective(by_key[row.key], sides))]
     return (*found, *_of_versions(versions))
+
+
+def _effective(rule: Demand, sides: Mapping[str, Configuration]) -> Mapping[str, Configuration]:
+    """The sides with what the rule's field follows where it is not set: that breaks it as a default does."""
+    return {name: side.with_followed(rule.field) if rule.recommended else side for name, side in sides.items()}
 
 
 def _of_row(row: DemandRow, rule: Demand, sides: Mapping[str, Configuration]) -> Iterator[Unmet]:
