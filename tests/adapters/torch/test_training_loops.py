@@ -57,6 +57,46 @@ class _Named(nn.Module):
         return (self.linear(x) * scale).sum()
 
 
+class _InPieces(nn.Module):
+    """A trunk and a head that the program calls one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def loss(self, x: Tensor, factor: float) -> Tensor:
+        hidden = self.trunk(x) * factor
+        return torch.stack([self.head(piece).square().sum() for piece in hidden.split(1)]).sum()
+
+
+def test_hidden_states_that_a_head_is_given_are_no_batch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x, y = _InPieces(), torch.randn(3, 4), torch.randn(3, 4)
+    lines = []
+    for number, (batch, factor) in enumerate(((x, 1.0), (x, 1.0 + 1e-6), (y, 1.0))):
+        run = capture(
+            tmp_path / str(number),
+            lambda batch=batch, factor=factor: model.loss(batch, factor).backward(),
+            level="L0",
+        )
+        lines.append(run.trace.scalars(0)[0])
+    assert lines[0]["batch_digest"] == lines[1]["batch_digest"] != lines[2]["batch_digest"]
+    assert [line["batch_size"] for line in lines] == [3, 3, 3]
+
+
+def test_inputs_that_no_root_computed_are_a_batch(tmp_path: Path) -> None:
+    """An embedding called as a function: the model's only inputs have a history."""
+    torch.manual_seed(0)
+    table, model = nn.Parameter(torch.randn(5, 4)), nn.Linear(4, 2)
+    ids = torch.tensor([[1, 2, 3], [0, 4, 1]])
+    run = capture(
+        tmp_path / "run",
+        lambda: model(nn.functional.embedding(ids, table)).square().sum().backward(),
+        level="L0",
+    )
+    assert run.trace.scalars(0)[0]["batch_size"] == 2
+
+
 def test_a_batch_is_the_same_in_any_order_of_its_names(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, x, y = _Named(), torch.randn(2, 4), torch.randn(2, 4)

@@ -243,12 +243,19 @@ class Training:
 
     def _note_batch(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         tensors = _plain_tensors(args, kwargs)
+        # What other roots of the step computed, such as the hidden states that a program gives a head, is no
+        # batch: its digest differs by rounding.
+        read = [t for t in tensors if t.grad_fn is None]
+        if not read and self.engine.sink.batches_of() - {id(module)}:
+            return
+        tensors = read or tensors
         if not tensors or self._is_part(module):
             return
         first = next((t for t in tensors if not t.is_floating_point()), tensors[0])
         samples = int(tensors[0].shape[0]) if tensors[0].ndim else 1
         ordered = dict(sorted(kwargs.items()))  # another program's order is another
-        digest = self.engine.summariser.digest(_plain_tensors(args, ordered))
+        kept = {id(t) for t in tensors}
+        digest = self.engine.summariser.digest([t for t in _plain_tensors(args, ordered) if id(t) in kept])
         packed = _num_packed(kwargs.get("position_ids"), first) if samples == 1 else None
         self.engine.sink.batch(
             of=id(module), tokens=first.numel(), samples=samples if packed is None else packed, digest=digest
