@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from trueup.diagnosing.checks.master_weights import CHECK, starts_apart
@@ -19,7 +19,6 @@ from trueup.types.codes import WeightsCode as Weights
 from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, Stage
 from trueup.types.reason import Reason, reason
-
 
 FIRST_UPDATE = "optimizer · what the first update begins with"
 
@@ -113,11 +112,7 @@ def _other_start(context: Context) -> list[Finding]:
     """Master weights of the target that are not the model's weights when the first update begins, where the
     reference's are: weights were loaded or changed after the masters were made."""
     target, reference = (starts_apart(CheckedRun(source)) for source in (context.target, context.reference))
-    other = [
-        fqn
-        for fqn, paired in context.matched.items()
-        if target.get(fqn, 0.0) > START_APART and reference.get(paired, START_APART) < START_APART
-    ]
+    other = [fqn for fqn, name in context.matched.items() if is_other_start(target, reference, fqn, name)]
     if not other:
         return []
     book = context.pair(0)[0]
@@ -133,6 +128,11 @@ def _other_start(context: Context) -> list[Finding]:
     return [
         replace(found, site=FIRST_UPDATE, counter_evidence=kept, next_note=reason(Weights.RELOAD_MASTERS))
     ]
+
+
+def is_other_start(target: Mapping[str, float], reference: Mapping[str, float], fqn: str, name: str) -> bool:
+    """Of distances in roundoffs of the working copy."""
+    return target.get(fqn, 0.0) > START_APART > reference.get(name, START_APART)
 
 
 def _masters_checked(source: TraceSource) -> CheckOutcome:
