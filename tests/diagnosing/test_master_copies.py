@@ -19,7 +19,7 @@ from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes import VerdictCode, WeightsCode
 from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Stage
-from trueup.types.reason import Reason
+from trueup.types.reason import Reason, reason
 
 PROGRAM = """
 import sys
@@ -29,7 +29,7 @@ kind = sys.argv[1]
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)).bfloat16()
 weights = list(model.parameters())
-if kind in ("copies", "copied back", "resting", "coarse state", "loaded", "loaded later", "last loaded later"):
+if "loaded" in kind or kind in ("copies", "copied back", "resting", "coarse state"):
     held = [weight.detach().float().clone().requires_grad_() for weight in weights]
 elif kind == "something else":
     held = [torch.zeros(3, 5, requires_grad=True) for _ in weights]
@@ -316,7 +316,7 @@ def test_copies_made_before_weights_are_loaded(target: str, num: int, runs: Path
     (said,) = [one for one in found.findings if one.stage is Stage.OPTIMIZER]
     assert said.headline.code is WeightsCode.NOT_FROM_THE_MODEL
     assert said.counter_evidence[0].code is WeightsCode.REFERENCE_FROM_THE_MODEL
-    assert said.next_note is not None and said.next_note.code is WeightsCode.RELOAD_MASTERS
+    assert said.next_note == reason(WeightsCode.RELOAD_MASTERS)
     (start,) = [one for one in said.evidence if one.code is WeightsCode.OTHER_START]
     assert (start.number("num"), start.number("total")) == (num, 4)
     assert [one.code for one in said.causes] == [CauseCode.MASTERS_NOT_RELOADED]

@@ -249,8 +249,8 @@ PHRASES = {
     ),
     W.NOT_FROM_THE_MODEL: heading("Master weights are not the model's weights when the first update begins"),
     W.OTHER_START: clause(
-        "{num} of {total} master weights differ from the model's weights before their first update, at most by "
-        "{apart:.3g} (relative l2): {parameter}",
+        "{num} of {total} master weights differ from the model's weights before their first update, at most "
+        "by {apart:.3g} (relative l2): {parameter}",
         {"num": 36, "total": 36, "apart": 0.71, "parameter": "embed_tokens.weight"},
     ),
     W.REFERENCE_FROM_THE_MODEL: clause("in the reference, the first update starts from the model's weights"),

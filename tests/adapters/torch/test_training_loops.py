@@ -73,10 +73,10 @@ def test_hidden_states_that_a_head_is_given_are_no_batch(tmp_path: Path) -> None
     torch.manual_seed(0)
     model, x, y = _InPieces(), torch.randn(3, 4), torch.randn(3, 4)
     lines = []
-    for number, (batch, factor) in enumerate(((x, 1.0), (x, 1.0 + 1e-6), (y, 1.0))):
+    for number, (rows, factor) in enumerate(((x, 1.0), (x, 1.0 + 1e-6), (y, 1.0))):
         run = capture(
             tmp_path / str(number),
-            lambda batch=batch, factor=factor: model.loss(batch, factor).backward(),
+            lambda rows=rows, factor=factor: model.loss(rows, factor).backward(),
             level="L0",
         )
         lines.append(run.trace.scalars(0)[0])

@@ -393,11 +393,16 @@ class Training:
         if not engine.sink.active:
             return
         if engine.gradients_on:
+            # A fused optimizer divides by the scale of the loss itself (torch.amp.GradScaler.step gives it that).
+            scale = getattr(optimizer, "grad_scale", None)
             for parameter, fqn in self._updated(optimizer):
-                if parameter.grad is not None:
-                    engine.tensor(
-                        engine.parameter_call(parameter, fqn), "param_grad", "clipped", parameter.grad
-                    )
+                gradient = parameter.grad
+                if gradient is not None and isinstance(scale, Tensor):
+                    with torch.no_grad():
+                        gradient = gradient / scale.to(gradient.device)
+                if gradient is not None:
+                    call = engine.parameter_call(parameter, fqn)
+                    engine.tensor(call, "param_grad", "clipped", gradient)
 
     def _note_settings(self, optimizer: torch.optim.Optimizer) -> None:
         engine = self.engine
