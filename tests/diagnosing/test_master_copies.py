@@ -309,7 +309,7 @@ def test_copies_that_are_rounded_back_are_named(runs: Path) -> None:
     assert WeightsCode.RESTARTED not in [one.code for one in swapped]
 
 
-@pytest.mark.parametrize(("target", "num"), [("loaded later", 4), ("last loaded later", 1)])
+@pytest.mark.parametrize(("target", "num"), [("loaded later", 3), ("last loaded later", 1)])
 def test_copies_made_before_weights_are_loaded(target: str, num: int, runs: Path) -> None:
     """Forward and backward are equal: the model has the loaded weights, its copies the old ones."""
     found = diagnose(runs / target, runs / "loaded", output=runs / f"started {target}")
@@ -318,7 +318,10 @@ def test_copies_made_before_weights_are_loaded(target: str, num: int, runs: Path
     assert said.counter_evidence[0].code is WeightsCode.REFERENCE_FROM_THE_MODEL
     assert said.next_note == reason(WeightsCode.RELOAD_MASTERS)
     (start,) = [one for one in said.evidence if one.code is WeightsCode.OTHER_START]
-    assert (start.number("num"), start.number("total")) == (num, 4)
+    assert (start.number("num"), start.number("total")) == (
+        num,
+        3,
+    )  # the last bias has too few elements to tell
     assert [one.code for one in said.causes] == [CauseCode.MASTERS_NOT_RELOADED]
     for both in ("loaded", target):
         assert said_of_the_optimizer(runs, both, both) == []

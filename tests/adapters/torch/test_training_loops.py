@@ -669,3 +669,31 @@ def test_an_engine_that_moves_gradients_away_says_where_a_step_ends(
 
     capture(tmp_path / "run", train, level="L0")
     assert [line["microbatches"] for line in scalars(tmp_path / "run")] == microbatches
+
+
+def _scaled(*, fused: bool, by_scaler: bool = True) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(8, 3), torch.randn(5, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    for _ in range(2):
+        optimizer.zero_grad()
+        scaler.scale(model(x).square().mean()).backward()
+        if by_scaler:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+
+
+def test_a_fused_optimizer_takes_the_loss_scale_out_itself(tmp_path: Path) -> None:
+    """Its gradients keep the scale; what it makes of them is the same update."""
+    runs = {
+        "plain": lambda: _scaled(fused=False),
+        "fused": lambda: _scaled(fused=True),
+        "still scaled": lambda: _scaled(fused=True, by_scaler=False),
+    }
+    for name, program in runs.items():
+        capture(tmp_path / name, program, level="L0")
+    ends = {one: compare(tmp_path / one, tmp_path / "plain").exit_code for one in runs}
+    assert ends == {"plain": 0, "fused": 0, "still scaled": 1}

@@ -393,7 +393,7 @@ class Training:
         if not engine.sink.active:
             return
         if engine.gradients_on:
-            # A fused optimizer divides by the scale of the loss itself (torch.amp.GradScaler.step gives it that).
+            # A fused optimizer divides by the scale of the loss itself, which GradScaler.step gives it.
             scale = getattr(optimizer, "grad_scale", None)
             for parameter, fqn in self._updated(optimizer):
                 gradient = parameter.grad
