@@ -243,7 +243,7 @@ def start_near(near: float) -> object:
     return is_at(FittedConstant(value=1.0 - near, error=0.0), 1)
 
 
-@decides("diagnosing.start_apart")
+@decides("diagnosing.start_apart", beside=(0, 1))
 def start_apart_of_copies(most: float) -> object:
     """Weights that a master began two roundoffs from, less or more."""
     return is_other_start({"w": 0.999 * float(most)}, {"w": 0.0}, "w", "w")

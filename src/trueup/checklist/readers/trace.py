@@ -67,7 +67,10 @@ def _optimizer(rank: RankFacts) -> dict[str, object]:
         return {}
     groups = [group for group in found[0].get("groups", []) if isinstance(group, Mapping)]
     decaying = [group for group in groups if group.get("weight_decay")]
-    settings = {"name": found[0].get("class"), "group": dict((decaying or groups or [{}])[0])}
+    settings: dict[str, object] = {
+        "name": found[0].get("class"),
+        "group": dict((decaying or groups or [{}])[0]),
+    }
     if not decaying:  # which parameters a decay of 0 applies to is no question
         return settings
     return settings | {
