@@ -123,3 +123,9 @@ def test_gradients_of_one_microbatch_are_parts_of_a_weight(tmp_path: Path) -> No
         out.write(tmp_path / name, values=True)
         runs.append(tmp_path / name)
     assert compare(*runs).verdict.headline.code is not VerdictCode.SUMS_IN
+
+
+def test_a_vector_of_all_weights_is_no_sum_of_one(tmp_path: Path) -> None:
+    """One run's master lies in a longer vector: nothing is said of how it was summed, and nothing fails."""
+    flat = torch.cat([in_float32(PARTS).flatten(), torch.ones(7)])
+    assert verdict(tmp_path, flat, in_float32(PARTS)).headline.code is not VerdictCode.SUMS_IN

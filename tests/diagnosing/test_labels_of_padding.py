@@ -33,7 +33,7 @@ class Net(nn.Module):
     def forward(self, input_ids: Tensor, attention_mask: Tensor, labels: Tensor) -> Tensor:
         x = self.words(input_ids) * attention_mask[..., None]
         logits = self.head(torch.tanh(x.cumsum(1)))
-        return cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1 : x.shape[1]].flatten())
 
 
 def trained(folder: Path, *, labels: str, width: int = 12, fill: int = 0) -> Path:
@@ -43,7 +43,11 @@ def trained(folder: Path, *, labels: str, width: int = 12, fill: int = 0) -> Pat
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     shown = torch.arange(width) < LENGTHS[:, None]
     ids = torch.where(shown, pad(torch.randint(3, WORDS, (4, 12)), (0, width - 12)), fill)
-    given = {"ignored": torch.where(shown, ids, -100), "counted": ids.clone(), "same": ids}[labels]
+    given = {"ignored": torch.where(shown, ids, -100), "counted": ids.clone(), "same": ids}[
+        labels if labels != "longer" else "ignored"
+    ]
+    if labels == "longer":
+        given = pad(given, (0, 4), value=-100)
     with trueup.Tracer(folder, level="L0", task="tensor", steps="0"):
         model(input_ids=ids, attention_mask=shown.long(), labels=given).backward()
         optimizer.step()
@@ -71,3 +75,8 @@ def test_padding_that_counts_is_told(labels: str, fill: int, tmp_path: Path) -> 
 def test_padding_that_counts_nowhere_is_no_difference(changed: dict[str, object], tmp_path: Path) -> None:
     found = diagnosed(tmp_path, {"labels": "ignored", **changed}, {"labels": "ignored"})
     assert (found.outcome, found.findings) == (Outcome.AGREE, ())
+
+
+def test_ignored_labels_that_follow_each_row_are_no_difference(tmp_path: Path) -> None:
+    found = diagnosed(tmp_path, {"labels": "longer"}, {"labels": "ignored"})
+    assert not [one for one in found.findings if one.stage is Stage.DATA]

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.comparing.traces import Recorder, of_two_ranks
-from trueup.diagnosing.ledger import Summing, _in_common, clipping, handovers, summings
+from trueup.diagnosing.ledger import Summing, _in_common, clipping, handovers, is_average, summings
 from trueup.diagnosing.stages.reduction import _differs
 from trueup.store import StepView, Trace
 from trueup.store.view import ACCUMULATED
@@ -214,3 +214,7 @@ def test_microbatches_that_all_count_alike_are_one_sum_over_ranks() -> None:
 
 def test_a_microbatch_that_counts_less_is_no_microbatch_that_lacks() -> None:
     assert over_two_ranks((1.0, 0.25)).weights == (0.5, 0.13)
+
+
+def test_an_average_over_ranks_is_no_clipping_factor() -> None:
+    assert [is_average(one, 4) for one in (1.0, 0.25, 0.5, 4.0, 0.2501)] == [True, True, False, False, False]

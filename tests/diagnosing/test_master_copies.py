@@ -17,8 +17,9 @@ from trueup.importers import open_trace
 from trueup.store import step_view
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes import VerdictCode, WeightsCode
+from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Stage
-from trueup.types.reason import Reason
+from trueup.types.reason import Reason, reason
 
 PROGRAM = """
 import sys
@@ -28,12 +29,19 @@ kind = sys.argv[1]
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)).bfloat16()
 weights = list(model.parameters())
-if kind in ("copies", "copied back", "resting", "coarse state"):
+if "loaded" in kind or kind in ("copies", "copied back", "resting", "coarse state"):
     held = [weight.detach().float().clone().requires_grad_() for weight in weights]
 elif kind == "something else":
     held = [torch.zeros(3, 5, requires_grad=True) for _ in weights]
 else:
     held = weights
+if "loaded" in kind:
+    numbers = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight, one in zip(weights, held):
+            weight.add_(0.1 * torch.randn(weight.shape, generator=numbers))
+            if kind == "loaded" or (kind == "last loaded later" and weight is not weights[2]):
+                one.copy_(weight)
 optimizer = torch.optim.AdamW(held, lr=0.0 if kind == "resting" else 1e-2)
 for step in range(2):
     x = torch.randn(8, 16).bfloat16()
@@ -42,7 +50,7 @@ for step in range(2):
         if one is not weight:
             one.grad = weight.grad.float() if one.shape == weight.shape else torch.ones_like(one)
     optimizer.step()
-    if kind in ("copies", "copied back", "resting", "coarse state"):
+    if kind not in ("weights", "something else"):
         with torch.no_grad():
             for weight, one in zip(weights, held):
                 weight.copy_(one)
@@ -61,7 +69,8 @@ for step in range(2):
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("masters")
     (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
-    for kind in ("copies", "copied back", "weights", "something else", "resting", "coarse state"):
+    kinds = ("copies", "copied back", "weights", "something else", "resting", "coarse state")
+    for kind in (*kinds, "loaded", "loaded later", "last loaded later"):
         command = [sys.executable, "-m", "trueup", "capture", "-o", str(folder / kind)]
         options = ["--preset", "diagnose", "--", sys.executable, str(folder / "program.py"), kind]
         subprocess.run([*command, *options], check=True, capture_output=True)
@@ -298,6 +307,24 @@ def test_copies_that_are_rounded_back_are_named(runs: Path) -> None:
         assert said_of_the_optimizer(runs, both, both) == []
     swapped = said_of_the_optimizer(runs, "copies", "copied back")
     assert WeightsCode.RESTARTED not in [one.code for one in swapped]
+
+
+@pytest.mark.parametrize(("target", "num"), [("loaded later", 3), ("last loaded later", 1)])
+def test_copies_made_before_weights_are_loaded(target: str, num: int, runs: Path) -> None:
+    """Forward and backward are equal: the model has the loaded weights, its copies the old ones."""
+    found = diagnose(runs / target, runs / "loaded", output=runs / f"started {target}")
+    (said,) = [one for one in found.findings if one.stage is Stage.OPTIMIZER]
+    assert said.headline.code is WeightsCode.NOT_FROM_THE_MODEL
+    assert said.counter_evidence[0].code is WeightsCode.REFERENCE_FROM_THE_MODEL
+    assert said.next_note == reason(WeightsCode.RELOAD_MASTERS)
+    (start,) = [one for one in said.evidence if one.code is WeightsCode.OTHER_START]
+    assert (start.number("num"), start.number("total")) == (
+        num,
+        3,
+    )  # the last bias has too few elements to tell
+    assert [one.code for one in said.causes] == [CauseCode.MASTERS_NOT_RELOADED]
+    for both in ("loaded", target):
+        assert said_of_the_optimizer(runs, both, both) == []
 
 
 def test_state_of_copies_that_is_rounded_between_two_steps(runs: Path) -> None:

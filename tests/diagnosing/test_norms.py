@@ -123,3 +123,28 @@ def test_a_constant_outside_the_root_is_no_eps_inside(dtype: torch.dtype, seed: 
     assert all(kind.sentence.code is not KindReason.NORM_EPS for kind in alike)
     found = coarse_kinds((of_root, inside(1e-5)), dtype, seed, torch.linspace(0.05, 3, 96))[0].sentence
     assert found.code is KindReason.NORM_FORM
+
+
+def rounded_inside(x: Tensor, w: Tensor) -> Tensor:
+    """A norm in bfloat16 whose output is kept in float32: its rows are divided by rounded numbers."""
+    return w * rms(x.bfloat16(), torch.ones(48, dtype=torch.bfloat16)).float()
+
+
+def test_a_norm_computed_in_a_coarser_dtype_has_no_other_eps() -> None:
+    for seed in range(8):
+        x = torch.randn(64, 48, generator=torch.Generator().manual_seed(seed))
+        x *= 0.02 * torch.rsqrt(x.square().mean(-1, keepdim=True))  # rows of one size are rounded alike
+        around = Surroundings(
+            type="Norm", module="norm", inputs=(pair("input.0", x, x),), parameters=(pair("weight", W, W),)
+        )
+        found = name_kinds(case(rounded_inside(x, W), rms(x, W), surroundings=around))
+        assert KindReason.NORM_EPS not in [kind.sentence.code for kind in found]
+
+
+def test_a_norm_computed_in_a_coarser_dtype_shows_an_eps_beyond_its_rounding() -> None:
+    coarse = name_of(lambda x, w: w * rms(x.bfloat16(), torch.ones(48).bfloat16(), eps=0.3).float())
+    assert KindReason.NORM_EPS in coarse
+
+
+def name_of(target: Norm) -> list[object]:
+    return [kind.sentence.code for kind in kinds(target, rms)]

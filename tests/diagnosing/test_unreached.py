@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,7 +14,8 @@ from torch import Tensor, nn
 import trueup
 from trueup.comparing.result import Comparison
 from trueup.comparing.run import compare
-from trueup.diagnosing.pipeline import _unreached
+from trueup.diagnosing.pipeline import _unreached, diagnose
+from trueup.importers import open_trace
 from trueup.types.codes import StagesCode
 from trueup.types.finding import Basis, Origin, Stage
 
@@ -110,3 +113,37 @@ def test_what_a_replay_reaches_it_decides(
     origin: Origin, replayed: Sequence[Origin], found: Comparison
 ) -> None:
     assert _unreached([origin], replayed, found) == ()
+
+
+TWO_STEPS = """
+import sys
+
+import torch
+
+sys.path.insert(0, {root!r})
+from tests.diagnosing.test_unreached import HEADS, WIDTH, Model
+
+torch.manual_seed(0)
+model = Model(after=sys.argv[1] == "after")
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+for step in range(2):
+    x, target = torch.randn(2, 6, 8), torch.randn(2, HEADS, 6, WIDTH)
+    (model(x) - target).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_an_origin_of_a_step_that_no_replay_went_through(tmp_path: Path) -> None:
+    """The traces have two steps; a replay goes through the first alone."""
+    program = tmp_path / "program.py"
+    program.write_text(TWO_STEPS.format(root=str(Path(__file__).parents[2])), encoding="utf-8")
+    commands = {how: [sys.executable, str(program), how] for how in ("after", "before")}
+    for how, command in commands.items():
+        capture = [sys.executable, "-m", "trueup", "capture", "--preset", "diagnose", "-o"]
+        subprocess.run([*capture, str(tmp_path / how), "--", *command], check=True, capture_output=True)
+    made = diagnose(
+        tmp_path / "after", tmp_path / "before", output=tmp_path / "out", command=commands["after"]
+    )
+    assert sorted(open_trace(tmp_path / "out" / "replay").steps()) == [0]
+    assert made.findings[0].module in ("q_norm", "k_norm")

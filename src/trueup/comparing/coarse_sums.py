@@ -89,6 +89,8 @@ def added_up(total: Floats, parts: Sequence[Floats]) -> Added | None:
         >>> added_up(0.3 * (parts[0] + parts[1] + parts[2]), parts)
         Added(dtype='float32', once=False)
     """
+    if total.size != parts[0].size:  # one vector of all weights in one run alone
+        return None
     exact = _summed(parts, FINE)
     ways = [(Added(FINE), exact)]
     ways += [(Added(dtype), _summed(parts, dtype)) for dtype in _COARSE]

@@ -45,6 +45,8 @@ _WEIGHT_SLOTS |= {"norm": ("input.2", "input.weight"), "head": ("input.1", "inpu
 _CASTS = {"to", "float", "half", "bfloat16", "double", "type", "type_as", "astype", "cast"}
 _PARTS = ("input", "weight", "output")
 _OF_WEIGHTS = (NoteCode.WEIGHT_NOT_CAST, NoteCode.WEIGHT_DTYPE)
+_NO_ARITHMETIC = ("bool", "int32", "int64")
+"""masks, ids and positions: a call that is given one computes in no other dtype for that"""
 _STORED = "stored"
 """beside the parts: the dtype a weight has before casts"""
 
@@ -137,7 +139,8 @@ def _dtypes(rows: StepRows, half: Half, name: str) -> pl.DataFrame:
     call = np.concatenate([to_target[half.call[forward]], weights[:, 0]])
     part = np.concatenate([part, weights[:, 1]])
     dtype = np.concatenate([half.dtype[forward], weights[:, 2]])
-    known = call >= 0
+    computes = np.array([word not in _NO_ARITHMETIC for word in words.dtype], bool)
+    known = (call >= 0) & computes[dtype]
     seen = np.zeros((rows.match.target.num_calls, len(_PARTS) + 1), np.uint64)
     np.bitwise_or.at(
         seen, (call[known], part[known]), np.uint64(1) << np.minimum(dtype[known], 63).astype(np.uint64)

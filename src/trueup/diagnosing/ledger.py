@@ -245,8 +245,15 @@ def handovers(
     best = {fqn: _best(found) for fqn, found in fits.items()}
     usual = float(np.median([abs(s.factor) for s in best.values()])) if best else 1.0
     keys = {s.key for found in fits.values() for s in found}
+    if clipped_by is None and len({s.key for s in best.values()}) > 1 and is_average(usual, len(books)):
+        clipped_by = 1.0  # what some gradients, summed over ranks or not, are divided by is no clipping
     common = {key: clipped_by or _in_common(key, fits) or usual or 1.0 for key in keys}
     return {fqn: _without(s, fits[fqn], common) for fqn, s in best.items()}
+
+
+def is_average(factor: float, num_ranks: int) -> bool:
+    """Whether gradients with this factor are divided by the number of ranks, or not multiplied at all."""
+    return min(abs(factor - 1), abs(factor * num_ranks - 1)) <= CLIP_EXACT
 
 
 def _fits_of(fqn: str, books: Sequence[StepView], at: int, mesh: Layout) -> list[Summing]:
@@ -347,8 +354,11 @@ class Clipping:
 
 
 # In one piece: one measurement: later numbers are made of earlier ones, and any may be missing.
-def clipping(book: StepView, *, loss_scale: float | None, reported: float | None) -> Clipping | None:
-    """None where the run recorded no gradient both before and after."""
+def clipping(
+    book: StepView, *, loss_scale: float | None, reported: float | None, num_ranks: int = 1
+) -> Clipping | None:
+    """None where the run recorded no gradient both before and after, and where those that the program does
+    not reduce between are averaged over ranks."""
     scale = loss_scale or 1.0
     pairs = [
         (fqn, _measured(book, fqn, ACCUMULATED), _measured(book, fqn, CLIPPED)) for fqn in book.parameters
@@ -368,6 +378,8 @@ def clipping(book: StepView, *, loss_scale: float | None, reported: float | None
     some_reduced = len(fits) / 2 < len(multiples) < len(fits)
     factors = {f: factor * scale for f, (factor, _) in (multiples if some_reduced else fits).items()}
     common = float(np.median(list(factors.values()))) if factors else 1.0
+    if some_reduced and num_ranks > 1 and is_average(common, num_ranks):
+        return None
     rounding = factor_rounding(book)
     way, uneven = way_of(factors, common, rounding)
     if limit is not None:

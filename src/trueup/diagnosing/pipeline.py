@@ -181,7 +181,8 @@ def _context(
         return frozenset() if book is None else book.near(module, origin.phase).dtypes
 
     def evidence_of(origin: Origin) -> Evidence:
-        source = target if origin in passive else shown
+        # of a later step, which no replay went through, the traces show an origin that stages made anew
+        source = target if origin in passive or origin.step not in shown.steps() else shown
         return Evidence.from_origin(
             origin, source, reference, free=target, dtypes_in_code=lambda: dtypes_in_code(origin)
         )

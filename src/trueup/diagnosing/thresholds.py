@@ -114,6 +114,13 @@ START_NEAR = chosen(
     "of a rounding",
     "1 less the decay of one step, rate times weight decay, seldom above 0.01; kept masters have 0",
 )
+START_APART = derived(
+    "diagnosing.start_apart",
+    2,
+    "roundoffs of the working copy",
+    "a master is half a spacing from its copy, at most one roundoff; twice that for what the direction of an "
+    "update with eps leaves",
+)
 UPDATE_ROUNDINGS = derived(
     "diagnosing.update_roundings", 4, "unit roundoffs", "of a weight, its decay, its update and their sum"
 )

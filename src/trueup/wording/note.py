@@ -48,9 +48,9 @@ def _numbers(facts: ReasonFacts) -> str:
 
 
 def _weights_differ(facts: ReasonFacts) -> str:
-    cause = "differences in an earlier step" if facts["exceeded"] else "rounding noise of earlier updates"
+    cause = "from differences in an earlier step" if facts["exceeded"] else "no more than rounding explains"
     return facts.fill(
-        f"step {{step}} starts with weights that differ by up to {{rel_diff:.1e}} (relative), from {cause}; "
+        f"step {{step}} starts with weights that differ by up to {{rel_diff:.1e}} (relative), {cause}; "
         "its tolerances are wider by {gain:g} times that"
     )
 

@@ -247,6 +247,16 @@ PHRASES = {
     W.STALE_COPIES: clause(
         _stale_copies, {"num": 1, "step": 1, "before": 0}, {"num": 3, "step": 1, "before": 0}
     ),
+    W.NOT_FROM_THE_MODEL: heading("Master weights are not the model's weights when the first update begins"),
+    W.OTHER_START: clause(
+        "{num} of {total} master weights differ from the model's weights before their first update, at most "
+        "by {apart:.3g} (relative l2): {parameter}",
+        {"num": 36, "total": 36, "apart": 0.71, "parameter": "embed_tokens.weight"},
+    ),
+    W.REFERENCE_FROM_THE_MODEL: clause("in the reference, the first update starts from the model's weights"),
+    W.RELOAD_MASTERS: clause(
+        "copy the model's weights into the master weights after every load, or build the optimizer after it"
+    ),
     W.REFERENCE_KEEPS: clause("in the reference, the next step starts with the updated weights"),
     W.CHECK_AFTER_STEP: clause(
         "check what happens to the weights after optimizer.step(): copies, broadcasts, averages"

@@ -57,6 +57,46 @@ class _Named(nn.Module):
         return (self.linear(x) * scale).sum()
 
 
+class _InPieces(nn.Module):
+    """A trunk and a head that the program calls one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def loss(self, x: Tensor, factor: float) -> Tensor:
+        hidden = self.trunk(x) * factor
+        return torch.stack([self.head(piece).square().sum() for piece in hidden.split(1)]).sum()
+
+
+def test_hidden_states_that_a_head_is_given_are_no_batch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x, y = _InPieces(), torch.randn(3, 4), torch.randn(3, 4)
+    lines = []
+    for number, (rows, factor) in enumerate(((x, 1.0), (x, 1.0 + 1e-6), (y, 1.0))):
+        run = capture(
+            tmp_path / str(number),
+            lambda rows=rows, factor=factor: model.loss(rows, factor).backward(),
+            level="L0",
+        )
+        lines.append(run.trace.scalars(0)[0])
+    assert lines[0]["batch_digest"] == lines[1]["batch_digest"] != lines[2]["batch_digest"]
+    assert [line["batch_size"] for line in lines] == [3, 3, 3]
+
+
+def test_inputs_that_no_root_computed_are_a_batch(tmp_path: Path) -> None:
+    """An embedding called as a function: the model's only inputs have a history."""
+    torch.manual_seed(0)
+    table, model = nn.Parameter(torch.randn(5, 4)), nn.Linear(4, 2)
+    ids = torch.tensor([[1, 2, 3], [0, 4, 1]])
+    run = capture(
+        tmp_path / "run",
+        lambda: model(nn.functional.embedding(ids, table)).square().sum().backward(),
+        level="L0",
+    )
+    assert run.trace.scalars(0)[0]["batch_size"] == 2
+
+
 def test_a_batch_is_the_same_in_any_order_of_its_names(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model, x, y = _Named(), torch.randn(2, 4), torch.randn(2, 4)
@@ -629,3 +669,31 @@ def test_an_engine_that_moves_gradients_away_says_where_a_step_ends(
 
     capture(tmp_path / "run", train, level="L0")
     assert [line["microbatches"] for line in scalars(tmp_path / "run")] == microbatches
+
+
+def _scaled(*, fused: bool, by_scaler: bool = True) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Linear(8, 3), torch.randn(5, 8)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    for _ in range(2):
+        optimizer.zero_grad()
+        scaler.scale(model(x).square().mean()).backward()
+        if by_scaler:
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            optimizer.step()
+
+
+def test_a_fused_optimizer_takes_the_loss_scale_out_itself(tmp_path: Path) -> None:
+    """Its gradients keep the scale; what it makes of them is the same update."""
+    runs = {
+        "plain": lambda: _scaled(fused=False),
+        "fused": lambda: _scaled(fused=True),
+        "still scaled": lambda: _scaled(fused=True, by_scaler=False),
+    }
+    for name, program in runs.items():
+        capture(tmp_path / name, program, level="L0")
+    ends = {one: compare(tmp_path / one, tmp_path / "plain").exit_code for one in runs}
+    assert ends == {"plain": 0, "fused": 0, "still scaled": 1}

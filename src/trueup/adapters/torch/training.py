@@ -243,12 +243,19 @@ class Training:
 
     def _note_batch(self, module: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
         tensors = _plain_tensors(args, kwargs)
+        # What other roots of the step computed, such as the hidden states that a program gives a head, is no
+        # batch: its digest differs by rounding.
+        read = [t for t in tensors if t.grad_fn is None]
+        if not read and self.engine.sink.batches_of() - {id(module)}:
+            return
+        tensors = read or tensors
         if not tensors or self._is_part(module):
             return
         first = next((t for t in tensors if not t.is_floating_point()), tensors[0])
         samples = int(tensors[0].shape[0]) if tensors[0].ndim else 1
         ordered = dict(sorted(kwargs.items()))  # another program's order is another
-        digest = self.engine.summariser.digest(_plain_tensors(args, ordered))
+        kept = {id(t) for t in tensors}
+        digest = self.engine.summariser.digest([t for t in _plain_tensors(args, ordered) if id(t) in kept])
         packed = _num_packed(kwargs.get("position_ids"), first) if samples == 1 else None
         self.engine.sink.batch(
             of=id(module), tokens=first.numel(), samples=samples if packed is None else packed, digest=digest
@@ -386,11 +393,16 @@ class Training:
         if not engine.sink.active:
             return
         if engine.gradients_on:
+            # A fused optimizer divides by the scale of the loss itself, which GradScaler.step gives it.
+            scale = getattr(optimizer, "grad_scale", None)
             for parameter, fqn in self._updated(optimizer):
-                if parameter.grad is not None:
-                    engine.tensor(
-                        engine.parameter_call(parameter, fqn), "param_grad", "clipped", parameter.grad
-                    )
+                gradient = parameter.grad
+                if gradient is not None and isinstance(scale, Tensor):
+                    with torch.no_grad():
+                        gradient = gradient / scale.to(gradient.device)
+                if gradient is not None:
+                    call = engine.parameter_call(parameter, fqn)
+                    engine.tensor(call, "param_grad", "clipped", gradient)
 
     def _note_settings(self, optimizer: torch.optim.Optimizer) -> None:
         engine = self.engine

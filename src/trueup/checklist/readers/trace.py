@@ -60,19 +60,21 @@ def _json(path: Path) -> dict[str, object]:
 
 
 def _optimizer(rank: RankFacts) -> dict[str, object]:
-    """The first optimizer: its class, its first decaying group, and how many parameters do not decay."""
+    """The first optimizer: its class, its first decaying group, and where one does,
+    how many parameters do not."""
     found = rank.get("optimizers") or []
     if not found:
         return {}
     groups = [group for group in found[0].get("groups", []) if isinstance(group, Mapping)]
     decaying = [group for group in groups if group.get("weight_decay")]
-    undecayed = (
-        sum(_whole(g.get("num_params")) for g in groups if not g.get("weight_decay")) if decaying else 0
-    )
-    return {
+    settings: dict[str, object] = {
         "name": found[0].get("class"),
         "group": dict((decaying or groups or [{}])[0]),
-        "undecayed": undecayed,
+    }
+    if not decaying:  # which parameters a decay of 0 applies to is no question
+        return settings
+    return settings | {
+        "undecayed": sum(_whole(g.get("num_params")) for g in groups if not g.get("weight_decay"))
     }
 
 

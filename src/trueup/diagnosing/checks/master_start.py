@@ -62,6 +62,19 @@ def start_of(update: MasterUpdate) -> FittedConstant | None:
     return FittedConstant(value=value, error=spread / float(np.sqrt(square)))
 
 
+def start_apart(copy: Floats, after: Floats, direction: Floats, steady: NDArray[np.bool_]) -> float | None:
+    """How far from the copy the update began, relative to it: what neither the update's direction nor a decay
+    of the copy explains. None where too few elements tell."""
+    if not copy.shape == after.shape == direction.shape or steady.sum() < EPS_FEWEST:
+        return None
+    held, moved = copy[steady], (after - copy)[steady]
+    known = np.stack([direction[steady], held], 1)
+    size = float(np.linalg.norm(held))
+    if not size or not np.isfinite(known).all() or not np.isfinite(moved).all():
+        return None
+    return float(np.linalg.norm(_beside(known, moved))) / size
+
+
 def _beside(known: Floats, values: Floats) -> Floats:
     """What the columns do not explain."""
     solved, *_ = np.linalg.lstsq(known, values, rcond=None)

@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trueup.diagnosing.checks.master_start import MasterUpdate, adam_direction, is_at, start_of
+from trueup.diagnosing.checks.master_start import (
+    MasterUpdate,
+    adam_direction,
+    is_at,
+    start_apart,
+    start_of,
+)
 from trueup.diagnosing.checks.outcome import CheckedSite, CheckOutcome, FunctionCheck, Judge, Measured
 from trueup.diagnosing.checks.run import CheckedRun, place_of
 from trueup.diagnosing.optimizer_fit import FittedConstant as Share
@@ -171,32 +177,62 @@ def _of_master(pair: _Pair, why: Reason) -> Reason:
     return reason(Code.OF_MASTER, why, master=pair.master["name"], slot=pair.master["slot"])
 
 
-def _start(run: CheckedRun, rank: int, pair: _Pair) -> Share | None:
-    """How much of the copy's rounding error is in the update that follows; None without stored values."""
-    slot = pair.master["slot"]
+def starts_apart(run: CheckedRun) -> dict[str, float]:
+    """Of every working copy whose first update is known: how far that update began from the weight that the
+    model computed with, relative to it."""
+    rank = next(iter(run.ranks), None)
+    if rank is None:
+        return {}
+    pairs = list(_pairs(run, rank))
+    found = {}
+    for pair in pairs:
+        view = run.view(pair.step, rank)
+        rows = [r for r in view.frame_of("param", "value").to_dicts() if r["name"] == pair.copy["name"]]
+        copy = run.values(pair.step, rank, rows[0]) if pair.step == pairs[0].step and rows else None
+        update = _update(run, rank, pair, pair.step)
+        if copy is None or update is None or rows[0]["dtype"] not in _HALVES:
+            continue
+        apart = start_apart(_wide(copy, rows[0]["dtype"]).ravel(), *update)
+        if apart is not None:
+            found[pair.copy["name"]] = apart / DTYPES[rows[0]["dtype"]].eps
+    return found
+
+
+def _update(
+    run: CheckedRun, rank: int, pair: _Pair, step: int
+) -> tuple[Floats, Floats, NDArray[np.bool_]] | None:
+    """The master after a step's update, the update's direction, and where that is known best."""
     rows = {
         row["slot"]: row
-        for row in pair.view.frame_of("optimizer").to_dicts()
+        for row in run.view(step, rank).frame_of("optimizer").to_dicts()
         if row["name"] == pair.master["name"]
     }
-    wanted = {"after": rows.get(slot)} | {
+    wanted = {"after": rows.get(pair.master["slot"])} | {
         name: rows.get(f"state.{name}") for name in ("exp_avg", "exp_avg_sq", "momentum_buffer")
     }
     found = {
         name: values.astype(np.float64).ravel()
         for name, row in wanted.items()
-        if row is not None and (values := run.values(pair.step + 1, rank, row)) is not None
+        if row is not None and (values := run.values(step, rank, row)) is not None
     }
-    before, copy = run.values(pair.step, rank, pair.master), run.values(pair.step + 1, rank, pair.copy)
-    if before is None or copy is None or "after" not in found:
+    if "after" not in found:
         return None
     if "exp_avg" in found and "exp_avg_sq" in found:
-        direction, steady = adam_direction(found["exp_avg"], found["exp_avg_sq"])
-    elif "momentum_buffer" in found:
-        direction, steady = found["momentum_buffer"], np.ones(found["momentum_buffer"].size, bool)
-    else:
+        return found["after"], *adam_direction(found["exp_avg"], found["exp_avg_sq"])
+    if "momentum_buffer" in found:
+        direction = found["momentum_buffer"]
+        return found["after"], direction, np.ones(direction.size, bool)
+    return None
+
+
+def _start(run: CheckedRun, rank: int, pair: _Pair) -> Share | None:
+    """How much of the copy's rounding error is in the update that follows; None without stored values."""
+    before, copy = run.values(pair.step, rank, pair.master), run.values(pair.step + 1, rank, pair.copy)
+    update = _update(run, rank, pair, pair.step + 1)
+    if before is None or copy is None or update is None:
         return None
-    held = before.astype(np.float64).ravel(), _wide(copy, pair.copy["dtype"]).ravel(), found["after"]
+    after, direction, steady = update
+    held = before.astype(np.float64).ravel(), _wide(copy, pair.copy["dtype"]).ravel(), after
     if any(one.shape != direction.shape for one in held):
         return None
     return start_of(

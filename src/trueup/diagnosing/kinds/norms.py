@@ -10,6 +10,7 @@ from itertools import product
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
+from trueup.diagnosing.kinds.grids import ROUNDOFF, dtype_of_error
 from trueup.diagnosing.kinds.rule import Found, origin_reason
 from trueup.diagnosing.kinds.thresholds import (
     CHANCE_Z,
@@ -142,7 +143,19 @@ def _fits(rows: _Rows, dtype: str) -> _Fits:
     found = {form: fit for form, fit in found.items() if leaves_no_more(fit.left, least)}
     if dtype in _COARSE:
         return _coarse_fits(rows, found, dtype)
-    return {form: fit.of_all for form, fit in found.items() if fit.of_all is not None}
+    return {form: eps for form, fit in found.items() if (eps := _rounded_rows(fit, dtype)) is not None}
+
+
+def _rounded_rows(fit: _Fit, dtype: str) -> tuple[float, float] | None:
+    """Eps of all rows and its error. Where a coarser dtype's rounding is left of y, the norm was computed in
+    that dtype, and the one number that divides a row is rounded as coarsely as its elements are."""
+    if fit.of_all is None:
+        return None
+    eps, error = fit.of_all
+    inside = dtype_of_error(fit.left)
+    if inside is None or ROUNDOFF[inside] <= DTYPES[dtype].eps:
+        return eps, error
+    return eps, error + 2 * ROUNDOFF[inside] * fit.spread
 
 
 def _coarse_fits(rows: _Rows, found: dict[_Form, _Fit], dtype: str) -> _Fits:

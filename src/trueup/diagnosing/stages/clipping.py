@@ -243,7 +243,10 @@ def clipping_of(context: Context, source: TraceSource, step: int, rank: int) -> 
     """What one run did to its gradients on one rank."""
     line = scalar_line(source, rank, step)
     return clipping(
-        context.book(source, step, rank), loss_scale=line.get("loss_scale"), reported=line.get("grad_norm")
+        context.book(source, step, rank),
+        loss_scale=line.get("loss_scale"),
+        reported=line.get("grad_norm"),
+        num_ranks=len(source.steps().get(step, ())),
     )
 
 

@@ -402,6 +402,10 @@ def _whose(findings: list[Finding], context: Context, at: int) -> list[Finding]:
     found = []
     for finding in findings:
         axis = next((shared[name] for name in names if (finding.site or "").endswith(name)), None)
+        if finding.headline == _COUNTING:
+            axis = (
+                None  # positions of other ranks' tokens may well be alike: at fault is who counts otherwise
+            )
         found.append(replace(finding, axis=axis) if axis else _of_some(finding, shown, context))
     shared_axis = axes.pop() if len(axes) == 1 else None
     return [*found, *([_same_shard(shared_axis, context, at)] if shared_axis else [])]
@@ -590,7 +594,7 @@ def _of_ids(target: StepBatch, reference: StepBatch, names: Sequence[str], conte
             continue
         if name.partition(".")[2] in context.inputs_without_effect:
             continue
-        if _is_hidden_there(name, target, reference):
+        if _is_hidden_there(name, target, reference) or _ends_later(name, ids, other, target, reference):
             continue
         outside = _outside(target, name)
         if outside.any():
@@ -650,6 +654,7 @@ def _once_shifted(
     return findings
 
 
+_COUNTING = reason(Stages.BATCH, relation="counting", labels=False)
 _SHIFTED = reason(Stages.BATCH, relation="shift", labels=False)
 
 
@@ -720,6 +725,18 @@ def _is_hidden_there(name: str, target: StepBatch, reference: StepBatch) -> bool
     masks = [one for one in target.ids if MASK in one and one.rpartition(".")[0] == at]
     others = (target.ids[one] != reference.ids[one] for one in masks if _are_alike(one, target, reference))
     return any(mask.shape == apart.shape and mask.any() and not (apart & ~mask).any() for mask in others)
+
+
+def _ends_later(name: str, ids: Ints, other: Ints, target: StepBatch, reference: StepBatch) -> bool:
+    """Whether labels differ by how many ignored ones follow each row alone: no loss counts those."""
+    if not _is_of_labels(name) or ids.ndim != 2 or len(ids) != len(other) or ids.shape == other.shape:
+        return False
+    short, long = sorted((ids, other), key=lambda one: one.shape[1])
+    if target.ignore_index != reference.ignore_index:
+        return False
+    width = short.shape[1]
+    rest = long[:, width:]
+    return bool((rest == target.ignore_index).all()) and np.array_equal(long[:, :width], short)
 
 
 def _are_alike(name: str, target: StepBatch, reference: StepBatch) -> bool:

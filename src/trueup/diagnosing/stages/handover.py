@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from trueup.diagnosing.checks.master_weights import CHECK
+from trueup.diagnosing.checks.master_weights import CHECK, starts_apart
 from trueup.diagnosing.checks.outcome import CheckOutcome, CheckVerdict
 from trueup.diagnosing.checks.run import CheckedRun
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
+from trueup.diagnosing.thresholds import START_APART
+from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView, TraceSource
 from trueup.store.view import UPDATED, WEIGHT
 from trueup.types.codes import CheckCode as Checks
@@ -17,13 +20,15 @@ from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, Stage
 from trueup.types.reason import Reason, reason
 
+FIRST_UPDATE = "optimizer · what the first update begins with"
+
 
 def handover_findings(context: Context) -> list[Finding]:
     """Weights that the target's second step does not begin with as the first one left them, where the
     reference's does: its own, or copies in half precision of master weights."""
     if len(context.steps) < 2 or any(b - a != 1 for a, b in zip(*context.steps[:2], strict=True)):
         return []
-    return [*_overwritten(context), *_stale_copies(context)]
+    return [*_overwritten(context), *(_stale_copies(context) or _other_start(context))]
 
 
 def _overwritten(context: Context) -> list[Finding]:
@@ -101,6 +106,33 @@ def _stale_copies(context: Context) -> list[Finding]:
     not_updated = reason(CauseCode.COPY_NOT_UPDATED)
     kind = kind_named("stale_value", EvidenceRank.EVERY_ELEMENT, copies, causes=(not_updated,))
     return [_finding(reason(Weights.STALE), stale, second, kind, differing)]
+
+
+def _other_start(context: Context) -> list[Finding]:
+    """Master weights of the target that are not the model's weights when the first update begins, where the
+    reference's are: weights were loaded or changed after the masters were made."""
+    target, reference = (starts_apart(CheckedRun(source)) for source in (context.target, context.reference))
+    other = [fqn for fqn, name in context.matched.items() if is_other_start(target, reference, fqn, name)]
+    if not other:
+        return []
+    book = context.pair(0)[0]
+    furthest = max(other, key=target.__getitem__)
+    dtype = book.dtype(book.parameter(furthest, *WEIGHT))
+    sizes = {"num": len(other), "total": len(target), "apart": target[furthest] * DTYPES[str(dtype)].eps}
+    differing = reason(Weights.OTHER_START, **sizes, parameter=furthest)
+    loaded = reason(CauseCode.MASTERS_NOT_RELOADED)
+    kind = kind_named("stale_value", EvidenceRank.EVERY_ELEMENT, differing, causes=(loaded,))
+    headline = reason(Weights.NOT_FROM_THE_MODEL)
+    found = _finding(headline, other, book, kind)
+    kept = (reason(Weights.REFERENCE_FROM_THE_MODEL),)
+    return [
+        replace(found, site=FIRST_UPDATE, counter_evidence=kept, next_note=reason(Weights.RELOAD_MASTERS))
+    ]
+
+
+def is_other_start(target: Mapping[str, float], reference: Mapping[str, float], fqn: str, name: str) -> bool:
+    """Of distances in roundoffs of the working copy."""
+    return target.get(fqn, 0.0) > START_APART > reference.get(name, START_APART)
 
 
 def _masters_checked(source: TraceSource) -> CheckOutcome:

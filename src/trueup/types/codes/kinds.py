@@ -245,6 +245,7 @@ class CauseCode(Code):
     INDEX_OFF_BY_ONE = "cause.index_off_by_one"
     CACHE_NOT_REFRESHED = "cause.cache_not_refreshed"
     COPY_NOT_UPDATED = "cause.copy_not_updated"
+    MASTERS_NOT_RELOADED = "cause.masters_not_reloaded"
     BATCH_AGAIN = "cause.batch_again"
     OTHER_LAYOUT = "cause.other_layout"
     VIEW_FOR_TRANSPOSE = "cause.view_for_transpose"
