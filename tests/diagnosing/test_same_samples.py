@@ -131,6 +131,23 @@ def test_samples_are_first_those_of_a_resume_where_optimizers_count_steps_before
     assert {one.code for one in led.causes} == OF_SAMPLES
 
 
+def pictured(noise: float) -> Loop:
+    """A step on numbers to which noise is added before the model takes them."""
+
+    def run() -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+        pictures, added = torch.randn(8, 3, 8, 8), torch.randn(8, 3, 8, 8)
+        nn.functional.cross_entropy(model(pictures + noise * added), torch.arange(8) % 2).backward()
+        torch.optim.SGD(model.parameters(), lr=0.01).step()
+
+    return run
+
+
+def test_samples_that_were_made_otherwise_are_no_other_ones(tmp_path: Path) -> None:
+    assert causes_of(diagnosed(tmp_path, pictured(0.2), pictured(0.1))) == {Stages.MADE_BEFORE_CAUSE}
+
+
 # -- what a model generated ------------------------------------------
 
 

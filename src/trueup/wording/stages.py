@@ -648,6 +648,9 @@ PHRASES = {
     S.SAME_ROWS: clause(
         "in the target several ranks read the same rows; in the reference each reads different ones"
     ),
+    S.MADE_BEFORE_CAUSE: clause(
+        "samples are changed before the model takes them: normalization, augmentation, added noise or its schedule"
+    ),
     S.COUNTED_BEFORE: clause(
         lambda facts: facts.fill(
             "the optimizer of both runs had made {target:count step} before the first captured step"

@@ -921,6 +921,8 @@ def _input_finding(
     known: tuple[Reason, ...] | None = () if same_samples else None
     if relation is not None and relation.code in _PREPROCESSED:
         known = (Reason(CauseCode.PREPROCESSING),)
+    if relation is not None and relation.code is Batches.SAME_SAMPLES:  # neither their order nor their shard
+        known = (reason(Stages.MADE_BEFORE_CAUSE),)
     kind = kind_named("wrong_data", rank, relation or headline, causes=known)
     return data_finding(
         headline=headline,

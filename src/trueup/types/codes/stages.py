@@ -108,6 +108,7 @@ class StagesCode(Code):
     SAME_STREAM = "data.same_stream"
     SAME_SHARD = "data.same_shard"
     SAME_ROWS = "data.same_rows_on_ranks"
+    MADE_BEFORE_CAUSE = "data.cause.made_before_the_model"
     COUNTED_BEFORE = "data.steps_counted_before"
     SAMPLER_CAUSE = "data.sampler_without_rank"
     GIVE_RANK = "data.give_rank"
