@@ -155,6 +155,8 @@ def test_rates_of_other_numbers_of_groups_are_compared_as_sets(
 def test_an_argument_that_another_call_has_in_exchange_is_not_lacking(
     own: Any, other: Any, name: Any
 ) -> None:
-    function = ProgramFunction(source="def f(): pass", name="f", at="", calls={}, values={})
-    found = lacking(own, other, function, ProgramCode({}))
+    of = {"name": "f", "file": "f.py", "line": 1, "source": "def f(): pass", "digest": ""}
+    function = ProgramFunction(**of, values={}, calls={})  # type: ignore[arg-type]
+    code = ProgramCode(functions=(function,), types={}, classes={}, modules={}, frames={})
+    found = lacking(own, other, function, code)
     assert (None if found is None else found.name) == name

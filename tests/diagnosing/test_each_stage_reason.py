@@ -68,7 +68,7 @@ def pair(folder: Path, target: Any, reference: Any, **more: Any) -> Context:
 
 
 def test_another_distribution_comes_before_other_draws(tmp_path: Path) -> None:
-    """A seed, or another order, draws other numbers of one distribution: what has another is no consequence."""
+    """A seed, or another order, draws other numbers of one distribution."""
     sides = []
     for seed, scale in ((0, 5.0), (10, 1.0)):
         arrays = {

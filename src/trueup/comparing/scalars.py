@@ -87,8 +87,8 @@ def _pairs(line: Mapping[str, object], other: Mapping[str, object]) -> list[tupl
         target, reference = line.get(name), other.get(name)
         if isinstance(target, list) and isinstance(reference, list):
             if name == RATE and len(target) != len(reference):  # groups of other numbers: as sets
-                sides = [", ".join(f"{rate:.6g}" for rate in sorted(set(one))) for one in (target, reference)]
-                pairs += [] if set(target) == set(reference) else [(name, *sides)]
+                a, b = (", ".join(f"{rate:.6g}" for rate in sorted(set(one))) for one in (target, reference))
+                pairs += [] if set(target) == set(reference) else [(name, a, b)]
                 continue
             single = len(target) == len(reference) == 1
             pairs += [

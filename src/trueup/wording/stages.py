@@ -649,14 +649,15 @@ PHRASES = {
         "in the target several ranks read the same rows; in the reference each reads different ones"
     ),
     S.MADE_BEFORE_CAUSE: clause(
-        "samples are changed before the model takes them: normalization, augmentation, added noise or its schedule"
+        "samples are changed before the model takes them: normalization, augmentation, added noise or its "
+        "schedule"
     ),
     S.COUNTED_BEFORE: clause(
         lambda facts: facts.fill(
             "the optimizer of both runs had made {target:count step} before the first captured step"
             if facts["target"] == facts["reference"]
-            else "the optimizer had made {target:count step} (target), {reference} (reference) before the first "
-            "captured step"
+            else "the optimizer had made {target:count step} (target), {reference} (reference) before the "
+            "first captured step"
         ),
         {"target": 3, "reference": 3},
         {"target": 1, "reference": 4},
@@ -1097,7 +1098,8 @@ PHRASES = {
         "the schedules have different formulas or settings (warmup, total steps, minimum)"
     ),
     S.SCHEDULER_AHEAD: clause(
-        "scheduler.step() is called before optimizer.step(), or once too often; or the step count is one too large"
+        "scheduler.step() is called before optimizer.step(), or once too often, or the step count is one too "
+        "large"
     ),
     S.SCHEDULER_BEHIND: clause(
         "scheduler.step() is called once too seldom, or the step count is one too small"

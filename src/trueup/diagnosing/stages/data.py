@@ -245,7 +245,8 @@ def _resumed(finding: Finding, context: Context) -> Finding:
 
 def _counted_before(book: StepView, context: Context, side: TraceSource, rank: int) -> int | None:
     """Updates that an optimizer counts before the first step of a trace; None where it keeps no count."""
-    counts = {update.count for update in context.updates(side, book.step, rank).values()} - {None}
+    updates = context.updates(side, book.step, rank).values()
+    counts = [update.count for update in updates if update.count is not None]
     return max(0, int(min(counts)) - 1) if counts else None
 
 
