@@ -7,7 +7,11 @@ from typing import Any
 
 import pytest
 
+from trueup.comparing.call_arguments import lacking
 from trueup.comparing.run import compare
+from trueup.comparing.scalars import compare_scalars
+from trueup.diagnosing.gradients import VALUES
+from trueup.store.code import ProgramCode, ProgramFunction
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.reason import reason
 
@@ -71,3 +75,88 @@ def test_nan_that_was_handed_on(reference: Path, tmp_path: Path) -> None:
     assert origins.height == 1, origins["site"].to_list()
     optimizer = rows.filter(rows["target_num_nan"] > 0, phase="optimizer")
     assert set(optimizer["status"].cast(str)) == {"propagated"}
+
+
+def downsampled(path: Path, *strides: int) -> Path:
+    """A step of two convolutions of these strides, and a norm."""
+    torch.manual_seed(0)
+    first, second = (torch.nn.Conv2d(3, 3, 3, stride=stride, padding=1) for stride in strides)
+    model = torch.nn.Sequential(first, second, torch.nn.BatchNorm2d(3))
+    with Tracer(path, level="L0", steps="0", store_values_of=VALUES):
+        model(torch.randn(2, 3, 12, 12)).square().mul(0.3).sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.01).step()
+    return path
+
+
+def test_a_setting_that_gives_another_shape(tmp_path: Path) -> None:
+    verdict = compare(downsampled(tmp_path / "t", 2, 1), downsampled(tmp_path / "r", 1, 2)).verdict
+    facts = {"what": "Conv2d", "name": "stride", "module": "0", "target": "[2, 2]", "reference": "[1, 1]"}
+    assert verdict.headline == reason(VerdictCode.ARGUMENT_DIFFERS, **facts)
+    assert (verdict.where, verdict.exit_code) == ("0 · output.0", 1)
+
+
+def hidden(path: Path, *, inside: bool) -> Path:
+    """A step of a block that gives its inner module a mask, or does not; the model is given it always."""
+
+    class Inner(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = torch.nn.Linear(8, 8)
+
+        def forward(self, x: Any, mask: Any = None) -> Any:
+            return self.out(x if mask is None else x * mask)
+
+    class Outer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Inner()
+
+        def forward(self, x: Any, mask: Any) -> Any:
+            return self.inner(x, mask=mask) if inside else self.inner(x)
+
+    torch.manual_seed(0)
+    model, x = Outer(), torch.randn(4, 8)
+    with Tracer(path, level="L0", steps="0"):
+        model(x, torch.arange(8.0)).square().sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.01).step()
+    return path
+
+
+def test_an_input_of_a_module_inside_is_none_of_the_model(tmp_path: Path) -> None:
+    given, not_given = hidden(tmp_path / "given", inside=True), hidden(tmp_path / "not", inside=False)
+    for target, other, side in ((given, not_given, "target"), (not_given, given, "reference")):
+        facts = {"side": side, "name": "mask", "module": "inner"}
+        assert compare(target, other).verdict.headline == reason(VerdictCode.INPUT_OF_ONE_SIDE, **facts)
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "pairs"),
+    [
+        ([1e-3, 2e-3], [1e-3, 2e-3, 2e-3], []),  # the same rates in other groups
+        ([1e-3, 2e-3], [1e-3, 3e-3, 2e-3], [("learning_rate", "0.001, 0.002", "0.001, 0.002, 0.003")]),
+    ],
+)
+def test_rates_of_other_numbers_of_groups_are_compared_as_sets(
+    target: Any, reference: Any, pairs: Any
+) -> None:
+    lines = [[{"step": 0, "learning_rate": rates}] for rates in (target, reference)]
+    found = compare_scalars(lines[0], lines[1], {}, {})
+    assert [(one.name, one.target, one.reference) for one in found] == pairs
+    assert all(one.beyond for one in found)
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "name"),
+    [
+        (["conv(a)"], ["conv(a, stride=2)"], "stride"),
+        (["x = conv(a, stride=2)", "y = conv(b)"], ["x = conv(a)", "y = conv(b, stride=2)"], None),  # moved
+    ],
+)
+def test_an_argument_that_another_call_has_in_exchange_is_not_lacking(
+    own: Any, other: Any, name: Any
+) -> None:
+    of = {"name": "f", "file": "f.py", "line": 1, "source": "def f(): pass", "digest": ""}
+    function = ProgramFunction(**of, values={}, calls={})  # type: ignore[arg-type]
+    code = ProgramCode(functions=(function,), types={}, classes={}, modules={}, frames={})
+    found = lacking(own, other, function, code)
+    assert (None if found is None else found.name) == name

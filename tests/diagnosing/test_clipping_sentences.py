@@ -203,6 +203,7 @@ def test_two_ways_to_clip(tmp_path: Path) -> None:
         Clip.AT_VALUE,
         Clip.BOTH,
         Clip.MULTIPLIED,
+        Clip.NOT_CALLED_CAUSE,
         Clip.LIMIT_CAUSE,
         Clip.NORM_CAUSE,
     }

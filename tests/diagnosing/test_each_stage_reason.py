@@ -64,6 +64,26 @@ def pair(folder: Path, target: Any, reference: Any, **more: Any) -> Context:
     return context_of(*traces, **more)
 
 
+# -- weights ------------------------------------------
+
+
+def test_another_distribution_comes_before_other_draws(tmp_path: Path) -> None:
+    """A seed, or another order, draws other numbers of one distribution."""
+    sides = []
+    for seed, scale in ((0, 5.0), (10, 1.0)):
+        arrays = {
+            f"w{at}": drawn(seed + at, 16, 16) * np.float32(scale if at == 2 else 1.0) for at in range(4)
+        }
+        sides.append(step({name: {WEIGHT: array} for name, array in arrays.items()}))
+    findings = WeightsStage().check(pair(tmp_path, *sides)).findings
+    ways = [(one.headline.place("way"), one.headline.place("parameters")) for one in findings]
+    assert ways[0] == ("other_init", "w2")
+    assert [way for way, _ in ways] == ["other_init", "other_draw"]
+    causes = [cause.code for cause in findings[0].causes]
+    assert WeightsCode.INIT_CAUSE in causes
+    assert WeightsCode.SEED_CAUSE not in causes
+
+
 # -- schedules ------------------------------------------
 
 
@@ -88,14 +108,40 @@ def test_learning_rates(tmp_path: Path, target: Any, headline: Stages | None, nu
     assert [one.headline.code for one in findings] == ([] if headline is None else [headline])
     moved = {Stages.RATE_EARLIER, Stages.RATE_LATER}
     assert codes_of(said) & moved == ({headline} & moved)
-    told = {Stages.LEARNING_RATE, Stages.STEPS_DIFFER, Stages.SCHEDULER_CAUSE, Stages.COMPARE_SCHEDULERS}
-    if headline is Stages.LEARNING_RATE:  # neither of the reference's rates beside it
-        told.remove(Stages.SCHEDULER_CAUSE)
-        assert Stages.SCHEDULER_CAUSE not in codes_of(said)
+    told = {Stages.LEARNING_RATE, Stages.STEPS_DIFFER, Stages.COMPARE_SCHEDULERS}
     assert codes_of(said) & told == (told if num else set())
+    causes = {
+        Stages.RATE_EARLIER: Stages.SCHEDULER_AHEAD,
+        Stages.RATE_LATER: Stages.SCHEDULER_BEHIND,
+        Stages.LEARNING_RATE: Stages.SCHEDULE_SETTINGS,  # neither of the reference's rates beside it
+    }
+    known = {*causes.values(), Stages.SCHEDULER_CAUSE}
+    assert codes_of(said) & known == ({causes[headline]} if headline else set())
     if num:
         assert facts_of(said, Stages.STEPS_DIFFER) == {"num": num, "total": 4}
     assert schedule_findings(context, known={"lr"}) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "cause"),
+    [
+        ((1e-3, 1.5e-3), (0.5e-3, 1e-3), Stages.SCHEDULER_AHEAD),
+        ((0.5e-3, 1e-3), (1e-3, 1.5e-3), Stages.SCHEDULER_BEHIND),
+        ((1e-3, 2e-3), (0.5e-3, 1e-3), None),  # twice the rate, in a warmup
+        ((3e-4, 9e-4), (1e-4, 3e-4), None),
+        ((1e-3, 0.9e-3), (1e-3, 0.95e-3), None),
+        ((1e-3, 1e-3), (1.1e-3, 1e-3), None),
+    ],
+    ids=["ahead", "behind", "twice", "three times", "another decay", "constant"],
+)
+def test_two_steps_show_a_schedule_that_is_one_step_off(
+    tmp_path: Path, target: Any, reference: Any, cause: Stages | None
+) -> None:
+    context = pair(tmp_path, with_rates(*target), with_rates(*reference))
+    codes = codes_of(said_by(OptimizerStage().check(context).findings))
+    known = {Stages.SCHEDULER_AHEAD, Stages.SCHEDULER_BEHIND}
+    assert codes & known == ({cause} if cause else set())
+    assert (Stages.SCHEDULE_SETTINGS in codes) == (cause is None)
 
 
 def test_a_rate_that_never_changes_has_no_schedule(tmp_path: Path) -> None:

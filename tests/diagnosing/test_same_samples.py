@@ -18,6 +18,7 @@ from tests.diagnosing.replaying import replay  # noqa: E402
 from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
 from trueup.diagnosing.gradients import VALUES  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
+from trueup.types.codes import StagesCode as Stages  # noqa: E402
 from trueup.types.codes.kinds import CauseCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
 
@@ -96,6 +97,55 @@ def test_causes_of_other_samples(
 ) -> None:
     found = diagnosed(tmp_path, classified(ids_of, labels_of), classified())
     assert bool(causes_of(found) & OF_SAMPLES) is is_of_samples
+
+
+def continued(loop_ids: Callable[[Tensor], Tensor], counted: int) -> Loop:
+    """A step of an Adam that has made some before."""
+
+    def run() -> None:
+        torch.manual_seed(0)
+        model = Classifier()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        if counted:
+            state = {
+                at: {"step": torch.tensor(float(counted)), "exp_avg": 0.1 + 0 * p, "exp_avg_sq": 0.1 + 0 * p}
+                for at, p in enumerate(model.parameters())
+            }
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        ids = torch.randint(3, 50, (2 * ROWS, LENGTH))
+        nn.functional.cross_entropy(model(loop_ids(ids)[:ROWS]), torch.arange(ROWS) % 2).backward()
+        optimizer.step()
+
+    return run
+
+
+@pytest.mark.parametrize("counted", [0, 3])
+def test_samples_are_first_those_of_a_resume_where_optimizers_count_steps_before(
+    counted: int, tmp_path: Path
+) -> None:
+    found = diagnosed(tmp_path, continued(lambda ids: ids.flip(0), counted), continued(same, counted))
+    led = next(one for one in found.findings if one.stage is Stage.DATA)
+    told = [one for one in led.evidence if one.code is Stages.COUNTED_BEFORE]
+    assert [dict(one.facts) for one in told] == ([{"target": 3, "reference": 3}] if counted else [])
+    assert (led.causes[0].code is CauseCode.REPLAYED_AFTER_RESUME) == bool(counted)
+    assert {one.code for one in led.causes} == OF_SAMPLES
+
+
+def pictured(noise: float) -> Loop:
+    """A step on numbers to which noise is added before the model takes them."""
+
+    def run() -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(192, 2))
+        pictures, added = torch.randn(8, 3, 8, 8), torch.randn(8, 3, 8, 8)
+        nn.functional.cross_entropy(model(pictures + noise * added), torch.arange(8) % 2).backward()
+        torch.optim.SGD(model.parameters(), lr=0.01).step()
+
+    return run
+
+
+def test_samples_that_were_made_otherwise_are_no_other_ones(tmp_path: Path) -> None:
+    assert causes_of(diagnosed(tmp_path, pictured(0.2), pictured(0.1))) == {Stages.MADE_BEFORE_CAUSE}
 
 
 # -- what a model generated ------------------------------------------

@@ -76,9 +76,11 @@ def lacking(
     own: Sequence[str], other: Sequence[str], function: ProgramFunction, code: ProgramCode
 ) -> Argument | None:
     """The one argument by name that a statement's call lacks beside its counterpart, which is the same but
-    for that; None where more differs."""
-    found = [one for pair in zip(own, other, strict=False) if (one := _lacks(*pair)) is not None]
-    if len(own) != len(other) or len(found) != 1:
+    for that; None where more differs, or another call has it in exchange."""
+    pairs = list(zip(own, other, strict=False))
+    found = [one for pair in pairs if (one := _lacks(*pair)) is not None]
+    is_moved = any(_lacks(there, here) is not None for here, there in pairs)
+    if len(own) != len(other) or len(found) != 1 or is_moved:
         return None
     called, word = found[0]
     name = called.rpartition(".")[2]

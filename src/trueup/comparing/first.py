@@ -137,7 +137,7 @@ def first_of_rows(judged: JudgedStep, row: int) -> First:
         arguments=[arguments_at(rows, call, found) for call, found in arguments.items()],
         argument=argument_of_owner(rows, row, owner, arguments),
         dtypes=dtype_differences(rows, row),
-        unpaired_inputs=_inputs_of_one_side(rows, row),
+        unpaired_inputs=_inputs_of_one_side(rows, row, owner),
         classes=class_of_owner(rows, row, owner),
         ids=_ids_beyond(rows) if _is_input(rows, row) else [],
     )
@@ -175,7 +175,8 @@ def _ids_beyond(rows: StepRows) -> list[Reason]:
     return found
 
 
-def _inputs_of_one_side(rows: StepRows, row: int) -> list[Reason]:
+def _inputs_of_one_side(rows: StepRows, row: int, owner: str | None) -> list[Reason]:
+    """What the model is given in one run alone, or ``owner``, a module inside it."""
     if rows.match.bridge is not None or not rows.paired[row]:
         return []
     parents = rows.match.target.parent, rows.match.reference.parent
@@ -197,8 +198,16 @@ def _inputs_of_one_side(rows: StepRows, row: int) -> list[Reason]:
         masks = _masks_given(rows, side, half, inputs)
         if len(masks) == 1:  # what a module inside gets by place, or as a mask, was made of it
             names = [masks[0] if name.isdecimal() or MASK in name else name for name in names]
+        of_model = rows.slot[inputs & (half.record >= 0) & _of_model(rows, half)].tolist()
+        given = {rows.match.words.slot[code].partition(".")[2] for code in of_model}
         found += [
-            reason(EvidenceCode.INPUT_OF_ONE_SIDE, side=side, name=name) for name in dict.fromkeys(names)
+            reason(
+                EvidenceCode.INPUT_OF_ONE_SIDE,
+                side=side,
+                name=name,
+                module="" if name in given else owner or "",
+            )
+            for name in dict.fromkeys(names)
         ]
     return found
 

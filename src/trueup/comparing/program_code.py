@@ -235,7 +235,10 @@ def _lacking(book: CodeBook, target: ProgramFunction, reference: ProgramFunction
 
 
 def _argument(one: Argument, side: str, function: ProgramFunction) -> Reason:
-    facts = {"name": one.name, "called": one.function, "default": one.default, "value": one.value}
+    """``function`` gives the argument; its own are called by their names, not by their positions."""
+    names = {f"argument_{at}": name for at, name in enumerate(arguments_of(function))}
+    value = re.sub(r"\bargument_\d+\b", lambda found: names.get(found[0], found[0]), one.value)
+    facts = {"name": one.name, "called": one.function, "default": one.default, "value": value}
     return reason(EvidenceCode.CODE_ARGUMENT_LACKS, side=side, function=_shown_name(function), **facts)
 
 

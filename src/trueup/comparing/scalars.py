@@ -86,6 +86,10 @@ def _pairs(line: Mapping[str, object], other: Mapping[str, object]) -> list[tupl
     for name in (*MEASURED, *_EXACT):
         target, reference = line.get(name), other.get(name)
         if isinstance(target, list) and isinstance(reference, list):
+            if name == RATE and len(target) != len(reference):  # groups of other numbers: as sets
+                a, b = (", ".join(f"{rate:.6g}" for rate in sorted(set(one))) for one in (target, reference))
+                pairs += [] if set(target) == set(reference) else [(name, a, b)]
+                continue
             single = len(target) == len(reference) == 1
             pairs += [
                 (name if single else f"{name}[{i}]", a, b)

@@ -369,7 +369,8 @@ def _of_update(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs
     last = first.step if first.row.phase == "optimizer" else first.step - 1
     rates = [one for one in scalars if one.base == RATE and one.beyond and one.rank == first.rank]
     for one in sorted((one for one in rates if one.step <= last), key=lambda one: one.step):
-        sides = {"target": number(one.target), "reference": number(one.reference)}
+        values = {"target": one.target, "reference": one.reference}
+        sides = {side: value if isinstance(value, str) else number(value) for side, value in values.items()}
         return reason(VerdictCode.LEARNING_RATE_DIFFERS, step=one.step, parameter=first.row.name, **sides)
     for gap in _gaps_of(first, ledger, runs)[:1]:
         return reason(VerdictCode.UPDATE_SETTING_DIFFERS, parameter=first.row.name, **gap.values)
@@ -468,14 +469,15 @@ def _of_other_shape(
 ) -> Verdict:
     """The place is the module that gives another shape; the first numbers that exceed tell that it acts."""
     verdict = _differ(first, ledger, scalars, runs)
+    explain_by_attributes(shape, *runs.attributes)
     return replace(
         verdict,
-        headline=_at_place(VerdictCode.FIRST_DIVERGENCE, shape),
+        headline=shape.argument or _at_place(VerdictCode.FIRST_DIVERGENCE, shape),
         where=shape.row.site,
         owner=shape.owner,
         phase=shape.row.phase,
         confidence=in_words(Word.CERTAIN),
-        evidence=(*shape.why, *verdict.evidence),
+        evidence=(*shape.arguments, *shape.why, *verdict.evidence),
         before=preceding(shape.before),
         next=_next(shape, runs),
     )

@@ -157,6 +157,7 @@ PHRASES = {
         {"target": 0.00048828125, "reference": 0.0009765625, "step": 0},
     ),
     C.NORM_TYPE_CAUSE: clause("another norm_type of clip_grad_norm_"),
+    C.NOT_CALLED_CAUSE: clause("clip_grad_norm_ is not called, or is called after optimizer.step()"),
     C.LIMIT_CAUSE: clause("a different max_norm"),
     C.NORM_CAUSE: clause("a norm over different parameters or ranks, or with copies counted twice"),
     C.CLIP_ONCE: clause("clipping inside the loop over microbatches"),

@@ -648,6 +648,20 @@ PHRASES = {
     S.SAME_ROWS: clause(
         "in the target several ranks read the same rows; in the reference each reads different ones"
     ),
+    S.MADE_BEFORE_CAUSE: clause(
+        "samples are changed before the model takes them: normalization, augmentation, added noise or its "
+        "schedule"
+    ),
+    S.COUNTED_BEFORE: clause(
+        lambda facts: facts.fill(
+            "the optimizer of both runs had made {target:count step} before the first captured step"
+            if facts["target"] == facts["reference"]
+            else "the optimizer had made {target:count step} (target), {reference} (reference) before the "
+            "first captured step"
+        ),
+        {"target": 3, "reference": 3},
+        {"target": 1, "reference": 4},
+    ),
     S.SAMPLER_CAUSE: clause("the sampler does not use the rank: every rank reads the same shard"),
     S.GIVE_RANK: clause("give the sampler its rank and the number of ranks"),
     S.BATCH_IN_PARTS: clause(
@@ -1079,6 +1093,16 @@ PHRASES = {
     S.RATE_LATER: clause("Learning rate schedule of the target is one step behind the reference"),
     S.STEPS_DIFFER: clause(
         "the learning rate differs in {num} of {total:count step}", {"num": 2, "total": 3}
+    ),
+    S.SCHEDULE_SETTINGS: clause(
+        "the schedules have different formulas or settings (warmup, total steps, minimum)"
+    ),
+    S.SCHEDULER_AHEAD: clause(
+        "scheduler.step() is called before optimizer.step(), or once too often, or the step count is one too "
+        "large"
+    ),
+    S.SCHEDULER_BEHIND: clause(
+        "scheduler.step() is called once too seldom, or the step count is one too small"
     ),
     S.SCHEDULER_CAUSE: clause("scheduler.step() is called at a different place, or once too often"),
     S.COMPARE_SCHEDULERS: clause(

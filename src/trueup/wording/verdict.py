@@ -133,7 +133,11 @@ PHRASES = {
         "Input data differs: input {name} of the model in step {step}", {"name": "labels", "step": 3}
     ),
     Is.INPUT_OF_ONE_SIDE: _headline(
-        "Only the {side} gives the model the input {name}", {"side": "target", "name": "position_ids"}
+        lambda facts: (
+            f"Only the {facts['side']} gives {facts.get('module') or 'the model'} the input {facts['name']}"
+        ),
+        {"side": "target", "name": "position_ids", "module": ""},
+        {"side": "target", "name": "mask", "module": "decoder.0.attn"},
     ),
     Is.BUFFER_DIFFERS: _headline(
         lambda facts: (
@@ -300,9 +304,15 @@ PHRASES = {
         {"name": "eps", "target": "1e-05", "reference": "1e-08"},
     ),
     Is.LEARNING_RATE_DIFFERS: _headline(
-        "Learning rate differs in step {step}: {target:g} (target), {reference:g} (reference); first seen in "
-        "{parameter}",
+        lambda facts: facts.fill(
+            "Learning rate differs in step {step}: {a} (target), {b} (reference); first seen in {parameter}",
+            **{
+                name: value if isinstance(value := facts[side], str) else f"{value:g}"
+                for name, side in (("a", "target"), ("b", "reference"))
+            },
+        ),
         {"step": 0, "target": 2e-3, "reference": 1e-3, "parameter": "emb.weight"},
+        {"step": 0, "target": "0.001, 0.002", "reference": "0.001", "parameter": "emb.weight"},
     ),
     Is.UPDATE_SETTING_DIFFERS: _headline(
         "Optimizer setting {name} differs: {target} (target), {reference} (reference); first seen in "

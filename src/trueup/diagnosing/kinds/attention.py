@@ -337,7 +337,7 @@ def _as_the_reference(given: Triple, hints: Hints, r: Floats, gap: float) -> Att
     for _, way in [one for one in rotations[:LIKELIEST] if one[0] < size]:
         for part in (way.head // 2, way.head // 4):
             if part >= 4 and part % 2 == 0:
-                rotated = _with_theta(replace(way, rotated=part), error)
+                rotated = _with_theta(replace(way, rotated=part, table=None), error)
                 rotations.append((error(rotated), rotated))
     best = min((best, *(way for _, way in rotations)), key=error)
     best = _nearer(best, error)

@@ -291,6 +291,7 @@ def _skipped(evidence: Evidence) -> Found | None:
     if (
         found is None
         or found.is_beside
+        or found.is_usual_before
         or found.other.name == _own_name(evidence)
         or _leaves_out_some(evidence, found.other)
     ):

@@ -19,6 +19,8 @@ class Taken:
     """the output of the reference's call that made its own value, where one at hand did"""
     is_beside: bool
     """made beside the usual one (from the same input, or after it), so that nothing was left out between"""
+    is_usual_before: bool
+    """the reference's own value was at hand before the other: that is made of it, and leaves out nothing"""
 
 
 def taken(evidence: Evidence) -> Taken | None:
@@ -31,7 +33,13 @@ def taken(evidence: Evidence) -> Taken | None:
     if other is None:
         return None
     usual = next((k for k in _of_reference(evidence) if _is_output(k) and k.same_bits(r)), None)
-    return Taken(other=other, usual=usual, is_beside=usual is not None and _beside(evidence, other, usual))
+    before = list(_of_reference(evidence))
+    return Taken(
+        other=other,
+        usual=usual,
+        is_beside=usual is not None and _beside(evidence, other, usual),
+        is_usual_before=any(known.same_bits(r) for known in before[: before.index(other)]),
+    )
 
 
 def _beside(evidence: Evidence, other: Known, usual: Known) -> bool:

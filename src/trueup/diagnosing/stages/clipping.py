@@ -202,6 +202,8 @@ def _finding(
     kind, headline, evidence = difference
     causes: tuple[Code, ...] = Clip.LIMIT_CAUSE, Clip.NORM_CAUSE
     clipped_first = headline.code in (Clip.CLIPPED_SCALED, Clip.SCALED_IN_REFERENCE)
+    if headline.code is Clip.REFERENCE_ONLY:
+        causes = Clip.NOT_CALLED_CAUSE, Clip.LIMIT_CAUSE
     if headline.code is Clip.MULTIPLIED_DIFFERS:
         causes = ()
     if headline.code is Clip.NORM_TYPE:

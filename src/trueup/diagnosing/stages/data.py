@@ -42,7 +42,7 @@ from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.whose import of_ranks
 from trueup.merging.trace import MergedTrace
 from trueup.numerics.dtypes import DTYPES
-from trueup.store import StepView
+from trueup.store import StepView, TraceSource
 from trueup.store.given import root_inputs, whole_numbers
 from trueup.store.same_rows import MASK, POSITION, RowSpan, num_rows, row_keys, spans_of, width_of
 from trueup.store.view import UPDATED
@@ -98,7 +98,7 @@ def _of_batches(context: Context) -> StageOutcome:
                 findings = _of_batch_axis(findings, context, at)
             break
     findings = findings or _evaluated_on(context) or _beyond_ids(context) or _masks_apart(context)
-    findings = [_carried(one, context) for one in findings]
+    findings = [_resumed(_carried(one, context), context) for one in findings]
     evidence[:0] = _without_effect(context)
     if findings and _comes_out_nowhere(context):
         evidence, findings = [reason(Stages.BATCH_IN_OTHER_FORM), *evidence], []
@@ -221,6 +221,33 @@ def _carried(finding: Finding, context: Context) -> Finding:
         evidence=(evidence, *finding.evidence),
         next_note=None,
     )
+
+
+def _resumed(finding: Finding, context: Context) -> Finding:
+    """The finding, where both optimizers have stepped before the first step of the traces and the samples may
+    be other ones: of their usual causes the one that comes with a checkpoint is the first."""
+    after_resume = Reason(CauseCode.REPLAYED_AFTER_RESUME)
+    if after_resume not in finding.causes:
+        return finding
+    rank, sides = context.ranks[0], (context.target, context.reference)
+    counts = [
+        _counted_before(book, context, side, rank) for book, side in zip(context.pair(), sides, strict=True)
+    ]
+    if None in counts or 0 in counts:
+        return finding
+    evidence = reason(Stages.COUNTED_BEFORE, **dict(zip(_SIDES, counts, strict=True)))
+    causes = (after_resume, *(one for one in finding.causes if one != after_resume))
+    kinds = tuple(
+        replace(kind, causes=causes) if kind.causes == finding.causes else kind for kind in finding.kinds
+    )
+    return replace(finding, causes=causes, kinds=kinds, evidence=(*finding.evidence, evidence))
+
+
+def _counted_before(book: StepView, context: Context, side: TraceSource, rank: int) -> int | None:
+    """Updates that an optimizer counts before the first step of a trace; None where it keeps no count."""
+    updates = context.updates(side, book.step, rank).values()
+    counts = [update.count for update in updates if update.count is not None]
+    return max(0, int(min(counts)) - 1) if counts else None
 
 
 def _returns_input(before: StepView, book: StepView, slot: str) -> bool:
@@ -912,6 +939,8 @@ def _input_finding(
     known: tuple[Reason, ...] | None = () if same_samples else None
     if relation is not None and relation.code in _PREPROCESSED:
         known = (Reason(CauseCode.PREPROCESSING),)
+    if relation is not None and relation.code is Batches.SAME_SAMPLES:  # neither their order nor their shard
+        known = (reason(Stages.MADE_BEFORE_CAUSE),)
     kind = kind_named("wrong_data", rank, relation or headline, causes=known)
     return data_finding(
         headline=headline,

@@ -23,6 +23,7 @@ from trueup.diagnosing.stages.naming import described, kind_named, names_listed,
 from trueup.diagnosing.stages.one_setting import one_a_setting
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.schedule import (
+    causes_of_moved,
     moment_findings,
     schedule_findings,
     schedule_moved,
@@ -299,6 +300,7 @@ def _finding(
         reason(Stages.SIDES, key=key, parameters=described(found, shapes), target=a, reference=b)
         for (a, b), found in members[:3]
     )
+    moved = schedule_moved(context) if key == "lr" else None
     alike = _is_alike_elsewhere(key, names, context)
     of_some = alike or _are_two(members, stated)
     kind, stage = _kind_of(key), Stage.RESUME if key == "count" else Stage.OPTIMIZER
@@ -306,13 +308,12 @@ def _finding(
         kind,
         EvidenceRank.STATED if any(stated) or given else EvidenceRank.FITTED,
         values,
-        causes=_causes(key, members, of_some=of_some),
+        causes=_causes(key, members, of_some=of_some) if moved is None else causes_of_moved(moved),
         without=_is_no_cause(key, of_some=of_some, alike=alike),
     )
     sources: list[Reason] = []
     if all(stated) and key != "updated_dtype":  # that is of tensors, and in no group
         sources.append(reason(Stages.DECLARED))
-    moved = schedule_moved(context) if key == "lr" else None
     if moved is not None:
         sources.append(moved)
     measured = _measured_of(key, first[0], context)

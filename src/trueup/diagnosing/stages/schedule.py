@@ -12,6 +12,7 @@ from trueup.diagnosing.stages.gaps import are_unseen
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.diagnosing.thresholds import ROUNDED_LEAST, ROUNDED_TIMES, SUM_EXPLAINED
+from trueup.numerics.dtypes import DTYPES
 from trueup.store.view import UPDATED
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
@@ -37,15 +38,17 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
     moved = _moved(target, reference, first, other)
     is_scheduled = any(len(set(side.values())) > 1 for side in (target, reference))
     num_apart = reason(Stages.STEPS_DIFFER, num=len(apart), total=len(shared))
-    causes: tuple[Reason, ...] | None = (reason(Stages.SCHEDULER_CAUSE),) if is_scheduled else None
-    if is_scheduled and _is_of_no_neighbor(a, reference, step - first + other):
-        causes = ()
-    off = () if moved is None else (reason(CauseCode.SCHEDULE_OFF),)
+    causes: tuple[Reason, ...] | None = None
+    if moved is not None:
+        causes = causes_of_moved(moved)
+    elif is_scheduled:
+        is_other = _is_of_no_neighbor(a, reference, step - first + other)
+        causes = (reason(Stages.SCHEDULE_SETTINGS), *(() if is_other else (reason(Stages.SCHEDULER_CAUSE),)))
     kind = kind_named(
         "wrong_optimizer_setting",
         EvidenceRank.STATED,
         moved or rates,
-        causes=causes if causes is None else (*causes, *off),
+        causes=causes,
         without=(CauseCode.SCHEDULE_OFF,),
     )
     return [
@@ -167,6 +170,12 @@ def schedule_moved(context: Context) -> Reason | None:
     return _moved(target, reference, *context.steps[0])
 
 
+def causes_of_moved(moved: Reason) -> tuple[Reason, ...]:
+    """What moves a schedule by one step, that way."""
+    is_ahead = moved.code is Stages.RATE_EARLIER
+    return (reason(Stages.SCHEDULER_AHEAD if is_ahead else Stages.SCHEDULER_BEHIND),)
+
+
 def _rates(lines: list[ScalarLine]) -> dict[int, tuple[float, ...]]:
     """Of each group, as float32 holds them: some frameworks keep them so."""
     return {
@@ -205,7 +214,10 @@ def _is_of_no_neighbor(
 
 
 def _moved(
-    target: Mapping[int, object], reference: Mapping[int, object], first: int, other: int
+    target: Mapping[int, tuple[float, ...]],
+    reference: Mapping[int, tuple[float, ...]],
+    first: int,
+    other: int,
 ) -> Reason | None:
     for late in (1, -1):
         pairs = [
@@ -213,6 +225,25 @@ def _moved(
             for s in target
             if s - first + other + late in reference
         ]
-        if len(pairs) >= 2 and len({p[0] for p in pairs}) > 1 and all(a == b for a, b in pairs):
+        is_told = len({p[0] for p in pairs}) > 1 or (
+            len(pairs) == 1 and _is_no_factor(target, reference, first, other)
+        )
+        if is_told and all(a == b for a, b in pairs):
             return reason(Stages.RATE_EARLIER if late > 0 else Stages.RATE_LATER)
     return None
+
+
+def _is_no_factor(
+    target: Mapping[int, tuple[float, ...]],
+    reference: Mapping[int, tuple[float, ...]],
+    first: int,
+    other: int,
+) -> bool:
+    """Whether the rates differ in every step, and by no one factor: of two steps, a schedule that is one step
+    ahead has one pair of equal rates, which a warmup to twice the rate has as well."""
+    pairs = [(target[s], reference[s - first + other]) for s in target if s - first + other in reference]
+    if any(_same(a, b) or len(a) != len(b) or not all(b) for a, b in pairs):
+        return False
+    factors = [own / there for a, b in pairs for own, there in zip(a, b, strict=True)]
+    rounded = 4 * DTYPES["float32"].eps  # two quotients, of rates that float32 holds
+    return max(factors) - min(factors) > rounded * max(factors)

@@ -112,7 +112,8 @@ def _findings(
     shapes: Mapping[str, Sequence[int]],
     whose: dict[str, Whose],
 ) -> tuple[Finding, ...]:
-    """One finding a way of differing, most parameters first."""
+    """One finding a way of differing, most parameters first; what no other order of draws makes comes before
+    weights that are other draws of one distribution."""
     groups: dict[str | Reason, list[tuple[str, str, WeightChange]]] = {}
     for entry in apart:
         change = entry[2]
@@ -120,6 +121,7 @@ def _findings(
             entry
         )
     members = sorted(groups.values(), key=len, reverse=True)
+    members.sort(key=lambda some: some[0][2].name in ("other_draw", "unknown"))
     altered = _altered_before_draws(members, target)
     if altered is None:
         return tuple(_finding(some, target, shapes, whose) for some in members)
@@ -408,7 +410,7 @@ _ORDER_CAUSES = (Weights.CONVERTED_CAUSE, Weights.ROW_ORDER_CAUSE)
 _DRAW_CAUSES = (Weights.SEED_CAUSE, Weights.BUILD_ORDER_CAUSE, Weights.INIT_CAUSE)
 _CAUSES = {
     "other_draw": _DRAW_CAUSES,
-    "other_init": _DRAW_CAUSES,
+    "other_init": (Weights.INIT_CAUSE, Weights.CHANGED_CAUSE),
     "related": (Weights.RELATED_CAUSE,),
     "own_of_ranks": (Weights.NOT_BROADCAST_CAUSE,),
     "transposed": _ORDER_CAUSES,

@@ -47,6 +47,7 @@ class ClippingCode(Code):
     """some gradients are not clipped on one ``side``; whether they count in the norm"""
     OTHERS_CUT = "clipping.others_cut"
     NORM_TYPE = "clipping.norm_type_differs"
+    NOT_CALLED_CAUSE = "clipping.cause.not_called"
     LIMIT_CAUSE = "clipping.cause.limit"
     NORM_TYPE_CAUSE = "clipping.cause.norm_type"
     UNSCALED_CAUSE = "clipping.cause.unscaled_otherwise"
