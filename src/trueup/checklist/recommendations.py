@@ -79,7 +79,9 @@ def recommendations(
 
 def _effective(rule: Demand, sides: Mapping[str, Configuration]) -> Mapping[str, Configuration]:
     """The sides with what the rule's field follows where it is not set: that breaks it as a default does."""
-    return {name: side.with_followed(rule.field) if rule.recommended else side for name, side in sides.items()}
+    return {
+        name: side.with_followed(rule.field) if rule.recommended else side for name, side in sides.items()
+    }
 
 
 def _of_row(row: DemandRow, rule: Demand, sides: Mapping[str, Configuration]) -> Iterator[Unmet]:
