@@ -249,6 +249,18 @@ def resolution(relative: float) -> object:
     return bool(measure(step(make)[0].rows).difference[0] > 0.5 * relative * np.linalg.norm(numbers))
 
 
+@decides("comparing.statistics_rounding", margin=0.5)
+def statistics_rounding(relative: float) -> object:
+    numbers = np.random.default_rng(0).standard_normal(4096)
+
+    def make(out: Recorder, target: bool) -> None:
+        value = numbers * (1 + relative) if target else numbers
+        out.record(out.call("parameter", "a.weight"), "param", "value", value)
+
+    measured = measure(step(make)[0].rows)
+    return bool(measured.difference[0] > 0.1 * relative * np.linalg.norm(numbers))  # the largest: 0.06 of it
+
+
 # -- measured noise ------------------------------------------
 
 

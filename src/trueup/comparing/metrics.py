@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from trueup.comparing.not_counted import shown_apart
 from trueup.comparing.rows import Half, StepRows
-from trueup.comparing.thresholds import FLOAT32, RESOLUTION, SUM_LENGTH, SUM_POWER, SUM_ROUNDINGS
+from trueup.comparing.thresholds import (
+    FLOAT32,
+    RESOLUTION,
+    STATISTICS_ROUNDING,
+    SUM_LENGTH,
+    SUM_POWER,
+    SUM_ROUNDINGS,
+)
 from trueup.matching.codes import Codes
 from trueup.numerics import sketch
 from trueup.numerics.dtypes import unit_roundoffs
@@ -188,8 +195,9 @@ def _from_statistics(rows: StepRows, metrics: Metrics, open_: Bools) -> None:
 
     The first is the triangle inequality, the second Cauchy-Schwarz, the last two hold because a norm is at
     least its largest element. Means are never divided by means. An infinity says nothing of the finite
-    values: some tools count infinities in, others leave them out. Where one side's sums are coarse, they
-    prove less by their own rounding.
+    values: some tools count infinities in, others leave them out. Sums prove nothing below their own
+    rounding, which is that of float64, more where one side's are coarse: a float64 tensor's norm, put together
+    of parts, was another by one bit and the tensor an origin.
     """
     at = np.flatnonzero(open_)
     t, r = (
@@ -197,7 +205,7 @@ def _from_statistics(rows: StepRows, metrics: Metrics, open_: Bools) -> None:
         for half in (rows.target, rows.reference)
     )
     size = np.sqrt(rows.reference.numel[at])
-    coarse = _coarseness(rows, at)
+    coarse = _coarseness(rows, at) + STATISTICS_ROUNDING * np.nan_to_num(metrics.norm[at], posinf=0.0)
     with np.errstate(invalid="ignore"):
         parts = [
             np.abs(t["l2_norm"] - r["l2_norm"]) - coarse,
