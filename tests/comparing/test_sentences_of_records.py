@@ -190,7 +190,7 @@ def test_an_input_and_a_dtype_before_the_first_difference(tmp_path: Path) -> Non
             sides[side] = out
         found = of_two(tmp_path / (more or "none"), sides["target"], sides["reference"])
         facts = facts_of(found.verdict.evidence, Is.INPUT_OF_ONE_SIDE)
-        assert facts == ({"side": more, "name": "bias"} if more else None)
+        assert facts == ({"side": more, "name": "bias", "module": ""} if more else None)
         dtypes = facts_of(found.verdict.evidence, Is.DTYPES_DIFFER)
         if dtypes is not None:
             assert dtypes == {"site": "inner · input.0", "target": "float16", "reference": "float32"}

@@ -185,7 +185,7 @@ def test_two_ways_to_clip(tmp_path: Path) -> None:
     traces = [way.trace(tmp_path / f"{at}") for at, way in enumerate(WAYS)]
     seen: set[Any] = set()
     for one, two in product(range(len(WAYS)), repeat=2):
-        if (one * 5 + two * 3) % 5:
+        if (one * 5 + two * 3) % 5 and (one, two) != (0, 2):  # the reference alone clips to a norm
             continue
         outcome = findings_of(traces[one], traces[two])
         said = [outcome.conclusion, *outcome.evidence, *said_by(outcome.findings)]

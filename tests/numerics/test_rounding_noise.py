@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from trueup.numerics.rounding_noise import SPREAD, TIMES, allowed
@@ -18,5 +19,9 @@ def test_a_few_numbers_are_given_more_room() -> None:
     assert few == pytest.approx((1 + SPREAD) * many, rel=1e-4)
 
 
-def test_one_rounding_is_never_too_much() -> None:
-    assert allowed(noise=0.0, norm=3.0, numel=1, roundoff=2.0**-8) == 3 * 2.0**-8
+@pytest.mark.parametrize("number", [1.0, 1.0 + 2.0**-23, 1.3, 1.999])
+def test_the_next_number_of_the_dtype_is_never_too_much(number: float) -> None:
+    one = np.float32(number)
+    after, second = np.nextafter(one, np.float32(4)), one + np.float32(2.0**-21)
+    found = allowed(noise=0.0, norm=float(one), numel=1, roundoff=2.0**-24)
+    assert float(after) - float(one) <= found < float(second) - float(one)

@@ -1,10 +1,11 @@
 """When a difference between two evaluations of the same operations is more than their rounding.
 
-    ||a - e|| <= TIMES * noise * (1 + SPREAD / sqrt(numel)) + u ||e||
+    ||a - e|| <= TIMES * noise * (1 + SPREAD / sqrt(numel)) + 2 u ||e||
 
 - noise: the largest ||e' - e|| over evaluations e' in which every operation's result is moved by as much as
   rounding moves it: what another order of additions, other kernels and fused operations do.
-- u: unit roundoff of the tensor's dtype, because in a few numbers the moves may all be none.
+- u: unit roundoff of the tensor's dtype, because in a few numbers the moves may all be none. Two numbers of a dtype
+  that are not equal differ by its last place at least, which is up to 2 u of them.
 """
 
 from __future__ import annotations
@@ -37,4 +38,4 @@ def allowed(*, noise: float, norm: float, numel: int, roundoff: float) -> float:
         >>> allowed(noise=1e-6, norm=1.0, numel=10**6, roundoff=2.0**-24) < 1e-5
         True
     """
-    return TIMES * noise * (1.0 + SPREAD / math.sqrt(max(numel, 1))) + roundoff * norm
+    return TIMES * noise * (1.0 + SPREAD / math.sqrt(max(numel, 1))) + 2 * roundoff * norm
