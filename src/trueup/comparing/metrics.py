@@ -196,8 +196,8 @@ def _from_statistics(rows: StepRows, metrics: Metrics, open_: Bools) -> None:
     The first is the triangle inequality, the second Cauchy-Schwarz, the last two hold because a norm is at
     least its largest element. Means are never divided by means. An infinity says nothing of the finite
     values: some tools count infinities in, others leave them out. Sums prove nothing below their own
-    rounding, which is that of float64, more where one side's are coarse: a float64 tensor's norm, put together
-    of parts, was another by one bit and the tensor an origin.
+    rounding, which is that of float64, more where one side's are coarse: the norm of a float64 tensor, put
+    together of parts, may be another by one bit.
     """
     at = np.flatnonzero(open_)
     t, r = (

@@ -165,8 +165,8 @@ STATISTICS_ROUNDING = measured(
     "comparing.statistics_rounding",
     16 * 2.0**-53,
     "of the norm",
-    "norm and mean are sums in float64 by blocks: each side's are off by 4 roundings at most, of 64 to 4e6 numbers "
-    "of any sign (test_metrics); twice that, where parts of ranks are put together",
+    "norm and mean are sums in float64 by blocks: each side's are off by 4 roundings at most, of 64 to 4e6 "
+    "numbers of any sign (test_metrics); twice that, where parts of ranks are put together",
 )
 RESOLUTION = derived(
     "comparing.resolution",

@@ -4,8 +4,8 @@
 
 - noise: the largest ||e' - e|| over evaluations e' in which every operation's result is moved by as much as
   rounding moves it: what another order of additions, other kernels and fused operations do.
-- u: unit roundoff of the tensor's dtype, because in a few numbers the moves may all be none. Two numbers of a dtype
-  that are not equal differ by its last place at least, which is up to 2 u of them.
+- u: unit roundoff of the tensor's dtype, because in a few numbers the moves may all be none. Two numbers of a
+  dtype that are not equal differ by its last place at least, which is up to 2 u of them.
 """
 
 from __future__ import annotations
