@@ -261,12 +261,7 @@ def _evidence(
         paired.references.once("apart", column, lambda: repeat_distances(repeats)),
     )
     under_way = _under_way(target, references[0], int(steps[0]), offset, from_the_first)
-    losses = paired.target.get(LOSS), paired.references.sides[0].get(LOSS)
-    flat = (
-        (None, None)
-        if still is not None or losses[0] is None or losses[1] is None
-        else plateaus(losses[0], losses[1], steps)
-    )
+    flat = _plateaus(paired, trains=still is None)
     evidence = CurveEvidence(
         criteria=tuple(found),
         centre=centre(difference, bad, noise),
@@ -304,6 +299,12 @@ def _evidence(
         part_losses=tuple(_part_losses(paired, under_way, from_the_first=from_the_first)),
     )
     return evidence, room
+
+
+def _plateaus(paired: PairedCurves, *, trains: bool) -> tuple[Plateau | None, Plateau | None]:
+    """Where the target's loss, and the reference's, stops falling although the other's goes on."""
+    target, reference = paired.target.get(LOSS), paired.references.sides[0].get(LOSS)
+    return (None, None) if target is None or reference is None else plateaus(target, reference, paired.steps)
 
 
 def _loss_factor(paired: PairedCurves) -> Factor | None:

@@ -80,7 +80,7 @@ class Pilots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class ShapeFamily:
     """Shapes of one kind (A,), whitened by every noise model, without their constant and of length 1."""
 
     shapes: Floats
@@ -184,7 +184,7 @@ def _families(num: int) -> list[Floats]:
 
 
 @lru_cache(maxsize=4)
-def singles(num: int, averaged: bool) -> tuple[Family, ...]:
+def singles(num: int, averaged: bool) -> tuple[ShapeFamily, ...]:
     """The shapes by family, under all noise models."""
     known = memories(num, averaged)
     found = []
@@ -193,7 +193,7 @@ def singles(num: int, averaged: bool) -> tuple[Family, ...]:
         sizes = np.maximum(np.sqrt(np.einsum("gia,gia->ga", base, base)), _NOTHING)
         both = None if at else np.einsum("gia,gia->ga", base[:, :, :-1], base[:, :, 1:])
         beside = None if both is None else both / (sizes[:, :-1] * sizes[:, 1:])
-        one = Family(shapes=family, sizes=sizes, beside=beside, moved=())
+        one = ShapeFamily(shapes=family, sizes=sizes, beside=beside, moved=())
         found.append(replace(one, moved=one.products((known.pull[:, None, :] @ known.whiten)[:, 0])))
     return tuple(found)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trueup.curves.statistics.memories import (
-    Family,
+    ShapeFamily,
     Memories,
     Pilots,
     memories,
@@ -191,7 +191,7 @@ class _Found:
         self.errors.extend(np.sqrt(rest / free * variance).T)
         self.freedom.extend(np.full(len(logs), float(one)) for one in free)
 
-    def add_family(self, gain: float, family: Family, pulled: Floats) -> None:
+    def add_family(self, gain: float, family: ShapeFamily, pulled: Floats) -> None:
         """All shapes of a family, as likely each, as the one distribution that they are together; ``pulled``:
         the values, whitened twice."""
         num = self.white.shape[1]
