@@ -304,7 +304,9 @@ def _evidence(
 def _plateaus(paired: PairedCurves, *, trains: bool) -> tuple[Plateau | None, Plateau | None]:
     """Where the target's loss, and the reference's, stops falling although the other's goes on."""
     target, reference = paired.target.get(LOSS), paired.references.sides[0].get(LOSS)
-    return (None, None) if target is None or reference is None else plateaus(target, reference, paired.steps)
+    if not trains or target is None or reference is None:
+        return None, None
+    return plateaus(target, reference, paired.steps)
 
 
 def _loss_factor(paired: PairedCurves) -> Factor | None:

@@ -225,10 +225,10 @@ def _moved(
             for s in target
             if s - first + other + late in reference
         ]
-        is_told = len({p[0] for p in pairs}) > 1 or (
+        is_shown = len({p[0] for p in pairs}) > 1 or (
             len(pairs) == 1 and _is_no_factor(target, reference, first, other)
         )
-        if is_told and all(a == b for a, b in pairs):
+        if is_shown and all(a == b for a, b in pairs):
             return reason(Stages.RATE_EARLIER if late > 0 else Stages.RATE_LATER)
     return None
 
