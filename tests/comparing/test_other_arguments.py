@@ -163,6 +163,10 @@ BENIGN: dict[str, tuple[Formula, Formula]] = {
         lambda x: F.dropout(x, 0.1, training=False),
     ),
     "other views": (lambda x: x.view(4, 32).view(8, 16), lambda x: x.view(2, 64).view(8, 16)),
+    "a scale of the loss": (
+        lambda x: x * torch.full((), 4096.0) * (1 / 4096),
+        lambda x: x * torch.full((), 2048.0) * (1 / 2048),
+    ),
     "factors of one product": (lambda x: (x * 0.5) * 2.0, lambda x: (x * 2.0) * 0.5),
     "other functions": (F.relu6, lambda x: x.clamp(0, 6)),
     "sizes": (
@@ -187,6 +191,10 @@ NEAR: dict[str, tuple[Formula, Formula]] = {
     "a mask that shows": (
         lambda x: x.masked_fill(x > 9, -20.0).softmax(-1),
         lambda x: x.masked_fill(x > 9, -30.0).softmax(-1),
+    ),
+    "a scale that is no power of two": (
+        lambda x: x * torch.full((), 3.0) * (1 / 3),
+        lambda x: x * torch.full((), 5.0) * (1 / 5),
     ),
     "factors of another product": (lambda x: (x * 0.5) * 2.0, lambda x: (x * 2.0) * 0.50001),
     "a dropout's rate that is on": (lambda x: F.dropout(x, 0.0), lambda x: F.dropout(x, 1e-9)),

@@ -327,7 +327,8 @@ def _not_taken_out(
     found: Sequence[tuple[_Both, list[ArgumentPair]]],
 ) -> Iterator[tuple[_Both, list[ArgumentPair]]]:
     """Without what another argument of the same code takes out again, as agreeing numbers show: a sum in
-    place of a mean, which is divided, and factors of one product."""
+    place of a mean, which is divided, factors of one product, and a loss scale: a power of two rounds nothing,
+    so that its effect is twofold or none."""
     reduced = any(pair.name.endswith(".reduction") for _, pairs in found for pair in pairs)
     factors = [
         (_FACTORS[both.family], pair) for both, pairs in found if both.family in _FACTORS for pair in pairs
@@ -335,8 +336,15 @@ def _not_taken_out(
     whole = sum(sign * _log_ratio(pair) for sign, pair in factors)
     one_product = len(factors) > 1 and abs(whole) <= 2 * FLOAT32 * len(factors)
     for both, pairs in found:
-        left = [pair for pair in pairs if not pair.name.endswith(".reduction")]
+        left = [pair for pair in pairs if not (pair.name.endswith(".reduction") or _is_scale(pair, both))]
         yield both, [] if both.family in _FACTORS and (reduced or one_product) else left
+
+
+def _is_scale(pair: ArgumentPair, both: _Both) -> bool:
+    """Whether both runs multiply by a power of two, or make a tensor of nothing else."""
+    numbers = [value for value in (pair.target, pair.reference) if isinstance(value, float) and value]
+    whole = all(abs(math.frexp(number)[0]) == 0.5 for number in numbers)
+    return (both.given == ([], []) or both.family in _FACTORS) and len(numbers) == 2 and whole
 
 
 def _log_ratio(pair: ArgumentPair) -> float:

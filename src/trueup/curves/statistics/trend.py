@@ -20,9 +20,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trueup.curves.statistics.memories import (
-    ShapeFamily,
     Memories,
     Pilots,
+    ShapeFamily,
     memories,
     pilots,
     shapes,
