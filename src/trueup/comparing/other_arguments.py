@@ -327,8 +327,8 @@ def _not_taken_out(
     found: Sequence[tuple[_Both, list[ArgumentPair]]],
 ) -> Iterator[tuple[_Both, list[ArgumentPair]]]:
     """Without what another argument of the same code takes out again, as agreeing numbers show: a sum in
-    place of a mean, which is divided, factors of one product, and a loss scale: a power of two rounds nothing,
-    so that its effect is twofold or none."""
+    place of a mean, which is divided, factors of one product, and a loss scale: a power of two rounds
+    nothing, so that its effect is twofold or none."""
     reduced = any(pair.name.endswith(".reduction") for _, pairs in found for pair in pairs)
     factors = [
         (_FACTORS[both.family], pair) for both, pairs in found if both.family in _FACTORS for pair in pairs
