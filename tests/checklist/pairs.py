@@ -16,6 +16,7 @@ SAME: tuple[tuple[str, ...], ...] = (
     ("qwen3/megatron_tp.yaml", "qwen3/mindformers_tp.yaml"),
     ("mixtral/megatron.sh", "mixtral/mindformers.yaml", "mixtral/hf/config.json,mixtral/hf/train.sh"),
     ("mixtral/recipe.yaml", "mixtral/nemo.yaml"),
+    ("finetuning/llamafactory.yaml", "finetuning/axolotl.yaml", "finetuning/swift.sh", "finetuning/trl.yaml"),
     ("deepseek_v3/megatron.sh", "deepseek_v3/mindformers.yaml", "deepseek_v3/hf"),
 )
 """groups of files that describe one training, each side as `trueup check` takes it"""

@@ -196,6 +196,7 @@ def test_a_default_says_whose_it_is(tmp_path: Path) -> None:
 WRITTEN = (
     *("megatron yaml", "mindformers", "pynative", "hugging face model"),
     *("training arguments", "deepspeed", "torchtitan", "nemo"),
+    *("llama factory", "axolotl", "torchtune"),
 )
 
 

@@ -40,4 +40,4 @@ def test_every_single_change_is_found(number: int, pair: tuple[str, str]) -> Non
         tried += 1
         after = set(found(compared(changed, reference))) - before
         assert after or changes_nothing(key, value, changed), (field, key, value)
-    assert tried > 1
+    assert tried

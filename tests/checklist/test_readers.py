@@ -115,6 +115,70 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
             "tie_embeddings": True,
         },
     ),
+    "llama factory": (
+        "model_name_or_path: m\nstage: sft\nfinetuning_type: lora\nlora_rank: 4\nlora_target: v_proj,q_proj\n"
+        "template: t\ncutoff_len: 512\nneat_packing: true\nbf16: true\nwarmup_ratio: 0.1\nmax_steps: 50\n",
+        "llamafactory",
+        {
+            "lora_alpha": 8.0,
+            "lora_targets": ["q_proj", "v_proj"],
+            "recompute": "full",
+            "reset_attention_mask": True,
+            "seq_length": 512,
+            "warmup_steps": 5,
+            "compute_dtype": "bfloat16",
+        },
+    ),
+    "llama factory, all weights": (
+        "finetuning_type: full\npure_bf16: true\nlora_rank: 4\n",
+        "llamafactory",
+        {"lora_rank": 0, "param_dtype": "bfloat16", "seq_length": 2048, "lr_schedule": "linear"},
+    ),
+    "axolotl": (
+        "base_model: m\nmodel_type: LlamaForCausalLM\nadapter: lora\nlora_r: 4\nlora_target_linear: true\n"
+        "datasets:\n- path: a/b\n  type: alpaca\nmicro_batch_size: 3\nlearning_rate: 2e-4\n"
+        "cosine_min_lr_ratio: 0.1\nbf16: auto\nmax_steps: 1000\n",
+        "axolotl",
+        {
+            "lora_targets": ["all"],
+            "data_files": ["a/b"],
+            "micro_batch_size": 3,
+            "min_lr": 2e-5,
+            "warmup_steps": 30,
+            "lr_schedule": "cosine",
+            "seq_length": 512,
+        },
+    ),
+    "ms-swift": (
+        "#!/bin/bash\nswift sft --model m --train_type full --torch_dtype bfloat16 --dataset a b --max_length 64\n",
+        "swift",
+        {
+            "learning_rate": 1e-5,
+            "weight_decay": 0.1,
+            "adam_beta2": 0.95,
+            "lora_rank": 0,
+            "param_dtype": "bfloat16",
+            "lr_schedule": "cosine",
+            "data_files": ["a", "b"],
+        },
+    ),
+    "torchtune": (
+        "tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, max_seq_len: 64}\n"
+        "model:\n  _component_: torchtune.models.llama3_1.lora_llama3_1_8b\n"
+        "  lora_attn_modules: [v_proj, q_proj]\n  apply_lora_to_mlp: true\n"
+        "dataset: {_component_: torchtune.datasets.alpaca_dataset, packed: true}\n"
+        "optimizer: {_component_: torch.optim.AdamW, lr: 3e-4}\nbatch_size: 2\ndtype: bf16\nclip_grad_norm: null\n",
+        "torchtune",
+        {
+            "lora_rank": 8,
+            "lora_targets": ["down_proj", "gate_proj", "q_proj", "up_proj", "v_proj"],
+            "reset_position_ids": True,
+            "param_dtype": "bfloat16",
+            "weight_decay": 0.01,
+            "lr_schedule": "constant",
+            "clip_grad": 0.0,
+        },
+    ),
     "lightning": (
         "seed_everything: 7\ntrainer:\n  precision: bf16-mixed\n"
         "  accumulate_grad_batches: 4\n  max_steps: 10\n"

@@ -67,6 +67,7 @@ PAIRS: dict[str, tuple[Any, Any]] = {
     "loss_reduction": ("mean", "per_token"),
 }
 CHANGED_CONTEXT: dict[str, dict[str, Any]] = {
+    "warmup_ratio": {"warmup_steps": None, "train_steps": None, "decay_steps": None},
     "tf32": {"compute_dtype": "float32"},
     "softmax_compute_dtype": {"flash_attention": False},
     "init_std": {},
@@ -104,8 +105,7 @@ def test_every_row_is_tested_by_a_rule_with_two_cases_or_named() -> None:
 
 def test_every_field_has_exactly_one_rule() -> None:
     named = [rule.field for rule in FIELD_RULES]
-    helpers = {"warmup_ratio", "decay_steps_for_warmup"}
-    assert sorted(named) == sorted(set(fields().all) - helpers)
+    assert sorted(named) == sorted(set(fields().all) - {"decay_steps_for_warmup"})
 
 
 @pytest.mark.parametrize("rule", FIELD_RULES, ids=lambda rule: str(rule.key))
@@ -126,6 +126,22 @@ def test_field(rule: Demand, tmp_path: Path) -> None:
         assert apart.training == "differ"
     if row.severity != "note" or rule.consistent:
         assert apart.exit_code == 1 or rule.unmet == "note"
+
+
+SHARES = [
+    ("", "--warmup_ratio 0.05", "differ"),
+    ("--warmup_ratio 0.1", "--warmup_ratio 0.05", "differ"),
+    ("--warmup_ratio 0.1", "--warmup_ratio 0.10", "agree"),
+    ("--warmup_ratio 0", "", "agree"),
+    ("--warmup_ratio 0.1", "--warmup_steps 10", "undecided"),
+    ("--warmup_ratio 0.1 --max_steps 100", "--warmup_steps 10 --max_steps 100", "agree"),
+]
+
+
+@pytest.mark.parametrize(("target", "reference", "wanted"), SHARES)
+def test_a_share_of_a_total_that_no_file_states(target: str, reference: str, wanted: str) -> None:
+    command = "python train.py --per_device_train_batch_size 1 --learning_rate 1e-4 --max_grad_norm 1.0"
+    assert check([f"{command} {target}"], [f"{command} {reference}"]).training == wanted
 
 
 @pytest.mark.parametrize(("end", "rows"), [(None, 1), (0.2, 2), ((0.2, 0.3), 3)], ids=str)
@@ -175,6 +191,7 @@ def _two_values(spec: FieldSpec) -> tuple[Any, Any]:
         "text": ("one", "two"),
         "version": ("2.4.10", "2.6.0"),
         "files": (["/data/a.bin"], ["/data/b.bin"]),
+        "names": ("all", "q_proj,v_proj"),
         "shares": ("98,2,0", "95,5,0"),
         "list": (["/data/a.bin"], ["/data/b.bin"]),
         "choice": (*list(spec.aliases)[:2], "one", "two")[:2],

@@ -14,7 +14,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trueup.errors import ConfigError
 
-Kind = Literal["int", "float", "bool", "dtype", "choice", "text", "list", "version", "files", "shares"]
+Kind = Literal[
+    "int", "float", "bool", "dtype", "choice", "text", "list", "version", "files", "shares", "names"
+]
 _CLOSE = 1e-7
 """What a run keeps as float32, or a log prints, is the number that was written."""
 _DTYPES = {
@@ -109,6 +111,7 @@ def fields() -> Fields:
 
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_ALL = frozenset({"all", "all-linear"})
 _LARGEST_COUNT = 2**53
 """exact in float64; no setting counts further"""
 
@@ -192,6 +195,7 @@ def _files(value: object, spec: FieldSpec) -> list[object]:
     single path says nothing.
     """
     items = value if isinstance(value, (list, tuple)) else [value]
+    items = [item.get("path", item) if isinstance(item, dict) else item for item in items]
     words = [word for item in items for word in _words_of(item)]
     weights = [float(word) for word in words if _is_number(word)]
     paths = [word for word in words if not _is_number(word)]
@@ -211,6 +215,13 @@ def _words_of(item: object) -> list[str]:
 
 def _is_number(text: str) -> bool:
     return bool(_NUMBER.fullmatch(text))
+
+
+def _names(value: object, spec: FieldSpec) -> list[object]:
+    """Names in any order, also with commas between them; ``all-linear`` and its like are ``all``."""
+    items = value if isinstance(value, (list, tuple)) else str(value).split(",")
+    names = sorted({str(item).strip() for item in items})
+    return ["all"] if len(names) == 1 and names[0].replace("_", "-") in _ALL else list(names)
 
 
 def _shares(value: object, spec: FieldSpec) -> str:
@@ -236,5 +247,6 @@ _CONVERT = {
     "version": _text,
     "list": _list,
     "files": _files,
+    "names": _names,
     "shares": _shares,
 }

@@ -109,7 +109,8 @@ def command(options: CheckOptions, printed: Printed) -> int:
     """Check that two training configurations describe the same training, before any run.
 
     Reads Megatron-LM (command line, launch script, log, YAML, checkpoint), MindFormers (static graph and
-    pynative), Hugging Face (config.json, TrainingArguments, trainer_state.json), DeepSpeed, torchtitan,
+    pynative), Hugging Face (config.json, TrainingArguments, trainer_state.json), LLaMA-Factory,
+    ms-swift, Axolotl, torchtune, DeepSpeed, torchtitan,
     Lightning, NeMo, plain YAML, JSON and TOML, traces of trueup, and environments. Put a script that takes
     arguments in quotes with them. Exit status: 0 if they agree, 1 if they differ, 2 if that cannot be
     decided. The verdict has two parts: whether both describe the same training, and whether the accuracy

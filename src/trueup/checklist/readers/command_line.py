@@ -12,11 +12,13 @@ from functools import lru_cache
 from trueup.checklist.dialect import dialects, elements
 from trueup.checklist.expression import parsed
 from trueup.checklist.readers import environment
-from trueup.checklist.readers.mappings import HYDRA_WORD, hydra_words
+from trueup.checklist.readers.mappings import HYDRA_WORD, SWIFT, hydra_words
 from trueup.checklist.settings import Setting, SettingsDocument, scalar
 from trueup.errors import ConfigError
 
 _FLAG = re.compile(r"--?[A-Za-z][\w.\-]*(=.*)?$", re.DOTALL)
+_PAIR = re.compile(r"[A-Za-z_][\w.]*=")
+_FILES = (".yaml", ".yml", ".json", ".toml")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 NEGATED = {
     "disable_align_grad_reduce": "align_grad_reduce",
@@ -150,6 +152,10 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[SettingsD
     variables = [(w, place) for w, place in before if _VARIABLE.match(w)]
     started = _started(starter, script)
     settings = {**started, **flags(own)}
+    behind = [*itertools.takewhile(lambda one: not _is_flag(one[0]), own)]
+    named = next((at for at, (word, _) in enumerate(behind) if word.endswith(_FILES)), None)
+    if named is not None:
+        settings.setdefault("config", Setting("config", *behind[named]))
     if not settings:
         raise ConfigError(f"{path}: no flag such as --num-layers in this command")
     of_starter = started.keys() - flags(own).keys() - {*LAUNCHER, *_FROM_STARTER}
@@ -157,7 +163,7 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[SettingsD
     dialect = _dialect(settings)
     if not _known(dialect, settings) and not config_files(settings):
         shown = ", ".join(f"--{key}" for key in list(settings)[:5])
-        wanted = "Megatron-LM, TrainingArguments, OpenRLHF or torchtitan"
+        wanted = "Megatron-LM, TrainingArguments, ms-swift, OpenRLHF or torchtitan"
         raise ConfigError(f"{path}: no flag of {wanted}, and no --config file, among {shown}")
     found = [
         SettingsDocument(
@@ -167,6 +173,7 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[SettingsD
             data={"script": script, **data},
             kind=kind,
             exports=dict(w.partition("=")[::2] for w, _ in variables),
+            notes=_not_read(path, own[named + 1 :] if named is not None else ()),
         )
     ]
     if variables:
@@ -179,6 +186,12 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[SettingsD
                 SettingsDocument(dialect="environment", path=path, settings=known, kind="environment")
             )
     return found
+
+
+def _not_read(path: str, words: Sequence[Word]) -> tuple[str, ...]:
+    """What is set behind a file of settings as ``key=value``: which program takes it so is not known."""
+    pairs = [word for word, _ in words if _PAIR.match(word)]
+    return (f"{path}: not read, behind the file of settings: {' '.join(pairs)}",) if pairs else ()
 
 
 def _started(starter: Sequence[Word], script: str) -> dict[str, Setting]:
@@ -290,4 +303,8 @@ def _dialect(settings: dict[str, Setting]) -> str:
         return "torchtitan"
     if _OPENRLHF & settings.keys():
         return "openrlhf"
+    if "finetuning_type" in settings:
+        return "llamafactory"
+    if SWIFT & settings.keys():
+        return "swift"
     return "hf_trainer" if _TRAINER & settings.keys() and "num_layers" not in settings else "megatron"

@@ -29,6 +29,8 @@ _DEEPSPEED = {
     "zero_allow_untested_optimizer",
     "steps_per_print",
 }
+SWIFT = {"train_type", "tuner_type", "sft_type"}
+"""a key of ms-swift alone, by its versions"""
 _NEMO = {"tensor_model_parallel_size", "encoder_seq_length", "megatron_amp_O2", "mcore_gpt"}
 _LARGEST_MARKED = 400_000
 _MOST_FREE = 3
@@ -287,6 +289,23 @@ def _is_hf_trainer(data: Mapping[str, object]) -> bool:
     return state or bool(_TRAINER & data.keys()) or isinstance(data.get("optim"), str)
 
 
+def _is_llamafactory(data: Mapping[str, object]) -> bool:
+    return "finetuning_type" in data or {"cutoff_len", "template"} <= data.keys()
+
+
+def _is_swift(data: Mapping[str, object]) -> bool:
+    return bool(SWIFT & data.keys()) and "model" in data
+
+
+def _is_axolotl(data: Mapping[str, object]) -> bool:
+    return "base_model" in data and bool({"micro_batch_size", "sequence_len", "adapter"} & data.keys())
+
+
+def _is_torchtune(data: Mapping[str, object]) -> bool:
+    parts = (data.get(key) for key in ("model", "optimizer", "dataset", "tokenizer"))
+    return sum(isinstance(part, Mapping) and "_component_" in part for part in parts) >= 2
+
+
 def _is_megatron(data: Mapping[str, object]) -> bool:
     keys = {key.rpartition(".")[2].replace("-", "_") for key, _ in flat(data)}
     return len(_MEGATRON & keys) >= 2 and bool(_MEGATRON_OWN & keys)
@@ -298,6 +317,10 @@ _TESTS: dict[str, Callable[[Mapping[str, object]], bool]] = {
     "mindformers": _is_mindformers,
     "verl": _is_verl,
     "torchtitan": _is_torchtitan,
+    "torchtune": _is_torchtune,
+    "llamafactory": _is_llamafactory,
+    "swift": _is_swift,
+    "axolotl": _is_axolotl,
     "nemo": _is_nemo,
     "lightning": _is_lightning,
     "deepspeed": lambda data: bool(_DEEPSPEED & data.keys()),

@@ -41,7 +41,7 @@ from trueup.checklist.settings import Setting, Undecided
 
 _STARTERS = (
     *("torchrun", "python", "python3", "deepspeed", "accelerate", "srun", "mpirun", "msrun"),
-    *("eval", "exec", "bash", "sh"),
+    *("eval", "exec", "bash", "sh", "swift", "megatron", "llamafactory-cli", "axolotl"),
 )
 _SKIPPED = frozenset(
     {"echo", "printf", "mkdir", "cd", "rm", "exit", "set", "source", ".", "sleep", "tee", "cat"}
