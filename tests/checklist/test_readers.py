@@ -150,7 +150,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         },
     ),
     "ms-swift": (
-        "#!/bin/bash\nswift sft --model m --train_type full --torch_dtype bfloat16 --dataset a b --max_length 64\n",
+        "#!/bin/bash\nswift sft --model m --train_type full --torch_dtype bfloat16 \\\n"
+        "--dataset a b --max_length 64\n",
         "swift",
         {
             "learning_rate": 1e-5,
@@ -167,7 +168,8 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "model:\n  _component_: torchtune.models.llama3_1.lora_llama3_1_8b\n"
         "  lora_attn_modules: [v_proj, q_proj]\n  apply_lora_to_mlp: true\n"
         "dataset: {_component_: torchtune.datasets.alpaca_dataset, packed: true}\n"
-        "optimizer: {_component_: torch.optim.AdamW, lr: 3e-4}\nbatch_size: 2\ndtype: bf16\nclip_grad_norm: null\n",
+        "optimizer: {_component_: torch.optim.AdamW, lr: 3e-4}\n"
+        "batch_size: 2\ndtype: bf16\nclip_grad_norm: null\n",
         "torchtune",
         {
             "lora_rank": 8,
