@@ -238,6 +238,22 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "plain",
         {"num_layers": 3, "hidden_size": 8, "learning_rate": 1e-3, "seed": 5},
     ),
+    "npu-smi": (
+        "+------------------------------------------------+\n"
+        "| npu-smi 24.1.0       Version: 24.1.0           |\n"
+        "+---------------------------+--------------------+\n"
+        "| NPU   Name                | Health             |\n"
+        "| 0     910B2               | OK                 |\n",
+        "environment",
+        {"driver_version": "24.1.0"},
+    ),
+    "nvidia-smi": (
+        "Mon Nov 23 08:00:00 2026\n+-------------------------------------------------------------------+\n"
+        "| NVIDIA-SMI 560.35.03    Driver Version: 560.35.03    CUDA Version: 12.6   |\n"
+        "|   0  NVIDIA H100 80GB HBM3          On  |   00000000:18:00.0 Off |    0 |\n",
+        "environment",
+        {"driver_version": "560.35.03", "cuda_version": None},
+    ),
     "environment": (
         "# of the node\nexport HCCL_DETERMINISTIC=true  # on\nMS_ASCEND_CHECK_OVERFLOW_MODE=INFNAN_MODE\n"
         "mindspore==2.4.10\ntorch-npu==2.1.0.post12\n",
@@ -253,6 +269,16 @@ def _side(*sources: Path | str) -> Configuration:
 
 def _values(side: Configuration, wanted: Mapping[str, Any]) -> dict[str, Any]:
     return {name: side.values[name].value if name in side.values else None for name in wanted}
+
+
+@pytest.mark.parametrize("wanted", [">=2.4", "~=2.4.0", ">2.3,<2.6", ">=2.4, !=2.5.0", "<3"])
+def test_a_range_is_no_version(wanted: str, tmp_path: Path) -> None:
+    path = tmp_path / "requirements.txt"
+    path.write_text(f"torch{wanted}\ntransformers==4.51.3\n", encoding="utf-8")
+    side = _side(path)
+    assert side.values["transformers_version"].value == "4.51.3"
+    assert "torch_version" not in side.values
+    assert wanted in side.unreadable["torch_version"]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,5 +1,5 @@
 """Environment variables and package versions: `env`, an .env file, lists of pip and conda, requirements, lock
-files of uv and poetry, PyTorch's collect_env."""
+files of uv and poetry, PyTorch's collect_env, the tables of npu-smi and nvidia-smi."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from functools import cache
 
 from trueup.checklist.dialect import dialects
 from trueup.checklist.expression import parsed
-from trueup.checklist.settings import Setting, SettingsDocument
+from trueup.checklist.settings import Setting, SettingsDocument, Undecided
 
 _ASSIGNMENT = re.compile(r"""\s*(?:export\s+)?([A-Za-z_]\w*)=("[^"]*"|'[^']*'|[^\s#]*)\s*(#.*)?$""")
 _PACKAGE = re.compile(r"\s*([A-Za-z0-9][\w.\-]*)\s*(?:===?|@)\s*([\w.+\-:/]+)\s*(#.*)?$")
+
+_RANGE = re.compile(
+    r"\s*([A-Za-z0-9][\w.\-]*)\s*((?:>=|<=|~=|!=|>|<)\s*[\w.*+\-]+(?:\s*,\s*[<>=!~]+\s*[\w.*+\-]+)*)\s*(#.*)?$"
+)
+"""a requirement that several versions meet"""
+_SMI = re.compile(r"\b(?:npu-smi \S+\s+Version:|Driver Version:)\s*(\d[\w.\-]*)")
+"""the head of the table that npu-smi and nvidia-smi print"""
 
 _SPEAKS = re.compile(r"[:={}\[\]]\s|[:={}\[\]]$|^\s*--\w|^\s*\[")
 """a line of another form: a key of YAML, JSON or TOML, or a flag"""
@@ -53,7 +60,7 @@ def looks_like(text: str) -> bool:
     """
     lines = [line for _, line in _lines(_as_freeze(text)) if line.strip() and not _IGNORED.match(line)]
     read = {line: _read(line) for line in lines}
-    plain = [line for line in lines if _ASSIGNMENT.match(line) or _PACKAGE.match(line)]
+    plain = [line for line in lines if _ASSIGNMENT.match(line) or _PACKAGE.match(line) or _RANGE.match(line)]
     if not plain and not any(pair[0] in _packages() for pair in read.values() if pair):
         return False
     other = [line for line in lines if read[line] is None]
@@ -75,6 +82,9 @@ def document(text: str, path: str) -> SettingsDocument:
 
 def _as_freeze(text: str) -> str:
     """A list of another form as lines of `pip freeze`, each where it stands; any other text as it is."""
+    if _SMI.search(text):
+        drivers = (_SMI.search(line) for line in text.splitlines())
+        return "\n".join(f"driver {found[1]}" if found else "" for found in drivers)
     line_of = next((line for head, line in _OF_LISTS if head.search(text)), None)
     if line_of is None:
         return "\n".join(_REQUIREMENT.sub(r"\1", line) for line in text.splitlines())
@@ -102,12 +112,14 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         yield from ((number, part) for part in (parts if apart else [line]))
 
 
-def _read(line: str) -> tuple[str, str] | None:
+def _read(line: str) -> tuple[str, str | Undecided] | None:
     """Name and value of a line's variable or package; None of a remark or free text."""
     if _IGNORED.match(line):
         return None
     if match := _WHEEL.match(line) or _PACKAGE.match(line):
         return _package(match.group(1)), match.group(2)
+    if match := _RANGE.match(line):
+        return _package(match.group(1)), Undecided(f"{match.group(2)} is a range, and no version")
     if match := _ASSIGNMENT.match(line):
         return match.group(1), match.group(2).strip("\"'")
     if (match := _WORDS.match(line)) and _package(match.group(1)) in _packages():
