@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from trueup.cli import app
+from trueup.cli.inspect_tables import print_records
+from trueup.importers import open_trace
 
 pytestmark = pytest.mark.torch
 
@@ -28,6 +32,18 @@ def test_overview(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [line.split() for line in said.splitlines()]
     assert [line[:2] for line in lines if line[:1] in (["0"], ["1"])] == [["0", "0"], ["1", "0"]]
     assert " kB" in said
+
+
+@pytest.mark.parametrize("width", [80, 100, 119, 120, 160])
+def test_records_keep_within_the_terminal(runs: Path, width: int) -> None:
+    trace = open_trace(runs / "reference")
+    console = Console(force_terminal=True, width=width, file=io.StringIO(), color_system=None)
+    print_records(trace, console, step=0, rank=0, find=None, limit=40)
+    said = console.file.getvalue()
+    assert max(map(len, said.splitlines())) <= width
+    norms = [f"{one:.5g}" for one in trace.read(0, 0).summaries["l2_norm"].drop_nulls()]
+    assert sum(f" {norm}" in said for norm in norms) >= 10, "no number is cut off"
+    assert ("min, max" in said) == (width < 120)
 
 
 def test_find_by_name_type_and_slot(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,11 @@ from trueup.store import StepTables, TraceSource, layout
 from trueup.types.trace import ScalarLine
 
 _MOST_STEPS = 40
+_FULL_WIDTH = 120
+_WORDS = ("phase", "slot", "dtype", "shape")
+_STATISTICS = {"min": "minimum", "max": "maximum", "mean": "mean", "l2 norm": "l2_norm"}
+_WIDE = ("dtype", "min", "max", "mean")
+"""columns that a narrow terminal has no room for"""
 _MODE_OF_INTEREST = ("eval", "recompute")
 
 
@@ -45,17 +50,22 @@ def print_records(
         text = pl.concat_str("site", pl.lit(" "), pl.col("type").fill_null(""))
         wanted = text.str.to_lowercase().str.contains(find.lower(), literal=True)
         frame = frame.filter(wanted)
+    rows = [_record_cells(row) for row in frame.head(limit).iter_rows(named=True)]
+    left_out = _WIDE if console.is_terminal and console.width < _FULL_WIDTH else ()
+    used = {name for row in rows for name, cell in row.items() if cell} - {*left_out}
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("site", overflow="fold", min_width=24)
-    for column in ("phase", "slot", "dtype", "shape"):
-        table.add_column(column, no_wrap=True)
-    for column in ("min", "max", "mean", "l2 norm", "nan", "inf"):
-        table.add_column(column, justify="right", no_wrap=True)
-    for row in frame.head(limit).iter_rows(named=True):
-        table.add_row(*(Text(cell) for cell in _record_cells(row)))
+    for column in (*_WORDS, *_STATISTICS, "nan", "inf"):
+        if column in used:
+            table.add_column(column, justify="left" if column in _WORDS else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell) for name, cell in row.items() if name == "site" or name in used))
     if frame.height:
         console.print(f"step {step}, rank {rank}: {count(frame.height, 'record')}")
         console.print(table)
+    if left_out and rows:
+        words = f"{', '.join(left_out)}: in a terminal of {_FULL_WIDTH} columns or more, and in a file"
+        console.print(words, style="dim")
     if frame.height > limit:
         console.print(f"and {frame.height - limit} more; --limit N or --find TEXT", style="dim")
     return frame.height
@@ -169,23 +179,22 @@ def _troubles(trace: TraceSource, ranks: list[int]) -> Iterator[Text]:
         yield Text(f"limit ({describe(there, 'rank')}): {sentence}", style="yellow")
 
 
-def _record_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    site = row["site"].rpartition(" · ")[0]
+def _record_cells(row: dict[str, Any]) -> dict[str, str]:
+    """The cells of a record by their column; why there is no summary stands behind the site."""
+    cells = dict.fromkeys(("site", *_WORDS, *_STATISTICS, "nan", "inf"), "")
+    cells |= {"site": row["site"].rpartition(" · ")[0], "phase": row["phase"], "slot": row["slot"]}
     if row["dtype"] is None:
-        return site, row["phase"], row["slot"], row["reason"] or "", *[""] * 7
-    statistics = (_number(row[name]) for name in ("minimum", "maximum", "mean", "l2_norm"))
+        return cells | {"site": f"{cells['site']}  {row['reason'] or ''}".rstrip()}
     num_inf = (row["num_posinf"] or 0) + (row["num_neginf"] or 0)
-    odd = (str(row["num_nan"] or ""), str(num_inf or ""))
-    return (
-        site,
-        row["phase"],
-        row["slot"],
-        str(row["dtype"]),
-        json.dumps(list(row["shape"])),
-        *statistics,
-        *odd,
-    )
+    return {
+        **cells,
+        "dtype": str(row["dtype"]),
+        "shape": json.dumps(list(row["shape"])),
+        **{name: _number(row[key]) for name, key in _STATISTICS.items()},
+        "nan": str(row["num_nan"] or ""),
+        "inf": str(num_inf or ""),
+    }
 
 
 def _number(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
+    return f"{value:.5g}" if isinstance(value, (int, float)) and not isinstance(value, bool) else ""
