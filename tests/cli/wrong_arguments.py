@@ -161,13 +161,16 @@ def command_lines(verb: str) -> Iterator[tuple[str, ...]]:
 
 
 def refused_lines(verb: str) -> Iterator[tuple[str, ...]]:
-    """Those that are refused before anything is read: an option given twice, and one without its value."""
+    """Those that are refused before anything is read: an option given twice, and one without its value, at
+    the end or before another option."""
     for field in fields_of(verb):
         rest, flag = without(BASE[verb], field), field.flag
         if field.kind is bool:
             continue
         if not field.option.bare:
             yield (verb, *rest, flag)
+            for other in [one.flag for one in fields_of(verb) if one.flag != flag][:1]:
+                yield (verb, *rest, flag, other, "1")
         if not field.repeated:
             value = [next(iter(field.choices), "1")] * (
                 2 if field.pair or field.option.metavar.count(" ") == 1 else 1

@@ -12,6 +12,7 @@ also sets.
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -44,7 +45,8 @@ _FILES = ("FILE", "YAML")
 
 
 class SingleCommand(TyperCommand):
-    """A command that refuses an option given twice, where one value would replace the other unseen."""
+    """A command that refuses what would be lost unseen: the first value of an option given twice, and an
+    option in the place of another's value."""
 
     def make_parser(self, ctx):  # type: ignore[no-untyped-def]  # the library's own type has moved
         """The library's parser; raises ``ConfigError`` for an option given twice that takes one value."""
@@ -53,6 +55,7 @@ class SingleCommand(TyperCommand):
 
         def parse_args(args: list[str]) -> tuple[object, object, Sequence[GivenParameter]]:
             words = list(args)  # reading consumes them
+            _refuse_option_as_value(self.params, words)
             values, rest, order = read(args=args)
             _refuse_second(order, words)
             return values, rest, order
@@ -67,6 +70,21 @@ class GivenParameter(Protocol):
     opts: list[str]
     secondary_opts: list[str]
     nargs: int
+
+
+def _refuse_option_as_value(parameters: Sequence[GivenParameter], words: Sequence[str]) -> None:
+    """``--replay -o OUT``: a value was forgotten, and the next option would be taken for it."""
+    flags = {name for one in parameters for name in (*one.opts, *one.secondary_opts) if name.startswith("-")}
+    bare = {
+        name
+        for one in parameters
+        if getattr(one, "is_flag", False)
+        for name in (*one.opts, *one.secondary_opts)
+    }
+    own = words[: words.index("--")] if "--" in words else words
+    for word, after in itertools.pairwise(own):
+        if word in flags - bare and after.partition("=")[0] in flags:
+            raise ConfigError(f"{word}: expected a value after it, not the option {after}")
 
 
 def _refuse_second(order: Sequence[GivenParameter], words: Sequence[str]) -> None:
