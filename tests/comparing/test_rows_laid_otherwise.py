@@ -18,8 +18,9 @@ import trueup  # noqa: E402
 from trueup.comparing.result import Comparison  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
-from trueup.types.codes import NoteCode, StagesCode  # noqa: E402
+from trueup.types.codes import NoteCode, StagesCode, VerdictCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
+from trueup.types.reason import reason  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
 WIDTH, VOCABULARY, TOKENS = 16, 40, 11
@@ -212,6 +213,18 @@ def padding_counted(step: int) -> list[Batch]:
     return [{**batch, "labels": batch["labels"].masked_fill(batch["mask"] == 0, 0)}]
 
 
+def padding_counted_in_place(step: int) -> list[Batch]:
+    """A fault: padding has labels, and nothing else differs."""
+    (batch,) = by_default(step)
+    return [{**batch, "labels": batch["labels"].masked_fill(batch["mask"] == 0, 0)}]
+
+
+def other_padding_in_place(step: int) -> list[Batch]:
+    """Padding is another id, which the mask hides and no label names."""
+    (batch,) = by_default(step)
+    return [{**batch, "ids": batch["ids"].masked_fill(batch["mask"] == 0, 3)}]
+
+
 def trimmed_in_two(step: int) -> list[Batch]:
     """Each microbatch as wide as its longest row."""
     found = []
@@ -306,6 +319,14 @@ def test_padding_that_counts_differs(batches: Batches, runs: dict[str, Path], tm
     run = trained(tmp_path / "run", batches)
     assert compare(run, runs["by_default"]).exit_code == 1
     assert diagnose(run, runs["by_default"], output=tmp_path / "out").exit_code == 1
+
+
+def test_labels_of_padding_are_what_differs_first(runs: dict[str, Path], tmp_path: Path) -> None:
+    """Though the mask hides these tokens; another id of padding there is no difference."""
+    verdict = compare(trained(tmp_path / "counted", padding_counted_in_place), runs["by_default"]).verdict
+    assert verdict.headline == reason(VerdictCode.DATA_DIFFERS, step=0, name="labels")
+    same = compare(trained(tmp_path / "other", other_padding_in_place), runs["by_default"])
+    assert same.verdict.outcome is Outcome.AGREE
 
 
 def test_microbatches_of_other_widths_are_no_fault(runs: dict[str, Path], tmp_path: Path) -> None:

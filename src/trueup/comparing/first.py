@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from trueup.comparing.judgement import DIFFERENT, EQUAL, WITHIN, Judgement
+from trueup.comparing.judgement import DIFFERENT, EQUAL, UNDECIDED, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.owner import (
     argument_differences,
@@ -62,6 +62,8 @@ class First:
     """records up to it with dtypes that differ"""
     unpaired_inputs: list[Reason] = field(default_factory=list)
     """inputs of its call, or of the module call around it, that one run alone has"""
+    given_apart: list[str] = field(default_factory=list)
+    """inputs of the model's call that differ, where it is one of them: tensors before single numbers"""
     ids: list[Reason] = field(default_factory=list)
     """ids of one run beyond the rows of an embedding, where the first difference is an input"""
     classes: Reason | None = None
@@ -138,6 +140,7 @@ def first_of_rows(judged: JudgedStep, row: int) -> First:
         argument=argument_of_owner(rows, row, owner, arguments),
         dtypes=dtype_differences(rows, row),
         unpaired_inputs=_inputs_of_one_side(rows, row, owner),
+        given_apart=_given_apart(judged, row),
         classes=class_of_owner(rows, row, owner),
         ids=_ids_beyond(rows) if _is_input(rows, row) else [],
     )
@@ -145,6 +148,20 @@ def first_of_rows(judged: JudgedStep, row: int) -> First:
 
 def _is_input(rows: StepRows, row: int) -> bool:
     return bool((rows.phase_is("forward") & rows.slot_starts("input"))[row])
+
+
+def _given_apart(judged: JudgedStep, row: int) -> list[str]:
+    """Inputs of the same call that differ, or have another shape."""
+    rows = judged.rows
+    same = rows.paired & (rows.target.call == rows.target.call[row])
+    given = same & rows.phase_is("forward") & rows.slot_starts("input")
+    if not given[row]:
+        return []
+    given &= ~np.isin(judged.judgement.status, (EQUAL, WITHIN))
+    given &= (judged.judgement.status != UNDECIDED) | (rows.target.shape != rows.reference.shape)
+    apart = np.flatnonzero(given).tolist()
+    apart.sort(key=lambda one: int(rows.target.numel[one]) == 1)
+    return [rows.match.words.slot[rows.slot[one]].partition(".")[2] for one in apart]
 
 
 def _ids_beyond(rows: StepRows) -> list[Reason]:

@@ -107,7 +107,9 @@ def without_hidden(
     places and their values were kept; the very same ``rows`` where nothing is left out.
 
     What a query makes that may see nothing is another thing in every kernel, and nobody looks at it. Where
-    somebody does, as where padding has labels, what comes of it shows in what is compared whole.
+    somebody does, as where padding has labels, what comes of it shows in what is compared whole; and an input
+    that is negative there on one side alone is itself compared whole: no token has a negative id, only labels
+    that a loss leaves out.
     """
     given = _given_rows(rows)
     chosen = _elsewhere(rows, metrics) & (rows.layout < 0)
@@ -125,7 +127,10 @@ def without_hidden(
         if laid is None:
             continue
         known: dict[tuple[Shape, Shape], int] = {}
+        counted = _counted_on_one_side(both[0], both[1])
         for row in np.flatnonzero(here & chosen).tolist():
+            if given[row] and rows.match.words.slot[rows.slot[row]] in counted:
+                continue
             shapes = _shapes(rows, row)
             layout = of_shown(shapes[0], laid) if shapes[0] == shapes[1] else None
             if layout is not None:
@@ -197,6 +202,20 @@ def _shown_alike(target: Given | None, reference: Given | None) -> Laid | None:
         return None
     keys = [row_keys(given, own.spans) for given in (target, reference)]
     return own if keys[0] == keys[1] else None
+
+
+def _counted_on_one_side(target: Given | None, reference: Given | None) -> set[str]:
+    """Slots of integers that are negative on one side where they are not on the other."""
+    if target is None or reference is None:
+        return set()
+    pairs = {slot: (target[slot], reference[slot]) for slot in target.keys() & reference.keys()}
+    return {
+        slot
+        for slot, (own, other) in pairs.items()
+        if own.dtype.kind == other.dtype.kind == "i"
+        and own.shape == other.shape
+        and ((own < 0) != (other < 0)).any()
+    }
 
 
 def shown(given: Given) -> Laid | None:

@@ -415,7 +415,9 @@ def _is_other_data(first: First) -> bool:
 
 def _headline(first: First) -> Reason:
     if _is_other_data(first):
-        return reason(VerdictCode.DATA_DIFFERS, step=first.step, name=first.row.slot.partition(".")[2])
+        name, *others = first.given_apart or [first.row.slot.partition(".")[2]]
+        beside = {"others": others} if others else {}
+        return reason(VerdictCode.DATA_DIFFERS, step=first.step, name=name, **beside)
     if first.unpaired_inputs:
         return reason(VerdictCode.INPUT_OF_ONE_SIDE, **dict(first.unpaired_inputs[0].places))
     if first.argument is not None:

@@ -126,11 +126,23 @@ def _to_do(sentence: str, command: str | None = None, samples: Sequence[Mapping[
 
 
 _RUNS = {"target": "runs/a", "reference": "runs/b", "step": 0, "command": "python train.py"}
+
+
+def _inputs(names: Sequence[object]) -> str:
+    return f"input{'s' if len(names) > 1 else ''} {listed(names)}"
+
+
 _AT = {"phase": "forward", "slot": "output.0", "module": "layers.2.attn", "step": 0}
 
 PHRASES = {
     Is.DATA_DIFFERS: _headline(
-        "Input data differs: input {name} of the model in step {step}", {"name": "labels", "step": 3}
+        lambda facts: (
+            f"Input data differs: {_inputs([facts['name'], *(facts.get('others') or [])])} of the model "
+            f"in step {facts['step']}"
+        ),
+        {"name": "labels", "step": 3},
+        {"name": "input_ids", "others": ["labels"], "step": 0},
+        {"name": "input_ids", "others": ["labels", "attention_mask", "position_ids"], "step": 0},
     ),
     Is.INPUT_OF_ONE_SIDE: _headline(
         lambda facts: (

@@ -130,10 +130,15 @@ def _losses(view: StepView, scale: float) -> dict[int, LossFacts]:
     held = LossInputs.of(view)
     values = Counter(microbatch for microbatch, _ in loss_records(view, "value"))
     rows = {m: shape[0] for m, _, record in root_inputs(view) if len(shape := view.shape(record) or ()) == 2}
-    found = {}
+    found: dict[int, LossFacts] = {}
     for microbatch, record in loss_records(view, "value"):
         labels, value = held.labels.get(microbatch), view.value(record)
-        if labels is None or value is None or value.size != 1 or values[microbatch] > 1:
+        if value is None or value.size != 1 or values[microbatch] > 1:
+            continue
+        if labels is None:
+            own = _without_labels(view, microbatch, float(value.ravel()[0]), scale)
+            if own is not None:
+                found[microbatch] = own
             continue
         mask = held.masks.get(microbatch)
         counts = labels != held.ignore_index
@@ -148,6 +153,31 @@ def _losses(view: StepView, scale: float) -> dict[int, LossFacts]:
             form=_form(view, microbatch, labels, counts, scale),
         )
     return found
+
+
+def _without_labels(view: StepView, microbatch: int, value: float, scale: float) -> LossFacts | None:
+    """A cross-entropy that the program writes itself, of whose labels nothing was recorded: the word that the
+    gradient of a token's logits raises is its label. None where what that leaves is no such loss."""
+    call, slot, _ = _sent_rows(view).get(microbatch, (-1, "", ()))
+    records = [view.record(call, phase, slot) for phase in ("forward", "backward")]
+    logits, gradient = (None if record is None else view.value(record) for record in records)
+    dtype = view.dtype(records[1])
+    if dtype is None or logits is None or gradient is None or logits.shape != gradient.shape:
+        return None
+    z, g = (values.reshape(-1, values.shape[-1]) for values in (logits, gradient / scale))
+    counts = np.asarray(g != 0).any(axis=1)
+    labels = g.argmin(axis=1).astype(np.int64)
+    form = loss_form(z, labels, g, np.asarray(counts), roundoff=unit_roundoff(dtype))
+    if form is None:
+        return None
+    return LossFacts(
+        value=value,
+        counted=int(counts.sum()),
+        positions=len(g),
+        rows=len(logits) if logits.ndim > 2 else None,
+        steepest=float(-g.min()),
+        form=form,
+    )
 
 
 def _sent_back(view: StepView) -> dict[int, Floats]:
