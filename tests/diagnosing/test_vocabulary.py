@@ -102,16 +102,41 @@ class Part(nn.Module):
         return out.masked_fill(outside[..., None], 0.0)
 
 
-def test_ids_of_a_part_of_a_vocabulary_are_inside(tmp_path: Path) -> None:
-    """A module that returns with an id beyond its rows is no plain lookup."""
+class Placed(nn.Module):
+    """A part of a vocabulary, and positions in a table with fewer rows than there are ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part, self.positions = Part(), nn.Embedding(16, 8)
+
+    def forward(self, ids: torch.Tensor, positions: torch.Tensor | None = None) -> torch.Tensor:
+        where = self.positions.weight[: ids.shape[1]] if positions is None else self.positions(positions)
+        return self.part(ids) + where
+
+
+@pytest.mark.parametrize("places", ["none", "by weight", "by lookup"])
+def test_ids_of_a_part_of_a_vocabulary_are_inside(places: str, tmp_path: Path) -> None:
+    """A module that returns with an id beyond its rows is no plain lookup, no other table stands for it."""
+
+    class Halved(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = Part() if places == "none" else Placed()
+            self.head = nn.Linear(8, 2 * SIZE)
+
+        def forward(self, ids: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
+            return self.head(self.embed(ids, *more))
 
     def half() -> None:
         torch.manual_seed(0)
-        model = nn.Sequential(Part(), nn.Linear(8, 2 * SIZE))
+        model = Halved()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        more = [torch.arange(12)] if places == "by lookup" else []
         for _ in range(2):
             ids = torch.randint(0, 2 * SIZE, (4, 13))
-            nn.functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).backward()
+            nn.functional.cross_entropy(
+                model(ids[:, :-1], *more).flatten(0, 1), ids[:, 1:].flatten()
+            ).backward()
             optimizer.step()
             optimizer.zero_grad()
 

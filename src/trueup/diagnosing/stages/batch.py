@@ -18,6 +18,8 @@ from trueup.types.trace import ScalarLine
 
 _BESIDE_TOKENS = ("mask", "position", "type")
 """in names of inputs that stand beside token ids"""
+TOKENS = ("input_ids", "tokens", "ids", "idx", "token_ids")
+"""names of inputs that are token ids"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,16 +156,17 @@ def given(book: StepView) -> Iterator[tuple[str, str, int]]:
         yield f"microbatch {microbatch}" + (f" call {number}" if number else ""), slot, record
 
 
+def may_be_tokens(slot: str) -> bool:
+    """Whether an input is by its slot the ids of tokens, rather than positions, types or masks."""
+    return slot.endswith("input.0") or "input_ids" in slot or slot.rpartition(".")[2] in TOKENS
+
+
 def _vocabulary(book: StepView) -> int | None:
-    """Rows of the embedding that looks up what the model was given; else of the first one, where the capture
-    kept how modules are set."""
+    """Rows of the embedding that looks up the ids the model was given. Where none is seen to do so (a part
+    of a vocabulary moves the ids first) no other embedding's rows stand for it: it may hold positions."""
     sizes = embedded(book)
-    for _, _, record in root_inputs(book):
-        digest = book.digest(record)
-        if digest is not None and digest in sizes:
-            return sizes[digest]
-    settings = book.source.rank_facts(book.rank).get("settings") or {}
-    return next((n for s in settings.values() if isinstance(n := s.get("num_embeddings"), int)), None)
+    digests = (book.digest(record) for _, slot, record in root_inputs(book) if may_be_tokens(slot))
+    return next((sizes[one] for one in digests if one is not None and one in sizes), None)
 
 
 def data_finding(

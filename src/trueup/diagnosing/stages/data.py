@@ -29,7 +29,7 @@ from trueup.diagnosing.evidence.run import run_facts
 from trueup.diagnosing.gradients import scalar_line
 from trueup.diagnosing.kinds.loss_divisor import named_divisor
 from trueup.diagnosing.kinds.thresholds import NEAR_ONE
-from trueup.diagnosing.stages.batch import StepBatch, data_finding, given, without_made
+from trueup.diagnosing.stages.batch import TOKENS, StepBatch, data_finding, given, may_be_tokens, without_made
 from trueup.diagnosing.stages.context import Context, is_beyond, is_compared
 from trueup.diagnosing.stages.forward import as_recorded
 from trueup.diagnosing.stages.from_origin import finding_from_origin
@@ -1208,7 +1208,6 @@ def _batch_finding(
 
 _OF_ANY_INPUT = ("flags", "shift", "begin_anew", "counting", "offset", "offset_by_row")
 """relations that tell how an input was made, whatever it holds"""
-_TOKENS = ("input_ids", "tokens", "ids", "idx", "token_ids")
 
 
 def _batch_headline(relation: str, where: str) -> Reason:
@@ -1216,7 +1215,7 @@ def _batch_headline(relation: str, where: str) -> Reason:
     that they differ."""
     slot = where.rpartition(".")[2]
     labels = _is_of_labels(where)
-    if not labels and not slot.isdigit() and slot not in _TOKENS:
+    if not labels and not slot.isdigit() and slot not in TOKENS:
         return reason(Stages.INPUT_DIFFERS, name=slot)
     return reason(Stages.BATCH, relation=relation, labels=labels)
 
@@ -1224,7 +1223,7 @@ def _batch_headline(relation: str, where: str) -> Reason:
 def _outside(batch: StepBatch, name: str) -> NDArray[np.bool_]:
     """Which token ids of an input are none of the vocabulary."""
     ids = batch.ids[name]
-    if not (name.endswith("input.0") or "input_ids" in name):
+    if not may_be_tokens(name.rpartition(", ")[2]):
         return np.zeros(ids.shape, bool)
     return np.asarray((ids < 0) | (False if batch.vocab_size is None else ids >= batch.vocab_size))
 
