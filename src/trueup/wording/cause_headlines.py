@@ -145,6 +145,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.LABELS_SHIFTED: "Labels of the loss are shifted by {shift} against the reference's",
     KindReason.SENT_BACK_PER_ROW: in_range("The loss weights rows differently: factors {range}", 3),
     KindReason.WEIGHTS_OF_TOKENS: _weights,
+    KindReason.TERM_OF_SCORES: "The loss term of experts' mean scores (balance loss) differs in {place}",
     KindReason.SCALED_PER_TOKEN: in_range("Each vector in {place} is scaled differently: {range}", 3),
     KindReason.SUMS_TO_ONE: "Vectors in {place} sum to 1 in the {side} alone",
     KindReason.LENGTH_OF_ONE: "Vectors in {place} have a length of 1 in the {side} alone",

@@ -657,6 +657,11 @@ PHRASES: dict[KindReason, Phrase] = {
         _choice(("max", 1, 1, False), ("max", 1, 1, True)),
         _choice(("max", 1, 1, True), ("sum", 4, 2, True)),
     ),
+    KindReason.TERM_OF_SCORES: _say(
+        "{subject} differs by p (v - p.v) for every token, with p the softmax of the output and one number v "
+        "for each of {experts:count expert}: a term of the loss that weighs the experts' mean scores",
+        {"experts": 8},
+    ),
     KindReason.ROUTER_BALANCE: _say(
         _routed_again(
             lambda facts: (

@@ -66,7 +66,8 @@ class _Rows:
     @classmethod
     def of(cls, target: TokenWeights, reference: TokenWeights) -> _Rows | None:
         """None where one factor makes one of the other, or too few rows differ to tell."""
-        t, r, words = (x.reshape(len(x), -1) for x in (target.values, reference.values, reference.words))
+        t, r = (x.values.reshape(len(x.values), -1) for x in (target, reference))
+        words = reference.words.reshape(t.shape)
         errors = (target.errors + reference.errors).reshape(t.shape)
         factor = float((t * r).sum() / np.square(r).sum())
         scaled = np.abs(t - factor * r) <= _TIMES * errors

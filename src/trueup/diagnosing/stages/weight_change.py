@@ -161,8 +161,8 @@ def _permuted(target: Floats, reference: Floats) -> WeightChange | None:
         order = [a[np.lexsort(a.T[::-1])], b[np.lexsort(b.T[::-1])]] if a.shape[1] <= 4096 else [a, b]
         if np.array_equal(*order):
             moved = int((a != b).any(axis=1).sum())
-            order = along(target, reference, axis, 0.0)
-            how = None if order is None else described(order)
+            permutation = along(target, reference, axis, 0.0)
+            how = None if permutation is None else described(permutation)
             known = how is not None and how.code is not OrderCode.REORDERED
             parts = (how,) if how is not None and known else ()
             rows = reason(Weights.REORDERED, *parts, what=word, moved=moved, total=len(a))
