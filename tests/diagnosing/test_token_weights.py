@@ -144,6 +144,12 @@ def test_weights_of_both_sides(target: Of, reference: Of, unit: str, law: dict[s
     assert said is not None
     assert said.place("unit") == unit
     assert [one.facts for one in said.parts] == ([] if law is None else [law])
+    codes = {
+        "law": KindReason.WEIGHTS_BY_ROWS,
+        "step": KindReason.WEIGHTS_PAIRED,
+        "reference": KindReason.WEIGHTS_LAW,
+    }
+    assert all(one.code is codes[max(one.facts.keys() & codes.keys())] for one in said.parts)
     own = run(target).sent_back[0]
     first = [int(n) for n in str(said.facts["names"][0]).split(":")]  # type: ignore[index]
     row, at = first if len(first) == 2 else (first[0], 0)
