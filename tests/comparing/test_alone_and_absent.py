@@ -85,8 +85,8 @@ def test_a_last_bit_of_float32_may_hang_on_where_a_tensor_lies(tmp_path: Path) -
     assert origins(compared(tmp_path, norms([2], of="float32"), norms(of="float32"))) == []
 
 
-def weights(without: Collection[str] = ()) -> Recorder:
-    """Four weights with their gradients, but for some."""
+def weights(without: Collection[str] = (), frozen: Collection[str] = ()) -> Recorder:
+    """Four weights with their gradients, but for some; frozen ones are said to require none."""
     out, rng = Recorder(), np.random.default_rng(1)
     root = out.call("module", "", type_="Net")
     calls = {}
@@ -94,7 +94,8 @@ def weights(without: Collection[str] = ()) -> Recorder:
         call = out.call("module", name, parent=root, type_="Linear")
         out.record(call, "forward", "output.0", rng.standard_normal(16).astype(np.float32))
         calls[name] = out.call("parameter", f"{name}.weight")
-        out.record(calls[name], "param", "value", rng.standard_normal(16).astype(np.float32))
+        value = rng.standard_normal(16).astype(np.float32)
+        out.record(calls[name], "param", "value", value, requires_grad=name not in frozen)
     for name in "dcba":
         gradient = rng.standard_normal(16).astype(np.float32)
         if name not in without:
@@ -113,6 +114,25 @@ def test_the_first_gradient_that_one_run_alone_has_is_named(frozen_in_target: bo
     assert reason(RecordCode.GRADIENT_ABSENT, side=lacking) in verdict.evidence
     assert verdict.confidence is not None
     assert verdict.confidence.word is Word.CERTAIN
+
+
+@pytest.mark.parametrize("frozen_in_target", [True, False])
+@pytest.mark.parametrize(
+    ("frozen", "named"),
+    [("bc", 2), ("c", 1), ("b", None), ("", None)],
+    ids=["both", "first", "a later", "none"],
+)
+def test_a_weight_that_one_run_alone_trains(
+    frozen: str, named: int | None, frozen_in_target: bool, tmp_path: Path
+) -> None:
+    """A gradient that is missing of a weight which both train has another cause."""
+    sides = weights(without="bc", frozen=frozen), weights()
+    verdict = compared(tmp_path, *(sides if frozen_in_target else reversed(sides))).verdict
+    assert (verdict.headline.code is VerdictCode.TRAINED_BY_ONE) is (named is not None)
+    if named is not None:
+        target = str(not frozen_in_target)
+        sides_shown = {"target": target, "reference": str(frozen_in_target)}
+        assert verdict.headline.facts == {"num": named, "weight": "c.weight", **sides_shown}
 
 
 def test_where_one_run_recorded_hardly_any_gradient_none_is_missing(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tests.diagnosing.diagnosed import Program, capture, clipped, diagnosed  # n
 from tests.diagnosing.runs import SMALL  # noqa: E402
 from trueup.store import Trace  # noqa: E402
 from trueup.types.codes import StagesCode, VerdictCode  # noqa: E402
+from trueup.types.codes.kinds import KindReason  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
@@ -130,25 +131,30 @@ def test_an_evaluated_model_in_another_form_is_the_same(tmp_path: Path, referenc
 # -- the gradient of a loss ------------------------------------------
 
 
-def of_rows(*, detached: bool = False, weight: float = 1.0) -> Program:
+def of_rows(*, detached: bool = False, weight: float = 1.0, smoothed: float = 0.0) -> Program:
     """A loss whose second row is weighted, or sends nothing back."""
 
     def loss(model: torch.nn.Module, ids: Any, labels: Any) -> Any:
-        rows = torch.nn.functional.cross_entropy(model(ids).mT, labels, reduction="none").mean(-1)
+        each = torch.nn.functional.cross_entropy(
+            model(ids).mT, labels, reduction="none", label_smoothing=smoothed
+        )
+        rows = each.mean(-1)
         second = rows[1].detach() + 0.5 * (rows[1] - rows[1].detach()) if detached else weight * rows[1]
         return rows[0] + second
 
     return {"loss": loss}
 
 
+@pytest.mark.parametrize("smoothed", [0.0, 0.1])
 @pytest.mark.parametrize(("fault", "alone"), [({"detached": True}, True), ({"weight": 0.5}, False)])
 def test_a_loss_of_equal_value_with_another_gradient(
-    tmp_path: Path, fault: dict[str, Any], alone: bool
+    tmp_path: Path, fault: dict[str, Any], alone: bool, smoothed: float
 ) -> None:
-    reference = capture(tmp_path / "reference", of_rows())
-    found = diagnosed(tmp_path, reference, of_rows(**fault), replay=True)
-    said = found.findings[0].headline
-    codes = {said.code, *(part.code for part in said.parts)}
-    assert (found.findings[0].stage, StagesCode.LOSS_GRADIENT in codes) == (Stage.FORWARD, alone)
-    causes = {one.code for one in found.findings[0].causes}
-    assert (causes == {StagesCode.DETACHED_CAUSE}) is alone
+    """Where labels are smoothed the gradient tells no token's weight."""
+    reference = capture(tmp_path / "reference", of_rows(smoothed=smoothed))
+    found = diagnosed(tmp_path, reference, of_rows(smoothed=smoothed, **fault), replay=True).findings[0]
+    codes = {found.headline.code, *(part.code for part in found.headline.parts)}
+    assert found.stage is Stage.FORWARD
+    assert (KindReason.WEIGHTS_OF_TOKENS in codes) is (not smoothed)
+    assert (StagesCode.LOSS_GRADIENT in codes) is (alone and bool(smoothed))
+    assert (StagesCode.DETACHED_CAUSE in {one.code for one in found.causes}) is alone

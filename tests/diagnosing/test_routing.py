@@ -11,7 +11,8 @@ from torch import Tensor
 from tests.diagnosing.cases import case, normal, pair
 from trueup.diagnosing.evidence import Surroundings
 from trueup.diagnosing.kinds import name_kinds
-from trueup.types.codes.kinds import KindReason
+from trueup.diagnosing.kinds.routing import routing_fault
+from trueup.types.codes.kinds import CauseCode, KindReason
 
 pytestmark = pytest.mark.torch
 ROWS, WIDTH, EXPERTS, K = 64, 16, 8, 3
@@ -146,3 +147,70 @@ def test_what_a_router_adds_to_the_loss(factor: float) -> None:
     assert loss_codes(added(factor=factor, z=0.0), plain) == {KindReason.ROUTER_Z_LOSS}
     for other in (added(factor=factor, more=0.0123), added(factor=factor, z=0.0376213), plain * (1 + 1e-7)):
         assert not loss_codes(other, plain)
+
+
+# -- terms of the loss ------------------------------------------
+
+NUM_TOKENS, OF_TERM = 40, 6
+OF_GATE = torch.randn(NUM_TOKENS, OF_TERM, generator=torch.Generator().manual_seed(8))
+MAIN = 1e-3 * torch.randn(NUM_TOKENS, OF_TERM, generator=torch.Generator().manual_seed(9))
+
+
+def balance(logits: Any, *, scores: str = "softmax", chosen: int = 2) -> Any:
+    p = logits.softmax(-1) if scores == "softmax" else logits.sigmoid()
+    shares = torch.zeros(NUM_TOKENS, OF_TERM).scatter_(1, logits.topk(chosen).indices, 1.0).mean(0)
+    return OF_TERM * (shares * p.mean(0)).sum()
+
+
+def z_loss(logits: Any) -> Any:
+    return logits.logsumexp(-1).square().mean()
+
+
+def gradient(*terms: Any) -> Any:
+    """Of the gate's logits: of the model's loss, and of more terms."""
+    logits = OF_GATE.clone().requires_grad_()
+    sum(((MAIN * logits).sum(), *(0.02 * term(logits) for term in terms))).backward()
+    return logits.grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("target", "reference", "seen"),
+    [
+        (gradient(balance), gradient(), True),
+        (gradient(), gradient(balance), True),
+        (gradient(lambda z: 3 * balance(z)), gradient(balance), True),
+        (gradient(lambda z: 4 * balance(z, chosen=1)), gradient(lambda z: 4 * balance(z)), True),
+        (gradient(balance, z_loss), gradient(z_loss), True),
+        (gradient(z_loss), gradient(), False),
+        (gradient(lambda z: 5 * balance(z, scores="sigmoid")), gradient(), False),
+        (gradient(lambda z: z.mean(0)[0]), gradient(), False),
+        (gradient(balance) * 1.5, gradient(balance), False),
+        (gradient(balance)[torch.arange(NUM_TOKENS).roll(1)], gradient(), False),
+        (gradient(balance), gradient(balance), False),
+    ],
+    ids=[
+        "extra",
+        "missing",
+        "weight",
+        "shares",
+        "beside z",
+        "z",
+        "sigmoid",
+        "number",
+        "scaled",
+        "rows",
+        "equal",
+    ],
+)
+def test_a_term_of_mean_scores(target: Any, reference: Any, seen: bool, dtype: torch.dtype) -> None:
+    """Its gradient is p (v - p.v), one v for all tokens; other terms of the loss have other forms."""
+    around = Surroundings(module="gate", outputs=(pair("output.0", OF_GATE, OF_GATE),))
+    held = (target.to(dtype), reference.to(dtype))
+    evidence = case(*held, phase="backward", slot="output.0", module="gate", surroundings=around)
+    found = routing_fault(evidence)
+    assert (found is not None) is seen
+    if found is not None:
+        assert found.found.sentence.code is KindReason.TERM_OF_SCORES
+        assert found.found.sentence.number("experts") == OF_TERM
+        assert found.found.causes == (CauseCode.BALANCE_TERM,)

@@ -16,6 +16,7 @@ from trueup.diagnosing.kinds.grids import on_grid
 from trueup.diagnosing.stages.weight_change import change_of, held_whole
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.codes import WeightsCode as Weights
+from trueup.types.codes.kinds import OrderCode
 from trueup.types.reason import Reason
 
 Array = NDArray[np.float64]
@@ -81,6 +82,39 @@ def test_each_way(target: Any, reference: Any, code: Weights | None, facts: dict
     assert (None if found is None else found.evidence.code) == code
     if found is not None:
         assert tells(found.evidence, found.evidence.code, **facts)
+
+
+STACK = drawn(3, 8, 5, seed=9)
+INTERLEAVED = W.reshape(2, 6, 16).swapaxes(0, 1).reshape(12, 16)
+TIED = np.repeat(W[:6], 2, axis=0)
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "name", "order", "what"),
+    [
+        (np.roll(W, 6, 0), W, "halves_exchanged", OrderCode.HALVES_SWAPPED, "rows"),
+        (np.roll(W, 8, 1), W, "halves_exchanged", OrderCode.HALVES_SWAPPED, "columns"),
+        (np.roll(STACK, 4, 1), STACK, "halves_exchanged", OrderCode.HALVES_SWAPPED, "dim 1"),
+        (np.roll(W, 5, 0), W, "permuted", OrderCode.ROLLED, "rows"),
+        (W.reshape(3, 4, 16)[[2, 0, 1]].reshape(12, 16), W, "permuted", OrderCode.ROLLED, "rows"),
+        (W.reshape(3, 4, 16)[[1, 0, 2]].reshape(12, 16), W, "permuted", OrderCode.BLOCKS, "rows"),
+        (
+            W.reshape(2, 6, 16).swapaxes(0, 1).reshape(12, 16),
+            W,
+            "permuted",
+            OrderCode.HALVES_INTERLEAVED,
+            "rows",
+        ),
+        (W[[1, 0, *range(2, 12)]], W, "permuted", None, "rows"),
+        (TIED[[5, 0, 1, 2, 3, 4, *range(6, 12)]], TIED, "permuted", None, "rows"),
+    ],
+)
+def test_which_order(target: Any, reference: Any, name: str, order: OrderCode | None, what: str) -> None:
+    """Rows that a random draw would not lay so are told as blocks; two that changed places are not."""
+    found = change_of(target, reference, "float32", "float32")
+    assert found is not None
+    assert (found.name, found.evidence.code, found.evidence.place("what")) == (name, Weights.REORDERED, what)
+    assert [one.code for one in found.evidence.parts] == ([] if order is None else [order])
 
 
 @pytest.mark.parametrize(("other", "whole"), [(0.0, "target"), (1e-6, None)])

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trueup.matching.arguments import has_default
 from trueup.store.code import ProgramCode, ProgramFunction
 
 
@@ -84,7 +85,10 @@ def lacking(
         return None
     called, word = found[0]
     name = called.rpartition(".")[2]
-    inner = code.function(function.calls.get(called, function.calls.get(name)))
+    reached = function.calls.get(called, function.calls.get(name))
+    if isinstance(reached, str) and has_default(reached, *word):
+        return None
+    inner = code.function(reached)
     tree = None if inner is None else _function(inner.source)
     default = "" if tree is None else _defaults(tree).get(word[0], "")
     return Argument(name=word[0], function=name, default=default, value=word[1])

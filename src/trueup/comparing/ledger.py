@@ -115,6 +115,9 @@ class Ledger:
     local_norms: list[LocalNorm] = field(default_factory=list)
     limits: dict[int, dict[str, float]] = field(default_factory=dict)
     notes: list[Reason] = field(default_factory=list)
+    trained_by_one: dict[str, bool] = field(default_factory=dict)
+    """target's name of a weight that requires a gradient on one side alone -> whether in the target; of the
+    first step that has any"""
     pairs: int = 0
 
     def add(self, judged: JudgedStep) -> None:
@@ -340,6 +343,12 @@ class Ledger:
         if apart:
             place = {"step": pair.step, "rank": pair.rank}
             self.notes.append(reason(NoteCode.REQUIRES_GRAD_DIFFERS, **place, records=int(apart)))
+        if apart and not self.trained_by_one:
+            differ = pc.not_equal(table["target_requires_grad"], table["reference_requires_grad"])
+            of_weights = pc.equal(pc.cast(table["phase"], pa.string()), "param")
+            rows = table.filter(pc.and_(pc.fill_null(differ, False), of_weights))
+            trained = rows["target_requires_grad"].to_pylist()
+            self.trained_by_one = dict(zip(rows["name"].to_pylist(), trained, strict=True))
 
     @property
     def is_merged(self) -> bool:

@@ -335,7 +335,9 @@ def _differ(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: R
     sure = confidence(row.evidence, score, first.before, row.confidence or 0.0)
     return Verdict(
         outcome=Outcome.DIFFER,
-        headline=_of_update(first, ledger, scalars, runs) or _headline(first),
+        headline=_trained_by_one(first, ledger)
+        or _of_update(first, ledger, scalars, runs)
+        or _headline(first),
         where=row.site,
         owner=first.owner,
         step=first.step,
@@ -375,6 +377,19 @@ def _of_update(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs
     for gap in _gaps_of(first, ledger, runs)[:1]:
         return reason(VerdictCode.UPDATE_SETTING_DIFFERS, parameter=first.row.name, **gap.values)
     return None
+
+
+def _trained_by_one(first: First, ledger: Ledger) -> Reason | None:
+    """Where the runs diverge in a gradient that one has alone, of a weight that only it trains."""
+    row = first.row
+    if row.phase != "param_grad" or not row.is_of_one_side or row.name not in ledger.trained_by_one:
+        return None
+    trained = ledger.trained_by_one[row.name]
+    if trained is (row.target_record is None):
+        return None
+    alike = [name for name, by_target in ledger.trained_by_one.items() if by_target is trained]
+    sides = {"target": str(trained), "reference": str(not trained)}
+    return reason(VerdictCode.TRAINED_BY_ONE, num=len(alike), weight=row.name, **sides)
 
 
 def _is_drawn_after(origin: First, lacking: First) -> bool:

@@ -80,6 +80,62 @@ def loss_form(
     return replace(found, ignored_smoothing=_of_ignored(logits, gradient, counts) * found.divisor)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenWeights:
+    """What a loss multiplies the log-probability of each token's word by, with a minus."""
+
+    values: Floats
+    """0 where nothing is sent back"""
+    errors: Floats
+    """by which rounding may have changed each"""
+    words: Ints
+    """-1 where nothing is sent back"""
+
+
+def token_weights(logits: Floats, gradient: Floats, near: float) -> TokenWeights | None:
+    """The weights of a loss that is made of log-probabilities of one word a token, whatever stands around
+    them: the gradient of a token's logits is then one number times softmax - one-hot, and the word is where
+    the gradient has the sign that it has nowhere else. Where the word is all but certain, little of that is
+    left of the rounding of 1 - p.
+
+    Args:
+        logits: (..., V), of at least three words: with two every gradient that sums to 0 has that form.
+        gradient: likewise.
+        near: what rounding leaves over, relative to the weight.
+
+    Returns:
+        None where some token's gradient has another form.
+    """
+    width = logits.shape[-1]
+    if (
+        width < 3
+        or logits.size > MAX_NUMBERS
+        or not (np.isfinite(logits).all() and np.isfinite(gradient).all())
+    ):
+        return None
+    g = gradient.reshape(-1, width)
+    p, _ = _softmax(logits.reshape(-1, width))
+    rows = np.arange(len(g))
+    values, errors, left, words = (np.full(len(g), fill) for fill in (0.0, 0.0, np.inf, -1))
+    for chosen in (g.argmin(axis=1), g.argmax(axis=1)):
+        made = p.copy()
+        made[rows, chosen] -= 1.0
+        size = np.linalg.norm(made, axis=1)
+        factors = np.divide((made * g).sum(axis=1), size**2, out=np.zeros(len(g)), where=size > 0)
+        rest = np.linalg.norm(g - factors[:, None] * made, axis=1)
+        better = (rest < left) & g.any(axis=1)
+        error = np.divide(near * np.abs(factors), size, out=np.zeros(len(g)), where=size > 0)
+        values, errors = np.where(better, factors, values), np.where(better, error, errors)
+        words, left = np.where(better, chosen, words), np.where(better, rest, left)
+    live = words >= 0
+    if not live.any() or (left[live] > near * np.abs(values[live])).any():
+        return None
+    shape = logits.shape[:-1]
+    return TokenWeights(
+        values=values.reshape(shape), errors=errors.reshape(shape), words=words.reshape(shape)
+    )
+
+
 def _of_ignored(logits: Floats, gradient: Floats, counts: Bools) -> float:
     """What the tokens that do not count are smoothed by, over the divisor."""
     rows = np.flatnonzero(~counts & np.abs(gradient).max(axis=1, initial=0.0).astype(bool))

@@ -8,6 +8,7 @@ that one side alone gives is then said to be not given on the other.
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -128,6 +129,16 @@ def _completed(call: str, arguments: Arguments) -> dict[str, Json]:
         number = int(rest) if rest.isdecimal() else -1
         out[f"{head}.{names[number]}" if 0 <= number < len(names) else slot] = value
     return out | {slot: value for name, value in defaults.items() if (slot := f"input.{name}") not in out}
+
+
+def has_default(call: str, name: str, written: str) -> bool:
+    """Whether an argument, as code writes it, is what a library's function takes without it."""
+    defaults = _parameters().get(_key(call), ([], {}))[1]
+    try:
+        value = ast.literal_eval(written)
+    except (SyntaxError, ValueError):
+        return False
+    return name in defaults and type(value) is type(defaults[name]) and bool(value == defaults[name])
 
 
 def _key(call: str) -> str:

@@ -103,6 +103,12 @@ def _pairing(facts: ReasonFacts) -> str:
     return f"rotary embedding of {{place}} pairs {target}; the reference {reference}"
 
 
+def _weights(facts: ReasonFacts) -> str:
+    sides = ", ".join(f"{facts[side][0]} ({side})" for side in ("target", "reference"))
+    what = "row" if facts["per_row"] else "token"
+    return f"The loss weights {what}s differently: {facts['unit']} {facts['names'][0]} by {sides}"
+
+
 _NOT_HIDDEN = {
     "padding": "padding is not masked",
     "documents": "earlier documents are not masked",
@@ -138,6 +144,8 @@ _HEADLINES: dict[KindReason, Template] = {
     "{reference} (reference)",
     KindReason.LABELS_SHIFTED: "Labels of the loss are shifted by {shift} against the reference's",
     KindReason.SENT_BACK_PER_ROW: in_range("The loss weights rows differently: factors {range}", 3),
+    KindReason.WEIGHTS_OF_TOKENS: _weights,
+    KindReason.TERM_OF_SCORES: "The loss term of experts' mean scores (balance loss) differs in {place}",
     KindReason.SCALED_PER_TOKEN: in_range("Each vector in {place} is scaled differently: {range}", 3),
     KindReason.SUMS_TO_ONE: "Vectors in {place} sum to 1 in the {side} alone",
     KindReason.LENGTH_OF_ONE: "Vectors in {place} have a length of 1 in the {side} alone",

@@ -32,6 +32,8 @@ _CAUSES = {
     CauseCode.KERNEL_CHOICE: "kernels chosen at run time",
     CauseCode.FIRST_TOKEN: "another token to begin rows with (bos_token_id, decoder_start_token_id)",
     CauseCode.LOG_SOFTMAX: "log_softmax left out, or another loss (one of each class for itself)",
+    CauseCode.BALANCE_TERM: "a balance loss with another weight, of other layers, or of one run alone",
+    CauseCode.WEIGHTS_OF_ROWS: "other advantages, margins or reference log-probabilities of the rows",
     CauseCode.IGNORE_INDEX: "another ignore_index, such as a padding id that is also a token",
     CauseCode.MASK_MULTIPLIED: "attention weights multiplied by a mask",
     CauseCode.OTHER_DIM: "another dim given to the softmax",

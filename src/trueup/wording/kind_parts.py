@@ -86,7 +86,7 @@ def _divisor(what: str) -> Phrase:
 PHRASES = {
     OrderCode.REVERSED: Phrase(sentence="in reverse order"),
     OrderCode.ROLLED: Phrase(sentence="rolled by {shift}", samples=({"shift": 2},)),
-    OrderCode.HALVES_SWAPPED: Phrase(sentence="rolled by half: the halves are swapped"),
+    OrderCode.HALVES_SWAPPED: Phrase(sentence="the two halves are exchanged"),
     OrderCode.HALVES_INTERLEAVED: Phrase(sentence="with halves interleaved into pairs"),
     OrderCode.PAIRS_TAKEN_APART: Phrase(sentence="with interleaved pairs separated into halves"),
     OrderCode.READ_AS_MATRIX: Phrase(

@@ -152,6 +152,27 @@ def in_range(text: str, digits: int) -> Callable[[ReasonFacts], str]:
     return sentence
 
 
+_LAWS = {"tokens": "all tokens have one weight", "rows": "each row has one weight, divided by its tokens"}
+_WEIGHTS = {
+    "unit": "row",
+    "per_row": 1,
+    "num": 8,
+    "names": ("0", "1"),
+    "target": ("0.12", "-0.3"),
+    "reference": ("0.1", "-0.31"),
+}
+
+
+def _weights_of_tokens(facts: ReasonFacts) -> str:
+    numbers = " and ".join(f"{', '.join(facts[side])} ({side})" for side in ("target", "reference"))
+    text = (
+        "the loss multiplies log-probabilities by other numbers: of {unit}s {shown} by {numbers}; they differ"
+    )
+    text += " by one number for each of {num:count row}" if facts["per_row"] else " at {num:count token}"
+    laws = "".join(f"; {part}" for part in facts.parts)
+    return facts.fill(text, shown=", ".join(facts["names"]), numbers=numbers) + laws
+
+
 def _fitted(what: str, digits: int = 3) -> Callable[[ReasonFacts], str]:
     return lambda facts: f"{what}: {fitted_sides(facts, digits)}; fitted"
 
@@ -636,6 +657,11 @@ PHRASES: dict[KindReason, Phrase] = {
         _choice(("max", 1, 1, False), ("max", 1, 1, True)),
         _choice(("max", 1, 1, True), ("sum", 4, 2, True)),
     ),
+    KindReason.TERM_OF_SCORES: _say(
+        "{subject} differs by p (v - p.v) for every token, with p the softmax of the output and one number v "
+        "for each of {experts:count expert}: a term of the loss that weighs the experts' mean scores",
+        {"experts": 8},
+    ),
     KindReason.ROUTER_BALANCE: _say(
         _routed_again(
             lambda facts: (
@@ -752,6 +778,33 @@ PHRASES: dict[KindReason, Phrase] = {
             4,
         ),
         {"low": 0.5, "high": 3.2, "num": 4},
+    ),
+    KindReason.WEIGHTS_OF_TOKENS: _say(
+        _weights_of_tokens,
+        _WEIGHTS,
+        {**_WEIGHTS, "unit": "token", "names": ("0:5", "0:6"), "per_row": 1},
+        {**_WEIGHTS, "unit": "token", "names": ("0:5", "0:6"), "per_row": 0, "num": 44},
+        {**_WEIGHTS, "parts": (reason(KindReason.WEIGHTS_PAIRED, step=4, num=4),)},
+    ),
+    KindReason.WEIGHTS_LAW: Phrase(
+        sentence=lambda facts: "; ".join(
+            f"{_LAWS[facts[side]]} ({side})" for side in ("target", "reference")
+        ),
+        samples=({"target": "tokens", "reference": "rows"},),
+    ),
+    KindReason.WEIGHTS_PAIRED: Phrase(
+        sentence="the rows are {num:count pair} of opposite weights, {step:count row} apart, in both runs: "
+        "their margins differ",
+        samples=({"step": 4, "num": 4}, {"step": 1, "num": 8}),
+    ),
+    KindReason.WEIGHTS_BY_ROWS: Phrase(
+        sentence=lambda facts: facts.fill(
+            "the differences sum to 0 over each {size:count row}, as where numbers that are centred over "
+            "these are divided by another one"
+            if facts["law"] == "scale"
+            else "the difference is one number for each {size:count row}, as where another mean is subtracted"
+        ),
+        samples=({"size": 4, "law": "scale"}, {"size": 4, "law": "mean"}),
     ),
     KindReason.SCALED_PER_TOKEN: _say(
         in_range(

@@ -300,6 +300,11 @@ PHRASES = {
             "reference": "-100",
         },
     ),
+    Is.TRAINED_BY_ONE: _headline(
+        "requires_grad of {num:count parameter} differs (first {weight}): {target} (target), "
+        "{reference} (reference)",
+        {"num": 10, "weight": "norm.weight", "target": "True", "reference": "False"},
+    ),
     Is.PARAMETER_ABSENT: _headline(
         "The {side} has no parameter {parameter}; weights initialised after it differ, first {weight}",
         {"side": "target", "parameter": "layers.1.bias", "weight": "layers.1.weight"},

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from trueup.types.codes import WeightsCode as W
+from trueup.types.codes.kinds import OrderCode
 from trueup.types.reason import reason
 from trueup.wording.phrase import ReasonFacts, clause, count, heading, ranks_named
 
 _WAYS = {
     "transposed": "transposed",
     "permuted": "different order",
+    "halves_exchanged": "halves exchanged",
     "shifted": "one number added",
     "exchanged": "exchanged with each other",
     "of_another": "another weight's values",
@@ -116,8 +118,12 @@ PHRASES = {
         "{target:.6g} (target), {reference:.6g} (reference)", {"target": 1.0, "reference": 2.659}
     ),
     W.REORDERED: clause(
-        "the reference's {what} in a different order ({moved} of {total} moved)",
+        lambda facts: (
+            facts.fill("the reference's {what} in a different order ({moved} of {total} moved)")
+            + (f": {facts.parts[0]}" if facts.parts else "")
+        ),
         {"what": "rows", "moved": 2, "total": 8},
+        {"what": "dim 1", "moved": 8, "total": 8, "parts": (reason(OrderCode.HALVES_SWAPPED),)},
     ),
     W.REARRANGED: clause("the same numbers in a different order"),
     W.PART: clause(

@@ -306,6 +306,8 @@ class RunFacts:
     """of every microbatch whose labels were kept"""
     sent_back: Mapping[int, Floats] = field(default_factory=dict)
     """microbatch -> gradient that its loss sends back to the model's first output, where values were kept"""
+    sent_from: Mapping[int, Floats] = field(default_factory=dict)
+    """microbatch -> the values of that output, where they were kept"""
     sent_sizes: Mapping[int, tuple[float, float, float]] = field(default_factory=dict)
     """microbatch -> norm, minimum and maximum of that gradient, before any loss scale"""
     sent_as_reference: frozenset[int] = frozenset()

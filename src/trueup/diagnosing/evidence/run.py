@@ -52,6 +52,7 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         loss=_number(line.get("loss")),
         losses={} if view is None else _losses_once(view, _number(line.get("loss_scale")) or 1.0),
         sent_back={} if view is None else view.once(_sent_back, lambda: _sent_back(view)),
+        sent_from={} if view is None else view.once(_sent_from, lambda: _sent_from(view)),
         sent_sizes={} if view is None else _sent_sizes(view, _number(line.get("loss_scale")) or 1.0),
         sent_as_reference=frozenset() if view is None else _sent_as_reference(view),
         weighed={} if view is None else view.once(_weighed, lambda: _weighed(view)),
@@ -183,6 +184,15 @@ def _without_labels(view: StepView, microbatch: int, value: float, scale: float)
 def _sent_back(view: StepView) -> dict[int, Floats]:
     """Of the first output with rows of the outermost module, in every microbatch."""
     values = {microbatch: view.value(record) for microbatch, record in _first_sent(view)}
+    return {microbatch: value for microbatch, value in values.items() if value is not None}
+
+
+def _sent_from(view: StepView) -> dict[int, Floats]:
+    """The output itself."""
+    values = {
+        microbatch: view.value(view.record(call, "forward", slot))
+        for microbatch, (call, slot, _) in _sent_rows(view, MOST_SAMPLED).items()
+    }
     return {microbatch: value for microbatch, value in values.items() if value is not None}
 
 

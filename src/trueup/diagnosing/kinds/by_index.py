@@ -20,6 +20,7 @@ from trueup.diagnosing.kinds.routing import MAX_CHOSEN, MAX_EXPERTS, scores_of
 from trueup.diagnosing.kinds.rule import Found, origin_reason
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS, FAR_ROUNDINGS, MANY_NUMBERS
+from trueup.diagnosing.kinds.token_weights import weighted_otherwise
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import CauseCode, KindReason
@@ -35,6 +36,9 @@ def index_fault(evidence: Evidence) -> Solved | None:
     rounding."""
     of_loss = evidence.origin.stage is Stage.LOSS and evidence.origin.phase == "loss"
     near = CLOSE_ROUNDINGS * (_coarsest(evidence) if of_loss else roundoff_of(evidence))
+    weighted = weighted_otherwise(evidence, _coarsest(evidence))
+    if weighted is not None:
+        return weighted
     for t, r in _tensors(evidence):
         features = _factors(np.moveaxis(t, -1, 0), np.moveaxis(r, -1, 0), near)
         if features is not None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.evidence.facts import Known, SlotPair
+from trueup.diagnosing.kinds.fitting import roundoff_of
 from trueup.diagnosing.kinds.rule import Found, origin_reason
 from trueup.diagnosing.kinds.solved import Solved
 from trueup.diagnosing.kinds.thresholds import (
@@ -19,20 +20,25 @@ from trueup.diagnosing.kinds.thresholds import (
     CHANGE_EXPLAINS,
     CLOSE_ROUNDINGS,
     FITTED_ROWS,
+    HARDLY,
+    MANY_NUMBERS,
     MIN_NUMBERS,
     NEAR_ONE,
     NEARLY,
     REPRODUCED,
     REPRODUCED_EXACTLY,
 )
+from trueup.diagnosing.thresholds import LOSS_FORM_BETTER
 from trueup.numerics.dtypes import rounded_to
 from trueup.types.arrays import Bools, Floats, Ints
-from trueup.types.codes.kinds import KindReason
+from trueup.types.codes.kinds import CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindCode
 from trueup.types.reason import Number, Place
 
 MAX_EXPERTS, MAX_CHOSEN = 1024, 64
 """experts of a router, and those chosen for a token"""
+MAX_SLOPES = 1 << 24
+"""derivatives of scores by logits that are held at a time"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +75,8 @@ class _Routed:
 def routing_fault(evidence: Evidence) -> Solved | None:
     """How the target routes otherwise; None where the site is no router's output or the way is none known."""
     origin, around = evidence.origin, evidence.surroundings
+    if origin.phase == "backward" and origin.slot.startswith("output"):
+        return _term_of_scores(evidence)
     if origin.phase != "forward" or not origin.slot.startswith("output"):
         return None
     given, weight = _input_and_weight(evidence)
@@ -297,6 +305,39 @@ def _choice(way: _Choosing, scores: Floats, offset: Floats | None, k: int) -> In
 
 
 # -- what it adds to the loss ------------------------------------------
+
+
+def _term_of_scores(evidence: Evidence) -> Solved | None:
+    """A term of the loss that weighs experts' mean scores, sum_i v_i mean(p_i) of p = softmax(z), as a loss
+    for balance does with v the experts' shares of the tokens: its gradient by a token's logits is
+    p (v - p.v) with one v for all tokens. Least squares gives v (but for a number that is added to all of
+    it); another term, such as one number an expert, leaves more of the difference."""
+    t, r = evidence.target_values, evidence.reference_values
+    outputs = (pair for pair in evidence.surroundings.outputs if pair.slot == evidence.origin.slot)
+    known = next((pair.given for pair in outputs if pair.agree is not False), None)
+    logits = None if known is None else known.values()
+    if t is None or r is None or logits is None or not t.shape == r.shape == logits.shape or t.ndim < 2:
+        return None
+    width = t.shape[-1]
+    rows = min(t.size // max(width, 1), FITTED_ROWS, MAX_SLOPES // max(width, 1) ** 2)
+    if not 2 < width <= MAX_EXPERTS or rows < MANY_NUMBERS:
+        return None
+    t, r, z = (one.reshape(-1, width)[:rows] for one in (t, r, logits))
+    apart, sides = t - r, float(np.linalg.norm(t) + np.linalg.norm(r))
+    if not (np.isfinite(apart).all() and np.isfinite(z).all() and apart.any()):
+        return None
+    p = scores_of("softmax", z)
+    slopes = p[:, :, None] * (np.eye(width) - p[:, None, :])
+    normal = np.einsum("nki,nkj->ij", slopes, slopes)
+    v = np.linalg.pinv(normal, hermitian=True) @ np.einsum("nki,nk->i", slopes, apart)
+    left = float(np.linalg.norm(apart - slopes @ v))
+    of_numbers = float(np.linalg.norm(apart - apart.mean(axis=0)))
+    rounding = CLOSE_ROUNDINGS * roundoff_of(evidence) * sides
+    if left > rounding or left > min(LOSS_FORM_BETTER * of_numbers, HARDLY * float(np.linalg.norm(apart))):
+        return None
+    sentence = origin_reason(evidence, KindReason.TERM_OF_SCORES, experts=width)
+    found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.BALANCE_TERM,))
+    return Solved(kind=KindCode.MISSING_OR_EXTRA_TERM, found=found)
 
 
 def _balance_fault(

@@ -38,15 +38,18 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         kinds = (kind_named("missing_or_extra_term", EvidenceRank.STATED, classes), *kinds)
     best = kinds[0] if kinds else None
     unnamed = best is None or not best.rank.is_named or best.sentence.code in _WEIGHED
-    sends_otherwise = unnamed and _is_only_of_gradient(origin, context)
-    detached = (reason(Stages.DETACHED_CAUSE),) if sends_otherwise else ()
+    of_tokens = best is not None and best.sentence.code is KindReason.WEIGHTS_OF_TOKENS
+    only_gradient = (unnamed or of_tokens) and _is_only_of_gradient(origin, context)
+    sends_otherwise = unnamed and only_gradient
+    detached = (reason(Stages.DETACHED_CAUSE),) if only_gradient else ()
     attributed = origin
     origin = replace(
         origin,
         source=_with_code(origin.source, context.replayed or context.target, context),
         reference_source=_with_code(origin.reference_source, context.reference, context),
     )
-    causes = detached or tuple(dict.fromkeys([*settings, *(best.causes if best else ())]))
+    causes = detached if sends_otherwise else ()
+    causes = causes or tuple(dict.fromkeys([*settings, *(best.causes if best else ()), *detached]))
     evidence = [
         *((best.sentence,) if best else ()),
         *tried,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trueup.diagnosing.kinds.grids import on_grid
+from trueup.diagnosing.kinds.permutations import along, described
 from trueup.diagnosing.thresholds import (
     CAST_ROUNDINGS,
     CONSTANT_START,
@@ -19,6 +20,7 @@ from trueup.diagnosing.thresholds import (
 from trueup.numerics.dtypes import DTYPES, dtype_from_name
 from trueup.types.arrays import Floats
 from trueup.types.codes import WeightsCode as Weights
+from trueup.types.codes.kinds import OrderCode
 from trueup.types.reason import Reason, reason
 
 
@@ -27,7 +29,7 @@ class WeightChange:
     """How one weight came to differ."""
 
     name: str
-    """``number transposed permuted exchanged scaled negated rounded part other_draw zero`` and so on"""
+    """``number transposed permuted halves_exchanged scaled negated rounded part other_draw`` and so on"""
     kind: str
     evidence: Reason
     same_size: bool = True
@@ -153,13 +155,20 @@ def _turned(target: Floats, reference: Floats) -> WeightChange | None:
 def _permuted(target: Floats, reference: Floats) -> WeightChange | None:
     if not np.array_equal(np.sort(target, axis=None), np.sort(reference, axis=None)):
         return None
-    for axis, word in enumerate(("rows", "columns")[: target.ndim]):
+    words = ("rows", "columns") if target.ndim < 3 else (*(f"dim {n}" for n in range(target.ndim)),)
+    for axis, word in enumerate(words[: target.ndim]):
         a, b = (np.moveaxis(v, axis, 0).reshape(v.shape[axis], -1) for v in (target, reference))
         order = [a[np.lexsort(a.T[::-1])], b[np.lexsort(b.T[::-1])]] if a.shape[1] <= 4096 else [a, b]
         if np.array_equal(*order):
             moved = int((a != b).any(axis=1).sum())
-            rows = reason(Weights.REORDERED, what=word, moved=moved, total=len(a))
-            return WeightChange(name="permuted", kind="transposed_or_permuted", evidence=rows)
+            permutation = along(target, reference, axis, 0.0)
+            how = None if permutation is None else described(permutation)
+            known = how is not None and how.code is not OrderCode.REORDERED
+            parts = (how,) if how is not None and known else ()
+            rows = reason(Weights.REORDERED, *parts, what=word, moved=moved, total=len(a))
+            halves = how is not None and how.code is OrderCode.HALVES_SWAPPED
+            name = "halves_exchanged" if halves else "permuted"
+            return WeightChange(name=name, kind="transposed_or_permuted", evidence=rows)
     return WeightChange(name="permuted", kind="transposed_or_permuted", evidence=reason(Weights.REARRANGED))
 
 

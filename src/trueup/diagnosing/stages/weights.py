@@ -415,6 +415,7 @@ _CAUSES = {
     "own_of_ranks": (Weights.NOT_BROADCAST_CAUSE,),
     "transposed": _ORDER_CAUSES,
     "permuted": _ORDER_CAUSES,
+    "halves_exchanged": _ORDER_CAUSES,
     "shape": (Weights.CONVERTED_CAUSE,),
     "whole_in_target": (Weights.CUT_CAUSE,),
     "whole_in_reference": (Weights.CUT_CAUSE,),

@@ -48,6 +48,7 @@ class VerdictCode(Code):
     """likewise, of one whose ``function`` differs in its casts alone"""
     ARGUMENT_LACKS = "verdict.argument_lacks"
     OTHER_VALUE_IN_CODE = "verdict.other_value_in_code"
+    TRAINED_BY_ONE = "verdict.requires_grad_differs"
     PARAMETER_ABSENT = "verdict.parameter_absent"
     LOSS_DIFFERS_LATER = "verdict.loss_differs_later"
     GRADIENT_NORM_DIFFERS = "verdict.gradient_norm_differs"
