@@ -335,6 +335,8 @@ def _same_parameters(context: Context, rank: int) -> bool:
 def _clipping_difference(own: Clipping, other: Clipping, scale: float) -> Difference | None:
     if "later" in (own.way, other.way):
         return _later_difference(own, other)
+    if "own" in (own.way, other.way):
+        return _own_norm_difference(own, other)
     counted = _norm_difference(own, other, scale)
     if counted is not None:
         return counted
@@ -343,8 +345,6 @@ def _clipping_difference(own: Clipping, other: Clipping, scale: float) -> Differ
     scaled = _scaled_difference(own, other)
     if scaled is not None:
         return scaled
-    if "own" in (own.way, other.way):
-        return _own_norm_difference(own, other)
     if "each" in (own.way, other.way) or "value" in (own.way, other.way):
         if own.way == other.way:
             return _factor_difference(own, other) or _value_difference(own, other)
