@@ -3,7 +3,7 @@ number: each with its near miss."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -197,8 +197,14 @@ def test_recomputation_beside_is_of_random_functions_alone() -> None:
     beside = Elsewhere(recomputed=(pair("output.0", again, first),))
     for name, tells in (("dropout", True), ("linear", False)):
         surroundings = Surroundings(name=f"Functional.{name}.0", kind="api", type=None)
-        evidence = case(again, first, elsewhere=beside, phase="backward", surroundings=surroundings)
-        evidence = replace(evidence, origin=replace(evidence.origin, module="layers.9.drop"))
+        evidence = case(
+            again,
+            first,
+            elsewhere=beside,
+            phase="backward",
+            surroundings=surroundings,
+            module="layers.9.drop",
+        )
         found = randomness._recomputed(evidence)
         assert (found is not None) is tells
         assert found is None or found.advice is AdviceCode.RESTORE_STATE

@@ -37,7 +37,8 @@ class Relation:
 
     name: str
     """``same order more_rows begin_anew counting offset offset_by_row flags shape shift padding packing
-    cut_later cut_earlier some_rows some_tokens mapped_ids``, else ``other``; ``some_tokens``: of the same samples"""
+    cut_later cut_earlier some_rows some_tokens mapped_ids``, else ``other``; ``some_tokens``: of the same
+    samples"""
     evidence: Reason
 
 

@@ -409,8 +409,8 @@ def clipping(
 
 
 def _own_limit(norms: Sequence[tuple[float, float]]) -> float | None:
-    """The norm that two gradients or more were each cut to, from norms before and after; None where one is cut
-    to another norm, made larger, or left above it."""
+    """The norm that two gradients or more were each cut to, from norms before and after; None where one is
+    cut to another norm, made larger, or left above it."""
     limit = max(after for _, after in norms)
     cut = [(before, after) for before, after in norms if after < before * (1 - CLIP_NEAR)]
     left = [(before, after) for before, after in norms if after >= before * (1 - CLIP_NEAR)]

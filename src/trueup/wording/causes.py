@@ -31,7 +31,7 @@ _CAUSES = {
     CauseCode.IN_NO_GROUP: "the parameter in no optimizer group",
     CauseCode.KERNEL_CHOICE: "kernels chosen at run time",
     CauseCode.FIRST_TOKEN: "another token to begin rows with (bos_token_id, decoder_start_token_id)",
-    CauseCode.CUT_ELSEWHERE: "long rows cut at the other end (truncation_side), or windows that begin elsewhere",
+    CauseCode.CUT_ELSEWHERE: "rows cut at the other end (truncation_side), or windows that begin elsewhere",
     CauseCode.LOG_SOFTMAX: "log_softmax left out, or another loss (one of each class for itself)",
     CauseCode.PADDING_COUNTED: "padding of the labels not replaced by the ignored index in one run",
     CauseCode.IGNORE_INDEX: "another ignore_index, such as a padding id that is also a token",

@@ -157,8 +157,8 @@ PHRASES = {
         _STD,
     ),
     W.PART_UNRELATED: clause(
-        "all {num:count weight} below {part} that are no constant are unrelated; outside, {outside:count such "
-        "weight} {outside:verb agree} bit for bit",
+        "all {num:count weight} below {part} that are no constant are unrelated; outside, {outside:count "
+        "such weight} {outside:verb agree} bit for bit",
         {"part": "model.encoder", "num": 21, "outside": 1},
     ),
     W.OTHER_INIT: clause(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 
 from trueup.comparing.attributes import INITIAL
 from trueup.diagnosing.stages.context import Context
@@ -217,7 +217,8 @@ def _loaded_in_one(
     unrelated = [fqn for fqn, _, change in apart if change.name in ("other_init", "other_draw")]
     if finding.headline.place("way") != "other_init" or len(unrelated) < len(others):
         return finding
-    part = os.path.commonprefix([fqn.split(".") for fqn in unrelated])
+    levels = zip(*(fqn.split(".") for fqn in unrelated), strict=False)
+    part = [level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels)]
     drawn = {fqn for fqn in book.parameters if not _is_constant(book, fqn)}
     below = {fqn for fqn in drawn if fqn.split(".")[: len(part)] == part}
     if len(others) < SAMPLES_FEWEST or not part or below != others or below == drawn:
