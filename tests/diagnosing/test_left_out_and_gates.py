@@ -195,8 +195,8 @@ def test_causes_of_rows_cut_elsewhere(name: str, cause: CauseCode) -> None:
 def test_recomputation_beside_is_of_random_functions_alone() -> None:
     again, first = DRAW.normal(size=64), DRAW.normal(size=64)
     beside = Elsewhere(recomputed=(pair("output.0", again, first),))
-    for name, tells in (("dropout", True), ("linear", False)):
-        surroundings = Surroundings(name=f"Functional.{name}.0", kind="api", type=None)
+    for name, tells in (("Dropout", True), ("Linear", False)):
+        surroundings = Surroundings(name="layers.9.drop", kind="module", type=name)
         evidence = case(
             again,
             first,
