@@ -3,7 +3,9 @@ number: each with its near miss."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -11,11 +13,16 @@ import pytest
 from tests.diagnosing.cases import case, known, pair
 from trueup.diagnosing.batches import relation
 from trueup.diagnosing.evidence import Surroundings
-from trueup.diagnosing.evidence.facts import Maker, SlotPair
+from trueup.diagnosing.evidence.facts import Elsewhere, Maker, SlotPair
 from trueup.diagnosing.kinds import gated, missing_or_extra_term, randomness
+from trueup.diagnosing.stages.data import _batch_finding, _ends_counted
 from trueup.diagnosing.stages.weight_change import change_of
+from trueup.diagnosing.stages.weights import _loaded_in_one
+from trueup.store import StepView
 from trueup.types.codes import BatchCode, WeightsCode
-from trueup.types.codes.kinds import KindReason
+from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
+from trueup.types.finding import Finding
+from trueup.types.reason import Reason, reason
 
 DRAW = np.random.default_rng(9)
 STREAM = DRAW.normal(size=(3, 8, 16)).astype(np.float32)
@@ -130,3 +137,103 @@ def test_one_id_at_one_position_of_all_rows() -> None:
     two = ids.copy()
     two[:, :2] = 1
     assert relation(two, ids).name not in ("first_token", "one_token")
+
+
+@pytest.mark.parametrize("side", ["later", "earlier"])
+def test_rows_that_are_another_part_of_the_same_text(side: str) -> None:
+    texts = [DRAW.integers(5, 90, size) for size in (20, 24, 16)]
+    ends = np.array([row[-16:] for row in texts]), np.array([row[:16] for row in texts])
+    found = relation(*(ends if side == "later" else ends[::-1]))
+    assert (found.name, found.evidence.code) == (f"cut_{side}", BatchCode.CUT)
+    told = {"num": 2, "total": 3, "rows": ("0", "1"), "by": ("4", "8"), "side": side}
+    assert dict(found.evidence.facts) == told
+    other = ends[0].copy()
+    other[1] = DRAW.integers(5, 90, 16)  # one row is another text
+    assert not relation(other, ends[1]).name.startswith("cut")
+    short = [np.array([row[-16:], row[-16:]]) for row in (np.arange(40) % 2, 1 - np.arange(40) % 2)]
+    assert not relation(*short).name.startswith("cut")  # of two ids any row holds the other's
+
+
+def test_padding_of_labels_that_counts() -> None:
+    labels = DRAW.integers(5, 90, (3, 8))
+    ignored, kept = labels.copy(), labels.copy()
+    for row, length in enumerate((5, 6, 8)):
+        ignored[row, length:], kept[row, length:] = -100, 0
+    counts = [kept != -100, ignored != -100]
+    found = _ends_counted(kept, ignored, counts)
+    assert found is not None
+    assert (found.code, dict(found.facts)) == (
+        BatchCode.ENDS_COUNTED,
+        {"side": "target", "label": 0, "num": 5},
+    )
+    back = _ends_counted(ignored, kept, counts[::-1])
+    assert back is not None
+    assert back.place("side") == "reference"
+    end, masked = labels.copy(), labels.copy()
+    end[:, 7], masked[:, 7] = 2, -100  # an end token, once a row
+    assert _ends_counted(end, masked, [end != -100, masked != -100]) is None
+    kept[0, 6] = 7  # two ids are no padding
+    assert _ends_counted(kept, ignored, counts) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"), [("cut_later", CauseCode.CUT_ELSEWHERE), ("some_tokens", CauseCode.PADDING_COUNTED)]
+)
+def test_causes_of_rows_cut_elsewhere(name: str, cause: CauseCode) -> None:
+    cut = reason(BatchCode.CUT, num=1, total=2, rows=("0",), by=("4",), side="later")
+    found = _batch_finding(
+        name,
+        cut,
+        [],
+        "0, input.input_ids",
+        cast(StepView, SimpleNamespace(step=0, rank=0)),
+        same_samples=True,
+    )
+    assert ([one.code for one in found.causes] == [cause]) is (name == "cut_later")
+
+
+def test_recomputation_beside_is_of_random_functions_alone() -> None:
+    again, first = DRAW.normal(size=64), DRAW.normal(size=64)
+    beside = Elsewhere(recomputed=(pair("output.0", again, first),))
+    for name, tells in (("Dropout", True), ("Linear", False)):
+        surroundings = Surroundings(name="layers.9.drop", kind="module", type=name)
+        evidence = case(
+            again,
+            first,
+            elsewhere=beside,
+            phase="backward",
+            surroundings=surroundings,
+            module="layers.9.drop",
+        )
+        found = randomness._recomputed(evidence)
+        assert (found is not None) is tells
+        assert found is None or found.advice is AdviceCode.RESTORE_STATE
+
+
+@pytest.mark.parametrize(("apart", "loaded"), [(4, True), (3, False)])
+def test_a_part_of_the_model_that_one_run_loaded(apart: int, loaded: bool) -> None:
+    names = [f"body.{at}.weight" for at in range(4)]
+    rows = {**dict.fromkeys([*names, "head.weight"], (0.0, 1.0)), "body.norm": (1.0, 1.0)}
+    book = SimpleNamespace(
+        parameters=list(rows),
+        parameter=lambda fqn, *_: fqn,
+        summary=lambda fqn: dict(zip(("minimum", "maximum"), rows[fqn], strict=True)),
+    )
+    change = change_of(DRAW.normal(size=64), 3 * DRAW.normal(size=64), "float32", "float32")
+    assert change is not None
+    finding = SimpleFinding(
+        headline=reason(WeightsCode.DIFFER, parameters="", way="other_init"), evidence=(), causes=(), kinds=()
+    )
+    shown = _loaded_in_one(
+        cast(Finding, finding), [(name, name, change) for name in names[:apart]], cast(StepView, book)
+    )
+    assert [one.code for one in shown.causes] == [WeightsCode.PART_LOADED_CAUSE] * loaded
+    assert [one.code for one in shown.evidence] == [WeightsCode.PART_UNRELATED] * loaded
+
+
+@dataclass(frozen=True)
+class SimpleFinding:
+    headline: Reason
+    evidence: tuple[Reason, ...]
+    causes: tuple[Reason, ...]
+    kinds: tuple[Any, ...]

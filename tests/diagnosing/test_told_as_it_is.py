@@ -20,9 +20,10 @@ from torch import Tensor, nn  # noqa: E402
 import trueup  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
-from trueup.diagnosing.ledger import clipping  # noqa: E402
+from trueup.diagnosing.ledger import Clipping, clipping  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.diagnosing.runs import is_given_other_shapes  # noqa: E402
+from trueup.diagnosing.stages.clipping import _own_norm_difference  # noqa: E402
 from trueup.diagnosing.stages.naming import kind_named  # noqa: E402
 from trueup.diagnosing.stages.together import together  # noqa: E402
 from trueup.importers import open_trace  # noqa: E402
@@ -384,6 +385,40 @@ def test_clipping_by_value_is_no_rounding(limit: float, reference: Path, tmp_pat
     clip = clipping(step_view(open_trace(tmp_path / "run"), 0, 0), loss_scale=None, reported=None)
     assert clip is not None
     assert (clip.way, clip.limit) == ("value", pytest.approx(limit))
+
+
+@pytest.mark.parametrize(("limit", "own"), [(1e-3, True), (1e6, False)])
+def test_clipping_each_gradient_by_its_own_norm(
+    limit: float, own: bool, reference: Path, tmp_path: Path
+) -> None:
+    def each(self: Run, model: Net) -> None:
+        for parameter in model.parameters():
+            nn.utils.clip_grad_norm_([parameter], limit)
+
+    with changed(tmp_path, reference, clip=each) as diagnosis:
+        codes = [one.headline.code for one in diagnosis.findings]
+        causes = [cause.code for one in diagnosis.findings for cause in one.causes]
+    assert (ClippingCode.OWN_NORMS in codes) is (ClippingCode.OWN_NORMS_CAUSE in causes) is own
+    assert StagesCode.SCALED not in codes
+    clip = clipping(step_view(open_trace(tmp_path / "run"), 0, 0), loss_scale=None, reported=None)
+    assert clip is not None
+    assert (clip.way, clip.limit) == (("own", pytest.approx(limit, rel=1e-3)) if own else ("none", None))
+
+
+def test_own_norms_of_both_sides() -> None:
+    def of(way: str, limit: float | None, norm: float) -> Clipping:
+        return Clipping(
+            way=way, norm=norm, clipped_norm=norm, factor=1.0, limit=limit, reported=None, uneven=()
+        )
+
+    both = _own_norm_difference(of("own", 0.5, 2.0), of("own", 1.0, 2.0))
+    assert both is not None
+    assert both[1] == reason(ClippingCode.OWN_NORMS_DIFFER, target=0.5, reference=1.0)
+    assert _own_norm_difference(of("own", 0.5, 2.0), of("own", 0.5, 3.0)) is None
+    one = _own_norm_difference(of("own", 0.5, 2.0), of("none", None, 2.0))
+    assert one is not None
+    assert one[2].parts[0] == reason(ClippingCode.TO_OWN_NORM, limit=0.5)
+    assert _own_norm_difference(of("own", 0.5, 2.0), of("none", None, 0.4)) is None  # below the limit
 
 
 def test_clipping_by_norm_is_not_by_value(reference: Path) -> None:

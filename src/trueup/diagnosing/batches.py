@@ -37,7 +37,8 @@ class Relation:
 
     name: str
     """``same order more_rows begin_anew counting offset offset_by_row flags shape shift padding packing
-    some_rows some_tokens mapped_ids``, else ``other``; ``some_tokens``: of the same samples"""
+    cut_later cut_earlier some_rows some_tokens mapped_ids``, else ``other``; ``some_tokens``: of the same
+    samples"""
     evidence: Reason
 
 
@@ -63,6 +64,7 @@ def relation(target: Ints, reference: Ints, beside: Sequence[tuple[Array, Array]
         _padding,
         _shift,
         _packing,
+        _cut,
         _shape,
         _mapped,
         _some_rows,
@@ -483,6 +485,40 @@ def _packing(target: Ints, reference: Ints) -> Relation | None:
             if np.array_equal(a[: size - shift], b[shift:size]):
                 offset = reason(Batches.STREAM_OFFSET, shift=shift, side=side)
                 return Relation(name="packing", evidence=offset)
+    return None
+
+
+def _cut(target: Ints, reference: Ints) -> Relation | None:
+    """Every row that differs is another part of one sample: it begins inside the reference's, and ends after
+    it, or the other way round, by a number of tokens of its own. Chance is bounded by how often two tokens of
+    these rows are the same."""
+    if len(target) != len(reference):
+        return None
+    for pad in (None, *(set(_candidates(target)) & set(_candidates(reference)))):
+        sides = [[row if pad is None else _stripped(row, pad) for row in ids] for ids in (target, reference)]
+        apart = [n for n, (a, b) in enumerate(zip(*sides, strict=True)) if not np.array_equal(a, b)]
+        for side, (ahead, behind) in (("later", sides), ("earlier", sides[::-1])):
+            shifts = [_begins_inside(ahead[n], behind[n]) for n in apart]
+            if shifts and None not in shifts:
+                facts = {"num": len(apart), "total": len(target), "rows": _first(apart)}
+                begun = _first([shift for shift in shifts if shift is not None])
+                return Relation(
+                    name=f"cut_{side}", evidence=reason(Batches.CUT, side=side, by=begun, **facts)
+                )
+    return None
+
+
+def _begins_inside(ahead: Ints, behind: Ints) -> int | None:
+    """After how many tokens of ``behind`` another row begins that ends after it; None where none of its
+    places is one, or so few tokens are shared that chance may make it."""
+    tokens = np.unique(np.concatenate([ahead, behind]), return_counts=True)[1]
+    alike = float(((tokens / max(tokens.sum(), 1)) ** 2).sum())
+    for shift in range(1, len(behind)):
+        shared = len(behind) - shift
+        if shared >= len(ahead) or shared * -math.log(alike) < math.log(len(behind) / ROW_CHANCE):
+            continue
+        if np.array_equal(ahead[:shared], behind[shift:]):
+            return shift
     return None
 
 

@@ -327,7 +327,8 @@ class Clipping:
     """What one run did to all its gradients between accumulating them and the optimizer."""
 
     way: str
-    """``none norm value each``, and ``later`` where gradients are reduced between backward and clipping"""
+    """``none norm value own each``, and ``later`` where gradients are reduced between backward and clipping;
+    ``own``: each gradient by its own norm"""
     norm: float
     """L2 norm over all gradients before, loss scale taken out"""
     clipped_norm: float
@@ -335,7 +336,8 @@ class Clipping:
     factor: float
     """their common factor, loss scale taken out"""
     limit: float | None
-    """the largest magnitude of any element, where values were cut one by one"""
+    """the largest magnitude of any element, where values were cut one by one; the norm, where each gradient
+    was cut to it"""
     reported: float | None
     """the norm as the program's own clipping returned it"""
     uneven: tuple[tuple[str, float], ...]
@@ -384,6 +386,9 @@ def clipping(
     way, uneven = way_of(factors, common, rounding)
     if limit is not None:
         way = "value"
+    elif way == "each" and len(factors) == len(fits):
+        limit = _own_limit([(n / scale, c) for _, n, c, *_ in norms])
+        way = way if limit is None else "own"
     if common and (some_reduced or any(a is None and c is not None for _, a, c in pairs)):
         # not every gradient was recorded before, or as clipping got it: what the optimizer got tells the norm
         after = float(np.sqrt(sum((book.norm(c) or 0.0) ** 2 for *_, c in pairs if c is not None)))
@@ -401,6 +406,17 @@ def clipping(
         largest=max((_largest(book, a) for *_, a, _ in norms), default=0.0) / scale or None,
         rounding=float(np.median(list(rounding.values()))) if rounding else 0.0,
     )
+
+
+def _own_limit(norms: Sequence[tuple[float, float]]) -> float | None:
+    """The norm that two gradients or more were each cut to, from norms before and after; None where one is
+    cut to another norm, made larger, or left above it."""
+    limit = max(after for _, after in norms)
+    cut = [(before, after) for before, after in norms if after < before * (1 - CLIP_NEAR)]
+    left = [(before, after) for before, after in norms if after >= before * (1 - CLIP_NEAR)]
+    is_one = all(abs(after / limit - 1) <= CLIP_NEAR for _, after in cut)
+    is_left = all(after <= before * (1 + CLIP_NEAR) for before, after in left)
+    return limit if len(cut) > 1 and is_one and is_left else None
 
 
 def _largest(book: StepView, record: int | None) -> float:

@@ -265,6 +265,12 @@ def _adam(step: OptimizerStep, first: Floats, second: Floats) -> StepFit:
     if best is None:
         return StepFit(constants=constants, coupled=coupled, moments=moments)
     inside = _eps_inside(moved, directions[best[0] is not False], eps, p, noise)
+    corrected, fit = best
+    if fit.residual >= UPDATE_REST and (inside is None or not inside[0]):
+        # a rule that explains nothing tells no correction
+        other = _eps_inside(moved, directions[corrected is False], eps, p, noise)
+        if other is not None and other[0]:
+            inside, corrected = other, None if corrected is None else not corrected
     if inside is not None and inside[0]:
         constants["lr"] = inside[1].rate
         decay = None if coupled else _decay(inside[1])
@@ -273,11 +279,10 @@ def _adam(step: OptimizerStep, first: Floats, second: Floats) -> StepFit:
             constants=known,
             coupled=coupled,
             moments=moments,
-            bias_corrected=best[0],
+            bias_corrected=corrected,
             residual=inside[1].residual,
             eps_inside=True,
         )
-    corrected, fit = best
     constants["lr"] = fit.rate
     decay = None if coupled else _decay(fit)
     if decay is not None:

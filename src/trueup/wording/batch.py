@@ -83,6 +83,12 @@ def _row_length(facts: ReasonFacts) -> str:
     return f"the same tokens in rows of different length: {', '.join(sides)}"
 
 
+def _cut(facts: ReasonFacts) -> str:
+    rows, by = _row(facts["rows"], facts["num"]), _row(facts["by"], facts["num"])
+    which = f"{facts['num']} of {facts['total']} rows ({rows})"
+    return f"{which} begin {by} tokens {facts['side']} in the same text, and end {facts['side']}"
+
+
 def _shape(facts: ReasonFacts) -> str:
     shared = f"; rows in common: {facts['shared']}" if facts["shared"] else ""
     return f"shape {facts['target']} (target), {facts['reference']} (reference){shared}"
@@ -174,6 +180,11 @@ PHRASES = {
         "the same stream of tokens, started {shift:count token} {side}",
         {"shift": 1, "side": "later"},
         {"shift": 3, "side": "earlier"},
+    ),
+    B.CUT: clause(
+        _cut,
+        {"num": 2, "total": 2, "rows": ("0", "1"), "by": ("4", "5"), "side": "later"},
+        {"num": 1, "total": 4, "rows": ("3",), "by": ("7",), "side": "earlier"},
     ),
     B.SHAPE: clause(
         _shape,
@@ -291,6 +302,10 @@ PHRASES = {
         {"shift": 2},
     ),
     B.MASK_DIFFERS: heading("Loss mask differs: different positions count in the loss"),
+    B.ENDS_COUNTED: heading(
+        "Only the {side}'s loss counts {num:count label} at the ends of rows, all {label}",
+        {"side": "target", "num": 4, "label": 0},
+    ),
     B.NUM_COUNTED: clause(
         "labels that count in the loss: {target} ({target_share:.1%}) (target), {reference} "
         "({reference_share:.1%}) (reference)",

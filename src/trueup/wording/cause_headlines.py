@@ -117,6 +117,7 @@ _NOT_HIDDEN = {
 }
 
 _HEADLINES: dict[KindReason, Template] = {
+    KindReason.RECOMPUTED_OTHERWISE: "recomputation in backward differs from the forward pass in {place}",
     KindReason.OTHER_ARGUMENTS: _arguments,
     KindReason.OTHER_FUNCTIONS: _functions,
     KindReason.MASK_ARGUMENTS: _arguments,

@@ -31,9 +31,11 @@ _CAUSES = {
     CauseCode.IN_NO_GROUP: "the parameter in no optimizer group",
     CauseCode.KERNEL_CHOICE: "kernels chosen at run time",
     CauseCode.FIRST_TOKEN: "another token to begin rows with (bos_token_id, decoder_start_token_id)",
+    CauseCode.CUT_ELSEWHERE: "rows cut at the other end (truncation_side), or windows that begin elsewhere",
     CauseCode.LOG_SOFTMAX: "log_softmax left out, or another loss (one of each class for itself)",
     CauseCode.BALANCE_TERM: "a balance loss with another weight, of other layers, or of one run alone",
     CauseCode.WEIGHTS_OF_ROWS: "other advantages, margins or reference log-probabilities of the rows",
+    CauseCode.PADDING_COUNTED: "padding of the labels not replaced by the ignored index in one run",
     CauseCode.IGNORE_INDEX: "another ignore_index, such as a padding id that is also a token",
     CauseCode.MASK_MULTIPLIED: "attention weights multiplied by a mask",
     CauseCode.OTHER_DIM: "another dim given to the softmax",
@@ -127,6 +129,7 @@ _ADVICE = {
     AdviceCode.RUN_ELSEWHERE: "Run the same step again on this device and on another; a flip does not "
     "recur in "
     "the same place.",
+    AdviceCode.RESTORE_STATE: "Let recomputation start from the random state of the forward pass.",
     AdviceCode.SEED_ALIKE: "Use the same seed on both sides, or disable dropout for the comparison.",
     AdviceCode.SET_ARGUMENT: "Set the named argument to the reference's value.",
     AdviceCode.WIDER_RANGE: "Compute this site in a dtype of wider range, or change the loss scale.",

@@ -63,6 +63,15 @@ PHRASES = {
         {"norm": 0.4, "scaled": 0.2},
     ),
     C.AT_VALUE: clause("elements clipped at {limit:.6g}", {"limit": 0.5}),
+    C.TO_OWN_NORM: clause("each clipped to norm {limit:.6g}", {"limit": 0.5}),
+    C.OWN_NORMS: heading(
+        "Only the {side} clips each gradient by its own norm, to {limit:.6g}",
+        {"side": "target", "limit": 0.5},
+    ),
+    C.OWN_NORMS_DIFFER: heading(
+        "Each gradient is clipped to norm {target:.6g} (target), {reference:.6g} (reference)", _VALUES
+    ),
+    C.OWN_NORMS_CAUSE: clause("clip_grad_norm_ is called for each parameter by itself"),
     C.BY_PARAMETER: clause(
         "scaled by {usual:.4g}, {num:count parameter} by other factors ({parameter}: {factor:.4g})",
         {"usual": 0.5, "num": 1, "parameter": "layers.0.weight", "factor": 0.25},

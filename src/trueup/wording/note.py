@@ -157,7 +157,8 @@ PHRASES = {
         samples=({"target": 2, "reference": 1},),
     ),
     Is.AVERAGES_AGREE: Phrase(
-        sentence="averaged weights agree: {equal} bit-identical, {within} within rounding",
+        sentence="averaged weights agree: {equal} bit-identical, {within} within rounding and what the "
+        "weights differ by",
         samples=({"equal": 31, "within": 0},),
     ),
     Is.AVERAGED_IN_ONE: Phrase(

@@ -202,6 +202,8 @@ _BATCHES = {
     "shift": "The token ids are shifted relative to the reference",
     "padding": "The batch is padded differently",
     "packing": "The tokens are packed into rows differently",
+    "cut_later": "Rows of the batch hold a later part of the same text",
+    "cut_earlier": "Rows of the batch hold an earlier part of the same text",
     "shape": "The batch has a different shape",
     "mapped_ids": "Single token ids differ everywhere: different tokenizer or special tokens",
     "first_token": "All rows of the batch begin with another token",

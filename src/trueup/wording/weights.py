@@ -21,7 +21,7 @@ _WAYS = {
     "other_draw": "different random draw",
     "constant": "another number everywhere",
     "own_of_ranks": "drawn by each rank",
-    "other_init": "different initialization",
+    "other_init": "unrelated values",
     "related": "correlated values",
     "near": "small difference",
     "shape": "different shape",
@@ -162,9 +162,13 @@ PHRASES = {
         "a different seed or order of random draws",
         _STD,
     ),
+    W.PART_UNRELATED: clause(
+        "all {num:count weight} below {part} that are no constant are unrelated; outside, {outside:count "
+        "such weight} {outside:verb agree} bit for bit",
+        {"part": "model.encoder", "num": 21, "outside": 1},
+    ),
     W.OTHER_INIT: clause(
-        "unrelated values, standard deviation {target:.4g} (target), {reference:.4g} (reference): a "
-        "different initialization",
+        "unrelated values, standard deviation {target:.4g} (target), {reference:.4g} (reference)",
         _STD,
     ),
     W.RELATED: clause(
@@ -237,6 +241,9 @@ PHRASES = {
     W.TIE_BOTH: clause("tie the same weights in both runs"),
     W.SEED_CAUSE: clause("a different seed"),
     W.BUILD_ORDER_CAUSE: clause("modules created or initialized in a different order"),
+    W.PART_LOADED_CAUSE: clause(
+        "a checkpoint loaded in one run alone, or under other names (a prefix, strict=False)"
+    ),
     W.INIT_CAUSE: clause("a different initialization (distribution or scale)"),
     W.CONVERTED_CAUSE: clause("weights converted for a different layout"),
     W.CUT_CAUSE: clause("a layer split over the ranks in one run only"),

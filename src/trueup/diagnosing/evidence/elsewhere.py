@@ -29,7 +29,7 @@ def elsewhere_of(place: PairedOrigin) -> Elsewhere:
         reference_microbatches=_at_microbatches(*reference),
         target_ranks=_at_ranks(*target),
         reference_ranks=_at_ranks(*reference),
-        recomputed=_recomputed(place),
+        recomputed=() if r is not None and _differs(r, place) else _recomputed(t, place.origin.module),
     )
 
 
@@ -82,9 +82,19 @@ def _at_ranks(view: StepView | None, record: int | None) -> Dated:
     return tuple(found)
 
 
-def _recomputed(place: PairedOrigin) -> tuple[SlotPair, ...]:
-    """Outputs of calls of the target that were run again in backward, below the origin's module."""
-    view, module = place.target, place.origin.module
+def _differs(reference: StepView, place: PairedOrigin) -> bool:
+    """Whether the reference's recomputation does not repeat its forward either."""
+    return any(pair.agree is False for pair in _recomputed(reference, place.origin.module))
+
+
+def _recomputed(view: StepView, module: str) -> tuple[SlotPair, ...]:
+    """Outputs of calls that were run again in backward, below a module; of one whose recomputation was not
+    run to its end, which stops where backward needs no more, those of the modules beside it."""
+    found = _run_again(view, module)
+    return found or _run_again(view, module.rpartition(".")[0])
+
+
+def _run_again(view: StepView, module: str) -> tuple[SlotPair, ...]:
     again = [c for c, m in enumerate(view.mode) if m == "recompute" and _below(view.name[c], module)]
     found = []
     for call in again[:200]:

@@ -161,16 +161,20 @@ def _is_random(evidence: Evidence) -> bool:
 
 
 def _recomputed(evidence: Evidence) -> Found | None:
-    """Recomputation in backward gave other values than the forward it repeats."""
+    """Recomputation in backward gave other values than the forward it repeats. That of a module beside says
+    it of random functions alone: they draw from one state."""
     if evidence.origin.phase not in ("backward", "param_grad"):
         return None
     apart = [p for p in evidence.elsewhere.recomputed if p.agree is False]
     if not apart or apart[0].target is None:
         return None
+    if not apart[0].target.name.startswith(evidence.origin.module) and not _is_random(evidence):
+        return None
     return Found(
         rank=EvidenceRank.EVERY_ELEMENT,
         sentence=origin_reason(evidence, KindReason.RECOMPUTED_OTHERWISE, place=apart[0].target.name),
         causes=(CauseCode.STATE_NOT_RESTORED,),
+        advice=AdviceCode.RESTORE_STATE,
     )
 
 
@@ -227,7 +231,7 @@ def _draws(evidence: Evidence) -> Found | None:
 RULE = KindRule(
     code=KindCode.RANDOMNESS,
     family=KindClass.MODEL,
-    looks=(_one_stream, _dropout, _dropout_of_one_side, _recomputed, _draws),
+    looks=(_one_stream, _recomputed, _dropout, _dropout_of_one_side, _draws),
     causes=(CauseCode.OTHER_SEED, CauseCode.STATE_NOT_RESTORED, CauseCode.SHARED_STREAM),
     in_phases={CauseCode.STATE_NOT_RESTORED: BEFORE_UPDATE},
     advice=AdviceCode.SEED_ALIKE,

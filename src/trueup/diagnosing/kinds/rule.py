@@ -39,6 +39,8 @@ class Found:
     """that this case points to, in place of the usual ones"""
     without: tuple[CauseCode, ...] = ()
     """usual ones that this case rules out"""
+    advice: AdviceCode | None = None
+    """of this case, in place of the rule's"""
     factor: float | None = None
     over: tuple[int, ...] = ()
 
@@ -104,7 +106,7 @@ class KindRule:
             measure=round(min(max(found.measure, 0.0), 1.0), 4),
             sentence=_with_share(found),
             causes=tuple(reason(code) for code in dict.fromkeys(found.causes or usual)),
-            next=reason(self.advice),
+            next=reason(found.advice or self.advice),
             factor=found.factor,
             over=found.over,
         )

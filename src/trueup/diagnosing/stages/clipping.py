@@ -83,7 +83,7 @@ def clipping_findings(context: Context) -> tuple[list[Finding], list[Reason]]:
         given = None if other.way == "later" else _given_clipping(context, other, rank)
         if given is not None and given.way != other.way and "each" in (given.way, other.way):
             given = None  # some gradients are reduced in between, on the way that a free run takes
-        own = own if "value" in (own.way, other.way) else given or own
+        own = own if {"value", "own"} & {own.way, other.way} else given or own
         difference = _averaged(own, other, context.layout) or _clipping_difference(own, other, scale)
         if (
             difference is not None
@@ -210,10 +210,12 @@ def _finding(
         causes = (Clip.NORM_TYPE_CAUSE,)
     if headline.code is Clip.VALUES_DIFFER:
         causes = (Clip.VALUE_CAUSE,)
+    if headline.code is Clip.OWN_NORMS:
+        causes = (Clip.OWN_NORMS_CAUSE,)
     if clipped_first or headline.code in (Clip.SCALED_BEFORE, Clip.UNSCALED_TWICE):
         causes = (CauseCode.UNSCALED_OR_CLIPPED,) if clipped_first else ()
     module, site = None, "gradient clipping"
-    few = [] if "value" in (own.way, other.way) else [fqn for fqn, _ in own.uneven]
+    few = [] if {"value", "own"} & {own.way, other.way} else [fqn for fqn, _ in own.uneven]
     if few and not other.uneven and 2 * len(few) < len(context.matched):
         summed = (Clip.SUM_CAUSE,) if context.layout.wide_axes else ()
         kind, causes = "missing_or_extra_term", (*summed, Clip.SOME_SCALED_CAUSE)
@@ -333,6 +335,8 @@ def _same_parameters(context: Context, rank: int) -> bool:
 def _clipping_difference(own: Clipping, other: Clipping, scale: float) -> Difference | None:
     if "later" in (own.way, other.way):
         return _later_difference(own, other)
+    if "own" in (own.way, other.way):
+        return _own_norm_difference(own, other)
     counted = _norm_difference(own, other, scale)
     if counted is not None:
         return counted
@@ -384,6 +388,21 @@ def _value_difference(own: Clipping, other: Clipping) -> Difference | None:
         return None
     differs = reason(Clip.VALUES_DIFFER, target=own.limit, reference=other.limit)
     return "wrong_optimizer_setting", differs, differs
+
+
+def _own_norm_difference(own: Clipping, other: Clipping) -> Difference | None:
+    """One side or both cut each gradient to a norm."""
+    clips = {"target": own, "reference": other}
+    limits = {side: clip.limit for side, clip in clips.items() if clip.way == "own" and clip.limit}
+    if len(limits) == len(clips):
+        least, most = sorted(limits.values())
+        differs = reason(Clip.OWN_NORMS_DIFFER, target=limits["target"], reference=limits["reference"])
+        return None if most <= least * (1 + CLIP_NEAR) else ("wrong_optimizer_setting", differs, differs)
+    ((side, limit),) = limits.items()
+    uncut = other if side == "target" else own
+    if uncut.way == "none" and uncut.norm <= limit * (1 + CLIP_NEAR):
+        return None
+    return "wrong_optimizer_setting", reason(Clip.OWN_NORMS, side=side, limit=limit), _both(own, other)
 
 
 def _is_below_value(uncut: Clipping, cut: Clipping) -> bool:
@@ -492,5 +511,7 @@ def _clipping(clip: Clipping) -> Reason:
         return reason(Clip.TO_NORM, norm=clip.norm, clipped=clip.clipped_norm)
     if clip.way == "value":
         return reason(Clip.AT_VALUE, limit=clip.limit)
+    if clip.way == "own":
+        return reason(Clip.TO_OWN_NORM, limit=clip.limit)
     (fqn, factor), num = clip.uneven[0], len(clip.uneven)
     return reason(Clip.BY_PARAMETER, usual=clip.factor, num=num, parameter=fqn, factor=factor)

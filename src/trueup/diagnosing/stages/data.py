@@ -46,7 +46,7 @@ from trueup.store import StepView, TraceSource
 from trueup.store.given import root_inputs, whole_numbers
 from trueup.store.same_rows import MASK, POSITION, RowSpan, num_rows, row_keys, spans_of, width_of
 from trueup.store.view import UPDATED
-from trueup.types.arrays import Array, Floats, Ints
+from trueup.types.arrays import Array, Bools, Floats, Ints
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
@@ -652,22 +652,21 @@ def _of_ids(target: StepBatch, reference: StepBatch, names: Sequence[str], conte
 def _once_shifted(
     findings: list[Finding], by_input: Mapping[str, Finding], target: StepBatch, reference: StepBatch
 ) -> list[Finding]:
-    """The findings, those left out that follow from rows of tokens that are all shifted: masks and labels of
-    the same call that lie beside the tokens as they do in the reference (docs/decisions/0096)."""
+    """The findings, those left out that follow from rows of tokens that are all shifted, or that are another
+    part of the same text: masks and labels of the same call that lie beside the tokens as they do in the
+    reference (docs/decisions/0096)."""
     for name, finding in by_input.items():
+        place = name.partition(", ")[0]
+        beside = [one for one in by_input if one != name and one.partition(", ")[0] == place]
+        if finding.headline in _OF_A_PART:
+            left_out = [by_input[one] for one in beside if _are_tokens_alike(one, name, target, reference)]
+            return [one for one in findings if one not in left_out]
         ids, other = target.ids[name], reference.ids[name]
         found = moved(ids, other) if finding.headline == _SHIFTED else None
         if found is None:
             continue
         shift = int(found.evidence.number("shift") or 0)
-        place = name.partition(", ")[0]
-        follow = [
-            one
-            for one in by_input
-            if one != name
-            and one.partition(", ")[0] == place
-            and _lies_beside(one, name, shift, target, reference)
-        ]
+        follow = [one for one in beside if _lies_beside(one, name, shift, target, reference)]
         front = put_in_front(ids, other, shift)
         slots = [one.partition(".")[2] for one in follow]
         more = [reason(Stages.INPUTS_FOLLOW, names=slots, ids=name.partition(".")[2])] if slots else []
@@ -683,6 +682,9 @@ def _once_shifted(
 
 _COUNTING = reason(Stages.BATCH, relation="counting", labels=False)
 _SHIFTED = reason(Stages.BATCH, relation="shift", labels=False)
+_OF_A_PART = tuple(
+    reason(Stages.BATCH, relation=f"cut_{side}", labels=False) for side in ("later", "earlier")
+)
 
 
 def _lies_beside(name: str, tokens: str, shift: int, target: StepBatch, reference: StepBatch) -> bool:
@@ -696,13 +698,21 @@ def _lies_beside(name: str, tokens: str, shift: int, target: StepBatch, referenc
         is_flags = {*np.unique(sides[0][0]), *np.unique(sides[1][0])} <= {0, 1}
         shown = [values != 0 for values, _, _ in sides]
         return is_flags and edges_follow(shown[0], shown[1], shift)
-    facts = [
-        label_facts(values, ids, ignore_index=batch.ignore_index, vocab_size=batch.vocab_size)
-        for values, ids, batch in sides
-    ]
     counts = [values != batch.ignore_index for values, _, batch in sides]
-    is_alike = facts[0].shift is not None and facts[0].shift == facts[1].shift
-    return is_alike and edges_follow(counts[0], counts[1], shift)
+    return _are_tokens_alike(name, tokens, target, reference) and edges_follow(counts[0], counts[1], shift)
+
+
+def _are_tokens_alike(name: str, tokens: str, target: StepBatch, reference: StepBatch) -> bool:
+    """Whether labels that count are tokens of their own run, as many positions away on both sides."""
+    if not (_are_alike(name, target, reference) and _is_of_labels(name)):
+        return False
+    target_shift, reference_shift = (
+        label_facts(
+            batch.ids[name], batch.ids[tokens], ignore_index=batch.ignore_index, vocab_size=batch.vocab_size
+        ).shift
+        for batch in (target, reference)
+    )
+    return target_shift is not None and target_shift == reference_shift
 
 
 def _is_of_same_samples(relation: str, name: str, target: StepBatch, reference: StepBatch) -> bool:
@@ -710,7 +720,7 @@ def _is_of_same_samples(relation: str, name: str, target: StepBatch, reference: 
     or of a stream that begins elsewhere: of these the order may be another."""
     if relation in ("order", "packing", "more_rows"):
         return False
-    if relation == "mapped_ids" or are_the_same_samples(target.ids[name], reference.ids[name]):
+    if relation in ("mapped_ids", *_CUT) or are_the_same_samples(target.ids[name], reference.ids[name]):
         return True
     return _is_of_labels(name) and target.is_given_the_same(reference, but_labels=True)
 
@@ -1146,14 +1156,31 @@ def _not_counted_alike(ids: Ints, other: Ints, name: str, batch: StepBatch) -> F
     numbers = {"target": int(counts[0].sum()), "reference": int(counts[1].sum())}
     shares = {f"{side}_share": number / ids.size for side, number in numbers.items()}
     evidence = reason(Batches.NUM_COUNTED, **numbers, **shares)
+    ends = _ends_counted(ids, other, counts)
+    causes = None if ends is None else (Reason(CauseCode.PADDING_COUNTED),)
+    kind = kind_named("wrong_mask", EvidenceRank.EVERY_ELEMENT, evidence, causes=causes, phase="loss")
     return data_finding(
-        headline=reason(Batches.MASK_DIFFERS),
+        headline=reason(Batches.MASK_DIFFERS) if ends is None else ends,
         site=f"batch of step {batch.book.step}, {name}",
         book=batch.book,
-        kinds=(kind_named("wrong_mask", EvidenceRank.EVERY_ELEMENT, evidence, phase="loss"),),
+        kinds=(kind,),
         evidence=(evidence,),
         next_note=reason(Batches.CHECK_LABELS),
     )
+
+
+def _ends_counted(ids: Ints, other: Ints, counts: Sequence[Bools]) -> Reason | None:
+    """One id that fills the ends of rows and counts on one side alone: padding of the labels. Not one that
+    stands there once a row at most, as an end token does."""
+    apart = counts[0] != counts[1]
+    side, own = ("target", ids) if (counts[0] & apart).any() else ("reference", other)
+    is_more = counts[0 if side == "target" else 1] | ~apart
+    different = np.unique(own[apart])
+    if ids.ndim < 2 or not is_more.all() or len(different) != 1 or apart.sum(axis=-1).max() < 2:
+        return None
+    if not (own[np.logical_or.accumulate(apart, axis=-1)] == different[0]).all():
+        return None
+    return reason(Batches.ENDS_COUNTED, side=side, label=int(different[0]), num=int(apart.sum()))
 
 
 def _elsewhere(ids: Ints, name: str, reference: StepBatch, context: Context) -> list[Reason]:
@@ -1182,7 +1209,9 @@ def _batch_finding(
 ) -> Finding:
     slot = where.rpartition(".")[2]
     kept = name in _OF_ANY_INPUT
-    tells = kept or name == "first_token" or slot.endswith("input_ids")  # a decoder's are tokens, too
+    tells = (
+        kept or name in ("first_token", *_CUT) or slot.endswith("input_ids")
+    )  # a decoder's are tokens, too
     if _batch_headline(name, where).code is Stages.INPUT_DIFFERS and not tells:
         name, relation, elsewhere = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
     moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
@@ -1192,6 +1221,8 @@ def _batch_finding(
     )
     if name == "first_token" and kind == "wrong_data":
         known = (Reason(CauseCode.FIRST_TOKEN),)
+    elif name in _CUT and kind == "wrong_data":
+        known = (Reason(CauseCode.CUT_ELSEWHERE),)
     elif same_samples and not kept and kind == "wrong_data":  # order, shard and seed bring other samples
         known = ()
     phase = "loss" if _is_of_labels(where) else "forward"
@@ -1208,6 +1239,8 @@ def _batch_finding(
 
 _OF_ANY_INPUT = ("flags", "shift", "begin_anew", "counting", "offset", "offset_by_row")
 """relations that tell how an input was made, whatever it holds"""
+_CUT = ("cut_later", "cut_earlier")
+"""relations of rows that are another part of the same text"""
 
 
 def _batch_headline(relation: str, where: str) -> Reason:

@@ -375,8 +375,8 @@ def _summings(
     books = [context.book(source, step, r) for r in ranks]
     if rank in ranks and part is CLIPPED:
         clip = clipping_of(context, source, step, rank)
-        if clip is not None and clip.way == "value":
-            return {}  # of its elements, not of its sum
+        if clip is not None and clip.way in ("value", "own"):
+            return {}  # of its elements or its norm, not of its sum
         known = clip is not None and clip.way == "later" and clip.reported is not None
         return handovers(
             books, ranks.index(rank), clip.factor if clip is not None and known else None, mesh_of(source)

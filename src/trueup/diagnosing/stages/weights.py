@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 
 from trueup.comparing.attributes import INITIAL
 from trueup.diagnosing.stages.context import Context
@@ -14,6 +15,7 @@ from trueup.diagnosing.stages.naming import described, kind_named, place_of, sit
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.weight_change import WeightChange
 from trueup.diagnosing.stages.weight_ranks import Sorted, Whose, cut_along, over_ranks, sorted_out
+from trueup.diagnosing.thresholds import SAMPLES_FEWEST
 from trueup.store import StepView
 from trueup.store.view import LOCAL, WEIGHT
 from trueup.types.codes import StagesCode as Stages
@@ -56,7 +58,9 @@ class WeightsStage:
                 *_findings(apart, target, shapes, whose),
                 *(_tie_finding(*tie, target) for tie in ties),
             )
-            findings = tuple(_by_setting(one, context, target) for one in findings)
+            findings = tuple(
+                _loaded_in_one(_by_setting(one, context, target), apart, target) for one in findings
+            )
             drawn = _drawn_after(context, target, reference, apart, len(shapes))
             findings = (*lead, *drawn, *trained, *findings)
             return outcome(
@@ -202,6 +206,32 @@ def _finding(
         axis=ranks.axis,
         ranks=ranks.ranks,
     )
+
+
+def _loaded_in_one(
+    finding: Finding, apart: Sequence[tuple[str, str, WeightChange]], book: StepView
+) -> Finding:
+    """The finding of unrelated values; where they are all that is no constant below a part of the model, and
+    something drawn outside of it is bit-identical, the draws went on alike: one run loaded that part."""
+    others = {fqn for fqn, _, _ in apart}
+    unrelated = [fqn for fqn, _, change in apart if change.name in ("other_init", "other_draw")]
+    if finding.headline.place("way") != "other_init" or len(unrelated) < len(others):
+        return finding
+    levels = zip(*(fqn.split(".") for fqn in unrelated), strict=False)
+    part = [level[0] for level in takewhile(lambda level: len(set(level)) == 1, levels)]
+    drawn = {fqn for fqn in book.parameters if not _is_constant(book, fqn)}
+    below = {fqn for fqn in drawn if fqn.split(".")[: len(part)] == part}
+    if len(others) < SAMPLES_FEWEST or not part or below != others or below == drawn:
+        return finding
+    shown = reason(Weights.PART_UNRELATED, part=".".join(part), num=len(below), outside=len(drawn - below))
+    causes = (reason(Weights.PART_LOADED_CAUSE), *finding.causes)
+    kinds = tuple(replace(one, causes=causes) for one in finding.kinds)
+    return replace(finding, evidence=(shown, *finding.evidence), causes=causes, kinds=kinds)
+
+
+def _is_constant(book: StepView, fqn: str) -> bool:
+    row = book.summary(book.parameter(fqn, *WEIGHT))
+    return row is None or row["minimum"] == row["maximum"]
 
 
 def _by_setting(finding: Finding, context: Context, book: StepView) -> Finding:

@@ -16,6 +16,9 @@ class BatchCode(Code):
     PADDING = "batch.padding_differs"
     ROW_LENGTH = "batch.row_length_differs"
     STREAM_OFFSET = "batch.stream_offset"
+    CUT = "batch.rows_cut_elsewhere"
+    """``num`` of ``total`` rows, the first of them ``rows``, begin ``by`` tokens ``side`` (later, earlier) in
+    their samples"""
     SHAPE = "batch.shape_differs"
     MAPPED_IDS = "batch.ids_mapped"
     ONE_POSITION = "batch.one_position_differs"
@@ -48,6 +51,8 @@ class BatchCode(Code):
     """by ``shift`` positions behind the reference's"""
     MASK_DIFFERS = "labels.counted_positions_differ"
     NUM_COUNTED = "labels.num_counted"
+    ENDS_COUNTED = "labels.ends_counted"
+    """``num`` labels that are all ``label``, at the ends of rows, count in the loss of ``side`` alone"""
     BOUNDARIES_DIFFER = "batch.boundaries_differ"
     BOUNDARIES = "batch.boundaries"
     """``num`` of ``total`` of the target's that are none of the reference's; ``target``, ``reference``: the
