@@ -268,7 +268,8 @@ ALLOWED: dict[str, set[float | str]] = {
         *(448.0, 57344.0, 127.0, 128, 32, 2.0, 4.0),
         *("_MOST_ROWS", "_MOST_FEATURES", "_TINY", 1e-12),
     },  # what formats and recipes are; cost time
-    "diagnosing/kinds/routing.py": {"MAX_EXPERTS", "MAX_CHOSEN"},  # cost time
+    "diagnosing/kinds/routing.py": {"MAX_EXPERTS", "MAX_CHOSEN", "MAX_SLOPES"},  # cost time
+    "diagnosing/kinds/token_weights.py": {"_SHOWN"},
     "diagnosing/kinds/constant_argument.py": {"_SHOWN"},
     "diagnosing/kinds/criterion.py": {"_IGNORED"},  # PyTorch's ignore_index
     "diagnosing/kinds/dtype_or_rounding.py": {"_GRID_SAMPLE"},  # costs time

@@ -500,11 +500,10 @@ def _cut(target: Ints, reference: Ints) -> Relation | None:
         for side, (ahead, behind) in (("later", sides), ("earlier", sides[::-1])):
             shifts = [_begins_inside(ahead[n], behind[n]) for n in apart]
             if shifts and None not in shifts:
-                facts = {"num": len(apart), "total": len(target), "rows": _first(apart)}
                 begun = _first([shift for shift in shifts if shift is not None])
-                return Relation(
-                    name=f"cut_{side}", evidence=reason(Batches.CUT, side=side, by=begun, **facts)
-                )
+                rows, num, total = _first(apart), len(apart), len(target)
+                evidence = reason(Batches.CUT, side=side, by=begun, num=num, total=total, rows=rows)
+                return Relation(name=f"cut_{side}", evidence=evidence)
     return None
 
 

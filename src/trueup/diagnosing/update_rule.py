@@ -264,14 +264,9 @@ def _adam(step: OptimizerStep, first: Floats, second: Floats) -> StepFit:
     best = _best_fit(moved, directions, eps, p, noise, settings.get("lr"))
     if best is None:
         return StepFit(constants=constants, coupled=coupled, moments=moments)
-    inside = _eps_inside(moved, directions[best[0] is not False], eps, p, noise)
-    corrected, fit = best
-    if fit.residual >= UPDATE_REST and (inside is None or not inside[0]):
-        # a rule that explains nothing tells no correction
-        other = _eps_inside(moved, directions[corrected is False], eps, p, noise)
-        if other is not None and other[0]:
-            inside, corrected = other, None if corrected is None else not corrected
-    if inside is not None and inside[0]:
+    inside, corrected = _inside_or_not(moved, directions, best, eps, p, noise)
+    fit = best[1]
+    if inside and inside[0]:
         constants["lr"] = inside[1].rate
         decay = None if coupled else _decay(inside[1])
         known = constants if decay is None else {**constants, "weight_decay": decay}
@@ -306,8 +301,27 @@ def _adam(step: OptimizerStep, first: Floats, second: Floats) -> StepFit:
         moments=moments,
         bias_corrected=corrected,
         residual=fit.residual,
-        eps_inside=None if inside is None else inside[0],
+        eps_inside=inside[0] if inside else None,
     )
+
+
+def _inside_or_not(
+    moved: Floats,
+    directions: Mapping[bool, tuple[Floats, Floats]],
+    best: tuple[bool | None, UpdateFit],
+    eps: float,
+    p: Floats,
+    noise: float,
+) -> tuple[tuple[bool, UpdateFit] | None, bool | None]:
+    """``_eps_inside``, and whether the bias is corrected. A rule that explains nothing tells no correction:
+    then eps inside the root is tried with the other one too."""
+    corrected, fit = best
+    inside = _eps_inside(moved, directions[corrected is not False], eps, p, noise)
+    if fit.residual >= UPDATE_REST and not (inside and inside[0]):
+        other = _eps_inside(moved, directions[corrected is False], eps, p, noise)
+        if other and other[0]:
+            return other, None if corrected is None else not corrected
+    return inside, corrected
 
 
 def _eps_inside(

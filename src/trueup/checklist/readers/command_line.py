@@ -176,16 +176,15 @@ def from_words(words: Sequence[Word], *, path: str, kind: str) -> list[SettingsD
             notes=_not_read(path, own[named + 1 :] if named is not None else ()),
         )
     ]
-    if variables:
-        pairs = {
-            w.partition("=")[0]: Setting(w.partition("=")[0], w.partition("=")[2], place)
-            for w, place in variables
-        }
-        if known := environment.known(pairs):
-            found.append(
-                SettingsDocument(dialect="environment", path=path, settings=known, kind="environment")
-            )
-    return found
+    return [*found, *_of_variables(variables, path)]
+
+
+def _of_variables(variables: Sequence[Word], path: str) -> list[SettingsDocument]:
+    """What is set in front of a command as a document of its own, where some field reads any of it."""
+    parts = [(word.partition("="), place) for word, place in variables]
+    known = environment.known({name: Setting(name, value, place) for (name, _, value), place in parts})
+    kind = "environment"
+    return [SettingsDocument(dialect=kind, path=path, settings=known, kind=kind)] if known else []
 
 
 def _not_read(path: str, words: Sequence[Word]) -> tuple[str, ...]:

@@ -656,11 +656,10 @@ def _once_shifted(
     part of the same text: masks and labels of the same call that lie beside the tokens as they do in the
     reference (docs/decisions/0096)."""
     for name, finding in by_input.items():
-        place = name.partition(", ")[0]
-        beside = [one for one in by_input if one != name and one.partition(", ")[0] == place]
+        beside = _of_the_same_call(name, by_input)
         if finding.headline in _OF_A_PART:
-            left_out = [by_input[one] for one in beside if _are_tokens_alike(one, name, target, reference)]
-            return [one for one in findings if one not in left_out]
+            alike = [by_input[one] for one in beside if _are_tokens_alike(one, name, target, reference)]
+            return _without(findings, alike)
         ids, other = target.ids[name], reference.ids[name]
         found = moved(ids, other) if finding.headline == _SHIFTED else None
         if found is None:
@@ -675,9 +674,19 @@ def _once_shifted(
             headline=finding.headline if front is None else front,
             evidence=(*([] if front is None else [front]), *finding.evidence, *more),
         )
-        left_out = [by_input[one] for one in follow]
-        return [shown if one is finding else one for one in findings if one not in left_out]
+        left = _without(findings, [by_input[one] for one in follow])
+        return [shown if one is finding else one for one in left]
     return findings
+
+
+def _of_the_same_call(name: str, by_input: Mapping[str, Finding]) -> list[str]:
+    """The other inputs of the same call."""
+    place = name.partition(", ")[0]
+    return [one for one in by_input if one != name and one.partition(", ")[0] == place]
+
+
+def _without(findings: Sequence[Finding], left_out: Sequence[Finding]) -> list[Finding]:
+    return [one for one in findings if one not in left_out]
 
 
 _COUNTING = reason(Stages.BATCH, relation="counting", labels=False)
