@@ -115,12 +115,12 @@ def _summing(
         carried = _carried(fqn, total, [part for *_, part in ways], before, at)
         if carried is not None:
             return carried
-    if best.residual <= SUM_EXPLAINED:
+    if best.residual <= SUM_EXPLAINED and best.way != "last":
         return best
-    return next(
-        filter(None, (_weighted(fqn, total, over, parts) for over, parts in _each(fqn, books, at, mesh))),
-        best,
-    )
+    each = (_weighted(fqn, total, over, parts) for over, parts in _each(fqn, books, at, mesh))
+    weighted = next(filter(None, each), best)
+    is_needed = best.residual > SUM_EXPLAINED or 0.0 not in weighted.weights
+    return weighted if is_needed else best
 
 
 def _each(
@@ -144,8 +144,9 @@ def _each(
 
 def _weighted(fqn: str, total: Floats, over: tuple[str, ...], parts: Sequence[Floats]) -> Summing | None:
     """Microbatches, each times a number of its own, by least squares: what a program did to a gradient
-    between two microbatches it did to those before; one that is not summed counts 0 times. None where that
-    explains no better than rounding of the sum allows, or all count alike."""
+    between two microbatches it did to those before; one that is not summed counts 0 times, one whose share is
+    small against what the fit leaves over too. None where that explains no better than rounding of the sum
+    allows, or all count alike."""
     norm = float(np.linalg.norm(total))
     if len(parts) < 2 or 2 * len(parts) > len(total) or not norm:
         return None
@@ -154,7 +155,8 @@ def _weighted(fqn: str, total: Floats, over: tuple[str, ...], parts: Sequence[Fl
     most = float(np.abs(counts).max())
     if rank < len(parts) or residual > SUM_EXPLAINED or float(np.ptp(counts)) <= SUM_EXPLAINED * most:
         return None
-    counts[np.abs(counts) <= SUM_EXPLAINED * most] = 0.0
+    shares = np.abs(counts) * np.linalg.norm(np.stack(parts, axis=1), axis=0) / norm
+    counts[(np.abs(counts) <= SUM_EXPLAINED * most) & (shares <= SUM_UNLIKE * residual)] = 0.0
     weights = tuple(float(f"{one:.2g}") for one in counts)
     return Summing(fqn=fqn, way="weighted", factor=1.0, residual=residual, over=over, weights=weights)
 
