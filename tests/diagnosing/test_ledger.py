@@ -147,6 +147,20 @@ def test_microbatches_that_count_differently(weight: float) -> None:
     assert (found.way, found.weights) == (("own", ()) if weight == 1.0 else ("weighted", (0.25, 1.0)))
 
 
+@pytest.mark.parametrize(
+    ("weight", "rounding", "way"),
+    [(1 / 512, 0.0, "weighted"), (0.0, 0.0, "last"), (0.0, 2e-3, "last"), (1 / 512, 2e-3, "last")],
+    ids=["a small share", "none", "none, in bfloat16", "a share that roundings hide"],
+)
+def test_the_last_microbatch_alone_is_no_small_share_of_the_first(
+    weight: float, rounding: float, way: str
+) -> None:
+    total = (weight * HALVES[0] + HALVES[1] + rounding * OTHER).astype(np.float32)
+    with step({"w": {"local": HALVES, "accumulated": [total]}}) as book:
+        found = summings([book], 0, None, ALONE)["w"]
+    assert (found.way, found.weights) == (way, (0.002, 1.0) if way == "weighted" else ())
+
+
 def test_a_term_from_elsewhere_is_no_weight_of_a_microbatch() -> None:
     with step({"w": {"local": HALVES, "accumulated": [HALVES[0] + HALVES[1] + OTHER]}}) as book:
         assert summings([book], 0, None, ALONE)["w"].way == "own"

@@ -15,7 +15,7 @@ from trueup.diagnosing.batches import relation
 from trueup.diagnosing.evidence import Surroundings
 from trueup.diagnosing.evidence.facts import Elsewhere, Maker, SlotPair
 from trueup.diagnosing.kinds import gated, missing_or_extra_term, randomness
-from trueup.diagnosing.stages.data import _batch_finding, _ends_counted
+from trueup.diagnosing.stages.data import _batch_finding, _ends_counted, _ids_counted
 from trueup.diagnosing.stages.weight_change import change_of
 from trueup.diagnosing.stages.weights import _loaded_in_one
 from trueup.store import StepView
@@ -174,6 +174,34 @@ def test_padding_of_labels_that_counts() -> None:
     assert _ends_counted(end, masked, [end != -100, masked != -100]) is None
     kept[0, 6] = 7  # two ids are no padding
     assert _ends_counted(kept, ignored, counts) is None
+
+
+def test_labels_that_a_rule_leaves_out_by_their_id() -> None:
+    labels = DRAW.integers(5, 90, (4, 8))
+    labels[:, 7] = 2
+    labels[1, 3] = 2
+    ignored = np.where(labels == 2, -100, labels)
+    counts = [ignored != -100, labels != -100]
+    found = _ids_counted(ignored, labels, counts)
+    assert found is not None
+    assert dict(found.facts) == {"side": "reference", "ids": ("2",)}
+    back = _ids_counted(labels, ignored, counts[::-1])
+    assert back is not None
+    assert back.place("side") == "target"
+    two = np.where(labels == labels[0, 0], -100, ignored)
+    assert _ids_counted(two, labels, [two != -100, counts[1]]) is not None
+    one = labels.copy()
+    one[2, 5] = -100  # a single label has one id in any case
+    assert _ids_counted(one, labels, [one != -100, counts[1]]) is None
+    some = ignored.copy()
+    some[0, 7] = 2  # a label with that id counts on both sides
+    assert _ids_counted(some, labels, [some != -100, counts[1]]) is None
+    other = labels.copy()
+    other[0, :4] = -100  # a prompt: many ids
+    assert _ids_counted(other, labels, [other != -100, counts[1]]) is None
+    both = ignored.copy()
+    both[3, 7] = 2
+    assert _ids_counted(both, np.where(labels == 2, -100, labels), [both != -100, counts[0]]) is None
 
 
 @pytest.mark.parametrize(

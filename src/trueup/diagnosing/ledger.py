@@ -117,10 +117,15 @@ def _summing(
             return carried
     if best.residual <= SUM_EXPLAINED and best.way != "last":
         return best
-    each = (_weighted(fqn, total, over, parts) for over, parts in _each(fqn, books, at, mesh))
+    return _with_weights(best, total, books, at, mesh)
+
+
+def _with_weights(best: Summing, total: Floats, books: Sequence[StepView], at: int, mesh: Layout) -> Summing:
+    """Microbatches that count differently, where that explains what ``best`` does not, or where of ``last``
+    the others count after all."""
+    each = (_weighted(best.fqn, total, over, parts) for over, parts in _each(best.fqn, books, at, mesh))
     weighted = next(filter(None, each), best)
-    is_needed = best.residual > SUM_EXPLAINED or 0.0 not in weighted.weights
-    return weighted if is_needed else best
+    return weighted if best.residual > SUM_EXPLAINED or 0.0 not in weighted.weights else best
 
 
 def _each(

@@ -306,6 +306,11 @@ PHRASES = {
         "Only the {side}'s loss counts {num:count label} at the ends of rows, all {label}",
         {"side": "target", "num": 4, "label": 0},
     ),
+    B.IDS_COUNTED: heading(
+        lambda facts: f"Only the {facts['side']}'s loss counts labels with id {listed(facts['ids'])}",
+        {"side": "reference", "ids": ("2",)},
+        {"side": "target", "ids": ("101", "102")},
+    ),
     B.NUM_COUNTED: clause(
         "labels that count in the loss: {target} ({target_share:.1%}) (target), {reference} "
         "({reference_share:.1%}) (reference)",

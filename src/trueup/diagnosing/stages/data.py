@@ -1165,11 +1165,14 @@ def _not_counted_alike(ids: Ints, other: Ints, name: str, batch: StepBatch) -> F
     numbers = {"target": int(counts[0].sum()), "reference": int(counts[1].sum())}
     shares = {f"{side}_share": number / ids.size for side, number in numbers.items()}
     evidence = reason(Batches.NUM_COUNTED, **numbers, **shares)
-    ends = _ends_counted(ids, other, counts)
-    causes = None if ends is None else (Reason(CauseCode.PADDING_COUNTED),)
+    headline, causes = reason(Batches.MASK_DIFFERS), None
+    if (ends := _ends_counted(ids, other, counts)) is not None:
+        headline, causes = ends, (Reason(CauseCode.PADDING_COUNTED),)
+    elif (named := _ids_counted(ids, other, counts)) is not None:
+        headline, causes = named, (Reason(CauseCode.ID_TAKEN_FOR_PADDING),)
     kind = kind_named("wrong_mask", EvidenceRank.EVERY_ELEMENT, evidence, causes=causes, phase="loss")
     return data_finding(
-        headline=reason(Batches.MASK_DIFFERS) if ends is None else ends,
+        headline=headline,
         site=f"batch of step {batch.book.step}, {name}",
         book=batch.book,
         kinds=(kind,),
@@ -1190,6 +1193,25 @@ def _ends_counted(ids: Ints, other: Ints, counts: Sequence[Bools]) -> Reason | N
     if not (own[np.logical_or.accumulate(apart, axis=-1)] == different[0]).all():
         return None
     return reason(Batches.ENDS_COUNTED, side=side, label=int(different[0]), num=int(apart.sum()))
+
+
+_MOST_IDS = 3
+"""ids that one rule leaves out: those of special tokens"""
+
+
+def _ids_counted(ids: Ints, other: Ints, counts: Sequence[Bools]) -> Reason | None:
+    """A few ids of which every label counts on one side and none on the other: a rule that goes by the id, as
+    one that leaves out padding does where the end token is its id too. Twice as many labels as ids at least:
+    a single label has one id in any case."""
+    apart = counts[0] != counts[1]
+    more, fewer = (0, 1) if (counts[0] & apart).any() else (1, 0)
+    own, rest = (ids, other)[more][apart], (other, ids)[more][counts[fewer]]
+    different = np.unique(own)
+    few = len(different) <= _MOST_IDS and len(own) >= 2 * len(different)
+    if not few or (apart & counts[fewer]).any() or np.isin(rest, different).any():
+        return None
+    side = ("target", "reference")[more]
+    return reason(Batches.IDS_COUNTED, side=side, ids=[str(one) for one in different.tolist()])
 
 
 def _elsewhere(ids: Ints, name: str, reference: StepBatch, context: Context) -> list[Reason]:

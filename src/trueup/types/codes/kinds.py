@@ -267,6 +267,7 @@ class CauseCode(Code):
     BORDERS_NOT_MASKED = "cause.borders_not_masked"
     OTHER_WINDOW = "cause.other_window"
     LABELS_COUNTED = "cause.labels_counted"
+    ID_TAKEN_FOR_PADDING = "cause.id_taken_for_padding"
     PADDING_COUNTED = "cause.padding_counted"
     IGNORE_INDEX = "cause.ignore_index"
     LOG_SOFTMAX = "cause.log_softmax"
