@@ -36,7 +36,7 @@ _CAUSES = {
     CauseCode.BALANCE_TERM: "a balance loss with another weight, of other layers, or of one run alone",
     CauseCode.WEIGHTS_OF_ROWS: "other advantages, margins or reference log-probabilities of the rows",
     CauseCode.PADDING_COUNTED: "padding of the labels not replaced by the ignored index in one run",
-    CauseCode.ID_TAKEN_FOR_PADDING: "labels left out by their id, such as padding whose id is also the end token's",
+    CauseCode.ID_TAKEN_FOR_PADDING: "labels left out by their id: padding whose id is also the end token's",
     CauseCode.IGNORE_INDEX: "another ignore_index, such as a padding id that is also a token",
     CauseCode.MASK_MULTIPLIED: "attention weights multiplied by a mask",
     CauseCode.OTHER_DIM: "another dim given to the softmax",
