@@ -491,7 +491,7 @@ def _packing(target: Ints, reference: Ints) -> Relation | None:
 def _cut(target: Ints, reference: Ints) -> Relation | None:
     """Every row that differs is another part of one sample: it begins inside the reference's, and ends after
     it, or the other way round, by a number of tokens of its own. Chance is bounded by how often two tokens of
-    these rows are the same."""
+    these rows are the same, or two steps from one to the next: positions that count are no text."""
     if len(target) != len(reference):
         return None
     for pad in (None, *(set(_candidates(target)) & set(_candidates(reference)))):
@@ -510,8 +510,8 @@ def _cut(target: Ints, reference: Ints) -> Relation | None:
 def _begins_inside(ahead: Ints, behind: Ints) -> int | None:
     """After how many tokens of ``behind`` another row begins that ends after it; None where none of its
     places is one, or so few tokens are shared that chance may make it."""
-    tokens = np.unique(np.concatenate([ahead, behind]), return_counts=True)[1]
-    alike = float(((tokens / max(tokens.sum(), 1)) ** 2).sum())
+    steps = np.concatenate([np.diff(ahead), np.diff(behind)])
+    alike = max(_alike_by_chance(np.concatenate([ahead, behind])), _alike_by_chance(steps))
     for shift in range(1, len(behind)):
         shared = len(behind) - shift
         if shared >= len(ahead) or shared * -math.log(alike) < math.log(len(behind) / ROW_CHANCE):
@@ -519,6 +519,12 @@ def _begins_inside(ahead: Ints, behind: Ints) -> int | None:
         if np.array_equal(ahead[:shared], behind[shift:]):
             return shift
     return None
+
+
+def _alike_by_chance(numbers: Ints) -> float:
+    """How often two of them are the same."""
+    counts = np.unique(numbers, return_counts=True)[1]
+    return float(((counts / max(counts.sum(), 1)) ** 2).sum())
 
 
 def _shape(target: Ints, reference: Ints) -> Relation | None:
