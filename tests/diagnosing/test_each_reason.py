@@ -282,9 +282,10 @@ def of_rank_0(reference: Any, **more: Any) -> Evidence:
 
 
 def recomputed(again: Tensor) -> Evidence:
-    apart = (pair("output.0", again, dropped(0.1, 1)),)
+    first = dropped(0.1, 1)
+    apart = replace(pair("output.0", again, first), target=known(again, "layers.0.drop, output.0"))
     sides = noisy(GRADS[0], 0.2), GRADS[0]
-    return case(*sides, elsewhere=Elsewhere(recomputed=apart), phase="param_grad", slot="local")
+    return case(*sides, elsewhere=Elsewhere(recomputed=(apart,)), phase="param_grad", slot="local")
 
 
 def of_microbatch(there: int, here: int) -> Evidence:

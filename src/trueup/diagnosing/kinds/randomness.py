@@ -168,7 +168,9 @@ def _recomputed(evidence: Evidence) -> Found | None:
     apart = [p for p in evidence.elsewhere.recomputed if p.agree is False]
     if not apart or apart[0].target is None:
         return None
-    if not apart[0].target.name.startswith(evidence.origin.module) and not _is_random(evidence):
+    call, module = apart[0].target.name.rpartition(", ")[0], evidence.origin.module
+    is_beside = bool(module) and not f"{call}.".startswith(f"{module}.")
+    if is_beside and not _is_random(evidence):
         return None
     return Found(
         rank=EvidenceRank.EVERY_ELEMENT,
