@@ -801,7 +801,8 @@ def another_initialisation() -> Evidence:
 
 @true("randomness")
 def recomputed_with_another_mask() -> Evidence:
-    apart = (pair("output.0", dropped(0.1, 1), dropped(0.1, 2)),)
+    again = pair("output.0", dropped(0.1, 1), dropped(0.1, 2))
+    apart = (replace(again, target=known(dropped(0.1, 1), "layers.0.drop, output.0")),)
     noisy = GRADS[0] * (1 + 0.2 * normal(16, 32, seed=63))
     return case(noisy, GRADS[0], elsewhere=Elsewhere(recomputed=apart), phase="param_grad", slot="local")
 

@@ -17,6 +17,7 @@ from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.types.codes import BatchCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
+from trueup.types.reason import reason  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
 WORDS = 30
@@ -68,7 +69,7 @@ def test_padding_that_counts_is_told(labels: str, fill: int, tmp_path: Path) -> 
     found = diagnosed(tmp_path, {"labels": labels, "fill": fill}, {"labels": "ignored", "fill": fill})
     first = found.findings[0]
     assert first.stage is Stage.DATA
-    assert first.headline.code is BatchCode.MASK_DIFFERS
+    assert first.headline == reason(BatchCode.ENDS_COUNTED, side="target", label=fill, num=10)
 
 
 @pytest.mark.parametrize("changed", [{"width": 14}, {"fill": 9}])
