@@ -253,6 +253,8 @@ ADVICE = {
     AdviceCode.LOOK_FOR_FACTOR: KC.WRONG_SCALE,
     AdviceCode.CHECK_SIGNS: KC.WRONG_SIGN,
 }
+OF_A_FINDING = {AdviceCode.RESTORE_STATE: KC.RANDOMNESS}
+"""advice of one finding of a kind, where the kind's own would lead elsewhere"""
 SURE: dict[Code, Sequence[Code]] = {
     Kind.RECOMPUTED_OTHERWISE: (Cause.STATE_NOT_RESTORED,),
     Kind.RANKS_DROP_THE_SAME: (Cause.SHARED_STREAM,),
@@ -306,5 +308,5 @@ def check(named: Named, evidence: Evidence) -> set[Code]:
     if named.sentence.code in SURE:
         assert tuple(causes) == tuple(SURE[named.sentence.code]), (named.sentence.code, causes)
     assert named.next is not None
-    assert ADVICE[named.next.code] == named.name  # type: ignore[index]
+    assert (ADVICE | OF_A_FINDING)[named.next.code] == named.name  # type: ignore[index]
     return set(causes)
