@@ -15,7 +15,8 @@ from trueup.diagnosing.batches import relation
 from trueup.diagnosing.evidence import Surroundings
 from trueup.diagnosing.evidence.facts import Elsewhere, Maker, SlotPair
 from trueup.diagnosing.kinds import gated, missing_or_extra_term, randomness
-from trueup.diagnosing.stages.data import _batch_finding, _ends_counted, _ids_counted
+from trueup.diagnosing.stages.batch import StepBatch
+from trueup.diagnosing.stages.data import _batch_finding, _ends_counted, _ids_counted, _not_counted_alike
 from trueup.diagnosing.stages.weight_change import change_of
 from trueup.diagnosing.stages.weights import _loaded_in_one
 from trueup.store import StepView
@@ -184,7 +185,11 @@ def test_labels_that_a_rule_leaves_out_by_their_id() -> None:
     counts = [ignored != -100, labels != -100]
     found = _ids_counted(ignored, labels, counts)
     assert found is not None
-    assert dict(found.facts) == {"side": "reference", "ids": ("2",)}
+    assert (found.code, dict(found.facts)) == (BatchCode.IDS_COUNTED, {"side": "reference", "ids": ("2",)})
+    batch = cast(StepBatch, SimpleNamespace(ignore_index=-100, book=SimpleNamespace(step=0, rank=0)))
+    finding = _not_counted_alike(ignored, labels, "0, input.labels", batch)
+    assert finding is not None
+    assert (finding.headline, finding.causes[0].code) == (found, CauseCode.ID_TAKEN_FOR_PADDING)
     back = _ids_counted(labels, ignored, counts[::-1])
     assert back is not None
     assert back.place("side") == "target"
