@@ -86,10 +86,11 @@ def other_arguments(
     if len({max((one or 0 for one in view.microbatch), default=0) for view in views}) > 1:
         return ()
     found: dict[tuple[str | None, str, Reason], list[str | None]] = {}
+    given_otherwise = _given_otherwise(rows)
     for module in _places(rows, views[0]):
         target = _body(book.target, views[0], module)
         reference = _body(book.reference, views[1], None if module is None else book.counterpart(module))
-        with_dtypes = not _is_given_otherwise(rows, module)
+        with_dtypes = module not in given_otherwise
         for both, pairs in _apart(target, reference, with_dtypes=with_dtypes):
             apart = reason(EvidenceCode.ARGUMENTS_DIFFER, *map(_values_of, pairs))
             call = both.target.name.rpartition(".")[2]
@@ -133,14 +134,13 @@ def _places(rows: pl.DataFrame, view: StepView) -> list[str | None]:
     return [*(one for one in called if one in names), *outside]
 
 
-def _is_given_otherwise(rows: pl.DataFrame, module: str | None) -> bool:
-    """Whether a module is given other dtypes: what it computes in follows."""
+def _given_otherwise(rows: pl.DataFrame) -> set[str | None]:
+    """Modules that are given other dtypes: what they compute in follows; None where anything has."""
     kind, phase, slot = (pl.col(name).cast(pl.String) for name in ("kind", "phase", "slot"))
     dtypes = pl.col("target_dtype").cast(pl.String) != pl.col("reference_dtype").cast(pl.String)
-    at = kind == "module"
-    if module is not None:
-        at &= (pl.col("name").cast(pl.String).fill_null("") == module) & slot.str.starts_with("input")
-    return rows.filter(at & (phase == "forward") & dtypes).height > 0
+    other = rows.filter((kind == "module") & (phase == "forward") & dtypes)
+    given = other.filter(slot.str.starts_with("input"))["name"].cast(pl.String).fill_null("")
+    return {*given.to_list(), *([None] if other.height else [])}
 
 
 def _body(code: ProgramCode, view: StepView, module: str | None) -> Body:

@@ -193,7 +193,7 @@ class _Segment:
         num = self._rows.stat().st_size // self._dtype.itemsize if self._rows.exists() else 0
         if not num:
             return np.zeros(0, self._dtype)
-        return np.memmap(self._rows, self._dtype, mode="r", shape=(num,))
+        return np.asarray(np.memmap(self._rows, self._dtype, mode="r", shape=(num,)))
 
     def series(self, kind: str, column: str, last: int | None) -> ColumnSeries | None:
         if kind not in self.kinds or column not in self.kinds[kind][0]:

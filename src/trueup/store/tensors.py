@@ -323,7 +323,7 @@ class ChunkReader:
     def _open(path: Path) -> tuple[Bytes, Mapping[str, _Entry]]:
         try:
             refuse_irregular(path)
-            mapped = np.memmap(path, dtype=np.uint8, mode="r")
+            mapped = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))  # each view of a memmap costs
             (length,) = struct.unpack("<Q", mapped[:8].tobytes())
             header = json.loads(mapped[8 : 8 + length].tobytes())
             if not isinstance(header, dict):

@@ -340,6 +340,7 @@ PHRASES = {
         {"num": 1, "total": 100, "first": 7, "target": 3, "reference": 4},
     ),
     B.CHECK_LABELS: clause(
-        "check the code between data loader and loss: labels must be shifted exactly once"
+        "check the code between data loader and loss: labels must lie as far from the inputs in both runs; "
+        "those of the next token are shifted exactly once"
     ),
 }

@@ -230,7 +230,7 @@ _HEADLINES: dict[KindReason, Template] = {
         f"{places_of_rows(facts, 'other_')} (reference)"
     ),
     KindReason.STEP_LEFT_OUT: "a step of the computation is skipped in {place}",
-    KindReason.MODULE_LEFT_OUT: "the result of {skipped} is not used in the {side} alone, but its input",
+    KindReason.MODULE_LEFT_OUT: "the {side} alone passes on what {skipped} is given, not its result",
     KindReason.ACTIVATION_OF_ONE_SIDE: "the {side} alone applies {function} in {place}",
     KindReason.NO_GRADIENT_IN_REFERENCE: "gradient in the target alone, at {place}",
     KindReason.ZERO_GRADIENT_IN_REFERENCE: "gradient that is zero in the reference alone, at {place}",
