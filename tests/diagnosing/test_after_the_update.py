@@ -27,10 +27,17 @@ class SignMomentum(torch.optim.Optimizer):
     """Lion: the sign of a mixture of gradient and momentum, which decays at a rate of its own."""
 
     def __init__(
-        self, params: Any, *, mixed: float = 0.9, kept: float = 0.99, decay: float = 0.1, way: str = "mul"
+        self,
+        params: Any,
+        *,
+        mixed: float = 0.9,
+        kept: float = 0.99,
+        decay: float = 0.1,
+        way: str = "mul",
+        size: Callable[[torch.Tensor], torch.Tensor | float] = lambda p: 1.0,
     ) -> None:
         super().__init__(params, {"lr": 1e-3, "mixed": 0.9})
-        self.constants = mixed, kept, decay, way
+        self.constants, self.size = (mixed, kept, decay, way), size
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
@@ -42,7 +49,7 @@ class SignMomentum(torch.optim.Optimizer):
                 state.setdefault("momentum", torch.zeros_like(p))
                 p.mul_(1 - group["lr"] * decay)
                 mixture = state["momentum"].mul(mixed).add(p.grad, alpha=1 - mixed)
-                p.add_(mixture.sign(), alpha=-group["lr"])
+                p.sub_(self.size(mixture) * mixture.sign() * group["lr"])
                 if way == "mul":
                     state["momentum"].mul_(kept).add_(p.grad, alpha=1 - kept)
                 else:
@@ -94,7 +101,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     [
         ({"kept": 0.9}, StagesCode.UNNAMED_STATE),  # the first update is the same
         ({"mixed": 0.0, "kept": 0.9}, StagesCode.UNNAMED_STATE),  # a sign hides every factor
-        ({"decay": 0.5}, StagesCode.UNNAMED),
+        ({"decay": 0.5}, StagesCode.UPDATE_PULLED),
+        ({"size": lambda p: 3.0}, StagesCode.UPDATE_SCALED),
+        ({"size": lambda p: 1 + p.abs() / p.abs().max()}, StagesCode.UNNAMED),  # one factor an element
     ],
 )
 def test_an_optimizer_is_told_by_its_update_and_by_what_it_keeps(
@@ -105,6 +114,29 @@ def test_an_optimizer_is_told_by_its_update_and_by_what_it_keeps(
     assert [one.stage for one in found.findings] == [Stage.OPTIMIZER]
     said = found.findings[0].headline
     assert headline in {said.code, *(part.code for part in said.parts)}  # the tests around are no one code
+
+
+@pytest.mark.parametrize("by_shape", [True, False])
+def test_factors_of_an_unknown_update(tmp_path: Path, reference: Trace, by_shape: bool) -> None:
+    """Decay beside them stays as it was: it is a multiple of the weight."""
+    sizes = {"size": lambda p: len(p) ** 0.5 if by_shape else 1 + 9 * bool(p.flatten()[0] > 0)}
+    found = diagnosed(tmp_path, reference, program(**sizes), replay=True, gradients=True)
+    known = next(one for one in found.findings[0].evidence if one.code is StagesCode.UPDATE_FACTORS)
+    factors = [float(one) for one in known.place("factors") or ()]
+    lengths = {len(p) for p in GPT(SMALL).parameters()}
+    expected = sorted(length**0.5 for length in lengths) if by_shape else [10]  # of those that differ
+    assert factors == pytest.approx(expected, rel=1e-3)
+    headline = found.findings[0].headline
+    scaled = next(one for one in (headline, *headline.parts) if one.code is StagesCode.UPDATE_SCALED)
+    assert bool(scaled.number("by_shape")) is by_shape
+
+
+def test_what_an_unknown_update_takes_off(tmp_path: Path, reference: Trace) -> None:
+    found = diagnosed(tmp_path, reference, program(decay=0.5), replay=True, gradients=True)
+    headline = found.findings[0].headline
+    known = next(one for one in (headline, *headline.parts) if one.code is StagesCode.UPDATE_PULLED)
+    assert known.number("low") == pytest.approx(1e-3 * (0.5 - 0.1), rel=0.01)
+    assert known.number("high") == pytest.approx(1e-3 * (0.5 - 0.1), rel=0.01)
 
 
 def test_a_state_rounded_otherwise_is_the_same(tmp_path: Path, reference: Trace) -> None:

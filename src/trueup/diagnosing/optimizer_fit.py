@@ -22,6 +22,9 @@ from trueup.diagnosing.thresholds import (
     FIT_ROUNDOFF,
     PARALLEL,
     UNKNOWN_ROUNDOFF,
+    UPDATE_APART,
+    UPDATE_ROUNDINGS,
+    UPDATE_SHARE,
 )
 from trueup.numerics.dtypes import DTYPES, dtype_from_name
 from trueup.types.arrays import Floats
@@ -162,3 +165,14 @@ def fit_eps(
 def roundoff_of(dtype: str | None) -> float:
     """The unit roundoff of a dtype by name; float32's where it has none."""
     return dtype_from_name(dtype).eps if dtype in DTYPES else UNKNOWN_ROUNDOFF
+
+
+def near_updates(target: Floats, reference: Floats, before: Floats, roundoff: float) -> bool:
+    """Whether two weights after one update of ``before`` differ by rounding alone. An update that is made of
+    the whole gradient (orthogonalised, preconditioned) rounds by a share of its own size everywhere, also
+    where it moves little."""
+    sizes = abs(before) + abs(reference)
+    moved = abs(reference - before)
+    size = float(np.sqrt(np.mean(np.square(moved)))) if moved.size else 0.0
+    allowed = UPDATE_ROUNDINGS * roundoff * sizes + UPDATE_APART * np.maximum(moved, size)
+    return bool((abs(target - reference) <= allowed).mean() > UPDATE_SHARE)

@@ -350,6 +350,31 @@ def _measured(facts: ReasonFacts) -> str:
     return f"measured in the target from the update of {facts['parameter']}: {shown}"
 
 
+MOST_FACTORS = 4
+"""that one line names"""
+
+
+def _span(low: float, high: float) -> str:
+    one, other = f"{low:.4g}", f"{high:.4g}"
+    return one if one == other else f"{one} to {other}"
+
+
+def _factors(facts: ReasonFacts) -> str:
+    groups = zip(facts["factors"], facts["names"], facts["nums"], strict=True)
+    each = [
+        f"{float(factor):.4g} times in {name}" + (f" and {int(num) - 1} more" if num != "1" else "")
+        for factor, name, num in groups
+    ]
+    more = f" and {len(each) - MOST_FACTORS} other factors" if len(each) > MOST_FACTORS else ""
+    return f"beside decay, updates are multiples of the reference's: {', '.join(each[:MOST_FACTORS])}{more}"
+
+
+def _pulled_updates(facts: ReasonFacts) -> str:
+    low, high = sorted((abs(facts["low"]), abs(facts["high"])))
+    sign = "more" if facts["low"] > 0 else "less" if facts["high"] < 0 else "more or less"
+    return f"The optimizer takes {_span(low, high)} times the weight {sign} off at each update"
+
+
 def _given_same(facts: ReasonFacts) -> str:
     within = facts["within"]
     how = f"{facts['equal']} bit-identical, {within} within rounding" if within else "bit-identical"
@@ -944,6 +969,25 @@ PHRASES = {
     S.UNNAMED: clause("The optimizer computes different updates from the same gradients"),
     S.UNNAMED_STATE: clause(
         "The optimizer keeps different state from the same gradients: {names}", {"names": ("exp_avg",)}
+    ),
+    S.UPDATE_SCALED: heading(
+        lambda facts: (
+            f"The optimizer's updates are {_span(facts['low'], facts['high'])} times the reference's"
+            + (", by shape" if facts["by_shape"] else "")
+        ),
+        {"low": 2.0, "high": 2.0, "by_shape": False},
+        {"low": 0.98, "high": 1.386, "by_shape": True},
+    ),
+    S.UPDATE_FACTORS: clause(
+        _factors,
+        {"factors": ("2",), "nums": ("12",), "names": ("layers.0.q.weight",)},
+        {"factors": ("0.98", "1.386"), "nums": ("1", "4"), "names": ("up.weight", "q.weight")},
+    ),
+    S.UPDATE_PULLED: heading(
+        _pulled_updates,
+        {"low": 1e-4, "high": 1e-4, "num": 12, "total": 12},
+        {"low": -2e-4, "high": -1e-4, "num": 3, "total": 12},
+        {"low": -2e-4, "high": 1e-4, "num": 3, "total": 12},
     ),
     S.NO_UPDATE: clause(
         "no update was recorded in both runs: is the optimizer one that the framework does not provide?"

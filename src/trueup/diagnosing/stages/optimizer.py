@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from trueup.comparing.optimizer_settings import declared, flat
+from trueup.diagnosing.optimizer_fit import near_updates, roundoff_of
 from trueup.diagnosing.stages.averaged import averaged_weights, master_weights
 from trueup.diagnosing.stages.between_steps import frozen_that_move, moved_between
 from trueup.diagnosing.stages.context import Context, counted, is_beyond, is_compared
@@ -30,7 +31,8 @@ from trueup.diagnosing.stages.schedule import (
     stepping_findings,
 )
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
-from trueup.diagnosing.thresholds import DECAY_ZERO, UPDATE_APART, UPDATE_ROUNDINGS, UPDATE_SHARE
+from trueup.diagnosing.stages.update_multiples import multiples, multiples_reasons
+from trueup.diagnosing.thresholds import DECAY_ZERO, UPDATE_APART, UPDATE_SHARE
 from trueup.store import StepView
 from trueup.store.view import CLIPPED, UPDATED, WEIGHT
 from trueup.types.arrays import Floats
@@ -518,8 +520,6 @@ def _given_agreement(context: Context) -> Reason | None:
 def _state_apart(book: StepView, reference: StepView, fqn: str, other: str) -> Iterator[str]:
     """Names of the state after the update that differs by more than rounding, where the optimizer got the
     reference's gradient bit for bit: what the first update leaves out of account, the next one takes."""
-    from trueup.diagnosing.optimizer_fit import roundoff_of
-
     got, expected = book.parameter(fqn, *CLIPPED), reference.parameter(other, *CLIPPED)
     if got is None or expected is None or book.digest(got) is None:
         return
@@ -559,24 +559,11 @@ def same_gradients(got: Floats, expected: Floats) -> bool:
 def _near(book: StepView, reference: StepView, fqn: str, other: str) -> bool | None:
     """Whether updates differ by rounding alone: of the weight they are added to, and of the few sums in them.
     None where a value is not known, as of a piece before its update."""
-    from trueup.diagnosing.optimizer_fit import roundoff_of
-
     a, b = book.value(book.parameter(fqn, *UPDATED)), reference.value(reference.parameter(other, *UPDATED))
     p = reference.value(reference.parameter(other, *WEIGHT))
     if a is None or b is None or p is None or a.shape != b.shape:
         return None
     return near_updates(a, b, p, roundoff_of(book.dtype(book.parameter(fqn, *UPDATED))))
-
-
-def near_updates(target: Floats, reference: Floats, before: Floats, roundoff: float) -> bool:
-    """Whether two weights after one update of ``before`` differ by rounding alone. An update that is made of
-    the whole gradient (orthogonalised, preconditioned) rounds by a share of its own size everywhere, also
-    where it moves little."""
-    sizes = abs(before) + abs(reference)
-    moved = abs(reference - before)
-    size = float(np.sqrt(np.mean(np.square(moved)))) if moved.size else 0.0
-    allowed = UPDATE_ROUNDINGS * roundoff * sizes + UPDATE_APART * np.maximum(moved, size)
-    return bool((abs(target - reference) <= allowed).mean() > UPDATE_SHARE)
 
 
 def _equal_before(context: Context) -> Reason | None:
@@ -615,21 +602,26 @@ _EXACT = ("float32", "float64")
 
 
 def _unnamed(context: Context, agreement: Reason) -> Finding:
-    book = context.pair()[0]
+    book, reference = context.pair()
     rows = context.of_phases("optimizer").filter(is_beyond())
     of_weights = rows.filter(pl.col("slot") == UPDATED[1])
     rows = of_weights if of_weights.height else rows
     site = rows.row(0, named=True)["site"] if rows.height else "optimizer"
+    updated = book
+    if agreement.code is Stages.GIVEN_DIFFER and context.given is not None and context.given_step is not None:
+        updated = context.book(context.given, context.given_step, context.ranks[0])
+    names = agreement.place("names") if agreement.code is not Stages.GIVEN_STATE_DIFFER else ()
+    known = multiples_reasons(multiples(updated, reference, list(names or ()), context.matched))
     return Finding(
         stage=Stage.OPTIMIZER,
-        headline=_UNNAMED[agreement.code](agreement),
+        headline=known[0] if known else _UNNAMED[agreement.code](agreement),
         module=None,
         site=site,
         phase="optimizer",
         step=book.step,
         rank=book.rank,
         basis=Basis.FITTED,
-        evidence=(agreement,),
+        evidence=(*known[1:], agreement),
         causes=(reason(Stages.OTHER_OPTIMIZER),),
         next_note=reason(Stages.COMPARE_OPTIMIZERS),
     )
