@@ -50,7 +50,9 @@ class SignMomentum(torch.optim.Optimizer):
                 p.mul_(1 - group["lr"] * decay)
                 mixture = state["momentum"].mul(mixed).add(p.grad, alpha=1 - mixed)
                 p.sub_(self.size(mixture) * mixture.sign() * group["lr"])
-                if way == "mul":
+                if way == "abs":
+                    state["momentum"].mul_(kept).add_(p.grad.abs(), alpha=1 - kept)
+                elif way == "mul":
                     state["momentum"].mul_(kept).add_(p.grad, alpha=1 - kept)
                 else:
                     state["momentum"].lerp_(p.grad, 1 - kept)
@@ -99,8 +101,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 @pytest.mark.parametrize(
     ("constants", "headline"),
     [
-        ({"kept": 0.9}, StagesCode.UNNAMED_STATE),  # the first update is the same
-        ({"mixed": 0.0, "kept": 0.9}, StagesCode.UNNAMED_STATE),  # a sign hides every factor
+        ({"kept": 0.9}, StagesCode.SHARE_KEPT),  # the first update is the same
+        ({"mixed": 0.0, "kept": 0.9}, StagesCode.SHARE_KEPT),  # a sign hides every factor
+        ({"way": "abs"}, StagesCode.UNNAMED_STATE),  # no multiple of the gradient
         ({"decay": 0.5}, StagesCode.UPDATE_PULLED),
         ({"size": lambda p: 3.0}, StagesCode.UPDATE_SCALED),
         ({"size": lambda p: 1 + p.abs() / p.abs().max()}, StagesCode.UNNAMED),  # one factor an element
@@ -129,6 +132,15 @@ def test_factors_of_an_unknown_update(tmp_path: Path, reference: Trace, by_shape
     headline = found.findings[0].headline
     scaled = next(one for one in (headline, *headline.parts) if one.code is StagesCode.UPDATE_SCALED)
     assert bool(scaled.number("by_shape")) is by_shape
+
+
+def test_what_an_unknown_optimizer_keeps_of_the_gradient(tmp_path: Path, reference: Trace) -> None:
+    found = diagnosed(tmp_path, reference, program(kept=0.9), replay=True, gradients=True)
+    headline = found.findings[0].headline
+    share = next(one for one in (headline, *headline.parts) if one.code is StagesCode.SHARE_KEPT)
+    assert share.place("state") == "momentum"
+    assert share.number("target") == pytest.approx(0.1, rel=1e-3)
+    assert share.number("reference") == pytest.approx(0.01, rel=1e-3)
 
 
 def test_what_an_unknown_update_takes_off(tmp_path: Path, reference: Trace) -> None:

@@ -978,6 +978,10 @@ PHRASES = {
         {"low": 2.0, "high": 2.0, "by_shape": False},
         {"low": 0.98, "high": 1.386, "by_shape": True},
     ),
+    S.SHARE_KEPT: heading(
+        "The optimizer keeps {target:.4g} (target), {reference:.4g} (reference) of the gradient as {state}",
+        {"target": 0.1, "reference": 0.01, "state": "exp_avg"},
+    ),
     S.UPDATE_FACTORS: clause(
         _factors,
         {"factors": ("2",), "nums": ("12",), "names": ("layers.0.q.weight",)},

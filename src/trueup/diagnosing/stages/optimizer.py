@@ -31,7 +31,7 @@ from trueup.diagnosing.stages.schedule import (
     stepping_findings,
 )
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
-from trueup.diagnosing.stages.update_multiples import multiples, multiples_reasons
+from trueup.diagnosing.stages.update_multiples import multiples, multiples_reasons, shares_kept
 from trueup.diagnosing.thresholds import DECAY_ZERO, UPDATE_APART, UPDATE_SHARE
 from trueup.store import StepView
 from trueup.store.view import CLIPPED, UPDATED, WEIGHT
@@ -607,11 +607,18 @@ def _unnamed(context: Context, agreement: Reason) -> Finding:
     of_weights = rows.filter(pl.col("slot") == UPDATED[1])
     rows = of_weights if of_weights.height else rows
     site = rows.row(0, named=True)["site"] if rows.height else "optimizer"
-    updated = book
-    if agreement.code is Stages.GIVEN_DIFFER and context.given is not None and context.given_step is not None:
-        updated = context.book(context.given, context.given_step, context.ranks[0])
-    names = agreement.place("names") if agreement.code is not Stages.GIVEN_STATE_DIFFER else ()
-    known = multiples_reasons(multiples(updated, reference, list(names or ()), context.matched))
+    if (
+        agreement.code is not Stages.EQUAL_BEFORE
+        and context.given is not None
+        and context.given_step is not None
+    ):
+        book = context.book(context.given, context.given_step, context.ranks[0])
+    names = list(agreement.place("names") or ())
+    if agreement.code is Stages.GIVEN_STATE_DIFFER:
+        share = shares_kept(book, reference, names, context.matched)
+        known: tuple[Reason, ...] = () if share is None else (share,)
+    else:
+        known = multiples_reasons(multiples(book, reference, names, context.matched))
     return Finding(
         stage=Stage.OPTIMIZER,
         headline=known[0] if known else _UNNAMED[agreement.code](agreement),

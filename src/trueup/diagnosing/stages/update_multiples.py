@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trueup.diagnosing.optimizer_fit import fit_update, near_updates, roundoff_of
-from trueup.diagnosing.thresholds import APART_AT_LEAST, APART_ERRORS, PRECISION_FEWEST
+from trueup.diagnosing.optimizer_fit import fit_moment, fit_update, near_updates, roundoff_of
+from trueup.diagnosing.thresholds import APART_AT_LEAST, APART_ERRORS, MOMENT_REST, PRECISION_FEWEST
 from trueup.store import StepView
-from trueup.store.view import UPDATED, WEIGHT
+from trueup.store.view import CLIPPED, UPDATED, WEIGHT
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.reason import Reason, reason
 
@@ -93,6 +93,38 @@ def multiples_reasons(found: Sequence[Multiple]) -> tuple[Reason, ...]:
         names=tuple(min(group, key=found.index).fqn for group in groups),
     )
     return lead, factors
+
+
+def shares_kept(
+    target: StepView, reference: StepView, slots: Sequence[str], matched: Mapping[str, str]
+) -> Reason | None:
+    """The one state of ``slots`` that is, after the update, the same share of the gradient in all weights of
+    a run, and another share in the other run's; None where it is not."""
+    for slot in slots:
+        pairs = []
+        for fqn, other in matched.items():
+            both = _share_kept(target, fqn, slot), _share_kept(reference, other, slot)
+            if both[0] is not None and both[1] is not None:
+                pairs.append((both[0], both[1]))
+        if not pairs:
+            continue
+        ends = [(min(side), max(side)) for side in zip(*pairs, strict=True)]
+        are_one = all(high - low <= APART_AT_LEAST * max(abs(low), abs(high)) for low, high in ends)
+        target_share, reference_share = pairs[0]
+        apart = abs(target_share - reference_share)
+        if are_one and apart > APART_AT_LEAST * max(abs(target_share), abs(reference_share)):
+            return reason(Stages.SHARE_KEPT, state=slot, target=target_share, reference=reference_share)
+    return None
+
+
+def _share_kept(view: StepView, fqn: str, slot: str) -> float | None:
+    """What the state is times the gradient; None where it is no multiple of it."""
+    gradient = view.value(view.parameter(fqn, *CLIPPED))
+    kept = view.value(view.parameter(fqn, UPDATED[0], f"state.{slot}"))
+    if gradient is None or kept is None or kept.shape != gradient.shape or gradient.size < PRECISION_FEWEST:
+        return None
+    fit = fit_moment(kept.ravel(), None, gradient.ravel())
+    return None if fit is None or fit[1] > MOMENT_REST else 1 - fit[0].value
 
 
 def _grouped(found: Sequence[Multiple]) -> list[list[Multiple]]:

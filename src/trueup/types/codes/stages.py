@@ -181,6 +181,7 @@ class StagesCode(Code):
     UNNAMED_STATE = "optimizer.other_state"
     UPDATE_SCALED = "optimizer.update_scaled"
     UPDATE_FACTORS = "optimizer.update_factors"
+    SHARE_KEPT = "optimizer.share_kept"
     UPDATE_PULLED = "optimizer.update_pulled"
     NO_UPDATE = "optimizer.no_update_recorded"
     UPDATE_LATER = "optimizer.first_update_later"
