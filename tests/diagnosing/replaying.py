@@ -33,12 +33,14 @@ def replay(
     level: str = "L0",
     inside: Collection[str] = (),
     steps: str = "0",
+    **options: Any,
 ) -> tuple[Trace, Trace, Plan]:
-    """(replay, reference, plan); traces go below ``folder``, the replay's plan into the replay's folder."""
+    """(replay, reference, plan); traces go below ``folder``, the replay's plan into the replay's folder.
+    ``options``: of the target's own capture."""
     known = folder / "reference"
     if not known.exists():
         capture(known, reference, level=level, task="tensor", steps=steps)
-    free = capture(folder / "free", target, level=level, steps=steps)
+    free = capture(folder / "free", target, level=level, steps=steps, **options)
     plan = build_plan(
         free,
         Trace(known),

@@ -278,6 +278,52 @@ def test_what_the_module_itself_makes_is_no_other_use(how: dict[str, float], tmp
     )
 
 
+class Headed(nn.Module):
+    """A head that is the embedding's weight, or a copy of it."""
+
+    def __init__(self, *, shares: bool) -> None:
+        super().__init__()
+        self.ids, self.head = nn.Embedding(12, WIDTH), nn.Linear(WIDTH, 12, bias=False)
+        self.inner = nn.Linear(WIDTH, WIDTH)
+        if shares:
+            self.head.weight = self.ids.weight
+        else:
+            self.head.weight.data.copy_(self.ids.weight.data)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.inner(self.ids(ids)))
+
+
+def headed(*, shares: bool, times: float = 1.0) -> Loop:
+    def run() -> None:
+        torch.manual_seed(0)
+        model = Headed(shares=shares)
+        model.ids.weight.register_hook(lambda made: made * times)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for ids in IDS:
+            F.cross_entropy(model(ids).flatten(0, 1), ids.flatten()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return run
+
+
+@pytest.mark.parametrize("shares", [True, False])
+@pytest.mark.parametrize("times", [1.0, 1.5])
+def test_a_tie_explains_the_gradient_that_is_the_sum_of_both(
+    shares: bool, times: float, tmp_path: Path
+) -> None:
+    again, reference, _ = replay(
+        tmp_path, headed(shares=not shares), headed(shares=shares, times=times), store_values_of=VALUES
+    )
+    found = diagnose(tmp_path / "free", reference.path, output=tmp_path / "out", replay=again.path)
+    headlines = [one.headline.code for one in found.findings]
+    assert headlines[0] is WeightsCode.TIE
+    assert (len(headlines) == 1) is (times == 1.0), "a gradient that is not the sum is a fault of its own"
+    verdict = compare(tmp_path / "free", reference.path, output=tmp_path / "compared").verdict
+    assert verdict.headline.code is WeightsCode.TIE
+
+
 # -- weights ------------------------------------------
 
 

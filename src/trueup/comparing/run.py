@@ -61,6 +61,7 @@ from trueup.comparing.stacks import StackBook
 from trueup.comparing.summed_steps import SummedSteps
 from trueup.comparing.table import ResultWriter, table_from_rows
 from trueup.comparing.thresholds import ACROSS, FACTORS, NOISE_TIMES
+from trueup.comparing.ties import TieApart, ties_apart
 from trueup.comparing.tolerance import Bound, are_of_two_frameworks, factor_of, rounding_bound
 from trueup.comparing.updated_copies import updated_copies
 from trueup.comparing.values import read_values
@@ -543,8 +544,16 @@ class _Work:
             buffers=buffer_gaps(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
             averages=average_gaps(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
             masters=master_gap(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
+            ties=self._ties(pairs),
             update_rule_gaps=update_rule_gaps(_declared(self.target), _declared(self.reference)),
         )
+
+    def _ties(self, pairs: list[StepPair]) -> tuple[TieApart, ...]:
+        rank = pairs[0].rank if pairs else 0
+        target, reference = (
+            source.rank_facts(rank).get("parameters") or [] for source in (self.target, self.reference)
+        )
+        return ties_apart(target, reference, {})
 
     def _tolerance(self) -> Tolerance:
         """Where tolerances come from."""

@@ -30,10 +30,11 @@ from trueup.comparing.thresholds import (
     REST_OF_DIFFERENCE,
     SOME_DOUBT,
 )
+from trueup.comparing.ties import TieApart
 from trueup.comparing.updated_copies import UpdatedCopies
 from trueup.matching.thresholds import SURE
 from trueup.numerics.dtypes import unit_roundoffs
-from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
+from trueup.types.codes import EvidenceCode, NextCode, VerdictCode, WeightsCode
 from trueup.types.confidence import Confidence, Question, Word, confidence_of
 from trueup.types.reason import Number, Place, Reason, reason
 from trueup.types.status import Outcome, Status
@@ -70,6 +71,7 @@ class RunPair:
     averages: AverageGaps = field(default_factory=AverageGaps)
     masters: MasterGap | None = None
     """of master weights that the programs update themselves"""
+    ties: tuple[TieApart, ...] = ()
     update_rule_gaps: tuple[SharedGap, ...] = ()
     """settings of the optimizers that both programs declare, with different values"""
 
@@ -336,6 +338,7 @@ def _differ(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: R
     return Verdict(
         outcome=Outcome.DIFFER,
         headline=_trained_by_one(first, ledger)
+        or _tied_in_one(first, runs)
         or _of_update(first, ledger, scalars, runs)
         or _headline(first),
         where=row.site,
@@ -390,6 +393,14 @@ def _trained_by_one(first: First, ledger: Ledger) -> Reason | None:
     alike = [name for name, by_target in ledger.trained_by_one.items() if by_target is trained]
     sides = {"target": str(trained), "reference": str(not trained)}
     return reason(VerdictCode.TRAINED_BY_ONE, num=len(alike), weight=row.name, **sides)
+
+
+def _tied_in_one(first: First, runs: RunPair) -> Reason | None:
+    """Where the runs diverge in the gradient of a weight that is two weights in one of them."""
+    if first.row.phase != "param_grad":
+        return None
+    ties = [one for one in runs.ties if first.row.name in one.names]
+    return reason(WeightsCode.TIE, parameter=ties[0].parameter, **ties[0].sides) if ties else None
 
 
 def _is_drawn_after(origin: First, lacking: First) -> bool:

@@ -14,6 +14,7 @@ import polars as pl
 from trueup.comparing.optimizer_settings import declared
 from trueup.comparing.result import Comparison
 from trueup.comparing.thresholds import FLOAT32
+from trueup.comparing.ties import TieApart, ties_apart
 from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.gradients import matched_parameters, scalar_line
 from trueup.diagnosing.kinds import name_kinds
@@ -341,6 +342,14 @@ class Context:
             return True
         first = [one for one in self.origins if one.site == beyond[0].place("site")]
         return bool(first) and (origin.step, origin.order) < (first[0].step, first[0].order)
+
+    @cached_property
+    def ties(self) -> tuple[TieApart, ...]:
+        """Weights that are one tensor in one run and two in the other."""
+        target, reference = (
+            self.facts(source).get("parameters") or [] for source in (self.target, self.reference)
+        )
+        return ties_apart(target, reference, self.matched)
 
     @cached_property
     def rounded_weights(self) -> dict[str, tuple[str, str]]:

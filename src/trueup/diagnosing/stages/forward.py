@@ -28,11 +28,14 @@ from trueup.diagnosing.stages.loss_factors import factor_findings
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.trainable import frozen_findings, unreached_findings
+from trueup.diagnosing.thresholds import UPDATE_APART, UPDATE_SHARE
 from trueup.store import StepView
 from trueup.store.given import root_inputs
 from trueup.store.same_rows import MASK
+from trueup.store.view import LOCAL
 from trueup.types.codes import EvidenceCode, ReplayCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
+from trueup.types.codes import WeightsCode as Weights
 from trueup.types.codes.base import Code
 from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, KindCode, Origin, Stage
@@ -327,6 +330,8 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
             used = fqn.rpartition(".")[0] == origin.module or _uses_elsewhere(fqn, origin)
             if used or _reads_from_child(fqn, origin, context):
                 return reason(Stages.WEIGHT_DIFFERS, parameter=fqn)
+        if _is_of_a_tie(origin, context):
+            return reason(Weights.TIED_GRADIENT)
         for one in context.crossed:
             if (weight := one.explains(origin.module)) is not None:
                 return reason(Stages.WEIGHT_DIFFERS, parameter=weight)
@@ -360,6 +365,27 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
         if any(map(_is_lone_mask, data.findings)) and _is_given_a_lone_mask(origin, context):
             return reason(Stages.BATCH_DIFFERS)
     return None
+
+
+def _is_of_a_tie(origin: Origin, context: Context) -> bool:
+    """Whether a gradient is that of a weight which is two in one run, whose gradients add up to the one's."""
+    if origin.phase != "param_grad":
+        return False
+    books = context.pair()
+    for tie in context.ties:
+        if origin.module not in {name.rpartition(".")[0] for name in tie.names}:
+            continue
+        both, one = books if tie.target is None else books[::-1]
+        kept = tie.target or tie.reference or tie.parameter
+        parts = [both.value(both.parameter(name, *LOCAL)) for name in (tie.parameter, kept)]
+        whole = one.value(one.parameter(kept, *LOCAL))
+        if parts[0] is None or parts[1] is None or whole is None:
+            return True
+        if parts[0].shape != whole.shape:
+            return False
+        sizes = abs(parts[0]) + abs(parts[1])
+        return bool((abs(parts[0] + parts[1] - whole) <= UPDATE_APART * sizes).mean() > UPDATE_SHARE)
+    return False
 
 
 def _is_of_the_forward(origin: Origin, context: Context) -> bool:

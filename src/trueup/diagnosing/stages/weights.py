@@ -9,6 +9,7 @@ from functools import partial
 from itertools import takewhile
 
 from trueup.comparing.attributes import INITIAL
+from trueup.comparing.ties import TieApart
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.forward import precision_findings
 from trueup.diagnosing.stages.naming import described, kind_named, place_of, site_of
@@ -45,7 +46,7 @@ class WeightsStage:
         outcome = partial(StageOutcome, stage=self.stage, title=self.title)
         lone = [f for f in target.parameters if f not in context.matched]
         extra = (reason(Weights.UNMATCHED, num=len(lone), names=lone),) if lone else ()
-        ties = ties_that_differ(context)
+        ties = context.ties
         lead = [
             *_parametrized_in_one(context, target, reference),
             *precision_findings(context, Stage.WEIGHTS),
@@ -56,7 +57,7 @@ class WeightsStage:
             shapes = _shapes(context)
             findings = (
                 *_findings(apart, target, shapes, whose),
-                *(_tie_finding(*tie, target) for tie in ties),
+                *(_tie_finding(tie, target) for tie in ties),
             )
             findings = tuple(
                 _loaded_in_one(_by_setting(one, context, target), apart, target) for one in findings
@@ -410,30 +411,13 @@ def _module_of(names: Sequence[str], shapes: Mapping[str, object]) -> str:
 # -- shared weights ------------------------------------------
 
 
-def ties_that_differ(context: Context) -> list[tuple[str, str | None, str | None]]:
-    """(parameter, what it is tied to in the target, in the reference) where the two are not the same."""
-    sides = []
-    for source in (context.target, context.reference):
-        table = context.facts(source).get("parameters") or []
-        sides.append({entry["fqn"]: entry.get("tied_to") for entry in table})
-    target, reference = sides
-    found = []
-    for fqn, tied in target.items():
-        other = context.matched.get(fqn, fqn)
-        there = reference.get(other)
-        wanted = None if tied is None else context.matched.get(tied, tied)
-        if other in reference and wanted != there:
-            found.append((fqn, tied, there))
-    return found
-
-
-def _tie_finding(fqn: str, target: str | None, reference: str | None, book: StepView) -> Finding:
-    differs = reason(Weights.TIE, parameter=fqn, target=target or "", reference=reference or "")
+def _tie_finding(tie: TieApart, book: StepView) -> Finding:
+    differs = reason(Weights.TIE, parameter=tie.parameter, **tie.sides)
     kind = kind_named(
         "missing_or_extra_term", EvidenceRank.FITTED, differs, causes=(reason(Weights.TIE_CAUSE),)
     )
     evidence = differs, reason(Weights.TIED_GRADIENT)
-    return _of_parameter(differs, fqn, kind, book, evidence, reason(Weights.TIE_BOTH))
+    return _of_parameter(differs, tie.parameter, kind, book, evidence, reason(Weights.TIE_BOTH))
 
 
 _ORDER_CAUSES = (Weights.CONVERTED_CAUSE, Weights.ROW_ORDER_CAUSE)
