@@ -35,3 +35,8 @@ class Implementations:
             )
         match = match_step(target, reference, self._bridges[ranks])
         return self._layouts.applied(match, (target, reference), self._traces, pair)
+
+    def counterparts(self, rank: int) -> dict[str, str]:
+        """Modules of the target -> those of the reference that do the same."""
+        known = [bridge for (one, _), bridge in self._bridges.items() if one == rank]
+        return known[0].modules.reference_of() if known else {}

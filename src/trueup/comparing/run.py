@@ -455,7 +455,9 @@ class _Work:
         if verdict.headline.code is VerdictCode.NOT_BRACKETED:
             self.ledger.notes[:] = [note for note in self.ledger.notes if note not in dtypes]
             return replace(verdict, evidence=(*dtypes, *verdict.evidence))
-        book = code_book(self.target, self.reference, verdict.rank or 0)
+        rank = verdict.rank or 0
+        paired = {} if self.across is None else self.across.counterparts(rank)
+        book = code_book(self.target, self.reference, rank, counterparts=paired)
         if book is None:
             return verdict
         if verdict.outcome is Outcome.DIFFER:

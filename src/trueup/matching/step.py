@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import polars as pl
 
 from trueup.matching.calls import PASS_CODE, PASSES, CallPairs, match_calls
 from trueup.matching.codes import Codes
+from trueup.matching.names import like
 from trueup.matching.operands import turn_operands
 from trueup.matching.records import RecordPairs, match_records
 from trueup.matching.thresholds import KNOWN_BY_NAME, NAMES_FEWEST, SAME_CLASSES
@@ -64,7 +66,7 @@ def match_step(target: StepTables, reference: StepTables, bridge: Bridge | None 
         (956, 0)
     """
     left, right, words = build(target, reference)
-    if bridge is None and are_foreign(left, right, words):
+    if bridge is None and (are_foreign(left, right, words) or are_renumbered(target, reference)):
         from trueup.matching.bridge import build_bridge  # only here: two runs of one program start without
 
         bridge = build_bridge(None, None, (target, reference))
@@ -218,6 +220,30 @@ def are_foreign(target: TreeSide, reference: TreeSide, words: Words) -> bool:
         elif len(np.intersect1d(here, there)) < KNOWN_BY_NAME * fewest:
             return not _of_same_classes(target, reference, words)
     return False
+
+
+def are_renumbered(target: StepTables, reference: StepTables) -> bool:
+    """Whether a weight's bits are in the reference under a name with another number, and under its own name
+    there is none, or one of another shape: something was put between numbered modules."""
+    (shapes, bits), (here, digests) = _weights(reference), _weights(target)
+    names = {digest: name for name, digest in bits.items()}
+    for name, digest in digests.items():
+        other = names.get(digest, name)
+        is_moved = other != name and digests.get(other) != digest and like(other) == like(name)
+        if is_moved and shapes.get(name) != here[name]:
+            return True
+    return False
+
+
+def _weights(tables: StepTables) -> tuple[dict[str, tuple[int, ...]], dict[str, int]]:
+    """Shapes of weights by name, and digests of those that are not one number throughout."""
+    records = tables.records.filter(pl.col("phase").cast(pl.String) == "param").select("call", "summary")
+    found = records.join(tables.calls.select("call", "name"), on="call")
+    wanted = ("shape", "digest", "minimum", "maximum")
+    found = found.join(tables.summaries.select("summary", *wanted), on="summary")
+    shapes = {name: tuple(shape or ()) for name, shape in found.select("name", "shape").iter_rows()}
+    varied = found.filter(pl.col("minimum") < pl.col("maximum")).select("name", "digest").drop_nulls()
+    return shapes, dict(varied.iter_rows())
 
 
 def _of_same_classes(target: TreeSide, reference: TreeSide, words: Words) -> bool:
