@@ -137,11 +137,21 @@ def test_a_mask_of_one_side_has_the_name_that_the_model_gives_it(reference: Path
 
 @pytest.mark.parametrize(
     ("pixels", "code"),
-    [(PIXELS.flip(1), BatchCode.MOVED), ((PIXELS - 0.5) / 0.25, BatchCode.SCALED), (PIXELS**2, None)],
+    [
+        (PIXELS.flip(1), BatchCode.MOVED),
+        (2 * PIXELS.flip(1) - 1, BatchCode.MOVED_AND_SCALED),
+        ((PIXELS - 0.5) / 0.25, BatchCode.SCALED),
+        (PIXELS**2, None),
+    ],
 )
 def test_what_became_of_pixels(pixels: Tensor, code: object, reference: Path, tmp_path: Path) -> None:
+    headlines: dict[object, StagesCode] = {
+        BatchCode.SCALED: StagesCode.INPUT_SCALED,
+        BatchCode.MOVED: StagesCode.INPUT_MOVED,
+        BatchCode.MOVED_AND_SCALED: StagesCode.INPUT_MOVED,
+    }
     (lead, *_) = diagnosed(reference, tmp_path, pixels=pixels).findings
-    headline = StagesCode.INPUT_SCALED if code is BatchCode.SCALED else StagesCode.INPUT_DIFFERS
+    headline = headlines.get(code, StagesCode.INPUT_DIFFERS)
     assert (lead.headline.code, lead.headline.place("name")) == (headline, "0")
     assert (lead.evidence[0].code is code) is (code is not None)
 

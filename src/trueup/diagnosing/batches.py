@@ -197,12 +197,26 @@ def _by_channel(target: Floats, reference: Floats, dim: int, rounding: float) ->
     sides = [np.moveaxis(values, dim, 0).reshape(target.shape[dim], -1) for values in (target, reference)]
     if sides[0].shape[1] < max(len(sides[0]), MIN_NUMBERS):  # two constants a channel explain few numbers
         return None
-    found = [_scaled(own, other, rounding) for own, other in zip(*sides, strict=True)]
+    order = _most_alike(*sides)
+    found = [_scaled(own, sides[1][at], rounding) for own, at in zip(sides[0], order, strict=True)]
     known = [one for one in found if one is not None]
-    if len(known) < len(found):
+    if len(known) < len(found) or len(set(order)) < len(order):
         return None
     scales, offsets = ([f"{one.number(name) or 0.0:.4g}" for one in known] for name in ("scale", "offset"))
-    return reason(Batches.SCALED_BY_CHANNEL, dim=dim % target.ndim, scales=scales, offsets=offsets)
+    if order == sorted(order):
+        return reason(Batches.SCALED_BY_CHANNEL, dim=dim % target.ndim, scales=scales, offsets=offsets)
+    moved = described(np.array(order))
+    return reason(Batches.MOVED_AND_SCALED, moved, dim=dim % target.ndim, scales=scales, offsets=offsets)
+
+
+def _most_alike(target: Floats, reference: Floats) -> list[int]:
+    """Of each row of the target the row of the reference that it correlates with most; its own number where
+    it does as much with that."""
+    sides = [values - values.mean(axis=1, keepdims=True) for values in (target, reference)]
+    sizes = [np.maximum(np.linalg.norm(values, axis=1), np.finfo(float).tiny) for values in sides]
+    likeness = np.abs(sides[0] @ sides[1].T) / np.outer(*sizes)
+    np.fill_diagonal(likeness, likeness.diagonal() * (1 + 1e-6))
+    return [int(at) for at in likeness.argmax(axis=1)]
 
 
 def _scaled(target: Floats, reference: Floats, rounding: float) -> Reason | None:

@@ -269,6 +269,18 @@ PHRASES = {
     B.MOVED: clause(
         "the same numbers, dimension {dim} {parts[0]}", {"dim": 1, "parts": (reason(OrderCode.REVERSED),)}
     ),
+    B.MOVED_AND_SCALED: clause(
+        lambda facts: (
+            f"dimension {facts['dim']} {facts.parts[0]}, each channel then times "
+            f"{listed(facts['scales'])}, plus {listed(facts['offsets'])}"
+        ),
+        {
+            "dim": 1,
+            "parts": (reason(OrderCode.REVERSED),),
+            "scales": ("1.02", "0.98"),
+            "offsets": ("-0.03", "0.03"),
+        },
+    ),
     B.LAID_OUT: clause("the same numbers, {parts[0]}", {"parts": (reason(OrderCode.REVERSED),)}),
     B.SAME_NUMBERS: clause("the same numbers in a different order"),
     B.SCALED: clause(_scaled, {"scale": 2.0, "offset": -1.0}, {"scale": 255.0, "offset": 0.0}),

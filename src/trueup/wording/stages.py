@@ -763,6 +763,10 @@ PHRASES = {
         {"name": "pixel_values", "by_channel": True},
         {"name": "input_features", "by_channel": False},
     ),
+    S.INPUT_MOVED: clause(
+        "Input {name} of the model has its dimension {dim} in another order",
+        {"name": "pixel_values", "dim": 1},
+    ),
     S.INPUT_IS: clause(
         lambda facts: (
             f"Input {facts['name']} of the model is {numbers(facts, 'target')} (target), "

@@ -202,7 +202,7 @@ def _carried(finding: Finding, context: Context) -> Finding:
     """The finding, where an input that differs is in one run alone what its model returned a step before: a
     state that is carried on (of a recurrent layer, a memory), and not in the other run."""
     at = next((n for n, (step, _) in enumerate(context.steps) if step == finding.step), 0)
-    if finding.headline.code not in (Stages.INPUT_DIFFERS, Stages.INPUT_SCALED) or not at:
+    if finding.headline.code not in (Stages.INPUT_DIFFERS, Stages.INPUT_SCALED, Stages.INPUT_MOVED) or not at:
         return finding
     name = str(finding.headline.place("name"))
     before, books = context.pair(at - 1, finding.rank), context.pair(at, finding.rank)
@@ -880,7 +880,7 @@ def _made_in_another_dtype(
     )
     for row in apart.iter_rows(named=True):
         sides = {side: str(row[f"{side}_dtype"]) for side in _SIDES}
-        roundoffs = [DTYPES[name].eps / 2 for name in sides.values() if DTYPES[name].kind == "float"]
+        roundoffs = [DTYPES[name].eps for name in sides.values() if DTYPES[name].kind == "float"]
         size = float(np.linalg.norm(own - other) / np.linalg.norm(other))
         if len(roundoffs) == 2 and size <= FINER * max(roundoffs):
             return (reason(EvidenceCode.DTYPES_DIFFER, site=str(row["site"]), **sides),)
@@ -931,7 +931,7 @@ def _value_relation(books: tuple[StepView, StepView], place: str, slot: str) -> 
     values = [book.value(row) for book, row in zip(books, rows, strict=True)]
     if any(one is None or DTYPES[one[0]].kind != "float" for one in held):
         return None
-    rounding = max(DTYPES[one[0]].eps for one in held if one is not None) / 2
+    rounding = max(DTYPES[one[0]].eps for one in held if one is not None)
     own, other = values
     return None if own is None or other is None else value_relation(own, other, rounding)
 
@@ -954,6 +954,8 @@ def _input_finding(
         headline = reason(
             Stages.INPUT_SCALED, name=name, by_channel=relation.code is Batches.SCALED_BY_CHANNEL
         )
+    if relation is not None and relation.code in _MOVED:
+        headline = reason(Stages.INPUT_MOVED, name=name, dim=relation.number("dim"))
     rank = EvidenceRank.MOST if relation is None else EvidenceRank.EVERY_ELEMENT
     known: tuple[Reason, ...] | None = () if same_samples else None
     if relation is not None and relation.code in _PREPROCESSED:
@@ -977,9 +979,10 @@ def _is_one_number(relation: Reason) -> bool:
 
 _SIDES = ("target", "reference")
 _AFFINE = (Batches.SCALED, Batches.SCALED_BY_CHANNEL)
+_MOVED = (Batches.MOVED, Batches.MOVED_AND_SCALED)
 _PREPROCESSED = (
     Batches.SHAPE,
-    Batches.MOVED,
+    *_MOVED,
     Batches.LAID_OUT,
     Batches.SAME_NUMBERS,
     Batches.SCALED,

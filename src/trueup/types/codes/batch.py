@@ -33,6 +33,7 @@ class BatchCode(Code):
     LAID_OUT = "batch.values_laid_out"
     SAME_NUMBERS = "batch.same_numbers"
     SCALED = "batch.values_scaled"
+    MOVED_AND_SCALED = "batch.channels_moved_and_scaled"
     SAME_SAMPLES = "batch.same_samples_otherwise"
     SCALED_BY_CHANNEL = "batch.values_scaled_by_channel"
     CONSTANT = "batch.values_of_one_number"
