@@ -17,6 +17,7 @@ from trueup.diagnosing.pipeline import diagnose
 from trueup.diagnosing.replay.step import ReplayedStep
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.store import layout
+from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Stage
 
 SEND = "torch.distributed.isend"
@@ -154,3 +155,32 @@ def test_a_gradient_from_outside_is_the_losss_only_where_there_is_a_loss(
     book = SimpleNamespace(kind=kinds)
     step = SimpleNamespace(_num_ranks=ranks, target=book, reference=book)
     assert ReplayedStep.is_without_loss.func(step) is without
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "is_count"), [(np.int64, (), True), (np.float32, (), False), (np.int64, (2,), False)]
+)
+def test_a_count_that_is_summed_is_no_gradient(
+    tmp_path: Path, dtype: Any, shape: tuple[int, ...], is_count: bool
+) -> None:
+    """Its twins: a number that need not be whole, and several."""
+    runs = []
+    for name, tokens in (("target", 39), ("reference", 34)):
+        stages = Recorder(), Recorder()
+        for stage, given in zip(stages, (tokens, 30), strict=True):
+            root = stage.call("module", "", type_="Stage")
+            stage.record(root, "forward", "input.0", _drawn(40, 4, 8))
+            stage.record(root, "forward", "output.0", _drawn(41, 4, 8))
+            call = stage.call("collective", "torch.distributed.all_reduce")
+            stage.record(call, "collective", "input.0", np.full(shape, given, dtype))
+        of_two_ranks(stages[0], tmp_path / name, stages[1])
+        runs.append(tmp_path / name)
+    found = [one for one in diagnose(*runs, output=tmp_path / "out").findings if one.phase == "collective"]
+    assert found
+    assert (found[0].headline.code is Stages.COUNT_GIVEN) is is_count
+    if is_count:
+        facts = found[0].headline.facts
+        assert (facts["target"], facts["reference"], facts["step"]) == (39, 34, 0)
+        assert [one.code for one in found[0].causes] == [Stages.COUNT_CAUSE]
+        assert found[0].next_note is not None
+        assert found[0].next_note.code is Stages.CAPTURE_NEXT_STEP

@@ -495,6 +495,7 @@ def _with_next(finding: Finding, context: Context, work: AuxiliaryRuns) -> Findi
         or context.by_replay
         or context.given is not None
         or finding.basis in _SETTLED
+        or finding.headline.code is Stages.COUNT_GIVEN  # of what is counted, which is not in these steps
     ):
         return finding
     command = shlex.join(str(p) for p in context.target.manifest.get("command") or ["python", "train.py"])

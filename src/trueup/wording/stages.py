@@ -997,6 +997,16 @@ PHRASES = {
         {"low": -2e-4, "high": -1e-4, "num": 3, "total": 12},
         {"low": -2e-4, "high": 1e-4, "num": 3, "total": 12},
     ),
+    S.COUNT_GIVEN: heading(
+        "{call} is given {target} (target), {reference} (reference) in step {step}: a count, no gradient",
+        {"call": "torch.distributed.all_reduce", "step": 1, "target": 34, "reference": 29},
+    ),
+    S.COUNT_CAUSE: clause(
+        "other tokens are counted: another batch, or, after the update, that of the next step"
+    ),
+    S.CAPTURE_NEXT_STEP: clause(
+        "look at the batch that is counted; capture step {next} too if it is that step's", {"next": 2}
+    ),
     S.NO_UPDATE: clause(
         "no update was recorded in both runs: is the optimizer one that the framework does not provide?"
     ),

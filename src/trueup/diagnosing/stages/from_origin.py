@@ -77,7 +77,32 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
         next_note=_next(settings, best),
         origin=origin,
     )
+    finding = _of_count(finding, attributed, context)
     return whose(finding, attributed, kinds, context)
+
+
+def _of_count(finding: Finding, origin: Origin, context: Context) -> Finding:
+    """The finding; where what a collective is given is one whole number, it is no gradient but a count: of
+    tokens, mostly, and behind the update of those of the next step."""
+    if origin.phase != "collective" or not origin.slot.startswith("input"):
+        return finding
+    at = next((n for n, steps in enumerate(context.steps) if steps[0] == origin.step), 0)
+    records = origin.target_record, origin.reference_record
+    counts = []
+    for book, record in zip(context.pair(at, origin.rank), records, strict=True):
+        size = book.norm(record)
+        is_whole = DTYPES[book.dtype(record) or "float32"].kind in ("int", "uint")
+        if size is None or not is_whole or math.prod(book.shape(record) or ()) != 1:
+            return finding
+        counts.append(round(size))
+    return replace(
+        finding,
+        headline=reason(
+            Stages.COUNT_GIVEN, call=origin.module, step=origin.step, target=counts[0], reference=counts[1]
+        ),
+        causes=(reason(Stages.COUNT_CAUSE),),
+        next_note=reason(Stages.CAPTURE_NEXT_STEP, next=origin.step + 1),
+    )
 
 
 def _with_buffers(kinds: tuple[Kind, ...], buffers: tuple[Reason, ...]) -> tuple[Kind, ...]:

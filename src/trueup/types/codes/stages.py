@@ -151,6 +151,9 @@ class StagesCode(Code):
     LAST_ONLY = "reduction.last_microbatch_only"
     ROUNDED = "reduction.rounded"
     SCALED = "reduction.scaled"
+    COUNT_GIVEN = "reduction.count_given"
+    COUNT_CAUSE = "reduction.cause.other_batch_counted"
+    CAPTURE_NEXT_STEP = "reduction.capture_next_step"
     CHANGED = "reduction.changed"
     BOTH_ALIKE = "reduction.comes_from_before"
 
