@@ -1024,9 +1024,9 @@ PHRASES = {
         samples=({"factor": 0.9995},),
     ),
     S.OWN_ADAM: clause(
-        "in the reference {num} of {total} weights move as in an Adam's first step, to rounding; both runs "
+        "in the {side} {num} of {total} weights move as in an Adam's first step, to rounding; both runs "
         "have the same gradients",
-        {"num": 38, "total": 40},
+        {"side": "reference", "num": 38, "total": 40},
     ),
     S.OWN_RATE: heading(
         "Learning rate of the program's own Adam differs: {target:.6g} (target), {reference:.6g} (reference)",
@@ -1040,8 +1040,8 @@ PHRASES = {
         "eps of the program's own Adam acts {factor:.4g} times as large as the reference's", {"factor": 4.472}
     ),
     S.OWN_STATE_ROUNDED: heading(
-        "Updates of the program's own Adam are rounded to {dtype} in the target alone",
-        {"dtype": "bfloat16", "rel_diff": 0.004},
+        "The {side}'s own Adam keeps its moments, or its update, in {dtype}",
+        {"side": "target", "dtype": "bfloat16", "rel_diff": 0.004},
     ),
     S.OWN_STATE_COARSE: clause("moments, or the update itself, kept in {dtype}", {"dtype": "bfloat16"}),
     S.EPS_BEFORE_CORRECTION: clause(
