@@ -305,6 +305,7 @@ _AVERAGE_CAUSES = {
     "decay": "another decay, or another schedule of it: a warm-up, a first update that copies the weights",
     "order": "the program averages before it calls the optimizer's step",
     "microbatches": "the program averages more than once a step, as after each microbatch",
+    "coarse": "averages kept in the dtype of autocast or of a model that was cast, not in float32",
     "parameters_only": "the program averages what parameters() returns, without buffers such as running "
     "statistics",
 }

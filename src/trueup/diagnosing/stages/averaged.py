@@ -21,6 +21,7 @@ AVERAGED: dict[Code, str] = {
     VerdictCode.AVERAGES_BEFORE_UPDATE: "order",
     VerdictCode.AVERAGES_TWICE: "microbatches",
     VerdictCode.AVERAGE_LEAVES_OUT: "parameters_only",
+    VerdictCode.AVERAGES_LOSE_CHANGES: "coarse",
 }
 """how averages are made otherwise, and what is the cause of it"""
 
@@ -40,6 +41,9 @@ def _finding(gap: AverageGap, context: Context) -> Finding:
     return Finding(
         stage=Stage.OPTIMIZER,
         headline=gap.headline,
+        kinds=(kind_named("dtype_or_rounding", EvidenceRank.FITTED, gap.evidence[0]),)
+        if cause == "coarse"
+        else (),
         module=gap.names[0].rpartition(".")[0]
         if gap.headline.code is VerdictCode.AVERAGE_LEAVES_OUT
         else None,
