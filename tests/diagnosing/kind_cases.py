@@ -129,6 +129,13 @@ def scaled_by_statistics_alone() -> Evidence:
     return case(X * 3, X, kept="statistics")
 
 
+@true("wrong_scale")
+def kept_without_being_divided() -> Evidence:
+    """A drop path that keeps samples as they are, where the reference divides them."""
+    kept = (torch.arange(4) % 2 == 0).float()[:, None, None]
+    return case(X * kept, X * kept / 0.8, surroundings=inputs(X))
+
+
 @near("wrong_scale", instead="missing_or_extra_term")
 def scaled_and_moved() -> Evidence:
     return case(X + 1, X)

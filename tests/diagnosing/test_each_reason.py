@@ -181,6 +181,7 @@ FIRST_ROWS = torch.arange(len(X)).reshape(-1, *(1,) * (X.ndim - 1)) < len(X) // 
 
 # -- random numbers, masks ------------------------------------------
 
+KEPT = (torch.arange(64).reshape(4, 16, 1) % 3 > 0).float()
 DROPOUT = Surroundings(kind="api", name="torch.nn.functional.dropout", module="drop")
 
 
@@ -691,6 +692,12 @@ TWINS = [
         lambda: case(X.bfloat16(), X),
         lambda: case(2 * X.bfloat16(), X),
         {"target": "bfloat16", "reference": "float32", "rel_l2": float((X.bfloat16() - X).norm() / X.norm())},
+    ),
+    Twins(
+        Kind.KEPT_TIMES,
+        lambda: case(X * KEPT, X * KEPT / 0.7, surroundings=inputs(X)),
+        lambda: case(F.relu(X), F.relu(X) / 0.7, surroundings=inputs(X)),
+        {"target": 1.0, "reference": 1 / 0.7, "share": float(KEPT.double().mean())},
     ),
     Twins(
         Kind.DROPPED_ON_ONE_SIDE,

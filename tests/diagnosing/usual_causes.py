@@ -227,6 +227,7 @@ OF: dict[Code, Of] = {
     Cause.LOSS_DIVIDED: Of((KC.WRONG_SCALE,), ("forward", *SENT)),
     Cause.SUMMED_FOR_AVERAGED: Of((KC.WRONG_SCALE,), ("param_grad", "collective"), needs_ranks=True),
     Cause.UNSCALED_OR_CLIPPED: Of((KC.WRONG_SCALE,), ("param_grad",)),
+    Cause.KEPT_SHARE: Of((KC.WRONG_SCALE,), ("forward",), holds=only_of(Kind.KEPT_TIMES)),
     Cause.FACTOR_LEFT_OUT: Of((KC.WRONG_SCALE,), ("forward", "param", "optimizer")),
     Cause.MINUS_LEFT_OUT: Of((KC.WRONG_SIGN,)),
     Cause.OTHER_WAY_ROUND: Of((KC.WRONG_SIGN,)),

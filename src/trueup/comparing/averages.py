@@ -377,7 +377,9 @@ def _in_two_dtypes(coarse: _Step, fine: _Step, fqn: str) -> tuple[str, Floats, B
     dtype = coarse.book.dtype(coarse.records[fqn][coarse.slot])
     weight = coarse.book.dtype(coarse.records[fqn][_OWN])
     other = fine.book.dtype(fine.records[fqn][fine.slot])
-    if dtype not in ("float16", "bfloat16") or not _roundoff(dtype) > max(_roundoff(weight), _roundoff(other)):
+    if dtype not in ("float16", "bfloat16") or not _roundoff(dtype) > max(
+        _roundoff(weight), _roundoff(other)
+    ):
         return None
     numbers = [coarse.held_before(fqn), coarse.held(fqn), fine.held_before(fqn), fine.held(fqn)]
     weights = fine.weight(fqn)

@@ -238,5 +238,10 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.DROPPED_ALONG: "dropout in {place} has one mask along dimension {dims:list} only in the "
     "{side}",
     KindReason.DROPPED_IN_OTHER_LAYOUT: _dropped_in_order,
+    KindReason.KEPT_TIMES: lambda facts: facts.fill(
+        "{place} multiplies {what} by {target:.4g} (target), {reference:.4g} (reference)",
+        place="{place}",
+        what="its input" if facts["share"] == 1 else "the values it keeps",
+    ),
     KindReason.DROPPED_ON_ONE_SIDE: "the {side} alone applies dropout in {place} (p = {rate:.4g})",
 }

@@ -955,7 +955,7 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.OUTPUT_WEIGHED: _say(
         "the loss changes by {target:.6g} (target), {reference:.6g} (reference) per unit of the model's "
-        "{output}; what it sends back to the first output agrees",
+        "{output}",
         {"output": "output.1", "target": 0.1, "reference": 0.01},
     ),
     KindReason.ABSOLUTE_ERROR: _say(
@@ -1150,6 +1150,17 @@ PHRASES: dict[KindReason, Phrase] = {
         _dropped_otherwise,
         {"side": "target", "rate": 0.1},
         {"side": "target", "rate": 0.1, "order": ("0", "2", "1")},
+    ),
+    KindReason.KEPT_TIMES: _say(
+        lambda facts: facts.fill(
+            "{subject} is its input times {target:.6g} (target), {reference:.6g} (reference)"
+            if facts["share"] == 1
+            else "{share:.0%} of {subject} are its input times {target:.6g} (target), {reference:.6g} "
+            "(reference), the others 0 in both runs",
+            subject="{subject}",
+        ),
+        {"target": 1.0, "reference": 1.25, "share": 0.8},
+        {"target": 1.0, "reference": 1.25, "share": 1.0},
     ),
     KindReason.DROPPED_ON_ONE_SIDE: _say(
         "{num:count element} of {subject} are 0 in the {side} alone, the others are multiplied by 1 / (1 - "

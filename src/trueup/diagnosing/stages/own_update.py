@@ -121,9 +121,7 @@ def _causes_of_eps(factor: float) -> Iterator[Reason]:
     yield reason(Stages.SCALED_TO_OPTIMIZER)
 
 
-def _of_a_coarse_state(
-    moves: Sequence[tuple[Floats, Floats]], side: str, seen: Reason
-) -> Conclusion | None:
+def _of_a_coarse_state(moves: Sequence[tuple[Floats, Floats]], side: str, seen: Reason) -> Conclusion | None:
     """Moves that differ, element by element, by no more than few roundings of a coarse dtype, about as often
     up as down: ``side``, whose moves come first, keeps what it makes them of in that dtype."""
     quotients = np.concatenate([one[other != 0] / other[other != 0] - 1.0 for one, other in moves])

@@ -140,6 +140,7 @@ class KindReason(Code):
     OTHER_ELEMENTS_DROPPED = "kind.other_elements_dropped"
     DROPPED_IN_OTHER_LAYOUT = "kind.dropped_in_other_layout"
     DROPPED_ON_ONE_SIDE = "kind.dropped_on_one_side"
+    KEPT_TIMES = "kind.kept_times"
     RATES_AGREE = "kind.rates_agree"
     ANOTHER_DRAW = "kind.another_draw"
     RECOMPUTED_OTHERWISE = "kind.recomputed_otherwise"
@@ -287,6 +288,7 @@ class CauseCode(Code):
     SUMMED_FOR_AVERAGED = "cause.summed_for_averaged"
     UNSCALED_OR_CLIPPED = "cause.unscaled_or_clipped"
     FACTOR_LEFT_OUT = "cause.factor_left_out"
+    KEPT_SHARE = "cause.kept_share"
     MINUS_LEFT_OUT = "cause.minus_left_out"
     OTHER_WAY_ROUND = "cause.other_way_round"
 
