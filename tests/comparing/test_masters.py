@@ -217,6 +217,15 @@ def test_what_an_adam_of_the_programs_own_does_otherwise(
     assert {one.code for one in finding.causes} == {Stages.OWN_STATE_COARSE}
 
 
+def test_the_decay_of_an_adam_of_the_programs_own(tmp_path: Path) -> None:
+    run(tmp_path / "target", replace(ONE_BATCH, decays=lambda weight: False))
+    run(tmp_path / "reference", ONE_BATCH)
+    (finding,) = diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out").findings
+    assert finding.headline.code is Stages.OWN_DECAY
+    assert finding.headline.number("target") == 0.0
+    assert finding.headline.number("reference") == pytest.approx(0.1, rel=1e-2)
+
+
 @pytest.mark.parametrize(("order", "dropped"), [((3, 1, 0, 2), False), ((3, 1, 0), True)])
 def test_microbatches_whose_gradients_are_taken_away(
     tmp_path: Path, order: tuple[int, ...], dropped: bool

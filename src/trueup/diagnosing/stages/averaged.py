@@ -78,7 +78,10 @@ def master_weights(context: Context) -> list[Finding]:
 
 def _of_masters(gap: MasterGap, context: Context) -> Finding:
     kind, cause = MASTERS[gap.headline.code]
-    own = None if gap.is_explained else _of_own_adam(gap, context)
+    of_own = (VerdictCode.MASTERS_DIFFER, VerdictCode.MASTERS_DECAY)
+    own = _of_own_adam(gap, context) if gap.headline.code in of_own else None
+    if own is not None and gap.is_explained and own.headline.code is not Stages.OWN_DECAY:
+        own = None
     return Finding(
         stage=Stage.OPTIMIZER,
         headline=gap.headline if own is None else own.headline,

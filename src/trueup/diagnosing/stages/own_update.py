@@ -11,7 +11,7 @@ import numpy as np
 
 from trueup.diagnosing.optimizer_fit import FittedConstant
 from trueup.diagnosing.own_adam import OwnAdam, own_adam
-from trueup.diagnosing.thresholds import CLIP_NEAR, EPS_FEWEST
+from trueup.diagnosing.thresholds import APART_ERRORS, CLIP_NEAR, EPS_FEWEST
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Floats
 from trueup.types.codes import StagesCode as Stages
@@ -67,7 +67,7 @@ def own_constants(target: Mapping[str, OwnMove], reference: Mapping[str, OwnMove
         return Conclusion(reason(Stages.OWN_RATE, **sides), (seen,), ())
     decays = [(_decay(one), _decay(other)) for one, other in known]
     if (decay := _apart(decays, some=True)) is not None:
-        sides = {"target": decay[0].value, "reference": decay[1].value}
+        sides = {"target": _known(decay[0]), "reference": _known(decay[1])}
         return Conclusion(reason(Stages.OWN_DECAY, **sides), (seen,), ())
     eps = _apart([(one.eps, other.eps) for one, other in known])
     if eps is None or eps[1].value <= 0 or eps[0].value <= 0:
@@ -78,6 +78,11 @@ def own_constants(target: Mapping[str, OwnMove], reference: Mapping[str, OwnMove
 
 def _is_given_alike(one: OwnMove, other: OwnMove) -> bool:
     return np.array_equal(one.gradient, other.gradient) and np.array_equal(one.before, other.before)
+
+
+def _known(one: FittedConstant) -> float:
+    """A constant; 0 where its error hides it."""
+    return one.value if abs(one.value) > APART_ERRORS * one.error else 0.0
 
 
 def _decay(one: OwnAdam) -> FittedConstant:
