@@ -232,7 +232,7 @@ def test_a_microbatch_that_counts_less_is_no_microbatch_that_lacks() -> None:
 
 @pytest.mark.parametrize(("is_reduced", "way"), [(False, "own"), (True, "ranks")])
 def test_ranks_whose_gradients_are_nearly_the_same(is_reduced: bool, way: str) -> None:
-    """A sum over them leaves over what they differ by, which is no rounding where another way leaves nothing."""
+    """A sum over them leaves over what they differ by: no rounding where another way leaves nothing."""
     random = np.random.default_rng(7)
     one = random.standard_normal((16, 16)).astype(np.float32)
     both = [one, one + np.float32(1e-3) * random.standard_normal((16, 16)).astype(np.float32)]
