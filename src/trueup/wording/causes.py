@@ -23,8 +23,8 @@ _CAUSES = {
     CauseCode.CORRUPTED_TRANSFER: "a tensor corrupted in transfer",
     CauseCode.EMPTY_ROW: "a row whose elements are all masked",
     CauseCode.EXCHANGED: "arguments or results exchanged, or one used in place of another",
-    CauseCode.KEPT_SHARE: "dropout or a drop path that does not divide what it keeps by the chance to be kept, "
-    "or by another one",
+    CauseCode.KEPT_SHARE: "dropout or a drop path that does not divide what it keeps by the chance to be "
+    "kept, or by another one",
     CauseCode.FACTOR_LEFT_OUT: "a factor missing, applied twice or different",
     CauseCode.FAULTY_MEMORY: "faulty memory or a faulty core",
     CauseCode.GRAPH_CUT: "a detach or no_grad in the path",

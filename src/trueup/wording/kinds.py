@@ -338,6 +338,14 @@ def _other_functions(facts: ReasonFacts) -> str:
     return "; ".join(clauses)
 
 
+def _more_calls(facts: ReasonFacts) -> str:
+    text = facts.fill("{call} is called {target} times (target), {reference} times (reference)")
+    for side in ("target", "reference"):
+        if alone := facts.get(f"{side}_alone"):
+            text += f"; the {side} alone calls {alone}"
+    return text
+
+
 def _other_batch(facts: ReasonFacts) -> str:
     differ = facts.get("differ")
     shown = "" if differ is None else f": {percent(differ)} of its elements differ, no sample is shared"
@@ -514,8 +522,11 @@ PHRASES: dict[KindReason, Phrase] = {
         {"target": "", "reference": "", "parts": (_CALLS,)},
     ),
     KindReason.MORE_CALLS: Phrase(
-        sentence="{call} is called {target} times (target), {reference} times (reference)",
-        samples=({"call": "batch_norm", "target": 2, "reference": 4},),
+        sentence=_more_calls,
+        samples=(
+            {"call": "batch_norm", "target": 2, "reference": 4},
+            {"call": "mul", "target": 3, "reference": 4, "reference_alone": "mul 4"},
+        ),
     ),
     KindReason.OTHER_ARGUMENTS: _say("argument mismatch: {parts:join ; }", {"parts": (_ARGUMENT,)}),
     KindReason.MASK_ARGUMENTS: _say("mask arguments differ: {parts:join ; }", {"parts": (_ARGUMENT,)}),
