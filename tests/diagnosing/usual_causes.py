@@ -123,6 +123,7 @@ OF: dict[Code, Of] = {
     Cause.SHARED_STREAM: Of((KC.RANDOMNESS,), needs_ranks=True, holds=is_not(*KNOWN_DRAWS[:3])),
     Cause.PREPROCESSING: Of((KC.WRONG_DATA,), BATCH),
     Cause.SAMPLE_ORDER: Of((KC.WRONG_DATA,), BATCH),
+    Cause.NOT_SHARED_OUT: Of((KC.WRONG_DATA,), BATCH),
     Cause.SHARD_OR_SEED: Of((KC.WRONG_DATA,), BATCH),
     Cause.REPLAYED_AFTER_RESUME: Of((KC.WRONG_DATA,), BATCH),
     Cause.OTHER_TENSORS: Of((KC.DROPPED_UPDATE,)),

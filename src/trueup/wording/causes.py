@@ -33,6 +33,8 @@ _CAUSES = {
     CauseCode.IN_NO_GROUP: "the parameter in no optimizer group",
     CauseCode.KERNEL_CHOICE: "kernels chosen at run time",
     CauseCode.FIRST_TOKEN: "another token to begin rows with (bos_token_id, decoder_start_token_id)",
+    CauseCode.NOT_SHARED_OUT: "each process reads a batch of the size that the other run's processes share "
+    "(split_batches, per-device or global batch size)",
     CauseCode.CUT_ELSEWHERE: "rows cut at the other end (truncation_side), or windows that begin elsewhere",
     CauseCode.LOG_SOFTMAX: "log_softmax left out, or another loss (one of each class for itself)",
     CauseCode.BALANCE_TERM: "a balance loss with another weight, of other layers, or of one run alone",

@@ -59,6 +59,8 @@ _PHASES = {
 def _batch(facts: ReasonFacts) -> str:
     """What became of a batch, or of the labels that came with it."""
     text = _BATCHES[facts["relation"]]
+    if facts["relation"] == "more_rows":
+        text = facts.fill(text, side="target" if facts["target"] > facts["reference"] else "reference")
     if not facts.get("labels"):
         return text
     for one, many in (("holds", "hold"), ("is", "are"), ("has", "have")):
@@ -196,7 +198,7 @@ _BATCHES = {
     "order": "The batch holds the same rows in a different order",
     "offset": "Every id of the batch is larger or smaller by one constant",
     "begin_anew": "Positions begin anew inside rows in one run alone",
-    "more_rows": "The batch of one run holds more rows",
+    "more_rows": "The batch holds more rows in the {side}: {target} (target), {reference} (reference)",
     "counting": "Positions count from another number",
     "offset_by_row": "Every row of the batch counts from another number",
     "shift": "The token ids are shifted relative to the reference",
@@ -701,7 +703,11 @@ PHRASES = {
         {"num": 2, "rows": 8, "place": "step 1, rank 0, microbatch 0"},
     ),
     S.BATCH: clause(
-        _batch, {"relation": "order"}, {"relation": "elsewhere"}, {"relation": "shift", "labels": True}
+        _batch,
+        {"relation": "order"},
+        {"relation": "elsewhere"},
+        {"relation": "shift", "labels": True},
+        {"relation": "more_rows", "labels": True, "target": 8, "reference": 4},
     ),
     S.INPUT_OF_ONE_SIDE: clause(
         "Only the {side} gives the model the input {name}", {"side": "target", "name": "position_ids"}

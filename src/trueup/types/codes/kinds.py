@@ -276,6 +276,7 @@ class CauseCode(Code):
     WEIGHTS_OF_ROWS = "cause.weights_of_rows"
     FIRST_TOKEN = "cause.first_token"
     CUT_ELSEWHERE = "cause.cut_elsewhere"
+    NOT_SHARED_OUT = "cause.not_shared_out"
     MASK_MULTIPLIED = "cause.mask_multiplied"
     OTHER_DIM = "cause.other_dim"
     OTHER_OPTIMIZER_DEFAULT = "cause.other_optimizer_default"
