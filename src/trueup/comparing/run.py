@@ -627,9 +627,11 @@ def _with_passes(source: TraceSource, rank: int, lines: Sequence[ScalarLine]) ->
     """A rank's scalars; a step that runs several forwards before their backwards has as many microbatches."""
     counted = []
     for line in lines:
-        view = view_if_there(source, line["step"], rank) if "microbatches" in line else None
-        passes = 0 if view is None else len(view.passes)
-        counted.append({**line, "microbatches": max(line["microbatches"], passes)} if passes else line)
+        one, number = line.copy(), line.get("microbatches")
+        view = None if number is None else view_if_there(source, line["step"], rank)
+        if view is not None and number is not None:
+            one["microbatches"] = max(number, len(view.passes))
+        counted.append(one)
     return counted
 
 
