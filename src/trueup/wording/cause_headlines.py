@@ -46,8 +46,8 @@ def _functions(facts: ReasonFacts) -> str:
         return f"other functions in {{place}}: {own} (target), {other} (reference)"
     if not (own or other):
         first = facts.reason.parts[0]
-        alone = [(side, first.place(f"{side}_alone")) for side in ("target", "reference")]
-        shown = [f"the {side} alone calls {calls}" for side, calls in alone if calls]
+        only = [(side, first.place(f"{side}_only")) for side in ("target", "reference")]
+        shown = [f"the {side} alone calls {calls}" for side, calls in only if calls]
         return f"{shown[0]} in {{place}}" if len(shown) == 1 else f"in {{place}} {facts.parts[0]}"
     return f"the {'target' if own else 'reference'} alone calls {own or other} in {{place}}"
 

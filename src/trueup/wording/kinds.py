@@ -341,8 +341,8 @@ def _other_functions(facts: ReasonFacts) -> str:
 def _more_calls(facts: ReasonFacts) -> str:
     text = facts.fill("{call} is called {target} times (target), {reference} times (reference)")
     for side in ("target", "reference"):
-        if alone := facts.get(f"{side}_alone"):
-            text += f"; the {side} alone calls {alone}"
+        if only := facts.get(f"{side}_only"):
+            text += f"; the {side} alone calls {only}"
     return text
 
 
@@ -525,7 +525,7 @@ PHRASES: dict[KindReason, Phrase] = {
         sentence=_more_calls,
         samples=(
             {"call": "batch_norm", "target": 2, "reference": 4},
-            {"call": "mul", "target": 3, "reference": 4, "reference_alone": "mul 4"},
+            {"call": "mul", "target": 3, "reference": 4, "reference_only": "mul 4"},
         ),
     ),
     KindReason.OTHER_ARGUMENTS: _say("argument mismatch: {parts:join ; }", {"parts": (_ARGUMENT,)}),

@@ -58,8 +58,8 @@ def _with_numbers_of_one_side(evidence: Evidence, name: str) -> dict[str, str]:
         for side in sides
     ]
     pairs = ((side, own, other) for side, own, other in zip(sides, shown, shown[::-1], strict=True))
-    alone = {side: [one for one in own if one not in other and one != name] for side, own, other in pairs}
-    return {f"{side}_alone": ", ".join(found) for side, found in alone.items() if 0 < len(found) <= _MOST}
+    only = {side: [one for one in own if one not in other and one != name] for side, own, other in pairs}
+    return {f"{side}_only": ", ".join(found) for side, found in only.items() if 0 < len(found) <= _MOST}
 
 
 def _of_one_side(apart: Iterable[NeighbourCall], own: Counter[str], other: Counter[str]) -> list[str]:

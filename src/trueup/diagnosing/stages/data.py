@@ -645,8 +645,7 @@ def _of_ids(target: StepBatch, reference: StepBatch, names: Sequence[str], conte
             finding = _batch_finding(
                 found.name, found.evidence, elsewhere, name, target.book, same_samples=same
             )
-            if found.name == "more_rows" and _is_of_all_ranks(name, target, reference, context):
-                finding = _with_cause(finding, CauseCode.NOT_SHARED_OUT)
+            finding = _shared_out(finding, name, target, reference, context)
             by_input[name] = _with_rows(finding, findings)
             findings.append(by_input[name])
     return _once_shifted(findings, by_input, target, reference)
@@ -1217,18 +1216,21 @@ def _ids_counted(ids: Ints, other: Ints, counts: Sequence[Bools]) -> Reason | No
     return reason(Batches.IDS_COUNTED, side=side, ids=[str(one) for one in different.tolist()])
 
 
-def _is_of_all_ranks(name: str, target: StepBatch, reference: StepBatch, context: Context) -> bool:
-    """Whether the longer batch of one rank holds what all ranks of the other run hold together."""
+def _shared_out(
+    finding: Finding, name: str, target: StepBatch, reference: StepBatch, context: Context
+) -> Finding:
+    """The finding, with its cause where the longer batch of one rank holds what all ranks of the other run
+    hold together."""
+    if finding.headline.place("relation") != "more_rows":
+        return finding
     at = next(n for n, steps in enumerate(context.steps) if steps[0] == target.book.step)
     longer = len(target.ids[name]) > len(reference.ids[name])
     own, side = (target, 1) if longer else (reference, 0)
     batches = [StepBatch.of(context.pair(at, rank)[side]).ids.get(name) for rank in context.ranks]
     known = [batch for batch in batches if batch is not None]
-    return len(known) == len(batches) and is_in_parts(own.ids[name], known)
-
-
-def _with_cause(finding: Finding, cause: CauseCode) -> Finding:
-    causes = (Reason(cause),)
+    if len(known) < len(batches) or not is_in_parts(own.ids[name], known):
+        return finding
+    causes = (Reason(CauseCode.NOT_SHARED_OUT),)
     return replace(finding, causes=causes, kinds=tuple(replace(one, causes=causes) for one in finding.kinds))
 
 
