@@ -868,9 +868,13 @@ def an_argument_differs() -> Evidence:
 
 
 def formulas(
-    target: dict[str, list[float]], reference: dict[str, list[float]], again: str | None = None
+    target: dict[str, list[float]],
+    reference: dict[str, list[float]],
+    again: str | None = None,
+    number: float | None = None,
 ) -> Evidence:
-    """A gate whose code calls these functions with these numbers, and the target's one of them ``again``."""
+    """A gate whose code calls these functions with these numbers, and the target's one of them ``again``, with
+    another number where one is given."""
     shared = [name for name in target if name in reference]
     calls = [
         NeighbourCall(
@@ -883,7 +887,8 @@ def formulas(
         )
         for name in (*(n for n in target if n not in shared), *reference)
     ]
-    calls += [replace(one, reference=None) for one in calls if again and one.name.endswith(f".{again}")]
+    once_more = [replace(one, reference=None) for one in calls if again and one.name.endswith(f".{again}")]
+    calls += [one if number is None else replace(one, target=_numbered([number])) for one in once_more]
     gate = (0.2 * X + 0.5).clamp(0, 1), F.relu6(X + 3) / 6
     return case(gate[0] * X.roll(1), gate[1] * X, surroundings=Surroundings(module="gate", neighbours=calls))
 

@@ -778,6 +778,12 @@ TWINS = [
         lambda: formulas({"add": [3.0], "relu6": []}, {"add": [3.0], "relu6": []}),
         {"call": "add", "target": 2, "reference": 1},
     ),
+    Twins(
+        Kind.MORE_CALLS,
+        lambda: formulas({"add": [3.0], "relu6": []}, {"add": [3.0], "relu6": []}, again="add", number=4.0),
+        lambda: formulas({"add": [3.0], "relu6": []}, {"add": [3.0], "relu6": []}),
+        {"call": "add", "target": 2, "reference": 1, "target_only": "add 4"},
+    ),
     Twins(  # of two formulas, which number is the other's is not known
         Kind.OTHER_ARGUMENTS,
         lambda: formulas({"add": [3.0]}, {"add": [2.0]}),
