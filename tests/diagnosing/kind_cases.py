@@ -873,8 +873,8 @@ def formulas(
     again: str | None = None,
     number: float | None = None,
 ) -> Evidence:
-    """A gate whose code calls these functions with these numbers, and the target's one of them ``again``, with
-    another number where one is given."""
+    """A gate whose code calls these functions with these numbers, and the target's one of them ``again``, there
+    with ``number`` where that is given."""
     shared = [name for name in target if name in reference]
     calls = [
         NeighbourCall(
