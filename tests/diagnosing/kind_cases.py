@@ -873,7 +873,7 @@ def formulas(
     again: str | None = None,
     number: float | None = None,
 ) -> Evidence:
-    """A gate whose code calls these functions with these numbers, and the target's one of them ``again``, there
+    """A gate whose code calls these functions with these numbers, and the target's one of them ``again``,
     with ``number`` where that is given."""
     shared = [name for name in target if name in reference]
     calls = [
