@@ -13,6 +13,7 @@ from trueup.wording.kinds import (
     operand_formats,
     places_of_rows,
     scale_of,
+    shift_of,
 )
 from trueup.wording.phrase import ReasonFacts, Template
 
@@ -107,6 +108,9 @@ def _pairing(facts: ReasonFacts) -> str:
 
 
 def _weights(facts: ReasonFacts) -> str:
+    shifts = [one.number("shift") for one in facts.reason.parts if one.code is KindReason.WEIGHTS_MARGIN]
+    if shifts and shifts[0] is not None:
+        return f"Argument of the loss's sigmoid is {shift_of(shifts[0])} in the target for every row"
     sides = ", ".join(f"{facts[side][0]} ({side})" for side in ("target", "reference"))
     what = "row" if facts["per_row"] else "token"
     return f"The loss weights {what}s differently: {facts['unit']} {facts['names'][0]} by {sides}"

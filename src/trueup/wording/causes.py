@@ -38,6 +38,8 @@ _CAUSES = {
     CauseCode.CUT_ELSEWHERE: "rows cut at the other end (truncation_side), or windows that begin elsewhere",
     CauseCode.LOG_SOFTMAX: "log_softmax left out, or another loss (one of each class for itself)",
     CauseCode.BALANCE_TERM: "a balance loss with another weight, of other layers, or of one run alone",
+    CauseCode.MARGIN_OF_PAIRS: "another margin between the answers of a pair (gamma), or one that beta "
+    "multiplies in one run alone",
     CauseCode.WEIGHTS_OF_ROWS: "other advantages, margins or reference log-probabilities of the rows",
     CauseCode.PADDING_COUNTED: "padding of the labels not replaced by the ignored index in one run",
     CauseCode.ID_TAKEN_FOR_PADDING: "labels left out by their id: padding whose id is also the end token's",

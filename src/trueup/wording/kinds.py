@@ -163,6 +163,11 @@ _WEIGHTS = {
 }
 
 
+def shift_of(shift: float) -> str:
+    """How far a number is moved, and which way."""
+    return f"{abs(shift):.4g} {'lower' if shift < 0 else 'higher'}"
+
+
 def _weights_of_tokens(facts: ReasonFacts) -> str:
     numbers = " and ".join(f"{', '.join(facts[side])} ({side})" for side in ("target", "reference"))
     text = (
@@ -802,6 +807,13 @@ PHRASES: dict[KindReason, Phrase] = {
             f"{_LAWS[facts[side]]} ({side})" for side in ("target", "reference")
         ),
         samples=({"target": "tokens", "reference": "rows"},),
+    ),
+    KindReason.WEIGHTS_MARGIN: Phrase(
+        sentence=lambda facts: (
+            f"these are weights of one logistic loss, whose argument is {shift_of(facts['shift'])} in the "
+            "target for every row"
+        ),
+        samples=({"shift": -0.8}, {"shift": 0.25}),
     ),
     KindReason.WEIGHTS_PAIRED: Phrase(
         sentence="the rows are {num:count pair} of opposite weights, {step:count row} apart, in both runs: "
