@@ -177,7 +177,7 @@ def _margin(rows: _Rows, target: Floats, reference: Floats) -> list[Reason]:
         t, r = np.abs(target) * each, np.abs(reference) * each
         top = float(max(t.max(), r.max()))
         t, r, near = t / top, r / top, _TIMES * rows.error * each / top
-        if (np.diff(np.sort(r)) > near.max()).sum() < _ROWS_OF_MARGIN - 1:
+        if (np.diff(np.sort(r)) > near.max()).sum() < MIN_NUMBERS - 1:
             continue
         *_, (a, b, d) = np.linalg.svd(np.stack([t, -r, t * r], axis=1))[2]
         if a * b <= 0 or d == 0:
@@ -190,9 +190,6 @@ def _margin(rows: _Rows, target: Floats, reference: Floats) -> list[Reason]:
         if limit > 1 and (np.abs(t - fitted) <= near).all() and (np.abs(rest) > near).any():
             return [reason(KindReason.WEIGHTS_MARGIN, shift=-math.log(k))]
     return []
-
-
-_ROWS_OF_MARGIN = 4
 
 
 def _blocks(rows: _Rows, apart: Floats) -> list[Reason]:
