@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -158,6 +159,33 @@ def test_averages_in_float32_of_weights_in_bfloat16(tmp_path: Path) -> None:
     assert compared(tmp_path / "a", replace(base, how="lerp"), base).verdict.outcome is Outcome.AGREE
     verdict = compared(tmp_path / "b", replace(base, decay=0.99), base).verdict
     assert verdict.headline.code is VerdictCode.AVERAGE_DECAY_DIFFERS
+
+
+@pytest.mark.parametrize("side", ["target", "reference"])
+def test_an_average_in_a_coarse_dtype_that_loses_what_steps_change(tmp_path: Path, side: str) -> None:
+    fine = Program(decay=0.99, rate=1e-4, how="lerp", buffers=False, values=True)
+    coarse = replace(fine, average_in=torch.bfloat16)
+    runs = (coarse, fine) if side == "target" else (fine, coarse)
+    verdict = compared(tmp_path, *runs).verdict
+    headline = verdict.headline
+    assert (verdict.outcome, headline.code) == (Outcome.DIFFER, VerdictCode.AVERAGES_LOSE_CHANGES)
+    assert (headline.place("side"), headline.place("dtype")) == (side, "bfloat16")
+    (stays,) = (one for one in verdict.evidence if one.code is EvidenceCode.AVERAGES_STAY)
+    num, total = stays.number("num"), stays.number("total")
+    assert num is not None
+    assert total is not None
+    assert num / total == pytest.approx(headline.number("share"))
+    assert num / total > 0.9
+
+
+@pytest.mark.parametrize(
+    "changes", [{"decay": 0.5}, {"decay": 0.99, "rate": 1.0}, {"decay": 0.0}, {"dtype": torch.bfloat16}]
+)
+def test_an_average_in_a_coarse_dtype_that_follows(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """It takes up enough of the weights, the steps are long, or the weights are as coarse themselves."""
+    fine = replace(Program(decay=0.99, rate=1e-4, how="lerp", buffers=False, values=True), **changes)
+    verdict = compared(tmp_path, replace(fine, average_in=torch.bfloat16), fine).verdict
+    assert verdict.headline.code is not VerdictCode.AVERAGES_LOSE_CHANGES
 
 
 def test_two_copies_of_each_run_are_told_apart(tmp_path: Path) -> None:

@@ -37,13 +37,16 @@ class Program:
     rate: float = 1e-3
     decays: Callable[[Tensor], bool] = lambda weight: weight.ndim > 1
     rounds: bool = False
+    moments: torch.dtype = torch.float32
     limit: float = 1.0
     per_tensor: bool = False
     perturbed: float = 0.0
+    num_microbatches: int = 4
     dtype: torch.dtype = torch.bfloat16
 
 
 PLAIN = Program()
+ONE_BATCH = replace(PLAIN, num_microbatches=1)
 UPDATES: dict[tuple[Path, int], list[tuple[Tensor, Tensor]]] = {}
 """run and step -> masters before and after the update"""
 
@@ -60,11 +63,11 @@ def run(folder: Path, program: Program) -> Path:
         for own, master in zip(other.parameters(), made, strict=True):
             own.data = master
     held = {"list": made, "dict": named, "module": other, "none": None}[program.keeps]
-    moments = [[torch.zeros_like(m) for m in made] for _ in range(2)]
+    moments = [[torch.zeros_like(m, dtype=program.moments) for m in made] for _ in range(2)]
     with trueup.Tracer(folder, level="L0", steps="0-1", store_values_of=("module", "parameter")):
         for step in range(2):
             sums = [torch.zeros_like(m, dtype=program.sums) for m in made]
-            for _ in range(4):
+            for _ in range(program.num_microbatches):
                 x = torch.randn(24, 16) * (1 + program.perturbed)
                 (model(x.to(program.dtype)).float().square().mean() / 4).backward()
                 for total, w in zip(sums, weights, strict=True):
@@ -100,10 +103,11 @@ def update(
             root = b.sqrt().div_((1 - 0.95**time) ** 0.5).add_(1e-8)
             m.addcdiv_(a, root, value=-program.rate / (1 - 0.9**time))
         else:
-            a.mul_(0.9).add_(g, alpha=0.1)
-            b.mul_(0.95).addcmul_(g, g, value=0.05)
+            a.mul_(0.9).add_(g.to(a.dtype), alpha=0.1)
+            b.mul_(0.95).add_((g * g).to(b.dtype), alpha=0.05)
             m.mul_(1 - decay)
-            m.add_((a / (1 - 0.9**time)) / ((b / (1 - 0.95**time)).sqrt() + 1e-8), alpha=-program.rate)
+            first, second = a.float() / (1 - 0.9**time), b.float() / (1 - 0.95**time)
+            m.add_(first / (second.sqrt() + 1e-8), alpha=-program.rate)
         w.copy_(m)
         if program.rounds:
             m.copy_(w)
@@ -189,6 +193,37 @@ def test_a_diagnosis_puts_it_into_the_optimizer_stage(tmp_path: Path) -> None:
     codes: set[Code] = {finding.headline.code, *(part.code for part in finding.headline.parts)}
     assert VerdictCode.MASTERS_ROUNDED in codes
     assert [one.place("key") for one in finding.causes if one.code is Stages.MASTER_CAUSE] == ["rounded"]
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "code"),
+    [
+        (replace(ONE_BATCH, moments=torch.bfloat16), ONE_BATCH, Stages.OWN_STATE_ROUNDED),
+        (ONE_BATCH, replace(ONE_BATCH, moments=torch.bfloat16), Stages.OWN_STATE_ROUNDED),
+        (replace(ONE_BATCH, limit=1e-6, per_tensor=True), replace(ONE_BATCH, limit=1e-6), None),
+    ],
+)
+def test_what_an_adam_of_the_programs_own_does_otherwise(
+    tmp_path: Path, target: Program, reference: Program, code: Stages | None
+) -> None:
+    run(tmp_path / "target", target)
+    run(tmp_path / "reference", reference)
+    (finding,) = diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out").findings
+    if code is None:
+        assert finding.headline.code is VerdictCode.MASTERS_DIFFER
+        return
+    coarse = ("reference", "target")[target.moments is torch.bfloat16]
+    assert (finding.headline.code, finding.headline.place("side")) == (code, coarse)
+    assert {one.code for one in finding.causes} == {Stages.OWN_STATE_COARSE}
+
+
+def test_the_decay_of_an_adam_of_the_programs_own(tmp_path: Path) -> None:
+    run(tmp_path / "target", replace(ONE_BATCH, decays=lambda weight: False))
+    run(tmp_path / "reference", ONE_BATCH)
+    (finding,) = diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out").findings
+    assert finding.headline.code is Stages.OWN_DECAY
+    assert finding.headline.number("target") == 0.0
+    assert finding.headline.number("reference") == pytest.approx(0.1, rel=1e-2)
 
 
 @pytest.mark.parametrize(("order", "dropped"), [((3, 1, 0, 2), False), ((3, 1, 0), True)])

@@ -443,7 +443,7 @@ def summing(residual: float, *, way: str = "own", factor: float = 1.0, over: int
 
 @decides("diagnosing.sum_holds")
 def sum_holds(residual: float) -> object:
-    return _best([summing(0.0), summing(residual, over=2)]).over
+    return _best([summing(9e-4), summing(residual, over=2)]).over
 
 
 def clipped(aside: float) -> tuple[float, str]:

@@ -129,6 +129,13 @@ def scaled_by_statistics_alone() -> Evidence:
     return case(X * 3, X, kept="statistics")
 
 
+@true("wrong_scale")
+def kept_without_being_divided() -> Evidence:
+    """A drop path that keeps samples as they are, where the reference divides them."""
+    kept = (torch.arange(4) % 2 == 0).float()[:, None, None]
+    return case(X * kept, X * kept / 0.8, surroundings=inputs(X))
+
+
 @near("wrong_scale", instead="missing_or_extra_term")
 def scaled_and_moved() -> Evidence:
     return case(X + 1, X)
@@ -861,9 +868,13 @@ def an_argument_differs() -> Evidence:
 
 
 def formulas(
-    target: dict[str, list[float]], reference: dict[str, list[float]], again: str | None = None
+    target: dict[str, list[float]],
+    reference: dict[str, list[float]],
+    again: str | None = None,
+    number: float | None = None,
 ) -> Evidence:
-    """A gate whose code calls these functions with these numbers, and the target's one of them ``again``."""
+    """A gate whose code calls these functions with these numbers, and the target's one of them ``again``,
+    with ``number`` where that is given."""
     shared = [name for name in target if name in reference]
     calls = [
         NeighbourCall(
@@ -876,7 +887,8 @@ def formulas(
         )
         for name in (*(n for n in target if n not in shared), *reference)
     ]
-    calls += [replace(one, reference=None) for one in calls if again and one.name.endswith(f".{again}")]
+    once_more = [replace(one, reference=None) for one in calls if again and one.name.endswith(f".{again}")]
+    calls += [one if number is None else replace(one, target=_numbered([number])) for one in once_more]
     gate = (0.2 * X + 0.5).clamp(0, 1), F.relu6(X + 3) / 6
     return case(gate[0] * X.roll(1), gate[1] * X, surroundings=Surroundings(module="gate", neighbours=calls))
 

@@ -181,6 +181,7 @@ FIRST_ROWS = torch.arange(len(X)).reshape(-1, *(1,) * (X.ndim - 1)) < len(X) // 
 
 # -- random numbers, masks ------------------------------------------
 
+KEPT = (torch.arange(64).reshape(4, 16, 1) % 3 > 0).float()
 DROPOUT = Surroundings(kind="api", name="torch.nn.functional.dropout", module="drop")
 
 
@@ -693,6 +694,12 @@ TWINS = [
         {"target": "bfloat16", "reference": "float32", "rel_l2": float((X.bfloat16() - X).norm() / X.norm())},
     ),
     Twins(
+        Kind.KEPT_TIMES,
+        lambda: case(X * KEPT, X * KEPT / 0.7, surroundings=inputs(X)),
+        lambda: case(F.relu(X), F.relu(X) / 0.7, surroundings=inputs(X)),
+        {"target": 1.0, "reference": 1 / 0.7, "share": float(KEPT.double().mean())},
+    ),
+    Twins(
         Kind.DROPPED_ON_ONE_SIDE,
         lambda: case(dropped(0.25, 1), X),
         lambda: case(0.75 * dropped(0.25, 1), X),
@@ -770,6 +777,12 @@ TWINS = [
         lambda: formulas({"add": [3.0], "relu6": []}, {"add": [3.0], "relu6": []}, again="add"),
         lambda: formulas({"add": [3.0], "relu6": []}, {"add": [3.0], "relu6": []}),
         {"call": "add", "target": 2, "reference": 1},
+    ),
+    Twins(
+        Kind.MORE_CALLS,
+        lambda: formulas({"add": [3.0], "relu6": []}, {"add": [3.0], "relu6": []}, again="add", number=4.0),
+        lambda: formulas({"add": [3.0], "relu6": []}, {"add": [3.0], "relu6": []}),
+        {"call": "add", "target": 2, "reference": 1, "target_only": "add 4"},
     ),
     Twins(  # of two formulas, which number is the other's is not known
         Kind.OTHER_ARGUMENTS,

@@ -230,5 +230,26 @@ def test_a_microbatch_that_counts_less_is_no_microbatch_that_lacks() -> None:
     assert over_two_ranks((1.0, 0.25)).weights == (0.5, 0.13)
 
 
+@pytest.mark.parametrize(("is_reduced", "way"), [(False, "own"), (True, "ranks")])
+def test_ranks_whose_gradients_are_nearly_the_same(is_reduced: bool, way: str) -> None:
+    """A sum over them leaves over what they differ by: no rounding where another way leaves nothing."""
+    random = np.random.default_rng(7)
+    one = random.standard_normal((16, 16)).astype(np.float32)
+    both = [one, one + np.float32(1e-3) * random.standard_normal((16, 16)).astype(np.float32)]
+    total = np.float32(0.5) * (both[0] + both[1]) if is_reduced else one
+    first, second = Recorder(), Recorder()
+    for out, part in zip((first, second), both, strict=True):
+        call = out.call("parameter", "w")
+        out.record(call, "param_grad", "local", part)
+        out.record(call, "param_grad", "accumulated", total)
+    with TemporaryDirectory() as folder:
+        of_two_ranks(first, Path(folder) / "run", second)
+        trace = Trace(Path(folder) / "run")
+        books = [StepView(trace, trace.read(0, rank)) for rank in (0, 1)]
+        found = summings(books, 0, None, WORLD)["w"]
+    assert found.way == way
+    assert found.residual < 1e-5
+
+
 def test_an_average_over_ranks_is_no_clipping_factor() -> None:
     assert [is_average(one, 4) for one in (1.0, 0.25, 0.5, 4.0, 0.2501)] == [True, True, False, False, False]

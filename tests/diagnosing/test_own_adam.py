@@ -74,6 +74,14 @@ def test_the_constant_that_differs_is_told(changes: dict[str, Any], code: Stages
     assert coarse == (["bfloat16"] if "coarse" in changes else [])
 
 
+def test_a_coarse_state_of_either_run() -> None:
+    coarse = {name: moved(name, coarse=True) for name in WEIGHTS}
+    found = own_constants({name: moved(name) for name in WEIGHTS}, coarse)
+    assert found is not None
+    assert (found.headline.code, found.headline.place("side")) == (Stages.OWN_STATE_ROUNDED, "reference")
+    assert own_constants(coarse, coarse) is None
+
+
 def test_moves_that_are_rounded_and_longer_are_no_coarse_state() -> None:
     assert both(coarse=True, rate=2e-3 * (1 + 2**-7)) is None
 

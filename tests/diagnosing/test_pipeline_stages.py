@@ -18,7 +18,9 @@ from trueup.diagnosing.replay.step import ReplayedStep
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.store import layout
 from trueup.types.codes import StagesCode as Stages
+from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Stage
+from trueup.types.reason import Reason
 
 SEND = "torch.distributed.isend"
 LIMIT = 0.5
@@ -139,6 +141,33 @@ def test_what_another_stage_sends_is_no_batch(tmp_path: Path, is_sent: bool) -> 
     (data,) = (one for one in found.stages if one.stage is Stage.DATA)
     assert (data.status is StageStatus.FAILED) is not is_sent
     assert found.findings[0].stage is (Stage.FORWARD if is_sent else Stage.DATA)
+
+
+def _reading(path: Path, batches: list[NDArray[np.int64]]) -> Path:
+    """Two ranks whose models are given token ids."""
+    ranks = Recorder(), Recorder()
+    for out, ids in zip(ranks, batches, strict=True):
+        out.record(out.call("parameter", "w"), "param", "value", _drawn(3, 6, 4))
+        root = out.call("module", "", type_="Model")
+        out.record(root, "forward", "input.input_ids", ids)
+        out.record(root, "forward", "output.0", ids.astype(np.float32))
+    for rank, out in enumerate(ranks):
+        out.write(path, rank=rank, world_size=2, values=True)
+    return path
+
+
+@pytest.mark.parametrize(("rows", "shared"), [(slice(0, 8), True), (slice(2, 10), False)])
+@pytest.mark.parametrize("side", ["target", "reference"])
+def test_ranks_that_read_a_whole_batch_each(tmp_path: Path, rows: slice, shared: bool, side: str) -> None:
+    """Its twin: the longer batch holds the shorter one and other rows than all ranks of the other run."""
+    ids = np.random.default_rng(5).integers(0, 90, (16, 12))
+    whole, parts = [ids[rows], ids[8:]], [ids[2:6], np.concatenate([ids[:2], ids[6:8]])]
+    runs = {side: whole, ("reference", "target")[side == "reference"]: parts}
+    paths = [_reading(tmp_path / name, runs[name]) for name in ("target", "reference")]
+    first, *_ = diagnose(*paths, output=tmp_path / "out").findings
+    assert (first.stage, first.headline.place("relation")) == (Stage.DATA, "more_rows")
+    assert (first.causes == (Reason(CauseCode.NOT_SHARED_OUT),)) is shared
+    assert (Reason(CauseCode.NOT_SHARED_OUT) in first.kinds[0].causes) is shared
 
 
 @pytest.mark.parametrize(

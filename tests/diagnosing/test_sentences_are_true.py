@@ -347,6 +347,19 @@ def _(said: Said) -> bool:
     return ((dropped == 0) & (whole != 0)).sum() == said["num"] and equal(said, dropped[kept], scaled, 0.95)
 
 
+@true_of(Kind.KEPT_TIMES)
+def _(said: Said) -> bool:
+    (x,) = (
+        pair.reference.values()
+        for pair in said.evidence.surroundings.inputs
+        if pair.reference is not None and pair.reference.shape == said.t.shape
+    )
+    zero = (said.t == 0) & (said.r == 0) & (x != 0)
+    own, other = (np.where(zero, 0, said[side] * x) for side in ("target", "reference"))
+    share = 1 - zero.sum() / (x != 0).sum()
+    return share == said["share"] and equal(said, said.t, own, 1.0) and equal(said, said.r, other, 1.0)
+
+
 @true_of(Kind.DROPOUT_RATE)
 def _(said: Said) -> bool:
     return bool(np.allclose([said["target"], said["reference"]], [(x == 0).mean() for x in (said.t, said.r)]))

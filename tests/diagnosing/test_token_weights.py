@@ -28,11 +28,20 @@ ANCHOR = torch.randn(ROWS, LENGTH, generator=DRAWN)
 Of = Callable[[Tensor], Tensor]
 
 
-def preference(anchor: Tensor, *, adjacent: bool = False, beta: float = 0.3) -> Of:
+def preference(
+    anchor: Tensor,
+    *,
+    adjacent: bool = False,
+    beta: float = 0.3,
+    margin: float = 0.0,
+    mean: bool = False,
+    smoothed: float = 0.0,
+) -> Of:
     def loss(chosen: Tensor) -> Tensor:
-        rows = (chosen * MASK).sum(1) - anchor
+        rows = (chosen * MASK).sum(1) / (MASK.sum(1) if mean else 1.0) - anchor
         good, bad = (rows[::2], rows[1::2]) if adjacent else rows.chunk(2)
-        return -F.logsigmoid(beta * (good - bad)).mean()
+        wins = beta * (good - bad) - margin
+        return (-F.logsigmoid(wins) * (1 - smoothed) - F.logsigmoid(-wins) * smoothed).mean()
 
     return loss
 
@@ -98,12 +107,14 @@ def found(target: RunFacts, reference: RunFacts) -> Reason | None:
     solved = index_fault(evidence)
     if solved is None or solved.found.sentence.code is not KindReason.WEIGHTS_OF_TOKENS:
         return None
-    assert solved.found.causes == (CauseCode.WEIGHTS_OF_ROWS,)
+    is_shifted = any(part.code is KindReason.WEIGHTS_MARGIN for part in solved.found.sentence.parts)
+    cause = CauseCode.MARGIN_OF_PAIRS if is_shifted else CauseCode.WEIGHTS_OF_ROWS
+    assert solved.found.causes == (cause,)
     return solved.found.sentence
 
 
 GROUP, BATCH = (policy(advantages(scale)) for scale in ("group", "batch"))
-OTHERS = torch.linspace(-2, 2, ROWS)
+OTHERS = torch.linspace(-2, 2, ROWS) ** 3
 MEAN = {"size": 4, "law": "mean"}
 ADJACENT = preference(OTHERS, adjacent=True)
 
@@ -157,6 +168,31 @@ def test_weights_of_both_sides(target: Of, reference: Of, unit: str, law: dict[s
     weight = own[row, at, LABELS[row, at]] / (float(spread[LABELS[row, at]]) - 1)
     assert float(said.facts["target"][0]) == pytest.approx(weight, rel=1e-3)  # type: ignore[index]
     assert str(said.facts["target"][0]) in text(said)  # type: ignore[index]
+
+
+NO_ANCHOR = 0 * OTHERS
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "shift"),
+    [
+        (preference(NO_ANCHOR, margin=0.8), preference(NO_ANCHOR), -0.8),
+        (preference(OTHERS, margin=0.3, mean=True), preference(OTHERS, margin=0.8, mean=True), 0.5),
+        (preference(OTHERS, adjacent=True), preference(OTHERS + 0.01 * (OTHERS < 99), adjacent=True), None),
+        (preference(NO_ANCHOR, beta=0.4), preference(NO_ANCHOR), None),
+        (preference(NO_ANCHOR, beta=0.4, margin=0.8), preference(NO_ANCHOR), None),
+        (preference(NO_ANCHOR, smoothed=0.1), preference(NO_ANCHOR), None),
+        (preference(OTHERS), preference(NO_ANCHOR), None),
+    ],
+    ids=["margin", "of means", "none", "beta", "beta and margin", "smoothed", "anchors"],
+)
+def test_a_margin_that_is_another_one_for_all_pairs(target: Of, reference: Of, shift: float | None) -> None:
+    said = found(run(target), run(reference))
+    parts = [] if said is None else [one for one in said.parts if one.code is KindReason.WEIGHTS_MARGIN]
+    assert [one.number("shift") for one in parts] == (
+        [] if shift is None else [pytest.approx(shift, rel=1e-3)]
+    )
+    assert all("in the target for every row" in text(one) for one in parts)
 
 
 def test_a_term_of_all_tokens_is_no_mean() -> None:

@@ -21,13 +21,13 @@ from functools import cached_property
 import numpy as np
 
 from trueup.comparing.average_fit import Averaged, AverageFit, AverageForm, decays_differ, fit_of, rounding_of
-from trueup.comparing.thresholds import AVERAGE_CLEAR, AVERAGE_SHARE
-from trueup.numerics.dtypes import DTYPES
+from trueup.comparing.thresholds import AVERAGE_CLEAR, AVERAGE_ROUNDINGS, AVERAGE_SHARE
+from trueup.numerics.dtypes import DTYPES, rounded_to
 from trueup.store import StepView, TraceSource, step_view
 from trueup.store.view import WEIGHT
-from trueup.types.arrays import Floats
+from trueup.types.arrays import Bools, Floats
 from trueup.types.codes import EvidenceCode, NoteCode, VerdictCode
-from trueup.types.reason import Reason, reason
+from trueup.types.reason import Number, Place, Reason, reason
 from trueup.types.trace import AverageFacts
 
 _OWN = "weight"
@@ -143,6 +143,18 @@ class _Step:
         if held is None or held > self.step or any(self.side.book(s) for s in range(held, self.step)):
             return None
         return self._weight_at(held, fqn)
+
+    def held(self, fqn: str) -> Floats | None:
+        """Stored values alone, not a sketch."""
+        value = self.book.value(self.records[fqn][self.slot])
+        return None if value is None or not self.is_small else value.reshape(-1).astype(np.float64)
+
+    def held_before(self, fqn: str) -> Floats | None:
+        """The same of the step before, or of the weights it was found as."""
+        if self.before is not None:
+            return self.before.held(fqn) if fqn in self.before.records else None
+        before = self.average_before(fqn)
+        return None if before is None or self.held(fqn) is None else before.astype(np.float64)
 
     def weight_before(self, fqn: str) -> Floats | None:
         """w0."""
@@ -266,8 +278,8 @@ def _gap_of(sides: tuple[_Side, _Side], pair: tuple[str, str], steps: Mapping[in
                 notes.setdefault(
                     reason(NoteCode.AVERAGED_IN_ONE, side=side, num=len(unpaired), name=unpaired[0])
                 )
-        first = first or _beyond(one, two, accepted)
-    if first is not None:
+        first = first or _beyond(one, two, accepted) or _lost(one, two)
+    if first is not None and not first.is_explained:
         constant = [{*side.copies[slot]["constant"]} for side, slot in zip(sides, pair, strict=True)]
         made = [
             [one for at in numbers if (one := side.of_step(at, slot)) is not None]
@@ -319,6 +331,66 @@ def _beyond(one: _Step, two: _Step, accepted: _Accepted) -> AverageGap | None:
             ),
         ),
     )
+
+
+def _lost(one: _Step, two: _Step) -> AverageGap | None:
+    """What a step moves less than half the spacing of the dtype that one run alone keeps averages in, and
+    which stays there: most of what the step moves. With m the share of the weights that is taken up, such an
+    average stops u / m away from them, which is no rounding of one average where m is less than a fourth."""
+    for coarse, fine, side in ((one, two, "target"), (two, one, "reference")):
+        moved = lost = 0
+        dtypes: dict[str, None] = {}
+        for fqn in coarse.records:
+            parts = _in_two_dtypes(coarse, fine, fqn)
+            if parts is None:
+                continue
+            dtype, kept, stayed, step = parts
+            lost += int((stayed & (step != 0) & (rounded_to(kept + step, dtype) == kept)).sum())
+            moved += int(np.count_nonzero(step))
+            dtypes[dtype] = None
+        if not 2 * lost > moved:
+            continue
+        facts: dict[str, Number | Place] = {
+            "side": side,
+            "dtype": next(iter(dtypes)),
+            "step": one.step,
+            "share": lost / moved,
+        }
+        names = tuple(fqn for fqn in one.records if fqn in two.records)
+        return AverageGap(
+            step=one.step,
+            names=names,
+            rel_l2=0.0,
+            tolerance=0.0,
+            headline=reason(VerdictCode.AVERAGES_LOSE_CHANGES, **facts),
+            evidence=(reason(EvidenceCode.AVERAGES_STAY, num=lost, total=moved, **facts),),
+            is_explained=True,
+        )
+    return None
+
+
+def _in_two_dtypes(coarse: _Step, fine: _Step, fqn: str) -> tuple[str, Floats, Bools, Floats] | None:
+    """Dtype of a coarse average, its numbers before the step, whether each stays, and what the other run's
+    step adds to each; None of others, and where an average takes up a fourth of the weights or more."""
+    if fqn not in fine.records:
+        return None
+    dtype = coarse.book.dtype(coarse.records[fqn][coarse.slot])
+    weight = coarse.book.dtype(coarse.records[fqn][_OWN])
+    other = fine.book.dtype(fine.records[fqn][fine.slot])
+    if dtype not in ("float16", "bfloat16") or not _roundoff(dtype) > max(
+        _roundoff(weight), _roundoff(other)
+    ):
+        return None
+    numbers = [coarse.held_before(fqn), coarse.held(fqn), fine.held_before(fqn), fine.held(fqn)]
+    weights = fine.weight(fqn)
+    if any(one is None or weights is None or one.shape != weights.shape for one in numbers):
+        return None
+    before, after, start, end = (one for one in numbers if one is not None)
+    assert weights is not None
+    kept, step = rounded_to(before, dtype), end - start
+    if AVERAGE_ROUNDINGS * float(np.linalg.norm(step)) >= float(np.linalg.norm(weights - start)):
+        return None
+    return dtype, kept, kept == after, step
 
 
 def _apart(one: _Step, two: _Step, fqn: str, *, own: bool) -> float | None:

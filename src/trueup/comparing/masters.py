@@ -14,9 +14,11 @@ own average makes any difference of them as large as itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -43,6 +45,19 @@ class MasterGap:
     evidence: tuple[Reason, ...]
     is_explained: bool
     """one formula tells what the updates differ by"""
+    moves: Mapping[str, MasterMove]
+    """of every master that both runs hold, in that step"""
+
+
+class MasterMove(NamedTuple):
+    """One master of both runs, flat, which starts alike in them."""
+
+    before: Floats
+    target: Floats
+    """after the update"""
+    reference: Floats
+    rounding: float
+    """of one number after the update, as the root of its mean square"""
 
 
 class _Side:
@@ -198,7 +213,22 @@ def _beyond(
         headline=cause or headline,
         evidence=(difference_found, reason(EvidenceCode.GRADIENTS_THE_SAME, step=one.step)),
         is_explained=cause is not None,
+        moves=_moves(one, before, after),
     )
+
+
+def _moves(
+    one: _Step, before: tuple[dict[str, Floats], ...], after: tuple[dict[str, Floats], ...]
+) -> dict[str, MasterMove]:
+    """Of masters that start with the same numbers."""
+    shared = (fqn for fqn in after[0] if all(fqn in held for held in (*before, after[1])))
+    return {
+        fqn: MasterMove(
+            before[0][fqn], after[0][fqn], after[1][fqn], one.rounding(fqn) / math.sqrt(after[0][fqn].size)
+        )
+        for fqn in shared
+        if np.array_equal(before[0][fqn], before[1][fqn]) and after[0][fqn].size
+    }
 
 
 def allowed_gap(before: float, rounding: float, update: float) -> float:

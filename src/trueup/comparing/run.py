@@ -82,11 +82,12 @@ from trueup.matching.regrouped import are_regrouped
 from trueup.merging.sides import as_wholes, notes_of, of_side
 from trueup.merging.trace import MergedTrace
 from trueup.store import StepTables, TraceSource, step_view
-from trueup.store.view import forget_large
+from trueup.store.view import forget_large, view_if_there
 from trueup.types.arrays import Bools
 from trueup.types.codes import EvidenceCode, NoteCode, ToleranceCode, VerdictCode
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Outcome
+from trueup.types.trace import ScalarLine
 from trueup.types.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -529,6 +530,12 @@ class _Work:
         for rank, reference_rank in ranks:
             lines = self.target.scalars(rank), self.reference.scalars(reference_rank)
             found = compare_scalars(*lines, self.ledger.limits, steps, rank=rank)
+            if any(pair.name == "microbatches" and pair.beyond for pair in found):
+                lines = (
+                    _with_passes(self.target, rank, lines[0]),
+                    _with_passes(self.reference, reference_rank, lines[1]),
+                )
+                found = compare_scalars(*lines, self.ledger.limits, steps, rank=rank)
             scalars += [pair for pair in found if pair.beyond or rank == ranks[0][0]]
         return scalars
 
@@ -625,6 +632,18 @@ def _described(rows: StepRows, pair: StepPair) -> str:
         f"{int(np.sum(rows.paired))} were "
         "paired and none has a common digest, sketch, statistic or value"
     )
+
+
+def _with_passes(source: TraceSource, rank: int, lines: Sequence[ScalarLine]) -> list[ScalarLine]:
+    """A rank's scalars; a step that runs several forwards before their backwards has as many microbatches."""
+    counted = []
+    for line in lines:
+        one, number = line.copy(), line.get("microbatches")
+        view = None if number is None else view_if_there(source, line["step"], rank)
+        if view is not None and number is not None:
+            one["microbatches"] = max(number, len(view.passes))
+        counted.append(one)
+    return counted
 
 
 def _typed(command: Sequence[str]) -> str:

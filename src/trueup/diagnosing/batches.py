@@ -475,6 +475,12 @@ def _more_rows(target: Ints, reference: Ints) -> Relation | None:
     return Relation(name="more_rows", evidence=reason(Batches.MORE_ROWS, repeated=repeated, **sizes))
 
 
+def is_in_parts(ids: Ints, parts: Sequence[Ints]) -> bool:
+    """Whether several batches of other rows each hold all rows of one batch together, and no more."""
+    rows = Counter(row for part in parts for row in _rows(part))
+    return len(parts) > 1 and rows == Counter(_rows(ids)) and rows.total() == len(rows)
+
+
 def _packing(target: Ints, reference: Ints) -> Relation | None:
     """The same stream of tokens cut into rows elsewhere."""
     target_stream, reference_stream = target.ravel(), reference.ravel()

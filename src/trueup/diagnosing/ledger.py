@@ -18,6 +18,7 @@ from trueup.diagnosing.thresholds import (
     AT_TOP,
     CLIP_EXACT,
     CLIP_NEAR,
+    ROUNDED_LEAST,
     SUM_CHANGED,
     SUM_EXPLAINED,
     SUM_HOLDS,
@@ -294,8 +295,10 @@ def _accumulated(book: StepView, fqn: str) -> Floats | None:
 
 def _best(fits: Sequence[Summing]) -> Summing:
     """The way that explains most; of several that explain all, as where ranks read the same data, the sum
-    over most axes."""
-    return min(fits, key=lambda s: (0.0, -len(s.over)) if s.residual < SUM_HOLDS else (s.residual, 0))
+    over most axes. Ranks whose gradients are nearly the same are told apart by what another way leaves over
+    alone: it would be a rounding otherwise."""
+    all_explained = min(SUM_HOLDS, min(s.residual for s in fits) + ROUNDED_LEAST)
+    return min(fits, key=lambda s: (0.0, -len(s.over)) if s.residual < all_explained else (s.residual, 0))
 
 
 def _of_values(fqn: str, books: Sequence[StepView], at: int, mesh: Layout) -> list[Summing]:

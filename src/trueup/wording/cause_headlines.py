@@ -13,6 +13,7 @@ from trueup.wording.kinds import (
     operand_formats,
     places_of_rows,
     scale_of,
+    shift_of,
 )
 from trueup.wording.phrase import ReasonFacts, Template
 
@@ -45,7 +46,10 @@ def _functions(facts: ReasonFacts) -> str:
     if own and other:
         return f"other functions in {{place}}: {own} (target), {other} (reference)"
     if not (own or other):
-        return f"in {{place}} {facts.parts[0]}"
+        first = facts.reason.parts[0]
+        only = [(side, first.place(f"{side}_only")) for side in ("target", "reference")]
+        shown = [f"the {side} alone calls {calls}" for side, calls in only if calls]
+        return f"{shown[0]} in {{place}}" if len(shown) == 1 else f"in {{place}} {facts.parts[0]}"
     return f"the {'target' if own else 'reference'} alone calls {own or other} in {{place}}"
 
 
@@ -104,6 +108,9 @@ def _pairing(facts: ReasonFacts) -> str:
 
 
 def _weights(facts: ReasonFacts) -> str:
+    shifts = [one.number("shift") for one in facts.reason.parts if one.code is KindReason.WEIGHTS_MARGIN]
+    if shifts and shifts[0] is not None:
+        return f"Argument of the loss's sigmoid is {shift_of(shifts[0])} in the target for every row"
     sides = ", ".join(f"{facts[side][0]} ({side})" for side in ("target", "reference"))
     what = "row" if facts["per_row"] else "token"
     return f"The loss weights {what}s differently: {facts['unit']} {facts['names'][0]} by {sides}"
@@ -238,5 +245,10 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.DROPPED_ALONG: "dropout in {place} has one mask along dimension {dims:list} only in the "
     "{side}",
     KindReason.DROPPED_IN_OTHER_LAYOUT: _dropped_in_order,
+    KindReason.KEPT_TIMES: lambda facts: facts.fill(
+        "{place} multiplies {what} by {target:.4g} (target), {reference:.4g} (reference)",
+        place="{place}",
+        what="its input" if facts["share"] == 1 else "the values it keeps",
+    ),
     KindReason.DROPPED_ON_ONE_SIDE: "the {side} alone applies dropout in {place} (p = {rate:.4g})",
 }

@@ -23,6 +23,8 @@ _CAUSES = {
     CauseCode.CORRUPTED_TRANSFER: "a tensor corrupted in transfer",
     CauseCode.EMPTY_ROW: "a row whose elements are all masked",
     CauseCode.EXCHANGED: "arguments or results exchanged, or one used in place of another",
+    CauseCode.KEPT_SHARE: "dropout or a drop path that does not divide what it keeps by the chance to be "
+    "kept, or by another one",
     CauseCode.FACTOR_LEFT_OUT: "a factor missing, applied twice or different",
     CauseCode.FAULTY_MEMORY: "faulty memory or a faulty core",
     CauseCode.GRAPH_CUT: "a detach or no_grad in the path",
@@ -31,9 +33,13 @@ _CAUSES = {
     CauseCode.IN_NO_GROUP: "the parameter in no optimizer group",
     CauseCode.KERNEL_CHOICE: "kernels chosen at run time",
     CauseCode.FIRST_TOKEN: "another token to begin rows with (bos_token_id, decoder_start_token_id)",
+    CauseCode.NOT_SHARED_OUT: "each process reads a batch of the size that the other run's processes share "
+    "(split_batches, per-device or global batch size)",
     CauseCode.CUT_ELSEWHERE: "rows cut at the other end (truncation_side), or windows that begin elsewhere",
     CauseCode.LOG_SOFTMAX: "log_softmax left out, or another loss (one of each class for itself)",
     CauseCode.BALANCE_TERM: "a balance loss with another weight, of other layers, or of one run alone",
+    CauseCode.MARGIN_OF_PAIRS: "another margin between the answers of a pair (gamma), or one that beta "
+    "multiplies in one run alone",
     CauseCode.WEIGHTS_OF_ROWS: "other advantages, margins or reference log-probabilities of the rows",
     CauseCode.PADDING_COUNTED: "padding of the labels not replaced by the ignored index in one run",
     CauseCode.ID_TAKEN_FOR_PADDING: "labels left out by their id: padding whose id is also the end token's",

@@ -283,6 +283,13 @@ PHRASES = {
         "relative difference {rel_l2:.3g}, tolerance {tolerance:.3g}",
         samples=({"num": 8, "step": 0, "name": "head.weight", "rel_l2": 0.0031, "tolerance": 2.4e-7},),
     ),
+    Is.AVERAGES_STAY: Phrase(
+        sentence="of {total:,} numbers that step {step} moves in the other run's averages, {num:,} stay as "
+        "they were in the {side}: they move by less than half the spacing of {dtype}",
+        samples=(
+            {"side": "target", "dtype": "bfloat16", "step": 0, "share": 0.97, "num": 970, "total": 1000},
+        ),
+    ),
     Is.AVERAGE_CONSTANT: Phrase(
         sentence=lambda facts: (
             facts.fill("the {side}'s averaged model keeps {num:count tensor} as they were when it was made: ")

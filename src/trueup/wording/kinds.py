@@ -163,6 +163,11 @@ _WEIGHTS = {
 }
 
 
+def shift_of(shift: float) -> str:
+    """How far a number is moved, and which way."""
+    return f"{abs(shift):.4g} {'lower' if shift < 0 else 'higher'}"
+
+
 def _weights_of_tokens(facts: ReasonFacts) -> str:
     numbers = " and ".join(f"{', '.join(facts[side])} ({side})" for side in ("target", "reference"))
     text = (
@@ -336,6 +341,14 @@ def _other_functions(facts: ReasonFacts) -> str:
     elif own or other:
         clauses.insert(0, f"the {'target' if own else 'reference'} alone calls {own or other}")
     return "; ".join(clauses)
+
+
+def _more_calls(facts: ReasonFacts) -> str:
+    text = facts.fill("{call} is called {target} times (target), {reference} times (reference)")
+    for side in ("target", "reference"):
+        if only := facts.get(f"{side}_only"):
+            text += f"; the {side} alone calls {only}"
+    return text
 
 
 def _other_batch(facts: ReasonFacts) -> str:
@@ -514,8 +527,11 @@ PHRASES: dict[KindReason, Phrase] = {
         {"target": "", "reference": "", "parts": (_CALLS,)},
     ),
     KindReason.MORE_CALLS: Phrase(
-        sentence="{call} is called {target} times (target), {reference} times (reference)",
-        samples=({"call": "batch_norm", "target": 2, "reference": 4},),
+        sentence=_more_calls,
+        samples=(
+            {"call": "batch_norm", "target": 2, "reference": 4},
+            {"call": "mul", "target": 3, "reference": 4, "reference_only": "mul 4"},
+        ),
     ),
     KindReason.OTHER_ARGUMENTS: _say("argument mismatch: {parts:join ; }", {"parts": (_ARGUMENT,)}),
     KindReason.MASK_ARGUMENTS: _say("mask arguments differ: {parts:join ; }", {"parts": (_ARGUMENT,)}),
@@ -792,6 +808,13 @@ PHRASES: dict[KindReason, Phrase] = {
         ),
         samples=({"target": "tokens", "reference": "rows"},),
     ),
+    KindReason.WEIGHTS_MARGIN: Phrase(
+        sentence=lambda facts: (
+            f"these are weights of one logistic loss, whose argument is {shift_of(facts['shift'])} in the "
+            "target for every row"
+        ),
+        samples=({"shift": -0.8}, {"shift": 0.25}),
+    ),
     KindReason.WEIGHTS_PAIRED: Phrase(
         sentence="the rows are {num:count pair} of opposite weights, {step:count row} apart, in both runs: "
         "their margins differ",
@@ -955,7 +978,7 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.OUTPUT_WEIGHED: _say(
         "the loss changes by {target:.6g} (target), {reference:.6g} (reference) per unit of the model's "
-        "{output}; what it sends back to the first output agrees",
+        "{output}",
         {"output": "output.1", "target": 0.1, "reference": 0.01},
     ),
     KindReason.ABSOLUTE_ERROR: _say(
@@ -1150,6 +1173,17 @@ PHRASES: dict[KindReason, Phrase] = {
         _dropped_otherwise,
         {"side": "target", "rate": 0.1},
         {"side": "target", "rate": 0.1, "order": ("0", "2", "1")},
+    ),
+    KindReason.KEPT_TIMES: _say(
+        lambda facts: facts.fill(
+            "{subject} is its input times {target:.6g} (target), {reference:.6g} (reference)"
+            if facts["share"] == 1
+            else "{share:.0%} of {subject} are its input times {target:.6g} (target), {reference:.6g} "
+            "(reference), the others 0 in both runs",
+            subject="{subject}",
+        ),
+        {"target": 1.0, "reference": 1.25, "share": 0.8},
+        {"target": 1.0, "reference": 1.25, "share": 1.0},
     ),
     KindReason.DROPPED_ON_ONE_SIDE: _say(
         "{num:count element} of {subject} are 0 in the {side} alone, the others are multiplied by 1 / (1 - "

@@ -59,6 +59,8 @@ _PHASES = {
 def _batch(facts: ReasonFacts) -> str:
     """What became of a batch, or of the labels that came with it."""
     text = _BATCHES[facts["relation"]]
+    if facts["relation"] == "more_rows":
+        text = facts.fill(text, side="target" if facts["target"] > facts["reference"] else "reference")
     if not facts.get("labels"):
         return text
     for one, many in (("holds", "hold"), ("is", "are"), ("has", "have")):
@@ -196,7 +198,7 @@ _BATCHES = {
     "order": "The batch holds the same rows in a different order",
     "offset": "Every id of the batch is larger or smaller by one constant",
     "begin_anew": "Positions begin anew inside rows in one run alone",
-    "more_rows": "The batch of one run holds more rows",
+    "more_rows": "The batch holds more rows in the {side}: {target} (target), {reference} (reference)",
     "counting": "Positions count from another number",
     "offset_by_row": "Every row of the batch counts from another number",
     "shift": "The token ids are shifted relative to the reference",
@@ -305,6 +307,7 @@ _AVERAGE_CAUSES = {
     "decay": "another decay, or another schedule of it: a warm-up, a first update that copies the weights",
     "order": "the program averages before it calls the optimizer's step",
     "microbatches": "the program averages more than once a step, as after each microbatch",
+    "coarse": "averages kept in the dtype of autocast or of a model that was cast, not in float32",
     "parameters_only": "the program averages what parameters() returns, without buffers such as running "
     "statistics",
 }
@@ -725,7 +728,11 @@ PHRASES = {
         {"num": 2, "rows": 8, "place": "step 1, rank 0, microbatch 0"},
     ),
     S.BATCH: clause(
-        _batch, {"relation": "order"}, {"relation": "elsewhere"}, {"relation": "shift", "labels": True}
+        _batch,
+        {"relation": "order"},
+        {"relation": "elsewhere"},
+        {"relation": "shift", "labels": True},
+        {"relation": "more_rows", "labels": True, "target": 8, "reference": 4},
     ),
     S.INPUT_OF_ONE_SIDE: clause(
         "Only the {side} gives the model the input {name}", {"side": "target", "name": "position_ids"}
@@ -1086,9 +1093,9 @@ PHRASES = {
         samples=({"factor": 0.9995},),
     ),
     S.OWN_ADAM: clause(
-        "in the reference {num} of {total} weights move as in an Adam's first step, to rounding; both runs "
+        "in the {side} {num} of {total} weights move as in an Adam's first step, to rounding; both runs "
         "have the same gradients",
-        {"num": 38, "total": 40},
+        {"side": "reference", "num": 38, "total": 40},
     ),
     S.OWN_RATE: heading(
         "Learning rate of the program's own Adam differs: {target:.6g} (target), {reference:.6g} (reference)",
@@ -1102,8 +1109,8 @@ PHRASES = {
         "eps of the program's own Adam acts {factor:.4g} times as large as the reference's", {"factor": 4.472}
     ),
     S.OWN_STATE_ROUNDED: heading(
-        "Updates of the program's own Adam are rounded to {dtype} in the target alone",
-        {"dtype": "bfloat16", "rel_diff": 0.004},
+        "The {side}'s own Adam keeps its moments, or its update, in {dtype}",
+        {"side": "target", "dtype": "bfloat16", "rel_diff": 0.004},
     ),
     S.OWN_STATE_COARSE: clause("moments, or the update itself, kept in {dtype}", {"dtype": "bfloat16"}),
     S.EPS_BEFORE_CORRECTION: clause(

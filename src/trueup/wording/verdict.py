@@ -190,6 +190,10 @@ PHRASES = {
     Is.AVERAGES_TWICE: _headline(
         "The {side} averages weights from before and after the update in one step", {"side": "reference"}
     ),
+    Is.AVERAGES_LOSE_CHANGES: _headline(
+        "The {side} averages weights in {dtype}, which loses {share:.0%} of step {step}'s changes",
+        {"side": "target", "dtype": "bfloat16", "step": 0, "share": 0.97},
+    ),
     Is.AVERAGE_LEAVES_OUT: _headline(
         "The {side} does not average {num:count tensor}, {name} first",
         {"side": "target", "num": 6, "name": "bn1.running_mean"},

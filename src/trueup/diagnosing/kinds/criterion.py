@@ -252,11 +252,23 @@ def _outputs_weighed(evidence: Evidence) -> Solved | None:
             continue
         if abs(weight - wanted) <= near * max(abs(weight), abs(wanted)):
             continue
+        if _is_all_of_it(evidence, weight, wanted):
+            continue
         sides = {"target": weight, "reference": wanted}
         sentence = whole_origin_reason(evidence, KindReason.OUTPUT_WEIGHED, output=slot, **sides)
         found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
         return Solved(kind=KindCode.CONSTANT_ARGUMENT, found=found)
     return None
+
+
+def _is_all_of_it(evidence: Evidence, weight: float, wanted: float) -> bool:
+    """Whether both losses are the output itself, times its weight: a loss that the model makes, scaled."""
+    t, r = evidence.target_values, evidence.reference_values
+    if t is None or r is None or t.size != 1 or r.size != 1:
+        return False
+    products = float(t.ravel()[0]) * wanted, float(r.ravel()[0]) * weight
+    near = CLOSE_ROUNDINGS * max(evidence.roundoff, FINEST_ROUNDOFF)
+    return abs(products[0] - products[1]) <= near * max(map(abs, products))
 
 
 def _sent_alike(own: RunFacts, other: RunFacts, microbatch: int) -> bool:
@@ -274,6 +286,8 @@ def _other_error(evidence: Evidence) -> Solved | None:
     for microbatch, t in evidence.target_run.sent_back.items():
         r = evidence.reference_run.sent_back.get(microbatch)
         if r is None or r.shape != t.shape or r.size < DRAWN_VALUES:
+            continue
+        if not (np.isfinite(t).all() and np.isfinite(r).all()):  # infinities all have one size
             continue
         near = CLOSE_ROUNDINGS * FINEST_ROUNDOFF
         for side, limited, other in (("target", t.ravel(), r.ravel()), ("reference", r.ravel(), t.ravel())):

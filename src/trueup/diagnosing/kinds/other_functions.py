@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from trueup.diagnosing.evidence import Evidence, NeighbourCall
 from trueup.diagnosing.kinds.arguments import calls_apart, short_name
@@ -28,7 +28,13 @@ def _functions(evidence: Evidence) -> Found | None:
     if not (own or other or more) or max(map(len, (own, other, more))) > _MOST:
         return None
     parts = [
-        reason(KindReason.MORE_CALLS, call=name, target=target[name], reference=reference[name])
+        reason(
+            KindReason.MORE_CALLS,
+            call=name,
+            target=target[name],
+            reference=reference[name],
+            **_with_numbers_of_one_side(evidence, name),
+        )
         for name in more
     ]
     sentence = origin_reason(
@@ -43,6 +49,19 @@ def _counts(evidence: Evidence, side: str) -> Counter[str]:
     return Counter(short_name(one) for one in calls if one.kind == "api" and getattr(one, side) is not None)
 
 
+def _with_numbers_of_one_side(evidence: Evidence, name: str) -> dict[str, str]:
+    """The calls of one function with the numbers that one side alone gives it."""
+    sides = ("target", "reference")
+    calls = [one for one in evidence.surroundings.neighbours if one.kind == "api" and short_name(one) == name]
+    shown = [
+        dict.fromkeys(_with_numbers(one, given) for one in calls if (given := getattr(one, side)) is not None)
+        for side in sides
+    ]
+    pairs = ((side, own, other) for side, own, other in zip(sides, shown, shown[::-1], strict=True))
+    only = {side: [one for one in own if one not in other and one != name] for side, own, other in pairs}
+    return {f"{side}_only": ", ".join(found) for side, found in only.items() if 0 < len(found) <= _MOST}
+
+
 def _of_one_side(apart: Iterable[NeighbourCall], own: Counter[str], other: Counter[str]) -> list[str]:
     """What the other side calls nowhere in the module, with the numbers it is given: ``mul 0.2``."""
     calls = (call for call in apart if own[short_name(call)] and not other[short_name(call)])
@@ -50,7 +69,10 @@ def _of_one_side(apart: Iterable[NeighbourCall], own: Counter[str], other: Count
 
 
 def _shown(call: NeighbourCall) -> str:
-    given = call.target if call.target is not None else call.reference
+    return _with_numbers(call, call.target if call.target is not None else call.reference)
+
+
+def _with_numbers(call: NeighbourCall, given: Mapping[str, object] | None) -> str:
     numbers = [
         f"{value:g}"
         for slot, value in (given or {}).items()

@@ -8,6 +8,7 @@ as it was, one that is the same throughout a block changes it alone. Rows of opp
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,11 +44,13 @@ def weighted_otherwise(evidence: Evidence, roundoff: float) -> Solved | None:
             continue
         rows = _Rows.of(target, reference)
         if rows is not None:
+            sentence = _sentence(evidence, rows)
+            is_shifted = any(part.code is KindReason.WEIGHTS_MARGIN for part in sentence.parts)
             found = Found(
                 rank=EvidenceRank.EVERY_ELEMENT,
                 measure=1.0,
-                sentence=_sentence(evidence, rows),
-                causes=(CauseCode.WEIGHTS_OF_ROWS,),
+                sentence=sentence,
+                causes=(CauseCode.MARGIN_OF_PAIRS if is_shifted else CauseCode.WEIGHTS_OF_ROWS,),
             )
             return Solved(kind=KindCode.WRONG_SCALE, found=found)
     return None
@@ -108,6 +111,7 @@ def _sentence(evidence: Evidence, rows: _Rows) -> Reason:
         unit, names = "row", [str(n) for n in range(min(_SHOWN, len(target)))]
         sides = [[float(n) for n in values[:_SHOWN]] for values in (target, reference)]
         parts += _lengths(rows, target, reference)
+        parts += _margin(rows, target, reference)
         parts += _pairs(rows, target, reference)
     if apart is not None and not parts:
         parts += _blocks(rows, apart)
@@ -157,6 +161,34 @@ def _pairs(rows: _Rows, target: Floats, reference: Floats) -> list[Reason]:
         ]
         if all(held):
             return [reason(KindReason.WEIGHTS_PAIRED, step=step, num=half)]
+    return []
+
+
+def _margin(rows: _Rows, target: Floats, reference: Floats) -> list[Reason]:
+    """Where rows weigh as in one logistic loss whose argument h is another by one number for all of them:
+
+        r = c sigmoid(-h), t = c sigmoid(s - h)  <=>  c t - c k r + (k - 1) t r = 0,  k = exp(s),
+
+    with log-probabilities summed over a row, or their mean. Two unknowns: asked of four rows of other weights
+    at least, and not where a factor and a constant do as well."""
+    if (np.sign(target) != np.sign(reference)).any():
+        return []
+    for each in (np.ones(len(target)), rows.counts):
+        t, r = np.abs(target) * each, np.abs(reference) * each
+        top = float(max(t.max(), r.max()))
+        t, r, near = t / top, r / top, _TIMES * rows.error * each / top
+        if (np.diff(np.sort(r)) > near.max()).sum() < MIN_NUMBERS - 1:
+            continue
+        *_, (a, b, d) = np.linalg.svd(np.stack([t, -r, t * r], axis=1))[2]
+        if a * b <= 0 or d == 0:
+            continue
+        k = b / a
+        limit = (k - 1) * a / d
+        linear = np.stack([r, np.ones_like(r)], axis=1)
+        rest = t - linear @ np.linalg.lstsq(linear, t, rcond=None)[0]
+        fitted = k * r / (1 + (k - 1) * r / limit)
+        if limit > 1 and (np.abs(t - fitted) <= near).all() and (np.abs(rest) > near).any():
+            return [reason(KindReason.WEIGHTS_MARGIN, shift=-math.log(k))]
     return []
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence, RunFacts
-from trueup.diagnosing.kinds.fitting import at_most, explained, fit, holds_everywhere, rank_of
+from trueup.diagnosing.kinds.fitting import at_most, close, explained, fit, holds_everywhere, rank_of
 from trueup.diagnosing.kinds.loss_divisor import (
     divided_otherwise,
     given_divisor,
@@ -80,6 +80,40 @@ def _scaled(evidence: Evidence) -> Found | None:
     if single:
         rank = EvidenceRank.FITTED if alike else EvidenceRank.CONSISTENT
     return _found(evidence, 1.0 + found.factor, labels, rank, share)
+
+
+def _kept(evidence: Evidence) -> Found | None:
+    """A call that multiplies its input by another factor, where nothing of the run equals the quotient; or
+    that makes the same part of it zero in both runs and multiplies what it keeps by another factor: as
+    dropout does, whose kept values are divided by the chance to be kept. Zeros that the sign of the input
+    tells are those of an activation."""
+    t, r = evidence.target_values, evidence.reference_values
+    if evidence.origin.phase != "forward" or t is None or r is None or t.shape != r.shape:
+        return None
+    near = CLOSE_ROUNDINGS * max(evidence.roundoff, FLOAT32_ROUNDOFF)
+    for pair in evidence.surroundings.inputs:
+        x = evidence.values_of(pair.reference) if pair.agree else None
+        if x is None or x.shape != t.shape:
+            continue
+        zero = (x != 0) & (t == 0) & (r == 0)
+        kept = (x != 0) & ~zero
+        signs = int((zero & (x > 0)).sum()), int((zero & (x < 0)).sum())
+        if int(kept.sum()) < MIN_NUMBERS or (any(signs) and min(signs) < MIN_NUMBERS):
+            continue
+        factors = [float(np.median(side[kept] / x[kept])) for side in (t, r)]
+        pairs = zip((t, r), factors, strict=True)
+        if not all(close(side[kept], factor * x[kept], evidence.roundoff).all() for side, factor in pairs):
+            continue
+        if abs(factors[0] - factors[1]) <= near * max(map(abs, factors)) or min(factors) <= 0:
+            continue
+        scale = factors[0] / factors[1]
+        if not any(signs) and known_factors(evidence, scale, evidence.roundoff):
+            return None
+        facts = {"target": factors[0], "reference": factors[1], "share": 1.0 - zero.sum() / (x != 0).sum()}
+        sentence = origin_reason(evidence, KindReason.KEPT_TIMES, **facts)
+        causes = (CauseCode.KEPT_SHARE,) if any(signs) else (CauseCode.FACTOR_LEFT_OUT,)
+        return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, factor=scale, causes=causes)
+    return None
 
 
 def _statistics_scaled(evidence: Evidence) -> Found | None:
@@ -240,6 +274,7 @@ RULE = KindRule(
         _given_scaled,
         divided_otherwise,
         solved(KindCode.WRONG_SCALE),
+        _kept,
         _scaled,
         _statistics_scaled,
     ),

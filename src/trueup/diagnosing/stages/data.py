@@ -17,6 +17,7 @@ from trueup.comparing.thresholds import FINER, UNFELT
 from trueup.diagnosing.batches import (
     are_the_same_samples,
     edges_follow,
+    is_in_parts,
     label_facts,
     moved,
     put_in_front,
@@ -644,6 +645,7 @@ def _of_ids(target: StepBatch, reference: StepBatch, names: Sequence[str], conte
             finding = _batch_finding(
                 found.name, found.evidence, elsewhere, name, target.book, same_samples=same
             )
+            finding = _shared_out(finding, name, target, reference, context)
             by_input[name] = _with_rows(finding, findings)
             findings.append(by_input[name])
     return _once_shifted(findings, by_input, target, reference)
@@ -1217,6 +1219,24 @@ def _ids_counted(ids: Ints, other: Ints, counts: Sequence[Bools]) -> Reason | No
     return reason(Batches.IDS_COUNTED, side=side, ids=[str(one) for one in different.tolist()])
 
 
+def _shared_out(
+    finding: Finding, name: str, target: StepBatch, reference: StepBatch, context: Context
+) -> Finding:
+    """The finding, with its cause where the longer batch of one rank holds what all ranks of the other run
+    hold together."""
+    if finding.headline.place("relation") != "more_rows":
+        return finding
+    at = next(n for n, steps in enumerate(context.steps) if steps[0] == target.book.step)
+    longer = len(target.ids[name]) > len(reference.ids[name])
+    own, side = (target, 1) if longer else (reference, 0)
+    batches = [StepBatch.of(context.pair(at, rank)[side]).ids.get(name) for rank in context.ranks]
+    known = [batch for batch in batches if batch is not None]
+    if len(known) < len(batches) or not is_in_parts(own.ids[name], known):
+        return finding
+    causes = (Reason(CauseCode.NOT_SHARED_OUT),)
+    return replace(finding, causes=causes, kinds=tuple(replace(one, causes=causes) for one in finding.kinds))
+
+
 def _elsewhere(ids: Ints, name: str, reference: StepBatch, context: Context) -> list[Reason]:
     """Where else in the reference the target's rows are: another step, rank or microbatch."""
     others: dict[str, Ints] = {}
@@ -1262,7 +1282,7 @@ def _batch_finding(
     phase = "loss" if _is_of_labels(where) else "forward"
     named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, relation, causes=known, phase=phase)
     return data_finding(
-        headline=_batch_headline("elsewhere" if moved else name, where),
+        headline=_batch_headline("elsewhere" if moved else name, where, relation),
         site=f"batch of step {book.step}, {where}",
         book=book,
         kinds=(named,),
@@ -1277,14 +1297,15 @@ _CUT = ("cut_later", "cut_earlier")
 """relations of rows that are another part of the same text"""
 
 
-def _batch_headline(relation: str, where: str) -> Reason:
+def _batch_headline(relation: str, where: str, found: Reason | None = None) -> Reason:
     """What became of the token ids, or of the labels; of other inputs (types of tokens, positions, masks)
     that they differ."""
     slot = where.rpartition(".")[2]
     labels = _is_of_labels(where)
     if not labels and not slot.isdigit() and slot not in TOKENS:
         return reason(Stages.INPUT_DIFFERS, name=slot)
-    return reason(Stages.BATCH, relation=relation, labels=labels)
+    rows = found.numbers if found is not None and found.code is Batches.MORE_ROWS else ()
+    return reason(Stages.BATCH, relation=relation, labels=labels, **dict(rows))
 
 
 def _outside(batch: StepBatch, name: str) -> NDArray[np.bool_]:

@@ -11,12 +11,13 @@ import numpy as np
 
 from trueup.diagnosing.optimizer_fit import FittedConstant
 from trueup.diagnosing.own_adam import OwnAdam, own_adam
-from trueup.diagnosing.thresholds import CLIP_NEAR, EPS_FEWEST
+from trueup.diagnosing.thresholds import APART_ERRORS, CLIP_NEAR, EPS_FEWEST
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Floats
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.reason import Reason, reason
 
+SIDES = ("target", "reference")
 BETAS2 = (0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9995)
 """of second moments that programs use"""
 
@@ -50,19 +51,23 @@ def own_constants(target: Mapping[str, OwnMove], reference: Mapping[str, OwnMove
     names = [fqn for fqn, one in target.items() if _is_given_alike(one, reference[fqn])]
     fits = {fqn: (own_adam(*target[fqn]), own_adam(*reference[fqn])) for fqn in names}
     known = [(one, other) for one, other in fits.values() if one is not None and other is not None]
-    fitted = [fqn for fqn, (_, other) in fits.items() if other is not None]
+    by_side = [[fqn for fqn, pair in fits.items() if pair[at] is not None] for at in (0, 1)]
+    exact = len(by_side[1]) >= len(by_side[0])  # whose moves are an Adam's: 1 the reference's
+    fitted = by_side[exact]
     if not fitted or 2 * len(fitted) < len(names):
         return None
-    seen = reason(Stages.OWN_ADAM, num=len(fitted), total=len(target))
+    seen = reason(Stages.OWN_ADAM, side=SIDES[exact], num=len(fitted), total=len(target))
     if 2 * len(known) < len(fitted):
-        return _of_a_coarse_state([(target[fqn].moved, reference[fqn].moved) for fqn in fitted], seen)
+        runs = (target, reference)
+        moves = [(runs[not exact][fqn].moved, runs[exact][fqn].moved) for fqn in fitted]
+        return _of_a_coarse_state(moves, SIDES[not exact], seen)
     rates = [(one.rate, other.rate) for one, other in known]
     if (rate := _apart(rates)) is not None:
         sides = {"target": rate[0].value, "reference": rate[1].value}
         return Conclusion(reason(Stages.OWN_RATE, **sides), (seen,), ())
     decays = [(_decay(one), _decay(other)) for one, other in known]
     if (decay := _apart(decays, some=True)) is not None:
-        sides = {"target": decay[0].value, "reference": decay[1].value}
+        sides = {"target": _known(decay[0]), "reference": _known(decay[1])}
         return Conclusion(reason(Stages.OWN_DECAY, **sides), (seen,), ())
     eps = _apart([(one.eps, other.eps) for one, other in known])
     if eps is None or eps[1].value <= 0 or eps[0].value <= 0:
@@ -73,6 +78,11 @@ def own_constants(target: Mapping[str, OwnMove], reference: Mapping[str, OwnMove
 
 def _is_given_alike(one: OwnMove, other: OwnMove) -> bool:
     return np.array_equal(one.gradient, other.gradient) and np.array_equal(one.before, other.before)
+
+
+def _known(one: FittedConstant) -> float:
+    """A constant; 0 where its error hides it."""
+    return one.value if abs(one.value) > APART_ERRORS * one.error else 0.0
 
 
 def _decay(one: OwnAdam) -> FittedConstant:
@@ -90,7 +100,16 @@ def _apart(
     differ = [pair for pair in (known if some else well) if pair[0].apart(pair[1]) > 1]
     if not differ or (not some and 2 * len(differ) < len(well)):
         return None
-    return min(differ, key=lambda pair: pair[0].error + pair[1].error)
+    best = min(differ, key=lambda pair: pair[0].error + pair[1].error)
+    return best if some or all(_have_factor_of(best, pair) for pair in known) else None
+
+
+def _have_factor_of(
+    best: tuple[FittedConstant, FittedConstant], pair: tuple[FittedConstant, FittedConstant]
+) -> bool:
+    factor = best[0].value / best[1].value if best[1].value else math.inf
+    other = FittedConstant(value=factor * pair[1].value, error=factor * pair[1].error)
+    return pair[0].apart(other) <= 1
 
 
 _AS_WELL = 10.0
@@ -107,9 +126,9 @@ def _causes_of_eps(factor: float) -> Iterator[Reason]:
     yield reason(Stages.SCALED_TO_OPTIMIZER)
 
 
-def _of_a_coarse_state(moves: Sequence[tuple[Floats, Floats]], seen: Reason) -> Conclusion | None:
+def _of_a_coarse_state(moves: Sequence[tuple[Floats, Floats]], side: str, seen: Reason) -> Conclusion | None:
     """Moves that differ, element by element, by no more than few roundings of a coarse dtype, about as often
-    up as down: the target keeps what it makes them of in that dtype."""
+    up as down: ``side``, whose moves come first, keeps what it makes them of in that dtype."""
     quotients = np.concatenate([one[other != 0] / other[other != 0] - 1.0 for one, other in moves])
     if quotients.size < EPS_FEWEST or not np.isfinite(quotients).all():
         return None
@@ -117,7 +136,7 @@ def _of_a_coarse_state(moves: Sequence[tuple[Floats, Floats]], seen: Reason) -> 
     for dtype in ("float16", "bfloat16"):
         eps = DTYPES[dtype].eps
         if eps / 4 <= largest <= 3 * eps and abs(float(np.median(quotients))) <= eps / 2:
-            facts = {"dtype": dtype, "rel_diff": largest}
+            facts: dict[str, str | float] = {"side": side, "dtype": dtype, "rel_diff": largest}
             cause = reason(Stages.OWN_STATE_COARSE, dtype=dtype)
             return Conclusion(reason(Stages.OWN_STATE_ROUNDED, **facts), (seen,), (cause,))
     return None

@@ -18,6 +18,7 @@ class EvidenceCode(Code):
     ACTIVATIONS = "evidence.activations"
     """``num`` numbers of the target that the functions ``target`` and ``reference`` give different"""
     AVERAGES_APART = "evidence.averages_apart"
+    AVERAGES_STAY = "evidence.averages_stay"
     """``num`` averaged weights after ``step``; ``rel_l2`` and relative ``tolerance`` of ``name``"""
     AVERAGE_CONSTANT = "evidence.average_constant"
     """``names`` of ``num`` tensors of which ``side`` writes nothing in its copy"""

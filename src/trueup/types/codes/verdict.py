@@ -20,6 +20,7 @@ class VerdictCode(Code):
     """``target``, ``reference``: what averaged weights keep of themselves in ``step``"""
     AVERAGES_BEFORE_UPDATE = "verdict.averages_before_update"
     AVERAGES_TWICE = "verdict.averages_twice"
+    AVERAGES_LOSE_CHANGES = "verdict.averages_lose_changes"
     """``side`` averages weights from before and after the update in one step"""
     AVERAGE_LEAVES_OUT = "verdict.average_leaves_out"
     """``num`` tensors, ``name`` first, that ``side`` does not average"""
