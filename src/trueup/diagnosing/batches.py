@@ -215,8 +215,11 @@ def _most_alike(target: Floats, reference: Floats) -> list[int]:
     sides = [values - values.mean(axis=1, keepdims=True) for values in (target, reference)]
     sizes = [np.maximum(np.linalg.norm(values, axis=1), np.finfo(float).tiny) for values in sides]
     likeness = np.abs(sides[0] @ sides[1].T) / np.outer(*sizes)
-    np.fill_diagonal(likeness, likeness.diagonal() * (1 + 1e-6))
-    return [int(at) for at in likeness.argmax(axis=1)]
+    own = np.isclose(likeness.diagonal(), likeness.max(axis=1))
+    return [
+        at if its_own else int(best)
+        for at, (its_own, best) in enumerate(zip(own, likeness.argmax(axis=1), strict=True))
+    ]
 
 
 def _scaled(target: Floats, reference: Floats, rounding: float) -> Reason | None:
