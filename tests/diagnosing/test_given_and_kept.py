@@ -226,6 +226,28 @@ class Tabled(nn.Module):
         return x * self.frequencies.to(x.dtype)
 
 
+def test_numbers_of_a_short_buffer_are_shown(tmp_path: Path) -> None:
+    def program(last: float) -> Program:
+        def train() -> None:
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(16, 16), Tabled(torch.float32), nn.Linear(16, 1))
+            model[1].frequencies = torch.linspace(1, last, 16)
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            x = torch.randn(8, 16, generator=torch.Generator().manual_seed(1))
+            for _ in range(2):
+                model(x).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+        return train
+
+    verdict, findings = both(tmp_path, program(4.0), program(2.5))
+    known = [one for one in verdict.evidence if one.code is EvidenceCode.BUFFER_DIFFERS]
+    assert known[0].place("target_numbers") == ("1", "1.2", "1.4", "1.6", "…")
+    assert known[0].place("reference_numbers") == ("1", "1.1", "1.2", "1.3", "…")
+    assert any(one.code is EvidenceCode.BUFFER_DIFFERS for one in findings[0].evidence)
+
+
 def test_a_buffer_in_another_dtype_is_named(tmp_path: Path) -> None:
     def program(dtype: torch.dtype) -> Program:
         def train() -> None:

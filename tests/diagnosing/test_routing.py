@@ -67,13 +67,19 @@ SAID = {code for _, code in CHANGES.values()}
 
 
 def codes(
-    target: tuple[Tensor, Tensor], reference: tuple[Tensor, Tensor], *, dense: bool = False
+    target: tuple[Tensor, Tensor],
+    reference: tuple[Tensor, Tensor],
+    *,
+    dense: bool = False,
+    held: str = "parameters",
 ) -> set[Any]:
+    """``held``: as what the module holds that which is added to scores for the choice."""
     if dense:
         target, reference = (
             (torch.zeros(ROWS, EXPERTS).scatter(1, index, weights), index)
             for weights, index in (target, reference)
         )
+    bias = pair("bias", BIAS, BIAS)
     around = Surroundings(
         module="layers.0.mlp.router",
         name="layers.0.mlp.router",
@@ -82,7 +88,8 @@ def codes(
         outputs=tuple(
             pair(f"output.{at}", *sides) for at, sides in enumerate(zip(target, reference, strict=True))
         )[: 1 if dense else 2],
-        parameters=(pair("weight", WEIGHT, WEIGHT), pair("bias", BIAS, BIAS)),
+        parameters=(pair("weight", WEIGHT, WEIGHT), *([bias] if held == "parameters" else [])),
+        buffers=(bias,) if held == "buffers" else (),
     )
     found = name_kinds(
         case(target[0], reference[0], slot="output.0", module="layers.0.mlp.router", surroundings=around)
@@ -90,12 +97,13 @@ def codes(
     return {kind.sentence.code for kind in found} & SAID
 
 
+@pytest.mark.parametrize("held", ["parameters", "buffers"])
 @pytest.mark.parametrize("dense", [False, True], ids=["chosen experts", "all experts"])
 @pytest.mark.parametrize(("change", "code"), CHANGES.values(), ids=CHANGES)
-def test_the_one_change_is_named(change: dict[str, Any], code: KindReason, dense: bool) -> None:
-    assert codes(routed(**change), routed(), dense=dense) == {code}
+def test_the_one_change_is_named(change: dict[str, Any], code: KindReason, dense: bool, held: str) -> None:
+    assert codes(routed(**change), routed(), dense=dense, held=held) == {code}
     if code is not KindReason.ROUTER_ROUNDED:
-        assert codes(routed(), routed(**change), dense=dense) == {code}
+        assert codes(routed(), routed(**change), dense=dense, held=held) == {code}
 
 
 @pytest.mark.parametrize("noise", [1e-6, 1e-2, 0.3])

@@ -205,11 +205,22 @@ def explain_by_buffers(origin: First, gaps: BufferGaps) -> None:
         if module != origin.owner:
             continue
         sides = {"target": target["dtype"], "reference": reference["dtype"]}
-        differs = reason(EvidenceCode.BUFFER_DIFFERS, name=name, module=module, **sides)
+        numbers = {"target_numbers": _first(target), "reference_numbers": _first(reference)}
+        differs = reason(EvidenceCode.BUFFER_DIFFERS, name=name, module=module, **sides, **numbers)
         origin.arguments.append(differs)
         origin.argument = origin.argument or reason(
             VerdictCode.BUFFER_DIFFERS, name=name, module=module, **sides
         )
+
+
+def _first(buffer: BufferFacts) -> tuple[str, ...]:
+    """Its first numbers, where the trace keeps them, and dots for more."""
+    values = buffer.get("values") or ()
+    return (*(f"{one:.4g}" for one in values[:_SHOWN]), *(["…"] if len(values) > _SHOWN else []))
+
+
+_SHOWN = 4
+"""of a buffer that one line shows"""
 
 
 def settings_of_writers(gaps: BufferGaps, target: Attributes, reference: Attributes) -> list[Reason]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from typing_extensions import Required, TypedDict  # pydantic reads typing's from Python 3.12 on
+from typing_extensions import NotRequired, Required, TypedDict  # pydantic reads typing's from Python 3.12 on
 
 
 class OfTheProgram(TypedDict, total=False):
@@ -88,6 +88,8 @@ class BufferFacts(TypedDict):
     dtype: str
     content: str | None
     """order-sensitive digest; None where reading it would have held up the device"""
+    values: NotRequired[Sequence[float]]
+    """numbers of a short floating one of one dimension"""
 
 
 class ShardPiece(TypedDict):

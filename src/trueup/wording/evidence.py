@@ -49,8 +49,12 @@ def _scalar(facts: ReasonFacts) -> str:
 
 def _buffer(facts: ReasonFacts) -> str:
     name = f"buffer {facts['name']} of {facts['module'] or 'the root module'} differs from the start: "
-    same = facts["target"] == facts["reference"]
-    return name + ("other values" if same else facts.fill("{target} (target), {reference} (reference)"))
+    if facts["target"] != facts["reference"]:
+        return name + facts.fill("{target} (target), {reference} (reference)")
+    numbers = [", ".join(facts.get(f"{side}_numbers") or ()) for side in ("target", "reference")]
+    if not all(numbers) or numbers[0] == numbers[1]:
+        return f"{name}other values"
+    return f"{name}{numbers[0]} (target); {numbers[1]} (reference)"
 
 
 def _buffers_written(facts: ReasonFacts) -> str:
@@ -246,6 +250,14 @@ PHRASES = {
         samples=(
             {"name": "inv_freq", "module": "rotary", "target": "bfloat16", "reference": "float32"},
             {"name": "inv_freq", "module": "", "target": "float32", "reference": "float32"},
+            {
+                "name": "slopes",
+                "module": "attention",
+                "target": "float32",
+                "reference": "float32",
+                "target_numbers": ("0.397", "0.1575", "0.0625", "0.0248", "…"),
+                "reference_numbers": ("0.25", "0.0625", "0.01563", "0.003906", "…"),
+            },
         ),
     ),
     Is.BUFFER_BEGINS: Phrase(

@@ -374,7 +374,9 @@ def _factors(facts: ReasonFacts) -> str:
 
 def _pulled_updates(facts: ReasonFacts) -> str:
     low, high = sorted((abs(facts["low"]), abs(facts["high"])))
-    sign = "more" if facts["low"] > 0 else "less" if facts["high"] < 0 else "more or less"
+    if facts["low"] < 0 < facts["high"]:
+        return f"The optimizer takes another share of the weights off: up to {high:.4g}"
+    sign = "more" if facts["low"] > 0 else "less"
     return f"The optimizer takes {_span(low, high)} times the weight {sign} off at each update"
 
 
@@ -1000,9 +1002,9 @@ PHRASES = {
     ),
     S.UPDATE_PULLED: heading(
         _pulled_updates,
-        {"low": 1e-4, "high": 1e-4, "num": 12, "total": 12},
-        {"low": -2e-4, "high": -1e-4, "num": 3, "total": 12},
-        {"low": -2e-4, "high": 1e-4, "num": 3, "total": 12},
+        {"low": 1e-4, "high": 1e-4},
+        {"low": -2e-4, "high": -1e-4},
+        {"low": -2e-4, "high": 1e-4},
     ),
     S.COUNT_GIVEN: heading(
         "{call} is given {target} (target), {reference} (reference) in step {step}: a count, no gradient",

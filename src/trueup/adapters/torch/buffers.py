@@ -28,7 +28,7 @@ class Buffers:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self.table: dict[str, dict[str, object]] = {}
-        """fqn -> shape, dtype and digest as first seen"""
+        """fqn -> shape, dtype and digest as first seen, and the numbers of a short one"""
         self.modes: dict[str, bool] = {}
         """fqn of a module whose code asks for its mode -> whether it was in training mode, as first seen"""
         self.evaluated: dict[str, bool] = {}
@@ -45,13 +45,20 @@ class Buffers:
         self._note_modes(module, self.modes)
         for fqn, buffer in self._below(module):
             if fqn not in self.table:
-                digest = self._engine.summariser.digest([buffer])
-                self.table[fqn] = {
-                    "fqn": fqn,
-                    "shape": list(buffer.shape),
-                    "dtype": str(buffer.dtype).removeprefix("torch."),
-                    "content": None if digest is None else f"{digest:016x}",
-                }
+                self.table[fqn] = self._entry(fqn, buffer)
+
+    def _entry(self, fqn: str, buffer: Tensor) -> dict[str, object]:
+        digest = self._engine.summariser.digest([buffer])
+        entry: dict[str, object] = {
+            "fqn": fqn,
+            "shape": list(buffer.shape),
+            "dtype": str(buffer.dtype).removeprefix("torch."),
+            "content": None if digest is None else f"{digest:016x}",
+        }
+        is_short = 0 < buffer.numel() <= MOST_KEPT and buffer.dim() == 1 and buffer.is_floating_point()
+        if is_short and digest is not None and type(buffer) is Tensor:
+            entry["values"] = buffer.detach().double().tolist()
+        return entry
 
     def norms(self) -> tuple[list[str], Tensor] | None:
         """Names of the floating buffers after an update; for each its l2 norm and ``weighted_sum``, (2, N) on
@@ -99,6 +106,10 @@ class Buffers:
             for own, buffer in child._buffers.items():
                 if buffer is not None and _has_values(buffer):
                     yield ".".join(part for part in (root, name, own) if part), buffer
+
+
+MOST_KEPT = 1024
+"""numbers of a buffer that are kept with it: slopes of heads, frequencies, what routers add to choose"""
 
 
 def weighted_sum(buffer: Tensor) -> Tensor:

@@ -193,6 +193,8 @@ class Surroundings:
     """records of the same phase of the module and its children"""
     parameters: tuple[SlotPair, ...] = ()
     """of the module itself, before the step"""
+    buffers: tuple[SlotPair, ...] = ()
+    """short ones of the module itself, as capture first saw them"""
     neighbours: tuple[NeighbourCall, ...] = ()
     makers: tuple[Maker, ...] = ()
     """the module calls, of either run, that made its own tensor, wherever they stand"""

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import partial
 
-from trueup.diagnosing.evidence.facts import TENSOR, Maker, NeighbourCall, SlotPair, Surroundings
+import numpy as np
+
+from trueup.diagnosing.evidence.facts import TENSOR, Known, Maker, NeighbourCall, SlotPair, Surroundings
 from trueup.diagnosing.evidence.places import PairedOrigin
 from trueup.diagnosing.evidence.tensors import known_tensor
 from trueup.matching.names import family, relative
@@ -43,6 +46,7 @@ def surroundings_of(place: PairedOrigin) -> Surroundings:
         outputs=_slots(place, "forward", "output"),
         nearby=_nearby(place, body_t, body_r, phase),
         parameters=_parameters(place, module, body_r),
+        buffers=_buffers(place, module, body_r),
         neighbours=_neighbours(place, body_t, body_r),
         makers=tuple(_makers(place)) if place.origin.phase == "forward" else (),
     )
@@ -213,6 +217,31 @@ def _parameters(place: PairedOrigin, module: str, body_r: int) -> tuple[SlotPair
         partner = name if name in others else _same_content(place, record, others, own)
         found.append(_pair(place, name, record, None if partner is None else others.pop(partner)))
     return (*found, *(_pair(place, name, None, record) for name, record in others.items()))
+
+
+def _buffers(place: PairedOrigin, module: str, body_r: int) -> tuple[SlotPair, ...]:
+    own = _own_buffers(place.target, module)
+    r = place.reference
+    others = {} if r is None else _own_buffers(r, r.name[body_r] if body_r >= 0 else module)
+    names = dict.fromkeys((*own, *others))
+    return tuple(SlotPair(slot=name, target=own.get(name), reference=others.get(name)) for name in names)
+
+
+def _own_buffers(view: StepView, module: str) -> dict[str, Known]:
+    """Name in its module -> what is known, of the buffers whose numbers the trace keeps."""
+    found = {}
+    for one in view.source.rank_facts(view.rank).get("buffers") or ():
+        owner, _, name = one["fqn"].rpartition(".")
+        values = one.get("values")
+        if owner == module and values is not None:
+            found[name] = Known(
+                one["fqn"],
+                dtype="float64",
+                shape=tuple(one["shape"]),
+                statistics={},
+                raw=partial(np.array, values, np.float64),
+            )
+    return found
 
 
 def _own_parameters(view: StepView, module: str) -> dict[str, int | None]:

@@ -82,7 +82,7 @@ def routing_fault(evidence: Evidence) -> Solved | None:
     given, weight = _input_and_weight(evidence)
     if given is None or weight is None:
         return None
-    logits, offset = given @ weight.T, _offset(around.parameters, len(weight))
+    logits, offset = given @ weight.T, _offset((*around.parameters, *around.buffers), len(weight))
     sides = [_routed(around.outputs, logits, reference=one) for one in (False, True)]
     target, reference = sides
     if target is None or reference is None or target.index.shape != reference.index.shape:
@@ -119,9 +119,9 @@ def _values(known: Known | None) -> Floats | None:
     return values if values is not None and np.isfinite(values).all() else None
 
 
-def _offset(parameters: tuple[SlotPair, ...], experts: int) -> Floats | None:
+def _offset(held: tuple[SlotPair, ...], experts: int) -> Floats | None:
     """What is added to the scores of experts for the choice."""
-    found = [_values(pair.given) for pair in parameters if pair.given and pair.given.shape == (experts,)]
+    found = [_values(pair.given) for pair in held if pair.given and pair.given.shape == (experts,)]
     return found[0] if len(found) == 1 else None
 
 

@@ -82,6 +82,7 @@ def _scaled(evidence: Evidence) -> Found | None:
     return _found(evidence, 1.0 + found.factor, labels, rank, share)
 
 
+# In one piece: one fit of both runs' factors; each condition leaves out what explains them otherwise.
 def _kept(evidence: Evidence) -> Found | None:
     """A call that multiplies its input by another factor, where nothing of the run equals the quotient; or
     that makes the same part of it zero in both runs and multiplies what it keeps by another factor: as
@@ -109,10 +110,15 @@ def _kept(evidence: Evidence) -> Found | None:
         scale = factors[0] / factors[1]
         if not any(signs) and known_factors(evidence, scale, evidence.roundoff):
             return None
-        facts = {"target": factors[0], "reference": factors[1], "share": 1.0 - zero.sum() / (x != 0).sum()}
+        facts = {
+            "target": factors[0],
+            "reference": factors[1],
+            "share": 1.0 - float(zero.sum() / (x != 0).sum()),
+        }
         sentence = origin_reason(evidence, KindReason.KEPT_TIMES, **facts)
         causes = (CauseCode.KEPT_SHARE,) if any(signs) else (CauseCode.FACTOR_LEFT_OUT,)
-        return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, factor=scale, causes=causes)
+        rank = EvidenceRank.EVERY_ELEMENT if any(signs) else EvidenceRank.FITTED
+        return Found(rank=rank, sentence=sentence, factor=scale, causes=causes)
     return None
 
 

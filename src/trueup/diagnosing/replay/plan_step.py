@@ -297,7 +297,9 @@ class StepBuilder:
         }
 
     def _crossed(self) -> set[int]:
-        """Modules paired by position with one of another name, although the reference calls that one too."""
+        """Modules paired by position, not by weights, with one of another name that both runs call."""
+        if self._match.bridge is not None:
+            return set()
         target, reference, pairs = self._match.target, self._match.reference, self._match.calls
         names = {
             (int(parent), int(name))
