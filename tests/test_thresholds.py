@@ -74,7 +74,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "checklist/fields.py": {"_CLOSE", 1e-7, 1e-300, "_LARGEST_COUNT", "2 ** 53"},  # float32 and float64
     "checklist/expression.py": {"_MOST_ITEMS"},  # made in memory
     "checklist/schedule.py": {"MAX_POINTS", "_CLOSE", 1e-6},  # drawn; rounding of a schedule computed twice
-    "comparing/buffers.py": {"_MOST_RANKS"},  # costs time
+    "comparing/buffers.py": {"_MOST_RANKS", "_SHOWN"},  # costs time; shown
     "comparing/averages.py": {"_MOST_COPIES", "_MOST_NUMBERS", "_SHOWN"},  # costs time; shown
     "comparing/coarse_activations.py": {"MOST", "_MOST_NUMBERS", "_SAMPLED"},  # costs time
     "comparing/values.py": {"_FEW"},  # costs time
