@@ -66,7 +66,10 @@ def match_step(target: StepTables, reference: StepTables, bridge: Bridge | None 
         (956, 0)
     """
     left, right, words = build(target, reference)
-    if bridge is None and (are_foreign(left, right, words) or are_renumbered(target, reference)):
+    if bridge is None and (
+        are_foreign(left, right, words)
+        or (not _hold_the_same_weights(left, right, words) and are_renumbered(target, reference))
+    ):
         from trueup.matching.bridge import build_bridge  # only here: two runs of one program start without
 
         bridge = build_bridge(None, None, (target, reference))
@@ -220,6 +223,17 @@ def are_foreign(target: TreeSide, reference: TreeSide, words: Words) -> bool:
         elif len(np.intersect1d(here, there)) < KNOWN_BY_NAME * fewest:
             return not _of_same_classes(target, reference, words)
     return False
+
+
+def _hold_the_same_weights(target: TreeSide, reference: TreeSide, words: Words) -> bool:
+    """Whether names and shapes are the same on both sides: then nothing was renumbered, which is told here
+    without reading their bits."""
+    param, held = words.phase.index("param") if "param" in words.phase else -1, []
+    for side in (target, reference):
+        rows = np.flatnonzero((side.record_phase == param) & (side.record_summary >= 0))
+        shapes = side.summary_shape[side.record_summary[rows]]
+        held.append(np.unique(np.stack([side.name[side.record_call[rows]], shapes]), axis=1))
+    return np.array_equal(*held)
 
 
 def are_renumbered(target: StepTables, reference: StepTables) -> bool:
