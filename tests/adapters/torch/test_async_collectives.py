@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -71,3 +73,42 @@ def test_what_a_collective_gives_is_seen_and_stays_what_it_is(tmp_path: Path) ->
     value = view.value(view.record(call, "forward", "output.0"))
     assert value is not None
     assert value.shape == (3, 4)
+
+
+class Gathered(torch.autograd.Function):
+    """In backward the gradient is gathered and reduced by functional collectives, as DTensor's are."""
+
+    @staticmethod
+    def forward(_: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        functions = torch.ops._c10d_functional
+        world = dist.group.WORLD.group_name
+        whole = functions.all_gather_into_tensor(gradient.contiguous(), 1, world)
+        if hasattr(functions, "_wrap_tensor_autograd"):
+            functions._wrap_tensor_autograd(whole)
+        whole = functions.wait_tensor(whole)
+        return functions.wait_tensor(functions.reduce_scatter_tensor(2 * whole, "sum", 1, world))
+
+
+@pytest.mark.usefixtures("group")
+def test_what_functional_collectives_write_is_read_once_they_have_ended(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Linear(4, 4), torch.randn(3, 4)
+    with trueup.Tracer(tmp_path / "run", level="L0", steps="0", task="tensor"):
+        Gathered.apply(layer(x)).square().sum().backward()
+    view = step_view(open_trace(tmp_path / "run"), 0, 0)
+    gradient = 2 * layer(x).detach().numpy()
+    seen = {
+        (view.name[call].rpartition(".")[2], view.slot[record]): view.value(record)
+        for record, call in enumerate(view.record_call)
+        if view.kind[call] == "collective"
+    }
+    held = {key: value for key, value in seen.items() if value is not None}
+    assert held.keys() == seen.keys() == {
+        ("all_gather_into_tensor", "input.0"), ("reduce_scatter_tensor", "input.0"), ("wait_tensor", "output.0")
+    }  # fmt: skip
+    for (name, _), value in held.items():
+        assert np.allclose(value, gradient if name.startswith("all_gather") else 2 * gradient)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -105,6 +106,25 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
     "FakeTensor: no values": lambda: _fake(),
     "inside a function transform (vmap, grad): no values of its own": lambda: _mapped(),
 }
+
+
+def _of_shapes_alone() -> Tensor:
+    """As DTensor works out the shapes of an operation: the second time, a view is made of the cached one's."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        for _ in range(2):
+            torch.ones(2, 3).view(3, 2)
+            torch.empty(0).set_(torch.ones(4).untyped_storage())
+    return torch.ones(2)
+
+
+def test_storages_without_memory_have_no_pointer_that_is_asked_for(tmp_path: Path) -> None:
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        captured = looked_at(_of_shapes_alone, tmp_path, task="tensor")
+    assert not [one for one in warned if "data pointer" in str(one.message)]
+    assert not captured.trace.rank_facts(0)["failures"]
 
 
 def _fake() -> Tensor:

@@ -3,7 +3,8 @@ backward.
 
 Inside backward a dispatch mode sees the operators (DDP's own all-reduce buckets never pass through Python
 functions). What a collective writes is read when it returns; an asynchronous one is marked, its result is
-seen where it is used.
+seen where it is used. Functional collectives (``_c10d_functional``, those of DTensor) return memory that is
+filled later: it is read when ``wait_tensor`` has awaited it, never before.
 """
 
 from __future__ import annotations
@@ -37,8 +38,22 @@ _ONLY_WRITTEN = {
     "gather_": ("0",),
     "scatter_": ("0",),
     "recv_": ("0",),
+    "recv_any_source_": ("0",),
+    "allgather_coalesced_": ("0",),
+    "allgather_into_tensor_coalesced_": ("0",),
+    "reduce_scatter_tensor_coalesced_": ("0",),
 }
 """the argument, by place or keyword, that a collective does not read: anything may be in it before"""
+
+_FUNCTIONAL = "_c10d_functional"
+_FUNCTIONAL_ONLY_WRITTEN = {
+    "all_gather_into_tensor_out": ("out",),
+    "reduce_scatter_tensor_out": ("out",),
+    "irecv": ("0", "tensor"),
+}
+"""the same of functional ones, which return what they write"""
+_WAIT, _WRAP = f"{_FUNCTIONAL}.wait_tensor", f"{_FUNCTIONAL}._wrap_tensor_autograd"
+"""the end of one, and what notes for autograd that one is under way: nothing is in their argument yet"""
 
 _engine: Engine | None = None
 
@@ -108,12 +123,17 @@ class _BackwardCollectives(TorchDispatchMode):
         self._engine = engine
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace not in ("c10d", "_c10d_functional") or _thread.inside:
+        if func.namespace not in ("c10d", _FUNCTIONAL) or _thread.inside:
             return func(*args, **(kwargs or {}))
         name = func._schema.name.replace("::", ".")
-        _record(self._engine, name, "input", args, kwargs or {}, None)
+        if name == _WRAP:
+            return func(*args, **(kwargs or {}))
+        if name != _WAIT:
+            _record(self._engine, name, "input", args, kwargs or {}, None)
         result = func(*args, **(kwargs or {}))
         _forget(self._engine)
+        if name == _WAIT:
+            _record(self._engine, name, "output", args, kwargs or {}, None)
         _wrote(self._engine, name, args, kwargs or {})
         return result
 
@@ -139,7 +159,7 @@ def _record(
                 call = engine.add_call(
                     "collective", name, None, mode, frame, stack=stack, arguments=arguments
                 )
-            unread = _ONLY_WRITTEN.get(name.rpartition(".")[2], ()) if side == "input" else ()
+            unread = _only_written(name) if side == "input" else ()
             for where, tensor in tensors:
                 if unread and where.split(".")[1] in unread:
                     engine.without_values(call, "collective", where, tensor, REASON)
@@ -148,6 +168,11 @@ def _record(
     except Exception as error:
         engine.failed(name, error)
     return call
+
+
+def _only_written(name: str) -> tuple[str, ...]:
+    home, _, function = name.rpartition(".")
+    return (_FUNCTIONAL_ONLY_WRITTEN if home == _FUNCTIONAL else _ONLY_WRITTEN).get(function, ())
 
 
 def _is_seen(engine: Engine) -> bool:
@@ -172,7 +197,7 @@ def _wrote(
     """A collective has filled what it only writes, or will have when it is awaited."""
     try:
         memory = engine.uninitialised
-        filled = _ONLY_WRITTEN.get(name.rpartition(".")[2], ())
+        filled = _only_written(name)
         if not (memory.left and filled):
             return
         with quiet():
