@@ -109,7 +109,7 @@ REFUSED: dict[str, Callable[[], Tensor]] = {
 
 
 def _of_shapes_alone() -> Tensor:
-    """As DTensor works out the shapes of an operation: the second time, a view is made of the cached one's."""
+    """As DTensor works out shapes: the second time, a view is made of the cached one's."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
