@@ -251,6 +251,7 @@ SIGNS = normal(*X.shape, seed=8).sign()
 RESIDUAL = normal(*X.shape, seed=51)
 
 SHUFFLED = torch.randperm(X.numel(), generator=torch.Generator().manual_seed(11))
+POSITIONS = torch.arange(16).expand(4, 16)
 CUBE = normal(8, 8, 8, seed=24)
 SMALL = 2.4e-7 * X
 WIDE = normal(7, 33, seed=25)
@@ -656,6 +657,18 @@ TWINS = [
         lambda: case(X.roll(1, 1), X),
         lambda: case(noisy(X).roll(1, 1), X),
         {"shift": 1, "dim": 1},
+    ),
+    Twins(  # behind padding, the reference's positions stay at the padding id
+        Kind.POSITIONS_COUNTED_FROM,
+        lambda: case(POSITIONS, torch.where(POSITIONS < 11, POSITIONS + 2, 1), slot="input.position_ids"),
+        lambda: case(POSITIONS, (POSITIONS + 2) % 8, slot="input.position_ids"),
+        {"offset": -2},
+    ),
+    Twins(  # a cache that is longer in one row is no other start of all
+        Kind.POSITIONS_COUNTED_FROM,
+        lambda: case(POSITIONS + 5, POSITIONS, slot="input.position_ids"),
+        lambda: case(POSITIONS + torch.arange(4)[:, None], POSITIONS, slot="input.position_ids"),
+        {"offset": 5},
     ),
     Twins(
         Kind.ACTIVATION,

@@ -292,6 +292,12 @@ def _(said: Said) -> bool:
     return bool(abs(agree - said["agree"]) < 0.02 and abs(in_place - said["in_place"]) < 0.02 and agree > 0.8)
 
 
+@true_of(Kind.POSITIONS_COUNTED_FROM)
+def _(said: Said) -> bool:
+    up = (np.diff(said.t) == 1) & (np.diff(said.r) == 1)
+    return bool(up.any() and np.all((said.t - said.r)[..., 1:][up] == said["offset"]))
+
+
 @true_of(Kind.SAME_STATISTICS)
 def _(said: Said) -> bool:
     t, r = (x[np.isfinite(x)] for x in (said.t, said.r))

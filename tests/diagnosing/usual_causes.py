@@ -176,6 +176,7 @@ OF: dict[Code, Of] = {
         (KC.SHIFTED_BY_ONE,),
         holds=lambda said, e: abs(said.facts.get("shift", 1)) == 1,  # type: ignore[arg-type]
     ),
+    Cause.OTHER_FIRST_POSITION: Of((KC.SHIFTED_BY_ONE,), holds=only_of(Kind.POSITIONS_COUNTED_FROM)),
     Cause.CACHE_NOT_REFRESHED: Of((KC.STALE_VALUE,)),
     Cause.COPY_NOT_UPDATED: Of(
         (KC.STALE_VALUE,), ("forward", *SENT, "param"), holds=is_not(Kind.OF_MICROBATCH)
@@ -256,7 +257,10 @@ ADVICE = {
     AdviceCode.LOOK_FOR_FACTOR: KC.WRONG_SCALE,
     AdviceCode.CHECK_SIGNS: KC.WRONG_SIGN,
 }
-OF_A_FINDING = {AdviceCode.RESTORE_STATE: KC.RANDOMNESS}
+OF_A_FINDING = {
+    AdviceCode.RESTORE_STATE: KC.RANDOMNESS,
+    AdviceCode.COMPARE_FIRST_POSITIONS: KC.SHIFTED_BY_ONE,
+}
 """advice of one finding of a kind, where the kind's own would lead elsewhere"""
 SURE: dict[Code, Sequence[Code]] = {
     Kind.RECOMPUTED_OTHERWISE: (Cause.STATE_NOT_RESTORED,),
@@ -269,6 +273,7 @@ SURE: dict[Code, Sequence[Code]] = {
     Kind.UPDATE_LOST: (Cause.NO_MASTER_WEIGHTS,),
     Kind.UPDATES_COUNTED: (Cause.STATE_ON_RESUME,),
     Kind.UPDATES_PER_MICROBATCH: (),
+    Kind.POSITIONS_COUNTED_FROM: (Cause.OTHER_FIRST_POSITION,),
     Kind.OTHER_USE: (Cause.OTHER_USE,),
     Kind.OTHER_USES_DIFFER: (Cause.OTHER_USE,),
     Kind.LOSS_DIVISORS: (Cause.LOSS_DIVIDED,),

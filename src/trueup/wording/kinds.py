@@ -564,6 +564,10 @@ PHRASES: dict[KindReason, Phrase] = {
     ),
     KindReason.ROTATED_BACKWARD: _say("rotary embedding rotates in the opposite direction"),
     KindReason.POSITIONS_SHIFTED: _say("rotary positions are {shift:+d} from the reference's", {"shift": 1}),
+    KindReason.POSITIONS_COUNTED_FROM: _say(
+        "wherever {{subject}} counts up by one on both sides, the number is {offset:+d} from the reference's",
+        {"offset": -2},
+    ),
     KindReason.FREQUENCIES_ROUNDED: _say("rotary frequencies (inv_freq) are rounded to {dtype}", _DTYPE),
     KindReason.ANGLES_ROUNDED: _say("rotary angles are rounded to {dtype} before cos and sin", _DTYPE),
     KindReason.OPERANDS_ROUNDED: _say(

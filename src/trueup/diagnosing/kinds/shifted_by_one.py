@@ -20,7 +20,7 @@ from trueup.diagnosing.kinds.thresholds import (
 )
 from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
-from trueup.types.finding import KindClass, KindCode
+from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
 SHIFTS = (1, -1, 2, -2)
 
@@ -52,6 +52,30 @@ def _shifted(evidence: Evidence) -> Found | None:
     return Found(rank=rank, measure=share, sentence=sentence, without=without)
 
 
+def _counted_from(evidence: Evidence) -> Found | None:
+    """Whole numbers that count up by one along the last dimension, as positions do: wherever both sides do,
+    the target's are the same amount from the reference's. As a shift of an arithmetic progression this would
+    be told of too, but for its ends, and for what padding stands between."""
+    t, r, sides = evidence.target_values, evidence.reference_values, (evidence.target, evidence.reference)
+    if t is None or r is None or t.shape != r.shape or not t.ndim:
+        return None
+    if any(side is None or side.is_floating for side in sides):
+        return None
+    counts = [np.diff(side, axis=-1) == 1 for side in (t, r)]
+    both = np.all(counts, axis=0)
+    apart, fewest = (t - r)[..., 1:][both], min(np.count_nonzero(one) for one in counts)
+    if fewest < max(FEW_NUMBERS, (1 - SOME_SHARE) * both.size) or apart.size < MOST_SHARE * fewest:
+        return None  # other whole numbers that count up here and there
+    if not apart[0] or np.any(apart != apart[0]):
+        return None
+    return Found(
+        rank=EvidenceRank.EVERY_ELEMENT,
+        sentence=origin_reason(evidence, KindReason.POSITIONS_COUNTED_FROM, offset=int(apart[0])),
+        causes=(CauseCode.OTHER_FIRST_POSITION,),
+        advice=AdviceCode.COMPARE_FIRST_POSITIONS,
+    )
+
+
 def _agreement(t: Floats, r: Floats, dim: int, shift: int, rounding: float) -> float | None:
     """Share of elements that agree after the shift; None where a first look shows that they do not."""
     if t.size > PROBED_LARGE:
@@ -78,7 +102,7 @@ def _share(t: Floats, r: Floats, dim: int, shift: int, rounding: float) -> float
 RULE = KindRule(
     code=KindCode.SHIFTED_BY_ONE,
     family=KindClass.MODEL,
-    looks=(solved(KindCode.SHIFTED_BY_ONE), places_taken(shifted=True), _shifted),
+    looks=(solved(KindCode.SHIFTED_BY_ONE), _counted_from, places_taken(shifted=True), _shifted),
     causes=(CauseCode.SHIFTED_TWICE_OR_NEVER, CauseCode.INDEX_OFF_BY_ONE),
     in_phases={CauseCode.SHIFTED_TWICE_OR_NEVER: BEFORE_UPDATE},
     advice=AdviceCode.COUNT_SHIFTS,
