@@ -6,6 +6,7 @@ The runs are made by hand, so that each differs in one thing.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,73 @@ def test_learning_rates(tmp_path: Path, target: Any, headline: Stages | None, nu
     if num:
         assert facts_of(said, Stages.STEPS_DIFFER) == {"num": num, "total": 4}
     assert schedule_findings(context, known={"lr"}) == []
+
+
+COSINE = (1e-3, 0.9e-3, 0.7e-3, 0.4e-3, 0.2e-3)
+
+
+def stepped(*positions: int, rates: Sequence[float] = COSINE, microbatches: int = 1, world: int = 1) -> Any:
+    """Two steps of one scheduler, at whose place the rate is taken."""
+    lines = [
+        {"learning_rate": [rates[at]], "scheduler_steps": [at], "microbatches": microbatches}
+        for at in positions
+    ]
+    one = step(PLAIN) if world == 1 else [step(PLAIN)] * world
+    return [one, one], {"lines": lines}
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "headline", "causes"),
+    [
+        (
+            stepped(1, 3, microbatches=2),
+            stepped(0, 1, microbatches=2),
+            Stages.SCHEDULER_PACE,
+            {Stages.SCHEDULER_PER_MICROBATCH},
+        ),
+        (
+            stepped(0, 2, microbatches=2, world=2),
+            stepped(0, 1, microbatches=2, world=2),
+            Stages.SCHEDULER_PACE,
+            {Stages.SCHEDULER_PER_MICROBATCH, Stages.SCHEDULER_PER_PROCESS},
+        ),
+        (stepped(0, 3), stepped(0, 1), Stages.SCHEDULER_PACE, set()),
+        (stepped(1, 2), stepped(0, 1), Stages.LEARNING_RATE, {Stages.SCHEDULER_AHEAD}),
+        (stepped(0, 1), stepped(1, 2), Stages.LEARNING_RATE, {Stages.SCHEDULER_BEHIND}),
+        (stepped(3, 4), stepped(0, 1), Stages.LEARNING_RATE, {Stages.SCHEDULER_CAUSE}),
+        (
+            stepped(0, 1, rates=(2e-3, 1.7e-3)),
+            stepped(0, 1),
+            Stages.LEARNING_RATE,
+            {Stages.SCHEDULE_SETTINGS},
+        ),
+        (  # the formula is that of the next step
+            stepped(0, 1, rates=COSINE[1:]),
+            stepped(0, 1),
+            Stages.RATE_EARLIER,
+            {Stages.SCHEDULE_SETTINGS},
+        ),
+    ],
+)
+def test_where_schedulers_stand(
+    tmp_path: Path, target: Any, reference: Any, headline: Stages, causes: set[Stages]
+) -> None:
+    (finding,) = schedule_findings(pair(tmp_path, target, reference), known=set())
+    assert finding.headline.code is headline
+    assert {cause.code for cause in finding.causes} == causes
+    said = codes_of([finding.headline, *finding.evidence])
+    stand = {Stages.SCHEDULER_PACE, Stages.SCHEDULER_BEFORE, Stages.SCHEDULERS_ALIKE}
+    alike = causes == {Stages.SCHEDULE_SETTINGS}
+    is_pace = headline is Stages.SCHEDULER_PACE
+    assert said & stand == {
+        Stages.SCHEDULER_PACE if is_pace else Stages.SCHEDULERS_ALIKE if alike else Stages.SCHEDULER_BEFORE
+    }
+
+
+def test_another_number_of_schedulers_tells_nothing(tmp_path: Path) -> None:
+    two = [step(PLAIN)], {"lines": [{"learning_rate": [2e-3], "scheduler_steps": [1, 1]}]}
+    (finding,) = schedule_findings(pair(tmp_path, two, stepped(0)), known=set())
+    assert codes_of(finding.evidence).isdisjoint({Stages.SCHEDULER_BEFORE, Stages.SCHEDULERS_ALIKE})
 
 
 @pytest.mark.parametrize(

@@ -233,7 +233,7 @@ def _hold_the_same_weights(target: TreeSide, reference: TreeSide, words: Words) 
         rows = np.flatnonzero((side.record_phase == param) & (side.record_summary >= 0))
         shapes = side.summary_shape[side.record_summary[rows]]
         held.append(np.unique(np.stack([side.name[side.record_call[rows]], shapes]), axis=1))
-    return np.array_equal(*held)
+    return np.array_equal(held[0], held[1])
 
 
 def are_renumbered(target: StepTables, reference: StepTables) -> bool:

@@ -262,6 +262,8 @@ class ScalarLine(TypedDict, total=False):
     grad_norm: float | None
     local_norm: float | None
     learning_rate: Sequence[float]
+    scheduler_steps: Sequence[int]
+    """how often each learning-rate scheduler of the optimizer has stepped before the update"""
     loss_scale: float | None
     skipped: bool | None
     microbatches: int | None

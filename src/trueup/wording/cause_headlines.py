@@ -164,7 +164,7 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.ROTARY_PAIRING: _pairing,
     KindReason.ROTATED_BACKWARD: "rotary embedding of {place} rotates in the opposite direction",
     KindReason.POSITIONS_SHIFTED: "rotary positions in {place} are {shift:+d} from the reference's",
-    KindReason.POSITIONS_COUNTED_FROM: "positions given to {place} are {offset:+d} from the reference's",
+    KindReason.POSITIONS_COUNTED_FROM: "positions in {place} are {offset:+d} from the reference's",
     KindReason.NO_ROTARY: "no rotary embedding in {place}",
     KindReason.OPERANDS_ROUNDED: _operands,
     KindReason.ROUTER_SCORES: _both("scores of router"),

@@ -30,8 +30,8 @@ _CAUSES = {
     CauseCode.GRAPH_CUT: "a detach or no_grad in the path",
     CauseCode.COUNTED_WITH_PADDING: "a place counted with the padding, or from the other end",
     CauseCode.INDEX_OFF_BY_ONE: "an index off by one",
-    CauseCode.OTHER_FIRST_POSITION: "positions that count from another number: 0, the padding id plus one, the "
-    "length of a cache",
+    CauseCode.OTHER_FIRST_POSITION: "positions that count from another number: 0, the padding id plus one, "
+    "the length of a cache",
     CauseCode.IN_NO_GROUP: "the parameter in no optimizer group",
     CauseCode.KERNEL_CHOICE: "kernels chosen at run time",
     CauseCode.FIRST_TOKEN: "another token to begin rows with (bos_token_id, decoder_start_token_id)",
@@ -126,8 +126,8 @@ _ADVICE = {
     AdviceCode.COMPARE_SAMPLERS: "Compare the sampler's seed, shard and position on both sides.",
     AdviceCode.COMPARE_FORMULAS: "Compare the lines of both programs that call these functions.",
     AdviceCode.COMPARE_TERMS: "Compare what both sides add up at the named site.",
-    AdviceCode.COMPARE_FIRST_POSITIONS: "Compare how both sides make the positions, and the number they begin "
-    "at.",
+    AdviceCode.COMPARE_FIRST_POSITIONS: "Compare how both sides make the positions, and at which number they "
+    "begin.",
     AdviceCode.COUNT_SHIFTS: "Count the shifts between the data and the named site; labels must be "
     "shifted once.",
     AdviceCode.DETERMINISTIC_KERNELS: "Run both sides with deterministic kernels and compare again.",

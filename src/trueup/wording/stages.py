@@ -1170,6 +1170,26 @@ PHRASES = {
     S.SCHEDULE_SETTINGS: clause(
         "the schedules have different formulas or settings (warmup, total steps, minimum)"
     ),
+    S.SCHEDULER_PACE: clause(
+        "Learning-rate scheduler advances by {target} a training step (target), {reference} (reference)",
+        {"target": 2, "reference": 1},
+    ),
+    S.SCHEDULER_BEFORE: clause(
+        "at the update of step {step} the learning-rate scheduler stands at {target} (target), {reference} "
+        "(reference)",
+        {"step": 0, "target": 1, "reference": 0},
+    ),
+    S.SCHEDULERS_ALIKE: clause(
+        "the learning-rate schedulers of both sides stand at the same step: they compute other rates"
+    ),
+    S.SCHEDULER_PER_MICROBATCH: clause(
+        "scheduler.step() is called for each of the {num:count microbatch} on one side", {"num": 2}
+    ),
+    S.SCHEDULER_PER_PROCESS: clause(
+        "scheduler.step() is called as often as there are processes ({num}) on one side: Accelerate does so "
+        "unless split_batches is set",
+        {"num": 2},
+    ),
     S.SCHEDULER_AHEAD: clause(
         "scheduler.step() is called before optimizer.step(), or once too often, or the step count is one too "
         "large"

@@ -286,6 +286,46 @@ def _clipped_in_a_closure(
             optimizer.step()
 
 
+SCHEDULERS: dict[str, Callable[[torch.optim.Optimizer], torch.optim.lr_scheduler.LRScheduler]] = {
+    "of a formula": lambda one: torch.optim.lr_scheduler.LambdaLR(one, lambda at: 1 / (at + 1)),
+    "that restarts": lambda one: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(one, 2),
+    "of a cycle": lambda one: torch.optim.lr_scheduler.OneCycleLR(one, 0.1, 8),
+}
+
+
+@pytest.mark.parametrize("is_known", [True, False], ids=["made during capture", "made before"])
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_where_a_scheduler_stands_at_each_update(name: str, is_known: bool, tmp_path: Path) -> None:
+    """Stepped once a step, and again between the second step's microbatches; rates are as without capture."""
+
+    def train(made: torch.optim.lr_scheduler.LRScheduler | None = None) -> list[float]:
+        scheduler, rates = made or prepared(), []
+        for at in range(3):
+            for microbatch in range(2):
+                layer(x).square().sum().backward()
+                if at == 1 and not microbatch:
+                    scheduler.step()
+            rates.append(scheduler.optimizer.param_groups[0]["lr"])
+            scheduler.optimizer.step()
+            scheduler.optimizer.zero_grad()
+            scheduler.step()
+        return rates
+
+    def prepared() -> torch.optim.lr_scheduler.LRScheduler:
+        return SCHEDULERS[name](torch.optim.SGD(layer.parameters(), 0.1))
+
+    layer, x = nn.Linear(4, 2), torch.ones(3, 4)
+    plain, made = train(), None if is_known else prepared()
+    with trueup.Tracer(tmp_path / "run", level="L0", steps="0-2"):
+        rates = train(made)
+    lines = scalars(tmp_path / "run")
+    assert rates == plain == [line["learning_rate"][0] for line in lines]
+    known: list[list[int] | None] = [[0], [2], [3]]
+    if not is_known:  # from its first step, unless its class has a ``step`` of its own
+        known = [None, None, None] if name == "that restarts" else [None, [2], [3]]
+    assert [line.get("scheduler_steps") for line in lines] == known
+
+
 _MAKERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=0.01),
     "sgd": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9, foreach=False),

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
@@ -54,6 +55,8 @@ class Training:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.optimizers: dict[int, dict[str, object]] = {}
+        self.schedulers: weakref.WeakKeyDictionary[LRScheduler, None] = weakref.WeakKeyDictionary()
+        """in the order in which they became known"""
         self.buffers = Buffers(engine)
         self.averages = Averages(engine)
         self._hooked: dict[int, RemovableHandle] = {}
@@ -408,6 +411,10 @@ class Training:
         engine = self.engine
         groups = optimizer.param_groups
         engine.sink.scalar("learning_rate", [float(g["lr"]) for g in groups if "lr" in g])
+        schedulers = (one for one in self.schedulers if getattr(one, "optimizer", None) is optimizer)
+        positions = [one.last_epoch for one in schedulers]
+        if positions:
+            engine.sink.scalar("scheduler_steps", positions)
         if not engine.sink.active:
             return
         if id(optimizer) not in self.optimizers:
@@ -562,6 +569,23 @@ def install(training: Training) -> None:
     _wrap_clipping()
     _wrap_scaler()
     _wrap_swap()
+    _wrap_schedulers()
+
+
+def _wrap_schedulers() -> None:
+    """One is known from when it is made, or, where that was before capture began, from its first step."""
+    for name in ("__init__", "step"):
+        setattr(LRScheduler, name, _noting_scheduler(getattr(LRScheduler, name)))
+
+
+def _noting_scheduler(original: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(original)
+    def noting(self: LRScheduler, *args: Any, **kwargs: Any) -> None:
+        if _training is not None:
+            _training.schedulers[self] = None
+        original(self, *args, **kwargs)
+
+    return noting
 
 
 def _wrap_swap() -> None:

@@ -24,10 +24,12 @@ from trueup.diagnosing.stages.naming import described, kind_named, names_listed,
 from trueup.diagnosing.stages.one_setting import one_a_setting
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.schedule import (
+    SchedulerSteps,
     causes_of_moved,
     moment_findings,
     schedule_findings,
     schedule_moved,
+    scheduler_steps,
     stepping_findings,
 )
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
@@ -302,7 +304,9 @@ def _finding(
         reason(Stages.SIDES, key=key, parameters=described(found, shapes), target=a, reference=b)
         for (a, b), found in members[:3]
     )
-    moved = schedule_moved(context) if key == "lr" else None
+    counted = scheduler_steps(context) if key == "lr" else None
+    are_apart = counted is not None and not counted.are_alike
+    moved = schedule_moved(context) if key == "lr" and not are_apart else None
     alike = _is_alike_elsewhere(key, names, context)
     of_some = alike or _are_two(members, stated)
     kind, stage = _kind_of(key), Stage.RESUME if key == "count" else Stage.OPTIMIZER
@@ -310,14 +314,19 @@ def _finding(
         kind,
         EvidenceRank.STATED if any(stated) or given else EvidenceRank.FITTED,
         values,
-        causes=_causes(key, members, of_some=of_some) if moved is None else causes_of_moved(moved),
-        without=_is_no_cause(key, of_some=of_some, alike=alike),
+        causes=_causes_here(key, members, counted, moved, of_some=of_some),
+        without=(
+            *_is_no_cause(key, of_some=of_some, alike=alike),
+            *((CauseCode.SCHEDULE_OFF,) if counted else ()),
+        ),
     )
     sources: list[Reason] = []
     if all(stated) and key != "updated_dtype":  # that is of tensors, and in no group
         sources.append(reason(Stages.DECLARED))
     if moved is not None:
         sources.append(moved)
+    if counted is not None:
+        sources.append(counted.evidence)
     measured = _measured_of(key, first[0], context)
     if measured:
         sources.append(measured)
@@ -325,7 +334,8 @@ def _finding(
     counter = [reason(Stages.MEASURED_COUNTER)] if is_measured else []
     return Finding(
         stage=stage,
-        headline=_headline(key, who if len(members) == 1 else described(first, shapes), target, reference),
+        headline=(counted and counted.headline)
+        or _headline(key, who if len(members) == 1 else described(first, shapes), target, reference),
         module=place_of(names, shapes),
         site="optimizer" if key == "class" else f"optimizer · {_SITES.get(key, key)} · {who}",
         phase="optimizer",
@@ -336,7 +346,7 @@ def _finding(
         evidence=(values, *more, *sources, *names_listed(names)),
         counter_evidence=(reason(Stages.GIVEN_COUNTER),) if given else tuple(counter),
         causes=named.causes,
-        next_note=named.next,
+        next_note=reason(Stages.COMPARE_SCHEDULERS) if counted is not None else named.next,
     )
 
 
@@ -432,6 +442,16 @@ def _causes(key: str, members: Members, *, of_some: bool) -> tuple[Reason, ...] 
     ):
         return None
     return (reason(_CAUSES[key]),) if key in _CAUSES else None
+
+
+def _causes_here(
+    key: str, members: Members, counted: SchedulerSteps | None, moved: Reason | None, *, of_some: bool
+) -> tuple[Reason, ...] | None:
+    """``_causes``, or those of learning-rate schedulers that stand apart, or compute the rates of another
+    step."""
+    if counted is not None and (moved is not None or not counted.are_alike):
+        return counted.causes
+    return _causes(key, members, of_some=of_some) if moved is None else causes_of_moved(moved)
 
 
 def _is_no_cause(key: str, *, of_some: bool, alike: bool) -> tuple[CauseCode, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -35,26 +36,31 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
     step = apart[0]
     a, b = target[step], reference[step - first + other]
     rates = reason(Stages.LEARNING_RATE, step=step, **_shown(a, b))
-    moved = _moved(target, reference, first, other)
+    counted = scheduler_steps(context)
+    are_apart = counted is not None and not counted.are_alike
+    moved = None if are_apart else _moved(target, reference, first, other)
     is_scheduled = any(len(set(side.values())) > 1 for side in (target, reference))
     num_apart = reason(Stages.STEPS_DIFFER, num=len(apart), total=len(shared))
     causes: tuple[Reason, ...] | None = None
-    if moved is not None:
+    if counted is not None:
+        causes = counted.causes
+    elif moved is not None:
         causes = causes_of_moved(moved)
     elif is_scheduled:
         is_other = _is_of_no_neighbor(a, reference, step - first + other)
         causes = (reason(Stages.SCHEDULE_SETTINGS), *(() if is_other else (reason(Stages.SCHEDULER_CAUSE),)))
+    headline = (counted and counted.headline) or moved or rates
     kind = kind_named(
         "wrong_optimizer_setting",
         EvidenceRank.STATED,
-        moved or rates,
+        headline,
         causes=causes,
         without=(CauseCode.SCHEDULE_OFF,),
     )
     return [
         Finding(
             stage=Stage.OPTIMIZER,
-            headline=moved or rates,
+            headline=headline,
             module=None,
             site=f"learning rate of step {step}",
             phase="optimizer",
@@ -62,7 +68,7 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
             rank=rank,
             kinds=(kind,),
             basis=Basis.RECORDED,
-            evidence=(rates, num_apart, *((moved,) if moved else ())),
+            evidence=(rates, num_apart, *(one for one in (moved, counted and counted.evidence) if one)),
             causes=kind.causes,
             next_note=reason(Stages.COMPARE_SCHEDULERS),
         )
@@ -174,6 +180,72 @@ def causes_of_moved(moved: Reason) -> tuple[Reason, ...]:
     """What moves a schedule by one step, that way."""
     is_ahead = moved.code is Stages.RATE_EARLIER
     return (reason(Stages.SCHEDULER_AHEAD if is_ahead else Stages.SCHEDULER_BEHIND),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerSteps:
+    """Where the learning-rate schedulers of both sides stand, as the programs have stepped them."""
+
+    evidence: Reason
+    causes: tuple[Reason, ...]
+
+    @property
+    def headline(self) -> Reason | None:
+        """What explains the rates of every step."""
+        return self.evidence if self.evidence.code is Stages.SCHEDULER_PACE else None
+
+    @property
+    def are_alike(self) -> bool:
+        """They stand at the same step, so that no call of ``step()`` makes other rates."""
+        return self.evidence.code is Stages.SCHEDULERS_ALIKE
+
+
+def scheduler_steps(context: Context) -> SchedulerSteps | None:
+    """Of the first pair of schedulers that differ; None where a side does not know its own, or has another
+    number of them. Their pace comes before their start: it makes another start too."""
+    positions = list(zip(*(_positions(context, side) for side in (0, 1)), strict=False))
+    if not positions or len({len(side) for pair in positions for side in pair}) > 1:
+        return None
+    if len(positions) > 1 and all(b - a == 1 for a, b in zip(*context.steps[:2], strict=True)):
+        advances = (np.subtract(later, first).tolist() for first, later in zip(*positions, strict=True))
+        for target, reference in zip(*advances, strict=True):
+            if target != reference:
+                pace = reason(Stages.SCHEDULER_PACE, target=target, reference=reference)
+                return SchedulerSteps(evidence=pace, causes=_causes_of_pace(context, target, reference))
+    step = context.steps[0][0]
+    for target, reference in zip(*positions[0], strict=True):
+        if target != reference:
+            stand = reason(Stages.SCHEDULER_BEFORE, step=step, target=target, reference=reference)
+            moved = Stages.SCHEDULER_AHEAD if target > reference else Stages.SCHEDULER_BEHIND
+            cause = moved if abs(target - reference) == 1 else Stages.SCHEDULER_CAUSE
+            return SchedulerSteps(evidence=stand, causes=(reason(cause),))
+    return SchedulerSteps(
+        evidence=reason(Stages.SCHEDULERS_ALIKE), causes=(reason(Stages.SCHEDULE_SETTINGS),)
+    )
+
+
+def _positions(context: Context, side: int) -> list[Sequence[int]]:
+    """Where the schedulers of one side stand at the first updates, up to one that does not say."""
+    source = (context.target, context.reference)[side]
+    held = {line["step"]: line.get("scheduler_steps") or () for line in source.scalars(context.ranks[0])}
+    known = (held.get(pair[side], ()) for pair in context.steps[:2])
+    return list(takewhile(bool, known))
+
+
+def _causes_of_pace(context: Context, target: int, reference: int) -> tuple[Reason, ...]:
+    """For each of what the scheduler that steps more often is stepped, as far as the numbers fit."""
+    side = 0 if target > reference else 1
+    fewer, more = sorted((target, reference))
+    source = (context.target, context.reference)[side]
+    fits = {
+        Stages.SCHEDULER_PER_MICROBATCH: context.microbatches[side],
+        Stages.SCHEDULER_PER_PROCESS: source.manifest.get("world_size"),
+    }
+    return tuple(
+        reason(code, num=num)
+        for code, num in fits.items()
+        if num is not None and num > 1 and more == num * fewer
+    )
 
 
 def _rates(lines: list[ScalarLine]) -> dict[int, tuple[float, ...]]:
