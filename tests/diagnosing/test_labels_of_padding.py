@@ -81,3 +81,42 @@ def test_padding_that_counts_nowhere_is_no_difference(changed: dict[str, object]
 def test_ignored_labels_that_follow_each_row_are_no_difference(tmp_path: Path) -> None:
     found = diagnosed(tmp_path, {"labels": "longer"}, {"labels": "ignored"})
     assert not [one for one in found.findings if one.stage is Stage.DATA]
+
+
+def trained_outside(folder: Path, *, ignored: int, padding: int) -> Path:
+    """The loss is the program's own, of labels that padding has as well; the model is told of the padding."""
+    torch.manual_seed(0)
+    model = Scores()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    shown = torch.arange(12) < LENGTHS[:, None]
+    ids = torch.where(shown, torch.randint(3, WORDS, (4, 12)), 0)
+    labels = torch.where(shown, ids, padding)[:, 1:].flatten()
+    with trueup.Tracer(folder, level="L0", task="tensor", steps="0"):
+        scores = model(input_ids=ids, attention_mask=shown.long())[:, :-1].flatten(0, 1)
+        loss = cross_entropy(scores, labels, ignore_index=ignored, reduction="sum") / 44
+        loss.backward()
+        optimizer.step()
+    return folder
+
+
+class Scores(Net):
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:  # type: ignore[override]
+        x = self.words(input_ids) * attention_mask[..., None]
+        scores: Tensor = self.head(torch.tanh(x.cumsum(1)))
+        return scores
+
+
+def test_padding_that_counts_in_a_loss_outside_the_model(tmp_path: Path) -> None:
+    target = trained_outside(tmp_path / "t", ignored=-100, padding=0)
+    reference = trained_outside(tmp_path / "r", ignored=-100, padding=-100)
+    found = diagnose(target, reference, output=tmp_path / "diagnosis")
+    assert found.outcome is Outcome.DIFFER
+    assert found.findings[0].stage is Stage.DATA
+    assert found.findings[0].headline.code is BatchCode.MASK_DIFFERS
+
+
+def test_padding_that_two_losses_ignore_by_other_numbers(tmp_path: Path) -> None:
+    target = trained_outside(tmp_path / "t", ignored=0, padding=0)
+    reference = trained_outside(tmp_path / "r", ignored=-100, padding=-100)
+    found = diagnose(target, reference, output=tmp_path / "diagnosis")
+    assert (found.outcome, found.findings) == (Outcome.AGREE, ())

@@ -128,8 +128,11 @@ def without_hidden(
             continue
         known: dict[tuple[Shape, Shape], int] = {}
         counted = _counted_on_one_side(both[0], both[1])
+        labels = rows.phase_is("loss") & rows.slot_starts("labels")
         for row in np.flatnonzero(here & chosen).tolist():
             if given[row] and rows.match.words.slot[rows.slot[row]] in counted:
+                continue
+            if labels[row] and _counts_on_one_side(rows, row, places):
                 continue
             shapes = _shapes(rows, row)
             layout = of_shown(shapes[0], laid) if shapes[0] == shapes[1] else None
@@ -218,6 +221,17 @@ def _counted_on_one_side(target: Given | None, reference: Given | None) -> set[s
     }
 
 
+def _counts_on_one_side(rows: StepRows, row: int, places: tuple[Place, Place]) -> bool:
+    """Whether labels that the program gives its loss itself are negative on one side alone."""
+    one = np.zeros(len(rows), bool)
+    one[row] = True
+    own, other = (
+        _stored(rows, half, one, place)
+        for half, place in zip((rows.target, rows.reference), places, strict=True)
+    )
+    return bool(own is not None and other is not None and _counted_on_one_side(own, other))
+
+
 def shown(given: Given) -> Laid | None:
     """The tokens of each row that its mask shows; None where it shows all, or packs sequences."""
     num, width = num_rows(given) or 0, width_of(given)
@@ -271,6 +285,17 @@ def _elsewhere(rows: StepRows, metrics: Metrics) -> Bools:
 
 def _given(rows: StepRows, half: Half, given: Bools, place: Place) -> Given | None:
     """Every input of the model by slot; None where some were not kept, or have other numbers of rows."""
+    found = _stored(rows, half, given, place)
+    if found is None:
+        return None
+    stream = as_stream(found)
+    if stream is not None:
+        return stream
+    return found if found and num_rows(found) is not None else None
+
+
+def _stored(rows: StepRows, half: Half, given: Bools, place: Place) -> dict[str, Array] | None:
+    """The values of these rows by slot, but for single numbers; None where some were not kept."""
     source, step, rank = place
     found: dict[str, Array] = {}
     for row in np.flatnonzero(given & (half.call >= 0)).tolist():
@@ -282,10 +307,7 @@ def _given(rows: StepRows, half: Half, given: Bools, place: Place) -> Given | No
         if not stored.shape:  # a number is of no row
             continue
         found[slot] = stored.data.view(np.dtype(DTYPES[stored.dtype].storage)).reshape(stored.shape)
-    stream = as_stream(found)
-    if stream is not None:
-        return stream
-    return found if found and num_rows(found) is not None else None
+    return found
 
 
 def _laid(target: Given | None, reference: Given | None) -> tuple[Laid, Laid] | None:
