@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import trueup
 from trueup.comparing.other_arguments import is_one_number
 from trueup.comparing.run import compare
 from trueup.types.codes import EvidenceCode, NextCode, NoteCode, VerdictCode
+from trueup.types.codes.evidence import NUM_CALLS
 from trueup.types.status import Outcome
 from trueup.types.verdict import Verdict
 
@@ -125,6 +127,49 @@ def test_smoothing_that_is_shared_among_one_word_less_is_open(tmp_path: Path) ->
     found = verdict(tmp_path, F.silu, F.silu, losses=losses)
     assert (found.outcome, found.headline.code) == (Outcome.UNDECIDED, VerdictCode.OTHER_ARGUMENT)
     assert (found.headline.facts["call"], found.headline.facts["module"]) == ("full_like", None)
+
+
+def capped(x: Tensor) -> Tensor:
+    return 30 * torch.tanh(x / 30)
+
+
+def as_it_is(x: Tensor) -> Tensor:
+    return x * 1.0
+
+
+def by_hand(x: Tensor) -> Tensor:
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def out_and_back(x: Tensor) -> Tensor:
+    return x / 4 * 4
+
+
+@pytest.mark.parametrize("lacking", ["target", "reference"])
+def test_softcapping_of_small_numbers_is_open(lacking: str, tmp_path: Path) -> None:
+    """It changes them by x^3 / 2700, less than bfloat16 rounds; of grown numbers it is another training."""
+    formulas = (as_it_is, capped) if lacking == "target" else (capped, as_it_is)
+    found = verdict(tmp_path, *formulas)
+    assert (found.outcome, found.headline.code) == (Outcome.UNDECIDED, VerdictCode.OTHER_ARGUMENT)
+    facts, counts = found.headline.facts, ("0", "1") if lacking == "target" else ("1", "0")
+    assert (facts["call"], facts["module"], facts["name"]) == ("tanh", "1", NUM_CALLS)
+    assert (facts["target"], facts["reference"]) == counts
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (out_and_back, as_it_is),  # factors alone
+        (lambda x: F.gelu(x, approximate="tanh"), by_hand),  # the same by other functions
+        (capped, lambda x: x * torch.tanh(x / 30) / (x / 30)),  # on both sides
+    ],
+    ids=["factors", "by hand", "both"],
+)
+def test_functions_of_one_side_that_bend_nothing_say_nothing(
+    pair: tuple[Formula, Formula], tmp_path: Path
+) -> None:
+    found = verdict(tmp_path, *pair)
+    assert found.headline.facts.get("name") != NUM_CALLS
 
 
 def test_calls_that_were_captured_with_values_are_judged_alike(tmp_path: Path) -> None:

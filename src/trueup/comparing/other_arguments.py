@@ -5,6 +5,9 @@ where what comes of it has other bits: a cause that no number tells from roundin
 all agrees, such a pair of programs is open. Left out is what can have no effect: values that are one number
 in float32, defaults that are written out, dims counted from the other end, masks that both hide, what lays
 numbers out, and factors that take each other out again.
+
+So is a pair of which one program alone bends numbers that are small so far (softcapping of logits): what is
+the identity near 0 agrees there, and no longer once the numbers have grown.
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView
 from trueup.store.code import CalledFunction, GivenTensor, ProgramCode
 from trueup.types.codes import EvidenceCode, VerdictCode
+from trueup.types.codes.evidence import NUM_CALLS
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Status
 
@@ -54,6 +58,8 @@ _TAKES_DTYPE = frozenset(
 }
 """families with a ``dtype`` that they compute in: a cast of what they are given says the same"""
 _FACTORS = {"mul": 1, "div": -1}
+_BENDS = frozenset(("tanh", "atan", "arctan", "sin", "asinh", "arcsinh", "softsign"))
+"""families with f(x) = x + O(x^2) near 0"""
 _DROPS = ("dropout", "alpha_dropout", "feature_alpha_dropout")
 
 
@@ -94,6 +100,12 @@ def other_arguments(
         for both, pairs in _apart(target, reference, with_dtypes=with_dtypes):
             apart = reason(EvidenceCode.ARGUMENTS_DIFFER, *map(_values_of, pairs))
             call = both.target.name.rpartition(".")[2]
+            found.setdefault((None if module is None else like(module), call, apart), []).append(module)
+        if bent := _bent_on_one_side(target, reference):
+            call, counts = bent
+            apart = reason(
+                EvidenceCode.ARGUMENTS_DIFFER, reason(EvidenceCode.ARGUMENT_DIFFERS, name=NUM_CALLS, **counts)
+            )
             found.setdefault((None if module is None else like(module), call, apart), []).append(module)
     return tuple(
         reason(one.code, *one.parts, site=_site(modules, call), call=call, module=modules[0])
@@ -204,6 +216,26 @@ def _both_call(target: Body, reference: Body) -> list[_Both]:
         return []
     laid = [_names([one for one in body if family(one.name) not in CASTS]) for body in bodies]
     return [_Both(one, other, laid[0] == laid[1]) for one, other in zip(*calls, strict=True)]
+
+
+def _bent_on_one_side(target: Body, reference: Body) -> tuple[str, dict[str, str]] | None:
+    """A function that one program alone calls in the midst of what both do, and how often either calls it.
+
+    It is the identity near 0, and nothing but factors stands around it.
+    """
+    calls = [[one for one in body if family(one.name) not in _NEUTRAL] for body in (target, reference)]
+    fewer, more = sorted(calls, key=len)
+    num = len(more) - len(fewer)
+    for at in range(len(fewer) + 1) if num else ():
+        within = [*more[:at], *more[at + num :]]
+        block = more[at : at + num]
+        bends = [one for one in block if family(one.name) in _BENDS]
+        around = {family(one.name) for one in block} - _BENDS
+        if bends and around <= _FACTORS.keys() and _names(within) == _names(fewer):
+            name = family(bends[0].name)
+            counts = (sum(family(one.name) == name for one in body) for body in calls)
+            return name, dict(zip(("target", "reference"), map(str, counts), strict=True))
+    return None
 
 
 def _names(body: Body) -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from trueup.types.codes.evidence import NUM_CALLS
 from trueup.types.codes.evidence import EvidenceCode as Is
 from trueup.types.codes.record import RecordCode
 from trueup.types.reason import reason
@@ -360,7 +361,10 @@ PHRASES = {
             },
         ),
     ),
-    Is.ARGUMENT_DIFFERS: Phrase(sentence=f"{{name}} {_BOTH}", samples=({"name": "dim", **_VALUES},)),
+    Is.ARGUMENT_DIFFERS: Phrase(
+        sentence=lambda facts: f"{'number of calls' if facts['name'] == NUM_CALLS else '{name}'} {_BOTH}",
+        samples=({"name": "dim", **_VALUES}, {"name": NUM_CALLS, "target": "0", "reference": "1"}),
+    ),
     Is.DTYPES_DIFFER: Phrase(
         sentence=f"dtypes differ at {{site}}: {_BOTH}",
         samples=({"site": "layers.2 · output.0", "target": "bfloat16", "reference": "float32"},),
@@ -627,7 +631,7 @@ PHRASES = {
     ),
     Is.SAME_MATHEMATICS: Phrase(
         sentence="{records:count record} without a counterpart or summary, between matched records that "
-        "agree: the same mathematics by different calls",
+        "agree: what different calls make is the same within rounding",
         samples=({"records": 1}, {"records": 12}),
     ),
     Is.WITHOUT_EFFECT: Phrase(

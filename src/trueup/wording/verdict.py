@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from trueup.types.codes.evidence import NUM_CALLS
 from trueup.types.codes.verdict import NextCode as Next
 from trueup.types.codes.verdict import VerdictCode as Is
 from trueup.types.reason import reason
@@ -59,6 +60,8 @@ def _other_argument(facts: ReasonFacts) -> str:
     module = facts.get("module")
     where = "before the loss" if module is None else f"in {module or 'the root module'}"
     both = f"{target} (target), {reference} (reference)"
+    if facts["name"] == NUM_CALLS:
+        return f"The runs agree, but calls of {facts['call']} {where}: {both}"
     return f"The runs agree, but {facts['call']} {where} has {facts['name']} {both}"
 
 
@@ -460,6 +463,7 @@ PHRASES = {
             "reference": "'float32'",
         },
         {"module": None, "call": "full_like", "name": "argument 1", "target": "0.1", "reference": "0.2"},
+        {"module": "", "call": "tanh", "name": NUM_CALLS, "target": "0", "reference": "1"},
     ),
     Is.PARAMETER_OF_ONE_SIDE: _headline(
         "Only the {side} has the parameter {parameter}; later differences may be noise",

@@ -2,6 +2,9 @@
 
 from trueup.types.codes.base import Code
 
+NUM_CALLS = "num_calls"
+"""name, in place of an argument's, of how often a function is called"""
+
 
 class EvidenceCode(Code):
     """``target`` and ``reference`` are what the two runs have."""
