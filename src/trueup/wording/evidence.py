@@ -362,7 +362,9 @@ PHRASES = {
         ),
     ),
     Is.ARGUMENT_DIFFERS: Phrase(
-        sentence=lambda facts: f"{'number of calls' if facts['name'] == NUM_CALLS else '{name}'} {_BOTH}",
+        sentence=lambda facts: facts.fill(
+            f"number of calls {_BOTH}" if facts["name"] == NUM_CALLS else f"{{name}} {_BOTH}"
+        ),
         samples=({"name": "dim", **_VALUES}, {"name": NUM_CALLS, "target": "0", "reference": "1"}),
     ),
     Is.DTYPES_DIFFER: Phrase(
