@@ -580,7 +580,7 @@ def _wrap_schedulers() -> None:
 
 def _noting_scheduler(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
-    def noting(self: LRScheduler, *args: Any, **kwargs: Any) -> None:
+    def noting(self: LRScheduler, *args: object, **kwargs: object) -> None:
         if _training is not None:
             _training.schedulers[self] = None
         original(self, *args, **kwargs)

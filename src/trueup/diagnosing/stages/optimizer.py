@@ -24,12 +24,10 @@ from trueup.diagnosing.stages.naming import described, kind_named, names_listed,
 from trueup.diagnosing.stages.one_setting import one_a_setting
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.schedule import (
-    SchedulerSteps,
-    causes_of_moved,
+    causes_of_apart,
     moment_findings,
     schedule_findings,
-    schedule_moved,
-    scheduler_steps,
+    schedulers_apart,
     stepping_findings,
 )
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
@@ -304,9 +302,8 @@ def _finding(
         reason(Stages.SIDES, key=key, parameters=described(found, shapes), target=a, reference=b)
         for (a, b), found in members[:3]
     )
-    counted = scheduler_steps(context) if key == "lr" else None
-    are_apart = counted is not None and not counted.are_alike
-    moved = schedule_moved(context) if key == "lr" and not are_apart else None
+    counted, moved = schedulers_apart(context) if key == "lr" else (None, None)
+    causes = causes_of_apart(counted, moved)
     alike = _is_alike_elsewhere(key, names, context)
     of_some = alike or _are_two(members, stated)
     kind, stage = _kind_of(key), Stage.RESUME if key == "count" else Stage.OPTIMIZER
@@ -314,7 +311,7 @@ def _finding(
         kind,
         EvidenceRank.STATED if any(stated) or given else EvidenceRank.FITTED,
         values,
-        causes=_causes_here(key, members, counted, moved, of_some=of_some),
+        causes=_causes(key, members, of_some=of_some) if causes is None else causes,
         without=(
             *_is_no_cause(key, of_some=of_some, alike=alike),
             *((CauseCode.SCHEDULE_OFF,) if counted else ()),
@@ -442,16 +439,6 @@ def _causes(key: str, members: Members, *, of_some: bool) -> tuple[Reason, ...] 
     ):
         return None
     return (reason(_CAUSES[key]),) if key in _CAUSES else None
-
-
-def _causes_here(
-    key: str, members: Members, counted: SchedulerSteps | None, moved: Reason | None, *, of_some: bool
-) -> tuple[Reason, ...] | None:
-    """``_causes``, or those of learning-rate schedulers that stand apart, or compute the rates of another
-    step."""
-    if counted is not None and (moved is not None or not counted.are_alike):
-        return counted.causes
-    return _causes(key, members, of_some=of_some) if moved is None else causes_of_moved(moved)
 
 
 def _is_no_cause(key: str, *, of_some: bool, alike: bool) -> tuple[CauseCode, ...]:

@@ -36,18 +36,11 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
     step = apart[0]
     a, b = target[step], reference[step - first + other]
     rates = reason(Stages.LEARNING_RATE, step=step, **_shown(a, b))
-    counted = scheduler_steps(context)
-    are_apart = counted is not None and not counted.are_alike
-    moved = None if are_apart else _moved(target, reference, first, other)
-    is_scheduled = any(len(set(side.values())) > 1 for side in (target, reference))
+    counted, moved = schedulers_apart(context)
     num_apart = reason(Stages.STEPS_DIFFER, num=len(apart), total=len(shared))
-    causes: tuple[Reason, ...] | None = None
-    if counted is not None:
-        causes = counted.causes
-    elif moved is not None:
-        causes = causes_of_moved(moved)
-    elif is_scheduled:
-        is_other = _is_of_no_neighbor(a, reference, step - first + other)
+    causes = causes_of_apart(counted, moved)
+    if causes is None and any(len(set(side.values())) > 1 for side in (target, reference)):
+        is_other = counted is not None or _is_of_no_neighbor(a, reference, step - first + other)
         causes = (reason(Stages.SCHEDULE_SETTINGS), *(() if is_other else (reason(Stages.SCHEDULER_CAUSE),)))
     headline = (counted and counted.headline) or moved or rates
     kind = kind_named(
@@ -169,17 +162,28 @@ def moment_findings(context: Context) -> list[Finding]:
     ]
 
 
-def schedule_moved(context: Context) -> Reason | None:
+def schedulers_apart(context: Context) -> tuple[SchedulerSteps | None, Reason | None]:
+    """Where the schedulers stand, and, unless that explains the rates, whether they are of another step."""
+    counted = _scheduler_steps(context)
+    are_apart = counted is not None and not counted.are_alike
+    return counted, None if are_apart else _schedule_moved(context)
+
+
+def causes_of_apart(counted: SchedulerSteps | None, moved: Reason | None) -> tuple[Reason, ...] | None:
+    """What makes schedulers stand apart, or compute the rates of another step; None where neither is seen."""
+    if counted is not None and (moved is not None or not counted.are_alike):
+        return counted.causes
+    if moved is None:
+        return None
+    is_ahead = moved.code is Stages.RATE_EARLIER
+    return (reason(Stages.SCHEDULER_AHEAD if is_ahead else Stages.SCHEDULER_BEHIND),)
+
+
+def _schedule_moved(context: Context) -> Reason | None:
     """A reason where the target's learning rates are the reference's one step earlier or later."""
     rank = context.ranks[0]
     target, reference = (_rates(source.scalars(rank)) for source in (context.target, context.reference))
     return _moved(target, reference, *context.steps[0])
-
-
-def causes_of_moved(moved: Reason) -> tuple[Reason, ...]:
-    """What moves a schedule by one step, that way."""
-    is_ahead = moved.code is Stages.RATE_EARLIER
-    return (reason(Stages.SCHEDULER_AHEAD if is_ahead else Stages.SCHEDULER_BEHIND),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +204,7 @@ class SchedulerSteps:
         return self.evidence.code is Stages.SCHEDULERS_ALIKE
 
 
-def scheduler_steps(context: Context) -> SchedulerSteps | None:
+def _scheduler_steps(context: Context) -> SchedulerSteps | None:
     """Of the first pair of schedulers that differ; None where a side does not know its own, or has another
     number of them. Their pace comes before their start: it makes another start too."""
     positions = list(zip(*(_positions(context, side) for side in (0, 1)), strict=False))
