@@ -40,7 +40,7 @@ from trueup.diagnosing.stages.context import clarity, needs_no_replay
 from trueup.diagnosing.stages.decay_order import _all_hold
 from trueup.diagnosing.stages.gaps import ConstantGap, _constant_differs, _drop_contradicted
 from trueup.diagnosing.stages.handed_back import stale_elements
-from trueup.diagnosing.stages.handover import is_other_start
+from trueup.diagnosing.stages.handover import is_other_start, is_rounded_start
 from trueup.diagnosing.stages.optimizer import _zero, near_updates
 from trueup.diagnosing.stages.reduction import _differs, _have_same_factor, _is_rounded
 from trueup.diagnosing.stages.weight_change import change_of
@@ -247,6 +247,16 @@ def start_near(near: float) -> object:
 def start_apart_of_copies(most: float) -> object:
     """Weights that a master began two roundoffs from, less or more."""
     return is_other_start({"w": 0.999 * float(most)}, {"w": 0.0}, "w", "w")
+
+
+@decides("diagnosing.start_copied", beside=(0, 1))
+def start_of_a_copy(most: float) -> object:
+    return is_rounded_start(0.999 * float(most), 1.0)
+
+
+@decides("diagnosing.start_rounded", beside=(0, 1))
+def start_that_rounds_to_a_copy(least: float) -> object:
+    return is_rounded_start(0.0, 1.001 * float(least))
 
 
 @decides("diagnosing.update_apart")

@@ -22,7 +22,7 @@ from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coarse_activations import gap_of_activations
 from trueup.comparing.coarse_choices import gap_of_choices
 from trueup.comparing.coarse_norms import gap_of_norms
-from trueup.comparing.coarse_results import gap_of_results
+from trueup.comparing.coarse_results import gap_of_results, gap_of_whole_numbers
 from trueup.comparing.coarse_sums import gap_of_sums
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.common_form import in_common_form
@@ -321,6 +321,7 @@ class _Work:
             found.append(gap_of_choices(judged, sides))
             found.append(gap_of_norms(judged, sides, attributes))
             found.append(gap_of_sums(judged, sides))
+            found.append(gap_of_whole_numbers(judged, sides))
         found.append(gap_of_results(judged, manifests))  # last: the others know of the same row what it does
         return min((gap for gap in found if gap is not None), key=lambda gap: gap.scored, default=None)
 
