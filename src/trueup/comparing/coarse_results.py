@@ -57,12 +57,16 @@ def gap_of_results(judged: JudgedStep, sides: tuple[Manifest, Manifest]) -> Prec
     if rows.phase_is("param")[first]:
         alike |= in_two & rows.phase_is("param_grad", "optimizer")
     felt = alike & ~metrics.bits_equal & (metrics.rel_l2 > least) & (np.arange(len(rows)) >= first)
-    if not is_rounding(float(metrics.rel_l2[first]), least, coarser) or not felt.any():
+    of_weights = in_two & rows.phase_is("param") & rows.slot_is("value")
+    apart = metrics.rel_l2[of_weights if of_weights[first] else [first]]  # a draw in it may be another number
+    if not is_rounding(float(np.median(apart)), least, coarser) or not felt.any():
         return None
     felt_at = str(judged.table["site"][int(np.argmax(felt))])
     size = reason(EvidenceCode.FINER_EXCEEDED, rel_l2=float(metrics.rel_l2[first]), least=least, site=felt_at)
     gap = _gap(judged, shown, in_two, (size,), of_loss=bool(rows.phase_is("loss")[first]))
-    return gap if gap.beyond is None else None
+    beyond = 0.0 if gap.beyond is None else gap.beyond.row.rel_l2 or math.inf
+    is_made_of_them = gap.of is GapOf.WEIGHTS and beyond <= COARSER * coarser
+    return replace(gap, beyond=None) if gap.beyond is None or is_made_of_them else None
 
 
 def gap_of_whole_numbers(judged: JudgedStep, sides: tuple[TraceSource, TraceSource]) -> PrecisionGap | None:
