@@ -39,6 +39,8 @@ class Program:
     """the loss is handed on in float32"""
     gates: torch.dtype = FINE
     """of weights of their own"""
+    wrapped: bool = False
+    """one of them is another number: a draw in a coarse dtype may fall beyond the end"""
     places: torch.dtype | None = None
     """of positions that are handed to the blocks"""
     start: int = 250
