@@ -16,7 +16,7 @@ from tests.comparing.traces import Recorder
 from tests.deciding import decides
 from tests.diagnosing.deciding_kinds import unit
 from trueup.diagnosing.batches import _mapped, _packing, rows_found, shift_holds, value_relation
-from trueup.diagnosing.checks.master_start import is_at
+from trueup.diagnosing.checks.master_start import adam_direction, is_at
 from trueup.diagnosing.ledger import Clipping, Summing, _best, _proportion, _value_limit, clipping, way_of
 from trueup.diagnosing.loss_form import loss_form
 from trueup.diagnosing.noise_fold import _same_beginning
@@ -247,6 +247,13 @@ def start_near(near: float) -> object:
 def start_apart_of_copies(most: float) -> object:
     """Weights that a master began two roundoffs from, less or more."""
     return is_other_start({"w": 0.999 * float(most)}, {"w": 0.0}, "w", "w")
+
+
+@decides("diagnosing.start_above_eps", beside=(0, 1))
+def start_above_eps(times: float) -> object:
+    """One root just above and just below that many times eps."""
+    root = np.array([0.9995e-6 * float(times)])
+    return bool(adam_direction(root, root**2, 1e-6)[1].any())
 
 
 @decides("diagnosing.start_copied", beside=(0, 1))

@@ -121,6 +121,12 @@ START_APART = derived(
     "a master is half a spacing from its copy, at most one roundoff; twice that for what the direction of an "
     "update with eps leaves",
 )
+START_ABOVE_EPS = chosen(
+    "diagnosing.start_above_eps",
+    1000,
+    "times eps",
+    "an update is a hundredth of a weight at most in most trainings: a thousandth of it is below a roundoff of 16 bits",
+)
 START_COPIED = chosen(
     "diagnosing.start_copied",
     0.05,
