@@ -188,7 +188,10 @@ def test_positions_that_a_coarse_dtype_does_not_hold(compared: Compared) -> None
 
 
 BENIGN = {
-    "positions that bfloat16 holds": (replace(BASE, places=COARSE, start=0), replace(BASE, places=FINE, start=0)),
+    "positions that bfloat16 holds": (
+        replace(BASE, places=COARSE, start=0),
+        replace(BASE, places=FINE, start=0),
+    ),
     "logits given in float32, cast by the loss in both": (replace(BASE, given=FINE), BASE),
     "chunks of a loss": (replace(BASE, chunks=4), BASE),
     "chunks of a loss of logits in another dtype": (replace(BASE, chunks=4, given=FINE), BASE),

@@ -75,7 +75,16 @@ for step in range(2):
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("masters")
     (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
-    kinds = ("copies", "copied back", "weights", "something else", "resting", "coarse state", "kept", "kept late")
+    kinds = (
+        "copies",
+        "copied back",
+        "weights",
+        "something else",
+        "resting",
+        "coarse state",
+        "kept",
+        "kept late",
+    )
     for kind in (*kinds, "loaded", "loaded later", "last loaded later"):
         command = [sys.executable, "-m", "trueup", "capture", "-o", str(folder / kind)]
         options = ["--preset", "diagnose", "--", sys.executable, str(folder / "program.py"), kind]

@@ -9,6 +9,7 @@ from trueup.adapters.trees import Trees, slot
 
 __all__ = ["leaves", "slot", "split_call", "split_result"]
 
+
 def _sums() -> tuple[type, ...]:
     """The type that names what a collective does with numbers of all processes."""
     return (type(dist.ReduceOp.SUM),) if dist.is_available() else ()

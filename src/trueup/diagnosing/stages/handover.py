@@ -140,7 +140,9 @@ def _rounded_start(
 ) -> list[Finding]:
     """Master weights of one run that begin as the working copies are, where those of the other hold what
     rounding takes from these. Distances in roundoffs of the working copy."""
-    known = {f: (target[f], reference[n]) for f, n in context.matched.items() if f in target and n in reference}
+    known = {
+        f: (target[f], reference[n]) for f, n in context.matched.items() if f in target and n in reference
+    }
     for side, at in (("target", 0), ("reference", 1)):
         coarse = [fqn for fqn, pair in known.items() if is_rounded_start(pair[at], pair[1 - at])]
         if coarse and not any(is_rounded_start(pair[1 - at], pair[at]) for pair in known.values()):
