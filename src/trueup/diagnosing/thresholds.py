@@ -125,7 +125,8 @@ START_ABOVE_EPS = chosen(
     "diagnosing.start_above_eps",
     1000,
     "times eps",
-    "an update is a hundredth of a weight at most in most trainings: a thousandth of it is below a roundoff of 16 bits",
+    "an update is a hundredth of a weight at most in most trainings: a thousandth of it is below a roundoff "
+    "of 16 bits",
 )
 START_COPIED = chosen(
     "diagnosing.start_copied",

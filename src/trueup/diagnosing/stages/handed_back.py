@@ -123,12 +123,11 @@ def stale_elements(target: Floats, reference: Floats, old: Floats, roundoff: flo
     exactly zero explain them: the sign of a gradient that is all rounding decides those.
 
     An update that moved an element of the reference to the next number of its dtype is one that another
-    gradient may leave below half a step: where the target moved others, only larger ones count.
+    gradient, or a smaller step, may leave below half a step, be it of all elements: only larger ones count.
     """
     kept = ((target == old) & (target != reference)).reshape(-1)
-    if not (target == old).all():
-        step = 2 * roundoff * np.maximum(np.abs(reference), np.abs(old))
-        kept &= (np.abs(reference - old) > step).reshape(-1)
+    step = 2 * roundoff * np.maximum(np.abs(reference), np.abs(old))
+    kept &= (np.abs(reference - old) > step).reshape(-1)
     changed = float(np.abs(reference - old).max())
     beyond = np.abs(target - reference) > STALE_CHANGE * changed
     enough = kept.all() or kept.sum() >= STALE_FEWEST
