@@ -164,7 +164,7 @@ def test_a_gradient_too_small_to_move_a_weight_loses_no_update(
 
 
 def by_hand(folder: Path, rate: float, kept: int = -1) -> Path:
-    """Signs of gradients, by a loop of the program's own; the norm's weights, all 1, move by one step at most."""
+    """Signs of gradients, by a loop; the norm's weights, all 1, move by a step at most."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 8)).bfloat16()
     values = ["module", "parameter", "labels", "configuration"]
