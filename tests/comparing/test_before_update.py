@@ -79,3 +79,44 @@ def test_the_same_program_agrees(tmp_path: Path) -> None:
 
 def test_an_update_that_was_captured_shows_it(tmp_path: Path) -> None:
     assert compared(tmp_path, microbatches=1, rate="0.2").outcome is Outcome.DIFFER
+
+
+LATER = """
+import torch
+
+
+def update(weights, first):
+    for weight, one in zip(weights, first):
+        one.add_({share} * weight.grad)
+        weight.data.sub_(0.1 * weight.grad + 0.1 * (one - {share} * weight.grad))
+
+
+def main():
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.GELU(), torch.nn.Linear(6, 3))
+    weights = list(model.parameters())
+    first = [torch.zeros_like(weight) for weight in weights]
+    for step in range({num}):
+        model(torch.randn(5, 6)).square().mean().backward()
+        update(weights, first)
+        for weight in weights:
+            weight.grad = None
+"""
+
+
+@pytest.mark.parametrize(("num", "outcome"), [(3, Outcome.UNDECIDED), (2, Outcome.AGREE)])
+def test_what_an_update_leaves_for_the_next_shows_in_a_later_loss(
+    num: int, outcome: Outcome, tmp_path: Path
+) -> None:
+    """The first update has nothing to take up yet: both captured steps have the same bits."""
+    for name, share in (("target", "0.001"), ("reference", "0.001002")):
+        file = tmp_path / f"{name}.py"
+        file.write_text(LATER.format(share=share, num=num), encoding="utf-8")
+        capture(tmp_path / name, runpy.run_path(str(file))["main"], level="L0", steps="0-1")
+    verdict = compare(tmp_path / "target", tmp_path / "reference").verdict
+    assert verdict.outcome is outcome
+    if outcome is Outcome.UNDECIDED:
+        assert verdict.headline.code is VerdictCode.EQUAL_UP_TO_LOSS
+        assert (verdict.headline.place("function"), verdict.headline.number("step")) == ("update", 2)
+        assert verdict.next is not None
+        assert verdict.next.code is NextCode.CAPTURE_STEPS

@@ -39,6 +39,12 @@ class Program:
     """the loss is handed on in float32"""
     gates: torch.dtype = FINE
     """of weights of their own"""
+    wrapped: bool = False
+    """one of them is another number: a draw in a coarse dtype may fall beyond the end"""
+    places: torch.dtype | None = None
+    """of positions that are handed to the blocks"""
+    start: int = 250
+    """of these"""
     scale: float = 1.0
     """of the second block: a fault"""
     sent: float = 1.0
@@ -60,7 +66,9 @@ class Block(nn.Module):
             nn.Linear(WIDTH, WIDTH),
         )
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, places: Tensor | None = None) -> Tensor:
+        if places is not None:
+            x = x + places.float().sin()[:, None].to(x.dtype)
         q, k, v = self.qkv(self.norm(x.to(self.norm.weight.dtype))).chunk(3, -1)
         if self.program.eager:
             scores = (q @ k.transpose(-1, -2)).float() * WIDTH**-0.5
@@ -83,6 +91,11 @@ class Model(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         x = self.embed(ids).to(self.program.stream)
+        if self.program.places is not None:
+            places = (torch.arange(LENGTH) + self.program.start).to(self.program.places)
+            for block in self.blocks:
+                x = block(x, places)
+            return self.head((x * self.gates).to(self.head.weight.dtype)).to(self.program.given)
         for block in self.blocks:
             x = checkpoint(block, x, use_reentrant=False) if self.program.checkpointed else block(x)
         x = (x * self.gates).to(self.head.weight.dtype)
@@ -164,7 +177,21 @@ def test_how_it_is_known(compared: Compared) -> None:
     assert by.place("modules") == ("Block (2)",)
 
 
+def test_positions_that_a_coarse_dtype_does_not_hold(compared: Compared) -> None:
+    """What is made of them differs by more than any rounding: they are other positions."""
+    found = compared(replace(BASE, places=COARSE), replace(BASE, places=FINE))
+    assert (found.headline.code, found.where) == (VerdictCode.RESULT_IN, "blocks.0 · input.1")
+    (lost,) = [one for one in found.evidence if one.code is EvidenceCode.WHOLE_ROUNDED]
+    assert (lost.number("number"), lost.number("becomes")) == (257, 256)
+    assert (lost.number("num"), lost.number("total")) == (5, LENGTH)
+    assert not any(one.code is EvidenceCode.NONE_BEYOND for one in found.evidence)
+
+
 BENIGN = {
+    "positions that bfloat16 holds": (
+        replace(BASE, places=COARSE, start=0),
+        replace(BASE, places=FINE, start=0),
+    ),
     "logits given in float32, cast by the loss in both": (replace(BASE, given=FINE), BASE),
     "chunks of a loss": (replace(BASE, chunks=4), BASE),
     "chunks of a loss of logits in another dtype": (replace(BASE, chunks=4, given=FINE), BASE),

@@ -16,7 +16,7 @@ from tests.comparing.traces import Recorder
 from tests.deciding import decides
 from tests.diagnosing.deciding_kinds import unit
 from trueup.diagnosing.batches import _mapped, _packing, rows_found, shift_holds, value_relation
-from trueup.diagnosing.checks.master_start import is_at
+from trueup.diagnosing.checks.master_start import adam_direction, is_at
 from trueup.diagnosing.ledger import Clipping, Summing, _best, _proportion, _value_limit, clipping, way_of
 from trueup.diagnosing.loss_form import loss_form
 from trueup.diagnosing.noise_fold import _same_beginning
@@ -40,7 +40,7 @@ from trueup.diagnosing.stages.context import clarity, needs_no_replay
 from trueup.diagnosing.stages.decay_order import _all_hold
 from trueup.diagnosing.stages.gaps import ConstantGap, _constant_differs, _drop_contradicted
 from trueup.diagnosing.stages.handed_back import stale_elements
-from trueup.diagnosing.stages.handover import is_other_start
+from trueup.diagnosing.stages.handover import is_other_start, is_rounded_start
 from trueup.diagnosing.stages.optimizer import _zero, near_updates
 from trueup.diagnosing.stages.reduction import _differs, _have_same_factor, _is_rounded
 from trueup.diagnosing.stages.weight_change import change_of
@@ -247,6 +247,23 @@ def start_near(near: float) -> object:
 def start_apart_of_copies(most: float) -> object:
     """Weights that a master began two roundoffs from, less or more."""
     return is_other_start({"w": 0.999 * float(most)}, {"w": 0.0}, "w", "w")
+
+
+@decides("diagnosing.start_above_eps", beside=(0, 1))
+def start_above_eps(times: float) -> object:
+    """One root just above and just below that many times eps."""
+    root = np.array([0.9995e-6 * float(times)])
+    return bool(adam_direction(root, root**2, 1e-6)[1].any())
+
+
+@decides("diagnosing.start_copied", beside=(0, 1))
+def start_of_a_copy(most: float) -> object:
+    return is_rounded_start(0.999 * float(most), 1.0)
+
+
+@decides("diagnosing.start_rounded", beside=(0, 1))
+def start_that_rounds_to_a_copy(least: float) -> object:
+    return is_rounded_start(0.0, 1.001 * float(least))
 
 
 @decides("diagnosing.update_apart")

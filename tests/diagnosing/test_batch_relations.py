@@ -40,6 +40,7 @@ def replaced(rows: list[int], columns: list[int]) -> Ids:
         (np.roll(IDS, -1, 1), IDS, Batches.SHIFT, {"shift": 1}),
         (np.roll(IDS, 2, 1), IDS, Batches.SHIFT, {"shift": -2}),
         (1 - MASK, MASK, Batches.FLAGS, {"inverted": 1}),
+        (0 * MASK, MASK, Batches.FLAGS, {"end": "none", "more": 0}),
         (np.where(PADDED, PADDED, 2), PADDED, Batches.PADDING, {"target_id": 2, "reference_id": 0}),
         (IDS.reshape(3, 48), IDS, Batches.ROW_LENGTH, {"target_rows": 3, "reference_length": 24}),
         (
@@ -100,6 +101,8 @@ def is_true(one: Reason, t: Ids, r: Ids) -> bool:
             if facts["inverted"]:
                 return bool((t != r).all())
             counts = facts["more"], facts["fewer"]
+            if (facts["end"] == "none") != (not t.any() or not r.any()):
+                return False
             return counts == ((t > r).sum(), (r > t).sum()) and 0 in counts
         case Batches.PADDING:
             pads = facts["target_id"], facts["reference_id"]

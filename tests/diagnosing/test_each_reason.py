@@ -185,12 +185,18 @@ KEPT = (torch.arange(64).reshape(4, 16, 1) % 3 > 0).float()
 DROPOUT = Surroundings(kind="api", name="torch.nn.functional.dropout", module="drop")
 
 
-def of_two_ranks(target: tuple[int, int], reference: tuple[int, int], *, rate: float = 0.1) -> Evidence:
+def of_two_ranks(
+    target: tuple[int, int],
+    reference: tuple[int, int],
+    *,
+    rate: float = 0.1,
+    surroundings: Surroundings = DROPOUT,
+) -> Evidence:
     """What the second rank drops; the seeds of both ranks of both runs, and the target's rate."""
     sides = [[dropped(rate, seed) for seed in target], [dropped(0.1, seed) for seed in reference]]
     ranks = [tuple(enumerate(map(known, side))) for side in sides]
     elsewhere = Elsewhere(target_ranks=ranks[0], reference_ranks=ranks[1])
-    return case(sides[0][1], sides[1][1], surroundings=DROPOUT, elsewhere=elsewhere)
+    return case(sides[0][1], sides[1][1], surroundings=surroundings, elsewhere=elsewhere)
 
 
 def attended(hidden: Tensor) -> Tensor:
@@ -410,6 +416,11 @@ TWINS = [
     ),
     Twins(
         Kind.RANKS_DROP_THE_SAME, lambda: of_two_ranks((1, 1), (1, 2)), lambda: of_two_ranks((1, 1), (2, 2))
+    ),
+    Twins(  # a module of the program's own drops
+        Kind.RANKS_DROP_THE_SAME,
+        lambda: of_two_ranks((1, 1), (1, 2), surroundings=Surroundings()),
+        lambda: of_two_ranks((3, 4), (1, 2), surroundings=Surroundings()),
     ),
     Twins(  # where nothing is dropped, no rank drops what another does
         Kind.RANKS_DROP_THE_SAME,

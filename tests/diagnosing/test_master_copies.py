@@ -29,7 +29,13 @@ kind = sys.argv[1]
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4)).bfloat16()
 weights = list(model.parameters())
-if "loaded" in kind or kind in ("copies", "copied back", "resting", "coarse state"):
+if kind in ("kept", "kept late"):
+    with torch.no_grad():
+        held = [weight.float() * (1 + 0.001 * torch.randn(weight.shape)) for weight in weights]
+        for weight, one in zip(weights, held):
+            weight.copy_(one)
+            one.copy_(weight if kind == "kept late" else one).requires_grad_()
+elif "loaded" in kind or kind in ("copies", "copied back", "resting", "coarse state"):
     held = [weight.detach().float().clone().requires_grad_() for weight in weights]
 elif kind == "something else":
     held = [torch.zeros(3, 5, requires_grad=True) for _ in weights]
@@ -69,7 +75,16 @@ for step in range(2):
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("masters")
     (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
-    kinds = ("copies", "copied back", "weights", "something else", "resting", "coarse state")
+    kinds = (
+        "copies",
+        "copied back",
+        "weights",
+        "something else",
+        "resting",
+        "coarse state",
+        "kept",
+        "kept late",
+    )
     for kind in (*kinds, "loaded", "loaded later", "last loaded later"):
         command = [sys.executable, "-m", "trueup", "capture", "-o", str(folder / kind)]
         options = ["--preset", "diagnose", "--", sys.executable, str(folder / "program.py"), kind]
@@ -325,6 +340,18 @@ def test_copies_made_before_weights_are_loaded(target: str, num: int, runs: Path
     assert [one.code for one in said.causes] == [CauseCode.MASTERS_NOT_RELOADED]
     for both in ("loaded", target):
         assert said_of_the_optimizer(runs, both, both) == []
+
+
+@pytest.mark.parametrize(("target", "reference"), [("kept late", "kept"), ("kept", "kept late")])
+def test_copies_made_of_rounded_weights(target: str, reference: str, runs: Path) -> None:
+    """The model computes with the same numbers; what rounding took from them one run's copies still hold."""
+    found = diagnose(runs / target, runs / reference, output=runs / f"from {target}")
+    (said,) = [one for one in found.findings if one.stage is Stage.OPTIMIZER]
+    side = "target" if target == "kept late" else "reference"
+    assert said.headline == reason(WeightsCode.ROUNDED_START, side=side, dtype="bfloat16")
+    assert WeightsCode.HOLDS_NO_MORE in [one.code for one in said.evidence]
+    assert [one.code for one in said.causes] == [CauseCode.MASTERS_OF_ROUNDED]
+    assert said_of_the_optimizer(runs, target, target) == []
 
 
 def test_state_of_copies_that_is_rounded_between_two_steps(runs: Path) -> None:

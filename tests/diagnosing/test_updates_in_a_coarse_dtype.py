@@ -161,3 +161,27 @@ def test_a_gradient_too_small_to_move_a_weight_loses_no_update(
     small = stepped(tmp_path / "small", size, put_back=put_back)
     found = said(small, stepped(tmp_path / "plain", 1.0), tmp_path)
     assert (Stages.UPDATE_LOST in {one.headline.code for one in found.findings}) is lost
+
+
+def by_hand(folder: Path, rate: float, kept: int = -1) -> Path:
+    """Signs of gradients, by a loop; the norm's weights, all 1, move by a step at most."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 8)).bfloat16()
+    values = ["module", "parameter", "labels", "configuration"]
+    with trueup.Tracer(folder, level="L0", steps="0-1", store_values_of=values):
+        for _ in range(2):
+            model(X).float().square().mean().backward()
+            with torch.no_grad():
+                for at, weight in enumerate(model.parameters()):
+                    if at != kept:
+                        weight.sub_(rate * weight.grad.sign())
+            model.zero_grad()
+    return folder
+
+
+@pytest.mark.parametrize(("rate", "kept", "lost"), [(0.0012, -1, False), (0.003, 0, True)])
+def test_smaller_updates_of_all_weights_are_not_lost_where_they_are_below_half_a_step(
+    rate: float, kept: int, lost: bool, tmp_path: Path
+) -> None:
+    found = said(by_hand(tmp_path / "target", rate, kept), by_hand(tmp_path / "reference", 0.003), tmp_path)
+    assert (Stages.NOT_COPIED_BACK in {one.headline.code for one in found.findings}) is lost

@@ -182,6 +182,7 @@ OF: dict[Code, Of] = {
         (KC.STALE_VALUE,), ("forward", *SENT, "param"), holds=is_not(Kind.OF_MICROBATCH)
     ),
     Cause.MASTERS_NOT_RELOADED: Of((KC.STALE_VALUE,), ("param",)),
+    Cause.MASTERS_OF_ROUNDED: Of((KC.DTYPE_OR_ROUNDING,), ("param",)),
     Cause.BATCH_AGAIN: Of((KC.STALE_VALUE,), BATCH),
     Cause.OTHER_LAYOUT: Of((KC.TRANSPOSED_OR_PERMUTED,), holds=is_not(*EXCHANGED, Kind.OTHER_PLACES)),
     Cause.VIEW_FOR_TRANSPOSE: Of(

@@ -71,6 +71,24 @@ def test_rows_that_are_sent_to_each_rank_are_no_constants() -> None:
     assert apart("torch.distributed.broadcast", {"input.1": 0}, {"input.1": 1}) == [("input.1", 0, 1)]
 
 
+def test_a_collective_sums_where_it_is_not_told() -> None:
+    """Captures before the operation's name was kept hold its type alone."""
+    call = "torch.distributed.all_reduce"
+    for spelling in ("RedOpType.SUM", "<RedOpType>"):
+        assert apart(call, {}, {"input.op": spelling}) == []
+        assert apart(call, {"input.op": spelling}, {}) == []
+    assert apart(call, {}, {"input.op": "RedOpType.MAX"}) == [("input.op", NOT_GIVEN, "RedOpType.MAX")]
+
+
+@pytest.mark.torch
+def test_the_name_of_what_a_collective_does_is_kept() -> None:
+    from torch.distributed import ReduceOp
+
+    from trueup.adapters.torch.trees import split_call
+
+    assert split_call((), {"op": ReduceOp.MAX})[1] == '{"input.op": "RedOpType.MAX"}'
+
+
 @pytest.mark.torch
 def test_the_table_is_what_this_torch_says() -> None:
     root = Path(__file__).parents[2]

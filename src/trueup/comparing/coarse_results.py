@@ -19,15 +19,18 @@ cast that one run alone makes is no first difference: what is made of it is.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
+from trueup.comparing.coarse_choices import values_of
 from trueup.comparing.first import JudgedStep
 from trueup.comparing.metrics import SKETCH
 from trueup.comparing.precision_gap import GapOf, PrecisionGap, casts_of, computing, gap_from, names_of
 from trueup.comparing.rows import StepRows
 from trueup.comparing.thresholds import COARSER, FINER, FLOAT32, LOSS_ROUNDINGS
-from trueup.numerics.dtypes import unit_roundoffs
+from trueup.numerics.dtypes import DTYPES, rounded_to, unit_roundoffs
+from trueup.store import TraceSource
 from trueup.types.arrays import Bools
 from trueup.types.codes import EvidenceCode
 from trueup.types.reason import Reason, reason
@@ -39,9 +42,7 @@ def gap_of_results(judged: JudgedStep, sides: tuple[Manifest, Manifest]) -> Prec
     rows, metrics = judged.rows, judged.metrics
     if rows.match.bridge is not None or _platform(sides[0]) != _platform(sides[1]):
         return None
-    lone_casts = rows.kind_is("api") & rows.phase_is("forward") & casts_of(rows)
-    apart = np.where(rows.paired, ~metrics.bits_equal & ~(metrics.difference == 0), ~lone_casts)
-    first = int(np.argmax(apart)) if apart.any() else -1
+    first = _first(judged)
     if first < 0 or not rows.paired[first] or metrics.evidence[first] > SKETCH:
         return None
     roundoff = unit_roundoffs(rows.match.words.dtype)
@@ -56,12 +57,50 @@ def gap_of_results(judged: JudgedStep, sides: tuple[Manifest, Manifest]) -> Prec
     if rows.phase_is("param")[first]:
         alike |= in_two & rows.phase_is("param_grad", "optimizer")
     felt = alike & ~metrics.bits_equal & (metrics.rel_l2 > least) & (np.arange(len(rows)) >= first)
-    if not is_rounding(float(metrics.rel_l2[first]), least, coarser) or not felt.any():
+    of_weights = in_two & rows.phase_is("param") & rows.slot_is("value")
+    apart = metrics.rel_l2[of_weights if of_weights[first] else [first]]  # a draw in it may be another number
+    if not is_rounding(float(np.median(apart)), least, coarser) or not felt.any():
         return None
     felt_at = str(judged.table["site"][int(np.argmax(felt))])
     size = reason(EvidenceCode.FINER_EXCEEDED, rel_l2=float(metrics.rel_l2[first]), least=least, site=felt_at)
     gap = _gap(judged, shown, in_two, (size,), of_loss=bool(rows.phase_is("loss")[first]))
-    return gap if gap.beyond is None else None
+    beyond = 0.0 if gap.beyond is None else gap.beyond.row.rel_l2 or math.inf
+    is_made_of_them = gap.of is GapOf.WEIGHTS and beyond <= COARSER * coarser
+    return replace(gap, beyond=None) if gap.beyond is None or is_made_of_them else None
+
+
+def gap_of_whole_numbers(judged: JudgedStep, sides: tuple[TraceSource, TraceSource]) -> PrecisionGap | None:
+    """Where the first difference of a step is whole numbers that a coarse dtype does not hold: positions and
+    timesteps from 257 on in bfloat16 are even. They place or index: what is made of another one is no
+    rounding, and no tolerance of the dtype holds for it."""
+    rows, first = judged.rows, _first(judged)
+    if first < 0 or not rows.paired[first] or not rows.phase_is("forward")[first]:
+        return None
+    halves = (rows.target, rows.reference)
+    dtypes = [rows.match.words.dtype[half.dtype[first]] for half in halves]
+    if dtypes[0] == dtypes[1] or any(name not in DTYPES or DTYPES[name].kind != "float" for name in dtypes):
+        return None
+    values = [values_of(h, first, side, *at) for h, side, at in zip(halves, sides, judged.at, strict=True)]
+    coarse = int(DTYPES[dtypes[1]].eps > DTYPES[dtypes[0]].eps)
+    rounded, whole = values[coarse], values[1 - coarse]
+    if rounded is None or whole is None or rounded.shape != whole.shape:
+        return None
+    if not (whole == np.round(whole)).all() or not (rounded == rounded_to(whole, dtypes[coarse])).all():
+        return None
+    other = np.flatnonzero((rounded != whole).ravel())
+    if not other.size:
+        return None
+    facts = {"number": float(whole.ravel()[other[0]]), "becomes": float(rounded.ravel()[other[0]])}
+    lost = reason(EvidenceCode.WHOLE_ROUNDED, dtype=dtypes[coarse], num=len(other), total=whole.size, **facts)
+    return replace(gap_from(judged, first, *dtypes, of=GapOf.RESULT, grounds=(lost,)), beyond=None)
+
+
+def _first(judged: JudgedStep) -> int:
+    """The first row with other numbers, or of one run alone; -1 where there is none."""
+    rows, metrics = judged.rows, judged.metrics
+    lone_casts = rows.kind_is("api") & rows.phase_is("forward") & casts_of(rows)
+    apart = np.where(rows.paired, ~metrics.bits_equal & ~(metrics.difference == 0), ~lone_casts)
+    return int(np.argmax(apart)) if apart.any() else -1
 
 
 def is_rounding(error: float, least: float, coarser: float) -> bool:

@@ -55,7 +55,9 @@ def precision_grounds(gap: PrecisionGap, ledger: Ledger, scalars: Sequence[Scala
     if gap.functions or gap.modules:
         found.append(reason(EvidenceCode.COMPUTED_BY, functions=gap.functions, modules=gap.modules))
     found += gap.grounds
-    if gap.beyond is None:
+    if any(one.code is EvidenceCode.WHOLE_ROUNDED for one in gap.grounds):
+        pass  # what is made of another place is no rounding
+    elif gap.beyond is None:
         found.append(reason(EvidenceCode.NONE_BEYOND, dtype=gap.coarser))
     else:
         row = gap.beyond.row

@@ -22,7 +22,7 @@ from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coarse_activations import gap_of_activations
 from trueup.comparing.coarse_choices import gap_of_choices
 from trueup.comparing.coarse_norms import gap_of_norms
-from trueup.comparing.coarse_results import gap_of_results
+from trueup.comparing.coarse_results import gap_of_results, gap_of_whole_numbers
 from trueup.comparing.coarse_sums import gap_of_sums
 from trueup.comparing.coefficients import with_rounded_coefficients
 from trueup.comparing.common_form import in_common_form
@@ -56,7 +56,7 @@ from trueup.comparing.result import Comparison, comparison_of, write_document
 from trueup.comparing.row_order import in_row_order, measure_rows, without_chosen_rows, without_hidden
 from trueup.comparing.rows import StepRows, rows_from_match, without_sketches
 from trueup.comparing.rules import StepContext, judge_step
-from trueup.comparing.scalars import ScalarPair, compare_scalars
+from trueup.comparing.scalars import ScalarPair, compare_scalars, other_loss
 from trueup.comparing.stacks import StackBook
 from trueup.comparing.summed_steps import SummedSteps
 from trueup.comparing.table import ResultWriter, table_from_rows
@@ -69,6 +69,7 @@ from trueup.comparing.verdict import (
     RunPair,
     of_arguments,
     of_casts,
+    of_later_update,
     of_lone_reduction,
     of_loss_code,
     of_no_update,
@@ -321,6 +322,7 @@ class _Work:
             found.append(gap_of_choices(judged, sides))
             found.append(gap_of_norms(judged, sides, attributes))
             found.append(gap_of_sums(judged, sides))
+            found.append(gap_of_whole_numbers(judged, sides))
         found.append(gap_of_results(judged, manifests))  # last: the others know of the same row what it does
         return min((gap for gap in found if gap is not None), key=lambda gap: gap.scored, default=None)
 
@@ -511,11 +513,17 @@ class _Work:
         steps, rank = [pair.step for pair in pairs], pairs[0].rank
         agrees = verdict.outcome is Outcome.AGREE
         writing = book.of_updates() if agrees and hold_no_update(self.target, steps, rank) else ()
-        code = NoteCode.CODE_DIFFERS if agrees and not writing else NoteCode.PROGRAMS_DIFFER
+        is_equal = verdict.headline.code is VerdictCode.BIT_IDENTICAL
+        updating = book.of_updates() if is_equal else ()
+        later = other_loss(self._scalars(pairs), self.ledger.limits) if updating else None
+        unknown = writing or later is not None
+        code = NoteCode.CODE_DIFFERS if agrees and not unknown else NoteCode.PROGRAMS_DIFFER
         self.ledger.notes.append(reason(code, *found))
         if writing:
             return of_no_update(verdict, _function_of(writing), len(set(steps)), runs)
-        if verdict.headline.code is VerdictCode.BIT_IDENTICAL:
+        if later is not None:
+            return of_later_update(verdict, _function_of(updating), later, updating, runs)
+        if is_equal:
             values = all(one.code is EvidenceCode.CODE_VALUE_DIFFERS for one in found)
             name = found[0].place("name") if values else ""
             equal = reason(VerdictCode.CAPTURED_IS_EQUAL, function=_function_of(found), name=name)

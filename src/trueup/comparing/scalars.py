@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -130,13 +130,19 @@ def later_loss(
     moves a loss by some roundings; over many steps it grows without limit, so that losses which begin to
     differ by less are left as they are. ``equal``: all that was compared is bit-identical, so that nothing
     has been rounded otherwise up to there; a tenth of that is enough then."""
-    losses = sorted((one for one in scalars if one.name == "loss"), key=lambda one: (one.step, one.rank))
-    first = next((one for one in losses if one.abs_diff != 0.0), None)
-    if first is None or first.step in limits or first.rel_diff is None:
+    first = other_loss(scalars, limits)
+    if first is None or first.rel_diff is None:
         return None
     allowed = max((limit["loss"] or limit["gradient"] for limit in limits.values()), default=0.0)
     times = LATER_LOSS_AFTER_EQUAL if equal else LATER_LOSS
     return first if first.rel_diff > times * allowed > 0 else None
+
+
+def other_loss(scalars: Sequence[ScalarPair], captured: Container[int]) -> ScalarPair | None:
+    """The first loss that is not the other run's bit for bit, where it is of a step that was not captured."""
+    losses = sorted((one for one in scalars if one.name == "loss"), key=lambda one: (one.step, one.rank))
+    first = next((one for one in losses if one.abs_diff != 0.0), None)
+    return None if first is None or first.step in captured else first
 
 
 def number(value: Value) -> float | str:

@@ -249,6 +249,20 @@ def of_no_update(verdict: Verdict, function: str, steps: int, runs: RunPair) -> 
     )
 
 
+def of_later_update(
+    verdict: Verdict, function: str, loss: ScalarPair, code: Sequence[Reason], runs: RunPair
+) -> Verdict:
+    """All that was captured has the same bits, and a later loss has not: what one step of a function that
+    differs leaves for the next ones (a moment, what rounding took) was not captured."""
+    return replace(
+        verdict,
+        outcome=Outcome.UNDECIDED,
+        headline=reason(VerdictCode.EQUAL_UP_TO_LOSS, function=function, step=loss.step),
+        evidence=(*code, scalar_reason(EvidenceCode.SCALAR_DIFFERS, [loss]), *verdict.evidence),
+        next=reason(NextCode.CAPTURE_STEPS, before=loss.step - 1, step=loss.step, command=runs.command),
+    )
+
+
 def _precision_headline(gap: PrecisionGap) -> Reason:
     dtypes = {"target": gap.target, "reference": gap.reference}
     if gap.of is GapOf.WEIGHTS:

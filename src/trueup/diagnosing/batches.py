@@ -386,6 +386,8 @@ def _flags(target: Ints, reference: Ints) -> Relation | None:
         return None
     ends = {_end(*rows) for rows in zip(target, reference, strict=True) if (rows[0] != rows[1]).any()}
     end, length = ends.pop() if len(ends) == 1 else ("", 0)
+    if not (target.any() and reference.any()):
+        end = "none"
     numbers = {"more": int(more), "fewer": int(fewer), "length": length}
     return Relation(name="flags", evidence=reason(Batches.FLAGS, **numbers, end=end, inverted=inverted))
 

@@ -121,6 +121,25 @@ START_APART = derived(
     "a master is half a spacing from its copy, at most one roundoff; twice that for what the direction of an "
     "update with eps leaves",
 )
+START_ABOVE_EPS = chosen(
+    "diagnosing.start_above_eps",
+    1000,
+    "times eps",
+    "an update is a hundredth of a weight at most in most trainings: a thousandth of it is below a roundoff "
+    "of 16 bits",
+)
+START_COPIED = chosen(
+    "diagnosing.start_copied",
+    0.05,
+    "roundoffs of the working copy",
+    "what eps and a float32 update leave of a master that was the copy: 2e-8 to 3e-3 seen",
+)
+START_ROUNDED = derived(
+    "diagnosing.start_rounded",
+    0.2,
+    "roundoffs of the working copy",
+    "rounding takes the root of a third of a roundoff over the mantissa, 0.29 to 0.58 of one",
+)
 UPDATE_ROUNDINGS = derived(
     "diagnosing.update_roundings", 4, "unit roundoffs", "of a weight, its decay, its update and their sum"
 )

@@ -59,8 +59,8 @@ WITHOUT_EFFECT = frozenset(
 """arguments that change how a function runs, and no number"""
 _EXCHANGES = re.compile(r"all_?to_?all.*", re.IGNORECASE)
 """collectives that are told how many rows go to each rank"""
-_NOTHING = (None, False, 0, "")
-"""usual values of what is not given"""
+_NOTHING = (None, False, 0, "", "RedOpType.SUM", "<RedOpType>")
+"""usual values of what is not given; collectives sum, and older traces hold no more than the type"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,8 @@ def _flags(facts: ReasonFacts) -> str:
     number, side = (facts["fewer"], "reference") if facts["fewer"] else (facts["more"], "target")
     other = "target" if side == "reference" else "reference"
     text = f"{count(number, 'position')} that {'is' if number == 1 else 'are'} 1 in the {side} alone"
+    if facts["end"] == "none":
+        return f"{text}; the input is 0 everywhere in the {other}"
     if not facts["end"]:
         return f"{text}, 0 in the {other}"
     which = facts["end"] if facts["length"] == 1 else f"{facts['end']} {facts['length']}"
@@ -160,6 +162,7 @@ PHRASES = {
         _flags,
         {"more": 0, "fewer": 4, "length": 1, "end": "last", "inverted": False},
         {"more": 9, "fewer": 0, "length": 0, "end": "", "inverted": False},
+        {"more": 9, "fewer": 0, "length": 0, "end": "none", "inverted": False},
         {"more": 9, "fewer": 7, "length": 0, "end": "", "inverted": True},
     ),
     B.PADDING: clause(

@@ -20,6 +20,7 @@ _CAUSES = {
     CauseCode.CONVERTED_FOR_ANOTHER_LAYOUT: "weights converted for a different layout",
     CauseCode.COPY_NOT_UPDATED: "a copy of the weights that is not updated",
     CauseCode.MASTERS_NOT_RELOADED: "weights loaded or changed after the optimizer copied its master weights",
+    CauseCode.MASTERS_OF_ROUNDED: "master weights made after the model was cast, or of a file in that dtype",
     CauseCode.CORRUPTED_TRANSFER: "a tensor corrupted in transfer",
     CauseCode.EMPTY_ROW: "a row whose elements are all masked",
     CauseCode.EXCHANGED: "arguments or results exchanged, or one used in place of another",

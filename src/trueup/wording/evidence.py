@@ -570,6 +570,11 @@ PHRASES = {
         "dtype rounds {least:.1g} at most, and with it {site}",
         samples=({"rel_l2": 1.5e-3, "least": 4.8e-7, "site": "layers.1.norm · output.0"},),
     ),
+    Is.WHOLE_ROUNDED: Phrase(
+        sentence="whole numbers, such as positions or timesteps, that {dtype} does not hold are rounded: "
+        "{num} of {total} are others, {number:.10g} becomes {becomes:.10g}",
+        samples=({"dtype": "bfloat16", "num": 3, "total": 24, "number": 257.0, "becomes": 256.0},),
+    ),
     Is.SUM_DTYPES: Phrase(
         sentence=_sums,
         samples=(

@@ -494,6 +494,10 @@ PHRASES = {
     Is.AGREE_BUT_INPUT: _headline(
         "The runs agree; {names:list} given to them differs without effect here", {"names": ("position_ids",)}
     ),
+    Is.EQUAL_UP_TO_LOSS: _headline(
+        "The loss of step {step} differs after bit-identical steps; {function} is written differently",
+        {"step": 2, "function": "Average.step"},
+    ),
     Is.CAPTURED_IS_EQUAL: _headline(
         lambda facts: facts.fill(
             "All that was captured is bit-identical; {function} uses another value of {name}"

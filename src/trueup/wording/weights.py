@@ -266,6 +266,15 @@ PHRASES = {
         "by {apart:.3g} (relative l2): {parameter}",
         {"num": 36, "total": 36, "apart": 0.71, "parameter": "embed_tokens.weight"},
     ),
+    W.ROUNDED_START: heading(
+        "Master weights of the {side} begin as the weights rounded to {dtype}",
+        {"side": "target", "dtype": "bfloat16"},
+    ),
+    W.HOLDS_NO_MORE: clause(
+        "{num} of {total} master weights begin with the {dtype} numbers of the model in the {side}; in the "
+        "other run they hold what rounding takes from these",
+        {"num": 21, "total": 21, "dtype": "bfloat16", "side": "target"},
+    ),
     W.REFERENCE_FROM_THE_MODEL: clause("in the reference, the first update starts from the model's weights"),
     W.RELOAD_MASTERS: clause(
         "copy the model's weights into the master weights after every load, or build the optimizer after it"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trueup.diagnosing.optimizer_fit import FittedConstant
-from trueup.diagnosing.thresholds import EPS_FEWEST, START_ERRORS, START_NEAR
+from trueup.diagnosing.thresholds import EPS_FEWEST, START_ABOVE_EPS, START_ERRORS, START_NEAR
 from trueup.types.arrays import Floats
 
 
@@ -33,11 +33,15 @@ class MasterUpdate:
     """true where the direction does not depend on the optimizer's eps"""
 
 
-def adam_direction(first: Floats, second: Floats) -> tuple[Floats, NDArray[np.bool_]]:
-    """m / sqrt(v), and which half of the elements eps touches least."""
+def adam_direction(
+    first: Floats, second: Floats, eps: float = 0.0, beta2: float = 0.0
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """m / sqrt(v), and which half of the elements eps touches least: none that a known eps moves by more than
+    a thousandth, in a first step, when bias correction takes ``1 - beta2`` out of v."""
     root = np.sqrt(np.maximum(second, 0))
     known = root[root > 0]
     steady = root >= (np.median(known) if known.size else np.inf)
+    steady &= root >= START_ABOVE_EPS * eps * np.sqrt(1 - beta2)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where(steady, first / root, 0.0), steady
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from trueup.comparing.optimizer_settings import declared
 from trueup.diagnosing.checks.master_start import (
     MasterUpdate,
     adam_direction,
@@ -218,7 +219,10 @@ def _update(
     if "after" not in found:
         return None
     if "exp_avg" in found and "exp_avg_sq" in found:
-        return found["after"], *adam_direction(found["exp_avg"], found["exp_avg_sq"])
+        settings = declared(run.facts(rank)).get(pair.master["name"], {})
+        eps, betas = settings.get("eps"), settings.get("betas")
+        known = (float(eps), float(betas[1])) if isinstance(eps, float) and isinstance(betas, list) else ()
+        return found["after"], *adam_direction(found["exp_avg"], found["exp_avg_sq"], *known)
     if "momentum_buffer" in found:
         direction = found["momentum_buffer"]
         return found["after"], direction, np.ones(direction.size, bool)

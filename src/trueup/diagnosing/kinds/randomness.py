@@ -47,6 +47,8 @@ def _dropout(evidence: Evidence) -> Found | None:
         facts = {} if channels_last else {"order": tuple(map(str, order))}
         sentence = origin_reason(evidence, KindReason.DROPPED_IN_OTHER_LAYOUT, side=side, rate=rate, **facts)
         return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.MEMORY_FORMAT,))
+    if (shared := _ranks_drop_the_same(evidence)) is not None:
+        return shared
     sentence = origin_reason(
         evidence, KindReason.OTHER_ELEMENTS_DROPPED, rate=rate, target=target, reference=reference
     )
@@ -182,13 +184,20 @@ def _recomputed(evidence: Evidence) -> Found | None:
 
 def _one_stream(evidence: Evidence) -> Found | None:
     """Ranks that should draw their own numbers drop the same elements."""
+    return _ranks_drop_the_same(evidence) if _is_random(evidence) else None
+
+
+def _ranks_drop_the_same(evidence: Evidence) -> Found | None:
+    """Of what is known to be drawn."""
     elsewhere = evidence.elsewhere
-    if not _is_random(evidence) or len(elsewhere.target_ranks) < 2 or len(elsewhere.reference_ranks) < 2:
+    if len(elsewhere.target_ranks) < 2 or len(elsewhere.reference_ranks) < 2:
         return None
-    target, reference = (
-        [evidence.values_of(k) for _, k in ranks[:2]]
-        for ranks in (elsewhere.target_ranks, elsewhere.reference_ranks)
-    )
+    others = [known for _, known in elsewhere.reference_ranks[:2]]
+    reference = [evidence.values_of(known) for known in others]
+    target = [evidence.values_of(known) for _, known in elsewhere.target_ranks[:2]]
+    for at, (known, other) in enumerate(zip(elsewhere.target_ranks, others, strict=False)):
+        if target[at] is None and known[1].digest == other.digest is not None:  # a replay keeps what differs
+            target[at] = reference[at]
     if any(v is None or v.size < DRAWN_VALUES or v.all() for v in (*target, *reference)):
         return None  # nothing is dropped
     if not _same_zeros(target) or _same_zeros(reference):

@@ -33,6 +33,8 @@ class Stale:
     rank: int
     elements: Bools
     """flat"""
+    is_clear: bool
+    """some of them moved by more than a step of the dtype in the reference"""
 
 
 def stale_findings(context: Context) -> list[Finding]:
@@ -40,8 +42,8 @@ def stale_findings(context: Context) -> list[Finding]:
     if len(context.steps) < 2 or _starts_later(context):
         return []
     found = [stale for rank in context.ranks for stale in _stale(context, rank)]
-    if not found:
-        return []
+    if not found or not (any(one.is_clear for one in found) or _are_all(found, context)):
+        return []  # smaller updates of all weights, which half a step of some hides
     names = list(dict.fromkeys(one.fqn for one in found))
     book = context.pair(1, found[0].rank)[0]
     shapes = {f: book.shape(book.parameter(f, *WEIGHT)) or () for f in book.parameters}
@@ -99,7 +101,27 @@ def _stale(context: Context, rank: int) -> Iterator[Stale]:
             continue
         kept = stale_elements(target, reference, old, _roundoff(records))
         if kept is not None:
-            yield Stale(fqn=fqn, rank=rank, elements=kept)
+            moved, step = np.abs(reference - old), _step(reference, old, _roundoff(records))
+            is_clear = bool((moved > step).reshape(-1)[kept].any())
+            yield Stale(fqn=fqn, rank=rank, elements=kept, is_clear=is_clear)
+
+
+def _are_all(found: list[Stale], context: Context) -> bool:
+    """Whether no weight but these begins the second step otherwise than in the reference."""
+    known = {(one.rank, one.fqn) for one in found}
+    for rank in context.ranks:
+        after = context.pair(1, rank)
+        for fqn in after[0].parameters:
+            records = [(book, book.parameter(name, *WEIGHT)) for book, name in _sides(after, fqn, context)]
+            there = None not in (record for _, record in records)
+            if there and (rank, fqn) not in known and not _same_digest(records):
+                return False
+    return True
+
+
+def _step(reference: Floats, old: Floats, roundoff: float) -> Floats:
+    """From one number to the next of the dtype, at most."""
+    return np.asarray(2 * roundoff * np.maximum(np.abs(reference), np.abs(old)))
 
 
 def _sides(books: tuple[StepView, StepView], fqn: str, context: Context) -> tuple[tuple[StepView, str], ...]:
@@ -127,8 +149,7 @@ def stale_elements(target: Floats, reference: Floats, old: Floats, roundoff: flo
     """
     kept = ((target == old) & (target != reference)).reshape(-1)
     if not (target == old).all():
-        step = 2 * roundoff * np.maximum(np.abs(reference), np.abs(old))
-        kept &= (np.abs(reference - old) > step).reshape(-1)
+        kept &= (np.abs(reference - old) > _step(reference, old, roundoff)).reshape(-1)
     changed = float(np.abs(reference - old).max())
     beyond = np.abs(target - reference) > STALE_CHANGE * changed
     enough = kept.all() or kept.sum() >= STALE_FEWEST

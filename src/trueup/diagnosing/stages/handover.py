@@ -10,7 +10,7 @@ from trueup.diagnosing.checks.outcome import CheckOutcome, CheckVerdict
 from trueup.diagnosing.checks.run import CheckedRun
 from trueup.diagnosing.stages.context import Context
 from trueup.diagnosing.stages.naming import described, kind_named, names_listed, place_of
-from trueup.diagnosing.thresholds import START_APART
+from trueup.diagnosing.thresholds import START_APART, START_COPIED, START_ROUNDED
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import StepView, TraceSource
 from trueup.store.view import UPDATED, WEIGHT
@@ -114,7 +114,7 @@ def _other_start(context: Context) -> list[Finding]:
     target, reference = (starts_apart(CheckedRun(source)) for source in (context.target, context.reference))
     other = [fqn for fqn, name in context.matched.items() if is_other_start(target, reference, fqn, name)]
     if not other:
-        return []
+        return _rounded_start(context, target, reference)
     book = context.pair(0)[0]
     furthest = max(other, key=target.__getitem__)
     dtype = book.dtype(book.parameter(furthest, *WEIGHT))
@@ -133,6 +133,33 @@ def _other_start(context: Context) -> list[Finding]:
 def is_other_start(target: Mapping[str, float], reference: Mapping[str, float], fqn: str, name: str) -> bool:
     """Of distances in roundoffs of the working copy."""
     return target.get(fqn, 0.0) > START_APART > reference.get(name, START_APART)
+
+
+def _rounded_start(
+    context: Context, target: Mapping[str, float], reference: Mapping[str, float]
+) -> list[Finding]:
+    """Master weights of one run that begin as the working copies are, where those of the other hold what
+    rounding takes from these. Distances in roundoffs of the working copy."""
+    known = {
+        f: (target[f], reference[n]) for f, n in context.matched.items() if f in target and n in reference
+    }
+    for side, at in (("target", 0), ("reference", 1)):
+        coarse = [fqn for fqn, pair in known.items() if is_rounded_start(pair[at], pair[1 - at])]
+        if coarse and not any(is_rounded_start(pair[1 - at], pair[at]) for pair in known.values()):
+            book = context.pair(0)[0]
+            dtype = str(book.dtype(book.parameter(coarse[0], *WEIGHT)))
+            headline = reason(Weights.ROUNDED_START, side=side, dtype=dtype)
+            start = reason(Weights.HOLDS_NO_MORE, side=side, dtype=dtype, num=len(coarse), total=len(known))
+            cause = reason(CauseCode.MASTERS_OF_ROUNDED)
+            kind = kind_named("dtype_or_rounding", EvidenceRank.EVERY_ELEMENT, start, causes=(cause,))
+            found = _finding(headline, coarse, book, kind)
+            return [replace(found, site=FIRST_UPDATE, counter_evidence=(), next_note=kind.next)]
+    return []
+
+
+def is_rounded_start(own: float, other: float) -> bool:
+    """Whether one run's master is its copy, and the other's is not but rounds to it."""
+    return own < START_COPIED and START_ROUNDED < other <= START_APART
 
 
 def _masters_checked(source: TraceSource) -> CheckOutcome:

@@ -79,6 +79,8 @@ class ReductionStage:
         precision = list(precision_findings(context, Stage.REDUCTION))
         if any(one.headline.code is VerdictCode.SUMS_IN for one in precision):
             findings = precision
+        elif precision and precision[0].phase == "collective":
+            findings = _rounded_by(precision[0].headline, findings)
         apart = copies_findings(context) if context.failed_before() is None else []
         findings += apart
         scale_findings, scales = loss_scale_findings(context)
@@ -141,6 +143,14 @@ class ReductionStage:
             return outcome(status=StageStatus.UNDECIDED, conclusion=nowhere, evidence=evidence)
         head = reason(Stages.BOTH_ALIKE)
         return outcome(status=StageStatus.CONSEQUENCE, conclusion=head, evidence=evidence)
+
+
+def _rounded_by(collective: Reason, findings: list[Finding]) -> list[Finding]:
+    """One finding where all are sums that went through a coarser dtype: the collective that has it."""
+    if not findings or any(one.headline.code is not Stages.ROUNDED for one in findings):
+        return findings
+    first = findings[0]
+    return [replace(first, headline=collective, evidence=(first.headline, *first.evidence))]
 
 
 def reduced_by_one(context: Context) -> list[Finding]:

@@ -74,6 +74,7 @@ class EvidenceCode(Code):
     INPUTS_DIFFER_ALREADY = "evidence.inputs_differ_already"
     # what else differs
     FINER_EXCEEDED = "evidence.finer_exceeded"
+    WHOLE_ROUNDED = "evidence.whole_numbers_rounded"
     """``rel_l2`` of the first record that is not the same, the ``least`` that the finer of its dtypes does
     not explain, and the ``site`` of the first after it that exceeds it too"""
     SUM_DTYPES = "evidence.sums_told"

@@ -255,6 +255,7 @@ class CauseCode(Code):
     CACHE_NOT_REFRESHED = "cause.cache_not_refreshed"
     COPY_NOT_UPDATED = "cause.copy_not_updated"
     MASTERS_NOT_RELOADED = "cause.masters_not_reloaded"
+    MASTERS_OF_ROUNDED = "cause.masters_of_rounded_weights"
     BATCH_AGAIN = "cause.batch_again"
     OTHER_LAYOUT = "cause.other_layout"
     VIEW_FOR_TRANSPOSE = "cause.view_for_transpose"

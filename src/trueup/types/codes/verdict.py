@@ -98,6 +98,7 @@ class VerdictCode(Code):
     # the runs agree
     AGREE_BUT_INSIDE = "verdict.agree_but_inside"
     AGREE_BUT_INPUT = "verdict.agree_but_input"
+    EQUAL_UP_TO_LOSS = "verdict.equal_up_to_loss"
     CAPTURED_IS_EQUAL = "verdict.captured_is_bit_identical"
     """and ``function`` is written otherwise, which may act on what was not captured"""
     BIT_IDENTICAL = "verdict.bit_identical"

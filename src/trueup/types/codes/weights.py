@@ -83,6 +83,8 @@ class WeightsCode(Code):
     STALE_COPIES = "weights.num_stale_copies"
     NOT_FROM_THE_MODEL = "weights.masters_not_from_the_model"
     OTHER_START = "weights.masters_start_elsewhere"
+    ROUNDED_START = "weights.masters_start_rounded"
+    HOLDS_NO_MORE = "weights.masters_hold_no_more_than_copies"
     RELOAD_MASTERS = "weights.reload_masters"
     REFERENCE_FROM_THE_MODEL = "weights.reference_masters_from_the_model"
     REFERENCE_KEEPS = "weights.reference_keeps_updates"
