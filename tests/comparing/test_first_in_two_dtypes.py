@@ -187,6 +187,12 @@ def test_positions_that_a_coarse_dtype_does_not_hold(compared: Compared) -> None
     assert not any(one.code is EvidenceCode.NONE_BEYOND for one in found.evidence)
 
 
+def test_what_hides_is_no_position(compared: Compared) -> None:
+    """Masks are often written as -10,000, which bfloat16 does not hold either."""
+    found = compared(replace(BASE, places=COARSE, start=-10_000), replace(BASE, places=FINE, start=-10_000))
+    assert not any(one.code is EvidenceCode.WHOLE_ROUNDED for one in found.evidence)
+
+
 BENIGN = {
     "positions that bfloat16 holds": (
         replace(BASE, places=COARSE, start=0),

@@ -85,7 +85,9 @@ def gap_of_whole_numbers(judged: JudgedStep, sides: tuple[TraceSource, TraceSour
     rounded, whole = values[coarse], values[1 - coarse]
     if rounded is None or whole is None or rounded.shape != whole.shape:
         return None
-    if not (whole == np.round(whole)).all() or not (rounded == rounded_to(whole, dtypes[coarse])).all():
+    if not ((whole == np.round(whole)) & (whole >= 0)).all():  # a mask of -10,000 is no place
+        return None
+    if not (rounded == rounded_to(whole, dtypes[coarse])).all():
         return None
     other = np.flatnonzero((rounded != whole).ravel())
     if not other.size:
