@@ -13,7 +13,7 @@ from torch import Tensor, nn  # noqa: E402
 
 import trueup  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
-from trueup.types.codes import BatchCode, StagesCode  # noqa: E402
+from trueup.types.codes import BatchCode, StagesCode, VerdictCode  # noqa: E402
 
 WORDS, PAD, END = 30, 1, 2
 
@@ -47,3 +47,20 @@ def test_ids_of_a_decoder_that_are_padded_otherwise_are_told(tmp_path: Path) -> 
         "decoder_input_ids",
     )
     assert BatchCode.PADDING in [one.code for one in found.evidence]
+
+
+def test_a_number_that_is_written_into_ids_has_the_name_of_its_setting(tmp_path: Path) -> None:
+    """T5 begins its decoder's ids by an assignment, none of whose arguments has a name."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": WORDS, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}
+    for name, start in (("target", 1), ("reference", 0)):
+        torch.manual_seed(0)
+        config = transformers.T5Config(**sizes, decoder_start_token_id=start, dropout_rate=0.0)
+        model = transformers.T5ForConditionalGeneration(config)
+        ids = torch.randint(3, WORDS, (4, 12))
+        with trueup.Tracer(tmp_path / name, level="L0", task="tensor", functions=True, steps="0"):
+            model(input_ids=ids, labels=ids[:, :6].clone()).loss.backward()
+    found = diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "diagnosis").findings[0]
+    assert found.headline.code is VerdictCode.OTHER_VALUE_IN_CODE
+    facts = found.headline.facts
+    assert (facts["name"], facts["target"], facts["reference"]) == ("decoder_start_token_id", "1", "0")

@@ -43,6 +43,7 @@ from trueup.merging.sides import as_wholes
 from trueup.merging.trace import MergedTrace
 from trueup.store.rollouts import is_trace
 from trueup.types.codes import (
+    EvidenceCode,
     KindReason,
     NextCode,
     NoteCode,
@@ -437,6 +438,8 @@ def _beside_code(finding: Finding, near: Near) -> Finding:
         kind.rank.is_named for kind in finding.kinds[:1]
     )
     headline = finding.headline if known else near.headline(finding.headline)
+    if _is_named_in_code(finding, near):
+        headline = near.headline(_plain_headline(finding))
     if headline.code is VerdictCode.OTHER_CASTS:
         finding = _of_casts(finding, near)
     if finding.headline.code is Stages.LOSS_GRADIENT and near.cuts_nothing:
@@ -449,12 +452,28 @@ def _beside_code(finding: Finding, near: Near) -> Finding:
 def _without_functions(finding: Finding, near: Near) -> Finding:
     """A finding that is told by the functions its module calls, without them where the code of its place is
     known to differ: its lines say more, and what is called stays in the evidence."""
-    first = finding.kinds[0].name if finding.kinds else None
-    place = {key: finding.headline.place(key) for key in ("module", "stage")}
-    plain = reason(Stages.ORIGIN, **place)
+    first, plain = finding.kinds[0].name if finding.kinds else None, _plain_headline(finding)
     if first is not KindCode.OTHER_FUNCTIONS or near.headline(plain) is plain:
         return finding
     return replace(finding, headline=plain, kinds=finding.kinds[1:])
+
+
+def _is_named_in_code(finding: Finding, near: Near) -> bool:
+    """Whether an argument without a name (``ids[:, 0] = start``) has the values of a setting that the code of
+    the place takes them from."""
+    arguments = finding.kinds[0].sentence.parts if finding.kinds else ()
+    first = near.reasons[0] if near.reasons else None
+    if first is None or first.code is not EvidenceCode.CODE_VALUE_DIFFERS or len(arguments) != 1:
+        return False
+    only = arguments[0]
+    return str(only.place("argument")).startswith("argument ") and all(
+        only.place(side) == first.place(side) for side in ("target", "reference")
+    )
+
+
+def _plain_headline(finding: Finding) -> Reason:
+    place = {key: finding.headline.place(key) for key in ("module", "stage")}
+    return reason(Stages.ORIGIN, **place)
 
 
 def _of_casts(finding: Finding, near: Near) -> Finding:
