@@ -52,8 +52,6 @@ def _escaped(holder: object) -> None:
             holder = holder._untyped_storage
         if not isinstance(holder, (torch.Tensor, torch.UntypedStorage)):
             return
-        if holder.device.type == "meta":  # of fake tensors too, as those with which DTensor works out shapes
-            return
         with engine.lock, quiet():
             engine.summariser.distrust(holder)
     except RuntimeError:

@@ -358,6 +358,8 @@ class Summariser(Choosing):
             if holder.layout is not _STRIDED or holder.__class__ not in _PLAIN_TYPES or holder.is_nested:
                 return
             holder = storage_of(holder)
+        if holder.device.type == "meta":  # of fake tensors too, as those with which DTensor works out shapes
+            return
         self._distrusted[storage_ptr(holder)] = StorageReference(holder)
         self._forget_rows()
         self._carried.clear()
