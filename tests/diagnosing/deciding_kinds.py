@@ -169,7 +169,7 @@ def chance_z(z: float) -> object:
     return randomness._dropout(arrays(t, r)) is None
 
 
-@decides("kinds.solved_z")
+@decides("diagnosing.solved_z")
 def solved_z(z: float) -> object:
     return wrong_optimizer_setting._differ(
         FittedConstant(value=1 + 0.01 * z, error=0.01), FittedConstant(value=1.0, error=0.0)

@@ -65,6 +65,16 @@ def test_a_temperature_is_recovered(temperature: float, size: float, dtype: str)
         assert found.smoothing == found.z_loss == 0
 
 
+@pytest.mark.parametrize("size", [0.02, 0.2])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_of_tokens_about_as_likely_the_divisor_is_that_of_the_sum_itself(dtype: str, size: float) -> None:
+    """Terms of smoothing and of a z-loss are nearly multiples of the sum's: of bfloat16 the three together
+    are uncertain by a third, the sum by itself is not."""
+    found = form(size=size, dtype=dtype)
+    assert found is not None
+    assert found.divisor == pytest.approx(82, rel=1e-3)
+
+
 @pytest.mark.parametrize("changed", [{}, {"smoothing": 0.1}, {"z_loss": 1e-2}, {"dtype": "bfloat16"}])
 @pytest.mark.parametrize("size", [0.2, 3.0])
 def test_other_forms_have_no_temperature(changed: dict[str, Any], size: float) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trueup.diagnosing.thresholds import LOSS_FORM_BETTER, LOSS_FORM_RESIDUAL
+from trueup.diagnosing.thresholds import LOSS_FORM_BETTER, LOSS_FORM_RESIDUAL, SOLVED_Z
 from trueup.types.arrays import Bools, Floats, Ints
 
 MAX_NUMBERS = 1 << 22
@@ -189,6 +189,13 @@ def _of_temperature(z: Floats, g: Floats, one_hot: Floats, roundoff: float) -> t
     return form, left / length
 
 
+def _has_neither(form: LossForm) -> bool:
+    """Whether neither smoothing nor a z-loss shows: of tokens that are all about as likely, the terms of a
+    loss are nearly one another's multiples, and fitted together each is known by far worse than the sum."""
+    of_smoothing = abs(form.smoothing) <= SOLVED_Z * form.smoothing_error
+    return of_smoothing and abs(form.z_loss) <= SOLVED_Z * form.z_loss_error
+
+
 def _solved(terms: Floats, gradient: Floats, roundoff: float) -> tuple[LossForm, float] | None:
     """The form without a temperature, and what it leaves of the gradient: normal equations scaled to unit
     diagonal; errors follow from the residual, at least from rounding."""
@@ -213,4 +220,7 @@ def _solved(terms: Floats, gradient: Floats, roundoff: float) -> tuple[LossForm,
         z_loss=float(c / a),
         z_loss_error=float(np.hypot(errors[2], errors[0] * c / a) / a),
     )
+    by_itself = float(terms[0] @ gradient) / float(sizes[0]) ** 2
+    if by_itself > 0 and _has_neither(form):
+        form = replace(form, divisor=1 / by_itself)
     return form, left / length

@@ -48,6 +48,12 @@ LOSS_FORM_RESIDUAL = chosen(
     "of the gradient",
     "five roundings to bfloat16, in which logits and gradient may be kept; another function leaves more",
 )
+SOLVED_Z = chosen(
+    "diagnosing.solved_z",
+    6.0,
+    "standard errors",
+    "one more than for chance: errors of the solution are estimates themselves",
+)
 LOSS_FORM_BETTER = chosen(
     "diagnosing.loss_form_better",
     0.25,

@@ -22,10 +22,10 @@ from trueup.diagnosing.kinds.thresholds import (
     MOSTLY,
     SENT_LEAST,
     SMOOTHING_APART,
-    SOLVED_Z,
     TEMPERATURE_APART,
     Z_LOSS_APART,
 )
+from trueup.diagnosing.thresholds import SOLVED_Z
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Bools, Floats, Ints
 from trueup.types.codes.kinds import CauseCode, KindReason

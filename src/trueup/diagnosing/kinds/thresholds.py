@@ -66,9 +66,6 @@ SIGNIFICANT_Z = derived(
 )
 CERTAIN_Z = chosen("kinds.certain_z", 28.0, _Z, "3.5 times the significant effect")
 CHANCE_Z = derived("kinds.chance_z", 5.0, _Z, "once in 1.7 million for one draw, which is what rates are")
-SOLVED_Z = chosen(
-    "kinds.solved_z", 6.0, _Z, "one more than for chance: errors of the solution are estimates themselves"
-)
 ROW_EPS_Z = chosen(
     "kinds.row_eps_z",
     12.0,

@@ -22,11 +22,11 @@ from trueup.diagnosing.kinds.thresholds import (
     SETTINGS_EQUAL,
     SOLVED_APART,
     SOLVED_RESIDUAL,
-    SOLVED_Z,
     UNCHANGED_SHARE,
 )
 from trueup.diagnosing.kinds.updates import SideUpdate, solve
 from trueup.diagnosing.optimizer_fit import FittedConstant, UpdateFit, fit_moment
+from trueup.diagnosing.thresholds import SOLVED_Z
 from trueup.types.arrays import Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason, SettingReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
