@@ -16,6 +16,7 @@ import trueup  # noqa: E402
 from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.types.codes import BatchCode  # noqa: E402
+from trueup.types.codes.kinds import CauseCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
 from trueup.types.reason import reason  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
@@ -69,7 +70,7 @@ def test_padding_that_counts_is_told(labels: str, fill: int, tmp_path: Path) -> 
     found = diagnosed(tmp_path, {"labels": labels, "fill": fill}, {"labels": "ignored", "fill": fill})
     first = found.findings[0]
     assert first.stage is Stage.DATA
-    assert first.headline == reason(BatchCode.ENDS_COUNTED, side="target", label=fill, num=10)
+    assert first.headline == reason(BatchCode.ENDS_COUNTED, side="target", label=fill)
 
 
 @pytest.mark.parametrize("changed", [{"width": 14}, {"fill": 9}])
@@ -83,14 +84,15 @@ def test_ignored_labels_that_follow_each_row_are_no_difference(tmp_path: Path) -
     assert not [one for one in found.findings if one.stage is Stage.DATA]
 
 
-def trained_outside(folder: Path, *, ignored: int, padding: int) -> Path:
-    """The loss is the program's own, of labels that padding has as well; the model is told of the padding."""
+def trained_outside(folder: Path, *, ignored: int, padding: int, prompt: int = 0) -> Path:
+    """The loss is the program's own, of labels that padding has as well; the model is told of the padding.
+    The first ``prompt`` labels of a row do not count."""
     torch.manual_seed(0)
     model = Scores()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     shown = torch.arange(12) < LENGTHS[:, None]
     ids = torch.where(shown, torch.randint(3, WORDS, (4, 12)), 0)
-    labels = torch.where(shown, ids, padding)[:, 1:].flatten()
+    labels = torch.where(shown, ids, padding).masked_fill(torch.arange(12) <= prompt, -100)[:, 1:].flatten()
     with trueup.Tracer(folder, level="L0", task="tensor", steps="0"):
         scores = model(input_ids=ids, attention_mask=shown.long())[:, :-1].flatten(0, 1)
         loss = cross_entropy(scores, labels, ignore_index=ignored, reduction="sum") / 44
@@ -112,7 +114,15 @@ def test_padding_that_counts_in_a_loss_outside_the_model(tmp_path: Path) -> None
     found = diagnose(target, reference, output=tmp_path / "diagnosis")
     assert found.outcome is Outcome.DIFFER
     assert found.findings[0].stage is Stage.DATA
-    assert found.findings[0].headline.code is BatchCode.MASK_DIFFERS
+    assert found.findings[0].headline == reason(BatchCode.ENDS_COUNTED, side="target", label=0)
+
+
+def test_a_prompt_that_counts_in_a_loss_outside_the_model(tmp_path: Path) -> None:
+    target = trained_outside(tmp_path / "t", ignored=-100, padding=-100)
+    reference = trained_outside(tmp_path / "r", ignored=-100, padding=-100, prompt=3)
+    found = diagnose(target, reference, output=tmp_path / "diagnosis").findings[0]
+    assert found.headline == reason(BatchCode.STARTS_COUNTED, side="target")
+    assert found.causes[0].code is CauseCode.PROMPT_COUNTED
 
 
 def test_padding_that_two_losses_ignore_by_other_numbers(tmp_path: Path) -> None:

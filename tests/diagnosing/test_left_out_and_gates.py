@@ -16,7 +16,13 @@ from trueup.diagnosing.evidence import Surroundings
 from trueup.diagnosing.evidence.facts import Elsewhere, Maker, SlotPair
 from trueup.diagnosing.kinds import gated, missing_or_extra_term, randomness
 from trueup.diagnosing.stages.batch import StepBatch
-from trueup.diagnosing.stages.data import _batch_finding, _ends_counted, _ids_counted, _not_counted_alike
+from trueup.diagnosing.stages.counted import (
+    _ends_counted,
+    _ids_counted,
+    _starts_counted,
+    counted_in_one_run,
+)
+from trueup.diagnosing.stages.data import _batch_finding, _not_counted_alike
 from trueup.diagnosing.stages.weight_change import change_of
 from trueup.diagnosing.stages.weights import _loaded_in_one
 from trueup.store import StepView
@@ -163,10 +169,7 @@ def test_padding_of_labels_that_counts() -> None:
     counts = [kept != -100, ignored != -100]
     found = _ends_counted(kept, ignored, counts)
     assert found is not None
-    assert (found.code, dict(found.facts)) == (
-        BatchCode.ENDS_COUNTED,
-        {"side": "target", "label": 0, "num": 5},
-    )
+    assert (found.code, dict(found.facts)) == (BatchCode.ENDS_COUNTED, {"side": "target", "label": 0})
     back = _ends_counted(ignored, kept, counts[::-1])
     assert back is not None
     assert back.place("side") == "reference"
@@ -175,6 +178,36 @@ def test_padding_of_labels_that_counts() -> None:
     assert _ends_counted(end, masked, [end != -100, masked != -100]) is None
     kept[0, 6] = 7  # two ids are no padding
     assert _ends_counted(kept, ignored, counts) is None
+
+
+def test_prompts_that_count() -> None:
+    labels = DRAW.integers(5, 90, (4, 9))
+    ignored = labels.copy()
+    for row, length in enumerate((3, 5, 0, 2)):
+        ignored[row, :length] = -100
+    sides = [labels != -100, ignored != -100]
+    headline, causes = counted_in_one_run(labels, ignored, sides)
+    assert headline == reason(BatchCode.STARTS_COUNTED, side="target")
+    assert causes == (reason(CauseCode.PROMPT_COUNTED),)
+    back = _starts_counted(sides[::-1])
+    assert back is not None
+    assert back[0] == reason(BatchCode.STARTS_COUNTED, side="reference")
+    first = labels.copy()
+    first[:, 0] = -100  # a token that rows begin with
+    of_first = counted_in_one_run(labels, first, [labels != -100, first != -100])
+    assert of_first[1] == (reason(CauseCode.LABELS_COUNTED),)
+    answer = ignored.copy()
+    answer[0, 6] = -100  # in the midst of what counts
+    assert _starts_counted([sides[0], answer != -100]) is None
+    whole = ignored.copy()
+    whole[1] = -100  # nothing of a row counts
+    assert _starts_counted([sides[0], whole != -100]) is None
+    both = labels.copy()
+    both[0, 8] = -100  # each side counts what the other does not
+    assert _starts_counted([both != -100, ignored != -100]) is None
+    one = labels.copy()
+    one[0, :4] = -100  # one row may be anything
+    assert _starts_counted([sides[0], one != -100]) is None
 
 
 def test_labels_that_a_rule_leaves_out_by_their_id() -> None:

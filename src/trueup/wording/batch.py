@@ -318,8 +318,10 @@ PHRASES = {
     ),
     B.MASK_DIFFERS: heading("Loss mask differs: different positions count in the loss"),
     B.ENDS_COUNTED: heading(
-        "Only the {side}'s loss counts {num:count label} at the ends of rows, all {label}",
-        {"side": "target", "num": 4, "label": 0},
+        "Only the {side}'s loss counts labels {label} at the ends of rows", {"side": "target", "label": 0}
+    ),
+    B.STARTS_COUNTED: heading(
+        "Only the {side}'s loss counts labels at the start of rows", {"side": "target"}
     ),
     B.IDS_COUNTED: heading(
         lambda facts: f"Only the {facts['side']}'s loss counts labels with id {listed(facts['ids'])}",

@@ -45,6 +45,7 @@ _CAUSES = {
     "multiplies in one run alone",
     CauseCode.WEIGHTS_OF_ROWS: "other advantages, margins or reference log-probabilities of the rows",
     CauseCode.PADDING_COUNTED: "padding of the labels not replaced by the ignored index in one run",
+    CauseCode.PROMPT_COUNTED: "labels of a prompt left out of the loss in one run alone",
     CauseCode.ID_TAKEN_FOR_PADDING: "labels left out by their id: padding whose id is also the end token's",
     CauseCode.IGNORE_INDEX: "another ignore_index, such as a padding id that is also a token",
     CauseCode.MASK_MULTIPLIED: "attention weights multiplied by a mask",

@@ -32,6 +32,7 @@ from trueup.diagnosing.kinds.loss_divisor import named_divisor
 from trueup.diagnosing.kinds.thresholds import NEAR_ONE
 from trueup.diagnosing.stages.batch import TOKENS, StepBatch, data_finding, given, may_be_tokens, without_made
 from trueup.diagnosing.stages.context import Context, is_beyond, is_compared
+from trueup.diagnosing.stages.counted import counted_in_one_run
 from trueup.diagnosing.stages.forward import as_recorded
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.labels import compared_labels
@@ -47,7 +48,7 @@ from trueup.store import StepView, TraceSource
 from trueup.store.given import root_inputs, whole_numbers
 from trueup.store.same_rows import MASK, POSITION, RowSpan, num_rows, row_keys, spans_of, width_of
 from trueup.store.view import UPDATED
-from trueup.types.arrays import Array, Bools, Floats, Ints
+from trueup.types.arrays import Array, Floats, Ints
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes import EvidenceCode, NoteCode, RecordCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
@@ -1170,11 +1171,7 @@ def _not_counted_alike(ids: Ints, other: Ints, name: str, batch: StepBatch) -> F
     numbers = {"target": int(counts[0].sum()), "reference": int(counts[1].sum())}
     shares = {f"{side}_share": number / ids.size for side, number in numbers.items()}
     evidence = reason(Batches.NUM_COUNTED, **numbers, **shares)
-    headline, causes = reason(Batches.MASK_DIFFERS), None
-    if (ends := _ends_counted(ids, other, counts)) is not None:
-        headline, causes = ends, (Reason(CauseCode.PADDING_COUNTED),)
-    elif (named := _ids_counted(ids, other, counts)) is not None:
-        headline, causes = named, (Reason(CauseCode.ID_TAKEN_FOR_PADDING),)
+    headline, causes = counted_in_one_run(ids, other, counts)
     kind = kind_named("wrong_mask", EvidenceRank.EVERY_ELEMENT, evidence, causes=causes, phase="loss")
     return data_finding(
         headline=headline,
@@ -1184,39 +1181,6 @@ def _not_counted_alike(ids: Ints, other: Ints, name: str, batch: StepBatch) -> F
         evidence=(evidence,),
         next_note=reason(Batches.CHECK_LABELS),
     )
-
-
-def _ends_counted(ids: Ints, other: Ints, counts: Sequence[Bools]) -> Reason | None:
-    """One id that fills the ends of rows and counts on one side alone: padding of the labels. Not one that
-    stands there once a row at most, as an end token does."""
-    apart = counts[0] != counts[1]
-    side, own = ("target", ids) if (counts[0] & apart).any() else ("reference", other)
-    is_more = counts[0 if side == "target" else 1] | ~apart
-    different = np.unique(own[apart])
-    if ids.ndim < 2 or not is_more.all() or len(different) != 1 or apart.sum(axis=-1).max() < 2:
-        return None
-    if not (own[np.logical_or.accumulate(apart, axis=-1)] == different[0]).all():
-        return None
-    return reason(Batches.ENDS_COUNTED, side=side, label=int(different[0]), num=int(apart.sum()))
-
-
-_MOST_IDS = 3
-"""ids that one rule leaves out: those of special tokens"""
-
-
-def _ids_counted(ids: Ints, other: Ints, counts: Sequence[Bools]) -> Reason | None:
-    """A few ids of which every label counts on one side and none on the other: a rule that goes by the id, as
-    one that leaves out padding does where the end token is its id too. Twice as many labels as ids at least:
-    a single label has one id in any case."""
-    apart = counts[0] != counts[1]
-    more, fewer = (0, 1) if (counts[0] & apart).any() else (1, 0)
-    own, rest = (ids, other)[more][apart], (other, ids)[more][counts[fewer]]
-    different = np.unique(own)
-    few = len(different) <= _MOST_IDS and len(own) >= 2 * len(different)
-    if not few or (apart & counts[fewer]).any() or np.isin(rest, different).any():
-        return None
-    side = ("target", "reference")[more]
-    return reason(Batches.IDS_COUNTED, side=side, ids=[str(one) for one in different.tolist()])
 
 
 def _shared_out(

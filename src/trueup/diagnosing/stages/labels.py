@@ -10,6 +10,7 @@ from trueup.diagnosing.batches import LabelFacts, label_facts
 from trueup.diagnosing.evidence.run import run_facts
 from trueup.diagnosing.kinds.criterion import labels_shifted
 from trueup.diagnosing.stages.batch import StepBatch, data_finding
+from trueup.diagnosing.stages.counted import counted_in_one_run
 from trueup.diagnosing.stages.loss_factors import hides_otherwise
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.types.arrays import Ints
@@ -163,11 +164,34 @@ def _label_finding(
             reference=expected.num_counted,
             reference_share=expected.counted,
         )
-        return _finding(target, microbatch, Batches.MASK_DIFFERS, "wrong_mask", counts)
+        found = _finding(target, microbatch, Batches.MASK_DIFFERS, "wrong_mask", counts)
+        return _named_by_rows(found, target, reference, microbatch)
     a, b = target.labels[microbatch].ravel(), reference.labels[microbatch].ravel()
     if a.shape == b.shape and not np.array_equal(a, b):
         return _other_labels(target, reference, microbatch)
     return _mask_finding(target, reference, microbatch)
+
+
+def _named_by_rows(found: Finding, target: StepBatch, reference: StepBatch, microbatch: int) -> Finding:
+    """The finding, headed by which labels count in one run alone, where labels that both count agree; a loss
+    that is given them flat has the rows of the ids, with or without the position that has no next token."""
+    tokens, sides = target.tokens_of(microbatch), [one.labels[microbatch] for one in (target, reference)]
+    if tokens is None or tokens.ndim != 2 or sides[0].size != sides[1].size:
+        return found
+    rows, length = tokens.shape
+    if sides[0].size not in (rows * length, rows * (length - 1)):
+        return found
+    ids, other = (one.reshape(rows, -1) for one in sides)
+    counts = [side != batch.ignore_index for side, batch in ((ids, target), (other, reference))]
+    if (ids != other)[counts[0] & counts[1]].any():
+        return found
+    headline, causes = counted_in_one_run(ids, other, counts)
+    if causes is None:
+        return found
+    kind = kind_named(
+        "wrong_mask", EvidenceRank.EVERY_ELEMENT, found.evidence[0], causes=causes, phase="loss"
+    )
+    return replace(found, headline=headline, kinds=(kind,), causes=causes)
 
 
 def _shifted_in_loss(target: StepBatch, reference: StepBatch, microbatch: int) -> Finding | None:

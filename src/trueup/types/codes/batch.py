@@ -53,6 +53,7 @@ class BatchCode(Code):
     MASK_DIFFERS = "labels.counted_positions_differ"
     NUM_COUNTED = "labels.num_counted"
     ENDS_COUNTED = "labels.ends_counted"
+    STARTS_COUNTED = "labels.starts_counted"
     IDS_COUNTED = "labels.ids_counted"
     """``num`` labels that are all ``label``, at the ends of rows, count in the loss of ``side`` alone"""
     BOUNDARIES_DIFFER = "batch.boundaries_differ"

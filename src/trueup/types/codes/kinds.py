@@ -274,6 +274,7 @@ class CauseCode(Code):
     LABELS_COUNTED = "cause.labels_counted"
     ID_TAKEN_FOR_PADDING = "cause.id_taken_for_padding"
     PADDING_COUNTED = "cause.padding_counted"
+    PROMPT_COUNTED = "cause.prompt_counted"
     IGNORE_INDEX = "cause.ignore_index"
     LOG_SOFTMAX = "cause.log_softmax"
     BALANCE_TERM = "cause.balance_term"
