@@ -21,6 +21,7 @@ from trueup.store import Trace
 from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL, UPDATED, WEIGHT
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.finding import Finding, Stage
+from trueup.types.reason import reason
 
 SHAPES = {"a.weight": (20, 15), "b.weight": (15, 10), "b.bias": (80,), "norm.weight": (90,), "c.bias": (100,)}
 SMALL = {name for name, shape in SHAPES.items() if len(shape) == 1}
@@ -236,14 +237,16 @@ def outcome_of(folder: Path, target: Trace, reference: Trace, **more: Any) -> St
     return OptimizerStage().check(context_of(target, reference, **more))
 
 
-def given_run(folder: Path, changed: Mapping[str, Callable[[str, Array], Array]]) -> Trace:
-    """What the usual optimizer makes of the reference's gradients, but for some slots."""
+def given_run(
+    folder: Path, changed: Mapping[str, Callable[[str, Array], Array]], *, updates: bool = True
+) -> Trace:
+    """What the usual optimizer makes of the reference's gradients, but for some slots, or without updates."""
     from trueup.store.view import step_view
 
     book, parts = step_view(USUAL.trace(folder / "plain"), 0, 0), {}
     for name in SHAPES:
         held = {}
-        for phase, slot in (WEIGHT, LOCAL, ACCUMULATED, CLIPPED, UPDATED, *STATES):
+        for phase, slot in (WEIGHT, LOCAL, ACCUMULATED, CLIPPED, *((UPDATED, *STATES) if updates else ())):
             value = book.value(book.parameter(name, phase, slot))
             held[phase, slot] = changed.get(slot, lambda _, same: same)(name, np.asarray(value, np.float32))
         parts[name] = held
@@ -353,6 +356,7 @@ def test_causes_of_a_coarse_dtype(
         check_finding(finding)
 
 
+FAILED = passed(Stage.FORWARD, StageStatus.FAILED)
 GIVEN = (Stages.GIVEN_SAME, Stages.GIVEN_DIFFER, Stages.GIVEN_STATE_DIFFER)
 
 
@@ -377,6 +381,15 @@ def test_when_the_first_update_is(tmp_path: Path, updates: tuple[bool, bool], co
     assert said.code is code
     if code is Stages.UPDATE_LATER:
         assert said.facts == {"step": 0, "next": 1}
+
+
+def test_an_update_that_one_run_skipped_is_no_agreement(tmp_path: Path) -> None:
+    """With the reference's gradients the target makes one: nothing was compared of its own step."""
+    given, reference = given_run(tmp_path / "given", {}), USUAL.trace(tmp_path / "r")
+    skipped = given_run(tmp_path / "t", {"clipped": lambda _, of: of * np.float32(np.nan)}, updates=False)
+    outcome = outcome_of(tmp_path, skipped, reference, given=given, earlier=(FAILED,))
+    assert outcome.conclusion == reason(Stages.UPDATE_IN_ONE, side="reference", step=0)
+    assert outcome.status is StageStatus.CONSEQUENCE
 
 
 def test_the_first_recorded_update_need_not_be_the_first(tmp_path: Path) -> None:

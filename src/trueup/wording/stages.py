@@ -1019,6 +1019,9 @@ PHRASES = {
     S.NO_UPDATE: clause(
         "no update was recorded in both runs: is the optimizer one that the framework does not provide?"
     ),
+    S.UPDATE_IN_ONE: clause(
+        "An update in step {step} was recorded in the {side} alone", {"side": "reference", "step": 0}
+    ),
     S.UPDATE_LATER: clause(
         "No optimizer steps in step {step}; the first update is in step {next}", {"step": 0, "next": 1}
     ),

@@ -191,6 +191,11 @@ def _outcome(
             findings=tuple(findings),
             confirmed=True,
         )
+    if rows.filter(is_compared()).is_empty() and (side := _updates_alone(context)) is not None:
+        only = reason(Stages.UPDATE_IN_ONE, side=side, step=context.steps[0][0])
+        follows = context.failed_before() is not None
+        status = StageStatus.CONSEQUENCE if follows else StageStatus.UNDECIDED
+        return outcome(status=status, conclusion=only, evidence=evidence)
     if not notes and rows.filter(is_compared()).is_empty():
         return outcome(status=StageStatus.UNDECIDED, conclusion=_why_none(context))
     if rows.filter(is_beyond()).is_empty():
@@ -209,6 +214,12 @@ def _outcome(
         head = reason(Stages.BOTH_SAME)
         return outcome(status=StageStatus.CONSEQUENCE, conclusion=head, evidence=evidence)
     return outcome(status=StageStatus.PASSED, conclusion=head, evidence=evidence, confirmed=True)
+
+
+def _updates_alone(context: Context) -> str | None:
+    """The side whose first step alone has an update: the other skipped it, gradients not being finite."""
+    updates = [bool(book.parameters_with(*UPDATED)) for book in context.pair(0)]
+    return None if len(set(updates)) == 1 else ("target", "reference")[updates.index(True)]
 
 
 def _why_none(context: Context) -> Reason:

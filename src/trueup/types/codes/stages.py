@@ -188,6 +188,7 @@ class StagesCode(Code):
     SHARE_KEPT = "optimizer.share_kept"
     UPDATE_PULLED = "optimizer.update_pulled"
     NO_UPDATE = "optimizer.no_update_recorded"
+    UPDATE_IN_ONE = "optimizer.update_in_one_run"
     UPDATE_LATER = "optimizer.first_update_later"
     OTHER_MODEL_EVALUATED = "forward.other_model_evaluated"
     MOVED_BETWEEN = "optimizer.moved_between_steps"
