@@ -344,6 +344,15 @@ def swapped(other_slot: Tensor) -> Evidence:
     return case(GRADS[1], GRADS[0], surroundings=around)
 
 
+def drawn_at(target: Mapping[str, int], reference: Mapping[str, int]) -> Evidence:
+    """A module whose output differs in no way that is known, and where the generators stood."""
+    runs = [
+        RunFacts(draws={(0, name): (at,) for name, at in side.items()}, modules=frozenset("am"))
+        for side in (target, reference)
+    ]
+    return case(X, X.roll(1, 0) * X, module="m", target_run=runs[0], reference_run=runs[1])
+
+
 def overflowed(scale: float, phase: str) -> Evidence:
     other = X.clone()
     other[0, 0, 0] = float("inf")
@@ -728,6 +737,18 @@ TWINS = [
         lambda: case(dropped(0.25, 1), X),
         lambda: case(0.75 * dropped(0.25, 1), X),
         {"side": "target", "rate": 0.25, "num": int((dropped(0.25, 1) == 0).sum())},
+    ),
+    Twins(
+        Kind.GENERATOR_ELSEWHERE,
+        lambda: drawn_at({"a": 1, "m": 2}, {"a": 1, "m": 3}),
+        lambda: drawn_at({"a": 1, "m": 2}, {"a": 1, "m": 2}),
+        {"after": "a"},
+    ),
+    Twins(
+        Kind.DRAWS_IN_ONE_RUN,
+        lambda: drawn_at({"m": 2}, {}),
+        lambda: drawn_at({"a": 2}, {}),
+        {"side": "target"},
     ),
     Twins(
         Kind.HIDES_OTHER_ELEMENTS,

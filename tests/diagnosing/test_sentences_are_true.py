@@ -353,6 +353,25 @@ def _(said: Said) -> bool:
     return ((dropped == 0) & (whole != 0)).sum() == said["num"] and equal(said, dropped[kept], scaled, 0.95)
 
 
+@true_of(Kind.GENERATOR_ELSEWHERE)
+def _(said: Said) -> bool:
+    target, reference = (run.draws or {} for run in (said.evidence.target_run, said.evidence.reference_run))
+    at = said.evidence.origin.microbatch or 0
+    stood = (at, said.evidence.origin.module), *(((at, said["after"]),) if "after" in said.one.facts else ())
+    alike = [target[one] == reference[one] for one in stood]
+    return alike in ([False], [False, True])
+
+
+@true_of(Kind.DRAWS_IN_ONE_RUN)
+def _(said: Said) -> bool:
+    runs = said.evidence.target_run, said.evidence.reference_run
+    at = said.evidence.origin.microbatch or 0, said.evidence.origin.module
+    drawn = [at in (run.draws or {}) for run in runs]
+    return drawn == [said["side"] == "target", said["side"] == "reference"] and all(
+        at[1] in run.modules for run in runs
+    )
+
+
 @true_of(Kind.KEPT_TIMES)
 def _(said: Said) -> bool:
     (x,) = (

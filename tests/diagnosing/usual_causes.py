@@ -94,6 +94,12 @@ KNOWN_DRAWS = (
 )
 
 
+def may_be_of_another_seed(said: Reason, evidence: Evidence) -> bool:
+    """Where generators stood alike before, no seed differs."""
+    parted_later = said.code is Kind.DRAWS_IN_ONE_RUN or "after" in said.facts
+    return said.code not in KNOWN_DRAWS and not parted_later
+
+
 def fine(said: Reason, evidence: Evidence) -> bool:
     """Whether the error is as small as float32 rounds: no coarser dtype is its cause."""
     return said.code is Kind.SIZE_OF_ROUNDING and said.facts["dtype"] == "float32"
@@ -116,7 +122,9 @@ OF: dict[Code, Of] = {
     Cause.NOT_PASSED_ON: Of((KC.CONSTANT_ARGUMENT, KC.WRONG_DATA, KC.WRONG_SCALE)),
     Cause.MEMORY_FORMAT: Of((KC.RANDOMNESS,), holds=only_of(Kind.DROPPED_IN_OTHER_LAYOUT)),
     Cause.DROPOUT_ON_ONE_SIDE: Of((KC.RANDOMNESS,), holds=only_of(Kind.DROPPED_ON_ONE_SIDE)),
-    Cause.OTHER_SEED: Of((KC.RANDOMNESS,), holds=is_not(*KNOWN_DRAWS)),
+    Cause.NOISE_ON_ONE_SIDE: Of((KC.RANDOMNESS,), holds=only_of(Kind.DRAWS_IN_ONE_RUN)),
+    Cause.DRAWN_BEFORE: Of((KC.RANDOMNESS,), holds=only_of(Kind.GENERATOR_ELSEWHERE)),
+    Cause.OTHER_SEED: Of((KC.RANDOMNESS,), holds=may_be_of_another_seed),
     Cause.STATE_NOT_RESTORED: Of(
         (KC.RANDOMNESS,), BATCH, holds=is_not(*(one for one in KNOWN_DRAWS if one is not KNOWN_DRAWS[2]))
     ),
@@ -268,6 +276,7 @@ SURE: dict[Code, Sequence[Code]] = {
     Kind.RANKS_DROP_THE_SAME: (Cause.SHARED_STREAM,),
     Kind.DROPPED_IN_OTHER_LAYOUT: (Cause.MEMORY_FORMAT,),
     Kind.DROPPED_ON_ONE_SIDE: (Cause.DROPOUT_ON_ONE_SIDE,),
+    Kind.DRAWS_IN_ONE_RUN: (Cause.NOISE_ON_ONE_SIDE,),
     Kind.NOT_TRAINABLE: (Cause.NOT_TRAINABLE,),
     Kind.NO_GRADIENT_NOT_TRAINABLE: (Cause.NOT_TRAINABLE,),
     Kind.MOMENT_STARTS_ANEW: (Cause.STATE_NOT_RESTORED_ON_RESUME,),

@@ -51,6 +51,7 @@ class ModuleFrame:
         "recorder",
         "sender",
         "stack",
+        "stood",
         "without_gradients",
     )
 
@@ -71,6 +72,8 @@ class ModuleFrame:
         self.recorder = recorder
         self.began = 0
         """number of the first autograd node made in it"""
+        self.stood: int | None = None
+        """where the random generators stood as it began; None where nobody looked"""
         self.name = name
         self.mode = mode
         self.stack = stack

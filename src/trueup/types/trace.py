@@ -264,6 +264,9 @@ class ScalarLine(TypedDict, total=False):
     learning_rate: Sequence[float]
     scheduler_steps: Sequence[int]
     """how often each learning-rate scheduler of the optimizer has stepped before the update"""
+    draws: Sequence[Sequence[object]]
+    """calls of modules that drew random numbers, and outermost ones: name, microbatch, where the generators
+    stood as it began, whether it moved them; not there where nobody looked"""
     loss_scale: float | None
     skipped: bool | None
     microbatches: int | None

@@ -72,6 +72,8 @@ _CAUSES = {
     CauseCode.OTHER_LAYOUT: "a different layout (fused q, k, v; heads; gate and up; rotary pairs)",
     CauseCode.OTHER_OPTIMIZER_DEFAULT: "a default of a different optimizer or framework",
     CauseCode.OTHER_ORDER_OR_KERNEL: "a different order of operations or kernel",
+    CauseCode.NOISE_ON_ONE_SIDE: "noise, jitter or dropout in one run alone",
+    CauseCode.DRAWN_BEFORE: "random numbers that one run alone draws before",
     CauseCode.OTHER_SEED: "a different seed or order of random draws",
     CauseCode.OTHER_TENSORS: "the optimizer holds different tensors than the model",
     CauseCode.OTHER_WINDOW: "an attention window of another length, or in one run alone",

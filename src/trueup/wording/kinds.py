@@ -1206,6 +1206,23 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.RANKS_DROP_THE_SAME: _say(
         "two ranks of the target drop the same elements; those of the reference drop different ones"
     ),
+    KindReason.GENERATOR_ELSEWHERE: _say(
+        lambda facts: facts.fill(
+            "the module draws random numbers, from generators that do not stand alike as it begins; "
+            + (
+                "nor did they at the first that draws"
+                if facts.get("after") is None
+                else "they did as {module} began"
+            ),
+            module=facts.get("after") or "the model",
+        ),
+        {"after": "layers.0.mlp.drop"},
+        {"after": ""},
+        {},
+    ),
+    KindReason.DRAWS_IN_ONE_RUN: _say(
+        "the module draws random numbers in the {side} alone", {"side": "target"}
+    ),
     KindReason.ANOTHER_DRAW: _say(
         "{subject} has the reference's mean and standard deviation ({target:.3g} and {reference:.3g}) and no "
         "correlation with it (cosine {cosine:.2g}): a different draw from the same distribution",

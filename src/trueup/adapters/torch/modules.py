@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.module import Module
 
-from trueup.adapters.torch import gradients
+from trueup.adapters.torch import draws, gradients
 from trueup.adapters.torch.device.recording import RECORDING
 from trueup.adapters.torch.engine import (
     TRANSPARENT,
@@ -268,6 +268,8 @@ def _enter(
     frame = ModuleFrame(call, name, mode, stack, path, kept, engine.sink.recorder)
     if not kept:
         return frame, None
+    if engine.draws_on and mode == "train":
+        frame.stood = draws.standing()
     if mode == "recompute" or not grad_enabled:
         ordinal = engine.sink.recorder.calls.cell(call, "ordinal")
         frame.sender = engine.reentrant.sender(frame, parent, ordinal, grad_enabled=grad_enabled)
@@ -283,6 +285,7 @@ def _enter(
 
 
 def _leave(engine: Engine, frame: ModuleFrame, tracked: gradients.Edges | None, result: object) -> None:
+    draws.note(engine, frame)
     results = split_result(result)
     if engine.outputs_on and engine.forward_on:
         for where, tensor in results:

@@ -319,6 +319,11 @@ class RunFacts:
     reduction: str | None = None
     """of the function that made the loss: ``none``, ``mean``, ``sum``; None where no one knows"""
     skipped: bool | None = None
+    draws: Mapping[tuple[int, str], tuple[int, ...]] | None = None
+    """microbatch and module, in the order in which they end -> where the random generators stood as each of
+    its calls began that moved them; None where nobody looked"""
+    modules: frozenset[str] = frozenset()
+    """names of modules that were called in this step, where it is known which ones drew"""
     batch_digest: str | None = None
     batch_digests: Mapping[int, str] = field(default_factory=dict)
     """of every step known"""

@@ -58,6 +58,8 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         weighed={} if view is None else view.once(_weighed, lambda: _weighed(view)),
         reduction=None if view is None else reduction_of(loss_arguments(view)),
         skipped=line.get("skipped") if isinstance(line.get("skipped"), bool) else None,
+        draws=_draws(line),
+        modules=view.once(_modules, lambda: _modules(view)) if view and "draws" in line else frozenset(),
         batch_digest=line.get("batch_digest"),
         batch_digests={s: str(e["batch_digest"]) for s, e in _by_step(lines) if e.get("batch_digest")},
         rank_batch_digests={r: str(e["batch_digest"]) for r, e in of_ranks.items() if e.get("batch_digest")},
@@ -69,6 +71,22 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         if isinstance(manifest.get("deterministic"), bool)
         else None,
     )
+
+
+def _draws(line: ScalarLine) -> dict[tuple[int, str], tuple[int, ...]] | None:
+    """Calls that drew, by microbatch and module."""
+    if "draws" not in line:
+        return None
+    found: dict[tuple[int, str], tuple[int, ...]] = {}
+    for entry in line["draws"]:
+        match entry:
+            case [str(name), int(microbatch), int(stood), True]:
+                found[microbatch, name] = (*found.get((microbatch, name), ()), stood)
+    return found
+
+
+def _modules(view: StepView) -> frozenset[str]:
+    return frozenset(view.name[call] for call in view.calls_of_kind("module"))
 
 
 def _microbatches(line: ScalarLine, view: StepView | None) -> int | None:

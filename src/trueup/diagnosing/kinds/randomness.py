@@ -214,6 +214,33 @@ def _same_zeros(ranks: list[Floats | None]) -> bool:
     return a is not None and b is not None and a.shape == b.shape and bool(((a == 0) == (b == 0)).all())
 
 
+def _generators(evidence: Evidence) -> Found | None:
+    """What a module computes that draws random numbers, in one run alone or where the generators of both do
+    not stand alike as it begins. Both runs call it by one name; a fault beside the draws cannot be told."""
+    origin, runs = evidence.origin, (evidence.target_run, evidence.reference_run)
+    target, reference = (run.draws for run in runs)
+    if origin.phase != "forward" or target is None or reference is None:
+        return None
+    if not all(origin.module in run.modules for run in runs):
+        return None
+    at = (origin.microbatch or 0, origin.module)
+    own, other = target.get(at), reference.get(at)
+    if (own is None) != (other is None):
+        sentence = origin_reason(
+            evidence, KindReason.DRAWS_IN_ONE_RUN, side="target" if own is not None else "reference"
+        )
+        return Found(rank=EvidenceRank.CONSISTENT, sentence=sentence, causes=(CauseCode.NOISE_ON_ONE_SIDE,))
+    if own is None or own == other:
+        return None
+    alike = [name for m, name in target if m == at[0] and target[m, name] == reference.get((m, name))]
+    around = [name for name in alike if not name or f"{origin.module}.".startswith(f"{name}.")]
+    beside = [name for name in alike if name not in around]
+    facts = {"after": (beside[-1:] or around)[0]} if alike else {}
+    causes = (CauseCode.DRAWN_BEFORE,) if alike else (CauseCode.OTHER_SEED, CauseCode.DRAWN_BEFORE)
+    sentence = origin_reason(evidence, KindReason.GENERATOR_ELSEWHERE, **facts)
+    return Found(rank=EvidenceRank.FITTED, sentence=sentence, causes=causes)
+
+
 def _draws(evidence: Evidence) -> Found | None:
     """Unlike element by element, alike as a whole: two draws from one distribution."""
     t, r, vectors = evidence.target, evidence.reference, evidence.vectors
@@ -242,7 +269,7 @@ def _draws(evidence: Evidence) -> Found | None:
 RULE = KindRule(
     code=KindCode.RANDOMNESS,
     family=KindClass.MODEL,
-    looks=(_one_stream, _recomputed, _dropout, _dropout_of_one_side, _draws),
+    looks=(_one_stream, _recomputed, _dropout, _dropout_of_one_side, _draws, _generators),
     causes=(CauseCode.OTHER_SEED, CauseCode.STATE_NOT_RESTORED, CauseCode.SHARED_STREAM),
     in_phases={CauseCode.STATE_NOT_RESTORED: BEFORE_UPDATE},
     advice=AdviceCode.SEED_ALIKE,
