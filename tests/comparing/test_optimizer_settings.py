@@ -33,6 +33,9 @@ def gaps(**more: Any) -> list[str]:
         ({"foreach": False}, []),
         ({"lr": 2e-3}, []),
         ({"class": "apex.optimizers.FusedAdam"}, []),
+        ({"class": "Adam"}, []),
+        ({"class": "NAdam"}, ["class"]),
+        ({"class": "Adafactor", "eps": (1e-30, 1e-3)}, ["class", "eps"]),
         ({"eps": 9.99999993922529e-09}, []),
         ({"betas": [0.9, [0.95]]}, []),
         ({"betas": {"beta1": 0.9}}, []),
@@ -55,6 +58,10 @@ def test_a_number_in_float32_is_the_same_number(value: float, change: float) -> 
 def test_nesterov_without_momentum_has_no_effect(momentum: float, expected: list[str]) -> None:
     sides = ({"momentum": momentum, "nesterov": flag, "dampening": 0} for flag in (True, False))
     assert [gap.key for gap in setting_gaps(*sides)] == expected
+
+
+def test_another_rule_comes_before_its_settings() -> None:
+    assert gaps(**{"class": "Lion", "eps": 1e-5, "weight_decay": 0.0})[0] == "class"
 
 
 def test_only_the_parameters_of_one_group() -> None:

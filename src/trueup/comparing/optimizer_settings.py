@@ -22,6 +22,12 @@ UPDATE_RULE = (
     "alpha", "centered", "rho", "lambd", "lr_decay",
 )  # fmt: skip
 """Settings that enter the update. Not the learning rate: a schedule moves it, and each step records it."""
+_RULES = (
+    ("Adam", "AdamW", "FusedAdam"),
+    *((name,) for name in ("NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "Adafactor", "SGD", "ASGD")),
+    *((name,) for name in ("RMSprop", "Rprop", "LBFGS", "Muon", "Lion", "LAMB", "Lamb")),
+)
+"""classes of optimizers by what they do"""
 NO_EFFECT = ("foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay")
 """How an update is computed, not what it is."""
 
@@ -121,8 +127,18 @@ def update_rule_gaps(
         for gap in setting_gaps(_of_all(target), _of_all(reference)):
             shared[gap] = list(target)
     return tuple(
-        SharedGap(gap=gap, parameters=tuple(of)) for gap, of in shared.items() if gap.key in UPDATE_RULE
+        SharedGap(gap=gap, parameters=tuple(of)) for gap, of in shared.items() if _enters_update(gap)
     )
+
+
+def are_other_rules(target: Setting, reference: Setting) -> bool:
+    """Whether both classes are known by name, and their update rules are not one rule with other settings."""
+    rules = {name: rule for rule, names in enumerate(_RULES) for name in names}
+    return target in rules and reference in rules and rules[str(target)] != rules[str(reference)]
+
+
+def _enters_update(gap: SettingGap) -> bool:
+    return gap.key in UPDATE_RULE or (gap.key == "class" and are_other_rules(gap.target, gap.reference))
 
 
 def _of_all(settings: Mapping[str, Settings]) -> Settings:

@@ -26,6 +26,11 @@ _BOTH = "{target} (target) vs {reference} (reference)"
 _VALUES = {"target": "0.1", "reference": "0.01"}
 
 
+def optimizer_setting(facts: ReasonFacts) -> str:
+    """What of an optimizer differs: a setting, or the optimizer itself."""
+    return "optimizer" if facts["name"] == "class" else f"optimizer setting {facts['name']}"
+
+
 def phases(facts: ReasonFacts) -> str:
     """The phases of a reason, listed."""
     return listed([PHASES.get(phase, phase) for phase in facts["phases"]])
@@ -216,10 +221,13 @@ PHRASES = {
         ),
     ),
     Is.OPTIMIZER_SETTING_DIFFERS: Phrase(
-        sentence="optimizer setting {name}: {target} (target), {reference} (reference), of "
-        "{num:count parameter}",
+        sentence=lambda facts: facts.fill(
+            "{what}: {target} (target), {reference} (reference), of {num:count parameter}",
+            what=optimizer_setting(facts),
+        ),
         samples=(
             {"name": "eps", "target": "1e-05", "reference": "1e-08", "parameters": ("a", "b"), "num": 2},
+            {"name": "class", "target": "SGD", "reference": "AdamW", "parameters": ("a", "b"), "num": 2},
         ),
     ),
     Is.UPDATES_COPIES: Phrase(

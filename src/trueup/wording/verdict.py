@@ -6,7 +6,7 @@ from trueup.types.codes.evidence import NUM_CALLS
 from trueup.types.codes.verdict import NextCode as Next
 from trueup.types.codes.verdict import VerdictCode as Is
 from trueup.types.reason import reason
-from trueup.wording.evidence import SETTINGS, phases, ranks
+from trueup.wording.evidence import SETTINGS, optimizer_setting, phases, ranks
 from trueup.wording.phrase import Phrase, ReasonFacts, Template, listed, one_plus
 
 _DIFFERING = {
@@ -324,8 +324,12 @@ PHRASES = {
     ),
     Is.SETTINGS_DIFFER: _headline(_settings, {"names": ("learning_rate",)}),
     Is.OPTIMIZER_SETTING_DIFFERS: _headline(
-        "Tensors agree, but optimizer setting {name} differs: {target} (target), {reference} (reference)",
+        lambda facts: facts.fill(
+            "Tensors agree, but {what} differs: {target} (target), {reference} (reference)",
+            what=optimizer_setting(facts),
+        ),
         {"name": "eps", "target": "1e-05", "reference": "1e-08"},
+        {"name": "class", "target": "NAdam", "reference": "AdamW"},
     ),
     Is.LEARNING_RATE_DIFFERS: _headline(
         lambda facts: facts.fill(
@@ -339,9 +343,12 @@ PHRASES = {
         {"step": 0, "target": "0.001, 0.002", "reference": "0.001", "parameter": "emb.weight"},
     ),
     Is.UPDATE_SETTING_DIFFERS: _headline(
-        "Optimizer setting {name} differs: {target} (target), {reference} (reference); first seen in "
-        "{parameter}",
+        lambda facts: facts.fill(
+            "{what} differs: {target} (target), {reference} (reference); first seen in {parameter}",
+            what=optimizer_setting(facts).capitalize(),
+        ),
         {"name": "eps", "target": "1e-05", "reference": "1e-08", "parameter": "emb.weight"},
+        {"name": "class", "target": "Adafactor", "reference": "AdamW", "parameter": "emb.weight"},
     ),
     Is.UPDATES_COPIES: _headline(
         "Only the {side}'s optimizer updates copies of the weights: {target} (target), "

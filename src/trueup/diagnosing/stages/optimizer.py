@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from trueup.comparing.optimizer_settings import declared, flat
+from trueup.comparing.optimizer_settings import are_other_rules, declared, flat
 from trueup.diagnosing.optimizer_fit import near_updates, roundoff_of
 from trueup.diagnosing.stages.averaged import averaged_weights, master_weights
 from trueup.diagnosing.stages.between_steps import frozen_that_move, moved_between
@@ -60,12 +60,6 @@ _ORDER = (
 
 _OF_NO_RULE = ("moved", "rounded_away", "count", "updated_dtype", "dtype", "state", "updates")
 """what is seen whatever the update rule"""
-_UPDATE_RULES = (
-    ("Adam", "AdamW", "FusedAdam"),
-    *((name,) for name in ("NAdam", "RAdam", "Adamax", "Adagrad", "Adadelta", "Adafactor", "SGD", "ASGD")),
-    *((name,) for name in ("RMSprop", "Rprop", "LBFGS", "Muon", "Lion", "LAMB", "Lamb")),
-)
-"""classes of optimizers by what they do"""
 
 
 Members = list[tuple[tuple[str, str], list[str]]]
@@ -244,7 +238,7 @@ def _findings(
         for gap in found.values():
             groups.setdefault(gap.key, {}).setdefault((gap.target, gap.reference), []).append(fqn)
     order = {key: place for place, key in enumerate(_ORDER)}
-    if any(_are_other_rules(*sides) for sides in groups.get("class", {})):
+    if any(are_other_rules(*sides) for sides in groups.get("class", {})):
         order["class"] = -1  # constants are measured as those of Adam, which they then need not be
         groups = {key: of for key, of in groups.items() if _is_declared(key, of, gaps) or key in _OF_NO_RULE}
     out = []
@@ -280,12 +274,6 @@ def _without_doubles(findings: list[Finding]) -> list[Finding]:
     """Another class of optimizer is told by what it does, where that was seen."""
     by_behaviour = [f for f in findings if f.site != "optimizer"]
     return by_behaviour or findings
-
-
-def _are_other_rules(target: str, reference: str) -> bool:
-    """Whether both classes are known by name, and their update rules are not one rule with other settings."""
-    rules = {name: rule for rule, names in enumerate(_UPDATE_RULES) for name in names}
-    return target in rules and reference in rules and rules[target] != rules[reference]
 
 
 def _is_declared(
