@@ -95,6 +95,40 @@ def test_a_setting_that_gives_another_shape(tmp_path: Path) -> None:
     assert (verdict.where, verdict.exit_code) == ("0 · output.0", 1)
 
 
+class Scores(torch.nn.Module):
+    """A loss of more words than the other run has: the first rows of the head are the other's."""
+
+    def __init__(self, words: int) -> None:
+        super().__init__()
+        self.body, self.norm = torch.nn.Linear(16, 16), torch.nn.LayerNorm(16)
+        self.head = torch.nn.Linear(16, words, bias=False)
+        with torch.no_grad():
+            rows = torch.randn(40, 16, generator=torch.Generator().manual_seed(3))
+            self.head.weight.copy_(0.1 * rows[:words])
+
+    def forward(self, x: Any, labels: Any) -> Any:
+        scores = self.head(self.norm(torch.tanh(self.body(x))))
+        return torch.nn.functional.cross_entropy(scores, labels)
+
+
+def scored(path: Path, words: int) -> Path:
+    torch.manual_seed(0)
+    x, labels = torch.randn(2048, 16), torch.randint(0, 24, (2048,))
+    model = Scores(words)
+    with Tracer(path, level="L0", steps="0", store_values_of=VALUES):
+        model(x, labels).backward()
+        torch.optim.SGD(model.parameters(), lr=0.01).step()
+    return path
+
+
+def test_more_words_come_before_what_they_make_of_gradients(tmp_path: Path) -> None:
+    """Sums over many tokens cancel: of gradients that are no more than scaled they differ by far more."""
+    verdict = compare(scored(tmp_path / "t", 32), scored(tmp_path / "r", 24)).verdict
+    facts = {"what": "Linear", "name": "out_features", "module": "head", "target": "32", "reference": "24"}
+    assert verdict.headline == reason(VerdictCode.ARGUMENT_DIFFERS, **facts)
+    assert (verdict.where, verdict.exit_code) == ("head · output.0", 1)
+
+
 def hidden(path: Path, *, inside: bool) -> Path:
     """A step of a block that gives its inner module a mask, or does not; the model is given it always."""
 

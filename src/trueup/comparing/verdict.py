@@ -89,6 +89,8 @@ def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair) -
         verdict = _masters_differ(runs.masters, ledger, runs)
     elif lacking is not None and origin is not None and _is_drawn_after(origin, lacking):
         verdict = _lacking(lacking, origin, ledger, scalars, runs)
+    elif first is not None and (shape := _other_shape_before(first, ledger)) is not None:
+        verdict = _of_other_shape(first, shape, ledger, scalars, runs)
     elif ledger.origin is not None:
         explain_by_attributes(ledger.origin, *runs.attributes)
         explain_by_buffers(ledger.origin, runs.buffers)
@@ -96,8 +98,6 @@ def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair) -
     elif constant is not None:
         explain_by_attributes(constant, *runs.attributes)
         verdict = replace(_differ(constant, ledger, scalars, runs), confidence=in_words(Word.CERTAIN))
-    elif first is not None and (shape := _other_shape_before(first, ledger)) is not None:
-        verdict = _of_other_shape(first, shape, ledger, scalars, runs)
     elif first is not None:
         verdict = _grown(first, ledger, scalars, runs)
     else:
@@ -503,7 +503,13 @@ def _other_shape_before(first: First, ledger: Ledger) -> First | None:
     shape, error_in = ledger.other_shape, first.row.error_in
     if shape is None or error_in is None or math.isfinite(error_in):
         return None
-    return shape if (shape.step, shape.order) < (first.step, first.order) else None
+    if any(one is not None and _is_before(one, shape) for one in (ledger.origin, ledger.other_constant)):
+        return None
+    return shape if _is_before(shape, first) else None
+
+
+def _is_before(one: First, other: First) -> bool:
+    return (one.step, one.order) < (other.step, other.order)
 
 
 def _of_other_shape(
