@@ -214,6 +214,26 @@ def test_a_batch_that_holds_all_rows_of_the_other(target: Any, name: str, repeat
     assert (found.name, found.evidence.number("repeated")) == (name, repeated)
 
 
+OTHERS = np.random.default_rng(2).integers(1, 5000, (8, 14))
+LONG = np.random.default_rng(3).integers(1, 5000, (8, 12))
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (OTHERS, "other_lengths"),
+        (np.where(np.arange(14) < 13, OTHERS, 0), "other_lengths"),  # padded, too
+        (np.concatenate([np.pad(LONG[:2], ((0, 0), (0, 2))), OTHERS[:6]]), "other_lengths"),
+        (np.concatenate([np.pad(LONG[:6], ((0, 0), (0, 2))), OTHERS[:2]]), "shape"),
+        (np.insert(np.insert(LONG, 5, 4999, axis=1), 3, 7, axis=1), "shape"),  # two tokens more in each row
+    ],
+)
+def test_other_rows_are_filled_up_to_other_lengths(target: Any, name: str) -> None:
+    found = relation(target, LONG)
+    assert found.name == name
+    assert found.evidence.code is Batches.SHAPE
+
+
 def test_ids_that_all_differ_by_one_number_count_nothing() -> None:
     ids = np.random.default_rng(0).integers(0, 50, (4, 12))
     assert relation(ids + 3, ids).name == "offset"

@@ -557,7 +557,19 @@ def _shape(target: Ints, reference: Ints) -> Relation | None:
         return None
     shared = len(set(_rows(target)) & set(_rows(reference)))
     shapes = {"target": str(list(target.shape)), "reference": str(list(reference.shape))}
-    return Relation(name="shape", evidence=reason(Batches.SHAPE, **shapes, shared=shared))
+    is_of_others = len(target) == len(reference) > 1 and _has_other_tokens(target, reference)
+    name = "other_lengths" if is_of_others else "shape"
+    return Relation(name=name, evidence=reason(Batches.SHAPE, **shapes, shared=shared))
+
+
+def _has_other_tokens(target: Ints, reference: Ints) -> bool:
+    """Whether most of what single rows of the reference have, a token and the one after, is nowhere in the
+    target's batch: rows of other samples, which are filled up to another length."""
+    lowest, highest = (int(f((f(target), f(reference)))) for f in (np.min, np.max))
+    sides = [_followers(ids, lowest, highest) for ids in (target, reference)]
+    pairs, num_rows = np.unique(np.concatenate(sides[1]), return_counts=True)
+    own = pairs[num_rows == 1]
+    return len(own) > 0 and not _is_most(int(np.isin(own, np.concatenate(sides[0])).sum()), len(own))
 
 
 def _one_position(target: Ints, reference: Ints) -> Relation | None:

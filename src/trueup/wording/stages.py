@@ -207,6 +207,7 @@ _BATCHES = {
     "cut_later": "Rows of the batch hold a later part of the same text",
     "cut_earlier": "Rows of the batch hold an earlier part of the same text",
     "shape": "The batch has a different shape",
+    "other_lengths": "The runs train on different batches, of other lengths",
     "mapped_ids": "Single token ids differ everywhere: different tokenizer or special tokens",
     "first_token": "All rows of the batch begin with another token",
     "one_token": "One token of each row of the batch differs",

@@ -1232,7 +1232,7 @@ def _batch_finding(
     )  # a decoder's are tokens, too
     if _batch_headline(name, where).code is Stages.INPUT_DIFFERS and not tells:
         name, relation, elsewhere = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
-    moved = bool(elsewhere) and name in ("other", "some_rows", "shape")
+    moved = bool(elsewhere) and name in ("other", "some_rows", "shape", "other_lengths")
     kind = "shifted_by_one" if name == "shift" else "wrong_mask" if "mask" in slot else "wrong_data"
     known: tuple[Reason, ...] | None = (
         (Reason(CauseCode.PREPROCESSING),) if kept and kind == "wrong_data" else None

@@ -518,7 +518,7 @@ def _has_other_rows(finding: Finding) -> bool:
     return finding.headline.code is Stages.BATCH and finding.headline.place("relation") in _OTHER_SHAPES
 
 
-_OTHER_SHAPES = ("more_rows", "shape", "packing")
+_OTHER_SHAPES = ("more_rows", "shape", "other_lengths", "packing")
 
 
 def _backward_before(origin: Origin, context: Context) -> int | None:
