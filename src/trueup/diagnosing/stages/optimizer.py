@@ -187,8 +187,8 @@ def _outcome(
         )
     if rows.filter(is_compared()).is_empty() and (side := _updates_alone(context)) is not None:
         only = reason(Stages.UPDATE_IN_ONE, side=side, step=context.steps[0][0])
-        follows = context.failed_before() is not None
-        status = StageStatus.CONSEQUENCE if follows else StageStatus.UNDECIDED
+        is_caused = context.failed_before() is not None
+        status = StageStatus.CONSEQUENCE if is_caused else StageStatus.UNDECIDED
         return outcome(status=status, conclusion=only, evidence=evidence)
     if not notes and rows.filter(is_compared()).is_empty():
         return outcome(status=StageStatus.UNDECIDED, conclusion=_why_none(context))
