@@ -22,10 +22,23 @@ COUPLED_REST = chosen(
     "diagnosing.coupled_rest",
     1e-4,
     "of the moment",
-    "a moment in float32 is explained to 1e-7, one in bfloat16 to 4e-3: coupling is judged in float32 alone",
+    "a moment in float32 is explained to 1e-7; a coarser one as far as its own roundoff goes",
 )
 COUPLED_SHARE = chosen(
     "diagnosing.coupled_share", 1e-4, "of the moment", "decay that is less than what may be left over is none"
+)
+COUPLED_ROUNDINGS = chosen(
+    "diagnosing.coupled_roundings",
+    4.0,
+    "roundoffs of the moment",
+    "gradient, sum and moment are rounded once each: a pull of the weights that is four times that is none of them",
+)
+BETA_KNOWN = chosen(
+    "diagnosing.beta_known",
+    0.1,
+    "of the distance from 1",
+    "the correction divides by 1 - beta**t: a beta that is known worse than to a tenth of that moves the rate by more "
+    "than corrected and uncorrected moments differ (the root of it, in the second moment)",
 )
 MOMENT_REST = chosen(
     "diagnosing.moment_rest",
