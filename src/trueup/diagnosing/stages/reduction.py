@@ -284,11 +284,13 @@ def _summed(
         return [], []
     step = context.steps[at][0]
     book = context.book(context.target, step, rank)
+    updates = bool(book.parameters_with(*CLIPPED)) or not context.pair(at)[1].parameters_with(*CLIPPED)
+    """some weights are in an optimizer, or it is not seen which"""
     apart: dict[tuple[str, str, float, float, tuple[float, ...]], list[str]] = {}
     later = elsewhere | _reduced_later(context, at) | _equal_throughout(context, at)
     for fqn, own in target.items():
         other = reference.get(context.matched.get(fqn, fqn))
-        left = at > 0 and book.parameter(fqn, *CLIPPED) is None  # in no optimizer: nothing clears it
+        left = at > 0 and updates and book.parameter(fqn, *CLIPPED) is None  # nothing clears it
         if other is None or left or fqn in later:
             continue
         held = (_of_holding if part is ACCUMULATED else _of_factor)(fqn, book, context, at)
