@@ -27,7 +27,7 @@ is not taken for small: such a gradient counts as noisy as the noisiest one that
 as of parts on many ranks put together, as the noisiest one that is known from below), and its weight as moved
 by 4 sqrt(e) ||update||.
 
-A weight that neither side gives a gradient or an update has the same bits in the next step, or was written to.
+A weight that neither side gives a gradient or an update keeps its bits, unless the program writes to it.
 
 The next step's ``param`` records inherit what was accepted there, and every activation and gradient of that
 step gets HISTORY_GAIN * eta * scale more, eta being the worst relative difference of a matrix accepted at its

@@ -31,14 +31,14 @@ COUPLED_ROUNDINGS = chosen(
     "diagnosing.coupled_roundings",
     4.0,
     "roundoffs of the moment",
-    "gradient, sum and moment are rounded once each: a pull of the weights that is four times that is none of them",
+    "gradient, sum and moment are rounded once each: a pull of the weights of four times that is no rounding",
 )
 BETA_KNOWN = chosen(
     "diagnosing.beta_known",
     0.1,
     "of the distance from 1",
-    "the correction divides by 1 - beta**t: a beta that is known worse than to a tenth of that moves the rate by more "
-    "than corrected and uncorrected moments differ (the root of it, in the second moment)",
+    "the correction divides by 1 - beta**t, or by its root: a tenth moves the rate by a tenth at most, and "
+    "rates of corrected and uncorrected moments are a factor of 1.4 and more apart in the first steps",
 )
 MOMENT_REST = chosen(
     "diagnosing.moment_rest",

@@ -305,7 +305,7 @@ def _adam(step: OptimizerStep, first: Floats, second: Floats) -> StepFit:
 
 
 def _beta(measured: FittedConstant | None, declared: float) -> float:
-    """The measured one, if that is known better than how far it lies from 1, which the correction divides by."""
+    """The measured one, if its distance from 1, which the correction divides by, is known well."""
     return measured.value if measured and measured.error < BETA_KNOWN * abs(1 - measured.value) else declared
 
 

@@ -146,8 +146,8 @@ def consumers_of(tracked: Edges, roots: list[GradNode | None], began: int) -> Co
 
 
 def _leaf_at(node: GradNode | None) -> Tensor | None:
-    """The leaf whose gradient an edge to ``node`` is. Autocast casts a leaf once for all calls that use it: what
-    arrives at that cast is of one call, what leaves it is of all."""
+    """The leaf whose gradient an edge to ``node`` is. Autocast casts a leaf once for all calls that use it:
+    what arrives at that cast is of one call, what leaves it is of all."""
     leaf = getattr(node, "variable", None)
     if leaf is not None or node is None or node.name() != "ToCopyBackward0":
         return leaf
