@@ -467,7 +467,7 @@ def _summing_finding(
         site=site_of(names, f"gradient {part[1]}"),
         phase="param_grad",
         step=book.step,
-        rank=None if own.in_pieces else book.rank,
+        rank=None if own.in_pieces or other.in_pieces else book.rank,
         axis=_axis_of(own, other, context.layout),
         kinds=(named,),
         basis=Basis.RECORDED,
