@@ -355,7 +355,7 @@ def _moment_constants(
         return constants, False, None
     roundoff = roundoff_of(step.moment_dtype)
     decayed = fit_moment(first, m0, g, roundoff=roundoff)
-    if decayed is not None and decayed[1] > MOMENT_REST and np.any(step.before):
+    if decayed is not None and decayed[1] > max(MOMENT_REST, roundoff) and np.any(step.before):
         coupled = fit_coupled_moment(first, g, step.before, m0, roundoff=roundoff)
         if coupled is not None:
             constants["beta1"], constants["weight_decay"] = coupled

@@ -43,7 +43,8 @@ _CAUSES = {
     CauseCode.BALANCE_TERM: "a balance loss with another weight, of other layers, or of one run alone",
     CauseCode.MARGIN_OF_PAIRS: "another margin between the answers of a pair (gamma), or one that beta "
     "multiplies in one run alone",
-    CauseCode.WEIGHTS_OF_ROWS: "other advantages, margins or reference log-probabilities of the rows",
+    CauseCode.WEIGHTS_OF_ROWS: "other weights of the rows (by noise level or length), advantages, margins or "
+    "reference log-probabilities",
     CauseCode.PADDING_COUNTED: "padding of the labels not replaced by the ignored index in one run",
     CauseCode.ID_TAKEN_FOR_PADDING: "labels left out by their id: padding whose id is also the end token's",
     CauseCode.IGNORE_INDEX: "another ignore_index, such as a padding id that is also a token",
