@@ -65,7 +65,8 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
             evidence=(
                 rates,
                 num_apart,
-                *filter(None, (*_without_update(context, step, moved), moved, stand)),
+                *_without_update(context, step, moved),
+                *(one for one in (moved, stand) if one),
             ),
             causes=kind.causes,
             next_note=reason(Stages.COMPARE_SCHEDULERS),
