@@ -12,6 +12,7 @@ from trueup.comparing.run import compare
 from trueup.types.codes import VerdictCode
 
 OWN, OTHERS = np.random.default_rng(0).standard_normal((2, 256)).astype(np.float16)
+FINE = np.random.default_rng(1).standard_normal(256).astype(np.float32)
 SUM = OWN.astype(np.float32) + OTHERS.astype(np.float32)
 
 
@@ -46,3 +47,27 @@ def test_a_sum_over_ranks_in_half_precision(
         assert found.headline.place("functions") == ("all_reduce",)
         assert (found.headline.place("target"), found.headline.place("reference")) == ("float16", "float32")
         assert found.phase == "collective"
+
+
+@pytest.mark.parametrize(
+    ("given", "is_named"),
+    [
+        (FINE.astype(np.float16), True),
+        (FINE, False),
+        ((FINE * 1.5).astype(np.float16), False),
+        (OWN[:200], False),
+    ],
+    ids=["the same numbers", "one dtype", "other numbers", "fewer numbers"],
+)
+def test_sums_by_calls_of_other_names(given: np.ndarray, is_named: bool, tmp_path: Path) -> None:
+    for name, call, slot, sent in (
+        ("target", "torch.distributed.all_reduce", "input.0", given),
+        ("reference", "c10d.allreduce_", "input.0.0", FINE),
+    ):
+        out = Recorder()
+        before = out.call("module", "first", type_="Linear")
+        out.record(before, "forward", "output.0", OWN.astype(np.float32))
+        out.record(out.call("api", call), "collective", slot, sent)
+        out.write(tmp_path / name)
+    found = compare(tmp_path / "target", tmp_path / "reference").verdict
+    assert (found.headline.code is VerdictCode.COMPUTES_IN) is is_named

@@ -49,6 +49,7 @@ from trueup.diagnosing.update_rule import (
     OptimizerStep,
     Update,
     _best_fit,
+    _beta,
     _corrected,
     _moment_constants,
     precision_of,
@@ -101,6 +102,17 @@ def coupled_rest(share: float) -> object:
 @decides("diagnosing.coupled_share")
 def coupled_share(share: float) -> object:
     return fit_coupled_moment(0.1 * (G + share * P), G, P, None) is None
+
+
+@decides("diagnosing.coupled_roundings")
+def coupled_roundings(times: float) -> object:
+    coarse = 2.0**-8
+    return fit_coupled_moment(0.1 * (G + times * coarse * P), G, P, None, roundoff=coarse) is None
+
+
+@decides("diagnosing.beta_known")
+def beta_known(share: float) -> object:
+    return _beta(FittedConstant(value=0.8, error=0.2 * share), 0.9) == 0.9
 
 
 @decides("diagnosing.moment_rest")

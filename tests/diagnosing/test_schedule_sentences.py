@@ -70,6 +70,21 @@ def test_learning_rates_of_any_schedule(tmp_path: Path) -> None:
     assert kinds == {Stages.STEPS_DIFFER, Stages.LEARNING_RATE, Stages.RATE_EARLIER, Stages.RATE_LATER}
 
 
+@pytest.mark.parametrize(("skips", "side"), [(True, "target"), (True, "reference"), (False, "target")])
+def test_a_schedule_moves_on_where_an_update_is_left_out(skips: bool, side: str, tmp_path: Path) -> None:
+    updated = {"w": {**gradients(1), UPDATED: W}}
+    steps = [step({"w": gradients(1)} if skips else updated), step(updated)]
+    rates = [0.1, 0.2, 0.3, 0.4]
+    sides = (rates[1:], rates[:3]) if side == "target" else (rates[:3], rates[1:])
+    traces = []
+    for name, held in zip(("t", "r"), sides, strict=True):
+        lines: list[Any] = [{"learning_rate": [] if skips and not at else [held[at]]} for at in range(3)]
+        traces.append(run(tmp_path / name, *steps, lines=lines))
+    (finding,) = schedule_findings(context_of(*traces), known=set())
+    said = [one.facts for one in finding.evidence if one.code is Stages.MOVED_WITHOUT_UPDATE]
+    assert said == ([{"step": 0, "side": side}] if skips else [])
+
+
 def stepping(folder: Path, num: int, *, updates: bool, captured: bool = True) -> Any:
     made = {**gradients(1), **({UPDATED: W} if updates and captured else {})}
     options = {} if captured else {"options": {"optimizer": False}}

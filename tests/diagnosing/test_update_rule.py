@@ -67,3 +67,40 @@ def test_nesterovs_momentum_is_no_learning_rate(momentum: float) -> None:
         )
     )
     assert fit.constants["lr"].value == pytest.approx(0.05, rel=1e-6)
+
+
+@pytest.mark.parametrize("size", [2, 3, 64, 2048])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+def test_decay_in_the_moments_is_told_in_any_dtype(kind: type, dtype: torch.dtype, size: int) -> None:
+    torch.manual_seed(size)
+    weight = torch.nn.Parameter((0.2 * torch.randn(size)).to(dtype))
+    optimizer = kind([weight], lr=4e-3, betas=(0.9, 0.98), weight_decay=0.2)
+    name, states = str(dtype).removeprefix("torch."), {}
+    for count in (1.0, 2.0):
+        before, gradient = weight.detach().clone(), (0.01 * torch.randn(size)).to(dtype)
+        weight.grad = gradient.clone()
+        optimizer.step()
+        now = {key: optimizer.state[weight][key].double().numpy().copy() for key in ("exp_avg", "exp_avg_sq")}
+        fit = fit_step(
+            OptimizerStep(
+                before=before.double().numpy(),
+                moved=(weight.detach().double() - before.double()).numpy(),
+                gradient=gradient.double().numpy(),
+                first=now["exp_avg"],
+                second=now["exp_avg_sq"],
+                first_before=states.get("exp_avg"),
+                second_before=states.get("exp_avg_sq"),
+                count=count,
+                dtype=name,
+                moment_dtype=name,
+                settings={"class": kind.__name__, "lr": 4e-3, "betas": (0.9, 0.98), "weight_decay": 0.2},
+            )
+        )
+        states = now
+        assert fit.bias_corrected in (True, None)
+        if kind is torch.optim.AdamW:
+            assert not fit.coupled
+        elif size >= 64:
+            assert fit.coupled
+            assert fit.constants["weight_decay"].value == pytest.approx(0.2, rel=0.02)

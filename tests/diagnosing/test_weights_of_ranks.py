@@ -82,3 +82,38 @@ def test_a_weight_that_only_one_run_cuts_is_whole_on_each(
     first = found.findings[0]
     assert (first.stage, first.headline.place("way")) == (Stage.WEIGHTS, way)
     assert first.kinds[0].name == "constant_argument"  # not the reference's values in another order
+
+
+def gathered(is_whole: bool, folder: str) -> None:
+    """In every process: a layer whose weight is whole, or cut over them and put together for its use."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.nn import functional as shared
+
+    import trueup
+
+    class Linear(torch.nn.Module):
+        def __init__(self, full: torch.Tensor) -> None:
+            super().__init__()
+            own = full if is_whole else full[4 * dist.get_rank() :][:4]
+            self.weight = torch.nn.Parameter(own.clone())
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            weight = self.weight if is_whole else torch.cat(shared.all_gather(self.weight))
+            return x @ weight.T
+
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), Linear(torch.randn(8, 8)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with trueup.Tracer(folder, level="L0", task="tensor", steps="0"):
+        model(torch.full((2, 8), 1.0 + dist.get_rank())).square().mean().backward()
+        optimizer.step()
+
+
+def test_a_weight_that_is_put_together_for_its_use_is_the_same(tmp_path: Path) -> None:
+    from tests.trainer.worlds import world
+
+    for name, is_whole in (("target", True), ("reference", False)):
+        world(2).run("tests.diagnosing.test_weights_of_ranks:gathered", is_whole, str(tmp_path / name))
+    found = diagnose(tmp_path / "target", tmp_path / "reference", output=tmp_path / "out")
+    assert all(one.stage is not Stage.WEIGHTS for one in found.findings)

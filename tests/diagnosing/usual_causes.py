@@ -226,7 +226,9 @@ OF: dict[Code, Of] = {
     ),
     Cause.LABELS_COUNTED: Of((KC.WRONG_MASK,), SENT),
     Cause.BALANCE_TERM: Of((KC.MISSING_OR_EXTRA_TERM,), ("backward",), holds=only_of(Kind.TERM_OF_SCORES)),
-    Cause.WEIGHTS_OF_ROWS: Of((KC.WRONG_SCALE,), SENT, holds=only_of(Kind.WEIGHTS_OF_TOKENS)),
+    Cause.WEIGHTS_OF_ROWS: Of(
+        (KC.WRONG_SCALE,), SENT, holds=only_of(Kind.WEIGHTS_OF_TOKENS, Kind.SENT_BACK_PER_ROW)
+    ),
     Cause.MARGIN_OF_PAIRS: Of((KC.WRONG_SCALE,), SENT, holds=only_of(Kind.WEIGHTS_OF_TOKENS)),
     Cause.OTHER_OPTIMIZER_DEFAULT: Of((KC.WRONG_OPTIMIZER_SETTING,), holds=of_moment),
     Cause.PARAMETER_GROUPS: Of((KC.WRONG_OPTIMIZER_SETTING,), holds=of_moment),

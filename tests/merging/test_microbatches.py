@@ -10,6 +10,7 @@ from trueup.comparing.run import compare
 from trueup.merging.step import MergedStep
 from trueup.merging.trace import MergedTrace
 from trueup.store import Trace, step_view
+from trueup.types.codes import MergingCode
 from trueup.types.layout import Layout
 
 torch = pytest.importorskip("torch")
@@ -150,7 +151,8 @@ class Angles(nn.Module):
 
 def padded(path: Path, rows: int, *, kind: str = "") -> Path:
     """Six rows a step of other lengths, so many to a microbatch, padded to the longest of each; the loss
-    counts tokens of the step. ``mean``: of the microbatch; ``twice``: the first one counts twice."""
+    counts tokens of the step. ``mean``: of the microbatch; ``twice``: the first one counts twice; ``turned``:
+    the last one comes first."""
     torch.manual_seed(0)
     model = Turned()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -159,14 +161,15 @@ def padded(path: Path, rows: int, *, kind: str = "") -> Path:
             make = torch.Generator().manual_seed(step)
             given = [torch.randint(1, 30, (n,), generator=make) for n in (9, 12, 7, 10, 8, 11)]
             total = sum(len(row) - 1 for row in given)
-            for at in range(0, len(given), rows):
+            starts = range(0, len(given), rows)
+            for at in reversed(starts) if kind.startswith("turned") else starts:
                 part = given[at : at + rows]
                 ids = nn.utils.rnn.pad_sequence(part, batch_first=True)
                 logits = model(ids, (ids > 0).long())[:, :-1]
                 wanted = ids[:, 1:].flatten()
                 count = total if kind != "mean" else int((wanted > 0).sum()) * len(given) // rows
                 loss = F.cross_entropy(logits.flatten(0, 1), wanted, ignore_index=0, reduction="sum") / count
-                (loss * (2 if kind == "twice" and not at else 1)).backward()
+                (loss * (2 if kind.endswith("twice") and not at else 1)).backward()
             optimizer.step()
             optimizer.zero_grad()
     return path
@@ -179,3 +182,10 @@ def test_microbatches_that_are_padded_to_other_widths(
     """What cannot be put together is settled by the sums of the step alone."""
     result = compare(padded(tmp_path / "target", rows, kind=kind), padded(tmp_path / "reference", 3))
     assert result.exit_code == (0 if agrees else 1), result.summary["verdict"]
+
+
+@pytest.mark.parametrize(("kind", "agrees"), [("turned", True), ("turned twice", False)])
+def test_microbatches_in_another_order(kind: str, agrees: bool, tmp_path: Path) -> None:
+    result = compare(padded(tmp_path / "target", 2, kind=kind), padded(tmp_path / "reference", 2))
+    assert result.exit_code == (0 if agrees else 1), result.summary["verdict"]
+    assert MergingCode.MICROBATCH_ORDER in str(result.summary["layouts_reasons"])

@@ -27,6 +27,8 @@ is not taken for small: such a gradient counts as noisy as the noisiest one that
 as of parts on many ranks put together, as the noisiest one that is known from below), and its weight as moved
 by 4 sqrt(e) ||update||.
 
+A weight that neither side gives a gradient or an update keeps its bits, unless the program writes to it.
+
 The next step's ``param`` records inherit what was accepted there, and every activation and gradient of that
 step gets HISTORY_GAIN * eta * scale more, eta being the worst relative difference of a matrix accepted at its
 start. Vectors are left out there, since a key bias is pure noise, of no effect on what comes later; but what
@@ -96,6 +98,8 @@ class History:
     """parameter -> relative difference of the gradient such an update received, ||t - r|| before it"""
     not_finite: frozenset[str] = frozenset()
     """parameters that were left with NaN or infinities on one side alone"""
+    still: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """parameter of the same bits on both sides that neither updates -> the digests of the two"""
     exceeded: bool = False
     """an earlier step left more than noise in the weights"""
     notes: tuple[Reason, ...] = ()
@@ -118,11 +122,12 @@ def inherited(
         first = (history.step or 0) + 1
         notes.append(reason(NoteCode.STEPS_NOT_CAPTURED, first=first, last=step - 1, step=step))
     eta = _worst_matrix(rows, metrics, values, rounding + extra, history, names)
+    written = _written_to(rows, history, names)
     if eta > 0:
         facts = {
             "step": step,
             "rel_diff": float(f"{eta:.1e}"),
-            "exceeded": history.exceeded,
+            "exceeded": history.exceeded or bool(written),
             "gain": HISTORY_GAIN,
         }
         notes.append(reason(NoteCode.WEIGHTS_DIFFER, **facts))
@@ -131,7 +136,37 @@ def inherited(
     _widen_outputs(rows, metrics, values & (metrics.difference <= rounding + extra), names, extra)
     _widen_updates(rows, metrics, history, names, extra)
     _widen_after_updates(rows, metrics, rounding, scale, extra)
+    extra[written] = -rounding[written]
     return extra, tuple(notes)
+
+
+def _written_to(rows: StepRows, history: History, names: list[str]) -> list[int]:
+    """Weights that no optimizer updates, and whose bits one side alone has changed since the step before: the
+    program wrote to them, as merging adapters does. Bits of what nothing updates do not round."""
+    if not history.still:
+        return []
+    sides = [half.column("digest").to_list() for half in (rows.target, rows.reference)]
+    found = []
+    for row in np.flatnonzero(rows.phase_is("param") & rows.paired).tolist():
+        held = [column[row] for column in sides]
+        before = history.still.get(names[row])
+        if before is not None and None not in held:
+            changed = [a != b for a, b in zip(held, before, strict=True)]
+            if changed[0] != changed[1]:
+                found.append(row)
+    return found
+
+
+def _still(rows: StepRows, metrics: Metrics, names: list[str]) -> dict[str, tuple[int, int]]:
+    trained = rows.phase_is("param_grad", "optimizer")
+    updated = rows.phase_is("optimizer") & rows.slot_is("param")
+    if not all((updated & (half.record >= 0)).any() for half in (rows.target, rows.reference)):
+        return {}
+    moving = {names[row] for row in np.flatnonzero(trained).tolist()}
+    sides = [half.column("digest").to_list() for half in (rows.target, rows.reference)]
+    same = np.flatnonzero(rows.phase_is("param") & rows.paired & metrics.bits_equal).tolist()
+    held = {names[row]: (sides[0][row], sides[1][row]) for row in same if names[row] not in moving}
+    return {name: both for name, both in held.items() if None not in both}
 
 
 def update_spread(noise: float, numel: float) -> float:
@@ -185,6 +220,7 @@ def remember(rows: StepRows, metrics: Metrics, judgement: Judgement, history: Hi
         update=update,
         unseen=_unseen(rows, metrics, names, noise, history),
         not_finite=frozenset(names[row] for row in left.tolist()),
+        still=_still(rows, metrics, names),
         exceeded=history.exceeded or judgement.exceeded,
         notes=(*history.notes, *judgement.notes),
     )

@@ -242,7 +242,8 @@ def gap_of_reductions(judged: JudgedStep) -> PrecisionGap | None:
     roundoff = unit_roundoffs(words.dtype)
     target, reference = roundoff[rows.target.dtype], roundoff[rows.reference.dtype]
     reduces = np.array(["reduce" in name.rpartition(".")[2] for name in words.name] + [False])
-    at = rows.phase_is("collective") & rows.paired & (call >= 0) & reduces[rows.of_call("name")]
+    reduced = rows.phase_is("collective") & reduces[rows.of_call("name")]
+    at = rows.paired & (call >= 0) & reduced
     at &= ~np.isnan(target) & ~np.isnan(reference) & (target != reference) & (rows.target.numel > 1)
     at &= (metrics.evidence <= SKETCH) & ((judgement.status == EQUAL) | (judgement.status == WITHIN))
     inputs, outputs = at & rows.slot_starts("input"), at & rows.slot_starts("output")
@@ -250,13 +251,40 @@ def gap_of_reductions(judged: JudgedStep) -> PrecisionGap | None:
     same[call[inputs & (metrics.rel_l2 <= np.fmax(target, reference))]] = True
     found = np.flatnonzero(outputs & same[call] & (metrics.rel_l2 > np.fmin(target, reference)))
     if not len(found):
-        return None
+        return _gap_of_other_reductions(judged, reduced)
     first = int(found[0])
     target_dtype, reference_dtype = (words.dtype[half.dtype[first]] for half in (rows.target, rows.reference))
     names = Counter(
         words.name[code].rpartition(".")[2].strip("_") for code in rows.of_call("name")[found].tolist()
     )
     return gap_from(judged, first, target_dtype, reference_dtype, functions=tuple(names))
+
+
+def _gap_of_other_reductions(judged: JudgedStep, reduced: Bools) -> PrecisionGap | None:
+    """Collectives of each run alone that sum as many numbers of one length, each run in one dtype, and these
+    differ."""
+    rows = judged.rows
+    if (reduced & rows.paired & (rows.reference.numel > 1)).any():
+        return None
+    given = reduced & rows.slot_starts("input")
+    sides = rows.target, rows.reference
+    sent = [np.flatnonzero(given & ~rows.paired & (half.record >= 0) & (half.numel > 1)) for half in sides]
+    dtypes = [{int(code) for code in half.dtype[at]} for half, at in zip(sides, sent, strict=True)]
+    if any(len(of) != 1 for of in dtypes) or dtypes[0] == dtypes[1]:
+        return None
+    names = [rows.match.words.dtype[of.pop()] for of in dtypes]
+    numbers = [float(half.numel[at].sum()) for half, at in zip(sides, sent, strict=True)]
+    lengths = [
+        float(np.linalg.norm(half.statistics["l2_norm"][at])) for half, at in zip(sides, sent, strict=True)
+    ]
+    apart = abs(lengths[0] - lengths[1]) > unit_roundoffs(names)[:-1].max() * lengths[1]
+    if numbers[0] != numbers[1] or apart or np.isnan(unit_roundoffs(names)[:-1]).any():
+        return None
+    words, codes = rows.match.words.name, rows.of_call("name")
+    functions = Counter(
+        words[code].rpartition(".")[2].strip("_") for at in sent for code in codes[at].tolist()
+    )
+    return gap_from(judged, int(min(sent[0][0], sent[1][0])), *names, functions=tuple(functions))
 
 
 def _apart(rows: StepRows, roundoff: list[Floats]) -> Bools:

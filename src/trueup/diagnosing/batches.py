@@ -625,6 +625,8 @@ def _some_rows(target: Ints, reference: Ints) -> Relation | None:
         rows=_first(apart.tolist()),
         num_positions=len(where),
         positions=_first(where.tolist()),
+        target_ids=_commonest(target[target != reference]),
+        reference_ids=_commonest(reference[target != reference]),
     )
     return Relation(name="some_tokens" if same else "some_rows", evidence=rows)
 
@@ -716,6 +718,10 @@ def _would_be_found(target: Ints, num: int) -> bool:
     # as logarithms: of rows of thousands of ids there are more than a float holds
     possible = target[:1].size * math.log(max(len(np.unique(target)), 1))
     return bool(num) and math.log(num) > math.log(ROW_CHANCE) + possible
+
+
+def _commonest(ids: Ints) -> tuple[str, ...]:
+    return tuple(str(one) for one, _ in Counter(ids.tolist()).most_common(_NUM_LISTED + 1))
 
 
 def _first(numbers: Sequence[int]) -> tuple[str, ...]:

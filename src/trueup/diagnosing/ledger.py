@@ -93,6 +93,8 @@ def _summing(
     fqn: str, books: Sequence[StepView], at: int, before: Sequence[StepView] | None, mesh: Layout
 ) -> Summing:
     own = books[at]
+    if before is not None and _keeps_not_finite(fqn, own, before[at]):
+        return Summing(fqn=fqn, way="carried", factor=1.0, residual=0.0)
     total = _total(books, at, fqn, ACCUMULATED)
     if total is None:  # a framework that gives gradients back shows no sum, only what the optimizer got
         seen = own.parameter(fqn, *CLIPPED) is not None or own.parameter(fqn, *ACCUMULATED) is not None
@@ -222,6 +224,14 @@ def _fit(fqn: str, way: tuple[str, tuple[str, ...]], total: Floats, part: Floats
         factor = float(total @ part) / square
         residual = float(np.linalg.norm(total - factor * part)) / norm
     return Summing(fqn=fqn, way=way[0], over=way[1], factor=factor, residual=residual)
+
+
+def _keeps_not_finite(fqn: str, own: StepView, before: StepView) -> bool:
+    """Whether the sum holds NaN or infinities as that of the step before did, and none of its parts do."""
+    sums = [book.parameter(fqn, *ACCUMULATED) for book in (before, own)]
+    parts = own.parameter_records(fqn, *LOCAL)
+    kept = all(book.has_not_finite(record) for book, record in zip((before, own), sums, strict=True))
+    return kept and bool(parts) and not any(own.has_not_finite(part) for part in parts)
 
 
 def _carried(

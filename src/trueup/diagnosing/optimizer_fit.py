@@ -16,6 +16,7 @@ from trueup.diagnosing.thresholds import (
     APART_AT_LEAST,
     APART_ERRORS,
     COUPLED_REST,
+    COUPLED_ROUNDINGS,
     COUPLED_SHARE,
     EPS_FEWEST,
     EPS_SHARE,
@@ -112,16 +113,18 @@ def adam_directions(
 
 
 def fit_coupled_moment(
-    m: Floats, g: Floats, p: Floats, m0: Floats | None
+    m: Floats, g: Floats, p: Floats, m0: Floats | None, *, roundoff: float = 0.0
 ) -> tuple[FittedConstant, FittedConstant] | None:
-    """beta1 and weight decay where a multiple of the weights went into the first moment beside the
-    gradient."""
+    """beta1 and weight decay where a multiple of the weights went into the first moment, of ``roundoff``,
+    beside the gradient."""
     columns = np.stack([g, p] if m0 is None else [g, p, m0], 1)
     solved, *_ = np.linalg.lstsq(columns, m, rcond=None)
     norm = float(np.linalg.norm(m))
     rest = float(np.linalg.norm(m - columns @ solved)) / norm
     share = abs(float(solved[1])) * float(np.linalg.norm(p)) / norm
-    if rest > COUPLED_REST or share < COUPLED_SHARE or not solved[0]:
+    rounded = roundoff > COUPLED_REST
+    most, least = (roundoff, COUPLED_ROUNDINGS * roundoff) if rounded else (COUPLED_REST, COUPLED_SHARE)
+    if rest > most or share < least or not solved[0]:
         return None
     decay = float(solved[1] / solved[0])
     return FittedConstant(value=1 - float(solved[0]), error=rest), FittedConstant(

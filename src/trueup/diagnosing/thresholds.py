@@ -22,10 +22,23 @@ COUPLED_REST = chosen(
     "diagnosing.coupled_rest",
     1e-4,
     "of the moment",
-    "a moment in float32 is explained to 1e-7, one in bfloat16 to 4e-3: coupling is judged in float32 alone",
+    "a moment in float32 is explained to 1e-7; a coarser one as far as its own roundoff goes",
 )
 COUPLED_SHARE = chosen(
     "diagnosing.coupled_share", 1e-4, "of the moment", "decay that is less than what may be left over is none"
+)
+COUPLED_ROUNDINGS = chosen(
+    "diagnosing.coupled_roundings",
+    4.0,
+    "roundoffs of the moment",
+    "gradient, sum and moment are rounded once each: a pull of the weights of four times that is no rounding",
+)
+BETA_KNOWN = chosen(
+    "diagnosing.beta_known",
+    0.1,
+    "of the distance from 1",
+    "the correction divides by 1 - beta**t, or by its root: a tenth moves the rate by a tenth at most, and "
+    "rates of corrected and uncorrected moments are a factor of 1.4 and more apart in the first steps",
 )
 MOMENT_REST = chosen(
     "diagnosing.moment_rest",

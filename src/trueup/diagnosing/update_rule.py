@@ -23,6 +23,7 @@ from trueup.diagnosing.optimizer_fit import (
     roundoff_of,
 )
 from trueup.diagnosing.thresholds import (
+    BETA_KNOWN,
     CORRECTION_APART,
     IMPRECISE_FIT,
     MOMENT_REST,
@@ -254,14 +255,12 @@ def _adam(step: OptimizerStep, first: Floats, second: Floats) -> StepFit:
     p, moved, settings, count = step.before, step.moved, step.settings, step.count or 1.0
     constants, coupled, moments = _moment_constants(step, first, second, count)
     beta1, beta2 = (float(b) for b in settings.get("betas", (0.9, 0.999)))
-    betas = (
-        constants["beta1"].value if "beta1" in constants else beta1,
-        constants["beta2"].value if "beta2" in constants else beta2,
-    )
+    betas = _beta(constants.get("beta1"), beta1), _beta(constants.get("beta2"), beta2)
     noise = roundoff_of(step.dtype) * float(np.sqrt(np.mean(np.square(p)) + np.mean(np.square(moved))))
     directions = adam_directions(first, second, count=count, betas=betas)
     eps = float(settings.get("eps", 1e-8))
-    best = _best_fit(moved, directions, eps, p, noise, settings.get("lr"))
+    pulling = np.zeros_like(p) if coupled else p  # what decay there is lies in the moments
+    best = _best_fit(moved, directions, eps, pulling, noise, settings.get("lr"))
     if best is None:
         return StepFit(constants=constants, coupled=coupled, moments=moments)
     inside, corrected = _inside_or_not(moved, directions, best, eps, p, noise)
@@ -303,6 +302,11 @@ def _adam(step: OptimizerStep, first: Floats, second: Floats) -> StepFit:
         residual=fit.residual,
         eps_inside=inside[0] if inside else None,
     )
+
+
+def _beta(measured: FittedConstant | None, declared: float) -> float:
+    """The measured one, if its distance from 1, which the correction divides by, is known well."""
+    return measured.value if measured and measured.error < BETA_KNOWN * abs(1 - measured.value) else declared
 
 
 def _inside_or_not(
@@ -351,8 +355,8 @@ def _moment_constants(
         return constants, False, None
     roundoff = roundoff_of(step.moment_dtype)
     decayed = fit_moment(first, m0, g, roundoff=roundoff)
-    if decayed is not None and decayed[1] > MOMENT_REST and np.any(step.before):
-        coupled = fit_coupled_moment(first, g, step.before, m0)
+    if decayed is not None and decayed[1] > max(MOMENT_REST, roundoff) and np.any(step.before):
+        coupled = fit_coupled_moment(first, g, step.before, m0, roundoff=roundoff)
         if coupled is not None:
             constants["beta1"], constants["weight_decay"] = coupled
             return constants, True, None

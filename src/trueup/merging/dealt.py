@@ -44,6 +44,16 @@ class Dealt:
         return tuple(of[at] for at in sorted(of))
 
 
+def order_beside(target: TraceSource, reference: TraceSource, step: int) -> dict[int, int] | None:
+    """Each microbatch of one process, and the reference's that was given its rows; None where not every one
+    has its own, or each has the one of its number."""
+    own, other = ({m: rows for (_, m), rows in Dealt.of(s, step).parts.items()} for s in (target, reference))
+    numbers = {rows: number for number, rows in other.items()}
+    order = {number: numbers.get(rows, -1) for number, rows in own.items()}
+    is_order = bool(order) and sorted(order.values()) == sorted(other)
+    return order if is_order and order != {number: number for number in own} else None
+
+
 def dealt_otherwise(sources: Sequence[TraceSource]) -> tuple[Dealt, Dealt] | None:
     """How both runs deal out the rows of their first common step, where those are the same rows dealt out to
     other processes or microbatches; else None."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -49,13 +50,16 @@ class RankStep:
         view: the step as the rank recorded it.
         layout: of the run.
         fold: microbatches of the step that are compared as one.
+        numbers: of the microbatches, by which they are compared; None: their own.
     """
 
-    def __init__(self, view: StepView, layout: Layout, fold: int) -> None:
+    def __init__(
+        self, view: StepView, layout: Layout, fold: int, numbers: Mapping[int, int] | None = None
+    ) -> None:
         self.rank, self.view, facts = view.rank, view, view.facts
         self.coordinate = layout.coordinate(view.rank)
         self.batch_axes = layout.batch
-        self._layout, self._fold = layout, fold
+        self._layout, self._fold, self._numbers = layout, fold, numbers or {}
         self._roots = facts.get("roots") or []
         self.pieces: dict[str, ShardPiece] = {
             name: piece
@@ -89,7 +93,7 @@ class RankStep:
             elif kind == "parameter":
                 self.calls.append(Call(CallKey(None, "", kind, bare, ordinal), bare, -1, 0, 0))
             elif parent < 0:
-                number = microbatch
+                number = self._numbers.get(microbatch, microbatch)
                 if pipelined:  # a schedule runs forwards ahead of their backwards: only their order counts
                     number = counts.get((kind, name, mode), 0)
                     counts[kind, name, mode] = number + 1

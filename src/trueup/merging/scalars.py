@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from trueup.types.layout import BATCH, Layout
@@ -10,7 +10,12 @@ from trueup.types.placement import At, Partial, Shard
 from trueup.types.trace import ScalarLine
 
 
-def merged_scalars(lines: Sequence[Sequence[ScalarLine]], layout: Layout, fold: int) -> list[ScalarLine]:
+def merged_scalars(
+    lines: Sequence[Sequence[ScalarLine]],
+    layout: Layout,
+    fold: int,
+    numbers: Callable[[int], Mapping[int, int] | None] = lambda step: None,
+) -> list[ScalarLine]:
     """One line a step that all ranks have.
 
     The loss is put together as the layout places that of the program; tokens and samples add over ranks that
@@ -20,13 +25,23 @@ def merged_scalars(lines: Sequence[Sequence[ScalarLine]], layout: Layout, fold: 
         lines: of each rank, in order.
         layout: of the run.
         fold: microbatches of a step that are compared as one.
+        numbers: of a step's microbatches, by which they are compared where these are not their own.
     """
     by_step = [{line["step"]: line for line in of_rank if "step" in line} for of_rank in lines]
     out = []
     for step, first in by_step[0].items():
         if all(step in held for held in by_step):
-            out.append(_merged([held[step] for held in by_step], first, layout, fold))
+            found = [_in_order(held[step], numbers(step)) for held in by_step]
+            out.append(_merged(found, first, layout, fold))
     return out
+
+
+def _in_order(line: ScalarLine, numbers: Mapping[int, int] | None) -> ScalarLine:
+    losses = line.get("losses")
+    if not numbers or not losses or sorted(numbers.values()) != list(range(len(losses))):
+        return line
+    of = {number: losses[at] for at, number in numbers.items()}
+    return {**line, "losses": [of[number] for number in sorted(of)]}
 
 
 def _merged(lines: Sequence[ScalarLine], first: ScalarLine, layout: Layout, fold: int) -> ScalarLine:

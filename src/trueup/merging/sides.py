@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from statistics import fmean
 
@@ -12,7 +13,7 @@ import numpy as np
 import polars as pl
 
 from trueup.errors import ConfigError
-from trueup.merging.dealt import Dealt, dealt_otherwise
+from trueup.merging.dealt import Dealt, dealt_otherwise, order_beside
 from trueup.merging.grid import CONTEXT, grid_beside, infer_grid
 from trueup.merging.infer import AXIS, NEAR, infer, replicas
 from trueup.merging.trace import MergedTrace, microbatches_of
@@ -141,6 +142,12 @@ def as_wholes(
                 f"{side.path} holds {world_size(side)} ranks, its layout is of {layout.size} processes "
                 f"({shown(layout)}); capture all ranks, or compare rank by rank with --no-merge"
             )
+    first = min(set(held[0]) & set(held[1]), default=None)
+    if one.size == other.size == 1 and first is not None and order_beside(target, reference, first):
+        numbers = partial(order_beside, target, reference)
+        note = of_side("target", reason(MergingCode.MICROBATCH_ORDER))
+        reordered = MergedTrace(target, one, numbers=numbers), MergedTrace(reference, other)
+        return Sides(*reordered, (note,))
     counts = [microbatches_of(side, layout, min(side.steps())) for side, layout in both]
     common = math.gcd(*counts)
     folds = [count // common for count in counts]

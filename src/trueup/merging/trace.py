@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import numpy as np
 
 from trueup.errors import TraceError
@@ -23,6 +25,10 @@ _STEPS_HELD = 2
 """an update is read beside the state that the step before left"""
 
 
+Numbers = Callable[[int], Mapping[int, int] | None]
+"""of a step -> its microbatches' numbers"""
+
+
 class MergedTrace:
     """What comparison asks of a trace, answered for the whole model; two steps are held at a time.
 
@@ -31,13 +37,19 @@ class MergedTrace:
         layout: of the run.
         fold: microbatches of a step that are compared as one.
         functions: of the framework, of which wholes are made.
+        numbers: of a step's microbatches, by which they are compared where these are not their own.
     """
 
     def __init__(
-        self, source: TraceSource, layout: Layout, fold: int = 1, functions: Functions = Functions.ALL
+        self,
+        source: TraceSource,
+        layout: Layout,
+        fold: int = 1,
+        functions: Functions = Functions.ALL,
+        numbers: Numbers = lambda step: None,
     ) -> None:
         self.path, self.layout, self.manifest = source.path, layout, source.manifest
-        self._source, self.fold, self._functions = source, fold, functions
+        self._source, self.fold, self._functions, self._numbers = source, fold, functions, numbers
         self._held: dict[int, MergedStep] = {}
         """the step last asked for at the end"""
         self.notes: dict[Reason, None] = {}
@@ -75,8 +87,9 @@ class MergedTrace:
                 f"{self.path}: step {step} is not whole: of {self.layout.size} processes "
                 f"{len(self._source.steps().get(step, []))} have it"
             )
+        numbers = self._numbers(step)
         ranks = [
-            RankStep(StepView(self._source, self._source.read(step, rank)), self.layout, self.fold)
+            RankStep(StepView(self._source, self._source.read(step, rank)), self.layout, self.fold, numbers)
             for rank in range(self.layout.size)
         ]
 
@@ -136,7 +149,7 @@ class MergedTrace:
     def scalars(self, rank: int) -> list[ScalarLine]:
         """Those of the whole run."""
         lines = [self._source.scalars(number) for number in range(self.layout.size)]
-        return merged_scalars(lines, self.layout, self.fold)
+        return merged_scalars(lines, self.layout, self.fold, self._numbers)
 
     def rank_facts(self, rank: int) -> RankFacts:
         """Those of rank 0, with the parameters of all."""

@@ -51,6 +51,11 @@ class RecordedTensors:
         row = self.summary(record)
         return row is not None and row["l2_norm"] == 0 and not any(row.get(name) for name in NOT_FINITE)
 
+    def has_not_finite(self, record: int | None) -> bool:
+        """Whether a tensor holds NaN or infinities; not where there is none."""
+        row = self.summary(record)
+        return row is not None and any(row.get(name) for name in NOT_FINITE)
+
     def is_one_number(self, record: int | None) -> bool:
         """Whether all elements of a tensor are one finite number."""
         row = self.summary(record)

@@ -111,7 +111,32 @@ def _scaled(facts: ReasonFacts) -> str:
 
 def _some_rows(facts: ReasonFacts) -> str:
     rows, positions = _row(facts["rows"], facts["num"]), _row(facts["positions"], facts["num_positions"])
-    return f"different rows: {facts['num']} of {facts['total']} (rows {rows}; positions {positions})"
+    sides = facts.get("target_ids") or (), facts.get("reference_ids") or ()
+    ids = "" if not any(len(one) == 1 for one in sides) else f"; there {_ids_there(*sides)}"
+    return f"different rows: {facts['num']} of {facts['total']} (rows {rows}; positions {positions}{ids})"
+
+
+def _ids_there(target: Sequence[str], reference: Sequence[str]) -> str:
+    """``4 (target), 12, 7, ... (reference)``"""
+    shown = (
+        ", ".join(one[:_MOST_IDS]) + (", ..." if len(one) > _MOST_IDS else "") for one in (target, reference)
+    )
+    return "{} (target), {} (reference)".format(*shown)
+
+
+_MOST_IDS = 3
+
+
+def _labels(facts: ReasonFacts) -> str:
+    found = facts.fill(
+        "different labels: {num} of {total}, the first at {first}: {target} (target), {reference} (reference)"
+    )
+    offset = facts.get("offset")
+    return (
+        found
+        if not offset
+        else f"{found}; each is {abs(offset)} {'more' if offset > 0 else 'less'} in the target"
+    )
 
 
 def _where(facts: ReasonFacts) -> str:
@@ -203,6 +228,15 @@ PHRASES = {
     B.SOME_ROWS: clause(
         _some_rows,
         {"num": 1, "total": 8, "rows": ("3",), "num_positions": 9, "positions": ("0", "1", "2")},
+        {
+            "num": 1,
+            "total": 8,
+            "rows": ("3",),
+            "num_positions": 2,
+            "positions": ("0", "1"),
+            "target_ids": ("4",),
+            "reference_ids": ("12", "7"),
+        },
     ),
     B.OTHER: clause(
         "ids differ at {share:.0%} of the positions, and the rows are not the reference's in a different "
@@ -352,9 +386,9 @@ PHRASES = {
     ),
     B.LABELS_DIFFER: heading("Labels differ"),
     B.NUM_LABELS: clause(
-        "different labels: {num} of {total}, the first at {first}: {target} (target), {reference} "
-        "(reference)",
-        {"num": 1, "total": 100, "first": 7, "target": 3, "reference": 4},
+        _labels,
+        {"num": 1, "total": 100, "first": 7, "target": 3, "reference": 4, "offset": 0},
+        {"num": 4, "total": 4, "first": 0, "target": 0, "reference": 4, "offset": -4},
     ),
     B.CHECK_LABELS: clause(
         "check the code between data loader and loss: labels must lie as far from the inputs in both runs; "

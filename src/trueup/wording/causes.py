@@ -43,7 +43,8 @@ _CAUSES = {
     CauseCode.BALANCE_TERM: "a balance loss with another weight, of other layers, or of one run alone",
     CauseCode.MARGIN_OF_PAIRS: "another margin between the answers of a pair (gamma), or one that beta "
     "multiplies in one run alone",
-    CauseCode.WEIGHTS_OF_ROWS: "other advantages, margins or reference log-probabilities of the rows",
+    CauseCode.WEIGHTS_OF_ROWS: "other weights of the rows (by noise level or length), advantages, margins or "
+    "reference log-probabilities",
     CauseCode.PADDING_COUNTED: "padding of the labels not replaced by the ignored index in one run",
     CauseCode.PROMPT_COUNTED: "labels of a prompt left out of the loss in one run alone",
     CauseCode.ID_TAKEN_FOR_PADDING: "labels left out by their id: padding whose id is also the end token's",

@@ -57,6 +57,9 @@ PHRASES = {
         sentence="{side}: {parts[0]}",
         samples=({"side": "target", "parts": (reason(Is.GRADIENTS_LEFT_OUT, parameters=2),)},),
     ),
+    Is.MICROBATCH_ORDER: Phrase(
+        sentence="a step's microbatches come in another order; each is compared with the one of the same rows"
+    ),
     Is.WHOLE_TENSORS: Phrase(
         sentence=_whole,
         samples=(

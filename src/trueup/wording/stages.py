@@ -1168,6 +1168,11 @@ PHRASES = {
     ),
     S.RATE_EARLIER: clause("Learning rate schedule of the target is one step ahead of the reference"),
     S.RATE_LATER: clause("Learning rate schedule of the target is one step behind the reference"),
+    S.MOVED_WITHOUT_UPDATE: clause(
+        "neither run makes an update in step {step}, as where gradients overflow; only the {side}'s schedule "
+        "moves on",
+        {"step": 0, "side": "target"},
+    ),
     S.STEPS_DIFFER: clause(
         "the learning rate differs in {num} of {total:count step}", {"num": 2, "total": 3}
     ),

@@ -159,6 +159,53 @@ def test_inputs_used_several_times_inside_and_outside(leaf: bool, tmp_path: Path
     assert not torch.equal(actual["inner", "input.both"], actual["", "input.0"])
 
 
+class Twice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(x) * self.second(x)
+
+
+def test_a_leaf_that_autocast_casts_once_for_two_calls(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, leaf = Twice(), torch.randn(4, 8, requires_grad=True)
+
+    def run() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            total(model(leaf)).backward()
+
+    got = recorded(capture(tmp_path / "run", run, level="L0"))
+    for name in ("first", "second"):
+        share = got[name, "output.0"].bfloat16() @ getattr(model, name).weight.detach().bfloat16()
+        torch.testing.assert_close(got[name, "input.0"].float(), share.float(), rtol=0.02, atol=0.02)
+
+
+class _Unseen(torch.autograd.Function):
+    """Takes the weight as an argument and gives it its gradient elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        weight.grad = gradients[0].T @ x
+        return gradients[0] @ weight, None
+
+
+def test_a_function_that_returns_no_gradient_for_a_weight(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8, bias=False))
+
+    def run() -> None:
+        total(_Unseen.apply(model[0](torch.ones(2, 8)), model[1].weight)).backward()
+
+    assert capture(tmp_path / "run", run, level="L0").records  # and no failure
+
+
 def test_the_comparison_can_fail(tmp_path: Path) -> None:
     model = Many()
     x = torch.randn(3, 4, requires_grad=True)

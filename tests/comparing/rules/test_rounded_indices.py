@@ -55,6 +55,39 @@ def test_a_choice_between_values_that_agree_is_a_tie(
     assert bool(judgement.bracketable[row]) is is_tie
 
 
+def worked(hidden: np.ndarray, chosen: np.ndarray, sent: np.ndarray) -> Recorder:
+    """The chosen experts are given what the router chose; ``sent`` is the gradient of its values."""
+    out = routed(hidden.astype(np.float32), VALUES, chosen)
+    experts = out.call("module", "experts", type_="Experts")
+    out.record(experts, "forward", "input.1", chosen)
+    out.record(experts, "forward", "input.2", VALUES)
+    out.record(experts, "backward", "input.2", sent.astype(np.float32))
+    return out
+
+
+@pytest.mark.parametrize(
+    ("moved", "others", "follows"),
+    [(1.5, OTHERS, True), (4.0, OTHERS, False), (1.5, CHOSEN, False)],
+    ids=["of another value", "more than another value's", "of the same values"],
+)
+def test_the_gradient_of_a_value_that_was_chosen_otherwise(
+    moved: float, others: np.ndarray, follows: bool, tmp_path: Path
+) -> None:
+    sent = np.where(np.arange(32).reshape(16, 2) % 2, 1.0, -1.0)
+    changed = np.where(np.arange(32).reshape(16, 2) == 5, sent - moved, sent)
+    if moved > 2:
+        changed = changed * np.linspace(-1, 1, 32).reshape(16, 2)
+    sides = worked(HIDDEN * (1 + 1e-7), others, changed), worked(HIDDEN, CHOSEN, sent)
+    context, metrics = step_of(tmp_path, *sides)
+    judgement = judge_step(context, metrics)
+    rows = context.rows
+    row = int(np.flatnonzero(rows.phase_is("backward") & rows.slot_is("input.2"))[0])
+    why = judgement.reasons.get(row)
+    assert (why is not None and why.code is RecordCode.MAY_FOLLOW_ROUNDING) is follows
+    given = int(np.flatnonzero(rows.slot_is("input.1"))[0])
+    assert judgement.bracketable[given]
+
+
 IDS = np.arange(16).reshape(2, 8)
 
 

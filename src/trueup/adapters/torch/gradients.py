@@ -134,7 +134,7 @@ def consumers_of(tracked: Edges, roots: list[GradNode | None], began: int) -> Co
         slots = []
         for number, edge in enumerate(node.next_functions):
             where = wanted.get(edge)
-            if where is None and leaves and (leaf := getattr(edge[0], "variable", None)) is not None:
+            if where is None and leaves and (leaf := _leaf_at(edge[0])) is not None:
                 where = next((slot for slot, _, _, one in leaves if one is leaf), None)
             if where is not None:
                 slots.append((number, where))
@@ -143,3 +143,14 @@ def consumers_of(tracked: Edges, roots: list[GradNode | None], began: int) -> Co
         if slots:
             found.append((node, slots))
     return found
+
+
+def _leaf_at(node: GradNode | None) -> Tensor | None:
+    """The leaf whose gradient an edge to ``node`` is. Autocast casts a leaf once for all calls that use it:
+    what arrives at that cast is of one call, what leaves it is of all."""
+    leaf = getattr(node, "variable", None)
+    if leaf is not None or node is None or node.name() != "ToCopyBackward0":
+        return leaf
+    leaf = getattr(node.next_functions[0][0], "variable", None)
+    shared = leaf is not None and torch.is_autocast_enabled(leaf.device.type)
+    return leaf if shared and not isinstance(leaf, torch.nn.Parameter) else None

@@ -297,10 +297,11 @@ class Training:
 
     # -- backward ------------------------------------------
 
-    def _arrived(self, fqn: str, identity: int, gradient: Tensor) -> None:
-        """A parameter's own gradient of this backward, before reduction and accumulation."""
+    def _arrived(self, fqn: str, identity: int, gradient: Tensor | None) -> None:
+        """A parameter's own gradient of this backward, before reduction and accumulation; None where the
+        backward of a program's own function returns none for it."""
         engine = self.engine
-        if RECORDING.depth:
+        if RECORDING.depth or gradient is None:
             return
         try:
             watched = engine.measures is not None and engine.measures.on

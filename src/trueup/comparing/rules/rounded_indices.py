@@ -4,7 +4,9 @@ What the model is given before anything of its microbatch is computed was read, 
 unless the step has called a model without gradients before, which may have generated it.
 
 Where the call gives the values with them (a router, a top-k) and those agree, in one dtype, what was chosen
-is a near tie: both choices are as good, and what comes of them is compared by itself.
+is a near tie: both choices are as good, and what comes of them is compared by itself. The gradient of a value
+that was chosen otherwise is that of another value: the whole may differ by both their largest elements, once
+for each.
 """
 
 from __future__ import annotations
@@ -38,7 +40,43 @@ def _follow_up(context: StepContext, metrics: Metrics, judgement: Judgement) -> 
     tie[call[values & agrees]] = True
     tie[call[values & ~agrees]] = False
     tie[-1] = False  # of the reference alone
-    return judgement.at(following & outputs & tie[call], bracketable=True)
+    tied = following & outputs & tie[call]
+    judgement = judgement.at(tied | _passed_on(rows, tied, following), bracketable=True)
+    of_others = _of_other_choices(rows, judgement, following)
+    why = Reason(RecordCode.MAY_FOLLOW_ROUNDING)
+    return judgement.at(of_others, status=UNDECIDED, why=why, bracketable=True)
+
+
+def _passed_on(rows: StepRows, tied: Bools, following: Bools) -> Bools:
+    """Inputs that are the very choices of a near tie."""
+    out = np.zeros(len(rows), bool)
+    if tied.any():
+        digests = list(
+            zip(*(half.column("digest").to_list() for half in (rows.target, rows.reference)), strict=True)
+        )
+        made = {digests[row] for row in np.flatnonzero(tied).tolist() if None not in digests[row]}
+        given = np.flatnonzero(following & rows.slot_starts("input")).tolist()
+        out[[row for row in given if digests[row] in made]] = True
+    return out
+
+
+def _of_other_choices(rows: StepRows, judgement: Judgement, following: Bools) -> Bools:
+    """Gradients of a call's values that lie as indices of the same call do, which follow from rounding; no
+    further apart than the indices that differ explain: these are integers, as many as the square of their
+    difference at most."""
+    shapes = np.full(rows.match.target.num_calls + 1, -1, np.int64)
+    others = np.zeros(len(shapes))
+    for row in np.flatnonzero(following & (rows.target.call >= 0)).tolist():
+        shapes[rows.target.call[row]] = rows.target.shape[row]
+        others[rows.target.call[row]] = judgement.difference[row]
+    call = np.where(rows.paired, rows.target.call, -1)
+    laid_alike = (shapes[call] >= 0) & (shapes[call] == rows.target.shape)
+    largest = sum(
+        np.maximum(np.abs(half.statistics["minimum"]), np.abs(half.statistics["maximum"]))
+        for half in (rows.target, rows.reference)
+    )
+    explained = judgement.difference <= largest * others[call]
+    return np.asarray(rows.phase_is("backward") & (judgement.status == DIFFERENT) & laid_alike & explained)
 
 
 def _read(rows: StepRows, loose: Bools) -> Bools:

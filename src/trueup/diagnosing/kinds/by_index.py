@@ -48,7 +48,9 @@ def index_fault(evidence: Evidence) -> Solved | None:
         rows = _factors(t, r, near) if t.ndim > 2 else None
         if rows is not None:
             code = KindReason.SENT_BACK_PER_ROW if of_loss else KindReason.SCALED_PER_ROW
-            return _solved(evidence, KindCode.WRONG_SCALE, code, **_range(rows))
+            solved = _solved(evidence, KindCode.WRONG_SCALE, code, **_range(rows))
+            weighs = replace(solved.found, causes=(CauseCode.WEIGHTS_OF_ROWS,))
+            return replace(solved, found=weighs) if of_loss else solved
         vectors = _factors(t.reshape(-1, t.shape[-1]), r.reshape(-1, r.shape[-1]), near)
         if vectors is not None and evidence.origin.stage is not Stage.LOSS and not _is_norm(evidence):
             return _of_vectors(evidence, vectors, t, r, near)

@@ -240,6 +240,13 @@ def _mask_finding(target: StepBatch, reference: StepBatch, microbatch: int) -> F
     return _finding(target, microbatch, Batches.MASK_WEIGHTS, "wrong_mask", weights)
 
 
+def _offset(target: Ints, reference: Ints) -> int:
+    """What is added to each of several labels in the target; 0 where it is not the same for all, or they are
+    one label."""
+    apart = np.unique(target - reference)
+    return int(apart[0]) if len(apart) == 1 and len(np.unique(target)) > 1 else 0
+
+
 def _other_labels(target: StepBatch, reference: StepBatch, microbatch: int) -> Finding:
     a, b = target.labels[microbatch].ravel(), reference.labels[microbatch].ravel()
     different = np.flatnonzero(a != b)
@@ -251,6 +258,7 @@ def _other_labels(target: StepBatch, reference: StepBatch, microbatch: int) -> F
         first=first,
         target=int(a[first]),
         reference=int(b[first]),
+        offset=_offset(a[different].astype(np.int64), b[different].astype(np.int64)),
     )
     masked = np.isin(a[different], target.ignore_index) | np.isin(b[different], reference.ignore_index)
     if masked.all():

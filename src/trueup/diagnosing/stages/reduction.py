@@ -288,8 +288,7 @@ def _summed(
     later = elsewhere | _reduced_later(context, at) | _equal_throughout(context, at)
     for fqn, own in target.items():
         other = reference.get(context.matched.get(fqn, fqn))
-        left = at > 0 and book.parameter(fqn, *CLIPPED) is None  # in no optimizer: nothing clears it
-        if other is None or left or fqn in later:
+        if other is None or fqn in later or (at > 0 and _is_left(fqn, context, at)):
             continue
         held = (_of_holding if part is ACCUMULATED else _of_factor)(fqn, book, context, at)
         rounds = _is_same_sum(own, other, held) and own.residual <= _allowed(fqn, book, context, at, part)
@@ -305,6 +304,14 @@ def _summed(
         return [], [reason(Stages.SUMMED_ALIKE, step=step, part=part[1], ways=kinds, numbers=numbers)]
     groups = sorted(apart.items(), key=lambda item: -len(item[1]))
     return [_summing_finding(names, target, reference, context, book, part) for _, names in groups[:4]], []
+
+
+def _is_left(fqn: str, context: Context, at: int) -> bool:
+    """Whether a weight is in no optimizer, which would clear its gradient. A step without any update, as
+    where gradients overflow, tells of none that the reference updates."""
+    own, other = context.pair(at)
+    skipped = not own.parameters_with(*CLIPPED) and bool(other.parameters_with(*CLIPPED))
+    return not skipped and own.parameter(fqn, *CLIPPED) is None
 
 
 def _allowed(fqn: str, book: StepView, context: Context, at: int, part: tuple[str, str]) -> float:
@@ -465,7 +472,7 @@ def _summing_finding(
         site=site_of(names, f"gradient {part[1]}"),
         phase="param_grad",
         step=book.step,
-        rank=None if own.in_pieces else book.rank,
+        rank=None if own.in_pieces or other.in_pieces else book.rank,
         axis=_axis_of(own, other, context.layout),
         kinds=(named,),
         basis=Basis.RECORDED,

@@ -43,6 +43,7 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
         is_other = counted is not None or _is_of_no_neighbor(a, reference, step - first + other)
         causes = (reason(Stages.SCHEDULE_SETTINGS), *(() if is_other else (reason(Stages.SCHEDULER_CAUSE),)))
     headline = (counted and counted.headline) or moved or rates
+    stand = counted and counted.evidence
     kind = kind_named(
         "wrong_optimizer_setting",
         EvidenceRank.STATED,
@@ -61,11 +62,26 @@ def schedule_findings(context: Context, *, known: set[str]) -> list[Finding]:
             rank=rank,
             kinds=(kind,),
             basis=Basis.RECORDED,
-            evidence=(rates, num_apart, *(one for one in (moved, counted and counted.evidence) if one)),
+            evidence=(
+                rates,
+                num_apart,
+                *_without_update(context, step, moved),
+                *(one for one in (moved, stand) if one),
+            ),
             causes=kind.causes,
             next_note=reason(Stages.COMPARE_SCHEDULERS),
         )
     ]
+
+
+def _without_update(context: Context, step: int, moved: Reason | None) -> list[Reason]:
+    """Where the step before ``step`` has no update on either side, and one schedule has moved on in it."""
+    at = next((at for at, (own, _) in enumerate(context.steps) if own == step), 0)
+    if moved is None or not at or context.steps[at - 1][0] != step - 1:
+        return []
+    updates = [any(book.parameters_with(*UPDATED) for book in context.pair(one)) for one in (at - 1, at)]
+    side = "target" if moved.code is Stages.RATE_EARLIER else "reference"
+    return [reason(Stages.MOVED_WITHOUT_UPDATE, step=step - 1, side=side)] if updates == [False, True] else []
 
 
 def stepping_findings(context: Context) -> list[Finding]:

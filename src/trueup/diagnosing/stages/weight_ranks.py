@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from trueup.diagnosing.stages.context import Context
+import polars as pl
+
+from trueup.diagnosing.stages.context import Context, is_beyond, is_compared
 from trueup.diagnosing.stages.weight_change import WeightChange, change_of, held_whole, joined
 from trueup.diagnosing.whose import axis_that_parts
 from trueup.store import StepView
@@ -96,16 +98,29 @@ def over_ranks(known: Sorted, context: Context) -> dict[str, Whose]:
         pairs = [(fqn, other) for fqn, other in named if reference.parameter(other, *WEIGHT) is not None]
         for one in sorted_out(target, reference, pairs, context.rounded_weights).apart:
             by_rank.setdefault(one[0], {})[rank] = one
-    found, whose = [], {}
+    found, whose, held = [], {}, []
     for fqn, of_rank in by_rank.items():
         one = next(iter(of_rank.values()))
         axis, change = _laid_out(one, context) if len(of_rank) > 1 else (None, None)
+        if change is not None and change.name in _WHOLE and _makes_the_same(fqn, context):
+            held.append(fqn)  # gathered where they are used
+            continue
         ranks = () if axis or len(of_rank) == len(context.ranks) else tuple(of_rank)
         whose[fqn] = Whose(axis or axis_that_parts(ranks, context.ranks, context.mesh), ranks)
         found.append((*one[:2], change or _own_of_ranks(one, ranks, context) or one[2]))
-    known.equal = [fqn for fqn in known.equal if fqn not in by_rank]
+    known.equal = [fqn for fqn in known.equal if fqn not in by_rank] + held
     known.apart = found
     return whose
+
+
+def _makes_the_same(fqn: str, context: Context) -> bool:
+    """Whether the module of a weight, and all of the forward pass, makes the same numbers in both runs."""
+    rows = context.of_phases("forward", "loss")
+    own = (pl.col("name") == fqn.rpartition(".")[0]) & pl.col("slot").str.starts_with("output")
+    return not rows.filter(own & is_compared()).is_empty() and rows.filter(is_beyond()).is_empty()
+
+
+_WHOLE = ("whole_in_target", "whole_in_reference")
 
 
 def _own_of_ranks(one: Apart, ranks: tuple[int, ...], context: Context) -> WeightChange | None:

@@ -21,6 +21,7 @@ class MergingCode(Code):
     SUM_NOT_ROUNDED = "merging.sum_not_rounded"
     # how ranks were put together
     SIDE = "merging.side"
+    MICROBATCH_ORDER = "merging.microbatch_order"
     WHOLE_TENSORS = "merging.whole_tensors"
     RANKS_MISSING = "merging.ranks_missing"
     LAYOUT_INFERRED = "merging.layout_inferred"

@@ -231,6 +231,7 @@ class StagesCode(Code):
     # learning rates, steps and state of the optimizer over time
     LEARNING_RATE = "schedule.learning_rate_differs"
     RATE_EARLIER = "schedule.one_step_earlier"
+    MOVED_WITHOUT_UPDATE = "schedule.moved_without_update"
     RATE_LATER = "schedule.one_step_later"
     STEPS_DIFFER = "schedule.num_steps_differ"
     SCHEDULE_SETTINGS = "schedule.cause.settings"
