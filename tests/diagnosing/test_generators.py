@@ -16,9 +16,11 @@ from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 import trueup  # noqa: E402
 from trueup.adapters.torch.draws import standing  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
+from trueup.merging.trace import MergedTrace  # noqa: E402
 from trueup.store import Trace  # noqa: E402
 from trueup.types.codes.kinds import CauseCode, KindReason  # noqa: E402
 from trueup.types.finding import Finding, KindCode  # noqa: E402
+from trueup.types.layout import Layout  # noqa: E402
 
 
 class Attention(nn.Module):
@@ -128,6 +130,14 @@ def test_looking_at_generators_moves_none(tmp_path: Path) -> None:
         ("blocks.1", True),
         ("", True),
     ]
+
+
+def test_draws_are_of_one_rank(tmp_path: Path) -> None:
+    """Merged ranks and microbatches have other numbers."""
+    trained(tmp_path / "t", "")
+    trace = Trace(tmp_path / "t")
+    assert "draws" in trace.scalars(0)[0]
+    assert "draws" not in MergedTrace(trace, Layout(mesh={})).scalars(0)[0]
 
 
 def test_a_place_in_the_stream_is_one_number() -> None:

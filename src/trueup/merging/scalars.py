@@ -47,7 +47,7 @@ def _in_order(line: ScalarLine, numbers: Mapping[int, int] | None) -> ScalarLine
 def _merged(lines: Sequence[ScalarLine], first: ScalarLine, layout: Layout, fold: int) -> ScalarLine:
     losses = _losses(lines, layout, fold)
     microbatches = (first.get("microbatches") or 1) * layout.num_batches // fold
-    return {
+    merged: ScalarLine = {
         **first,
         "losses": losses,
         "batch_digest": None,
@@ -58,6 +58,8 @@ def _merged(lines: Sequence[ScalarLine], first: ScalarLine, layout: Layout, fold
         "batch_size": _total("batch_size", lines, layout, layout.batch),
         "tokens": _total("tokens", lines, layout, (*layout.batch, *_sequence(layout))),
     }
+    merged.pop("draws", None)  # of calls of one rank, by its own microbatches
+    return merged
 
 
 def _total(
