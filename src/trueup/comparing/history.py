@@ -54,10 +54,12 @@ from trueup.comparing.thresholds import (
     FLIP_CHANCE,
     FLIP_ERRORS,
     FLIPS_AT_LEAST,
+    FLOAT32,
     HISTORY_GAIN,
     KNOWN_NORM,
     UPDATE_SPREAD,
 )
+from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.arrays import Bools, Floats
 from trueup.types.codes import NoteCode
 from trueup.types.reason import Reason, reason
@@ -142,15 +144,17 @@ def inherited(
 
 def _written_to(rows: StepRows, history: History, names: list[str]) -> list[int]:
     """Weights that no optimizer updates, and whose bits one side alone has changed since the step before: the
-    program wrote to them, as merging adapters does. Bits of what nothing updates do not round."""
+    program wrote to them, as merging adapters does. Bits of what nothing updates do not round; what writing
+    leaves in a dtype as fine as float32 is compared as other weights are."""
     if not history.still:
         return []
+    is_fine = unit_roundoffs(rows.match.words.dtype) <= FLOAT32
     sides = [half.column("digest").to_list() for half in (rows.target, rows.reference)]
     found = []
     for row in np.flatnonzero(rows.phase_is("param") & rows.paired).tolist():
         held = [column[row] for column in sides]
         before = history.still.get(names[row])
-        if before is not None and None not in held:
+        if before is not None and None not in held and not is_fine[rows.target.dtype[row]]:
             changed = [a != b for a, b in zip(held, before, strict=True)]
             if changed[0] != changed[1]:
                 found.append(row)
