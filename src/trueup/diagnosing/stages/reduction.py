@@ -307,11 +307,13 @@ def _summed(
 
 
 def _is_left(fqn: str, context: Context, at: int) -> bool:
-    """Whether a weight is in no optimizer, which would clear its gradient. A step without any update, as
-    where gradients overflow, tells of none that the reference updates."""
+    """Whether a weight is in no optimizer, which would clear its gradient. A step whose update was skipped,
+    since gradients are not finite, tells that of none."""
     own, other = context.pair(at)
     skipped = not own.parameters_with(*CLIPPED) and bool(other.parameters_with(*CLIPPED))
-    return not skipped and own.parameter(fqn, *CLIPPED) is None
+    if skipped and own.has_not_finite(own.parameter(fqn, *ACCUMULATED)):
+        return False
+    return own.parameter(fqn, *CLIPPED) is None
 
 
 def _allowed(fqn: str, book: StepView, context: Context, at: int, part: tuple[str, str]) -> float:
