@@ -134,7 +134,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/parity.py": {"_MAX_PLACES"},  # shown
     "diagnosing/pipeline.py": {"MAX_POINTS"},  # drawn
     "diagnosing/replay/trials.py": {"MOST_SINGLE"},  # costs time
-    "diagnosing/stages/data.py": {"_MOST_IDS"},  # special tokens
+    "diagnosing/stages/counted.py": {"_MOST_IDS"},  # special tokens
     "diagnosing/stages/between_steps.py": {"_MOST_NUMBERS", "_SHOWN"},  # costs memory; shown
     "diagnosing/stages/crossed.py": {"_FIRST"},  # shown
     "diagnosing/stages/decay_order.py": {"_ITERATIONS"},  # costs time

@@ -75,7 +75,8 @@ def _of_other_choices(rows: StepRows, judgement: Judgement, following: Bools) ->
         np.maximum(np.abs(half.statistics["minimum"]), np.abs(half.statistics["maximum"]))
         for half in (rows.target, rows.reference)
     )
-    explained = judgement.difference <= largest * others[call]
+    with np.errstate(invalid="ignore"):  # infinities explain nothing
+        explained = judgement.difference <= largest * others[call]
     return np.asarray(rows.phase_is("backward") & (judgement.status == DIFFERENT) & laid_alike & explained)
 
 

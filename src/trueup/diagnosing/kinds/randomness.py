@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import combinations, permutations
 
 import numpy as np
@@ -224,21 +225,29 @@ def _generators(evidence: Evidence) -> Found | None:
     if not all(origin.module in run.modules for run in runs):
         return None
     at = (origin.microbatch or 0, origin.module)
-    own, other = target.get(at), reference.get(at)
-    if (own is None) != (other is None):
-        sentence = origin_reason(
-            evidence, KindReason.DRAWS_IN_ONE_RUN, side="target" if own is not None else "reference"
-        )
+    sides = [side for side, of in (("target", target), ("reference", reference)) if at in of]
+    if len(sides) == 1:
+        sentence = origin_reason(evidence, KindReason.DRAWS_IN_ONE_RUN, side=sides[0])
         return Found(rank=EvidenceRank.CONSISTENT, sentence=sentence, causes=(CauseCode.NOISE_ON_ONE_SIDE,))
-    if own is None or own == other:
+    if not sides or target[at] == reference[at]:
         return None
-    alike = [name for m, name in target if m == at[0] and target[m, name] == reference.get((m, name))]
-    around = [name for name in alike if not name or f"{origin.module}.".startswith(f"{name}.")]
-    beside = [name for name in alike if name not in around]
-    facts = {"after": (beside[-1:] or around)[0]} if alike else {}
+    alike = _stood_alike(target, reference, at)
     causes = (CauseCode.DRAWN_BEFORE,) if alike else (CauseCode.OTHER_SEED, CauseCode.DRAWN_BEFORE)
-    sentence = origin_reason(evidence, KindReason.GENERATOR_ELSEWHERE, **facts)
+    sentence = origin_reason(evidence, KindReason.GENERATOR_ELSEWHERE, **alike)
     return Found(rank=EvidenceRank.FITTED, sentence=sentence, causes=causes)
+
+
+def _stood_alike(target: _Draws, reference: _Draws, at: tuple[int, str]) -> dict[str, str]:
+    """The last module before one as which began the generators of both stood alike; of those that enclose it
+    the innermost, where there is no other."""
+    microbatch, module = at
+    alike = [name for m, name in target if m == microbatch and target[m, name] == reference.get((m, name))]
+    around = [name for name in alike if not name or f"{module}.".startswith(f"{name}.")]
+    beside = [name for name in alike if name not in around]
+    return {"after": (beside[-1:] or around)[0]} if alike else {}
+
+
+_Draws = Mapping[tuple[int, str], tuple[int, ...]]
 
 
 def _draws(evidence: Evidence) -> Found | None:

@@ -185,7 +185,7 @@ def _outcome(
             findings=tuple(findings),
             confirmed=True,
         )
-    if rows.filter(is_compared()).is_empty() and (side := _updates_alone(context)) is not None:
+    if rows.filter(is_compared()).is_empty() and (side := _updating_side(context)) is not None:
         only = reason(Stages.UPDATE_IN_ONE, side=side, step=context.steps[0][0])
         is_caused = context.failed_before() is not None
         status = StageStatus.CONSEQUENCE if is_caused else StageStatus.UNDECIDED
@@ -210,7 +210,7 @@ def _outcome(
     return outcome(status=StageStatus.PASSED, conclusion=head, evidence=evidence, confirmed=True)
 
 
-def _updates_alone(context: Context) -> str | None:
+def _updating_side(context: Context) -> str | None:
     """The side whose first step alone has an update: the other skipped it, gradients not being finite."""
     updates = [bool(book.parameters_with(*UPDATED)) for book in context.pair(0)]
     return None if len(set(updates)) == 1 else ("target", "reference")[updates.index(True)]
