@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,9 @@ from trueup.store import Trace  # noqa: E402
 from trueup.types.codes.kinds import CauseCode, KindReason  # noqa: E402
 from trueup.types.finding import Finding, KindCode  # noqa: E402
 from trueup.types.layout import Layout  # noqa: E402
+
+
+CHOICES: Any = {"level": "L0", "steps": "0", "store_values_of": frozenset({"module", "parameter", "labels"})}
 
 
 class Attention(nn.Module):
@@ -72,7 +76,7 @@ def trained(folder: Path, change: str, *, captured: bool = True) -> list[float]:
     ids = torch.randint(0, 30, (4, 12))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     torch.manual_seed(2 if change == "seed" else 1)
-    tracer = trueup.Tracer(folder, level="L0", task="tensor", steps="0") if captured else nullcontext()
+    tracer = trueup.Tracer(folder, **CHOICES) if captured else nullcontext()
     losses = []
     with tracer:
         for _ in range(2):

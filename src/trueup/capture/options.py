@@ -367,6 +367,11 @@ class CaptureOptions:
         """Whether the labels of a loss are recorded."""
         return "labels" in self.store_values_of or self.task is Task.TENSOR
 
+    @property
+    def with_draws(self) -> bool:
+        """Whether it is noted which modules draw random numbers: where their values are kept."""
+        return "module" in self.store_values_of or self.task is Task.TENSOR
+
     def to_json(self) -> dict[str, object]:
         """Plain values, for the manifest and for child processes."""
         return fields_to_json(self)

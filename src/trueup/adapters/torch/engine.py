@@ -79,7 +79,7 @@ class Engine(BaseEngine[nn.Module, Tensor]):
         self.summariser = Summariser(sink, self.lock)
         self.take = self.summariser.take
         self.overflow = OverflowWatch(self) if sink.options.task.value == "overflow_check" else None
-        self.draws_on = sink.options.task.value == "tensor"
+        self.draws_on = sink.options.with_draws
 
     def perturbed(self, seed: int) -> Perturbation:
         """Changes of weights and inputs by rounding, at random from ``seed``."""
