@@ -23,7 +23,6 @@ from trueup.types.codes.kinds import CauseCode, KindReason  # noqa: E402
 from trueup.types.finding import Finding, KindCode  # noqa: E402
 from trueup.types.layout import Layout  # noqa: E402
 
-
 CHOICES: Any = {"level": "L0", "steps": "0", "store_values_of": frozenset({"module", "parameter", "labels"})}
 
 
