@@ -199,6 +199,8 @@ def test_prompts_that_count() -> None:
     answer = ignored.copy()
     answer[0, 6] = -100  # in the midst of what counts
     assert _starts_counted([sides[0], answer != -100]) is None
+    of_answer = counted_in_one_run(labels, answer, [sides[0], answer != -100])
+    assert of_answer == (reason(BatchCode.MASK_DIFFERS), None)
     whole = ignored.copy()
     whole[1] = -100  # nothing of a row counts
     assert _starts_counted([sides[0], whole != -100]) is None
