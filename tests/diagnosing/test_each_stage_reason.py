@@ -477,6 +477,31 @@ def test_weights_that_a_rank_draws_itself(
     assert (WeightsCode.NOT_BROADCAST_CAUSE in codes_of(said)) is own
 
 
+@pytest.mark.parametrize(
+    ("target", "reference", "said"),
+    [
+        ((1, 1), (1, 2), (("1",), ("0",))),
+        ((2, 1, 1), (1, 2, 3), (("0", "1", "2"), ("1", "0", "0"))),
+        ((1, 3), (1, 2), None),
+        ((3, 1), (1, 2), None),
+        ((1, 1, 2), (1, 2, 1), None),
+    ],
+    ids=["the first's", "others' throughout", "of its own", "one of its own", "copies"],
+)
+def test_a_rank_that_holds_another_s_part(
+    tmp_path: Path, target: tuple[int, ...], reference: tuple[int, ...], said: tuple[object, object] | None
+) -> None:
+    """By the seeds from which each rank's part of a weight comes."""
+
+    def held(seeds: tuple[int, ...]) -> tuple[Any, Any]:
+        return [[step({"w": {WEIGHT: drawn(seed), LOCAL: W}}) for seed in seeds]], {}
+
+    findings = WeightsStage().check(pair(tmp_path, held(target), held(reference))).findings
+    expected = None if said is None else {"ranks": said[0], "others": said[1]}
+    assert facts_of(said_by(findings), WeightsCode.PART_OF_ANOTHER_RANK) == expected
+    assert (WeightsCode.PARTS_CAUSE in codes_of(said_by(findings))) is (said is not None)
+
+
 # -- what is done to gradients ------------------------------------------
 
 

@@ -106,6 +106,8 @@ def _judged(
         score, bias_score = 0.0, 0.0
     if bias_score > 1 and score <= 1:
         score = bias_score
+    if difference == 0 and is_inside and step.hides_all_by_infinity(row.record, row.reference_record):
+        score = math.inf  # what else it hides is the same
     return Difference(
         record=row.record,
         call=row.call,
