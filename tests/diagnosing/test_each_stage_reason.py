@@ -722,6 +722,28 @@ def test_step_counts_of_optimizers(tmp_path: Path, target: float, seen: bool) ->
         assert facts_of(said, Stages.COUNT) == {"target": "1", "reference": "5"}
 
 
+@pytest.mark.parametrize("counts", [(5.0, 1.0), (1.0, 5.0), (5.0, 5.0)])
+def test_a_state_that_one_rank_alone_has(tmp_path: Path, counts: tuple[float, float]) -> None:
+    """What differs is said of the first rank where it does, also where the ranks before it agree."""
+    sides = [([[counted(one) for one in of_ranks]], {}) for of_ranks in (counts, (5.0, 5.0))]
+    findings = OptimizerStage().check(pair(tmp_path, *sides)).findings
+    assert [one.rank for one in findings] == ([counts.index(1.0)] if 1.0 in counts else [])
+    assert (Stages.STATE_NOT_RESTORED in codes_of(said_by(findings))) is (1.0 in counts)
+
+
+@pytest.mark.parametrize(("factors", "told"), [((0.25, 0.25), False), ((0.25, 0.05), True)])
+def test_gradients_that_both_runs_multiply_by_one_number(
+    tmp_path: Path, factors: tuple[float, float], told: bool
+) -> None:
+    """Of other norms: a loss scale is divided out, and nothing is clipped. A limit gives another factor."""
+    made = [
+        step({"w": {**gradients(1), ACCUMULATED: size * W, CLIPPED: np.float32(factor) * size * W}})
+        for size, factor in zip((np.float32(1.0), np.float32(3.0)), factors, strict=True)
+    ]
+    said = said_by(ReductionStage().check(pair(tmp_path, *made)).findings)
+    assert (Clip.NORM_DIFFERS in codes_of(said)) is told
+
+
 # -- losses of the next step ------------------------------------------
 
 

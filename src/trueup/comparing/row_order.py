@@ -203,9 +203,9 @@ def _not_numbers_that_spread(rows: StepRows) -> Bools:
     counts = [half.statistics["num_nan"] for half in (rows.target, rows.reference)]
     found = np.zeros(len(rows), bool)
     for own, other in (counts, counts[::-1]):
-        alone = rows.paired & (own > 0) & (other == 0)
-        if (alone & rows.phase_is("loss", "param_grad")).any():
-            found |= alone
+        of_one = rows.paired & (own > 0) & (other == 0)
+        if (of_one & rows.phase_is("loss", "param_grad")).any():
+            found |= of_one
     return found
 
 

@@ -88,6 +88,7 @@ def differences(step: ReplayedStep, noise: ReplayNoise | None) -> list[Differenc
     return list(_without_flips(step, found))
 
 
+# In one piece: what raises or lowers a score, one after another.
 def _judged(
     step: ReplayedStep, noise: ReplayNoise | None, row: ForcedRow, difference: float, norm: float
 ) -> Difference:

@@ -942,6 +942,7 @@ def _value_relation(books: tuple[StepView, StepView], place: str, slot: str) -> 
     return None if own is None or other is None else value_relation(own, other, rounding)
 
 
+# In one piece: one branch a relation, for the headline and then for the causes.
 def _input_finding(
     book: StepView,
     slot: str,
