@@ -1151,8 +1151,8 @@ def test_zeros_that_move_with_their_rows_are_no_mask() -> None:
 
 
 def test_stretches_hidden_at_random_are_a_mask() -> None:
-    """Another stretch of time in each sample is 0, over all bands. A ReLU, a rescaled rest and single zeros are
-    none."""
+    """Another stretch of time in each sample is 0, over all bands. A ReLU, a rescaled rest and single zeros
+    are none."""
     x = normal(4, 20, 40, seed=74)
     hidden = x.clone()
     for n, start in enumerate((3, 11, 20, 30)):

@@ -27,10 +27,11 @@ from tests.diagnosing.made_steps import (
     said_by,
     step,
 )
+from trueup.diagnosing.batches import value_relation
 from trueup.diagnosing.pipeline import _verdict, diagnose
 from trueup.diagnosing.runs import AuxiliaryRuns, Clock
 from trueup.diagnosing.stages.context import Context
-from trueup.diagnosing.stages.data import DataStage
+from trueup.diagnosing.stages.data import DataStage, _input_finding
 from trueup.diagnosing.stages.forward import explained_by, finding_of_precision
 from trueup.diagnosing.stages.from_origin import _with_buffers, finding_from_origin
 from trueup.diagnosing.stages.naming import kind_named
@@ -500,6 +501,17 @@ def test_a_rank_that_holds_another_s_part(
     expected = None if said is None else {"ranks": said[0], "others": said[1]}
     assert facts_of(said_by(findings), WeightsCode.PART_OF_ANOTHER_RANK) == expected
     assert (WeightsCode.PARTS_CAUSE in codes_of(said_by(findings))) is (said is not None)
+
+
+@pytest.mark.parametrize("rounded", [True, False])
+def test_an_input_that_is_rounded_otherwise_is_not_scaled(tmp_path: Path, rounded: bool) -> None:
+    pixels = drawn(3).astype(np.float64)
+    relation = value_relation(pixels * (1.002 if rounded else 1.1), pixels, 2.0**-8)
+    assert relation is not None
+    book, _ = pair(tmp_path, counted(1.0), counted(1.0)).pair()
+    found = _input_finding(book, "input.pixels", relation, (relation,))
+    assert found.headline.code is (Stages.INPUT_ROUNDED if rounded else Stages.INPUT_SCALED)
+    assert (CauseCode.COARSER_ON_ONE_SIDE in {one.code for one in found.causes}) is rounded
 
 
 # -- what is done to gradients ------------------------------------------

@@ -116,8 +116,8 @@ def attending(lowest: float, *, left: bool) -> Callable[[], None]:
 
 @pytest.mark.parametrize("left", [True, False])
 def test_a_mask_hides_no_nan(left: bool, tmp_path: Path) -> None:
-    """Minus infinity makes NaN of a row that sees nothing, as padding at the left does, and the next layer makes
-    more of it; where every row sees something it is as good as a lowest number."""
+    """Minus infinity makes NaN of a row that sees nothing, as padding at the left does, and the next layer
+    makes more of it; where every row sees something it is as good as a lowest number."""
     target, reference = attending(-math.inf, left=left), attending(-1e9, left=left)
     replay(tmp_path, reference, target, task="tensor")
     runs = tmp_path / "free", tmp_path / "reference"

@@ -198,8 +198,8 @@ def without_chosen_rows(rows: StepRows, metrics: Metrics) -> StepRows:
 
 
 def _not_numbers_that_spread(rows: StepRows) -> Bools:
-    """Rows with NaN on one side alone, where NaN of that side comes out in the loss or in a weight's gradient,
-    too. A mask hides no NaN: a weight of 0 times NaN is NaN, and every token that attends to it becomes one."""
+    """Rows with NaN on one side alone, where NaN of that side comes out in the loss or in a weight's
+    gradient, too. A mask hides no NaN: 0 times NaN is NaN, as is every token that attends to it."""
     counts = [half.statistics["num_nan"] for half in (rows.target, rows.reference)]
     found = np.zeros(len(rows), bool)
     for own, other in (counts, counts[::-1]):

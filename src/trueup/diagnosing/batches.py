@@ -225,7 +225,7 @@ def _most_alike(target: Floats, reference: Floats) -> list[int]:
 
 
 def _rounded(target: Floats, reference: Floats, rounding: float) -> Reason | None:
-    """Rounding alone makes them differ: a factor or an offset fitted to it would be none that a program has."""
+    """Rounding alone makes them differ: a factor or an offset fitted to it is none that a program has."""
     apart = np.abs(target - reference)
     if not apart.any() or apart.max() > SCALED_ROUNDINGS * rounding * np.abs(reference).max():
         return None

@@ -290,8 +290,8 @@ PHRASES = {
         lambda facts: (
             f"one number for each of {facts['num']} samples, "
             + ", ".join(
-                f"{facts[f'{side}_least']:.4g} to {facts[f'{side}_most']:.4g}, mean {facts[f'{side}_mean']:.4g} "
-                f"({side})"
+                f"{facts[f'{side}_least']:.4g} to {facts[f'{side}_most']:.4g}, "
+                f"mean {facts[f'{side}_mean']:.4g} ({side})"
                 for side in _SIDES
             )
         ),

@@ -1153,8 +1153,8 @@ PHRASES: dict[KindReason, Phrase] = {
         {"more": 15, "fewer": 0, "share": 0.06, "parts": (reason(PlacesCode.DIAGONALS, first=1, last=1),)},
     ),
     KindReason.HIDES_ALL_BY_INFINITY: _say(
-        "{rows} of {size} rows of {subject} hide everything, by -inf in the {side} alone ({number:.4g} in the "
-        "other run): softmax of them is NaN",
+        "{rows} of {size} rows of {subject} hide everything, by -inf in the {side} alone ({number:.4g} in "
+        "the other run): softmax of them is NaN",
         {"rows": 24, "size": 80, "side": "target", "number": -65504.0},
     ),
     KindReason.ROWS_EMPTY: _say(

@@ -62,7 +62,11 @@ def _hides_all(evidence: Evidence) -> Found | None:
     counted = [one.statistic("num_neginf") for one in known if one is not None]
     hidden = [np.isneginf(values) for values in both]  # also by what was a lowest number
     empty = hidden[0].all(axis=-1)
-    if not np.array_equal(*hidden) or not empty.any() or sorted(n > 0 for n in counted) != [False, True]:
+    if (
+        not np.array_equal(hidden[0], hidden[1])
+        or not empty.any()
+        or sorted(n > 0 for n in counted) != [False, True]
+    ):
         return None
     at = int(counted[1] > 0)
     number = min(one.statistic("minimum") for one in (known[1 - at],) if one is not None)
@@ -132,7 +136,8 @@ _CAUSES_OF_PLACES: dict[Code, tuple[CauseCode, ...]] = {
 
 def _whole_columns(apart: Bools) -> Reason | None:
     """Columns within each matrix, wherever they are: stretches of time or bands that are hidden at random. A
-    function that is 0 for some numbers (ReLU, a threshold) leaves no column whole, and dropout scales the rest."""
+    function that is 0 for some numbers (ReLU, a threshold) leaves no whole columns, and dropout scales the
+    rest."""
     planes = apart.reshape(-1, *apart.shape[-2:]) if apart.ndim > 1 else None
     if planes is None or planes.shape[1] < MIN_NUMBERS:
         return None

@@ -75,8 +75,8 @@ class OptimizerStage:
     title = reason(Stages.TITLE, key="optimizer")
 
     def check(self, context: Context) -> StageOutcome:
-        """What is found on the first rank; on the first whose update differs, where all before it agree: a rank
-        may have another state, or other settings, alone."""
+        """What is found on the first rank; on the first whose update differs, where all before it agree: one
+        rank may have another state, or other settings."""
         rank = _first_apart(context)
         return self._checked(context if rank is None else replace(context, seen_from=rank))
 

@@ -130,8 +130,8 @@ def _of_ranks(
 
 
 def _part_of_another_rank(one: Apart, apart: tuple[int, ...], context: Context) -> WeightChange | None:
-    """That each of the ranks holds what one other rank of the reference holds of this weight, bit for bit, and
-    the reference's ranks all hold other parts."""
+    """That each of the ranks holds what one other rank of the reference holds of this weight, bit for bit,
+    and the reference's ranks all hold other parts."""
     if one[2].name not in _DRAWN:
         return None
     books = {rank: context.pair(0, rank) for rank in context.ranks}
