@@ -152,7 +152,7 @@ PHRASES = {
     ),
     W.PART_OF_ANOTHER_RANK: clause(
         lambda facts: "; ".join(
-            f"rank {rank} holds what rank {other} of the reference holds, bit for bit"
+            f"the part of rank {rank} is that of the reference's rank {other}, bit for bit"
             for rank, other in zip(facts["ranks"], facts["others"], strict=True)
         ),
         {"ranks": ("1",), "others": ("0",)},
