@@ -63,6 +63,8 @@ _CAUSES = {
     "equal generators fill other elements",
     CauseCode.DROPOUT_ON_ONE_SIDE: "dropout (training mode, a rate above 0) in one run alone",
     CauseCode.PREPROCESSING: "a different preprocessing: normalization, channel order, layout, offset",
+    CauseCode.TARGETS_MADE: "how the program makes what the loss comes near to: mixing, smoothing, "
+    "temperature, scale, prediction type, noise drawn anew",
     CauseCode.NOT_TRAINABLE: "requires_grad set to False",
     CauseCode.NO_MASTER_WEIGHTS: "no float32 master weights",
     CauseCode.NO_STEP: "the optimizer step skipped",

@@ -37,6 +37,7 @@ from trueup.diagnosing.stages.forward import as_recorded
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.labels import compared_labels
 from trueup.diagnosing.stages.loss_factors import hides_otherwise, values_of
+from trueup.diagnosing.stages.loss_targets import loss_targets
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.parts_at_fault import ranks_apart
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
@@ -99,7 +100,8 @@ def _of_batches(context: Context) -> StageOutcome:
             elif context.layout.wide_axes:
                 findings = _of_batch_axis(findings, context, at)
             break
-    findings = findings or _evaluated_on(context) or _beyond_ids(context) or _masks_apart(context)
+    findings = findings or _evaluated_on(context) or _beyond_ids(context)
+    findings = findings or list(loss_targets(context, Stage.DATA)) or _masks_apart(context)
     findings = [_resumed(_carried(one, context), context) for one in findings]
     evidence[:0] = _without_effect(context)
     if findings and _comes_out_nowhere(context):

@@ -25,6 +25,7 @@ from trueup.diagnosing.stages.context import (
 from trueup.diagnosing.stages.evaluated import with_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin, settings_that_differ
 from trueup.diagnosing.stages.loss_factors import factor_findings
+from trueup.diagnosing.stages.loss_targets import loss_targets
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.trainable import frozen_findings, unreached_findings
@@ -56,7 +57,7 @@ class ForwardStage:
         verdict = context.comparison.verdict
         if _is_below_tolerance(verdict) or verdict.headline.code is VerdictCode.POSITIONS_COUNT:
             known = (*known, _of_verdict(verdict))
-        known = known or factor_findings(context)
+        known = known or factor_findings(context) or loss_targets(context, Stage.FORWARD)
         is_constant = verdict.headline.code is VerdictCode.ARGUMENT_DIFFERS and verdict.phase == "forward"
         if not known and is_constant and not context.origins_of(Stage.FORWARD, Stage.LOSS):
             # within every tolerance, but made of bit-equal inputs: no replay shows it

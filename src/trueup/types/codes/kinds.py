@@ -212,6 +212,7 @@ class CauseCode(Code):
     MEMORY_FORMAT = "cause.memory_format"
     DROPOUT_ON_ONE_SIDE = "cause.dropout_on_one_side"
     PREPROCESSING = "cause.preprocessing"
+    TARGETS_MADE = "cause.loss_targets_made"
     STEP_SKIPPED = "cause.step_skipped"
     OTHER_TENSORS = "cause.other_tensors"
     IN_NO_GROUP = "cause.in_no_group"
