@@ -18,7 +18,7 @@ from torch import Tensor, nn  # noqa: E402
 import trueup  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
-from trueup.diagnosing.stages.loss_targets import class_relation, class_rows, combined  # noqa: E402
+from trueup.diagnosing.stages.loss_targets import class_relation, class_rows, combined, is_spread  # noqa: E402
 from trueup.types.arrays import Floats  # noqa: E402
 from trueup.types.codes import BatchCode as Batches  # noqa: E402
 from trueup.types.codes import VerdictCode  # noqa: E402
@@ -134,6 +134,20 @@ def test_two_factors_explain_few_numbers_by_chance() -> None:
     assert combined(few[0], few[1], few[2], "0", EPS) is None
 
 
+@pytest.mark.parametrize(
+    ("wide", "narrow", "holds"),
+    [
+        (np.broadcast_to(np.arange(4.0), (4, 4)), np.arange(4.0)[:, None], True),
+        (np.broadcast_to(np.arange(4.0)[:, None], (4, 4)), np.arange(4.0), True),
+        (np.arange(16.0).reshape(4, 4), np.arange(4.0), False),
+        (np.arange(4.0)[:, None], np.arange(4.0), False),  # of as many numbers
+        (np.broadcast_to(np.arange(4.0), (4, 4)), np.arange(4.0) + 1, False),
+    ],
+)
+def test_a_broadcast(wide: Floats, narrow: Floats, holds: bool) -> None:
+    assert is_spread(wide, narrow) is holds
+
+
 Made = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -189,6 +203,23 @@ def test_targets_of_no_known_relation_have_usual_causes(tmp_path: Path) -> None:
     first = told_of(tmp_path, lambda x, labels: torch.rand(labels.shape).softmax(-1), flipped).findings[0]
     assert (first.stage, first.headline.code) == (Stage.DATA, Batches.TARGETS_DIFFER)
     assert [one.code for one in first.causes] == [CauseCode.TARGETS_MADE]
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_targets_that_are_broadcast(tmp_path: Path) -> None:
+    def values(x: Tensor, labels: Tensor) -> Tensor:
+        return x.sum(-1, keepdim=True)
+
+    def of_one(outputs: Tensor, wanted: Tensor) -> Tensor:
+        return F.mse_loss(outputs[:, :1], wanted)
+
+    pair = (
+        run(tmp_path / "a", lambda x, labels: values(x, labels)[:, 0], of_one),
+        run(tmp_path / "b", values, of_one),
+    )
+    first = diagnose(*pair, output=tmp_path / "out").findings[0]
+    assert (first.stage, first.headline.code) == (Stage.DATA, Batches.TARGETS_BROADCAST)
+    assert (first.evidence[0].code, first.evidence[0].facts["side"]) == (Batches.TARGETS_SPREAD, "target")
 
 
 def test_targets_made_by_other_calls_agree(tmp_path: Path) -> None:

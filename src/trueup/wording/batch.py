@@ -455,6 +455,15 @@ PHRASES = {
             for law in ("", *_PREDICTED)
         ),
     ),
+    B.TARGETS_BROADCAST: heading(
+        "Loss targets are broadcast in the {side}: their shape is not that of the predictions",
+        {"side": "target"},
+    ),
+    B.TARGETS_SPREAD: clause(
+        "the {side}'s loss targets are of shape {shape}: a broadcast of the other run's, of shape {other}; "
+        "each prediction is held against the targets of other rows too",
+        {"side": "target", "shape": "[16, 16]", "other": "[16, 1]"},
+    ),
     B.LABELS_DIFFER: heading("Labels differ"),
     B.NUM_LABELS: clause(
         _labels,

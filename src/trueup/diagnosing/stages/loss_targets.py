@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 
+from trueup.comparing.losses.calls import loss_records
 from trueup.diagnosing.batches import value_relation
 from trueup.diagnosing.kinds.thresholds import MIN_NUMBERS
-from trueup.diagnosing.stages.batch import StepBatch
-from trueup.diagnosing.stages.context import Context
-from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.batch import StepBatch, data_finding
+from trueup.diagnosing.stages.context import Context, is_beyond
 from trueup.diagnosing.stages.loss_factors import values_of
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.thresholds import SCALED_ROUNDINGS
@@ -25,13 +26,14 @@ from trueup.store.given import root_inputs
 from trueup.types.arrays import Floats
 from trueup.types.codes import BatchCode as Batches
 from trueup.types.codes.kinds import CauseCode
-from trueup.types.finding import Basis, EvidenceRank, Finding, Origin, Stage
+from trueup.types.finding import EvidenceRank, Finding, Origin, Stage
 from trueup.types.reason import Reason, reason
 
 _SLOT = "targets"
 _SAY_THE_CAUSE = (
     *(Batches.TARGETS_SMOOTHED, Batches.TARGETS_OF_TEMPERATURE, Batches.TARGETS_MIXED),
     *(Batches.TARGETS_WEIGHTED, Batches.TARGETS_PARTNERS, Batches.TARGETS_COMBINED),
+    Batches.TARGETS_SPREAD,
 )
 _OTHER_CLASSES = 3
 """of fewer, a smoothed label and one that is mixed with another are the same"""
@@ -40,40 +42,45 @@ _OTHER_CLASSES = 3
 def loss_targets(context: Context, stage: Stage) -> tuple[Finding, ...]:
     """One where the first step's differences begin at what a loss comes near to: of the data, or of the
     forward pass where both models make it themselves of equal inputs."""
-    first = context.steps[0][0]
     own, other = (StepBatch.of(book) for book in context.pair())
-    made_at = Stage.FORWARD if own.has_same_inputs(other) else Stage.DATA
-    origins = [one for one in context.passive if one.step == first and one.stage is Stage.DATA]
-    found = next((one for one in origins if one.phase == "loss" and one.slot.startswith(_SLOT)), None)
-    if found is None or made_at is not stage:
+    if stage is not (Stage.FORWARD if own.has_same_inputs(other) else Stage.DATA):
         return ()
-    relation = _relation(found, context)
-    relations = () if relation is None else (relation,)
-    rank = EvidenceRank.EVERY_ELEMENT if relations else EvidenceRank.MOST
+    step = context.steps[0][0]
+    origins = (one for one in context.passive if (one.step, one.phase) == (step, "loss"))
+    origin = next((one for one in origins if one.slot.startswith(_SLOT)), None)
+    relation = _spread_where_losses_differ(context) if origin is None else _relation(origin, context)
+    if origin is None and relation is None:
+        return ()
     headline = Reason(Batches.TARGETS_DIFFER)
-    made_otherwise: tuple[Reason, ...] | None = (
-        (Reason(CauseCode.TARGETS_MADE),) if own.is_given_the_same(other) else None
+    if relation is not None and relation.code is Batches.TARGETS_SPREAD:
+        headline = reason(Batches.TARGETS_BROADCAST, side=relation.place("side"))
+    causes: tuple[Reason, ...] | None = None
+    if relation is not None and relation.code in _SAY_THE_CAUSE:
+        causes = ()
+    elif own.is_given_the_same(other):
+        causes = (Reason(CauseCode.TARGETS_MADE),)
+    rank = EvidenceRank.MOST if relation is None else EvidenceRank.EVERY_ELEMENT
+    kind = kind_named("wrong_data", rank, relation or headline, causes=causes, phase="loss")
+    found = data_finding(
+        headline=headline,
+        site="loss · targets" if origin is None else origin.site,
+        book=own.book if origin is None else context.pair(rank=origin.rank)[0],
+        phase="loss",
+        kinds=(kind,),
+        evidence=(*(() if relation is None else (relation,)), *(() if origin is None else origin.evidence)),
+        next_note=Reason(Batches.CHECK_LABELS),
     )
-    if relations and relations[0].code in _SAY_THE_CAUSE:
-        made_otherwise = ()
-    kind = kind_named(
-        "wrong_data", rank, *(relations[:1] or (headline,)), causes=made_otherwise, phase="loss"
+    return (replace(found, stage=stage),)
+
+
+def _spread_where_losses_differ(context: Context) -> Reason | None:
+    """Of the first rank whose loss differs in the first step."""
+    step = context.steps[0][0]
+    losses = context.rows.filter(
+        is_beyond() & (pl.col("phase") == "loss") & (pl.col("slot") == "value") & (pl.col("step") == step)
     )
-    finding = finding_from_origin(found, context)
-    return (
-        replace(
-            finding,
-            stage=stage,
-            headline=headline,
-            kinds=(kind,),
-            causes=kind.causes,
-            module=None,
-            basis=Basis.RECORDED,
-            origin=None,
-            evidence=(*relations, *found.evidence),
-            next_note=None,
-        ),
-    )
+    ranks = losses["rank"].to_list()
+    return _spread(context.pair(rank=ranks[0])) if ranks else None
 
 
 def _relation(origin: Origin, context: Context) -> Reason | None:
@@ -94,6 +101,29 @@ def _relation(origin: Origin, context: Context) -> Reason | None:
         if of_input is not None:
             return of_input
     return value_relation(target, reference, rounding)
+
+
+def _spread(books: tuple[StepView, StepView]) -> Reason | None:
+    """Targets of another shape in one run, which hold the other's in every row or column: a broadcast."""
+    sides = [{view.slot[at]: at for _, at in loss_records(view, _SLOT)} for view in books]
+    for slot in sorted(sides[0].keys() & sides[1].keys()):
+        own, other = (view.value(held[slot]) for view, held in zip(books, sides, strict=True))
+        for side, wide, narrow in (("target", own, other), ("reference", other, own)):
+            if wide is not None and narrow is not None and is_spread(wide, narrow):
+                shapes = {"shape": str(list(wide.shape)), "other": str(list(narrow.shape))}
+                return reason(Batches.TARGETS_SPREAD, side=side, **shapes)
+    return None
+
+
+def is_spread(wide: Floats, narrow: Floats) -> bool:
+    """Whether ``wide`` is ``narrow`` once more along one of its dimensions, several times."""
+    for dim in range(wide.ndim):
+        num = wide.shape[dim]
+        if num > 1 and wide.size == num * narrow.size:
+            one = np.take(wide, [0], axis=dim)
+            if np.array_equal(one.ravel(), narrow.ravel()) and (wide == one).all():
+                return True
+    return False
 
 
 def _rounding(origin: Origin, books: tuple[StepView, StepView]) -> float | None:

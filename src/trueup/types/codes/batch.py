@@ -80,6 +80,9 @@ class BatchCode(Code):
     TARGETS_COMBINED = "labels.loss_targets_combined"
     """in all ``num`` samples a multiple of the reference's plus one of the input ``name``; those of ``row``;
     ``law`` of a diffusion model that they fit"""
+    TARGETS_BROADCAST = "labels.loss_targets_broadcast"
+    TARGETS_SPREAD = "labels.loss_targets_spread"
+    """those of ``side`` are of ``shape``: the other run's, of ``other``, several times"""
     LABELS_DIFFER = "labels.differ"
     NUM_LABELS = "labels.num_different"
     CHECK_LABELS = "labels.check_between_loader_and_loss"
