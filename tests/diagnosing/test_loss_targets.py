@@ -69,6 +69,8 @@ def related(target: Floats, reference: Floats) -> Batches | None:
         (softmax(LOGITS), softmax(LOGITS / 2 + 1e-3 * RNG.standard_normal(LOGITS.shape)), None),
         (softmax(LOGITS), softmax(LOGITS**3), None),
         (HARD, mixed(0.3), Batches.TARGETS_MIXED),
+        (0.9 * HARD + 0.01, 0.9 * mixed(0.3) + 0.01, Batches.TARGETS_MIXED),
+        (0.9 * mixed(0.7) + 0.01, 0.9 * mixed(0.3) + 0.01, Batches.TARGETS_WEIGHTED),
         (mixed(0.3), HARD, Batches.TARGETS_MIXED),
         (mixed(0.3), mixed(0.7), Batches.TARGETS_WEIGHTED),
         (mixed(0.3), mixed(0.3, OTHERS), Batches.TARGETS_PARTNERS),

@@ -92,6 +92,8 @@ _CAUSES = {
     CauseCode.SAMPLE_ORDER: "a different order of samples",
     CauseCode.SCHEDULE_OFF: "a schedule off by one step",
     CauseCode.SECOND_OPTIMIZER_NOT_CLEARED: "a second optimizer whose gradients are not cleared",
+    CauseCode.SAMPLER_OF_RANK: "the ranks' samplers: another seed, shard, number of ranks or state on some "
+    "(all ranks must shuffle with one seed)",
     CauseCode.SHARD_OR_SEED: "a different shard or seed of the sampler",
     CauseCode.SHARED_STREAM: "one random stream shared by the ranks",
     CauseCode.SHIFTED_TWICE_OR_NEVER: "labels or positions shifted twice or not at all",

@@ -22,7 +22,6 @@ from trueup.diagnosing.batches import (
     moved,
     put_in_front,
     relation,
-    rows_found,
     rows_in_place,
     value_relation,
 )
@@ -41,6 +40,7 @@ from trueup.diagnosing.stages.loss_targets import loss_targets
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.parts_at_fault import ranks_apart
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.diagnosing.stages.samplers import elsewhere, of_samplers
 from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.whose import of_ranks
 from trueup.merging.trace import MergedTrace
@@ -102,6 +102,7 @@ def _of_batches(context: Context) -> StageOutcome:
             break
     findings = findings or _evaluated_on(context) or _beyond_ids(context)
     findings = findings or list(loss_targets(context, Stage.DATA)) or _masks_apart(context)
+    findings = of_samplers(findings, context)
     findings = [_resumed(_carried(one, context), context) for one in findings]
     evidence[:0] = _without_effect(context)
     if findings and _comes_out_nowhere(context):
@@ -643,10 +644,10 @@ def _of_ids(target: StepBatch, reference: StepBatch, names: Sequence[str], conte
         ):
             found = moved(ids, other) or found  # nothing else of the batch is padded otherwise
         if found.name != "same":
-            elsewhere = _elsewhere(ids, name, reference, context)
+            found_there = elsewhere(name, target, reference, context)
             same = _is_of_same_samples(found.name, name, target, reference)
             finding = _batch_finding(
-                found.name, found.evidence, elsewhere, name, target.book, same_samples=same
+                found.name, found.evidence, found_there, name, target.book, same_samples=same
             )
             finding = _shared_out(finding, name, target, reference, context)
             by_input[name] = _with_rows(finding, findings)
@@ -1203,25 +1204,10 @@ def _shared_out(
     return replace(finding, causes=causes, kinds=tuple(replace(one, causes=causes) for one in finding.kinds))
 
 
-def _elsewhere(ids: Ints, name: str, reference: StepBatch, context: Context) -> list[Reason]:
-    """Where else in the reference the target's rows are: another step, rank or microbatch."""
-    others: dict[str, Ints] = {}
-    for at, (_, step) in enumerate(context.steps[:4]):
-        for rank in context.ranks:
-            batch = StepBatch.of(context.pair(at, rank)[1])
-            for other, found in batch.ids.items():
-                if other.split(", ")[1] == name.split(", ")[1]:
-                    others[f"step {step}, rank {rank}, {other.split(', ')[0]}"] = found
-    return [
-        reason(Stages.ELSEWHERE, num=number, rows=len(ids), place=there)
-        for there, number in rows_found(ids, reference.ids[name], others).items()
-    ]
-
-
 def _batch_finding(
     name: str,
     relation: Reason,
-    elsewhere: list[Reason],
+    there: list[Reason],
     where: str,
     book: StepView,
     *,
@@ -1233,8 +1219,14 @@ def _batch_finding(
         kept or name in ("first_token", *_CUT) or slot.endswith("input_ids")
     )  # a decoder's are tokens, too
     if _batch_headline(name, where).code is Stages.INPUT_DIFFERS and not tells:
-        name, relation, elsewhere = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
-    moved = bool(elsewhere) and name in ("other", "some_rows", "shape", "other_lengths")
+        name, relation, there = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
+    moved = name in ("other", "some_rows", "shape", "other_lengths") and bool(there)
+    if moved:
+        num, rows = (sum(int(one.number(of) or 0) for one in there) for of in ("num", "rows"))
+        if there[0].code is Stages.ELSEWHERE:
+            name = "elsewhere"
+        elif 2 * num > rows / len(there):
+            name = "elsewhere_in_target"
     kind = "shifted_by_one" if name == "shift" else "wrong_mask" if "mask" in slot else "wrong_data"
     known: tuple[Reason, ...] | None = (
         (Reason(CauseCode.PREPROCESSING),) if kept and kind == "wrong_data" else None
@@ -1248,11 +1240,11 @@ def _batch_finding(
     phase = "loss" if _is_of_labels(where) else "forward"
     named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, relation, causes=known, phase=phase)
     return data_finding(
-        headline=_batch_headline("elsewhere" if moved else name, where, relation),
+        headline=_batch_headline(name, where, relation),
         site=f"batch of step {book.step}, {where}",
         book=book,
         kinds=(named,),
-        evidence=(relation, *(() if kept else elsewhere)),
+        evidence=(relation, *(() if kept else there)),
         next_note=reason(Stages.SAME_BATCH_FIRST),
     )
 

@@ -197,8 +197,10 @@ def _of_temperature(target: Floats, reference: Floats, rounding: float) -> Reaso
 
 
 def _mixed(target: Floats, reference: Floats, rounding: float) -> Reason | None:
-    """Labels of two rows mixed: in one run alone, with other weights, or with other rows."""
-    held = {"target": target > 0, "reference": reference > 0}
+    """Labels of two rows mixed: in one run alone, with other weights, or with other rows. What all classes of
+    a row have at least is smoothing."""
+    error = SCALED_ROUNDINGS * rounding
+    held = {side: rows > rows.min(axis=1, keepdims=True) + error for side, rows in _sides(target, reference)}
     num = {side: int((one.sum(axis=1) > 1).sum()) for side, one in held.items()}
     for side, other in (("target", "reference"), ("reference", "target")):
         if not num[side] and num[other]:
@@ -209,9 +211,11 @@ def _mixed(target: Floats, reference: Floats, rounding: float) -> Reason | None:
     same = (held["target"] == held["reference"]).all(axis=1)
     if same.all():
         at = int(np.argmax(np.abs(target - reference).max(axis=1)))
-        weights = {f"{side}_weights": _weights(rows[at]) for side, rows in _sides(target, reference)}
+        weights = {
+            f"{side}_weights": _weights(rows[at][held[side][at]]) for side, rows in _sides(target, reference)
+        }
         return reason(Batches.TARGETS_WEIGHTED, total=total, row=at, **weights)
-    equal = (np.abs(target - reference) <= SCALED_ROUNDINGS * rounding) & held["target"]
+    equal = (np.abs(target - reference) <= error) & held["target"]
     mixed = (held["target"].sum(axis=1) > 1) & (held["reference"].sum(axis=1) > 1)  # a row with its own class
     if (equal.any(axis=1) | same)[mixed].all() and 2 * mixed.sum() > total:
         return reason(Batches.TARGETS_PARTNERS, num=int((~same).sum()), total=total)
@@ -223,7 +227,7 @@ def _sides(target: Floats, reference: Floats) -> tuple[tuple[str, Floats], tuple
 
 
 def _weights(row: Floats) -> tuple[str, ...]:
-    return tuple(f"{one:.3g}" for one in row[row > 0].tolist())
+    return tuple(f"{one:.3g}" for one in row.tolist())
 
 
 # -- values to predict -------------------------------

@@ -268,6 +268,7 @@ class CauseCode(Code):
     EXCHANGED = "cause.exchanged"
     ORDER_OF_BACKWARDS = "cause.order_of_backwards"
     SAMPLE_ORDER = "cause.sample_order"
+    SAMPLER_OF_RANK = "cause.sampler_of_rank"
     SHARD_OR_SEED = "cause.shard_or_seed"
     REPLAYED_AFTER_RESUME = "cause.replayed_after_resume"
     CAUSAL_MASK = "cause.causal_mask"
