@@ -71,20 +71,14 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
         found = _picks_by(node)
         if found is not None:
             labels.append((node, found))
-            loss_arguments |= {
-                name: _saved_number(node, name) for name in _NUMBERS if hasattr(node, f"_saved_{name}")
-            }
+            loss_arguments |= _numbers_of(node)
             if node.name() != _GATHERED:
                 continue
         if node.name() == _CTC:
             loss_arguments |= _of_ctc(node)
             continue
-        if node.name() == "MulBackward0":
-            multiplied = [(node, t) for t in (_kept(node, "self"), _kept(node, "other")) if t is not None]
-            factors += multiplied
-            targets += [one for one in multiplied if _weighs_logarithms(node, one[1])]
-        if node.name() in _TARGETS and (target := _kept(node, "target")) is not None:
-            targets.append((node, target))
+        factors += [(node, one) for one in _multiplied(node)]
+        targets += [(node, one) for one in _comes_near(node)]
         todo += [after for after, _ in node.next_functions]
     ordered = _of_probabilities(labels, seen)
     sizes = {label.numel() for label in ordered}
@@ -92,6 +86,21 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
     of_masks = {id(one) for one in masks}
     soft = [t for t in _given(targets) if t.is_floating_point() and id(t) not in of_masks]
     return [*_slots("labels", ordered), *_slots("mask", masks), *_slots("targets", soft)], loss_arguments
+
+
+def _multiplied(node: Node) -> list[Tensor]:
+    """Factors that a product keeps."""
+    names = ("self", "other") if node.name() == "MulBackward0" else ()
+    return [kept for name in names if (kept := _kept(node, name)) is not None]
+
+
+def _comes_near(node: Node) -> list[Tensor]:
+    """What a loss comes near to: its target, or soft labels that weigh logarithms of probabilities."""
+    target = _kept(node, "target") if node.name() in _TARGETS else None
+    return [
+        *(() if target is None else (target,)),
+        *(one for one in _multiplied(node) if _weighs_logarithms(node, one)),
+    ]
 
 
 def _given(tensors: list[tuple[Node, Tensor]]) -> list[Tensor]:
@@ -106,6 +115,10 @@ def _weighs_logarithms(node: Node, factor: Tensor) -> bool:
         return False
     made = _kept(logarithm, "result" if "Softmax" in logarithm.name() else "self")
     return made is not None and made.numel() == factor.numel()
+
+
+def _numbers_of(node: Node) -> dict[str, int | str | None]:
+    return {name: _saved_number(node, name) for name in _NUMBERS if hasattr(node, f"_saved_{name}")}
 
 
 def _of_ctc(node: Node) -> dict[str, object]:

@@ -40,7 +40,7 @@ from trueup.diagnosing.stages.loss_targets import loss_targets
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.parts_at_fault import ranks_apart
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
-from trueup.diagnosing.stages.samplers import elsewhere, of_samplers
+from trueup.diagnosing.stages.samplers import elsewhere, named_by_place, of_samplers
 from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.whose import of_ranks
 from trueup.merging.trace import MergedTrace
@@ -1221,12 +1221,7 @@ def _batch_finding(
     if _batch_headline(name, where).code is Stages.INPUT_DIFFERS and not tells:
         name, relation, there = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
     moved = name in ("other", "some_rows", "shape", "other_lengths") and bool(there)
-    if moved:
-        num, rows = (sum(int(one.number(of) or 0) for one in there) for of in ("num", "rows"))
-        if there[0].code is Stages.ELSEWHERE:
-            name = "elsewhere"
-        elif 2 * num > rows / len(there):
-            name = "elsewhere_in_target"
+    name = named_by_place(name, there) if moved else name
     kind = "shifted_by_one" if name == "shift" else "wrong_mask" if "mask" in slot else "wrong_data"
     known: tuple[Reason, ...] | None = (
         (Reason(CauseCode.PREPROCESSING),) if kept and kind == "wrong_data" else None

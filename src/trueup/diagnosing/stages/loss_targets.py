@@ -51,6 +51,11 @@ def loss_targets(context: Context, stage: Stage) -> tuple[Finding, ...]:
     relation = _spread_where_losses_differ(context) if origin is None else _relation(origin, context)
     if origin is None and relation is None:
         return ()
+    return (_finding(origin, relation, stage, context),)
+
+
+def _finding(origin: Origin | None, relation: Reason | None, stage: Stage, context: Context) -> Finding:
+    own, other = (StepBatch.of(book) for book in context.pair())
     headline = Reason(Batches.TARGETS_DIFFER)
     if relation is not None and relation.code is Batches.TARGETS_SPREAD:
         headline = reason(Batches.TARGETS_BROADCAST, side=relation.place("side"))
@@ -70,7 +75,7 @@ def loss_targets(context: Context, stage: Stage) -> tuple[Finding, ...]:
         evidence=(*(() if relation is None else (relation,)), *(() if origin is None else origin.evidence)),
         next_note=Reason(Batches.CHECK_LABELS),
     )
-    return (replace(found, stage=stage),)
+    return replace(found, stage=stage)
 
 
 def _spread_where_losses_differ(context: Context) -> Reason | None:
@@ -173,7 +178,8 @@ def _smoothed(target: Floats, reference: Floats, rounding: float) -> Reason | No
     even = 1 / target.shape[1]
     sides = {"target": target - even, "reference": reference - even}
     for side, other in (("target", "reference"), ("reference", "target")):
-        scale = float(np.vdot(sides[side], sides[other]) / max(np.vdot(sides[other], sides[other]), 1e-300))
+        size = np.vdot(sides[other], sides[other])
+        scale = float(np.vdot(sides[side], sides[other]) / size) if size else 0.0
         error = np.abs(sides[side] - scale * sides[other]).max()
         if 0 < scale < 1 - SCALED_ROUNDINGS * rounding and error <= SCALED_ROUNDINGS * rounding:
             return reason(Batches.TARGETS_SMOOTHED, side=side, amount=1 - scale)

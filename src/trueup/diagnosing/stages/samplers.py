@@ -34,6 +34,15 @@ def elsewhere(name: str, target: StepBatch, reference: StepBatch, context: Conte
     return []
 
 
+def named_by_place(relation: str, places: list[Reason]) -> str:
+    """The relation of two batches, where rows of one are elsewhere in the other run: of the reference's, most
+    of them."""
+    if places[0].code is Stages.ELSEWHERE:
+        return "elsewhere"
+    num = sum(int(one.number("num") or 0) for one in places)
+    return "elsewhere_in_target" if 2 * num > (places[0].number("rows") or 0) else relation
+
+
 def _batches(name: str, side: int, context: Context) -> Iterator[tuple[str, Ints]]:
     """Place and ids of every microbatch that holds an input of that name."""
     slot = name.split(", ")[1]
