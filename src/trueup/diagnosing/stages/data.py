@@ -516,13 +516,14 @@ def _same_shard(axis: str, context: Context, at: int) -> Finding:
 
 
 def _one_each(findings: list[Finding]) -> list[Finding]:
-    """The same finding in several inputs, microbatches or ranks is one; what is said of all ranks goes
-    first."""
+    """The same finding in several inputs, microbatches or ranks is one, with the numbers of the first; what
+    is said of all ranks goes first."""
     found: dict[Reason, Finding] = {}
     for finding in findings:
-        known = found.get(finding.headline)
-        evidence = finding.evidence if known is None else (*known.evidence, *finding.evidence)
-        found[finding.headline] = replace(known or finding, evidence=tuple(dict.fromkeys(evidence))[:8])
+        known = found.setdefault(finding.headline, finding)
+        codes = {one.code for one in known.evidence}
+        more = () if known is finding else (one for one in finding.evidence if one.code not in codes)
+        found[finding.headline] = replace(known, evidence=(*known.evidence, *more)[:8])
     shared = [f for f in found.values() if f.headline.code is Stages.SAME_SHARD]
     if shared:
         others = [one for f in found.values() if f is not shared[0] for one in f.evidence]

@@ -46,8 +46,11 @@ def loss_targets(context: Context, stage: Stage) -> tuple[Finding, ...]:
     if stage is not (Stage.FORWARD if own.has_same_inputs(other) else Stage.DATA):
         return ()
     step = context.steps[0][0]
-    origins = (one for one in context.passive if (one.step, one.phase) == (step, "loss"))
-    origin = next((one for one in origins if one.slot.startswith(_SLOT)), None)
+    first = min((one for one in context.passive if one.step == step), key=lambda one: one.order, default=None)
+    is_target = first is not None and first.phase == "loss" and first.slot.startswith(_SLOT)
+    origin = first if is_target else None
+    if first is not None and first.phase != "loss":
+        return ()  # they may be made of what differs before: of another model's output, say
     relation = _spread_where_losses_differ(context) if origin is None else _relation(origin, context)
     if origin is None and relation is None:
         return ()
