@@ -115,7 +115,7 @@ ON_LINE, FLOW = (1 - LEVEL) * CLEAN + LEVEL * NOISE, NOISE - CLEAN
 def test_what_a_diffusion_model_predicts(target: Floats, reference: Floats, given: Floats, law: str) -> None:
     found = combined(*map(rounded, (target, reference, given)), "0", EPS)
     assert found is not None
-    assert found.facts["law"] == law
+    assert (found.code, found.facts["law"]) == (Batches.TARGETS_COMBINED, law)
 
 
 @pytest.mark.parametrize(
