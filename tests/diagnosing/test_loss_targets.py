@@ -233,3 +233,52 @@ def test_compare_says_what_the_loss_is_made_with(tmp_path: Path) -> None:
     found = compare(run(tmp_path / "a", plain), run(tmp_path / "b", flipped), output=tmp_path / "out")
     assert found.verdict.headline.code is VerdictCode.LOSS_INPUT_DIFFERS
     assert found.verdict.headline.place("name") == "targets"
+
+
+FOUR, ONES = torch.full((CLASSES,), 4.0), torch.ones(CLASSES)
+
+
+def binary(**weights: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda outputs, wanted: F.binary_cross_entropy_with_logits(outputs, wanted, **weights)
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "headline"),
+    [
+        (binary(), binary(pos_weight=FOUR), {"name": "pos_weight", "side": "reference"}),
+        (binary(weight=FOUR), binary(), {"name": "weight", "side": "target"}),
+        (binary(pos_weight=FOUR), binary(pos_weight=FOUR + 1), {"name": "pos_weight"}),
+        (binary(pos_weight=ONES), binary(), None),  # as good as none
+        (binary(weight=FOUR), binary(weight=FOUR), None),
+    ],
+)
+def test_weights_of_the_loss(
+    target: Callable[[Tensor, Tensor], Tensor],
+    reference: Callable[[Tensor, Tensor], Tensor],
+    headline: dict[str, str] | None,
+    tmp_path: Path,
+) -> None:
+    found = diagnose(
+        run(tmp_path / "a", plain, target), run(tmp_path / "b", plain, reference), output=tmp_path / "out"
+    )
+    if headline is None:
+        assert found.outcome is Outcome.AGREE
+        return
+    (first,) = found.findings
+    assert (first.stage, first.headline.code) == (Stage.FORWARD, Batches.LOSS_WEIGHTED)
+    assert {name: place for name, place in first.headline.facts.items() if place is not None} == headline
+    assert first.evidence[0].code is Batches.LOSS_WEIGHTS
+    assert first.next_note is not None
+    assert first.next_note.code is Batches.CHECK_WEIGHTS
+
+
+def weighted(weights: Tensor | None) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda outputs, wanted: F.cross_entropy(outputs, wanted.argmax(-1), weight=weights)
+
+
+def test_weights_of_classes(tmp_path: Path) -> None:
+    pair = (
+        run(tmp_path / "a", plain, weighted(torch.arange(1.0, CLASSES + 1))),
+        run(tmp_path / "b", plain, weighted(None)),
+    )
+    assert diagnose(*pair, output=tmp_path / "out").findings[0].headline.code is Batches.LOSS_WEIGHTED

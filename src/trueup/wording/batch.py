@@ -189,6 +189,10 @@ _PREDICTED = {
 other"""
 
 
+def _loss_weights(facts: ReasonFacts, side: str) -> str:
+    return f"{' '.join(facts[side]) or 'none'} ({side})"
+
+
 def _combined(facts: ReasonFacts) -> str:
     text = facts.fill(
         "in all {num} samples the loss targets are the reference's times one number plus input {name} times "
@@ -455,6 +459,23 @@ PHRASES = {
             for law in ("", *_PREDICTED)
         ),
     ),
+    B.LOSS_WEIGHTED: heading(
+        lambda facts: (
+            f"Weights of the loss differ ({facts['name']})"
+            if facts.get("side") is None
+            else f"The {facts['side']} alone weights the loss ({facts['name']})"
+        ),
+        {"name": "weight", "side": None},
+        {"name": "pos_weight", "side": "reference"},
+    ),
+    B.LOSS_WEIGHTS: clause(
+        lambda facts: (
+            f"{facts['name']} of the loss: {', '.join(_loss_weights(facts, side) for side in _SIDES)}"
+        ),
+        {"name": "pos_weight", "target": (), "reference": ("4", "4", "4")},
+        {"name": "weight", "target": ("1", "2", "3", "4", "5", "6", "7", "8", "…"), "reference": ("1", "1")},
+    ),
+    B.CHECK_WEIGHTS: clause("give both losses the same {name}", {"name": "pos_weight"}),
     B.TARGETS_BROADCAST: heading(
         "Loss targets are broadcast in the {side}: their shape is not that of the predictions",
         {"side": "target"},

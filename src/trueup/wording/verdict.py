@@ -141,6 +141,8 @@ _OF_THE_LOSS = {
     "labels": "other labels",
     "mask": "another mask",
     "targets": "other targets (soft labels, values to predict)",
+    "weight": "other weights (weight)",
+    "pos_weight": "other weights (pos_weight)",
 }
 """first word of a record's slot -> what it is"""
 
@@ -156,7 +158,7 @@ PHRASES = {
     ),
     Is.LOSS_INPUT_DIFFERS: _headline(
         lambda facts: f"The loss is made with {_OF_THE_LOSS[str(facts['name'])]} in step {facts['step']}",
-        *({"name": name, "step": 0} for name in ("labels", "mask", "targets")),
+        *({"name": name, "step": 0} for name in _OF_THE_LOSS),
     ),
     Is.INPUT_OF_ONE_SIDE: _headline(
         lambda facts: (

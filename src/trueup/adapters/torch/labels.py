@@ -21,6 +21,11 @@ _TARGETS = (
     *("BinaryCrossEntropyBackward0", "BinaryCrossEntropyWithLogitsBackward0", "KlDivBackward0"),
 )
 """nodes that keep a target that is no label: numbers to come near to, or probabilities"""
+_WEIGHTS = {
+    **dict.fromkeys(("NllLossBackward0", "NllLoss2DBackward0", "BinaryCrossEntropyBackward0"), ("weight",)),
+    "BinaryCrossEntropyWithLogitsBackward0": ("weight", "pos_weight"),
+}
+"""node -> what it keeps of the weights of classes or elements"""
 _LOGARITHMS = ("LogSoftmaxBackward0", "LogSigmoidBackward0", "LogBackward0")
 """what makes logarithms of probabilities: what these are multiplied with, one by one, is soft labels"""
 _GATHERED = "GatherBackward0"
@@ -51,8 +56,8 @@ _VIEWS = (
 
 
 def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]]:
-    """Slots and tensors of the labels, loss masks and targets (of a regression, or soft labels) behind
-    ``loss``, and what the loss was told besides.
+    """Slots and tensors of the labels, loss masks, targets (of a regression, or soft labels) and weights
+    behind ``loss``, and what the loss was told besides.
 
     Labels that the program keeps packed (offloaded, checkpointed) are left alone: unpacking them would run
     its code.
@@ -60,6 +65,7 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
     labels: list[tuple[Node, Tensor]] = []
     factors: list[tuple[Node, Tensor]] = []
     targets: list[tuple[Node, Tensor]] = []
+    weights: dict[str, Tensor] = {}
     loss_arguments: dict[str, object] = {}
     seen: set[Node] = set()
     todo = [loss.grad_fn]
@@ -68,6 +74,7 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
         if node is None or node in seen:
             continue
         seen.add(node)
+        weights |= _weights_of(node)
         found = _picks_by(node)
         if found is not None:
             labels.append((node, found))
@@ -85,7 +92,14 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
     masks = [t for t in _given(factors) if t.numel() in sizes and t.numel() > 1]
     of_masks = {id(one) for one in masks}
     soft = [t for t in _given(targets) if t.is_floating_point() and id(t) not in of_masks]
-    return [*_slots("labels", ordered), *_slots("mask", masks), *_slots("targets", soft)], loss_arguments
+    slots = [*_slots("labels", ordered), *_slots("mask", masks), *_slots("targets", soft)]
+    return [*slots, *weights.items()], loss_arguments
+
+
+def _weights_of(node: Node) -> dict[str, Tensor]:
+    """By their names in PyTorch; of a loss of several terms those of the first."""
+    kept = {name: _kept(node, name) for name in _WEIGHTS.get(node.name(), ())}
+    return {name: one for name, one in kept.items() if one is not None and not one.requires_grad}
 
 
 def _multiplied(node: Node) -> list[Tensor]:

@@ -45,13 +45,15 @@ def loss_targets(context: Context, stage: Stage) -> tuple[Finding, ...]:
     own, other = (StepBatch.of(book) for book in context.pair())
     if stage is not (Stage.FORWARD if own.has_same_inputs(other) else Stage.DATA):
         return ()
-    step = context.steps[0][0]
-    first = min((one for one in context.passive if one.step == step), key=lambda one: one.order, default=None)
-    is_target = first is not None and first.phase == "loss" and first.slot.startswith(_SLOT)
-    origin = first if is_target else None
+    first = _first_origin(context)
     if first is not None and first.phase != "loss":
         return ()  # they may be made of what differs before: of another model's output, say
-    relation = _spread_where_losses_differ(context) if origin is None else _relation(origin, context)
+    origin = first if first is not None and first.slot.startswith(_SLOT) else None
+    rank = rank_of_other_loss(context) if origin is None else None
+    if rank is not None:
+        relation = _spread(context.pair(rank=rank))
+    else:
+        relation = None if origin is None else _relation(origin, context)
     if origin is None and relation is None:
         return ()
     return (_finding(origin, relation, stage, context),)
@@ -81,14 +83,22 @@ def _finding(origin: Origin | None, relation: Reason | None, stage: Stage, conte
     return replace(found, stage=stage)
 
 
-def _spread_where_losses_differ(context: Context) -> Reason | None:
-    """Of the first rank whose loss differs in the first step."""
+def _first_origin(context: Context) -> Origin | None:
+    step = context.steps[0][0]
+    return min((one for one in context.passive if one.step == step), key=lambda one: one.order, default=None)
+
+
+def rank_of_other_loss(context: Context) -> int | None:
+    """The first rank whose loss differs in the first step, where nothing before a loss does."""
+    first = _first_origin(context)
+    if first is not None and first.phase != "loss":
+        return None
     step = context.steps[0][0]
     losses = context.rows.filter(
         is_beyond() & (pl.col("phase") == "loss") & (pl.col("slot") == "value") & (pl.col("step") == step)
     )
     ranks = losses["rank"].to_list()
-    return _spread(context.pair(rank=ranks[0])) if ranks else None
+    return int(ranks[0]) if ranks else None
 
 
 def _relation(origin: Origin, context: Context) -> Reason | None:

@@ -80,6 +80,11 @@ class BatchCode(Code):
     TARGETS_COMBINED = "labels.loss_targets_combined"
     """in all ``num`` samples a multiple of the reference's plus one of the input ``name``; those of ``row``;
     ``law`` of a diffusion model that they fit"""
+    LOSS_WEIGHTED = "labels.loss_weighted"
+    """``name`` of the loss differs, or is given in ``side`` alone"""
+    LOSS_WEIGHTS = "labels.loss_weights"
+    """the first numbers of either side, as texts; none where it is not given"""
+    CHECK_WEIGHTS = "labels.check_loss_weights"
     TARGETS_BROADCAST = "labels.loss_targets_broadcast"
     TARGETS_SPREAD = "labels.loss_targets_spread"
     """those of ``side`` are of ``shape``: the other run's, of ``other``, several times"""
