@@ -184,7 +184,7 @@ def decay_least(decay: float) -> object:
 
 @decides("diagnosing.decay_zero")
 def decay_zero(decay: float) -> object:
-    return _zero(f"{decay:.6g}")
+    return _zero(f"{decay:.6g}", stated=False)
 
 
 @decides("diagnosing.imprecise_fit")
@@ -544,7 +544,8 @@ def clip_exact(relative: float) -> object:
 
 @decides("diagnosing.clip_near")
 def clip_near(relative: float) -> object:
-    return _clipping_difference(NORM, replace(NORM, clipped_norm=1 / (1 + relative)), 1.0)
+    other = replace(NORM, clipped_norm=1 / (1 + relative), factor=NORM.factor / (1 + relative))
+    return _clipping_difference(NORM, other, 1.0)
 
 
 @decides("diagnosing.same_norm")

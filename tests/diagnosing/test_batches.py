@@ -280,6 +280,22 @@ def test_what_became_of_pixels_is_named(target: Any, code: Batches | None) -> No
     assert (None if found is None else found.code) is code
 
 
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        (PIXELS * (1 + 2.0**-9 * np.sign(noisy(1.0) - PIXELS)), Batches.ROUNDED),
+        (PIXELS * 1.001, Batches.ROUNDED),
+        (PIXELS * 1.05, Batches.SCALED),
+        (PIXELS + 0.1, Batches.SCALED),
+        (noisy(0.3), Batches.SAME_SAMPLES),
+    ],
+)
+def test_no_factor_is_made_of_rounding(target: Any, code: Batches) -> None:
+    found = value_relation(target, PIXELS, 2.0**-8)
+    assert found is not None
+    assert found.code is code
+
+
 def test_rows_of_one_side_that_are_zeros_are_told() -> None:
     latents = np.random.default_rng(2).standard_normal((8, 3, 5))
     dropped = latents.copy()

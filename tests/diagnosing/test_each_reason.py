@@ -56,7 +56,7 @@ from trueup.types.codes.kinds import (
 )
 from trueup.types.codes.kinds import KindReason as Kind
 from trueup.types.finding import KindCode, Stage
-from trueup.types.reason import Reason
+from trueup.types.reason import Reason, reason
 
 pytestmark = pytest.mark.torch
 
@@ -359,6 +359,17 @@ def overflowed(scale: float, phase: str) -> Evidence:
     return case(other, X, phase=phase, slot="output.0", target_run=RunFacts(loss_scale=scale))
 
 
+def filled(number: float, padding: int) -> Tensor:
+    """A causal mask of three rows of tokens, of which the first begins with padding."""
+    hidden = torch.ones(3, 8, 8).triu(1).bool()
+    hidden[0, :, :padding] = True
+    return torch.zeros(3, 8, 8).masked_fill(hidden, number)
+
+
+def sliced(bounds: str) -> dict[str, Any]:
+    return {"input.1.0": "slice(None, None, None)", "input.1.1": f"slice({bounds})"}
+
+
 TWINS = [
     Twins(
         Kind.EXTRA_CALL,
@@ -377,6 +388,12 @@ TWINS = [
         lambda: called("torch.Tensor.transpose", None, {"input.1": 1}),
         lambda: called("torch.Tensor.softmax", None, {"input.1": 1}),
         {"module": "norm"},
+    ),
+    Twins(
+        Kind.OTHER_RANGE,
+        lambda: called("torch.Tensor.__getitem__", sliced("0, None, None"), sliced("1, None, None")),
+        lambda: called("torch.Tensor.__getitem__", sliced("0, None, 2"), sliced("None, 4, None")),
+        {"module": "norm", "target": "0:", "reference": "1:"},
     ),
     Twins(
         Kind.NOT_TRAINABLE,
@@ -441,6 +458,18 @@ TWINS = [
         lambda: case(attended(NO_KEY), attended(CAUSAL), surroundings=ATTENTION),
         one_number_missing,
         {"rows": 8, "size": 128},
+    ),
+    Twins(
+        Kind.HIDES_ALL_BY_INFINITY,
+        lambda: case(filled(-math.inf, 3), filled(-1e9, 3)),
+        lambda: case(filled(-math.inf, 0), filled(-1e9, 0)),
+        {"rows": 3, "size": 24, "side": "target", "number": -1e9},
+    ),
+    Twins(
+        Kind.HIDES_ALL_BY_INFINITY,
+        lambda: case(filled(-1e9, 2), filled(-math.inf, 2)),
+        lambda: case(filled(-1e9, 2), filled(-math.inf, 3)),
+        {"rows": 2, "side": "reference"},
     ),
     Twins(
         Kind.POSITIONS_AGREE_UP_TO,
@@ -1119,3 +1148,17 @@ def test_zeros_that_move_with_their_rows_are_no_mask() -> None:
     hidden, other = rows.clone(), rows.clone()
     hidden[3:9, 5], other[6:12, 5] = 0.0, 0.0
     assert KindCode.WRONG_MASK in [one.name for one in name_kinds(case(hidden, other))]
+
+
+def test_stretches_hidden_at_random_are_a_mask() -> None:
+    """Another stretch of time in each sample is 0, over all bands. A ReLU, a rescaled rest and single zeros are
+    none."""
+    x = normal(4, 20, 40, seed=74)
+    hidden = x.clone()
+    for n, start in enumerate((3, 11, 20, 30)):
+        hidden[n, :, start : start + 6] = 0.0
+    sentence = next(one.sentence for one in name_kinds(case(hidden, x)) if one.name is KindCode.WRONG_MASK)
+    assert sentence.parts == (reason(PlacesCode.COLUMNS_OF_EACH, number=6, size=40),)
+    single = torch.where(normal(4, 20, 40, seed=75) > 1, torch.zeros(()), x)
+    for other in (x.relu(), 1.2 * hidden, single):
+        assert KindCode.WRONG_MASK not in [one.name for one in name_kinds(case(other, x))]

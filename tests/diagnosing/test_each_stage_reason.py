@@ -478,6 +478,31 @@ def test_weights_that_a_rank_draws_itself(
     assert (WeightsCode.NOT_BROADCAST_CAUSE in codes_of(said)) is own
 
 
+@pytest.mark.parametrize(
+    ("target", "reference", "said"),
+    [
+        ((1, 1), (1, 2), (("1",), ("0",))),
+        ((2, 1, 1), (1, 2, 3), (("0", "1", "2"), ("1", "0", "0"))),
+        ((1, 3), (1, 2), None),
+        ((3, 1), (1, 2), None),
+        ((1, 1, 2), (1, 2, 1), None),
+    ],
+    ids=["the first's", "others' throughout", "of its own", "one of its own", "copies"],
+)
+def test_a_rank_that_holds_another_s_part(
+    tmp_path: Path, target: tuple[int, ...], reference: tuple[int, ...], said: tuple[object, object] | None
+) -> None:
+    """By the seeds from which each rank's part of a weight comes."""
+
+    def held(seeds: tuple[int, ...]) -> tuple[Any, Any]:
+        return [[step({"w": {WEIGHT: drawn(seed), LOCAL: W}}) for seed in seeds]], {}
+
+    findings = WeightsStage().check(pair(tmp_path, held(target), held(reference))).findings
+    expected = None if said is None else {"ranks": said[0], "others": said[1]}
+    assert facts_of(said_by(findings), WeightsCode.PART_OF_ANOTHER_RANK) == expected
+    assert (WeightsCode.PARTS_CAUSE in codes_of(said_by(findings))) is (said is not None)
+
+
 # -- what is done to gradients ------------------------------------------
 
 
@@ -696,6 +721,28 @@ def test_step_counts_of_optimizers(tmp_path: Path, target: float, seen: bool) ->
     assert codes_of(said) & told == (told if seen else set())
     if seen:
         assert facts_of(said, Stages.COUNT) == {"target": "1", "reference": "5"}
+
+
+@pytest.mark.parametrize("counts", [(5.0, 1.0), (1.0, 5.0), (5.0, 5.0)])
+def test_a_state_that_one_rank_alone_has(tmp_path: Path, counts: tuple[float, float]) -> None:
+    """What differs is said of the first rank where it does, also where the ranks before it agree."""
+    sides = [([[counted(one) for one in of_ranks]], {}) for of_ranks in (counts, (5.0, 5.0))]
+    findings = OptimizerStage().check(pair(tmp_path, *sides)).findings
+    assert [one.rank for one in findings] == ([counts.index(1.0)] if 1.0 in counts else [])
+    assert (Stages.STATE_NOT_RESTORED in codes_of(said_by(findings))) is (1.0 in counts)
+
+
+@pytest.mark.parametrize(("factors", "told"), [((0.25, 0.25), False), ((0.25, 0.05), True)])
+def test_gradients_that_both_runs_multiply_by_one_number(
+    tmp_path: Path, factors: tuple[float, float], told: bool
+) -> None:
+    """Of other norms: a loss scale is divided out, and nothing is clipped. A limit gives another factor."""
+    made = [
+        step({"w": {**gradients(1), ACCUMULATED: size * W, CLIPPED: np.float32(factor) * size * W}})
+        for size, factor in zip((np.float32(1.0), np.float32(3.0)), factors, strict=True)
+    ]
+    said = said_by(ReductionStage().check(pair(tmp_path, *made)).findings)
+    assert (Clip.NORM_DIFFERS in codes_of(said)) is told
 
 
 # -- losses of the next step ------------------------------------------

@@ -470,3 +470,10 @@ WORDS: dict[str, Callable[[list[str], set[int]], bool]] = {
     "norm weights": lambda names, dims: all("norm" in name for name in names) and dims <= {0, 1},
     "other": lambda names, dims: True,
 }
+
+
+@pytest.mark.parametrize(("decay", "code"), [(0.0005, Stages.SETTING), (0.0, Stages.DECAY_TARGET)])
+def test_a_small_decay_that_is_declared_is_no_zero(tmp_path: Path, decay: float, code: Stages) -> None:
+    sides = [replace(USUAL, decay=one).trace(tmp_path / str(one)) for one in (0.005, decay)]
+    found = OptimizerStage().check(context_of(*sides, earlier=[passed(Stage.DATA)])).findings
+    assert [one.headline.code for one in found] == [code]

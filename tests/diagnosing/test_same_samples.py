@@ -18,6 +18,7 @@ from tests.diagnosing.replaying import replay  # noqa: E402
 from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
 from trueup.diagnosing.gradients import VALUES  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
+from trueup.types.codes import BatchCode as Batches  # noqa: E402
 from trueup.types.codes import StagesCode as Stages  # noqa: E402
 from trueup.types.codes.kinds import CauseCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
@@ -221,3 +222,44 @@ def test_ids_that_differ_by_themselves_are(way: str, tmp_path: Path) -> None:
     assert found.findings[0].stage is Stage.DATA
     (data,) = [one for one in found.stages if one.stage is Stage.DATA]
     assert data.confirmed
+
+
+def mixed(scale: float, *, labelled: bool, given: bool) -> Loop:
+    """Pictures and noise, mixed by the times that the model is given, too."""
+
+    class Denoiser(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kinds, self.net = nn.Embedding(6, 192), nn.Linear(192, 192)
+
+        def forward(self, x: Tensor, times: Tensor, kinds: Tensor | None = None) -> Tensor:
+            h = x.flatten(1) + times[:, None]
+            made: Tensor = self.net(h if kinds is None else h + self.kinds(kinds))
+            return made
+
+    def run() -> None:
+        torch.manual_seed(0)
+        model = Denoiser()
+        pictures, noise = torch.randn(8, 3, 8, 8), torch.randn(8, 3, 8, 8)
+        times = scale * torch.rand(8)
+        x = pictures + times[:, None, None, None] * noise
+        kinds = (torch.arange(8) % 6,) if labelled else ()
+        made = model(x, times if given else torch.zeros(8), *kinds)
+        (made - noise.flatten(1)).square().mean().backward()
+        torch.optim.SGD(model.parameters(), lr=0.01).step()
+
+    return run
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize("given", [True, False])
+def test_the_times_that_samples_are_made_with_are_named(labelled: bool, given: bool, tmp_path: Path) -> None:
+    sides = (mixed(scale, labelled=labelled, given=given) for scale in (0.6, 0.4))
+    first = next(one for one in diagnosed(tmp_path, *sides).findings if one.stage is Stage.DATA)
+    codes = [one.code for one in first.evidence]
+    assert (first.headline.place("name"), Batches.ONE_FOR_EACH_SAMPLE in codes) == (
+        ("1", True) if given else ("0", False)
+    )
+    assert Batches.SAME_SAMPLES in codes
+    expected = CauseCode.LEVELS_DRAWN_OTHERWISE if given else Stages.MADE_BEFORE_CAUSE
+    assert {one.code for one in first.causes} == {expected}

@@ -430,7 +430,7 @@ def named(places: Reason, where: Flags) -> bool:
             return at(facts["rows"], 0)
         case PlacesCode.BLOCK:
             return at(facts["rows"], 0) and at(facts["columns"], 1)
-        case PlacesCode.WHOLE_COLUMNS:
+        case PlacesCode.WHOLE_COLUMNS | PlacesCode.COLUMNS_OF_EACH:
             most = max(int(plane.any(axis=0).sum()) for plane in planes)
             return (most, planes.shape[-1]) == (facts["number"], facts["size"])
         case PlacesCode.WHOLE_ROWS:
@@ -471,6 +471,12 @@ def _(said: Said) -> bool:
     return (said["rows"], said["size"]) == (empty.sum(), empty.size) and not np.isnan(said.r).any()
 
 
+@true_of(Kind.HIDES_ALL_BY_INFINITY)
+def _(said: Said) -> bool:
+    empty = np.isneginf(said.t).all(axis=-1)  # a lowest number is shown as minus infinity
+    return (said["rows"], said["size"]) == (empty.sum(), empty.size)
+
+
 @true_of(Kind.LAST_POSITION_AGREES)
 def _(said: Said) -> bool:
     same = np.isclose(said.t, said.r, rtol=said.rounding / 2, atol=0).mean(axis=-1) > 0.9
@@ -491,8 +497,13 @@ def _(said: Said) -> bool:
 @true_of(Kind.NOT_FINITE)
 def _(said: Said) -> bool:
     counted = {"num_nan": np.isnan, "num_posinf": np.isposinf, "num_neginf": np.isneginf}
-    sides = (("target", said.t), ("reference", said.r))
-    return all(said[f"{n}_{side}"] == f(x).sum() for n, f in counted.items() for side, x in sides)
+    sides = (("target", said.t, said.evidence.target), ("reference", said.r, said.evidence.reference))
+    return all(  # a lowest number is shown as minus infinity, and counted as a number
+        said[f"{n}_{side}"] == f(x).sum()
+        or (n == "num_neginf" and one and said[f"{n}_{side}"] == one.statistic(n))
+        for n, f in counted.items()
+        for side, x, one in sides
+    )
 
 
 @true_of(Kind.SATURATED)

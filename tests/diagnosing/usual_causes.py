@@ -132,6 +132,7 @@ OF: dict[Code, Of] = {
     Cause.PREPROCESSING: Of((KC.WRONG_DATA,), BATCH),
     Cause.TARGETS_MADE: Of((KC.WRONG_DATA,), BATCH),
     Cause.SAMPLER_OF_RANK: Of((KC.WRONG_DATA,), BATCH, needs_ranks=True),
+    Cause.LEVELS_DRAWN_OTHERWISE: Of((KC.WRONG_DATA,), BATCH),
     Cause.SAMPLE_ORDER: Of((KC.WRONG_DATA,), BATCH),
     Cause.NOT_SHARED_OUT: Of((KC.WRONG_DATA,), BATCH),
     Cause.SHARD_OR_SEED: Of((KC.WRONG_DATA,), BATCH),
@@ -194,13 +195,17 @@ OF: dict[Code, Of] = {
     Cause.MASTERS_NOT_RELOADED: Of((KC.STALE_VALUE,), ("param",)),
     Cause.MASTERS_OF_ROUNDED: Of((KC.DTYPE_OR_ROUNDING,), ("param",)),
     Cause.BATCH_AGAIN: Of((KC.STALE_VALUE,), BATCH),
-    Cause.OTHER_LAYOUT: Of((KC.TRANSPOSED_OR_PERMUTED,), holds=is_not(*EXCHANGED, Kind.OTHER_PLACES)),
+    Cause.OTHER_LAYOUT: Of(
+        (KC.TRANSPOSED_OR_PERMUTED,), holds=is_not(*EXCHANGED, Kind.OTHER_PLACES, Kind.OTHER_RANGE)
+    ),
     Cause.VIEW_FOR_TRANSPOSE: Of(
-        (KC.TRANSPOSED_OR_PERMUTED,), holds=is_not(*EXCHANGED, *GATES, Kind.OTHER_PLACES)
+        (KC.TRANSPOSED_OR_PERMUTED,), holds=is_not(*EXCHANGED, *GATES, Kind.OTHER_PLACES, Kind.OTHER_RANGE)
     ),
     Cause.CONVERTED_FOR_ANOTHER_LAYOUT: Of(
-        (KC.TRANSPOSED_OR_PERMUTED,), holds=is_not(*EXCHANGED, Kind.OTHER_PLACES)
+        (KC.TRANSPOSED_OR_PERMUTED,), holds=is_not(*EXCHANGED, Kind.OTHER_PLACES, Kind.OTHER_RANGE)
     ),
+    Cause.LOWEST_OF_OTHER_DTYPE: Of((KC.WRONG_MASK,), holds=only_of(Kind.HIDES_ALL_BY_INFINITY)),
+    Cause.RANGE_OF_TOKENS: Of((KC.TRANSPOSED_OR_PERMUTED,), holds=only_of(Kind.OTHER_RANGE)),
     Cause.COUNTED_WITH_PADDING: Of((KC.TRANSPOSED_OR_PERMUTED,), holds=only_of(Kind.OTHER_PLACES)),
     Cause.EXCHANGED: Of((KC.TRANSPOSED_OR_PERMUTED,), holds=only_of(*EXCHANGED[:3])),
     Cause.ORDER_OF_BACKWARDS: Of((KC.TRANSPOSED_OR_PERMUTED,), ("backward",), holds=only_of(*EXCHANGED[3:])),
@@ -209,7 +214,12 @@ OF: dict[Code, Of] = {
         ("forward", "backward", "param_grad"),
         holds=lambda said, e: (
             not places_of(said)
-            & {PlacesCode.BELOW_DIAGONAL, PlacesCode.WHOLE_COLUMNS, PlacesCode.BETWEEN_DOCUMENTS}
+            & {
+                PlacesCode.BELOW_DIAGONAL,
+                PlacesCode.WHOLE_COLUMNS,
+                PlacesCode.BETWEEN_DOCUMENTS,
+                PlacesCode.COLUMNS_OF_EACH,
+            }
         ),
     ),
     Cause.GROUPS_CHOSEN_OTHERWISE: Of((KC.TRANSPOSED_OR_PERMUTED,), holds=only_of(Kind.GROUPED_OTHERWISE)),
@@ -218,13 +228,17 @@ OF: dict[Code, Of] = {
     Cause.BORDERS_NOT_MASKED: Of(
         (KC.WRONG_MASK,),
         holds=lambda said, e: (
-            not places_of(said) & {PlacesCode.BELOW_DIAGONAL, PlacesCode.ABOVE_DIAGONAL}
+            not places_of(said)
+            & {PlacesCode.BELOW_DIAGONAL, PlacesCode.ABOVE_DIAGONAL, PlacesCode.COLUMNS_OF_EACH}
             and said.code not in (Kind.NO_MASK, Kind.SEES_SUCCESSOR, Kind.CAUSAL_MASK_ADDED, Kind.MASK_BEGINS)
         ),
     ),
     Cause.OTHER_WINDOW: Of(
         (KC.WRONG_MASK,),
         holds=lambda said, e: said.code is Kind.MASK_BEGINS or PlacesCode.BELOW_DIAGONAL in places_of(said),
+    ),
+    Cause.HIDDEN_AT_RANDOM: Of(
+        (KC.WRONG_MASK,), holds=lambda said, e: PlacesCode.COLUMNS_OF_EACH in places_of(said)
     ),
     Cause.LABELS_COUNTED: Of((KC.WRONG_MASK,), SENT),
     Cause.BALANCE_TERM: Of((KC.MISSING_OR_EXTRA_TERM,), ("backward",), holds=only_of(Kind.TERM_OF_SCORES)),

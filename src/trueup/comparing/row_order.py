@@ -114,6 +114,7 @@ def without_hidden(
     given = _given_rows(rows)
     chosen = _elsewhere(rows, metrics) & (rows.layout < 0)
     chosen &= are_stored(rows.target) & are_stored(rows.reference)
+    chosen &= ~_not_numbers_that_spread(rows)
     if not chosen.any():
         return rows
     places = (target, pair.step, pair.rank), (reference, pair.reference_step, pair.reference_rank)
@@ -194,6 +195,18 @@ def without_chosen_rows(rows: StepRows, metrics: Metrics) -> StepRows:
         return rows
     layout = CommonForm(label=CHOSEN, known=False, whole=False)
     return replace(rows, layout=numbers, layouts=(*rows.layouts, layout))
+
+
+def _not_numbers_that_spread(rows: StepRows) -> Bools:
+    """Rows with NaN on one side alone, where NaN of that side comes out in the loss or in a weight's gradient,
+    too. A mask hides no NaN: a weight of 0 times NaN is NaN, and every token that attends to it becomes one."""
+    counts = [half.statistics["num_nan"] for half in (rows.target, rows.reference)]
+    found = np.zeros(len(rows), bool)
+    for own, other in (counts, counts[::-1]):
+        of_one = rows.paired & (own > 0) & (other == 0)
+        if (of_one & rows.phase_is("loss", "param_grad")).any():
+            found |= of_one
+    return found
 
 
 def _shown_alike(target: Given | None, reference: Given | None) -> Laid | None:

@@ -93,6 +93,8 @@ def value_relation(target: Floats, reference: Floats, rounding: float) -> Reason
     if target.shape != reference.shape and np.array_equal(target.ravel(), reference.ravel()):
         shapes = {"target": str(list(target.shape)), "reference": str(list(reference.shape))}
         return reason(Batches.SHAPE, **shapes, shared=0)
+    if target.shape == reference.shape and (rounded := _rounded(target, reference, rounding)) is not None:
+        return rounded
     if same_numbers(target, reference, rounding):
         if target.shape == reference.shape:
             for dim in range(target.ndim):
@@ -220,6 +222,15 @@ def _most_alike(target: Floats, reference: Floats) -> list[int]:
         at if its_own else int(best)
         for at, (its_own, best) in enumerate(zip(own, likeness.argmax(axis=1), strict=True))
     ]
+
+
+def _rounded(target: Floats, reference: Floats, rounding: float) -> Reason | None:
+    """Rounding alone makes them differ: a factor or an offset fitted to it would be none that a program has."""
+    apart = np.abs(target - reference)
+    if not apart.any() or apart.max() > SCALED_ROUNDINGS * rounding * np.abs(reference).max():
+        return None
+    rel_l2 = float(np.linalg.norm(apart) / np.linalg.norm(reference))
+    return reason(Batches.ROUNDED, share=float((apart > 0).mean()), rel_l2=rel_l2, rounding=rounding)
 
 
 def _scaled(target: Floats, reference: Floats, rounding: float) -> Reason | None:

@@ -167,7 +167,8 @@ def _update(fqn: str, book: StepView, before: StepView | None, settings: dict[st
         start = before.sample(before.parameter(fqn, *UPDATED))
     if start is None or end is None or gradient is None or start.shape != end.shape:
         return update
-    moved = (end - start).ravel()
+    with np.errstate(invalid="ignore"):  # infinite on both sides
+        moved = (end - start).ravel()
     update = replace(
         update, length=float(np.linalg.norm(moved)), most_spacings=_most_spacings(start, moved, update.dtype)
     )

@@ -317,6 +317,30 @@ PHRASES = {
         "its number (correlation {correlation:.2f})",
         {"num": 8, "correlation": 0.94},
     ),
+    B.ROUNDED: clause(
+        "the same numbers but for rounding: {share:percent} of them differ, by {rel_l2} (relative l2); one "
+        "rounding is {rounding}",
+        {"share": 0.73, "rel_l2": 0.0057, "rounding": 0.0039},
+    ),
+    B.ONE_FOR_EACH_SAMPLE: clause(
+        lambda facts: (
+            f"one number for each of {facts['num']} samples, "
+            + ", ".join(
+                f"{facts[f'{side}_least']:.4g} to {facts[f'{side}_most']:.4g}, mean {facts[f'{side}_mean']:.4g} "
+                f"({side})"
+                for side in _SIDES
+            )
+        ),
+        {
+            "num": 6,
+            "target_least": 0.04,
+            "target_most": 0.96,
+            "target_mean": 0.5,
+            "reference_least": 0.25,
+            "reference_most": 0.8,
+            "reference_mean": 0.51,
+        },
+    ),
     B.CONSTANT: clause(
         lambda facts: f"all numbers are {', '.join(f'{numbers(facts, side)} ({side})' for side in _SIDES)}",
         {"target_least": 3.5, "target_most": 3.5, "reference_least": 1.0, "reference_most": 1.0},

@@ -237,6 +237,8 @@ _HEADLINES: dict[KindReason, Template] = {
         f"place taken in {{place}}: {places_of_rows(facts)} (target), "
         f"{places_of_rows(facts, 'other_')} (reference)"
     ),
+    KindReason.HIDES_ALL_BY_INFINITY: "mask made in {place} is -inf for whole rows in the {side} alone: NaN",
+    KindReason.OTHER_RANGE: "indices taken in {place}: {target} (target), {reference} (reference)",
     KindReason.STEP_LEFT_OUT: "a step of the computation is skipped in {place}",
     KindReason.MODULE_LEFT_OUT: "the {side} alone passes on what {skipped} is given, not its result",
     KindReason.ACTIVATION_OF_ONE_SIDE: "the {side} alone applies {function} in {place}",

@@ -79,6 +79,10 @@ _CAUSES = {
     CauseCode.DRAWN_BEFORE: "random numbers that one run alone draws before",
     CauseCode.OTHER_SEED: "a different seed or order of random draws",
     CauseCode.OTHER_TENSORS: "the optimizer holds different tensors than the model",
+    CauseCode.LEVELS_DRAWN_OTHERWISE: "times or noise levels from another distribution, range or random generator",
+    CauseCode.LOWEST_OF_OTHER_DTYPE: "a mask's lowest number taken of another dtype, infinite after a cast",
+    CauseCode.RANGE_OF_TOKENS: "an index off by one, or a first token (class token, prompt) counted in one run alone",
+    CauseCode.HIDDEN_AT_RANDOM: "stretches hidden at random in one run alone (SpecAugment or another augmentation)",
     CauseCode.OTHER_WINDOW: "an attention window of another length, or in one run alone",
     CauseCode.OTHER_WAY_ROUND: "a rotation or difference in the opposite direction",
     CauseCode.OUTSIDE_THE_GROUP: "a parameter outside the reduced group (tied embedding, router, norm under "

@@ -117,6 +117,10 @@ PHRASES = {
         sentence="in whole columns (up to {number} of {size}), as padding is",
         samples=({"number": 4, "size": 16},),
     ),
+    PlacesCode.COLUMNS_OF_EACH: Phrase(
+        sentence="in whole columns, up to {number} of {size}, others in each sample; the rest is the same",
+        samples=({"number": 4, "size": 16},),
+    ),
     PlacesCode.WHOLE_ROWS: Phrase(
         sentence="in whole rows ({number} of {size})", samples=({"number": 4, "size": 16},)
     ),

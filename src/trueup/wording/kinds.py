@@ -538,6 +538,13 @@ PHRASES: dict[KindReason, Phrase] = {
     KindReason.CAST_OTHERWISE: _say(
         _module("computes in a different dtype"), {"module": "layers.0.norm", "parts": (_ARGUMENT,)}
     ),
+    KindReason.OTHER_RANGE: _say(
+        lambda facts: (
+            f"{facts.get('module') or 'the root module'} takes the indices {facts['target']} (target), "
+            f"{facts['reference']} (reference) of a tensor"
+        ),
+        {"module": "", "target": ":", "reference": "1:"},
+    ),
     KindReason.OTHER_LAYOUT_CALLS: _say(
         _module("uses a different layout"), {"module": "", "parts": (_ARGUMENT,)}
     ),
@@ -1144,6 +1151,11 @@ PHRASES: dict[KindReason, Phrase] = {
         "{share:percent} of "
         "all, {parts[0]}",
         {"more": 15, "fewer": 0, "share": 0.06, "parts": (reason(PlacesCode.DIAGONALS, first=1, last=1),)},
+    ),
+    KindReason.HIDES_ALL_BY_INFINITY: _say(
+        "{rows} of {size} rows of {subject} hide everything, by -inf in the {side} alone ({number:.4g} in the "
+        "other run): softmax of them is NaN",
+        {"rows": 24, "size": 80, "side": "target", "number": -65504.0},
     ),
     KindReason.ROWS_EMPTY: _say(
         "{rows} of {size} rows are NaN in the target alone, as where a mask hides everything they attend to",

@@ -787,6 +787,7 @@ PHRASES = {
         {"name": "pixel_values", "by_channel": True},
         {"name": "input_features", "by_channel": False},
     ),
+    S.INPUT_ROUNDED: clause("Input {name} of the model is rounded differently", {"name": "pixel_values"}),
     S.INPUT_MOVED: clause(
         "Input {name} of the model has its dimension {dim} in another order",
         {"name": "pixel_values", "dim": 1},

@@ -20,6 +20,7 @@ _WAYS = {
     "part": "some rows differ",
     "other_draw": "different random draw",
     "constant": "another number everywhere",
+    "part_of_another_rank": "another rank's part",
     "own_of_ranks": "drawn by each rank",
     "other_init": "unrelated values",
     "related": "correlated values",
@@ -149,6 +150,14 @@ PHRASES = {
         "{target:.6g} everywhere (target), {reference:.6g} everywhere (reference)",
         {"target": 1.0, "reference": 0.2},
     ),
+    W.PART_OF_ANOTHER_RANK: clause(
+        lambda facts: "; ".join(
+            f"rank {rank} holds what rank {other} of the reference holds, bit for bit"
+            for rank, other in zip(facts["ranks"], facts["others"], strict=True)
+        ),
+        {"ranks": ("1",), "others": ("0",)},
+    ),
+    W.PARTS_CAUSE: clause("whole weights cut into parts without regard to the rank"),
     W.OWN_OF_RANKS: clause(
         lambda facts: (
             f"{ranks_named(facts['ranks'])} of the target {'holds' if len(facts['ranks']) == 1 else 'hold'} "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,10 +33,12 @@ from trueup.diagnosing.kinds.thresholds import (
     RUN_LENGTH,
     SOURCE_SAMPLE,
 )
+from trueup.matching.names import family
 from trueup.numerics.activations import ACTIVATIONS
 from trueup.types.arrays import Array, Bools, Floats
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason, OrderCode
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
+from trueup.types.reason import Reason
 
 _STATISTICS = ("minimum", "maximum", "mean", "l2_norm", "smallest_nonzero")
 _COUNTS = ("num_zero", "num_nan", "num_posinf", "num_neginf")
@@ -335,8 +338,34 @@ def _layout_calls(evidence: Evidence) -> Found | None:
     if not found:
         return None
     module = evidence.surroundings.module
+    taken_here = [one for one in map(_range_of, found) if one is not None]
+    if len(taken_here) == len(found):
+        own, other = taken_here[0]
+        sentence = origin_reason(evidence, KindReason.OTHER_RANGE, module=module, target=own, reference=other)
+        return Found(rank=EvidenceRank.CONSISTENT, sentence=sentence, causes=(CauseCode.RANGE_OF_TOKENS,))
     sentence = origin_reason(evidence, KindReason.OTHER_LAYOUT_CALLS, found[0], module=module)
     return Found(rank=EvidenceRank.CONSISTENT, sentence=sentence)
+
+
+_SLICE = re.compile(r"slice\((-?\d+|None), (-?\d+|None), (-?\d+|None)\)")
+
+
+def _range_of(difference: Reason) -> tuple[str, str] | None:
+    """Both ranges, as Python writes them, of an index that takes numbers from one place to another, where the
+    two begin or end elsewhere; None for another step, which is another layout."""
+    if difference.code is not KindReason.ARGUMENT or family(str(difference.facts["call"])) != "getitem":
+        return None
+    sides = [_SLICE.fullmatch(str(difference.facts[side]).strip("'")) for side in ("target", "reference")]
+    if None in sides:
+        return None
+    (start, stop, step), other = ([n or "" for n in one.groups()] for one in sides if one is not None)
+    if step != other[2]:
+        return None
+    own, usual = (
+        f"{'0' if begin == '' else begin}:{'' if end == 'None' else end}"
+        for begin, end in ((start, stop), other[:2])
+    )
+    return (own, usual) if own != usual else None
 
 
 _OF_LAYOUTS = (CauseCode.OTHER_LAYOUT, CauseCode.VIEW_FOR_TRANSPOSE, CauseCode.CONVERTED_FOR_ANOTHER_LAYOUT)

@@ -53,6 +53,32 @@ def _both(evidence: Evidence) -> tuple[Floats, Floats] | None:
 # -- hidden elements ------------------------------------------
 
 
+def _hides_all(evidence: Evidence) -> Found | None:
+    """A mask that hides the same elements by minus infinity on one side, by the lowest number on the other,
+    where a row of it hides everything: softmax of that row is NaN on the one side alone."""
+    both, known = _both(evidence), (evidence.target, evidence.reference)
+    if both is None or None in known or both[0].ndim < 2:
+        return None
+    counted = [one.statistic("num_neginf") for one in known if one is not None]
+    hidden = [np.isneginf(values) for values in both]  # also by what was a lowest number
+    empty = hidden[0].all(axis=-1)
+    if not np.array_equal(*hidden) or not empty.any() or sorted(n > 0 for n in counted) != [False, True]:
+        return None
+    at = int(counted[1] > 0)
+    number = min(one.statistic("minimum") for one in (known[1 - at],) if one is not None)
+    sentence = origin_reason(
+        evidence,
+        KindReason.HIDES_ALL_BY_INFINITY,
+        side=("target", "reference")[at],
+        rows=int(empty.sum()),
+        size=empty.size,
+        number=number,
+    )
+    return Found(
+        rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.LOWEST_OF_OTHER_DTYPE,)
+    )
+
+
 # In one piece: what makes other zeros no mask, one after another, then where they are.
 def _hidden(evidence: Evidence) -> Found | None:
     """Hidden elements that differ in a pattern."""
@@ -72,6 +98,8 @@ def _hidden(evidence: Evidence) -> Found | None:
         return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.TRUE_HIDES,))
     few = apart.sum() < MIN_NUMBERS and not is_mask  # any pattern fits them
     where = None if few else _pattern(apart) or _pattern_beside(apart, a & b)
+    if where is None and not few and (t == r)[~apart].all():
+        where = _whole_columns(apart)
     if where is None and is_mask:
         where = reason(PlacesCode.SOME_ELEMENTS, number=int(apart.sum()), size=apart.size)
     if where is None:
@@ -97,8 +125,21 @@ _CAUSES_OF_PLACES: dict[Code, tuple[CauseCode, ...]] = {
     PlacesCode.BELOW_DIAGONAL: (CauseCode.OTHER_WINDOW,),
     PlacesCode.WHOLE_COLUMNS: (CauseCode.BORDERS_NOT_MASKED,),
     PlacesCode.BETWEEN_DOCUMENTS: (CauseCode.BORDERS_NOT_MASKED,),
+    PlacesCode.COLUMNS_OF_EACH: (CauseCode.HIDDEN_AT_RANDOM,),
 }
 """of the places that other elements are hidden at: later tokens, earlier ones, padding, documents"""
+
+
+def _whole_columns(apart: Bools) -> Reason | None:
+    """Columns within each matrix, wherever they are: stretches of time or bands that are hidden at random. A
+    function that is 0 for some numbers (ReLU, a threshold) leaves no column whole, and dropout scales the rest."""
+    planes = apart.reshape(-1, *apart.shape[-2:]) if apart.ndim > 1 else None
+    if planes is None or planes.shape[1] < MIN_NUMBERS:
+        return None
+    columns = np.asarray(planes.any(axis=1))
+    if columns.all() or not (planes == columns[:, None, :]).all():
+        return None
+    return reason(PlacesCode.COLUMNS_OF_EACH, number=int(columns.sum(axis=1).max()), size=columns.shape[1])
 
 
 def _rest_is_kept(evidence: Evidence, target: Floats, reference: Floats, hidden: Bools) -> bool:
@@ -344,7 +385,7 @@ RULE = KindRule(
     code=KindCode.WRONG_MASK,
     family=KindClass.MODEL,
     needs=EvidenceNeeds.NOTHING,
-    looks=(_arguments, solved(KindCode.WRONG_MASK), _hidden, _positions),
+    looks=(_hides_all, _arguments, solved(KindCode.WRONG_MASK), _hidden, _positions),
     causes=(CauseCode.CAUSAL_MASK, CauseCode.BORDERS_NOT_MASKED, CauseCode.LABELS_COUNTED),
     in_phases={
         CauseCode.CAUSAL_MASK: ("forward", "backward", "param_grad"),

@@ -88,6 +88,7 @@ def differences(step: ReplayedStep, noise: ReplayNoise | None) -> list[Differenc
     return list(_without_flips(step, found))
 
 
+# In one piece: what raises or lowers a score, one after another.
 def _judged(
     step: ReplayedStep, noise: ReplayNoise | None, row: ForcedRow, difference: float, norm: float
 ) -> Difference:
@@ -106,6 +107,8 @@ def _judged(
         score, bias_score = 0.0, 0.0
     if bias_score > 1 and score <= 1:
         score = bias_score
+    if difference == 0 and is_inside and step.hides_all_by_infinity(row.record, row.reference_record):
+        score = math.inf  # what else it hides is the same
     return Difference(
         record=row.record,
         call=row.call,

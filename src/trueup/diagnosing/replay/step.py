@@ -147,6 +147,14 @@ class ReplayedStep:
         actual, expected = layout.of_target(values[0]), layout.of_reference(values[1])
         return float(np.linalg.norm((actual - expected).ravel())), float(np.linalg.norm(expected.ravel()))
 
+    def hides_all_by_infinity(self, record: int, reference_record: int) -> bool:
+        """Whether the two are masks of which one hides all of a row by minus infinity and the other by a finite
+        number: softmax makes NaN of the one, and equal weights of the other."""
+        own, other = self.target.value(record), self.reference.value(reference_record)
+        if own is None or other is None or own.shape != other.shape or own.ndim < 2:
+            return False
+        return bool((np.isneginf(own).all(axis=-1) != np.isneginf(other).all(axis=-1)).any())
+
     @cached_property
     def _shown_rows(self) -> dict[int, Laid]:
         """Microbatch -> the tokens that the reference's mask shows, where it hides some."""

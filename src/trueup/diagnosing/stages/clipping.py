@@ -353,6 +353,8 @@ def _clipping_difference(own: Clipping, other: Clipping, scale: float) -> Differ
         return "wrong_optimizer_setting", reason(Clip.METHOD_DIFFERS), _both(own, other)
     if own.way == "norm" and other.way == "norm":
         near = max(CLIP_NEAR, own.rounding, other.rounding)
+        if _one_factor(own, other):
+            return None
         if abs(own.clipped_norm - other.clipped_norm) <= near * abs(other.clipped_norm):
             return None
         return _limit_difference(Clip.NORM_DIFFERS, own.clipped_norm, other.clipped_norm)
@@ -363,6 +365,13 @@ def _clipping_difference(own: Clipping, other: Clipping, scale: float) -> Differ
     if own.norm <= other.clipped_norm * (1 + CLIP_NEAR):
         return None
     return _limit_difference(Clip.REFERENCE_ONLY, own.norm, other.clipped_norm)
+
+
+def _one_factor(own: Clipping, other: Clipping) -> bool:
+    """Whether both runs multiply gradients of unequal norms by one number: a loss scale is divided out, or a
+    sum. What clips to a norm multiplies by the limit over the norm, another number for each."""
+    apart = abs(own.factor - other.factor)
+    return apart <= max(CLIP_EXACT, own.rounding, other.rounding) * abs(other.factor)
 
 
 def _is_scaled(clip: Clipping) -> bool:

@@ -92,6 +92,8 @@ class Context:
     trials: Trials = field(default_factory=Trials)
     """supposed causes that were tried in further replays"""
     earlier: list[StageOutcome] = field(default_factory=list)
+    seen_from: int | None = None
+    """the rank that stands for all where one does; None: the first"""
     _books: dict[tuple[int, int, int], StepView] = field(default_factory=dict)
     _updates: dict[tuple[int, int, int], dict[str, Update]] = field(default_factory=dict)
 
@@ -107,9 +109,10 @@ class Context:
 
     @cached_property
     def ranks(self) -> list[int]:
-        """Ranks both runs have in the first step."""
+        """Ranks both runs have in the first step; what stands for all of them is the first."""
         step, other = self.steps[0]
-        return [r for r in self.target.steps()[step] if r in self.reference.steps()[other]] or [0]
+        shared = [r for r in self.target.steps()[step] if r in self.reference.steps()[other]] or [0]
+        return sorted(shared, key=lambda rank: rank != self.seen_from)
 
     def type_of(self, module: str) -> str:
         """The class of a module in the target; empty where no record shows it."""

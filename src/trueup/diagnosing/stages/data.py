@@ -207,7 +207,7 @@ def _carried(finding: Finding, context: Context) -> Finding:
     """The finding, where an input that differs is in one run alone what its model returned a step before: a
     state that is carried on (of a recurrent layer, a memory), and not in the other run."""
     at = next((n for n, (step, _) in enumerate(context.steps) if step == finding.step), 0)
-    if finding.headline.code not in (Stages.INPUT_DIFFERS, Stages.INPUT_SCALED, Stages.INPUT_MOVED) or not at:
+    if finding.headline.code not in _OF_INPUTS or not at:
         return finding
     name = str(finding.headline.place("name"))
     before, books = context.pair(at - 1, finding.rank), context.pair(at, finding.rank)
@@ -855,6 +855,9 @@ def _inputs_apart(target: StepBatch, reference: StepBatch, context: Context) -> 
         if digest in sent[0] and other in sent[1]:
             continue
         relation = _value_relation(books, place, slot)
+        made_with = _made_with(books, place, slot, relation)
+        if made_with is not None:
+            return [made_with]
         digests = reason(Stages.DIGESTS, target=str(target.digest), reference=str(reference.digest))
         kept = any(
             book.raw(row) is not None for book in books for _, name, row in given(book) if name == slot
@@ -943,6 +946,7 @@ def _value_relation(books: tuple[StepView, StepView], place: str, slot: str) -> 
     return None if own is None or other is None else value_relation(own, other, rounding)
 
 
+# In one piece: one branch a relation, for the headline and then for the causes.
 def _input_finding(
     book: StepView,
     slot: str,
@@ -961,12 +965,18 @@ def _input_finding(
         headline = reason(
             Stages.INPUT_SCALED, name=name, by_channel=relation.code is Batches.SCALED_BY_CHANNEL
         )
+    if relation is not None and relation.code is Batches.ROUNDED:
+        headline = reason(Stages.INPUT_ROUNDED, name=name)
     if relation is not None and relation.code in _MOVED:
         headline = reason(Stages.INPUT_MOVED, name=name, dim=relation.number("dim"))
     rank = EvidenceRank.MOST if relation is None else EvidenceRank.EVERY_ELEMENT
     known: tuple[Reason, ...] | None = () if same_samples else None
     if relation is not None and relation.code in _PREPROCESSED:
         known = (Reason(CauseCode.PREPROCESSING),)
+    if relation is not None and relation.code is Batches.ROUNDED:
+        known = (Reason(CauseCode.COARSER_ON_ONE_SIDE), Reason(CauseCode.OTHER_ORDER_OR_KERNEL))
+    if relation is not None and relation.code is Batches.ONE_FOR_EACH_SAMPLE:
+        known = (Reason(CauseCode.LEVELS_DRAWN_OTHERWISE),)
     if relation is not None and relation.code is Batches.SAME_SAMPLES:  # neither their order nor their shard
         known = (reason(Stages.MADE_BEFORE_CAUSE),)
     kind = kind_named("wrong_data", rank, relation or headline, causes=known)
@@ -985,6 +995,7 @@ def _is_one_number(relation: Reason) -> bool:
 
 
 _SIDES = ("target", "reference")
+_OF_INPUTS = (Stages.INPUT_DIFFERS, Stages.INPUT_SCALED, Stages.INPUT_MOVED, Stages.INPUT_ROUNDED)
 _AFFINE = (Batches.SCALED, Batches.SCALED_BY_CHANNEL)
 _MOVED = (Batches.MOVED, Batches.MOVED_AND_SCALED)
 _PREPROCESSED = (
@@ -1113,8 +1124,40 @@ def _beyond_ids(context: Context) -> list[Finding]:
     if all(_is_sent(one, f"input.{name}", context) for one in books):
         return []
     relation = _value_relation(books, "microbatch 0", f"input.{name}")
+    slot = f"input.{name}"
+    made_with = _made_with(books, "microbatch 0", slot, relation)
+    if made_with is not None:
+        return [made_with]
     evidence = (*([] if relation is None else [relation]), *verdict.evidence)
-    return [_input_finding(book, f"input.{name}", relation, evidence)]
+    return [_input_finding(book, slot, relation, evidence)]
+
+
+def _made_with(
+    books: tuple[StepView, StepView], place: str, samples: str, relation: Reason | None
+) -> Finding | None:
+    """Of the same samples, made otherwise: another input of the model that differs, with one number for each
+    of ``samples``. Times or levels of noise are such, and samples are made with them."""
+    if relation is None or relation.code is not Batches.SAME_SAMPLES:
+        return None
+    sides = [{name: row for at, name, row in given(book) if at == place} for book in books]
+    for slot in sorted(sides[0].keys() & sides[1].keys() - {samples}):
+        own, other = (book.value(side[slot]) for book, side in zip(books, sides, strict=True))
+        if own is None or other is None or own.shape != other.shape or MASK in slot:
+            continue
+        if (
+            len(own.shape) < 1
+            or not own.size == len(own) == relation.number("num")
+            or np.array_equal(own, other)
+        ):
+            continue
+        ends = {
+            f"{side}_{end}": float(make(values))
+            for side, values in zip(_SIDES, (own, other), strict=True)
+            for end, make in (("least", np.min), ("most", np.max), ("mean", np.mean))
+        }
+        numbers = reason(Batches.ONE_FOR_EACH_SAMPLE, num=len(own), **ends)
+        return _input_finding(books[0], slot, numbers, (numbers, relation))
+    return None
 
 
 def _masks_apart(context: Context) -> list[Finding]:

@@ -33,6 +33,7 @@ from trueup.diagnosing.stages.schedule import (
 from trueup.diagnosing.stages.trainable import frozen_on_one_side
 from trueup.diagnosing.stages.update_multiples import multiples, multiples_reasons, shares_kept
 from trueup.diagnosing.thresholds import DECAY_ZERO, UPDATE_APART, UPDATE_SHARE
+from trueup.merging.trace import MergedTrace
 from trueup.store import StepView
 from trueup.store.view import CLIPPED, UPDATED, WEIGHT
 from trueup.types.arrays import Floats
@@ -73,8 +74,14 @@ class OptimizerStage:
     stage = Stage.OPTIMIZER
     title = reason(Stages.TITLE, key="optimizer")
 
-    # In one piece: one branch a source of findings; later ones ask whether earlier ones found any.
     def check(self, context: Context) -> StageOutcome:
+        """What is found on the first rank; on the first whose update differs, where all before it agree: a rank
+        may have another state, or other settings, alone."""
+        rank = _first_apart(context)
+        return self._checked(context if rank is None else replace(context, seen_from=rank))
+
+    # In one piece: one branch a source of findings; later ones ask whether earlier ones found any.
+    def _checked(self, context: Context) -> StageOutcome:
         """Compare constants measured from each run's own update, and what each optimizer says of itself."""
         given = context.given is not None and context.given_step is not None
         gaps, names = gaps_of(context)
@@ -120,6 +127,15 @@ class OptimizerStage:
         if not context.of_phases("optimizer").is_empty():
             notes += beside
         return _outcome(context, findings + averaged, notes, agreement)
+
+
+def _first_apart(context: Context) -> int | None:
+    """The first rank whose update of the first step differs; None where that is the first of all, or none."""
+    rows = context.of_phases("optimizer").filter(is_beyond())
+    if isinstance(context.target, MergedTrace) or context.failed_before() is not None or rows.is_empty():
+        return None
+    rank = int(rows["rank"].min())  # type: ignore[arg-type]
+    return None if rank <= min(context.ranks) or rank not in context.ranks else rank
 
 
 def _beside_dtype(
@@ -255,7 +271,7 @@ def _of_another_rule(finding: Finding, key: str, members: Members, shared: str |
     """The finding; where both programs give the learning rate or weight decay as ``shared``, and what was
     measured is more than one number on a side, it is no setting that differs: the update has another rule."""
     values = list(zip(*(pair for pair, _ in members), strict=True))
-    is_setting = any(_zero(value) for side in values for value in side) or all(
+    is_setting = any(_zero(value, stated=False) for side in values for value in side) or all(
         len(set(side)) == 1 for side in values
     )
     if shared is None or key not in ("lr", "weight_decay") or is_setting:
@@ -331,7 +347,9 @@ def _finding(
     return Finding(
         stage=stage,
         headline=(counted and counted.headline)
-        or _headline(key, who if len(members) == 1 else described(first, shapes), target, reference),
+        or _headline(
+            key, who if len(members) == 1 else described(first, shapes), target, reference, stated=all(stated)
+        ),
         module=place_of(names, shapes),
         site="optimizer" if key == "class" else f"optimizer · {_SITES.get(key, key)} · {who}",
         phase="optimizer",
@@ -357,22 +375,25 @@ def _kind_of(key: str) -> str:
     }.get(key, "wrong_optimizer_setting")
 
 
-def _headline(key: str, who: str, target: str, reference: str) -> Reason:
+def _headline(key: str, who: str, target: str, reference: str, *, stated: bool) -> Reason:
+    """``stated``: the programs say so themselves; what they say is no decay only where it is 0."""
     facts = {"parameters": who, "target": target, "reference": reference}
     if key == "moved":
         return reason(Stages.MOVED if "not_held" in (target, reference) else Stages.UPDATE_LOST, **facts)
     if key == "rounded_away":
         return reason(Stages.ROUNDED_AWAY, **facts)
-    if key == "weight_decay" and _zero(reference) != _zero(target):
-        return reason(Stages.DECAY_TARGET if _zero(reference) else Stages.DECAY_REFERENCE, **facts)
+    if key == "weight_decay" and _zero(reference, stated=stated) != _zero(target, stated=stated):
+        return reason(
+            Stages.DECAY_TARGET if _zero(reference, stated=stated) else Stages.DECAY_REFERENCE, **facts
+        )
     if key == "count":
         return reason(Stages.COUNT, target=target, reference=reference)
     return reason(Stages.SETTING, key=key, **facts)
 
 
-def _zero(text: str) -> bool:
+def _zero(text: str, *, stated: bool) -> bool:
     try:
-        return abs(float(text)) < DECAY_ZERO
+        return float(text) == 0 if stated else abs(float(text)) < DECAY_ZERO
     except ValueError:
         return False
 

@@ -107,7 +107,7 @@ def over_ranks(known: Sorted, context: Context) -> dict[str, Whose]:
             continue
         ranks = () if axis or len(of_rank) == len(context.ranks) else tuple(of_rank)
         whose[fqn] = Whose(axis or axis_that_parts(ranks, context.ranks, context.mesh), ranks)
-        found.append((*one[:2], change or _own_of_ranks(one, ranks, context) or one[2]))
+        found.append((*one[:2], change or _of_ranks(one, tuple(of_rank), ranks, context) or one[2]))
     known.equal = [fqn for fqn in known.equal if fqn not in by_rank] + held
     known.apart = found
     return whose
@@ -121,6 +121,30 @@ def _makes_the_same(fqn: str, context: Context) -> bool:
 
 
 _WHOLE = ("whole_in_target", "whole_in_reference")
+
+
+def _of_ranks(
+    one: Apart, apart: tuple[int, ...], ranks: tuple[int, ...], context: Context
+) -> WeightChange | None:
+    return _part_of_another_rank(one, apart, context) or _own_of_ranks(one, ranks, context)
+
+
+def _part_of_another_rank(one: Apart, apart: tuple[int, ...], context: Context) -> WeightChange | None:
+    """That each of the ranks holds what one other rank of the reference holds of this weight, bit for bit, and
+    the reference's ranks all hold other parts."""
+    if one[2].name not in _DRAWN:
+        return None
+    books = {rank: context.pair(0, rank) for rank in context.ranks}
+    held = {rank: _digest(other, one[1]) for rank, (_, other) in books.items()}
+    if None in held.values() or len(set(held.values())) < len(held):
+        return None
+    whose = {digest: rank for rank, digest in held.items()}
+    taken = [whose.get(_digest(books[rank][0], one[0])) for rank in apart]
+    if None in taken:
+        return None
+    parts = {"ranks": [str(rank) for rank in apart], "others": [str(rank) for rank in taken]}
+    evidence = reason(Weights.PART_OF_ANOTHER_RANK, **parts)
+    return WeightChange(name="part_of_another_rank", kind="transposed_or_permuted", evidence=evidence)
 
 
 def _own_of_ranks(one: Apart, ranks: tuple[int, ...], context: Context) -> WeightChange | None:

@@ -426,6 +426,7 @@ _CAUSES = {
     "other_draw": _DRAW_CAUSES,
     "other_init": (Weights.INIT_CAUSE, Weights.CHANGED_CAUSE),
     "related": (Weights.RELATED_CAUSE,),
+    "part_of_another_rank": (Weights.PARTS_CAUSE,),
     "own_of_ranks": (Weights.NOT_BROADCAST_CAUSE,),
     "transposed": _ORDER_CAUSES,
     "permuted": _ORDER_CAUSES,

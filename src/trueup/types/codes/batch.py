@@ -35,6 +35,8 @@ class BatchCode(Code):
     SCALED = "batch.values_scaled"
     MOVED_AND_SCALED = "batch.channels_moved_and_scaled"
     SAME_SAMPLES = "batch.same_samples_otherwise"
+    ROUNDED = "batch.values_rounded"
+    ONE_FOR_EACH_SAMPLE = "batch.one_number_for_each_sample"
     SCALED_BY_CHANNEL = "batch.values_scaled_by_channel"
     CONSTANT = "batch.values_of_one_number"
     SOME_SAMPLES = "batch.some_samples_made_otherwise"

@@ -56,6 +56,7 @@ class StagesCode(Code):
     LOSS_DIVIDED = "batch.loss_divided"
     INPUT_DIFFERS = "batch.input_differs"
     INPUT_SCALED = "batch.input_scaled"
+    INPUT_ROUNDED = "batch.input_rounded"
     INPUT_MOVED = "batch.input_dimension_moved"
     """input ``name`` is the reference's times a number plus a number, ``by_channel`` of its own"""
     INPUT_IS = "batch.input_is_one_number"

@@ -35,6 +35,8 @@ class WeightsCode(Code):
     OTHER_DRAW = "weights.other_random_draw"
     OTHER_INIT = "weights.other_initialization"
     ONE_NUMBER = "weights.one_number"
+    PART_OF_ANOTHER_RANK = "weights.part_of_another_rank"
+    PARTS_CAUSE = "weights.cause.parts_of_ranks"
     OWN_OF_RANKS = "weights.own_of_ranks"
     NOT_BROADCAST_CAUSE = "weights.cause_not_broadcast"
     PARAMETRIZED = "weights.parametrized_on_one_side"
