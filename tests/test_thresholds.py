@@ -107,6 +107,9 @@ ALLOWED: dict[str, set[float | str]] = {
     "comparing/verdict.py": {"_SHOWN"},  # shown
     "comparing/comparable.py": {"_MOST_LISTED", "_MOST_LIMITS"},  # shown
     "diagnosing/own_adam.py": {"_PASSES"},  # of one solution
+    "diagnosing/stages/samplers.py": {"MOST_STEPS"},  # costs time
+    "diagnosing/stages/loss_weights.py": {"_SHOWN"},  # shown
+    "diagnosing/stages/loss_targets.py": {"_OTHER_CLASSES"},  # of two classes mixing and smoothing are one
     "diagnosing/stages/own_update.py": {
         *(0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9995),
         "_AS_WELL",

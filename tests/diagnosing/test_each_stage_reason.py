@@ -6,6 +6,7 @@ The runs are made by hand, so that each differs in one thing.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -859,6 +860,80 @@ def reading(first: Array, second: Array) -> tuple[Any, Any]:
 def test_ranks_that_read_the_same_rows(tmp_path: Path, target: Any, reference: Any, same: bool) -> None:
     outcome = DataStage().check(pair(tmp_path, target, reference))
     assert codes_of(said_by(outcome.findings)) & SHARED == (SHARED if same else set())
+
+
+OTHERS = np.random.default_rng(5).integers(0, 50, (2, 4, 12))
+PARTLY = np.concatenate([IDS[0][:1], OTHERS[0][1:]])
+ON_SOME = {CauseCode.SAMPLER_OF_RANK}
+OF_ALL = {CauseCode.SAMPLE_ORDER, CauseCode.SHARD_OR_SEED, CauseCode.REPLAYED_AFTER_RESUME}
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "causes", "shared"),
+    [
+        (reading(IDS[0], OTHERS[0]), reading(IDS[0], IDS[1]), ON_SOME, None),
+        (reading(OTHERS[1], OTHERS[0]), reading(IDS[0], IDS[1]), OF_ALL, None),
+        (reading(IDS[0], PARTLY), reading(IDS[0], IDS[1]), ON_SOME, 1),
+        (reading(OTHERS[1], np.roll(OTHERS[1], 1, 0)), reading(IDS[0], IDS[1]), ON_SOME, 4),
+        (reading(OTHERS[1], OTHERS[0]), reading(IDS[0], PARTLY), OF_ALL, None),
+        (reading(OTHERS[1] % 2, OTHERS[1] % 2), reading(IDS[0] % 2, IDS[1] % 2), OF_ALL, None),
+    ],
+    ids=["one rank", "all ranks", "a row of another rank", "the same rows", "in the reference", "by chance"],
+)
+def test_what_ranks_say_of_their_samplers(
+    tmp_path: Path, target: Any, reference: Any, causes: set[CauseCode], shared: int | None
+) -> None:
+    findings = DataStage().check(pair(tmp_path, target, reference)).findings
+    told = [one for one in said_by(findings) if one.code is Stages.ROWS_OF_RANKS]
+    if any(one.headline.code is Stages.SAME_SHARD for one in findings):
+        return
+    assert {one.code for one in findings[0].causes} == causes
+    assert [one.facts["num"] for one in told] == ([] if shared is None else [shared])
+
+
+PICTURES = np.random.default_rng(6).normal(size=(2, 8, 64)).astype(np.float32)
+NOISED = PICTURES + 0.1 * np.random.default_rng(7).normal(size=PICTURES.shape).astype(np.float32)
+
+
+def seeing(*pictures: Array) -> tuple[Any, Any]:
+    """Two ranks and the pictures they are given, with digests of them."""
+    lines = [
+        {"step": 0, "rank": at, "batch_digest": f"{zlib.crc32(one.tobytes()):x}"}
+        for at, one in enumerate(pictures)
+    ]
+    return reading(*pictures)[0], {"lines": lines}
+
+
+@pytest.mark.parametrize(
+    ("target", "cause"),
+    [
+        (seeing(PICTURES[0], NOISED[1]), Stages.MADE_BY_RANK_CAUSE),
+        (seeing(NOISED[0], NOISED[1]), Stages.MADE_BEFORE_CAUSE),
+    ],
+    ids=["one rank", "all ranks"],
+)
+def test_samples_that_are_made_otherwise_on_some_ranks(tmp_path: Path, target: Any, cause: Stages) -> None:
+    (finding,) = DataStage().check(pair(tmp_path, target, seeing(*PICTURES))).findings
+    assert [one.code for one in finding.causes] == [cause]
+
+
+@pytest.mark.parametrize(
+    ("steps", "others", "headline"),
+    [
+        ((OTHERS[0], IDS[0]), (IDS[0], IDS[1]), "elsewhere_in_target"),
+        ((IDS[1], OTHERS[0]), (IDS[0], IDS[1]), "elsewhere"),
+        ((OTHERS[0], np.concatenate([IDS[0][:1], OTHERS[1][1:]])), (IDS[0], IDS[1]), "other"),
+    ],
+    ids=["later in the target", "later in the reference", "a quarter"],
+)
+def test_rows_that_stand_in_another_step(
+    tmp_path: Path, steps: tuple[Array, Array], others: tuple[Array, Array], headline: str
+) -> None:
+    runs = [([step(PLAIN, inputs=[ids]) for ids in of], {}) for of in (steps, others)]
+    (finding,) = DataStage().check(pair(tmp_path, *runs)).findings
+    assert finding.headline.place("relation") == headline
+    told = {one.code for one in finding.evidence} & {Stages.ELSEWHERE, Stages.ELSEWHERE_IN_TARGET}
+    assert told == {Stages.ELSEWHERE if headline == "elsewhere" else Stages.ELSEWHERE_IN_TARGET}
 
 
 def masked(mask: Array, factor: float = 1.0) -> Recorder:

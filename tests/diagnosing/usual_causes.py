@@ -130,6 +130,8 @@ OF: dict[Code, Of] = {
     ),
     Cause.SHARED_STREAM: Of((KC.RANDOMNESS,), needs_ranks=True, holds=is_not(*KNOWN_DRAWS[:3])),
     Cause.PREPROCESSING: Of((KC.WRONG_DATA,), BATCH),
+    Cause.TARGETS_MADE: Of((KC.WRONG_DATA,), BATCH),
+    Cause.SAMPLER_OF_RANK: Of((KC.WRONG_DATA,), BATCH, needs_ranks=True),
     Cause.LEVELS_DRAWN_OTHERWISE: Of((KC.WRONG_DATA,), BATCH),
     Cause.SAMPLE_ORDER: Of((KC.WRONG_DATA,), BATCH),
     Cause.NOT_SHARED_OUT: Of((KC.WRONG_DATA,), BATCH),

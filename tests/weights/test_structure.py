@@ -286,6 +286,96 @@ def test_equal_shapes_are_paired_by_what_they_are_for(port: int, tmp_path: Path)
     assert {entry.pieces[0].source: entry.target for entry in plan.entries} == names
 
 
+# each scheme: towers and layers, self attention, attention to the encoder, MLP, norms of these, last norm
+SPELLINGS = {
+    "t5": (
+        "{tower}coder.block.{layer}.layer.",
+        "0.SelfAttention.{role}",
+        "1.EncDecAttention.{role}",
+        ("{mlp}.DenseReluDense.wi", "{mlp}.DenseReluDense.wo"),
+        ("0.layer_norm", "1.layer_norm", "{mlp}.layer_norm"),
+        "{tower}coder.final_layer_norm",
+    ),
+    "bart": (
+        "{tower}coder.layers.{layer}.",
+        "self_attn.{role}_proj",
+        "encoder_attn.{role}_proj",
+        ("fc1", "fc2"),
+        ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm"),
+        "{tower}coder.layer_norm",
+    ),
+    "whisper": (
+        "{tower}coder.blocks.{layer}.",
+        "attn.{word}",
+        "cross_attn.{word}",
+        ("mlp.0", "mlp.2"),
+        ("attn_ln", "cross_attn_ln", "mlp_ln"),
+        "{tower}coder.ln_post",
+    ),
+    "t5x": (
+        "{tower}coder.layers_{layer}.",
+        "self_attention.{word}",
+        "encoder_decoder_attention.{word}",
+        ("mlp.wi", "mlp.wo"),
+        ("pre_self_attention_layer_norm", "pre_cross_attention_layer_norm", "pre_mlp_layer_norm"),
+        "{tower}coder.{tower}coder_norm",
+    ),
+    "torch": (
+        "{tower}coder.layers.{layer}.",
+        "self_attn.w{role}",
+        "multihead_attn.w{role}",
+        ("linear1", "linear2"),
+        ("norm1", "norm2", "norm3"),
+        "{tower}coder.norm",
+    ),
+    "own": (
+        "{tower}.h.{layer}.",
+        "attn.w{role}",
+        "cross.w{role}",
+        ("mlp.up", "mlp.down"),
+        ("ln_self", "ln_cross", "ln_ff"),
+        "{tower}.ln_f",
+    ),
+}
+WORDS = {"q": "query", "k": "key", "v": "value", "o": "out"}
+
+
+def encoder_decoder(scheme: str) -> list[tuple[str, tuple[int, ...]]]:
+    """Names and shapes of two layers a tower, always in one order."""
+    layers, own, other, mlp, norms, last = SPELLINGS[scheme]
+    found: list[tuple[str, tuple[int, ...]]] = [("table.weight", (30, 8))]
+    for tower in ("en", "de"):
+        is_decoder = tower == "de"
+        if scheme == "torch" and not is_decoder:  # two norms in an encoder's layer
+            norms = (norms[0], norms[1], norms[1])
+        elif scheme == "torch":
+            norms = SPELLINGS[scheme][4]
+        for layer in range(2):
+            parts = (own, other) if is_decoder else (own,)
+            names = [(part.format(role=r, word=word), (8, 8)) for part in parts for r, word in WORDS.items()]
+            names += [(mlp[0], (12, 8)), (mlp[1], (8, 12))]
+            names += [(one, (8,)) for one in (norms if is_decoder else (norms[0], norms[2]))]
+            place = {"tower": tower, "layer": layer, "mlp": 2 if is_decoder else 1}
+            found += [(f"{(layers + one).format(**place)}.weight", shape) for one, shape in names]
+        found.append((f"{last.format(tower=tower)}.weight", (8,)))
+    return found
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("scheme", [one for one in SPELLINGS if one != "t5"])
+def test_norms_and_attentions_of_an_encoder_and_decoder(scheme: str, reverse: bool, tmp_path: Path) -> None:
+    """All norms are of one shape; what stands beside a norm tells what it is of."""
+    sides = [encoder_decoder("t5"), encoder_decoder(scheme)]
+    source, target = reversed(sides) if reverse else sides
+    rng = np.random.default_rng(5)
+    write(tmp_path / "source.safetensors", source, 1)
+    write(tmp_path / "target.safetensors", [target[at] for at in rng.permutation(len(target))], 2)
+    assert convert(tmp_path) == 2
+    plan = read_plan(tmp_path / "out.safetensors.plan.yaml")
+    wanted = {one: other for (one, _), (other, _) in zip(target, source, strict=True)}
+    assert {entry.target: entry.pieces[0].source for entry in plan.entries} == wanted
+
+
 # -- whole models in other arrangements ------------------------------------------
 
 Arrays = dict[str, np.ndarray]

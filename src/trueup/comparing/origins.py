@@ -85,7 +85,7 @@ def stage_of_row(row: JudgedRow, *, has_local: bool = True) -> Stage:
     if row.phase == "param_grad":
         before = row.slot == "local" or (row.slot == "accumulated" and not has_local)
         return Stage.BACKWARD if before else Stage.REDUCTION
-    if row.phase == "loss" and row.slot.startswith(("labels", "mask")):
+    if row.phase == "loss" and row.slot.startswith(("labels", "mask", "targets")):
         return Stage.DATA
     stages = {"param": Stage.WEIGHTS, "loss": Stage.LOSS, "backward": Stage.BACKWARD}
     stages |= {"collective": Stage.REDUCTION, "optimizer": Stage.OPTIMIZER}

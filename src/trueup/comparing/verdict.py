@@ -458,6 +458,8 @@ def _headline(first: First) -> Reason:
         name, *others = first.given_apart or [first.row.slot.partition(".")[2]]
         beside = {"others": others} if others else {}
         return reason(VerdictCode.DATA_DIFFERS, step=first.step, name=name, **beside)
+    if first.row.phase == "loss" and first.row.slot != "value":
+        return reason(VerdictCode.LOSS_INPUT_DIFFERS, name=first.row.slot.partition(".")[0], step=first.step)
     if first.unpaired_inputs:
         return reason(VerdictCode.INPUT_OF_ONE_SIDE, **dict(first.unpaired_inputs[0].places))
     if first.argument is not None:

@@ -324,7 +324,7 @@ def _order(target: Ints, reference: Ints) -> Relation | None:
 def _is_by_chance(target: Ints, reference: Ints, beside: Sequence[tuple[Array, Array]]) -> bool:
     """Whether rows so short that any batch holds them again, such as labels of classes, came with others that
     are not in that order."""
-    if not _would_be_found(target, len(reference)):
+    if not would_be_found(target, len(reference)):
         return False
     return any(
         Counter(zip(_rows(target), _rows(own), strict=True))
@@ -718,13 +718,13 @@ def rows_found(target: Ints, reference: Ints, others: dict[str, Ints]) -> dict[s
     them; batches without any left out. Nothing where rows are so short, or of so few different ids, that one
     would be found by chance: the labels of a classifier."""
     here = Counter(_rows(target)) - Counter(_rows(reference))
-    if not here or _would_be_found(target, sum(len(ids) for ids in others.values() if ids.size)):
+    if not here or would_be_found(target, sum(len(ids) for ids in others.values() if ids.size)):
         return {}
     found = {name: sum((here & Counter(_rows(ids))).values()) for name, ids in others.items() if ids.size}
     return {name: number for name, number in found.items() if number}
 
 
-def _would_be_found(target: Ints, num: int) -> bool:
+def would_be_found(target: Ints, num: int) -> bool:
     """Whether chance finds one of the target's rows among ``num`` others of its ids."""
     # as logarithms: of rows of thousands of ids there are more than a float holds
     possible = target[:1].size * math.log(max(len(np.unique(target)), 1))

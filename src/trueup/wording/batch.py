@@ -171,6 +171,42 @@ def _mask(facts: ReasonFacts) -> str:
 _AT: dict[str, object] = {"step": 0, "rank": None}
 _SHIFTS: dict[str, object] = {"target": 2, "reference": 1}
 
+_VELOCITY, _OF_A_FLOW = "velocity (v-prediction)", "the velocity of a flow"
+_NOISE, _SAMPLE = "noise", "the clean sample"
+_PREDICTED = {
+    "velocity_noise": (_VELOCITY, _NOISE),
+    "velocity_sample": (_VELOCITY, _SAMPLE),
+    "of_velocity_noise": (_NOISE, _VELOCITY),
+    "of_velocity_sample": (_SAMPLE, _VELOCITY),
+    "flow_velocity_noise": (_OF_A_FLOW, _NOISE),
+    "flow_velocity_sample": (_OF_A_FLOW, _SAMPLE),
+    "of_flow_velocity_noise": (_NOISE, _OF_A_FLOW),
+    "of_flow_velocity_sample": (_SAMPLE, _OF_A_FLOW),
+    "noise_or_sample": None,
+    "flow_noise_or_sample": None,
+}
+"""law -> what target and reference predict by it; None where it is noise in one run and the sample in the
+other"""
+
+
+def _loss_weights(facts: ReasonFacts, side: str) -> str:
+    return f"{' '.join(facts[side]) or 'none'} ({side})"
+
+
+def _combined(facts: ReasonFacts) -> str:
+    text = facts.fill(
+        "in all {num} samples the loss targets are the reference's times one number plus input {name} times "
+        "another ({of_reference:.4g} and {of_input:.4g} in sample {row})"
+    )
+    law = str(facts["law"])
+    if not law:
+        return text
+    both = _PREDICTED[law]
+    if both is None:
+        return f"{text}: as if one run predicts noise, the other the clean sample"
+    return f"{text}: as if the target predicts {both[0]}, the reference {both[1]}"
+
+
 PHRASES = {
     B.SAME: clause("the same ids"),
     B.ORDER: clause(
@@ -407,6 +443,71 @@ PHRASES = {
     B.MASK_WEIGHTS: heading("Loss mask differs"),
     B.NUM_WEIGHTS: clause(
         _mask, {"num": 1, "first": 7, "is_shifted": False}, {"num": 3, "first": 0, "is_shifted": True}
+    ),
+    B.TARGETS_DIFFER: heading("Loss targets differ (soft labels, values to predict)"),
+    B.TARGETS_SMOOTHED: clause(
+        "the {side}'s soft labels are the other run's, smoothed by {amount:.4g}: that share is spread evenly "
+        "over all classes",
+        {"side": "target", "amount": 0.1},
+    ),
+    B.TARGETS_OF_TEMPERATURE: clause(
+        "logarithms of the target's soft labels are {factor:.4g} times the reference's in every row, but for "
+        "a number a row: a softmax of another temperature ({factor:.4g} times the target's in the reference)",
+        {"factor": 2.0},
+    ),
+    B.TARGETS_MIXED: clause(
+        lambda facts: facts.fill(
+            "soft labels are mixed in the {side} alone: {num} of its {total:count row} {num:verb are} of "
+            "several classes, and none in the {other}",
+            other="reference" if facts["side"] == "target" else "target",
+        ),
+        {"side": "reference", "num": 14, "total": 16},
+    ),
+    B.TARGETS_WEIGHTED: clause(
+        lambda facts: (
+            f"soft labels of all {facts['total']} rows are of the same classes with other weights: "
+            f"{listed(facts['target_weights'])} (target), {listed(facts['reference_weights'])} (reference) "
+            f"in row {facts['row']}"
+        ),
+        {"total": 16, "row": 3, "target_weights": ("0.7", "0.3"), "reference_weights": ("0.3", "0.7")},
+    ),
+    B.TARGETS_PARTNERS: clause(
+        "soft labels of {num} of {total} rows are mixed with another class, with the same weights: with "
+        "other rows",
+        {"num": 14, "total": 16},
+    ),
+    B.TARGETS_COMBINED: clause(
+        _combined,
+        *(
+            {"name": "0", "num": 8, "row": 3, "of_reference": 1.25, "of_input": -0.75, "law": law}
+            for law in ("", *_PREDICTED)
+        ),
+    ),
+    B.LOSS_WEIGHTED: heading(
+        lambda facts: (
+            f"Weights of the loss differ ({facts['name']})"
+            if facts.get("side") is None
+            else f"The {facts['side']} alone weights the loss ({facts['name']})"
+        ),
+        {"name": "weight", "side": None},
+        {"name": "pos_weight", "side": "reference"},
+    ),
+    B.LOSS_WEIGHTS: clause(
+        lambda facts: (
+            f"{facts['name']} of the loss: {', '.join(_loss_weights(facts, side) for side in _SIDES)}"
+        ),
+        {"name": "pos_weight", "target": (), "reference": ("4", "4", "4")},
+        {"name": "weight", "target": ("1", "2", "3", "4", "5", "6", "7", "8", "…"), "reference": ("1", "1")},
+    ),
+    B.CHECK_WEIGHTS: clause("give both losses the same {name}", {"name": "pos_weight"}),
+    B.TARGETS_BROADCAST: heading(
+        "Loss targets are broadcast in the {side}: their shape is not that of the predictions",
+        {"side": "target"},
+    ),
+    B.TARGETS_SPREAD: clause(
+        "the {side}'s loss targets are of shape {shape}: a broadcast of the other run's, of shape {other}; "
+        "each prediction is held against the targets of other rows too",
+        {"side": "target", "shape": "[16, 16]", "other": "[16, 1]"},
     ),
     B.LABELS_DIFFER: heading("Labels differ"),
     B.NUM_LABELS: clause(

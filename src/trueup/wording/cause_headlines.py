@@ -253,5 +253,9 @@ _HEADLINES: dict[KindReason, Template] = {
         place="{place}",
         what="its input" if facts["share"] == 1 else "the values it keeps",
     ),
+    KindReason.DRAWS_IN_ONE_RUN: "the {side} alone draws random numbers in {place}",
+    KindReason.GENERATOR_ELSEWHERE: "other random numbers in {place}: generators do not stand alike as it "
+    "begins",
+    KindReason.RANKS_DROP_THE_SAME: "two ranks of the target drop the same elements in {place}",
     KindReason.DROPPED_ON_ONE_SIDE: "the {side} alone applies dropout in {place} (p = {rate:.4g})",
 }

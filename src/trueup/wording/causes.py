@@ -63,6 +63,8 @@ _CAUSES = {
     "equal generators fill other elements",
     CauseCode.DROPOUT_ON_ONE_SIDE: "dropout (training mode, a rate above 0) in one run alone",
     CauseCode.PREPROCESSING: "a different preprocessing: normalization, channel order, layout, offset",
+    CauseCode.TARGETS_MADE: "how the program makes what the loss comes near to: mixing, smoothing, "
+    "temperature, scale, prediction type, noise drawn anew",
     CauseCode.NOT_TRAINABLE: "requires_grad set to False",
     CauseCode.NO_MASTER_WEIGHTS: "no float32 master weights",
     CauseCode.NO_STEP: "the optimizer step skipped",
@@ -94,6 +96,8 @@ _CAUSES = {
     CauseCode.SAMPLE_ORDER: "a different order of samples",
     CauseCode.SCHEDULE_OFF: "a schedule off by one step",
     CauseCode.SECOND_OPTIMIZER_NOT_CLEARED: "a second optimizer whose gradients are not cleared",
+    CauseCode.SAMPLER_OF_RANK: "the ranks' samplers: another seed, shard, number of ranks or state on some "
+    "(all ranks must shuffle with one seed)",
     CauseCode.SHARD_OR_SEED: "a different shard or seed of the sampler",
     CauseCode.SHARED_STREAM: "one random stream shared by the ranks",
     CauseCode.SHIFTED_TWICE_OR_NEVER: "labels or positions shifted twice or not at all",

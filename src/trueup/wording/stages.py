@@ -214,6 +214,7 @@ _BATCHES = {
     "some_rows": "Some rows of the batch differ",
     "some_tokens": "Some token ids of the batch differ",
     "other": "The runs train on different batches",
+    "elsewhere_in_target": "Different batches: the reference's rows appear elsewhere in the target",
     "elsewhere": "Different batches: the target's rows appear elsewhere in the reference",
 }
 
@@ -681,6 +682,10 @@ PHRASES = {
     S.SAME_ROWS: clause(
         "in the target several ranks read the same rows; in the reference each reads different ones"
     ),
+    S.MADE_BY_RANK_CAUSE: clause(
+        "samples are changed on those ranks alone before the model takes them: augmentation or noise whose "
+        "random numbers depend on the rank in one run and not in the other"
+    ),
     S.MADE_BEFORE_CAUSE: clause(
         "samples are changed before the model takes them: normalization, augmentation, added noise or its "
         "schedule"
@@ -729,6 +734,15 @@ PHRASES = {
     S.ELSEWHERE: clause(
         "{num} of {rows:count row} {num:verb stand} in the reference's {place}",
         {"num": 2, "rows": 8, "place": "step 1, rank 0, microbatch 0"},
+    ),
+    S.ELSEWHERE_IN_TARGET: clause(
+        "{num} of the reference's {rows:count row} {num:verb stand} in the target's {place}",
+        {"num": 2, "rows": 8, "place": "step 1, rank 0, microbatch 0"},
+    ),
+    S.ROWS_OF_RANKS: clause(
+        "several ranks of the target read {num:count row} alike in the captured steps, and those of the "
+        "reference none: the ranks' shards overlap",
+        {"num": 3},
     ),
     S.BATCH: clause(
         _batch,

@@ -137,6 +137,15 @@ def _inputs(names: Sequence[object]) -> str:
 
 _AT = {"phase": "forward", "slot": "output.0", "module": "layers.2.attn", "step": 0}
 
+_OF_THE_LOSS = {
+    "labels": "other labels",
+    "mask": "another mask",
+    "targets": "other targets (soft labels, values to predict)",
+    "weight": "other weights (weight)",
+    "pos_weight": "other weights (pos_weight)",
+}
+"""first word of a record's slot -> what it is"""
+
 PHRASES = {
     Is.DATA_DIFFERS: _headline(
         lambda facts: (
@@ -146,6 +155,10 @@ PHRASES = {
         {"name": "labels", "step": 3},
         {"name": "input_ids", "others": ["labels"], "step": 0},
         {"name": "input_ids", "others": ["labels", "attention_mask", "position_ids"], "step": 0},
+    ),
+    Is.LOSS_INPUT_DIFFERS: _headline(
+        lambda facts: f"The loss is made with {_OF_THE_LOSS[str(facts['name'])]} in step {facts['step']}",
+        *({"name": name, "step": 0} for name in _OF_THE_LOSS),
     ),
     Is.INPUT_OF_ONE_SIDE: _headline(
         lambda facts: (

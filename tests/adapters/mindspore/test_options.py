@@ -54,6 +54,17 @@ def test_labels_are_the_ones_the_loss_was_made_with(tmp_path: Path) -> None:
     assert any("labels are known from API calls" in limit for limit in unlike.facts["limits"])
 
 
+def test_targets_of_a_regression_are_the_ones_the_loss_was_made_with(tmp_path: Path) -> None:
+    net, wanted = mint.nn.Linear(4, 3), weights(2, 3)
+    run = capture(
+        tmp_path / "run",
+        lambda: train(net, lambda x, y: ms.ops.huber_loss(net(x), y), [(weights(2, 4), wanted)]),
+        store_values_of=["labels", "module"],
+    )
+    assert np.array_equal(run.value("loss", "loss", "targets"), wanted.asnumpy())
+    assert not run.find("loss", "loss", "labels")
+
+
 def test_a_gather_far_from_the_loss_is_no_label(tmp_path: Path) -> None:
     class Net(nn.Cell):
         def __init__(self) -> None:

@@ -1,4 +1,5 @@
-"""The labels a loss was made with: the integers passed to the API call that the loss comes from.
+"""The labels a loss was made with: the integers passed to the API call that the loss comes from; and its
+targets, where these are no whole numbers (soft labels, values to predict).
 
 MindSpore's graph keeps no tensors that can be read. What was passed to a loss function is remembered by the
 number of the node that its result came from; which of those calls the loss was made with, the graph says.
@@ -23,6 +24,12 @@ _LABELS = {
     "gather_elements": ("input.2", "input.index"),
 }
 """last part of a function's name -> slots of its labels"""
+_WITH_TARGETS = (
+    *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div", "soft_margin_loss"),
+    *("binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy"),
+)
+_TARGETS = dict.fromkeys(_WITH_TARGETS, ("input.1", "input.target"))
+"""last part of a function's name -> slots of its targets that are no labels"""
 _ARGUMENTS = ("ignore_index", "reduction")
 
 
@@ -41,10 +48,13 @@ class Labels:
         results: list[tuple[str, Tensor]],
     ) -> None:
         """An API call has returned."""
-        slots = _LABELS.get(name.rpartition(".")[2])
-        if slots is None or not results or results[0][1]._grad_node is None:
+        slots = [of.get(name.rpartition(".")[2], ()) for of in (_LABELS, _TARGETS)]
+        if not any(slots) or not results or results[0][1]._grad_node is None:
             return
-        label = next((t for where, t in tensors if where in slots and not t.is_floating_point()), None)
+        labels = (t for where, t in tensors if where in slots[0] and not t.is_floating_point())
+        targets = (t for where, t in tensors if where in slots[1] and t.is_floating_point())
+        label = next(labels, None)
+        label = next(targets, None) if label is None else label
         if label is not None:
             given = {
                 key.removeprefix("input."): value for key, value in json.loads(arguments or "{}").items()
@@ -54,7 +64,7 @@ class Labels:
             self._of[node._unique_id()] = label, loss_arguments, node
 
     def behind(self, loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]]:
-        """Slots and tensors of the labels behind ``loss``, and what the loss was told besides."""
+        """Slots and tensors of the labels and targets behind ``loss``, and what the loss was told besides."""
         used: set[int] = set()
         loss_arguments: dict[str, object] = {}
         seen: set[int] = set()
@@ -73,10 +83,22 @@ class Labels:
         found = [
             tensor for node, (tensor, _, _) in self._of.items() if node in used
         ]  # as the program used them
+        given = {
+            "labels": [one for one in found if not one.is_floating_point()],
+            "targets": [one for one in found if one.is_floating_point() and _is_given(one)],
+        }
         return [
-            ("labels" if i == 0 else f"labels.{i}", tensor) for i, tensor in enumerate(found)
+            (word if at == 0 else f"{word}.{at}", tensor)
+            for word, tensors in given.items()
+            for at, tensor in enumerate(tensors)
         ], loss_arguments
 
     def forget(self) -> None:
         """The step is over."""
         self._of.clear()
+
+
+def _is_given(tensor: Tensor) -> bool:
+    """Whether nothing computed it that a gradient goes through."""
+    node = tensor._grad_node
+    return node is None or not node.next_functions

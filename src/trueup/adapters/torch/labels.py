@@ -16,6 +16,18 @@ MAX_NODES = 256
 
 _LABELS = {"NllLossBackward0": "target", "NllLoss2DBackward0": "target", "GatherBackward0": "index"}
 """node -> what it keeps of its labels"""
+_TARGETS = (
+    *("MseLossBackward0", "SmoothL1LossBackward0", "HuberLossBackward0", "SoftMarginLossBackward0"),
+    *("BinaryCrossEntropyBackward0", "BinaryCrossEntropyWithLogitsBackward0", "KlDivBackward0"),
+)
+"""nodes that keep a target that is no label: numbers to come near to, or probabilities"""
+_WEIGHTS = {
+    **dict.fromkeys(("NllLossBackward0", "NllLoss2DBackward0", "BinaryCrossEntropyBackward0"), ("weight",)),
+    "BinaryCrossEntropyWithLogitsBackward0": ("weight", "pos_weight"),
+}
+"""node -> what it keeps of the weights of classes or elements"""
+_LOGARITHMS = ("LogSoftmaxBackward0", "LogSigmoidBackward0", "LogBackward0")
+"""what makes logarithms of probabilities: what these are multiplied with, one by one, is soft labels"""
 _GATHERED = "GatherBackward0"
 _NUMBERS = ("ignore_index", "reduction")
 _CTC = "CtcLossBackward0"
@@ -44,13 +56,16 @@ _VIEWS = (
 
 
 def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]]:
-    """Slots and tensors of the labels and loss masks behind ``loss``, and what the loss was told besides.
+    """Slots and tensors of the labels, loss masks, targets (of a regression, or soft labels) and weights
+    behind ``loss``, and what the loss was told besides.
 
     Labels that the program keeps packed (offloaded, checkpointed) are left alone: unpacking them would run
     its code.
     """
     labels: list[tuple[Node, Tensor]] = []
     factors: list[tuple[Node, Tensor]] = []
+    targets: list[tuple[Node, Tensor]] = []
+    weights: dict[str, Tensor] = {}
     loss_arguments: dict[str, object] = {}
     seen: set[Node] = set()
     todo = [loss.grad_fn]
@@ -59,25 +74,65 @@ def labels_of(loss: Tensor) -> tuple[list[tuple[str, Tensor]], dict[str, object]
         if node is None or node in seen:
             continue
         seen.add(node)
+        weights |= _weights_of(node)
         found = _picks_by(node)
         if found is not None:
             labels.append((node, found))
-            loss_arguments |= {
-                name: _saved_number(node, name) for name in _NUMBERS if hasattr(node, f"_saved_{name}")
-            }
+            loss_arguments |= _numbers_of(node)
             if node.name() != _GATHERED:
                 continue
         if node.name() == _CTC:
             loss_arguments |= _of_ctc(node)
             continue
-        if node.name() == "MulBackward0":
-            factors += [(node, t) for t in (_kept(node, "self"), _kept(node, "other")) if t is not None]
+        factors += [(node, one) for one in _multiplied(node)]
+        targets += [(node, one) for one in _comes_near(node)]
         todo += [after for after, _ in node.next_functions]
     ordered = _of_probabilities(labels, seen)
     sizes = {label.numel() for label in ordered}
-    used = sorted(factors, key=lambda one: one[0]._sequence_nr())  # as the program did, like the labels
-    masks = [t for _, t in used if not t.requires_grad and t.numel() in sizes and t.numel() > 1]
-    return [*_slots("labels", ordered), *_slots("mask", masks)], loss_arguments
+    masks = [t for t in _given(factors) if t.numel() in sizes and t.numel() > 1]
+    of_masks = {id(one) for one in masks}
+    soft = [t for t in _given(targets) if t.is_floating_point() and id(t) not in of_masks]
+    slots = [*_slots("labels", ordered), *_slots("mask", masks), *_slots("targets", soft)]
+    return [*slots, *weights.items()], loss_arguments
+
+
+def _weights_of(node: Node) -> dict[str, Tensor]:
+    """By their names in PyTorch; of a loss of several terms those of the first."""
+    kept = {name: _kept(node, name) for name in _WEIGHTS.get(node.name(), ())}
+    return {name: one for name, one in kept.items() if one is not None and not one.requires_grad}
+
+
+def _multiplied(node: Node) -> list[Tensor]:
+    """Factors that a product keeps."""
+    names = ("self", "other") if node.name() == "MulBackward0" else ()
+    return [kept for name in names if (kept := _kept(node, name)) is not None]
+
+
+def _comes_near(node: Node) -> list[Tensor]:
+    """What a loss comes near to: its target, or soft labels that weigh logarithms of probabilities."""
+    target = _kept(node, "target") if node.name() in _TARGETS else None
+    return [
+        *(() if target is None else (target,)),
+        *(one for one in _multiplied(node) if _weighs_logarithms(node, one)),
+    ]
+
+
+def _given(tensors: list[tuple[Node, Tensor]]) -> list[Tensor]:
+    """Those that no gradient goes to, in the order in which the program used them."""
+    return [t for _, t in sorted(tensors, key=lambda one: one[0]._sequence_nr()) if not t.requires_grad]
+
+
+def _weighs_logarithms(node: Node, factor: Tensor) -> bool:
+    """Whether a product is of ``factor`` and as many logarithms of probabilities."""
+    logarithm = next((one for one in _made_of(node) if one.name() in _LOGARITHMS), None)
+    if logarithm is None:
+        return False
+    made = _kept(logarithm, "result" if "Softmax" in logarithm.name() else "self")
+    return made is not None and made.numel() == factor.numel()
+
+
+def _numbers_of(node: Node) -> dict[str, int | str | None]:
+    return {name: _saved_number(node, name) for name in _NUMBERS if hasattr(node, f"_saved_{name}")}
 
 
 def _of_ctc(node: Node) -> dict[str, object]:
@@ -120,8 +175,8 @@ def _made_of(node: Node) -> list[Node]:
     """What its tensor was made of: the node before it, and what that is a cast or view of. A sigmoid of
     logits whose log-sum-exp is taken too is a router's score, and its index no label."""
     found: list[Node] = []
-    while node.next_functions and len(found) < _MOST_VIEWS:
-        before = node.next_functions[0][0]
+    while len(found) < _MOST_VIEWS:
+        before = next((one for one, _ in node.next_functions if one is not None), None)
         if before is None:
             break
         found.append(before)

@@ -22,7 +22,6 @@ from trueup.diagnosing.batches import (
     moved,
     put_in_front,
     relation,
-    rows_found,
     rows_in_place,
     value_relation,
 )
@@ -37,9 +36,11 @@ from trueup.diagnosing.stages.forward import as_recorded
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.labels import compared_labels
 from trueup.diagnosing.stages.loss_factors import hides_otherwise, values_of
+from trueup.diagnosing.stages.loss_targets import loss_targets
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.parts_at_fault import ranks_apart
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
+from trueup.diagnosing.stages.samplers import elsewhere, named_by_place, of_samplers
 from trueup.diagnosing.stages.texts import texts_shown
 from trueup.diagnosing.whose import of_ranks
 from trueup.merging.trace import MergedTrace
@@ -99,7 +100,9 @@ def _of_batches(context: Context) -> StageOutcome:
             elif context.layout.wide_axes:
                 findings = _of_batch_axis(findings, context, at)
             break
-    findings = findings or _evaluated_on(context) or _beyond_ids(context) or _masks_apart(context)
+    findings = findings or _evaluated_on(context) or _beyond_ids(context)
+    findings = findings or list(loss_targets(context, Stage.DATA)) or _masks_apart(context)
+    findings = of_samplers(findings, context)
     findings = [_resumed(_carried(one, context), context) for one in findings]
     evidence[:0] = _without_effect(context)
     if findings and _comes_out_nowhere(context):
@@ -513,13 +516,14 @@ def _same_shard(axis: str, context: Context, at: int) -> Finding:
 
 
 def _one_each(findings: list[Finding]) -> list[Finding]:
-    """The same finding in several inputs, microbatches or ranks is one; what is said of all ranks goes
-    first."""
+    """The same finding in several inputs, microbatches or ranks is one, with the numbers of the first; what
+    is said of all ranks goes first."""
     found: dict[Reason, Finding] = {}
     for finding in findings:
-        known = found.get(finding.headline)
-        evidence = finding.evidence if known is None else (*known.evidence, *finding.evidence)
-        found[finding.headline] = replace(known or finding, evidence=tuple(dict.fromkeys(evidence))[:8])
+        known = found.setdefault(finding.headline, finding)
+        codes = {one.code for one in known.evidence}
+        more = () if known is finding else (one for one in finding.evidence if one.code not in codes)
+        found[finding.headline] = replace(known, evidence=(*known.evidence, *more)[:8])
     shared = [f for f in found.values() if f.headline.code is Stages.SAME_SHARD]
     if shared:
         others = [one for f in found.values() if f is not shared[0] for one in f.evidence]
@@ -641,10 +645,10 @@ def _of_ids(target: StepBatch, reference: StepBatch, names: Sequence[str], conte
         ):
             found = moved(ids, other) or found  # nothing else of the batch is padded otherwise
         if found.name != "same":
-            elsewhere = _elsewhere(ids, name, reference, context)
+            found_there = elsewhere(name, target, reference, context)
             same = _is_of_same_samples(found.name, name, target, reference)
             finding = _batch_finding(
-                found.name, found.evidence, elsewhere, name, target.book, same_samples=same
+                found.name, found.evidence, found_there, name, target.book, same_samples=same
             )
             finding = _shared_out(finding, name, target, reference, context)
             by_input[name] = _with_rows(finding, findings)
@@ -1244,25 +1248,10 @@ def _shared_out(
     return replace(finding, causes=causes, kinds=tuple(replace(one, causes=causes) for one in finding.kinds))
 
 
-def _elsewhere(ids: Ints, name: str, reference: StepBatch, context: Context) -> list[Reason]:
-    """Where else in the reference the target's rows are: another step, rank or microbatch."""
-    others: dict[str, Ints] = {}
-    for at, (_, step) in enumerate(context.steps[:4]):
-        for rank in context.ranks:
-            batch = StepBatch.of(context.pair(at, rank)[1])
-            for other, found in batch.ids.items():
-                if other.split(", ")[1] == name.split(", ")[1]:
-                    others[f"step {step}, rank {rank}, {other.split(', ')[0]}"] = found
-    return [
-        reason(Stages.ELSEWHERE, num=number, rows=len(ids), place=there)
-        for there, number in rows_found(ids, reference.ids[name], others).items()
-    ]
-
-
 def _batch_finding(
     name: str,
     relation: Reason,
-    elsewhere: list[Reason],
+    there: list[Reason],
     where: str,
     book: StepView,
     *,
@@ -1274,8 +1263,9 @@ def _batch_finding(
         kept or name in ("first_token", *_CUT) or slot.endswith("input_ids")
     )  # a decoder's are tokens, too
     if _batch_headline(name, where).code is Stages.INPUT_DIFFERS and not tells:
-        name, relation, elsewhere = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
-    moved = bool(elsewhere) and name in ("other", "some_rows", "shape", "other_lengths")
+        name, relation, there = "other", reason(Stages.INPUT_DIFFERS, name=slot), []
+    moved = name in ("other", "some_rows", "shape", "other_lengths") and bool(there)
+    name = named_by_place(name, there) if moved else name
     kind = "shifted_by_one" if name == "shift" else "wrong_mask" if "mask" in slot else "wrong_data"
     known: tuple[Reason, ...] | None = (
         (Reason(CauseCode.PREPROCESSING),) if kept and kind == "wrong_data" else None
@@ -1289,11 +1279,11 @@ def _batch_finding(
     phase = "loss" if _is_of_labels(where) else "forward"
     named = kind_named(kind, EvidenceRank.EVERY_ELEMENT, relation, causes=known, phase=phase)
     return data_finding(
-        headline=_batch_headline("elsewhere" if moved else name, where, relation),
+        headline=_batch_headline(name, where, relation),
         site=f"batch of step {book.step}, {where}",
         book=book,
         kinds=(named,),
-        evidence=(relation, *(() if kept else elsewhere)),
+        evidence=(relation, *(() if kept else there)),
         next_note=reason(Stages.SAME_BATCH_FIRST),
     )
 

@@ -25,6 +25,8 @@ from trueup.diagnosing.stages.context import (
 from trueup.diagnosing.stages.evaluated import with_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin, settings_that_differ
 from trueup.diagnosing.stages.loss_factors import factor_findings
+from trueup.diagnosing.stages.loss_targets import loss_targets
+from trueup.diagnosing.stages.loss_weights import loss_weights
 from trueup.diagnosing.stages.naming import kind_named
 from trueup.diagnosing.stages.protocol import StageOutcome, StageStatus
 from trueup.diagnosing.stages.trainable import frozen_findings, unreached_findings
@@ -57,12 +59,14 @@ class ForwardStage:
         if _is_below_tolerance(verdict) or verdict.headline.code is VerdictCode.POSITIONS_COUNT:
             known = (*known, _of_verdict(verdict))
         known = known or factor_findings(context)
+        of_the_loss = () if known else loss_targets(context, Stage.FORWARD) or loss_weights(context)
+        known = known or of_the_loss
         is_constant = verdict.headline.code is VerdictCode.ARGUMENT_DIFFERS and verdict.phase == "forward"
         if not known and is_constant and not context.origins_of(Stage.FORWARD, Stage.LOSS):
             # within every tolerance, but made of bit-equal inputs: no replay shows it
             is_setting = bool(settings_that_differ(verdict.owner or "", context))
             known = (_of_verdict(verdict),) if is_setting else ()
-        stages = [Stage.FORWARD, Stage.LOSS]
+        stages = [Stage.FORWARD, *(() if of_the_loss else (Stage.LOSS,))]  # its value follows from them
         if not context.origins_of(*stages) and _is_given_another_number(context):
             stages.append(Stage.DATA)
         return _judged(self, context, rows, stages, loss_values(context, 0), known=known, beside=True)

@@ -21,6 +21,7 @@ from itertools import accumulate, combinations, pairwise
 from trueup.matching.weights.fused import Arrangement, arrangements
 from trueup.matching.weights.kinds import Place, WeightKind, fits, kinds_of, with_stacks_apart
 from trueup.matching.weights.table import WeightTable
+from trueup.matching.weights.uses import uses_of
 from trueup.weights.converting import PROPOSED, is_vocabulary
 from trueup.weights.layouts import Steps, put_together, taken_apart
 from trueup.weights.plan import Permute, PlannedWeight, Reshape, Slice, SourcePiece
@@ -29,33 +30,6 @@ ONLY_ONE, ONE_OF_SEVERAL = 0.5, 0.3
 """confidence of the only weight of its shape in a layer, and of one chosen among several"""
 _ROLES = (("q", "k", "v"), ("query", "key", "value"), ("k", "v"), ("gate", "up"), ("w1", "w3"))
 """what is fused, in its usual order"""
-_NORM = r"(ln|norm|layer_?norm|rms_?norm|rmsnorm)"
-_USES = tuple(
-    (use, re.compile(pattern))
-    for use, pattern in (
-        ("query", r"((w|to|linear)?_?)(q|query)(_?(proj|lin|linear))?"),
-        ("key", r"((w|to|linear)?_?)(k|key)(_?(proj|lin|linear))?"),
-        ("value", r"((w|to|linear)?_?)(v|value)(_?(proj|lin|linear))?"),
-        ("embedding", r"tok|tokens?|wte|table|(\w+_)?emb(ed\w*)?"),
-        (
-            "output",
-            r"w?o|(w|o|to|c|attn|attention)?_?(out|output|proj)(_?(proj|layer))?|dense|(lm_?)?head|unembed",
-        ),
-        ("gate", r"w_?gate|gate(_?proj)?|w1"),
-        ("up", r"w_?up|up(_?proj)?|w3"),
-        ("down", r"w_?down|down(_?proj)?|w2"),
-        (
-            "first norm",
-            rf"(n|ln|norm)_?1|input_{_NORM}|(pre_?)?(self_)?(attn|attention)_{_NORM}|(pre_?)?{_NORM}_(attn|attention)",
-        ),
-        (
-            "second norm",
-            rf"(n|ln|norm)_?2|post_attention_{_NORM}|(pre_?)?(ffn?|mlp|feed_?forward|moe)_{_NORM}"
-            rf"|{_NORM}_(ffn?|mlp|feed_?forward)",
-        ),
-    )
-)
-"""use of a weight -> what families of models call it (w1, w3, w2 as Llama and Mixtral have them)"""
 _KERNEL = "kernel"
 """what Flax and Keras call a matrix, which is (in, out)"""
 _MOST_FUSED = 3
@@ -106,6 +80,8 @@ class _Left:
     sources: dict[str, WeightKind]
     towers: frozenset[str]
     """first words of names, where a model has several parts with layers of their own"""
+    uses: tuple[Mapping[str, str | None], Mapping[str, str | None]]
+    """of the target's and the source's weights"""
     together: Counter[tuple[str, str]] = field(default_factory=Counter)
     """how often names of two towers were paired"""
 
@@ -153,6 +129,7 @@ def by_structure(
     left = _Left(
         targets={one.name: one for one in own},
         sources={one.name: one for one in other},
+        uses=(uses_of(left_target), uses_of(left_source)),
         towers=_towers(own) | _towers(other) if _towers(own) and _towers(other) else frozenset(),
     )
     layout = partial(_layout, num_heads=num_heads, second=second)
@@ -405,7 +382,7 @@ def _likeness(pair: tuple[str, str], left: _Left) -> tuple[bool, int, int, float
     """Weight with weight and bias with bias, then what the field's words say of both, then the part of the
     model (a tower) that each is in, then the letters."""
     one, other = pair
-    uses = _use_of(one), _use_of(other)
+    uses = left.uses[0][one], left.uses[1][other]
     use = 0 if None in uses else 1 if uses[0] == uses[1] else -1
     letters = SequenceMatcher(None, _own_words(one), _own_words(other)).ratio()
     return _is_bias(one) == _is_bias(other), use, left.times_together(one, other), letters
@@ -413,12 +390,6 @@ def _likeness(pair: tuple[str, str], left: _Left) -> tuple[bool, int, int, float
 
 def _is_bias(name: str) -> bool:
     return name.rpartition(".")[2].lower() in ("bias", "beta", "b")
-
-
-def _use_of(name: str) -> str | None:
-    """What a weight is for, by the last word of its name that says it."""
-    words = reversed(name.lower().split("."))
-    return next((use for word in words for use, means in _USES if means.fullmatch(word)), None)
 
 
 def _own_words(name: str) -> str:
