@@ -91,6 +91,11 @@ ALLOWED: dict[str, set[float | str]] = {
     "comparing/content.py": {"SCHEMA_VERSION"},
     "comparing/counted_rows.py": {"_MOST_NUMBERS"},  # costs time
     "comparing/grounds.py": {"_NUM_AHEAD"},  # rows shown
+    "comparing/losses/divergence.py": {
+        "_FEWEST_CLASSES",
+        *(0.5, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 20.0),
+        *(0.9, 0.8, 0.75, 0.7, 0.6, 0.4, 0.3, 0.25, 0.2, 0.1),
+    },  # of two classes mixing and smoothing are one; usual temperatures and shares: a family, none chosen
     "comparing/layouts.py": {"SAMPLES"},  # values read: costs time
     "comparing/ledger.py": {"MAX_GROUPS", "_MOST_EXAMPLES"},  # shown
     "comparing/losses/cross_entropy.py": {"MAX_LOGITS", 12.0},  # costs time; variance of an even distribution
@@ -109,7 +114,6 @@ ALLOWED: dict[str, set[float | str]] = {
     "diagnosing/own_adam.py": {"_PASSES"},  # of one solution
     "diagnosing/stages/samplers.py": {"MOST_STEPS"},  # costs time
     "diagnosing/stages/loss_weights.py": {"_SHOWN"},  # shown
-    "diagnosing/stages/loss_targets.py": {"_OTHER_CLASSES"},  # of two classes mixing and smoothing are one
     "diagnosing/stages/own_update.py": {
         *(0.9, 0.95, 0.98, 0.99, 0.995, 0.999, 0.9995),
         "_AS_WELL",

@@ -34,6 +34,7 @@ from trueup.comparing.judgement import AMPLIFIED, DIFFERENT, ORIGIN, WITHIN, Jud
 from trueup.comparing.layouts import _nearest
 from trueup.comparing.loss_scale import is_taken_out
 from trueup.comparing.losses.cross_entropy import reproduced
+from trueup.comparing.losses.divergence import class_rows
 from trueup.comparing.losses.exact import allowed_error, is_beyond_float32
 from trueup.comparing.masters import allowed_gap, multiple_of
 from trueup.comparing.metrics import SKETCH, VALUES, Metrics, measure, sum_roundoff
@@ -140,6 +141,13 @@ def factor_collective(factor: float) -> object:
 @decides("comparing.factor_param_grad")
 def factor_param_grad(factor: float) -> object:
     return differs(record("param_grad", "accumulated"), factor * FLOAT32 * math.sqrt(1 + 1 / 64))
+
+
+@decides("comparing.class_roundings")
+def class_roundings(times: float) -> object:
+    rows = np.full((1, 4), 0.25)
+    rows[0, 0] += times * FLOAT32 * rows.size
+    return class_rows(rows, FLOAT32) is None
 
 
 @decides("comparing.masked_below")

@@ -16,9 +16,10 @@ import torch.nn.functional as F  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import trueup  # noqa: E402
+from trueup.comparing.losses.divergence import class_rows  # noqa: E402
 from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
-from trueup.diagnosing.stages.loss_targets import class_relation, class_rows, combined, is_spread  # noqa: E402
+from trueup.diagnosing.stages.loss_targets import class_relation, combined, is_spread  # noqa: E402
 from trueup.types.arrays import Floats  # noqa: E402
 from trueup.types.codes import BatchCode as Batches  # noqa: E402
 from trueup.types.codes import VerdictCode  # noqa: E402

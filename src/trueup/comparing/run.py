@@ -40,6 +40,7 @@ from trueup.comparing.ledger import Ledger
 from trueup.comparing.longer_rows import longer_rows
 from trueup.comparing.loss_scale import in_one_scale, loss_scales, undone_scale, with_factor_of
 from trueup.comparing.losses.calls import around_loss
+from trueup.comparing.losses.divergence import with_divergences
 from trueup.comparing.losses.exact import is_beyond_float32, with_exact_losses
 from trueup.comparing.masters import master_gap
 from trueup.comparing.metrics import Metrics, measure
@@ -358,6 +359,7 @@ class _Work:
         bound = rounding_bound(rows, metrics, factor, products=products)
         if read_values(rows, metrics, bound.relative, *sides, pair, self.options):
             bound = rounding_bound(rows, metrics, factor, products=products)
+        bound = with_divergences(bound, rows, *sides, pair)
         bound = with_exact_losses(bound, rows, metrics, self.reference, pair)
         return with_rounded_coefficients(bound, rows, metrics, sides, pair.rank)
 

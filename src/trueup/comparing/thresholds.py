@@ -537,6 +537,12 @@ ACTIVATION_NUMBERS = chosen(
     "that two functions give different: nearly all of as many are no chance; gelu and its approximation have "
     "hundreds of 4,096",
 )
+CLASS_ROUNDINGS = derived(
+    "comparing.class_roundings",
+    4.0,
+    "unit roundoffs a class",
+    "a product and a sum round once each, on either side",
+)
 LOSS_ROUNDINGS = derived(
     "comparing.loss_roundings",
     8,

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 
 from trueup.comparing.losses.calls import loss_records
+from trueup.comparing.losses.divergence import TARGETS, class_rows
 from trueup.diagnosing.batches import value_relation
 from trueup.diagnosing.kinds.thresholds import MIN_NUMBERS
 from trueup.diagnosing.stages.batch import StepBatch, data_finding
@@ -29,14 +30,11 @@ from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import EvidenceRank, Finding, Origin, Stage
 from trueup.types.reason import Reason, reason
 
-_SLOT = "targets"
 _SAY_THE_CAUSE = (
     *(Batches.TARGETS_SMOOTHED, Batches.TARGETS_OF_TEMPERATURE, Batches.TARGETS_MIXED),
     *(Batches.TARGETS_WEIGHTED, Batches.TARGETS_PARTNERS, Batches.TARGETS_COMBINED),
     Batches.TARGETS_SPREAD,
 )
-_OTHER_CLASSES = 3
-"""of fewer, a smoothed label and one that is mixed with another are the same"""
 
 
 def loss_targets(context: Context, stage: Stage) -> tuple[Finding, ...]:
@@ -48,7 +46,7 @@ def loss_targets(context: Context, stage: Stage) -> tuple[Finding, ...]:
     first = _first_origin(context)
     if first is not None and first.phase != "loss":
         return ()  # they may be made of what differs before: of another model's output, say
-    origin = first if first is not None and first.slot.startswith(_SLOT) else None
+    origin = first if first is not None and first.slot.startswith(TARGETS) else None
     rank = rank_of_other_loss(context) if origin is None else None
     if rank is not None:
         relation = _spread(context.pair(rank=rank))
@@ -123,7 +121,7 @@ def _relation(origin: Origin, context: Context) -> Reason | None:
 
 def _spread(books: tuple[StepView, StepView]) -> Reason | None:
     """Targets of another shape in one run, which hold the other's in every row or column: a broadcast."""
-    sides = [{view.slot[at]: at for _, at in loss_records(view, _SLOT)} for view in books]
+    sides = [{view.slot[at]: at for _, at in loss_records(view, TARGETS)} for view in books]
     for slot in sorted(sides[0].keys() & sides[1].keys()):
         own, other = (view.value(held[slot]) for view, held in zip(books, sides, strict=True))
         for side, wide, narrow in (("target", own, other), ("reference", other, own)):
@@ -166,15 +164,6 @@ def _equal_inputs(
 
 
 # -- soft labels -------------------------------------
-
-
-def class_rows(values: Floats, rounding: float) -> Floats | None:
-    """Rows of probabilities (rows, classes); None where they are none."""
-    rows = values.reshape(-1, values.shape[-1]) if values.ndim >= 2 else values[:0].reshape(0, 1)
-    if not len(rows) or rows.shape[1] < _OTHER_CLASSES or not np.isfinite(rows).all() or rows.min() < 0:
-        return None
-    error = SCALED_ROUNDINGS * rounding * rows.shape[1]
-    return rows if np.abs(rows.sum(axis=1) - 1).max() <= error else None
 
 
 def class_relation(target: Floats, reference: Floats, rounding: float) -> Reason | None:
