@@ -34,7 +34,7 @@ from trueup.diagnosing.kinds.permutations import layouts
 from trueup.diagnosing.loss_form import loss_form
 from trueup.types.codes.kinds import DivisorCode, OrderCode, SettingReason
 from trueup.types.codes.kinds import KindReason as Kind
-from trueup.types.finding import KindCode
+from trueup.types.finding import KindCode, Stage
 from trueup.types.reason import Reason, reason
 from trueup.wording import text
 from trueup.wording.cause_headlines import cause_headline
@@ -177,6 +177,40 @@ def sent(logits: Tensor, labels: Tensor, *, temperature: float, smoothing: float
         form=form,
     )
     return RunFacts(losses={0: facts})
+
+
+def preferred(moved: float, *, beta: float, smoothing: float) -> tuple[Tensor, RunFacts]:
+    """The gradient that a real preference loss sends back to what its scores are made of, and its value."""
+    made = torch.full_like(X, moved).requires_grad_()
+    margin = beta * (X * made).sum(-1)
+    losses = (1 - smoothing) * F.logsigmoid(margin) + smoothing * F.logsigmoid(-margin)
+    (loss := -losses.mean()).backward()
+    assert made.grad is not None
+    return made.grad, RunFacts(loss=float(loss.detach()), dtypes=frozenset({"float32"}))
+
+
+@pytest.mark.parametrize(
+    ("target", "even", "smoothing"),
+    [
+        ({"beta": 0.1, "smoothing": 0.05}, True, 0.05),
+        ({"beta": 0.11, "smoothing": 0.0}, True, -(1 - 1 / 1.1) / 2),
+        ({"beta": 0.11, "smoothing": 0.0}, False, None),
+    ],
+)
+def test_a_preference_loss_of_even_scores_hides_its_scale(
+    target: dict[str, float], even: bool, smoothing: float | None
+) -> None:
+    forms = target, {"beta": 0.1, "smoothing": 0.0}
+    (sent_back, run), (reference, other) = (preferred(0.0 if even else 0.01, **form) for form in forms)
+    names: dict[str, Any] = {"phase": "backward", "slot": "output", "module": "", "stage": Stage.LOSS}
+    evidence = case(sent_back, reference, target_run=run, reference_run=other, **names)
+    said = said_by(evidence, Kind.SCALED_AT_EVEN_SCORES)
+    assert (said is not None) is even
+    if said is not None:
+        assert said.number("smoothing") == pytest.approx(smoothing, rel=1e-4)
+        assert said.number("factor") == pytest.approx(
+            float(sent_back[0, 0, 0] / reference[0, 0, 0]), rel=1e-5
+        )
 
 
 PLAIN: dict[str, float] = {"temperature": 1.0, "smoothing": 0.0, "z_loss": 0.0}

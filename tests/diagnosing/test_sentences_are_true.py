@@ -110,6 +110,13 @@ def _(said: Said) -> bool:
     return said["factor"] > 0 and explains(said, said["factor"] * said.r)
 
 
+@true_of(Kind.SCALED_AT_EVEN_SCORES)
+def _(said: Said) -> bool:
+    smoothing = said["smoothing"]
+    factor = 1 - 2 * smoothing if smoothing > 0 else 1 / (1 + 2 * smoothing)
+    return bool(np.isclose(factor, said["factor"])) and explains(said, said["factor"] * said.r)
+
+
 @true_of(Kind.SCALED_PER_ROW, Kind.SCALED_PER_TOKEN)
 def _(said: Said) -> bool:
     tokens = said.one.code is Kind.SCALED_PER_TOKEN

@@ -254,6 +254,7 @@ OF: dict[Code, Of] = {
     Cause.STATE_NOT_RESTORED_ON_RESUME: Of(
         (KC.WRONG_OPTIMIZER_SETTING,), holds=only_of(Kind.MOMENT_STARTS_ANEW)
     ),
+    Cause.LOGISTIC_SCALE: Of((KC.WRONG_SCALE,), ("backward",)),
     Cause.LOSS_DIVIDED: Of((KC.WRONG_SCALE,), ("forward", *SENT)),
     Cause.SUMMED_FOR_AVERAGED: Of((KC.WRONG_SCALE,), ("param_grad", "collective"), needs_ranks=True),
     Cause.UNSCALED_OR_CLIPPED: Of((KC.WRONG_SCALE,), ("param_grad",)),
@@ -305,6 +306,7 @@ SURE: dict[Code, Sequence[Code]] = {
     Kind.OTHER_USE: (Cause.OTHER_USE,),
     Kind.OTHER_USES_DIFFER: (Cause.OTHER_USE,),
     Kind.LOSS_DIVISORS: (Cause.LOSS_DIVIDED,),
+    Kind.SCALED_AT_EVEN_SCORES: (Cause.LOGISTIC_SCALE,),
     Kind.DIVISORS_GIVEN: (Cause.LOSS_DIVIDED,),
     Kind.OF_ANOTHER_MICROBATCH: (Cause.ORDER_OF_BACKWARDS,),
     Kind.OF_ANOTHER_SLOT: (Cause.EXCHANGED,),

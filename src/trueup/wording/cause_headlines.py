@@ -226,6 +226,7 @@ _HEADLINES: dict[KindReason, Template] = {
     ),
     KindReason.TERM_IN_PLACE: "result of {place} has the term {term} in place of {other}",
     KindReason.SCALED: _scaled,
+    KindReason.SCALED_AT_EVEN_SCORES: "gradient of {place} is {factor:.6g} times, at a loss of ln 2 in both",
     KindReason.OUTPUT_WEIGHED: "weight of the model's {output} in the loss differs: {target:.4g} (target), "
     "{reference:.4g} (reference)",
     KindReason.ABSOLUTE_ERROR: "{place} is an absolute error (L1) in the {side} alone",

@@ -53,6 +53,8 @@ _CAUSES = {
     CauseCode.OTHER_DIM: "another dim given to the softmax",
     CauseCode.LABELS_COUNTED: "labels masked in one run and counted in the loss of the other",
     CauseCode.LOSS_DIVIDED: "a loss divided (or not divided) by the number of microbatches, ranks or tokens",
+    CauseCode.LOGISTIC_SCALE: "the scale of a preference loss (beta), its label smoothing, or a loss "
+    "multiplied behind its value",
     CauseCode.LOSS_SCALE: "a loss scale too large or too small",
     CauseCode.LOSS_SCALE_TOO_LARGE: "a loss scale that is too large",
     CauseCode.MINUS_LEFT_OUT: "a minus missing or extra",

@@ -880,6 +880,16 @@ PHRASES: dict[KindReason, Phrase] = {
         {"factor": 3.0, "explains": 0.85},
         part=True,
     ),
+    KindReason.SCALED_AT_EVEN_SCORES: _say(
+        lambda facts: (
+            f"{{subject}} is {facts['factor']:.6g} times the reference's, and the loss is ln 2 in both runs: "
+            "two equal scores show neither the scale of their difference nor label smoothing (this factor is "
+            f"one of {abs(float(facts['smoothing'])):.3g} in the "
+            f"{'target' if float(facts['smoothing']) > 0 else 'reference'} alone)"
+        ),
+        {"factor": 1.11111, "smoothing": -0.05},
+        {"factor": 0.9, "smoothing": 0.05},
+    ),
     KindReason.LOGIT_TEMPERATURE: _say(
         _fitted("temperature that divides the logits (from their gradient)"),
         {"target": 0.9, "reference": 1.0},

@@ -173,9 +173,30 @@ def _found(
     of_statistics: bool = False,
 ) -> Found:
     rank = rank if labels else at_most(rank, EvidenceRank.FITTED)
+    smoothing = _at_even_scores(evidence, scale)
+    if smoothing is not None and all(label.code in _OF_ANY_RUN for label in labels):
+        sentence = origin_reason(
+            evidence, KindReason.SCALED_AT_EVEN_SCORES, factor=scale, smoothing=smoothing
+        )
+        return Found(
+            rank=rank, measure=share, sentence=sentence, factor=scale, causes=(CauseCode.LOGISTIC_SCALE,)
+        )
     facts = {"of_statistics": True} if of_statistics else {}
     sentence = origin_reason(evidence, KindReason.SCALED, *labels, factor=scale, **facts)
     return Found(rank=rank, measure=share, sentence=sentence, factor=scale)
+
+
+def _at_even_scores(evidence: Evidence, scale: float) -> float | None:
+    """The label smoothing that a gradient of the loss times ``scale`` is, where the losses of both runs are
+    ln 2: a logistic loss of two equal scores is that whatever its scale and smoothing e are, and its gradient
+    is 1 - 2 e times the scale. Negative where the reference has it."""
+    losses = evidence.target_run.loss, evidence.reference_run.loss
+    near = CLOSE_ROUNDINGS * FLOAT32_ROUNDOFF
+    if evidence.origin.phase != "backward" or evidence.origin.stage is not Stage.LOSS or scale <= 0:
+        return None
+    if any(loss is None or abs(loss / math.log(2) - 1) > near for loss in losses):
+        return None
+    return (1 - scale) / 2 if scale < 1 else -(1 - 1 / scale) / 2
 
 
 # -- which factor it is ------------------------------------------
