@@ -483,6 +483,16 @@ PHRASES = {
             for law in ("", *_PREDICTED)
         ),
     ),
+    B.SQUARES: clause(
+        "both losses are squares of differences, as their values and the gradients of the {num:count "
+        "prediction} show together; these gradients give the targets",
+        {"num": 1536},
+    ),
+    B.TARGETS_AVERAGED: clause(
+        "the {side}'s loss holds each prediction against the targets of all {rows} rows, as [n] against "
+        "[n, 1] does: gradients are those of their mean, and their variance is added to the loss",
+        {"side": "target", "rows": 16},
+    ),
     B.LOSS_WEIGHTED: heading(
         lambda facts: (
             f"Weights of the loss differ ({facts['name']})"

@@ -16,6 +16,7 @@ from trueup.comparing.losses.calls import loss_records
 from trueup.comparing.losses.divergence import TARGETS, class_rows
 from trueup.diagnosing.batches import value_relation
 from trueup.diagnosing.kinds.thresholds import MIN_NUMBERS
+from trueup.diagnosing.squared_errors import squares_of
 from trueup.diagnosing.stages.batch import StepBatch, data_finding
 from trueup.diagnosing.stages.context import Context, is_beyond
 from trueup.diagnosing.stages.loss_factors import values_of
@@ -33,7 +34,7 @@ from trueup.types.reason import Reason, reason
 _SAY_THE_CAUSE = (
     *(Batches.TARGETS_SMOOTHED, Batches.TARGETS_OF_TEMPERATURE, Batches.TARGETS_MIXED),
     *(Batches.TARGETS_WEIGHTED, Batches.TARGETS_PARTNERS, Batches.TARGETS_COMBINED),
-    Batches.TARGETS_SPREAD,
+    *(Batches.TARGETS_SPREAD, Batches.TARGETS_AVERAGED),
 )
 
 
@@ -50,6 +51,8 @@ def loss_targets(context: Context, stage: Stage) -> tuple[Finding, ...]:
     rank = rank_of_other_loss(context) if origin is None else None
     if rank is not None:
         relation = _spread(context.pair(rank=rank))
+        if relation is None and first is not None:
+            return _of_squares(first, context, stage)
     else:
         relation = None if origin is None else _relation(origin, context)
     if origin is None and relation is None:
@@ -57,10 +60,12 @@ def loss_targets(context: Context, stage: Stage) -> tuple[Finding, ...]:
     return (_finding(origin, relation, stage, context),)
 
 
-def _finding(origin: Origin | None, relation: Reason | None, stage: Stage, context: Context) -> Finding:
+def _finding(
+    origin: Origin | None, relation: Reason | None, stage: Stage, context: Context, *seen: Reason
+) -> Finding:
     own, other = (StepBatch.of(book) for book in context.pair())
     headline = Reason(Batches.TARGETS_DIFFER)
-    if relation is not None and relation.code is Batches.TARGETS_SPREAD:
+    if relation is not None and relation.code in (Batches.TARGETS_SPREAD, Batches.TARGETS_AVERAGED):
         headline = reason(Batches.TARGETS_BROADCAST, side=relation.place("side"))
     causes: tuple[Reason, ...] | None = None
     if relation is not None and relation.code in _SAY_THE_CAUSE:
@@ -75,10 +80,40 @@ def _finding(origin: Origin | None, relation: Reason | None, stage: Stage, conte
         book=own.book if origin is None else context.pair(rank=origin.rank)[0],
         phase="loss",
         kinds=(kind,),
-        evidence=(*(() if relation is None else (relation,)), *(() if origin is None else origin.evidence)),
+        evidence=(
+            *(() if relation is None else (relation,)),
+            *seen,
+            *(() if origin is None else origin.evidence),
+        ),
         next_note=Reason(Batches.CHECK_LABELS),
     )
     return replace(found, stage=stage)
+
+
+def _of_squares(origin: Origin, context: Context, stage: Stage) -> tuple[Finding, ...]:
+    """The same of squares that the program writes itself, and whose target is kept nowhere: what the loss
+    sends back holds it. Nothing before the loss differs, so that the predictions are the same."""
+    evidence = None if context.evidence_of is None else context.evidence_of(origin)
+    if evidence is None:
+        return ()
+    at = origin.microbatch or 0
+    sides = squares_of(evidence, at)
+    if sides is None:
+        return ()
+    target, reference, spread = sides
+    seen = reason(Batches.SQUARES, num=target.errors.size)
+    if spread is not None:
+        relation = reason(Batches.TARGETS_AVERAGED, side=spread, rows=len(target.errors))
+        return (_finding(origin, relation, stage, context, seen),)
+    books, rounding = context.pair(rank=origin.rank), max(target.rounding, reference.rounding)
+    size = max(float(np.abs(one.targets).max()) for one in (target, reference))
+    if np.abs(target.targets - reference.targets).max() <= SCALED_ROUNDINGS * rounding * size:
+        return ()
+    both = target.targets, reference.targets
+    inputs = _equal_inputs(books, origin.microbatch, target.targets.shape)
+    of_inputs = (combined(*both, values, name, rounding) for name, values in inputs)
+    relation = next((one for one in of_inputs if one is not None), None) or value_relation(*both, rounding)
+    return (_finding(origin, relation, stage, context, seen),)
 
 
 def _first_origin(context: Context) -> Origin | None:

@@ -82,6 +82,10 @@ class BatchCode(Code):
     TARGETS_COMBINED = "labels.loss_targets_combined"
     """in all ``num`` samples a multiple of the reference's plus one of the input ``name``; those of ``row``;
     ``law`` of a diffusion model that they fit"""
+    SQUARES = "labels.loss_of_squares"
+    """both losses are the sum of ``num`` squares times a number, as what they send back shows"""
+    TARGETS_AVERAGED = "labels.loss_targets_averaged"
+    """``side`` holds each prediction against the targets of all ``rows``"""
     LOSS_WEIGHTED = "labels.loss_weighted"
     """``name`` of the loss differs, or is given in ``side`` alone"""
     LOSS_WEIGHTS = "labels.loss_weights"
