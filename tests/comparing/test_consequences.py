@@ -11,9 +11,11 @@ from trueup.comparing.call_arguments import lacking
 from trueup.comparing.run import compare
 from trueup.comparing.scalars import compare_scalars
 from trueup.diagnosing.gradients import VALUES
+from trueup.diagnosing.pipeline import diagnose
 from trueup.store.code import ProgramCode, ProgramFunction
-from trueup.types.codes import EvidenceCode, VerdictCode
+from trueup.types.codes import EvidenceCode, VerdictCode, WeightsCode
 from trueup.types.reason import reason
+from trueup.types.status import Outcome
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -21,21 +23,27 @@ pytestmark = pytest.mark.torch
 from trueup import Tracer  # noqa: E402
 
 
-def captured(path: Path, *, without_bias: bool = False, makes_nan: bool = False) -> Path:
-    """Three steps of four residual blocks; the second without a bias, or the third with NaN."""
+def captured(
+    path: Path, *, without_bias: bool = False, makes_nan: bool = False, zeros: int = 0, trained: bool = True
+) -> Path:
+    """Three steps of four residual blocks; the second without a bias, or the third with NaN; or with some
+    biases more, which begin at 0."""
 
     class Block(torch.nn.Module):
         def __init__(self, at: int) -> None:
             super().__init__()
             self.up = torch.nn.Linear(16, 32, bias=not (without_bias and at == 1))
             self.down, self.spoils = torch.nn.Linear(32, 16), makes_nan and at == 2
+            self.norm = torch.nn.LayerNorm(16, bias=at < zeros)
 
         def forward(self, x: Any) -> Any:
             y = torch.relu(self.up(x))
-            return x + self.down(y / (y - y) if self.spoils else y)
+            return self.norm(x + self.down(y / (y - y) if self.spoils else y))
 
     torch.manual_seed(0)
     model = torch.nn.Sequential(*(Block(at) for at in range(4)))
+    for block in model[:zeros]:
+        block.norm.bias.requires_grad_(trained)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
     with Tracer(path, level="mix", steps="0-2"):
         for step in range(3):
@@ -64,6 +72,22 @@ def test_a_parameter_that_one_run_lacks(reference: Path, tmp_path: Path) -> None
         assert (first.code, first.place("name")) == (EvidenceCode.SIZE_OF, "1.down.weight")
         assert first.parts[0].code is EvidenceCode.SIZE
         assert verdict.exit_code == 1
+
+
+@pytest.mark.parametrize("num", [1, 3])
+def test_biases_that_begin_at_zero(num: int, reference: Path, tmp_path: Path) -> None:
+    """Nothing that is computed in the first step shows them but the norm of all gradients. Twin: frozen, they
+    change nothing."""
+    more = captured(tmp_path / "more", zeros=num)
+    for target, other, side in ((more, reference, "target"), (reference, more, "reference")):
+        verdict = compare(target, other).verdict
+        facts = {"side": side, "num": num, "parameter": "0.norm.bias"}
+        assert verdict.headline == reason(VerdictCode.PARAMETERS_OF_ONE, **facts)
+        assert verdict.where == "0.norm.bias · value"
+        (finding, *_) = diagnose(target, other, output=tmp_path / f"{side}-report").findings
+        assert (finding.headline.code, finding.headline.place("side")) == (WeightsCode.ONLY_IN, side)
+    frozen = captured(tmp_path / "frozen", zeros=num, trained=False)
+    assert compare(frozen, reference).verdict.outcome is not Outcome.DIFFER
 
 
 def test_nan_that_was_handed_on(reference: Path, tmp_path: Path) -> None:

@@ -105,20 +105,27 @@ def _fact(value: object) -> Number | Place:
     return value if isinstance(value, (int, float, str)) or value is None else str(value)
 
 
-def _absent(ledger: Ledger) -> list[Reason]:
-    """Parameters that one run lacks."""
-    found = []
-    for side in ("reference", "target"):
-        names = sorted(
+def absent_parameters(ledger: Ledger) -> dict[str, list[str]]:
+    """Side -> parameters that it lacks, of the sides that lack any."""
+    names = {
+        side: sorted(
             {
                 name
                 for _, _, name, why in ledger.groups
                 if why.code is RecordCode.NO_PARAMETER and why.place("side") == side
             }
         )
-        if names:
-            found.append(reason(EvidenceCode.PARAMETERS_ABSENT, side=side, parameters=names))
-    return found
+        for side in ("reference", "target")
+    }
+    return {side: some for side, some in names.items() if some}
+
+
+def _absent(ledger: Ledger) -> list[Reason]:
+    """Parameters that one run lacks."""
+    return [
+        reason(EvidenceCode.PARAMETERS_ABSENT, side=side, parameters=names)
+        for side, names in absent_parameters(ledger).items()
+    ]
 
 
 def _size(row: JudgedRow) -> list[Reason]:

@@ -14,7 +14,7 @@ from trueup.comparing.captured import not_paired, unpaired_by_side, unseen
 from trueup.comparing.coarse_activations import ActivationGap
 from trueup.comparing.counted_rows import CountedRows
 from trueup.comparing.first import First, Preceding
-from trueup.comparing.grounds import grounds, preceding, precision_grounds, scalar_reason
+from trueup.comparing.grounds import absent_parameters, grounds, preceding, precision_grounds, scalar_reason
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.lone_reductions import LoneReduction
 from trueup.comparing.masters import MasterGap
@@ -85,16 +85,19 @@ def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair) -
     """The conclusion over all that was compared."""
     first = min(ledger.firsts.values(), key=lambda f: (f.step, f.order), default=None)
     lacking, origin, constant = ledger.lacking, ledger.origin, ledger.other_constant
+    if origin is not None:
+        explain_by_attributes(origin, *runs.attributes)
+        explain_by_buffers(origin, runs.buffers)
     if runs.masters is not None and (first is None or first.step > runs.masters.step):
         verdict = _masters_differ(runs.masters, ledger, runs)
     elif lacking is not None and origin is not None and _is_drawn_after(origin, lacking):
         verdict = _lacking(lacking, origin, ledger, scalars, runs)
+    elif lacking is not None and origin is not None and _is_made_with(origin, lacking, ledger):
+        verdict = _of_more_parameters(lacking, origin, ledger, scalars, runs)
     elif first is not None and (shape := _other_shape_before(first, ledger)) is not None:
         verdict = _of_other_shape(first, shape, ledger, scalars, runs)
-    elif ledger.origin is not None:
-        explain_by_attributes(ledger.origin, *runs.attributes)
-        explain_by_buffers(ledger.origin, runs.buffers)
-        verdict = _differ(ledger.origin, ledger, scalars, runs)
+    elif origin is not None:
+        verdict = _differ(origin, ledger, scalars, runs)
     elif constant is not None:
         explain_by_attributes(constant, *runs.attributes)
         verdict = replace(_differ(constant, ledger, scalars, runs), confidence=in_words(Word.CERTAIN))
@@ -443,6 +446,35 @@ def _lacking(
         where=lacking.row.site,
         owner=lacking.owner,
         step=lacking.step,
+        confidence=in_words(Word.CERTAIN),
+        before=preceding(lacking.before),
+    )
+
+
+def _is_made_with(origin: First, lacking: First, ledger: Ledger) -> bool:
+    """Whether what diverges is made with a weight that one run alone has: by its module, or, as a norm of all
+    gradients is, behind the backward pass (clipping takes them in a list, which is longer by one). Where both
+    runs have such, they may be counterparts; an argument of the module says more."""
+    is_before = (lacking.step, lacking.order) <= (origin.step, origin.order)
+    if not is_before or origin.argument is not None or len(absent_parameters(ledger)) != 1:
+        return False
+    behind = origin.row.phase == "param_grad" and (origin.row.slot == "clipped" or origin.row.kind == "api")
+    return behind or origin.row.phase == "optimizer" or origin.owner == lacking.owner is not None
+
+
+def _of_more_parameters(
+    lacking: First, origin: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair
+) -> Verdict:
+    ((side, names),) = absent_parameters(ledger).items()
+    has = "reference" if side == "target" else "target"
+    facts = {"side": has, "num": len(names), "parameter": lacking.row.name}
+    return replace(
+        _differ(origin, ledger, scalars, runs),
+        headline=reason(VerdictCode.PARAMETERS_OF_ONE, **facts),
+        where=lacking.row.site,
+        owner=lacking.owner,
+        step=lacking.step,
+        phase=lacking.row.phase,
         confidence=in_words(Word.CERTAIN),
         before=preceding(lacking.before),
     )

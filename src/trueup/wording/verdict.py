@@ -329,6 +329,15 @@ PHRASES = {
         "The {side} has no parameter {parameter}; weights initialised after it differ, first {weight}",
         {"side": "target", "parameter": "layers.1.bias", "weight": "layers.1.weight"},
     ),
+    Is.PARAMETERS_OF_ONE: _headline(
+        lambda facts: facts.fill(
+            "Only the {side} has {parameter}"
+            if facts["num"] == 1
+            else "Only the {side} has {num:count parameter} (first {parameter})"
+        ),
+        {"side": "target", "num": 1, "parameter": "head.bias"},
+        {"side": "reference", "num": 3, "parameter": "layers.0.norm.bias"},
+    ),
     Is.LOSS_DIFFERS_LATER: _headline(
         "The captured steps agree; the loss differs from step {step}", {"step": 4}
     ),

@@ -53,6 +53,8 @@ class VerdictCode(Code):
     OTHER_VALUE_IN_CODE = "verdict.other_value_in_code"
     TRAINED_BY_ONE = "verdict.requires_grad_differs"
     PARAMETER_ABSENT = "verdict.parameter_absent"
+    PARAMETERS_OF_ONE = "verdict.parameters_of_one"
+    """``num`` parameters, first ``parameter``, that ``side`` alone has"""
     LOSS_DIFFERS_LATER = "verdict.loss_differs_later"
     GRADIENT_NORM_DIFFERS = "verdict.gradient_norm_differs"
     SETTINGS_DIFFER = "verdict.settings_differ"
