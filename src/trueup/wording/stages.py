@@ -89,7 +89,7 @@ def _of_kind(facts: ReasonFacts) -> str:
 
 def _origin(facts: ReasonFacts) -> str:
     if facts["stage"] == "loss":
-        return "The loss is computed differently"
+        return "The loss differs, though its recorded inputs agree"
     effect = _EFFECTS.get(facts["stage"], "result differs")
     if (step := facts.get("later")) is not None:
         effect = f"weights differ at the start of step {step:g}"
