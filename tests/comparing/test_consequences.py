@@ -23,11 +23,31 @@ pytestmark = pytest.mark.torch
 from trueup import Tracer  # noqa: E402
 
 
+class Times(torch.autograd.Function):  # type: ignore[misc, name-defined]
+    """An identity that multiplies the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, made: Any, factor: float) -> Any:
+        ctx.factor = factor
+        return made.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return ctx.factor * gradients[0], None
+
+
 def captured(
-    path: Path, *, without_bias: bool = False, makes_nan: bool = False, zeros: int = 0, trained: bool = True
+    path: Path,
+    *,
+    without_bias: bool = False,
+    makes_nan: bool = False,
+    zeros: int = 0,
+    trained: bool = True,
+    sent_back: float = 1.0,
+    level: str = "mix",
 ) -> Path:
     """Three steps of four residual blocks; the second without a bias, or the third with NaN; or with some
-    biases more, which begin at 0."""
+    biases more, which begin at 0; or with a loss that sends back another multiple of its gradient."""
 
     class Block(torch.nn.Module):
         def __init__(self, at: int) -> None:
@@ -45,9 +65,10 @@ def captured(
     for block in model[:zeros]:
         block.norm.bias.requires_grad_(trained)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
-    with Tracer(path, level="mix", steps="0-2"):
+    with Tracer(path, level=level, steps="0-2"):
         for step in range(3):
-            loss = model(torch.linspace(-1, 1 + step, 64).view(4, 16)).square().mean()
+            made = model(torch.linspace(-1, 1 + step, 64).view(4, 16))
+            loss = Times.apply(made, sent_back).square().mean()
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -88,6 +109,18 @@ def test_biases_that_begin_at_zero(num: int, reference: Path, tmp_path: Path) ->
         assert (finding.headline.code, finding.headline.place("side")) == (WeightsCode.ONLY_IN, side)
     frozen = captured(tmp_path / "frozen", zeros=num, trained=False)
     assert compare(frozen, reference).verdict.outcome is not Outcome.DIFFER
+
+
+@pytest.mark.parametrize("level", ["L0", "mix"])
+@pytest.mark.parametrize("factor", [-1.0, 1.1])
+def test_a_gradient_that_the_loss_sends_back(
+    factor: float, level: str, reference: Path, tmp_path: Path
+) -> None:
+    """What the model returns is what its last module does, and that module's inner one: the gradient comes to
+    the innermost first. It is made outside of all of them."""
+    reference = reference if level == "mix" else captured(tmp_path / "other", level=level)
+    verdict = compare(captured(tmp_path / "run", sent_back=factor, level=level), reference).verdict
+    assert (verdict.phase, verdict.where) == ("backward", "3.norm · gradient of output.0")
 
 
 def test_nan_that_was_handed_on(reference: Path, tmp_path: Path) -> None:

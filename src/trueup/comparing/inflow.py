@@ -9,7 +9,8 @@ input of a call        what entered the enclosing call, what its earlier calls r
 output of a call       the call's inputs and parameters; of a module, also what its calls returned;
                        where its inputs were not captured, what an input may be made from
 gradient at an output  gradients at the enclosing call's outputs, gradients its later calls sent
-                       back, the activations of all of them
+                       back, the activations of all of them; of what the enclosing call returns as
+                       it is, what the gradient at that call's output is made from
 gradient at an input   gradients at the call's outputs, its activations and parameters, and what
                        the calls inside sent back
 parameter's gradient   gradients and activations of the modules that use it; accumulated: those of
@@ -54,6 +55,8 @@ class Inflow:
     _module: Codes = field(init=False)
     """per call, and at the end: the name of a module, -1 of what is none"""
     _owners: tuple[_Owners, _Owners] = field(init=False)
+    _returned: tuple[Codes, Codes] = field(init=False)
+    """rows of gradients at outputs that an enclosing call returns as they are, and its rows for them"""
     _composite: Bools = field(init=False)
     """per call: calls inside it were captured"""
 
@@ -81,6 +84,22 @@ class Inflow:
         self._composite[num] = False
         self._module = np.append(np.where(self._is_module(), side.plain, -1), -1)
         self._owners = self._owners_of_parameters()
+        self._returned = self._gradients_returned()
+
+    def _gradients_returned(self) -> tuple[Codes, Codes]:
+        """One tensor is the output of a call and of those around it: its gradient comes to the one inside
+        first. Each row of such a call, with that of the outermost."""
+        at = self.rows.phase_is("backward") & self.rows.slot_starts("output")
+        again = np.flatnonzero(at & (self.first < np.arange(len(self.rows))) & at[self.first])
+        outermost: dict[int, int] = {}
+        for row in again.tolist():
+            inside, around = int(self.first[row]), int(self._call[row])
+            call = int(self._parent[self._call[inside]])
+            while call not in (around, len(self._parent) - 1):
+                call = int(self._parent[call])
+            if call == around:
+                outermost[inside] = row
+        return np.array([*outermost], np.int64), np.array([*outermost.values()], np.int64)
 
     def largest(self, values: Floats) -> Floats:
         """The largest of ``values`` among what each row was made from; 0 where nothing is known of it."""
@@ -128,6 +147,8 @@ class Inflow:
         used = np.maximum.reduce([arriving, entered, within])
         seen = self._has(rows.paired & (forward | backward))
         self._of_gradients(made, given, used, seen)
+        inside, outermost = self._returned
+        made[inside] = made[outermost]
         again = self.first < np.arange(len(rows))
         made[again] = given[self.first[again]]
         return made
