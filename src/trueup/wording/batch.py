@@ -113,7 +113,10 @@ def _some_rows(facts: ReasonFacts) -> str:
     rows, positions = _row(facts["rows"], facts["num"]), _row(facts["positions"], facts["num_positions"])
     sides = facts.get("target_ids") or (), facts.get("reference_ids") or ()
     ids = "" if not any(len(one) == 1 for one in sides) else f"; there {_ids_there(*sides)}"
-    return f"different rows: {facts['num']} of {facts['total']} (rows {rows}; positions {positions}{ids})"
+    row = "row" if facts["num"] == 1 else "rows"
+    position = "position" if facts["num_positions"] == 1 else "positions"
+    counted = f"{facts['num']} of {facts['total']}"
+    return f"different rows: {counted} ({row} {rows}; {position} {positions}{ids})"
 
 
 def _ids_there(target: Sequence[str], reference: Sequence[str]) -> str:
