@@ -225,6 +225,56 @@ def test_targets_that_are_broadcast(tmp_path: Path) -> None:
     assert (first.evidence[0].code, first.evidence[0].facts["side"]) == (Batches.TARGETS_SPREAD, "target")
 
 
+def squares(outputs: Tensor, wanted: Tensor) -> Tensor:
+    """As a program writes them, which keeps the target nowhere."""
+    return ((wanted - outputs[:, : wanted.shape[-1]]) ** 2).flatten(1).sum(1).mean()
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda x, labels: labels.roll(1, 0), Batches.MOVED),
+        (lambda x, labels: 0.5 * labels, Batches.SCALED),
+        (lambda x, labels: torch.lerp(labels, x[:, :CLASSES], 0.2), None),
+        (lambda x, labels: labels.clone(), Outcome.AGREE),
+    ],
+)
+def test_targets_of_squares_that_a_program_writes(
+    make: Callable[[Tensor, Tensor], Tensor], told: Batches | Outcome | None, tmp_path: Path
+) -> None:
+    drawn = torch.randn(ROWS, CLASSES, generator=torch.Generator().manual_seed(4))
+    pair = (
+        run(tmp_path / "a", lambda x, labels: make(x, drawn), squares),
+        run(tmp_path / "b", lambda x, labels: drawn, squares),
+    )
+    found = diagnose(*pair, output=tmp_path / "out")
+    if told is Outcome.AGREE:
+        assert found.outcome is Outcome.AGREE
+        return
+    first = found.findings[0]
+    assert (first.stage, first.headline.code) == (Stage.DATA, Batches.TARGETS_DIFFER)
+    codes = [one.code for one in first.evidence]
+    assert Batches.SQUARES in codes
+    assert told is None or told in codes
+
+
+def test_squares_that_are_broadcast(tmp_path: Path) -> None:
+    def values(x: Tensor, labels: Tensor) -> Tensor:
+        return x.sum(-1, keepdim=True)
+
+    def of_one(outputs: Tensor, wanted: Tensor) -> Tensor:
+        return (outputs[:, :1] - wanted).square().mean()
+
+    pair = (
+        run(tmp_path / "a", lambda x, labels: values(x, labels)[:, 0], of_one),
+        run(tmp_path / "b", values, of_one),
+    )
+    findings = diagnose(*pair, output=tmp_path / "out").findings
+    evidence = [one for finding in findings for one in finding.evidence]
+    (averaged,) = [one for one in evidence if one.code is Batches.TARGETS_AVERAGED]
+    assert averaged.place("side") == "target"
+
+
 def test_targets_made_by_other_calls_agree(tmp_path: Path) -> None:
     same = told_of(tmp_path, lambda x, labels: torch.lerp(labels.flip(0), labels, 0.3), flipped)
     assert same.outcome is Outcome.AGREE

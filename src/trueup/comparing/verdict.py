@@ -467,10 +467,10 @@ def _of_more_parameters(
 ) -> Verdict:
     ((side, names),) = absent_parameters(ledger).items()
     has = "reference" if side == "target" else "target"
-    facts = {"side": has, "num": len(names), "parameter": lacking.row.name}
+    headline = reason(VerdictCode.PARAMETERS_OF_ONE, side=has, num=len(names), parameter=lacking.row.name)
     return replace(
         _differ(origin, ledger, scalars, runs),
-        headline=reason(VerdictCode.PARAMETERS_OF_ONE, **facts),
+        headline=headline,
         where=lacking.row.site,
         owner=lacking.owner,
         step=lacking.step,

@@ -14,9 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS
+from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS, NEARLY_ALL
+from trueup.matching.codes import Codes
 from trueup.types.arrays import Floats
 
+_MOST_TIMES = 1024.0
+"""that a rounding of single targets may be that of the largest: ten bits"""
 _HALVES = (1.0, 0.5)
 """a loss of squares, or of half of them"""
 
@@ -31,6 +34,13 @@ class SquaredErrors:
     targets: Floats
     rounding: float
     """of the targets, relative to the largest of them"""
+
+    @property
+    def rounding_of_each(self) -> float:
+        """Of the targets, relative to each of them but the smallest few."""
+        sizes = np.abs(self.targets)
+        largest, small = float(sizes.max()), float(np.quantile(sizes, 1 - NEARLY_ALL))
+        return self.rounding * min(largest / small if small else math.inf, _MOST_TIMES)
 
 
 def squared_errors(
@@ -80,10 +90,13 @@ def squares_of(evidence: Evidence, microbatch: int) -> tuple[SquaredErrors, Squa
     given = [(run.sent_from.get(microbatch), run.sent_back.get(microbatch)) for run in runs]
     if any(run.loss_scale not in (None, 1.0) for run in runs) or len(known) != len(runs):
         return None
+    used = _used([back for _, back in given if back is not None])
+    if used is None:
+        return None
     sides = [
-        (predicted, back, one.statistic("mean"))
+        (predicted[used], back[used], one.statistic("mean"))
         for (predicted, back), one in zip(given, known, strict=True)
-        if predicted is not None and back is not None
+        if predicted is not None and back is not None and predicted.shape == back.shape
     ]
     if len(sides) != len(runs):
         return None
@@ -101,6 +114,17 @@ def squares_of(evidence: Evidence, microbatch: int) -> tuple[SquaredErrors, Squa
             if own is not None and are_averaged(own, other, loss):
                 return (own, other, side) if side == "target" else (other, own, side)
     return None
+
+
+def _used(sent_back: list[Floats]) -> tuple[Codes, ...] | None:
+    """The block of a prediction that a gradient comes to in any run: a loss may leave out columns, or
+    channels; None where there is none, or shapes differ."""
+    if len({one.shape for one in sent_back}) != 1:
+        return None
+    used = np.logical_or.reduce([one != 0 for one in sent_back])
+    axes = range(used.ndim)
+    held = [np.flatnonzero(used.any(axis=tuple(n for n in axes if n != axis))) for axis in axes]
+    return np.ix_(*held) if all(map(len, held)) else None
 
 
 def _factors(shape: tuple[int, ...]) -> list[float]:

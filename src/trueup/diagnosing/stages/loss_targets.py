@@ -103,8 +103,8 @@ def _of_squares(origin: Origin, context: Context, stage: Stage) -> tuple[Finding
     target, reference, spread = sides
     seen = reason(Batches.SQUARES, num=target.errors.size)
     if spread is not None:
-        relation = reason(Batches.TARGETS_AVERAGED, side=spread, rows=len(target.errors))
-        return (_finding(origin, relation, stage, context, seen),)
+        averaged = reason(Batches.TARGETS_AVERAGED, side=spread, rows=len(target.errors))
+        return (_finding(origin, averaged, stage, context, seen),)
     books, rounding = context.pair(rank=origin.rank), max(target.rounding, reference.rounding)
     size = max(float(np.abs(one.targets).max()) for one in (target, reference))
     if np.abs(target.targets - reference.targets).max() <= SCALED_ROUNDINGS * rounding * size:
@@ -112,7 +112,8 @@ def _of_squares(origin: Origin, context: Context, stage: Stage) -> tuple[Finding
     both = target.targets, reference.targets
     inputs = _equal_inputs(books, origin.microbatch, target.targets.shape)
     of_inputs = (combined(*both, values, name, rounding) for name, values in inputs)
-    relation = next((one for one in of_inputs if one is not None), None) or value_relation(*both, rounding)
+    of_each = max(target.rounding_of_each, reference.rounding_of_each)
+    relation = next((one for one in of_inputs if one is not None), None) or value_relation(*both, of_each)
     return (_finding(origin, relation, stage, context, seen),)
 
 
