@@ -81,6 +81,7 @@ class RunPair:
         return reason(code, target=self.target, reference=self.reference, command=self.command, **steps)
 
 
+# In one piece: one branch a conclusion, in the order in which they are told.
 def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair) -> Verdict:
     """The conclusion over all that was compared."""
     first = min(ledger.firsts.values(), key=lambda f: (f.step, f.order), default=None)

@@ -18,8 +18,6 @@ from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS, NEARLY_ALL
 from trueup.matching.codes import Codes
 from trueup.types.arrays import Floats
 
-_MOST_TIMES = 1024.0
-"""that a rounding of single targets may be that of the largest: ten bits"""
 _HALVES = (1.0, 0.5)
 """a loss of squares, or of half of them"""
 
@@ -37,10 +35,11 @@ class SquaredErrors:
 
     @property
     def rounding_of_each(self) -> float:
-        """Of the targets, relative to each of them but the smallest few."""
+        """Of the targets, relative to each of them but the smallest few; half of the digits at most."""
         sizes = np.abs(self.targets)
         largest, small = float(sizes.max()), float(np.quantile(sizes, 1 - NEARLY_ALL))
-        return self.rounding * min(largest / small if small else math.inf, _MOST_TIMES)
+        most = math.sqrt(self.rounding)
+        return min(self.rounding * largest / small, most) if small else most
 
 
 def squared_errors(
@@ -82,6 +81,7 @@ def are_averaged(one: SquaredErrors, other: SquaredErrors, loss: float) -> bool:
     return is_mean and spread > near * loss and abs(total + spread - loss) <= near * loss
 
 
+# In one piece: one condition after the other under which the two losses are squares of one form.
 def squares_of(evidence: Evidence, microbatch: int) -> tuple[SquaredErrors, SquaredErrors, str | None] | None:
     """Both runs' squares behind a loss that differs, and the side whose targets are broadcast against all
     predictions; None where either loss is of another form or scaled."""
