@@ -11,6 +11,8 @@ import pytest
 from tests.diagnosing.made_steps import Array, context_of, drawn, run, step
 from trueup.diagnosing.stages.between_steps import moved_between
 from trueup.store.view import ACCUMULATED, WEIGHT
+from trueup.types.codes import StagesCode as Stages
+from trueup.types.finding import Finding
 
 WEIGHTS = {"a.w": drawn(1, 30, 20), "b.w": drawn(2, 40)}
 GRADIENTS = {
@@ -41,13 +43,19 @@ def noisy(size: float, seed: int = 30) -> dict[str, Array]:
 def found(
     folder: Path, rules: tuple[object, object], gradients: tuple[dict[str, Array], dict[str, Array]]
 ) -> int:
-    """Findings of two runs of one step each, by their update and their gradients."""
+    return len(findings(folder, rules, gradients))
+
+
+def findings(
+    folder: Path, rules: tuple[object, object], gradients: tuple[dict[str, Array], dict[str, Array]]
+) -> list[Finding]:
+    """Of two runs of one step each, by their update and their gradients."""
     sides = []
     for at, (rule, made) in enumerate(zip(rules, gradients, strict=True)):
         before = {name: {WEIGHT: one, ACCUMULATED: made[name]} for name, one in WEIGHTS.items()}
         after = {name: {WEIGHT: rule(one, made[name])} for name, one in WEIGHTS.items()}  # type: ignore[operator]
         sides.append(run(folder / str(at), step(before), step(after)))
-    return len(moved_between(context_of(*sides)))
+    return moved_between(context_of(*sides))
 
 
 @pytest.mark.parametrize("rule", [adam, descent])
@@ -81,3 +89,29 @@ def test_equal_gradients_of_one_weight_hold_its_move(tmp_path: Path) -> None:
         return adam(weight, gradient, rate=4e-3 if weight.ndim == 2 else 2e-3)
 
     assert found(tmp_path, (twice, adam), (made, GRADIENTS)) == 1
+
+
+def uncounted(weight: Array, gradient: Array) -> Array:
+    """A bias correction before the step is counted: 0 over 0."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        moment = 0.1 * gradient.astype(np.float64) / np.float64(0.0)
+        return np.asarray(weight - 2e-3 * moment / (np.abs(moment) + 1e-8), np.float32)
+
+
+@pytest.mark.parametrize("side", ["target", "reference"])
+def test_an_update_that_makes_nan_has_no_length(side: str, tmp_path: Path) -> None:
+    rules = (uncounted, adam) if side == "target" else (adam, uncounted)
+    (one,) = findings(tmp_path, rules, (GRADIENTS, GRADIENTS))
+    assert (one.headline.code, one.headline.place("side")) == (Stages.MOVED_TO_NAN, side)
+    assert [part.code for part in (*one.evidence, *one.causes)] == [
+        Stages.FINITE_GRADIENTS,
+        Stages.DIVIDED_BY_ZERO,
+    ]
+
+
+def test_gradients_that_are_nan_make_the_update_so(tmp_path: Path) -> None:
+    """Twin: the update itself divides by nothing."""
+    broken = {name: one * np.float32(np.nan) for name, one in GRADIENTS.items()}
+    (one,) = findings(tmp_path, (adam, adam), (broken, GRADIENTS))
+    assert one.headline.code is Stages.MOVED_TO_NAN
+    assert (one.evidence, one.causes) == ((), ())

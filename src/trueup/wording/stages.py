@@ -1050,6 +1050,19 @@ PHRASES = {
         "before step {next}",
         {"target": 0.0598, "reference": 0.08, "step": 0, "next": 1},
     ),
+    S.MOVED_TO_NAN: clause(
+        "{num:count weight} of the {side} alone {num:verb are} NaN or infinite at the start of step {next}",
+        {"side": "target", "num": 30, "next": 1},
+        {"side": "reference", "num": 1, "next": 1},
+    ),
+    S.FINITE_GRADIENTS: clause(
+        "their gradients of step {step} are finite: the update makes what is not",
+        {"step": 0},
+    ),
+    S.DIVIDED_BY_ZERO: clause(
+        "an update that divides by zero: a bias correction before the step is counted, a denominator without "
+        "eps, a rate that is NaN"
+    ),
     S.AVERAGE_CAUSE: clause(
         lambda facts: _AVERAGE_CAUSES[facts["key"]], *({"key": key} for key in _AVERAGE_CAUSES)
     ),

@@ -111,6 +111,8 @@ def _found(context: Context, target: Move, reference: Move) -> list[Finding]:
     names = [fqn for fqn, d in target.weights.items() if not np.array_equal(d, reference.weights[fqn])]
     if not names:
         return _kept(context, target)
+    if not math.isfinite(target.length) or not math.isfinite(reference.length):
+        return _not_finite(context, target, reference)
     apart = _length(target.weights[fqn] - reference.weights[fqn] for fqn in names)
     if apart <= target.rounding + reference.rounding + 2 * _of_gradients(target, reference):
         return []
@@ -122,6 +124,27 @@ def _found(context: Context, target: Move, reference: Move) -> list[Finding]:
         _move_reason(name, move) for name, move in (("target", target), ("reference", reference))
     )
     return [_finding(context, names, _headline(target, reference, context), evidence)]
+
+
+def _not_finite(context: Context, target: Move, reference: Move) -> list[Finding]:
+    """One finding where weights of one run alone hold NaN or infinities after the first step: no length of a
+    move says anything of them."""
+    held = {
+        side: [fqn for fqn, d in move.weights.items() if not np.isfinite(d).all()]
+        for side, move in (("target", target), ("reference", reference))
+    }
+    if all(held.values()):
+        return []
+    ((side, names),) = ((side, names) for side, names in held.items() if names)
+    move = target if side == "target" else reference
+    facts = {"side": side, "num": len(names), "next": context.steps[1][0]}
+    headline = reason(Stages.MOVED_TO_NAN, **facts)
+    gradients = [move.gradients[fqn] for fqn in names if fqn in move.gradients]
+    finite = bool(gradients) and all(np.isfinite(one).all() for one in gradients)
+    evidence = (reason(Stages.FINITE_GRADIENTS, step=context.steps[0][0]),) if finite else ()
+    found = _finding(context, names, headline, evidence)
+    cause = (reason(Stages.DIVIDED_BY_ZERO),) if finite else ()
+    return [replace(found, basis=Basis.RECORDED, causes=cause)]
 
 
 # In one piece: what must hold of the two steps, then of each weight, then of all.
