@@ -57,6 +57,25 @@ def test_the_targets_of_squares(name: str, scale: float) -> None:
     assert np.abs(one.targets - wanted).max() <= 4 * one.rounding * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("name", SQUARED)
+def test_the_targets_of_squares_in_bfloat16(name: str) -> None:
+    """Predictions in bfloat16, whose gradients are; the loss in float32."""
+    predicted = PREDICTED.bfloat16().float()
+    back, value = sent(SQUARED[name], predicted, WANTED)
+    one = squared_errors(predicted.double().numpy(), back.bfloat16().double().numpy(), value, 2.0**-9)
+    assert one is not None
+    assert np.abs(one.targets - WANTED.double().numpy()).max() <= 2.0**-8 * np.abs(one.errors).max()
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name != "with another term"])
+def test_another_form_in_bfloat16_has_none(name: str) -> None:
+    """A term of a thousandth is below what bfloat16 shows."""
+    predicted = PREDICTED.bfloat16().float()
+    back, value = sent(OTHERS[name], predicted, WANTED)
+    gradient = back.bfloat16().double().numpy()
+    assert squared_errors(predicted.double().numpy(), gradient, value, 2.0**-9) is None
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_loss_of_another_form_has_none(name: str) -> None:
     assert fitted(OTHERS[name]) is None

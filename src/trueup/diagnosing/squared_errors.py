@@ -14,8 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from trueup.diagnosing.evidence import Evidence
-from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS, NEARLY_ALL
+from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS, FLOAT32_ROUNDOFF, NEARLY_ALL
 from trueup.matching.codes import Codes
+from trueup.numerics.dtypes import unit_roundoffs
 from trueup.types.arrays import Floats
 
 _HALVES = (1.0, 0.5)
@@ -43,14 +44,21 @@ class SquaredErrors:
 
 
 def squared_errors(
-    predicted: Floats, sent_back: Floats, loss: float, rounding: float, factor: float | None = None
+    predicted: Floats,
+    sent_back: Floats,
+    loss: float,
+    rounding: float,
+    *,
+    of_loss: float = FLOAT32_ROUNDOFF,
+    factor: float | None = None,
 ) -> SquaredErrors | None:
     """The differences behind ``loss``; None where it is no sum of their squares times one over a whole number
     that the shape has.
 
     Args:
         sent_back: gradient of the loss by ``predicted``, of its shape.
-        rounding: unit roundoff of the coarser of the two.
+        rounding: unit roundoff of the coarser of the two; those of single gradients average out in a sum.
+        of_loss: unit roundoff of the loss.
         factor: by what their sum is multiplied, where the loss is known to have more than squares.
     """
     length = float(np.square(sent_back).sum())
@@ -58,7 +66,8 @@ def squared_errors(
         return None
     if factor is None:
         fitted = length / (4 * loss) if loss > 0 else math.nan
-        near = CLOSE_ROUNDINGS * rounding
+        num = length**2 / float((sent_back**4).sum())  # of gradients that the sum is made of
+        near = CLOSE_ROUNDINGS * (rounding / math.sqrt(num) + of_loss)
         factor = next((one for one in _factors(predicted.shape) if abs(fitted / one - 1) <= near), None)
     if factor is None:
         return None
@@ -100,7 +109,8 @@ def squares_of(evidence: Evidence, microbatch: int) -> tuple[SquaredErrors, Squa
     ]
     if len(sides) != len(runs):
         return None
-    target, reference = (squared_errors(*side, evidence.roundoff) for side in sides)
+    of_loss = float(np.nanmax(unit_roundoffs([one.dtype for one in known])[:-1]))
+    target, reference = (squared_errors(*side, evidence.roundoff, of_loss=of_loss) for side in sides)
     if target is not None and reference is not None:
         return (target, reference, None) if target.factor == reference.factor else None
     if target is None and reference is None:
