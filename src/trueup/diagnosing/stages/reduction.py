@@ -296,7 +296,8 @@ def _summed(
             key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor), own.weights)
             apart.setdefault(key, []).append(fqn)
     if not apart:
-        ways = Counter(s.way for s in target.values())
+        every = Counter(s.way for s in target.values())
+        ways = Counter({way: num for way, num in every.items() if way != "unknown"}) or every
         if part is CLIPPED and set(ways) <= {"own"}:
             return [], []
         common = ways.most_common()
