@@ -296,7 +296,7 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
     """No record exceeds its tolerance."""
     if ledger.counted is not None:
         return _other_rows_count(ledger.counted, runs)
-    apart = [s for s in scalars if s.beyond and s.base in DECISIVE and s.step in ledger.limits]
+    apart = [s for s in scalars if s.beyond and s.base in DECISIVE and _is_known(s, ledger)]
     if apart:
         return _scalars_differ(apart, ledger)
     if runs.update_rule_gaps:
@@ -324,6 +324,11 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
     if both:
         return _not_compared(ledger, both, runs.captured)
     return _agree_in_part(ledger, one_sided, runs) if one_sided else _agree(ledger, runs)
+
+
+def _is_known(pair: ScalarPair, ledger: Ledger) -> bool:
+    """Whether what differs is of a captured step; a learning rate is set, not measured, and known of all."""
+    return pair.step in ledger.limits or pair.base == RATE
 
 
 def confidence(evidence: str, score: float, before: Preceding, match: float) -> Confidence:
