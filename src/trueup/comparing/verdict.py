@@ -305,6 +305,8 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
         return _activations_differ(ledger.activation, ledger, runs)
     if ledger.copies is not None:
         return _other_weights_updated(ledger.copies, ledger)
+    if not runs.buffers.written and _num_equal(ledger) == ledger.compared:
+        runs = replace(runs, buffers=replace(runs.buffers, written=runs.buffers.nearly))
     if runs.buffers.written:
         return _buffers_differ(ledger, runs)
     if runs.buffers.in_other_dtypes:
