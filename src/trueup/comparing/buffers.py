@@ -78,7 +78,9 @@ def buffer_gaps(target: TraceSource, reference: TraceSource, steps: Mapping[int,
     ]
     elsewhere = list(_written_on_other_ranks(target, reference, steps))
     types = ({fqn: one["dtype"] for fqn, one in table.items()} for table in tables)
-    fine = {fqn for fqn, dtype in set.intersection(*(set(one.items()) for one in types)) if dtype == "float32"}
+    fine = {
+        fqn for fqn, dtype in set.intersection(*(set(one.items()) for one in types)) if dtype == "float32"
+    }
     side = follows_first_rank(elsewhere, target, reference, steps) if elsewhere else None
     return BufferGaps(
         follow=() if side is None else (_follow_reason(side, elsewhere[0]),),

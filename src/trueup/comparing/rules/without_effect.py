@@ -42,7 +42,9 @@ from trueup.types.status import Status
 
 def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
     rows, status = context.rows, judgement.status
-    inside = _inside(rows) | _masks_of_the_loss(rows) | _exchanged_for_the_loss(rows) | _exchanged_inside(rows)
+    inside = (
+        _inside(rows) | _masks_of_the_loss(rows) | _exchanged_for_the_loss(rows) | _exchanged_inside(rows)
+    )
     differ = status == DIFFERENT
     longer = np.zeros(len(rows), bool) if context.longer_rows is None else context.longer_rows
     left = (inside | longer) & ~judgement.bracketable & ((status == UNDECIDED) | (status == UNMATCHED))
