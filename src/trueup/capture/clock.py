@@ -1,8 +1,8 @@
 """When a training step begins and ends, told from what the program does.
 
 A step ends when a training forward of a root begins after an optimizer step, a gradient scaler's step or
-update, or cleared gradients, or when the program ends. Forwards before that are microbatches: a new one begins with the
-first training forward after a backward.
+update, or cleared gradients, or when the program ends. Forwards before that are microbatches: a new one
+begins with the first training forward after a backward.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class BufferGaps:
     initial: Mapping[str, tuple[BufferFacts, BufferFacts]]
     written: Sequence[WrittenBuffer]
     nearly: Sequence[WrittenBuffer] = ()
-    """that a step left with less between them, more than rounding alone where all records are bit-identical"""
+    """that a step left less far apart, and further than rounding does where all records are bit-identical"""
     before: Sequence[WrittenBuffer] = ()
     """that differ as a step after the first begins"""
     follow: tuple[Reason, ...] = ()

@@ -7,13 +7,14 @@ every gradient agree to rounding. A difference of relative size d that the train
 its share in them. Where it is ``UNFELT`` times what the gradients of weights may differ by, and every one of
 them agrees, that share is below 1 / ``UNFELT`` in each: less than any use of the tensor leaves, since what
 goes into a product with a weight is a factor of that weight's gradient. Smaller differences are left as they
-are: rounding could hide what comes of them. What cannot be compared at all, since one run gives an expert all
-tokens and the other its own, is settled in the same way where a difference of its whole size would have been
-felt. So are ids that hold the other run's and further columns. Positions, and what weighs the loss, are
+are: rounding could hide what comes of them. What cannot be compared at all, since one run gives an expert
+all tokens and the other its own, is settled in the same way where a difference of its whole size would have
+been felt. So are ids that hold the other run's and further columns. Positions, and what weighs the loss, are
 settled so too. What else the program gives the model is data, not inside of it. What ranks exchange for the
-loss of each token is inside, too, and what they exchange while a module computes or backward runs. NaN and infinity are left as they are, and what several ranks make together
-otherwise, which also shows how it was put together. So is what begins after the last loss and comes out of
-the model, of which the next step's loss may be made.
+loss of each token is inside, too, and what they exchange while a module computes or backward runs. NaN and
+infinity are left as they are, and what several ranks make together otherwise, which also shows how it was
+put together. So is what begins after the last loss and comes out of the model, of which the next step's loss
+may be made.
 
 In a coarse dtype gradients may differ by so much that none of this can be said. Two things are known there
 all the same. Positions that are as far apart as the other run's, wherever one token may see the other, are

@@ -104,6 +104,9 @@ class ReductionStage:
             origins = [o for o in context.origins_of(Stage.REDUCTION) if not _is_of_others(o, context)]
             origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
             findings = [finding_from_origin(origin, context) for origin in origins]
+        if not findings and context.failed_before() is None:
+            coarser = [o for o in context.origins_of(Stage.REDUCTION) if _is_exchanged_coarser(o, context)]
+            findings = [finding_from_origin(origin, context) for origin in coarser[:1]]
         if not findings:
             findings = reported_norm_findings(context) or reduced_by_one(context)
         findings = [one for one in findings if not _follows_dtype(one, context)]
@@ -217,6 +220,15 @@ def _with_norm_taken(findings: list[Finding], context: Context) -> list[Finding]
 _ALIKE = (Stages.SUMMED_ALIKE, Clip.BOTH)
 """what says that both runs reduce, or clip, alike"""
 _OF_SUMS = (Stages.ROUNDED, Stages.SCALED, Stages.CHANGED)
+
+
+def _is_exchanged_coarser(origin: Origin, context: Context) -> bool:
+    """Whether what a rank gives to a collective is of another dtype than in the reference (activations that a
+    stage of a pipeline sends)."""
+    names = {"phase": "collective", "site": origin.site}
+    rows = context.rows.filter(*(pl.col(name).cast(pl.String) == value for name, value in names.items()))
+    dtypes = (pl.col(f"{side}_dtype").cast(pl.String) for side in ("target", "reference"))
+    return origin.phase == "collective" and not rows.filter(pl.Expr.ne(*dtypes)).is_empty()
 
 
 def _is_of_others(origin: Origin, context: Context) -> bool:
