@@ -311,7 +311,7 @@ class Session:
         self.clock.may_end()
 
     def scaler_stepped(self) -> None:
-        """A gradient scaler ended an optimizer's turn, whether or not that ran; others may have theirs before
+        """A gradient scaler ended an optimizer's turn, whether or not that ran; others may follow before
         the scaler is updated."""
         self._scalars["skipped"] = not self._scalars.get("_optimizer_ran", False)
         self.clock.may_end()
