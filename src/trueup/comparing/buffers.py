@@ -64,6 +64,7 @@ class BufferGaps:
         }
 
 
+# In one piece: one table of gaps, of which each field reads the same lines of both runs.
 def buffer_gaps(target: TraceSource, reference: TraceSource, steps: Mapping[int, int]) -> BufferGaps:
     """Of the first rank, and what steps left also of the others where both runs have the same. ``steps``:
     target step -> reference step. What a trace does not keep differs in nothing."""

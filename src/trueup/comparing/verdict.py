@@ -292,6 +292,7 @@ def _precision_headline(gap: PrecisionGap) -> Reason:
     )
 
 
+# In one piece: one branch a question, in the order in which their answers exclude each other.
 def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair) -> Verdict:
     """No record exceeds its tolerance."""
     if ledger.counted is not None:

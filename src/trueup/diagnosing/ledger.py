@@ -89,6 +89,7 @@ def _total(books: Sequence[StepView], at: int, fqn: str, slot: tuple[str, str]) 
     return books[at].sketch(books[at].parameter(fqn, *slot))
 
 
+# In one piece: one branch a way that a sum can have come, likelier ones first.
 def _summing(
     fqn: str, books: Sequence[StepView], at: int, before: Sequence[StepView] | None, mesh: Layout
 ) -> Summing:

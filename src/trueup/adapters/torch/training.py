@@ -813,8 +813,10 @@ def _wrap_scaler() -> None:
                 training.engine.failed("loss scale", error)
 
     @functools.wraps(step)
-    def stepping(self: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> float | None:
-        returned = step(self, *args, **kwargs)
+    def stepping(
+        self: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *args: object, **kwargs: object
+    ) -> float | None:
+        returned = step(self, optimizer, *args, **kwargs)
         ended(self, lambda sink: sink.scaler_stepped())
         return returned
 

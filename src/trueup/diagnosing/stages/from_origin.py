@@ -211,6 +211,7 @@ def _with_code(source: str | None, trace: TraceSource, context: Context) -> str 
     return next((frame for frames in stacks for frame in frames if frame.startswith(wanted)), source)
 
 
+# In one piece: one branch a headline, the most telling first.
 def _headline(
     origin: Origin,
     kind: Kind | None,

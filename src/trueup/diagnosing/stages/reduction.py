@@ -286,6 +286,7 @@ def _all_summed(context: Context) -> tuple[list[Finding], list[Reason]]:
     return one_each(findings, context), notes
 
 
+# In one piece: one pass over the weights; what excludes one is asked of it alone.
 def _summed(
     context: Context, at: int, rank: int, part: tuple[str, str], elsewhere: set[str]
 ) -> tuple[list[Finding], list[Reason]]:
