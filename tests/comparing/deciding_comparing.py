@@ -807,6 +807,16 @@ def buffer_apart(share: float) -> object:
     )
 
 
+@decides("comparing.buffer_apart_of_equal")
+def buffer_apart_of_equal(share: float) -> object:
+    """Norms of a running variance after one step in which all else is equal."""
+    from trueup.comparing.buffers import _written
+    from trueup.comparing.thresholds import BUFFER_APART_OF_EQUAL
+
+    sides = ({"buffers": {"bn.running_var": held}} for held in (1.0, 1.0 - share))
+    return len(_written(0, *sides, apart=BUFFER_APART_OF_EQUAL))
+
+
 @decides("comparing.average_roundings", margin=0.01)
 def average_roundings(roundings: float) -> object:
     """An average that moves by so many roundoffs, of weights that move further."""

@@ -165,6 +165,20 @@ def test_positions_of_several_labels_are_a_mask() -> None:
     assert found.found.sentence.code is KindReason.SENT_TO_OTHER_POSITIONS
 
 
+def test_positions_that_a_clipped_ratio_leaves_out_are_no_mask() -> None:
+    """Each position that counts in both runs has a weight of its own; one a row is that of its length."""
+    whole = sent(0)
+    chosen = np.zeros(whole.shape[:2], bool)
+    chosen[:, 4:7] = True
+    ratios = np.random.default_rng(5).uniform(0.8, 1.2, whole.shape[:2])
+    codes = []
+    for weights in (ratios, np.broadcast_to(ratios[:, :1], ratios.shape)):
+        found = kinds_of(whole, without(whole, chosen) * weights[..., None].astype(np.float32))
+        codes.append(None if found is None else found.found.sentence.code)
+    assert codes[0] is not KindReason.SENT_TO_OTHER_POSITIONS
+    assert codes[1] is KindReason.SENT_TO_OTHER_POSITIONS
+
+
 def test_a_loss_inside_the_model_is_looked_at() -> None:
     whole = sent(0)
     chosen = np.zeros(whole.shape[:2], bool)

@@ -65,6 +65,19 @@ def test_a_sum_that_is_not_recorded_is_unknown_and_a_gradient_that_goes_nowhere_
         assert summings([own], 0, None, ALONE)["w"].way == "own"
 
 
+def test_a_gradient_of_zeros_tells_no_factor_of_its_sum() -> None:
+    """A norm's weight that starts at 0 leaves the layers before it without a gradient."""
+    zeros, parts = np.zeros_like(HALVES[0]), {"local": HALVES, "accumulated": [HALVES[0] + HALVES[1]]}
+    with step({"w": {"local": [zeros, zeros], "accumulated": [zeros]}, "v": parts}) as own:
+        found = summings([own], 0, None, ALONE)
+    assert found["w"].way == "unknown"
+    assert found["v"].way == "own"
+    with step({"w": {"local": HALVES, "accumulated": [zeros]}}) as own:  # what is lost on the way is seen
+        lost = summings([own], 0, None, ALONE)["w"]
+    assert lost.way != "unknown"
+    assert lost.residual == 1.0
+
+
 def clipped(*names: str, factor: float) -> dict[str, dict[str, list[Floats]]]:
     """Two parameters whose gradients were scaled; ``names`` recorded their sum before."""
     arrays = {"w": HALVES[0], "v": OTHER}

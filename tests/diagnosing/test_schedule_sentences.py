@@ -21,6 +21,7 @@ from tests.diagnosing.made_steps import (
     step,
 )
 from trueup.diagnosing.stages.forward import BackwardStage
+from trueup.diagnosing.stages.optimizer import OptimizerStage
 from trueup.diagnosing.stages.protocol import StageStatus
 from trueup.diagnosing.stages.reduction import ReductionStage
 from trueup.diagnosing.stages.schedule import moment_findings, schedule_findings, stepping_findings
@@ -210,6 +211,25 @@ def test_weights_that_train_in_one_run(tmp_path: Path) -> None:
             assert finding.next_note is not None
             assert finding.next_note.code is Stages.SET_REQUIRES_GRAD
         assert named == apart
+
+
+def in_parts(folder: Path, outer: float, inner: float) -> Any:
+    """A program's own optimizer holds the weights, and one of the framework the part that it updates."""
+    grad, part = drawn(70), drawn(71)
+    out = step({"w": {WEIGHT: W, LOCAL: grad, ACCUMULATED: grad, CLIPPED: grad, UPDATED: W - grad}})
+    held = out.call("parameter", "AdamW.group0.0")
+    for phase, slot, array in (("param_grad", "clipped", grad), ("optimizer", "param", part - grad)):
+        out.record(held, phase, slot, array)
+    groups = [("Sharded", {"lr": outer, "num_params": 1}), ("AdamW", {"lr": inner, "num_params": 1})]
+    own = {"fqn": "w", "shape": [8, 8], "dtype": "float32", "requires_grad": True, "optimizer_group": [0, 0]}
+    facts = {"parameters": [own], "optimizers": [{"class": c, "groups": [group]} for c, group in groups]}
+    return run(folder, out, facts=facts)
+
+
+def test_the_rate_that_acts_leads_one_of_an_optimizer_around_it(tmp_path: Path) -> None:
+    context = context_of(in_parts(tmp_path / "a", 0.00075, 0.003), in_parts(tmp_path / "b", 0.003, 0.00075))
+    first = OptimizerStage().check(context).findings[0]
+    assert (first.headline.code, first.headline.place("target")) == (Stages.SETTING, "0.003")
 
 
 # -- sums of gradients ------------------------------------------

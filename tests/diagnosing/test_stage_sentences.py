@@ -157,6 +157,15 @@ def test_what_is_counted_in_a_part_of_a_step_is_no_setting(code: Stages, tmp_pat
     assert bool(weighed.findings) is not is_part
 
 
+@pytest.mark.parametrize("status", [StageStatus.PASSED, StageStatus.UNDECIDED])
+def test_a_count_of_the_same_batches_is_no_setting(status: StageStatus, tmp_path: Path) -> None:
+    """Of two models in a step, what one is given of the other is a batch where the program detaches it."""
+    sides = [run(tmp_path / n, step(PLAIN), lines=[{"global_batch_size": size}]) for n, size in BATCHES]
+    context = context_of(*sides, configurations=configurations(*(side.path for side in sides)))
+    weighed = settled((ConfigStage().check(context), passed(Stage.DATA, status)), context)[0]
+    assert (weighed.status is StageStatus.PASSED) is (status is StageStatus.PASSED)
+
+
 BATCHES = (("target", 4), ("reference", 8))
 
 

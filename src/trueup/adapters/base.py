@@ -164,6 +164,9 @@ class Sink(Protocol):
     def optimizer_stepped(self) -> None:
         """Some optimizer updated its parameters."""
 
+    def scaler_stepped(self) -> None:
+        """A gradient scaler ended an optimizer's turn, whether or not that ran."""
+
     def scaler_updated(self) -> None:
         """A gradient scaler ended its step, whether or not the optimizer ran."""
 

@@ -1,8 +1,8 @@
 """When a training step begins and ends, told from what the program does.
 
-A step ends when a training forward of a root begins after an optimizer step, a gradient scaler's update or
-cleared gradients, or when the program ends. Forwards before that are microbatches: a new one begins with the
-first training forward after a backward.
+A step ends when a training forward of a root begins after an optimizer step, a gradient scaler's step or
+update, or cleared gradients, or when the program ends. Forwards before that are microbatches: a new one
+begins with the first training forward after a backward.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class StepClock:
         self._backward_since_forward = True
 
     def may_end(self) -> None:
-        """An optimizer stepped, a scaler was updated, or gradients were cleared."""
+        """An optimizer stepped, a scaler stepped or was updated, or gradients were cleared."""
         self.over = True
 
     def end(self) -> None:

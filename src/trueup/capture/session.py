@@ -310,6 +310,12 @@ class Session:
         self._scalars.setdefault("_updates", {})[self.microbatch] = None
         self.clock.may_end()
 
+    def scaler_stepped(self) -> None:
+        """A gradient scaler ended an optimizer's turn, whether or not that ran; others may follow before
+        the scaler is updated."""
+        self._scalars["skipped"] = not self._scalars.get("_optimizer_ran", False)
+        self.clock.may_end()
+
     def scaler_updated(self) -> None:
         """A gradient scaler ended its step, whether or not the optimizer ran."""
         self._scalars.setdefault("skipped", not self._scalars.get("_optimizer_ran", False))

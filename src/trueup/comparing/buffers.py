@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from trueup.comparing.attributes import Attributes
 from trueup.comparing.first import First
-from trueup.comparing.thresholds import BUFFER_APART
+from trueup.comparing.thresholds import BUFFER_APART, BUFFER_APART_OF_EQUAL
 from trueup.store import TraceSource
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.reason import Number, Place, Reason, reason
@@ -47,6 +47,8 @@ class BufferGaps:
 
     initial: Mapping[str, tuple[BufferFacts, BufferFacts]]
     written: Sequence[WrittenBuffer]
+    nearly: Sequence[WrittenBuffer] = ()
+    """that a step left less far apart, and further than rounding does where all records are bit-identical"""
     before: Sequence[WrittenBuffer] = ()
     """that differ as a step after the first begins"""
     follow: tuple[Reason, ...] = ()
@@ -62,6 +64,7 @@ class BufferGaps:
         }
 
 
+# In one piece: one table of gaps, of which each field reads the same lines of both runs.
 def buffer_gaps(target: TraceSource, reference: TraceSource, steps: Mapping[int, int]) -> BufferGaps:
     """Of the first rank, and what steps left also of the others where both runs have the same. ``steps``:
     target step -> reference step. What a trace does not keep differs in nothing."""
@@ -75,6 +78,10 @@ def buffer_gaps(target: TraceSource, reference: TraceSource, steps: Mapping[int,
         for trace, rank in zip((target, reference), ranks, strict=True)
     ]
     elsewhere = list(_written_on_other_ranks(target, reference, steps))
+    types = ({fqn: one["dtype"] for fqn, one in table.items()} for table in tables)
+    fine = {
+        fqn for fqn, dtype in set.intersection(*(set(one.items()) for one in types)) if dtype == "float32"
+    }
     side = follows_first_rank(elsewhere, target, reference, steps) if elsewhere else None
     return BufferGaps(
         follow=() if side is None else (_follow_reason(side, elsewhere[0]),),
@@ -91,6 +98,13 @@ def buffer_gaps(target: TraceSource, reference: TraceSource, steps: Mapping[int,
                 for gap in _written(step, lines[0][step], lines[1][other])
             ),
             *elsewhere,
+        ],
+        nearly=[
+            gap
+            for step, other in sorted(steps.items())
+            if step in lines[0] and other in lines[1]
+            for gap in _written(step, lines[0][step], lines[1][other], apart=BUFFER_APART_OF_EQUAL)
+            if gap.fqn in fine
         ],
         before=[
             gap
@@ -164,13 +178,15 @@ def _apart(one: BufferFacts, other: BufferFacts) -> bool:
     return one["dtype"] != other["dtype"] or (known and one["content"] != other["content"])
 
 
-def _written(step: int, line: ScalarLine, other: ScalarLine, when: str = "") -> list[WrittenBuffer]:
+def _written(
+    step: int, line: ScalarLine, other: ScalarLine, when: str = "", apart: float = BUFFER_APART
+) -> list[WrittenBuffer]:
     found, (held, there) = [], (_numbers(one, f"buffers{when}") for one in (line, other))
     for fqn, target in held.items():
         reference = there.get(fqn)
         if target is None or reference is None:
             continue
-        allowed = BUFFER_APART * max(target, reference)
+        allowed = apart * max(target, reference)
         sums = [_numbers(side, f"buffer_sums{when}").get(fqn) for side in (line, other)]
         if abs(target - reference) > allowed:
             found.append(WrittenBuffer(fqn=fqn, step=step, target=target, reference=reference))

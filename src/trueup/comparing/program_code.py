@@ -175,7 +175,7 @@ class CodeBook:
             target, reference = self.target.function(pair.target), self.reference.function(pair.reference)
             if target is None or reference is None:
                 one = _replaced(pair, target, reference) if self.of_one_framework else None
-                if one is not None:
+                if one is not None and not self._is_of_both(one):
                     yield one
                 continue
             if not same_statements(target, reference):
@@ -187,6 +187,14 @@ class CodeBook:
                 yield from _other_values(target, reference, self.worlds)
             names = dict.fromkeys((*target.calls, *reference.calls))
             todo += [_Pair(name, target.calls.get(name), reference.calls.get(name)) for name in names]
+
+    def _is_of_both(self, one: Reason) -> bool:
+        """Whether a function that one side calls here, and the other nothing in its place, is called by the
+        other elsewhere."""
+        if one.code is not EvidenceCode.CODE_OF_ONE_SIDE or one.place("other"):
+            return False
+        other = self.reference if one.place("side") == "target" else self.target
+        return any(_shown_name(function) == one.place("function") for function in other.functions)
 
     def _given_otherwise(self, target: ProgramFunction, reference: ProgramFunction) -> list[_Pair]:
         """The program's functions that two functions give other arguments, where nothing else differs between

@@ -70,6 +70,13 @@ BUFFER_APART = chosen(
     "of the norm",
     "running statistics average activations that agree: to 1e-3 in bfloat16, to 1e-6 in float32",
 )
+BUFFER_APART_OF_EQUAL = chosen(
+    "comparing.buffer_apart_of_equal",
+    3e-5,
+    "of the norm, float32, where all records are bit-identical",
+    "a variance from squares loses u mean^2 / var: 3e-5 where that is 250; Bessel's factor of a half of 512 "
+    "values for all moves a running variance by 2e-4",
+)
 AVERAGE_ROUNDINGS = derived(
     "comparing.average_roundings",
     4.0,

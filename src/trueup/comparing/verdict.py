@@ -296,11 +296,12 @@ def _precision_headline(gap: PrecisionGap) -> Reason:
     )
 
 
+# In one piece: one branch a question, in the order in which their answers exclude each other.
 def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair) -> Verdict:
     """No record exceeds its tolerance."""
     if ledger.counted is not None:
         return _other_rows_count(ledger.counted, runs)
-    apart = [s for s in scalars if s.beyond and s.base in DECISIVE and s.step in ledger.limits]
+    apart = [s for s in scalars if s.beyond and s.base in DECISIVE and _is_known(s, ledger)]
     if apart:
         return _scalars_differ(apart, ledger)
     if runs.update_rule_gaps:
@@ -309,6 +310,8 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
         return _activations_differ(ledger.activation, ledger, runs)
     if ledger.copies is not None:
         return _other_weights_updated(ledger.copies, ledger)
+    if not runs.buffers.written and _num_equal(ledger) == ledger.compared:
+        runs = replace(runs, buffers=replace(runs.buffers, written=runs.buffers.nearly))
     if runs.buffers.written:
         return _buffers_differ(ledger, runs)
     if runs.buffers.in_other_dtypes:
@@ -328,6 +331,11 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
     if both:
         return _not_compared(ledger, both, runs.captured)
     return _agree_in_part(ledger, one_sided, runs) if one_sided else _agree(ledger, runs)
+
+
+def _is_known(pair: ScalarPair, ledger: Ledger) -> bool:
+    """Whether what differs is of a captured step; a learning rate is set, not measured, and known of all."""
+    return pair.step in ledger.limits or pair.base == RATE
 
 
 def confidence(evidence: str, score: float, before: Preceding, match: float) -> Confidence:

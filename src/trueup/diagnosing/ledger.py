@@ -89,6 +89,7 @@ def _total(books: Sequence[StepView], at: int, fqn: str, slot: tuple[str, str]) 
     return books[at].sketch(books[at].parameter(fqn, *slot))
 
 
+# In one piece: one branch a way that a sum can have come, likelier ones first.
 def _summing(
     fqn: str, books: Sequence[StepView], at: int, before: Sequence[StepView] | None, mesh: Layout
 ) -> Summing:
@@ -108,6 +109,8 @@ def _summing(
     last = own.sketch(own.parameter(fqn, *LOCAL))
     if last is not None and len(own.parameter_records(fqn, *LOCAL)) > 1:
         ways.append(("last", (), last))
+    if not np.any(total) and not any(np.any(part) for *_, part in ways):  # 0 is any multiple of 0
+        return Summing(fqn=fqn, way="unknown", factor=1.0, residual=0.0)
     fits = _fits(fqn, total, ways)
     best = _best(fits)
     best = replace(best, holding=tuple((s.key, s.factor) for s in fits if s.residual < SUM_HOLDS))

@@ -212,6 +212,30 @@ def test_a_scaler_that_skips_a_step(tmp_path: Path) -> None:
     assert lines[1]["local_norm"] == pytest.approx(torch.cat(clipped).norm().item(), rel=1e-4)
 
 
+def test_a_turn_whose_update_the_scaler_skips_is_a_step(tmp_path: Path) -> None:
+    """Of two models that take turns, and one scaler that is updated after both."""
+    torch.manual_seed(0)
+    first, second = nn.Linear(8, 8), nn.Linear(8, 8)
+    turns = [
+        (net, torch.optim.SGD(net.parameters(), 0.1), factor)
+        for net, factor in ((first, 100.0), (second, 1e-20))
+    ]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127, growth_interval=1000, backoff_factor=2.0**-100)
+
+    def program() -> None:
+        for _ in range(2):
+            for net, optimizer, factor in turns:
+                optimizer.zero_grad()
+                scaler.scale(net(torch.ones(2, 8)).square().mean() * factor).backward()
+                scaler.step(optimizer)
+            scaler.update()
+
+    capture(tmp_path / "run", program, level="L0")
+    lines = scalars(tmp_path / "run")
+    assert [line["microbatches"] for line in lines] == [1, 1, 1, 1]
+    assert [line.get("skipped") for line in lines] == [True, False, False, False]
+
+
 def _lbfgs(steps: int, calls: list[int]) -> list[Tensor]:
     torch.manual_seed(0)
     model = nn.Linear(4, 1)

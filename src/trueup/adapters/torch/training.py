@@ -31,6 +31,7 @@ from trueup.adapters.torch.whole_weights import whole_weights
 from trueup.numerics.flat_parts import covers
 
 if TYPE_CHECKING:
+    from trueup.adapters.base import Sink
     from trueup.adapters.torch.engine import Engine
 
 _is_compiling = torch.compiler.is_compiling
@@ -784,7 +785,7 @@ def _wrap_clipping() -> None:
 
 def _wrap_scaler() -> None:
     scaler = torch.amp.GradScaler
-    scale, update = scaler.scale, scaler.update
+    scale, step, update = scaler.scale, scaler.step, scaler.update
 
     @functools.wraps(scale)
     def scaling(self: torch.amp.GradScaler, outputs: Any) -> Any:
@@ -803,17 +804,29 @@ def _wrap_scaler() -> None:
                 training.engine.failed("loss scale", error)
         return result
 
-    @functools.wraps(update)
-    def updating(self: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> None:
-        update(self, *args, **kwargs)
+    def ended(self: torch.amp.GradScaler, noted: Callable[[Sink], None]) -> None:
         training = _of_the_run()
         if training is not None and self.is_enabled():
             try:
-                training.engine.sink.scaler_updated()
+                noted(training.engine.sink)
             except Exception as error:
                 training.engine.failed("loss scale", error)
 
+    @functools.wraps(step)
+    def stepping(
+        self: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *args: object, **kwargs: object
+    ) -> float | None:
+        returned = step(self, optimizer, *args, **kwargs)
+        ended(self, lambda sink: sink.scaler_stepped())
+        return returned
+
+    @functools.wraps(update)
+    def updating(self: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> None:
+        update(self, *args, **kwargs)
+        ended(self, lambda sink: sink.scaler_updated())
+
     scaler.scale = scaling  # type: ignore[method-assign]
+    scaler.step = stepping  # type: ignore[method-assign]
     scaler.update = updating  # type: ignore[method-assign]
 
 

@@ -7,13 +7,14 @@ every gradient agree to rounding. A difference of relative size d that the train
 its share in them. Where it is ``UNFELT`` times what the gradients of weights may differ by, and every one of
 them agrees, that share is below 1 / ``UNFELT`` in each: less than any use of the tensor leaves, since what
 goes into a product with a weight is a factor of that weight's gradient. Smaller differences are left as they
-are: rounding could hide what comes of them. What cannot be compared at all, since one run gives an expert all
-tokens and the other its own, is settled in the same way where a difference of its whole size would have been
-felt. So are ids that hold the other run's and further columns. Positions, and what weighs the loss, are
+are: rounding could hide what comes of them. What cannot be compared at all, since one run gives an expert
+all tokens and the other its own, is settled in the same way where a difference of its whole size would have
+been felt. So are ids that hold the other run's and further columns. Positions, and what weighs the loss, are
 settled so too. What else the program gives the model is data, not inside of it. What ranks exchange for the
-loss of each token is inside, too. NaN and infinity are left as they are, and what several ranks make together
-otherwise, which also shows how it was put together. So is what begins after the last loss and comes out of
-the model, of which the next step's loss may be made.
+loss of each token is inside, too, and what they exchange while a module computes or backward runs. NaN and
+infinity are left as they are, and what several ranks make together otherwise, which also shows how it was
+put together. So is what begins after the last loss and comes out of the model, of which the next step's loss
+may be made.
 
 In a coarse dtype gradients may differ by so much that none of this can be said. Two things are known there
 all the same. Positions that are as far apart as the other run's, wherever one token may see the other, are
@@ -42,7 +43,9 @@ from trueup.types.status import Status
 
 def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
     rows, status = context.rows, judgement.status
-    inside = _inside(rows) | _masks_of_the_loss(rows) | _exchanged_for_the_loss(rows)
+    inside = (
+        _inside(rows) | _masks_of_the_loss(rows) | _exchanged_for_the_loss(rows) | _exchanged_inside(rows)
+    )
     differ = status == DIFFERENT
     longer = np.zeros(len(rows), bool) if context.longer_rows is None else context.longer_rows
     left = (inside | longer) & ~judgement.bracketable & ((status == UNDECIDED) | (status == UNMATCHED))
@@ -166,6 +169,25 @@ def _exchanged_for_the_loss(rows: StepRows) -> Bools:
     floating = ~np.isnan(unit_roundoffs(rows.match.words.dtype)[rows.reference.dtype])
     of_tokens = np.nan_to_num(rows.reference.numel) % tokens == 0
     return np.asarray(exchanged & floating & of_tokens & (np.arange(len(rows)) < losses[-1]))
+
+
+def _exchanged_inside(rows: StepRows) -> Bools:
+    """What ranks exchange while a module computes, and between the gradients that backward makes: squares for
+    a variance of all ranks, or what is left of them without the mean. What stands after backward may be a
+    report."""
+    exchanged = rows.paired & rows.phase_is("collective")
+    within = np.zeros(len(rows), bool)
+    if not exchanged.any():
+        return within
+    for half, side in ((rows.target, rows.match.target), (rows.reference, rows.match.reference)):
+        within |= (half.record >= 0) & (side.parent[half.call] >= 0)
+    made = rows.phase_is("backward") | (rows.phase_is("param_grad") & rows.slot_is("local"))
+    others, at = np.flatnonzero(~rows.phase_is("collective") & rows.paired), np.flatnonzero(exchanged)
+    after = np.searchsorted(others, at)
+    between = (after > 0) & (after < len(others))
+    at, after = at[between], after[between]
+    within[at] |= made[others[after - 1]] & made[others[after]]
+    return np.asarray(exchanged & within)
 
 
 def _of_the_batch(rows: StepRows) -> Bools:

@@ -114,6 +114,9 @@ def _other_positions(evidence: Evidence) -> Solved | None:
                 rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.IGNORE_INDEX,)
             )
             return Solved(kind=KindCode.WRONG_MASK, found=found)
+        near = max(SMOOTHING_APART, CLOSE_ROUNDINGS * evidence.roundoff)
+        if _each_weighed(t.reshape(-1, t.shape[-1])[both], r.reshape(-1, r.shape[-1])[both], near):
+            continue
         code = KindReason.SENT_TO_OTHER_POSITIONS
         sentence = whole_origin_reason(evidence, code, total=counts.shape[1], **sides)
         one_in_other = any((counts[at] <= counts[1 - at]).all() for at in (0, 1))
@@ -121,6 +124,18 @@ def _other_positions(evidence: Evidence) -> Solved | None:
         found = Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=causes)
         return Solved(kind=KindCode.WRONG_MASK, found=found)
     return None
+
+
+def _each_weighed(target: Floats, reference: Floats, near: float) -> bool:
+    """Whether positions that count in both runs have gradients of one direction and a weight of their own: a
+    ratio that is clipped sends nothing back where it is, and is no mask. Rows that are divided by their own
+    length share a weight each."""
+    norms = [np.linalg.norm(one, axis=1) for one in (target, reference)]
+    along = np.abs((target * reference).sum(axis=1)) / (norms[0] * norms[1])
+    if len(along) < MIN_NUMBERS or not (along >= 1 - near).all():
+        return False
+    ratios = np.sort(norms[0] / norms[1])
+    return int((np.diff(ratios) > near * ratios[1:]).sum()) + 1 > len(ratios) / 2
 
 
 def _normalised_on_one_side(evidence: Evidence) -> Solved | None:

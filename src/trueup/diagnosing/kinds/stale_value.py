@@ -8,7 +8,7 @@ from trueup.diagnosing.evidence import Evidence, Known
 from trueup.diagnosing.evidence.vectors import length
 from trueup.diagnosing.kinds.fitting import at_most, close, explained, rank_of
 from trueup.diagnosing.kinds.rule import BEFORE_UPDATE, Found, KindRule, origin_reason
-from trueup.diagnosing.kinds.thresholds import MOST_SHARE
+from trueup.diagnosing.kinds.thresholds import MOST_SHARE, NEARLY_ALL
 from trueup.types.codes.kinds import AdviceCode, CauseCode, KindReason
 from trueup.types.finding import EvidenceRank, KindClass, KindCode
 
@@ -49,9 +49,15 @@ def _share(evidence: Evidence, earlier: Known) -> float:
     target, reference = evidence.target, evidence.reference
     if target is None or reference is None or earlier.same_bits(reference):
         return 0.0
+    vectors = evidence.vectors
+    if vectors is not None and target.numel == 1:
+        sizes = vectors.target_norm, float(abs(vectors.reference).max())
+        if (
+            sizes[0] < (1 - NEARLY_ALL) * sizes[1]
+        ):  # what cancels, as advantages of a group do, is 0 in every step
+            return 0.0
     if target.same_bits(earlier):
         return 1.0
-    vectors = evidence.vectors
     other = None if vectors is None else vectors.like(earlier)
     if vectors is None or other is None:
         return 0.0

@@ -119,7 +119,10 @@ def settled(outcomes: Sequence[StageOutcome], context: Context) -> tuple[StageOu
     others = [o for o in outcomes if o is not own]
     of_calls = context.comparison.verdict.headline.code is VerdictCode.CALLS_WITH_GRADIENTS
     other_steps = any(f.headline.code in _OTHER_STEPS for o in others for f in o.findings)
-    if both.given is None and (of_calls or other_steps):
+    # of several models in a step: which of their inputs are a batch is told by what the programs detach
+    same_batches = any(o.stage is Stage.DATA and o.status is StageStatus.PASSED for o in others)
+    same_batches &= context.microbatches[0] == context.microbatches[1]
+    if both.given is None and (of_calls or other_steps or same_batches):
         counted = [row for row in rows if row.key in _OF_A_STEP]
         rows = [row for row in rows if row.key not in _OF_A_STEP]
         if not rows:
@@ -147,7 +150,7 @@ _OTHER_STEPS = (Stages.CLEARED_BEFORE_UPDATE, Stages.SUMMED_BEFORE_UPDATE)
 """one run's steps are parts of the other's"""
 _OF_A_STEP = ("global_batch_size", "micro_batch_size", "gradient_accumulation")
 """what runs that stored it counted in what they took for a step, or of calls with gradients: no settings
-where one run has other steps, or more such calls"""
+where one run has other steps, or more such calls, or both have the same batches"""
 
 
 def beside_findings(

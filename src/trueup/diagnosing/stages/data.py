@@ -847,12 +847,16 @@ def _inputs_apart(target: StepBatch, reference: StepBatch, context: Context) -> 
         return []
     books = target.book, reference.book
     sent = [_sent_to(book, context) for book in books]
+    rows = [{(at, name): row for at, name, row in given(book)} for book in books]
     findings = []
     for (place, slot), digest in target.given.items():
         other = reference.given[place, slot]
         if digest == other or MASK in slot or _is_number(target.book, slot):
             continue
-        if digest in sent[0] and other in sent[1]:
+        here = zip(books, rows, (digest, other), sent, strict=True)
+        if all(
+            bits in of or _is_rounded_of_sent(book, row[place, slot], context) for book, row, bits, of in here
+        ):
             continue
         relation = _value_relation(books, place, slot)
         made_with = _made_with(books, place, slot, relation)
@@ -920,6 +924,22 @@ def _sent_to(book: StepView, context: Context) -> set[int]:
             frame = context.book(book.source, book.step, rank).frame_of("collective")
             found |= set(frame.filter(pl.col("slot").str.starts_with("input"))["digest"].drop_nulls())
     return found
+
+
+def _is_rounded_of_sent(book: StepView, row: int, context: Context) -> bool:
+    """Whether an input is, value by value as far as statistics tell, what another rank has sent in a coarser
+    dtype (a pipeline that sends its activations in bfloat16)."""
+    dtype = str(book.dtype(row))
+    own = book.frame.filter(pl.col("record") == row)
+    if dtype not in DTYPES or not own.height or own["l2_norm"][0] is None:
+        return False
+    same = [pl.col(name) == own[name][0] for name in ("numel", "num_zero", "minimum", "maximum")]
+    near = (pl.col("l2_norm") - own["l2_norm"][0]).abs() <= DTYPES[dtype].eps * own["l2_norm"][0]
+    for rank in book.source.steps().get(book.step, []):
+        frame = context.book(book.source, book.step, rank).frame_of("collective")
+        if rank != book.rank and frame.filter(pl.col("slot").str.starts_with("input"), near, *same).height:
+            return True
+    return False
 
 
 def _is_sent(book: StepView, slot: str, context: Context) -> bool:

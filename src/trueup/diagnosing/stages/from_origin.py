@@ -211,6 +211,7 @@ def _with_code(source: str | None, trace: TraceSource, context: Context) -> str 
     return next((frame for frames in stacks for frame in frames if frame.startswith(wanted)), source)
 
 
+# In one piece: one branch a headline, the most telling first.
 def _headline(
     origin: Origin,
     kind: Kind | None,
@@ -234,7 +235,8 @@ def _headline(
         return reason(Stages.NUMBER_GIVEN, name=kind.sentence.place("name"))
     if classes is not None and (kind is None or not kind.rank.is_named or kind.sentence == classes):
         return classes
-    place = {"module": origin.module, "stage": origin.stage.value}
+    sends = origin.phase == "collective" and "reduce" not in origin.site
+    place = {"module": origin.module, "stage": "exchange" if sends else origin.stage.value}
     if kind is not None and kind.rank.is_named:
         return reason(Stages.OF_KIND, kind.sentence, *kind.sentence.parts, kind=kind.name, **place)
     later = {"later": origin.step} if origin.stage is Stage.WEIGHTS and origin.step > first else {}

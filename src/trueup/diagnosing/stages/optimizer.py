@@ -259,12 +259,18 @@ def _findings(
         groups = {key: of for key, of in groups.items() if _is_declared(key, of, gaps) or key in _OF_NO_RULE}
     out = []
     for key, values in sorted(groups.items(), key=lambda item: (order.get(item[0], 99), item[0])):
-        members = sorted(values.items(), key=lambda item: -len(item[1]))
+        members = sorted(values.items(), key=lambda item: (_of_weights(item[1], book), -len(item[1])))
         declared_of = [gaps[fqn][key].declared for _, found in members for fqn in found]
         finding = _finding(key, members, shapes, book, context, given=given, stated=declared_of)
         shared = {gaps[fqn][key].alike for _, found in members for fqn in found}
         out.append(_of_another_rule(finding, key, members, shared.pop() if len(shared) == 1 else None))
     return out if order["class"] < 0 else _without_doubles(out)
+
+
+def _of_weights(names: list[str], book: StepView) -> bool:
+    """Whether these are weights of the model, and no copies or parts that an optimizer updates in their
+    place, whose settings are those that act."""
+    return any(book.parameter(fqn, *WEIGHT) is not None for fqn in names)
 
 
 def _of_another_rule(finding: Finding, key: str, members: Members, shared: str | None) -> Finding:

@@ -104,6 +104,9 @@ class ReductionStage:
             origins = [o for o in context.origins_of(Stage.REDUCTION) if not _is_of_others(o, context)]
             origins.sort(key=lambda origin: origin.phase == "collective")  # a parameter says more than a call
             findings = [finding_from_origin(origin, context) for origin in origins]
+        if not findings and context.failed_before() is None:
+            coarser = [o for o in context.origins_of(Stage.REDUCTION) if _is_exchanged_coarser(o, context)]
+            findings = [finding_from_origin(origin, context) for origin in coarser[:1]]
         if not findings:
             findings = reported_norm_findings(context) or reduced_by_one(context)
         findings = [one for one in findings if not _follows_dtype(one, context)]
@@ -219,6 +222,15 @@ _ALIKE = (Stages.SUMMED_ALIKE, Clip.BOTH)
 _OF_SUMS = (Stages.ROUNDED, Stages.SCALED, Stages.CHANGED)
 
 
+def _is_exchanged_coarser(origin: Origin, context: Context) -> bool:
+    """Whether what a rank gives to a collective is of another dtype than in the reference (activations that a
+    stage of a pipeline sends)."""
+    names = {"phase": "collective", "site": origin.site}
+    rows = context.rows.filter(*(pl.col(name).cast(pl.String) == value for name, value in names.items()))
+    dtypes = (pl.col(f"{side}_dtype").cast(pl.String) for side in ("target", "reference"))
+    return origin.phase == "collective" and not rows.filter(pl.Expr.ne(*dtypes)).is_empty()
+
+
 def _is_of_others(origin: Origin, context: Context) -> bool:
     """Whether another stage is to say it: of a parameter in no optimizer, of weights on their way back from
     one, of what such weights make of a later step. A replay that is given gradients of another loss scale
@@ -274,6 +286,7 @@ def _all_summed(context: Context) -> tuple[list[Finding], list[Reason]]:
     return one_each(findings, context), notes
 
 
+# In one piece: one pass over the weights; what excludes one is asked of it alone.
 def _summed(
     context: Context, at: int, rank: int, part: tuple[str, str], elsewhere: set[str]
 ) -> tuple[list[Finding], list[Reason]]:
@@ -296,7 +309,8 @@ def _summed(
             key = (own.key, other.key, _rounded(own.factor), _rounded(other.factor), own.weights)
             apart.setdefault(key, []).append(fqn)
     if not apart:
-        ways = Counter(s.way for s in target.values())
+        every = Counter(s.way for s in target.values())
+        ways = Counter({way: num for way, num in every.items() if way != "unknown"}) or every
         if part is CLIPPED and set(ways) <= {"own"}:
             return [], []
         common = ways.most_common()

@@ -235,9 +235,15 @@ class ComparisonResult:
         )
 
     def first(self) -> ResultRow | None:
-        """The first row that exceeds its tolerance, of the verdict's phase if it has one."""
+        """The row that the verdict names, else the first that exceeds its tolerance, of its phase if it has
+        one."""
         firsts = self.summary.get("firsts") or {}
-        return firsts.get(self.verdict.phase or "") or next((row for row in firsts.values() if row), None)
+        found = firsts.get(self.verdict.phase or "") or next((row for row in firsts.values() if row), None)
+        if found is None or found.get("site") == self.verdict.where:
+            return found
+        of_site = pl.col("site").cast(pl.String) == (self.verdict.where or "")
+        rows = self.of_verdict().filter(of_site).head(1).collect().to_dicts()
+        return cast(ResultRow, rows[0]) if rows else found
 
     def of_verdict(self) -> pl.LazyFrame:
         """Records of the verdict's step and rank."""
