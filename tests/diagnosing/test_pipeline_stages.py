@@ -114,18 +114,21 @@ def test_the_same_runs_agree(tmp_path: Path) -> None:
     assert _said(tmp_path).findings == ()
 
 
-def _handed_on(path: Path, made: float, *, is_sent: bool) -> Path:
-    """A first stage that makes ``made`` times an output, and a second that is given it."""
+def _handed_on(path: Path, made: float, *, is_sent: bool, dtype: str = "float32", kept: int = 4) -> Path:
+    """A first stage that makes ``made`` times an output, and a second that is given it, all or the first
+    rows of it, as it was sent in a dtype."""
     batch, out = _drawn(30, 4, 8), _drawn(31, 4, 8) * np.float32(made)
+    sent = out.astype(dtype)
+    taken = np.concatenate([sent[:kept], batch[kept:].astype(dtype)]).astype(np.float32)
     stages = Recorder(), Recorder()
-    for stage, (given, gives) in zip(stages, ((batch, out), (out, _drawn(32, 4, 8))), strict=True):
+    for stage, (given, gives) in zip(stages, ((batch, out), (taken, taken @ _drawn(32, 8, 8))), strict=True):
         root = stage.call("module", "", type_="Stage")
         stage.record(root, "forward", "input.0", given)
         stage.record(root, "forward", "output.0", gives)
     send = stages[0].call("collective", SEND)
-    stages[0].record(send, "collective", "input.0", out if is_sent else batch)
+    stages[0].record(send, "collective", "input.0", sent if is_sent else batch)
     of_two_ranks(stages[0], path, stages[1])
-    for rank, digest in ((0, "ab"), (1, f"cd{made}")):
+    for rank, digest in ((0, "ab"), (1, f"cd{made}{dtype}{kept}")):
         line = {"step": 0, "rank": rank, "loss": 1.0, "batch_digest": digest}
         file = layout.scalars_file(path, rank)
         file.parent.mkdir(exist_ok=True)
@@ -141,6 +144,27 @@ def test_what_another_stage_sends_is_no_batch(tmp_path: Path, is_sent: bool) -> 
     (data,) = (one for one in found.stages if one.stage is Stage.DATA)
     assert (data.status is StageStatus.FAILED) is not is_sent
     assert found.findings[0].stage is (Stage.FORWARD if is_sent else Stage.DATA)
+
+
+@pytest.mark.parametrize("side", ["target", "reference"])
+def test_what_is_sent_in_a_coarser_dtype_is_no_batch(side: str, tmp_path: Path) -> None:
+    sides = {name: "float16" if name == side else "float32" for name in ("target", "reference")}
+    runs = (_handed_on(tmp_path / name, 1.0, is_sent=True, dtype=dtype) for name, dtype in sides.items())
+    found = diagnose(*runs, output=tmp_path / "out")
+    (data,) = (one for one in found.stages if one.stage is Stage.DATA)
+    assert data.status is not StageStatus.FAILED
+    assert Stage.DATA not in {finding.stage for finding in found.findings}
+
+
+def test_rows_of_something_else_in_a_coarser_dtype_are_a_batch(tmp_path: Path) -> None:
+    """Twin: only the first rows of what the second stage is given were sent."""
+    runs = (
+        _handed_on(tmp_path / name, 1.0, is_sent=True, dtype=dtype, kept=kept)
+        for name, dtype, kept in (("target", "float16", 2), ("reference", "float32", 4))
+    )
+    found = diagnose(*runs, output=tmp_path / "out")
+    (data,) = (one for one in found.stages if one.stage is Stage.DATA)
+    assert data.status is StageStatus.FAILED
 
 
 def _reading(path: Path, batches: list[NDArray[np.int64]]) -> Path:

@@ -88,7 +88,10 @@ class Inflow:
 
     def _gradients_returned(self) -> tuple[Codes, Codes]:
         """One tensor is the output of a call and of those around it: its gradient comes to the one inside
-        first. Each row of such a call, with that of the outermost."""
+        first. Each row of such a call, with that of the outermost. None in a process without a loss: a stage
+        of a pipeline receives them from the next, whose trace has what they are made of."""
+        if not self.rows.phase_is("loss").any():
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
         at = self.rows.phase_is("backward") & self.rows.slot_starts("output")
         again = np.flatnonzero(at & (self.first < np.arange(len(self.rows))) & at[self.first])
         outermost: dict[int, int] = {}

@@ -943,8 +943,8 @@ def _is_rounded_of_sent(book: StepView, row: int, context: Context) -> bool:
 
 
 def _is_sent(book: StepView, slot: str, context: Context) -> bool:
-    sent = _sent_to(book, context)
-    return any(book.digest(row) in sent for _, name, row in root_inputs(book) if name == slot)
+    sent, rows = _sent_to(book, context), [row for _, name, row in root_inputs(book) if name == slot]
+    return any(book.digest(row) in sent or _is_rounded_of_sent(book, row, context) for row in rows)
 
 
 def _is_number(book: StepView, slot: str) -> bool:
