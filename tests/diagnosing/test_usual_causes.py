@@ -173,3 +173,12 @@ def test_what_a_case_rules_out_is_no_cause(
     causes = {one.code for one in found.causes}
     assert there <= causes, causes
     assert not not_there & causes, causes
+
+
+@pytest.mark.parametrize(("value", "stale"), [(0.35, True), (1e-9, False)])
+def test_a_loss_that_cancels_is_no_earlier_one(value: float, stale: bool) -> None:
+    """Advantages of a group sum to nothing, in every step."""
+    target, reference = torch.tensor(value), torch.tensor(0.4)
+    before = Elsewhere(target_earlier=((0, known(target)),), reference_earlier=((0, known(reference)),))
+    found = name_kinds(case(target, reference, phase="loss", slot="value", module="", elsewhere=before))
+    assert (KindCode.STALE_VALUE in {one.name for one in found}) is stale

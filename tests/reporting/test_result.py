@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from tests.reporting.synthetic import write_result
@@ -91,6 +92,23 @@ def test_rows_that_exceed_come_in_execution_order_of_the_named_step(small: Path)
     assert rows["order"].is_sorted()
     assert set(rows["step"]) == {0}
     assert rows["site"][0] == "layers.2.ln1 · torch.nn.functional.layer_norm[0] · output.0"
+
+
+def test_the_first_row_is_that_of_the_verdicts_site(small: Path) -> None:
+    """The first of its phase may be another, whose lines of source are not the verdict's."""
+    result = read_result(small)
+    rows = result.records.filter(pl.col("phase").cast(pl.String) == "forward").collect().to_dicts()
+    summary = dict(result.summary, firsts={"forward": rows[0]})
+    for where, found in (
+        (rows[3]["site"], rows[3]),
+        (rows[0]["site"], rows[0]),
+        ("gone · output.0", rows[0]),
+    ):
+        verdict = summary["verdict"] | {"where": where, "phase": "forward"}
+        verdict |= {"step": rows[3]["step"], "rank": rows[3]["rank"]}
+        first = replace(result, summary=summary | {"verdict": verdict}).first()
+        assert first is not None
+        assert first["site"] == found["site"]
 
 
 def test_records_out_of_order_are_put_in_order(small: Path) -> None:
