@@ -131,6 +131,7 @@ ENTRIES = {
     "adapters/torch/training.py:_wrap_backward.<locals>.backward",
     "adapters/torch/training.py:_wrap_clipping.<locals>.clip_grad_norm_",
     "adapters/torch/training.py:_wrap_scaler.<locals>.scaling",
+    "adapters/torch/training.py:_wrap_scaler.<locals>.stepping",
     "adapters/torch/training.py:_wrap_scaler.<locals>.updating",
     "adapters/torch/training.py:_wrap_swap.<locals>.swap_tensors",
     "capture/shield.py:shielded.<locals>.safe",

@@ -31,7 +31,6 @@ from trueup.adapters.torch.whole_weights import whole_weights
 from trueup.numerics.flat_parts import covers
 
 if TYPE_CHECKING:
-    from trueup.adapters.base import Sink
     from trueup.adapters.torch.engine import Engine
 
 _is_compiling = torch.compiler.is_compiling
@@ -804,26 +803,28 @@ def _wrap_scaler() -> None:
                 training.engine.failed("loss scale", error)
         return result
 
-    def ended(self: torch.amp.GradScaler, noted: Callable[[Sink], None]) -> None:
-        training = _of_the_run()
-        if training is not None and self.is_enabled():
-            try:
-                noted(training.engine.sink)
-            except Exception as error:
-                training.engine.failed("loss scale", error)
-
     @functools.wraps(step)
     def stepping(
         self: torch.amp.GradScaler, optimizer: torch.optim.Optimizer, *args: object, **kwargs: object
     ) -> float | None:
         returned = step(self, optimizer, *args, **kwargs)
-        ended(self, lambda sink: sink.scaler_stepped())
+        training = _of_the_run()
+        if training is not None and self.is_enabled():
+            try:
+                training.engine.sink.scaler_stepped()
+            except Exception as error:
+                training.engine.failed("loss scale", error)
         return returned
 
     @functools.wraps(update)
     def updating(self: torch.amp.GradScaler, *args: Any, **kwargs: Any) -> None:
         update(self, *args, **kwargs)
-        ended(self, lambda sink: sink.scaler_updated())
+        training = _of_the_run()
+        if training is not None and self.is_enabled():
+            try:
+                training.engine.sink.scaler_updated()
+            except Exception as error:
+                training.engine.failed("loss scale", error)
 
     scaler.scale = scaling  # type: ignore[method-assign]
     scaler.step = stepping  # type: ignore[method-assign]
