@@ -133,6 +133,13 @@ def sent_by_the_loss(target: Tensor, *, loss: float = 0.7, other: float = 0.7) -
 ONE, OTHER = (normal(*X.shape, seed=seed) for seed in (51, 52))
 
 
+def sent_at(loss: float) -> Evidence:
+    """1.25 times the gradient at the model's output, where both losses have this value."""
+    run = RunFacts(loss=loss, dtypes=frozenset({"float32"}))
+    names: dict[str, Any] = {"phase": "backward", "slot": "output", "module": "", "stage": Stage.LOSS}
+    return case(1.25 * X, X, target_run=run, reference_run=run, **names)
+
+
 def kept(*shape: int, seed: int = 7) -> Tensor:
     """Dropout's mask of one in five."""
     drawn = torch.rand(shape, generator=torch.Generator().manual_seed(seed))
@@ -678,6 +685,12 @@ TWINS = [
         lambda: case(2 * X, X, kept="statistics"),
         lambda: case(2 * X + 1, X, kept="statistics"),
         {"factor": 2.0, "of_statistics": 1},
+    ),
+    Twins(
+        Kind.SCALED_AT_EVEN_SCORES,
+        lambda: sent_at(math.log(2)),
+        lambda: sent_at(0.694),
+        {"factor": 1.25, "smoothing": -0.1},
     ),
     Twins(
         Kind.SAME_STATISTICS,

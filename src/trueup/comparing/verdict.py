@@ -463,9 +463,10 @@ def _lacking(
 def _is_made_with(origin: First, lacking: First, ledger: Ledger) -> bool:
     """Whether what diverges is made with a weight that one run alone has: by its module, or, as a norm of all
     gradients is, behind the backward pass (clipping takes them in a list, which is longer by one). Where both
-    runs have such, they may be counterparts; an argument of the module says more."""
+    runs have such, they may be counterparts; an argument of the module, or another class, says more."""
     is_before = (lacking.step, lacking.order) <= (origin.step, origin.order)
-    if not is_before or origin.argument is not None or len(absent_parameters(ledger)) != 1:
+    says_more = origin.argument is not None or origin.classes is not None
+    if not is_before or says_more or len(absent_parameters(ledger)) != 1:
         return False
     behind = origin.row.phase == "param_grad" and (origin.row.slot == "clipped" or origin.row.kind == "api")
     return behind or origin.row.phase == "optimizer" or origin.owner == lacking.owner is not None

@@ -337,8 +337,8 @@ def _built_otherwise(
 
 def _trained_in_one(context: Context, target: StepView, reference: StepView) -> list[Finding]:
     """Parameters that one run alone has and trains: of modules that the other never calls, a layer more or
-    less; or of modules that both call, where the other run has none left that may be their counterparts: a
-    bias that begins at 0 shows in no result of the first step. Not where the runs agree."""
+    less; or of modules that both call, where the other run has none left that may be their counterparts, and
+    nothing shows in what these make: a bias that begins at 0. Not where the runs agree."""
     if context.bridge is not None or context.felt is not None:
         return []
     sides = (
@@ -347,13 +347,16 @@ def _trained_in_one(context: Context, target: StepView, reference: StepView) -> 
     )
     left = {side: [name for name in book.parameters if name not in paired] for side, book, _, paired in sides}
     is_one_sided = not all(left.values()) and not context.ties
+    first = context.steps[0][0]
+    seen = {origin.module for origin in context.origins_of(Stage.FORWARD) if origin.step == first}
     lone = []
     for side, book, other, _ in sides:
         gradients = {name: book.parameter(name, *LOCAL) for name in left[side]}
         names = [name for name, at in gradients.items() if at is not None]
         modules = [name.rpartition(".")[0] for name in names]
         called = [book.named("module", module) and not other.named("module", module) for module in modules]
-        trained = is_one_sided and any(book.norm(at) for at in gradients.values() if at is not None)
+        trained = is_one_sided and seen.isdisjoint(modules)
+        trained = trained and any(book.norm(at) for at in gradients.values() if at is not None)
         lone += [(side, names)] if any(called) or trained else []
     return [_only_in(*lone[0], target, ())] if len(lone) == 1 else []
 
