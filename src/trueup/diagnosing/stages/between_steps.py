@@ -137,8 +137,7 @@ def _not_finite(context: Context, target: Move, reference: Move) -> list[Finding
         return []
     ((side, names),) = ((side, names) for side, names in held.items() if names)
     move = target if side == "target" else reference
-    facts = {"side": side, "num": len(names), "next": context.steps[1][0]}
-    headline = reason(Stages.MOVED_TO_NAN, **facts)
+    headline = reason(Stages.MOVED_TO_NAN, side=side, num=len(names), next=context.steps[1][0])
     gradients = [move.gradients[fqn] for fqn in names if fqn in move.gradients]
     finite = bool(gradients) and all(np.isfinite(one).all() for one in gradients)
     evidence = (reason(Stages.FINITE_GRADIENTS, step=context.steps[0][0]),) if finite else ()
