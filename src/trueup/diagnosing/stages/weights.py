@@ -335,6 +335,7 @@ def _built_otherwise(
     return [_only_in(side, names, target, (reason(Weights.NUM_DIFFERENT, num=len(apart), total=total),))]
 
 
+# In one piece: what each side has left, then which of it is trained and called in one run alone.
 def _trained_in_one(context: Context, target: StepView, reference: StepView) -> list[Finding]:
     """Parameters that one run alone has and trains: of modules that the other never calls, a layer more or
     less; or of modules that both call, where the other run has none left that may be their counterparts, and
