@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from trueup.comparing.judgement import DIFFERENT, EQUAL, UNDECIDED, WITHIN, Judgement
+from trueup.comparing.makers import made_by_one
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.owner import (
     argument_differences,
@@ -68,6 +69,8 @@ class First:
     """ids of one run beyond the rows of an embedding, where the first difference is an input"""
     classes: Reason | None = None
     """the class of the module charged with it, where the two runs use one class in another's place"""
+    made: Reason | None = None
+    """the call of one run alone that made it, or the functions that stand in each other's place"""
     why: list[Reason] = field(default_factory=list)
     """why it is called an origin"""
     likelihood: tuple[bool, int, int] = (True, 0, 0)
@@ -142,6 +145,7 @@ def first_of_rows(judged: JudgedStep, row: int) -> First:
         unpaired_inputs=_inputs_of_one_side(rows, row, owner),
         given_apart=_given_apart(judged, row),
         classes=class_of_owner(rows, row, owner),
+        made=made_by_one(rows, row, owner),
         ids=_ids_beyond(rows) if _is_input(rows, row) else [],
     )
 
@@ -198,7 +202,7 @@ def _inputs_of_one_side(rows: StepRows, row: int, owner: str | None) -> list[Rea
         return []
     parents = rows.match.target.parent, rows.match.reference.parent
     calls = int(rows.target.call[row]), int(rows.reference.call[row])
-    if min(calls) < 0:
+    if min(calls) < 0 or (rows.kind_is("api")[row] and owner is None):  # of a function, not of a model
         return []
     around = [(call, int(parent[call])) for call, parent in zip(calls, parents, strict=True)]
     inputs = rows.phase_is("forward") & rows.slot_starts("input") & ~rows.paired
@@ -234,9 +238,9 @@ def _named_mask(rows: StepRows) -> Bools:
 
 
 def _of_model(rows: StepRows, half: Half) -> Bools:
-    """Of the outermost calls."""
+    """Of the outermost modules."""
     parent = (rows.match.target if half is rows.target else rows.match.reference).parent
-    found: Bools = (half.call >= 0) & (parent[half.call] < 0)
+    found: Bools = (half.call >= 0) & (parent[half.call] < 0) & rows.kind_is("module")
     return found
 
 

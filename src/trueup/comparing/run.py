@@ -164,6 +164,15 @@ def compare_sources(
     return comparison
 
 
+_PLACES = (
+    VerdictCode.FIRST_DIVERGENCE,
+    VerdictCode.MADE_BY_ONE,
+    VerdictCode.FUNCTION_IN_PLACE,
+    VerdictCode.GIVEN_OUTSIDE,
+)
+"""headlines that other code at their place says more than"""
+
+
 @dataclass(slots=True)
 class _Work:
     target: TraceSource
@@ -467,7 +476,7 @@ class _Work:
             return verdict
         if verdict.outcome is Outcome.DIFFER:
             near = book.near(verdict.owner, verdict.phase)
-            known = verdict.headline.code is not VerdictCode.FIRST_DIVERGENCE
+            known = verdict.headline.code not in _PLACES
             headline = verdict.headline if known else near.headline(verdict.headline)
             return replace(verdict, headline=headline, evidence=near.beside(verdict.evidence, known=known))
         made = self._of_bits(verdict, book, runs) if verdict.outcome is Outcome.AGREE else None

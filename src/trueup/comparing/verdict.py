@@ -510,6 +510,8 @@ def _headline(first: First) -> Reason:
         return first.classes
     if first.weight is not None and first.row.kind == "api":
         return reason(VerdictCode.HELD_GRADIENT_CHANGED, weight=first.weight, step=first.step)
+    if first.made is not None:
+        return first.made
     factor = _common_factor(first)
     if factor is not None:
         return reason(VerdictCode.CLIPPED_OTHERWISE, factor=factor)

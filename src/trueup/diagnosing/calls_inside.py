@@ -9,9 +9,9 @@ from dataclasses import replace
 import polars as pl
 
 from trueup.diagnosing.stages.context import Context
-from trueup.types.codes import EvidenceCode, NextCode
+from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, Stage
+from trueup.types.finding import Finding, KindCode, Stage
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Status
 
@@ -23,16 +23,24 @@ def with_calls(finding: Finding, context: Context) -> Finding:
     A replay puts values in at modules; where both traces hold the calls of functions too, those tell more.
     Where they hold none, and the code of the programs says nothing, the next step is to capture them.
     """
-    named = any(kind.rank.is_named for kind in finding.kinds[:1])
-    if finding.stage is not Stage.FORWARD or finding.phase != "forward" or named:
+    of_loss = finding.phase == "loss"
+    if finding.stage is not Stage.FORWARD or not (of_loss or finding.phase == "forward"):
         return finding
     calls = context.rows.filter((pl.col("kind") == "api") & (pl.col("phase") == "forward"))
-    own = (pl.col(name).eq_missing(getattr(finding, name)) for name in ("module", "step", "rank"))
-    inside = calls.filter(*own).sort("order")
+    own = [pl.col(name).eq_missing(getattr(finding, name)) for name in ("step", "rank")]
+    module = pl.col("module").is_null() if of_loss else pl.col("module").eq_missing(finding.module)
+    inside = calls.filter(*own, module).sort("order")
+    other = _of_one(inside, context)
+    if other is not None and finding.kinds and finding.kinds[0].name is KindCode.TRANSPOSED_OR_PERMUTED:
+        # another function's results may all be among the reference's, as cosines beside sines are
+        rest = finding.kinds[1:]
+        finding = replace(finding, headline=other, kinds=rest, causes=rest[0].causes if rest else ())
+    if any(kind.rank.is_named for kind in finding.kinds[:1]):
+        return finding
     if finding.site in {site.replace(" · ", ", ") for site in inside["site"]}:
         return finding
     if (first := _first(inside, context)) is not None:
-        return replace(finding, evidence=(first, *finding.evidence))
+        return replace(finding, headline=other or finding.headline, evidence=(first, *finding.evidence))
     code_differs = any(one.code.value.startswith(_OF_CODE) for one in finding.evidence)
     if len(calls) or code_differs or finding.next is not None or finding.step is None:
         return finding
@@ -41,6 +49,14 @@ def with_calls(finding: Finding, context: Context) -> Finding:
 
 
 _OF_CODE = EvidenceCode.CODE_DIFFERS.value.rpartition("_")[0]
+
+
+def _of_one(inside: pl.DataFrame, context: Context) -> Reason | None:
+    """What the comparison says of the first call, where one run alone makes it or has another function."""
+    verdict = context.comparison.verdict
+    tells = verdict.headline.code in (VerdictCode.MADE_BY_ONE, VerdictCode.FUNCTION_IN_PLACE)
+    erring = inside.filter(pl.col("status") == Status.ORIGIN.value).head(1)
+    return verdict.headline if tells and verdict.where in erring["site"].to_list() else None
 
 
 def _first(inside: pl.DataFrame, context: Context) -> Reason | None:

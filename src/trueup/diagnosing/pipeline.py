@@ -526,7 +526,10 @@ def _later(context: Context) -> tuple[Finding, ...]:
     """Where no stage failed: what the traces alone say of later steps, if far beyond what is allowed."""
     far = far_later(context.passive, context.steps[0][0])
     if far:
-        return (other_model_evaluated(context) or finding_from_origin(far[0], context),)
+        # what differs at the same place in the first step already begins there
+        same = (one for one in context.passive if one.site == far[0].site and one.rank == far[0].rank)
+        earliest = min(same, key=lambda one: one.step)
+        return (other_model_evaluated(context) or finding_from_origin(earliest, context),)
     verdict = context.comparison.verdict
     return (_of_later_loss(verdict),) if verdict.headline.code is VerdictCode.LOSS_DIFFERS_LATER else ()
 

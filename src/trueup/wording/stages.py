@@ -71,6 +71,8 @@ def _batch(facts: ReasonFacts) -> str:
 
 
 def _module(facts: ReasonFacts) -> str:
+    if (call := facts.get("call")) is not None:
+        return f"{call.removeprefix('torch.')} outside the model"
     return facts["module"] or "the root module"
 
 
@@ -161,14 +163,11 @@ def _local_norm(facts: ReasonFacts) -> str:
 
 
 def _first_call(facts: ReasonFacts) -> str:
-    own, other = (
-        f"{facts[call]}{f' ({facts[side]})' if facts[side] else ''}"
-        for call, side in (("call", "target"), ("other", "reference"))
-    )
+    sites = {"target": facts["call"], "reference": facts["other"] or facts["call"]}
+    own, other = (f"{site} ({facts[side]})" if facts[side] else site for side, site in sites.items())
     apart = facts.fill(", relative difference {rel_l2}") if facts["rel_l2"] is not None else ""
-    beside = (
-        f", beside {other} in the reference" if facts["call"] != facts["other"] or facts["reference"] else ""
-    )
+    differ = other != own and (facts["reference"] or sites["reference"] != sites["target"])
+    beside = f", beside {other} in the reference" if differ else ""
     return f"the first call inside it whose inputs do not explain how it differs is {own}{beside}{apart}"
 
 
@@ -321,7 +320,7 @@ _MASTER_CAUSES = {
     "scaled": "another learning rate, or another bias correction of the moments",
     "update": "gradients summed in another dtype, clipped by another norm, or another formula of the update",
 }
-_MOVED = {"not_held": "in no optimizer", "stepped": "updated by an optimizer"}
+_MOVED = {"not_held": "updated by no optimizer", "stepped": "updated by an optimizer"}
 
 
 def _two_sides(facts: ReasonFacts) -> str:
@@ -808,6 +807,11 @@ PHRASES = {
         },
     ),
     S.INPUT_DIFFERS: clause("Input {name} of the model differs", {"name": "token_type_ids"}),
+    S.RETURNED_BY_NONE: clause(
+        "no recorded call of either run returned it: it was made before the first recorded call of the step, "
+        "or by functions that are not recorded",
+        {},
+    ),
     S.SAME_ROWS_REGROUPED: clause(
         "the {num:count row} of the first steps {num:verb are} the same, in another order, in other "
         "microbatches or padded otherwise",
@@ -930,8 +934,12 @@ PHRASES = {
         {"parameters": "a.weight", "target": "unchanged", "reference": "changed"},
     ),
     S.MOVED: clause(
-        lambda facts: f"{facts['parameters']}: {_two_sides(facts)}",
+        lambda facts: (
+            f"Updated by no optimizer of the {'target' if facts['target'] == 'not_held' else 'reference'}: "
+            f"{facts['parameters']}"
+        ),
         {"parameters": "a.weight", "target": "not_held", "reference": "stepped"},
+        {"parameters": "all 24 parameters", "target": "stepped", "reference": "not_held"},
     ),
     S.DECAY_TARGET: clause(
         "Weight decay applies to {parameters} only in the target ({target})",

@@ -51,6 +51,29 @@ def _first(facts: ReasonFacts) -> str:
     return f"First divergence: {_what(facts)}{_place(facts)}"
 
 
+def _in_code_of(facts: ReasonFacts) -> str:
+    module = facts.get("module")
+    return "outside the model" if module is None else f"in {module or 'the root module'}"
+
+
+def _made_by_one(facts: ReasonFacts) -> str:
+    here = " here" if facts["here"] else ""
+    if facts["is_module"]:
+        return f"Only the {facts['side']} runs {facts['call']}{here}"
+    call = facts["call"].removeprefix("torch.")
+    return f"Only the {facts['side']} calls {call}{here and ' here,'} {_in_code_of(facts)}"
+
+
+def _given_outside(facts: ReasonFacts) -> str:
+    name = f"Argument {facts['name']} of {facts['call'].removeprefix('torch.')}"
+    return f"{name} outside the model differs: made by no recorded call"
+
+
+def _function_in_place(facts: ReasonFacts) -> str:
+    target, reference = (facts[side].removeprefix("torch.") for side in ("target", "reference"))
+    return f"Other function {_in_code_of(facts)}: {target} (target), {reference} (reference)"
+
+
 def _not_finite(facts: ReasonFacts) -> str:
     return f"{facts['what']} appears first in the {facts['side']}: {_what(facts)}{_place(facts)}"
 
@@ -71,9 +94,7 @@ def _argument(facts: ReasonFacts) -> str:
     subject = f"Attribute {name}" if of == "attribute" else f"{name} of {of}"
     if name.startswith("input."):
         subject = f"Argument {name.removeprefix('input.')} of {of}"
-    module = facts.get("module")
-    where = "outside the model" if module is None else f"in {module or 'the root module'}"
-    return f"{subject} differs {where}: {target} (target), {reference} (reference)"
+    return f"{subject} differs {_in_code_of(facts)}: {target} (target), {reference} (reference)"
 
 
 def _shortened(value: str) -> str:
@@ -287,6 +308,17 @@ PHRASES = {
         {**_AT, "slot": "input.0", "module": ""},
         {"phase": "collective", "slot": "output.0", "module": None, "weight": "b.weight", "step": 0},
         {"phase": "optimizer", "slot": "param", "module": None, "step": 1},
+    ),
+    Is.MADE_BY_ONE: _headline(
+        _made_by_one,
+        {"side": "reference", "call": "blocks.0.attn.norm", "module": None, "is_module": True, "here": False},
+        {"side": "target", "call": "torch.Tensor.clamp", "module": None, "is_module": False, "here": True},
+        {"side": "target", "call": "torch.relu", "module": "", "is_module": False, "here": False},
+    ),
+    Is.GIVEN_OUTSIDE: _headline(_given_outside, {"call": "torch.Tensor.mul", "name": "1"}),
+    Is.FUNCTION_IN_PLACE: _headline(
+        _function_in_place,
+        {"target": "torch.Tensor.cos", "reference": "torch.Tensor.sin", "module": "rotary"},
     ),
     Is.OTHER_CODE: _headline(
         "{parts:join }: other code in {function}",

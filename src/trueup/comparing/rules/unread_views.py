@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.comparing.inflow import contents
-from trueup.comparing.judgement import DIFFERENT, Judgement
+from trueup.comparing.judgement import DIFFERENT, EQUAL, WITHIN, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
@@ -33,6 +33,10 @@ VIEWS = frozenset(
 """last parts of names of functions that only show memory, or copy it as it is"""
 
 
+UNWRITTEN = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
+"""functions whose result is memory as it was left"""
+
+
 def _unread(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
     rows = context.rows
     views = of_views(rows)
@@ -40,6 +44,7 @@ def _unread(context: StepContext, metrics: Metrics, judgement: Judgement) -> Jud
     if not differ.any():
         return judgement
     unread = differ & ~(_is_read(rows, rows.target, views) & _is_read(rows, rows.reference, views))
+    unread &= ~_is_made_and_read(rows, judgement, views, differ & ~unread)
     return judgement.at(
         unread, status=Status.UNDECIDED.code, bracketable=True, why=Reason(RecordCode.NOT_READ)
     )
@@ -54,6 +59,25 @@ def of_views(rows: StepRows) -> Bools:
     """Rows of the forward of functions that compute nothing."""
     words = np.array([is_view(word) for word in rows.match.words.name] + [False])
     return np.asarray(rows.kind_is("api") & rows.phase_is("forward") & words[rows.of_call("name")])
+
+
+def _is_made_and_read(rows: StepRows, judgement: Judgement, views: Bools, read: Bools) -> Bools:
+    """What views are given that some call of either run made, no memory that was left: where a part that they
+    show differs and is read, that is where it comes from. A result that both runs have is made, too."""
+    given = views & rows.slot_starts("input") & rows.paired
+    shows = np.zeros(rows.match.target.num_calls + 1, bool)
+    shows[rows.target.call[read & rows.slot_starts("output")]] = True
+    found = given & shows[rows.target.call]
+    words = rows.match.words.name
+    fresh = np.array([word.rpartition(".")[2] in UNWRITTEN for word in words] + [False])[rows.of_call("name")]
+    results = rows.phase_is("forward") & rows.slot_starts("output")
+    shared = rows.paired & ((judgement.status == EQUAL) | (judgement.status == WITHIN))
+    made = results & ((~views & ~fresh) | shared)
+    for half in (rows.target, rows.reference):
+        content = contents(half)
+        known = np.unique(content[made & (half.record >= 0) & (content >= 0)])
+        found = found & np.isin(content, known)
+    return found
 
 
 def _is_read(rows: StepRows, half: Half, views: Bools) -> Bools:

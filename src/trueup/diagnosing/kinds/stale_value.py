@@ -35,13 +35,22 @@ def _of_an_earlier_time(evidence: Evidence) -> Found | None:
 
 def _earlier(evidence: Evidence) -> Iterator[tuple[KindReason, int, Known]]:
     elsewhere = evidence.elsewhere
-    yield from ((KindReason.OF_TARGET_STEP, step, known) for step, known in elsewhere.target_earlier)
+    kept = {step for step, known in elsewhere.reference_earlier if _is_kept(evidence.reference, known)}
+    for step, known in elsewhere.target_earlier:
+        if step not in kept:  # the reference uses one value in both steps too
+            yield KindReason.OF_TARGET_STEP, step, known
     yield from ((KindReason.OF_REFERENCE_STEP, step, known) for step, known in elsewhere.reference_earlier)
     if evidence.origin.phase in ("forward", "batch"):
         own = evidence.surroundings.microbatch
+        others = elsewhere.reference_microbatches
+        kept = {microbatch for microbatch, known in others if _is_kept(evidence.reference, known)}
         for microbatch, known in elsewhere.target_microbatches:
-            if microbatch < own:
+            if microbatch < own and microbatch not in kept:
                 yield KindReason.OF_MICROBATCH, microbatch, known
+
+
+def _is_kept(reference: Known | None, earlier: Known) -> bool:
+    return reference is not None and earlier.same_bits(reference)
 
 
 def _share(evidence: Evidence, earlier: Known) -> float:

@@ -25,7 +25,7 @@ def _is_batch(evidence: Evidence) -> bool:
     if t is None or numbers_given(evidence) is not None:
         return False
     if origin.stage is Stage.DATA or origin.phase == "batch":
-        return True
+        return around.kind != "api" or t.dtype.startswith(_IDENTIFIERS)  # a function may take any tensor
     enters = origin.phase == "forward" and origin.slot.startswith("input") and origin.module == ""
     return enters and around.kind == "module" and not around.name and t.dtype.startswith(_IDENTIFIERS)
 

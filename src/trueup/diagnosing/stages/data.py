@@ -34,6 +34,7 @@ from trueup.diagnosing.stages.context import Context, is_beyond, is_compared
 from trueup.diagnosing.stages.counted import counted_in_one_run
 from trueup.diagnosing.stages.forward import as_recorded
 from trueup.diagnosing.stages.from_origin import finding_from_origin
+from trueup.diagnosing.stages.given_outside import given_outside
 from trueup.diagnosing.stages.labels import compared_labels
 from trueup.diagnosing.stages.loss_factors import hides_otherwise, values_of
 from trueup.diagnosing.stages.loss_targets import loss_targets
@@ -102,6 +103,7 @@ def _of_batches(context: Context) -> StageOutcome:
             break
     findings = findings or _evaluated_on(context) or _beyond_ids(context)
     findings = findings or list(loss_targets(context, Stage.DATA)) or _masks_apart(context)
+    findings = findings or given_outside(context)
     findings = of_samplers(findings, context)
     findings = [_resumed(_carried(one, context), context) for one in findings]
     evidence[:0] = _without_effect(context)

@@ -237,6 +237,9 @@ def _headline(
         return classes
     sends = origin.phase == "collective" and "reduce" not in origin.site
     place = {"module": origin.module, "stage": "exchange" if sends else origin.stage.value}
+    function, _, _ = origin.site.rpartition(" · ")
+    if origin.stage is Stage.DATA and function.startswith("torch."):
+        place["call"] = function
     if kind is not None and kind.rank.is_named:
         return reason(Stages.OF_KIND, kind.sentence, *kind.sentence.parts, kind=kind.name, **place)
     later = {"later": origin.step} if origin.stage is Stage.WEIGHTS and origin.step > first else {}

@@ -459,7 +459,7 @@ def _causes(key: str, members: Members, *, of_some: bool) -> tuple[Reason, ...] 
     if key == "updates":
         return ()  # of how often it steps, no setting is the cause
     if key == "moved" and any("not_held" in sides for sides, _ in members):
-        return (reason(CauseCode.IN_NO_GROUP),)
+        return (reason(CauseCode.IN_NO_GROUP if of_some else CauseCode.NO_STEP),)
     if _CAUSES.get(key) is Stages.NO_MASTER_WEIGHTS and not any(
         dtype in HALVES for sides, _ in members for dtype in sides
     ):

@@ -59,6 +59,7 @@ class StagesCode(Code):
     INPUT_ROUNDED = "batch.input_rounded"
     INPUT_MOVED = "batch.input_dimension_moved"
     """input ``name`` is the reference's times a number plus a number, ``by_channel`` of its own"""
+    RETURNED_BY_NONE = "batch.returned_by_none"
     INPUT_IS = "batch.input_is_one_number"
     EVALUATED_ON = "batch.evaluated_on"
     """input ``name`` of a call of a model without gradients differs in ``step``"""
