@@ -31,10 +31,8 @@ def with_calls(finding: Finding, context: Context) -> Finding:
     module = pl.col("module").is_null() if of_loss else pl.col("module").eq_missing(finding.module)
     inside = calls.filter(*own, module).sort("order")
     other = _of_one(inside, context)
-    if other is not None and finding.kinds and finding.kinds[0].name is KindCode.TRANSPOSED_OR_PERMUTED:
-        # another function's results may all be among the reference's, as cosines beside sines are
-        rest = finding.kinds[1:]
-        finding = replace(finding, headline=other, kinds=rest, causes=rest[0].causes if rest else ())
+    if other is not None and other.code is VerdictCode.FUNCTION_IN_PLACE:
+        finding = _of_function(finding, other)
     if any(kind.rank.is_named for kind in finding.kinds[:1]):
         return finding
     if finding.site in {site.replace(" · ", ", ") for site in inside["site"]}:
@@ -49,6 +47,21 @@ def with_calls(finding: Finding, context: Context) -> Finding:
 
 
 _OF_CODE = EvidenceCode.CODE_DIFFERS.value.rpartition("_")[0]
+
+
+def _of_function(finding: Finding, headline: Reason) -> Finding:
+    """The finding of a module that calls another function of equal inputs: what its results look like beside
+    the reference's, but for a factor, is what that function makes of them. Cosines beside sines, say, are all
+    among the reference's results."""
+    if any(kind.name in _STATED for kind in finding.kinds[:1]):
+        return finding
+    kinds = tuple(kind for kind in finding.kinds if kind.name in _BESIDE_FUNCTIONS)
+    return replace(finding, headline=headline, kinds=kinds, causes=kinds[0].causes if kinds else ())
+
+
+_STATED = (KindCode.CONSTANT_ARGUMENT, KindCode.OTHER_FUNCTIONS)
+"""kinds that already say what the calls are"""
+_BESIDE_FUNCTIONS = (KindCode.WRONG_SCALE, KindCode.OTHER_FUNCTIONS)
 
 
 def _of_one(inside: pl.DataFrame, context: Context) -> Reason | None:

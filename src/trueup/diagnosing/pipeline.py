@@ -524,14 +524,21 @@ def _with_next(finding: Finding, context: Context, work: AuxiliaryRuns) -> Findi
 
 def _later(context: Context) -> tuple[Finding, ...]:
     """Where no stage failed: what the traces alone say of later steps, if far beyond what is allowed."""
-    far = far_later(context.passive, context.steps[0][0])
+    first = context.steps[0][0]
+    far = far_later(context.passive, first)
     if far:
-        # what differs at the same place in the first step already begins there
-        same = (one for one in context.passive if one.site == far[0].site and one.rank == far[0].rank)
-        earliest = min(same, key=lambda one: one.step)
-        return (other_model_evaluated(context) or finding_from_origin(earliest, context),)
+        # a function outside the model is given no values by a replay: what it shows in the first step stands
+        outside = (one for one in context.passive if one.step == first and _is_outside(one))
+        begins = next(outside, far[0])
+        return (other_model_evaluated(context) or finding_from_origin(begins, context),)
     verdict = context.comparison.verdict
     return (_of_later_loss(verdict),) if verdict.headline.code is VerdictCode.LOSS_DIFFERS_LATER else ()
+
+
+def _is_outside(origin: Origin) -> bool:
+    """Whether a function outside the model shows it, far beyond what is allowed."""
+    is_clear = origin.score >= FAR_LATER and origin.phase == "forward"
+    return is_clear and not origin.module and origin.site.startswith("torch.")
 
 
 def _of_later_loss(verdict: Verdict) -> Finding:

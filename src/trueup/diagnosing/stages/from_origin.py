@@ -238,7 +238,7 @@ def _headline(
     sends = origin.phase == "collective" and "reduce" not in origin.site
     place = {"module": origin.module, "stage": "exchange" if sends else origin.stage.value}
     function, _, _ = origin.site.rpartition(" · ")
-    if origin.stage is Stage.DATA and function.startswith("torch."):
+    if not origin.module and function.startswith("torch."):
         place["call"] = function
     if kind is not None and kind.rank.is_named:
         return reason(Stages.OF_KIND, kind.sentence, *kind.sentence.parts, kind=kind.name, **place)
