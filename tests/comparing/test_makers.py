@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -26,6 +28,17 @@ X = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
 WEIGHT = torch.rand(6, 8, generator=torch.Generator().manual_seed(2)) + 0.5
 
 
+TABLE = torch.randn(9, 8, generator=torch.Generator().manual_seed(4))
+
+
+def filled(y: Tensor) -> Tensor:
+    """``y``, by way of memory of which a part stays as it was left."""
+    memory = torch.empty(3, *y.shape)
+    memory.numpy()[...] = np.frombuffer(os.urandom(memory.numel()), np.uint8).reshape(memory.shape)
+    memory[1].copy_(y)
+    return memory[:2][1] * 1.0
+
+
 class Block(nn.Module):
     """Halves of a projection, normed or not, gated by a function of angles."""
 
@@ -33,11 +46,15 @@ class Block(nn.Module):
         super().__init__()
         self.project, self.norm, self.out = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(4, 8)
         self.form = form
+        self.register_buffer("table", TABLE.flip(0) if form == "another table" else TABLE)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.project(x)
         if self.form != "without norm":
             y = self.norm(y)
+        y = y + self.table[: len(y)]
+        if self.form == "memory":
+            y = filled(y)
         left, right = y[..., :4], y[..., 4:]
         angle = right.cos() if self.form == "cosine" else right.sin()
         if self.form == "other family name":
@@ -108,6 +125,17 @@ def test_what_a_view_is_given_counts_where_a_call_made_it(tmp_path: Path, refere
     verdict = compared(tmp_path, reference, form="without norm")
     assert "__getitem__" in str(verdict.where)
     assert not any(one.code is RecordCode.NOT_READ for one in verdict.evidence)
+
+
+def test_a_table_of_which_a_part_is_read_differs_itself(tmp_path: Path, reference: Path) -> None:
+    verdict = compared(tmp_path, reference, form="another table")
+    assert verdict.headline.code is VerdictCode.BUFFER_DIFFERS
+
+
+def test_memory_as_it_was_left_is_no_difference(tmp_path: Path) -> None:
+    """Twin: what a view is given differs, and what it shows was written before."""
+    run(tmp_path / "reference", form="memory")
+    assert compared(tmp_path, tmp_path / "reference", form="memory").outcome is Outcome.AGREE
 
 
 def test_a_function_that_one_run_leaves_out_is_named(tmp_path: Path, reference: Path) -> None:

@@ -948,6 +948,13 @@ def loss_near_that_of_the_step_before() -> Evidence:
 
 
 @near("stale_value")
+def both_use_one_value_in_two_steps() -> Evidence:
+    """Advantages of several epochs: the reference keeps its own as well."""
+    kept = Elsewhere(target_earlier=((0, known(GRADS[0])),), reference_earlier=((0, known(GRADS[1])),))
+    return case(GRADS[0], GRADS[1], elsewhere=kept)
+
+
+@near("stale_value")
 def both_unchanged_but_for_noise() -> Evidence:
     earlier = Elsewhere(reference_earlier=((0, known(GRADS[1])),))
     return case(GRADS[1] * 1.5, GRADS[1], elsewhere=earlier)

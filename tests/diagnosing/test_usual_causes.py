@@ -179,6 +179,7 @@ def test_what_a_case_rules_out_is_no_cause(
 def test_a_loss_that_cancels_is_no_earlier_one(value: float, stale: bool) -> None:
     """Advantages of a group sum to nothing, in every step."""
     target, reference = torch.tensor(value), torch.tensor(0.4)
-    before = Elsewhere(target_earlier=((0, known(target)),), reference_earlier=((0, known(reference)),))
+    earlier = ((0, known(torch.tensor(0.45))),)
+    before = Elsewhere(target_earlier=((0, known(target)),), reference_earlier=earlier)
     found = name_kinds(case(target, reference, phase="loss", slot="value", module="", elsewhere=before))
     assert (KindCode.STALE_VALUE in {one.name for one in found}) is stale

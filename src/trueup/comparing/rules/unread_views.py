@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from trueup.comparing.inflow import contents
-from trueup.comparing.judgement import DIFFERENT, EQUAL, WITHIN, Judgement
+from trueup.comparing.judgement import DIFFERENT, Judgement
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.rules.rule import Rule, StepContext
@@ -33,10 +33,6 @@ VIEWS = frozenset(
 """last parts of names of functions that only show memory, or copy it as it is"""
 
 
-UNWRITTEN = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
-"""functions whose result is memory as it was left"""
-
-
 def _unread(context: StepContext, metrics: Metrics, judgement: Judgement) -> Judgement:
     rows = context.rows
     views = of_views(rows)
@@ -44,7 +40,7 @@ def _unread(context: StepContext, metrics: Metrics, judgement: Judgement) -> Jud
     if not differ.any():
         return judgement
     unread = differ & ~(_is_read(rows, rows.target, views) & _is_read(rows, rows.reference, views))
-    unread &= ~_is_made_and_read(rows, judgement, views, differ & ~unread)
+    unread &= ~_shows_first(rows, views, differ & ~unread)
     return judgement.at(
         unread, status=Status.UNDECIDED.code, bracketable=True, why=Reason(RecordCode.NOT_READ)
     )
@@ -61,23 +57,19 @@ def of_views(rows: StepRows) -> Bools:
     return np.asarray(rows.kind_is("api") & rows.phase_is("forward") & words[rows.of_call("name")])
 
 
-def _is_made_and_read(rows: StepRows, judgement: Judgement, views: Bools, read: Bools) -> Bools:
-    """What views are given that some call of either run made, no memory that was left: where a part that they
-    show differs and is read, that is where it comes from. A result that both runs have is made, too."""
-    given = views & rows.slot_starts("input") & rows.paired
-    shows = np.zeros(rows.match.target.num_calls + 1, bool)
-    shows[rows.target.call[read & rows.slot_starts("output")]] = True
-    found = given & shows[rows.target.call]
-    words = rows.match.words.name
-    fresh = np.array([word.rpartition(".")[2] in UNWRITTEN for word in words] + [False])[rows.of_call("name")]
-    results = rows.phase_is("forward") & rows.slot_starts("output")
-    shared = rows.paired & ((judgement.status == EQUAL) | (judgement.status == WITHIN))
-    made = results & ((~views & ~fresh) | shared)
+def _shows_first(rows: StepRows, views: Bools, read: Bools) -> Bools:
+    """What views are given, a table say, of which they show a part that is read and that no record before
+    has: there the difference comes from. What was written into memory is a record of its own, before."""
+    shown = read & rows.slot_starts("output")
     for half in (rows.target, rows.reference):
         content = contents(half)
-        known = np.unique(content[made & (half.record >= 0) & (content >= 0)])
-        found = found & np.isin(content, known)
-    return found
+        order = np.where((half.record >= 0) & (content >= 0), half.record, np.iinfo(np.int64).max)
+        first = np.full(int(content.max(initial=0)) + 2, np.iinfo(np.int64).max)
+        np.minimum.at(first, content, order)
+        shown = shown & (content >= 0) & (first[content] == half.record)
+    calls = np.zeros(rows.match.target.num_calls + 1, bool)
+    calls[rows.target.call[shown]] = True
+    return np.asarray(views & rows.slot_starts("input") & rows.paired & calls[rows.target.call])
 
 
 def _is_read(rows: StepRows, half: Half, views: Bools) -> Bools:
