@@ -49,10 +49,9 @@ class Block(nn.Module):
         self.register_buffer("table", TABLE.flip(0) if form == "another table" else TABLE)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.project(x)
+        y = self.project(x) + self.table[: len(x)]
         if self.form != "without norm":
             y = self.norm(y)
-        y = y + self.table[: len(y)]
         if self.form == "memory":
             y = filled(y)
         left, right = y[..., :4], y[..., 4:]
