@@ -1311,6 +1311,12 @@ PHRASES = {
         command="{command}",
         samples=({"command": "trueup diagnose A B --replay 'python train.py' -o OUT"},),
     ),
+    S.VALUES_FOR_REPLAY: Phrase(
+        sentence="no replay was made: the reference's trace holds statistics but no values. Capture it again "
+        "with values, then diagnose again",
+        command="{command}",
+        samples=({"command": "trueup capture --preset diagnose -o REFERENCE -- python train.py"},),
+    ),
     S.LAYOUTS_DIFFER: clause("The two runs have different parallel layouts: no replay was made or read"),
     S.ROWS_DIFFER_IN_PLACE: clause(
         "The two runs lay out the rows of a batch otherwise: no replay was made or read"

@@ -286,6 +286,7 @@ class StagesCode(Code):
     STAGE_AGREES = "diagnosis.stage_agrees"
     BY_REPLAY = "diagnosis.by_replay"
     BY_TRACES = "diagnosis.by_traces"
+    VALUES_FOR_REPLAY = "diagnosis.values_for_replay"
     REPLAY_TO_BE_CERTAIN = "diagnosis.replay_to_be_certain"
     SHAPES_DIFFER = "diagnosis.shapes_differ"
     ROWS_DIFFER_IN_PLACE = "diagnosis.no_replay_of_other_rows"
