@@ -265,7 +265,9 @@ def test_placements_are_read_as_they_are_written(one: Placement) -> None:
     assert placement_from(str(one)) == one
 
 
-@pytest.mark.parametrize("text", ["shard", "shard(x)", "at(0,zigzag)", "at(0,divided)", "scattered(0,mean)", "whole", ""])
+@pytest.mark.parametrize(
+    "text", ["shard", "shard(x)", "at(0,zigzag)", "at(0,divided)", "scattered(0,mean)", "whole", ""]
+)
 def test_other_words_are_no_placement(text: str) -> None:
     with pytest.raises(ConfigError, match=r"shard\(DIM\)"):
         placement_from(text)

@@ -128,7 +128,7 @@ _CALL = re.compile(
     r"(shard|at|scattered)\(\s*(-?\d+)\s*((?:,\s*(?:zigzag|mean|divided|total\s*=\s*\d+|blocks\s*=\s*[1-9]\d*)\s*)*)\)"
 )
 
-_MORE = {"at": [[]], "scattered": [[], ["divided"]]}
+_MORE: dict[str, list[list[str]]] = {"at": [[]], "scattered": [[], ["divided"]]}
 """what may stand behind the number of a placement that is no shard"""
 
 

@@ -716,6 +716,13 @@ PHRASES = {
         {"names": ("labels",), "ids": "input_ids"},
         {"names": ("attention_mask", "labels"), "ids": "input_ids"},
     ),
+    S.INPUTS_ALIKE: clause(
+        lambda facts: facts.fill(
+            "input {names:list} of the same calls {num:verb are} bit-identical", num=len(facts["names"])
+        ),
+        {"names": ("input_ids",)},
+        {"names": ("input_ids", "labels")},
+    ),
     S.INPUT_WITHOUT_EFFECT: clause(
         lambda facts: facts.fill(
             "{names:list} {num:verb differ} without effect here: the loss and the gradient of every weight "

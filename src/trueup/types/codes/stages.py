@@ -120,6 +120,7 @@ class StagesCode(Code):
     BATCH_IN_OTHER_FORM = "data.in_another_form"
     INPUTS_FOLLOW = "data.inputs_follow"
     """inputs ``names`` that differ as those do that are shifted with ``ids``"""
+    INPUTS_ALIKE = "data.inputs_alike"
     INPUT_WITHOUT_EFFECT = "data.differs_without_effect"
     SAME_BATCHES = "data.same_batches"
     SAME_IDS = "data.same_ids"
