@@ -71,3 +71,38 @@ def test_another_batch_is_no_call_with_gradients(tmp_path: Path) -> None:
     """Twin: as many calls with gradients, of another batch."""
     runs = [trained(tmp_path / str(again), graded=True, again=again) for again in (0, 1)]
     assert compare(*runs).verdict.headline.code is not VerdictCode.CALLS_WITH_GRADIENTS
+
+
+def conditioned(folder: Path, *, graded: bool, detached: bool = False, more: int = 0) -> Path:
+    """Each step's model is given what it makes of the same rows and zeros: in the first step without a record
+    where that has no gradients, and in later ones of other weights."""
+    torch.manual_seed(0)
+    model = nn.Bilinear(6, 6, 6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    rows = torch.randn(4, 5, 6, generator=torch.Generator().manual_seed(3))
+    with trueup.Tracer(folder, level="L0", steps="0-1", store_values_of=VALUES):
+        for step in range(3):
+            with nullcontext() if graded else torch.no_grad():
+                guess = model(rows[step], torch.zeros(5, 6) + more)
+            loss = (model(rows[step], guess.detach() if detached else guess) - rows[step]).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return folder
+
+
+def test_a_call_on_zeros_before_the_first_training_forward(tmp_path: Path) -> None:
+    without, graded = (conditioned(tmp_path / str(way), graded=way) for way in (False, True))
+    verdict = compare(graded, without).verdict
+    assert verdict.headline.code is VerdictCode.CALLS_WITH_GRADIENTS
+    assert verdict.headline.place("side") == "target"
+    assert verdict.headline.number("num") == 2
+    assert verdict.outcome is Outcome.DIFFER
+    assert diagnose(graded, without, output=tmp_path / "out").findings[0].headline == verdict.headline
+
+
+def test_a_guess_from_something_else_is_another_difference(tmp_path: Path) -> None:
+    """Twin: the call that has gradients in one run alone is given ones for zeros."""
+    without = conditioned(tmp_path / "without", graded=False)
+    other = conditioned(tmp_path / "other", graded=True, more=1)
+    assert compare(other, without).verdict.headline.code is not VerdictCode.CALLS_WITH_GRADIENTS

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from trueup.errors import ConfigError
 from trueup.merging.assembling import Member, OwnPlace, assembled
 from trueup.merging.nodes import Node, RankPart, Unfit
-from trueup.merging.summary import summary_of_values
+from trueup.merging.sequence_cut import SequenceCut
+from trueup.merging.summary import Summary, summary_of_values
 from trueup.numerics.digest import digest
 from trueup.numerics.sketch import sketch
 from trueup.types.codes import MergingCode
-from trueup.types.layout import Layout, Placed
+from trueup.types.layout import Layout, LayoutRow, Placed
 from trueup.types.placement import (
     At,
     Invariant,
@@ -217,6 +218,16 @@ def test_scattered_parts_add_their_statistics_alone() -> None:
     assert node.values() is None
 
 
+def test_scattered_gradients_of_means_over_parts_count_one_over_n() -> None:
+    layout, whole = Layout(mesh={"dp": 2}, batch=("dp",)), np.random.default_rng(1).standard_normal((4, 3))
+    members = parts_of(2 * whole, {"dp": Shard(0)}, layout)
+    found = merge(members, {"dp": Scattered(0, divided=True)}, layout).summary()
+    assert found.l2_norm == pytest.approx(float(np.linalg.norm(whole)))
+    assert found.maximum == pytest.approx(whole.max())
+    plain = merge(members, {"dp": Scattered()}, layout).summary()
+    assert plain.l2_norm == pytest.approx(2 * float(np.linalg.norm(whole)))
+
+
 def test_gradients_are_placed_dually() -> None:
     assert gradient_of(Replicate()) == Partial()
     assert gradient_of(Partial()) == Replicate()
@@ -240,6 +251,8 @@ def test_gradients_are_placed_dually() -> None:
         *PLACEMENTS,
         Scattered(),
         Scattered(1),
+        Scattered(0, divided=True),
+        Scattered(1, divided=True),
         Unknown(),
         At(-1),
         Shard(0, mean=True),
@@ -252,7 +265,9 @@ def test_placements_are_read_as_they_are_written(one: Placement) -> None:
     assert placement_from(str(one)) == one
 
 
-@pytest.mark.parametrize("text", ["shard", "shard(x)", "at(0,zigzag)", "whole", ""])
+@pytest.mark.parametrize(
+    "text", ["shard", "shard(x)", "at(0,zigzag)", "at(0,divided)", "scattered(0,mean)", "whole", ""]
+)
 def test_other_words_are_no_placement(text: str) -> None:
     with pytest.raises(ConfigError, match=r"shard\(DIM\)"):
         placement_from(text)
@@ -266,3 +281,12 @@ def test_where_a_part_lies() -> None:
     assert place((4,), {"cp": Shard(3)}, mesh, coordinate) is None
     assert place((5,), {"tp": Shard(0, total=9)}, mesh, coordinate) == ((9,), (((0, 5),),))
     assert place((4,), {"tp": Shard(0, total=9)}, mesh, coordinate) is None
+
+
+def test_rows_dealt_in_turn_keep_that_their_gradients_are_divided() -> None:
+    """Without values the order of the rows is not known; that parts count 1/n is."""
+    whole = Summary(dtype="float32", shape=(4, 6, 5), numel=120)
+    cut = SequenceCut(shape=(4, 6), placement=Scattered(0), dim=0)
+    for divided in (True, False):
+        row = LayoutRow("head", {"dp": Shard(0, divided=divided)}, "output.0", "backward")
+        assert cut.row(row, "dp", whole).placements == {"dp": Scattered(0, divided=divided)}

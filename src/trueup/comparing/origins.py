@@ -81,7 +81,9 @@ def score_of_origin(
 def stage_of_row(row: JudgedRow, *, has_local: bool = True) -> Stage:
     """The stage of a diagnosis a record belongs to; ``has_local``: gradients were seen before reduction."""
     if row.phase == "forward":
-        return Stage.DATA if row.is_from_outside else Stage.FORWARD
+        if not row.is_from_outside:
+            return Stage.FORWARD
+        return Stage.DATA if row.kind == "module" else Stage.LOSS  # a function around the models: no batch
     if row.phase == "param_grad":
         before = row.slot == "local" or (row.slot == "accumulated" and not has_local)
         return Stage.BACKWARD if before else Stage.REDUCTION

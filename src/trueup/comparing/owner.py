@@ -120,9 +120,10 @@ def argument_of_owner(
 
 def class_of_owner(rows: StepRows, row: int, owner: str | None) -> Reason | None:
     """Both classes of the module charged with a record of forward or backward, where they are the only two
-    of all paired modules that differ: another implementation has other classes everywhere."""
+    of all paired modules that differ: another implementation has other classes everywhere. Not of the model
+    itself, whose class a program names as it likes."""
     words, target, reference = rows.match.words, rows.match.target, rows.match.reference
-    if owner is None or words.phase[rows.phase[row]] not in ("forward", "loss", "backward"):
+    if not owner or words.phase[rows.phase[row]] not in ("forward", "loss", "backward"):
         return None
     module = words.kind.index("module") if "module" in words.kind else -2
     calls = np.flatnonzero((target.kind == module) & (rows.match.calls.reference_of >= 0))

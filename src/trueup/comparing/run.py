@@ -442,7 +442,10 @@ class _Work:
             reference=ContentSide(path=str(self.reference.path), manifest=manifests[1]),
             options=self.options.to_json(),
             verdict=self._with_code(
-                self.graded.led(verdict_from(ledger, scalars, runs), scalars), dtypes, runs, pairs
+                self.graded.led(verdict_from(ledger, scalars, runs), scalars, ledger.counts),
+                dtypes,
+                runs,
+                pairs,
             ),
             firsts={name: first.row for name, first in ledger.firsts.items()},
             counts=ledger.totals(),

@@ -23,6 +23,7 @@ from trueup.diagnosing.evidence import Evidence
 from trueup.diagnosing.replay import ReplayNoise
 from trueup.diagnosing.replay import origins as replay_origins
 from trueup.diagnosing.replay.agreed import AgreedRecord, agreed_records
+from trueup.diagnosing.replay.plan import has_module_values
 from trueup.diagnosing.rl.outcomes import diagnosis_of_records, generated, same_sequences, stage_outcomes
 from trueup.diagnosing.rl.walk import RLComparison, compare_rollouts
 from trueup.diagnosing.runs import AuxiliaryRuns, Clock, is_equal
@@ -517,9 +518,28 @@ def _with_next(finding: Finding, context: Context, work: AuxiliaryRuns) -> Findi
         or finding.headline.code is Stages.COUNT_GIVEN  # of what is counted, which is not in these steps
     ):
         return finding
+    if any(note.code in _NOT_REPLAYED for note in work.notes):
+        return finding if has_module_values(context.reference) else _with_values(finding, context)
     command = shlex.join(str(p) for p in context.target.manifest.get("command") or ["python", "train.py"])
     typed = f"trueup diagnose {work.target} {work.reference} --replay {shlex.quote(command)} -o {work.output}"
     return replace(finding, next=reason(Stages.REPLAY_TO_BE_CERTAIN, command=typed), next_note=None)
+
+
+_NOT_REPLAYED = (
+    Stages.REPLAY_FAILED,
+    Stages.LAYOUTS_DIFFER,
+    Stages.ROWS_DIFFER_IN_PLACE,
+    Stages.SHAPES_DIFFER,
+    Stages.NO_STEP_LEFT,
+)
+"""a replay was asked for, and there is none: to ask again is no advice"""
+
+
+def _with_values(finding: Finding, context: Context) -> Finding:
+    """A replay writes values of the reference, of which its trace holds none."""
+    command = shlex.join(str(p) for p in context.reference.manifest.get("command") or ["python", "train.py"])
+    typed = f"trueup capture --preset diagnose -o REFERENCE -- {command}"
+    return replace(finding, next=reason(Stages.VALUES_FOR_REPLAY, command=typed), next_note=None)
 
 
 def _later(context: Context) -> tuple[Finding, ...]:

@@ -145,7 +145,8 @@ def _built(
     children = [_built(groups[index], rest, placements, layout, alternatives) for index in indices]
     placement = placements.get(axis, Replicate())
     size = len(children) if axis == BATCH else layout.mesh[axis]
-    if axis in layout.batch and isinstance(placement, Shard) and placement.divided and len(children) == 1:
+    is_divided = isinstance(placement, (Shard, Scattered)) and placement.divided
+    if axis in layout.batch and is_divided and len(children) == 1:
         return Scaled(children[0], 1.0 / size)  # of one of the microbatches that ranks read
     if isinstance(placement, (Shard, Scattered)) and len(children) < size:
         raise Unfit(MergingCode.PARTS_MISSING, parts_found=len(children), parts_expected=size, axis=axis)
@@ -163,9 +164,10 @@ def _built(
             return children[0]  # of no sample: positions, and what is made of them
     if isinstance(placement, Shard) and not number:
         join = Join(children, placement.dim, _segments(children, placement))
-        return Scaled(join, 1.0 / len(children)) if placement.divided else join
+        return Scaled(join, 1.0 / len(children)) if is_divided else join
     if isinstance(placement, Scattered) and not number:
-        return Join(children, placement.dim, None)
+        join = Join(children, placement.dim, None)
+        return Scaled(join, 1.0 / len(children)) if is_divided else join
     if isinstance(placement, Partial):
         return Sum(children, 1.0 / len(children) if placement.mean else 1.0)
     alternatives.append(Alternatives(axis, children, [groups[index] for index in indices]))

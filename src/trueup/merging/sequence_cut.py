@@ -46,7 +46,7 @@ class SequenceCut:
 
     def _like(self, found: Shard) -> Placement:
         if isinstance(self.placement, Scattered):
-            return Scattered(found.dim)
+            return Scattered(found.dim, divided=found.divided)
         return replace(found, zigzag=self.placement.zigzag, blocks=self.placement.blocks)
 
 

@@ -86,8 +86,12 @@ class Scattered:
     """Some elements each along one dim, in no known order: their statistics add, nothing else can be told."""
 
     dim: int = 0
+    divided: bool = False
+    """parts count 1/n, as gradients of a mean over each rank's own part do"""
 
     def __str__(self) -> str:
+        if self.divided:
+            return f"scattered({self.dim},divided)"
         return f"scattered({self.dim})" if self.dim else "scattered"
 
 
@@ -124,6 +128,9 @@ _CALL = re.compile(
     r"(shard|at|scattered)\(\s*(-?\d+)\s*((?:,\s*(?:zigzag|mean|divided|total\s*=\s*\d+|blocks\s*=\s*[1-9]\d*)\s*)*)\)"
 )
 
+_MORE: dict[str, list[list[str]]] = {"at": [[]], "scattered": [[], ["divided"]]}
+"""what may stand behind the number of a placement that is no shard"""
+
 
 def placement_from(text: str) -> Placement:
     """A placement as ``str`` writes it.
@@ -139,17 +146,17 @@ def placement_from(text: str) -> Placement:
     if word in _WORDS:
         return _WORDS[word]
     found = _CALL.fullmatch(word)
-    if found is None or (found[1] != "shard" and found[3]):
+    more = [] if found is None else [one.strip() for one in found[3].split(",")[1:]]
+    if found is None or (found[1] != "shard" and more not in _MORE[found[1]]):
         raise ConfigError(
             f"{text!r} is not a placement; expected replicate, invariant, shard(DIM), shard(DIM,zigzag), "
             "shard(DIM,total=N), shard(DIM,blocks=K), partial, partial(mean), scattered, scattered(DIM), "
-            "unknown or at(STAGE)"
+            "scattered(DIM,divided), unknown or at(STAGE)"
         )
     if found[1] == "at":
         return At(int(found[2]))
     if found[1] == "scattered":
-        return Scattered(int(found[2]))
-    more = [one.strip() for one in found[3].split(",")[1:]]
+        return Scattered(int(found[2]), divided="divided" in more)
     total = next((int(one.partition("=")[2]) for one in more if one.startswith("total")), None)
     blocks = next((int(one.partition("=")[2]) for one in more if one.startswith("blocks")), 1)
     flags = {name: name in more for name in ("zigzag", "mean", "divided")}

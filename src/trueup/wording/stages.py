@@ -715,6 +715,13 @@ PHRASES = {
         {"names": ("labels",), "ids": "input_ids"},
         {"names": ("attention_mask", "labels"), "ids": "input_ids"},
     ),
+    S.INPUTS_ALIKE: clause(
+        lambda facts: facts.fill(
+            "input {names:list} of the same calls {num:verb are} bit-identical", num=len(facts["names"])
+        ),
+        {"names": ("input_ids",)},
+        {"names": ("input_ids", "labels")},
+    ),
     S.INPUT_WITHOUT_EFFECT: clause(
         lambda facts: facts.fill(
             "{names:list} {num:verb differ} without effect here: the loss and the gradient of every weight "
@@ -1318,6 +1325,12 @@ PHRASES = {
         "separately",
         command="{command}",
         samples=({"command": "trueup diagnose A B --replay 'python train.py' -o OUT"},),
+    ),
+    S.VALUES_FOR_REPLAY: Phrase(
+        sentence="no replay was made: the reference's trace holds statistics but no values. Capture it again "
+        "with values, then diagnose again",
+        command="{command}",
+        samples=({"command": "trueup capture --preset diagnose -o REFERENCE -- python train.py"},),
     ),
     S.LAYOUTS_DIFFER: clause("The two runs have different parallel layouts: no replay was made or read"),
     S.ROWS_DIFFER_IN_PLACE: clause(

@@ -99,6 +99,10 @@ PHRASES = {
         {"num": 2, "names": ("a", "b")},
     ),
     W.NO_DIGEST: clause("{parameter}: no digest in one of the runs", {"parameter": "a"}),
+    W.CUT_IN_ONE: clause(
+        "{parameter}: each rank of one run alone holds a part of it, and the values were not stored",
+        {"parameter": "a"},
+    ),
     W.OF_PARAMETER: clause("{parameter}: {parts[0]}", {"parameter": "a", "parts": (reason(W.TRANSPOSED),)}),
     W.NOT_STORED: clause("the digests differ; the values were not stored"),
     W.TRANSPOSED: clause("the reference's values, transposed"),

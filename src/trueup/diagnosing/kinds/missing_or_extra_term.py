@@ -20,7 +20,7 @@ from trueup.diagnosing.kinds.fitting import (
 from trueup.diagnosing.kinds.other_use import other_use
 from trueup.diagnosing.kinds.rule import Found, KindRule, origin_reason
 from trueup.diagnosing.kinds.solved import solved
-from trueup.diagnosing.kinds.taken import taken
+from trueup.diagnosing.kinds.taken import call_of, is_input, taken
 from trueup.diagnosing.kinds.thresholds import (
     ALIKE_COSINE,
     APPLIED_ROUNDINGS,
@@ -92,6 +92,8 @@ def _term(evidence: Evidence) -> Found | None:
         x = vectors.like(known)
         if x is None or _alike(x, vectors.reference) or _alike(x, vectors.target):
             continue
+        if _is_made_of_both(evidence, known):
+            continue
         found = fit(vectors.target - vectors.reference, x)
         if found is None or (vectors.num_values == 1 and abs(abs(found.factor) - 1) > SINGLE_NEAR_ONE):
             continue
@@ -107,6 +109,21 @@ def _term(evidence: Evidence) -> Found | None:
         if best is None or (-rank.place, share) > (-best.rank.place, best.measure):
             best = Found(rank=rank, measure=share, sentence=_term_reason(evidence, found.factor, name))
     return best
+
+
+def _is_made_of_both(evidence: Evidence, term: Known) -> bool:
+    """Whether a call was given the target's value and the reference's, and made the term of them: that t is
+    r + (t - r) holds of any two tensors and tells nothing."""
+    t, r = evidence.target, evidence.reference
+    if t is None or r is None:
+        return False
+    call = call_of(term)
+    for side in ("target", "reference"):
+        known = [one for pair in _pairs(evidence) if (one := getattr(pair, side)) is not None]
+        given = [one for one in known if call_of(one) == call and is_input(one)]
+        if given and all(any(one.same_bits(whole) for one in given) for whole in (t, r)):
+            return True
+    return False
 
 
 def _rounded(evidence: Evidence, vectors: Vectors) -> float:

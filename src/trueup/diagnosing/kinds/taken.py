@@ -60,12 +60,17 @@ def _of_reference(evidence: Evidence) -> Iterator[Known]:
 
 
 def _given(evidence: Evidence, call: str) -> list[Known]:
-    return [k for k in _of_reference(evidence) if call_of(k) == call and _slot(k).startswith("input")]
+    return [k for k in _of_reference(evidence) if call_of(k) == call and is_input(k)]
 
 
 def call_of(known: Known) -> str:
     """The call that a tensor at hand belongs to."""
     return known.name.rpartition(", ")[0]
+
+
+def is_input(known: Known) -> bool:
+    """Whether a tensor at hand is what its call was given."""
+    return _slot(known).startswith("input")
 
 
 def _is_output(known: Known) -> bool:

@@ -18,7 +18,7 @@ from trueup.diagnosing.replay.plan_step import (
     step_from_json,
 )
 from trueup.errors import TraceError
-from trueup.store import Trace
+from trueup.store import Trace, TraceSource
 from trueup.store.checked import as_written, document_from_file
 from trueup.store.layout import rank_dir
 from trueup.store.parquet import frame_from_parquet
@@ -122,15 +122,20 @@ def plan_rows(folder: Path, step: int, rank: int) -> pl.DataFrame:
     return frame_from_parquet(_file(folder, step, rank), remedy="make the replay again")
 
 
+def has_module_values(trace: TraceSource) -> bool:
+    """Whether a trace holds the values of what modules get and give."""
+    options = trace.manifest.get("options") or {}
+    everything = trace.manifest.get("task") == "tensor"
+    return everything or "module" in (options.get("store_values_of") or ())
+
+
 def require_values(reference: Trace, level: str = "L0") -> None:
     """Be sure that the trace holds the values of calls of this level.
 
     Raises:
         TraceError: it does not; the message says how to capture them.
     """
-    options = reference.manifest.get("options") or {}
-    everything = reference.manifest.get("task") == "tensor"
-    if not everything and "module" not in (options.get("store_values_of") or ()):
+    if not has_module_values(reference):
         raise TraceError(
             f"{reference.path} holds statistics but no values, and a replay writes values into the target. "
             "Capture the reference again with: trueup capture --preset diagnose (or --task tensor)"

@@ -105,7 +105,7 @@ def _of_batches(context: Context) -> StageOutcome:
     findings = findings or list(loss_targets(context, Stage.DATA)) or _masks_apart(context)
     findings = findings or given_outside(context)
     findings = of_samplers(findings, context)
-    findings = [_resumed(_carried(one, context), context) for one in findings]
+    findings = [_resumed(_of_same_samples(_carried(one, context), context), context) for one in findings]
     evidence[:0] = _without_effect(context)
     if findings and _comes_out_nowhere(context):
         evidence, findings = [reason(Stages.BATCH_IN_OTHER_FORM), *evidence], []
@@ -228,6 +228,52 @@ def _carried(finding: Finding, context: Context) -> Finding:
         evidence=(evidence, *finding.evidence),
         next_note=None,
     )
+
+
+_OF_SAMPLES = tuple(
+    map(Reason, (CauseCode.SAMPLE_ORDER, CauseCode.SHARD_OR_SEED, CauseCode.REPLAYED_AFTER_RESUME))
+)
+
+
+def _of_same_samples(finding: Finding, context: Context) -> Finding:
+    """The finding without causes that would be other samples, where another input of the same calls, which is
+    another in each step and holds as many numbers or more, has the same bits: with other samples it would
+    differ too. A smaller one (a noise level a row) may be drawn apart from the samples; masks and positions
+    may be those of any samples."""
+    at = next((n for n, steps in enumerate(context.steps) if steps[0] == finding.step), None)
+    if (
+        at is None
+        or finding.headline.code not in _OF_INPUTS
+        or not any(c in _OF_SAMPLES for c in finding.causes)
+    ):
+        return finding
+    differs = f"input.{finding.headline.place('name')}"
+    books = [context.pair(n, finding.rank)[0] for n in range(len(context.steps))]
+    own, *others = (_given_bits(book) for book in (books[at], *(b for b in books if b is not books[at])))
+    reference = _given_bits(context.pair(at, finding.rank)[1])
+    size = own[differs][0] if differs in own else None
+    alike = [
+        slot.partition(".")[2]
+        for slot, (num, bits) in own.items()
+        if size is not None and num >= size and bits == reference.get(slot, (0, ()))[1] and None not in bits
+        if MASK not in slot and POSITION not in slot
+        if others and all(bits != held.get(slot, (0, bits))[1] for held in others)
+    ]
+    if not alike:
+        return finding
+    evidence = reason(Stages.INPUTS_ALIKE, names=alike)
+    left = tuple(one for one in finding.causes if one not in _OF_SAMPLES)
+    kinds = tuple(replace(k, causes=left) if k.causes == finding.causes else k for k in finding.kinds)
+    return replace(finding, causes=left, kinds=kinds, evidence=(*finding.evidence, evidence))
+
+
+def _given_bits(book: StepView) -> dict[str, tuple[int, tuple[int | None, ...]]]:
+    """Slot of the model's inputs -> numbers of the first call's, digests of all calls'."""
+    found: dict[str, tuple[int, tuple[int | None, ...]]] = {}
+    for _, slot, record in root_inputs(book):
+        num, bits = found.get(slot, (math.prod(book.shape(record) or ()), ()))
+        found[slot] = num, (*bits, book.digest(record))
+    return found
 
 
 def _resumed(finding: Finding, context: Context) -> Finding:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, field
+from itertools import permutations
 
 import polars as pl
 
@@ -105,12 +106,41 @@ def over_ranks(known: Sorted, context: Context) -> dict[str, Whose]:
         if change is not None and change.name in _WHOLE and _makes_the_same(fqn, context):
             held.append(fqn)  # gathered where they are used
             continue
+        if one[2].evidence.code is Weights.NOT_STORED and _is_cut_in_one(one, context):
+            known.open.append(reason(Weights.CUT_IN_ONE, parameter=fqn))
+            continue
         ranks = () if axis or len(of_rank) == len(context.ranks) else tuple(of_rank)
         whose[fqn] = Whose(axis or axis_that_parts(ranks, context.ranks, context.mesh), ranks)
         found.append((*one[:2], change or _of_ranks(one, tuple(of_rank), ranks, context) or one[2]))
     known.equal = [fqn for fqn in known.equal if fqn not in by_rank] + held
     known.apart = found
     return whose
+
+
+def _is_cut_in_one(one: Apart, context: Context) -> bool:
+    """Whether each rank of one run alone holds a part of a weight: the parts of all ranks along an axis are,
+    along one dimension, together as long as what each rank of the other run holds. Digests of a part and of a
+    whole differ whatever they hold."""
+    for axis in context.mesh.wide_axes:
+        books = [context.pair(0, rank) for rank in context.mesh.group(context.ranks[0], [axis])]
+        shapes = [
+            [tuple(book[side].shape(book[side].parameter(one[side], *WEIGHT)) or ()) for book in books]
+            for side in (0, 1)
+        ]
+        if any(_are_parts(parts, whole) for parts, whole in permutations(shapes)):
+            return True
+    return False
+
+
+def _are_parts(parts: list[tuple[int, ...]], whole: list[tuple[int, ...]]) -> bool:
+    """Whether shapes are those of parts of one tensor, which each of the others is."""
+    if len(set(whole)) != 1 or any(len(part) != len(whole[0]) for part in parts):
+        return False
+    return any(
+        all(part[:dim] + part[dim + 1 :] == whole[0][:dim] + whole[0][dim + 1 :] for part in parts)
+        and sum(part[dim] for part in parts) == size
+        for dim, size in enumerate(whole[0])
+    )
 
 
 def _makes_the_same(fqn: str, context: Context) -> bool:

@@ -14,6 +14,7 @@ class WeightsCode(Code):
     NUM_EQUAL = "weights.num_bit_identical"
     UNMATCHED = "weights.without_counterpart"
     NO_DIGEST = "weights.no_digest"
+    CUT_IN_ONE = "weights.cut_in_one"
 
     # how one weight differs
     OF_PARAMETER = "weights.of_parameter"
