@@ -241,30 +241,32 @@ def _of_same_samples(finding: Finding, context: Context) -> Finding:
     differ too. A smaller one (a noise level a row) may be drawn apart from the samples; masks and positions
     may be those of any samples."""
     at = next((n for n, steps in enumerate(context.steps) if steps[0] == finding.step), None)
-    if (
-        at is None
-        or finding.headline.code not in _OF_INPUTS
-        or not any(c in _OF_SAMPLES for c in finding.causes)
-    ):
+    may_be_others = any(one in _OF_SAMPLES for one in finding.causes)
+    if at is None or finding.headline.code not in _OF_INPUTS or not may_be_others:
         return finding
-    differs = f"input.{finding.headline.place('name')}"
-    books = [context.pair(n, finding.rank)[0] for n in range(len(context.steps))]
-    own, *others = (_given_bits(book) for book in (books[at], *(b for b in books if b is not books[at])))
-    reference = _given_bits(context.pair(at, finding.rank)[1])
-    size = own[differs][0] if differs in own else None
-    alike = [
-        slot.partition(".")[2]
-        for slot, (num, bits) in own.items()
-        if size is not None and num >= size and bits == reference.get(slot, (0, ()))[1] and None not in bits
-        if MASK not in slot and POSITION not in slot
-        if others and all(bits != held.get(slot, (0, bits))[1] for held in others)
-    ]
+    alike = _vouching(f"input.{finding.headline.place('name')}", at, finding.rank or 0, context)
     if not alike:
         return finding
     evidence = reason(Stages.INPUTS_ALIKE, names=alike)
     left = tuple(one for one in finding.causes if one not in _OF_SAMPLES)
     kinds = tuple(replace(k, causes=left) if k.causes == finding.causes else k for k in finding.kinds)
     return replace(finding, causes=left, kinds=kinds, evidence=(*finding.evidence, evidence))
+
+
+def _vouching(differs: str, at: int, rank: int, context: Context) -> list[str]:
+    """The inputs that other samples would change, and that both runs have with the same bits."""
+    steps = [_given_bits(context.pair(n, rank)[0]) for n in range(len(context.steps))]
+    own, reference = steps[at], _given_bits(context.pair(at, rank)[1])
+    others = [held for n, held in enumerate(steps) if n != at]
+    if differs not in own or not others:
+        return []
+    found = []
+    for slot, (num, bits) in own.items():
+        is_large = num >= own[differs][0] and MASK not in slot and POSITION not in slot
+        is_same = None not in bits and slot in reference and bits == reference[slot][1]
+        if is_large and is_same and all(bits != held.get(slot, (0, bits))[1] for held in others):
+            found.append(slot.partition(".")[2])
+    return found
 
 
 def _given_bits(book: StepView) -> dict[str, tuple[int, tuple[int | None, ...]]]:

@@ -89,6 +89,7 @@ class Whose:
     ranks: tuple[int, ...] = ()
 
 
+# In one piece: one way to differ after another, of each weight and its ranks.
 def over_ranks(known: Sorted, context: Context) -> dict[str, Whose]:
     """Adds to what the first rank showed what all others do; which ranks each of them is about, and where
     several differ, whether their parts together are the reference's in another order."""
@@ -123,8 +124,9 @@ def _is_cut_in_one(one: Apart, context: Context) -> bool:
     whole differ whatever they hold."""
     for axis in context.mesh.wide_axes:
         books = [context.pair(0, rank) for rank in context.mesh.group(context.ranks[0], [axis])]
+        names = one[0], one[1]
         shapes = [
-            [tuple(book[side].shape(book[side].parameter(one[side], *WEIGHT)) or ()) for book in books]
+            [tuple(book[side].shape(book[side].parameter(names[side], *WEIGHT)) or ()) for book in books]
             for side in (0, 1)
         ]
         if any(_are_parts(parts, whole) for parts, whole in permutations(shapes)):
