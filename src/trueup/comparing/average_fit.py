@@ -105,7 +105,7 @@ def _two(moved: list[Floats], new: list[Floats], old: list[Floats], noise: float
     gram = np.array(
         [[_product(new, new), _product(new, old)], [_product(new, old), _product(old, old)]], np.float64
     )
-    if np.linalg.det(gram) <= 0 or _length(old) <= noise:
+    if not np.isfinite(gram).all() or np.linalg.det(gram) <= 0 or _length(old) <= noise:
         return AverageFit(form=AverageForm.OPEN)
     inverse = np.linalg.inv(gram)
     c1, c0 = (inverse @ np.array([_product(moved, new), _product(moved, old)])).tolist()

@@ -130,6 +130,7 @@ def first_of_rows(judged: JudgedStep, row: int) -> First:
     """One row with its causes."""
     rows, table = judged.rows, judged.table
     owner = owner_of_row(rows, row)
+    outside = owner is None and bool(rows.kind_is("api")[row])  # a function's input is none of the model
     arguments = argument_differences(rows, row)
     columns = {column: table[column][row].as_py() for column in table.column_names}
     return First(
@@ -142,7 +143,7 @@ def first_of_rows(judged: JudgedStep, row: int) -> First:
         arguments=[arguments_at(rows, call, found) for call, found in arguments.items()],
         argument=argument_of_owner(rows, row, owner, arguments),
         dtypes=dtype_differences(rows, row),
-        unpaired_inputs=_inputs_of_one_side(rows, row, owner),
+        unpaired_inputs=[] if outside else _inputs_of_one_side(rows, row, owner),
         given_apart=_given_apart(judged, row),
         classes=class_of_owner(rows, row, owner),
         made=made_by_one(rows, row, owner),
@@ -202,7 +203,7 @@ def _inputs_of_one_side(rows: StepRows, row: int, owner: str | None) -> list[Rea
         return []
     parents = rows.match.target.parent, rows.match.reference.parent
     calls = int(rows.target.call[row]), int(rows.reference.call[row])
-    if min(calls) < 0 or (rows.kind_is("api")[row] and owner is None):  # of a function, not of a model
+    if min(calls) < 0:
         return []
     around = [(call, int(parent[call])) for call, parent in zip(calls, parents, strict=True)]
     inputs = rows.phase_is("forward") & rows.slot_starts("input") & ~rows.paired

@@ -93,7 +93,7 @@ def _returned(rows: StepRows, half: Half, row: int) -> Bools:
     if content[row] < 0:
         return np.ones(len(rows), bool)
     found: Bools = rows.phase_is("forward") & rows.slot_starts("output") & (content == content[row])
-    return found & (half.record >= 0) & (half.call < half.call[row])
+    return np.asarray(found & (half.record >= 0) & (half.call < half.call[row]))
 
 
 def _maker(rows: StepRows, half: Half, row: int) -> int | None:

@@ -53,15 +53,17 @@ def _of_function(finding: Finding, headline: Reason) -> Finding:
     """The finding of a module that calls another function of equal inputs: what its results look like beside
     the reference's, but for a factor, is what that function makes of them. Cosines beside sines, say, are all
     among the reference's results."""
-    if any(kind.name in _STATED for kind in finding.kinds[:1]):
+    first = finding.kinds[0].name if finding.kinds else None
+    if first in _STATED:
         return finding
-    kinds = tuple(kind for kind in finding.kinds if kind.name in _BESIDE_FUNCTIONS)
+    kinds = finding.kinds
+    if first is not KindCode.WRONG_SCALE:
+        kinds = tuple(kind for kind in kinds if kind.name is KindCode.OTHER_FUNCTIONS)
     return replace(finding, headline=headline, kinds=kinds, causes=kinds[0].causes if kinds else ())
 
 
 _STATED = (KindCode.CONSTANT_ARGUMENT, KindCode.OTHER_FUNCTIONS)
 """kinds that already say what the calls are"""
-_BESIDE_FUNCTIONS = (KindCode.WRONG_SCALE, KindCode.OTHER_FUNCTIONS)
 
 
 def _of_one(inside: pl.DataFrame, context: Context) -> Reason | None:

@@ -79,7 +79,7 @@ def _module(facts: ReasonFacts) -> str:
 def _of_kind(facts: ReasonFacts) -> str:
     kind = kind_name(facts["kind"])
     kind = kind[:1].upper() + kind[1:]
-    of_loss = facts["stage"] == "loss"
+    of_loss = facts["stage"] == "loss" and facts.get("call") is None
     if facts.parts:
         named = cause_headline(
             facts.reason.parts[0], facts.parts[1:], "the loss" if of_loss else _module(facts)
@@ -88,6 +88,8 @@ def _of_kind(facts: ReasonFacts) -> str:
             return named
     if of_loss:
         return f"{kind} in the loss"
+    if facts.get("call") is not None:
+        return f"{kind} in {_module(facts)}"
     return f"{kind} in the {_PHASES.get(facts['stage'], 'output')} of {_module(facts)}"
 
 

@@ -50,7 +50,7 @@ def _earlier(evidence: Evidence) -> Iterator[tuple[KindReason, int, Known]]:
 
 
 def _is_kept(reference: Known | None, earlier: Known) -> bool:
-    return reference is not None and earlier.same_bits(reference)
+    return reference is not None and bool(earlier.same_bits(reference))
 
 
 def _share(evidence: Evidence, earlier: Known) -> float:

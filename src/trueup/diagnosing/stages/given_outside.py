@@ -20,17 +20,16 @@ def given_outside(context: Context) -> list[Finding]:
     for rank in context.ranks:
         shown = (one for one in context.passive if (one.step, one.rank) == (first, rank))
         origin = min(shown, key=lambda one: one.order, default=None)
-        if origin is None or origin.stage is not Stage.DATA or origin.phase != "forward":
+        if origin is None or origin.module or origin.phase != "forward" or "input" not in origin.slot:
             continue
         call = _function(origin, context)
         if call is None:
             continue
-        finding = replace(
-            finding_from_origin(origin, context), basis=Basis.RECORDED, origin=None, module=None
-        )
-        headline = reason(VerdictCode.GIVEN_OUTSIDE, call=call, name=origin.slot.partition(".")[2])
+        names = {"call": call, "name": origin.slot.partition(".")[2]}
+        finding = finding_from_origin(origin, context)
         evidence = (*finding.evidence, reason(Stages.RETURNED_BY_NONE))
-        return [replace(finding, headline=headline, evidence=evidence)]
+        given = replace(finding, stage=Stage.DATA, basis=Basis.RECORDED, module=None, origin=None)
+        return [replace(given, headline=reason(VerdictCode.GIVEN_OUTSIDE, **names), evidence=evidence)]
     return []
 
 
