@@ -214,3 +214,10 @@ def test_an_average_that_one_run_makes_less_often(tmp_path: Path) -> None:
     assert verdict.headline.number("step") == 1
     said = [one.number("decay") for one in verdict.evidence if one.code is EvidenceCode.AVERAGED_AS]
     assert said == [1.0, pytest.approx(0.9, abs=1e-4)]
+
+
+@pytest.mark.parametrize("called", ["", "eval"])
+def test_they_come_before_what_their_model_computes_in_a_later_step(tmp_path: Path, called: str) -> None:
+    program = replace(PLAIN, called=called)
+    verdict = compared(tmp_path, replace(program, decay=0.5), program).verdict
+    assert (verdict.headline.code, verdict.step) == (VerdictCode.AVERAGE_DECAY_DIFFERS, 0)

@@ -10,7 +10,7 @@ import polars as pl
 
 from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.sites import owner_codes
-from trueup.matching.arguments import ArgumentPair, arguments_apart
+from trueup.matching.arguments import A_TENSOR, NOT_GIVEN, ArgumentPair, arguments_apart
 from trueup.matching.codes import Codes
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.reason import Reason, reason
@@ -55,11 +55,25 @@ def argument_differences(rows: StepRows, row: int) -> dict[int, list[ArgumentPai
             continue
         name, others = names[rows.match.target.name[call]], names[rows.match.reference.name[other]]
         apart = list(arguments_apart(name, json.loads(target), json.loads(reference), others))
+        apart = [_with_tensors(pair, rows, call, other) for pair in apart]
         if kinds[rows.match.target.kind[call]] == "loss":  # read off the graph, as far as that tells
             apart = [pair for pair in apart if pair.is_known]
         if apart:
             found[call] = apart
     return dict(list(found.items())[-MAX_HINTS:])
+
+
+def _with_tensors(pair: ArgumentPair, rows: StepRows, call: int, other: int) -> ArgumentPair:
+    """The pair, with what is no plain argument on one side because it is a tensor."""
+    if pair.is_known:
+        return pair
+    slots = rows.slot_is(pair.name) & rows.phase_is("forward")
+    sides = ((pair.target, rows.target, call), (pair.reference, rows.reference, other))
+    target, reference = (
+        A_TENSOR if value is NOT_GIVEN and (slots & (half.call == own) & (half.record >= 0)).any() else value
+        for value, half, own in sides
+    )
+    return ArgumentPair(name=pair.name, target=target, reference=reference)
 
 
 def _given(half: Half, calls: Codes) -> list[str | None]:
@@ -101,7 +115,8 @@ def argument_of_owner(
             owner is None or owners[call] < 0 or vocabulary[owners[call]] != owner
         ):
             continue
-        known = [one for one in found[call] if one.is_known]
+        is_own = call == rows.target.call[row]  # a number in a tensor's place may be that tensor
+        known = [one for one in found[call] if one.is_known or (is_own and one.has_tensor)]
         if not known:
             continue
         of_module = words.kind[side.kind[call]] == "module" and side.type[call] >= 0

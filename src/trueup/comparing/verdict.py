@@ -91,6 +91,11 @@ def verdict_from(ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair) -
         explain_by_buffers(origin, runs.buffers)
     if runs.masters is not None and (first is None or first.step > runs.masters.step):
         verdict = _masters_differ(runs.masters, ledger, runs)
+    elif first is not None and runs.averages.gap is not None and first.step > runs.averages.gap.step:
+        averaged = _averages_differ(
+            runs.averages.gap, ledger, runs
+        )  # a model of them may run in a later step
+        verdict = replace(averaged, before=None)
     elif lacking is not None and origin is not None and _is_drawn_after(origin, lacking):
         verdict = _lacking(lacking, origin, ledger, scalars, runs)
     elif lacking is not None and origin is not None and _is_made_with(origin, lacking, ledger):

@@ -31,7 +31,15 @@ class NotGiven:
         return "not given"
 
 
+class ATensor(NotGiven):
+    """In place of a value that a call was given as a tensor, which is a record of its own."""
+
+    def __repr__(self) -> str:
+        return "a tensor"
+
+
 NOT_GIVEN = NotGiven()
+A_TENSOR = ATensor()
 LAYOUT_FUNCTIONS = frozenset(
     [
         "view",
@@ -75,7 +83,12 @@ class ArgumentPair:
     @property
     def is_known(self) -> bool:
         """Whether both values are."""
-        return self.target is not NOT_GIVEN and self.reference is not NOT_GIVEN
+        return not isinstance(self.target, NotGiven) and not isinstance(self.reference, NotGiven)
+
+    @property
+    def has_tensor(self) -> bool:
+        """Whether a number stands in a tensor's place."""
+        return A_TENSOR in (self.target, self.reference)
 
 
 def arguments_apart(

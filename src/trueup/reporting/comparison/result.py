@@ -236,14 +236,16 @@ class ComparisonResult:
 
     def first(self) -> ResultRow | None:
         """The row that the verdict names, else the first that exceeds its tolerance, of its phase if it has
-        one."""
+        one; None where that is of another step."""
         firsts = self.summary.get("firsts") or {}
         found = firsts.get(self.verdict.phase or "") or next((row for row in firsts.values() if row), None)
         if found is None or found.get("site") == self.verdict.where:
             return found
         of_site = pl.col("site").cast(pl.String) == (self.verdict.where or "")
         rows = self.of_verdict().filter(of_site).head(1).collect().to_dicts()
-        return cast(ResultRow, rows[0]) if rows else found
+        if rows:
+            return cast(ResultRow, rows[0])
+        return found if self.verdict.step in (None, found.get("step")) else None
 
     def of_verdict(self) -> pl.LazyFrame:
         """Records of the verdict's step and rank."""
