@@ -18,11 +18,12 @@ from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.diagnosing.replay.plan import build_plan  # noqa: E402
 from trueup.store import Trace  # noqa: E402
-from trueup.types.codes import NextCode  # noqa: E402
+from trueup.types.codes import NextCode, VerdictCode  # noqa: E402
 from trueup.types.codes import StagesCode as Stages  # noqa: E402
 from trueup.types.reason import Reason  # noqa: E402
 
 SIZE = 8
+WEIGHTS = torch.rand(4, 1, generator=torch.Generator().manual_seed(6)) + 0.5
 
 
 class Turned(nn.Module):
@@ -37,7 +38,8 @@ class Turned(nn.Module):
         table = torch.from_numpy(np.arange(SIZE, dtype=np.float32) ** self.power)
         h = self.lin(x)
         angles = torch.outer(torch.linspace(0.5, 1.5, len(x)), table)
-        return torch.tanh(h * angles.cos() + h.flip(-1) * angles.sin())
+        other = angles.cos() if os.environ.get("FORM") == "cosine" else angles.sin()
+        return torch.tanh(h * angles.cos() + h.flip(-1) * other)
 
 
 class Model(nn.Module):
@@ -54,15 +56,20 @@ def training() -> None:
     torch.manual_seed(5)
     model = Model(float(os.environ["POWER"]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    model(torch.randn(4, SIZE)).square().mean().backward()
+    out = model(torch.randn(4, SIZE))
+    errors = out.abs() if os.environ.get("FORM") == "absolute" else out.square()
+    (errors * WEIGHTS).mean().backward()
     optimizer.step()
     optimizer.zero_grad()
 
 
-def diagnosed(folder: Path, level: str, power: str, monkeypatch: pytest.MonkeyPatch) -> Diagnosis:
+def diagnosed(
+    folder: Path, level: str, power: str, monkeypatch: pytest.MonkeyPatch, form: str = "usual"
+) -> Diagnosis:
     monkeypatch.setenv("POWER", "1.0")
     known = capture(folder / "r", training, level=level, task="tensor")
     monkeypatch.setenv("POWER", power)
+    monkeypatch.setenv("FORM", form)
     free = capture(folder / "t", training, level=level)
     plan = build_plan(free, Trace(known.path), folder / "again" / "plan", level="L0", steps={0})
     again = capture(folder / "again", training, replay=str(plan.folder))
@@ -97,3 +104,20 @@ def test_without_calls_the_next_step_is_to_capture_them(
 
 def test_runs_that_agree_have_no_such_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert diagnosed(tmp_path, "mix", "1.0", monkeypatch).findings == ()
+
+
+@pytest.mark.parametrize(
+    ("form", "functions", "phase"),
+    [
+        ("cosine", ("torch.Tensor.cos", "torch.Tensor.sin"), "forward"),
+        ("absolute", ("torch.Tensor.abs", "torch.Tensor.square"), "loss"),
+    ],
+)
+def test_another_function_of_equal_inputs_is_the_headline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, functions: tuple[str, str], phase: str
+) -> None:
+    """Not what its results look like beside the reference's: cosines are among those of the line before."""
+    finding = diagnosed(tmp_path, "mix", "1.0", monkeypatch, form).findings[0]
+    assert (finding.headline.code, finding.phase) == (VerdictCode.FUNCTION_IN_PLACE, phase)
+    assert (finding.headline.place("target"), finding.headline.place("reference")) == functions
+    assert {kind.name for kind in finding.kinds[:1]} <= {"wrong_scale", "other_functions"}
