@@ -311,7 +311,7 @@ EXTREME = chosen(
     "an order of magnitude: from there on an explained error is called amplified",
 )
 INPUTS_GAIN = chosen(
-    "comparing.inputs_gain", 2.0, _GAIN, f"inside a module, where nothing else is known: {_PRODUCT}"
+    "comparing.inputs_gain", 2.0, _GAIN, f"of a function, where nothing else is known: {_PRODUCT}"
 )
 FINER = chosen(
     "comparing.finer",

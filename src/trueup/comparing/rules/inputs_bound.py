@@ -5,9 +5,10 @@ inputs.
   function) is judged as where it was first seen.
 - A tensor whose making a dump does not show (msprobe records no views) may differ relatively by twice what
   was accepted before it in the same module call.
-- Inside a module, an API call's output may differ relatively by twice what its inputs differ by, a gradient
-  by twice what gradients before it in the same module call differ by, if those were accepted and of one
-  dtype: raw attention scores cancel, softmax then forgets it. Never across a module's boundary, so that a
+- An API call's output may differ relatively by what the product of two does, (1 + e)^2 - 1 where its inputs
+  differ by e, inside a module also a gradient by what gradients before it in the same module call differ by,
+  if those were accepted and of one dtype: raw attention scores cancel, softmax then forgets it; a gradient that is rounding alone has a
+  norm that is rounding alone, also where the program takes it. Never across a module's boundary, so that a
   module's own outputs are always held against the rounding bound.
 - A part of a tensor (fewer elements, none outside its range) may hold all of its difference: that of a fused
   bias is the key's alone, whose gradient is zero in exact arithmetic. Sketches know both norms, but that of a
@@ -43,8 +44,9 @@ def _bound(
     """The bound of every row, never lower than given."""
     first, scale = context.inflow.first, context.rounding.scale
     bound = np.fmax(bound, bound[first])
-    inner = rows.kind_is("api") & rows.paired & (rows.of_call("parent") >= 0)
-    forward, backward = inner & rows.phase_is("forward"), inner & rows.phase_is("backward")
+    function, owned = rows.kind_is("api") & rows.paired, rows.of_call("parent") >= 0
+    backward = function & rows.phase_is("backward")
+    forward, backward = function & ~backward & (rows.phase_is("forward") | ~owned), backward & owned
     inputs = forward & rows.slot_starts("input")
     partial = bool(rows.target.tables.gaps or rows.reference.tables.gaps)
     unshown = inputs & (first == np.arange(len(rows))) & partial
@@ -68,7 +70,7 @@ def _bound(
             backward, _largest_before(rows, backward, accepted), _largest_before(rows, within, accepted)
         )
         allowed = np.where(forward & ~unshown, entered[rows.target.call], before)[open_]
-        allowed = INPUTS_GAIN * allowed * scale[open_]
+        allowed = np.expm1(INPUTS_GAIN * np.log1p(allowed)) * scale[open_]
         held = _largest_by_call(rows, inputs, np.where(beyond, 0.0, whole))[rows.target.call[open_]]
         allowed = np.where(parts[open_], np.maximum(allowed, held), allowed)
         explained = metrics.difference[open_] <= allowed
