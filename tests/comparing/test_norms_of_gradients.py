@@ -1,4 +1,4 @@
-"""What a program makes of gradients outside its model is held to what the gradients themselves may differ by."""
+"""What a program makes of gradients outside its model may differ as the gradients themselves do."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
 - Shapes that are views of one another, dimensions put together or apart: the same numbers in the same order.
 - What one run makes of the last tokens alone, keeping the others in a cache (``cached_calls``).
 - Shapes that differ where one side has size 1, or lacks leading dimensions: that side repeated, as every
-  operation repeats it.
+  operation repeats it; a single number only as what a function is given beside the same number repeated.
 
 Where values were kept they are compared so, element by element; else the statistics of both forms.
 """
@@ -201,11 +201,12 @@ def _repeated(rows: StepRows) -> StepRows:
     apart = rows.paired & rows.phase_is("forward") & (rows.layout < 0) & (t.shape != r.shape)
     apart &= (t.summary >= 0) & (r.summary >= 0)
     shapes = rows.match.words.shape
-    known: dict[tuple[int, int], CommonForm | None] = {}
+    known: dict[tuple[int, int, bool], CommonForm | None] = {}
+    constant = rows.kind_is("api") & rows.slot_starts("input") & _is_constant(t) & _is_constant(r)
     for row in np.flatnonzero(apart).tolist():
-        key = int(t.shape[row]), int(r.shape[row])
+        key = int(t.shape[row]), int(r.shape[row]), bool(constant[row])
         if key not in known:
-            known[key] = _repetition(shapes[key[0]], shapes[key[1]])
+            known[key] = _repetition(shapes[key[0]], shapes[key[1]], constant=key[2])
         layout = known[key]
         if layout is not None:
             if t is rows.target:
@@ -213,18 +214,27 @@ def _repeated(rows: StepRows) -> StepRows:
             size = float(np.prod(layout.repeated))
             for half in (t, r):
                 _repeat(half, row, size / half.numel[row])
+            if key[2] and t.statistics["minimum"][row] == r.statistics["minimum"][row]:
+                for name in ("l2_norm", "mean"):  # of one number: the same, however each was summed
+                    t.statistics[name][row] = r.statistics[name][row]
             _settle_sums(t, r, row)
             rows = _with_layout(rows, np.array([row]), layout)
     return replace(rows, target=t, reference=r)
 
 
-def _repetition(target: tuple[int, ...], reference: tuple[int, ...]) -> CommonForm | None:
-    """How one shape becomes the other by repeating; None where it does not, or one is a single number."""
+def _is_constant(half: Half) -> Bools:
+    """Whether a tensor holds one number alone, or several times."""
+    return half.statistics["minimum"] == half.statistics["maximum"]
+
+
+def _repetition(target: tuple[int, ...], reference: tuple[int, ...], *, constant: bool) -> CommonForm | None:
+    """How one shape becomes the other by repeating; None where it does not, or where one is a single number
+    and the other is not ``constant``."""
     try:
         shape = np.broadcast_shapes(target, reference)
     except ValueError:
         return None
-    if 1 in (np.prod(target), np.prod(reference)) or 0 in shape:
+    if (not constant and 1 in (np.prod(target), np.prod(reference))) or 0 in shape:
         return None
     return CommonForm(label=f"{list(target)} against {list(reference)}, repeated", repeated=shape)
 

@@ -24,6 +24,7 @@ from trueup.comparing.record_row import JudgedRow
 from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.sites import module_column
 from trueup.matching.codes import Codes
+from trueup.matching.operands import OPERANDS, has_two_operands
 from trueup.store.same_rows import MASK, POSITION
 from trueup.types.arrays import Bools
 from trueup.types.codes import EvidenceCode
@@ -211,7 +212,7 @@ def _inputs_of_one_side(rows: StepRows, row: int, owner: str | None) -> list[Rea
     halves = rows.target, rows.reference
     for side, half, other, own in zip(("target", "reference"), halves, halves[::-1], around, strict=True):
         at = inputs & (half.record >= 0) & np.isin(half.call, [call for call in own if call >= 0])
-        at &= ~_of_other_loss(rows) & ~_counting_positions(rows, half)
+        at &= ~_of_other_loss(rows) & ~_counting_positions(rows, half) & ~_beside_a_number(rows, half)
         if _hides_nothing(rows, other, row):
             at &= ~(_named_mask(rows) & ~_of_model(rows, half))
         if rows.reference.numel[row] > 1:  # a single number, a count say, is what a loss is made with
@@ -232,6 +233,16 @@ def _inputs_of_one_side(rows: StepRows, row: int, owner: str | None) -> list[Rea
             for name in dict.fromkeys(names)
         ]
     return found
+
+
+def _beside_a_number(rows: StepRows, half: Half) -> Bools:
+    """Operands in whose place the other side has a number: an argument, which is a finding of its own."""
+    names = np.array([has_two_operands(word) for word in rows.match.words.name] + [False])
+    return (
+        rows.kind_is("api")
+        & (rows.slot_is(OPERANDS[0]) | rows.slot_is(OPERANDS[1]))
+        & names[half.side.name[half.call]]
+    )
 
 
 def _named_mask(rows: StepRows) -> Bools:

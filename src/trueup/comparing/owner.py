@@ -10,10 +10,11 @@ import polars as pl
 
 from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.sites import owner_codes
-from trueup.matching.arguments import A_TENSOR, NOT_GIVEN, ArgumentPair, arguments_apart
+from trueup.matching.arguments import A_TENSOR, NOT_GIVEN, ArgumentPair, NotGiven, arguments_apart
 from trueup.matching.codes import Codes
+from trueup.matching.operands import OPERANDS, commutes_by_name
 from trueup.types.codes import EvidenceCode, VerdictCode
-from trueup.types.reason import Reason, reason
+from trueup.types.reason import Json, Reason, reason
 from trueup.types.site import shown_name
 
 MAX_HINTS = 4
@@ -55,7 +56,7 @@ def argument_differences(rows: StepRows, row: int) -> dict[int, list[ArgumentPai
             continue
         name, others = names[rows.match.target.name[call]], names[rows.match.reference.name[other]]
         apart = list(arguments_apart(name, json.loads(target), json.loads(reference), others))
-        apart = [_with_tensors(pair, rows, call, other) for pair in apart]
+        apart = [full for pair in apart if (full := _with_tensors(pair, rows, (call, other), name))]
         if kinds[rows.match.target.kind[call]] == "loss":  # read off the graph, as far as that tells
             apart = [pair for pair in apart if pair.is_known]
         if apart:
@@ -63,17 +64,45 @@ def argument_differences(rows: StepRows, row: int) -> dict[int, list[ArgumentPai
     return dict(list(found.items())[-MAX_HINTS:])
 
 
-def _with_tensors(pair: ArgumentPair, rows: StepRows, call: int, other: int) -> ArgumentPair:
-    """The pair, with what is no plain argument on one side because it is a tensor."""
+def _with_tensors(
+    pair: ArgumentPair, rows: StepRows, calls: tuple[int, int], name: str
+) -> ArgumentPair | None:
+    """The pair, with what is no plain argument on one side because it is a tensor there: with the number
+    where that is one number, also repeated. None where it is the other side's number, as far as float32 tells."""
     if pair.is_known:
         return pair
-    slots = rows.slot_is(pair.name) & rows.phase_is("forward")
-    sides = ((pair.target, rows.target, call), (pair.reference, rows.reference, other))
+    own = rows.slot_is(pair.name) & rows.phase_is("forward")
+    if commutes_by_name(name):  # the tensor that has a number for its counterpart stands in either place
+        own = (
+            (rows.slot_is(OPERANDS[0]) | rows.slot_is(OPERANDS[1])) & rows.phase_is("forward") & ~rows.paired
+        )
+    sides = zip((pair.target, pair.reference), (rows.target, rows.reference), calls, strict=True)
     target, reference = (
-        A_TENSOR if value is NOT_GIVEN and (slots & (half.call == own) & (half.record >= 0)).any() else value
-        for value, half, own in sides
+        _tensor_at(half, np.flatnonzero(own & (half.call == call) & (half.record >= 0)))
+        if value is NOT_GIVEN
+        else value
+        for value, half, call in sides
     )
-    return ArgumentPair(name=pair.name, target=target, reference=reference)
+    full = ArgumentPair(name=pair.name, target=target, reference=reference)
+    return None if full.is_known and _is_one_number(full) else full
+
+
+def _tensor_at(half: Half, rows: Codes) -> Json | NotGiven:
+    """What stands at one of these rows in a number's place: the number, where a tensor holds one alone."""
+    if not len(rows):
+        return NOT_GIVEN
+    low, high = (float(half.statistics[name][rows[-1]]) for name in ("minimum", "maximum"))
+    if low != high or not np.isfinite(low):
+        return A_TENSOR
+    short = float(str(np.float32(low)))  # as it is written out
+    return short if np.float32(low) == low else low
+
+
+def _is_one_number(pair: ArgumentPair) -> bool:
+    """Whether the two are one number in float32, in which a number beside a coarser tensor is read."""
+    both = (pair.target, pair.reference)
+    numbers = [float(one) for one in both if isinstance(one, (int, float)) and not isinstance(one, bool)]
+    return len(numbers) == 2 and np.float32(numbers[0]) == np.float32(numbers[1])
 
 
 def _given(half: Half, calls: Codes) -> list[str | None]:

@@ -1,4 +1,5 @@
-"""Operands of commutative functions: ``y + x`` against ``x + y`` is paired by what the operands hold."""
+"""Operands of commutative functions: ``y + x`` against ``x + y`` is paired by what the operands hold, and so
+is ``c * y`` against ``y * 0.8``, where one run has a number in a tensor's place."""
 
 from __future__ import annotations
 
@@ -28,7 +29,22 @@ _LOGIC = (
     "bitwise_xor",
 )
 _COMMUTE = frozenset(_ARITHMETIC + _COMPARISONS + _LOGIC)
-_OPERANDS = ("input.0", "input.1")
+_ORDERED = (
+    "sub",
+    "rsub",
+    "div",
+    "rdiv",
+    "truediv",
+    "true_divide",
+    "floor_divide",
+    "remainder",
+    "pow",
+    "rpow",
+)
+_ORDERED_COMPARISONS = ("lt", "le", "gt", "ge", "less", "greater", "less_equal", "greater_equal")
+_OF_TWO = _COMMUTE | frozenset(_ORDERED + _ORDERED_COMPARISONS)
+OPERANDS = ("input.0", "input.1")
+"""slots of both operands"""
 _STATISTICS = ("minimum", "maximum", "mean", "l2_norm")
 
 
@@ -41,8 +57,9 @@ def turn_operands(
     """The pairs, with both operands of a commutative function exchanged where that is clearly how they belong
     together; their gradients with them."""
     target, reference = sides
-    commutes = np.array([_plain(word) in _COMMUTE for word in words.name] + [False])
-    slots = [words.slot.index(name) if name in words.slot else -2 for name in _OPERANDS]
+    commutes = np.array([commutes_by_name(word) for word in words.name] + [False])
+    slots = [words.slot.index(name) if name in words.slot else -2 for name in OPERANDS]
+    pairs = _beside_a_number(pairs, tables, sides, words, commutes, slots)
     call = target.record_call[pairs.target]
     operand = commutes[target.name[call]] & np.isin(target.record_slot[pairs.target], slots)
     operand &= target.record_slot[pairs.target] == reference.record_slot[pairs.reference]
@@ -70,8 +87,70 @@ def turn_operands(
     return replace(pairs, reference=partners, other_slot=other_slot)
 
 
-def _plain(name: str) -> str:
+def commutes_by_name(name: str) -> bool:
+    """Whether the order of both operands is free."""
+    return _short(name) in _COMMUTE
+
+
+def has_two_operands(name: str) -> bool:
+    """Whether a function takes two operands, each a tensor or a number."""
+    return _short(name) in _OF_TWO
+
+
+def _short(name: str) -> str:
     return name.rpartition(".")[2].strip("_").lower()
+
+
+def _beside_a_number(
+    pairs: RecordPairs,
+    tables: tuple[StepTables, StepTables],
+    sides: tuple[TreeSide, TreeSide],
+    words: Words,
+    commutes: NDArray[np.bool_],
+    slots: list[int],
+) -> RecordPairs:
+    """The pairs, with the one operand of a call that has a number beside it paired with the one of two, where
+    that is clearly the same."""
+    made = pairs.target.copy(), pairs.reference.copy()
+    left = pairs.only_target.copy(), pairs.only_reference.copy()
+    other_slot = pairs.other_slot.copy()
+    forward = words.phase.index("forward") if "forward" in words.phase else -2
+    turned = False
+    for at, (side, table, beside) in enumerate(zip(sides, tables, left, strict=True)):
+        keys = [side.record_call, side.record_phase, side.record_microbatch]
+        is_operand = commutes[side.name[side.record_call]] & np.isin(side.record_slot, slots)
+        positions = np.flatnonzero(is_operand[beside])
+        if not len(positions):
+            continue
+        rows = np.flatnonzero(is_operand[made[at]])
+        at_key = {tuple(int(key[made[at][row]]) for key in keys): row for row in rows}
+        of_two, of_one = _statistics(table), _statistics(tables[1 - at])
+        found: dict[int, bool] = {}
+        for position in sorted(positions, key=lambda one: side.record_phase[beside[one]] != forward):
+            record = beside[position]
+            key = tuple(int(column[record]) for column in keys)
+            row = at_key.get(key)
+            if row is None:
+                continue
+            if key[1] == forward:
+                two = _at(of_two, side, np.array([made[at][row], record]))
+                one = _at(of_one, sides[1 - at], made[1 - at][row : row + 1])
+                straight, crossed = _distance(two, np.repeat(one, 2, axis=0))
+                found[key[0]] = crossed <= OPERANDS_ALIKE and straight > OPERANDS_CLEARLY * crossed
+            if found.get(key[0], False):
+                beside[position], made[at][row] = made[at][row], record
+                other_slot[row] = turned = True
+    if not turned:
+        return pairs
+    order = np.argsort(made[0], kind="stable")
+    return replace(
+        pairs,
+        target=made[0][order],
+        reference=made[1][order],
+        other_slot=other_slot[order],
+        only_target=np.sort(left[0]),
+        only_reference=np.sort(left[1]),
+    )
 
 
 def _couples(pairs: RecordPairs, side: TreeSide, at: Codes, slots: list[int]) -> tuple[Codes, Codes]:
@@ -100,8 +179,11 @@ def _at(statistics: NDArray[np.float64], side: TreeSide, records: Codes) -> NDAr
 
 
 def _distance(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
-    """How far two tensors are apart by their statistics, 0 to 2; infinite where that is not known."""
+    """How far two tensors are apart by their statistics, 0 to 1; infinite where that is not known. Of one
+    number repeated the number alone counts: as operands any two shapes of it are the same."""
     scale = np.abs(left) + np.abs(right)
     with np.errstate(invalid="ignore", over="ignore"):  # infinite statistics: not known
-        far = np.divide(np.abs(left - right), scale, out=np.zeros_like(scale), where=scale != 0).max(1)
-    return np.where(np.isnan(far) | (left[:, 0] != right[:, 0]), np.inf, far)
+        apart = np.divide(np.abs(left - right), scale, out=np.zeros_like(scale), where=scale != 0)
+    constant = (left[:, 1] == left[:, 2]) & (right[:, 1] == right[:, 2])
+    far = np.where(constant, apart[:, 1], apart.max(1))
+    return np.where(np.isnan(far) | (~constant & (left[:, 0] != right[:, 0])), np.inf, far)

@@ -7,9 +7,9 @@ inputs.
   was accepted before it in the same module call.
 - An API call's output may differ relatively by what the product of two does, (1 + e)^2 - 1 where its inputs
   differ by e, inside a module also a gradient by what gradients before it in the same module call differ by,
-  if those were accepted and of one dtype: raw attention scores cancel, softmax then forgets it; a gradient that is rounding alone has a
-  norm that is rounding alone, also where the program takes it. Never across a module's boundary, so that a
-  module's own outputs are always held against the rounding bound.
+  if those were accepted and of one dtype: raw attention scores cancel, softmax then forgets it; a gradient
+  that is rounding alone has a norm that is rounding alone, also where the program takes it. Never across a
+  module's boundary, so that a module's own outputs are always held against the rounding bound.
 - A part of a tensor (fewer elements, none outside its range) may hold all of its difference: that of a fused
   bias is the key's alone, whose gradient is zero in exact arithmetic. Sketches know both norms, but that of a
   difference in few channels badly; so what earlier updates explain of the whole counts too.
