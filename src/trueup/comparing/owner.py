@@ -68,7 +68,8 @@ def _with_tensors(
     pair: ArgumentPair, rows: StepRows, calls: tuple[int, int], name: str
 ) -> ArgumentPair | None:
     """The pair, with what is no plain argument on one side because it is a tensor there: with the number
-    where that is one number, also repeated. None where it is the other side's number, as far as float32 tells."""
+    where that is one number, also repeated. None where it is the other side's number, as far as float32
+    tells."""
     if pair.is_known:
         return pair
     own = rows.slot_is(pair.name) & rows.phase_is("forward")
