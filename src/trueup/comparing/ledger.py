@@ -246,12 +246,14 @@ class Ledger:
 
     def _add_other_shape(self, judged: JudgedStep) -> None:
         rows, judgement = judged.rows, judged.judgement
-        made = rows.paired & rows.kind_is("module") & rows.phase_is("forward") & rows.slot_starts("output")
-        at = [
-            row
-            for row, why in judgement.reasons.items()
-            if why.code is RecordCode.SHAPE_DIFFERS and made[row] and judgement.status[row] == UNDECIDED
-        ]
+        of_module = rows.paired & rows.kind_is("module") & rows.phase_is("forward")
+        given = of_module & rows.slot_starts("input")
+        of_model = given & (rows.of_call("parent") < 0)
+        shaped = {row for row, why in judgement.reasons.items() if why.code is RecordCode.SHAPE_DIFFERS}
+        made = of_module & rows.slot_starts("output")
+        if not shaped & set(np.flatnonzero(of_model).tolist()):  # else that is what it follows from
+            made |= given & ~of_model
+        at = [row for row in shaped if made[row] and judgement.status[row] == UNDECIDED]
         if at and (self.other_shape is None or judged.pair.step < self.other_shape.step):
             self.other_shape = first_of_rows(judged, min(at))
             self.other_shape.why = [judgement.reasons[min(at)]]

@@ -549,8 +549,8 @@ def may_be_noise(score: float | None) -> bool:
 
 
 def _other_shape_before(first: First, ledger: Ledger) -> First | None:
-    """What a module gave in another shape, where what exceeds its tolerance was made after that, of something
-    that cannot be compared."""
+    """What a module gave, or was given, in another shape, where what exceeds its tolerance was made after
+    that, of something that cannot be compared."""
     shape, error_in = ledger.other_shape, first.row.error_in
     if shape is None or error_in is None or math.isfinite(error_in):
         return None
@@ -566,17 +566,19 @@ def _is_before(one: First, other: First) -> bool:
 def _of_other_shape(
     first: First, shape: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair
 ) -> Verdict:
-    """The place is the module that gives another shape; the first numbers that exceed tell that it acts."""
+    """The place is the first tensor of another shape; the first numbers that exceed tell that it acts."""
     verdict = _differ(first, ledger, scalars, runs)
     explain_by_attributes(shape, *runs.attributes)
+    sides = {side: shape.why[0].place(side) for side in ("target", "reference")}
+    numbers = reason(EvidenceCode.FIRST_OF_COMPARED, site=first.row.site, phase=first.row.phase)
     return replace(
         verdict,
-        headline=shape.argument or _at_place(VerdictCode.FIRST_DIVERGENCE, shape),
+        headline=shape.argument or reason(VerdictCode.OTHER_SHAPE, site=shape.row.site, **sides),
         where=shape.row.site,
         owner=shape.owner,
         phase=shape.row.phase,
         confidence=in_words(Word.CERTAIN),
-        evidence=(*shape.arguments, *shape.why, *verdict.evidence),
+        evidence=(*shape.arguments, *shape.why, numbers, *verdict.evidence),
         before=preceding(shape.before),
         next=_next(shape, runs),
     )

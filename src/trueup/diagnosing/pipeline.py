@@ -435,9 +435,8 @@ def _code_near(finding: Finding, book: CodeBook) -> Near:
 
 def _beside_code(finding: Finding, near: Near) -> Finding:
     finding = _without_functions(finding, near)
-    known = finding.stage in (Stage.DATA, Stage.WEIGHTS) or any(
-        kind.rank.is_named for kind in finding.kinds[:1]
-    )
+    known = finding.stage in (Stage.DATA, Stage.WEIGHTS) or finding.headline.code is VerdictCode.OTHER_SHAPE
+    known = known or any(kind.rank.is_named for kind in finding.kinds[:1])
     headline = finding.headline if known else near.headline(finding.headline)
     if _is_named_in_code(finding, near):
         headline = near.headline(_plain_headline(finding))

@@ -261,6 +261,12 @@ PHRASES = {
         "Activation differs in {module}: {target} (target), {reference} (reference)",
         {"module": "layers.1.mlp", "target": "gelu", "reference": "silu"},
     ),
+    Is.OTHER_SHAPE: _headline(
+        lambda facts: "Other shape at {site}: {} (target), {} (reference)".format(
+            *(str(facts[side]).replace(" ", "") for side in ("target", "reference")), site=facts["site"]
+        ),
+        {"site": "layers.1.attn · output.0", "target": "[8, 48, 12]", "reference": "[8, 49, 12]"},
+    ),
     Is.BUFFERS_WRITTEN: _headline(
         lambda facts: facts.fill(
             "{num:count buffer} "

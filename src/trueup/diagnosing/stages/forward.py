@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -35,7 +36,7 @@ from trueup.store import StepView
 from trueup.store.given import root_inputs
 from trueup.store.same_rows import MASK
 from trueup.store.view import LOCAL
-from trueup.types.codes import EvidenceCode, ReplayCode, VerdictCode
+from trueup.types.codes import EvidenceCode, RecordCode, ReplayCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes import WeightsCode as Weights
 from trueup.types.codes.base import Code
@@ -58,6 +59,9 @@ class ForwardStage:
         verdict = context.comparison.verdict
         if _is_below_tolerance(verdict) or verdict.headline.code is VerdictCode.POSITIONS_COUNT:
             known = (*known, _of_verdict(verdict))
+        if not known and _is_of_other_shape(verdict, context):
+            both = [Stage.FORWARD, Stage.LOSS]
+            return _judged(self, context, rows, both, loss_values(context, 0), (_of_shape(verdict),))
         known = known or factor_findings(context)
         of_the_loss = () if known else loss_targets(context, Stage.FORWARD) or loss_weights(context)
         known = known or of_the_loss
@@ -133,6 +137,14 @@ def _is_a_gradient(book: StepView, record: int | None) -> bool:
     return digest is not None and digest in set(sent["digest"])
 
 
+def _around(module: str | None) -> Iterator[str | None]:
+    """A module, and those that it is part of."""
+    yield module
+    while module:
+        module = module.rpartition(".")[0]
+        yield module
+
+
 # In one piece: one branch an answer of the stage, in the order in which they exclude each other.
 def _judged(
     stage: ForwardStage | BackwardStage,
@@ -159,7 +171,7 @@ def _judged(
         located = () if known and not (context.by_replay or beside) else tuple(origins)
         found = _ordered(tuple(finding_from_origin(origin, context) for origin in located))
         found = with_evaluated(found, context)
-        modules = () if beside else tuple(one.module for one in known)
+        modules = () if beside else tuple(place for one in known for place in _around(one.module))
         findings = (*known, *(one for one in found if one.module not in modules))
         return outcome(
             status=StageStatus.FAILED,
@@ -236,7 +248,7 @@ _CAUSES: dict[Code, CauseCode] = {
 }
 
 
-def as_recorded(verdict: Verdict, stage: Stage, kind: Kind) -> Finding:
+def as_recorded(verdict: Verdict, stage: Stage, *kinds: Kind) -> Finding:
     """What the comparison concluded, as a finding of this kind."""
     return Finding(
         stage=stage,
@@ -246,10 +258,10 @@ def as_recorded(verdict: Verdict, stage: Stage, kind: Kind) -> Finding:
         phase=verdict.phase,
         step=verdict.step,
         rank=verdict.rank,
-        kinds=(kind,),
+        kinds=kinds,
         basis=Basis.RECORDED,
         evidence=verdict.evidence,
-        causes=kind.causes,
+        causes=kinds[0].causes if kinds else (),
         next_note=verdict.next,
     )
 
@@ -261,6 +273,23 @@ def _is_below_tolerance(verdict: Verdict) -> bool:
         return True
     written = any(one.code is EvidenceCode.BUFFERS_WRITTEN for one in verdict.evidence)
     return written or (verdict.headline.code is VerdictCode.BUFFER_DIFFERS and verdict.step is None)
+
+
+def _is_of_other_shape(verdict: Verdict, context: Context) -> bool:
+    """Whether the first step makes a tensor of another shape of the same batch: no replay puts values of the
+    one into the other, and what the code around makes of them differs with them."""
+    shaped = any(one.code is RecordCode.SHAPE_DIFFERS for one in verdict.evidence)
+    data = context.outcome_of(Stage.DATA)
+    is_same_batch = data is None or data.status is StageStatus.PASSED
+    return shaped and is_same_batch and (verdict.phase, verdict.step) == ("forward", context.steps[0][0])
+
+
+def _of_shape(verdict: Verdict) -> Finding:
+    """With the argument that makes the other shape, where one differs."""
+    if verdict.headline.code is VerdictCode.OTHER_SHAPE:
+        return replace(as_recorded(verdict, Stage.FORWARD), next_note=None)
+    found = _of_verdict(verdict)
+    return replace(found, next_note=found.kinds[0].next)
 
 
 def _of_verdict(verdict: Verdict) -> Finding:
@@ -394,8 +423,8 @@ def _is_of_a_tie(origin: Origin, context: Context) -> bool:
 
 def _is_of_the_forward(origin: Origin, context: Context) -> bool:
     """Whether a gradient differs by what a replay cannot put right after a forward pass that differs: the
-    module is called with other numbers of rows (tokens sent to an expert), or a loss that is made otherwise,
-    or of other labels, reads the weight itself, as one in chunks reads the head's."""
+    module is called with another shape (numbers of tokens sent to an expert), or makes one, or a loss that is
+    made otherwise, or of other labels, reads the weight itself, as one in chunks reads the head's."""
     outcomes = [context.outcome_of(stage) for stage in (Stage.DATA, Stage.FORWARD)]
     failed = [one for one in outcomes if one is not None and one.status is StageStatus.FAILED]
     findings = [one for outcome in failed for one in outcome.findings if one.step == origin.step]
@@ -405,7 +434,7 @@ def _is_of_the_forward(origin: Origin, context: Context) -> bool:
         (pl.col("step") == origin.step)
         & (pl.col("phase").cast(pl.String) == "forward")
         & (pl.col("name").cast(pl.String) == origin.module)
-        & pl.col("slot").cast(pl.String).str.starts_with("input")
+        & pl.col("slot").cast(pl.String).str.contains("^(?:input|output)")
     )
     shapes = zip(called["target_shape"].to_list(), called["reference_shape"].to_list(), strict=True)
     if any(one is not None and other is not None and list(one) != list(other) for one, other in shapes):

@@ -36,6 +36,8 @@ class VerdictCode(Code):
     """the update of ``num`` master weights, ``name`` first, in ``step``: ``factor`` times the reference's"""
     ACTIVATION_DIFFERS = "verdict.activation_differs"
     """``target``, ``reference``: functions that ``module`` applies"""
+    OTHER_SHAPE = "verdict.other_shape"
+    """``target``, ``reference``: shapes of the tensor at ``site``, made of the same batch"""
     POSITIONS_COUNT = "verdict.positions_count"
     """``target``, ``reference``: of ``total`` positions those that the loss sends a gradient to"""
     ROWS_TRAIN = "verdict.rows_train"
