@@ -40,6 +40,7 @@ from trueup.comparing.common_form import FLAGS
 from trueup.comparing.computed_in import computed_in
 from trueup.comparing.device_products import DeviceProducts
 from trueup.comparing.gradient_work import after_backward
+from trueup.comparing.inflow import contents
 from trueup.comparing.metrics import Metrics
 from trueup.comparing.rows import Half, StepRows
 from trueup.comparing.sites import charged_column
@@ -242,7 +243,8 @@ def operand_scale(rows: StepRows, metrics: Metrics) -> Floats:
     softmax), carries the rounding of its operands. Their size: forward outputs, rms of the largest floating
     input of the same call times sqrt(numel), for a product of two activations rms_a rms_b length; input
     gradients, the same from the output gradients; a weight's gradient g^T x summed over rows, ||g|| ||x|| /
-    sqrt(rows); a bias's or norm weight's, ||g||. A loss of one microbatch, and what its backward gives at a
+    sqrt(rows); a bias's or norm weight's, ||g||; of the gradient of what several calls are given, the largest
+    that one of them sends back. A loss of one microbatch, and what its backward gives at a
     place, the largest of the step's: they are sums of terms of one size, add up, and where one is far smaller
     (of a policy, whose advantages sum to 0) its terms cancel.
     """
@@ -260,7 +262,34 @@ def operand_scale(rows: StepRows, metrics: Metrics) -> Floats:
         scale = np.where(out, np.maximum(scale, operand[reference.call] * size), scale)
     scale = np.maximum(scale, _of_microbatches(rows, norm))
     scale = np.maximum(scale, _product_scale(rows, rms, floating) * size)
+    scale = np.maximum(scale, _summed_gradients(rows, norm, floating))
     return np.asarray(np.maximum(scale, _gradient_scale(rows, norm, floating)))
+
+
+def _summed_gradients(rows: StepRows, norm: Floats, floating: Bools) -> Floats:
+    """For the gradient that arrives at what a call made, the largest of those that the calls it was given to
+    send back; else 0. Contents tell which these are: of several elements that are not all one number."""
+    half = rows.reference
+    statistics = half.statistics
+    with np.errstate(invalid="ignore"):
+        tells = floating & (half.record >= 0) & (statistics["minimum"] < statistics["maximum"])
+    content, num = contents(half), len(rows.match.words.slot) + 1
+    place = half.call * num + rows.slot
+    forward = np.flatnonzero(rows.phase_is("forward") & tells)
+    order = np.argsort(place[forward], kind="stable")
+    known = place[forward][order]
+    backward = np.flatnonzero(rows.phase_is("backward") & floating & (half.record >= 0))
+    out = np.zeros(len(rows))
+    if not len(known) or not len(backward):
+        return out
+    at = np.minimum(np.searchsorted(known, place[backward]), len(known) - 1)
+    found = known[at] == place[backward]
+    backward, of = backward[found], content[forward[order[at[found]]]]
+    largest = np.zeros(int(of.max(initial=-1)) + 2)
+    sent = rows.slot_starts("input")[backward]
+    np.maximum.at(largest, of[sent], norm[backward[sent]])
+    out[backward[~sent]] = largest[of[~sent]]
+    return out
 
 
 def _of_microbatches(rows: StepRows, norm: Floats) -> Floats:

@@ -12,6 +12,7 @@ import polars as pl
 
 from trueup.matching.calls import PASS_CODE, PASSES, CallPairs, match_calls
 from trueup.matching.codes import Codes
+from trueup.matching.contents import pair_same_contents
 from trueup.matching.names import like
 from trueup.matching.operands import turn_operands
 from trueup.matching.records import RecordPairs, match_records
@@ -76,6 +77,7 @@ def match_step(target: StepTables, reference: StepTables, bridge: Bridge | None 
     if bridge is not None:
         return _across(target, reference, (left, right, words), bridge)
     calls, sides = match_calls(left, right, words), (left, right)
+    pair_same_contents((target, reference), sides, words, calls)
     turned = TurnedPasses.of((target, reference), calls)
     if turned is not None:
         calls = turned.with_calls(calls, sides)

@@ -157,6 +157,11 @@ PHRASES = {
     Is.UNCOUNTED_LABELS: Phrase(
         sentence="labels differ where none counts: the loss and the gradients it sends into the model agree"
     ),
+    Is.CALLED_MORE_OFTEN: Phrase(
+        sentence="the same call of the same tensors is made {target:count time} (target) and "
+        "{reference:count time} (reference): each gets its part of the gradient",
+        samples=({"target": 2, "reference": 1},),
+    ),
     Is.WITHOUT_EFFECT: Phrase(sentence="comes out nowhere: the loss and the gradients of all weights agree"),
     Is.REDUCED_LATER: Phrase(
         sentence="one run reduces this gradient after backward; what the optimizer is given agrees"

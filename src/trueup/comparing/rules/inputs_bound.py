@@ -6,10 +6,11 @@ inputs.
 - A tensor whose making a dump does not show (msprobe records no views) may differ relatively by twice what
   was accepted before it in the same module call.
 - An API call's output may differ relatively by what the product of two does, (1 + e)^2 - 1 where its inputs
-  differ by e, inside a module also a gradient by what gradients before it in the same module call differ by,
-  if those were accepted and of one dtype: raw attention scores cancel, softmax then forgets it; a gradient
-  that is rounding alone has a norm that is rounding alone, also where the program takes it. Never across a
-  module's boundary, so that a module's own outputs are always held against the rounding bound.
+  differ by e, a gradient that it sends back by what the gradient it gets does, inside a module by what any
+  gradient before it in the same module call does, if those were accepted and of one dtype: raw attention
+  scores cancel, softmax then forgets it; a gradient that is rounding alone has a norm that is rounding alone,
+  also where the program takes it. Never across a module's boundary, so that a module's own outputs are always
+  held against the rounding bound.
 - A part of a tensor (fewer elements, none outside its range) may hold all of its difference: that of a fused
   bias is the key's alone, whose gradient is zero in exact arithmetic. Sketches know both norms, but that of a
   difference in few channels badly; so what earlier updates explain of the whole counts too.
@@ -45,12 +46,14 @@ def _bound(
     first, scale = context.inflow.first, context.rounding.scale
     bound = np.fmax(bound, bound[first])
     function, owned = rows.kind_is("api") & rows.paired, rows.of_call("parent") >= 0
-    backward = function & rows.phase_is("backward")
-    forward, backward = function & ~backward & (rows.phase_is("forward") | ~owned), backward & owned
+    inside = function & owned & rows.phase_is("backward")
+    sent = function & ~owned & rows.phase_is("backward")
+    forward = function & ~inside & ~sent & (rows.phase_is("forward") | ~owned)
+    given_back, sent_back = sent & rows.slot_starts("output"), sent & rows.slot_starts("input")
     inputs = forward & rows.slot_starts("input")
     partial = bool(rows.target.tables.gaps or rows.reference.tables.gaps)
     unshown = inputs & (first == np.arange(len(rows))) & partial
-    made = (forward & rows.slot_starts("output")) | backward | unshown
+    made = (forward & rows.slot_starts("output")) | inside | sent_back | unshown
     within = rows.phase_is("forward") & rows.paired & (rows.of_call("parent") >= 0)
     same_dtype = rows.target.dtype == rows.reference.dtype
     error = np.where(same_dtype & np.isfinite(metrics.rel_l2), metrics.rel_l2, 0.0)
@@ -65,11 +68,12 @@ def _bound(
         if not len(open_):
             break
         accepted = np.where(beyond, 0.0, error)
-        entered = _largest_by_call(rows, inputs, accepted)
+        entered = _largest_by_call(rows, inputs | given_back, accepted)
         before = np.where(
-            backward, _largest_before(rows, backward, accepted), _largest_before(rows, within, accepted)
+            inside, _largest_before(rows, inside, accepted), _largest_before(rows, within, accepted)
         )
-        allowed = np.where(forward & ~unshown, entered[rows.target.call], before)[open_]
+        of_call = (forward & ~unshown) | sent_back
+        allowed = np.where(of_call, entered[rows.target.call], before)[open_]
         allowed = np.expm1(INPUTS_GAIN * np.log1p(allowed)) * scale[open_]
         held = _largest_by_call(rows, inputs, np.where(beyond, 0.0, whole))[rows.target.call[open_]]
         allowed = np.where(parts[open_], np.maximum(allowed, held), allowed)

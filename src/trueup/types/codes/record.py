@@ -39,6 +39,8 @@ class RecordCode(Code):
     SHAPE_DIFFERS = "record.shape_differs"
     REGROUPED = "record.regrouped"
     UNCOUNTED_LABELS = "record.uncounted_labels"
+    CALLED_MORE_OFTEN = "record.called_more_often"
+    """the same call of the same tensors is made ``target`` and ``reference`` times"""
     WITHOUT_EFFECT = "record.without_effect"
     REDUCED_LATER = "record.reduced_later"
     REDUCED_IN_PARTS = "record.reduced_in_parts"

@@ -1,0 +1,180 @@
+"""Calls that a run makes in another order: functions of one place paired by what they are given and make.
+
+``a + b * c`` against ``b * c + a`` is one computation, and so is ``a - b`` against ``a + -b``; but what
+comes first is another product, or another sum, and a pairing by name and order crosses them. Contents tell,
+by their digests: a call that agrees with its partner in nothing, while another one of the other run is given the
+very same tensors, is that one's; and where it makes, by another function, what another one makes, the two are
+different ways to one result, which are nothing to hold against each other. What is left is paired in order,
+so that a fault in a call keeps its place.
+
+Only functions within one module call (or outside of all), and only contents that tell: of several elements
+that are not all one number, or alone in their place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from trueup.matching.calls import PASS_CODE, CallPairs
+from trueup.matching.codes import Hashes, mix, sum_by
+from trueup.matching.names import family
+from trueup.matching.operands import commutes_by_name
+from trueup.matching.tree import TreeSide, Words
+from trueup.store import StepTables
+from trueup.types.arrays import Bools
+
+_REORDERED = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """By call: what it is given and what it makes in the forward pass; 0 where nothing tells."""
+
+    given: Hashes
+    made: Hashes
+
+
+def pair_same_contents(
+    tables: tuple[StepTables, StepTables], sides: tuple[TreeSide, TreeSide], words: Words, pairs: CallPairs
+) -> None:
+    """Functions that changed places, taken from their partners and given to those of the same contents."""
+    reference = sides[1]
+    functions = [side.kind == (words.kind.index("api") if "api" in words.kind else -2) for side in sides]
+    if not all(one.any() for one in functions):
+        return
+    held = [_contents(side, words, _telling(table)) for side, table in zip(sides, tables, strict=True)]
+    apart = [_apart(pairs, held, functions[0]), np.zeros(reference.num_calls, bool)]
+    partners = pairs.reference_of[apart[0]]
+    apart[1][partners[partners >= 0]] = True
+    apart[1] |= functions[1] & (pairs.target_of < 0)
+    if not (apart[0] & (pairs.reference_of >= 0)).any():
+        return
+    for left, right in _groups(sides, pairs, apart):
+        _Group(sides, words, pairs, held).settle(left, right)
+
+
+def _telling(tables: StepTables) -> Bools:
+    """Summaries of several elements that are not all one number."""
+    held = tables.summaries.select(several=pl.col("numel") > 1, varied=pl.col("minimum") < pl.col("maximum"))
+    return np.asarray(
+        held.select((pl.col("several") & pl.col("varied")).fill_null(False)).to_series().to_numpy()
+    )
+
+
+def _contents(side: TreeSide, words: Words, telling: Bools) -> _Contents:
+    forward = np.isin(side.record_phase, _starting(words.phase, "forward"))
+    summary = side.record_summary
+    digest = np.where(summary >= 0, side.summary_digest[np.maximum(summary, 0)], 0)
+    tells = (summary >= 0) & telling[np.maximum(summary, 0)] & (digest != 0)
+    free = np.array([commutes_by_name(name) for name in words.name])[side.name][side.record_call]
+    sums = []
+    for head, least in (("input", 1), ("output", 0)):
+        rows = forward & np.isin(side.record_slot, _starting(words.slot, head))
+        call, num = side.record_call[rows], side.num_calls
+        slot = np.where(free[rows] & (head == "input"), -1, side.record_slot[rows])
+        total = sum_by(call, mix(slot, digest[rows]), num)
+        unknown = np.bincount(call[digest[rows] == 0], minlength=num) > 0
+        num_telling = np.bincount(call[tells[rows]], minlength=num)
+        few = num_telling < (least or np.bincount(call, minlength=num))
+        total[unknown | few | (num_telling == 0)] = 0
+        sums.append(total)
+    return _Contents(given=sums[0], made=sums[1])
+
+
+def _starting(words: Iterable[str], head: str) -> list[int]:
+    return [code for code, word in enumerate(words) if word.startswith(head)]
+
+
+def _apart(pairs: CallPairs, held: list[_Contents], functions: Bools) -> Bools:
+    """Functions of the target without a partner, or that agree with it neither in what they are given nor in
+    what they make."""
+    partner = np.maximum(pairs.reference_of, 0)
+    known = (held[0].given != 0) & (held[0].made != 0)
+    known &= (held[1].given[partner] != 0) & (held[1].made[partner] != 0)
+    other = (held[0].given != held[1].given[partner]) & (held[0].made != held[1].made[partner])
+    return np.asarray(functions & ((pairs.reference_of < 0) | (known & other)))
+
+
+def _groups(
+    sides: tuple[TreeSide, TreeSide], pairs: CallPairs, apart: list[Bools]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Such functions of both sides within one pair of calls, microbatch and mode, in their order."""
+    found: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}
+    target, reference = sides
+    for call in np.flatnonzero(apart[0]).tolist():
+        parent = int(target.parent[call])
+        place = (int(pairs.reference_of[parent]) if parent >= 0 else -1), int(target.mode[call])
+        if parent < 0 or place[0] >= 0:
+            found.setdefault((*place, int(target.microbatch[call])), ([], []))[0].append(call)
+    for call in np.flatnonzero(apart[1]).tolist():
+        key = int(reference.parent[call]), int(reference.mode[call]), int(reference.microbatch[call])
+        if key in found:
+            found[key][1].append(call)
+    return (group for group in found.values() if all(group))
+
+
+class _Group:
+    def __init__(
+        self, sides: tuple[TreeSide, TreeSide], words: Words, pairs: CallPairs, held: list[_Contents]
+    ) -> None:
+        self._sides, self._words, self._pairs, self._held = sides, words, pairs, held
+
+    def settle(self, left: list[int], right: list[int]) -> None:
+        """Pair what is the same, part what only makes the same, and pair the rest in order."""
+        pairs = self._pairs
+        paired = [(call, int(pairs.reference_of[call])) for call in left if pairs.reference_of[call] >= 0]
+        same = self._alike(left, right, by_name=True)
+        taken = set(same), set(same.values())
+        rest = [one for one in left if one not in taken[0]], [one for one in right if one not in taken[1]]
+        other = self._alike(*rest, by_name=False)
+        if not same and not any(call in other or one in other.values() for call, one in paired):
+            return
+        for call, one in paired:
+            pairs.reference_of[call] = pairs.target_of[one] = -1
+        for call, one in same.items():
+            self._pair(call, one, "reordered")
+        gone = {*taken[0], *other}, {*taken[1], *other.values()}
+        kept = [(call, one) for call, one in paired if call not in gone[0] and one not in gone[1]]
+        for call, one in kept:
+            self._pair(call, one, "aligned")
+        left_over = ([c for c, _ in paired if c not in gone[0]], [r for _, r in paired if r not in gone[1]])
+        for call, one in self._in_order(*left_over, {c for c, _ in kept}, {r for _, r in kept}):
+            self._pair(call, one, "aligned")
+
+    def _pair(self, call: int, one: int, how: str) -> None:
+        pairs = self._pairs
+        pairs.reference_of[call], pairs.target_of[one] = one, call
+        pairs.pass_code[call] = PASS_CODE[how]
+        pairs.confidence[call] = max(float(pairs.confidence[call]), _REORDERED)
+
+    def _alike(self, left: list[int], right: list[int], *, by_name: bool) -> dict[int, int]:
+        """Calls of the target and the one call each of the reference with the same contents: of one function
+        what it is given, of another what it makes."""
+        found: list[dict[tuple[object, ...], list[int]]] = []
+        for at, calls in enumerate((left, right)):
+            of: dict[tuple[object, ...], list[int]] = {}
+            for call in calls:
+                held = self._held[at].given[call] if by_name else self._held[at].made[call]
+                if held != 0:
+                    name = (family(self._words.name[self._sides[at].name[call]]),) if by_name else ()
+                    of.setdefault((*name, int(held)), []).append(call)
+            found.append(of)
+        shared = found[0].keys() & found[1].keys()
+        alone = [key for key in shared if len(found[0][key]) == len(found[1][key]) == 1]
+        return {found[0][key][0]: found[1][key][0] for key in alone}
+
+    def _in_order(
+        self, left: list[int], right: list[int], used: set[int], used_right: set[int]
+    ) -> Iterator[tuple[int, int]]:
+        """Those that lost their partner, with the next one of their name."""
+        waiting: dict[int, list[int]] = {}
+        for one in sorted(set(right) - used_right):
+            waiting.setdefault(int(self._sides[1].exact[one]), []).append(one)
+        for call in sorted(set(left) - used):
+            same = waiting.get(int(self._sides[0].exact[call]))
+            if same:
+                yield call, same.pop(0)
