@@ -2,8 +2,8 @@
 
 ``a + b * c`` against ``b * c + a`` is one computation, and so is ``a - b`` against ``a + -b``; but what
 comes first is another product, or another sum, and a pairing by name and order crosses them. Contents tell,
-by their digests: a call that agrees with its partner in nothing, while another one of the other run is given the
-very same tensors, is that one's; and where it makes, by another function, what another one makes, the two are
+by their digests. A call that agrees with its partner in nothing, while another one of the other run is given
+the same tensors, is that one's. Where it makes, by another function, what another one makes, the two are
 different ways to one result, which are nothing to hold against each other. What is left is paired in order,
 so that a fault in a call keeps its place.
 
@@ -32,10 +32,13 @@ _REORDERED = 0.9
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """By call: what it is given and what it makes in the forward pass; 0 where nothing tells."""
+    """By call: what it is given and what it makes in the forward pass, 0 where a digest is lacking; and where
+    that tells the call from others."""
 
     given: Hashes
     made: Hashes
+    given_tells: Bools
+    made_tells: Bools
 
 
 def pair_same_contents(
@@ -71,18 +74,18 @@ def _contents(side: TreeSide, words: Words, telling: Bools) -> _Contents:
     digest = np.where(summary >= 0, side.summary_digest[np.maximum(summary, 0)], 0)
     tells = (summary >= 0) & telling[np.maximum(summary, 0)] & (digest != 0)
     free = np.array([commutes_by_name(name) for name in words.name])[side.name][side.record_call]
-    sums = []
-    for head, least in (("input", 1), ("output", 0)):
+    sums, told = [], []
+    for head in ("input", "output"):
         rows = forward & np.isin(side.record_slot, _starting(words.slot, head))
         call, num = side.record_call[rows], side.num_calls
         slot = np.where(free[rows] & (head == "input"), -1, side.record_slot[rows])
         total = sum_by(call, mix(slot, digest[rows]), num)
-        unknown = np.bincount(call[digest[rows] == 0], minlength=num) > 0
+        total[np.bincount(call[digest[rows] == 0], minlength=num) > 0] = 0
         num_telling = np.bincount(call[tells[rows]], minlength=num)
-        few = num_telling < (least or np.bincount(call, minlength=num))
-        total[unknown | few | (num_telling == 0)] = 0
+        least = 1 if head == "input" else np.maximum(np.bincount(call, minlength=num), 1)
         sums.append(total)
-    return _Contents(given=sums[0], made=sums[1])
+        told.append((total != 0) & (num_telling >= least))
+    return _Contents(given=sums[0], made=sums[1], given_tells=told[0], made_tells=told[1])
 
 
 def _starting(words: Iterable[str], head: str) -> list[int]:
@@ -131,19 +134,34 @@ class _Group:
         taken = set(same), set(same.values())
         rest = [one for one in left if one not in taken[0]], [one for one in right if one not in taken[1]]
         other = self._alike(*rest, by_name=False)
-        if not same and not any(call in other or one in other.values() for call, one in paired):
+        more = {call for call, one in paired if call not in taken[0] and self._is_one_more(call, one)}
+        if not (same or more) and not any(call in other or one in other.values() for call, one in paired):
             return
         for call, one in paired:
             pairs.reference_of[call] = pairs.target_of[one] = -1
         for call, one in same.items():
             self._pair(call, one, "reordered")
-        gone = {*taken[0], *other}, {*taken[1], *other.values()}
+        gone = {*taken[0], *other, *more}, {*taken[1], *other.values()}
         kept = [(call, one) for call, one in paired if call not in gone[0] and one not in gone[1]]
         for call, one in kept:
             self._pair(call, one, "aligned")
         left_over = ([c for c, _ in paired if c not in gone[0]], [r for _, r in paired if r not in gone[1]])
         for call, one in self._in_order(*left_over, {c for c, _ in kept}, {r for _, r in kept}):
-            self._pair(call, one, "aligned")
+            if not self._is_one_more(call, one):
+                self._pair(call, one, "aligned")
+
+    def _is_one_more(self, call: int, one: int) -> bool:
+        """Whether two calls of tensors of other shapes are left, of which one only repeats what its run calls
+        elsewhere."""
+        (left, right), (held, other) = self._sides, self._held
+        if left.shapes[call] == right.shapes[one]:
+            return False
+        return self._is_repeated(held, left, call) or self._is_repeated(other, right, one)
+
+    @staticmethod
+    def _is_repeated(held: _Contents, side: TreeSide, call: int) -> bool:
+        same = (held.given == held.given[call]) & (side.exact == side.exact[call])
+        return bool(held.given_tells[call] and same.sum() > 1)
 
     def _pair(self, call: int, one: int, how: str) -> None:
         pairs = self._pairs
@@ -158,8 +176,9 @@ class _Group:
         for at, calls in enumerate((left, right)):
             of: dict[tuple[object, ...], list[int]] = {}
             for call in calls:
-                held = self._held[at].given[call] if by_name else self._held[at].made[call]
-                if held != 0:
+                both = self._held[at]
+                held = both.given[call] if by_name else both.made[call]
+                if both.given_tells[call] if by_name else both.made_tells[call]:
                     name = (family(self._words.name[self._sides[at].name[call]]),) if by_name else ()
                     of.setdefault((*name, int(held)), []).append(call)
             found.append(of)
