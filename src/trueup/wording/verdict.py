@@ -555,9 +555,7 @@ PHRASES = {
         headline=_nothing_of,
         samples=({"phases": ("forward", "backward")},),
     ),
-    Is.AGREE_BUT_INSIDE: _headline(
-        "The runs agree, with {num:count record} inside the model in another form", {"num": 60}
-    ),
+    Is.AGREE_BUT_INSIDE: _headline("The runs agree, with {num:count record} in another form", {"num": 60}),
     Is.AGREE_BUT_INPUT: _headline(
         "The runs agree; {names:list} given to them differs without effect here", {"names": ("position_ids",)}
     ),

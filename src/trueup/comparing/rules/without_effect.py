@@ -1,9 +1,9 @@
 """What differs and comes out nowhere: the same computation in another form.
 
-A tensor inside the model acts on the training through the loss and the gradients of weights alone. A program
-may scale before a product or after it, run a recurrent layer over packed rows or over padded ones, fill
-masked scores with another number: what stands between differs by as much as there is of it, and the loss and
-every gradient agree to rounding. A difference of relative size d that the training felt would reach them by
+A tensor inside the model, or between it and the loss, acts on the training through the loss and the gradients
+of weights alone. A program may scale before a product or after it, run a recurrent layer over packed rows or
+over padded ones, fill masked scores with another number: what stands between differs by as much as there is
+of it, and the loss and every gradient agree to rounding. A difference of relative size d that the training felt would reach them by
 its share in them. Where it is ``UNFELT`` times what the gradients of weights may differ by, and every one of
 them agrees, that share is below 1 / ``UNFELT`` in each: less than any use of the tensor leaves, since what
 goes into a product with a weight is a factor of that weight's gradient. Smaller differences are left as they
@@ -148,10 +148,14 @@ def _felt(rows: StepRows, metrics: Metrics, judgement: Judgement) -> float | Non
 
 
 def _inside(rows: StepRows) -> Bools:
-    """Records of what modules, and functions inside of them, are given and make, forward and backward."""
-    within = np.zeros(len(rows), bool)
+    """Records of what modules, functions inside of them, and functions that backward goes through are given
+    and make, forward and backward."""
+    within, backward = np.zeros(len(rows), bool), rows.phase_is("backward")
     for half, side in ((rows.target, rows.match.target), (rows.reference, rows.match.reference)):
-        within |= (half.record >= 0) & (side.parent[half.call] >= 0)
+        there = half.record >= 0
+        differentiated = np.zeros(side.num_calls + 1, bool)
+        differentiated[half.call[there & backward]] = True
+        within |= there & ((side.parent[half.call] >= 0) | differentiated[half.call])
     within |= rows.kind_is("module")
     within &= rows.phase_is("forward", "backward") & rows.kind_is("module", "api")
     return np.asarray(within & ~_of_the_batch(rows))
