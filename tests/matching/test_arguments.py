@@ -116,6 +116,8 @@ def test_the_table_is_what_this_torch_says() -> None:
         ("torch.square", "torch.Tensor.pow", {}, {"input.1": 2}),
         ("mindspore.mint.softmax", "torch.Tensor.softmax", {"input.dim": -1}, {"input.1": -1}),
         ("mindspore.mint.nn.functional.gelu", GELU, {}, {"input.approximate": "none"}),
+        ("torch.Tensor.__mul__", "torch.Tensor.__truediv__", {"input.1": 1 / 3}, {"input.1": 3}),
+        ("torch.Tensor.add", "torch.Tensor.sub", {"input.1": -1}, {"input.1": 1}),
     ],
 )
 def test_two_functions_that_do_the_same(
@@ -139,3 +141,12 @@ def test_two_functions_that_are_given_something_else(
 ) -> None:
     (found,) = arguments_apart(call, one, two, other)
     assert found.is_known
+
+
+def test_an_operand_of_an_inverse_function_is_shown_as_its_inverse() -> None:
+    call, other = "torch.Tensor.mul", "torch.Tensor.div"
+    found = [
+        (one.target, one.reference) for one in arguments_apart(call, {"input.1": 0.1}, {"input.1": 8}, other)
+    ]
+    assert found == [(0.1, 0.125)]
+    assert [one.reference for one in arguments_apart(call, {"input.1": 0.1}, {"input.1": 8}, call)] == [8]

@@ -9,10 +9,13 @@ that one side alone gives is then said to be not given on the other.
 from __future__ import annotations
 
 import ast
+import itertools
 import json
+import math
 import re
+import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -108,6 +111,7 @@ def arguments_apart(
         return
     one, other = _completed(call, target), _completed(others, reference)
     one, other = _under_one_name(one, other)
+    inverse = _INVERSES.get((function_of(call)[1], function_of(others)[1]))
     exchanges = is_one and _EXCHANGES.fullmatch(call.rpartition(".")[2]) is not None
     for name in dict.fromkeys([*one, *other]):
         if name.rpartition(".")[2].startswith("_"):
@@ -115,8 +119,39 @@ def arguments_apart(
         if exchanges and all(type(side.get(name)) is int for side in (one, other)):
             continue
         pair = ArgumentPair(name=name, target=one.get(name, NOT_GIVEN), reference=other.get(name, NOT_GIVEN))
+        if inverse is not None and name in _OPERAND:
+            pair = replace(pair, reference=_inverted(pair.reference, inverse))
+            if _is_one_number(pair):
+                continue
         if pair.target != pair.reference and (pair.is_known or (is_one and not _is_nothing(pair))):
             yield pair
+
+
+_OPERAND = ("input.1", "input.other")
+_INVERSES: dict[tuple[str, str], str] = {
+    **dict.fromkeys(itertools.permutations(("mul", "div"), 2), "quotient"),
+    **dict.fromkeys(itertools.permutations(("mul", "truediv"), 2), "quotient"),
+    **dict.fromkeys(itertools.permutations(("add", "sub"), 2), "negative"),
+}
+"""functions that do the same with the inverse of their second operand"""
+
+
+def _inverted(value: Json | NotGiven, inverse: str) -> Json | NotGiven:
+    """The number that the other function takes for the same."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return value
+    if inverse == "negative":
+        return -value
+    return 1.0 / value if value else value
+
+
+def _is_one_number(pair: ArgumentPair) -> bool:
+    """Whether both are one number, but for the rounding of an inverse."""
+    numbers = [one for one in (pair.target, pair.reference) if isinstance(one, (int, float))]
+    return len(numbers) == 2 and math.isclose(*numbers, rel_tol=_ROUNDED)
+
+
+_ROUNDED = 4 * sys.float_info.epsilon
 
 
 def function_of(call: str) -> tuple[str, str]:

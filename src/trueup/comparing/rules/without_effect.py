@@ -3,11 +3,12 @@
 A tensor inside the model, or between it and the loss, acts on the training through the loss and the gradients
 of weights alone. A program may scale before a product or after it, run a recurrent layer over packed rows or
 over padded ones, fill masked scores with another number: what stands between differs by as much as there is
-of it, and the loss and every gradient agree to rounding. A difference of relative size d that the training felt would reach them by
-its share in them. Where it is ``UNFELT`` times what the gradients of weights may differ by, and every one of
-them agrees, that share is below 1 / ``UNFELT`` in each: less than any use of the tensor leaves, since what
-goes into a product with a weight is a factor of that weight's gradient. Smaller differences are left as they
-are: rounding could hide what comes of them. What cannot be compared at all, since one run gives an expert
+of it, and the loss and every gradient agree to rounding. A difference of relative size d that the training
+felt would reach them by its share in them. Where it is ``UNFELT`` times what the gradients of weights may
+differ by, and every one of them agrees, that share is below 1 / ``UNFELT`` in each: less than any use of the
+tensor leaves, since what goes into a product with a weight is a factor of that weight's gradient. Smaller
+differences are left as they are: rounding could hide what comes of them.
+What cannot be compared at all, since one run gives an expert
 all tokens and the other its own, is settled in the same way where a difference of its whole size would have
 been felt. So are ids that hold the other run's and further columns. Positions, and what weighs the loss, are
 settled so too. What else the program gives the model is data, not inside of it. What ranks exchange for the
