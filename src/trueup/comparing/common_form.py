@@ -224,7 +224,7 @@ def _repeated(rows: StepRows) -> StepRows:
 
 def _is_constant(half: Half) -> Bools:
     """Whether a tensor holds one number alone, or several times."""
-    return half.statistics["minimum"] == half.statistics["maximum"]
+    return np.asarray(half.statistics["minimum"] == half.statistics["maximum"])
 
 
 def _repetition(target: tuple[int, ...], reference: tuple[int, ...], *, constant: bool) -> CommonForm | None:

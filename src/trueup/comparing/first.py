@@ -238,11 +238,8 @@ def _inputs_of_one_side(rows: StepRows, row: int, owner: str | None) -> list[Rea
 def _beside_a_number(rows: StepRows, half: Half) -> Bools:
     """Operands in whose place the other side has a number: an argument, which is a finding of its own."""
     names = np.array([has_two_operands(word) for word in rows.match.words.name] + [False])
-    return (
-        rows.kind_is("api")
-        & (rows.slot_is(OPERANDS[0]) | rows.slot_is(OPERANDS[1]))
-        & names[half.side.name[half.call]]
-    )
+    operands = rows.slot_is(OPERANDS[0]) | rows.slot_is(OPERANDS[1])
+    return np.asarray(rows.kind_is("api") & operands & names[half.side.name[half.call]])
 
 
 def _named_mask(rows: StepRows) -> Bools:

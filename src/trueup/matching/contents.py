@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from trueup.matching.align import REORDERED
 from trueup.matching.calls import PASS_CODE, CallPairs
 from trueup.matching.codes import Hashes, mix, sum_by
 from trueup.matching.names import family
@@ -26,8 +27,6 @@ from trueup.matching.operands import commutes_by_name
 from trueup.matching.tree import TreeSide, Words
 from trueup.store import StepTables
 from trueup.types.arrays import Bools
-
-_REORDERED = 0.9
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def _contents(side: TreeSide, words: Words, telling: Bools) -> _Contents:
     digest = np.where(summary >= 0, side.summary_digest[np.maximum(summary, 0)], 0)
     tells = (summary >= 0) & telling[np.maximum(summary, 0)] & (digest != 0)
     free = np.array([commutes_by_name(name) for name in words.name])[side.name][side.record_call]
-    sums, told = [], []
+    sums, telling_sums = [], []
     for head in ("input", "output"):
         rows = forward & np.isin(side.record_slot, _starting(words.slot, head))
         call, num = side.record_call[rows], side.num_calls
@@ -84,8 +83,8 @@ def _contents(side: TreeSide, words: Words, telling: Bools) -> _Contents:
         num_telling = np.bincount(call[tells[rows]], minlength=num)
         least = 1 if head == "input" else np.maximum(np.bincount(call, minlength=num), 1)
         sums.append(total)
-        told.append((total != 0) & (num_telling >= least))
-    return _Contents(given=sums[0], made=sums[1], given_tells=told[0], made_tells=told[1])
+        telling_sums.append((total != 0) & (num_telling >= least))
+    return _Contents(given=sums[0], made=sums[1], given_tells=telling_sums[0], made_tells=telling_sums[1])
 
 
 def _starting(words: Iterable[str], head: str) -> list[int]:
@@ -131,24 +130,29 @@ class _Group:
         pairs = self._pairs
         paired = [(call, int(pairs.reference_of[call])) for call in left if pairs.reference_of[call] >= 0]
         same = self._alike(left, right, by_name=True)
-        taken = set(same), set(same.values())
-        rest = [one for one in left if one not in taken[0]], [one for one in right if one not in taken[1]]
+        reordered = set(same.values())
+        rest = [one for one in left if one not in same], [one for one in right if one not in reordered]
         other = self._alike(*rest, by_name=False)
-        more = {call for call, one in paired if call not in taken[0] and self._is_one_more(call, one)}
-        if not (same or more) and not any(call in other or one in other.values() for call, one in paired):
+        more = {call for call, one in paired if call not in same and self._is_one_more(call, one)}
+        gone, gone_there = {*same, *other, *more}, reordered | set(other.values())
+        if not same and not any(call in gone or one in gone_there for call, one in paired):
             return
         for call, one in paired:
-            pairs.reference_of[call] = pairs.target_of[one] = -1
+            if call in gone or one in gone_there:
+                pairs.reference_of[call] = pairs.target_of[one] = -1
         for call, one in same.items():
             self._pair(call, one, "reordered")
-        gone = {*taken[0], *other, *more}, {*taken[1], *other.values()}
-        kept = [(call, one) for call, one in paired if call not in gone[0] and one not in gone[1]]
-        for call, one in kept:
-            self._pair(call, one, "aligned")
-        left_over = ([c for c, _ in paired if c not in gone[0]], [r for _, r in paired if r not in gone[1]])
-        for call, one in self._in_order(*left_over, {c for c, _ in kept}, {r for _, r in kept}):
-            if not self._is_one_more(call, one):
-                self._pair(call, one, "aligned")
+        self._pair_in_order(paired, gone, gone_there)
+
+    def _pair_in_order(self, paired: list[tuple[int, int]], gone: set[int], gone_there: set[int]) -> None:
+        """Those that lost their partner to another call, with the next one of their name that did."""
+        waiting: dict[int, list[int]] = {}
+        for one in sorted(one for call, one in paired if call in gone and one not in gone_there):
+            waiting.setdefault(int(self._sides[1].exact[one]), []).append(one)
+        for call in (call for call, one in paired if one in gone_there and call not in gone):
+            same = waiting.get(int(self._sides[0].exact[call]))
+            if same and not self._is_one_more(call, same[0]):
+                self._pair(call, same.pop(0), "aligned")
 
     def _is_one_more(self, call: int, one: int) -> bool:
         """Whether two calls of tensors of other shapes are left, of which one only repeats what its run calls
@@ -167,7 +171,7 @@ class _Group:
         pairs = self._pairs
         pairs.reference_of[call], pairs.target_of[one] = one, call
         pairs.pass_code[call] = PASS_CODE[how]
-        pairs.confidence[call] = max(float(pairs.confidence[call]), _REORDERED)
+        pairs.confidence[call] = max(float(pairs.confidence[call]), REORDERED)
 
     def _alike(self, left: list[int], right: list[int], *, by_name: bool) -> dict[int, int]:
         """Calls of the target and the one call each of the reference with the same contents: of one function
@@ -183,17 +187,5 @@ class _Group:
                     of.setdefault((*name, int(held)), []).append(call)
             found.append(of)
         shared = found[0].keys() & found[1].keys()
-        alone = [key for key in shared if len(found[0][key]) == len(found[1][key]) == 1]
-        return {found[0][key][0]: found[1][key][0] for key in alone}
-
-    def _in_order(
-        self, left: list[int], right: list[int], used: set[int], used_right: set[int]
-    ) -> Iterator[tuple[int, int]]:
-        """Those that lost their partner, with the next one of their name."""
-        waiting: dict[int, list[int]] = {}
-        for one in sorted(set(right) - used_right):
-            waiting.setdefault(int(self._sides[1].exact[one]), []).append(one)
-        for call in sorted(set(left) - used):
-            same = waiting.get(int(self._sides[0].exact[call]))
-            if same:
-                yield call, same.pop(0)
+        unique = [key for key in shared if len(found[0][key]) == len(found[1][key]) == 1]
+        return {found[0][key][0]: found[1][key][0] for key in unique}

@@ -38,6 +38,17 @@ def various() -> Recorder:
     return _various(1, np.float64)
 
 
+def repeated(times: int) -> Recorder:
+    """A function that is called so many times of the same tensor, each with its part of the gradient."""
+    out, values = Recorder(), np.random.default_rng(2).standard_normal((8, 8)).astype(np.float32)
+    for _ in range(times):
+        call = out.call("api", "torch.exp")
+        out.record(call, "forward", "input.0", values)
+        out.record(call, "forward", "output.0", np.exp(values))
+        out.record(call, "backward", "output.0", values / times)
+    return out
+
+
 def _various(shift: int, dtype: type) -> Recorder:
     out, rng = Recorder(), np.random.default_rng(0)
     root = out.call("module", "", type_="Net")
@@ -63,6 +74,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> list[Step]:
         "rounding": (norms([2]), norms()),
         "absent": (weights(without="bc"), weights()),
         "various": (various(), _various(0, np.float32)),
+        "repeated": (repeated(2), repeated(1)),
     }
     with steps_seen() as seen:
         for name, (target, other) in pairs.items():
