@@ -21,7 +21,7 @@ from trueup.diagnosing.replay import build_plan  # noqa: E402
 from trueup.store import Trace  # noqa: E402
 from trueup.types.codes import VerdictCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
-from trueup.types.reason import Reason  # noqa: E402
+from trueup.types.reason import reason  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
 
@@ -89,10 +89,8 @@ def test_a_setting(settings: dict[str, int], replay: bool, reference: Trace, tmp
 @pytest.mark.parametrize("replay", [False, True], ids=["as captured", "replayed"])
 def test_positions_left_out_between_modules(replay: bool, reference: Trace, tmp_path: Path) -> None:
     found = diagnosed(tmp_path, reference, replay=replay, skipped=1)
-    places = {"site": "mix · input.0", "target": "[6, 11, 6]", "reference": "[6, 12, 6]"}
-    assert [one.headline for one in found.findings] == [
-        Reason(VerdictCode.OTHER_SHAPE, places=tuple(places.items()))
-    ]
+    facts = {"module": "mix", "given": 1, "target": "[6, 11, 6]", "reference": "[6, 12, 6]"}
+    assert [one.headline for one in found.findings] == [reason(VerdictCode.OTHER_SHAPE, **facts)]
 
 
 @pytest.mark.parametrize("replay", [False, True], ids=["as captured", "replayed"])

@@ -569,11 +569,12 @@ def _of_other_shape(
     """The place is the first tensor of another shape; the first numbers that exceed tell that it acts."""
     verdict = _differ(first, ledger, scalars, runs)
     explain_by_attributes(shape, *runs.attributes)
-    sides = {side: shape.why[0].place(side) for side in ("target", "reference")}
+    sides = {side: str(shape.why[0].place(side)) for side in ("target", "reference")}
+    facts = {"module": shape.row.name, "given": int(shape.row.slot.startswith("input")), **sides}
     numbers = reason(EvidenceCode.FIRST_OF_COMPARED, site=first.row.site, phase=first.row.phase)
     return replace(
         verdict,
-        headline=shape.argument or reason(VerdictCode.OTHER_SHAPE, site=shape.row.site, **sides),
+        headline=shape.argument or reason(VerdictCode.OTHER_SHAPE, **facts),
         where=shape.row.site,
         owner=shape.owner,
         phase=shape.row.phase,

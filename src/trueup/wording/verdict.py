@@ -262,10 +262,15 @@ PHRASES = {
         {"module": "layers.1.mlp", "target": "gelu", "reference": "silu"},
     ),
     Is.OTHER_SHAPE: _headline(
-        lambda facts: "Other shape at {site}: {} (target), {} (reference)".format(
-            *(str(facts[side]).replace(" ", "") for side in ("target", "reference")), site=facts["site"]
+        lambda facts: facts.fill(
+            "{module} {is_given} another shape: {target} (target), {reference} (reference)",
+            module=facts["module"] or "the model",
+            is_given="is given" if facts["given"] else "returns",
+            **{side: str(facts[side]).replace(" ", "") for side in ("target", "reference")},
         ),
-        {"site": "layers.1.attn · output.0", "target": "[8, 48, 12]", "reference": "[8, 49, 12]"},
+        {"module": "heads.0", "given": 1, "target": "[4, 19, 48]", "reference": "[4, 18, 48]"},
+        {"module": "pool", "given": 0, "target": "[4, 48]", "reference": "[4, 1, 48]"},
+        {"module": "", "given": 0, "target": "[4, 48]", "reference": "[4, 1, 48]"},
     ),
     Is.BUFFERS_WRITTEN: _headline(
         lambda facts: facts.fill(

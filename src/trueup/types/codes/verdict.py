@@ -37,7 +37,7 @@ class VerdictCode(Code):
     ACTIVATION_DIFFERS = "verdict.activation_differs"
     """``target``, ``reference``: functions that ``module`` applies"""
     OTHER_SHAPE = "verdict.other_shape"
-    """``target``, ``reference``: shapes of the tensor at ``site``, made of the same batch"""
+    """``target``, ``reference``: shapes of what ``module`` is ``given``, or returns, of the same batch"""
     POSITIONS_COUNT = "verdict.positions_count"
     """``target``, ``reference``: of ``total`` positions those that the loss sends a gradient to"""
     ROWS_TRAIN = "verdict.rows_train"
