@@ -14,6 +14,7 @@ pytestmark = pytest.mark.torch
 from torch import Tensor, nn  # noqa: E402
 
 import trueup  # noqa: E402
+from trueup.comparing.run import compare  # noqa: E402
 from trueup.diagnosing.diagnosis import Diagnosis  # noqa: E402
 from trueup.diagnosing.gradients import VALUES  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
@@ -97,6 +98,8 @@ def test_positions_left_out_between_modules(replay: bool, reference: Trace, tmp_
 def test_a_batch_of_another_length_is_the_data(replay: bool, reference: Trace, tmp_path: Path) -> None:
     found = diagnosed(tmp_path, reference, replay=replay, length=14)
     assert found.findings[0].stage is Stage.DATA
+    verdict = compare(tmp_path / "target", reference.path).verdict
+    assert (verdict.headline.code, verdict.headline.place("name")) == (VerdictCode.DATA_DIFFERS, "0")
 
 
 def test_the_same_settings_written_out_agree(reference: Trace, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class Ledger:
     lacking: First | None = None
     """the first weight that one run alone has"""
     other_shape: First | None = None
-    """the first output of a module that has another shape"""
+    """the first tensor that a module is given, or returns, in another shape"""
     num_origins: int = 0
     not_traced: set[int] = field(default_factory=set)
     """ranks whose first step that differs shows no origin, and records that could not be compared"""
@@ -247,13 +247,11 @@ class Ledger:
     def _add_other_shape(self, judged: JudgedStep) -> None:
         rows, judgement = judged.rows, judged.judgement
         of_module = rows.paired & rows.kind_is("module") & rows.phase_is("forward")
-        given = of_module & rows.slot_starts("input")
-        of_model = given & (rows.of_call("parent") < 0)
-        shaped = {row for row, why in judgement.reasons.items() if why.code is RecordCode.SHAPE_DIFFERS}
-        made = of_module & rows.slot_starts("output")
-        if not shaped & set(np.flatnonzero(of_model).tolist()):  # else that is what it follows from
-            made |= given & ~of_model
-        at = [row for row in shaped if made[row] and judgement.status[row] == UNDECIDED]
+        at = [
+            row
+            for row, why in judgement.reasons.items()
+            if why.code is RecordCode.SHAPE_DIFFERS and of_module[row] and judgement.status[row] == UNDECIDED
+        ]
         if at and (self.other_shape is None or judged.pair.step < self.other_shape.step):
             self.other_shape = first_of_rows(judged, min(at))
             self.other_shape.why = [judgement.reasons[min(at)]]

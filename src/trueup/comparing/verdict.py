@@ -571,10 +571,11 @@ def _of_other_shape(
     explain_by_attributes(shape, *runs.attributes)
     sides = {side: str(shape.why[0].place(side)) for side in ("target", "reference")}
     facts = {"module": shape.row.name, "given": int(shape.row.slot.startswith("input")), **sides}
+    headline = _headline(shape) if _is_other_data(shape) else reason(VerdictCode.OTHER_SHAPE, **facts)
     numbers = reason(EvidenceCode.FIRST_OF_COMPARED, site=first.row.site, phase=first.row.phase)
     return replace(
         verdict,
-        headline=shape.argument or reason(VerdictCode.OTHER_SHAPE, **facts),
+        headline=shape.argument or headline,
         where=shape.row.site,
         owner=shape.owner,
         phase=shape.row.phase,
