@@ -130,6 +130,12 @@ LENGTH_PER_ROUNDING = chosen(
     "terms of a dot product",
     "set by hand: kernels add in blocks, and the blocks' sums one after another",
 )
+MULTIPLE_APART = derived(
+    "comparing.multiple_apart",
+    2.0**-7,
+    "relative difference",
+    "a multiplication rounds once in bfloat16, 2^-8; a quotient of two such numbers is off by two roundings",
+)
 TF32 = derived(
     "comparing.tf32",
     2.0**-11,
