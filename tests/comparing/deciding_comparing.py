@@ -56,7 +56,12 @@ from trueup.comparing.rules.lone_rounding import least_rounding
 from trueup.comparing.rules.reduced_later import are_apart
 from trueup.comparing.scalars import compare_scalars, later_loss
 from trueup.comparing.thresholds import CANCELLED_PART, COUNTED_SHARE, FLOAT32, MASKED_BELOW
-from trueup.comparing.tolerance import _running_roundoff, factor_of, rounding_bound
+from trueup.comparing.tolerance import (
+    _running_roundoff,
+    factor_of,
+    multiplied_after_backward,
+    rounding_bound,
+)
 from trueup.comparing.verdict import confidence, may_be_noise
 from trueup.errors import NothingCompared
 from trueup.matching.bridge import Bridge
@@ -141,6 +146,22 @@ def factor_collective(factor: float) -> object:
 @decides("comparing.factor_param_grad")
 def factor_param_grad(factor: float) -> object:
     return differs(record("param_grad", "accumulated"), factor * FLOAT32 * math.sqrt(1 + 1 / 64))
+
+
+@decides("comparing.multiple_apart")
+def multiple_apart(off: float) -> object:
+    array = np.full(10_000, 0.9)
+    array[0] = -1.0
+    given = array / 2
+    given[0] *= 1 + off  # far too few to move the norm
+
+    def make(out: Recorder, target: bool) -> None:
+        call = out.call("parameter", "a.weight")
+        out.record(call, "param_grad", "accumulated", array)
+        out.record(call, "param_grad", "clipped", given)
+
+    context, _ = step(make)
+    return multiplied_after_backward(context.rows)[-1] == 1
 
 
 @decides("comparing.class_roundings")
