@@ -19,6 +19,7 @@ from tests.deciding import decides
 from trueup.comparing.arbiter import _judge
 from trueup.comparing.average_fit import Averaged, AverageFit, AverageForm, decays_differ, fit_of, rounding_of
 from trueup.comparing.averages import taken_up
+from trueup.comparing.buffers import BufferGaps, WrittenBuffer, without_unfelt
 from trueup.comparing.coarse_activations import _num_telling
 from trueup.comparing.coarse_norms import NormCall, are_off_together, rounds_inside
 from trueup.comparing.coarse_results import is_rounding
@@ -146,6 +147,13 @@ def factor_collective(factor: float) -> object:
 @decides("comparing.factor_param_grad")
 def factor_param_grad(factor: float) -> object:
     return differs(record("param_grad", "accumulated"), factor * FLOAT32 * math.sqrt(1 + 1 / 64))
+
+
+@decides("comparing.same_norm")
+def same_norm(off: float) -> object:
+    gap = WrittenBuffer(fqn="a.mask", step=0, target=200.0, reference=3.0)
+    gaps = BufferGaps(initial={}, written=[gap])
+    return without_unfelt(gaps, {(200.0 * (1 + off), 3.0)}).written
 
 
 @decides("comparing.multiple_apart")

@@ -70,6 +70,12 @@ BUFFER_APART = chosen(
     "of the norm",
     "running statistics average activations that agree: to 1e-3 in bfloat16, to 1e-6 in float32",
 )
+SAME_NORM = derived(
+    "comparing.same_norm",
+    1e-5,
+    "relative difference",
+    "one tensor's norm, summed in float32 in another order: 6e-8 a rounding, and fewer than 100 of them add up",
+)
 BUFFER_APART_OF_EQUAL = chosen(
     "comparing.buffer_apart_of_equal",
     3e-5,
