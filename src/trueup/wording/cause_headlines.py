@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason
 from trueup.wording.kinds import (
@@ -76,6 +78,21 @@ def _scaled(facts: ReasonFacts) -> str:
     factor = f"{what} {{place}} is {times} times the reference's"
     is_one = len(facts.parts) == 1  # of several that fit, the evidence lists all
     return f"{factor} ({facts.parts[0]})" if is_one and facts.parts[0] != times else factor
+
+
+def _of_a_term(rest: str) -> Callable[[ReasonFacts], str]:
+    """Of what a term is too few or too many: results, or what a module makes for another one inside of it."""
+
+    def said(facts: ReasonFacts) -> str:
+        phase, slot = facts["origin_phase"], str(facts.get("origin_slot") or "")
+        what = f"{_SCALED.get(phase, 'result')} of"
+        if phase == "forward" and slot.startswith("input"):
+            what = "an input made in"
+        elif phase == "backward" and slot.startswith("output"):
+            what = "a gradient made in"
+        return f"{what} {{place}} {facts.fill(rest)}"
+
+    return said
 
 
 def _operands(facts: ReasonFacts) -> str:
@@ -216,15 +233,15 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.OTHER_USE: "the weight of {module} has a second use, or a hook, only in the {side}",
     KindReason.OTHER_USES_DIFFER: "a second use of the weight of {module}, or a hook on it, differs",
     KindReason.ALL_ZERO: _all_zero,
-    KindReason.TERM_MISSING: "result of {place} lacks the term {term}",
-    KindReason.TERM_EXTRA: "result of {place} has the extra term {term}",
+    KindReason.TERM_MISSING: _of_a_term("lacks the term {term}"),
+    KindReason.TERM_EXTRA: _of_a_term("has the extra term {term}"),
     KindReason.GROUPED_OTHERWISE: "rows of {place} belong to other groups: {num} of {total} or more",
     KindReason.RAISED: lambda facts: (
         f"what multiplies {facts['over']} in {{place}} is raised to the power {facts['power']:.4g}"
         if facts["over"]
         else f"a term of {{place}} is raised to the power {facts['power']:.4g}"
     ),
-    KindReason.TERM_IN_PLACE: "result of {place} has the term {term} in place of {other}",
+    KindReason.TERM_IN_PLACE: _of_a_term("has the term {term} in place of {other}"),
     KindReason.SCALED: _scaled,
     KindReason.SCALED_AT_EVEN_SCORES: "gradient of {place} is {factor:.6g} times, at a loss of ln 2 in both",
     KindReason.OUTPUT_WEIGHED: "weight of the model's {output} in the loss differs: {target:.4g} (target), "

@@ -96,8 +96,9 @@ class BackwardStage:
         frozen = tuple(frozen_findings(context))
         own = context.origins_of(Stage.BACKWARD)
         sent = () if frozen or own else _sent_gradients(context)
-        is_known = bool(frozen) or (bool(own) and context.by_replay) or context.failed_before() is not None
-        lost = () if is_known else unreached_findings(context)
+        is_known = bool(frozen) or context.failed_before() is not None
+        by_replay = bool(own) and context.by_replay
+        lost = () if is_known else unreached_findings(context, uncalled_alone=by_replay)
         verdict = context.comparison.verdict
         rows_apart = (_of_verdict(verdict),) if verdict.headline.code is VerdictCode.ROWS_TRAIN else ()
         known = (

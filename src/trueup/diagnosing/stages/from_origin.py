@@ -10,6 +10,7 @@ from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.losses.calls import criteria
 from trueup.diagnosing.stages.context import Context, basis_of
 from trueup.diagnosing.stages.naming import kind_named
+from trueup.diagnosing.stages.trainable import unreached_of
 from trueup.diagnosing.stages.tried import judged
 from trueup.diagnosing.stages.whose import whose
 from trueup.diagnosing.step_calls import exchanges
@@ -52,6 +53,7 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     causes = causes or tuple(dict.fromkeys([*settings, *(best.causes if best else ()), *detached]))
     evidence = [
         *((best.sentence,) if best else ()),
+        *(unreached_of(origin.module, context) if origin.phase == "forward" else ()),
         *tried,
         *(settings or differing),
         *buffers,
