@@ -322,6 +322,8 @@ class RunFacts:
     draws: Mapping[tuple[int, str], tuple[int, ...]] | None = None
     """microbatch and module, in the order in which they end -> where the random generators stood as each of
     its calls began that moved them; None where nobody looked"""
+    drawn_by_ranks: frozenset[tuple[int, str]] = frozenset()
+    """microbatch and module as which began the generators of two ranks or more stood alike"""
     modules: frozenset[str] = frozenset()
     """names of modules that were called in this step, where it is known which ones drew"""
     batch_digest: str | None = None
