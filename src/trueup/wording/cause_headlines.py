@@ -14,6 +14,7 @@ from trueup.wording.kinds import (
     in_range,
     operand_formats,
     places_of_rows,
+    power_of_input,
     scale_of,
     shift_of,
 )
@@ -168,7 +169,11 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.SENT_TO_OTHER_POSITIONS: "The loss counts other positions: {target} of {total} (target), "
     "{reference} (reference)",
     KindReason.LABELS_SHIFTED: "Labels of the loss are shifted by {shift} against the reference's",
-    KindReason.SENT_BACK_PER_ROW: in_range("The loss weights rows differently: factors {range}", 3),
+    KindReason.SENT_BACK_PER_ROW: lambda facts: (
+        in_range("The loss weights rows differently: factors {range}", 3)(facts)
+        if facts.get("name") is None
+        else f"The loss weights each row differently: by {power_of_input(facts)}"
+    ),
     KindReason.WEIGHTS_OF_TOKENS: _weights,
     KindReason.TERM_OF_SCORES: "The loss term of experts' mean scores (balance loss) differs in {place}",
     KindReason.SCALED_PER_TOKEN: in_range("Each vector in {place} is scaled differently: {range}", 3),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -53,6 +54,7 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         losses={} if view is None else _losses_once(view, _number(line.get("loss_scale")) or 1.0),
         sent_back={} if view is None else view.once(_sent_back, lambda: _sent_back(view)),
         sent_from={} if view is None else view.once(_sent_from, lambda: _sent_from(view)),
+        row_inputs={} if view is None else _row_inputs(view),
         sent_sizes={} if view is None else _sent_sizes(view, _number(line.get("loss_scale")) or 1.0),
         sent_as_reference=frozenset() if view is None else _sent_as_reference(view),
         weighed={} if view is None else view.once(_weighed, lambda: _weighed(view)),
@@ -137,6 +139,17 @@ def with_forms_of(facts: RunFacts, free: TraceSource | None, step: int, rank: in
         drawn = own.drawn_by_ranks
         facts = replace(facts, draws=own.draws, drawn_by_ranks=drawn, modules=own.modules)
     return replace(facts, losses=losses)
+
+
+def _row_inputs(view: StepView) -> dict[int, dict[str, Floats]]:
+    """Inputs of one number a row: no other dimension is longer than 1."""
+    found: dict[int, dict[str, Floats]] = {}
+    for microbatch, slot, record in root_inputs(view):
+        shape = view.shape(record) or ()
+        values = view.value(record) if shape and shape[0] == math.prod(shape) > 1 else None
+        if values is not None:
+            found.setdefault(microbatch, {})[slot] = values.astype(np.float64).ravel()
+    return found
 
 
 def _leading(view: StepView) -> dict[int, tuple[int, ...]]:
