@@ -216,6 +216,11 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.HEADS_NOT_MERGED: "heads are not transposed back before the output projection in {place}",
     KindReason.SEES_SUCCESSOR: "attention {place} sees one token ahead",
     KindReason.NO_MASK: "no causal mask in {place}",
+    KindReason.ZERO_FOR_GIVEN: lambda facts: (
+        "result of {place} is zero in the target where the reference returns its input"
+        if facts["side"] == "target"
+        else "result of {place} is its input in the target where the reference returns zero"
+    ),
     KindReason.MASK_INVERTED: "mask of {place} is inverted",
     KindReason.MASK_UNUSED: lambda facts: (
         f"{_NOT_HIDDEN[facts['hidden']]} in {{place}}, only later tokens"

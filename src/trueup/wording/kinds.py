@@ -611,6 +611,16 @@ PHRASES: dict[KindReason, Phrase] = {
     # attention, computed again
     KindReason.SEES_SUCCESSOR: _say(_computed_again("each token attending to its successor as well")),
     KindReason.NO_MASK: _say(_computed_again("no causal mask")),
+    KindReason.ZERO_FOR_GIVEN: _say(
+        lambda facts: facts.fill(
+            "{subject} is zero in the {side} at {num} of {size} elements, where the {other} returns what the "
+            "call was given",
+            subject="{subject}",
+            other="reference" if facts["side"] == "target" else "target",
+        ),
+        {"side": "target", "num": 672, "size": 3840},
+        {"side": "reference", "num": 48, "size": 3840},
+    ),
     KindReason.MASK_INVERTED: _say(
         "what the reference's mask hides is seen, and what it shows is hidden", {}
     ),
