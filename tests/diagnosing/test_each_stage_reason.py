@@ -987,7 +987,9 @@ def test_a_mask_in_another_form(tmp_path: Path, target: Recorder, code: Stages) 
 
 
 @pytest.mark.parametrize(
-    ("factor", "code"), [(1.0, Stages.BATCH_IN_OTHER_FORM), (1.2, Stages.BATCH)], ids=["same", "other gradients"]
+    ("factor", "code"),
+    [(1.0, Stages.BATCH_IN_OTHER_FORM), (1.2, Stages.BATCH)],
+    ids=["same", "other gradients"],
 )
 def test_rows_one_after_another(tmp_path: Path, factor: float, code: object) -> None:
     """One row without padding for padded rows: what comes of it tells."""

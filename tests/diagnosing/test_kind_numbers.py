@@ -180,9 +180,7 @@ def test_rows_weighted_by_a_power_of_what_is_given(factors: Any, law: Any, twice
     given = {"input.1": LEVELS} | ({"input.2": LEVELS.copy()} if twice else {"input.2": np.arange(1.0, 5.0)})
     runs = {
         "target_run": RunFacts(sent_back={0: ROWS * factors[:, None, None]}, dtypes=frozenset({"float32"})),
-        "reference_run": RunFacts(
-            sent_back={0: ROWS}, dtypes=frozenset({"float32"}), row_inputs={0: given}
-        ),
+        "reference_run": RunFacts(sent_back={0: ROWS}, dtypes=frozenset({"float32"}), row_inputs={0: given}),
     }
     evidence = case(torch.tensor(1.0), torch.tensor(1.2), phase="loss", slot="value", module="", **runs)
     said = said_by(evidence, Kind.SENT_BACK_PER_ROW)

@@ -77,6 +77,8 @@ class Ledger:
     """the first weight that one run alone has"""
     other_shape: First | None = None
     """the first output of a module that has another shape"""
+    given_shape: First | None = None
+    """the first input of a module within the model that has another shape, where one comes before that"""
     num_origins: int = 0
     not_traced: set[int] = field(default_factory=set)
     """ranks whose first step that differs shows no origin, and records that could not be compared"""
@@ -250,15 +252,20 @@ class Ledger:
 
     def _add_other_shape(self, judged: JudgedStep) -> None:
         rows, judgement = judged.rows, judged.judgement
-        made = rows.paired & rows.kind_is("module") & rows.phase_is("forward") & rows.slot_starts("output")
-        at = [
+        inside = rows.paired & rows.kind_is("module") & rows.phase_is("forward")
+        apart = [
             row
             for row, why in judgement.reasons.items()
-            if why.code is RecordCode.SHAPE_DIFFERS and made[row] and judgement.status[row] == UNDECIDED
+            if why.code is RecordCode.SHAPE_DIFFERS and inside[row] and judgement.status[row] == UNDECIDED
         ]
+        at, given = ([row for row in apart if rows.slot_starts(word)[row]] for word in ("output", "input"))
         if at and (self.other_shape is None or judged.pair.step < self.other_shape.step):
             self.other_shape = first_of_rows(judged, min(at))
             self.other_shape.why = [judgement.reasons[min(at)]]
+            before = min(given, default=min(at))
+            self.given_shape = first_of_rows(judged, before) if before < min(at) else None
+            if self.given_shape is not None:
+                self.given_shape.why = [judgement.reasons[before]]
 
     def _add_origin(self, judged: JudgedStep) -> None:
         """Keep the likeliest origin so far. What exceeds in a step without any may follow from what could

@@ -577,7 +577,7 @@ def _of_other_shape(
     explain_by_attributes(shape, *runs.attributes)
     return replace(
         verdict,
-        headline=shape.argument or _at_place(VerdictCode.FIRST_DIVERGENCE, shape),
+        headline=shape.argument or _shapes(shape, ledger.given_shape),
         where=shape.row.site,
         owner=shape.owner,
         phase=shape.row.phase,
@@ -586,6 +586,20 @@ def _of_other_shape(
         before=preceding(shape.before),
         next=_next(shape, runs),
     )
+
+
+def _shapes(shape: First, given: First | None) -> Reason:
+    """What has another shape first: what a module within the model is given, or what it returns."""
+    first = given or shape
+    name = first.row.name
+    if (
+        not name
+        or not first.why
+        or (given is not None and (given.step, given.rank) != (shape.step, shape.rank))
+    ):
+        return _at_place(VerdictCode.FIRST_DIVERGENCE, shape)
+    sides = {side: str(first.why[0].place(side)) for side in ("target", "reference")}
+    return reason(VerdictCode.OTHER_SHAPE, module=name, given=int(first is given), **sides)
 
 
 def _grown(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: RunPair) -> Verdict:

@@ -498,6 +498,14 @@ PHRASES = {
         "Microbatches per step: {target} (target), {reference} (reference); most records cannot be compared",
         {"target": 4, "reference": 2},
     ),
+    Is.OTHER_SHAPE: _headline(
+        lambda facts: facts.fill(
+            "{module} {is_given} another shape: {target} (target), {reference} (reference)",
+            is_given="is given" if facts["given"] else "returns",
+        ),
+        {"module": "heads.0", "given": 1, "target": "[4, 19, 48]", "reference": "[4, 18, 48]"},
+        {"module": "pool", "given": 0, "target": "[4, 48]", "reference": "[4, 1, 48]"},
+    ),
     Is.CALLS_WITH_GRADIENTS: _headline(
         lambda facts: facts.fill(
             "{num:count call} of the model {have} gradients only in the {side}: no_grad differs",

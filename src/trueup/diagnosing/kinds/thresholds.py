@@ -110,7 +110,10 @@ LAW_ROWS = derived(
 )
 LAW_POWER = chosen("kinds.law_power", 4, "power", "programs weigh by squares, and by quotients of squares")
 LAW_ROUNDINGS = derived(
-    "kinds.law_roundings", 2, _ROUNDINGS, "a row's factor is a mean over its numbers: one rounding of either side"
+    "kinds.law_roundings",
+    2,
+    _ROUNDINGS,
+    "a row's factor is a mean over its numbers: one rounding of either side",
 )
 ROUNDINGS_APART = derived(
     "kinds.roundings_apart", 4, _ROUNDINGS, "norms of two values that were rounded twice"

@@ -66,6 +66,14 @@ class ForwardStage:
             # within every tolerance, but made of bit-equal inputs: no replay shows it
             is_setting = bool(settings_that_differ(verdict.owner or "", context))
             known = (_of_verdict(verdict),) if is_setting else ()
+        if (
+            not known
+            and verdict.headline.code is VerdictCode.OTHER_SHAPE
+            and not context.origins_of(Stage.FORWARD)
+        ):
+            known = (
+                _of_other_shape(verdict),
+            )  # what is made of it has no counterpart that a replay compares
         stages = [Stage.FORWARD, *(() if of_the_loss else (Stage.LOSS,))]  # its value follows from them
         if not context.origins_of(*stages) and _is_given_another_number(context):
             stages.append(Stage.DATA)
@@ -272,6 +280,13 @@ def _of_verdict(verdict: Verdict) -> Finding:
     causes = () if verdict.headline.code is VerdictCode.BUFFERS_WRITTEN else None
     kind = kind_named(name, EvidenceRank.STATED, verdict.evidence[0], phase=verdict.phase, causes=causes)
     return as_recorded(verdict, stage, kind)
+
+
+def _of_other_shape(verdict: Verdict) -> Finding:
+    """What a module is given, or returns, in another shape: of no kind that is known."""
+    kind = kind_named("other_functions", EvidenceRank.STATED, verdict.headline)
+    found = as_recorded(verdict, Stage.FORWARD, kind)
+    return replace(found, kinds=(), next_note=reason(Stages.COMPARE_CODE))
 
 
 _KNOWN: dict[Code, tuple[str, Stage]] = {

@@ -89,6 +89,7 @@ class VerdictCode(Code):
     REDUCED_BY_ONE = "verdict.reduced_by_one"
     """``function`` calls ``call`` over ranks in ``side`` alone, and its result is used"""
     MICROBATCHES_DIFFER = "verdict.microbatches_differ"
+    OTHER_SHAPE = "verdict.other_shape"
     CALLS_WITH_GRADIENTS = "verdict.calls_with_gradients"
     """``num`` more calls of the model have gradients in ``side``; the other makes one at least without"""
     # undecided
