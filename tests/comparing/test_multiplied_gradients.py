@@ -1,4 +1,4 @@
-"""What multiplies a gradient after backward multiplies its rounding: a loss scale that is taken out, clipping."""
+"""What multiplies a gradient after backward multiplies its rounding, as unscaling and clipping do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ONE = np.array([-41.0], np.float32)
 
 
 def gradients(given: dict[str, Array], left: dict[str, Array], off: float = 1.0):
-    """A step whose module sends large gradients and whose optimizer gets others, ``off`` times in the target."""
+    """A module that sends large gradients, and what its optimizer gets, ``off`` times in the target."""
 
     def make(out: Recorder, target: bool) -> None:
         module = out.call("module", "lin", type_="Linear")

@@ -74,7 +74,7 @@ SAME_NORM = derived(
     "comparing.same_norm",
     1e-5,
     "relative difference",
-    "one tensor's norm, summed in float32 in another order: 6e-8 a rounding, and fewer than 100 of them add up",
+    "one tensor's norm, summed in float32 in another order: 6e-8 a rounding, fewer than 100 of them",
 )
 BUFFER_APART_OF_EQUAL = chosen(
     "comparing.buffer_apart_of_equal",

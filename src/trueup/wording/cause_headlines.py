@@ -84,7 +84,7 @@ def _scaled(facts: ReasonFacts) -> str:
 def _of_a_term(rest: str) -> Callable[[ReasonFacts], str]:
     """Of what a term is too few or too many: results, or what a module makes for another one inside of it."""
 
-    def said(facts: ReasonFacts) -> str:
+    def headline(facts: ReasonFacts) -> str:
         phase, slot = facts["origin_phase"], str(facts.get("origin_slot") or "")
         what = f"{_SCALED.get(phase, 'result')} of"
         if phase == "forward" and slot.startswith("input"):
@@ -93,7 +93,7 @@ def _of_a_term(rest: str) -> Callable[[ReasonFacts], str]:
             what = "a gradient made in"
         return f"{what} {{place}} {facts.fill(rest)}"
 
-    return said
+    return headline
 
 
 def _operands(facts: ReasonFacts) -> str:

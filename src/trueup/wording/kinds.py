@@ -164,14 +164,14 @@ def power_of_input(facts: ReasonFacts) -> str:
 
 
 def _sent_back_per_row(facts: ReasonFacts) -> str:
-    said = in_range(
+    sentence = in_range(
         "each row of the gradient that the loss sends back to the model is the reference's times a "
         "factor of its own, {range} over {num:count row}",
         4,
     )(facts)
     if facts.get("name") is None:
-        return f"{said}; nothing else differs"
-    return f"{said}: {power_of_input(facts)}, which the model is given for each row"
+        return f"{sentence}; nothing else differs"
+    return f"{sentence}: {power_of_input(facts)}, which the model is given for each row"
 
 
 _LAWS = {"tokens": "all tokens have one weight", "rows": "each row has one weight, divided by its tokens"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -106,7 +106,7 @@ class BackwardStage:
         sent = () if frozen or own else _sent_gradients(context)
         is_known = bool(frozen) or context.failed_before() is not None
         by_replay = bool(own) and context.by_replay
-        lost = () if is_known else unreached_findings(context, uncalled_alone=by_replay)
+        lost = () if is_known else unreached_findings(context, only_uncalled=by_replay)
         verdict = context.comparison.verdict
         rows_apart = (_of_verdict(verdict),) if verdict.headline.code is VerdictCode.ROWS_TRAIN else ()
         known = (

@@ -22,6 +22,7 @@ from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, Origin, Sta
 from trueup.types.reason import Reason, reason
 
 
+# In one piece: what is known of the place, each part of the finding made of those before it.
 def finding_from_origin(origin: Origin, context: Context) -> Finding:
     """The finding, with the kinds the rules name for it."""
     seen = _with_exchange(context.kinds_of(origin), origin, context)

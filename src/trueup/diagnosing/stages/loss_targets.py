@@ -165,11 +165,10 @@ def _of_modules(origin: Origin, context: Context) -> Reason | None:
     a step are among the records of the step before; of the first step there may be none, and the next one
     tells of the same lines of the program."""
     for at in range(len(context.steps)):
-        pair = context.pair(at, origin.rank)
-        before = context.pair(at - 1, origin.rank) if at else ((),) * 2
+        before = context.pair(at - 1, origin.rank) if at else None
         made = [
-            _returned(book, earlier, origin.slot)
-            for book, earlier in zip(pair, ((one,) if at else () for one in before), strict=True)
+            _returned(book, () if before is None else before[side : side + 1], origin.slot)
+            for side, book in enumerate(context.pair(at, origin.rank))
         ]
         if all(made) and not set(made[0]) & set(made[1]):
             target, reference = (_shown(min(ones, key=lambda one: (one[0].count("."), one))) for ones in made)

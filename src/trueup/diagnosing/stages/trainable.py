@@ -56,20 +56,20 @@ def unreached_of(module: str, context: Context) -> list[Reason]:
     shapes: dict[str, Sequence[int]] = dict.fromkeys(context.matched, (0, 0))
     held = [(fqn, got) for fqn, got in own if fqn.rpartition(".")[0] == module]
     found = []
-    for side, alone in (("target", [False, True]), ("reference", [True, False])):
-        names = [fqn for fqn, got in held if got == alone]
+    for side, wanted in (("target", [False, True]), ("reference", [True, False])):
+        names = [fqn for fqn, got in held if got == wanted]
         if names:
             found.append(reason(Stages.UNREACHED, parameters=described(names, shapes), side=side))
     return found
 
 
 # In one piece: one finding; what it says is asked in the order in which it becomes known.
-def unreached_findings(context: Context, *, uncalled_alone: bool = False) -> list[Finding]:
+def unreached_findings(context: Context, *, only_uncalled: bool = False) -> list[Finding]:
     """One finding for the weights that get a gradient other than zero in the reference's first step and none
     in the target's, where others of the target do: nothing that the loss is made of uses them.
 
     Args:
-        uncalled_alone: only those of modules that the target does not call, which no place in its backward
+        only_uncalled: only those of modules that the target does not call, which no place in its backward
             explains.
     """
     if context.mesh.wide_axes or context.bridge is not None:
@@ -88,7 +88,7 @@ def unreached_findings(context: Context, *, uncalled_alone: bool = False) -> lis
         for module in dict.fromkeys(fqn.rpartition(".")[0] for fqn in names)
         if module and not target.named("module", module) and reference.named("module", module)
     ]
-    if uncalled_alone:
+    if only_uncalled:
         names = [fqn for fqn in names if fqn.rpartition(".")[0] in uncalled]
     if not names or not any(reached.values()):
         return []
