@@ -1035,6 +1035,18 @@ TWINS = [
         {"number": 33},
     ),
     Twins(
+        FactorCode.LESS_ONE,
+        lambda: case(33 / 32 * WIDE, WIDE),
+        lambda: case(31.5 / 30.5 * WIDE, WIDE),
+        {"number": 33},
+    ),
+    Twins(
+        FactorCode.ROOT_OF_LESS_ONE,
+        lambda: case((32 / 33) ** 0.5 * WIDE, WIDE),
+        lambda: case((1 - 1e-3) * (32 / 33) ** 0.5 * WIDE, WIDE),
+        {"number": 33, "inverse": True},
+    ),
+    Twins(
         FactorCode.WORLD_SIZE,
         lambda: case(14 * X, X, target_run=RunFacts(world_size=14), **GRADIENT),
         lambda: case(14 * X, X, target_run=RunFacts(world_size=13), **GRADIENT),

@@ -604,6 +604,8 @@ def equals_a_factor(said: Reason) -> bool:
         FactorCode.SQUARE_ROOT: np.sqrt,
         FactorCode.ROOT_OF_SIZE: np.sqrt,
         FactorCode.LOGARITHM: np.log,
+        FactorCode.LESS_ONE: lambda n: n / (n - 1),
+        FactorCode.ROOT_OF_LESS_ONE: lambda n: np.sqrt(n / (n - 1)),
     }
     for part in said.parts:
         number = part.number("number")

@@ -396,6 +396,8 @@ class FactorCode(Code):
     TOKENS_OF_RANK = "factor.tokens_of_rank"
     SIZE = "factor.size"
     ROOT_OF_SIZE = "factor.root_of_size"
+    LESS_ONE = "factor.less_one"
+    ROOT_OF_LESS_ONE = "factor.root_of_less_one"
     CLIPPING = "factor.clipping"
     LEARNING_RATES = "factor.learning_rates"
 
