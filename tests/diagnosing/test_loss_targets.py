@@ -25,6 +25,7 @@ from trueup.types.codes import BatchCode as Batches  # noqa: E402
 from trueup.types.codes import VerdictCode  # noqa: E402
 from trueup.types.codes.kinds import CauseCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
+from trueup.types.reason import Reason  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
 if TYPE_CHECKING:
@@ -360,5 +361,6 @@ def taught(folder: Path, layer: int, *, seed: int = 7) -> Path:
 def test_targets_of_another_layer(tmp_path: Path, layer: int, seed: int, named: bool) -> None:
     """Other weights of the teacher make other targets at the same place."""
     pair = taught(tmp_path / "a", layer, seed=seed), taught(tmp_path / "b", 1)
-    codes = [one.headline.code for one in diagnose(*pair, output=tmp_path / "out").findings]
-    assert (Batches.TARGETS_OF_MODULES in codes) is named
+    found = diagnose(*pair, output=tmp_path / "out").findings
+    assert (Batches.TARGETS_OF_MODULES in [one.headline.code for one in found]) is named
+    assert (found[0].next_note == Reason(Batches.CHECK_TARGETS)) is named
