@@ -60,7 +60,7 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         reduction=None if view is None else reduction_of(loss_arguments(view)),
         skipped=line.get("skipped") if isinstance(line.get("skipped"), bool) else None,
         draws=_draws(line),
-        drawn_by_ranks=_drawn_by_ranks([_draws(entry) or {} for entry in of_ranks.values()]),
+        drawn_by_ranks=drawn_by_ranks([_draws(entry) or {} for entry in of_ranks.values()]),
         modules=view.once(_modules, lambda: _modules(view)) if view and "draws" in line else frozenset(),
         batch_digest=line.get("batch_digest"),
         batch_digests={s: str(e["batch_digest"]) for s, e in _by_step(lines) if e.get("batch_digest")},
@@ -87,7 +87,7 @@ def _draws(line: ScalarLine) -> dict[tuple[int, str], tuple[int, ...]] | None:
     return found
 
 
-def _drawn_by_ranks(draws: Sequence[Mapping[tuple[int, str], tuple[int, ...]]]) -> frozenset[tuple[int, str]]:
+def drawn_by_ranks(draws: Sequence[Mapping[tuple[int, str], tuple[int, ...]]]) -> frozenset[tuple[int, str]]:
     """Calls as which began the generators of two ranks or more stood alike."""
     seen = Counter((at, stood) for of_rank in draws for at, stood in of_rank.items())
     return frozenset(at for (at, _), num in seen.items() if num > 1)
