@@ -112,6 +112,7 @@ ALLOWED: dict[str, set[float | str]] = {
     "comparing/verdict.py": {"_SHOWN"},  # shown
     "comparing/comparable.py": {"_MOST_LISTED", "_MOST_LIMITS"},  # shown
     "diagnosing/own_adam.py": {"_PASSES"},  # of one solution
+    "diagnosing/stages/from_origin.py": {"_SHOWN"},  # shown
     "diagnosing/stages/samplers.py": {"MOST_STEPS"},  # costs time
     "diagnosing/stages/loss_weights.py": {"_SHOWN"},  # shown
     "diagnosing/stages/own_update.py": {

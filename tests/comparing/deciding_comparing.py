@@ -19,6 +19,7 @@ from tests.deciding import decides
 from trueup.comparing.arbiter import _judge
 from trueup.comparing.average_fit import Averaged, AverageFit, AverageForm, decays_differ, fit_of, rounding_of
 from trueup.comparing.averages import taken_up
+from trueup.comparing.buffers import BufferGaps, WrittenBuffer, without_unfelt
 from trueup.comparing.coarse_activations import _num_telling
 from trueup.comparing.coarse_norms import NormCall, are_off_together, rounds_inside
 from trueup.comparing.coarse_results import is_rounding
@@ -56,7 +57,12 @@ from trueup.comparing.rules.lone_rounding import least_rounding
 from trueup.comparing.rules.reduced_later import are_apart
 from trueup.comparing.scalars import compare_scalars, later_loss
 from trueup.comparing.thresholds import CANCELLED_PART, COUNTED_SHARE, FLOAT32, MASKED_BELOW
-from trueup.comparing.tolerance import _running_roundoff, factor_of, rounding_bound
+from trueup.comparing.tolerance import (
+    _running_roundoff,
+    factor_of,
+    multiplied_after_backward,
+    rounding_bound,
+)
 from trueup.comparing.verdict import confidence, may_be_noise
 from trueup.errors import NothingCompared
 from trueup.matching.bridge import Bridge
@@ -141,6 +147,29 @@ def factor_collective(factor: float) -> object:
 @decides("comparing.factor_param_grad")
 def factor_param_grad(factor: float) -> object:
     return differs(record("param_grad", "accumulated"), factor * FLOAT32 * math.sqrt(1 + 1 / 64))
+
+
+@decides("comparing.same_norm")
+def same_norm(off: float) -> object:
+    gap = WrittenBuffer(fqn="a.mask", step=0, target=200.0, reference=3.0)
+    gaps = BufferGaps(initial={}, written=[gap])
+    return without_unfelt(gaps, {(200.0 * (1 + off), 3.0)}).written
+
+
+@decides("comparing.multiple_apart")
+def multiple_apart(off: float) -> object:
+    array = np.full(10_000, 0.9)
+    array[0] = -1.0
+    given = array / 2
+    given[0] *= 1 + off  # far too few to move the norm
+
+    def make(out: Recorder, target: bool) -> None:
+        call = out.call("parameter", "a.weight")
+        out.record(call, "param_grad", "accumulated", array)
+        out.record(call, "param_grad", "clipped", given)
+
+    context, _ = step(make)
+    return multiplied_after_backward(context.rows)[-1] == 1
 
 
 @decides("comparing.class_roundings")

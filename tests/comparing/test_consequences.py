@@ -251,3 +251,59 @@ def test_an_argument_that_another_call_has_in_exchange_is_not_lacking(
     code = ProgramCode(functions=(function,), types={}, classes={}, modules={}, frames={})
     found = lacking(own, other, function, code)
     assert (None if found is None else found.name) == name
+
+
+class Heads(torch.nn.Module):
+    """A head over what is left of a row without its last tokens, pooled to one vector or kept."""
+
+    def __init__(self, cut: Any, pool: Any) -> None:
+        super().__init__()
+        self.body, self.pool = torch.nn.Linear(16, 16), Pool(pool)
+        self.head, self.cut = torch.nn.Linear(16, 4), cut
+
+    def forward(self, x: Any) -> Any:
+        return self.head(self.pool(self.cut(torch.tanh(self.body(x)))))
+
+
+class Pool(torch.nn.Module):
+    def __init__(self, made: Any) -> None:
+        super().__init__()
+        self.made = made
+
+    def forward(self, x: Any) -> Any:
+        return self.made(x)
+
+
+def of_heads(path: Path, left_out: int, keep: bool) -> Path:
+    torch.manual_seed(0)
+    model = Heads(
+        lambda x: x[:, :-left_out], (lambda x: x.cumsum(1)) if keep else (lambda x: x.cumsum(1)[:, -1])
+    )
+    x = torch.randn(8, 6, 16)
+    with Tracer(path, level="L0", steps="0", store_values_of=VALUES):
+        model(x).square().mean().backward()
+        torch.optim.SGD(model.parameters(), lr=0.01).step()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "facts"),
+    [
+        (
+            (1, True),
+            (2, True),
+            {"module": "pool", "given": 1, "target": "[8, 5, 16]", "reference": "[8, 4, 16]"},
+        ),
+        (
+            (1, True),
+            (1, False),
+            {"module": "pool", "given": 0, "target": "[8, 5, 16]", "reference": "[8, 16]"},
+        ),
+    ],
+    ids=["given", "returned"],
+)
+def test_the_first_other_shape(
+    tmp_path: Path, target: tuple[int, bool], reference: tuple[int, bool], facts: dict[str, Any]
+) -> None:
+    verdict = compare(of_heads(tmp_path / "t", *target), of_heads(tmp_path / "r", *reference)).verdict
+    assert verdict.headline == reason(VerdictCode.OTHER_SHAPE, **facts)

@@ -52,6 +52,9 @@ def test_no_grad_of_one_run_is_told(again: int, tmp_path: Path) -> None:
         assert verdict.headline.number("num") == 2
         assert verdict.evidence[0].code is EvidenceCode.GIVEN_WITHOUT_GRADIENTS
         assert 1 <= verdict.evidence[0].number("num") <= verdict.evidence[0].number("total") == 2
+        assert verdict.evidence[0].number("steps") == 2
+        names = {one.place("name") for one in verdict.evidence}
+        assert not names & {"batch_size", "batch_digest"}  # of more calls, not of other batches
         assert verdict.next is not None
         assert verdict.next.code is NextCode.ALIGN_NO_GRAD
         assert verdict.outcome is Outcome.DIFFER

@@ -131,3 +131,54 @@ def test_a_buffer_that_agrees_as_the_step_begins_is_no_cause(tmp_path: Path) -> 
     verdict = compare(balanced(tmp_path / "target", 0.1, scale=2.0), reference).verdict
     assert verdict.outcome is Outcome.DIFFER
     assert VerdictCode.BUFFER_BEGINS not in {verdict.headline.code, *(p.code for p in verdict.headline.parts)}
+
+
+class Attention(nn.Module):
+    """Values summed by scores that a mask hides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qk, self.v = nn.Linear(8, 16), nn.Linear(8, 8)
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        q, k = self.qk(x).chunk(2, -1)
+        return (q @ k.transpose(-1, -2) + mask).softmax(-1) @ self.v(x)
+
+
+class Windowed(nn.Module):
+    """A mask in a buffer, given to the attention unless ``is_read`` is false."""
+
+    def __init__(self, hidden: float, *, is_read: bool) -> None:
+        super().__init__()
+        self.attention, self.is_read = Attention(), is_read
+        self.register_buffer("mask", torch.full((6, 6), hidden).triu(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, self.mask if self.is_read else torch.zeros(6, 6))
+
+
+def windowed(folder: Path, hidden: float, *, is_read: bool = True) -> Path:
+    torch.manual_seed(0)
+    model = Windowed(hidden, is_read=is_read)
+    updater = torch.optim.SGD(model.parameters(), 0.01)
+    with trueup.Tracer(folder, level="L0", steps="0-1"):
+        for _ in range(2):
+            model(torch.randn(4, 6, 8)).square().mean().backward()
+            updater.step()
+            updater.zero_grad()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("hidden", "is_read", "outcome"),
+    [
+        (-1e4, True, Outcome.AGREE),
+        (-1e4, False, Outcome.DIFFER),  # no captured step reads it: a later one may
+        (-2.0, True, Outcome.DIFFER),
+    ],
+    ids=["hides as well", "not read", "hides in part"],
+)
+def test_a_mask_of_another_number(tmp_path: Path, hidden: float, is_read: bool, outcome: Outcome) -> None:
+    reference = windowed(tmp_path / "reference", -100.0, is_read=is_read)
+    target = windowed(tmp_path / "target", hidden, is_read=is_read)
+    assert compare(target, reference).verdict.outcome is outcome

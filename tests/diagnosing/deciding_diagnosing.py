@@ -38,6 +38,7 @@ from trueup.diagnosing.stages.between_steps import is_taken_back_by_one
 from trueup.diagnosing.stages.clipping import _averaged, _clipping_difference, _factor_difference
 from trueup.diagnosing.stages.context import clarity, needs_no_replay
 from trueup.diagnosing.stages.decay_order import _all_hold
+from trueup.diagnosing.stages.from_origin import few_indices
 from trueup.diagnosing.stages.gaps import ConstantGap, _constant_differs, _drop_contradicted
 from trueup.diagnosing.stages.handed_back import stale_elements
 from trueup.diagnosing.stages.handover import is_other_start, is_rounded_start
@@ -74,6 +75,13 @@ def exact(value: float) -> FittedConstant:
 
 
 # -- what an optimizer did ------------------------------------------
+
+
+@decides("diagnosing.few_indices")
+def few_of_a_dimension(share: float) -> object:
+    other = np.zeros((1000, 2))
+    other[: round(1000 * share)] = 1.0
+    return few_indices(other, np.zeros((1000, 2)))
 
 
 @decides("diagnosing.parallel")

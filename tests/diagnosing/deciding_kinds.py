@@ -17,6 +17,7 @@ from trueup.diagnosing.evidence.facts import LossFacts, RunFacts, SlotPair
 from trueup.diagnosing.kinds import (
     attention,
     bit_flip,
+    by_index,
     constants,
     criterion,
     dtype_or_rounding,
@@ -32,6 +33,7 @@ from trueup.diagnosing.kinds import (
     randomness,
     rotary,
     shifted_by_one,
+    thresholds,
     transposed_or_permuted,
     updates,
     wrong_mask,
@@ -95,6 +97,34 @@ def most_share(share: float) -> object:
 @decides("kinds.some_share")
 def some_share(share: float) -> object:
     return fitting.rank_of(share)
+
+
+LEVELS = np.array([0.3, 1.7, 0.9, 2.2, 0.6, 1.1])
+
+
+def law(levels: NDArray[Any], factors: NDArray[Any]) -> object:
+    """What is concluded of the factors of rows, in float32."""
+    run = RunFacts(row_inputs={0: {"input.1": levels}})
+    evidence = case(torch.tensor(1.0), torch.tensor(1.2), phase="loss", slot="value", reference_run=run)
+    near = thresholds.CLOSE_ROUNDINGS * DTYPES["float32"].eps
+    return by_index._power_of_input(evidence, by_index._Factors(values=factors), near)
+
+
+@decides("kinds.law_rows")
+def law_rows(num: float) -> object:
+    return law(LEVELS[: int(num)], 0.5 * LEVELS[: int(num)])
+
+
+@decides("kinds.law_power", beside=(0, 1))
+def law_power(power: float) -> object:
+    return law(LEVELS, 0.5 * LEVELS**power)
+
+
+@decides("kinds.law_roundings")
+def law_roundings(off: float) -> object:
+    factors = 0.5 * LEVELS
+    factors[0] *= np.exp(off * DTYPES["float32"].eps)
+    return law(LEVELS, factors) == {}
 
 
 @decides("kinds.negated_share")

@@ -158,6 +158,17 @@ def dispatched(target: tuple[int, ...], reference: tuple[int, ...]) -> Evidence:
     return case(rows.roll(3, 0), rows, slot="input.0", surroundings=around)
 
 
+def left_out(kept: Callable[[Tensor], Tensor], *, made: float = 1.3, in_target: bool = True) -> Evidence:
+    """16 rows, of which an expert has no room for 5: zeros in one run, what ``kept`` makes of them in the
+    other."""
+    given = normal(16, 24, seed=76)
+    beyond = torch.arange(16) % 3 == 1
+    lost = torch.where(beyond[:, None], 0.0, made * given.tanh() if made else given)
+    passed = torch.where(beyond[:, None], kept(given), lost)
+    around = inputs(given, module="layers.0.moe")
+    return case(*((lost, passed) if in_target else (passed, lost)), surroundings=around)
+
+
 def sampled(deviation: Callable[[Tensor], Tensor]) -> Evidence:
     """mean + noise times a deviation, of which the reference's is exp(log / 2)."""
     mean, noise, log = (normal(8, 24, seed=seed) for seed in (70, 71, 72))
@@ -604,6 +615,18 @@ TWINS = [
         {"side": "reference", "dims": ("2",)},
     ),
     Twins(
+        Kind.ZERO_FOR_GIVEN,
+        lambda: left_out(lambda given: given),
+        lambda: left_out(lambda given: 0.5 * given),
+        {"side": "target"},
+    ),
+    Twins(
+        Kind.ZERO_FOR_GIVEN,
+        lambda: left_out(lambda given: given, in_target=False),
+        lambda: left_out(lambda given: given, made=0.0),  # all is passed through: nothing is left out
+        {"side": "reference"},
+    ),
+    Twins(
         Kind.MASK_INVERTED,
         lambda: case(~PADS, PADS),
         lambda: case(PADS ^ (torch.arange(18) > 2), PADS),
@@ -1010,6 +1033,18 @@ TWINS = [
         lambda: case(33**0.5 * WIDE, WIDE),
         lambda: case(37**0.5 * WIDE, WIDE),
         {"number": 33},
+    ),
+    Twins(
+        FactorCode.LESS_ONE,
+        lambda: case(33 / 32 * WIDE, WIDE),
+        lambda: case(31.5 / 30.5 * WIDE, WIDE),
+        {"number": 33},
+    ),
+    Twins(
+        FactorCode.ROOT_OF_LESS_ONE,
+        lambda: case((32 / 33) ** 0.5 * WIDE, WIDE),
+        lambda: case((1 - 1e-3) * (32 / 33) ** 0.5 * WIDE, WIDE),
+        {"number": 33, "inverse": True},
     ),
     Twins(
         FactorCode.WORLD_SIZE,

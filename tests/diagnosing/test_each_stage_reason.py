@@ -986,6 +986,25 @@ def test_a_mask_in_another_form(tmp_path: Path, target: Recorder, code: Stages) 
     assert DataStage().check(pair(tmp_path, target, masked(SHOWN))).conclusion.code is code
 
 
+@pytest.mark.parametrize(
+    ("factor", "code"),
+    [(1.0, Stages.BATCH_IN_OTHER_FORM), (1.2, Stages.BATCH)],
+    ids=["same", "other gradients"],
+)
+def test_rows_one_after_another(tmp_path: Path, factor: float, code: object) -> None:
+    """One row without padding for padded rows: what comes of it tells."""
+
+    def given(ids: Array, factor: float) -> Recorder:
+        out = step({"w": gradients(1, before=factor)})
+        out.record(out.call("module", "", type_="Net"), "forward", "input.0", ids)
+        out.record(out.call("loss", "loss"), "loss", "value", np.array(2.0, np.float32))
+        return out
+
+    padded = np.concatenate([IDS[0], np.zeros((4, 3), np.int64)], 1)
+    context = pair(tmp_path, given(IDS[0].reshape(1, -1), factor), given(padded, 1.0))
+    assert DataStage().check(context).conclusion.code is code
+
+
 def divided(by: float, *, given: bool = False) -> Recorder:
     """A model that makes its loss: the cross-entropy of 48 tokens over a number, which it may be given."""
     logits = np.random.default_rng(2).normal(size=(48, 50)).astype(np.float32)

@@ -15,10 +15,14 @@ from torch import Tensor, nn  # noqa: E402
 from torch.nn.functional import scaled_dot_product_attention  # noqa: E402
 
 import trueup  # noqa: E402
+from tests.diagnosing.cases import case, normal  # noqa: E402
 from trueup.adapters.torch.draws import standing  # noqa: E402
+from trueup.diagnosing.evidence.facts import RunFacts  # noqa: E402
+from trueup.diagnosing.evidence.run import drawn_by_ranks, run_facts, with_forms_of  # noqa: E402
+from trueup.diagnosing.kinds import name_kinds  # noqa: E402
 from trueup.diagnosing.pipeline import diagnose  # noqa: E402
 from trueup.merging.trace import MergedTrace  # noqa: E402
-from trueup.store import Trace  # noqa: E402
+from trueup.store import Trace, step_view  # noqa: E402
 from trueup.types.codes.kinds import CauseCode, KindReason  # noqa: E402
 from trueup.types.finding import Finding, KindCode  # noqa: E402
 from trueup.types.layout import Layout  # noqa: E402
@@ -153,3 +157,35 @@ def test_a_place_in_the_stream_is_one_number() -> None:
     assert len({first, second, standing()}) == 3
     torch.manual_seed(3)
     assert standing() == first
+
+
+@pytest.mark.parametrize(
+    ("target", "reference", "shared"),
+    [
+        ([3, 3], [5, 6], True),
+        ([3, 4], [5, 6], False),
+        ([3, 3], [5, 5], False),  # of both runs, as tensor-parallel ranks draw
+    ],
+)
+def test_ranks_that_draw_alike(target: list[int], reference: list[int], shared: bool) -> None:
+    def run(stood: list[int]) -> RunFacts:
+        draws = [{(0, "m"): (one,)} for one in stood]
+        ranks = drawn_by_ranks(draws)
+        return RunFacts(draws=draws[1], modules=frozenset({"m"}), drawn_by_ranks=ranks, world_size=2)
+
+    x = normal(4, 6)
+    evidence = case(x.roll(1, 0), x, module="m", target_run=run(target), reference_run=run(reference))
+    kind = next(one for one in name_kinds(evidence) if one.name is KindCode.RANDOMNESS)
+    assert kind.sentence.code is KindReason.GENERATOR_ELSEWHERE
+    assert ([one.code for one in kind.causes] == [CauseCode.SHARED_STREAM]) is shared
+
+
+def test_a_replay_takes_generators_from_the_run_by_itself(tmp_path: Path) -> None:
+    trained(tmp_path / "t", "")
+    free = Trace(tmp_path / "t")
+    known = with_forms_of(RunFacts(), free, 0, 0)
+    assert known.draws == run_facts(free, 0, 0, step_view(free, 0, 0)).draws
+    assert "blocks.0" in known.modules
+    assert known.draws
+    kept = {(0, "drop"): (1,)}
+    assert with_forms_of(RunFacts(draws=kept), free, 0, 0).draws == kept

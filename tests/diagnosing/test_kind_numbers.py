@@ -159,6 +159,37 @@ def test_rows_of_what_a_loss_sends_back(factors: list[float], seen: bool, empty:
         assert low != high
 
 
+LEVELS = np.array([0.4, 1.3, 2.6, 0.9])
+
+
+@pytest.mark.parametrize(
+    ("factors", "law"),
+    [
+        (0.5 * LEVELS, (1.0, 0.5)),
+        (LEVELS**-2, (-2.0, 1.0)),
+        (3.0 * LEVELS**0.5, (0.5, 3.0)),
+        (1 / (1 + LEVELS), None),
+        (np.minimum(LEVELS, 1.0), None),
+        (0.5 * LEVELS * np.array([1, 1, 1, 1.001]), None),
+    ],
+    ids=["level", "square", "root", "of one more", "clamped", "one row off"],
+)
+@pytest.mark.parametrize("twice", [False, True])
+def test_rows_weighted_by_a_power_of_what_is_given(factors: Any, law: Any, twice: bool) -> None:
+    """Two inputs that fit as well, such as a level and its copy, are not told apart."""
+    given = {"input.1": LEVELS} | ({"input.2": LEVELS.copy()} if twice else {"input.2": np.arange(1.0, 5.0)})
+    runs = {
+        "target_run": RunFacts(sent_back={0: ROWS * factors[:, None, None]}, dtypes=frozenset({"float32"})),
+        "reference_run": RunFacts(sent_back={0: ROWS}, dtypes=frozenset({"float32"}), row_inputs={0: given}),
+    }
+    evidence = case(torch.tensor(1.0), torch.tensor(1.2), phase="loss", slot="value", module="", **runs)
+    said = said_by(evidence, Kind.SENT_BACK_PER_ROW)
+    assert said is not None
+    found = (said.number("power"), said.number("times")) if "name" in said.facts else None
+    assert found == (pytest.approx(law) if law is not None and not twice else None)
+    assert law is None or twice or said.facts["name"] == "input.1"
+
+
 def sent(logits: Tensor, labels: Tensor, *, temperature: float, smoothing: float, z_loss: float) -> Any:
     """The gradient of a real loss by its logits, and the form that is fitted to it."""
     logits = logits.clone().requires_grad_()

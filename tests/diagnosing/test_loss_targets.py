@@ -25,6 +25,7 @@ from trueup.types.codes import BatchCode as Batches  # noqa: E402
 from trueup.types.codes import VerdictCode  # noqa: E402
 from trueup.types.codes.kinds import CauseCode  # noqa: E402
 from trueup.types.finding import Stage  # noqa: E402
+from trueup.types.reason import Reason  # noqa: E402
 from trueup.types.status import Outcome  # noqa: E402
 
 if TYPE_CHECKING:
@@ -333,3 +334,33 @@ def test_weights_of_classes(tmp_path: Path) -> None:
         run(tmp_path / "b", plain, weighted(None)),
     )
     assert diagnose(*pair, output=tmp_path / "out").findings[0].headline.code is Batches.LOSS_WEIGHTED
+
+
+def taught(folder: Path, layer: int, *, seed: int = 7) -> Path:
+    """A student whose output is drawn to what one layer of a teacher returns."""
+    torch.manual_seed(seed)
+    teacher = nn.Sequential(*(nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(3))).eval()
+    torch.manual_seed(1)
+    student = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 6))
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    data = torch.Generator().manual_seed(3)
+    with trueup.Tracer(folder, level="L0", task="tensor", steps="0-1"):
+        for _ in range(3):
+            x = torch.randn(ROWS, 6, generator=data)
+            with torch.no_grad():
+                held = [x]
+                for part in teacher:
+                    held.append(part(held[-1]))
+            F.mse_loss(student(x), held[layer]).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return folder
+
+
+@pytest.mark.parametrize(("layer", "seed", "named"), [(2, 7, True), (1, 8, False)], ids=["layer", "weights"])
+def test_targets_of_another_layer(tmp_path: Path, layer: int, seed: int, named: bool) -> None:
+    """Other weights of the teacher make other targets at the same place."""
+    pair = taught(tmp_path / "a", layer, seed=seed), taught(tmp_path / "b", 1)
+    found = diagnose(*pair, output=tmp_path / "out").findings
+    assert (Batches.TARGETS_OF_MODULES in [one.headline.code for one in found]) is named
+    assert (found[0].next_note == Reason(Batches.CHECK_TARGETS)) is named

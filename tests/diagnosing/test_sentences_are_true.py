@@ -214,6 +214,15 @@ def _(said: Said) -> bool:
     return bool(not mixed[0].any() and mixed[1].any())
 
 
+@true_of(Kind.ZERO_FOR_GIVEN)
+def _(said: Said) -> bool:
+    zeros, other = (said.t, said.r) if said["side"] == "target" else (said.r, said.t)
+    at = (zeros == 0) & (other != 0)
+    given = [pair.reference.values() for pair in said.evidence.surroundings.inputs if pair.reference]
+    same = [x for x in given if x is not None and x.shape == other.shape and (x == other)[at].all()]
+    return bool(same) and at.sum() == said["num"] and at.size == said["size"]
+
+
 @true_of(Kind.MASK_INVERTED)
 def _(said: Said) -> bool:
     """Of masks themselves; what attention makes with one is worked out anew in test_attention_kind."""
@@ -595,6 +604,8 @@ def equals_a_factor(said: Reason) -> bool:
         FactorCode.SQUARE_ROOT: np.sqrt,
         FactorCode.ROOT_OF_SIZE: np.sqrt,
         FactorCode.LOGARITHM: np.log,
+        FactorCode.LESS_ONE: lambda n: n / (n - 1),
+        FactorCode.ROOT_OF_LESS_ONE: lambda n: np.sqrt(n / (n - 1)),
     }
     for part in said.parts:
         number = part.number("number")

@@ -224,6 +224,7 @@ OF: dict[Code, Of] = {
     ),
     Cause.GROUPS_CHOSEN_OTHERWISE: Of((KC.TRANSPOSED_OR_PERMUTED,), holds=only_of(Kind.GROUPED_OTHERWISE)),
     Cause.DRAWN_ONCE: Of((KC.RANDOMNESS,), holds=only_of(Kind.DROPPED_ALONG)),
+    Cause.LEFT_OUT_IS_LOST: Of((KC.WRONG_MASK,), holds=only_of(Kind.ZERO_FOR_GIVEN)),
     Cause.TRUE_HIDES: Of((KC.WRONG_MASK,), holds=only_of(Kind.MASK_INVERTED)),
     Cause.BORDERS_NOT_MASKED: Of(
         (KC.WRONG_MASK,),

@@ -27,7 +27,12 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 model = nn.Sequential(nn.Embedding(30, 12), nn.Linear(12, 20), nn.GELU(), nn.Linear(20, 30))
 static = {"static_graph": True, "bucket_cap_mb": 0.001} if kind == "buckets" else {}
-net = nn.parallel.DistributedDataParallel(model, **static)
+if kind.startswith("sharded"):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    net = fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+else:
+    net = nn.parallel.DistributedDataParallel(model, **static)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 for step in range(2):
     ids = torch.randint(0, 30, (8, 6), generator=torch.Generator().manual_seed(step))
@@ -43,6 +48,8 @@ for step in range(2):
             loss.backward()
     if kind == "lost" and rank == 1:
         model[1].weight.grad.mul_(0.5)
+    if kind == "sharded, lost" and rank == 1:
+        model[1].weight.grad.to_local().mul_(0.5)
     optimizer.step()
     optimizer.zero_grad()
 dist.destroy_process_group()
@@ -78,6 +85,14 @@ def test_the_same_rows_on_other_ranks_are_one_training(kind: str, strided: Path,
 def test_buckets_in_another_order_are_one_training(strided: Path, tmp_path: Path) -> None:
     run = trained(tmp_path / "run", "buckets")
     assert compare(run, strided).verdict.outcome is Outcome.AGREE
+
+
+def test_weights_that_one_run_shards_are_put_together(strided: Path, tmp_path: Path) -> None:
+    """FSDP2 beside DDP, of as many processes that read the same rows."""
+    run = trained(tmp_path / "run", "sharded")
+    assert compare(run, strided).verdict.outcome is Outcome.AGREE
+    assert diagnose(run, strided, output=tmp_path / "out").outcome is Outcome.AGREE
+    assert compare(trained(tmp_path / "fault", "sharded, lost"), strided).exit_code == 1
 
 
 @pytest.mark.parametrize("kind", ["other row", "lost"])

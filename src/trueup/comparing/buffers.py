@@ -7,12 +7,13 @@ compared, and a sum that signs and order change.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isclose
 
 from trueup.comparing.attributes import Attributes
 from trueup.comparing.first import First
-from trueup.comparing.thresholds import BUFFER_APART, BUFFER_APART_OF_EQUAL
+from trueup.comparing.thresholds import BUFFER_APART, BUFFER_APART_OF_EQUAL, SAME_NORM
 from trueup.store import TraceSource
 from trueup.types.codes import EvidenceCode, VerdictCode
 from trueup.types.reason import Number, Place, Reason, reason
@@ -198,6 +199,23 @@ def _written(
 def _numbers(line: ScalarLine, key: str) -> Mapping[str, float | None]:
     found = line.get(key)
     return found if isinstance(found, Mapping) else {}
+
+
+def without_unfelt(gaps: BufferGaps, unfelt: Collection[tuple[float, float]]) -> BufferGaps:
+    """The gaps without those of buffers that a module was given, as they are, and that come out nowhere (a
+    mask that hides with another large number). What no record shows is read by no captured step, and may be
+    by what is still to come.
+
+    Args:
+        gaps: where all records of the runs agree.
+        unfelt: norms on both sides of the records that differ and come out nowhere.
+    """
+
+    def is_unfelt(gap: WrittenBuffer) -> bool:
+        pairs = [((gap.target, one), (gap.reference, other)) for one, other in unfelt]
+        return gap.by_norm and any(all(isclose(*side, rel_tol=SAME_NORM) for side in pair) for pair in pairs)
+
+    return replace(gaps, written=[gap for gap in gaps.written if not is_unfelt(gap)])
 
 
 def explain_by_buffers(origin: First, gaps: BufferGaps) -> None:

@@ -31,6 +31,10 @@ Given = dict[str, Counter[Inputs]]
 _EXCEEDING = (Status.ORIGIN, Status.AMPLIFIED, Status.PROPAGATED)
 
 
+_OF_CALLS = ("batch_size", "global_batch_size", "batch_digest", "tokens")
+"""scalars that count what calls with gradients are given"""
+
+
 def _nothing() -> Given:
     return {"train": Counter(), "eval": Counter()}
 
@@ -86,7 +90,9 @@ class GradedCalls:
             apart = any(one.beyond for one in scalars if one.base in MEASURED) or any(
                 counts.get(("param_grad", status), 0) for status in _EXCEEDING
             )
-            evidence = reason(EvidenceCode.GIVEN_WITHOUT_GRADIENTS, side=side, num=known, total=more)
+            counted = {"num": known, "total": more, "steps": len(self.steps)}
+            evidence = reason(EvidenceCode.GIVEN_WITHOUT_GRADIENTS, side=side, **counted)
+            others = [one for one in verdict.evidence if one.place("name") not in _OF_CALLS]
             return replace(
                 verdict,
                 outcome=Outcome.DIFFER if apart else Outcome.UNDECIDED,
@@ -95,7 +101,7 @@ class GradedCalls:
                 owner=None,
                 step=step,
                 phase="forward",
-                evidence=(evidence, *verdict.evidence),
+                evidence=(evidence, *others),
                 confidence=verdict.confidence if apart else None,
                 before=None,
                 next=reason(NextCode.ALIGN_NO_GRAD),

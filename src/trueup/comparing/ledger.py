@@ -101,6 +101,8 @@ class Ledger:
     inside_at: str | None = None
     inputs: list[str] = field(default_factory=list)
     """of those what the program gives: positions by their name, ``mask of the loss``"""
+    unfelt: set[tuple[float, float]] = field(default_factory=set)
+    """of those the norms on both sides"""
     not_bracketed: int = 0
     not_bracketed_examples: list[Reason] = field(default_factory=list)
     digests_differ: int = 0
@@ -207,6 +209,8 @@ class Ledger:
         if inside and self.inside_at is None:
             self.inside_at = str(table["site"][min(inside)].as_py())
         self.inside += len(inside)
+        lengths = [side.statistics["l2_norm"][inside].tolist() for side in (rows.target, rows.reference)]
+        self.unfelt.update(zip(*lengths, strict=True))
         given = given_to_the_program(rows)
         named = [rows.match.words.slot[rows.slot[row]].partition(".") for row in inside if given[row]]
         names = (rest or f"{head} of the loss" for head, _, rest in named)

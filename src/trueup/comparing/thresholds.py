@@ -70,6 +70,12 @@ BUFFER_APART = chosen(
     "of the norm",
     "running statistics average activations that agree: to 1e-3 in bfloat16, to 1e-6 in float32",
 )
+SAME_NORM = derived(
+    "comparing.same_norm",
+    1e-5,
+    "relative difference",
+    "one tensor's norm, summed in float32 in another order: 6e-8 a rounding, fewer than 100 of them",
+)
 BUFFER_APART_OF_EQUAL = chosen(
     "comparing.buffer_apart_of_equal",
     3e-5,
@@ -129,6 +135,12 @@ LENGTH_PER_ROUNDING = chosen(
     256.0,
     "terms of a dot product",
     "set by hand: kernels add in blocks, and the blocks' sums one after another",
+)
+MULTIPLE_APART = derived(
+    "comparing.multiple_apart",
+    2.0**-7,
+    "relative difference",
+    "a multiplication rounds once in bfloat16, 2^-8; a quotient of two such numbers is off by two roundings",
 )
 TF32 = derived(
     "comparing.tf32",

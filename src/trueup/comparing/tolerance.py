@@ -52,6 +52,7 @@ from trueup.comparing.thresholds import (
     FACTORS,
     FLOAT32,
     LENGTH_PER_ROUNDING,
+    MULTIPLE_APART,
     ROWS_PER_ROUNDING,
 )
 from trueup.comparing.unseen import Unseen, unseen
@@ -358,7 +359,40 @@ def _gradient_scale(rows: StepRows, norm: Floats, floating: Bools) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         weight = bias * entering[owners] / np.sqrt(np.maximum(count[owners], 1.0))
     scale[gradients] = np.where((dims >= 2) & (entering[owners] > 0), weight, bias)
-    return scale
+    return np.asarray(scale * multiplied_after_backward(rows))
+
+
+def multiplied_after_backward(rows: StepRows) -> Floats:
+    """By what the reference multiplied each gradient between backward and the optimizer (a loss scale taken
+    out, clipping); 1 of every other row.
+
+    What is multiplied has its rounding multiplied as well. What is added up over ranks has not, however small
+    the sum is: minimum, maximum and norm all have to be one multiple, and that of a single number has to be
+    what most gradients of the step are multiplied by.
+    """
+    half, out = rows.reference, np.ones(len(rows))
+    of_grad = rows.phase_is("param_grad") & (half.call >= 0)
+    left = np.full(half.side.num_calls + 1, -1)
+    at = np.flatnonzero(of_grad & rows.slot_is("accumulated"))
+    left[half.call[at]] = at
+    given = np.flatnonzero(of_grad & rows.slot_is("clipped"))
+    given = given[left[half.call[given]] >= 0]
+    before = left[half.call[given]]
+    held = half.statistics
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = held["l2_norm"][given] / held["l2_norm"][before]
+        ends = [held[name][given] / ratio - held[name][before] for name in ("minimum", "maximum")]
+        most = np.maximum(*(np.abs(held[name][before]) for name in ("minimum", "maximum")))
+        kept = np.isfinite(ratio) & (ratio > 0)
+        kept &= np.maximum(*np.abs(ends)) <= MULTIPLE_APART * most
+    several = kept & (half.numel[given] > 1)
+    if not several.any():
+        return out
+    with np.errstate(invalid="ignore"):
+        common = np.abs(ratio / np.median(ratio[several]) - 1) <= MULTIPLE_APART
+    kept = several | (kept & common)
+    out[given[kept]] = ratio[kept]
+    return out
 
 
 def _dot_lengths(rows: StepRows) -> Floats:

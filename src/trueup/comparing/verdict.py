@@ -9,7 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from trueup.comparing.attributes import Attributes, explain_by_attributes
 from trueup.comparing.averages import AverageGap, AverageGaps
-from trueup.comparing.buffers import BufferGaps, explain_by_buffers, settings_of_writers
+from trueup.comparing.buffers import (
+    BufferGaps,
+    explain_by_buffers,
+    settings_of_writers,
+    without_unfelt,
+)
 from trueup.comparing.captured import not_paired, unpaired_by_side, unseen
 from trueup.comparing.coarse_activations import ActivationGap
 from trueup.comparing.counted_rows import CountedRows
@@ -317,6 +322,7 @@ def _without_difference(ledger: Ledger, scalars: Sequence[ScalarPair], runs: Run
         return _other_weights_updated(ledger.copies, ledger)
     if not runs.buffers.written and _num_equal(ledger) == ledger.compared:
         runs = replace(runs, buffers=replace(runs.buffers, written=runs.buffers.nearly))
+    runs = replace(runs, buffers=without_unfelt(runs.buffers, ledger.unfelt))
     if runs.buffers.written:
         return _buffers_differ(ledger, runs)
     if runs.buffers.in_other_dtypes:
@@ -570,8 +576,9 @@ def _of_other_shape(
     verdict = _differ(first, ledger, scalars, runs)
     explain_by_attributes(shape, *runs.attributes)
     sides = {side: str(shape.why[0].place(side)) for side in ("target", "reference")}
-    facts = {"module": shape.row.name, "given": int(shape.row.slot.startswith("input")), **sides}
-    headline = _headline(shape) if _is_other_data(shape) else reason(VerdictCode.OTHER_SHAPE, **facts)
+    given = int(shape.row.slot.startswith("input"))
+    headline = reason(VerdictCode.OTHER_SHAPE, module=shape.row.name, given=given, **sides)
+    headline = _headline(shape) if _is_other_data(shape) else headline
     numbers = reason(EvidenceCode.FIRST_OF_COMPARED, site=first.row.site, phase=first.row.phase)
     return replace(
         verdict,

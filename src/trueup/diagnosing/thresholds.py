@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from trueup.types.threshold import chosen, derived
 
+FEW_INDICES = chosen(
+    "diagnosing.few_indices",
+    0.25,
+    "of a dimension",
+    "what most of a dimension shows is no matter of places in it",
+)
+
 # -- what an optimizer did ------------------------------------------
 
 _ERRORS = "estimated errors"

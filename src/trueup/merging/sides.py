@@ -19,7 +19,7 @@ from trueup.merging.infer import AXIS, NEAR, infer, replicas
 from trueup.merging.trace import MergedTrace, microbatches_of
 from trueup.merging.tree import Functions
 from trueup.merging.whole_weights import with_whole_weights
-from trueup.store import StepTables, Trace, TraceSource
+from trueup.store import StepTables, Trace, TraceSource, step_view
 from trueup.store.pipelined import by_backward
 from trueup.types.codes import MergingCode
 from trueup.types.layout import BATCH, Layout, LayoutRow, layout_from_plain
@@ -127,14 +127,15 @@ def as_wholes(
         one, inferred = _inferred(target, reference, "target")
     elif other is None and one is not None and one.size == 1:
         other, inferred = _inferred(reference, target, "reference")
-    if one is None and other is None and (dealt is not None or merge) and world_size(target) > 1:
+    are_cut = one is None and other is None and not foreign and _weights_cut(target, reference)
+    if one is None and other is None and (dealt is not None or merge or are_cut) and world_size(target) > 1:
         one, other, inferred = _data_parallel(target, reference)
     if one is None or other is None:
         return _as_they_are(target, reference, merge=merge)
     same = one.to_plain() == other.to_plain()
     both = ((target, one), (reference, other))
     by_rank = same or one.size == other.size == 1
-    if not merge and by_rank and dealt is None and not _cut_otherwise(both):
+    if not merge and by_rank and dealt is None and not are_cut and not _cut_otherwise(both):
         return Sides(*sides)
     for side, layout in both:
         if layout.size != world_size(side):
@@ -180,6 +181,26 @@ def _cutting(layout: Layout) -> set[str]:
     whole = (Replicate, Invariant)
     return {
         axis for row in layout.parameters for axis, p in row.placements.items() if not isinstance(p, whole)
+    }
+
+
+def _weights_cut(target: TraceSource, reference: TraceSource) -> bool:
+    """Whether the processes of one run hold other parts of weights than those of the other, as where one run
+    shards what the other keeps whole (FSDP2 beside DDP)."""
+    common = min(set(target.steps()) & set(reference.steps()), default=None)
+    if common is None or world_size(target) != world_size(reference) or world_size(target) < 2:
+        return False
+    shapes = [_shapes_of_weights(side, common) for side in (target, reference)]
+    return any(shapes[0][name] != shapes[1][name] for name in shapes[0].keys() & shapes[1].keys())
+
+
+def _shapes_of_weights(source: TraceSource, step: int) -> dict[str, tuple[int, ...]]:
+    """Of what the first rank holds as a step begins."""
+    view = step_view(source, step, min(source.steps()[step]))
+    return {
+        view.name[call]: tuple(view.shape(row) or ())
+        for row, call in enumerate(view.record_call)
+        if view.phase[row] == "param" and view.slot[row] == "value"
     }
 
 

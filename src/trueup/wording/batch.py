@@ -528,6 +528,11 @@ PHRASES = {
         {"num": 1, "total": 100, "first": 7, "target": 3, "reference": 4, "offset": 0},
         {"num": 4, "total": 4, "first": 0, "target": 0, "reference": 4, "offset": -4},
     ),
+    B.TARGETS_OF_MODULES: heading(
+        "Loss targets are the output of {target} (target), of {reference} (reference)",
+        {"target": "teacher.layers.0", "reference": "teacher.layers.1"},
+    ),
+    B.CHECK_TARGETS: clause("Compare the lines of both programs that make what the loss comes near to"),
     B.CHECK_LABELS: clause(
         "check the code between data loader and loss: labels must lie as far from the inputs in both runs; "
         "those of the next token are shifted exactly once"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from trueup.types.codes.kinds import KindReason
 from trueup.types.reason import Reason
 from trueup.wording.kinds import (
@@ -12,6 +14,7 @@ from trueup.wording.kinds import (
     in_range,
     operand_formats,
     places_of_rows,
+    power_of_input,
     scale_of,
     shift_of,
 )
@@ -76,6 +79,21 @@ def _scaled(facts: ReasonFacts) -> str:
     factor = f"{what} {{place}} is {times} times the reference's"
     is_one = len(facts.parts) == 1  # of several that fit, the evidence lists all
     return f"{factor} ({facts.parts[0]})" if is_one and facts.parts[0] != times else factor
+
+
+def _of_a_term(rest: str) -> Callable[[ReasonFacts], str]:
+    """Of what a term is too few or too many: results, or what a module makes for another one inside of it."""
+
+    def headline(facts: ReasonFacts) -> str:
+        phase, slot = facts["origin_phase"], str(facts.get("origin_slot") or "")
+        what = f"{_SCALED.get(phase, 'result')} of"
+        if phase == "forward" and slot.startswith("input"):
+            what = "an input made in"
+        elif phase == "backward" and slot.startswith("output"):
+            what = "a gradient made in"
+        return f"{what} {{place}} {facts.fill(rest)}"
+
+    return headline
 
 
 def _operands(facts: ReasonFacts) -> str:
@@ -151,7 +169,11 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.SENT_TO_OTHER_POSITIONS: "The loss counts other positions: {target} of {total} (target), "
     "{reference} (reference)",
     KindReason.LABELS_SHIFTED: "Labels of the loss are shifted by {shift} against the reference's",
-    KindReason.SENT_BACK_PER_ROW: in_range("The loss weights rows differently: factors {range}", 3),
+    KindReason.SENT_BACK_PER_ROW: lambda facts: (
+        in_range("The loss weights rows differently: factors {range}", 3)(facts)
+        if facts.get("name") is None
+        else f"The loss weights each row differently: by {power_of_input(facts)}"
+    ),
     KindReason.WEIGHTS_OF_TOKENS: _weights,
     KindReason.TERM_OF_SCORES: "The loss term of experts' mean scores (balance loss) differs in {place}",
     KindReason.SCALED_PER_TOKEN: in_range("Each vector in {place} is scaled differently: {range}", 3),
@@ -194,6 +216,11 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.HEADS_NOT_MERGED: "heads are not transposed back before the output projection in {place}",
     KindReason.SEES_SUCCESSOR: "attention {place} sees one token ahead",
     KindReason.NO_MASK: "no causal mask in {place}",
+    KindReason.ZERO_FOR_GIVEN: lambda facts: (
+        "result of {place} is zero in the target where the reference returns its input"
+        if facts["side"] == "target"
+        else "result of {place} is its input in the target where the reference returns zero"
+    ),
     KindReason.MASK_INVERTED: "mask of {place} is inverted",
     KindReason.MASK_UNUSED: lambda facts: (
         f"{_NOT_HIDDEN[facts['hidden']]} in {{place}}, only later tokens"
@@ -216,15 +243,15 @@ _HEADLINES: dict[KindReason, Template] = {
     KindReason.OTHER_USE: "the weight of {module} has a second use, or a hook, only in the {side}",
     KindReason.OTHER_USES_DIFFER: "a second use of the weight of {module}, or a hook on it, differs",
     KindReason.ALL_ZERO: _all_zero,
-    KindReason.TERM_MISSING: "result of {place} lacks the term {term}",
-    KindReason.TERM_EXTRA: "result of {place} has the extra term {term}",
+    KindReason.TERM_MISSING: _of_a_term("lacks the term {term}"),
+    KindReason.TERM_EXTRA: _of_a_term("has the extra term {term}"),
     KindReason.GROUPED_OTHERWISE: "rows of {place} belong to other groups: {num} of {total} or more",
     KindReason.RAISED: lambda facts: (
         f"what multiplies {facts['over']} in {{place}} is raised to the power {facts['power']:.4g}"
         if facts["over"]
         else f"a term of {{place}} is raised to the power {facts['power']:.4g}"
     ),
-    KindReason.TERM_IN_PLACE: "result of {place} has the term {term} in place of {other}",
+    KindReason.TERM_IN_PLACE: _of_a_term("has the term {term} in place of {other}"),
     KindReason.SCALED: _scaled,
     KindReason.SCALED_AT_EVEN_SCORES: "gradient of {place} is {factor:.6g} times, at a loss of ln 2 in both",
     KindReason.OUTPUT_WEIGHED: "weight of the model's {output} in the loss differs: {target:.4g} (target), "

@@ -10,6 +10,7 @@ _CAUSES = {
     CauseCode.BATCH_AGAIN: "a batch delivered twice",
     CauseCode.BEYOND_RANGE: "values outside the range of the dtype",
     CauseCode.GROUPS_CHOSEN_OTHERWISE: "a router that chooses otherwise: its scores, or a bias added to them",
+    CauseCode.LEFT_OUT_IS_LOST: "what an expert has no room for is zero in one run, passed on in the other",
     CauseCode.TRUE_HIDES: "a mask whose True hides is given where True shows, or the other way round",
     CauseCode.DRAWN_ONCE: "one mask drawn for all positions: locked, spatial or per-sample dropout",
     CauseCode.BORDERS_NOT_MASKED: "padding or document boundaries masked in one run alone",

@@ -664,12 +664,16 @@ PHRASES = {
     ),
     Is.GIVEN_WITHOUT_GRADIENTS: Phrase(
         sentence=lambda facts: facts.fill(
-            "the {side} makes {total:count more call} of the model with gradients; {num:count call} of them "
-            "{verb} the inputs of a call that the {other} makes without gradients",
+            "the {side} makes {total:count more call} of the model with gradients{in_steps}; "
+            "{num:count call} of them {verb} the inputs of a call that the {other} makes without gradients",
             verb="has" if facts["num"] == 1 else "have",
             other="reference" if facts["side"] == "target" else "target",
+            in_steps=f" in {facts['steps']} steps" if facts["steps"] > 1 else "",
         ),
-        samples=({"side": "target", "num": 1, "total": 2}, {"side": "reference", "num": 3, "total": 3}),
+        samples=(
+            {"side": "target", "num": 1, "total": 2, "steps": 2},
+            {"side": "reference", "num": 3, "total": 3, "steps": 1},
+        ),
     ),
     Is.FIRST_APART: Phrase(
         sentence=lambda facts: facts.fill(

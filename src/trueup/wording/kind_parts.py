@@ -181,6 +181,8 @@ PHRASES = {
     FactorCode.CLASSES: _factor("the number of classes, ", number=True),
     FactorCode.SIZE: _factor("the size ", number=True),
     FactorCode.ROOT_OF_SIZE: _factor("the square root of the size ", number=True),
+    FactorCode.LESS_ONE: _factor("n / (n - 1) of the size n = ", number=True),
+    FactorCode.ROOT_OF_LESS_ONE: _factor("the square root of n / (n - 1), n = ", number=True),
     FactorCode.TOKENS: _factor("the ratio of the tokens of both runs"),
     FactorCode.TOKENS_OF_RANK: _factor("the tokens of all ranks over those of this rank"),
     FactorCode.GRADIENT_NORMS: _factor("the ratio of the gradient norms used for clipping"),

@@ -152,6 +152,28 @@ def in_range(text: str, digits: int) -> Callable[[ReasonFacts], str]:
     return sentence
 
 
+def power_of_input(facts: ReasonFacts) -> str:
+    """A multiple of a power of what the model is given for each row.
+
+    Example:
+        ``0.5 times input.sigma``, ``input.1 to the power -2``
+    """
+    power, times = float(facts["power"]), float(facts["times"])
+    raised = str(facts["name"]) if power == 1 else f"{facts['name']} to the power {power:g}"
+    return raised if f"{times:.3g}" == "1" else f"{times:.3g} times {raised}"
+
+
+def _sent_back_per_row(facts: ReasonFacts) -> str:
+    sentence = in_range(
+        "each row of the gradient that the loss sends back to the model is the reference's times a "
+        "factor of its own, {range} over {num:count row}",
+        4,
+    )(facts)
+    if facts.get("name") is None:
+        return f"{sentence}; nothing else differs"
+    return f"{sentence}: {power_of_input(facts)}, which the model is given for each row"
+
+
 _LAWS = {"tokens": "all tokens have one weight", "rows": "each row has one weight, divided by its tokens"}
 _WEIGHTS = {
     "unit": "row",
@@ -589,6 +611,16 @@ PHRASES: dict[KindReason, Phrase] = {
     # attention, computed again
     KindReason.SEES_SUCCESSOR: _say(_computed_again("each token attending to its successor as well")),
     KindReason.NO_MASK: _say(_computed_again("no causal mask")),
+    KindReason.ZERO_FOR_GIVEN: _say(
+        lambda facts: facts.fill(
+            "{subject} is zero in the {side} at {num} of {size} elements, where the {other} returns what the "
+            "call was given",
+            subject="{subject}",
+            other="reference" if facts["side"] == "target" else "target",
+        ),
+        {"side": "target", "num": 672, "size": 3840},
+        {"side": "reference", "num": 48, "size": 3840},
+    ),
     KindReason.MASK_INVERTED: _say(
         "what the reference's mask hides is seen, and what it shows is hidden", {}
     ),
@@ -799,12 +831,10 @@ PHRASES: dict[KindReason, Phrase] = {
         {"shift": -2, "total": 84, "target": 56, "reference": 58},
     ),
     KindReason.SENT_BACK_PER_ROW: _say(
-        in_range(
-            "each row of the gradient that the loss sends back to the model is the reference's times a "
-            "factor of its own, {range} over {num:count row}; nothing else differs",
-            4,
-        ),
+        _sent_back_per_row,
         {"low": 0.5, "high": 3.2, "num": 4},
+        {"low": 0.5, "high": 3.2, "num": 4, "name": "input.sigma", "power": 1.0, "times": 0.5},
+        {"low": 0.5, "high": 3.2, "num": 4, "name": "input.1", "power": -2.0, "times": 1.0},
     ),
     KindReason.WEIGHTS_OF_TOKENS: _say(
         _weights_of_tokens,

@@ -869,7 +869,19 @@ PHRASES = {
     S.CARRIED: clause(
         "Gradients of {parameters} still hold the previous step's", {"parameters": "all 12 parameters"}
     ),
-    S.UNREACHED: clause("No gradient reaches {parameters} in the target", {"parameters": "a.weight"}),
+    S.APART_AT: clause(
+        "it differs at {num} of {size} indices of dimension {dim} alone ({indices:list}); all else is "
+        "bit-identical",
+        {"num": 1, "size": 16, "dim": 1, "indices": ("0",)},
+        {"num": 6, "size": 40, "dim": 0, "indices": ("3", "4", "9", "…")},
+    ),
+    S.UNREACHED: clause(
+        lambda facts: facts.fill(
+            "No gradient reaches {parameters} in the {side}", side=facts.get("side") or "target"
+        ),
+        {"parameters": "a.weight"},
+        {"parameters": "a.weight", "side": "reference"},
+    ),
     S.NEVER_CALLED: clause(
         "the target never calls {modules:list} in this step, the reference does",
         {"modules": ("layers.0.attn.k_norm",)},

@@ -310,6 +310,8 @@ class RunFacts:
     """microbatch -> gradient that its loss sends back to the model's first output, where values were kept"""
     sent_from: Mapping[int, Floats] = field(default_factory=dict)
     """microbatch -> the values of that output, where they were kept"""
+    row_inputs: Mapping[int, Mapping[str, Floats]] = field(default_factory=dict)
+    """microbatch -> slot -> one number a row that the model is given, such as a noise level"""
     sent_sizes: Mapping[int, tuple[float, float, float]] = field(default_factory=dict)
     """microbatch -> norm, minimum and maximum of that gradient, before any loss scale"""
     sent_as_reference: frozenset[int] = frozenset()
@@ -322,6 +324,8 @@ class RunFacts:
     draws: Mapping[tuple[int, str], tuple[int, ...]] | None = None
     """microbatch and module, in the order in which they end -> where the random generators stood as each of
     its calls began that moved them; None where nobody looked"""
+    drawn_by_ranks: frozenset[tuple[int, str]] = frozenset()
+    """microbatch and module as which began the generators of two ranks or more stood alike"""
     modules: frozenset[str] = frozenset()
     """names of modules that were called in this step, where it is known which ones drew"""
     batch_digest: str | None = None

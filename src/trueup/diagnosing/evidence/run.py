@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -53,12 +53,14 @@ def run_facts(source: TraceSource, step: int, rank: int, view: StepView | None) 
         losses={} if view is None else _losses_once(view, _number(line.get("loss_scale")) or 1.0),
         sent_back={} if view is None else view.once(_sent_back, lambda: _sent_back(view)),
         sent_from={} if view is None else view.once(_sent_from, lambda: _sent_from(view)),
+        row_inputs={} if view is None else _row_inputs(view),
         sent_sizes={} if view is None else _sent_sizes(view, _number(line.get("loss_scale")) or 1.0),
         sent_as_reference=frozenset() if view is None else _sent_as_reference(view),
         weighed={} if view is None else view.once(_weighed, lambda: _weighed(view)),
         reduction=None if view is None else reduction_of(loss_arguments(view)),
         skipped=line.get("skipped") if isinstance(line.get("skipped"), bool) else None,
         draws=_draws(line),
+        drawn_by_ranks=drawn_by_ranks([_draws(entry) or {} for entry in of_ranks.values()]),
         modules=view.once(_modules, lambda: _modules(view)) if view and "draws" in line else frozenset(),
         batch_digest=line.get("batch_digest"),
         batch_digests={s: str(e["batch_digest"]) for s, e in _by_step(lines) if e.get("batch_digest")},
@@ -83,6 +85,12 @@ def _draws(line: ScalarLine) -> dict[tuple[int, str], tuple[int, ...]] | None:
             case [str(name), int(microbatch), int(stood), True]:
                 found[microbatch, name] = (*found.get((microbatch, name), ()), stood)
     return found
+
+
+def drawn_by_ranks(draws: Sequence[Mapping[tuple[int, str], tuple[int, ...]]]) -> frozenset[tuple[int, str]]:
+    """Calls as which began the generators of two ranks or more stood alike."""
+    seen = Counter((at, stood) for of_rank in draws for at, stood in of_rank.items())
+    return frozenset(at for (at, _), num in seen.items() if num > 1)
 
 
 def _modules(view: StepView) -> frozenset[str]:
@@ -112,17 +120,35 @@ def _counted(
 
 
 def with_forms_of(facts: RunFacts, free: TraceSource | None, step: int, rank: int) -> RunFacts:
-    """The facts of a replay, with the forms of losses as the run by itself showed them: a replay keeps what
-    differs alone, and a loss has one form whatever its logits are."""
-    if free is None or all(loss.form is not None for loss in facts.losses.values()):
+    """The facts of a replay, with the forms of losses as the run by itself showed them, and where its
+    generators stood: a replay keeps what differs alone, a loss has one form whatever its logits are, and the
+    program draws as it did."""
+    is_known = all(loss.form is not None for loss in facts.losses.values()) and facts.draws is not None
+    view = None if free is None or is_known else view_if_there(free, step, rank)
+    if free is None or view is None:
         return facts
-    view = view_if_there(free, step, rank)
-    known = {} if view is None else run_facts(free, step, rank, view).losses
+    own = run_facts(free, step, rank, view)
     losses = {
-        microbatch: loss if microbatch not in known else replace(loss, form=known[microbatch].form)
+        microbatch: loss
+        if loss.form is not None or microbatch not in own.losses
+        else replace(loss, form=own.losses[microbatch].form)
         for microbatch, loss in facts.losses.items()
     }
+    if facts.draws is None:
+        drawn = own.drawn_by_ranks
+        facts = replace(facts, draws=own.draws, drawn_by_ranks=drawn, modules=own.modules)
     return replace(facts, losses=losses)
+
+
+def _row_inputs(view: StepView) -> dict[int, dict[str, Floats]]:
+    """Inputs of one number a row: no other dimension is longer than 1."""
+    found: dict[int, dict[str, Floats]] = {}
+    for microbatch, slot, record in root_inputs(view):
+        shape = view.shape(record) or ()
+        values = view.value(record) if shape and shape[0] == math.prod(shape) > 1 else None
+        if values is not None:
+            found.setdefault(microbatch, {})[slot] = values.astype(np.float64).ravel()
+    return found
 
 
 def _leading(view: StepView) -> dict[int, tuple[int, ...]]:

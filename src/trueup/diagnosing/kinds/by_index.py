@@ -19,7 +19,14 @@ from trueup.diagnosing.kinds.fitting import roundoff_of
 from trueup.diagnosing.kinds.routing import MAX_CHOSEN, MAX_EXPERTS, scores_of
 from trueup.diagnosing.kinds.rule import Found, origin_reason
 from trueup.diagnosing.kinds.solved import Solved
-from trueup.diagnosing.kinds.thresholds import CLOSE_ROUNDINGS, FAR_ROUNDINGS, MANY_NUMBERS
+from trueup.diagnosing.kinds.thresholds import (
+    CLOSE_ROUNDINGS,
+    FAR_ROUNDINGS,
+    LAW_POWER,
+    LAW_ROUNDINGS,
+    LAW_ROWS,
+    MANY_NUMBERS,
+)
 from trueup.diagnosing.kinds.token_weights import weighted_otherwise
 from trueup.numerics.dtypes import DTYPES
 from trueup.types.arrays import Floats
@@ -48,7 +55,8 @@ def index_fault(evidence: Evidence) -> Solved | None:
         rows = _factors(t, r, near) if t.ndim > 2 else None
         if rows is not None:
             code = KindReason.SENT_BACK_PER_ROW if of_loss else KindReason.SCALED_PER_ROW
-            solved = _solved(evidence, KindCode.WRONG_SCALE, code, **_range(rows))
+            law = _power_of_input(evidence, rows, near) if of_loss else {}
+            solved = _solved(evidence, KindCode.WRONG_SCALE, code, **_range(rows), **law)
             weighs = replace(solved.found, causes=(CauseCode.WEIGHTS_OF_ROWS,))
             return replace(solved, found=weighs) if of_loss else solved
         vectors = _factors(t.reshape(-1, t.shape[-1]), r.reshape(-1, r.shape[-1]), near)
@@ -122,6 +130,24 @@ def _factors(t: Floats, r: Floats, near: float) -> _Factors | None:
 def _range(factors: _Factors) -> dict[str, float]:
     known = factors.known
     return {"low": float(known.min()), "high": float(known.max()), "num": len(known)}
+
+
+def _power_of_input(evidence: Evidence, factors: _Factors, near: float) -> dict[str, Number | Place]:
+    """A number that the model is given for each row (a noise level), of which the rows' factors are one
+    multiple of one power; nothing where none is, or several are."""
+    f, found = factors.values, list[dict[str, Number | Place]]()
+    given = evidence.reference_run.row_inputs.get(evidence.origin.microbatch or 0, {})
+    for slot, x in given.items():
+        if len(x) != len(f) or len(f) < LAW_ROWS or not (f > 0).all() or not (x > 0).all():
+            continue
+        logs, held = np.log(f), np.log(x)
+        if np.ptp(held) <= near:
+            continue
+        power = round(2 * float(np.polyfit(held, logs, 1)[0])) / 2
+        times = logs - power * held
+        if power and abs(power) <= LAW_POWER and np.ptp(times) <= LAW_ROUNDINGS / CLOSE_ROUNDINGS * near:
+            found.append({"name": slot, "power": power, "times": float(np.exp(times.mean()))})
+    return found[0] if len(found) == 1 else {}
 
 
 # -- features ------------------------------------------

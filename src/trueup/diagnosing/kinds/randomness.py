@@ -233,6 +233,8 @@ def _generators(evidence: Evidence) -> Found | None:
         return None
     alike = _stood_alike(target, reference, at)
     causes = (CauseCode.DRAWN_BEFORE,) if alike else (CauseCode.OTHER_SEED, CauseCode.DRAWN_BEFORE)
+    if at in runs[0].drawn_by_ranks and at not in runs[1].drawn_by_ranks:  # as the reference's ranks do not
+        causes = (CauseCode.SHARED_STREAM,)
     sentence = origin_reason(evidence, KindReason.GENERATOR_ELSEWHERE, **alike)
     return Found(rank=EvidenceRank.FITTED, sentence=sentence, causes=causes)
 

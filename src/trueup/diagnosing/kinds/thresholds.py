@@ -105,6 +105,16 @@ _ROUNDINGS = "unit roundoffs"
 CLOSE_ROUNDINGS = derived(
     "kinds.close_roundings", 8, _ROUNDINGS, "a product, a sum and a cast on either side, and two to spare"
 )
+LAW_ROWS = derived(
+    "kinds.law_rows", 4, "rows", "a factor and a power take two; two more tell that they hold of all"
+)
+LAW_POWER = chosen("kinds.law_power", 4, "power", "programs weigh by squares, and by quotients of squares")
+LAW_ROUNDINGS = derived(
+    "kinds.law_roundings",
+    2,
+    _ROUNDINGS,
+    "a row's factor is a mean over its numbers: one rounding of either side",
+)
 ROUNDINGS_APART = derived(
     "kinds.roundings_apart", 4, _ROUNDINGS, "norms of two values that were rounded twice"
 )

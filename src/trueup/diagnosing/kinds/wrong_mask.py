@@ -100,6 +100,16 @@ def _hidden(evidence: Evidence) -> Found | None:
     if is_mask and apart.all() and b.any() and not b.all():
         sentence = origin_reason(evidence, KindReason.MASK_INVERTED)
         return Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence, causes=(CauseCode.TRUE_HIDES,))
+    side = None if is_mask else _given_back(evidence, apart & a, apart & b)
+    if side is not None:
+        sentence = origin_reason(
+            evidence, KindReason.ZERO_FOR_GIVEN, side=side, num=int(apart.sum()), size=apart.size
+        )
+        return Found(
+            rank=EvidenceRank.EVERY_ELEMENT,
+            sentence=sentence,
+            causes=(CauseCode.LEFT_OUT_IS_LOST,),
+        )
     few = apart.sum() < MIN_NUMBERS and not is_mask  # any pattern fits them
     where = None if few else _pattern(apart) or _pattern_beside(apart, a & b)
     if where is None and not few and (t == r)[~apart].all():
@@ -122,6 +132,26 @@ def _hidden(evidence: Evidence) -> Found | None:
         rank = EvidenceRank.CONSISTENT  # zeros of a gradient have many reasons
     causes = () if evidence.origin.phase == "loss" else _CAUSES_OF_PLACES.get(where.code, ())
     return Found(rank=rank, sentence=sentence, causes=causes)
+
+
+def _given_back(evidence: Evidence, of_target: Bools, of_reference: Bools) -> str | None:
+    """The side that has zeros where the other returns, bit for bit, what the call was given: what an expert
+    has no room for goes on as it is, or is lost. Zeros of one side alone; of what is left the call makes
+    something else, where a mask leaves it as it is."""
+    for side, zeros, others, values in (
+        ("target", of_target, of_reference, evidence.reference_values),
+        ("reference", of_reference, of_target, evidence.target_values),
+    ):
+        if others.any() or zeros.sum() < MIN_NUMBERS or values is None:
+            continue
+        for pair in evidence.surroundings.inputs:
+            known = pair.reference
+            given = None if known is None or known.shape != zeros.shape else evidence.values_of(known)
+            if given is None or not (given == values)[zeros].all() or zeros.all():
+                continue
+            if (given != values)[~zeros].mean() > FULL_SHARE:
+                return side
+    return None
 
 
 _CAUSES_OF_PLACES: dict[Code, tuple[CauseCode, ...]] = {

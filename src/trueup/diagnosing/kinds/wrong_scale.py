@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -44,6 +44,8 @@ _OF_ANY_RUN = (
     FactorCode.LOGARITHM,
     FactorCode.SIZE,
     FactorCode.ROOT_OF_SIZE,
+    FactorCode.LESS_ONE,
+    FactorCode.ROOT_OF_LESS_ONE,
 )
 """which are so many that a fitted factor is near one of them anyway"""
 
@@ -207,7 +209,7 @@ def known_factors(evidence: Evidence, scale: float, error: float) -> list[Reason
     relative to the reference."""
     exact = max(FACTOR_ERRORS * error / scale, FACTOR_ERRORS * evidence.roundoff, FACTOR_AT_LEAST)
     tolerance = min(exact, FACTOR_AT_MOST)
-    for source in ((*_quantities(evidence), *_usual()), _sizes(evidence)):
+    for source in ((*_quantities(evidence), *_usual()), _sizes(evidence, tolerance)):
         found = [label for value, label in source if value > 0 and abs(scale / value - 1) <= tolerance]
         if found:
             return list(dict.fromkeys(found))[:_SHOWN]
@@ -278,7 +280,7 @@ def _clipping(evidence: Evidence) -> Iterator[Factor]:
         yield target / reference, reason(FactorCode.CLIPPING, target=target, reference=reference)
 
 
-def _sizes(evidence: Evidence) -> Iterator[Factor]:
+def _sizes(evidence: Evidence, tolerance: float) -> Iterator[Factor]:
     known = evidence.target
     if known is None:
         return
@@ -286,6 +288,20 @@ def _sizes(evidence: Evidence) -> Iterator[Factor]:
     for size in dict.fromkeys(n for shape in shapes for n in shape if n > 1):
         yield from _both_ways(float(size), FactorCode.SIZE, number=size)
         yield from _both_ways(math.sqrt(size), FactorCode.ROOT_OF_SIZE, number=size)
+    for size in dict.fromkeys(
+        n for shape in shapes for n in _spans(shape) if n > 2
+    ):  # of 2 they are 2 and its root
+        if 4 * size**2 * tolerance > 1:
+            continue  # that of size + 1 would fit as well
+        yield from _both_ways(size / (size - 1), FactorCode.LESS_ONE, number=size)
+        yield from _both_ways(math.sqrt(size / (size - 1)), FactorCode.ROOT_OF_LESS_ONE, number=size)
+
+
+def _spans(shape: Sequence[int]) -> Iterator[int]:
+    """Elements of each run of dimensions, over which a variance may be taken."""
+    for first in range(len(shape)):
+        for last in range(first + 1, len(shape) + 1):
+            yield math.prod(shape[first:last])
 
 
 def _both_ways(value: float, code: FactorCode, **facts: float) -> Iterator[Factor]:

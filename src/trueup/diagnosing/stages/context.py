@@ -151,12 +151,15 @@ class Context:
     @cached_property
     def felt(self) -> float | None:
         """The relative difference in the gradient of a weight, the median of all, that would have shown; None
-        where the runs do not agree, or losses and gradients were not compared."""
+        where the runs do not agree, or losses and gradients were not compared. What lies in other shapes
+        (one row without padding for padded rows) may be open: losses and gradients tell what came of it."""
         loss = (pl.col("phase") == "loss") & (pl.col("slot") == "value")
         made = self.rows.filter((pl.col("phase") == "param_grad") | loss)
         status = made["status"]
         agree = status.is_in([Status.EQUAL.value, Status.WITHIN_NOISE.value]).all()
-        if not self.comparison.verdict.numbers_agree or not agree or made["phase"].n_unique() < 2:
+        verdict = self.comparison.verdict
+        is_open = verdict.headline.code is VerdictCode.NOT_BRACKETED
+        if not (verdict.numbers_agree or is_open) or not agree or made["phase"].n_unique() < 2:
             return None
         equal = pl.col("status") == Status.EQUAL.value
         bounds = made.select(pl.when(equal).then(0.0).otherwise(pl.col("tolerance").fill_null(float("inf"))))

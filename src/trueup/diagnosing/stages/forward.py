@@ -100,8 +100,9 @@ class BackwardStage:
         frozen = tuple(frozen_findings(context))
         own = context.origins_of(Stage.BACKWARD)
         sent = () if frozen or own else _sent_gradients(context)
-        is_known = bool(frozen) or (bool(own) and context.by_replay) or context.failed_before() is not None
-        lost = () if is_known else unreached_findings(context)
+        is_known = bool(frozen) or context.failed_before() is not None
+        by_replay = bool(own) and context.by_replay
+        lost = () if is_known else unreached_findings(context, only_uncalled=by_replay)
         verdict = context.comparison.verdict
         rows_apart = (_of_verdict(verdict),) if verdict.headline.code is VerdictCode.ROWS_TRAIN else ()
         known = (
@@ -278,7 +279,8 @@ def _is_below_tolerance(verdict: Verdict) -> bool:
 def _is_of_other_shape(verdict: Verdict, context: Context) -> bool:
     """Whether the first step makes a tensor of another shape of the same batch: no replay puts values of the
     one into the other, and what the code around makes of them differs with them."""
-    shaped = any(one.code is RecordCode.SHAPE_DIFFERS for one in verdict.evidence)
+    shaped = verdict.headline.code in (VerdictCode.OTHER_SHAPE, VerdictCode.ARGUMENT_DIFFERS)
+    shaped &= any(one.code is RecordCode.SHAPE_DIFFERS for one in verdict.evidence)
     data = context.outcome_of(Stage.DATA)
     is_same_batch = data is None or data.status is StageStatus.PASSED
     return shaped and is_same_batch and (verdict.phase, verdict.step) == ("forward", context.steps[0][0])
@@ -287,7 +289,7 @@ def _is_of_other_shape(verdict: Verdict, context: Context) -> bool:
 def _of_shape(verdict: Verdict) -> Finding:
     """With the argument that makes the other shape, where one differs."""
     if verdict.headline.code is VerdictCode.OTHER_SHAPE:
-        return replace(as_recorded(verdict, Stage.FORWARD), next_note=None)
+        return replace(as_recorded(verdict, Stage.FORWARD), next_note=reason(Stages.COMPARE_CODE))
     found = _of_verdict(verdict)
     return replace(found, next_note=found.kinds[0].next)
 

@@ -5,22 +5,28 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from trueup.comparing.attributes import apart
 from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.losses.calls import criteria
 from trueup.diagnosing.stages.context import Context, basis_of
 from trueup.diagnosing.stages.naming import kind_named
+from trueup.diagnosing.stages.trainable import unreached_of
 from trueup.diagnosing.stages.tried import judged
 from trueup.diagnosing.stages.whose import whose
 from trueup.diagnosing.step_calls import exchanges
+from trueup.diagnosing.thresholds import FEW_INDICES
 from trueup.numerics.dtypes import DTYPES
 from trueup.store import TraceSource
+from trueup.types.arrays import Floats
 from trueup.types.codes import EvidenceCode, KindReason, VerdictCode
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, Origin, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, Kind, KindCode, Origin, Stage
 from trueup.types.reason import Reason, reason
 
 
+# In one piece: what is known of the place, each part of the finding made of those before it.
 def finding_from_origin(origin: Origin, context: Context) -> Finding:
     """The finding, with the kinds the rules name for it."""
     seen = _with_exchange(context.kinds_of(origin), origin, context)
@@ -52,6 +58,8 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     causes = causes or tuple(dict.fromkeys([*settings, *(best.causes if best else ()), *detached]))
     evidence = [
         *((best.sentence,) if best else ()),
+        *(unreached_of(origin.module, context) if origin.phase == "forward" else ()),
+        *(_apart_at(origin, context) if unnamed or best is None or best.name in _SAY_NO_PLACE else ()),
         *tried,
         *(settings or differing),
         *buffers,
@@ -79,6 +87,47 @@ def finding_from_origin(origin: Origin, context: Context) -> Finding:
     )
     finding = _of_count(finding, attributed, context)
     return whose(finding, attributed, kinds, context)
+
+
+def _apart_at(origin: Origin, context: Context) -> tuple[Reason, ...]:
+    """The indices of one dimension at which a tensor of the forward pass differs, where these are few and all
+    other elements have the same bits: first or last positions, rows of some samples."""
+    if context.evidence_of is None or origin.phase != "forward":
+        return ()
+    evidence = context.evidence_of(origin)
+    target, reference = evidence.target_values, evidence.reference_values
+    # of a part of a large tensor nothing can be said of all else
+    if target is None or reference is None or target.shape != reference.shape or evidence.part_seen:
+        return ()
+    found = few_indices(target, reference)
+    if found is None:
+        return ()
+    dim, indices = found
+    shown = (*map(str, indices[:_SHOWN]), *(("…",) if len(indices) > _SHOWN else ()))
+    return (reason(Stages.APART_AT, num=len(indices), size=target.shape[dim], dim=dim, indices=shown),)
+
+
+def few_indices(target: Floats, reference: Floats) -> tuple[int, list[int]] | None:
+    """A dimension, and its indices at which two arrays differ, where these are at most ``FEW_INDICES`` of it;
+    of several dimensions that with the smallest share.
+
+    Example:
+        >>> few_indices(np.eye(4), np.eye(4) + np.eye(4)[[1]].T)
+        (0, [1])
+    """
+    apart = (target != reference) & ~(np.isnan(target) & np.isnan(reference))
+    best: tuple[float, int, list[int]] | None = None
+    for dim, size in enumerate(apart.shape):
+        others = tuple(axis for axis in range(apart.ndim) if axis != dim)
+        indices = np.flatnonzero(apart.any(axis=others)).tolist()
+        share = len(indices) / size
+        if 0 < share <= FEW_INDICES and (best is None or share < best[0]):
+            best = share, dim, indices
+    return None if best is None or not best[2] else best[1:]
+
+
+_SHOWN = 4
+_SAY_NO_PLACE = (KindCode.OTHER_FUNCTIONS, KindCode.MISSING_OR_EXTRA_TERM)
 
 
 def _of_count(finding: Finding, origin: Origin, context: Context) -> Finding:

@@ -6,7 +6,7 @@ where the inputs do: what is left is how they are made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -34,7 +34,7 @@ from trueup.types.reason import Reason, reason
 _SAY_THE_CAUSE = (
     *(Batches.TARGETS_SMOOTHED, Batches.TARGETS_OF_TEMPERATURE, Batches.TARGETS_MIXED),
     *(Batches.TARGETS_WEIGHTED, Batches.TARGETS_PARTNERS, Batches.TARGETS_COMBINED),
-    *(Batches.TARGETS_SPREAD, Batches.TARGETS_AVERAGED),
+    *(Batches.TARGETS_SPREAD, Batches.TARGETS_AVERAGED, Batches.TARGETS_OF_MODULES),
 )
 
 
@@ -65,6 +65,10 @@ def _finding(
 ) -> Finding:
     own, other = (StepBatch.of(book) for book in context.pair())
     headline = Reason(Batches.TARGETS_DIFFER)
+    if relation is None or relation.code not in (*_SAY_THE_CAUSE, Batches.SCALED, Batches.MOVED):
+        made = None if origin is None else _of_modules(origin, context)
+        if made is not None:
+            headline, relation = made, made
     if relation is not None and relation.code in (Batches.TARGETS_SPREAD, Batches.TARGETS_AVERAGED):
         headline = reason(Batches.TARGETS_BROADCAST, side=relation.place("side"))
     causes: tuple[Reason, ...] | None = None
@@ -85,7 +89,7 @@ def _finding(
             *seen,
             *(() if origin is None else origin.evidence),
         ),
-        next_note=Reason(Batches.CHECK_LABELS),
+        next_note=Reason(Batches.CHECK_TARGETS),
     )
     return replace(found, stage=stage)
 
@@ -153,6 +157,48 @@ def _relation(origin: Origin, context: Context) -> Reason | None:
         if of_input is not None:
             return of_input
     return value_relation(target, reference, rounding)
+
+
+def _of_modules(origin: Origin, context: Context) -> Reason | None:
+    """Whose output the targets are, bit for bit, where one run takes that of another module: a layer of a
+    teacher beside its neighbour. A model without gradients is called before its student, so that the calls of
+    a step are among the records of the step before; of the first step there may be none, and the next one
+    tells of the same lines of the program."""
+    for at in range(len(context.steps)):
+        before = context.pair(at - 1, origin.rank) if at else None
+        made = [
+            _returned(book, () if before is None else before[side : side + 1], origin.slot)
+            for side, book in enumerate(context.pair(at, origin.rank))
+        ]
+        if all(made) and not set(made[0]) & set(made[1]):
+            target, reference = (_shown(min(ones, key=lambda one: (one[0].count("."), one))) for ones in made)
+            return reason(Batches.TARGETS_OF_MODULES, target=target, reference=reference)
+    return None
+
+
+def _shown(place: tuple[str, str]) -> str:
+    name, _, which = place[0], *place[1].partition(".")[1:]
+    return name if which in ("", "0") else f"{name} ({which})"
+
+
+def _returned(book: StepView, earlier: Iterable[StepView], slot: str) -> list[tuple[str, str]]:
+    """Modules and slots that returned the first microbatch's targets of a slot; none where these are one
+    number."""
+    at = next((row for _, row in loss_records(book, TARGETS) if book.slot[row] == slot), None)
+    values = None if at is None else book.value(at)
+    if at is None or values is None or values.size < MIN_NUMBERS or (values == values.flat[0]).all():
+        return []
+    digest = book.digest(at)
+    return [
+        (view.name[view.record_call[row]], view.slot[row])
+        for view in (book, *earlier)
+        for row, phase in enumerate(view.phase)
+        if phase == "forward"
+        and view.slot[row].startswith("output")
+        and view.digest(row) == digest
+        and view.kind[view.record_call[row]] == "module"
+        and view.name[view.record_call[row]]
+    ]
 
 
 def _spread(books: tuple[StepView, StepView]) -> Reason | None:

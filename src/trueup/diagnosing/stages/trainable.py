@@ -11,7 +11,7 @@ from trueup.store.view import ACCUMULATED, CLIPPED, LOCAL
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
 from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
-from trueup.types.reason import reason
+from trueup.types.reason import Reason, reason
 
 
 def frozen_on_one_side(context: Context) -> dict[str, bool]:
@@ -39,10 +39,39 @@ def frozen_findings(context: Context) -> list[Finding]:
     ]
 
 
+def unreached_of(module: str, context: Context) -> list[Reason]:
+    """Of the weights that a module holds itself, those that get a gradient other than zero in the first step
+    of one run alone, where others of the module do in both: what the module computes does not use them."""
+    if context.mesh.wide_axes or context.bridge is not None:
+        return []
+    pairs = context.pair()
+    frozen, trained = frozen_on_one_side(context), _trained(context.target, context)
+    own = [
+        (fqn, [_is_reached(book, name) for book, name in zip(pairs, (fqn, other), strict=True)])
+        for fqn, other in context.matched.items()
+        if trained.get(fqn) and fqn not in frozen and fqn.startswith(f"{module}." if module else "")
+    ]
+    if not any(all(got) for _, got in own):
+        return []
+    shapes: dict[str, Sequence[int]] = dict.fromkeys(context.matched, (0, 0))
+    held = [(fqn, got) for fqn, got in own if fqn.rpartition(".")[0] == module]
+    found = []
+    for side, wanted in (("target", [False, True]), ("reference", [True, False])):
+        names = [fqn for fqn, got in held if got == wanted]
+        if names:
+            found.append(reason(Stages.UNREACHED, parameters=described(names, shapes), side=side))
+    return found
+
+
 # In one piece: one finding; what it says is asked in the order in which it becomes known.
-def unreached_findings(context: Context) -> list[Finding]:
+def unreached_findings(context: Context, *, only_uncalled: bool = False) -> list[Finding]:
     """One finding for the weights that get a gradient other than zero in the reference's first step and none
-    in the target's, where others of the target do: nothing that the loss is made of uses them."""
+    in the target's, where others of the target do: nothing that the loss is made of uses them.
+
+    Args:
+        only_uncalled: only those of modules that the target does not call, which no place in its backward
+            explains.
+    """
     if context.mesh.wide_axes or context.bridge is not None:
         return []
     target, reference = context.pair()
@@ -54,17 +83,21 @@ def unreached_findings(context: Context) -> list[Finding]:
         for fqn, got in reached.items()
         if not got and fqn not in frozen and _is_reached(reference, context.matched[fqn])
     ]
-    if not names or not any(reached.values()):
-        return []
-    shapes: dict[str, Sequence[int]] = dict.fromkeys(context.matched, (0, 0))
-    lacking = reason(Stages.UNREACHED, parameters=described(names, shapes))
     uncalled = [
         module
         for module in dict.fromkeys(fqn.rpartition(".")[0] for fqn in names)
         if module and not target.named("module", module) and reference.named("module", module)
     ]
+    if only_uncalled:
+        names = [fqn for fqn in names if fqn.rpartition(".")[0] in uncalled]
+    if not names or not any(reached.values()):
+        return []
+    shapes: dict[str, Sequence[int]] = dict.fromkeys(context.matched, (0, 0))
+    lacking = reason(Stages.UNREACHED, parameters=described(names, shapes))
     why = (reason(Stages.NEVER_CALLED, modules=uncalled),) if uncalled else ()
-    without = (CauseCode.NOT_TRAINABLE,)  # they are trained
+    without: tuple[CauseCode, ...] = (CauseCode.NOT_TRAINABLE,)  # they are trained
+    if all(fqn.rpartition(".")[0] in uncalled for fqn in names):
+        without += (CauseCode.GRAPH_CUT,)
     kind = kind_named("frozen_or_missing_gradient", EvidenceRank.STATED, lacking, without=without)
     place = place_of(names, context.matched) or ""
     return [

@@ -93,6 +93,8 @@ class BatchCode(Code):
     CHECK_WEIGHTS = "labels.check_loss_weights"
     TARGETS_BROADCAST = "labels.loss_targets_broadcast"
     TARGETS_SPREAD = "labels.loss_targets_spread"
+    TARGETS_OF_MODULES = "labels.loss_targets_of_modules"
+    CHECK_TARGETS = "labels.check_how_targets_are_made"
     """those of ``side`` are of ``shape``: the other run's, of ``other``, several times"""
     LABELS_DIFFER = "labels.differ"
     NUM_LABELS = "labels.num_different"

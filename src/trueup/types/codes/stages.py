@@ -147,6 +147,7 @@ class StagesCode(Code):
     NUM_GRADIENTS = "reduction.num_gradients"
     FROM_OWN_GRADIENTS = "reduction.from_own_gradients"
     CARRIED = "reduction.carried_over"
+    APART_AT = "forward.apart_at_indices"
     UNREACHED = "backward.weights_without_gradient"
     NEVER_CALLED = "backward.modules_not_called"
     NEVER_REACH = "reduction.never_reach_optimizer"
