@@ -375,7 +375,7 @@ def explained_by(origin: Origin, context: Context) -> Reason | None:
         return reason(Stages.LOSS_SCALE_DIFFERS)
     if _is_of_given_scale(origin, context):
         return reason(Stages.LOSS_SCALE_DIFFERS)
-    if (origin.module, origin.phase) in context.without_effect:
+    if (origin.module, origin.phase) in context.without_effect or _reaches_no_weight(origin, context):
         return reason(Stages.INSIDE_ONLY)
     if context.explained_by_dtype(origin):
         return reason(Stages.OTHER_DTYPE)
@@ -421,6 +421,13 @@ def _is_of_a_tie(origin: Origin, context: Context) -> bool:
         sizes = abs(parts[0]) + abs(parts[1])
         return bool((abs(parts[0] + parts[1] - whole) <= UPDATE_APART * sizes).mean() > UPDATE_SHARE)
     return False
+
+
+def _reaches_no_weight(origin: Origin, context: Context) -> bool:
+    """Whether one run alone has a gradient inside the model, of a mask that was made to require one, while
+    the loss, the gradients of all weights and their updates agree: no weight is behind it."""
+    missing = any(one.code is ReplayCode.MISSING_GRADIENT for one in origin.evidence)
+    return missing and origin.phase == "backward" and context.felt is not None
 
 
 def _is_of_the_forward(origin: Origin, context: Context) -> bool:
