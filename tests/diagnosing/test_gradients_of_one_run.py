@@ -33,8 +33,8 @@ class Mixed(nn.Module):
 
 
 class Net(nn.Module):
-    """``asked``: the bias of positions is made to require a gradient; ``learned``: it is made of a weight, which
-    is detached where it is ``cut``."""
+    """``asked``: the bias of positions is made to require a gradient; ``learned``: it is made of a weight, and
+    ``cut``: that is detached."""
 
     def __init__(self, *, learned: bool, asked: bool, cut: bool) -> None:
         super().__init__()
