@@ -33,7 +33,7 @@ class Mixed(nn.Module):
 
 
 class Net(nn.Module):
-    """``asked``: the bias of positions is made to require a gradient; ``learned``: it is made of a weight, and
+    """``asked``: the bias of positions is made to require a gradient; ``learned``: it is made of a weight;
     ``cut``: that is detached."""
 
     def __init__(self, *, learned: bool, asked: bool, cut: bool) -> None:

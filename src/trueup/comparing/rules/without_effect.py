@@ -49,7 +49,8 @@ def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement
     )
     differ = status == DIFFERENT
     longer = np.zeros(len(rows), bool) if context.longer_rows is None else context.longer_rows
-    left = (inside | longer) & ~judgement.bracketable & ((status == UNDECIDED) | (status == UNMATCHED))
+    left = (inside | longer | _batch_in_another_shape(rows, judgement)) & ~judgement.bracketable
+    left &= (status == UNDECIDED) | (status == UNMATCHED)
     if context.is_merged or not (differ | left).any() or (differ & ~inside).any():
         return judgement
     felt = _felt(rows, metrics, judgement)
@@ -73,6 +74,15 @@ def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement
     why = Reason(RecordCode.WITHOUT_EFFECT)
     found = judgement.at(differ, status=UNDECIDED, score=np.nan, bracketable=True, why=why)
     return found.attributed(differ, UNDECIDED)
+
+
+def _batch_in_another_shape(rows: StepRows, judgement: Judgement) -> Bools:
+    """Ids that the model is given in another shape, one row without padding for padded rows: nothing is known
+    to differ, and what comes of other ids shows in the gradient of the table that they look up."""
+    shaped = [row for row, why in judgement.reasons.items() if why.code is RecordCode.SHAPE_DIFFERS]
+    found = np.zeros(len(rows), bool)
+    found[shaped] = True
+    return found & _of_the_batch(rows)
 
 
 def _comes_out_later(rows: StepRows, metrics: Metrics, begins: Bools) -> bool:
