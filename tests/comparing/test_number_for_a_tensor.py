@@ -90,3 +90,11 @@ def test_the_number_of_the_tensor_is_shown(target: Form, tmp_path: Path) -> None
     assert verdict.headline.code is VerdictCode.ARGUMENT_DIFFERS
     places = dict(verdict.headline.places)
     assert (places["target"], places["reference"]) == ("0.8", "0.81")
+
+
+def test_a_tensor_of_several_numbers_is_not_the_number(tmp_path: Path) -> None:
+    """Of two products the one that is given what the other run's is."""
+    target = run(tmp_path / "target", outside=lambda y: y * (0.7 + 0.2 * torch.arange(ROWS)))
+    verdict = compare(target, run(tmp_path / "reference", outside=lambda y: y * 0.8)).verdict
+    assert verdict.headline.code is VerdictCode.ARGUMENT_DIFFERS
+    assert (verdict.headline.place("target"), verdict.headline.place("reference")) == ("a tensor", "0.8")

@@ -140,6 +140,7 @@ def argument_of_owner(
     record's own call."""
     side, words = rows.match.target, rows.match.words
     owners, vocabulary = owner_codes(side, words)
+    is_given = words.phase[rows.phase[row]] == "forward" and words.slot[rows.slot[row]].startswith("input")
     for call in sorted(found, reverse=True):
         if call != rows.target.call[row] and (
             owner is None or owners[call] < 0 or vocabulary[owners[call]] != owner
@@ -147,6 +148,8 @@ def argument_of_owner(
             continue
         is_own = call == rows.target.call[row]  # a number in a tensor's place may be that tensor
         known = [one for one in found[call] if one.is_known or (is_own and one.has_tensor)]
+        if is_own and is_given:  # what a call is given comes before its arguments
+            known = [one for one in known if one.has_tensor]
         if not known:
             continue
         of_module = words.kind[side.kind[call]] == "module" and side.type[call] >= 0

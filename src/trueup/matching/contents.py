@@ -13,6 +13,7 @@ that are not all one number, or alone in their place.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -23,7 +24,7 @@ from trueup.matching.align import REORDERED
 from trueup.matching.calls import PASS_CODE, CallPairs
 from trueup.matching.codes import Hashes, mix, sum_by
 from trueup.matching.names import family
-from trueup.matching.operands import commutes_by_name
+from trueup.matching.operands import OPERANDS, commutes_by_name
 from trueup.matching.tree import TreeSide, Words
 from trueup.store import StepTables
 from trueup.types.arrays import Bools
@@ -38,6 +39,10 @@ class _Contents:
     made: Hashes
     given_tells: Bools
     made_tells: Bools
+    operands: tuple[Hashes, Hashes]
+    """contents that tell at both operands of a function that commutes, else 0"""
+    of_two: Bools
+    """whether that is given two tensors, not a tensor and a number"""
 
 
 def pair_same_contents(
@@ -84,7 +89,22 @@ def _contents(side: TreeSide, words: Words, telling: Bools) -> _Contents:
         least = 1 if head == "input" else np.maximum(np.bincount(call, minlength=num), 1)
         sums.append(total)
         telling_sums.append((total != 0) & (num_telling >= least))
-    return _Contents(given=sums[0], made=sums[1], given_tells=telling_sums[0], made_tells=telling_sums[1])
+    operands, has = [], []
+    for slot in OPERANDS:
+        rows = forward & free & np.isin(side.record_slot, _starting(words.slot, slot))
+        held, there = np.zeros(side.num_calls, np.uint64), np.zeros(side.num_calls, bool)
+        held[side.record_call[rows]] = np.where(tells[rows], digest[rows], 0)
+        there[side.record_call[rows]] = True
+        operands.append(held)
+        has.append(there)
+    return _Contents(
+        given=sums[0],
+        made=sums[1],
+        given_tells=telling_sums[0],
+        made_tells=telling_sums[1],
+        operands=(operands[0], operands[1]),
+        of_two=has[0] & has[1],
+    )
 
 
 def _starting(words: Iterable[str], head: str) -> list[int]:
@@ -130,6 +150,9 @@ class _Group:
         pairs = self._pairs
         paired = [(call, int(pairs.reference_of[call])) for call in left if pairs.reference_of[call] >= 0]
         same = self._alike(left, right, by_name=True)
+        same |= self._sharing(
+            [one for one in left if one not in same], [one for one in right if one not in set(same.values())]
+        )
         reordered = set(same.values())
         rest = [one for one in left if one not in same], [one for one in right if one not in reordered]
         other = self._alike(*rest, by_name=False)
@@ -143,6 +166,25 @@ class _Group:
         for call, one in same.items():
             self._pair(call, one, "reordered")
         self._pair_in_order(paired, gone, gone_there)
+
+    def _sharing(self, left: list[int], right: list[int]) -> dict[int, int]:
+        """Calls of the target and the one call each of the reference that has a number beside the same tensor
+        where the other has another tensor."""
+        found: list[dict[tuple[str, int, bool], set[int]]] = []
+        for held, side, calls in zip(self._held, self._sides, (left, right), strict=True):
+            of: dict[tuple[str, int, bool], set[int]] = {}
+            for call in calls:
+                name = family(self._words.name[side.name[call]])
+                for content in {int(one[call]) for one in held.operands} - {0}:
+                    of.setdefault((name, content, bool(held.of_two[call])), set()).add(call)
+            found.append(of)
+        pairs = [
+            (calls, found[1].get((name, content, not two), set()))
+            for (name, content, two), calls in found[0].items()
+        ]
+        sure = {(min(one), min(other)) for one, other in pairs if len(one) == len(other) == 1}
+        once = [{call for call, num in Counter(side).items() if num == 1} for side in zip(*sure, strict=True)]
+        return {call: one for call, one in sure if call in once[0] and one in once[1]}
 
     def _pair_in_order(self, paired: list[tuple[int, int]], gone: set[int], gone_there: set[int]) -> None:
         """Those that lost their partner to another call, with the next one of their name that did."""
