@@ -90,8 +90,8 @@ def _contents(side: TreeSide, words: Words, telling: Bools) -> _Contents:
         sums.append(total)
         telling_sums.append((total != 0) & (num_telling >= least))
     operands, has = [], []
-    for slot in OPERANDS:
-        rows = forward & free & np.isin(side.record_slot, _starting(words.slot, slot))
+    for operand in OPERANDS:
+        rows = forward & free & np.isin(side.record_slot, _starting(words.slot, operand))
         held, there = np.zeros(side.num_calls, np.uint64), np.zeros(side.num_calls, bool)
         held[side.record_call[rows]] = np.where(tells[rows], digest[rows], 0)
         there[side.record_call[rows]] = True
@@ -149,13 +149,9 @@ class _Group:
         """Pair what is the same, part what only makes the same, and pair the rest in order."""
         pairs = self._pairs
         paired = [(call, int(pairs.reference_of[call])) for call in left if pairs.reference_of[call] >= 0]
-        same = self._alike(left, right, by_name=True)
-        same |= self._sharing(
-            [one for one in left if one not in same], [one for one in right if one not in set(same.values())]
-        )
+        same = self._same(left, right)
         reordered = set(same.values())
-        rest = [one for one in left if one not in same], [one for one in right if one not in reordered]
-        other = self._alike(*rest, by_name=False)
+        other = self._alike(*_without(same, left, right), by_name=False)
         more = {call for call, one in paired if call not in same and self._is_one_more(call, one)}
         gone, gone_there = {*same, *other, *more}, reordered | set(other.values())
         if not same and not any(call in gone or one in gone_there for call, one in paired):
@@ -166,6 +162,12 @@ class _Group:
         for call, one in same.items():
             self._pair(call, one, "reordered")
         self._pair_in_order(paired, gone, gone_there)
+
+    def _same(self, left: list[int], right: list[int]) -> dict[int, int]:
+        """Calls of the target and the one call each of the reference that is given the same, or shares a tensor
+        beside a number."""
+        same = self._alike(left, right, by_name=True)
+        return same | self._sharing(*_without(same, left, right))
 
     def _sharing(self, left: list[int], right: list[int]) -> dict[int, int]:
         """Calls of the target and the one call each of the reference that has a number beside the same tensor
@@ -183,8 +185,8 @@ class _Group:
             for (name, content, two), calls in found[0].items()
         ]
         sure = {(min(one), min(other)) for one, other in pairs if len(one) == len(other) == 1}
-        once = [{call for call, num in Counter(side).items() if num == 1} for side in zip(*sure, strict=True)]
-        return {call: one for call, one in sure if call in once[0] and one in once[1]}
+        own, there = Counter(call for call, _ in sure), Counter(one for _, one in sure)
+        return {call: one for call, one in sure if own[call] == there[one] == 1}
 
     def _pair_in_order(self, paired: list[tuple[int, int]], gone: set[int], gone_there: set[int]) -> None:
         """Those that lost their partner to another call, with the next one of their name that did."""
@@ -231,3 +233,8 @@ class _Group:
         shared = found[0].keys() & found[1].keys()
         unique = [key for key in shared if len(found[0][key]) == len(found[1][key]) == 1]
         return {found[0][key][0]: found[1][key][0] for key in unique}
+
+
+def _without(taken: dict[int, int], left: list[int], right: list[int]) -> tuple[list[int], list[int]]:
+    there = set(taken.values())
+    return [one for one in left if one not in taken], [one for one in right if one not in there]
