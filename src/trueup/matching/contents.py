@@ -164,8 +164,8 @@ class _Group:
         self._pair_in_order(paired, gone, gone_there)
 
     def _same(self, left: list[int], right: list[int]) -> dict[int, int]:
-        """Calls of the target and the one call each of the reference that is given the same, or shares a tensor
-        beside a number."""
+        """Calls of the target and the one call each of the reference that is given the same, or the same
+        tensor beside a number."""
         same = self._alike(left, right, by_name=True)
         return same | self._sharing(*_without(same, left, right))
 
