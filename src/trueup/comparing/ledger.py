@@ -251,6 +251,7 @@ class Ledger:
     def _add_other_shape(self, judged: JudgedStep) -> None:
         rows, judgement = judged.rows, judged.judgement
         of_module = rows.paired & rows.kind_is("module") & rows.phase_is("forward")
+        of_module &= rows.slot_starts("output") | (rows.target.numel != rows.reference.numel)
         at = [
             row
             for row, why in judgement.reasons.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Iterator
@@ -280,10 +281,16 @@ def _is_of_other_shape(verdict: Verdict, context: Context) -> bool:
     """Whether the first step makes a tensor of another shape of the same batch: no replay puts values of the
     one into the other, and what the code around makes of them differs with them."""
     shaped = verdict.headline.code in (VerdictCode.OTHER_SHAPE, VerdictCode.ARGUMENT_DIFFERS)
-    shaped &= any(one.code is RecordCode.SHAPE_DIFFERS for one in verdict.evidence)
+    shaped &= any(_has_other_size(one) for one in verdict.evidence if one.code is RecordCode.SHAPE_DIFFERS)
     data = context.outcome_of(Stage.DATA)
     is_same_batch = data is None or data.status is StageStatus.PASSED
     return shaped and is_same_batch and (verdict.phase, verdict.step) == ("forward", context.steps[0][0])
+
+
+def _has_other_size(shapes: Reason) -> bool:
+    """Whether two shapes hold different numbers of elements, not the same in another order."""
+    sizes = [math.prod(json.loads(str(shapes.place(side)))) for side in ("target", "reference")]
+    return sizes[0] != sizes[1]
 
 
 def _of_shape(verdict: Verdict) -> Finding:
