@@ -289,8 +289,8 @@ def _is_of_other_shape(verdict: Verdict, context: Context) -> bool:
 
 def _has_other_size(shapes: Reason) -> bool:
     """Whether two shapes hold different numbers of elements, not the same in another order."""
-    sizes = [math.prod(json.loads(str(shapes.place(side)))) for side in ("target", "reference")]
-    return sizes[0] != sizes[1]
+    sizes = {math.prod(json.loads(str(shapes.place(side)))) for side in ("target", "reference")}
+    return len(sizes) > 1
 
 
 def _of_shape(verdict: Verdict) -> Finding:
