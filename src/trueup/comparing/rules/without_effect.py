@@ -77,12 +77,13 @@ def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement
 
 
 def _batch_in_another_shape(rows: StepRows, judgement: Judgement) -> Bools:
-    """Ids that the model is given in another shape, one row without padding for padded rows: nothing is known
-    to differ, and what comes of other ids shows in the gradient of the table that they look up."""
+    """Ids that the model trains on in another shape, one row without padding for padded rows: nothing is known
+    to differ, and what comes of other ids shows in the gradient of the table that they look up. Of what it is
+    given in evaluation nothing shows."""
     shaped = [row for row, why in judgement.reasons.items() if why.code is RecordCode.SHAPE_DIFFERS]
     found = np.zeros(len(rows), bool)
     found[shaped] = True
-    return found & _of_the_batch(rows)
+    return found & _of_the_batch(rows) & rows.mode_is("train")
 
 
 def _comes_out_later(rows: StepRows, metrics: Metrics, begins: Bools) -> bool:
