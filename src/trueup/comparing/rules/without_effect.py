@@ -77,9 +77,11 @@ def _without_effect(context: StepContext, metrics: Metrics, judgement: Judgement
 
 
 def _batch_in_another_shape(rows: StepRows, judgement: Judgement) -> Bools:
-    """Ids that the model trains on in another shape, one row without padding for padded rows: nothing is known
-    to differ, and what comes of other ids shows in the gradient of the table that they look up. Of what it is
-    given in evaluation nothing shows."""
+    """Ids that the model trains on in another shape, one row without padding for padded rows.
+
+    Nothing is known to differ, and what comes of other ids shows in the gradient of the table that they look
+    up. Of what the model is given in evaluation nothing shows.
+    """
     shaped = [row for row, why in judgement.reasons.items() if why.code is RecordCode.SHAPE_DIFFERS]
     found = np.zeros(len(rows), bool)
     found[shaped] = True
