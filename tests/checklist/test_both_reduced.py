@@ -194,6 +194,43 @@ def test_the_command_writes_both_sides(tmp_path: Path, capsys: pytest.CaptureFix
     assert status == int(eps)
 
 
+@pytest.mark.parametrize(("batch", "accumulation"), [(2, 4), (4, 2), (8, 1)])
+def test_a_batch_cut_otherwise_is_one_batch_while_it_is_reduced(
+    batch: int, accumulation: int, tmp_path: Path
+) -> None:
+    """The same global batch in micro-batches of other sizes: one sequence a step on both until it is back."""
+    one_by_one = "{batch_size: 1, gradient_accumulation_steps: 8}"
+    for name, runner in (
+        ("a.yaml", f"{{batch_size: {batch}, gradient_accumulation_steps: {accumulation}}}"),
+        ("b.yaml", one_by_one),
+    ):
+        given = "{batch_size: 2, gradient_accumulation_steps: 1}"
+        assert given in MINDFORMERS
+        (tmp_path / name).write_text(MINDFORMERS.replace(given, runner))
+    sides = [read_side([str(tmp_path / name)]) for name in ("a.yaml", "b.yaml")]
+    assert configured(sides[0]).values["global_batch_size"].value == 16
+    assert configured(sides[1]).values["global_batch_size"].value == 16
+    for one, other in (sides, sides[::-1]):
+        result = reduced_together(one, other, tmp_path / "out", ladder=True)
+        names = [pair.name for pair in result.pairs]
+        whole = names.index("data parallel, whole batch")
+        assert all(pair.differs == () for pair in result.pairs[:whole])
+        assert {name for pair in result.pairs[whole:] for name in pair.differs} == result.pairs[0].given
+        rung = result.sides["target"].rungs[whole]
+        again = configured([d for path in rung.files for d in read_side([str(path)])])
+        assert again.values["global_batch_size"].value == 16
+
+
+def test_what_the_given_configurations_differ_in_is_said_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.yaml").write_text(MINDFORMERS)
+    (tmp_path / "b.yaml").write_text(MINDFORMERS.replace("weight_decay: 0.1", "weight_decay: 0.05"))
+    words = ["check", str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml"), "--prepare", "-o"]
+    assert run([*words, str(tmp_path / "out")]) == 1
+    assert "as given: weight_decay" in capsys.readouterr().out
+
+
 def test_a_script_for_many_nodes_starts_on_one_device(tmp_path: Path) -> None:
     """What names the nodes of the job is left out: its variables are not set where one device is used."""
     nodes = "--nnodes $NNODES --node_rank $RANK --master_addr $ADDR --master_port 6000"

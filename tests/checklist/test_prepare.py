@@ -321,7 +321,7 @@ def test_the_pattern_of_a_hybrid_model_is_cut_with_its_layers(name: str) -> None
     flags = "--hidden-size 64 --num-attention-heads 4 --seq-length 32 --lr 1e-4"
     words = f"torchrun p.py --{name.replace('_', '-')} 'M*|M-/M' {flags}\n"
     (document,) = shell.documents(words, "run.sh")
-    changes, _ = reduction([document])
+    changes, _ = reduction([document], {})
     assert {
         key: value for one in changes for key, value in one.keys.items() if "layer" in key or "pattern" in key
     } == {

@@ -23,12 +23,13 @@ class RungPair:
     name: str
     checklist: Checklist
     """whether both describe the same training; recommendations are left out, since rungs put features back"""
+    given: frozenset[str]
+    """settings in which the two configurations that were reduced differ already"""
 
     @property
     def differs(self) -> tuple[str, ...]:
         """Settings in which the two are not the same training, or cannot be compared."""
-        rows = [row.key for row in self.checklist.rows if row.matters]
-        return (*rows, *(row.key for row in self.checklist.undecided))
+        return _differing(self.checklist)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,12 @@ class BothReduced:
         return {
             **{name: reduced.to_json() for name, reduced in self.sides.items()},
             "aligned": [
-                {"name": p.name, "outcome": p.checklist.training, "differs": list(p.differs)}
+                {
+                    "name": p.name,
+                    "outcome": p.checklist.training,
+                    "differs": list(p.differs),
+                    "differs_as_given": [name for name in p.differs if name in p.given],
+                }
                 for p in self.pairs
             ],
             "exit_code": self.exit_code,
@@ -64,21 +70,42 @@ def reduced_together(
         ConfigError: a side of which no document can be written.
     """
     given = dict(zip(SIDES, (target, reference), strict=True))
-    names = frozenset[str]().union(*map(rung_names, given.values())) if ladder else frozenset[str]()
+    shared = _shared(target, reference)
+    names = frozenset(name for side in given.values() if ladder for name in rung_names(side, shared))
     written = {}
     for side, documents in given.items():
         folder = output / side
         folder.mkdir(parents=True, exist_ok=True)
-        written[side] = expanded(documents, folder, also=names) if ladder else prepared(documents, folder)
+        written[side] = (
+            expanded(documents, folder, also=names, shared=shared)
+            if ladder
+            else prepared(documents, folder, shared=shared)
+        )
+    as_given = compared(configured(target), configured(reference), recommend=False)
     pairs = zip(written["target"].rungs, written["reference"].rungs, strict=True)
     found = [
         RungPair(
             name=one.name,
             checklist=compared(_read(one, target), _read(other, reference), recommend=False),
+            given=frozenset(_differing(as_given)),
         )
         for one, other in pairs
     ]
     return BothReduced(sides=written, pairs=tuple(found))
+
+
+def _differing(checklist: Checklist) -> tuple[str, ...]:
+    rows = [row.key for row in checklist.rows if row.matters]
+    return (*rows, *(row.key for row in checklist.undecided))
+
+
+def _shared(*sides: Sequence[SettingsDocument]) -> dict[str, object]:
+    """The batch of one device in one step, where the sides cut theirs otherwise: the smaller, which fits both."""
+    found = [configured(side).values.get("micro_batch_size") for side in sides]
+    sizes = {value.whole for value in found if value is not None}
+    if len(sizes) < len(sides):
+        return {}
+    return {"micro_batch_size": min(sizes), "global_batch_size": min(sizes)}
 
 
 def _read(rung: Rung, documents: Sequence[SettingsDocument]) -> Configuration:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 from trueup.checklist.configuration import Configuration, configured
@@ -23,7 +23,9 @@ from trueup.checklist.readers import read_side
 from trueup.checklist.settings import SettingsDocument
 from trueup.checklist.writing import writable
 
-_BATCH = frozenset({"data_parallel", "global_batch_size", "gradient_accumulation", "batch_rampup"})
+_BATCH = frozenset(
+    {"data_parallel", "global_batch_size", "micro_batch_size", "gradient_accumulation", "batch_rampup"}
+)
 RUNGS: tuple[tuple[str, frozenset[str]], ...] = (
     ("full size", frozenset({"num_layers", "first_dense_layers", "num_mtp_layers"})),
     ("learning-rate schedule", frozenset({"lr_schedule", "warmup_steps", "adam_eps"})),
@@ -54,15 +56,22 @@ _STEPS = ("train_steps", "decay_steps", "warmup_steps")
 _SHARED = ("tensor_parallel", "pipeline_parallel", "context_parallel")
 
 
-def expanded(documents: Sequence[SettingsDocument], output: Path, *, also: Container[str] = ()) -> Reduced:
+def expanded(
+    documents: Sequence[SettingsDocument],
+    output: Path,
+    *,
+    also: Container[str] = (),
+    shared: Mapping[str, object] | None = None,
+) -> Reduced:
     """Write every rung into a numbered folder of ``output``: first the reduced one, last the whole job.
 
-    A rung that changes nothing is left out, unless ``also`` names it: the other side may have it.
+    A rung that changes nothing is left out, unless ``also`` names it: the other side may have it. ``shared``
+    are values that both sides of a pair get while they are reduced.
 
     Raises:
         ConfigError: none of the documents can be written.
     """
-    changes, wanted = reduction(documents)
+    changes, wanted = reduction(documents, shared or {})
     ladder = _Ladder(documents, output)
     rungs = [ladder.write("reduced", changes, ())]
     left = list(changes)
@@ -83,13 +92,13 @@ def expanded(documents: Sequence[SettingsDocument], output: Path, *, also: Conta
     )
 
 
-def rung_names(documents: Sequence[SettingsDocument]) -> frozenset[str]:
+def rung_names(documents: Sequence[SettingsDocument], shared: Mapping[str, object]) -> frozenset[str]:
     """The rungs that change something on this side.
 
     Raises:
         ConfigError: none of the documents can be written.
     """
-    changed = {change.field for change in reduction(documents)[0] if change.before != change.after}
+    changed = {change.field for change in reduction(documents, shared)[0] if change.before != change.after}
     found = frozenset(name for name, names in RUNGS if changed & names)
     replicas = configured(documents).values.get("data_parallel")
     return found | {_DATA_PARALLEL} if replicas is not None and replicas.whole > 1 else found

@@ -81,16 +81,19 @@ class Reduced:
         }
 
 
-def prepared(documents: Sequence[SettingsDocument], output: Path) -> Reduced:
+def prepared(
+    documents: Sequence[SettingsDocument], output: Path, *, shared: Mapping[str, object] | None = None
+) -> Reduced:
     """Write the reduced configuration and its environment into ``output``.
 
     Two layers, constant learning rate, no warmup, no dropout, Adam's eps 1e-8, every other randomness and
     parallel feature off, a fixed seed, deterministic kernels: rules/*.yaml, where a rule has ``reproduce``.
+    ``shared`` are values that both sides of a pair get, by field.
 
     Raises:
         ConfigError: none of the documents can be written.
     """
-    changes, wanted = reduction(documents)
+    changes, wanted = reduction(documents, shared or {})
     fitted = [*changes, *on_devices(1, documents)]
     rung = write_rung("reduced", documents, fitted, output, adds=(), without=deterministic_names(documents))
     environment = write_environment(documents, output)
@@ -102,8 +105,10 @@ def prepared(documents: Sequence[SettingsDocument], output: Path) -> Reduced:
     )
 
 
-def reduction(documents: Sequence[SettingsDocument]) -> tuple[list[FieldChange], dict[str, object]]:
-    """The changes to a first reproduction, and every field's wanted value.
+def reduction(
+    documents: Sequence[SettingsDocument], shared: Mapping[str, object]
+) -> tuple[list[FieldChange], dict[str, object]]:
+    """The changes to a first reproduction, and every field's wanted value; ``shared`` values go first.
 
     Raises:
         ConfigError: none of the documents can be written.
@@ -116,16 +121,21 @@ def reduction(documents: Sequence[SettingsDocument]) -> tuple[list[FieldChange],
     side = configured(documents)
     changes: list[FieldChange] = []
     wanted: dict[str, object] = {}
-    for rule in (rule for file in rules().values() for rule in file if rule.reproduce):
-        value = side.values.get(rule.field)
-        after = _wanted(rule.reproduce, rule.field, side) if applies(rule.when, side) else None
-        if after is None or (value is None and not _is_stated(rule.field, after, documents)):
+    values = {
+        rule.field: _wanted(rule.reproduce, rule.field, side) if applies(rule.when, side) else None
+        for file in rules().values()
+        for rule in file
+        if rule.reproduce
+    }
+    for field, after in (values | dict(shared)).items():
+        value = side.values.get(field)
+        if after is None or (value is None and not _is_stated(field, after, documents)):
             continue
-        wanted[rule.field] = after
+        wanted[field] = after
         if value is not None and same(value.value, after):
             continue
-        found = [_change(rule.field, side, after, i, d) for i, d in enumerate(documents) if writable(d)]
-        changes += _where_it_is_set([change for change in found if change], side, rule.field, documents)
+        found = [_change(field, side, after, i, d) for i, d in enumerate(documents) if writable(d)]
+        changes += _where_it_is_set([change for change in found if change], side, field, documents)
     return [_with_lists(change, side, documents) for change in changes], wanted
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trueup.checklist.both_sides import BothReduced
+from trueup.checklist.both_sides import BothReduced, RungPair
 from trueup.checklist.prepare import Reduced
 from trueup.reporting.checklist_rows import shown
 from trueup.reporting.document import (
@@ -73,7 +73,7 @@ def both_reduced_report(result: BothReduced) -> Document:
             cells=(
                 _number(one.files, at),
                 pair.name,
-                "the same training" if not pair.differs else ", ".join(pair.differs),
+                _differing(pair),
             ),
             mark=Mark("✓", "aligned", Tone.GOOD) if not pair.differs else Mark("✗", "not aligned", Tone.BAD),
             loud=bool(pair.differs),
@@ -104,6 +104,14 @@ def both_reduced_report(result: BothReduced) -> Document:
             ),
         ),
     )
+
+
+def _differing(pair: RungPair) -> str:
+    """In what the two sides of a rung differ: first what the given configurations do not differ in."""
+    new = ", ".join(name for name in pair.differs if name not in pair.given)
+    given = ", ".join(name for name in pair.differs if name in pair.given)
+    parts = [new, f"as given: {given}" if given else ""]
+    return "; ".join(filter(None, parts)) or "the same training"
 
 
 def _number(files: Sequence[Path], at: int) -> str:
