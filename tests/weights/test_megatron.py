@@ -22,7 +22,7 @@ from tests.weights.megatron_checkpoints import Layout
 from trueup.errors import ConfigError, WeightsError
 from trueup.weights.comparing import PairStatus, compare_weights
 from trueup.weights.layouts import Heads
-from trueup.weights.megatron_writing import layout_from_text
+from trueup.weights.megatron_writing import MegatronLayout, layout_from_text, write_megatron
 from trueup.weights.model_config import heads_beside
 from trueup.weights.opening import open_weights
 from trueup.weights.pairing import most_common, renamed_by_map
@@ -606,6 +606,47 @@ def test_expert_ranks_that_differ_in_what_they_share_are_named(tmp_path: Path) -
     found = open_weights(_write_grouped(tmp_path, _grouped(4), 1, 2, **{"1": torch.tensor(0.5)}))
     with pytest.raises(WeightsError, match=r"mp_rank_00_000/.*linear_proj\.bias and mp_rank_00_001/"):
         found.read("decoder.layers.0.self_attention.linear_proj.bias")
+
+
+@pytest.mark.parametrize("tensor", [2, 4])
+def test_parts_of_linear_attention_are_put_together_and_split(tensor: int, tmp_path: Path) -> None:
+    """A gated delta net beside attention: each rank has its share of queries, keys, values, gate and heads."""
+    random = np.random.default_rng(1)
+    keys, values, heads, hidden = 8, 16, 4, 6
+    sections = {"in_proj.weight": [keys, keys, values, values, heads, heads]}
+    sections["conv1d.weight"] = sections["conv1d.bias"] = [keys, keys, values]
+    behind = {"in_proj.weight": (hidden,), "conv1d.weight": (1, 4), "conv1d.bias": ()}
+    before = "decoder.layers.0.self_attention."
+    whole = {name: random.random((sum(rows), *behind[name])) for name, rows in sections.items()}
+    whole |= {name: random.random(heads) for name in ("A_log", "dt_bias")}
+    whole |= {"out_norm.weight": random.random(4), "out_proj.weight": random.random((hidden, values))}
+    words = random.random((8, hidden))
+    arguments = argparse.Namespace(num_layers=1, tensor_model_parallel_size=tensor)
+    for rank in range(tensor):
+        part = {}
+        for name, one in whole.items():
+            cuts = np.split(one, np.cumsum(sections[name])[:-1]) if name in sections else [one]
+            dim = 1 if name == "out_proj.weight" else 0
+            own = np.concatenate([np.split(cut, tensor, axis=dim)[rank] for cut in cuts], axis=dim)
+            part[before + name] = torch.from_numpy(one if name == "out_norm.weight" else own)
+        part["embedding.word_embeddings.weight"] = torch.from_numpy(np.split(words, tensor)[rank])
+        place = tmp_path / "cut" / f"mp_rank_{rank:02d}"
+        place.mkdir(parents=True)
+        torch.save({"model": part, "args": arguments}, place / "model_optim_rng.pt")
+    found = open_weights(tmp_path / "cut")
+    assert {before + name for name in whole} < set(found.table)
+    for name, one in whole.items():
+        assert np.array_equal(found.read(before + name), one), name
+    write_megatron(found, tmp_path / "again", MegatronLayout(tensor=tensor))
+    again = open_weights(tmp_path / "again")
+    for name, one in whole.items():
+        assert np.array_equal(again.read(before + name), one), name
+    for rank in range(tensor):
+        first, second = (
+            open_weights(tmp_path / folder / f"mp_rank_{rank:02d}") for folder in ("cut", "again/release")
+        )
+        for name in whole:
+            assert np.array_equal(first.read(before + name), second.read(before + name)), name
 
 
 @pytest.mark.parametrize("conv", ["conv1d.", "conv1d_"])

@@ -29,14 +29,18 @@ _CHUNK = re.compile(r"model(?P<number>\d+)\.")
 ALONG_ROWS = re.compile(
     r"(word_embeddings\.weight|output_layer\.(weight|bias)|linear_(qkv|fc1)\.(weight|bias)\d*"
     r"|linear_(q|q_up|kv_up)_proj\.weight|linear_(q|kv)\.(weight|bias)|eh_proj\.weight"
-    r"|core_attention\.softmax_offset|mixer\.((in_proj|norm)\.weight|conv1d[._](weight|bias)|A_log|D|dt_bias)"
+    r"|core_attention\.softmax_offset|mixer\.norm\.weight"
+    r"|(mixer|self_attention)\.(in_proj\.(weight|bias)|conv1d[._](weight|bias)|A_log|D|dt_bias)"
     r"|(query_key_value|dense_h_to_4h)\.(weight|bias))$"
 )
 ALONG_COLUMNS = re.compile(
-    r"(linear_(proj|fc2)\.weight\d*|(attention\.dense|dense_4h_to_h)\.weight|mixer\.out_proj\.weight)$"
+    r"(linear_(proj|fc2)\.weight\d*|(attention\.dense|dense_4h_to_h)\.weight|(mixer|self_attention)\.out_proj\.weight)$"
 )
 _GATED = re.compile(r"(?P<before>.*\.)(linear_fc1|dense_h_to_4h)\.(?P<what>weight|bias)(?P<number>\d*)$")
-_MIXER = re.compile(r"(?P<before>.*\bmixer\.)(?P<what>in_proj\.weight|conv1d[._](?:weight|bias))$")
+_MIXER = re.compile(
+    r"(?P<before>.*\b(?:mixer|self_attention)\.)(?P<what>in_proj|conv1d)[._](?:weight|bias)$"
+)
+"""of a state-space mixer, or of linear attention in attention's place"""
 _GROUPED = re.compile(r"(?P<before>.*\.experts\.)weight(?P<number>[12])$")
 """all experts of a rank in one weight, as Megatron-core's ``GroupedMLP`` holds them"""
 
@@ -410,7 +414,8 @@ def sections_of(name: str, table: Table) -> list[int]:
     that is one part.
 
     Gate above up; of a Mamba mixer (``mamba_ssm``'s order) gate, input, B, C and step sizes, and in its
-    convolution input, B and C.
+    convolution input, B and C; of a gated delta net queries, keys, values, gate, beta and alpha, and in its
+    convolution the first three.
     """
     if is_gated(name, table):
         return [table[name].shape[0] // 2] * 2
@@ -421,11 +426,15 @@ def sections_of(name: str, table: Table) -> list[int]:
     projected = table.get(f"{found['before']}in_proj.weight")
     if out is None or heads is None or projected is None:
         return []
-    inner, num_heads = out.shape[1], heads.shape[0]
-    state = (projected.shape[0] - 2 * inner - num_heads) // 2
-    parts = [inner, state, state]
-    parts = [inner, *parts, num_heads] if found["what"].startswith("in_proj") else parts
-    return parts if sum(parts) == table[name].shape[0] and state > 0 else []
+    inner, num_heads, is_projection = out.shape[1], heads.shape[0], found["what"] == "in_proj"
+    if f"{found['before']}out_norm.weight" in table:  # a gated delta net's; Mamba's is cut and called norm
+        keys = (projected.shape[0] - 2 * inner - 2 * num_heads) // 2
+        parts = [keys, keys, inner, *([inner, num_heads, num_heads] if is_projection else [])]
+    else:
+        keys = (projected.shape[0] - 2 * inner - num_heads) // 2
+        parts = [inner, keys, keys]
+        parts = [inner, *parts, num_heads] if is_projection else parts
+    return parts if sum(parts) == table[name].shape[0] and keys > 0 else []
 
 
 def _by_section(keys: Sequence[str], sections: Sequence[int]) -> Iterator[SourcePiece]:
