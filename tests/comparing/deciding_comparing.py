@@ -21,6 +21,7 @@ from trueup.comparing.average_fit import Averaged, AverageFit, AverageForm, deca
 from trueup.comparing.averages import taken_up
 from trueup.comparing.buffers import BufferGaps, WrittenBuffer, without_unfelt
 from trueup.comparing.coarse_activations import _num_telling
+from trueup.comparing.coarse_grids import rounded_on_one_side
 from trueup.comparing.coarse_norms import NormCall, are_off_together, rounds_inside
 from trueup.comparing.coarse_results import is_rounding
 from trueup.comparing.coarse_sums import added_up, is_sum_of
@@ -1047,6 +1048,15 @@ def parts_of_a_sum() -> tuple[list[Floats], Floats]:
     total, other = np.sum(parts, axis=0), np.random.default_rng(1).normal(size=512)
     other -= total * (total @ other) / (total @ total)
     return parts, other * np.linalg.norm(total) / np.linalg.norm(other)
+
+
+@decides("comparing.on_grid_by_chance", margin=0.1)
+def on_grid_by_chance(share: float) -> object:
+    """Of a thousand numbers of the other side, so many are of the coarse dtype."""
+    values = np.random.default_rng(0).normal(size=1000).astype(np.float32).astype(np.float64)
+    at = round(1000 * share)
+    values[:at] = rounded_to(values[:at], "bfloat16")
+    return rounded_on_one_side(rounded_to(values, "bfloat16"), values, "bfloat16")
 
 
 @decides("comparing.sum_exact", margin=0.1)

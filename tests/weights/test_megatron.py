@@ -610,7 +610,7 @@ def test_expert_ranks_that_differ_in_what_they_share_are_named(tmp_path: Path) -
 
 @pytest.mark.parametrize("tensor", [2, 4])
 def test_parts_of_linear_attention_are_put_together_and_split(tensor: int, tmp_path: Path) -> None:
-    """A gated delta net beside attention: each rank has its share of queries, keys, values, gate and heads."""
+    """A gated delta net: each rank has its share of queries, keys, values, gate and heads."""
     random = np.random.default_rng(1)
     keys, values, heads, hidden = 8, 16, 4, 6
     sections = {"in_proj.weight": [keys, keys, values, values, heads, heads]}

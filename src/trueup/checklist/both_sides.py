@@ -100,7 +100,7 @@ def _differing(checklist: Checklist) -> tuple[str, ...]:
 
 
 def _shared(*sides: Sequence[SettingsDocument]) -> dict[str, object]:
-    """The batch of one device in one step, where the sides cut theirs otherwise: the smaller, which fits both."""
+    """The batch of one device in one step, where the sides cut theirs otherwise: the smaller."""
     found = [configured(side).values.get("micro_batch_size") for side in sides]
     sizes = {value.whole for value in found if value is not None}
     if len(sizes) < len(sides):

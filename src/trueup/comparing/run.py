@@ -21,6 +21,7 @@ from trueup.comparing.buffers import buffer_gaps
 from trueup.comparing.captured import captured_alike, captures_apart
 from trueup.comparing.coarse_activations import gap_of_activations
 from trueup.comparing.coarse_choices import gap_of_choices
+from trueup.comparing.coarse_grids import gap_of_grids
 from trueup.comparing.coarse_norms import gap_of_norms
 from trueup.comparing.coarse_results import gap_of_results, gap_of_whole_numbers
 from trueup.comparing.coarse_sums import gap_of_sums
@@ -327,7 +328,8 @@ class _Work:
         """The first thing in the step that one run alone makes in a coarse dtype, below every tolerance."""
         sides = self.target, self.reference
         manifests = self.target.manifest, self.reference.manifest
-        found = [gap_of_reductions(judged)]
+        read = None if any(isinstance(side, MergedTrace) for side in sides) else sides
+        found = [gap_of_reductions(judged), gap_of_grids(judged, read if self.options.read_values else None)]
         if self.options.read_values:
             found.append(gap_of_choices(judged, sides))
             found.append(gap_of_norms(judged, sides, attributes))

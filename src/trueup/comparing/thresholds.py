@@ -338,6 +338,13 @@ COARSER = derived(
     "of the coarser dtype: a tensor rounded once is off by less than one, one that a module makes in it by a "
     "few; a difference of another cause has no such limit",
 )
+ON_GRID_BY_CHANCE = derived(
+    "comparing.on_grid_by_chance",
+    0.5,
+    "of the elements",
+    "of float32 values one in 2^13 is a number of float16, one in 2^16 of bfloat16; half, where half the "
+    "rows pass a module by",
+)
 COUNTED_TIMES = chosen(
     "comparing.counted_times",
     1024.0,

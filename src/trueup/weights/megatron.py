@@ -37,9 +37,7 @@ ALONG_COLUMNS = re.compile(
     r"(linear_(proj|fc2)\.weight\d*|(attention\.dense|dense_4h_to_h)\.weight|(mixer|self_attention)\.out_proj\.weight)$"
 )
 _GATED = re.compile(r"(?P<before>.*\.)(linear_fc1|dense_h_to_4h)\.(?P<what>weight|bias)(?P<number>\d*)$")
-_MIXER = re.compile(
-    r"(?P<before>.*\b(?:mixer|self_attention)\.)(?P<what>in_proj|conv1d)[._](?:weight|bias)$"
-)
+_MIXER = re.compile(r"(?P<before>.*\b(?:mixer|self_attention)\.)(?P<what>in_proj|conv1d)[._](?:weight|bias)$")
 """of a state-space mixer, or of linear attention in attention's place"""
 _GROUPED = re.compile(r"(?P<before>.*\.experts\.)weight(?P<number>[12])$")
 """all experts of a rank in one weight, as Megatron-core's ``GroupedMLP`` holds them"""

@@ -150,6 +150,11 @@ def _code_of_one_side(facts: ReasonFacts) -> str:
     return facts.fill(f'only the {{side}} runs {{function}} ({{at}}){other}: "{{text}}"')
 
 
+def _on_grid(facts: ReasonFacts) -> str:
+    what = "all numbers of" if facts["values"] else "the extremes of"
+    return what + facts.fill(" {site} are {dtype} numbers in the {side}, those of the other run are not")
+
+
 def _sums(facts: ReasonFacts) -> str:
     ways = [
         f"their sum in float32, rounded to {facts[side]} once ({side})"
@@ -582,6 +587,13 @@ PHRASES = {
         sentence="whole numbers, such as positions or timesteps, that {dtype} does not hold are rounded: "
         "{num} of {total} are others, {number:.10g} becomes {becomes:.10g}",
         samples=({"dtype": "bfloat16", "num": 3, "total": 24, "number": 257.0, "becomes": 256.0},),
+    ),
+    Is.ON_GRID: Phrase(
+        sentence=_on_grid,
+        samples=(
+            {"side": "target", "site": "blocks.0.norm · output.0", "dtype": "bfloat16", "values": True},
+            {"side": "reference", "site": "blocks.0.norm · output.0", "dtype": "float16", "values": False},
+        ),
     ),
     Is.SUM_DTYPES: Phrase(
         sentence=_sums,

@@ -77,6 +77,9 @@ class EvidenceCode(Code):
     WHOLE_ROUNDED = "evidence.whole_numbers_rounded"
     """``rel_l2`` of the first record that is not the same, the ``least`` that the finer of its dtypes does
     not explain, and the ``site`` of the first after it that exceeds it too"""
+    ON_GRID = "evidence.on_grid"
+    """all numbers of the results at ``site`` are of a coarser ``dtype`` on ``side``, those of the other are
+    not; ``values``: whether all were looked at, or the extremes"""
     SUM_DTYPES = "evidence.sums_told"
     """``num`` weights have equal gradients in all microbatches; ``target``, ``reference``: dtypes of their
     sums, ``target_once``, ``reference_once``: whether they are rounded to it once"""
