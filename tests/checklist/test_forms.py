@@ -172,6 +172,18 @@ FREE: dict[str, tuple[str, str, object]] = {
         "num_layers",
         4,
     ),
+    "yaml, a sentence": (
+        "Run of Tuesday, second try at 10:30 (it's fine)\nmodel_config:\n  num_layers: 4\n  hidden_size: 64\n",
+        "num_layers",
+        4,
+    ),
+    "yaml, a sentence within": (
+        "model_config:\n  num_layers: 4\n  betas: [0.9,\n    0.95]\n"
+        "the optimizer, as in the paper\ntraining_config:\n  seed: 3\n",
+        "num_layers",
+        4,
+    ),
+    "toml": ("a run at night, the second\n[model]\nnum_layers = 4\nhidden_size = 64\n", "num_layers", 4),
     "json": (
         'run of May\n{"num_hidden_layers": 4, "model_type": "llama",\n "hidden_size": 64}\n',
         "num_layers",

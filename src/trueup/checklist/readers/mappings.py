@@ -37,8 +37,8 @@ _MOST_FREE = 3
 HYDRA_WORD = re.compile(r"\+{0,2}([A-Za-z_][\w.]*\.[\w.]+)=(.*)", re.DOTALL)
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?\s*([\w.]+)\s*(?:,\s*([^${}]*))?\}")
 _MOST_REFERENCES = 8
-_SPEAKS = re.compile(r"[:=#{}\[\],\"']|^\s*-")
-"""a line that is more than words"""
+_FREE = re.compile(r"^\s*\w[^:=#{}\[\]\"]*(?::\S[^:=#{}\[\]\"]*)*[^:=#{}\[\]\",\s]\s*$")
+"""a line of words: no key, no item, no part of a list; commas and apostrophes may be in it"""
 
 
 def parse(text: str, path: str) -> tuple[object, str]:
@@ -88,15 +88,7 @@ def document(text: str, path: str) -> SettingsDocument:
     Raises:
         ConfigError: it is none of them, or holds no mapping.
     """
-    notes: tuple[str, ...] = ()
-    try:
-        data, kind = parse(text, path)
-    except ConfigError:
-        kept, free = without_free_text(text)
-        if not free:
-            raise
-        data, kind = parse(kept, path)
-        text, notes = kept, (f"{path}: free text, not read: line {', '.join(map(str, free))}",)
+    text, data, kind, notes = _parsed(text, path)
     if (words := _overrides(data)) is not None:
         return hydra_words([(word, path) for word in words], path=path, kind=kind)
     if not isinstance(data, Mapping) or not data:
@@ -109,6 +101,21 @@ def document(text: str, path: str) -> SettingsDocument:
     found = from_data(data, dialect=dialect, path=path, kind=kind, lines=lines)
     repeated = yaml_aliases(text) if kind == "yaml" and len(text) < _LARGEST_MARKED else ()
     return replace(found, notes=(*notes, *found.notes), repeated=repeated)
+
+
+def _parsed(text: str, path: str) -> tuple[str, object, str, tuple[str, ...]]:
+    """The text, its data and form, and a remark on lines of free text, which are left out where what is left
+    can be read and the whole cannot."""
+    kept, free = without_free_text(text)
+    try:
+        data, kind = parse(text, path)
+        if not free or not isinstance(data, str):
+            return text, data, kind, ()
+    except ConfigError:
+        if not free:
+            raise
+    data, kind = parse(kept, path)
+    return kept, data, kind, (f"{path}: free text, not read: line {', '.join(map(str, free))}",)
 
 
 def template(text: str, path: str) -> SettingsDocument:
@@ -127,7 +134,7 @@ def _default_template(templates: list[object]) -> object:
 def without_free_text(text: str) -> tuple[str, list[int]]:
     """The text with its few lines of plain words left blank, and their numbers; none where they are many."""
     lines = text.splitlines()
-    free = [at for at, line in enumerate(lines) if line.strip() and not _SPEAKS.search(line)]
+    free = [at for at, line in enumerate(lines) if _FREE.search(line)]
     if not free or len(free) > _MOST_FREE or len(free) * 2 > len([line for line in lines if line.strip()]):
         return text, []
     kept = ["" if at in free else line for at, line in enumerate(lines)]
