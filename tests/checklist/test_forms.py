@@ -173,7 +173,7 @@ FREE: dict[str, tuple[str, str, object]] = {
         4,
     ),
     "yaml, a sentence": (
-        "Run of Tuesday, second try at 10:30 (it's fine)\nmodel_config:\n  num_layers: 4\n  hidden_size: 64\n",
+        "Run of Tuesday, 2nd try at 10:30, it's fine\nmodel_config:\n  num_layers: 4\n  hidden_size: 64\n",
         "num_layers",
         4,
     ),
