@@ -75,6 +75,14 @@ def test_another_eps_is_no_other_form() -> None:
     assert best.number("target") == pytest.approx(1e-3, rel=0.01)
 
 
+def test_no_eps_at_all_is_zero_and_not_what_the_fit_leaves() -> None:
+    for target, reference in ((0.0, 1e-5), (1e-5, 0.0), (0.0, 1e-4)):
+        best = kinds(lambda x, w, e=target: rms(x, w, eps=e), lambda x, w, e=reference: rms(x, w, eps=e))[0]
+        assert best.sentence.code is KindReason.NORM_EPS
+        for side, eps in (("target", target), ("reference", reference)):
+            assert best.sentence.number(side) == (pytest.approx(eps, rel=0.02) if eps else 0.0)
+
+
 @pytest.mark.parametrize("norm", [rms, layer, outside, unbiased, one_plus])
 def test_rounding_alone_is_no_form(norm: Norm) -> None:
     found = kinds(lambda x, w: norm(x.double(), w.double()).float(), norm)

@@ -93,8 +93,14 @@ def norm_fault(evidence: Evidence, x: Floats, t: Floats, r: Floats) -> Iterator[
         return
     chance, gap = float(np.hypot(same[1], error)), abs(same[0] - eps)
     if gap > CHANCE_Z * chance and gap > FACTOR_NEAR_ONE * abs(eps):
-        sentence = origin_reason(evidence, KindReason.NORM_EPS, target=same[0], reference=eps)
+        sides_eps = {"target": _or_zero(*same), "reference": _or_zero(eps, error)}
+        sentence = origin_reason(evidence, KindReason.NORM_EPS, **sides_eps)
         yield Found(rank=EvidenceRank.EVERY_ELEMENT, sentence=sentence)
+
+
+def _or_zero(eps: float, error: float) -> float:
+    """Zero where that is as near as chance, as of a norm without an eps, whose fit may fall below it."""
+    return eps if eps > CHANCE_Z * error else 0.0
 
 
 def _other_form(evidence: Evidence, own: _Fits, usual: _Fits) -> Iterator[Found]:
