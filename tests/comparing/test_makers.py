@@ -165,6 +165,40 @@ def test_functions_in_each_others_place(
     assert headline(said(verdict)) == words
 
 
+class Sum(nn.Module):
+    """A model that returns one number beside its output, put together of its blocks'."""
+
+    def __init__(self, sign: int) -> None:
+        super().__init__()
+        self.blocks, self.sign = nn.ModuleList(nn.Linear(8, 8) for _ in range(3)), sign
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        total = 0.0
+        for block in self.blocks:
+            x = block(x).tanh()
+            size = x.square().mean()
+            total = total + size if self.sign > 0 else total - size
+        return x, total / len(self.blocks)
+
+
+def summed(path: Path, sign: int) -> Path:
+    torch.manual_seed(5)
+    model = Sum(sign)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with trueup.Tracer(path, level="mix", steps="all"):
+        y, size = model(X)
+        (y.mean() + 0.1 * size).backward()
+        optimizer.step()
+    return path
+
+
+def test_one_number_with_digits_of_its_own_is_traced_to_its_call(tmp_path: Path) -> None:
+    verdict = compare(summed(tmp_path / "target", -1), summed(tmp_path / "reference", 1)).verdict
+    assert headline(said(verdict)) == (
+        "Other function in the root module: Tensor.__rsub__ (target), Tensor.add (reference)"
+    )
+
+
 def test_one_function_by_two_names_is_no_other(tmp_path: Path, reference: Path) -> None:
     assert compared(tmp_path, reference, form="other family name").outcome is Outcome.AGREE
 

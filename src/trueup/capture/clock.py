@@ -30,6 +30,8 @@ class StepClock:
         if self._backward_since_forward:
             self.microbatch += 1
             self._backward_since_forward = False
+        if not self.seen_forward:  # gradients cleared before the first forward end nothing
+            self.over = False
         self.seen_forward = True
         return False
 

@@ -106,7 +106,7 @@ def _fact(value: object) -> Number | Place:
 
 
 def absent_parameters(ledger: Ledger) -> dict[str, list[str]]:
-    """Side -> parameters that it lacks, of the sides that lack any."""
+    """Side -> parameters that it lacks in every step, of the sides that lack any."""
     names = {
         side: sorted(
             {
@@ -114,6 +114,7 @@ def absent_parameters(ledger: Ledger) -> dict[str, list[str]]:
                 for _, _, name, why in ledger.groups
                 if why.code is RecordCode.NO_PARAMETER and why.place("side") == side
             }
+            - ledger.parameters[side]
         )
         for side in ("reference", "target")
     }

@@ -85,6 +85,8 @@ class Ledger:
     evidence: Counter[str] = field(default_factory=Counter)
     groups: Counter[tuple[str, str | None, str, Reason]] = field(default_factory=Counter)
     """(side, module, name, reason) -> unmatched records"""
+    parameters: dict[str, set[str]] = field(default_factory=lambda: {"target": set(), "reference": set()})
+    """side -> parameters that any step has records of"""
     one_sided: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(side, phase) -> unmatched records"""
     other_bits: First | None = None
@@ -140,6 +142,7 @@ class Ledger:
                 self.evidence[EVIDENCE[code]] += count
         self._add_inside(rows, judgement, table)
         self._add_open(judged)
+        self._add_parameters(rows)
         self._add_firsts(judged)
         self._add_other_shape(judged)
         self._add_origin(judged)
@@ -181,6 +184,12 @@ class Ledger:
             ]
             if weights and (self.lacking is None or pair.step < self.lacking.step):
                 self.lacking = first_of_rows(judged, weights[0])
+
+    def _add_parameters(self, rows: StepRows) -> None:
+        words, of_parameter = rows.match.words.name, rows.kind_is("parameter")
+        for side, half in (("target", rows.target), ("reference", rows.reference)):
+            codes = half.side.name[half.call[of_parameter & (half.call >= 0)]]
+            self.parameters[side].update(words[code] for code in np.unique(codes).tolist())
 
     def _add_apart(self, judged: JudgedStep, before: int) -> None:
         judgement, table = judged.judgement, judged.table

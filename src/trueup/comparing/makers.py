@@ -2,7 +2,9 @@
 
 What nothing before it explains is an input that some call of its run returned, or what a call makes of inputs
 that agree. If the other run has no counterpart of that call, it is what the two runs do not have in common;
-so are two functions that the matching put beside each other.
+so are two functions that the matching put beside each other. Of two calls of one function that are no
+counterparts, the operand that one of them lacks is followed further back. Where both runs make both results,
+it is another of them that is given.
 """
 
 from __future__ import annotations
@@ -12,9 +14,14 @@ import numpy as np
 from trueup.comparing.inflow import contents
 from trueup.comparing.rows import Half, StepRows
 from trueup.matching.names import family
+from trueup.numerics.dtypes import rounded_to
 from trueup.types.arrays import Bools
 from trueup.types.codes import VerdictCode
 from trueup.types.reason import Reason, reason
+
+_HALF = ("float16", "bfloat16")
+_STEPS_BACK = 3
+"""calls of one function that are followed back, one after the other"""
 
 
 def made_by_one(rows: StepRows, row: int, owner: str | None) -> Reason | None:
@@ -33,11 +40,62 @@ def made_by_one(rows: StepRows, row: int, owner: str | None) -> Reason | None:
     made = _maker(rows, rows.target, row), _maker(rows, rows.reference, row)
     lone = [call is not None and _partner(rows, half, call) < 0 for half, call in _sides(rows, *made)]
     if all(lone):
-        return _in_place(rows, made[0], made[1], owner)
+        found = _in_place(rows, made[0], made[1], owner)
+        return found or _of_operands(rows, made, owner, _STEPS_BACK)
     for side, is_lone, (half, call) in zip(("target", "reference"), lone, _sides(rows, *made), strict=True):
         if is_lone and call is not None:
             return _of_one(rows, side, half, call, owner)
+    return _given_another(rows, row, made)
+
+
+def _of_operands(
+    rows: StepRows, calls: tuple[int | None, int | None], owner: str | None, steps: int
+) -> Reason | None:
+    """Of two calls of one function that are no counterparts, the call of one run alone that made what only
+    one of them is given, so many calls back."""
+    made: list[int | None] = []
+    for (half, call), (other, facing) in zip(_sides(rows, *calls), _sides(rows, *calls)[::-1], strict=True):
+        given, there = _given_to(rows, half, call), _given_to(rows, other, facing)
+        own = [row for row, digest in given.items() if digest not in there.values()]
+        found = [maker for row in own if (maker := _maker(rows, half, row)) is not None]
+        made.append(found[0] if len(found) == 1 else None)
+    alone = [call is not None and _partner(rows, half, call) < 0 for half, call in _sides(rows, *made)]
+    if all(alone):
+        found_here = _in_place(rows, made[0], made[1], owner)
+        return found_here or (_of_operands(rows, (made[0], made[1]), owner, steps - 1) if steps else None)
+    for side, is_alone, (half, call) in zip(("target", "reference"), alone, _sides(rows, *made), strict=True):
+        if is_alone and call is not None:
+            return _of_one(rows, side, half, call, owner)
     return None
+
+
+def _given_to(rows: StepRows, half: Half, call: int | None) -> dict[int, int]:
+    """The rows of a call's inputs, with their digests, where these are known."""
+    if call is None:
+        return {}
+    given = (half.call == call) & (half.record >= 0) & rows.phase_is("forward") & rows.slot_starts("input")
+    digests = half.column("digest").to_list()
+    return {row: digests[row] for row in np.flatnonzero(given).tolist() if digests[row] is not None}
+
+
+def _given_another(rows: StepRows, row: int, made: tuple[int | None, int | None]) -> Reason | None:
+    """Results that both runs make, of which the call at ``row`` is given one in the one, one in the other."""
+    if made[0] is None or made[1] is None or rows.slot_starts("output")[row]:
+        return None
+    if made[0] == _partner(rows, rows.reference, made[1]):
+        return None
+    labels = [_label(rows, half, call) for half, call in _sides(rows, *made) if call is not None]
+    call = _label(rows, rows.target, int(rows.target.call[row]))
+    if labels[0] == labels[1]:
+        return None
+    return reason(VerdictCode.GIVEN_ANOTHER, call=call, target=labels[0], reference=labels[1])
+
+
+def _label(rows: StepRows, half: Half, call: int) -> str:
+    """A module's name, or a function's, with its number where it is not the first of its owner."""
+    number = int(half.side.ordinal[call])
+    name = str(rows.match.words.name[half.side.name[call]])
+    return f"{name}[{number}]" if number else name
 
 
 def _of_one(rows: StepRows, side: str, half: Half, call: int, owner: str | None) -> Reason:
@@ -96,13 +154,19 @@ def _returned(rows: StepRows, half: Half, row: int) -> Bools:
     return np.asarray(found & (half.record >= 0) & (half.call < half.call[row]))
 
 
+def _is_its_own(number: float) -> bool:
+    """Whether a number has more digits than a half precision: 0, 1, a count and a factor have not."""
+    value = np.array([number])
+    return bool(np.isfinite(value).all() and all(rounded_to(value, one) != value for one in _HALF))
+
+
 def _maker(rows: StepRows, half: Half, row: int) -> int | None:
     """The first call of its run that returned the content of ``row``, before the call that takes it; a module
-    before what it is made with inside. None of one number, or of elements that are all alike: others return
-    the same."""
+    before what it is made with inside. None of elements that are all alike, or of one number that a half
+    precision holds: others return the same."""
     own = int(half.call[row])
     low, high = (float(half.statistics[name][row]) for name in ("minimum", "maximum"))
-    if own < 0 or not half.numel[row] > 1 or not low < high:
+    if own < 0 or not (low < high or (half.numel[row] == 1 and _is_its_own(low))):
         return None
     if contents(half)[row] < 0:
         return None

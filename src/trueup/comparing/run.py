@@ -43,6 +43,7 @@ from trueup.comparing.loss_scale import in_one_scale, loss_scales, undone_scale,
 from trueup.comparing.losses.calls import around_loss
 from trueup.comparing.losses.divergence import with_divergences
 from trueup.comparing.losses.exact import is_beyond_float32, with_exact_losses
+from trueup.comparing.made_before import made_by_no_call_of_its_step, made_in_step_before
 from trueup.comparing.masters import master_gap
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
@@ -60,6 +61,7 @@ from trueup.comparing.rows import StepRows, rows_from_match, without_sketches
 from trueup.comparing.rules import StepContext, judge_step
 from trueup.comparing.scalars import ScalarPair, compare_scalars, other_loss
 from trueup.comparing.stacks import StackBook
+from trueup.comparing.steps_without_gradients import stepped_without
 from trueup.comparing.summed_steps import SummedSteps
 from trueup.comparing.table import ResultWriter, table_from_rows
 from trueup.comparing.thresholds import ACROSS, FACTORS, NOISE_TIMES
@@ -169,6 +171,7 @@ _PLACES = (
     VerdictCode.FIRST_DIVERGENCE,
     VerdictCode.MADE_BY_ONE,
     VerdictCode.FUNCTION_IN_PLACE,
+    VerdictCode.GIVEN_ANOTHER,
     VerdictCode.GIVEN_OUTSIDE,
 )
 """headlines that other code at their place says more than"""
@@ -425,6 +428,9 @@ class _Work:
         """What result.json holds."""
         ledger, scalars, runs = self.ledger, self._scalars(pairs), self._runs(pairs)
         ledger.finish()
+        if (origin := ledger.origin) is not None and made_by_no_call_of_its_step(origin):
+            before = made_in_step_before(self.target, self.reference, pairs, origin)
+            origin.made = before or origin.made
         ledger.notes += runs.averages.notes
         for history in self.histories.values():
             ledger.notes += history.notes
@@ -578,8 +584,15 @@ class _Work:
             averages=average_gaps(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
             masters=master_gap(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
             ties=self._ties(pairs),
+            stepped=self._stepped(pairs),
             update_rule_gaps=update_rule_gaps(_declared(self.target), _declared(self.reference)),
         )
+
+    def _stepped(self, pairs: list[StepPair]) -> Reason | None:
+        """Where the runs diverge in an update: whether one of them took no gradients."""
+        firsts = (one for one in self.ledger.firsts.values() if one.row.phase == "optimizer")
+        first = min(firsts, key=lambda one: (one.step, one.order), default=None)
+        return None if first is None else stepped_without(self.target, self.reference, pairs, first.step)
 
     def _ties(self, pairs: list[StepPair]) -> tuple[TieApart, ...]:
         rank = pairs[0].rank if pairs else 0

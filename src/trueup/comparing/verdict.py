@@ -77,6 +77,8 @@ class RunPair:
     masters: MasterGap | None = None
     """of master weights that the programs update themselves"""
     ties: tuple[TieApart, ...] = ()
+    stepped: Reason | None = None
+    """whose optimizer took no gradients in the step whose updates differ first"""
     update_rule_gaps: tuple[SharedGap, ...] = ()
     """settings of the optimizers that both programs declare, with different values"""
 
@@ -414,6 +416,8 @@ def _of_update(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs
         values = {"target": one.target, "reference": one.reference}
         sides = {side: value if isinstance(value, str) else number(value) for side, value in values.items()}
         return reason(VerdictCode.LEARNING_RATE_DIFFERS, step=one.step, parameter=first.row.name, **sides)
+    if runs.stepped is not None and first.row.phase == "optimizer":
+        return runs.stepped
     for gap in _gaps_of(first, ledger, runs)[:1]:
         return reason(VerdictCode.UPDATE_SETTING_DIFFERS, parameter=first.row.name, **gap.values)
     return None

@@ -11,7 +11,8 @@ import polars as pl
 from trueup.diagnosing.stages.context import Context
 from trueup.types.codes import EvidenceCode, NextCode, VerdictCode
 from trueup.types.codes import StagesCode as Stages
-from trueup.types.finding import Finding, KindCode, Stage
+from trueup.types.codes.kinds import KindReason
+from trueup.types.finding import EvidenceRank, Finding, KindCode, Stage
 from trueup.types.reason import Reason, reason
 from trueup.types.status import Status
 
@@ -33,6 +34,15 @@ def with_calls(finding: Finding, context: Context) -> Finding:
     other = _of_one(inside, context)
     if other is not None and other.code is VerdictCode.FUNCTION_IN_PLACE:
         finding = _of_function(finding, other)
+    elif other is not None and any(kind.sentence.code in _OF_EACH for kind in finding.kinds[:1]):
+        finding = replace(finding, headline=other)
+    elif (
+        other is None
+        and _tells_of_calls(context)
+        and context.comparison.verdict.where == finding.site
+        and all(kind.rank is not EvidenceRank.STATED for kind in finding.kinds[:1])
+    ):
+        finding = replace(finding, headline=context.comparison.verdict.headline)
     if any(kind.rank.is_named for kind in finding.kinds[:1]):
         return finding
     if finding.site in {site.replace(" · ", ", ") for site in inside["site"]}:
@@ -62,6 +72,9 @@ def _of_function(finding: Finding, headline: Reason) -> Finding:
     return replace(finding, headline=headline, kinds=kinds, causes=kinds[0].causes if kinds else ())
 
 
+_OF_CALLS = (VerdictCode.MADE_BY_ONE, VerdictCode.FUNCTION_IN_PLACE, VerdictCode.GIVEN_ANOTHER)
+_OF_EACH = (KindReason.SCALED_PER_ROW, KindReason.SCALED_PER_TOKEN)
+"""factors of each row or vector: what a call makes of them tells more"""
 _STATED = (KindCode.CONSTANT_ARGUMENT, KindCode.OTHER_FUNCTIONS)
 """kinds that already say what the calls are"""
 
@@ -69,9 +82,14 @@ _STATED = (KindCode.CONSTANT_ARGUMENT, KindCode.OTHER_FUNCTIONS)
 def _of_one(inside: pl.DataFrame, context: Context) -> Reason | None:
     """What the comparison says of the first call, where one run alone makes it or has another function."""
     verdict = context.comparison.verdict
-    tells = verdict.headline.code in (VerdictCode.MADE_BY_ONE, VerdictCode.FUNCTION_IN_PLACE)
     erring = inside.filter(pl.col("status") == Status.ORIGIN.value).head(1)
-    return verdict.headline if tells and verdict.where in erring["site"].to_list() else None
+    is_here = _tells_of_calls(context) and verdict.where in erring["site"].to_list()
+    return verdict.headline if is_here else None
+
+
+def _tells_of_calls(context: Context) -> bool:
+    """Whether the comparison is led by a call of one run alone, or by functions in each other's place."""
+    return context.comparison.verdict.headline.code in _OF_CALLS
 
 
 def _first(inside: pl.DataFrame, context: Context) -> Reason | None:

@@ -35,6 +35,7 @@ from trueup.diagnosing.stages.evaluated import EVALUATED, other_model_evaluated
 from trueup.diagnosing.stages.from_origin import finding_from_origin
 from trueup.diagnosing.stages.long_run import curves_of
 from trueup.diagnosing.stages.naming import kind_named
+from trueup.diagnosing.stages.optimizer import of_a_step_without_gradients
 from trueup.diagnosing.stages.texts import require_folder
 from trueup.diagnosing.stages.together import together
 from trueup.diagnosing.thresholds import AGAINST_AGREEMENT, FAR_LATER
@@ -314,7 +315,7 @@ def _concluded(
     if findings:
         findings = (_with_next(_with_before(findings[0], outcomes), context, work), *findings[1:])
     explained, code = _with_code(findings, context)
-    explained = tuple(with_calls(one, context) for one in explained)
+    explained = tuple(of_a_step_without_gradients(with_calls(one, context), context) for one in explained)
     findings = work.confirmed(together(explained, code), findings, command or (), budget)
     outcomes = beside_findings(outcomes, findings, context)
     outcome, headline, confidence = _verdict(findings, context)

@@ -89,7 +89,7 @@ PHRASES = {
         sentence=f"{_LACKS}its module {{module}} has none", samples=({"module": "layers.1.mlp"},)
     ),
     Is.NO_PARAMETER: Phrase(
-        sentence=f"{_LACKS}the {{side}} has no parameter {{parameter}}",
+        sentence=f"{_LACKS}the {{side}} has no parameter {{parameter}} in this step",
         samples=({**_SIDE, "parameter": "layers.1.bias"},),
     ),
     Is.OTHER_CALLS: Phrase(

@@ -61,7 +61,8 @@ def _made_by_one(facts: ReasonFacts) -> str:
     if facts["is_module"]:
         return f"Only the {facts['side']} runs {facts['call']}{here}"
     call = facts["call"].removeprefix("torch.")
-    return f"Only the {facts['side']} calls {call}{here and ' here,'} {_in_code_of(facts)}"
+    in_step = "" if facts.get("step") is None else f" in step {facts['step']}"
+    return f"Only the {facts['side']} calls {call}{here and ' here,'} {_in_code_of(facts)}{in_step}"
 
 
 def _given_outside(facts: ReasonFacts) -> str:
@@ -72,6 +73,11 @@ def _given_outside(facts: ReasonFacts) -> str:
 def _function_in_place(facts: ReasonFacts) -> str:
     target, reference = (facts[side].removeprefix("torch.") for side in ("target", "reference"))
     return f"Other function {_in_code_of(facts)}: {target} (target), {reference} (reference)"
+
+
+def _given_another(facts: ReasonFacts) -> str:
+    call, target, reference = (facts[name].removeprefix("torch.") for name in ("call", "target", "reference"))
+    return f"{call} is given the result of {target} (target), of {reference} (reference)"
 
 
 def _not_finite(facts: ReasonFacts) -> str:
@@ -325,11 +331,17 @@ PHRASES = {
         {"side": "reference", "call": "blocks.0.attn.norm", "module": None, "is_module": True, "here": False},
         {"side": "target", "call": "torch.Tensor.clamp", "module": None, "is_module": False, "here": True},
         {"side": "target", "call": "torch.relu", "module": "", "is_module": False, "here": False},
+        {"side": "target", "call": "torch.relu", "module": None, "is_module": False, "here": True, "step": 1},
     ),
     Is.GIVEN_OUTSIDE: _headline(_given_outside, {"call": "torch.Tensor.mul", "name": "1"}),
     Is.FUNCTION_IN_PLACE: _headline(
         _function_in_place,
         {"target": "torch.Tensor.cos", "reference": "torch.Tensor.sin", "module": "rotary"},
+    ),
+    Is.GIVEN_ANOTHER: _headline(
+        _given_another,
+        {"call": "torch.Tensor.mul[5]", "target": "torch.Tensor.neg", "reference": "torch.Tensor.div[2]"},
+        {"call": "blocks.0.mlp", "target": "blocks.0.norm", "reference": "blocks.0.attn"},
     ),
     Is.OTHER_CODE: _headline(
         "{parts:join }: other code in {function}",
@@ -414,6 +426,15 @@ PHRASES = {
         ),
         {"name": "eps", "target": "1e-05", "reference": "1e-08", "parameter": "emb.weight"},
         {"name": "class", "target": "Adafactor", "reference": "AdamW", "parameter": "emb.weight"},
+    ),
+    Is.STEPPED_WITHOUT: _headline(
+        lambda facts: facts.fill(
+            "The {side}'s optimizer steps before the backward pass"
+            if facts["before"]
+            else "The {side}'s optimizer takes no gradients: they are gone when it steps"
+        ),
+        {"side": "target", "num": 28, "before": True},
+        {"side": "reference", "num": 28, "before": False},
     ),
     Is.UPDATES_COPIES: _headline(
         "Only the {side}'s optimizer updates copies of the weights: {target} (target), "

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 import trueup
 from tests.adapters.torch.reading import Captured, capture
-from trueup.store import Trace
+from trueup.store import Trace, step_view
 
 pytestmark = pytest.mark.torch
 
@@ -247,6 +247,37 @@ def test_saved_by_name(tmp_path: Path) -> None:
     assert not run.find("save.router", "backward", "output.0")
     assert torch.equal(run.value("save.router", "forward", "output.0"), torch.arange(3.0))
     assert run.trace.scalars(0)[0]["saved"] == {"temperature": 0.7}
+
+
+@pytest.mark.parametrize("says_steps", [True, False])
+@pytest.mark.parametrize("by_hand", [True, False], ids=["update by hand", "optimizer"])
+@pytest.mark.parametrize("warm", [True, False], ids=["gradients from before", "none"])
+def test_every_step_holds_the_functions_outside_of_the_model(
+    says_steps: bool, by_hand: bool, warm: bool, tmp_path: Path
+) -> None:
+    """Gradients that are cleared before a step's first forward end no step."""
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    if warm:
+        model(torch.ones(2, 4)).sum().backward()
+    with trueup.Tracer(tmp_path / "run", steps="all", level="mix") as tracer:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().mean().backward()
+            if by_hand:
+                with torch.no_grad():
+                    for p in model.parameters():
+                        assert p.grad is not None
+                        p.sub_(0.1 * p.grad)
+            else:
+                optimizer.step()
+            if says_steps:
+                tracer.step()
+    trace = Trace(tmp_path / "run")
+    assert sorted(trace.steps()) == [0, 1, 2]
+    found = [step_view(trace, step, 0).name for step in range(3)]
+    wanted = {"torch.Tensor.square", "torch.Tensor.mean", *(["torch.Tensor.sub_"] if by_hand else [])}
+    assert all(wanted <= set(names) for names in found)
 
 
 def test_steps_the_program_names(tmp_path: Path) -> None:

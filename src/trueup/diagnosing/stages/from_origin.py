@@ -163,7 +163,7 @@ def _with_buffers(kinds: tuple[Kind, ...], buffers: tuple[Reason, ...]) -> tuple
         and buffers[0].code is EvidenceCode.BUFFER_BEGINS
         and buffers[0].place("name") not in _RUNNING
     )
-    of_values = not named or kinds[0].sentence.code is KindReason.OFFSET_BY_TABLE
+    of_values = not named or kinds[0].sentence.code in _AS_A_BUFFER_MAKES
     # what a module holds before its forward goes before what its results look like, not before its settings
     of_values |= begins and kinds[0].rank is not EvidenceRank.STATED
     if not buffers or not of_values:
@@ -174,6 +174,8 @@ def _with_buffers(kinds: tuple[Kind, ...], buffers: tuple[Reason, ...]) -> tuple
     return kind, *kinds
 
 
+_AS_A_BUFFER_MAKES = (KindReason.OFFSET_BY_TABLE, KindReason.ROWS_EMPTY)
+"""what results look like: a table added, rows of NaN; a buffer that differs makes them so"""
 _RUNNING = ("running_mean", "running_var", "num_batches_tracked")
 """what batch norms write while they train, and read in evaluation alone"""
 

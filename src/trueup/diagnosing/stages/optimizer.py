@@ -37,10 +37,10 @@ from trueup.merging.trace import MergedTrace
 from trueup.store import StepView
 from trueup.store.view import CLIPPED, UPDATED, WEIGHT
 from trueup.types.arrays import Floats
-from trueup.types.codes import Code
+from trueup.types.codes import Code, VerdictCode
 from trueup.types.codes import StagesCode as Stages
 from trueup.types.codes.kinds import CauseCode
-from trueup.types.finding import Basis, EvidenceRank, Finding, Stage
+from trueup.types.finding import Basis, EvidenceRank, Finding, KindCode, Stage
 from trueup.types.reason import Reason, reason
 
 _ORDER = (
@@ -368,6 +368,16 @@ def _finding(
         causes=named.causes,
         next_note=reason(Stages.COMPARE_SCHEDULERS) if counted is not None else named.next,
     )
+
+
+def of_a_step_without_gradients(finding: Finding, context: Context) -> Finding:
+    """The finding of an update, led by the optimizer having had no gradients where the runs show that."""
+    led = context.comparison.verdict
+    is_shown = led.headline.code is VerdictCode.STEPPED_WITHOUT and led.step == finding.step
+    if not is_shown or finding.stage is not Stage.OPTIMIZER:
+        return finding
+    kinds = tuple(replace(one, causes=()) for one in finding.kinds if one.name is KindCode.DROPPED_UPDATE)
+    return replace(finding, headline=led.headline, kinds=kinds, causes=())
 
 
 def _kind_of(key: str) -> str:

@@ -71,6 +71,12 @@ class VerdictCode(Code):
     """``target``, ``reference``: the rates of ``step``; ``parameter``: the first whose update differs"""
     UPDATE_SETTING_DIFFERS = "verdict.update_setting_differs"
     """``name``, ``target``, ``reference`` of the setting; ``parameter``: the first whose update differs"""
+    GIVEN_ANOTHER = "verdict.given_another_result"
+    """``call`` is given the result of the call ``target`` in the one run, of ``reference`` in the other; both
+    make both"""
+    STEPPED_WITHOUT = "verdict.stepped_without_gradients"
+    """the optimizer of ``side`` took no gradients for its ``num`` weights; ``before``: it stepped before
+    there were any, else they were gone"""
     UPDATES_COPIES = "verdict.updates_copies"
     """``side`` updates copies of the weights; ``target``, ``reference``: dtypes of what is updated"""
     COMPUTES_IN = "verdict.computes_in"
