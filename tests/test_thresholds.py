@@ -98,6 +98,7 @@ ALLOWED: dict[str, set[float | str]] = {
         *(0.9, 0.8, 0.75, 0.7, 0.6, 0.4, 0.3, 0.25, 0.2, 0.1),
     },  # of two classes mixing and smoothing are one; usual temperatures and shares: a family, none chosen
     "comparing/layouts.py": {"SAMPLES"},  # values read: costs time
+    "comparing/makers.py": {"_STEPS_BACK"},  # followed
     "comparing/ledger.py": {"MAX_GROUPS", "_MOST_EXAMPLES"},  # shown
     "comparing/losses/cross_entropy.py": {"MAX_LOGITS", 12.0},  # costs time; variance of an even distribution
     "comparing/metrics.py": {"_BLOCK"},  # costs memory

@@ -15,7 +15,7 @@ of its gradient:
 - a vector may hold a part whose gradient is zero in exact arithmetic, the key's in a fused bias of query, key
   and value: there every sign is rounding's, however small e is beside the whole vector. Such a part of half
   the vector changes by ||update||, times the share of a full step that noise of that size moves (sigma / eps,
-  at most 1).
+  at most 1; eps as the optimizer declares it, none where it takes the sign of an average).
 - first moments: 4 e_g ||r|| + ||g_t - g_r|| and what they had before; second moments, squares of gradients,
   2 (2 e_g + e_g^2) ||r||.
 
@@ -44,7 +44,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trueup.comparing.judgement import Judgement
+from trueup.comparing.judgement import WITHIN, Judgement
 from trueup.comparing.metrics import STATISTICS, Metrics, sketches_of
 from trueup.comparing.not_counted import shown_apart
 from trueup.comparing.rows import StepRows
@@ -86,6 +86,8 @@ class History:
     """What the steps so far leave to the next one of the same rank."""
 
     step: int | None = None
+    eps: Mapping[str, float] = field(default_factory=dict)
+    """parameter -> what its optimizer adds to the size of the gradients, where that is declared"""
     parameter: Mapping[str, float] = field(default_factory=dict)
     """parameter -> ||t - r|| after its last update"""
     state: Mapping[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
@@ -96,10 +98,14 @@ class History:
     """parameter -> what it was before an update that only one trace shows, or none"""
     moved: Mapping[str, float] = field(default_factory=dict)
     """parameter -> norm of such an update, once its outcome is seen"""
-    unseen: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """parameter -> relative difference of the gradient such an update received, ||t - r|| before it"""
+    unseen: Mapping[str, tuple[float, float, bool]] = field(default_factory=dict)
+    """parameter -> relative difference of the gradient such an update received, ||t - r|| before it, whether
+    it is a vector a part of whose gradient may be rounding alone"""
     not_finite: frozenset[str] = frozenset()
     """parameters that were left with NaN or infinities on one side alone"""
+    kept: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    """digests on both sides of what functions outside the model made of one another within rounding -> by how
+    much they differ"""
     still: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """parameter of the same bits on both sides that neither updates -> the digests of the two"""
     exceeded: bool = False
@@ -123,6 +129,7 @@ def inherited(
     if missed and history.update:
         first = (history.step or 0) + 1
         notes.append(reason(NoteCode.STEPS_NOT_CAPTURED, first=first, last=step - 1, step=step))
+    _widen_kept(rows, history, extra)
     eta = _worst_matrix(rows, metrics, values, rounding + extra, history, names)
     written = _written_to(rows, history, names)
     if eta > 0:
@@ -173,6 +180,30 @@ def _still(rows: StepRows, metrics: Metrics, names: list[str]) -> dict[str, tupl
     return {name: both for name, both in held.items() if None not in both}
 
 
+def _kept(rows: StepRows, metrics: Metrics, judgement: Judgement) -> dict[tuple[int, int], float]:
+    """What functions outside the model made within rounding, and a program may keep for the next step."""
+    made = rows.paired & rows.kind_is("api") & (rows.of_call("parent") < 0)
+    made &= rows.phase_is("forward") & rows.slot_starts("output")
+    made &= (judgement.status == WITHIN) & (metrics.difference > 0)
+    at = np.flatnonzero(made)
+    sides = [half.column("digest").gather(at).to_list() for half in (rows.target, rows.reference)]
+    found = zip(zip(*sides, strict=True), metrics.difference[at].tolist(), strict=True)
+    return {both: apart for both, apart in found if None not in both}
+
+
+def _widen_kept(rows: StepRows, history: History, extra: Floats) -> None:
+    """What functions outside the model are given from the step before (a momentum, an average that a program
+    keeps), and weights that they made there, were judged there, beside what they were made of."""
+    if not history.kept:
+        return
+    given = rows.kind_is("api") & (rows.of_call("parent") < 0) & rows.phase_is("forward")
+    given = rows.paired & ((given & rows.slot_starts("input")) | rows.phase_is("param"))
+    at = np.flatnonzero(given)
+    sides = [half.column("digest").gather(at).to_list() for half in (rows.target, rows.reference)]
+    for row, both in zip(at.tolist(), zip(*sides, strict=True), strict=True):
+        extra[row] = max(extra[row], KNOWN_NORM * history.kept.get(both, 0.0))
+
+
 def update_spread(noise: float, numel: float) -> float:
     """Largest relative change of an adaptive update under gradient noise e: min(max(2, e), 4 sqrt(e) + 2
     sqrt(flips / n)).
@@ -186,11 +217,11 @@ def update_spread(noise: float, numel: float) -> float:
     return float(min(most, UPDATE_SPREAD * np.sqrt(noise) + 2.0 * np.sqrt(flips / max(numel, 1.0))))
 
 
-def cancelled_part(gradient: float, numel: float) -> float:
+def cancelled_part(gradient: float, numel: float, eps: float = CANCELLED_EPS) -> float:
     """Relative change of a vector's update from a part whose gradient is rounding alone; ``gradient``: norm
     of the gradient's difference."""
     size = gradient / np.sqrt(max(numel, 1.0))
-    return float(CANCELLED_PART * min(1.0, size / CANCELLED_EPS))
+    return float(CANCELLED_PART * (1.0 if size >= eps else size / eps))
 
 
 def remember(rows: StepRows, metrics: Metrics, judgement: Judgement, history: History, step: int) -> History:
@@ -199,7 +230,8 @@ def remember(rows: StepRows, metrics: Metrics, judgement: Judgement, history: Hi
     slots = rows.match.words.slot
     updated = rows.phase_is("optimizer") & rows.paired & ~np.isnan(metrics.difference)
     relative, lengths, below = metrics.rel_l2, metrics.update_lengths, _known_from_below(metrics)
-    noise = _gradient_noise(rows, metrics, rows.num_weights)[1]
+    gradient, noise, least = _gradient_noise(rows, metrics, rows.num_weights)
+    flips = np.array([_may_flip(a, b) for a, b in zip(least.tolist(), gradient.tolist(), strict=True)], bool)
     parameter: dict[str, float] = {}
     state: dict[tuple[str, str], tuple[float, float]] = {}
     update: dict[str, float] = {}
@@ -222,8 +254,9 @@ def remember(rows: StepRows, metrics: Metrics, judgement: Judgement, history: Hi
         parameter=parameter,
         state=state,
         update=update,
-        unseen=_unseen(rows, metrics, names, noise, history),
+        unseen=_unseen(rows, metrics, names, noise, flips, history),
         not_finite=frozenset(names[row] for row in left.tolist()),
+        kept=_kept(rows, metrics, judgement),
         still=_still(rows, metrics, names),
         exceeded=history.exceeded or judgement.exceeded,
         notes=(*history.notes, *judgement.notes),
@@ -280,17 +313,21 @@ def left_not_finite(rows: StepRows, history: History) -> Bools:
 
 
 def _unseen(
-    rows: StepRows, metrics: Metrics, names: list[str], noise: Floats, history: History
-) -> dict[str, tuple[float, float]]:
+    rows: StepRows, metrics: Metrics, names: list[str], noise: Floats, flips: Bools, history: History
+) -> dict[str, tuple[float, float, bool]]:
     """Weights that received another gradient, and whose update was not compared."""
     if not history.values:
         return {}
+    dims = np.array([len(s) for s in rows.match.words.shape] + [0])[rows.reference.shape]
     found = {}
     for row in np.flatnonzero(rows.phase_is("param") & rows.paired).tolist():
         name = names[row]
-        most = max(noise[rows.weight[row]], history.unseen.get(name, (0.0, 0.0))[0])
+        most, _, before = history.unseen.get(name, (0.0, 0.0, False))
+        most = max(noise[rows.weight[row]], most)
         if most > 0 and name in history.values:
-            found[name] = (float(most), float(np.nan_to_num(metrics.difference[row])))
+            difference = float(np.nan_to_num(metrics.difference[row]))
+            is_apart = before or bool(flips[rows.weight[row]] and dims[row] == 1)
+            found[name] = (float(most), difference, is_apart)
     return found
 
 
@@ -300,8 +337,9 @@ def _settled(rows: StepRows, names: list[str], history: History) -> History:
     for row in np.flatnonzero(rows.phase_is("param") & rows.paired).tolist() if history.moved else []:
         name = names[row]
         if name in history.unseen and name in history.moved:
-            noise, before = history.unseen[name]
+            noise, before, is_apart = history.unseen[name]
             spread = update_spread(noise, float(rows.reference.numel[row]))
+            spread = max(spread, min(2.0, spread + CANCELLED_PART)) if is_apart else spread
             update[name] = history.moved[name]
             parameter[name] = before + history.moved[name] * spread / KNOWN_NORM
     return replace(history, update=update, parameter=parameter)
@@ -374,7 +412,7 @@ def _widen_updates(
     if not optimizer.any():
         return
     num = rows.num_weights
-    gradient, gradient_error = _gradient_noise(rows, metrics, num)
+    gradient, gradient_error, least = _gradient_noise(rows, metrics, num)
     before = np.zeros(num)
     values = rows.phase_is("param") & rows.paired
     before[rows.weight[values]] = np.nan_to_num(metrics.difference[values], posinf=0.0)
@@ -393,8 +431,9 @@ def _widen_updates(
             length = lengths[call] if np.isfinite(lengths[call]) else metrics.norm[row]
             numel = float(rows.reference.numel[row])
             spread = update_spread(max(noise, earlier), numel)
-            if dims[row] == 1:
-                spread = max(spread, min(2.0, spread + cancelled_part(gradient[call], numel)))
+            if dims[row] == 1 and _may_flip(least[call], gradient[call]):
+                eps = history.eps.get(name, CANCELLED_EPS)
+                spread = max(spread, min(2.0, spread + cancelled_part(gradient[call], numel, eps)))
             extra[row] = KNOWN_NORM * before[call] + length * spread
         else:
             grown = UPDATE_SPREAD * noise * metrics.norm[row] + KNOWN_NORM * gradient[call]
@@ -403,10 +442,18 @@ def _widen_updates(
             extra[row] += KNOWN_NORM * history.state.get((name, slot), (0.0, 0.0))[0]
 
 
-def _gradient_noise(rows: StepRows, metrics: Metrics, num: int) -> tuple[Floats, Floats]:
+def _may_flip(least: float, gradient: float) -> bool:
+    """Whether the smallest element of a gradient is no larger than its difference, so that rounding decides
+    on its sign."""
+    return bool(gradient > 0 and not least > gradient)
+
+
+def _gradient_noise(rows: StepRows, metrics: Metrics, num: int) -> tuple[Floats, Floats, Floats]:
     """Per weight, absolute and relative difference of the gradient the optimizer received (clipped, else
-    accumulated); the relative one of the noisiest measured where its own is known from below."""
-    absolute, relative = np.zeros(num), np.zeros(num)
+    accumulated), the relative one of the noisiest measured where its own is known from below; and the least
+    magnitude in the reference's, 0 where it is not known."""
+    absolute, relative, least = np.zeros(num), np.zeros(num), np.zeros(num)
+    magnitudes = rows.reference.column("smallest_nonzero")
     slots, below = rows.match.words.slot, _known_from_below(metrics)
     gradients = rows.phase_is("param_grad") & rows.paired & np.isfinite(metrics.rel_l2)
     measured = gradients & ~below if (gradients & ~below).any() else gradients
@@ -419,4 +466,5 @@ def _gradient_noise(rows: StepRows, metrics: Metrics, num: int) -> tuple[Floats,
         absolute[rows.weight[at]] = metrics.difference[at]
         known = np.where(below[at], np.fmax(metrics.rel_l2[at], worst), metrics.rel_l2[at])
         relative[rows.weight[at]] = np.where(np.isfinite(known), known, 1.0)
-    return absolute, relative
+        least[rows.weight[at]] = magnitudes.gather(np.flatnonzero(at)).fill_null(0.0).to_numpy()
+    return absolute, relative, least

@@ -89,6 +89,17 @@ def declared(facts: Mapping[str, object]) -> dict[str, dict[str, Setting]]:
     return settings
 
 
+def added_to_sizes(settings: Mapping[str, Mapping[str, Setting]]) -> dict[str, float]:
+    """Parameter -> what its optimizer adds to the size of the gradients that it divides by: its ``eps``; 0 of
+    one that averages gradients and declares none, as it then takes signs (Lion). Of others nothing is known."""
+    found = {}
+    for name, group in settings.items():
+        eps = group.get("eps", 0.0 if "betas" in group else None)
+        if isinstance(eps, (int, float)) and not isinstance(eps, bool) and eps >= 0:
+            found[name] = float(eps)
+    return found
+
+
 def _of_unnamed(groups: Mapping[tuple[int, int], Settings]) -> dict[str, dict[str, Setting]]:
     """Of what optimizers update in place of the model's parameters (ZeRO's flat partitions), by the names
     that capture gives it; none of a name that two optimizers of one class share."""

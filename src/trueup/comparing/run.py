@@ -47,7 +47,7 @@ from trueup.comparing.made_before import made_by_no_call_of_its_step, made_in_st
 from trueup.comparing.masters import master_gap
 from trueup.comparing.metrics import Metrics, measure
 from trueup.comparing.noise import FACTS, FOLDER, NoiseProfile, StepNoise
-from trueup.comparing.optimizer_settings import Setting, declared, update_rule_gaps
+from trueup.comparing.optimizer_settings import Setting, added_to_sizes, declared, update_rule_gaps
 from trueup.comparing.options import CompareOptions
 from trueup.comparing.other_arguments import ROW_COLUMNS, other_arguments
 from trueup.comparing.pairing import StepPair, step_pairs
@@ -209,7 +209,7 @@ class _Work:
         rows = self._rows(pair)
         refuse_different_models(rows, self.target.path, self.reference.path)
         rows, metrics = self._measured(rows, pair)
-        history = observe(rows, self.histories.get(pair.rank, History()))
+        history = observe(rows, self.histories.get(pair.rank) or History(eps=self._eps()))
         sent = self.sent.setdefault(pair.rank, SummedSteps())
         apart = sent.rest(rows)
         rows = without_sketches(rows)
@@ -262,6 +262,11 @@ class _Work:
                 self.ledger.other_constant = first_of_rows(judged, row)
         self.seen.append(_described(rows, pair))
         return table
+
+    def _eps(self) -> dict[str, float]:
+        """What the optimizers add to the size of gradients: the smaller of the two runs', for each weight."""
+        target, reference = (added_to_sizes(_declared(one)) for one in (self.target, self.reference))
+        return {name: min(eps, reference.get(name, eps)) for name, eps in target.items()}
 
     def _context(self, rows: StepRows, rounding: Bound, history: History, pair: StepPair) -> StepContext:
         """Everything the rules look at."""

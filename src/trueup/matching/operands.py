@@ -75,6 +75,10 @@ def turn_operands(
     straight = np.maximum(_distance(t[0], r[0]), _distance(t[1], r[1]))
     crossed = np.maximum(_distance(t[0], r[1]), _distance(t[1], r[0]))
     turned = (crossed <= OPERANDS_ALIKE) & (straight > OPERANDS_CLEARLY * crossed)
+    turned |= _shaped_crosswise(
+        [_shapes(target, pairs.target[rows[is_forward]]) for rows in (first, second)],
+        [_shapes(reference, pairs.reference[rows[is_forward]]) for rows in (first, second)],
+    )
     if not turned.any():
         return pairs
     those = np.isin(call[first], call[first[is_forward][turned]])
@@ -176,6 +180,18 @@ def _at(statistics: NDArray[np.float64], side: TreeSide, records: Codes) -> NDAr
     out = np.full((len(records), 1 + len(_STATISTICS)), np.nan)
     out[summary >= 0] = statistics[summary[summary >= 0]]
     return out
+
+
+def _shapes(side: TreeSide, records: Codes) -> Codes:
+    summary = side.record_summary[records]
+    return np.where(summary >= 0, side.summary_shape[summary], -1)
+
+
+def _shaped_crosswise(target: list[Codes], reference: list[Codes]) -> NDArray[np.bool_]:
+    """Whether each operand has the shape of the other one of the other run, and the two have two shapes; of a
+    tensor that is rounding alone nothing else tells."""
+    (a, b), (c, d) = target, reference
+    return np.asarray((a == d) & (b == c) & (a != b) & (a >= 0) & (b >= 0))
 
 
 def _distance(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:

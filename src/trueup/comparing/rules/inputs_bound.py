@@ -11,6 +11,9 @@ inputs.
   scores cancel, softmax then forgets it; a gradient that is rounding alone has a norm that is rounding alone,
   also where the program takes it. Never across a module's boundary, so that a module's own outputs are always
   held against the rounding bound.
+- A function that steps (a sign, a rounding) of inputs that agree, with the same arguments, may differ by a
+  step in every element: which side of a step a number lies on rounding decides, and of a gradient that is
+  rounding alone every sign. What it makes is a function of what it was given, and that was compared.
 - A part of a tensor (fewer elements, none outside its range) may hold all of its difference: that of a fused
   bias is the key's alone, whose gradient is zero in exact arithmetic. Sketches know both norms, but that of a
   difference in few channels badly; so what earlier updates explain of the whole counts too.
@@ -61,7 +64,7 @@ def _bound(
     of_content = np.zeros(len(rows))
     np.fmax.at(of_content, first, inherited)
     whole = np.fmax(whole, of_content[first])
-    parts = _parts(rows, forward)
+    parts, steps = _parts(rows, forward), _steps(rows, forward)
     for _ in range(_MOST_ROUNDS):
         beyond = rows.paired & (metrics.difference > bound)
         open_ = np.flatnonzero(made & beyond & same_dtype)
@@ -77,12 +80,35 @@ def _bound(
         allowed = np.expm1(INPUTS_GAIN * np.log1p(allowed)) * scale[open_]
         held = _largest_by_call(rows, inputs, np.where(beyond, 0.0, whole))[rows.target.call[open_]]
         allowed = np.where(parts[open_], np.maximum(allowed, held), allowed)
+        allowed = np.where(held > 0, np.maximum(allowed, steps[open_]), allowed)
         explained = metrics.difference[open_] <= allowed
         if not explained.any():
             break
         bound[open_[explained]] = allowed[explained]
         bound = np.fmax(bound, bound[first])
     return bound
+
+
+_STEPS = {"sign": 2.0, "sgn": 2.0, "round": 1.0, "floor": 1.0, "ceil": 1.0, "trunc": 1.0, "fix": 1.0}
+"""functions that are constant but for steps, and how high these are"""
+
+
+def _steps(rows: StepRows, forward: Bools) -> Floats:
+    """The distance of outputs that lie one step apart in every element, of functions that step and have the
+    same arguments on both sides; 0 of all others."""
+    words = [word.rpartition(".")[2].strip("_") for word in rows.match.words.name]
+    heights = np.array([*(_STEPS.get(word, 0.0) for word in words), 0.0])[rows.of_call("name")]
+    out = np.zeros(len(rows))
+    at = np.flatnonzero(forward & rows.slot_starts("output") & (heights > 0))
+    if not len(at):
+        return out
+    given = [
+        half.tables.calls["arguments"].gather(half.call[at]).to_list()
+        for half in (rows.target, rows.reference)
+    ]
+    same = np.array([one == other for one, other in zip(*given, strict=True)], bool)
+    out[at] = np.where(same, heights[at] * np.sqrt(np.nan_to_num(rows.reference.numel[at])), 0.0)
+    return out
 
 
 def _parts(rows: StepRows, forward: Bools) -> Bools:
