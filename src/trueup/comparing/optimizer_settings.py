@@ -91,7 +91,7 @@ def declared(facts: Mapping[str, object]) -> dict[str, dict[str, Setting]]:
 
 def added_to_sizes(settings: Mapping[str, Mapping[str, Setting]]) -> dict[str, float]:
     """Parameter -> what its optimizer adds to the size of the gradients that it divides by: its ``eps``; 0 of
-    one that averages gradients and declares none, as it then takes signs (Lion). Of others nothing is known."""
+    one that averages gradients and declares none, as it then takes signs (Lion). Of others none is known."""
     found = {}
     for name, group in settings.items():
         eps = group.get("eps", 0.0 if "betas" in group else None)
