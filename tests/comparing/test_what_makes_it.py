@@ -135,6 +135,38 @@ def test_where_both_call_it_no_call_is_missing(tmp_path: Path) -> None:
     assert text == "Argument alpha of Tensor.add_ differs outside the model: 0.1 (target), 0.01 (reference)"
 
 
+# -- microbatches ------------------------------------------
+
+
+def accumulated(path: Path, sizes: tuple[int, ...]) -> Path:
+    torch.manual_seed(6)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    draw = torch.Generator().manual_seed(1)
+    with trueup.Tracer(path, level="L0", steps="all"):
+        for _ in range(2):
+            rows = torch.randn(8, 8, generator=draw)
+            for part in rows[: sum(sizes)].split(sizes):
+                (model(part).square().mean(1).sum() / 8).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return path
+
+
+@pytest.mark.parametrize(("sizes", "others"), [((4,), (4, 4)), ((2, 2, 2), (2, 2, 2, 2))])
+def test_a_step_of_fewer_microbatches_is_named(
+    sizes: tuple[int, ...], others: tuple[int, ...], tmp_path: Path
+) -> None:
+    verdict = compare(accumulated(tmp_path / "t", sizes), accumulated(tmp_path / "r", others)).verdict
+    assert verdict.headline.code is VerdictCode.STEP_IS_OF
+    assert [verdict.headline.number(side) for side in ("target", "reference")] == [len(sizes), len(others)]
+
+
+def test_as_many_rows_in_other_microbatches_are_no_other_step(tmp_path: Path) -> None:
+    verdict = compare(accumulated(tmp_path / "t", (4, 4)), accumulated(tmp_path / "r", (2, 2, 2, 2))).verdict
+    assert verdict.outcome is not Outcome.DIFFER
+
+
 # -- steps without gradients ------------------------------------------
 
 

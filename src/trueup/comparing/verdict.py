@@ -378,6 +378,7 @@ def _differ(first: First, ledger: Ledger, scalars: Sequence[ScalarPair], runs: R
         outcome=Outcome.DIFFER,
         headline=_trained_by_one(first, ledger)
         or _tied_in_one(first, runs)
+        or _of_fewer_rows(first, scalars)
         or _of_update(first, ledger, scalars, runs)
         or _headline(first),
         where=row.site,
@@ -434,6 +435,22 @@ def _trained_by_one(first: First, ledger: Ledger) -> Reason | None:
     alike = [name for name, by_target in ledger.trained_by_one.items() if by_target is trained]
     sides = {"target": str(trained), "reference": str(not trained)}
     return reason(VerdictCode.TRAINED_BY_ONE, num=len(alike), weight=row.name, **sides)
+
+
+def _of_fewer_rows(first: First, scalars: Sequence[ScalarPair]) -> Reason | None:
+    """Where the runs diverge behind the backward pass, in a step of other microbatches and not as many
+    rows in all; as many rows in other microbatches have the same sum of gradients."""
+    if first.row.phase not in ("param_grad", "optimizer", "param") or first.row.is_of_one_side:
+        return None
+    last = first.step - 1 if first.row.phase == "param" else first.step
+    apart = {(one.base, one.step): one for one in scalars if one.beyond and one.rank == first.rank}
+    for step in sorted(step for base, step in apart if base == "microbatches" and step <= last):
+        if ("batch_size", step) in apart:
+            pair = apart["microbatches", step]
+            both = {"target": pair.target, "reference": pair.reference}
+            counts = {side: num for side, num in both.items() if isinstance(num, int)}
+            return reason(VerdictCode.STEP_IS_OF, step=step, **counts) if len(counts) == 2 else None
+    return None
 
 
 def _tied_in_one(first: First, runs: RunPair) -> Reason | None:

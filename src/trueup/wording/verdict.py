@@ -427,6 +427,10 @@ PHRASES = {
         {"name": "eps", "target": "1e-05", "reference": "1e-08", "parameter": "emb.weight"},
         {"name": "class", "target": "Adafactor", "reference": "AdamW", "parameter": "emb.weight"},
     ),
+    Is.STEP_IS_OF: _headline(
+        "Step {step} is of {target:count microbatch} (target), {reference:count microbatch} (reference)",
+        {"step": 0, "target": 1, "reference": 2},
+    ),
     Is.STEPPED_WITHOUT: _headline(
         lambda facts: facts.fill(
             "The {side}'s optimizer steps before the backward pass"

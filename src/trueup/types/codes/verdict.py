@@ -74,6 +74,8 @@ class VerdictCode(Code):
     GIVEN_ANOTHER = "verdict.given_another_result"
     """``call`` is given the result of the call ``target`` in the one run, of ``reference`` in the other; both
     make both"""
+    STEP_IS_OF = "verdict.step_is_of"
+    """numbers of microbatches of ``step``, whose rows are not as many either"""
     STEPPED_WITHOUT = "verdict.stepped_without_gradients"
     """the optimizer of ``side`` took no gradients for its ``num`` weights; ``before``: it stepped before
     there were any, else they were gone"""
