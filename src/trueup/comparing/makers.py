@@ -40,12 +40,23 @@ def made_by_one(rows: StepRows, row: int, owner: str | None) -> Reason | None:
     made = _maker(rows, rows.target, row), _maker(rows, rows.reference, row)
     lone = [call is not None and _partner(rows, half, call) < 0 for half, call in _sides(rows, *made)]
     if all(lone):
-        found = _in_place(rows, made[0], made[1], owner)
-        return found or _of_operands(rows, made, owner, _STEPS_BACK)
+        found = _in_place(rows, made[0], made[1], owner) or _of_operands(rows, made, owner, _STEPS_BACK)
+        return found or _module_of_one(rows, made, owner)
     for side, is_lone, (half, call) in zip(("target", "reference"), lone, _sides(rows, *made), strict=True):
         if is_lone and call is not None:
             return _of_one(rows, side, half, call, owner)
     return _given_another(rows, row, made)
+
+
+def _module_of_one(rows: StepRows, calls: tuple[int | None, int | None], owner: str | None) -> Reason | None:
+    """Of two calls without counterparts, the one that is a module, beside a function."""
+    both = list(zip(("target", "reference"), _sides(rows, *calls), strict=True))
+    modules = [
+        (side, half, call)
+        for side, (half, call) in both
+        if call is not None and rows.match.words.kind[half.side.kind[call]] == "module"
+    ]
+    return _of_one(rows, *modules[0], owner) if len(modules) == 1 else None
 
 
 def _of_operands(

@@ -251,18 +251,20 @@ def test_saved_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("says_steps", [True, False])
 @pytest.mark.parametrize("by_hand", [True, False], ids=["update by hand", "optimizer"])
+@pytest.mark.parametrize("to_none", [True, False], ids=["taken away", "zeroed"])
 @pytest.mark.parametrize("warm", [True, False], ids=["gradients from before", "none"])
 def test_every_step_holds_the_functions_outside_of_the_model(
-    says_steps: bool, by_hand: bool, warm: bool, tmp_path: Path
+    says_steps: bool, by_hand: bool, warm: bool, to_none: bool, tmp_path: Path
 ) -> None:
-    """Gradients that are cleared before a step's first forward end no step."""
+    """Gradients that are cleared before a step's first forward end no step; in place or not, they end one
+    whose weights the program updates itself."""
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     if warm:
         model(torch.ones(2, 4)).sum().backward()
     with trueup.Tracer(tmp_path / "run", steps="all", level="mix") as tracer:
         for _ in range(3):
-            optimizer.zero_grad()
+            model.zero_grad(set_to_none=to_none)
             model(torch.ones(2, 4)).square().mean().backward()
             if by_hand:
                 with torch.no_grad():

@@ -65,7 +65,7 @@ class Training:
         self._sharded_roots: dict[int, Callable[[], nn.Module | None]] = {}
         """models of this step whose weights are distributed tensors"""
         self._watched: ParameterReference[Tensor] | None = None
-        self._watched_version = 0
+        self._watched_version = self._gradient_version = 0
         self._copies: bool | None = None
         """an optimizer updates copies of the weights; None: not looked for"""
         self._buffered: bool | None = None
@@ -97,10 +97,16 @@ class Training:
         if not training or self.in_closure or (accumulates := _is_accumulating(module)):
             return
         watched = self._watched() if self._watched is not None else None
-        if watched is not None and watched.grad is None:
+        if watched is not None and (watched.grad is None or self._is_zeroed(watched, watched.grad)):
             self._watched = None
             if accumulates is not None or self._is_thrown_away(watched):
                 self.engine.sink.gradients_cleared()
+
+    def _is_zeroed(self, watched: Tensor, gradient: Tensor) -> bool:
+        """Whether a program that updates its weights itself has written to a weight and to its gradient since
+        backward: ``zero_grad(set_to_none=False)`` clears in place."""
+        updated = watched._version not in (self._watched_version, _UPDATED)
+        return updated and self._watched_version != _UPDATED and gradient._version != self._gradient_version
 
     def _is_thrown_away(self, watched: Tensor) -> bool:
         """Whether a gradient that is gone ends the step: its weight has changed, or nothing tells that the
@@ -358,6 +364,7 @@ class Training:
                 present = True
                 self._watched = self._parameters[id(parameter)][0]
                 self._watched_version = parameter._version
+                self._gradient_version = parameter.grad._version
                 if self._buffered is None:
                     self._sample = _sampled(parameter.grad)
                 if not self._in_optimizer:
