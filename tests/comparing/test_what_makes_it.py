@@ -81,7 +81,7 @@ def captured(path: Path, form: str, loss: str = "usual") -> Path:
         ("no sum", "Only the reference calls Tensor.sum here, in the root module"),
         ("unseen too", "Only the reference calls Tensor.mul here, in the root module"),
         ("swapped", "torch.tanh is given the result of right (target), of left (reference)"),
-        ("by a function", "Only the reference runs left"),
+        ("by a function", "Only the target calls Tensor.mul here, in the root module"),
         ("not the gate", "norm is given the result of Tensor.sub (target), of Tensor.mul[1] (reference)"),
     ],
 )
