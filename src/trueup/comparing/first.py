@@ -17,6 +17,7 @@ from trueup.comparing.owner import (
     arguments_at,
     class_of_owner,
     dtype_differences,
+    owner_around,
     owner_of_row,
 )
 from trueup.comparing.pairing import StepPair
@@ -131,7 +132,7 @@ class JudgedStep:
 def first_of_rows(judged: JudgedStep, row: int) -> First:
     """One row with its causes."""
     rows, table = judged.rows, judged.table
-    owner = owner_of_row(rows, row)
+    owner = owner_around(rows, row)
     outside = owner is None and bool(rows.kind_is("api")[row])  # a function's input is none of the model
     arguments = argument_differences(rows, row)
     columns = {column: table[column][row].as_py() for column in table.column_names}
