@@ -26,6 +26,8 @@ class StagesCode(Code):
     DETACHED_CAUSE = "loss.detached"
     EVALUATED_WEIGHTS = "forward.evaluated_with_other_weights"
     EVALUATED_STATISTICS = "forward.evaluated_with_other_statistics"
+    AVERAGED_ON_RANKS = "forward.averaged_on_some_ranks"
+    """``ranks`` of ``side`` alone write no averaged weights"""
     NEXT_LOSS_ONLY = "next_loss.differs_alone"
     DIFFERS_LATER = "stage.differs_later"
     NEXT_LOSS_FOUND = "next_loss.found"
