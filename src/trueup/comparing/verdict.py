@@ -770,6 +770,7 @@ def _averages_differ(gap: AverageGap, ledger: Ledger, runs: RunPair) -> Verdict:
         where=f"averaged weights · {gap.names[0]}",
         owner=gap.names[0].rpartition(".")[0],
         step=gap.step,
+        rank=gap.rank or None,
         phase="optimizer",
         confidence=in_words(Word.CERTAIN),
         evidence=gap.evidence,
