@@ -359,6 +359,21 @@ PHRASES = {
         "all {num} numbers differ but are in the reference's order of size: a function of the same numbers",
         {"num": 8},
     ),
+    B.LIMITED: clause(
+        lambda facts: (
+            f"{facts['num']} of {facts['total']} numbers differ, each is the {facts['way']} of its sample in one "
+            f"run, which cuts it off: "
+            + ", ".join(f"{listed(facts[side], 4)} ({side})" for side in _SIDES)
+            + " in the first samples; all others have the same bits"
+        ),
+        {
+            "num": 212,
+            "total": 4096,
+            "way": "smallest",
+            "target": ("-0.61", "-0.61", "-0.61"),
+            "reference": ("-0.61", "-0.92", "-1.5"),
+        },
+    ),
     B.SCALED_BY_CHANNEL: clause(
         lambda facts: (
             f"each channel along dimension {facts['dim']} is the reference's times "

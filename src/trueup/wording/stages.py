@@ -805,6 +805,9 @@ PHRASES = {
         {"name": "pixel_values", "by_channel": True},
         {"name": "input_features", "by_channel": False},
     ),
+    S.INPUT_LIMITED: clause(
+        "Input {name} of the model is cut off at another bound", {"name": "pixel_values"}
+    ),
     S.INPUT_ROUNDED: clause("Input {name} of the model is rounded differently", {"name": "pixel_values"}),
     S.INPUT_MOVED: clause(
         "Input {name} of the model has its dimension {dim} in another order",

@@ -41,6 +41,9 @@ class BatchCode(Code):
     CONSTANT = "batch.values_of_one_number"
     SOME_SAMPLES = "batch.some_samples_made_otherwise"
     MONOTONE = "batch.values_in_order_of_size"
+    LIMITED = "batch.values_limited"
+    """``num`` of ``total`` numbers are cut off at the ``way`` (smallest, largest) number of their sample;
+    ``target``, ``reference``: these numbers of the first samples"""
 
     LABELS_AGREE = "labels.agree"
     SAME_INPUTS = "labels.models_got_same_batch"

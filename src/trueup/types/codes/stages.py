@@ -59,6 +59,7 @@ class StagesCode(Code):
     INPUT_DIFFERS = "batch.input_differs"
     INPUT_SCALED = "batch.input_scaled"
     INPUT_ROUNDED = "batch.input_rounded"
+    INPUT_LIMITED = "batch.input_limited"
     INPUT_MOVED = "batch.input_dimension_moved"
     """input ``name`` is the reference's times a number plus a number, ``by_channel`` of its own"""
     RETURNED_BY_NONE = "batch.returned_by_none"
