@@ -361,8 +361,8 @@ PHRASES = {
     ),
     B.LIMITED: clause(
         lambda facts: (
-            f"{facts['num']} of {facts['total']} numbers differ, each is the {facts['way']} of its sample in one "
-            f"run, which cuts it off: "
+            f"{facts['num']} of {facts['total']} numbers differ, each the {facts['way']} of its sample in "
+            f"the run that cuts it off: "
             + ", ".join(f"{listed(facts[side], 4)} ({side})" for side in _SIDES)
             + " in the first samples; all others have the same bits"
         ),
