@@ -171,14 +171,11 @@ def _limited(target: Floats, reference: Floats) -> Reason | None:
         if several < MIN_NUMBERS:
             return None
         bounds = {
-            side: [f"{number:.4g}" for number in of[:_SHOWN, 0].tolist()]
+            side: [f"{number:.4g}" for number in of[:_NUM_LISTED, 0].tolist()]
             for side, of in zip(("target", "reference"), ends, strict=True)
         }
         return reason(Batches.LIMITED, num=int(apart.sum()), total=target.size, way=way, **bounds)
     return None
-
-
-_SHOWN = 4
 
 
 def _some_rows_made(target: Floats, reference: Floats) -> Reason | None:

@@ -458,6 +458,25 @@ PHRASES = {
         "differ, the largest difference at {at}: {target:.4g} (target), {reference:.4g} (reference)",
         {"num": 84, "total": 84, "at": 7, "target": -0.31, "reference": 0.12},
     ),
+    B.NORMALISED_BY_RANK: heading(
+        "Factors of the loss are normalised on each rank by itself in the {side} alone", {"side": "target"}
+    ),
+    B.MOMENTS_OF_RANKS: clause(
+        lambda facts: (
+            "mean and deviation of the factors on each rank: "
+            + ", ".join(f"{'; '.join(facts[side])} ({side})" for side in _SIDES)
+            + f"; of all ranks together {facts['together']} ({facts['other']})"
+        ),
+        {
+            "target": ("0, 1", "0, 1"),
+            "reference": ("-0.57, 0.41", "0.57, 1.1"),
+            "together": "0, 1",
+            "other": "reference",
+        },
+    ),
+    B.NORMALISED_CAUSE: clause(
+        "a mean and a deviation of one rank's numbers, in place of those over all ranks"
+    ),
     B.MASK_WEIGHTS: heading("Loss mask differs"),
     B.NUM_WEIGHTS: clause(
         _mask, {"num": 1, "first": 7, "is_shifted": False}, {"num": 3, "first": 0, "is_shifted": True}
