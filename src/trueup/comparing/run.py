@@ -38,7 +38,13 @@ from trueup.comparing.judgement import DIFFERENT, EQUAL, Judgement
 from trueup.comparing.label_parts import with_joined_parts
 from trueup.comparing.ledger import Ledger
 from trueup.comparing.longer_rows import longer_rows
-from trueup.comparing.loss_scale import in_one_scale, loss_scales, undone_scale, with_factor_of
+from trueup.comparing.loss_scale import (
+    in_one_scale,
+    loss_scales,
+    made_of_scale,
+    undone_scale,
+    with_factor_of,
+)
 from trueup.comparing.losses.calls import around_loss
 from trueup.comparing.losses.divergence import with_divergences
 from trueup.comparing.losses.exact import is_beyond_float32, with_exact_losses
@@ -214,7 +220,10 @@ class _Work:
         rounding = self._rounding(rows, metrics, pair)
         scales = loss_scales(rows, self.target, self.reference, pair)
         if scales[0] != scales[1]:
-            metrics = in_one_scale(rows, metrics, scales[0] / scales[1])
+            ratio = scales[0] / scales[1]
+            metrics = in_one_scale(rows, metrics, ratio)
+            for factor in (ratio, 1 / ratio):  # the second of what takes the scale out again
+                metrics = in_one_scale(rows, metrics, factor, made_of_scale(rows, factor))
             self.ledger.notes.append(
                 reason(NoteCode.LOSS_SCALES_DIFFER, target=scales[0], reference=scales[1])
             )
