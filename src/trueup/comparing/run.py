@@ -572,6 +572,7 @@ class _Work:
 
     def _runs(self, pairs: list[StepPair]) -> RunPair:
         manifests = self.target.manifest, self.reference.manifest
+        settings = _declared(self.target), _declared(self.reference)
         return RunPair(
             target=str(self.target.path),
             reference=str(self.reference.path),
@@ -585,7 +586,8 @@ class _Work:
             averages=average_gaps(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
             masters=master_gap(self.target, self.reference, {p.step: p.reference_step for p in pairs}),
             ties=self._ties(pairs),
-            update_rule_gaps=update_rule_gaps(_declared(self.target), _declared(self.reference)),
+            update_rule_gaps=update_rule_gaps(*settings),
+            other_gaps=update_rule_gaps(*settings, others=True),
         )
 
     def _ties(self, pairs: list[StepPair]) -> tuple[TieApart, ...]:
