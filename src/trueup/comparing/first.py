@@ -200,6 +200,7 @@ def _ids_beyond(rows: StepRows) -> list[Reason]:
     return found
 
 
+# In one piece: one condition an input that is none of one side.
 def _inputs_of_one_side(rows: StepRows, row: int, owner: str | None) -> list[Reason]:
     """What the model is given in one run alone, or ``owner``, a module inside it."""
     if rows.match.bridge is not None or not rows.paired[row]:

@@ -25,8 +25,8 @@ def _left_out(facts: ReasonFacts) -> str:
 
 
 def _others_cut(facts: ReasonFacts) -> str:
-    alone = "the norm of the others alone, {rest:.6g}, to {limit:.6g}"
-    made = dict.fromkeys(("out", "below", "own"), alone) | {
+    of_others = "the norm of the others alone, {rest:.6g}, to {limit:.6g}"
+    made = dict.fromkeys(("out", "below", "own"), of_others) | {
         "in": "the norm of all gradients, {all:.6g}, to {limit:.6g}"
     }
     text = facts.fill(

@@ -268,7 +268,7 @@ PHRASES = {
     W.UNDONE: heading("Update is undone before the next step: {parameters}", _NAMED),
     W.OVERWRITTEN: heading("Weights change between update and next step: {parameters}", _NAMED),
     W.WRITTEN_IN_REFERENCE: heading(
-        "Only the reference changes weights between update and next step: {parameters}", _NAMED
+        "Only the reference changes weights after its update: {parameters}", _NAMED
     ),
     W.LIMITED_AFTER: clause(
         "{parameter} ({side}): {num:count number} that the update leaves {way} {bound:.6g} "

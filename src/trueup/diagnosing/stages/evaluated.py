@@ -58,8 +58,8 @@ def _without_kind(finding: Finding) -> tuple[Reason, ...]:
     weights look like another computation."""
     if finding.origin is not None:
         return finding.origin.evidence
-    said = [kind.sentence for kind in finding.kinds]
-    return tuple(one for one in finding.evidence if one not in said)
+    of_kinds = [kind.sentence for kind in finding.kinds]
+    return tuple(one for one in finding.evidence if one not in of_kinds)
 
 
 def _ranks_at_fault(findings: Sequence[Finding], context: Context) -> Reason | None:
